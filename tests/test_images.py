@@ -1,0 +1,608 @@
+"""Bytes to pictures, pictures to a model's input, patches back to pixels."""
+
+import io
+import random
+import struct
+import subprocess
+import sys
+import warnings
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image, ImageCms
+
+from vit.errors import InvalidCheckpoint, InvalidImage
+from vit.images import MAX_BYTES, Box, Geometry, Preprocess, decode_image
+
+# --- Fixtures and files -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def silence(capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """No picture, good or bad, may print, log or warn."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        yield
+    assert tuple(capfd.readouterr()) == ("", "") and not caplog.records
+
+
+def gradient(width: int = 48, height: int = 32) -> Image.Image:
+    """A smooth RGB picture: red grows to the right, green downwards."""
+    x, y = np.meshgrid(np.linspace(0, 255, width), np.linspace(0, 255, height))
+    return Image.fromarray(np.stack([x, y, np.full_like(x, 64)], axis=-1).astype(np.uint8))
+
+
+def encode(image: Image.Image, format: str, **options: object) -> bytes:
+    file = io.BytesIO()
+    image.save(file, format, **options)
+    return file.getvalue()
+
+
+def chunk(kind: bytes, content: bytes) -> bytes:
+    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+
+def png(width: int, height: int, pixels: bytes = b"") -> bytes:
+    """An 8-bit grey PNG with any declared size."""
+    header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
+    parts = chunk(b"IHDR", header), chunk(b"IDAT", zlib.compress(pixels)), chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
+
+
+def difference(image: Image.Image, other: Image.Image) -> float:
+    """Mean absolute difference, 0 to 255."""
+    return float(np.abs(np.asarray(image, float) - np.asarray(other, float)).mean())
+
+
+# --- What opens -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("format", "options"),
+    [
+        ("JPEG", {"quality": 95}),
+        ("JPEG", {"quality": 95, "progressive": True}),
+        ("PNG", {}),
+        ("WEBP", {"quality": 95}),
+        ("WEBP", {"lossless": True}),
+        ("GIF", {}),
+        ("TIFF", {}),
+        ("TIFF", {"compression": "tiff_lzw"}),
+        ("TIFF", {"compression": "jpeg"}),
+        ("BMP", {}),
+        ("AVIF", {"quality": 90}),
+    ],
+)
+def test_every_usual_format_opens_as_rgb(format: str, options: dict[str, object]) -> None:
+    image = decode_image(encode(gradient(), format, **options))
+    assert image.mode == "RGB"
+    assert difference(image, gradient()) < 6
+
+
+@pytest.mark.parametrize(
+    "mode", ["1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr", "I;16", "I", "F"]
+)
+def test_every_usual_mode_opens_as_rgb(mode: str) -> None:
+    format = "PNG" if mode in ("LA", "I;16", "RGBA", "P", "1") else "TIFF"
+    image = gradient().convert("L").convert(mode) if mode in ("I;16", "I", "F") else gradient().convert(mode)
+    assert decode_image(encode(image, format)).mode == "RGB"
+
+
+def test_a_phones_mpo_opens_at_its_first_frame() -> None:
+    data = encode(gradient(), "MPO", save_all=True, append_images=[Image.new("RGB", (48, 32), "red")])
+    assert difference(decode_image(data), gradient()) < 6
+
+
+@pytest.mark.parametrize("format", ["GIF", "TIFF", "WEBP", "PNG", "AVIF"])
+def test_the_first_of_several_frames_is_taken(format: str) -> None:
+    frames = [Image.new("RGB", (40, 40), color) for color in ("red", "lime", "blue")]
+    data = encode(frames[0], format, save_all=True, append_images=frames[1:])
+    assert difference(decode_image(data), frames[0]) < 3
+
+
+def test_nothing_of_the_files_metadata_stays() -> None:
+    exif = Image.Exif()
+    exif[0x010F] = "a camera"
+    image = decode_image(encode(gradient(), "JPEG", exif=exif, comment=b"secret"))
+    assert type(image) is Image.Image and image.info == {} and dict(image.getexif()) == {}
+
+
+@pytest.mark.parametrize("format", ["JPEG", "PNG", "WEBP", "TIFF", "AVIF"])
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_every_exif_orientation_ends_upright(format: str, orientation: int) -> None:
+    flip = Image.Transpose
+    stored = {
+        1: gradient(),
+        2: gradient().transpose(flip.FLIP_LEFT_RIGHT),
+        3: gradient().transpose(flip.ROTATE_180),
+        4: gradient().transpose(flip.FLIP_TOP_BOTTOM),
+        5: gradient().transpose(flip.TRANSPOSE),
+        6: gradient().transpose(flip.ROTATE_90),
+        7: gradient().transpose(flip.TRANSVERSE),
+        8: gradient().transpose(flip.ROTATE_270),
+    }[orientation]
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    image = decode_image(encode(stored, format, exif=exif))
+    assert image.size == (48, 32)
+    assert difference(image, gradient()) < 6
+
+
+def test_damaged_exif_does_not_spoil_the_picture() -> None:
+    data = encode(gradient(), "JPEG", exif=b"Exif\0\0II*\0\xff\xff\xff\xffrubbish")
+    assert difference(decode_image(data), gradient()) < 6
+
+
+# --- Colours ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "PA"])
+def test_transparency_is_laid_on_white(mode: str) -> None:
+    clear = Image.new("RGBA", (8, 8), (0, 0, 0, 0)).convert(mode)
+    assert decode_image(encode(clear, "TIFF" if mode == "PA" else "PNG")).getpixel((4, 4)) == (255, 255, 255)
+
+
+def test_half_transparent_black_becomes_grey() -> None:
+    half = Image.new("RGBA", (8, 8), (0, 0, 0, 128))
+    assert decode_image(encode(half, "PNG")).getpixel((4, 4)) == (127, 127, 127)
+
+
+@pytest.mark.parametrize("format", ["GIF", "PNG"])
+def test_a_transparent_palette_colour_becomes_white(format: str) -> None:
+    image = Image.new("P", (8, 8), 1)
+    image.putpalette([0, 0, 0, 200, 10, 10])
+    image.paste(0, (0, 0, 4, 8))
+    decoded = decode_image(encode(image, format, transparency=0))
+    assert decoded.getpixel((1, 1)) == (255, 255, 255) and decoded.getpixel((6, 1)) == (200, 10, 10)
+
+
+def test_a_transparent_colour_of_an_rgb_png_becomes_white() -> None:
+    data = encode(Image.new("RGB", (8, 8), (9, 8, 7)), "PNG", transparency=(9, 8, 7))
+    assert decode_image(data).getpixel((0, 0)) == (255, 255, 255)
+
+
+def test_cmyk_jpeg_keeps_its_colours() -> None:
+    red = decode_image(encode(Image.new("CMYK", (16, 16), (0, 255, 255, 0)), "JPEG")).getpixel((8, 8))
+    assert red[0] > 240 and red[1] < 15 and red[2] < 15
+
+
+@pytest.mark.parametrize("format", ["PNG", "TIFF"])
+def test_sixteen_bits_are_scaled_not_clipped(format: str) -> None:
+    values = np.array([[0, 257, 32896, 65535]], dtype=np.uint16)
+    decoded = decode_image(encode(Image.fromarray(values), format))
+    assert [decoded.getpixel((x, 0))[0] for x in range(4)] == [0, 1, 128, 255]
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([0.0, 0.5, 1.0], [0, 128, 255]),
+        ([0.0, 128.0, 255.0], [0, 128, 255]),
+        ([-1.0, 0.0, 1.0], [0, 128, 255]),
+        ([0.0, 5e5, 1e6], [0, 128, 255]),
+        ([float("nan"), 0.5, 1.0], [0, 128, 255]),
+        ([float("-inf"), 0.5, float("inf")], [0, 128, 255]),
+        ([float("nan")] * 3, [0, 0, 0]),
+        ([-7.0] * 3, [0, 0, 0]),
+        ([-3e38, 0.0, 3e38], [0, 128, 255]),
+    ],
+)
+def test_floats_are_scaled_to_the_range_they_use(values: list[float], expected: list[int]) -> None:
+    decoded = decode_image(encode(Image.fromarray(np.array([values], dtype=np.float32)), "TIFF"))
+    assert [decoded.getpixel((x, 0))[0] for x in range(3)] == expected
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [([0, 128, 255], [0, 128, 255]), ([0, 32896, 65535], [0, 128, 255]), ([-100, 0, 100], [0, 128, 255])],
+)
+def test_int32_is_scaled_to_the_range_it_uses(values: list[int], expected: list[int]) -> None:
+    decoded = decode_image(encode(Image.fromarray(np.array([values], dtype=np.int32)), "TIFF"))
+    assert [decoded.getpixel((x, 0))[0] for x in range(3)] == expected
+
+
+def test_colours_with_another_profile_become_srgb() -> None:
+    # The profile swaps red and green: its primaries are those of sRGB in another order.
+    profile = bytearray(ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes())
+    profile[:] = profile.replace(b"rXYZ", b"tmp_").replace(b"gXYZ", b"rXYZ").replace(b"tmp_", b"gXYZ")
+    profile[:] = profile.replace("sRGB".encode("utf-16-be"), "swap".encode("utf-16-be"))
+    red, green, _ = decode_image(
+        encode(Image.new("RGB", (8, 8), "red"), "PNG", icc_profile=bytes(profile))
+    ).getpixel((4, 4))
+    assert red < 30 and green > 225
+
+
+def test_an_srgb_profile_changes_nothing() -> None:
+    profile = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
+    assert difference(decode_image(encode(gradient(), "PNG", icc_profile=profile)), gradient()) == 0
+
+
+@pytest.mark.parametrize("mode", ["L", "RGB", "CMYK"])
+def test_a_broken_profile_is_passed_over(mode: str) -> None:
+    data = encode(gradient().convert(mode), "TIFF", icc_profile=b"rubbish" * 30)
+    assert difference(decode_image(data), gradient().convert(mode).convert("RGB")) == 0
+
+
+# --- What is refused --------------------------------------------------------------------------------------------
+
+
+def refusal(data: bytes) -> str:
+    with pytest.raises(InvalidImage) as caught:
+        decode_image(data)
+    return str(caught.value)
+
+
+def jpeg_with_scans(scans: int) -> bytes:
+    """A progressive JPEG whose last scan comes again and again."""
+    data = encode(gradient(), "JPEG", progressive=True)
+    last = data[data.rindex(b"\xff\xda") : -2]
+    return data[:-2] + last * scans + b"\xff\xd9"
+
+
+def tiff_of_strips(strips: int) -> bytes:
+    """A grey TIFF, 20 pixels wide, of one-row strips that all share their bytes."""
+    tags = [
+        (256, 20),
+        (257, strips),
+        (258, 8),
+        (259, 1),
+        (262, 1),
+        (273, None),
+        (277, 1),
+        (278, 1),
+        (279, None),
+    ]
+    arrays = 8 + 2 + 12 * len(tags) + 4
+    directory = struct.pack("<H", len(tags))
+    for tag, value in tags:
+        count = 1 if value is not None else strips
+        directory += struct.pack(
+            "<HHII", tag, 4, count, arrays + 4 * strips * (tag == 279) if value is None else value
+        )
+    offsets, lengths = np.full(strips, 8, "<u4").tobytes(), np.full(strips, 20, "<u4").tobytes()
+    return b"II*\0" + struct.pack("<I", 8) + directory + b"\0" * 4 + offsets + lengths
+
+
+def gif_with_frame(width: int, height: int) -> bytes:
+    """A GIF of 10 x 10 pixels whose only frame declares another size."""
+    data = bytearray(encode(Image.new("P", (10, 10)), "GIF"))
+    frame = data.index(b"\x2c\0\0\0\0")
+    data[frame + 5 : frame + 9] = struct.pack("<HH", width, height)
+    return bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"", "empty"),
+        (b"hello, I am a picture", "not a picture"),
+        (random.Random(0).randbytes(5000), "not a picture"),
+        (b"\0" * 4096, "not a picture"),
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "PostScript"),
+        (b'<?xml version="1.0"?>\n<svg xmlns="http://www.w3.org/2000/svg"/>', "SVG"),
+        (b"\0\0\0\x18ftypheic\0\0\0\0mif1heic" + b"\0" * 99, "HEIC"),
+        (b"\0\0\0\x18ftypmp42\0\0\0\0mp42isom" + b"\0" * 99, "video"),
+        (b"%PDF-1.7\n", "PDF"),
+        (b"8BPS\0\1" + b"\0" * 20, "Photoshop"),
+        (b"PK\x03\x04" + b"\0" * 40, "zip"),
+        (b"<!doctype html><html><body>404</body></html>", "web page"),
+        (png(60_000, 60_000), "3,600 megapixels"),
+        (png(12_000, 12_000), "144 megapixels"),
+        (png(10_000, 5_001), "10,000 x 5,001"),
+        (png(20_001, 300), "20,001 x 300"),
+        (png(1, 65_535), "1 x 65,535"),
+        (png(10, 1_001), "thinner than 100 to 1"),
+        (gif_with_frame(60_000, 60_000), "3,600 megapixels"),
+        (gif_with_frame(9_000, 9_000), "9,000 x 9,000"),
+        (jpeg_with_scans(101), "scans"),
+        (encode(gradient(), "JPEG")[:2] + b"\xff\xec\0\2" * 401 + encode(gradient(), "JPEG")[2:], "segments"),
+        (png(8, 8)[:33] + chunk(b"tEXt", b"a\0b") * 100_001 + png(8, 8)[33:], "chunks"),
+        (tiff_of_strips(100_001), "strips"),
+        (png(8, 8, b"\0" * 20), "damaged"),
+        (encode(gradient(), "PNG")[:30], "damaged"),
+        (encode(gradient(), "ICO"), "not a picture"),
+    ],
+)
+def test_a_hopeless_file_is_refused_in_one_sentence(data: bytes, said: str) -> None:
+    message = refusal(data)
+    assert said in message
+    assert message.endswith(".") and "\n" not in message and "Error" not in message
+
+
+def test_more_bytes_than_the_limit_are_refused() -> None:
+    assert "100 MB" in refusal(bytes(MAX_BYTES + 1))
+
+
+@pytest.mark.parametrize("format", ["JPEG", "PNG", "WEBP", "GIF", "TIFF", "BMP", "AVIF"])
+def test_a_file_cut_in_half_is_refused(format: str) -> None:
+    noise = Image.fromarray(np.random.default_rng(0).integers(0, 256, (90, 90, 3), dtype=np.uint8))
+    data = encode(noise, format)
+    assert "damaged" in refusal(data[: len(data) // 2])
+
+
+def test_a_postscript_file_is_refused_whatever_header_it_borrows() -> None:
+    refusal(b"\xff\xd8\xff%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\nshowpage")
+
+
+def test_the_video_after_a_motion_photo_does_no_harm() -> None:
+    video = b"\xff\xda\0\2" * 500
+    assert difference(decode_image(encode(gradient(), "JPEG", quality=95) + video), gradient()) < 6
+
+
+def test_a_refused_file_leaves_pillows_settings_alone() -> None:
+    before = Image.MAX_IMAGE_PIXELS
+    refusal(png(60_000, 60_000))
+    assert Image.MAX_IMAGE_PIXELS == before
+
+
+@pytest.mark.parametrize("format", ["JPEG", "PNG", "WEBP", "GIF", "TIFF", "BMP", "AVIF"])
+def test_a_mutated_file_is_a_picture_or_refused(format: str) -> None:
+    dice = random.Random(7)
+    options = {"compression": "tiff_lzw"} if format == "TIFF" else {}
+    original = encode(gradient(24, 16), format, **options)
+    for _ in range(80):
+        data = bytearray(original)
+        for _ in range(dice.randint(1, 6)):
+            data[dice.randrange(len(data))] = dice.randrange(256)
+        if dice.random() < 0.3:
+            del data[dice.randrange(len(data)) :]
+        try:
+            assert decode_image(bytes(data)).mode == "RGB"
+        except InvalidImage as error:
+            assert str(error).endswith(".")
+
+
+@pytest.mark.parametrize(
+    ("mode", "format"), [("RGB", "PNG"), ("RGBA", "PNG"), ("I;16", "PNG"), ("F", "TIFF"), ("RGB", "WEBP")]
+)
+def test_fifty_megapixels_take_less_than_a_gigabyte(mode: str, format: str, tmp_path: Path) -> None:
+    path = tmp_path / "large"
+    fast = {"PNG": {"compress_level": 1}, "TIFF": {"compression": "tiff_lzw"}, "WEBP": {"method": 0}}
+    Image.new(mode, (8_160, 6_120)).save(path, format, **fast[format])
+    code = (
+        "import resource, sys; from pathlib import Path; from vit.images import decode_image\n"
+        "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "start = peak(); image = decode_image(Path(sys.argv[1]).read_bytes())\n"
+        "print(*image.size, (peak() - start) / 1024)"
+    )
+    answer = subprocess.run(
+        [sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True
+    )
+    width, height, megabytes = answer.stdout.split()
+    assert (int(width), int(height)) == (8_160, 6_120)
+    assert float(megabytes) < 1000
+
+
+# --- Preprocessing ----------------------------------------------------------------------------------------------
+
+
+def test_the_input_has_the_size_asked_for() -> None:
+    assert Preprocess((24, 32))(gradient()).shape == (1, 3, 24, 32)
+
+
+def test_one_mean_makes_a_grey_input() -> None:
+    assert Preprocess((32, 32), mean=(0.1,), std=(0.3,))(gradient()).shape == (1, 1, 32, 32)
+
+
+def test_normalisation_by_hand() -> None:
+    pixels = Preprocess((1, 1), mean=(0.5, 0.0, 0.2), std=(0.5, 1.0, 0.4))(
+        Image.new("RGB", (3, 3), (255, 51, 0))
+    )
+    assert torch.allclose(pixels.flatten(), torch.tensor([1.0, 0.2, -0.5]))
+
+
+def test_a_picture_of_the_right_size_is_not_resampled() -> None:
+    assert difference(Preprocess((32, 48), resize="squash").seen(gradient()), gradient()) == 0
+
+
+def test_shrinking_does_not_alias() -> None:
+    checkers = Image.fromarray((np.indices((1000, 1000)).sum(axis=0) % 2 * 255).astype(np.uint8))
+    seen = np.asarray(Preprocess((32, 32)).seen(checkers), float)
+    assert abs(seen - 127.5).max() < 4
+
+
+def test_squash_shows_the_whole_picture() -> None:
+    geometry = Preprocess((32, 32), resize="squash").geometry(Image.new("RGB", (400, 300)))
+    assert geometry == Geometry(400, 300, Box(0, 0, 400, 300))
+
+
+def test_a_landscape_loses_its_sides() -> None:
+    assert Preprocess((32, 32)).geometry(Image.new("RGB", (400, 200))).box == (100, 0, 300, 200)
+
+
+def test_a_portrait_loses_top_and_bottom() -> None:
+    assert Preprocess((32, 32)).geometry(Image.new("RGB", (200, 400))).box == (0, 100, 200, 300)
+
+
+def test_resizing_beyond_the_input_cuts_all_four_sides() -> None:
+    # 512 x 256 keeps 224 x 224 of it, from (144, 16); an original pixel is half of one of these.
+    geometry = Preprocess((224, 224), resize_to=256).geometry(Image.new("RGB", (1024, 512)))
+    assert geometry.box == (288, 32, 736, 480)
+
+
+@pytest.mark.parametrize("size", [(400, 300), (300, 400), (333, 77), (20, 31), (4000, 3000)])
+def test_a_mark_shows_up_in_the_patch_that_covers_it(size: tuple[int, int]) -> None:
+    preprocess = Preprocess((64, 64), resize_to=80)
+    image = Image.new("RGB", size, "black")
+    patch = preprocess.geometry(image).patch_box(1, 2, rows=4, cols=4)
+    image.paste("white", tuple(round(edge) for edge in patch))
+    light = np.asarray(preprocess.seen(image).convert("L"), float).reshape(4, 16, 4, 16).mean(axis=(1, 3))
+    assert np.unravel_index(light.argmax(), light.shape) == (1, 2)
+    assert light[1, 2] > 180 and np.delete(light.flatten(), 6).max() < 40
+
+
+def test_patches_tile_the_box() -> None:
+    geometry = Geometry(400, 300, Box(50, 0, 350, 300))
+    assert geometry.patch_box(0, 0, 3, 4)[:2] == (50, 0)
+    assert geometry.patch_box(2, 3, 3, 4)[2:] == (350, 300)
+    assert geometry.patch_box(1, 1, 3, 4) == (125, 100, 200, 200)
+
+
+def test_the_centre_of_a_patch_is_in_that_patch() -> None:
+    geometry = Geometry(400, 300, Box(50.5, 0.25, 349.5, 299.75))
+    for row, col in np.ndindex(7, 5):
+        left, top, right, bottom = geometry.patch_box(row, col, 7, 5)
+        assert geometry.patch_at((left + right) / 2, (top + bottom) / 2, 7, 5) == (row, col)
+
+
+def test_a_point_outside_what_is_seen_has_no_patch() -> None:
+    assert Geometry(400, 300, Box(50, 0, 350, 300)).patch_at(49, 10, 4, 4) is None
+
+
+# --- preprocessor_config.json -----------------------------------------------------------------------------------
+
+IMAGENET = {"image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225]}
+
+
+@pytest.mark.parametrize(
+    "preprocess",
+    [
+        Preprocess((32, 32)),
+        Preprocess(
+            (224, 224), resize_to=256, interpolation="bicubic", mean=(0.1, 0.2, 0.3), std=(0.3, 0.2, 0.1)
+        ),
+        Preprocess((224, 224), resize="squash", interpolation="lanczos"),
+        Preprocess((224, 224), resize="squash", resize_to=256),
+        Preprocess((96, 192), resize="squash", interpolation="nearest"),
+        Preprocess((96, 192)),
+        Preprocess((28, 28), mean=(0.13,), std=(0.31,)),
+    ],
+)
+def test_writing_and_reading_a_config_changes_nothing(preprocess: Preprocess) -> None:
+    assert Preprocess.from_config(preprocess.to_config()) == preprocess
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({"size": 224}, Preprocess((224, 224), resize="squash")),
+        ({"size": {"height": 32, "width": 64}}, Preprocess((32, 64), resize="squash")),
+        ({"size": [32, 64]}, Preprocess((32, 64), resize="squash")),
+        (
+            {"feature_extractor_type": "CLIPFeatureExtractor", "size": 256, "crop_size": 224, "resample": 2},
+            Preprocess(
+                (224, 224),
+                resize_to=256,
+                mean=(0.48145466, 0.4578275, 0.40821073),
+                std=(0.26862954, 0.26130258, 0.27577711),
+            ),
+        ),
+        (
+            {"image_processor_type": "BitImageProcessor", "size": {"shortest_edge": 256}, **IMAGENET},
+            Preprocess(
+                (224, 224),
+                resize_to=256,
+                interpolation="bicubic",
+                mean=(0.485, 0.456, 0.406),
+                std=(0.229, 0.224, 0.225),
+            ),
+        ),
+        (
+            {
+                "image_processor_type": "DeiTImageProcessor",
+                "size": {"height": 256, "width": 256},
+                "crop_size": 224,
+            },
+            Preprocess((224, 224), resize="squash", resize_to=256, interpolation="bicubic"),
+        ),
+        ({"size": 32, "do_resize": False}, Preprocess((32, 32), resize="squash")),
+        (
+            {"size": 32, "do_normalize": False},
+            Preprocess((32, 32), resize="squash", mean=(0.0,) * 3, std=(1.0,) * 3),
+        ),
+    ],
+)
+def test_a_config_is_read_as_its_processor_means_it(config: dict[str, object], expected: Preprocess) -> None:
+    assert Preprocess.from_config(config) == expected
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"size": 0},
+        {"size": -224},
+        {"size": 224.5},
+        {"size": "224"},
+        {"size": True},
+        {"size": 10**9},
+        {"size": {"longest_edge": 224}},
+        {"size": [224, 224, 3]},
+        {"size": {"shortest_edge": 224}},
+        {"size": {"shortest_edge": 224, "longest_edge": 448}, "do_center_crop": True},
+        {"size": {"shortest_edge": 200}, "crop_size": 224, "do_center_crop": True},
+        {"size": {"height": 200, "width": 300}, "crop_size": 100, "do_center_crop": True},
+        {"do_center_crop": "yes"},
+        {"do_resize": False, "do_center_crop": True},
+        {"resample": 9},
+        {"resample": "bilinear"},
+        {"resample": [2]},
+        {"resample": 2.0},
+        {"image_mean": 10**400},
+        {"rescale_factor": 0},
+        {"rescale_factor": float("nan")},
+        {"image_mean": [0.5, 0.5]},
+        {"image_mean": ["0.5"] * 3},
+        {"image_mean": []},
+        {"image_mean": [float("inf")] * 3},
+        {"image_std": [0.5, 0.5, 0.0]},
+        {"image_std": [0.5]},
+        {"do_flip_channel_order": True},
+        {"image_processor_type": "LayoutLMv3ImageProcessor"},
+        {"image_processor_type": ["ViT"]},
+    ],
+)
+def test_a_wrong_value_in_a_config_is_refused_by_name(wrong: dict[str, object]) -> None:
+    with pytest.raises(InvalidCheckpoint, match=next(iter(wrong)).split("_")[-1]):
+        Preprocess.from_config(wrong)
+
+
+def reference(config: dict[str, object], image: Image.Image) -> torch.Tensor:
+    """What transformers' Pillow backend makes of the picture."""
+    import transformers
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        kind = getattr(transformers, f"{config['image_processor_type']}Pil")
+        return kind(**{key: value for key, value in config.items() if key != "image_processor_type"})(
+            image, return_tensors="pt"
+        )["pixel_values"]
+
+
+NOISE = Image.fromarray(np.random.default_rng(3).integers(0, 256, (90, 131, 3), dtype=np.uint8))
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"image_processor_type": "ViTImageProcessor"},
+        {"image_processor_type": "ViTImageProcessor", "size": 48, "resample": 3, **IMAGENET},
+        {
+            "image_processor_type": "ViTImageProcessor",
+            "size": {"height": 32, "width": 48},
+            "rescale_factor": 1 / 127.5,
+        },
+        {"image_processor_type": "DeiTImageProcessor"},
+        {"image_processor_type": "DeiTImageProcessor", "size": 64, "crop_size": 48},
+        {"image_processor_type": "CLIPImageProcessor"},
+        {"image_processor_type": "CLIPImageProcessor", "size": 64, "crop_size": 48},
+        {"image_processor_type": "BitImageProcessor", "size": {"shortest_edge": 256}, **IMAGENET},
+        {"image_processor_type": "SiglipImageProcessor"},
+        Preprocess((32, 32)).to_config(),
+        Preprocess((48, 48), resize_to=56, interpolation="bicubic").to_config(),
+        Preprocess((48, 48), resize="squash", resize_to=56).to_config(),
+    ],
+)
+def test_pixels_equal_those_of_transformers(config: dict[str, object]) -> None:
+    ours, theirs = Preprocess.from_config(config)(NOISE), reference(config, NOISE)
+    assert ours.shape == theirs.shape
+    assert (ours - theirs).abs().max() < 1e-5
+
+
+def test_the_comparison_with_transformers_notices_another_filter() -> None:
+    config = {"image_processor_type": "ViTImageProcessor", "resample": 2}
+    ours = Preprocess.from_config({**config, "resample": 3})(NOISE)
+    assert (ours - reference(config, NOISE)).abs().max() > 0.1

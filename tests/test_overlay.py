@@ -1,0 +1,179 @@
+"""Heatmaps as pictures, and the gallery they are tried on."""
+
+import io
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from vit.images import Box, decode_image
+from vit.overlay import COLORMAPS, DIMMED, colorize, mosaic, overlay, spoken
+from vit.samples import SAMPLES, read
+
+
+@pytest.mark.parametrize("name", ["viridis", "cividis", "inferno", "magma"])
+def test_brightness_of_a_colormap_grows_steadily(name: str) -> None:
+    luma = COLORMAPS[name] @ np.array([0.2126, 0.7152, 0.0722])
+    assert (np.diff(luma) > -0.5).all() and luma[-1] - luma[0] > 150
+
+
+@pytest.mark.parametrize(
+    ("name", "first", "last"),
+    [
+        ("viridis", (68, 1, 84), (253, 231, 37)),
+        ("cividis", (0, 34, 78), (254, 232, 56)),
+        ("inferno", (0, 0, 4), (252, 255, 164)),
+        ("magma", (0, 0, 4), (252, 253, 191)),
+        ("gray", (0, 0, 0), (255, 255, 255)),
+    ],
+)
+def test_a_colormap_has_256_colours_from_its_first_to_its_last(
+    name: str, first: tuple[int, ...], last: tuple[int, ...]
+) -> None:
+    assert COLORMAPS[name].shape == (256, 3) and COLORMAPS[name].dtype == np.uint8
+    assert tuple(COLORMAPS[name][0]) == first and tuple(COLORMAPS[name][-1]) == last
+
+
+def test_values_outside_the_scale_take_its_end_colours() -> None:
+    assert colorize(np.array([-5.0, 7.0]), "gray", vmax=1.0)[:, 0].tolist() == [0, 255]
+
+
+def test_a_map_of_zeros_is_all_first_colour() -> None:
+    assert (colorize(np.zeros((2, 2)), "gray") == 0).all()
+
+
+def test_nan_in_a_heatmap_is_a_bug_and_not_a_colour() -> None:
+    with pytest.raises(ValueError, match="NaN"):
+        colorize(np.array([np.nan]))
+
+
+def pixels(image: Image.Image) -> np.ndarray:
+    """(height, width) of a grey RGB picture."""
+    return np.asarray(image)[..., 0].astype(int)
+
+
+def test_patches_cover_their_own_pixels_and_no_others() -> None:
+    heatmap = np.array([[0.0, 1.0], [0.5, 0.25]])
+    result = pixels(overlay(Image.new("RGB", (6, 4)), heatmap, opacity=1, colormap="gray"))
+    assert (result == np.repeat(np.repeat([[0, 255], [128, 64]], 2, axis=0), 3, axis=1)).all()
+
+
+def test_the_map_fills_the_box_and_the_rest_is_dimmed() -> None:
+    result = pixels(
+        overlay(
+            Image.new("RGB", (10, 6), (100, 100, 100)),
+            np.ones((3, 3)),
+            Box(2, 0, 8, 6),
+            opacity=1,
+            colormap="gray",
+        )
+    )
+    assert (result[:, 2:8] == 255).all()
+    assert (result[:, :2] == round(100 * DIMMED)).all() and (result[:, 8:] == round(100 * DIMMED)).all()
+
+
+def test_a_pixel_belongs_to_the_box_that_holds_its_centre() -> None:
+    result = pixels(
+        overlay(Image.new("RGB", (6, 1)), np.ones((1, 1)), Box(1.4, 0, 4.6, 1), opacity=1, colormap="gray")
+    )
+    assert result[0].tolist() == [0, 255, 255, 255, 255, 0]
+
+
+def test_opacity_zero_leaves_the_picture_as_it_is() -> None:
+    picture = decode_image(read("cat"))
+    assert overlay(picture, np.random.default_rng(0).random((8, 8)), opacity=0).tobytes() == picture.tobytes()
+
+
+def test_opacity_mixes_picture_and_colour() -> None:
+    result = pixels(overlay(Image.new("RGB", (4, 4)), np.ones((1, 1)), opacity=0.6, colormap="gray"))
+    assert (result == 153).all()
+
+
+def test_smooth_keeps_the_value_at_each_patch_centre() -> None:
+    heatmap = np.random.default_rng(0).random((3, 5))
+    result = pixels(
+        overlay(Image.new("RGB", (55, 33)), heatmap, opacity=1, colormap="gray", smooth=True, vmax=1)
+    )
+    assert (result[5::11, 5::11] == np.floor(heatmap * 255 + 0.5)).all()
+
+
+def test_smooth_stays_between_its_neighbours() -> None:
+    result = pixels(
+        overlay(Image.new("RGB", (40, 1)), np.array([[0.0, 1.0]]), opacity=1, colormap="gray", smooth=True)
+    )
+    assert (np.diff(result[0]) >= 0).all() and result[0, 0] == 0 and result[0, -1] == 255
+
+
+@pytest.mark.parametrize("smooth", [False, True])
+def test_strips_leave_no_seam(smooth: bool) -> None:
+    column = np.linspace(0, 1, 5)[:, None]
+    tall = pixels(overlay(Image.new("RGB", (3, 1000)), column, opacity=1, colormap="gray", smooth=smooth))
+    wide = pixels(overlay(Image.new("RGB", (1000, 3)), column.T, opacity=1, colormap="gray", smooth=smooth))
+    assert (tall == wide.T).all()
+
+
+def test_maps_with_one_vmax_can_be_compared() -> None:
+    strong, weak = (
+        overlay(Image.new("RGB", (2, 2)), np.full((1, 1), v), opacity=1, colormap="gray", vmax=1)
+        for v in (1, 0.5)
+    )
+    assert pixels(strong)[0, 0] == 255 and pixels(weak)[0, 0] == 128
+
+
+def test_fifty_megapixels_take_less_than_a_gigabyte() -> None:
+    code = (
+        "import resource; import numpy as np; from PIL import Image; from vit.overlay import overlay; from vit.images import Box\n"
+        "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "start = peak(); picture = Image.new('RGB', (8160, 6120))\n"
+        "overlay(picture, np.random.rand(37, 37), Box(1020, 0, 7140, 6120), smooth=True)\n"
+        "print((peak() - start) / 1024)"
+    )
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert float(answer.stdout) < 1000
+
+
+def test_a_mosaic_has_a_row_per_block_and_a_column_per_head() -> None:
+    heatmaps = np.array([[0.0, 0.25, 0.5], [0.75, 1.0, 0.5]])[:, :, None, None]
+    tiles = pixels(mosaic(heatmaps, "gray", cell=10, labels=False))
+    assert tiles.shape == (21, 32)
+    assert tiles[5::11, 5::11].tolist() == [[0, 64, 128], [191, 255, 128]]
+
+
+def test_maps_of_a_mosaic_may_have_their_own_scales() -> None:
+    heatmaps = np.array([[0.1, 1.0]])[:, :, None, None]
+    assert (pixels(mosaic(heatmaps, "gray", cell=10, labels=False, shared=False))[5, [5, 16]] == 255).all()
+
+
+def test_cells_of_a_mosaic_have_the_aspect_of_their_maps() -> None:
+    assert mosaic(np.ones((1, 1, 2, 4)), cell=20, labels=False).size == (20, 10)
+
+
+def test_labels_add_room_at_the_edges_and_ink_in_it() -> None:
+    bare, labelled = (mosaic(np.ones((2, 3, 2, 2)), labels=labels) for labels in (False, True))
+    assert labelled.width > bare.width and labelled.height > bare.height
+    assert pixels(labelled.crop((0, 0, labelled.width - bare.width, labelled.height))).min() < 100
+
+
+def test_a_mosaic_survives_as_png() -> None:
+    file = io.BytesIO()
+    grid = mosaic(np.random.default_rng(0).random((2, 2, 3, 3)))
+    grid.save(file, "PNG")
+    assert decode_image(file.getvalue()).tobytes() == grid.tobytes()
+
+
+def test_people_count_from_one() -> None:
+    assert spoken("Head", 11) == "Head 12"
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_a_sample_is_a_small_picture_with_a_credit(name: str) -> None:
+    data = read(name)
+    assert len(data) < 150_000 and max(decode_image(data).size) <= 800
+    assert SAMPLES[name].credit and SAMPLES[name].licence
+
+
+def test_every_sample_is_credited_in_the_readme() -> None:
+    readme = SAMPLES["cat"].path.with_name("README.md").read_text()
+    assert all(f"`{name}.jpg`" in readme for name in SAMPLES)

@@ -1,0 +1,21 @@
+"""What a user can cause, each with one clear sentence to show; everything else is a bug."""
+
+
+class UserError(ValueError):
+    """The user's input cannot be used: the message says what is wrong, why, and what to do."""
+
+
+class InvalidImage(UserError):
+    """The bytes are not a picture that can be opened safely."""
+
+
+class InvalidCheckpoint(UserError):
+    """The file or folder is not a Vision Transformer that can be loaded faithfully."""
+
+
+class InvalidDataset(UserError):
+    """The folder or archive is not a labelled set of pictures that can be trained on."""
+
+
+class InvalidConfig(UserError):
+    """A setting has a value that cannot work, alone or together with the others."""
