@@ -1,0 +1,167 @@
+"""Attention on demand: any row, column or full map of any block, from the queries and keys of one forward pass."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from vit.model import VisionTransformer, attention_weights
+
+Direction = Literal["from", "to"]
+
+# Scores held at once while streaming over rows; 16 Mi float32 numbers are 64 MB.
+_CHUNK = 1 << 24
+
+
+@dataclass(frozen=True)
+class AttentionRecord:
+    """What one picture's forward pass leaves behind: enough for all its attention in L*N*D numbers.
+
+    Attributes:
+        logits: (1, C), of the very pass that the queries and keys come from.
+        queries, keys: L tensors (H, N, K).
+        prefix: names of the tokens before the patches.
+        grid: (rows, cols) of patches.
+    """
+
+    logits: Tensor
+    queries: tuple[Tensor, ...]
+    keys: tuple[Tensor, ...]
+    prefix: tuple[str, ...]
+    grid: tuple[int, int]
+    _log_sums: dict[int, Tensor] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def blocks(self) -> int:
+        """L."""
+        return len(self.queries)
+
+    @property
+    def heads(self) -> int:
+        """H."""
+        return self.queries[0].shape[0]
+
+    @property
+    def tokens(self) -> int:
+        """N."""
+        return self.queries[0].shape[1]
+
+    def rows(self, block: int, queries: Sequence[int]) -> Tensor:
+        """Where these tokens look: (H, Q, N), each row summing to 1."""
+        q, k = self.queries[block], self.keys[block]
+        return attention_weights(q[:, self._checked(queries)], k)
+
+    def columns(self, block: int, keys: Sequence[int]) -> Tensor:
+        """Who looks at these tokens: (H, N, Q); entry [h, i, j] is the share that token i gives to `keys[j]`."""
+        q, k = self.queries[block], self.keys[block][:, self._checked(keys)]
+        scores = q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5
+        return (scores - self.log_sums(block)[..., None]).exp()
+
+    def full(self, block: int) -> Tensor:
+        """The whole matrix of one block (H, N, N)."""
+        return attention_weights(self.queries[block], self.keys[block])
+
+    def log_sums(self, block: int) -> Tensor:
+        """(H, N): the logarithm of each row's softmax denominator."""
+        if block not in self._log_sums:
+            q, k = self.queries[block], self.keys[block]
+            scores = (rows @ k.transpose(-2, -1) * q.shape[-1] ** -0.5 for rows in q.split(self._rows_at_once, 1))
+            self._log_sums[block] = torch.cat([s.logsumexp(-1) for s in scores], 1)
+        return self._log_sums[block]
+
+    def rollout(self, query: int, residual: float = 0.5, direction: Direction = "from") -> Tensor:
+        """Attention rollout of one token as a chain of vector products; no N x N matrix of all rows is ever held.
+
+        Args:
+            query: the token asked about.
+            residual: share of the skip connection, 0 to 1.
+            direction: "from" says where the token's content came from, row `query` of the rollout matrix;
+                "to" says which tokens it reached, column `query`.
+
+        Returns:
+            (N,); sums to 1 for "from".
+
+        Source: Abnar & Zuidema 2020, arXiv 2005.00928, eq. 1.
+        """
+        (query,) = self._checked([query])
+        vector = torch.zeros(self.tokens, device=self.queries[0].device)
+        vector[query] = 1
+        for block in reversed(range(self.blocks)) if direction == "from" else range(self.blocks):
+            mixed = torch.zeros_like(vector)
+            for start, rows in self._row_chunks(block):  # rows: (H, R, N)
+                part = slice(start, start + rows.shape[1])
+                if direction == "from":
+                    mixed += torch.einsum("r,hrn->n", vector[part], rows) / self.heads
+                else:
+                    mixed[part] = (rows @ vector).mean(0)
+            vector = (1 - residual) * mixed + residual * vector
+        return vector
+
+    @property
+    def _rows_at_once(self) -> int:
+        return max(1, _CHUNK // (self.heads * self.tokens))
+
+    def _row_chunks(self, block: int) -> Iterator[tuple[int, Tensor]]:
+        for start in range(0, self.tokens, self._rows_at_once):
+            yield start, self.rows(block, range(start, min(start + self._rows_at_once, self.tokens)))
+
+    def _checked(self, tokens: Sequence[int]) -> list[int]:
+        for token in tokens:
+            if not 0 <= token < self.tokens:
+                raise ValueError(f"There is no token {token}: tokens run from 0 to {self.tokens - 1}.")
+        return list(tokens)
+
+
+@torch.inference_mode()
+def record(model: VisionTransformer, pixels: Tensor) -> AttentionRecord:
+    """Run one picture (1, channels, height, width) through the model and keep its queries and keys.
+
+    Raises:
+        ValueError: more than one picture, or a shape that the model does not take.
+    """
+    if len(pixels) != 1:
+        raise ValueError(f"A record holds one picture, not {len(pixels)}.")
+    output = model(pixels, output_queries_keys=True)
+    patch = model.config.patch_size
+    return AttentionRecord(
+        logits=output.logits,
+        queries=tuple(q[0] for q in output.queries),
+        keys=tuple(k[0] for k in output.keys),
+        prefix=model.config.prefix,
+        grid=(pixels.shape[2] // patch, pixels.shape[3] // patch),
+    )
+
+
+def rollout(attentions: Tensor, residual: float = 0.5) -> Tensor:
+    """Trace attention through all blocks, assuming tokens keep a share of themselves.
+
+    Args:
+        attentions: (L, H, N, N), rows sum to 1.
+        residual: share of the skip connection, 0 to 1.
+
+    Returns:
+        (N, N); row i says where token i's content came from; rows sum to 1.
+
+    Raises:
+        ValueError: rows of `attentions` do not sum to 1.
+
+    Source: Abnar & Zuidema 2020, arXiv 2005.00928, eq. 1.
+    """
+    if not torch.allclose(attentions.sum(-1), attentions.new_ones(()), atol=1e-3):
+        raise ValueError("Rows of attention must sum to 1.")
+    identity = torch.eye(attentions.shape[-1], dtype=attentions.dtype, device=attentions.device)
+    result = identity
+    for attention in attentions.mean(1):  # (N, N), first block first
+        result = ((1 - residual) * attention + residual * identity) @ result
+    return result
+
+
+def entropy(attention: Tensor) -> Tensor:
+    """Spread of each row over its keys: 0 for one key, 1 for uniform. (..., N) to (...).
+
+    >>> entropy(torch.tensor([[0.5, 0.5], [1.0, 0.0]])).tolist()
+    [1.0, 0.0]
+    """
+    return torch.special.entr(attention).sum(-1) / torch.tensor(float(attention.shape[-1])).log()

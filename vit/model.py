@@ -1,0 +1,409 @@
+"""The Vision Transformer: one forward pass, torch only.
+
+Letters used everywhere in this project:
+
+    B  images in the batch        H  attention heads
+    L  blocks                     K  width of one head, D / H
+    N  tokens, S + P              M  width of the MLP
+    S  prefix tokens (class, registers)
+    P  patches, rows x cols       C  classes
+    D  width of a token
+
+Source: Dosovitskiy et al. 2021, "An Image is Worth 16x16 Words", arXiv 2010.11929.
+"""
+
+import math
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal, NamedTuple, Self, get_args
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+Activation = Literal["gelu", "gelu_tanh", "quick_gelu"]
+Pool = Literal["cls", "mean"]
+FinalNorm = Literal["before_pool", "after_pool", "none"]
+PositionResize = Literal["bicubic", "bicubic_antialias", "bicubic_corners", "bilinear"]
+Keep = Literal["nothing", "attention", "queries_keys"]
+
+# name: (dim, depth, heads, mlp_dim). Ti and S: DeiT, arXiv 2012.12877, table 1; B, L, H: the ViT paper, table 1.
+SIZES = {
+    "Ti": (192, 12, 3, 768),
+    "S": (384, 12, 6, 1536),
+    "B": (768, 12, 12, 3072),
+    "L": (1024, 24, 16, 4096),
+    "H": (1280, 32, 16, 5120),
+}
+PATCH_SIZES = (32, 16, 14, 8)
+
+# Whole models for small pictures. `tintn` and `notebook` are the sizes of two well-known tutorials.
+SMALL: dict[str, dict[str, Any]] = {
+    "tintn": dict(
+        image_size=(32, 32), patch_size=4, num_classes=10, dim=48, depth=4, heads=4, mlp_dim=192,
+        activation="gelu_tanh", eps=1e-5, norm="none",
+    ),
+    "notebook": dict(
+        image_size=(32, 32), patch_size=8, num_classes=10, dim=64, depth=4, heads=4, mlp_dim=128
+    ),
+    "mnist": dict(
+        image_size=(28, 28), patch_size=7, channels=1, num_classes=10, dim=64, depth=3, heads=8, mlp_dim=2048
+    ),
+    "cifar": dict(
+        image_size=(32, 32), patch_size=4, num_classes=10, dim=256, depth=9, heads=8, mlp_dim=768
+    ),
+    "cifar-small": dict(
+        image_size=(32, 32), patch_size=4, num_classes=10, dim=128, depth=6, heads=4, mlp_dim=256
+    ),
+    "shapes": dict(
+        image_size=(32, 32), patch_size=4, num_classes=4, dim=48, depth=3, heads=3, mlp_dim=96
+    ),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class ViTConfig:
+    """Everything that decides what a Vision Transformer computes.
+
+    Attributes:
+        image_size: (height, width) of the training pictures [px]; one int means a square.
+        patch_size: side of a patch [px].
+        prefix: names of the tokens before the patches, in order: "cls", "reg1", ...
+        activation: "gelu" is exact, "gelu_tanh" its tanh form, "quick_gelu" x * sigmoid(1.702 x).
+        eps: of every LayerNorm.
+        layer_scale: initial value of the per-channel scale of each branch; None for none.
+        norm: where the final LayerNorm sits; "none" for the few models without one.
+        pool: what the head reads: the class token or the mean of the patches.
+        position_resize: how position embeddings are interpolated to another grid.
+        dropout, drop_path: shares dropped in training: of activations, and of whole branches in the
+            last block (rising linearly from 0 in the first). No effect in evaluation.
+
+    Raises:
+        ValueError: fields that do not fit each other; the message names them.
+    """
+
+    image_size: tuple[int, int] = (224, 224)
+    patch_size: int = 16
+    channels: int = 3
+    num_classes: int = 1000
+    dim: int = 768
+    depth: int = 12
+    heads: int = 12
+    mlp_dim: int = 3072
+    prefix: tuple[str, ...] = ("cls",)
+    activation: Activation = "gelu"
+    eps: float = 1e-6
+    qkv_bias: bool = True
+    layer_scale: float | None = None
+    norm: FinalNorm = "before_pool"
+    pool: Pool = "cls"
+    position_resize: PositionResize = "bicubic"
+    dropout: float = 0.0
+    drop_path: float = 0.0
+
+    def __post_init__(self) -> None:
+        size = self.image_size
+        object.__setattr__(self, "image_size", (size, size) if isinstance(size, int) else tuple(size))
+        object.__setattr__(self, "prefix", tuple(self.prefix))
+        whole = ("patch_size", "channels", "dim", "depth", "heads", "mlp_dim")
+        for name, value in [("image_size", side) for side in self.image_size] + [(n, getattr(self, n)) for n in whole]:
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise ValueError(f"{name} must be a whole number of at least 1, not {value!r}.")
+        if len(self.image_size) != 2:
+            raise ValueError(f"image_size is (height, width), not {self.image_size!r}.")
+        if type(self.num_classes) is not int or self.num_classes < 0:
+            raise ValueError(f"num_classes must be a whole number, 0 for no head, not {self.num_classes!r}.")
+        if any(side % self.patch_size for side in self.image_size):
+            raise ValueError(f"patch_size {self.patch_size} does not divide image_size {self.image_size}.")
+        if self.dim % self.heads:
+            raise ValueError(f"heads {self.heads} does not divide dim {self.dim}.")
+        for name, choices in _CHOICES.items():
+            if getattr(self, name) not in get_args(choices):
+                raise ValueError(f"{name} must be one of {', '.join(get_args(choices))}, not {getattr(self, name)!r}.")
+        if self.pool == "cls" and "cls" not in self.prefix:
+            raise ValueError('pool "cls" needs a token named "cls" in prefix.')
+        if len(set(self.prefix)) != len(self.prefix):
+            raise ValueError(f"prefix names must differ: {self.prefix}.")
+        for name in ("dropout", "drop_path"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 0 and under 1, not {getattr(self, name)!r}.")
+        if not 0 < self.eps < 1:
+            raise ValueError(f"eps must lie between 0 and 1, not {self.eps!r}.")
+        if type(self.qkv_bias) is not bool:
+            raise ValueError(f"qkv_bias must be True or False, not {self.qkv_bias!r}.")
+        if self.layer_scale is not None and not math.isfinite(self.layer_scale):
+            raise ValueError(f"layer_scale must be a number or None, not {self.layer_scale!r}.")
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """(rows, cols) of patches at the training size."""
+        return self.image_size[0] // self.patch_size, self.image_size[1] // self.patch_size
+
+    @property
+    def tokens(self) -> int:
+        """N at the training size."""
+        return len(self.prefix) + math.prod(self.grid)
+
+    @classmethod
+    def preset(cls, name: str, **changes: Any) -> Self:
+        """Build a named size: "Ti", "S", "B", "L" or "H" with "/32", "/16", "/14" or "/8", or one of `SMALL`.
+
+        >>> ViTConfig.preset("B/16", image_size=384).tokens
+        577
+        """
+        if name in SMALL:
+            return cls(**SMALL[name] | changes)
+        size, _, patch = name.partition("/")
+        if size not in SIZES or patch not in map(str, PATCH_SIZES):
+            raise ValueError(f"There is no size {name!r}. Choose from: {', '.join(preset_names())}.")
+        dim, depth, heads, mlp_dim = SIZES[size]
+        return cls(**dict(dim=dim, depth=depth, heads=heads, mlp_dim=mlp_dim, patch_size=int(patch)) | changes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON."""
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Self:
+        """The inverse of `to_dict`; raises ValueError on unknown names or wrong values."""
+        unknown = set(values) - {f.name for f in fields(cls)}
+        if unknown:
+            raise ValueError(f"Unknown config fields: {', '.join(sorted(unknown))}.")
+        try:
+            return cls(**values)
+        except TypeError as error:
+            raise ValueError(f"A config field has the wrong type: {error}.") from error
+
+
+_CHOICES = dict(activation=Activation, norm=FinalNorm, pool=Pool, position_resize=PositionResize)
+
+
+def preset_names() -> list[str]:
+    """Every name that `ViTConfig.preset` takes."""
+    return [f"{size}/{patch}" for size in SIZES for patch in PATCH_SIZES] + list(SMALL)
+
+
+class ViTOutput(NamedTuple):
+    """What one forward pass gives.
+
+    Attributes:
+        logits: (B, C); the pooled features (B, D) of a model without a head.
+        attentions: one (B, H, N, N) per block: rows query, columns key, rows sum to 1. None unless asked for.
+        queries, keys: one (B, H, N, K) per block. None unless asked for.
+    """
+
+    logits: Tensor
+    attentions: tuple[Tensor, ...] | None = None
+    queries: tuple[Tensor, ...] | None = None
+    keys: tuple[Tensor, ...] | None = None
+
+
+class Attention(nn.Module):
+    """Multi-head self-attention with a fused projection to queries, keys and values."""
+
+    def __init__(self, config: ViTConfig):
+        super().__init__()
+        self.heads = config.heads
+        self.qkv = nn.Linear(config.dim, 3 * config.dim, bias=config.qkv_bias)
+        self.proj = nn.Linear(config.dim, config.dim)
+
+    def forward(self, x: Tensor, keep: Keep = "nothing") -> tuple[Tensor, Tensor | tuple[Tensor, Tensor] | None]:
+        """(B, N, D) to (B, N, D), and what `keep` asks for."""
+        qkv = self.qkv(x).unflatten(-1, (3, self.heads, -1))  # (B, N, 3, H, K)
+        q, k, v = qkv.permute(2, 0, 3, 1, 4)  # each (B, H, N, K)
+        if keep == "attention":
+            attention = attention_weights(q, k)
+            out = attention @ v
+        else:
+            attention = None
+            out = F.scaled_dot_product_attention(q, k, v)
+        out = self.proj(out.transpose(1, 2).flatten(2))
+        return out, (q, k) if keep == "queries_keys" else attention
+
+
+def attention_weights(q: Tensor, k: Tensor) -> Tensor:
+    """softmax(q k^T / sqrt(K)): (..., Q, K) and (..., N, K) to (..., Q, N), rows summing to 1."""
+    return (q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5).softmax(-1)
+
+
+class QuickGELU(nn.Module):
+    """x * sigmoid(1.702 x). Source: Hendrycks & Gimpel 2016, arXiv 1606.08415, section 2; used by OpenAI CLIP."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Any shape."""
+        return x * torch.sigmoid(1.702 * x)
+
+
+def _activation(name: Activation) -> nn.Module:
+    return QuickGELU() if name == "quick_gelu" else nn.GELU("tanh" if name == "gelu_tanh" else "none")
+
+
+class MLP(nn.Module):
+    """Two linear layers, (.., D) to (.., M) to (.., D)."""
+
+    def __init__(self, config: ViTConfig):
+        super().__init__()
+        self.fc1 = nn.Linear(config.dim, config.mlp_dim)
+        self.act = _activation(config.activation)
+        self.fc2 = nn.Linear(config.mlp_dim, config.dim)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, N, D) to (B, N, D)."""
+        return self.fc2(self.dropout(self.act(self.fc1(x))))
+
+
+class Branch(nn.Module):
+    """What becomes of a block's output before it joins the residual stream: scale, dropout, stochastic depth.
+
+    Source of stochastic depth: Huang et al. 2016, arXiv 1603.09382.
+    """
+
+    def __init__(self, config: ViTConfig, drop_path: float):
+        super().__init__()
+        self.dropout = nn.Dropout(config.dropout)
+        self.drop_path = drop_path
+
+    def forward(self, out: Tensor, scale: Tensor | None) -> Tensor:
+        """(B, N, D) to (B, N, D)."""
+        out = self.dropout(out if scale is None else out * scale)
+        if self.training and self.drop_path:
+            kept = torch.rand(out.shape[0], 1, 1, device=out.device) >= self.drop_path
+            out = out * kept / (1 - self.drop_path)
+        return out
+
+
+class Block(nn.Module):
+    """Pre-norm transformer block."""
+
+    def __init__(self, config: ViTConfig, drop_path: float = 0.0):
+        super().__init__()
+        self.norm1 = nn.LayerNorm(config.dim, config.eps)
+        self.attn = Attention(config)
+        self.norm2 = nn.LayerNorm(config.dim, config.eps)
+        self.mlp = MLP(config)
+        self.branch = Branch(config, drop_path)
+        for name in ("scale1", "scale2"):
+            scale = None if config.layer_scale is None else nn.Parameter(torch.full((config.dim,), config.layer_scale))
+            self.register_parameter(name, scale)
+
+    def forward(self, x: Tensor, keep: Keep = "nothing") -> tuple[Tensor, Tensor | tuple[Tensor, Tensor] | None]:
+        """(B, N, D) to (B, N, D), and what `keep` asks for."""
+        out, kept = self.attn(self.norm1(x), keep)
+        x = x + self.branch(out, self.scale1)
+        x = x + self.branch(self.mlp(self.norm2(x)), self.scale2)
+        return x, kept
+
+
+class VisionTransformer(nn.Module):
+    """A plain Vision Transformer.
+
+    The position row of a prefix token is part of the token itself (the sum of two constants), so `pos_embed`
+    holds patches only and any prefix fits.
+    """
+
+    def __init__(self, config: ViTConfig):
+        super().__init__()
+        self.config = config
+        dim, rows, cols = config.dim, *config.grid
+        self.patch_embed = nn.Conv2d(config.channels, dim, config.patch_size, config.patch_size)
+        self.prefix_tokens = nn.Parameter(torch.zeros(1, len(config.prefix), dim))
+        self.pos_embed = nn.Parameter(torch.zeros(1, rows * cols, dim))
+        self.dropout = nn.Dropout(config.dropout)
+        rates = [config.drop_path * i / max(1, config.depth - 1) for i in range(config.depth)]
+        self.blocks = nn.ModuleList(Block(config, rate) for rate in rates)
+        self.norm = nn.Identity() if config.norm == "none" else nn.LayerNorm(dim, config.eps)
+        self.head = nn.Linear(dim, config.num_classes) if config.num_classes else nn.Identity()
+        self.initialise()
+
+    @torch.no_grad()
+    def initialise(self) -> None:
+        """The paper's start. Source: google-research/vision_transformer, `models_vit.py` and flax's defaults.
+
+        Xavier-uniform matrices (queries, keys and values each on their own), LeCun-normal patch embedding,
+        normal(0.02) positions, zero class token and zero head.
+        """
+        nn.init.trunc_normal_(self.patch_embed.weight, std=self.patch_embed.weight[0].numel() ** -0.5)
+        nn.init.zeros_(self.patch_embed.bias)
+        nn.init.normal_(self.pos_embed, std=0.02)
+        nn.init.zeros_(self.prefix_tokens)
+        if len(self.config.prefix) > 1:  # equal registers would stay equal for ever
+            nn.init.normal_(self.prefix_tokens, std=0.02)
+        for block in self.blocks:
+            for matrix in (*block.attn.qkv.weight.chunk(3), block.attn.proj.weight):
+                nn.init.xavier_uniform_(matrix)
+            for linear in (block.attn.qkv, block.attn.proj):
+                if linear.bias is not None:
+                    nn.init.zeros_(linear.bias)
+            for linear in (block.mlp.fc1, block.mlp.fc2):
+                nn.init.xavier_uniform_(linear.weight)
+                nn.init.normal_(linear.bias, std=1e-6)
+        if self.config.num_classes:
+            nn.init.zeros_(self.head.weight)
+            nn.init.zeros_(self.head.bias)
+
+    def forward(self, images: Tensor, output_attentions: bool = False, output_queries_keys: bool = False) -> ViTOutput:
+        """Classify a batch of normalised pictures.
+
+        Args:
+            images: (B, channels, height, width); sides divisible by the patch size, any number of patches.
+            output_attentions: also return every attention matrix, the ones this very pass used.
+            output_queries_keys: also return queries and keys, from which `vit.attention` computes any part of
+                any matrix on demand: L*N*D numbers instead of L*H*N*N.
+
+        Raises:
+            ValueError: the shape of `images` does not suit the model, or both outputs are asked for.
+        """
+        if output_attentions and output_queries_keys:
+            raise ValueError("Ask for attentions or for queries and keys, not for both.")
+        keep: Keep = "attention" if output_attentions else "queries_keys" if output_queries_keys else "nothing"
+        x = self.embed(images)  # (B, N, D)
+        kept: list[Any] = []
+        for block in self.blocks:
+            x, seen = block(x, keep)
+            kept.append(seen)
+        logits = self.head(self.pool(x))
+        if keep == "attention":
+            return ViTOutput(logits, attentions=tuple(kept))
+        if keep == "queries_keys":
+            queries, keys = zip(*kept, strict=True)
+            return ViTOutput(logits, queries=queries, keys=keys)
+        return ViTOutput(logits)
+
+    def embed(self, images: Tensor) -> Tensor:
+        """Pictures (B, channels, height, width) to tokens with their positions (B, N, D)."""
+        config = self.config
+        if images.ndim != 4 or images.shape[1] != config.channels:
+            raise ValueError(f"Pictures must be (B, {config.channels}, height, width), not {tuple(images.shape)}.")
+        if any(side < config.patch_size or side % config.patch_size for side in images.shape[2:]):
+            raise ValueError(f"Picture sides must be multiples of {config.patch_size} px, not {tuple(images.shape[2:])}.")
+        patches = self.patch_embed(images)  # (B, D, rows, cols)
+        positions = resize_positions(self.pos_embed, config.grid, patches.shape[2:], config.position_resize)
+        x = patches.flatten(2).transpose(1, 2) + positions  # (B, P, D)
+        prefix = self.prefix_tokens.expand(len(x), -1, -1)
+        return self.dropout(torch.cat([prefix.to(x.dtype), x], dim=1))
+
+    def pool(self, x: Tensor) -> Tensor:
+        """Tokens after the last block (B, N, D) to the features that the head reads (B, D)."""
+        x = self.norm(x) if self.config.norm == "before_pool" else x
+        if self.config.pool == "cls":
+            x = x[:, self.config.prefix.index("cls")]
+        else:
+            x = x[:, len(self.config.prefix) :].mean(1)
+        return self.norm(x) if self.config.norm == "after_pool" else x
+
+
+def resize_positions(
+    positions: Tensor, grid: tuple[int, int], to: tuple[int, int] | torch.Size, mode: PositionResize
+) -> Tensor:
+    """Interpolate position embeddings (1, P, D) from one (rows, cols) grid to another."""
+    if tuple(to) == tuple(grid):
+        return positions
+    maps = positions.unflatten(1, grid).permute(0, 3, 1, 2).float()  # (1, D, rows, cols)
+    maps = F.interpolate(
+        maps,
+        size=tuple(to),
+        mode="bilinear" if mode == "bilinear" else "bicubic",
+        align_corners=mode == "bicubic_corners",
+        antialias=mode == "bicubic_antialias",
+    )
+    return maps.flatten(2).transpose(1, 2).to(positions.dtype)
