@@ -1,0 +1,316 @@
+"""Labelled pictures: named datasets, folders of class folders, and a generated set that needs no download.
+
+Pictures become uint8 tensors once, cut to the model's input size, and stay on the training device while they fit.
+Larger sets are decoded as they are needed, in worker processes.
+"""
+
+import logging
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.utils.data import DataLoader
+from torch.utils.data import Dataset as TorchDataset
+from tqdm import tqdm
+
+from vit.errors import InvalidDataset, InvalidImage
+from vit.images import Preprocess, decode_image
+
+TORCHVISION = {
+    "cifar10": "CIFAR10",
+    "cifar100": "CIFAR100",
+    "mnist": "MNIST",
+    "fashion-mnist": "FashionMNIST",
+}
+NAMES = (*TORCHVISION, "shapes", "folder:PATH")
+SHAPES = ("circle", "square", "triangle", "cross")
+
+_PICTURES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".avif"}
+_TEST_FOLDERS = ("test", "val", "valid", "validation")
+_TEST_SHARE = 0.1
+_SPLIT_SEED = 0
+
+log = logging.getLogger(__name__)
+
+
+class Pictures(Protocol):
+    """One split: uint8 pictures with labels, delivered in any order, batch by batch."""
+
+    labels: Tensor  # (n,) int64
+
+    def batches(self, order: Tensor, batch_size: int, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield (uint8 (B, channels, height, width), labels (B,)) on `device`, following `order`."""
+
+
+@dataclass(frozen=True)
+class Resident:
+    """Pictures held as one tensor.
+
+    Attributes:
+        images: uint8 (n, channels, height, width).
+        labels: (n,) int64.
+    """
+
+    images: Tensor
+    labels: Tensor
+
+    def to(self, device: torch.device) -> "Resident":
+        """The same pictures on another device."""
+        return Resident(self.images.to(device), self.labels.to(device))
+
+    def batches(self, order: Tensor, batch_size: int, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield batches on `device`, following `order`."""
+        for part in order.to(self.images.device).split(batch_size):
+            yield self.images[part].to(device), self.labels[part].to(device)
+
+
+@dataclass(frozen=True)
+class Streamed:
+    """Pictures decoded from files as they are needed.
+
+    Attributes:
+        paths: one file per picture.
+        labels: (n,) int64.
+        preprocess: says how a picture is cut to the input size.
+        workers: processes that decode.
+    """
+
+    paths: Sequence[Path]
+    labels: Tensor
+    preprocess: Preprocess
+    workers: int
+
+    def batches(self, order: Tensor, batch_size: int, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield batches on `device`, following `order`."""
+        loader = DataLoader(
+            _Files(self.paths, self.labels, self.preprocess),
+            batch_size=batch_size,
+            sampler=order.tolist(),
+            num_workers=self.workers,
+            pin_memory=device.type == "cuda",
+        )
+        for images, labels in loader:
+            yield images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
+
+
+class _Files(TorchDataset[tuple[Tensor, int]]):
+    def __init__(self, paths: Sequence[Path], labels: Tensor, preprocess: Preprocess):
+        self.paths, self.labels, self.preprocess = paths, labels, preprocess
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        try:
+            picture = decode_image(self.paths[index].read_bytes())
+        except (InvalidImage, OSError) as error:  # a grey picture keeps the order of all others exact
+            log.warning("%s stands in as a grey picture: %s", self.paths[index], error)
+            picture = Image.new("RGB", (32, 32), (128, 128, 128))
+        return _as_tensor(picture, self.preprocess), int(self.labels[index])
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Pictures to learn from and pictures to be judged by.
+
+    Attributes:
+        name: as given on the command line.
+        classes: one name per label.
+        train, test: the two splits.
+        masks: bool (n, height, width) of the test pictures, True on the object; only `shapes` knows them.
+        skipped: files that could not be read, with the reason.
+    """
+
+    name: str
+    classes: tuple[str, ...]
+    train: Pictures
+    test: Pictures
+    masks: Tensor | None = None
+    skipped: tuple[str, ...] = ()
+
+
+def load_dataset(
+    spec: str,
+    preprocess: Preprocess,
+    *,
+    root: Path = Path("data"),
+    budget: int = 4 << 30,
+    workers: int = 2,
+    only_test: bool = False,
+) -> Dataset:
+    """Read a dataset at a model's input size.
+
+    Args:
+        spec: "cifar10", "cifar100", "mnist", "fashion-mnist", "shapes", or "folder:PATH" where PATH holds one
+            folder per class, directly or below train/ and test/ (or val/).
+        preprocess: decides size, channels and cut.
+        root: where torchvision keeps its downloads.
+        budget: a folder whose pictures take more memory than this is streamed [bytes].
+        workers: processes that decode a streamed folder.
+        only_test: leave the training split of a folder unread.
+
+    Raises:
+        InvalidDataset: unknown name, missing folder, fewer than two classes, nothing readable.
+    """
+    if spec.startswith("folder:"):
+        return _folder(spec, Path(spec.removeprefix("folder:")).expanduser(), preprocess, budget, workers, only_test)
+    if spec == "shapes":
+        height, width = preprocess.size
+        if height != width or preprocess.channels != 3:
+            raise InvalidDataset("The shapes dataset is square and in colour. Use a square model with 3 channels.")
+        train, test = shapes(4000, height, seed=1), shapes(1000, height, seed=2)
+        return Dataset(spec, SHAPES, train[0], test[0], masks=test[1])
+    if spec in TORCHVISION:
+        return _torchvision(spec, preprocess, root)
+    raise InvalidDataset(f"There is no dataset {spec!r}. Choose from: {', '.join(NAMES)}.")
+
+
+def _as_tensor(picture: Image.Image, preprocess: Preprocess) -> Tensor:
+    array = np.array(preprocess.seen(picture).convert("L" if preprocess.channels == 1 else "RGB"))
+    return torch.from_numpy(array).reshape(*preprocess.size, -1).permute(2, 0, 1).contiguous()
+
+
+def _torchvision(spec: str, preprocess: Preprocess, root: Path) -> Dataset:
+    from torchvision import datasets
+
+    splits = []
+    for train in (True, False):
+        try:
+            source = getattr(datasets, TORCHVISION[spec])(root, train=train, download=True)
+        except (OSError, RuntimeError) as error:
+            raise InvalidDataset(
+                f"{spec} is not in {root}/ and could not be downloaded ({str(error).splitlines()[0]}). Put torchvision's "
+                f"{TORCHVISION[spec]} files there, or name a folder of class folders: --data folder:PATH."
+            ) from error
+        bar = tqdm(source, desc=f"{spec} {'train' if train else 'test'}", unit="pictures", leave=False)
+        images = torch.stack([_as_tensor(picture.convert("RGB"), preprocess) for picture, _ in bar])
+        splits.append(Resident(images, torch.as_tensor(source.targets)))
+    return Dataset(spec, tuple(source.classes), *splits)
+
+
+def _folder(spec: str, path: Path, preprocess: Preprocess, budget: int, workers: int, only_test: bool) -> Dataset:
+    if not path.is_dir():
+        raise InvalidDataset(f"There is no folder {str(path)!r}. Name one that holds a folder of pictures per class.")
+    train_root = path / "train"
+    test_root = next((path / name for name in _TEST_FOLDERS if (path / name).is_dir()), None)
+    if train_root.is_dir() and test_root is None:
+        raise InvalidDataset(f"{str(path)!r} has train/ but no test/ or val/ beside it. Add one, or drop the train/ level.")
+    root = train_root if train_root.is_dir() else path
+    classes = tuple(sorted(entry.name for entry in root.iterdir() if entry.is_dir() and _files(entry)))
+    if len(classes) < 2:
+        raise InvalidDataset(f"{str(root)!r} holds {len(classes)} folders with pictures; a classifier needs at least two.")
+    train_files = _labelled(root, classes)
+    if train_root.is_dir() and test_root is not None:
+        strangers = {e.name for e in test_root.iterdir() if e.is_dir() and _files(e)} - set(classes)
+        if strangers:
+            raise InvalidDataset(f"{str(test_root)!r} has classes that train/ lacks: {', '.join(sorted(strangers))}.")
+        test_files = _labelled(test_root, classes)
+    else:
+        train_files, test_files = _split(train_files)
+    if not test_files:
+        raise InvalidDataset(f"{str(path)!r} has no pictures to test on.")
+
+    count = len(test_files) if only_test else len(train_files) + len(test_files)
+    fits = count * preprocess.channels * preprocess.size[0] * preprocess.size[1] <= budget
+    splits: list[Pictures] = []
+    skipped: list[str] = []
+    for files, name in ((train_files, "train"), (test_files, "test")):
+        if only_test and name == "train":
+            files = []
+        if fits:
+            resident, unreadable = _read(files, preprocess, f"reading {name}")
+            splits.append(resident)
+            skipped += unreadable
+        else:
+            splits.append(Streamed([p for p, _ in files], torch.tensor([y for _, y in files]), preprocess, workers))
+    if fits and not (len(splits[1].labels) and (only_test or len(splits[0].labels))):
+        raise InvalidDataset(f"No picture in {str(path)!r} could be read. The first problem: {skipped[0]}")
+    for line in skipped:
+        log.warning("left out %s", line)
+    return Dataset(spec, classes, splits[0], splits[1], skipped=tuple(skipped))
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(p for p in folder.iterdir() if p.suffix.lower() in _PICTURES and not p.name.startswith("."))
+
+
+def _labelled(root: Path, classes: Sequence[str]) -> list[tuple[Path, int]]:
+    return [
+        (path, label) for label, name in enumerate(classes) if (root / name).is_dir() for path in _files(root / name)
+    ]
+
+
+def _split(files: list[tuple[Path, int]]) -> tuple[list[tuple[Path, int]], list[tuple[Path, int]]]:
+    """Set a fixed tenth of each class aside for testing, at least one picture."""
+    generator = torch.Generator().manual_seed(_SPLIT_SEED)
+    train, test = [], []
+    for label in sorted({label for _, label in files}):
+        own = [file for file in files if file[1] == label]
+        order = torch.randperm(len(own), generator=generator).tolist()
+        count = max(1, round(len(own) * _TEST_SHARE))
+        chosen = set(order[:count])
+        train += [file for i, file in enumerate(own) if i not in chosen]
+        test += [file for i, file in enumerate(own) if i in chosen]
+    return train, test
+
+
+def _read(files: list[tuple[Path, int]], preprocess: Preprocess, title: str) -> tuple[Resident, list[str]]:
+    def one(file: tuple[Path, int]) -> Tensor | str:
+        try:
+            return _as_tensor(decode_image(file[0].read_bytes()), preprocess)
+        except (InvalidImage, OSError) as error:
+            return f"{file[0].name}: {error}"
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        results = list(tqdm(pool.map(one, files), total=len(files), desc=title, unit="pictures", leave=False))
+    images = [r for r in results if isinstance(r, Tensor)]
+    labels = [label for r, (_, label) in zip(results, files, strict=True) if isinstance(r, Tensor)]
+    shape = (0, preprocess.channels, *preprocess.size)
+    resident = Resident(torch.stack(images) if images else torch.empty(shape, dtype=torch.uint8), torch.tensor(labels))
+    return resident, [r for r in results if isinstance(r, str)]
+
+
+def shapes(count: int, size: int, seed: int) -> tuple[Resident, Tensor]:
+    """Draw one coloured shape per picture on a noisy two-coloured ground, and the mask of what was drawn.
+
+    Args:
+        count: pictures; classes in `SHAPES` take turns.
+        size: side of a picture [px].
+        seed: equal seeds give equal pictures.
+
+    Returns:
+        pictures, and masks bool (count, size, size), True on the shape.
+    """
+    generator = torch.Generator().manual_seed(seed)
+
+    def uniform(low: float, high: float, *shape: int) -> Tensor:
+        return torch.rand(count, *shape, generator=generator) * (high - low) + low
+
+    labels = torch.arange(count) % len(SHAPES)
+    radius = uniform(0.22, 0.38)
+    centre = torch.rand(count, 2, generator=generator) * (1 - 2 * radius[:, None]) + radius[:, None]
+    angle = uniform(-0.3, 0.3)
+    steps = (torch.arange(size) + 0.5) / size
+    y, x = torch.meshgrid(steps, steps, indexing="ij")
+    dy, dx = y - centre[:, 0, None, None], x - centre[:, 1, None, None]
+    cos, sin = angle.cos()[:, None, None], angle.sin()[:, None, None]
+    u, v = (dx * cos + dy * sin) / radius[:, None, None], (dy * cos - dx * sin) / radius[:, None, None]
+    inside = torch.stack(
+        [
+            u**2 + v**2 < 1,
+            torch.maximum(u.abs(), v.abs()) < 0.85,
+            (v < 0.75) & (v > 2 * u.abs() - 1),
+            (torch.minimum(u.abs(), v.abs()) < 0.3) & (torch.maximum(u.abs(), v.abs()) < 1),
+        ],
+        dim=1,
+    )  # (count, 4, size, size)
+    masks = inside[torch.arange(count), labels]
+
+    ground = uniform(0, 1, 3, 1, 1) + uniform(-0.15, 0.15, 3, 1, 1) * (x + y)
+    paint = (ground.mean((2, 3), keepdim=True) + uniform(0.35, 0.65, 3, 1, 1)) % 1  # far from the ground's colour
+    images = torch.where(masks[:, None], paint, ground) + uniform(-0.08, 0.08, 3, size, size)
+    return Resident((images.clamp(0, 1) * 255).to(torch.uint8), labels), masks

@@ -1,0 +1,69 @@
+"""How often is a model right, on pictures it was not trained on."""
+
+from typing import NamedTuple
+
+import torch
+from torch.nn import functional as F
+
+from vit.datasets import Pictures
+from vit.images import Preprocess
+from vit.model import VisionTransformer
+
+
+class Evaluation(NamedTuple):
+    """Result over a whole split.
+
+    Attributes:
+        accuracy: share of pictures whose most probable class is the right one, 0 to 1.
+        loss: mean cross-entropy [nats].
+        count: pictures.
+    """
+
+    accuracy: float
+    loss: float
+    count: int
+
+
+class Normalise:
+    """From uint8 pictures to a model's input: the arithmetic of `Preprocess`, for whole batches on any device."""
+
+    def __init__(self, preprocess: Preprocess, device: torch.device):
+        self.mean = torch.tensor(preprocess.mean, device=device).view(1, -1, 1, 1) * 255
+        self.std = torch.tensor(preprocess.std, device=device).view(1, -1, 1, 1) * 255
+
+    def __call__(self, images: torch.Tensor) -> torch.Tensor:
+        """(B, channels, height, width), 0 to 255, to the same shape, normalised."""
+        return (images - self.mean) / self.std
+
+
+@torch.inference_mode()
+def evaluate(
+    model: VisionTransformer,
+    pictures: Pictures,
+    normalise: Normalise,
+    *,
+    device: torch.device,
+    autocast: bool = False,
+    batch_size: int = 500,
+    bar: bool = False,
+) -> Evaluation:
+    """Classify every picture of a split; the model is left in evaluation mode.
+
+    Raises:
+        ValueError: there are no pictures.
+    """
+    from tqdm import tqdm
+
+    count = len(pictures.labels)
+    if not count:
+        raise ValueError("There are no pictures to evaluate on.")
+    model.eval()
+    right = torch.zeros((), device=device)
+    loss = torch.zeros((), device=device)
+    batches = pictures.batches(torch.arange(count), batch_size, device)
+    for images, labels in tqdm(batches, total=-(-count // batch_size), unit="batches", leave=False, disable=not bar):
+        with torch.autocast(device.type, torch.bfloat16, enabled=autocast):
+            logits = model(normalise(images)).logits.float()
+        right += (logits.argmax(1) == labels).sum()
+        loss += F.cross_entropy(logits, labels, reduction="sum")
+    return Evaluation(right.item() / count, loss.item() / count, count)
