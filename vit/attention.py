@@ -10,6 +10,7 @@ from torch import Tensor
 from vit.model import VisionTransformer, attention_weights
 
 Direction = Literal["from", "to"]
+Fusion = Literal["mean", "max", "min"]
 
 # Scores held at once while streaming over rows; 16 Mi float32 numbers are 64 MB.
 _CHUNK = 1 << 24
@@ -63,6 +64,41 @@ class AttentionRecord:
         """The whole matrix of one block (H, N, N)."""
         return attention_weights(self.queries[block], self.keys[block])
 
+    def weights(
+        self, query: int, block: int | Fusion = -1, head: int | Fusion = "mean", direction: Direction = "from"
+    ) -> Tensor:
+        """Attention of one token, of one head and block or fused: first over heads, then over blocks.
+
+        Args:
+            query: the token asked about.
+            block, head: an index, negative from the end, or how to fuse all of them.
+            direction: "from" is where the token looks, "to" is who looks at it.
+
+        Returns:
+            (N,)
+        """
+        blocks = range(self.blocks) if isinstance(block, str) else [_index("block", block, self.blocks)]
+        maps = []
+        for b in blocks:
+            every = self.rows(b, [query])[:, 0] if direction == "from" else self.columns(b, [query])[:, :, 0]  # (H, N)
+            maps.append(fuse(every, head) if isinstance(head, str) else every[_index("head", head, self.heads)])
+        return fuse(torch.stack(maps), block) if isinstance(block, str) else maps[0]
+
+    def heatmap(self, weights: Tensor) -> Tensor:
+        """The patches' part of (..., N) numbers, laid out as (..., rows, cols)."""
+        return weights[..., len(self.prefix) :].unflatten(-1, self.grid)
+
+    def patch(self, row: int, col: int) -> int:
+        """The token of a patch.
+
+        Raises:
+            ValueError: the grid has no such patch.
+        """
+        rows, cols = self.grid
+        if not (0 <= row < rows and 0 <= col < cols):
+            raise ValueError(f"There is no patch {row},{col}: rows run from 0 to {rows - 1}, columns to {cols - 1}.")
+        return len(self.prefix) + row * cols + col
+
     def log_sums(self, block: int) -> Tensor:
         """(H, N): the logarithm of each row's softmax denominator."""
         if block not in self._log_sums:
@@ -112,6 +148,17 @@ class AttentionRecord:
             if not 0 <= token < self.tokens:
                 raise ValueError(f"There is no token {token}: tokens run from 0 to {self.tokens - 1}.")
         return list(tokens)
+
+
+def fuse(maps: Tensor, how: Fusion) -> Tensor:
+    """Mean, maximum or minimum of several maps: (M, ...) to (...)."""
+    return maps.mean(0) if how == "mean" else maps.amax(0) if how == "max" else maps.amin(0)
+
+
+def _index(what: str, index: int, count: int) -> int:
+    if not -count <= index < count:
+        raise ValueError(f"There is no {what} {index}: they run from 0 to {count - 1}.")
+    return index % count
 
 
 @torch.inference_mode()

@@ -8,9 +8,9 @@ import logging
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, Self
 
 import numpy as np
 import torch
@@ -45,6 +45,9 @@ class Pictures(Protocol):
 
     labels: Tensor  # (n,) int64
 
+    def relabelled(self, to_label: Tensor) -> "Pictures":
+        """The same pictures with label i replaced by `to_label[i]`."""
+
     def batches(self, order: Tensor, batch_size: int, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield (uint8 (B, channels, height, width), labels (B,)) on `device`, following `order`."""
 
@@ -64,6 +67,10 @@ class Resident:
     def to(self, device: torch.device) -> "Resident":
         """The same pictures on another device."""
         return Resident(self.images.to(device), self.labels.to(device))
+
+    def relabelled(self, to_label: Tensor) -> Self:
+        """The same pictures with label i replaced by `to_label[i]`."""
+        return replace(self, labels=to_label[self.labels])
 
     def batches(self, order: Tensor, batch_size: int, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield batches on `device`, following `order`."""
@@ -86,6 +93,10 @@ class Streamed:
     labels: Tensor
     preprocess: Preprocess
     workers: int
+
+    def relabelled(self, to_label: Tensor) -> Self:
+        """The same pictures with label i replaced by `to_label[i]`."""
+        return replace(self, labels=to_label[self.labels])
 
     def batches(self, order: Tensor, batch_size: int, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield batches on `device`, following `order`."""

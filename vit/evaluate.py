@@ -1,11 +1,15 @@
 """How often is a model right, on pictures it was not trained on."""
 
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from torch.nn import functional as F
+from tqdm import tqdm
 
-from vit.datasets import Pictures
+from vit.checkpoints import Checkpoint
+from vit.datasets import Pictures, load_dataset
+from vit.errors import InvalidDataset
 from vit.images import Preprocess
 from vit.model import VisionTransformer
 
@@ -52,8 +56,6 @@ def evaluate(
     Raises:
         ValueError: there are no pictures.
     """
-    from tqdm import tqdm
-
     count = len(pictures.labels)
     if not count:
         raise ValueError("There are no pictures to evaluate on.")
@@ -67,3 +69,24 @@ def evaluate(
         right += (logits.argmax(1) == labels).sum()
         loss += F.cross_entropy(logits, labels, reduction="sum")
     return Evaluation(right.item() / count, loss.item() / count, count)
+
+
+def evaluate_checkpoint(checkpoint: Checkpoint, data: str, *, root: Path = Path("data"), bar: bool = False) -> Evaluation:
+    """Measure a checkpoint on a dataset's test pictures, in float32, classes matched by name.
+
+    Raises:
+        InvalidDataset: the dataset cannot be read, or has a class that the checkpoint does not know.
+    """
+    dataset = load_dataset(data, checkpoint.preprocess, root=root, only_test=True)
+    strangers = [name for name in dataset.classes if name not in checkpoint.labels]
+    if strangers:
+        raise InvalidDataset(
+            f"{checkpoint.name} does not know the class {strangers[0]!r} of this dataset. "
+            f"Its classes: {', '.join(checkpoint.labels[:20])}."
+        )
+    to_label = torch.tensor([checkpoint.labels.index(name) for name in dataset.classes])
+    pictures = dataset.test.relabelled(to_label)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return evaluate(
+        checkpoint.model.to(device), pictures, Normalise(checkpoint.preprocess, device), device=device, bar=bar
+    )

@@ -1,0 +1,237 @@
+"""The main page: a picture in, what the model makes of it, and where every head of every block looks."""
+
+import gc
+import hashlib
+import html
+import time
+
+import plotly.graph_objects as go
+import streamlit as st
+
+from vit import samples
+from vit.errors import UserError
+from vit.gallery import component as gallery
+from vit.text import plain
+
+TOP = 5  # predictions shown
+SEEN = 96  # width of the model's own view [px]
+FACTORS = (1, 2, 4, 8)  # input sizes offered, in multiples of the checkpoint's own
+FIRST_SAMPLE = "cat"
+BAR = "#3b929a"  # readable on a light and on a dark page
+KINDS = ["jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "avif", "mpo"]
+
+
+@st.cache_resource(show_spinner=False)
+def open_checkpoint(name: str, stamp: int):
+    """Load a checkpoint once per version of its files."""
+    from vit.checkpoints import load_checkpoint
+
+    checkpoint = load_checkpoint(name)
+    # Streamlit collects garbage after every run; frozen, torch's 400,000 objects cost nothing then.
+    gc.collect()
+    gc.freeze()
+    return checkpoint
+
+
+@st.cache_resource(show_spinner=False, max_entries=6)
+def explained(name: str, stamp: int, digest: str, factor: int, _image: bytes):
+    """One picture through one checkpoint, with the time it took [s]."""
+    from vit.explain import explain
+
+    checkpoint = open_checkpoint(name, stamp)
+    started = time.perf_counter()
+    return explain(checkpoint, _image, factor), time.perf_counter() - started
+
+
+def pick_checkpoint():
+    """Let the person choose a checkpoint; stop with a hint where there is none."""
+    from vit.checkpoints import WEIGHTS, list_checkpoints
+
+    found = {info.name: info for info in list_checkpoints() if not info.problem}
+    if not found:
+        st.info("There is no checkpoint yet. Train one: `python -m vit train --preset shapes`")
+        st.stop()
+    names = sorted(found, key=lambda name: (name != "cifar10", name))
+    name = st.selectbox("Checkpoint", names, key="checkpoint", bind="query-params")
+    info = found[name]
+    with st.spinner("Opening the checkpoint…"):
+        checkpoint = open_checkpoint(name, (info.folder / WEIGHTS).stat().st_mtime_ns)
+    show_facts(checkpoint, info)
+    return checkpoint, (info.folder / WEIGHTS).stat().st_mtime_ns
+
+
+def show_facts(checkpoint, info) -> None:
+    """What is known about a checkpoint, as a small table, and its card."""
+    config, facts = checkpoint.config, info.facts
+    height, width = config.image_size
+    rows = {
+        "Input": f"{width} × {height} px",
+        "Patches": f"{config.grid[0]} × {config.grid[1]} of {config.patch_size} px",
+        "Blocks × heads": f"{config.depth} × {config.heads}",
+        "Width": str(config.dim),
+        "Parameters": f"{info.params / 1e6:.2f} M",
+        "Classes": str(len(checkpoint.labels)),
+    }
+    if isinstance(facts.get("accuracy"), float):
+        rows["Test accuracy"] = f"{facts['accuracy']:.1%}"
+    st.html(FACTS_STYLE + "".join(f"<div class=fact><span>{k}</span><b>{html.escape(v)}</b></div>" for k, v in rows.items()))
+    for field, why in checkpoint.assumed.items():
+        st.caption(f"Assumed: {plain(str(field))}: {plain(str(why))}")
+    if checkpoint.card:
+        with st.popover("Model card", width="stretch"):
+            st.code(checkpoint.card, language="markdown", wrap_lines=True)
+
+
+FACTS_STYLE = """<style>
+.fact { display: flex; justify-content: space-between; font-size: 0.875rem; line-height: 1.6; }
+.fact span { opacity: 0.7; }
+.fact b { font-weight: 500; font-variant-numeric: tabular-nums; }
+</style>"""
+
+
+def pick_factor(checkpoint) -> int:
+    """Let the person enlarge the model's input."""
+    from vit.explain import MAX_TOKENS, count_tokens
+
+    height, width = checkpoint.config.image_size
+    factors = [f for f in FACTORS if count_tokens(checkpoint, f) <= MAX_TOKENS]
+
+    def words(factor: int) -> str:
+        return f"{width * factor} × {height * factor} px, {count_tokens(checkpoint, factor):,} tokens"
+
+    return st.selectbox(
+        "Input size",
+        factors,
+        format_func=words,
+        key="factor",
+        bind="query-params",
+        help="The first is the size that the model was trained at. Larger ones interpolate its position embeddings: "
+        "finer maps, less reliable predictions.",
+    )
+
+
+def pick_picture() -> tuple[str, bytes]:
+    """The picture that the person chose last, with its title: an upload, a camera shot, or a sample."""
+
+    def choose(source: str) -> None:
+        st.session_state.source = source
+
+    def choose_sample(name: str) -> None:
+        st.query_params["sample"] = name
+        choose("sample")
+
+    source = st.session_state.get("source", "sample")
+    sample = st.query_params.get("sample", FIRST_SAMPLE)
+    sample = sample if sample in samples.SAMPLES else FIRST_SAMPLE
+    gallery.show("gallery", sample if source == "sample" else None, choose_sample)
+    taken = None
+    with st.container(horizontal=True, vertical_alignment="bottom"):
+        uploaded = st.file_uploader(
+            "Drop, paste or browse for a picture", type=KINDS, key="upload", on_change=choose, args=("upload",)
+        )
+        with st.popover("Camera", width="content"):
+            if st.toggle("Use the camera"):
+                taken = st.camera_input("Camera", key="camera", on_change=choose, args=("camera",))
+    if source == "upload" and uploaded is not None:
+        return "your picture", uploaded.getvalue()
+    if source == "camera" and taken is not None:
+        return "your picture", taken.getvalue()
+    return samples.SAMPLES[sample].title, samples.read(sample)
+
+
+def show_predictions(explanation, seconds: float) -> None:
+    """The most probable classes as bars, beside what the model saw."""
+    chart, seen = st.columns([3, 1])
+    top = explanation.predictions[:TOP][::-1]
+    bars = go.Bar(
+        x=[p.probability for p in top],
+        y=[html.escape(p.label) for p in top],
+        text=[f"{p.probability:.1%}" for p in top],
+        textposition="outside",
+        cliponaxis=False,
+        orientation="h",
+        hoverinfo="skip",
+        marker={"color": BAR, "opacity": [0.55] * (len(top) - 1) + [1.0]},
+    )
+    figure = go.Figure(bars)
+    figure.update_layout(height=34 * len(top), margin={"l": 0, "r": 48, "t": 0, "b": 0}, bargap=0.35)
+    figure.update_xaxes(range=[0, 1], visible=False, fixedrange=True)
+    figure.update_yaxes(fixedrange=True, tickfont={"size": 14})
+    names = ", ".join(f"{p.label} {p.probability:.0%}" for p in explanation.predictions[:TOP])
+    chart.plotly_chart(figure, config={"displayModeBar": False}, key="predictions", alt=f"Predictions: {names}")
+    width, height = explanation.seen.size
+    with seen:
+        st.image(explanation.seen.resize((SEEN, SEEN * height // width), 0), width=SEEN, alt="What the model saw")
+        st.caption(f"What it saw: {width} × {height} px")
+
+
+@st.fragment
+def show_viewer(checkpoint, explanation) -> None:
+    """The viewer and its downloads; a click in it reruns this part alone."""
+    from vit import export
+    from vit.viewer import component
+    from vit.viewer.selection import Selection
+
+    record = explanation.record
+    shape = record.blocks, record.heads, record.tokens
+
+    def remember(selection: Selection) -> None:
+        default = Selection.from_query({}, *shape).to_query()
+        for name, value in selection.to_query().items():
+            if value != default[name]:
+                st.query_params[name] = value
+            elif name in st.query_params:
+                del st.query_params[name]
+
+    wanted = Selection.from_query(st.query_params, *shape)
+    rollout = None
+    if wanted.view == "rollout" and record.tokens > 256:
+        values = record.rollout(wanted.token, direction=wanted.direction)
+        rollout = {"token": wanted.token, "direction": wanted.direction, "values": values.tolist()}
+    selection = component.show("viewer", st.session_state.payload, wanted, rollout, on_change=remember)
+
+    with st.container(horizontal=True, vertical_alignment="center"):
+        st.download_button(
+            "Map as PNG", lambda: export.overlay_png(explanation, selection), "attention.png", "image/png", key="map"
+        )
+        st.download_button(
+            "All heads as PNG", lambda: export.grid_png(explanation, selection), "heads.png", "image/png", key="grid"
+        )
+        size = export.attention_bytes(record)
+        st.download_button(
+            f"All attention as NPZ ({size / 1e6:.1f} MB)",
+            lambda: export.view_npz(explanation, selection, checkpoint),
+            "attention.npz",
+            "application/octet-stream",
+            key="npz",
+            disabled=size > export.MAX_BYTES,
+            help="float16 (blocks, heads, tokens, tokens) with labels, geometry and versions inside"
+            if size <= export.MAX_BYTES
+            else "More than 1 GB: choose a smaller input size.",
+        )
+
+
+with st.sidebar:
+    checkpoint, stamp = pick_checkpoint()
+    factor = pick_factor(checkpoint)
+
+inputs, predictions = st.columns(2, gap="large")
+with inputs:
+    title, image = pick_picture()
+try:
+    digest = hashlib.sha256(image).hexdigest()
+    explanation, seconds = explained(checkpoint.name, stamp, digest, factor, image)
+except UserError as error:
+    with inputs:
+        st.error(plain(str(error)))
+        st.caption("Below is the last sample instead.")
+    fallback = samples.read(FIRST_SAMPLE)
+    digest = hashlib.sha256(fallback).hexdigest()
+    explanation, seconds = explained(checkpoint.name, stamp, digest, factor, fallback)
+with predictions:
+    show_predictions(explanation, seconds)
+
+from vit.viewer import component  # noqa: E402  after the picture, so that the page's first words come before torch
+
+st.session_state.payload = component.feed("feeder", explanation.payload)
+show_viewer(checkpoint, explanation)

@@ -1,0 +1,243 @@
+"""The command line: `python -m vit classify|explain|evaluate|train`.
+
+Exit status: 0 done, 1 a bug (with its traceback), 2 a mistake of the user's, told in one line.
+"""
+
+import argparse
+import json
+import logging
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from vit.errors import InvalidConfig, InvalidImage, UserError
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser whose complaints are one line, and that explains defaults in its help."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{message[0].upper()}{message[1:]}. See {self.prog} --help.\n")
+
+
+def _number_or(*words: str) -> Any:
+    def parse(text: str) -> int | str:
+        if text in words:
+            return text
+        try:
+            return int(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} is neither a number nor one of {', '.join(words)}") from None
+
+    return parse
+
+
+def parser() -> argparse.ArgumentParser:
+    """Every command and option."""
+    top = _Parser(prog="python -m vit", description="Classify pictures with a Vision Transformer, and look inside it.")
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def add(name: str, what: str) -> argparse.ArgumentParser:
+        return commands.add_parser(name, help=what, description=what)
+
+    classify = add("classify", "Say what is on pictures.")
+    classify.add_argument("images", nargs="+", type=Path, metavar="IMAGE")
+    classify.add_argument("--top", type=int, default=5, help="predictions per picture (default: %(default)s)")
+
+    explain = add("explain", "Draw or save where a token of the model looks.")
+    explain.add_argument("image", type=Path, metavar="IMAGE")
+    explain.add_argument("--method", choices=("attention", "rollout"), default="attention")
+    fusions = ("mean", "max", "min")
+    explain.add_argument(
+        "--block", type=_number_or(*fusions), default=-1, help="from 0, -1 is the last, or mean, max, min"
+    )
+    explain.add_argument("--head", type=_number_or(*fusions), default="mean", help="from 0, or mean, max, min")
+    explain.add_argument("--query", default="cls", metavar="cls|ROW,COL", help="the token asked about (default: cls)")
+    explain.add_argument(
+        "--direction", choices=("from", "to"), default="from", help="where the token looks, or who looks at it"
+    )
+    explain.add_argument("--out", type=Path, required=True, metavar="FILE.png|.npz")
+
+    evaluate = add("evaluate", "Measure a checkpoint's accuracy on a dataset's test pictures.")
+    evaluate.add_argument("--data", required=True, metavar="NAME|folder:PATH")
+    evaluate.add_argument("--data-root", type=Path, default=Path("data"), help="where downloads are kept")
+
+    for command in (classify, explain, evaluate):
+        command.add_argument("--checkpoint", default="cifar10", metavar="NAME_OR_PATH", help="(default: %(default)s)")
+    for command in (classify, evaluate):
+        command.add_argument("--json", action="store_true", help="print one JSON document")
+
+    train = add("train", "Train a Vision Transformer.")
+    train.add_argument("--preset", help="a complete recipe: " + ", ".join(_presets()))
+    train.add_argument("--config", type=Path, metavar="FILE.json", help="settings from a file, such as a run's config.json")
+    train.add_argument("--data", metavar="NAME|folder:PATH", help="cifar10, cifar100, mnist, fashion-mnist, shapes")
+    train.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change one setting; repeatable")
+    train.add_argument("--run", type=Path, metavar="DIR", help="the run's folder (default: runs/<time>-<preset>)")
+    train.add_argument("--resume", type=Path, metavar="DIR", help="continue the run in this folder")
+    train.add_argument("--settings", action="store_true", help="list presets and settings, and end")
+    return top
+
+
+def _presets() -> list[str]:
+    from vit.recipes import PRESETS
+
+    return list(PRESETS)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit status."""
+    options = parser().parse_args(arguments)
+    logging.basicConfig(format="%(message)s")
+    try:
+        _COMMANDS[options.command](options)
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("Stopped.", file=sys.stderr)
+        return 130
+    return 0
+
+
+def _picture(path: Path) -> Any:
+    from vit.images import decode_image
+
+    try:
+        return decode_image(path.read_bytes())
+    except OSError as error:
+        raise InvalidImage(f"{path} cannot be read: {error.strerror}.") from error
+    except InvalidImage as error:
+        raise InvalidImage(f"{path}: {error}") from error
+
+
+def _classify(options: argparse.Namespace) -> None:
+    import torch
+
+    from vit.checkpoints import load_checkpoint
+
+    checkpoint = load_checkpoint(options.checkpoint)
+    results = []
+    for path in options.images:
+        with torch.inference_mode():
+            logits = checkpoint.model(checkpoint.preprocess(_picture(path))).logits[0]
+        top = logits.softmax(0).topk(min(max(options.top, 1), len(logits)))
+        predictions = [
+            {"label": checkpoint.labels[i], "probability": p}
+            for p, i in zip(top.values.tolist(), top.indices.tolist(), strict=True)
+        ]
+        results.append({"image": str(path), "predictions": predictions})
+    if options.json:
+        print(json.dumps({"checkpoint": checkpoint.name, "sha256": checkpoint.hash, "results": results}))
+        return
+    for result in results:
+        print(result["image"])
+        for prediction in result["predictions"]:
+            bar = "█" * round(prediction["probability"] * 30)
+            print(f"  {prediction['probability']:7.2%}  {prediction['label']:<24} {bar}")
+
+
+def _explain(options: argparse.Namespace) -> None:
+    from vit.attention import record
+    from vit.checkpoints import load_checkpoint
+    from vit.export import attention_npz
+    from vit.overlay import overlay
+
+    if options.out.suffix.lower() not in (".png", ".npz"):
+        raise UserError(f"--out must end in .png or .npz, not {options.out.name!r}.")
+    checkpoint = load_checkpoint(options.checkpoint)
+    picture = _picture(options.image)
+    kept = record(checkpoint.model, checkpoint.preprocess(picture))
+    view = {key: getattr(options, key) for key in ("method", "query", "direction")}
+    try:
+        query = _token(options.query, kept)
+        if options.method == "rollout":
+            weights = kept.rollout(query, direction=options.direction)
+        else:
+            weights = kept.weights(query, options.block, options.head, options.direction)
+            view |= {"block": options.block, "head": options.head}
+    except ValueError as error:
+        raise UserError(str(error)) from error
+    heatmap = kept.heatmap(weights)
+    geometry = checkpoint.preprocess.geometry(picture)
+    try:
+        if options.out.suffix.lower() == ".png":
+            overlay(picture, heatmap.numpy(), geometry.box).save(options.out)
+        else:
+            options.out.write_bytes(attention_npz(kept, heatmap, checkpoint, geometry, view))
+    except OSError as error:
+        raise UserError(f"{options.out} cannot be written: {error.strerror}.") from error
+    print(options.out)
+
+
+def _token(query: str, kept: Any) -> int:
+    if query in kept.prefix:
+        return kept.prefix.index(query)
+    try:
+        row, col = map(int, query.split(","))
+    except ValueError:
+        names = ", ".join(kept.prefix) or "none here"
+        raise UserError(f"--query must be a prefix token ({names}) or ROW,COL, not {query!r}.") from None
+    return kept.patch(row, col)
+
+
+def _evaluate(options: argparse.Namespace) -> None:
+    from vit.checkpoints import load_checkpoint
+    from vit.evaluate import evaluate_checkpoint
+
+    checkpoint = load_checkpoint(options.checkpoint)
+    result = evaluate_checkpoint(checkpoint, options.data, root=options.data_root, bar=not options.json)
+    if options.json:
+        facts = {"checkpoint": checkpoint.name, "sha256": checkpoint.hash, "data": options.data}
+        print(json.dumps(facts | result._asdict()))
+    else:
+        print(f"{result.accuracy:.2%} of {result.count:,} pictures right, loss {result.loss:.4f}")
+
+
+def _train(options: argparse.Namespace) -> None:
+    from vit.recipes import PRESETS, describe, train_config
+    from vit.train import train
+
+    if options.settings:
+        print(describe())
+        return
+    settings: dict[str, Any] = {}
+    file = options.resume / "config.json" if options.resume else options.config
+    if file:
+        try:
+            settings = json.loads(file.read_text())
+        except (OSError, ValueError) as error:
+            raise InvalidConfig(f"{file} cannot be read as JSON. Name the config.json of a run.") from error
+        if not isinstance(settings, dict):
+            raise InvalidConfig(f"{file} must hold one JSON object of settings.")
+    if options.resume and (options.preset or options.config or options.data or options.set or options.run):
+        raise InvalidConfig("--resume continues a run as it was described; it goes without other options.")
+    if not (options.preset or file or options.data):
+        raise InvalidConfig(f"Name a --preset ({', '.join(PRESETS)}), a --config or at least --data.")
+    if options.data:
+        settings["data"] = options.data
+    for pair in options.set:
+        key, equals, value = pair.partition("=")
+        if not equals:
+            raise InvalidConfig(f"--set takes KEY=VALUE, not {pair!r}.")
+        try:
+            settings[key] = json.loads(value)
+        except ValueError:
+            settings[key] = value
+    config = train_config(options.preset, **settings)
+    name = options.preset or config.size.replace("/", "")
+    run = options.resume or options.run or Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{name}"
+    if not options.resume and run.exists() and (not run.is_dir() or any(run.iterdir())):
+        raise InvalidConfig(f"{run} exists and is not empty. Continue it with --resume {run}, or choose another --run.")
+    if options.preset:
+        print(f"{PRESETS[options.preset].title}. {PRESETS[options.preset].expect}", file=sys.stderr)
+    best = train(config, run, resume=bool(options.resume))
+    if best.count:
+        print(f"{best.accuracy:.2%} of {best.count:,} test pictures right. The model is in {run / 'checkpoints' / 'best'}")
+
+
+_COMMANDS = {"classify": _classify, "explain": _explain, "evaluate": _evaluate, "train": _train}
+
+if __name__ == "__main__":
+    sys.exit(main())
