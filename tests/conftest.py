@@ -1,0 +1,95 @@
+"""Shared by all tests: a tiny model with every parameter random, and no network."""
+
+import os
+
+os.environ["HF_HUB_OFFLINE"] = "1"  # before anything imports transformers
+os.environ["TRANSFORMERS_OFFLINE"] = "1"
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from vit.images import Preprocess
+from vit.model import VisionTransformer, ViTConfig
+
+TINY: dict[str, Any] = {
+    "image_size": (32, 32),
+    "patch_size": 8,
+    "num_classes": 5,
+    "dim": 64,
+    "depth": 2,
+    "heads": 2,
+    "mlp_dim": 128,
+}
+LABELS = ("apple", "bus", "cat", "dog", "éléphant")
+
+
+def fill(model: Any, seed: int = 0) -> Any:
+    """Give every parameter random values of a scale at which attention is uneven and no error can hide.
+
+    Zero heads and LayerScale of 1e-5, as models start with, would hide almost any mistake.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in sorted(model.named_parameters()):
+            noise = torch.randn(parameter.shape, generator=generator)
+            if parameter.ndim >= 2 and parameter.shape[0] > 1:
+                parameter.copy_(noise * 1.5 * parameter[0].numel() ** -0.5)
+            elif name.endswith("weight") or "scale" in name:  # LayerNorm, LayerScale
+                parameter.copy_(1 + 0.3 * noise)
+            else:
+                parameter.copy_(0.3 * noise)
+    return model.eval()
+
+
+@pytest.fixture
+def randomise() -> Callable[..., Any]:
+    """`randomise(model, seed)` fills every parameter and returns the model in evaluation mode."""
+    return fill
+
+
+@pytest.fixture
+def tiny() -> ViTConfig:
+    """32 px, patches of 8, D 64, L 2, H 2, 5 classes."""
+    return ViTConfig(**TINY)
+
+
+@pytest.fixture
+def build() -> Callable[..., VisionTransformer]:
+    """`build(seed=0, **changes)`: a tiny model with these config fields, randomised."""
+    return lambda seed=0, **changes: fill(VisionTransformer(ViTConfig(**TINY | changes)), seed)
+
+
+@pytest.fixture
+def pictures() -> Callable[..., torch.Tensor]:
+    """`pictures(height, width, count=2, channels=3)`: normalised noise."""
+
+    def make(height: int = 32, width: int = 32, count: int = 2, channels: int = 3) -> torch.Tensor:
+        return torch.randn(count, channels, height, width, generator=torch.Generator().manual_seed(7))
+
+    return make
+
+
+@pytest.fixture
+def preprocess() -> Preprocess:
+    """For the tiny model."""
+    return Preprocess((32, 32))
+
+
+@pytest.fixture
+def labels() -> tuple[str, ...]:
+    """For the tiny model."""
+    return LABELS
+
+
+@pytest.fixture
+def saved(tmp_path: Path, build: Callable[..., VisionTransformer], preprocess: Preprocess) -> Path:
+    """The folder of a saved tiny checkpoint."""
+    from vit.checkpoints import save_checkpoint
+
+    return save_checkpoint(
+        tmp_path / "tiny", build(), LABELS, preprocess, facts={"accuracy": 0.9, "data": "noise"}
+    )

@@ -1,0 +1,143 @@
+"""Attention on demand: exactly what the explicit matrices give, in little memory."""
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import torch
+
+import vit.attention
+from vit.attention import entropy, record, rollout
+
+TOLERANCE = 1e-5
+
+CASES: dict[str, tuple[dict[str, Any], tuple[int, int]]] = {
+    "plain": ({}, (32, 32)),
+    "registers": ({"prefix": ("cls", "reg1", "reg2"), "depth": 3}, (32, 32)),
+    "no prefix": ({"prefix": (), "pool": "mean"}, (32, 32)),
+    "not square": ({"image_size": (24, 40), "heads": 4}, (24, 40)),
+    "another size": ({"prefix": ("cls", "reg1")}, (56, 16)),
+}
+
+
+@pytest.fixture(params=CASES)
+def case(request: pytest.FixtureRequest, build: Any, pictures: Any) -> tuple[Any, torch.Tensor, torch.Tensor]:
+    """A record, the explicit matrices (L, H, N, N) of the same picture, and its logits."""
+    changes, size = CASES[request.param]
+    model, pixels = build(seed=3, **changes), pictures(*size, count=1)
+    with torch.inference_mode():
+        output = model(pixels, output_attentions=True)
+    return record(model, pixels), torch.stack(output.attentions)[:, 0], output.logits
+
+
+def test_a_record_knows_its_picture_and_answer(case: Any) -> None:
+    kept, attentions, logits = case
+    assert (kept.blocks, kept.heads, kept.tokens) == attentions.shape[:3]
+    assert kept.tokens == len(kept.prefix) + kept.grid[0] * kept.grid[1]
+    assert (kept.logits - logits).abs().max() <= TOLERANCE * logits.abs().max()
+
+
+def test_rows_columns_and_full_maps_are_those_of_the_explicit_pass(case: Any) -> None:
+    kept, attentions, _ = case
+    tokens = [0, kept.tokens - 1, 4, 4]
+    for block in range(kept.blocks):
+        assert (kept.full(block) - attentions[block]).abs().max() <= TOLERANCE
+        assert (kept.rows(block, tokens) - attentions[block][:, tokens]).abs().max() <= TOLERANCE
+        assert (kept.columns(block, tokens) - attentions[block][:, :, tokens]).abs().max() <= TOLERANCE
+        assert (kept.rows(block, tokens).sum(-1) - 1).abs().max() <= TOLERANCE
+
+
+def test_rows_of_another_block_or_head_would_be_noticed(case: Any) -> None:
+    kept, attentions, _ = case
+    assert (kept.full(0) - attentions[1]).abs().max() > 1e-2
+    assert (kept.full(0) - attentions[0].flip(0)).abs().max() > 1e-2
+    assert (kept.full(0) - attentions[0].transpose(-2, -1)).abs().max() > 1e-2
+
+
+@pytest.mark.parametrize("rows_at_once", [1 << 24, 1], ids=["in one piece", "row by row"])
+@pytest.mark.parametrize("residual", [0.0, 0.5, 0.9])
+def test_rollout_of_one_token_is_its_row_and_column_of_the_whole(
+    case: Any, residual: float, rows_at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vit.attention, "_CHUNK", rows_at_once)
+    kept, attentions, _ = case
+    whole = rollout(attentions, residual)
+    for token in (0, 3, kept.tokens - 1):
+        assert (kept.rollout(token, residual) - whole[token]).abs().max() <= TOLERANCE
+        assert (kept.rollout(token, residual, "to") - whole[:, token]).abs().max() <= TOLERANCE
+        assert kept.rollout(token, residual).sum() == pytest.approx(1, abs=1e-5)
+    control = rollout(attentions.flip(0), residual)
+    assert (kept.rollout(0, residual) - control[0]).abs().max() > 1e-4  # blocks in the wrong order
+
+
+def test_rollout_of_two_tokens_by_hand() -> None:
+    """First block swaps the tokens, second lets token 0 look at 1 only; half of each stays."""
+    first = torch.tensor([[0.0, 1.0], [1.0, 0.0]])
+    second = torch.tensor([[0.0, 1.0], [0.0, 1.0]])
+    # 0.5 first + 0.5 I = [[.5, .5], [.5, .5]]; 0.5 second + 0.5 I = [[.5, .5], [0, 1]]; product, second on the left
+    expected = torch.tensor([[0.5, 0.5], [0.5, 0.5]])
+    assert torch.equal(rollout(torch.stack([first, second])[:, None]), expected)
+    # without a residual: second @ first = [[1, 0], [1, 0]]; the other order would be [[0, 1], [0, 1]]
+    assert torch.equal(
+        rollout(torch.stack([first, second])[:, None], residual=0), torch.tensor([[1.0, 0], [1, 0]])
+    )
+
+
+def test_rollout_averages_heads_by_hand() -> None:
+    heads = torch.tensor([[[[1.0, 0.0], [0.0, 1.0]], [[0.0, 1.0], [1.0, 0.0]]]])  # (1, 2, 2, 2)
+    assert torch.equal(rollout(heads, residual=0.5), torch.tensor([[0.75, 0.25], [0.25, 0.75]]))
+
+
+def test_rollout_refuses_what_is_not_attention() -> None:
+    with pytest.raises(ValueError, match="sum to 1"):
+        rollout(torch.ones(1, 1, 2, 2))
+
+
+def test_entropy_is_zero_for_one_key_and_one_for_all() -> None:
+    rows = torch.tensor([[1.0, 0, 0, 0], [0.25, 0.25, 0.25, 0.25], [0.5, 0.5, 0, 0]])
+    assert entropy(rows).tolist() == pytest.approx([0, 1, 0.5])
+
+
+def test_tokens_that_are_not_there_are_refused(case: Any) -> None:
+    kept, _, _ = case
+    for token in (-1, kept.tokens):
+        with pytest.raises(ValueError, match="no token"):
+            kept.rows(0, [token])
+        with pytest.raises(ValueError, match="no token"):
+            kept.rollout(token)
+
+
+def test_a_record_holds_one_picture(build: Any, pictures: Any) -> None:
+    with pytest.raises(ValueError, match="one picture"):
+        record(build(), pictures(count=2))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_picture_of_1024_px_through_b16_fits_in_one_gigabyte_above_the_weights() -> None:
+    """4,097 tokens: the explicit matrices alone would need 9.7 GB. In a process of its own, for its peak memory."""
+    code = """
+import torch
+from vit.attention import record
+from vit.model import VisionTransformer, ViTConfig
+
+def peak():  # [MB]; not getrusage, whose maximum a child inherits from its parent
+    return int(open("/proc/self/status").read().split("VmHWM:")[1].split()[0]) / 1024
+
+model = VisionTransformer(ViTConfig.preset("B/16")).eval()
+with torch.inference_mode():
+    model(torch.zeros(1, 3, 224, 224))  # what libraries allocate once is not the picture's
+before = peak()
+kept = record(model, torch.randn(1, 3, 1024, 1024))
+recorded = peak()
+kept.rows(11, [0]); kept.columns(11, [5])
+print(before, recorded - before, peak() - before)
+"""
+    out = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd="."
+    ).stdout
+    before, recorded, whole = map(float, out.split())
+    print(
+        f"process with weights {before:.0f} MB; record +{recorded:.0f} MB; with a row and a column +{whole:.0f} MB"
+    )
+    assert whole < 1024

@@ -1,0 +1,932 @@
+"""Open, save and list checkpoints: untrusted files in, one Vision Transformer and all that belongs to it out.
+
+A checkpoint that we save is a folder in the layout of transformers:
+
+    config.json               what transformers opens; "vit": our config, "vit_probe": see below, "training": facts
+    model.safetensors         weights, and in its metadata all that a lone file needs to describe itself
+    preprocessor_config.json  from picture to input, as transformers' AutoImageProcessor reads it
+    README.md                 the card: data, recipe, cost, accuracy, limits
+
+The probe is what the model answered to a fixed picture when it was saved. Some mistakes, a wrong number of heads
+above all, load without any error; the probe is what notices them.
+"""
+
+import errno
+import fcntl
+import hashlib
+import json
+import math
+import os
+import re
+import shutil
+import stat
+import struct
+import zipfile
+from argparse import Namespace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from io import BufferedReader
+from pathlib import Path
+from pickletools import genops
+from typing import IO, Any, NamedTuple
+
+import torch
+from safetensors.torch import load_file, save
+from torch import Tensor
+
+from vit import families
+from vit.errors import InvalidCheckpoint, UserError
+from vit.families import Reading, huggingface
+from vit.families.family import MAX_PATCHES, Tensors, build_config, shown
+from vit.images import Preprocess
+from vit.model import VisionTransformer, ViTConfig
+
+WEIGHTS = "model.safetensors"
+CONFIG = "config.json"
+PREPROCESS = "preprocessor_config.json"
+CARD = "README.md"
+
+MAX_WEIGHTS = 3 << 30  # [bytes]; ViT-H in float32 has 2.5 GB
+MAX_TEXT = 32 << 20  # [bytes]; a header with 21,000 class names has 1 MB
+MAX_TENSORS = 20_000
+MAX_LABEL = 500  # characters
+PROBE_LOGITS = 100
+PROBE_TOLERANCE = 1e-3  # of the largest logit; machines differ by 1e-5, a wrong number of heads by 0.3
+
+_NAME = re.compile(r"[a-z0-9_.-]{1,64}")
+_WEIGHT_NAMES = (WEIGHTS, "pytorch_model.bin")
+_SUFFIXES = (".safetensors", ".pt", ".pth", ".bin")
+# dtype of a safetensors header -> ours; whole numbers and 8-bit floats are no weights that can be explained.
+_DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+_SIDE_DTYPES = {"I64": torch.int64, "I32": torch.int32, "U8": torch.uint8, "BOOL": torch.bool}
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A model on disk, opened.
+
+    Attributes:
+        name: of its folder or file.
+        model: in evaluation mode, on the CPU, float32.
+        labels: one name per class.
+        assumed: what no file states -> why it is taken to be so; for people to read.
+        card: the text of its README.md, "" without one.
+        facts: what is recorded of its training: accuracy, data, recipe, hardware, time, params, ...
+        hash: first 16 hexadecimal digits of the SHA-256 of the weights file.
+    """
+
+    name: str
+    path: Path
+    model: VisionTransformer
+    config: ViTConfig
+    labels: tuple[str, ...]
+    preprocess: Preprocess
+    assumed: Mapping[str, str]
+    card: str
+    facts: Mapping[str, Any]
+    hash: str
+
+
+@dataclass(frozen=True)
+class CheckpointInfo:
+    """What a list of checkpoints shows, read without loading weights.
+
+    Attributes:
+        params: numbers that the model learnt.
+        size: of the weights file [bytes].
+        labels: how many classes.
+        problem: why it cannot be opened, "" if nothing is known against it.
+    """
+
+    name: str
+    folder: Path
+    params: int
+    size: int
+    labels: int
+    facts: Mapping[str, Any]
+    problem: str = ""
+
+
+# --- Finding ------------------------------------------------------------------------------------------------
+
+
+def checkpoints_folder() -> Path:
+    """`checkpoints/` beside the package, or where the environment variable VIT_CHECKPOINTS points."""
+    return Path(os.environ.get("VIT_CHECKPOINTS") or Path(__file__).parent.parent / "checkpoints")
+
+
+def list_checkpoints(root: str | Path | None = None) -> list[CheckpointInfo]:
+    """Every checkpoint in a folder, by name."""
+    return [_summarise(folder) for folder in _folders(root)]
+
+
+def find_checkpoint(name: str, root: str | Path | None = None) -> Path:
+    """The folder of a named checkpoint, looked up among those that exist; for names that strangers send.
+
+    Raises:
+        InvalidCheckpoint: there is none of that name.
+    """
+    for folder in _folders(root):
+        if folder.name == name:
+            return folder
+    names = ", ".join(folder.name for folder in _folders(root)) or "none yet"
+    raise InvalidCheckpoint(f"There is no checkpoint {shown(name)!r}. There are: {names}.")
+
+
+def _folders(root: str | Path | None) -> list[Path]:
+    root = checkpoints_folder() if root is None else Path(root)
+    try:
+        with os.scandir(root) as entries:
+            names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+    except OSError:
+        return []
+    return [root / name for name in sorted(names) if _NAME.fullmatch(name) and not name.startswith(".")]
+
+
+def _summarise(path: Path) -> CheckpointInfo:
+    params, size, labels, facts = 0, 0, 0, {}
+    try:
+        with _Folder.at(path) as folder, folder.open(folder.weights, MAX_WEIGHTS) as file:
+            size = os.fstat(file.fileno()).st_size
+            tensors, metadata = _look(file, folder.weights)
+            document, _ = _documents(folder, metadata)
+            facts = _facts(document)
+            reading = families.read(tensors, document, OURS in metadata)
+            params = sum(tensor.numel() for tensor in reading.tensors.values())
+            labels = reading.config.num_classes
+    except InvalidCheckpoint as error:
+        return CheckpointInfo(path.name, path, params, size, labels, facts, str(error))
+    return CheckpointInfo(path.name, path, params, size, labels, facts)
+
+
+# --- Opening ------------------------------------------------------------------------------------------------
+
+
+def load_checkpoint(path_or_name: str | Path, heads: int | None = None) -> Checkpoint:
+    """Open a checkpoint and check it: names, shapes, numbers, config, labels, and its answer to the probe.
+
+    Args:
+        path_or_name: the name of one in `checkpoints/`, a folder, or a .safetensors, .pt, .pth or .bin file.
+        heads: the number of attention heads, for a file that does not state it.
+
+    Raises:
+        InvalidCheckpoint: whatever is wrong with it, in one sentence.
+    """
+    path = _locate(path_or_name)
+    for _ in range(8):
+        with _Folder.at(path) as folder:
+            try:
+                checkpoint = _load(folder, heads)
+            except InvalidCheckpoint:
+                if folder.is_current():
+                    raise
+            else:
+                if folder.is_current():
+                    return checkpoint
+    raise InvalidCheckpoint(
+        "The checkpoint is replaced again and again while it is being read. Try again in a moment."
+    )
+
+
+def _locate(path_or_name: str | Path) -> Path:
+    if isinstance(path_or_name, str):
+        with suppress(InvalidCheckpoint):
+            return find_checkpoint(path_or_name)
+    path = Path(path_or_name)
+    try:
+        exists = os.path.lexists(path) or os.path.lexists(_old(path))
+    except (OSError, ValueError):  # a name that no file can have
+        exists = False
+    return path if exists else find_checkpoint(str(path_or_name))  # raises, and says which there are
+
+
+class _Folder:
+    """An open folder: all is read through one descriptor, so that a replaced folder is never half old, half new.
+
+    Attributes:
+        weights: name of the weights file.
+        alone: a lone file, whose neighbours have nothing to do with it.
+    """
+
+    def __init__(self, path: Path, descriptor: int, weights: str | None):
+        self.path, self.descriptor = path, descriptor
+        self.alone = weights is not None
+        if weights is None:
+            weights = self._only_weights()
+        elif weights in _WEIGHT_NAMES and CONFIG in os.listdir(descriptor):
+            self.alone = False
+        self.weights = weights
+        self.name = Path(weights).stem if self.alone else path.resolve().name
+
+    @classmethod
+    @contextmanager
+    def at(cls, path: Path) -> Iterator["_Folder"]:
+        """Open a checkpoint's folder, or the folder of a lone file."""
+        lone = os.path.lexists(path) and not path.is_dir()
+        folder = path.parent if lone else path
+        try:
+            descriptor = _open_folder(folder)
+        except (OSError, ValueError) as error:
+            raise InvalidCheckpoint(f"{shown(folder.name)!r} cannot be opened: {_reason(error)}.") from error
+        try:
+            yield cls(folder, descriptor, path.name if lone else None)
+        except OSError as error:
+            raise InvalidCheckpoint(f"{shown(path.name)!r} cannot be read: {_reason(error)}.") from error
+        finally:
+            os.close(descriptor)
+
+    def is_current(self) -> bool:
+        """Whether the path still leads to the folder that is open here."""
+        for path in (self.path, _old(self.path)):
+            with suppress(OSError):
+                return os.path.samestat(os.stat(path), os.fstat(self.descriptor))
+        return False
+
+    @contextmanager
+    def open(self, name: str, limit: int) -> Iterator[BufferedReader]:
+        """Open a regular file of at most `limit` bytes, never through a link."""
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        try:
+            descriptor = os.open(name, flags, dir_fd=self.descriptor)
+        except (OSError, ValueError) as error:
+            if isinstance(error, OSError) and error.errno == errno.ELOOP:
+                raise InvalidCheckpoint(f"{shown(name)} is a link. Copy the file itself there.") from error
+            raise InvalidCheckpoint(f"{shown(name)} cannot be read: {_reason(error)}.") from error
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            os.close(descriptor)
+            raise InvalidCheckpoint(f"{shown(name)} is not a regular file.")
+        with os.fdopen(descriptor, "rb") as file:
+            if status.st_size > limit:
+                size, most = status.st_size / 1e6, limit / 1e6
+                raise InvalidCheckpoint(
+                    f"{shown(name)} has {size:,.0f} MB; at most {most:,.0f} MB are opened."
+                )
+            yield file
+
+    def text(self, name: str) -> bytes | None:
+        """The content of a small file; None if there is none."""
+        if self.alone or name not in os.listdir(self.descriptor):
+            return None
+        with self.open(name, MAX_TEXT) as file:
+            return file.read(MAX_TEXT)
+
+    def _only_weights(self) -> str:
+        names = sorted(os.listdir(self.descriptor))
+        for name in _WEIGHT_NAMES:
+            if name in names:
+                return name
+        if any(name.endswith(".index.json") for name in names):
+            raise InvalidCheckpoint(
+                "The weights are split over several files. Save them as one model.safetensors."
+            )
+        found = [name for name in names if name.endswith(_SUFFIXES)]
+        if len(found) != 1:
+            what = (
+                f"{len(found)} files of weights; keep one"
+                if found
+                else "no weights; it needs a model.safetensors"
+            )
+            raise InvalidCheckpoint(f"The folder {shown(self.path.name)!r} holds {what}.")
+        return found[0]
+
+
+def _open_folder(path: Path) -> int:
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+    for candidate in (
+        path,
+        _old(path),
+        path,
+    ):  # see `_swapped`: between two renames only the old one is there
+        with suppress(FileNotFoundError):
+            return os.open(candidate, flags)
+    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+
+
+def _reason(error: Exception) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or "the name cannot be"
+
+
+def _load(folder: _Folder, heads: int | None) -> Checkpoint:
+    with folder.open(folder.weights, MAX_WEIGHTS) as file:
+        shapes, metadata = _look(file, folder.weights)
+        document, preprocess_document = _documents(folder, metadata)
+        ours = OURS in metadata
+        promised = families.read(shapes, document, ours, heads)
+        config = promised.config
+        empty = _empty_model(promised)
+        labels, why_labels = _labels(document, promised, folder.weights)
+        preprocess, why_preprocess = _preprocess(preprocess_document, promised, folder.weights)
+        tensors = _tensors(file, folder.weights, set(shapes))  # nothing large is read before this line
+        digest = hashlib.file_digest(_rewound(file), "sha256").hexdigest()[:16]
+
+    reading = families.read(tensors, document, ours, heads)
+    del tensors
+    for name, tensor in reading.tensors.items():
+        if not torch.isfinite(tensor).all():
+            raise InvalidCheckpoint(f"The weights hold NaN or infinite numbers (`{shown(name)}`).")
+    model = _filled(empty, reading.tensors)
+    if ours:
+        _check_probe(model, (document or {}).get("vit_probe"))
+    extra = {"labels": why_labels, "preprocess": why_preprocess}
+    return Checkpoint(
+        name=folder.name,
+        path=folder.path / folder.weights if folder.alone else folder.path,
+        model=model,
+        config=config,
+        labels=labels,
+        preprocess=preprocess,
+        assumed=reading.assumed | {name: why for name, why in extra.items() if why},
+        card=(folder.text(CARD) or b"").decode("utf-8", "replace"),
+        facts=_facts(document),
+        hash=digest,
+    )
+
+
+OURS = "vit.config"  # the key of the weights' metadata that tells our files from those of others
+
+
+def _documents(
+    folder: _Folder, metadata: Mapping[str, str]
+) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
+    """config.json and preprocessor_config.json, or what a lone file says of itself."""
+    config, preprocess = folder.text(CONFIG), folder.text(PREPROCESS)
+    document = _json(config, CONFIG) if config is not None else None
+    if document is None and OURS in metadata:
+        labels = _json(metadata.get("labels", "[]"), "labels", list)
+        document = {
+            "vit": _json(metadata[OURS], OURS),
+            "vit_probe": _json(metadata["vit.probe"], "vit.probe", list) if "vit.probe" in metadata else None,
+            "id2label": {str(i): label for i, label in enumerate(labels)},
+        }
+    if preprocess is not None:
+        return document, _json(preprocess, PREPROCESS)
+    if "preprocess" in metadata:
+        return document, _json(metadata["preprocess"], "preprocess")
+    return document, None
+
+
+def _json(text: bytes | str, name: str, kind: type = dict) -> Any:
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        if len(dict(pairs)) < len(pairs):
+            raise ValueError("a name occurs twice")
+        return dict(pairs)
+
+    try:
+        value = json.loads(text, object_pairs_hook=unique)
+        json.dumps(value, ensure_ascii=False).encode()  # half a surrogate pair could never be shown
+    except (ValueError, RecursionError) as error:
+        raise InvalidCheckpoint(f"{name} is not valid JSON.") from error
+    if not isinstance(value, kind):
+        raise InvalidCheckpoint(f"{name} is not a JSON {'object' if kind is dict else 'list'}.")
+    return value
+
+
+def _facts(document: Mapping[str, Any] | None) -> dict[str, Any]:
+    facts = (document or {}).get("training")
+    return facts if isinstance(facts, dict) else {}
+
+
+def _labels(document: Mapping[str, Any] | None, reading: Reading, file: str) -> tuple[tuple[str, ...], str]:
+    """One name per class, and where they come from if no file states them."""
+    count = reading.config.num_classes
+    stated = (document or {}).get("id2label")
+    if stated and not isinstance(stated, dict):
+        raise InvalidCheckpoint("Config field id2label must map numbers to class names.")
+    if stated and stated != {str(i): f"LABEL_{i}" for i in range(len(stated))}:
+        if set(stated) != {str(i) for i in range(len(stated))} or len(stated) != count:
+            raise InvalidCheckpoint(
+                f"The checkpoint names {len(stated)} classes and its head has {count}: they must be numbered 0 to {count - 1}."
+            )
+        labels = tuple(stated[str(i)] for i in range(count))
+        if not all(isinstance(label, str) and len(label) <= MAX_LABEL for label in labels):
+            raise InvalidCheckpoint(f"Class names must be text of at most {MAX_LABEL} characters.")
+        return labels, ""
+    if not count:
+        return (), ""
+    known = reading.family.labels(reading.config, file)
+    return known or (
+        tuple(f"class {i}" for i in range(count)),
+        "The file names no classes, so they are numbered.",
+    )
+
+
+def _preprocess(document: Mapping[str, Any] | None, reading: Reading, file: str) -> tuple[Preprocess, str]:
+    """How pictures become input, and where that comes from if no file states it."""
+    if document is None:
+        preprocess, why = reading.family.preprocess(reading.config, file)
+    else:
+        preprocess, why = Preprocess.from_config(document), ""
+    _check_preprocess(preprocess, reading.config)
+    return preprocess, why
+
+
+def _check_preprocess(preprocess: Preprocess, config: ViTConfig) -> None:
+    if preprocess.channels != config.channels:
+        raise InvalidCheckpoint(
+            f"The preprocessing gives {preprocess.channels} channels and the model takes {config.channels}."
+        )
+    if any(side % config.patch_size for side in preprocess.size):
+        height, width = preprocess.size
+        raise InvalidCheckpoint(
+            f"The preprocessing gives {height} x {width} px, which patches of {config.patch_size} px do not fill."
+        )
+    if math.prod(preprocess.size) > MAX_PATCHES * config.patch_size**2:
+        raise InvalidCheckpoint(f"The preprocessing gives more than {MAX_PATCHES} patches.")
+
+
+def _empty_model(reading: Reading) -> VisionTransformer:
+    """The model without memory for its weights, after its names and shapes have been found to be those of the file."""
+    with torch.device("meta"):
+        model = VisionTransformer(reading.config)
+    wanted = {name: tensor.shape for name, tensor in model.state_dict().items()}
+    found = {name: tensor.shape for name, tensor in reading.tensors.items()}
+    problems = (
+        ("missing", [name for name in wanted if name not in found]),
+        ("too many", [name for name in found if name not in wanted]),
+        ("of another shape", [name for name in wanted if name in found and found[name] != wanted[name]]),
+    )
+    for what, names in problems:
+        if names:
+            count = "1 tensor" if len(names) == 1 else f"{len(names)} tensors"
+            raise InvalidCheckpoint(
+                f"The weights do not fit the config: {count} {what}, such as `{shown(names[0])}`."
+            )
+    return model
+
+
+def _filled(model: VisionTransformer, tensors: Tensors) -> VisionTransformer:
+    model.load_state_dict({name: tensor.contiguous() for name, tensor in tensors.items()}, assign=True)
+    return model.eval()
+
+
+# --- Bytes to tensors ---------------------------------------------------------------------------------------
+
+
+def _look(file: BufferedReader, name: str) -> tuple[Tensors, dict[str, str]]:
+    """The tensors of a file on the meta device, and its metadata: what it promises, at no cost in memory.
+
+    Raises:
+        InvalidCheckpoint: not a file of weights, or one that promises more than it holds.
+    """
+    size = os.fstat(file.fileno()).st_size
+    start = _rewound(file).read(64)
+    if start.startswith(b"version https://git-lfs"):
+        raise InvalidCheckpoint(
+            f"{shown(name)} is a placeholder of Git LFS. Fetch the file itself with: git lfs pull."
+        )
+    if start.startswith(_PICKLES):
+        return _look_pickle(file, name, size), {}
+    if len(start) > 8 and start[8:9] == b"{":
+        return _look_safetensors(file, name, size)
+    raise InvalidCheckpoint(f"{shown(name)} is neither a safetensors file nor one that torch.save wrote.")
+
+
+def _look_safetensors(file: BufferedReader, name: str, size: int) -> tuple[Tensors, dict[str, str]]:
+    """Read the header only. Source of the format: safetensors' README, section Format."""
+    damaged = InvalidCheckpoint(f"{shown(name)} is not a valid safetensors file. Download or save it again.")
+    (length,) = struct.unpack("<Q", _rewound(file).read(8))
+    if not 2 <= length <= min(size - 8, MAX_TEXT):
+        raise damaged
+    try:
+        header = _json(file.read(length), name)
+    except InvalidCheckpoint as error:
+        raise damaged from error
+    metadata = header.pop("__metadata__", {})
+    if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
+        raise damaged
+    if not 1 <= len(header) <= MAX_TENSORS:
+        raise damaged
+    tensors, spans = {}, []
+    for key, entry in header.items():
+        match entry:
+            case {"dtype": str(dtype), "shape": list(shape), "data_offsets": [int(begin), int(end)]}:
+                pass
+            case _:
+                raise damaged
+        kind = (_DTYPES | _SIDE_DTYPES).get(dtype)
+        if kind is None:
+            raise InvalidCheckpoint(
+                f"The weights are stored as {shown(dtype)}; this app reads 16, 32 and 64-bit floats."
+            )
+        if len(shape) > 8 or not all(type(side) is int and 0 < side < 1 << 40 for side in shape):
+            raise damaged
+        if begin < 0 or end - begin != math.prod(shape) * kind.itemsize:
+            raise damaged
+        spans.append((begin, end))
+        tensors[key] = (shape, kind)
+    spans.sort()
+    starts, ends = [begin for begin, _ in spans], [end for _, end in spans]
+    if starts != [0, *ends[:-1]] or ends[-1] != size - 8 - length:
+        raise damaged
+    return {
+        key: torch.empty(shape, dtype=kind, device="meta") for key, (shape, kind) in tensors.items()
+    }, metadata
+
+
+def _tensors(file: BufferedReader, name: str, wanted: set[str]) -> Tensors:
+    """The tensors themselves; call `_look` first."""
+    start = _rewound(file).read(9)
+    try:
+        if start.startswith(_PICKLES):
+            found = _state_dict(_unpickled(file, "cpu"), name)
+        else:  # "pread" copies, so a file that changes later cannot change the model
+            found = load_file(f"/dev/fd/{file.fileno()}", backend="pread")
+    except InvalidCheckpoint:
+        raise
+    except Exception as error:  # foreign parsers, hostile bytes: whatever they raise means the same
+        raise InvalidCheckpoint(f"{shown(name)} is damaged. Download or save it again.") from error
+    return {key: tensor for key, tensor in found.items() if key in wanted}
+
+
+def _rewound(file: BufferedReader) -> BufferedReader:
+    file.seek(0)
+    return file
+
+
+# A zip, or a bare pickle of protocol 2 to 5.
+_PICKLES = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
+_CONTAINERS = ("state_dict", "model", "model_state_dict", "model_ema", "teacher", "net")
+_SAFE_GLOBALS = re.compile(
+    r"collections (OrderedDict|Counter)|argparse Namespace|torch (Size|device|[A-Za-z0-9]+Storage|b?float\d+|int\d+)"
+    r"|torch\._utils _rebuild_(tensor_v2|parameter)|torch\.nn\.parameter Parameter|torch\.storage UntypedStorage"
+    r"|_codecs encode|(builtins|__builtin__) set"
+)
+
+
+def _look_pickle(file: BufferedReader, name: str, size: int) -> Tensors:
+    if _rewound(file).read(2) == b"PK":
+        _check_zip(file, name, size)
+    else:
+        _check_globals(_rewound(file), name, pickles=5)  # magic number, version, system, content, storages
+    try:
+        content = _unpickled(file, "meta")
+    except Exception as error:  # as in `_tensors`
+        raise InvalidCheckpoint(
+            f"{shown(name)} is damaged or holds more than tensors. Save only `model.state_dict()`, best as safetensors."
+        ) from error
+    tensors = _state_dict(content, name)
+    plain = all(
+        t.layout is torch.strided and not t.is_quantized and not t.is_nested for t in tensors.values()
+    )
+    if not plain or sum(t.numel() * t.itemsize for t in tensors.values()) > size:
+        raise InvalidCheckpoint(f"{shown(name)} promises more numbers than it holds.")
+    return tensors
+
+
+def _unpickled(file: BufferedReader, device: str) -> object:
+    with torch.serialization.safe_globals([Namespace]):  # harmless, and in every file of DeiT, DINO and MAE
+        return torch.load(_rewound(file), map_location=device, weights_only=True)
+
+
+def _state_dict(content: object, name: str) -> Tensors:
+    """The tensors by name, from inside the usual containers."""
+    for _ in range(3):
+        if not isinstance(content, dict):
+            break
+        inner = next((content[key] for key in _CONTAINERS if isinstance(content.get(key), dict)), None)
+        if inner is None:
+            break
+        content = inner
+    tensors = content if isinstance(content, dict) else {}
+    tensors = {
+        key: value.detach()
+        for key, value in tensors.items()
+        if isinstance(key, str) and isinstance(value, Tensor)
+    }
+    if not 1 <= len(tensors) <= MAX_TENSORS:
+        raise InvalidCheckpoint(f"{shown(name)} holds no tensors by name. Save `model.state_dict()`.")
+    return tensors
+
+
+def _check_zip(file: BufferedReader, name: str, size: int) -> None:
+    """Refuse a zip that is not what torch.save writes: stored entries, as large in all as the file, one pickle."""
+    damaged = InvalidCheckpoint(f"{shown(name)} is damaged or not a file that torch.save wrote.")
+    file.seek(max(0, size - (1 << 16) - 22))
+    tail = file.read()
+    if sum(1 for _ in re.finditer(rb"PK\x05\x06", tail)) != 1:  # one directory, or readers may disagree which
+        raise damaged
+    directory = struct.unpack_from("<I", tail.ljust(22, b"\0") + b"\0" * 22, tail.index(b"PK\x05\x06") + 12)[
+        0
+    ]
+    if directory > MAX_TENSORS * 200:
+        raise damaged
+    try:
+        with zipfile.ZipFile(_rewound(file)) as archive:
+            entries = archive.infolist()
+            stored = all(entry.compress_type == zipfile.ZIP_STORED for entry in entries)
+            if any(entry.filename.endswith("/constants.pkl") for entry in entries):
+                raise InvalidCheckpoint(
+                    f"{shown(name)} is a TorchScript program. Save its `state_dict()` instead."
+                )
+            pickles = [entry for entry in entries if entry.filename.endswith("/data.pkl")]
+            if not stored or len(pickles) != 1 or sum(entry.file_size for entry in entries) > size:
+                raise damaged
+            if pickles[0].file_size > MAX_TEXT:
+                raise damaged
+            with archive.open(pickles[0]) as pickle:
+                _check_globals(pickle, name, pickles=1)
+    except InvalidCheckpoint:
+        raise
+    except Exception as error:
+        raise damaged from error
+
+
+def _check_globals(pickle: IO[bytes], name: str, pickles: int) -> None:
+    """Name the code that a pickle asks for, without running any of it; torch.load refuses once more."""
+    suffix = Path(name).suffix if Path(name).suffix in _SUFFIXES else "PyTorch"
+    count = 0
+    try:
+        for _ in range(pickles):
+            for operation, argument, _position in genops(pickle):
+                count += 1
+                if operation.name == "GLOBAL" and not _SAFE_GLOBALS.fullmatch(str(argument)):
+                    found = shown(str(argument).replace(" ", "."))
+                    raise InvalidCheckpoint(
+                        f"This {suffix} file holds code (`{found}`). Only plain tensors are opened."
+                    )
+                if operation.name in ("STACK_GLOBAL", "INST", "EXT1", "EXT2", "EXT4") or count > 1_000_000:
+                    raise InvalidCheckpoint(f"This {suffix} file holds code. Only plain tensors are opened.")
+    except InvalidCheckpoint:
+        raise
+    except Exception as error:
+        raise InvalidCheckpoint(f"{shown(name)} is damaged. Download or save it again.") from error
+
+
+# --- The probe ----------------------------------------------------------------------------------------------
+
+
+def probe(model: VisionTransformer) -> list[float]:
+    """The model's answer to a fixed picture: its first logits, or features of a model without a head."""
+    with torch.inference_mode():
+        logits = model(_probe_picture(model.config)).logits
+    return [float(f"{value:.7g}") for value in logits[0, :PROBE_LOGITS].tolist()]
+
+
+def _probe_picture(config: ViTConfig) -> Tensor:
+    """Noise from -1 to 1 out of whole-number arithmetic, so that every machine and version makes the same."""
+    mask = (1 << 32) - 1
+    shape = (1, config.channels, *config.image_size)
+    x = torch.arange(1, math.prod(shape) + 1)
+    for factor, shift in ((2654435761, 15), (2246822519, 13)):
+        x = (x * factor) & mask
+        x = x ^ (x >> shift)
+    return (x.double() / 2**31 - 1).float().reshape(shape)
+
+
+def _check_probe(model: VisionTransformer, stored: object) -> None:
+    found = torch.tensor(probe(model))
+    if not torch.isfinite(found).all():
+        raise InvalidCheckpoint("The model gives NaN or infinite results; its weights are damaged.")
+    if stored is None:
+        return
+    numbers = isinstance(stored, list) and all(
+        type(value) in (int, float) and abs(value) < 1e30 for value in stored
+    )
+    fits = numbers and len(stored) == len(found)  # type: ignore[arg-type]
+    wanted = torch.tensor(stored if fits else [], dtype=torch.float32)
+    if not fits or (found - wanted).abs().max() > PROBE_TOLERANCE * wanted.abs().max() + 1e-6:
+        raise InvalidCheckpoint(
+            "The checkpoint gives other results than when it was saved: its weights or its config were changed since. "
+            "Save or download it again."
+        )
+
+
+# --- Saving -------------------------------------------------------------------------------------------------
+
+
+def save_checkpoint(
+    folder: str | Path,
+    model: VisionTransformer,
+    labels: Sequence[str],
+    preprocess: Preprocess,
+    facts: Mapping[str, Any] | None = None,
+    card: str | None = None,
+    files: Mapping[str, bytes] | None = None,
+) -> Path:
+    """Save a model with all that belongs to it; the same model gives the same bytes.
+
+    A reader meets the old checkpoint or the new one, whole, and so does a restart after a kill at any moment.
+    All files are written to a hidden folder beside the old one and forced to disk. Then the old folder is renamed
+    away and the new one in. Between these two renames only the old one exists, under the hidden name that readers
+    turn to, and that the next save puts back. Replacing file by file was the alternative: it cannot keep weights,
+    config and the accuracy in the card from different trainings apart.
+
+    Args:
+        facts: of the training, see `write_card`; `params` is added. Must be JSON.
+        card: the text of README.md; left out, it is written from `facts`.
+        files: further files to keep in the folder, such as the state of an optimiser.
+
+    Raises:
+        InvalidCheckpoint: the weights are not finite.
+        UserError: the folder holds other things, or the disk refuses.
+        ValueError: labels or preprocessing do not fit the model.
+    """
+    folder = Path(os.path.abspath(folder))
+    config = build_config(model.config.to_dict())
+    labels, facts, files = list(labels), dict(facts or {}), dict(files or {})
+    if len(labels) != config.num_classes:
+        raise ValueError(f"{len(labels)} labels for {config.num_classes} classes.")
+    _check_preprocess(preprocess, config)
+    if clash := [
+        name for name in files if name in _OURS or not _NAME.fullmatch(name) or name.startswith(".")
+    ]:
+        raise ValueError(f"A checkpoint cannot keep a file named {clash[0]!r}.")
+
+    # What a reader will build from the file is what is probed, on the CPU, in float32.
+    state = {name.replace("_orig_mod.", ""): tensor for name, tensor in model.state_dict().items()}
+    tensors = {name: tensor.detach().to("cpu", torch.float32).clone() for name, tensor in state.items()}
+    with torch.device("meta"):
+        twin = VisionTransformer(config)
+    answer = probe(_filled(twin, tensors))
+    if not all(torch.isfinite(tensor).all() for tensor in tensors.values()) or not all(
+        map(math.isfinite, answer)
+    ):
+        raise InvalidCheckpoint("The weights hold NaN or infinite numbers, so they were not saved.")
+
+    facts.setdefault("params", sum(tensor.numel() for tensor in tensors.values()))
+    vit = config.to_dict()
+    own = {"vit": vit, "vit_probe": answer, "training": facts}
+    preprocess_document = preprocess.to_config()
+    metadata = {
+        "format": "pt",
+        OURS: _dump(vit),
+        "vit.probe": _dump(answer),
+        "labels": _dump(labels),
+        "preprocess": _dump(preprocess_document),
+    }
+    if card is None:
+        card = write_card(folder.name, config, labels, facts)
+    contents = files | {
+        CONFIG: _dump(huggingface.write_config(config, labels) | own, indent=2).encode(),
+        PREPROCESS: _dump(preprocess_document, indent=2).encode(),
+        CARD: card.encode(),
+        WEIGHTS: _safetensors(huggingface.write_tensors(config, tensors), metadata),
+    }
+    try:
+        _swapped(folder, contents)
+    except OSError as error:
+        raise UserError(f"The checkpoint {folder.name!r} was not saved: {_reason(error)}.") from error
+    return folder
+
+
+_OURS = (WEIGHTS, CONFIG, PREPROCESS, CARD)
+
+
+def _dump(value: object, indent: int | None = None) -> str:
+    return json.dumps(
+        value, indent=indent, sort_keys=indent is not None, ensure_ascii=False, allow_nan=False
+    ) + ("\n" if indent else "")
+
+
+def _safetensors(tensors: Tensors, metadata: dict[str, str]) -> bytes:
+    """Serialise with the metadata in order: the library's own order differs from process to process."""
+    data = save({name: tensor.contiguous() for name, tensor in tensors.items()}, metadata)
+    (length,) = struct.unpack("<Q", data[:8])
+    header = json.loads(data[8 : 8 + length])
+    header["__metadata__"] = metadata
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)  # tensors start on a multiple of 8
+    return b"".join((struct.pack("<Q", len(text)), text, memoryview(data)[8 + length :]))
+
+
+def _old(path: Path) -> Path:
+    return path.parent / f".{path.name}.old"
+
+
+def _swapped(folder: Path, contents: Mapping[str, bytes]) -> None:
+    """Put a folder with these files in place of the one that is there, as `save_checkpoint` says."""
+    new, old = folder.parent / f".{folder.name}.new", _old(folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    parent = os.open(folder.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(
+            parent, fcntl.LOCK_EX
+        )  # one save at a time beside each other; the kernel lets go when we die
+        if old.exists() and not folder.exists():
+            os.rename(old, folder)  # a save was killed between its two renames
+        shutil.rmtree(old, ignore_errors=True)
+        shutil.rmtree(new, ignore_errors=True)
+        _check_replaceable(folder, contents)
+        new.mkdir()
+        try:
+            for name, content in contents.items():
+                with open(new / name, "xb") as file:
+                    file.write(content)
+                    file.flush()
+                    os.fsync(file.fileno())
+            _sync(new)
+        except OSError:
+            shutil.rmtree(new, ignore_errors=True)
+            raise
+        if folder.exists():
+            os.rename(folder, old)
+        os.rename(new, folder)
+        os.fsync(parent)
+        shutil.rmtree(old, ignore_errors=True)
+    finally:
+        os.close(parent)
+
+
+def _check_replaceable(folder: Path, contents: Mapping[str, bytes]) -> None:
+    """Never delete what is not a checkpoint."""
+    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+        raise UserError(f"{folder.name!r} is not a folder. Choose a new name for the checkpoint.")
+    others = sorted(set(os.listdir(folder)) - set(contents)) if folder.exists() else []
+    if others:
+        raise UserError(
+            f"The folder {folder.name!r} holds other files ({shown(others[0])}). Choose a new one."
+        )
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+# --- The card -----------------------------------------------------------------------------------------------
+
+
+class _Section(NamedTuple):
+    title: str
+    facts: tuple[str, ...]
+
+
+_SECTIONS = (
+    _Section("Data", ("data", "images", "augmentation")),
+    _Section("Recipe", ("recipe", "preset", "epochs", "batch_size", "lr", "seed")),
+    _Section("Cost", ("hardware", "time", "seconds")),
+    _Section("Accuracy", ("accuracy", "accuracy_on")),
+    _Section("Limits", ("limits",)),
+)
+
+
+def write_card(name: str, config: ViTConfig, labels: Sequence[str], facts: Mapping[str, Any]) -> str:
+    """The README.md of a checkpoint.
+
+    Args:
+        facts: `accuracy` (share from 0 to 1) and `accuracy_on`, `data`, `recipe`, `hardware`, `time` (text, or
+            seconds), `limits`, `license`, `params` and whatever else was recorded. A mapping becomes a list.
+    """
+    lines = ["---"]
+    if facts.get("license"):
+        lines.append(f"license: {_dump(facts['license'])}")
+    lines += ["pipeline_tag: image-classification", "tags:", "  - vit", "  - image-classification"]
+    if "accuracy" in facts:
+        lines += ["metrics:", "  - accuracy"]
+    size = " x ".join(map(str, config.image_size))
+    lines += ["---", "", f"# {name}", ""]
+    lines.append(
+        f"A Vision Transformer for pictures of {size} px in patches of {config.patch_size} px: {config.depth} blocks, "
+        f"width {config.dim}, {config.heads} heads, {facts.get('params', 0):,} parameters, {len(labels)} classes."
+    )
+    told = {fact for section in _SECTIONS for fact in section.facts} | {"license", "params"}
+    others = {key: value for key, value in facts.items() if key not in told}
+    for section in _SECTIONS:
+        known = {key: facts[key] for key in section.facts if facts.get(key) is not None}
+        lines += ["", f"## {section.title}", ""]
+        lines += [_stated(key, value) for key, value in known.items()] or ["Not recorded."]
+        if section.title == "Recipe":
+            lines += [_stated(key, value) for key, value in others.items()]
+    return "\n".join([*lines, "", "## How to open it", "", *_how_to_open(name, config)]) + "\n"
+
+
+def _stated(key: str, value: object) -> str:
+    title = "Time" if key == "seconds" else key.replace("_", " ").capitalize()
+    if isinstance(value, Mapping):
+        return "\n".join([f"- {title}:", *(f"  - {k}: {v}" for k, v in value.items())])
+    if key == "accuracy" and isinstance(value, int | float):
+        return f"- {title}: {value:.2%}"
+    if key in ("time", "seconds") and isinstance(value, int | float):
+        return f"- {title}: {value:,.0f} s"
+    return f"- {title}: {value}"
+
+
+def _how_to_open(name: str, config: ViTConfig) -> list[str]:
+    lines = ["    python -m vit classify PICTURE --checkpoint " + name, ""]
+    obstacles = huggingface.obstacles(config)
+    if obstacles:
+        return [*lines, f"transformers does not open this checkpoint: {', '.join(obstacles)}."]
+    lines += [
+        "With transformers, in the folder above this one:",
+        "",
+        "    from transformers import AutoImageProcessor, ViTForImageClassification",
+        f'    processor = AutoImageProcessor.from_pretrained("{name}")',
+        f'    model = ViTForImageClassification.from_pretrained("{name}", attn_implementation="eager")',
+        "    # eager: with transformers' default, output_attentions=True gives nothing",
+    ]
+    if config.image_size[0] != config.image_size[1]:
+        lines += [
+            "",
+            "transformers takes pictures of exactly this size; it cannot resize positions that are not square.",
+        ]
+    elif config.position_resize != "bicubic":
+        lines += [
+            "",
+            "At another size transformers interpolates positions in its own way and gives other results.",
+        ]
+    return lines

@@ -1,0 +1,84 @@
+"""torchvision's `vit_b_16`, `vit_b_32`, `vit_l_16`, `vit_l_32`, `vit_h_14` and others of its VisionTransformer.
+
+The files hold tensors only. What they do not tell is in torchvision's code: exact GELU, eps 1e-6, positions
+resized with aligned corners, and, for the published files, the preprocessing and the class names.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from torchvision.models import (
+    ViT_B_16_Weights,
+    ViT_B_32_Weights,
+    ViT_H_14_Weights,
+    ViT_L_16_Weights,
+    ViT_L_32_Weights,
+)
+
+from vit.families.family import Family
+from vit.images import Preprocess
+from vit.model import ViTConfig
+
+# ours, theirs
+KEYS = (
+    ("patch_embed", "conv_proj"),
+    ("prefix.cls", "class_token"),
+    ("pos_embed", "encoder.pos_embedding"),
+    ("blocks.{i}.norm1", "encoder.layers.encoder_layer_{i}.ln_1"),
+    ("blocks.{i}.attn.qkv.weight", "encoder.layers.encoder_layer_{i}.self_attention.in_proj_weight"),
+    ("blocks.{i}.attn.qkv.bias", "encoder.layers.encoder_layer_{i}.self_attention.in_proj_bias"),
+    ("blocks.{i}.attn.proj", "encoder.layers.encoder_layer_{i}.self_attention.out_proj"),
+    ("blocks.{i}.norm2", "encoder.layers.encoder_layer_{i}.ln_2"),
+    ("blocks.{i}.mlp.fc1", "encoder.layers.encoder_layer_{i}.mlp.0"),
+    ("blocks.{i}.mlp.fc2", "encoder.layers.encoder_layer_{i}.mlp.3"),
+    ("blocks.{i}.mlp.fc1", "encoder.layers.encoder_layer_{i}.mlp.linear_1"),  # before torchvision 0.13
+    ("blocks.{i}.mlp.fc2", "encoder.layers.encoder_layer_{i}.mlp.linear_2"),
+    ("norm", "encoder.ln"),
+    ("head", "heads.head"),
+    ("head", "heads.0"),
+)
+
+_ENUMS = (ViT_B_16_Weights, ViT_B_32_Weights, ViT_L_16_Weights, ViT_L_32_Weights, ViT_H_14_Weights)
+_PUBLISHED: dict[str, Any] = {Path(weights.url).name: weights for enum in _ENUMS for weights in enum}
+
+
+def _preprocess(config: ViTConfig, file: str) -> tuple[Preprocess, str]:
+    mean, std = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # ImageNet's
+    if file in _PUBLISHED:
+        known = _PUBLISHED[file].transforms()
+        crop = known.crop_size[0]
+        how: Any = known.interpolation.value
+        preprocess = Preprocess(
+            (crop, crop), "shortest", known.resize_size[0], how, tuple(known.mean), tuple(known.std)
+        )
+        return (
+            preprocess,
+            f"The preprocessing is the one that torchvision publishes with a file of this name, {file}.",
+        )
+    if config.channels == 1:
+        mean, std = (0.5,), (0.5,)  # type: ignore[assignment]
+    size, shorter = config.image_size, min(config.image_size) * 256 // 224
+    why = (
+        f"The file does not state its preprocessing; torchvision's usual one is used: shorter side to {shorter} px, "
+        "the centre, bilinear, ImageNet's mean and deviation."
+    )
+    return Preprocess(size, "shortest", shorter, "bilinear", mean, std), why
+
+
+def _labels(config: ViTConfig, file: str) -> tuple[tuple[str, ...], str] | None:
+    if config.num_classes != 1000:
+        return None
+    why = (
+        "The file names no classes; there are 1000, so ImageNet-1k's names are used, in torchvision's order."
+    )
+    return tuple(ViT_B_16_Weights.IMAGENET1K_V1.meta["categories"]), why
+
+
+FAMILY = Family(
+    name="torchvision ViT",
+    signature=r"^conv_proj\.|^encoder\.layers\.encoder_layer_0\.",
+    keys=KEYS,
+    fixed={"eps": 1e-6, "activation": "gelu", "position_resize": "bicubic_corners"},
+    preprocess=_preprocess,
+    labels=_labels,
+)
