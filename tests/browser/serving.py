@@ -1,0 +1,80 @@
+"""Start and stop Streamlit, and find a browser: for tests and benchmarks."""
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+START = 90  # [s] for a server on a busy machine
+BROWSER_ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+
+
+def chromium() -> dict[str, str]:
+    """Launch options: the machine's Chromium if there is one, else Playwright's own."""
+    found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    return {"executable_path": found} if found else {}
+
+
+@contextmanager
+def streamlit(page: Path, **environment: str) -> Iterator[str]:
+    """Run `page` on a free port of this machine; gives its address.
+
+    Raises:
+        RuntimeError: it did not start; the message is its log.
+    """
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    options = {
+        "server.port": port,
+        "server.address": "127.0.0.1",
+        "server.headless": "true",
+        "server.fileWatcherType": "none",
+        "browser.gatherUsageStats": "false",
+    }
+    command = [
+        sys.executable,
+        "-m",
+        "streamlit",
+        "run",
+        str(page),
+        *(f"--{k}={v}" for k, v in options.items()),
+    ]
+    with tempfile.TemporaryFile("w+") as log:
+        process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env=os.environ | {"PYTHONPATH": str(ROOT)} | environment,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
+        try:
+            if not _healthy(process, f"http://127.0.0.1:{port}"):
+                log.seek(0)
+                raise RuntimeError(f"Streamlit did not start:\n{log.read()}")
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            process.terminate()
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+
+def _healthy(process: subprocess.Popen, url: str) -> bool:
+    until = time.monotonic() + START
+    while time.monotonic() < until and process.poll() is None:
+        try:
+            with urllib.request.urlopen(f"{url}/_stcore/health", timeout=2):
+                return True
+        except OSError:
+            time.sleep(0.2)
+    return False

@@ -1,0 +1,50 @@
+"""Attention that looks like a trained model's, from a seed: near and far heads, a subject, a class-token sink."""
+
+import numpy as np
+import torch
+from PIL import Image
+
+from vit.attention import AttentionRecord
+
+
+def picture(width: int, height: int) -> Image.Image:
+    """A smooth background with a bright disc right of the middle."""
+    y, x = np.mgrid[0:height, 0:width]
+    disc = ((x / width - 0.62) ** 2 * (width / height) ** 2 + (y / height - 0.45) ** 2) < 0.05
+    base = np.stack([90 + 60 * x / width, 110 + 50 * y / height, 120 - 40 * y / height], -1)
+    return Image.fromarray(np.where(disc[..., None], [226, 170, 74], base).astype(np.uint8))
+
+
+def record(
+    blocks: int,
+    heads: int,
+    grid: tuple[int, int],
+    prefix: tuple[str, ...] = ("cls",),
+    width: int = 64,
+    seed: int = 0,
+) -> AttentionRecord:
+    """Early heads look nearby, late ones at the subject; prefix tokens take a growing share."""
+    torch.manual_seed(seed)
+    rows, cols = grid
+    y, x = torch.meshgrid(torch.linspace(0, 1, rows), torch.linspace(0, 1, cols), indexing="ij")
+    places = torch.stack([y, x], -1).reshape(-1, 2)
+    waves = torch.randn(2, width // 4) * 4.5
+    angles = places @ waves
+    near = torch.cat([angles.cos(), angles.sin()], -1) * (width // 4) ** -0.5  # n_i . n_j falls with distance
+    disc = ((places - torch.tensor([0.45, 0.62])) ** 2).sum(-1) < 0.05
+    queries, keys = [], []
+    for block in range(blocks):
+        depth = block / max(1, blocks - 1)
+        q = torch.randn(heads, len(prefix) + rows * cols, width) * 0.25
+        k = torch.randn(heads, len(prefix) + rows * cols, width) * 0.9
+        for head in range(heads):
+            local = float((1 - 0.6 * depth) * torch.rand(()) * 9)
+            local_only = near * (local * width**0.5) ** 0.5
+            q[head, len(prefix) :, : near.shape[1]] += local_only
+            k[head, len(prefix) :, : near.shape[1]] += local_only
+            q[head, :, -1] = width**0.5
+            k[head, len(prefix) :, -1] = disc * depth * float(torch.rand(()) * 3)
+            k[head, : len(prefix), -1] = 1.5 + 3 * depth * float(torch.rand(()))
+        queries.append(q)
+        keys.append(k)
+    return AttentionRecord(torch.zeros(1, 10), tuple(queries), tuple(keys), prefix, grid)

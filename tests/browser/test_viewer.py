@@ -1,0 +1,368 @@
+"""The viewer as people meet it: pointer, keys, links, and the numbers behind the colours."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from playwright.sync_api import Page, expect
+
+from . import synthetic
+
+PAGE = Path(__file__).parent / "viewer_page.py"
+PATIENCE = 60_000  # [ms] on a busy machine
+expect.set_options(timeout=PATIENCE)
+SMALL = ((3, 2, (4, 6), ("cls", "reg1", "reg2"), 16), 27)
+CHUNK = 40  # [ms] several frames
+
+FIND = """() => {
+  const search = (node) => {
+    for (const element of node.querySelectorAll("*")) {
+      if (element.__vitViewer) return element.__vitViewer;
+      const found = element.shadowRoot && search(element.shadowRoot);
+      if (found) return found;
+    }
+  };
+  return search(document);
+}"""
+
+
+class Viewer:
+    """A page with the viewer on it."""
+
+    def __init__(self, page: Page, url: str, query: str):
+        self.page = page
+        self.frames: list[str] = []
+        self.dialogs: list[str] = []
+        self.errors: list[str] = []
+        page.on("websocket", lambda ws: ws.on("framesent", lambda frame: self.frames.append(str(frame)[:80])))
+        page.on("dialog", lambda dialog: (self.dialogs.append(dialog.message), dialog.dismiss()))
+        page.on("pageerror", lambda error: self.errors.append(str(error)))
+        page.set_default_timeout(PATIENCE)
+        page.goto(f"{url}/?{query}")
+        self.over = page.locator("canvas.over")
+        expect(page.locator(".instrument")).to_be_visible(timeout=PATIENCE)
+        page.get_by_text("selection block=").wait_for()
+        self.still()
+
+    def still(self) -> None:
+        """Wait until the page has stopped talking to the server."""
+        before = -1
+        while before != len(self.frames):
+            before = len(self.frames)
+            self.page.wait_for_timeout(500)
+
+    def ask(self, code: str, *args):
+        """Evaluate `code`, a JavaScript expression of `viewer` and `args`."""
+        return self.page.evaluate(f"(args) => {{ const viewer = ({FIND})(); return {code}; }}", list(args))
+
+    def point(self, row: int, col: int) -> None:
+        rows, cols = self.ask("[viewer.payload.rows, viewer.payload.cols]")
+        self.over.scroll_into_view_if_needed()
+        area = self.over.bounding_box()
+        self.page.mouse.move(
+            area["x"] + (col + 0.5) / cols * area["width"], area["y"] + (row + 0.5) / rows * area["height"]
+        )
+        self.page.wait_for_timeout(CHUNK * 2)
+
+    def click(self, row: int, col: int) -> None:
+        self.point(row, col)
+        self.page.mouse.down()
+        self.page.mouse.up()
+
+    def leave(self) -> None:
+        self.page.mouse.move(2, 2)
+        self.page.wait_for_timeout(CHUNK * 2)
+
+    def pixels(self, name: str) -> str:
+        return self.ask(f"viewer.find('{name}').toDataURL()")
+
+    def says(self, text: str | re.Pattern) -> None:
+        expect(self.page.locator(".sentence")).to_have_text(text)
+
+    def told(self, *parts: str) -> None:
+        """Python has heard."""
+        for part in parts:
+            expect(self.page.get_by_text("selection block=")).to_contain_text(part)
+
+    def row(self, block: int, head: int, token: int, direction: str) -> np.ndarray:
+        code = """(() => {
+          const out = new Float32Array(viewer.payload.tokens);
+          viewer.payload.fill(args[0], args[1], args[2], args[3], out, 0);
+          return [...out];
+        })()"""
+        return np.asarray(self.ask(code, block, head, token, direction))
+
+
+@pytest.fixture
+def open_viewer(page: Page, serve):
+    opened: list[Viewer] = []
+
+    def start(query: str = "case=small") -> Viewer:
+        opened.append(Viewer(page, serve(PAGE), query))
+        return opened[-1]
+
+    yield start
+    assert not [error for viewer in opened for error in viewer.errors]
+
+
+def test_hovering_redraws_everything_and_tells_the_server_nothing(open_viewer):
+    viewer = open_viewer()
+    over, grid, frames = viewer.pixels(".over"), viewer.pixels(".grid"), len(viewer.frames)
+    viewer.point(1, 2)
+    viewer.says("Block 3, mean of heads: where patch (row 2, col 3) looks.")
+    assert viewer.pixels(".over") != over
+    assert viewer.pixels(".grid") != grid
+    viewer.leave()
+    viewer.says("Block 3, mean of heads: where the class token looks.")
+    assert viewer.pixels(".over") == over
+    viewer.still()
+    assert len(viewer.frames) == frames
+
+
+def test_a_click_pins_and_escape_releases(open_viewer):
+    viewer = open_viewer()
+    viewer.click(2, 4)
+    viewer.told("token=19", "pinned=1")
+    viewer.point(0, 0)
+    viewer.says(re.compile("row 3, col 5"))
+    expect(viewer.page.locator(".readings")).to_contain_text("Patch (row 1, col 1)")
+    viewer.over.focus()
+    viewer.page.keyboard.press("Escape")
+    viewer.told("token=0", "pinned=0")
+    viewer.leave()
+    viewer.says(re.compile("the class token"))
+
+
+def test_clicking_the_pinned_patch_releases_it(open_viewer):
+    viewer = open_viewer()
+    viewer.click(1, 1)
+    viewer.told("pinned=1")
+    viewer.click(1, 1)
+    viewer.told("pinned=0")
+
+
+def test_a_read_weight_is_the_true_one(open_viewer):
+    viewer = open_viewer("case=small&block=1&head=1&token=19&pinned=1")
+    record = synthetic.record(*SMALL[0])
+    row = record.rows(1, [19])[1, 0]
+    viewer.point(0, 0)
+    rank = int((row > row[3]).sum()) + 1
+    reading = viewer.page.locator(".readings > div").nth(3)
+    expect(reading).to_contain_text(f"of {SMALL[1]}")
+    assert float(reading.locator("dd").first.inner_text().split()[0]) == pytest.approx(
+        float(100 * row[3]), abs=0.4
+    )
+    assert abs(int(re.search(r"(\d+)(st|nd|rd|th)", reading.inner_text())[1]) - rank) <= 1
+
+
+def test_pointing_at_a_map_previews_it_and_a_click_chooses_it(open_viewer):
+    viewer = open_viewer()
+    grid = viewer.page.locator("canvas.grid")
+    grid.scroll_into_view_if_needed()
+    area = grid.bounding_box()
+    at = viewer.ask(
+        "[(viewer.mosaic.left(2) + viewer.mosaic.tileWidth / 2) / viewer.mosaic.width,"
+        " (viewer.mosaic.above(1) + viewer.mosaic.tileHeight / 2) / viewer.mosaic.height]"
+    )
+    frames = len(viewer.frames)
+    viewer.page.mouse.move(area["x"] + at[0] * area["width"], area["y"] + at[1] * area["height"])
+    viewer.says("Block 1, head 2: where the class token looks.")
+    assert len(viewer.frames) == frames
+    viewer.page.mouse.down()
+    viewer.page.mouse.up()
+    viewer.told("block=0", "head=1")
+    viewer.leave()
+    viewer.says("Block 1, head 2: where the class token looks.")
+
+
+def test_the_direction_turns(open_viewer):
+    viewer = open_viewer()
+    viewer.page.get_by_role("button", name="Who looks at it").click()
+    viewer.says("Block 3, mean of heads: who looks at the class token.")
+    viewer.told("direction=to")
+
+
+def test_heads_and_blocks_are_fused(open_viewer):
+    viewer = open_viewer("case=small&block=max&head=min")
+    viewer.says("Max of blocks, min of heads: where the class token looks.")
+    record = synthetic.record(*SMALL[0])
+    truth = np.max([record.rows(block, [0])[:, 0].min(0).values.numpy() for block in range(3)], 0)
+    shown = viewer.ask("[...viewer.engine.values.subarray(0, viewer.payload.tokens)]")
+    np.testing.assert_allclose(shown, truth, atol=2e-3)
+    viewer.page.get_by_label("How to combine heads").select_option("max")
+    viewer.says("Max of all blocks and heads: where the class token looks.")
+    viewer.told("block=max", "head=max")
+
+
+def test_everything_is_reached_by_keys(open_viewer):
+    viewer = open_viewer()
+    viewer.over.focus()
+    press = viewer.page.keyboard.press
+    press("ArrowRight")  # from the class token into the middle
+    viewer.says(re.compile(r"row 3, col 4"))
+    press("ArrowUp")
+    press("ArrowLeft")
+    viewer.says(re.compile(r"row 2, col 3"))
+    press("Enter")
+    viewer.told("token=11", "pinned=1")
+    press("PageUp")
+    press("]")
+    viewer.says(re.compile("^Block 2, head 1"))
+    press("d")
+    viewer.says(re.compile("who looks at patch"))
+    viewer.told("block=1", "head=0", "direction=to")
+    press("c")
+    viewer.says(re.compile("the class token"))
+    viewer.told("token=0", "pinned=0")
+    expect(viewer.page.locator(".live")).to_contain_text("who looks at the class token")
+    viewer.page.locator("canvas.grid").focus()
+    press("ArrowUp")
+    viewer.told("block=0")
+
+
+def test_a_link_opens_where_it_was_copied(open_viewer):
+    viewer = open_viewer("case=small&block=0&head=1&token=20&pinned=1&direction=to&colormap=magma&smooth=1")
+    viewer.says("Block 1, head 2: who looks at patch (row 3, col 6).")
+    expect(viewer.page.get_by_label("Colours")).to_have_value("magma")
+    expect(viewer.page.get_by_label("Smooth")).to_be_checked()
+
+
+def test_a_hostile_link_opens_the_default(open_viewer):
+    viewer = open_viewer("case=small&block=<script>&head=1e9&token=-7&pinned=1&colormap=../x&opacity=nan")
+    viewer.says("Block 3, mean of heads: where the class token looks.")
+
+
+def test_python_moves_the_viewer_and_the_browser_moves_on(open_viewer):
+    viewer = open_viewer()
+    viewer.click(2, 4)
+    viewer.told("pinned=1")
+    viewer.page.get_by_role("button", name="Go to block 2, head 1").click()
+    viewer.says(re.compile("^Block 2, head 1"))
+    viewer.told("block=1", "head=0")
+    viewer.page.get_by_role("button", name="Who looks at it").click()
+    viewer.told("direction=to", "block=1")
+
+
+def test_the_view_may_come_before_its_data(open_viewer):
+    viewer = open_viewer("case=small&view-first=1")
+    viewer.says(re.compile("the class token looks"))
+
+
+@pytest.mark.parametrize("direction", ["from", "to"])
+def test_maps_give_the_numbers_of_the_record(open_viewer, direction):
+    viewer = open_viewer()
+    record = synthetic.record(*SMALL[0])
+    for block, head, token in [(0, 0, 0), (1, 1, 5), (2, 0, 26)]:
+        of = (
+            record.rows(block, [token])[head, 0]
+            if direction == "from"
+            else record.columns(block, [token])[head, :, 0]
+        )
+        bound = record.full(block)[head].max(-1).values if direction == "to" else of.max()
+        error = np.abs(viewer.row(block, head, token, direction) - of.numpy())
+        assert (error <= np.asarray(bound) / 510 + 1e-3 * of.numpy()).all()
+
+
+@pytest.mark.parametrize("direction", ["from", "to"])
+def test_queries_and_keys_give_the_numbers_of_the_record(open_viewer, direction):
+    viewer = open_viewer("case=small-qk")
+    record = synthetic.record(2, 2, (16, 18), ("cls",), 18)
+    for block, head, token in [(0, 0, 0), (1, 1, 5), (1, 0, 288)]:
+        of = (
+            record.rows(block, [token])[head, 0]
+            if direction == "from"
+            else record.columns(block, [token])[head, :, 0]
+        )
+        np.testing.assert_allclose(viewer.row(block, head, token, direction), of, rtol=0.02, atol=1e-6)
+
+
+@pytest.mark.parametrize("direction", ["from", "to"])
+def test_rollout_is_that_of_the_record(open_viewer, direction):
+    viewer = open_viewer("case=small")
+    record = synthetic.record(*SMALL[0])
+    for token in (0, 12):
+        code = """(() => {
+          const out = new Float32Array(viewer.payload.tokens);
+          viewer.payload.rollout(args[0], args[1], out);
+          return [...out];
+        })()"""
+        np.testing.assert_allclose(
+            viewer.ask(code, token, direction), record.rollout(token, direction=direction), atol=2e-3
+        )
+
+
+def test_rollout_follows_the_pointer(open_viewer):
+    viewer = open_viewer("case=small&view=rollout")
+    viewer.says("Rollout through all blocks: what the class token is made of.")
+    before = viewer.pixels(".over")
+    viewer.point(1, 1)
+    viewer.says(re.compile(r"what patch \(row 2, col 2\) is made of"))
+    assert viewer.pixels(".over") != before
+
+
+def test_rollout_of_a_large_model_comes_from_python(open_viewer):
+    viewer = open_viewer("case=small-qk&view=rollout")
+    viewer.click(3, 4)
+    viewer.told("view=rollout", "token=59", "pinned=1")
+    expect(viewer.page.locator(".note")).to_be_hidden()
+    truth = synthetic.record(2, 2, (16, 18), ("cls",), 18).rollout(59)
+    np.testing.assert_allclose(viewer.ask("[...viewer.rollout]"), truth, rtol=1e-4, atol=1e-7)
+
+
+def test_all_maps_of_a_large_model_are_drawn_in_time(open_viewer):
+    viewer = open_viewer("case=small-qk")
+    viewer.point(2, 2)
+    viewer.page.wait_for_function(f"() => ({FIND})().engine.complete", timeout=PATIENCE)
+    record = synthetic.record(2, 2, (16, 18), ("cls",), 18)
+    token = 1 + 2 * 18 + 2
+    truth = record.rows(0, [token])[:, 0].mean(0)
+    shown = viewer.ask(
+        "[...viewer.engine.values.subarray(viewer.engine.offset(1, 0), viewer.engine.offset(1, 1))]"
+    )
+    np.testing.assert_allclose(shown, truth, rtol=0.02, atol=1e-6)
+
+
+def test_what_the_model_does_not_see_is_outside_the_map(open_viewer):
+    viewer = open_viewer("case=maps")
+    stage, over = viewer.page.locator(".stage").bounding_box(), viewer.over.bounding_box()
+    assert stage["width"] / stage["height"] == pytest.approx(900 / 700, rel=0.01)
+    assert (over["x"] - stage["x"]) / stage["width"] == pytest.approx(100 / 900, abs=0.005)
+    assert over["width"] / stage["width"] == pytest.approx(700 / 900, abs=0.005)
+
+
+def test_names_are_text_and_nothing_else(open_viewer):
+    viewer = open_viewer("case=hostile")
+    expect(viewer.page.locator(".tokens")).to_contain_text("<img src=x onerror=alert(1)>")
+    expect(viewer.page.locator(".sentence")).to_contain_text("<img src=x onerror=alert(1)>")
+    assert viewer.page.locator(".tokens img, .sentence img, .settings b").count() == 0
+    assert viewer.dialogs == []
+
+
+def test_narrow_screens_get_one_column(open_viewer, page):
+    page.set_viewport_size({"width": 390, "height": 844})
+    viewer = open_viewer()
+    picture, maps = page.locator(".stage").bounding_box(), page.locator(".maps").bounding_box()
+    assert maps["y"] > picture["y"] + picture["height"]
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert viewer.over.bounding_box()["width"] > 300
+
+
+def test_a_tap_pins(open_viewer, browser, serve):
+    context = browser.new_context(has_touch=True, viewport={"width": 390, "height": 844})
+    viewer = Viewer(context.new_page(), serve(PAGE), "case=small")
+    viewer.over.scroll_into_view_if_needed()
+    area = viewer.over.bounding_box()
+    viewer.page.touchscreen.tap(area["x"] + area["width"] * 0.25, area["y"] + area["height"] * 0.4)
+    viewer.told("token=10", "pinned=1")
+    context.close()
+
+
+def test_a_new_theme_keeps_what_is_shown(open_viewer, page):
+    viewer = open_viewer()
+    viewer.click(1, 1)
+    viewer.told("pinned=1")
+    page.emulate_media(color_scheme="dark")
+    page.wait_for_timeout(500)
+    viewer.leave()
+    viewer.says(re.compile("row 2, col 2"))

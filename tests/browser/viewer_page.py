@@ -1,0 +1,74 @@
+"""The viewer alone on a page, for tests and benchmarks: `?case=` chooses what it shows."""
+
+from dataclasses import asdict, replace
+
+import streamlit as st
+from synthetic import picture, record
+
+from vit.overlay import COLORMAPS
+from vit.viewer import component
+from vit.viewer.payload import pack
+from vit.viewer.selection import Selection
+
+# case: (blocks, heads, grid, prefix, K), size of the picture, box
+CASES = {
+    "maps": ((12, 12, (14, 14), ("cls",), 64), (900, 700), (100, 0, 800, 700)),
+    "small": ((3, 2, (4, 6), ("cls", "reg1", "reg2"), 16), (600, 400), (0, 0, 600, 400)),
+    "tiny": ((6, 4, (8, 8), ("cls",), 32), (32, 32), (0, 0, 32, 32)),
+    "padded": ((3, 2, (8, 8), (), 16), (600, 300), (0, -150, 600, 450)),
+    "hostile": ((2, 2, (4, 4), ("<img src=x onerror=alert(1)>",), 16), (64, 64), (0, 0, 64, 64)),
+    "qk": ((12, 12, (32, 32), ("cls",), 64), (900, 900), (0, 0, 900, 900)),
+    "huge": ((12, 6, (64, 64), ("cls",), 64), (900, 900), (0, 0, 900, 900)),
+    "small-qk": ((2, 2, (16, 18), ("cls",), 18), (600, 400), (0, 0, 600, 400)),
+}
+
+
+@st.cache_resource
+def prepare(case: str):
+    """The record and payload of a case."""
+    model, size, box = CASES[case]
+    kept = record(*model)
+    maps = COLORMAPS if case != "hostile" else {"<b>bold</b>": COLORMAPS["viridis"]}
+    return kept, pack(kept, picture(*size), box, maps)
+
+
+st.set_page_config(layout="wide")
+case = st.query_params.get("case", "maps")
+kept, payload = prepare(case)
+view_first = "view-first" in st.query_params
+if not view_first:
+    payload_id = component.feed("feeder", payload)
+else:
+    import hashlib
+
+    shape = f"{kept.blocks}x{kept.heads}x{kept.tokens}"
+    payload_id = f"{shape}-{hashlib.blake2b(payload, digest_size=16).hexdigest()}"
+
+
+@st.fragment
+def viewer() -> None:
+    shown = Selection.from_query(st.query_params, kept.blocks, kept.heads, kept.tokens)
+    if st.button("Go to block 2, head 1"):
+        shown = replace(shown, block=1, head=0)
+        st.session_state.driven = shown
+    rollout = None
+    now = st.session_state.get("shown", shown)
+    if kept.tokens > 256 and now.view == "rollout":
+        values = kept.rollout(now.token, direction=now.direction)
+        rollout = {"token": now.token, "direction": now.direction, "values": values.tolist()}
+
+    def changed(selection: Selection) -> None:
+        st.session_state.shown = selection
+        st.query_params.update(selection.to_query())
+
+    result = component.show("viewer", payload_id, shown, rollout, on_change=changed)
+    st.session_state.shown = result
+    st.text(f"runs {st.session_state.setdefault('runs', 0)}")
+    st.session_state.runs += 1
+    st.json(asdict(result), expanded=False)
+    st.text("selection " + " ".join(f"{k}={v}" for k, v in result.to_query().items()))
+
+
+viewer()
+if view_first:
+    component.feed("feeder", payload)

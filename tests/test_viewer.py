@@ -1,0 +1,226 @@
+"""What the viewer is given and what it may be asked to show."""
+
+import io
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from vit.attention import AttentionRecord
+from vit.viewer.payload import pack, read_header, unpack
+from vit.viewer.selection import Selection
+
+COLORMAPS = {"gray": np.repeat(np.arange(256, dtype=np.uint8)[:, None], 3, 1)}
+PICTURE = Image.new("RGB", (40, 30), (200, 100, 50))
+
+
+def a_record(
+    blocks=2, heads=3, grid=(4, 5), prefix=("cls", "reg1"), width=8, sharpness=2.0
+) -> AttentionRecord:
+    torch.manual_seed(0)
+    tokens = len(prefix) + grid[0] * grid[1]
+    queries, keys = (torch.randn(blocks, heads, tokens, width) * sharpness for _ in range(2))
+    keys = keys + torch.randn(blocks, heads, 1, width) * 20  # a mean that softmax does not notice
+    return AttentionRecord(torch.zeros(1, 4), tuple(queries), tuple(keys), prefix, grid)
+
+
+def packed(record: AttentionRecord):
+    return unpack(pack(record, PICTURE, (0, 0, 40, 30), COLORMAPS))
+
+
+def attention_of(header, sections) -> np.ndarray:
+    """Every map (L, H, N, N) that a payload holds, as a reader of the format computes it."""
+    if header["kind"] == "maps":
+        patches = sections["maps"] * (sections["scales"][..., None] / 255)
+        return np.concatenate([sections["prefix"].astype(np.float32), patches], -1)
+    q, k = sections["queries"].astype(np.float32), sections["keys"].astype(np.float32)
+    return np.exp(q @ k.swapaxes(-1, -2) - sections["log_sums"][..., None])
+
+
+def full(record: AttentionRecord) -> np.ndarray:
+    return torch.stack([record.full(block) for block in range(record.blocks)]).numpy()
+
+
+def test_maps_come_back_within_half_a_step_of_the_row_maximum():
+    record = a_record()
+    truth = full(record)
+    error = np.abs(attention_of(*packed(record)) - truth).max(-1)
+    assert (error <= truth.max(-1) / 510 + 1e-7).all()
+
+
+def test_a_sink_does_not_cost_the_patches_their_precision():
+    record = a_record(sharpness=0.2)
+    queries = tuple(torch.cat([q, torch.full_like(q[..., :1], 8.0)], -1) for q in record.queries)
+    keys = tuple(torch.cat([k, torch.zeros_like(k[..., :1])], -1) for k in record.keys)
+    for k in keys:
+        k[:, 0, -1] = 4  # the class token takes nearly everything
+    record = AttentionRecord(record.logits, queries, keys, record.prefix, record.grid)
+    truth = full(record)
+    patches = truth[..., 2:]
+    assert truth[..., 0].min() > 0.9
+    error = np.abs(attention_of(*packed(record))[..., 2:] - patches)
+    assert (error <= patches.max(-1, keepdims=True) / 510 * 1.001).all()
+
+
+def test_queries_and_keys_give_rows_and_columns_within_one_percent():
+    record = a_record(grid=(16, 17), width=16, sharpness=1.2)
+    header, sections = packed(record)
+    assert header["kind"] == "qk"
+    attention = attention_of(header, sections)
+    for block in range(record.blocks):
+        rows = record.rows(block, [0, 7]).numpy()
+        columns = record.columns(block, [1, 100]).numpy()
+        np.testing.assert_allclose(attention[block][:, [0, 7]], rows, rtol=0.02, atol=1e-6)
+        np.testing.assert_allclose(attention[block][:, :, [1, 100]], columns, rtol=0.02, atol=1e-6)
+    np.testing.assert_allclose(attention.sum(-1), 1, atol=1e-5)
+
+
+def test_keys_far_from_float16_survive():
+    record = a_record(grid=(16, 17))
+    record = AttentionRecord(
+        record.logits,
+        tuple(q * 1e-6 for q in record.queries),
+        tuple(k * 1e6 for k in record.keys),
+        record.prefix,
+        record.grid,
+    )
+    header, sections = packed(record)
+    assert np.isfinite(sections["keys"]).all()
+    np.testing.assert_allclose(
+        attention_of(header, sections)[0, :, :5], full(record)[0, :, :5], rtol=0.1, atol=1e-3
+    )
+
+
+def test_the_change_to_queries_and_keys_is_at_256_tokens():
+    assert packed(a_record(grid=(16, 16), prefix=()))[0]["kind"] == "maps"
+    assert packed(a_record(grid=(16, 16), prefix=("cls",)))[0]["kind"] == "qk"
+
+
+@pytest.mark.parametrize(
+    ("blocks", "heads", "side", "limit"), [(12, 12, 14, 6e6), (6, 4, 8, 0.25e6), (6, 8, 8, 0.25e6)]
+)
+def test_payloads_are_small(blocks, heads, side, limit):
+    record = a_record(blocks, heads, (side, side), ("cls",), width=8)
+    y, x = np.mgrid[0:1200, 0:1600]
+    busy = (
+        np.stack([x % 256, y % 256, (x * y) % 200], -1).astype(np.uint8)
+        if side == 14
+        else np.zeros((32, 32, 3), np.uint8)
+    )
+    assert len(pack(record, Image.fromarray(busy), (0, 0, 9, 9), COLORMAPS)) <= limit
+
+
+def test_sections_are_aligned_for_typed_arrays():
+    header = read_header(pack(a_record(), PICTURE, (0, 0, 40, 30), COLORMAPS))
+    assert all(offset % 8 == 0 for offset, _ in header["sections"].values())
+
+
+def test_the_header_keeps_original_pixels_and_the_displayed_picture_is_capped():
+    big = Image.new("RGB", (5000, 2500))
+    payload = pack(a_record(), big, (-10.5, 0, 5000, 2500), COLORMAPS)
+    header, _ = unpack(payload)
+    offset, length = header["sections"]["picture"]
+    shown = Image.open(io.BytesIO(payload[offset : offset + length]))
+    assert (header["picture"]["width"], header["picture"]["height"]) == (5000, 2500)
+    assert header["box"] == [-10.5, 0, 5000, 2500]
+    assert max(shown.size) <= 2048
+
+
+def test_small_pictures_are_kept_without_loss():
+    payload = pack(a_record(), PICTURE, (0, 0, 40, 30), COLORMAPS)
+    assert read_header(payload)["picture"]["type"] == "image/png"
+
+
+def test_both_kinds_end_the_shared_scale_at_the_same_weight(monkeypatch):
+    record = a_record()
+    maps = packed(record)[1]["tops"]
+    monkeypatch.setattr("vit.viewer.payload.MAPS_UP_TO", 0)
+    same = np.isclose(packed(record)[1]["tops"], maps, rtol=1e-5)
+    assert same.mean() > 0.9  # float16 may tip one over to the next round number
+
+
+def test_the_shared_scale_of_uniform_attention_leaves_room_above_it():
+    record = a_record(sharpness=0.0)
+    np.testing.assert_allclose(packed(record)[1]["tops"], 4 / record.tokens, rtol=1e-6)
+
+
+def test_the_shared_scale_of_one_head_ends_at_or_just_above_its_strongest_patch():
+    record = a_record(blocks=1, heads=1)
+    truth = full(record)[0, 0]
+    from_each, to_each = packed(record)[1]["tops"]
+    for tops, strongest in ((from_each, truth[:, 2:].max(1)), (to_each, truth[2:].max(0))):
+        reached = np.maximum(strongest, 4 / record.tokens)
+        assert (tops >= reached * 0.999).all()
+        assert (tops <= np.minimum(reached * 1.34, 1.001)).all()
+
+
+@pytest.mark.parametrize("box", [(0, 0, 0, 10), (5, 0, 4, 10), (0, 0, float("nan"), 10)])
+def test_an_empty_box_is_refused(box):
+    with pytest.raises(ValueError, match="box"):
+        pack(a_record(), PICTURE, box, COLORMAPS)
+
+
+def test_a_wrong_colour_map_is_refused():
+    with pytest.raises(ValueError, match="Colour map"):
+        pack(a_record(), PICTURE, (0, 0, 1, 1), {"x": np.zeros((256, 4), np.uint8)})
+
+
+def test_other_bytes_are_no_payload():
+    with pytest.raises(ValueError, match="not a viewer payload"):
+        unpack(b"GIF89a" + bytes(100))
+
+
+def test_packing_needs_no_streamlit():
+    code = "import sys, vit.viewer.payload, vit.viewer.selection; assert 'streamlit' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_selection_survives_a_link():
+    chosen = Selection(
+        block="max", head=2, token=30, pinned=True, view="rollout", direction="to",
+        colormap="magma", opacity=0.3, smooth=True, scale="own",
+    )  # fmt: skip
+    query = chosen.to_query()
+    assert all(isinstance(value, str) for value in query.values())
+    assert Selection.from_query(query, 12, 3, 197) == chosen
+
+
+def test_an_empty_link_shows_the_last_block():
+    assert Selection.from_query({}, 12, 3, 197) == Selection(block=11)
+
+
+@pytest.mark.parametrize(
+    ("asked", "shown"), [("999", 11), ("-1", 11), ("-999", 0), ("3", 3), (5, 5), ("min", "min")]
+)
+def test_a_block_out_of_range_becomes_the_nearest(asked, shown):
+    assert Selection.from_query({"block": asked}, 12, 3, 197).block == shown
+
+
+@pytest.mark.parametrize("token", ["197", "-1", "1e400", "99999999999999999999"])
+def test_a_token_out_of_range_is_the_default_and_not_pinned(token):
+    shown = Selection.from_query({"token": token, "pinned": "1"}, 12, 3, 197)
+    assert (shown.token, shown.pinned) == (0, False)
+
+
+HOSTILE = [
+    "", " ", "nan", "inf", "-inf", "1e999", "9" * 5000, "<script>", "../../etc/passwd", "\0", "é", "None", "true",
+    None, True, [], {}, 1.5, float("nan"), float("inf"), 10**400, b"1", ["1"],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", HOSTILE, ids=lambda value: repr(value)[:20])
+@pytest.mark.parametrize("name", list(Selection().to_query()))
+def test_hostile_values_become_something_that_can_be_shown(name, value):
+    shown = Selection.from_query({name: value}, 12, 3, 197)
+    for count, index in ((12, shown.block), (3, shown.head)):
+        assert index in ("mean", "max", "min") or (type(index) is int and 0 <= index < count)
+    assert type(shown.token) is int and 0 <= shown.token < 197
+    assert type(shown.pinned) is bool and type(shown.smooth) is bool
+    assert 0 <= shown.opacity <= 1
+    assert shown.view in ("attention", "rollout")
+    assert shown.direction in ("from", "to")
+    assert shown.scale in ("shared", "own")
+    assert isinstance(shown.colormap, str) and len(shown.colormap) <= 32

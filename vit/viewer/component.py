@@ -1,0 +1,125 @@
+"""Mounts the viewer on a Streamlit page: a feeder carries the bytes, a view draws them.
+
+They are two components because Streamlit sends all of a component's data again when any of it changes: the feeder's
+megabytes travel once per picture, the view's few numbers as often as they like. Call `feed` outside and `show` inside
+an `st.fragment`: a click then reruns the fragment alone.
+"""
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, TypedDict
+
+import streamlit as st
+
+from vit.viewer.payload import read_header
+from vit.viewer.selection import Direction, Selection
+
+_HERE = Path(__file__).parent
+_ID_BYTES = 64  # the payload's id in front of it, padded; a multiple of 8 keeps the sections aligned
+
+
+def _read(*names: str) -> str:
+    return "\n".join((_HERE / name).read_text(encoding="utf-8") for name in names)
+
+
+# The JavaScript files are parts of one module each, in this order.
+_feeder = st.components.v2.component("vit_feeder", js=_read("registry.js", "feeder.js"))
+_view = st.components.v2.component(
+    "vit_viewer",
+    html=_read("viewer.html"),
+    css=_read("viewer.css"),
+    js=_read("registry.js", "payload.js", "words.js", "engine.js", "paint.js", "viewer.js"),
+)
+
+
+class Rollout(TypedDict):
+    """Rollout of one token, for models too large to compute it in the browser."""
+
+    token: int
+    direction: Direction
+    values: Sequence[float]
+
+
+def feed(key: str, payload: bytes) -> str:
+    """Bring a payload to the browser, once; returns the id that `show` takes.
+
+    Raises:
+        ValueError: `payload` does not come from `vit.viewer.payload.pack`.
+    """
+    header = read_header(payload)
+    shape = f"{header['blocks']}x{header['heads']}x{header['tokens']}"
+    payload_id = f"{shape}-{hashlib.blake2b(payload, digest_size=16).hexdigest()}"
+    _feeder(key=key, data=payload_id.encode().ljust(_ID_BYTES) + payload, height=1)
+    return payload_id
+
+
+def show(
+    key: str,
+    payload_id: str,
+    selection: Selection,
+    rollout: Rollout | Mapping[str, Any] | None = None,
+    *,
+    on_change: Callable[[Selection], None] | None = None,
+) -> Selection:
+    """Draw the viewer and return what it shows.
+
+    Args:
+        key: of this viewer; its state lives in `st.session_state[key]`.
+        payload_id: from `feed`.
+        selection: what to show at first. Later, passing something else than last time moves the viewer there;
+            passing the same, or what `show` returned, leaves it alone.
+        rollout: asked for above 256 tokens only, for the selection's token and direction.
+        on_change: called with the selection before the rerun that a click causes.
+    """
+    shape = tuple(int(part) for part in payload_id.partition("-")[0].split("x"))
+
+    def parsed(values: Mapping[str, Any]) -> Selection:
+        return Selection.from_query(values, *shape)
+
+    memory = st.session_state.setdefault(f"{key} (seed)", {})
+    wanted = parsed(asdict(selection))
+    if not memory:
+        memory |= {"revision": 0, "seed": wanted, "passed": wanted, "spoke": False}
+
+    def said() -> Selection | None:
+        """What the browser chose since it was last told what to show."""
+        values = (st.session_state.get(key) or {}).get("selection")
+        fresh = isinstance(values, Mapping) and values.get("revision") == memory["revision"]
+        return parsed(values) if fresh else None
+
+    def changed() -> None:
+        chosen = said()
+        if on_change and chosen:
+            on_change(chosen)
+
+    chosen = said()
+    current = chosen or parsed(asdict(memory["seed"]))
+    if not wanted.colormap:
+        wanted = replace(wanted, colormap=current.colormap)
+    moved = wanted not in (memory["passed"], current)
+    reopened = chosen is None and memory["spoke"]  # the page was left and its widgets forgotten
+    if moved or reopened:
+        memory |= {"revision": memory["revision"] + 1, "seed": wanted}
+        chosen, current = None, wanted
+    memory |= {"passed": wanted, "spoke": chosen is not None}
+
+    if rollout is not None:
+        rollout = {
+            "token": int(rollout["token"]),
+            "direction": str(rollout["direction"]),
+            "values": [float(f"{float(value):.6g}") for value in rollout["values"]],
+        }
+    _view(
+        key=key,
+        data={
+            "payload": payload_id,
+            "seed": asdict(memory["seed"]),
+            "revision": memory["revision"],
+            "rollout": rollout,
+        },
+        default={"selection": None},
+        on_selection_change=changed,
+    )
+    return current

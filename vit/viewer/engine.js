@@ -1,0 +1,93 @@
+// Every map of the grid for one query: L x H heads, a summary of each block, a summary of each head. No DOM here.
+
+/** Fuse `count` maps of n values, `stride` apart from `first` on, into the n values at `into`. */
+function fuse(kind, values, first, stride, count, into, n) {
+  for (let i = 0; i < n; i++) values[into + i] = values[first + i];
+  for (let m = 1, at = first + stride; m < count; m++, at += stride) {
+    if (kind === "mean") for (let i = 0; i < n; i++) values[into + i] += values[at + i];
+    else if (kind === "max") {
+      for (let i = 0; i < n; i++) if (values[at + i] > values[into + i]) values[into + i] = values[at + i];
+    } else for (let i = 0; i < n; i++) if (values[at + i] < values[into + i]) values[into + i] = values[at + i];
+  }
+  if (kind === "mean") for (let i = 0; i < n; i++) values[into + i] /= count;
+}
+
+class Engine {
+  constructor(payload) {
+    this.payload = payload;
+    const { blocks, heads, tokens } = payload;
+    this.columns = heads + 1;
+    this.values = new Float32Array((blocks + 1) * this.columns * tokens); // cell (0, ·): over blocks, (·, 0): over heads
+    this.done = new Uint8Array(blocks + 1); // rows that belong to the current query
+    this.left = blocks + 1;
+    this.token = -1;
+    this.direction = this.fuseBlocks = this.fuseHeads = "";
+  }
+
+  get complete() {
+    return this.left === 0;
+  }
+
+  offset(r, c) {
+    return (r * this.columns + c) * this.payload.tokens;
+  }
+
+  /** Turn to a query; true if that leaves anything to compute. */
+  ask(token, direction, fuseBlocks, fuseHeads) {
+    if (
+      token !== this.token || direction !== this.direction ||
+      fuseBlocks !== this.fuseBlocks || fuseHeads !== this.fuseHeads
+    ) {
+      this.token = token;
+      this.direction = direction;
+      this.fuseBlocks = fuseBlocks;
+      this.fuseHeads = fuseHeads;
+      this.done.fill(0);
+      this.left = this.done.length;
+    }
+    return !this.complete;
+  }
+
+  /** Compute row r of the grid; row 0 needs all others first. */
+  computeRow(r) {
+    if (this.done[r]) return;
+    const { blocks, heads, tokens } = this.payload;
+    if (r > 0) {
+      for (let head = 0; head < heads; head++) this.computeHead(r, head + 1);
+      fuse(this.fuseHeads, this.values, this.offset(r, 1), tokens, heads, this.offset(r, 0), tokens);
+    } else {
+      const stride = this.columns * tokens;
+      for (let c = 0; c < this.columns; c++)
+        fuse(this.fuseBlocks, this.values, this.offset(1, c), stride, blocks, this.offset(0, c), tokens);
+    }
+    this.done[r] = 1;
+    this.left -= 1;
+  }
+
+  computeHead(r, c) {
+    this.payload.fill(r - 1, c - 1, this.token, this.direction, this.values, this.offset(r, c));
+  }
+
+  computeAll() {
+    for (let r = this.done.length - 1; r >= 0; r--) this.computeRow(r);
+  }
+
+  /** The next row to compute, going round from row r on; the summary of all rows comes last. */
+  next(r) {
+    const { blocks } = this.payload;
+    for (let i = 0; i < blocks; i++) {
+      const row = ((Math.max(r, 1) - 1 + i) % blocks) + 1;
+      if (!this.done[row]) return row;
+    }
+    return 0;
+  }
+
+  /** Make one cell ready; false if it must wait for all blocks of a large model. */
+  need(r, c) {
+    if (this.done[r]) return true;
+    if (r === 0) return false;
+    if (c === 0) this.computeRow(r);
+    else this.computeHead(r, c);
+    return true;
+  }
+}

@@ -1,0 +1,204 @@
+// Reads what payload.py packed and computes any row or column of any attention map from it. No DOM here.
+
+const DECODED_BUDGET = 192 * 2 ** 20; // bytes of queries and keys held as float32; beyond, the oldest go
+
+let halves = null;
+
+/** Every float16 as a float32, by its bits. */
+function halfTable() {
+  if (halves) return halves;
+  halves = new Float32Array(65536);
+  for (let bits = 0; bits < 65536; bits++) {
+    const exponent = (bits >> 10) & 31;
+    const fraction = bits & 1023;
+    const size =
+      exponent === 31 ? (fraction ? NaN : Infinity)
+      : exponent === 0 ? fraction * 2 ** -24
+      : (1 + fraction / 1024) * 2 ** (exponent - 15);
+    halves[bits] = bits & 32768 ? -size : size;
+  }
+  return halves;
+}
+
+function decodeHalves(from, start, out) {
+  const table = halfTable();
+  for (let i = 0; i < out.length; i++) out[i] = table[from[start + i]];
+  return out;
+}
+
+class Payload {
+  constructor(bytes) {
+    const start = new DataView(bytes.buffer, bytes.byteOffset, 8);
+    if (String.fromCharCode(...bytes.subarray(0, 4)) !== "vit1") throw new Error("not a viewer payload");
+    const header = JSON.parse(new TextDecoder().decode(bytes.subarray(8, 8 + start.getUint32(4, true))));
+    const section = (name, Type) => {
+      const [offset, length] = header.sections[name];
+      return new Type(bytes.buffer, bytes.byteOffset + offset, length / Type.BYTES_PER_ELEMENT);
+    };
+    this.header = header;
+    this.blocks = header.blocks;
+    this.heads = header.heads;
+    this.tokens = header.tokens;
+    this.prefix = header.prefix;
+    this.split = header.prefix.length; // S, where the patches begin
+    [this.rows, this.cols] = header.grid;
+    this.patches = this.rows * this.cols;
+    this.picture = section("picture", Uint8Array);
+    this.colormaps = new Map(header.colormaps.map((name) => [name, section(`colormap:${name}`, Uint8Array)]));
+    this.attention = header.kind === "maps" ? new Maps(this, section) : new QueriesKeys(this, section);
+    this.tops = section("tops", Float32Array);
+    this.quick = header.kind === "maps"; // everything can be computed between two frames
+  }
+
+  /** Attention of one head from (a row) or to (a column) a token: N numbers into out, beginning at `at`. */
+  fill(block, head, token, direction, out, at) {
+    this.attention.fill(block, head, token, direction === "to", out, at);
+  }
+
+  /** Where the colour scale that all blocks and heads share ends for this query. */
+  top(token, direction) {
+    return this.tops[direction === "to" ? this.tokens + token : token];
+  }
+
+  /** Rollout of one token into out (N); only for kind "maps". */
+  rollout(token, direction, out) {
+    this.attention.rollout(token, direction === "to", out);
+  }
+}
+
+/** All maps at hand, as uint8. */
+class Maps {
+  constructor(payload, section) {
+    this.payload = payload;
+    this.maps = section("maps", Uint8Array);
+    const prefix = section("prefix", Uint16Array);
+    this.prefix = decodeHalves(prefix, 0, new Float32Array(prefix.length));
+    this.units = section("scales", Float32Array).map((scale) => scale / 255);
+    this.means = null; // (L, N, N), for rollout
+    this.spare = new Float32Array(payload.tokens);
+  }
+
+  fill(block, head, token, to, out, at) {
+    const { heads, tokens, split, patches } = this.payload;
+    const { maps, prefix, units } = this;
+    const first = (block * heads + head) * tokens; // row 0 of this map
+    if (!to) {
+      const row = first + token;
+      for (let s = 0; s < split; s++) out[at + s] = prefix[row * split + s];
+      const unit = units[row];
+      const from = row * patches;
+      const into = at + split;
+      for (let p = 0; p < patches; p++) out[into + p] = maps[from + p] * unit;
+    } else if (token < split) {
+      for (let i = 0, from = first * split + token; i < tokens; i++, from += split) out[at + i] = prefix[from];
+    } else {
+      for (let i = 0, from = first * patches + token - split; i < tokens; i++, from += patches)
+        out[at + i] = maps[from] * units[first + i];
+    }
+  }
+
+  rollout(token, to, out) {
+    const { blocks, tokens } = this.payload;
+    const means = (this.means ??= this.meanMaps());
+    const next = this.spare;
+    out.fill(0);
+    out[token] = 1;
+    for (let step = 0; step < blocks; step++) {
+      let at = (to ? step : blocks - 1 - step) * tokens * tokens;
+      if (to) {
+        for (let i = 0; i < tokens; i++, at += tokens) {
+          let sum = 0;
+          for (let j = 0; j < tokens; j++) sum += means[at + j] * out[j];
+          next[i] = 0.5 * sum + 0.5 * out[i];
+        }
+      } else {
+        for (let j = 0; j < tokens; j++) next[j] = 0.5 * out[j];
+        for (let i = 0; i < tokens; i++, at += tokens) {
+          const share = 0.5 * out[i];
+          if (share > 0) for (let j = 0; j < tokens; j++) next[j] += share * means[at + j];
+        }
+      }
+      out.set(next);
+    }
+  }
+
+  /** Mean over heads; rows are made to sum to 1 again, which rounding to uint8 broke. */
+  meanMaps() {
+    const { blocks, heads, tokens } = this.payload;
+    const means = new Float32Array(blocks * tokens * tokens);
+    const row = this.spare;
+    for (let block = 0; block < blocks; block++)
+      for (let i = 0; i < tokens; i++) {
+        const at = (block * tokens + i) * tokens;
+        for (let head = 0; head < heads; head++) {
+          this.fill(block, head, i, false, row, 0);
+          for (let j = 0; j < tokens; j++) means[at + j] += row[j];
+        }
+        let sum = 0;
+        for (let j = 0; j < tokens; j++) sum += means[at + j];
+        for (let j = 0; j < tokens; j++) means[at + j] /= sum;
+      }
+    return means;
+  }
+}
+
+/** Queries and keys at hand; a row or column is a product with one of them. */
+class QueriesKeys {
+  constructor(payload, section) {
+    this.payload = payload;
+    this.width = payload.header.width;
+    this.halves = [section("queries", Uint16Array), section("keys", Uint16Array)];
+    this.logSums = section("log_sums", Float32Array);
+    this.size = payload.heads * payload.tokens * this.width; // of one block's queries
+    this.decoded = [new Array(payload.blocks).fill(null), new Array(payload.blocks).fill(null)];
+    this.used = [new Float64Array(payload.blocks), new Float64Array(payload.blocks)];
+    this.room = Math.max(2, Math.floor(DECODED_BUDGET / (4 * this.size)));
+    this.held = 0;
+    this.clock = 0;
+    this.one = new Float32Array(this.width);
+  }
+
+  fill(block, head, token, to, out, at) {
+    const { heads, tokens } = this.payload;
+    const { width, one, logSums } = this;
+    const many = this.block(to ? 0 : 1, block);
+    const sums = (block * heads + head) * tokens;
+    decodeHalves(this.halves[to ? 1 : 0], (sums + token) * width, one);
+    const even = width - (width % 4);
+    let from = head * tokens * width;
+    for (let j = 0; j < tokens; j++, from += width) {
+      let a = 0, b = 0, c = 0, d = 0;
+      for (let e = 0; e < even; e += 4) {
+        a += one[e] * many[from + e];
+        b += one[e + 1] * many[from + e + 1];
+        c += one[e + 2] * many[from + e + 2];
+        d += one[e + 3] * many[from + e + 3];
+      }
+      for (let e = even; e < width; e++) a += one[e] * many[from + e];
+      out[at + j] = Math.exp(a + b + (c + d) - logSums[sums + (to ? j : token)]);
+    }
+  }
+
+  /** Queries (0) or keys (1) of a block as float32. */
+  block(which, block) {
+    const row = this.decoded[which];
+    if (!row[block]) {
+      const room = this.held < this.room ? new Float32Array(this.size) : this.evict();
+      row[block] = decodeHalves(this.halves[which], block * this.size, room);
+      this.held += 1;
+    }
+    this.used[which][block] = ++this.clock;
+    return row[block];
+  }
+
+  evict() {
+    let which = 0, block = -1;
+    for (let w = 0; w < 2; w++)
+      for (let b = 0; b < this.payload.blocks; b++)
+        if (this.decoded[w][b] && (block < 0 || this.used[w][b] < this.used[which][block])) [which, block] = [w, b];
+    const freed = this.decoded[which][block];
+    this.decoded[which][block] = null;
+    this.held -= 1;
+    return freed;
+  }
+}

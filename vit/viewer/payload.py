@@ -1,0 +1,242 @@
+"""One picture and all its attention as bytes that the browser reads without parsing.
+
+    "vit1", length of the header (uint32), header (JSON), sections (each starts at a multiple of 8 bytes)
+
+Little-endian. The header names each section with its offset from the start and its length [bytes]:
+
+    section     numbers                         what
+    picture     JPEG or PNG                     the picture for display
+    colormap:X  uint8 (256, 3)                  one colour map
+    prefix      float16 (L, H, N, S)            kind "maps": attention to the prefix tokens
+    scales      float32 (L, H, N)               kind "maps": largest attention of each row to a patch
+    maps        uint8 (L, H, N, P)              kind "maps": attention to patches, 255 is the row's scale
+    queries     float16 (L, H, N, K)            kind "qk": queries / sqrt(K)
+    keys        float16 (L, H, N, K)            kind "qk": keys less their mean, which no softmax row notices
+    log_sums    float32 (L, H, N)               kind "qk": attention[i, j] = exp(queries[i] . keys[j] - log_sums[i])
+    tops        float32 (2, N)                  end of the shared colour scale: from each token, to each token
+
+Prefix tokens have a section of their own because a class token that takes most of a row would leave the patches
+a handful of the 255 steps.
+"""
+
+import io
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from vit.attention import AttentionRecord
+
+MAGIC = b"vit1"
+MAPS_UP_TO = 256  # tokens; beyond, queries and keys are smaller than the maps they make
+
+# The colour scale that all blocks and heads share for a query ends where this share of them has its strongest patch:
+# a few sharp heads saturate so that the others can be told apart. Prefix tokens do not count, or a class token that
+# takes most of the attention would turn every patch dark. Never below 4 times uniform attention, or a uniform head
+# would look strong; a round multiple of it, so that the scale rarely changes as the query moves.
+_SHARE_BELOW = 0.5
+_LEAST_TOP = 4.0
+_ROUND_TOPS = (1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0)
+_CHUNK = 1 << 24  # scores held at once; 64 MB
+
+_SIDES = (1600, 1280, 1024, 800)  # long side of the displayed picture [px]: the first that fits the budget
+_PICTURE_BYTES = 200_000
+_QUALITY = 88
+
+
+def pack(
+    record: AttentionRecord,
+    picture: Image.Image,
+    box: tuple[float, float, float, float],
+    colormaps: dict[str, np.ndarray],
+) -> bytes:
+    """Everything the viewer needs, once per picture.
+
+    Args:
+        record: attention of the picture.
+        picture: upright and of original size; it is scaled down for display.
+        box: (left, top, right, bottom) of the patch grid in pixels of `picture`; may reach beyond it.
+        colormaps: (256, 3) uint8 each, by name; the first is the default.
+
+    Raises:
+        ValueError: a colour map or the box has the wrong shape, or the record does not fit its own grid.
+    """
+    left, top, right, bottom = (float(side) for side in box)
+    if not (np.isfinite([left, top, right, bottom]).all() and left < right and top < bottom):
+        raise ValueError(f"box must be (left, top, right, bottom), not {box!r}.")
+    if not colormaps:
+        raise ValueError("The viewer needs at least one colour map.")
+    if len(record.prefix) + record.grid[0] * record.grid[1] != record.tokens:
+        raise ValueError(f"Prefix {record.prefix} and grid {record.grid} do not make {record.tokens} tokens.")
+
+    image, kind = _encoded(picture)
+    sections: dict[str, bytes] = {"picture": image}
+    for name, colors in colormaps.items():
+        if colors.shape != (256, 3) or colors.dtype != np.uint8:
+            raise ValueError(
+                f"Colour map {name!r} must be (256, 3) uint8, not {colors.shape} {colors.dtype}."
+            )
+        sections[f"colormap:{name}"] = colors.tobytes()
+    attention = (_maps if record.tokens <= MAPS_UP_TO else _queries_keys)(record)
+    sections |= {name: numbers.tobytes() for name, numbers in attention.items()}
+    header = {
+        "kind": "maps" if "maps" in attention else "qk",
+        "blocks": record.blocks,
+        "heads": record.heads,
+        "tokens": record.tokens,
+        "width": record.queries[0].shape[-1],  # K
+        "prefix": list(record.prefix),
+        "grid": list(record.grid),
+        "picture": {"width": picture.width, "height": picture.height, "type": kind},
+        "box": [left, top, right, bottom],
+        "colormaps": list(colormaps),
+    }
+    return _joined(header, sections)
+
+
+def unpack(payload: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Header and sections of a payload: the reading half of the format, as `payload.js` does it.
+
+    Raises:
+        ValueError: not a payload.
+    """
+    header = read_header(payload)
+    sizes = (header["blocks"], header["heads"], header["tokens"])
+    prefix = len(header["prefix"])
+    kinds: dict[str, tuple[Any, tuple[int, ...]]] = {
+        "prefix": (np.float16, (*sizes, prefix)),
+        "scales": (np.float32, sizes),
+        "maps": (np.uint8, (*sizes, sizes[2] - prefix)),
+        "queries": (np.float16, (*sizes, header["width"])),
+        "keys": (np.float16, (*sizes, header["width"])),
+        "log_sums": (np.float32, sizes),
+        "tops": (np.float32, (2, sizes[2])),
+    }
+    sections = {}
+    for name, (offset, length) in header["sections"].items():
+        dtype, shape = kinds.get(name, (np.uint8, (256, 3) if name.startswith("colormap:") else (-1,)))
+        sections[name] = np.frombuffer(payload[offset : offset + length], dtype).reshape(shape)
+    return header, sections
+
+
+def read_header(payload: bytes) -> dict[str, Any]:
+    """The header alone.
+
+    Raises:
+        ValueError: not a payload.
+    """
+    if payload[:4] != MAGIC:
+        raise ValueError("These bytes are not a viewer payload.")
+    return json.loads(payload[8 : 8 + int.from_bytes(payload[4:8], "little")])
+
+
+def _maps(record: AttentionRecord) -> dict[str, np.ndarray]:
+    """Every map, one block at a time."""
+    split = len(record.prefix)
+    blocks, strongest = [], []
+    for block in range(record.blocks):
+        full = _numbers(record.full(block))  # (H, N, N)
+        patches = full[..., split:]
+        scales = np.maximum(patches.max(-1), np.finfo(np.float32).tiny)
+        maps = np.rint(patches * (255 / scales[..., None].astype(np.float64))).astype(np.uint8)
+        blocks.append((full[..., :split].astype(np.float16), scales, maps))
+        strongest.append(np.stack([scales, full[:, split:].max(1)]))
+    prefix, scales, maps = (np.stack(part) for part in zip(*blocks, strict=True))
+    return {"prefix": prefix, "scales": scales, "maps": maps, "tops": _tops(strongest)}
+
+
+def _queries_keys(record: AttentionRecord) -> dict[str, np.ndarray]:
+    """Queries and keys, with the row sums of exactly the rounded numbers that the browser gets."""
+    split = len(record.prefix)
+    blocks, strongest = [], []
+    for q, k in zip(record.queries, record.keys, strict=True):
+        q, k = q.float(), k.float()
+        q = q * q.shape[-1] ** -0.5
+        k = k - k.mean(1, keepdim=True)
+        balance = _balance(q, k)
+        q, k = (q * balance).half(), (k / balance).half()
+        log_sums, log_rows = [], []
+        log_column = q.new_full(q.shape[:2], -torch.inf, dtype=torch.float32)  # (H, N)
+        for first, scores in _scores(q, k):
+            sums = scores.logsumexp(-1)
+            log_sums.append(sums)
+            log_rows.append(scores[..., split:].amax(-1) - sums)
+            patches = slice(max(0, split - first), None)  # queries that are patches
+            if scores[:, patches].numel():
+                log_column = log_column.maximum(scores[:, patches].sub_(sums[:, patches, None]).amax(1))
+        blocks.append((q.cpu().numpy(), k.cpu().numpy(), _numbers(torch.cat(log_sums, 1))))
+        strongest.append(_numbers(torch.stack([torch.cat(log_rows, 1), log_column]).exp()))
+    queries, keys, sums = (np.stack(part) for part in zip(*blocks, strict=True))
+    return {"queries": queries, "keys": keys, "log_sums": sums, "tops": _tops(strongest)}
+
+
+def _balance(q: Tensor, k: Tensor) -> Tensor:
+    """A power of two per head that gives queries and keys the same range, so neither leaves float16: (H, 1, 1)."""
+    tiny = torch.finfo(torch.float32).tiny
+    ratio = k.abs().amax((1, 2)).clamp_min(tiny) / q.abs().amax((1, 2)).clamp_min(tiny)
+    return torch.exp2(torch.log2(ratio).div(2).round())[:, None, None]
+
+
+def _scores(q: Tensor, k: Tensor) -> Iterator[tuple[int, Tensor]]:
+    """(H, rows, N) of float32 scores, a few rows at a time, with the first row's index."""
+    heads, tokens = q.shape[:2]
+    k = k.float().transpose(1, 2)
+    at_once = max(1, _CHUNK // (heads * tokens))
+    for first in range(0, tokens, at_once):
+        yield first, q[:, first : first + at_once].float() @ k
+
+
+def _tops(strongest: list[np.ndarray]) -> np.ndarray:
+    """End of the shared colour scale (2, N), from the strongest patch of every head: L of (2, H, N)."""
+    every = np.concatenate(strongest, 1)  # (2, L*H, N)
+    tokens = every.shape[-1]
+    multiples = np.maximum(np.quantile(every, _SHARE_BELOW, axis=1) * tokens, _LEAST_TOP)
+    power = 10 ** np.floor(np.log10(multiples))
+    steps = np.asarray(_ROUND_TOPS)
+    rounded = steps[np.minimum(np.searchsorted(steps, multiples / power - 1e-6), len(steps) - 1)] * power
+    return np.minimum(rounded / tokens, 1).astype(np.float32)
+
+
+def _numbers(tensor: Tensor) -> np.ndarray:
+    return tensor.detach().float().cpu().numpy()
+
+
+def _encoded(picture: Image.Image) -> tuple[bytes, str]:
+    """The picture for display: small ones without loss, others as a JPEG of modest size."""
+    picture = picture.convert("RGB")
+    if max(picture.size) <= 128:
+        return _saved(picture, "PNG"), "image/png"
+    for side in _SIDES:
+        shrunk = picture.copy()
+        shrunk.thumbnail((side, side), Image.Resampling.LANCZOS)
+        image = _saved(shrunk, "JPEG")
+        if len(image) <= _PICTURE_BYTES:
+            break
+    return image, "image/jpeg"
+
+
+def _saved(picture: Image.Image, kind: str) -> bytes:
+    out = io.BytesIO()
+    picture.save(out, kind, **({"quality": _QUALITY} if kind == "JPEG" else {"optimize": True}))
+    return out.getvalue()
+
+
+def _joined(header: dict[str, Any], sections: dict[str, bytes]) -> bytes:
+    """Offsets depend on the header's length, so it is padded to a length known beforehand."""
+    room = len(json.dumps(header)) + 64 * (len(sections) + 1) + sum(map(len, sections))
+    start = at = _aligned(8 + room)
+    table = {}
+    for name, data in sections.items():
+        table[name] = [at, len(data)]
+        at = _aligned(at + len(data))
+    text = json.dumps(header | {"sections": table}).encode().ljust(start - 8)
+    body = b"".join(data.ljust(_aligned(len(data)), b"\0") for data in sections.values())
+    return MAGIC + len(text).to_bytes(4, "little") + text + body
+
+
+def _aligned(size: int) -> int:
+    return (size + 7) // 8 * 8

@@ -1,0 +1,115 @@
+"""What the viewer shows: parsed from links and browsers, neither of which is trusted."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal, Self, get_args
+
+Fusion = Literal["mean", "max", "min"]
+View = Literal["attention", "rollout"]
+Direction = Literal["from", "to"]
+Scale = Literal["shared", "own"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Selection:
+    """One state of the viewer; blocks, heads and tokens count from zero.
+
+    Attributes:
+        block, head: an index, or how to fuse all of them; block -1 is the last one.
+        token: the token asked about; 0 is the class token of models that have one.
+        pinned: it stays while the pointer moves.
+        view: one attention map, or rollout through all blocks.
+        direction: "from" is where the token looks, "to" is who looks at it.
+        colormap: its name in the payload; "" is the first one there.
+        opacity: of the map over the picture, 0 to 1.
+        smooth: interpolate between patches.
+        scale: one colour scale for every map, or each map its own.
+    """
+
+    block: int | Fusion = -1
+    head: int | Fusion = "mean"
+    token: int = 0
+    pinned: bool = False
+    view: View = "attention"
+    direction: Direction = "from"
+    colormap: str = ""
+    opacity: float = 0.6
+    smooth: bool = False
+    scale: Scale = "shared"
+
+    def to_query(self) -> dict[str, str]:
+        """Every field as a string, for a link.
+
+        >>> Selection(block=4, head="max").to_query()["head"]
+        'max'
+        """
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {k: str(int(v)) if isinstance(v, bool) else str(v) for k, v in values.items()}
+
+    @classmethod
+    def from_query(cls, query: Mapping[str, Any], blocks: int, heads: int, tokens: int) -> Self:
+        """Read a link or what a browser sent; whatever makes no sense becomes its default.
+
+        A block or head beyond the model becomes the nearest one there is; a token beyond it means another picture
+        or model, so the default token is shown, not pinned.
+
+        >>> Selection.from_query({"block": "999", "head": "2", "token": "<b>"}, 12, 3, 197)
+        Selection(block=11, head=2, token=0, pinned=False, view='attention', direction='from', colormap='', \
+opacity=0.6, smooth=False, scale='shared')
+        """
+        default = cls()
+        token = _whole(query.get("token"))
+        known = token is not None and 0 <= token < tokens
+        colormap = query.get("colormap")
+        opacity = _real(query.get("opacity"))
+        return cls(
+            block=_index(query.get("block"), blocks, default.block),
+            head=_index(query.get("head"), heads, default.head),
+            token=token if known else default.token,
+            pinned=known and _flag(query.get("pinned")),
+            view=_choice(query.get("view"), View, default.view),
+            direction=_choice(query.get("direction"), Direction, default.direction),
+            colormap=colormap if isinstance(colormap, str) and len(colormap) <= 32 else default.colormap,
+            opacity=default.opacity if opacity is None else min(max(opacity, 0.0), 1.0),
+            smooth=_flag(query.get("smooth")),
+            scale=_choice(query.get("scale"), Scale, default.scale),
+        )
+
+
+def _index(value: Any, count: int, default: int | Fusion) -> int | Fusion:
+    if isinstance(value, str) and value in get_args(Fusion):
+        return value
+    whole = _whole(value)
+    if whole is None:
+        if isinstance(default, str):
+            return default
+        whole = default
+    return min(max(whole + count if whole < 0 else whole, 0), count - 1)
+
+
+def _whole(value: Any) -> int | None:
+    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+        return None
+    try:
+        return int(value) if value == int(value) or isinstance(value, str) else None
+    except (ValueError, OverflowError):
+        return None
+
+
+def _real(value: Any) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+        return None
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _flag(value: Any) -> bool:
+    return value is True or (isinstance(value, str) and value.lower() in ("1", "true", "yes"))
+
+
+def _choice(value: Any, choices: Any, default: Any) -> Any:
+    return value if isinstance(value, str) and value in get_args(choices) else default

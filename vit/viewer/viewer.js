@@ -1,0 +1,805 @@
+// The viewer itself: what the pointer and keys do, and what changes on the page. Nothing leaves the browser but
+// choices: a click or a settled key.
+
+const STATS = 512; // draws remembered for benchmarks
+const FRAME_BUDGET = 6; // ms of a frame that the maps of a large model may take
+const SETTLE = 300; // ms after the last key until Python hears of it
+
+const viewers = new WeakMap(); // parentElement: Viewer
+const chosen = (globalThis.__vitSelections ??= new Map()); // key of a viewer: what it last showed, across mounts
+
+function write(element, text) {
+  if (element.textContent !== text) element.textContent = text;
+}
+
+function percentage(share) {
+  return `${100 * share}%`;
+}
+
+class Viewer {
+  constructor(parent, key) {
+    this.name = key;
+    this.root = parent.querySelector(".vit");
+    const found = new Map(); // the page's own elements stay; asking for them costs nothing
+    this.find = (selector) => {
+      if (!found.has(selector)) found.set(selector, this.root.querySelector(selector));
+      return found.get(selector);
+    };
+    this.over = this.find(".over");
+    this.gridCanvas = this.find(".grid");
+    this.readings = [...this.root.querySelectorAll(".readings > div")].map((e) => [...e.children]);
+    this.payload = null;
+    this.payloadId = null;
+    this.revision = null;
+    this.given = null; // rollout that Python computed
+    this.send = () => {};
+    this.selection = null;
+    this.hovered = -1; // token under the pointer or moved to by keys
+    this.readKey = -1; // token whose weight is read
+    this.preview = null; // {r, c} of the map under the pointer
+    this.touching = false;
+    this.frame = this.idle = this.settling = this.speaking = 0;
+    this.fuseBlocks = this.fuseHeads = "mean";
+    this.tickValues = new Float64Array(12);
+    this.painted = { token: -2, top: -1, legend: "" };
+    this.stats = { draw: new Float64Array(STATS), frame: new Float64Array(STATS), draws: 0, frames: 0, timeFrames: false };
+    this.root.__vitStats = this.stats;
+    this.root.__vitViewer = this;
+    this.listen();
+    this.arrived = (event) => event.detail === this.payloadId && this.load();
+    globalThis.addEventListener(PAYLOAD_EVENT, this.arrived);
+    this.resized = new ResizeObserver(() => this.measure());
+    this.resized.observe(this.find(".mosaic"));
+  }
+
+  destroy() {
+    globalThis.removeEventListener(PAYLOAD_EVENT, this.arrived);
+    this.resized.disconnect();
+    cancelAnimationFrame(this.frame);
+    cancelAnimationFrame(this.idle);
+    clearTimeout(this.settling);
+    clearTimeout(this.speaking);
+    if (this.url) URL.revokeObjectURL(this.url);
+  }
+
+  // ---- what Python says -------------------------------------------------------------------------------------
+
+  update(data, send) {
+    this.send = send;
+    this.given = data.rollout;
+    const told = data.revision !== this.revision;
+    if (told) {
+      this.revision = data.revision;
+      const known = chosen.get(this.name);
+      const restored = known && known.revision === data.revision;
+      this.selection = { ...(restored ? known.selection : data.seed) };
+      this.sent = JSON.stringify(data.seed);
+      this.home = this.selection.pinned ? 0 : this.selection.token;
+      this.hovered = this.readKey = -1;
+    }
+    if (data.payload !== this.payloadId) {
+      this.payloadId = data.payload;
+      this.load();
+    } else if (this.payload) {
+      if (told) this.settle();
+      this.request();
+    }
+  }
+
+  /** Take the payload if it is here; otherwise its arrival calls again. */
+  load() {
+    const payload = takePayload(this.payloadId, (bytes) => new Payload(bytes));
+    this.root.toggleAttribute("data-waiting", !payload);
+    if (!payload || payload === this.payload) return this.request();
+    this.payload = payload;
+    this.engine = new Engine(payload);
+    this.mosaic = new Mosaic(this.gridCanvas, payload);
+    this.overlay = new Overlay(this.over, payload);
+    this.rollout = new Float32Array(payload.tokens);
+    this.rolled = "";
+    this.hovered = this.readKey = -1;
+    this.preview = null;
+    this.painted = { token: -2, top: -1, legend: "" };
+    this.lut = null;
+    this.layOut();
+    this.settle();
+    this.find(".waiting").hidden = true;
+    this.find(".instrument").hidden = false;
+    this.draw();
+  }
+
+  /** Fit the selection to the payload, and the controls to the selection. */
+  settle() {
+    const { payload, selection } = this;
+    const index = (value, count) =>
+      FUSIONS.includes(value) ? value : Math.min(Math.max(Number.isInteger(value) ? value : count - 1, 0), count - 1);
+    selection.block = index(selection.block, payload.blocks);
+    selection.head = index(selection.head, payload.heads);
+    if (!(Number.isInteger(selection.token) && selection.token >= 0 && selection.token < payload.tokens)) {
+      selection.token = 0;
+      selection.pinned = false;
+    }
+    if (this.home >= payload.tokens) this.home = 0;
+    if (!payload.colormaps.has(selection.colormap)) selection.colormap = payload.header.colormaps[0];
+    this.reflect();
+  }
+
+  /** Show the selection in every control. */
+  reflect() {
+    const { selection } = this;
+    if (FUSIONS.includes(selection.block)) this.fuseBlocks = selection.block;
+    if (FUSIONS.includes(selection.head)) this.fuseHeads = selection.head;
+    this.find(".fusion.blocks select").value = this.fuseBlocks;
+    this.find(".fusion.heads select").value = this.fuseHeads;
+    for (const group of this.root.querySelectorAll(".switch"))
+      for (const button of group.children)
+        button.setAttribute("aria-pressed", String(selection[group.dataset.field] === button.dataset.value));
+    this.find("[data-field=colormap]").value = selection.colormap;
+    this.find("[data-field=opacity]").value = selection.opacity;
+    this.find("[data-field=smooth]").checked = selection.smooth;
+    const colormap = this.payload.colormaps.get(selection.colormap);
+    if (this.colormap !== colormap || !this.lut) {
+      this.colormap = colormap;
+      this.lut = pixelTable(colormap);
+      this.veil = new Uint32Array(256);
+      const context = this.find(".ramp canvas").getContext("2d");
+      const image = context.createImageData(256, 1);
+      new Uint32Array(image.data.buffer).set(this.lut);
+      context.putImageData(image, 0, 0);
+    }
+    this.fade(selection.opacity);
+    this.painted.token = -2; // colours or scale may differ: paint every map again
+  }
+
+  /** The colours over the picture: stronger attention covers more of it. All or nothing at 1 and 0. */
+  fade(opacity) {
+    const least = opacity ** 2, most = opacity ** 0.5;
+    for (let i = 0; i < 256; i++)
+      this.veil[i] = (this.lut[i] & 0xffffff) | (Math.round(255 * (least + ((most - least) * i) / 255)) << 24);
+  }
+
+  // ---- the page ---------------------------------------------------------------------------------------------
+
+  /** What depends on the payload alone: the picture, where the patches are, chips, labels. */
+  layOut() {
+    const { payload, mosaic } = this;
+    const { picture, box, colormaps } = payload.header;
+    const [left, top, right, bottom] = box;
+    const x0 = Math.min(0, left), y0 = Math.min(0, top);
+    const width = Math.max(picture.width, right) - x0;
+    const height = Math.max(picture.height, bottom) - y0;
+    const put = (element, l, t, r, b) =>
+      Object.assign(element.style, {
+        left: percentage((l - x0) / width),
+        top: percentage((t - y0) / height),
+        width: percentage((r - l) / width),
+        height: percentage((b - t) / height),
+      });
+    this.find(".stage").style.setProperty("--aspect", width / height);
+    const img = this.find(".picture");
+    if (this.url) URL.revokeObjectURL(this.url);
+    this.url = URL.createObjectURL(new Blob([payload.picture], { type: picture.type }));
+    img.src = this.url;
+    img.classList.toggle("tiny", Math.max(picture.width, picture.height) <= 128);
+    put(img, 0, 0, picture.width, picture.height);
+    put(this.find(".box"), left, top, right, bottom);
+    this.find(".lines").style.backgroundSize = `${100 / payload.cols}% ${100 / payload.rows}%`;
+
+    const chips = this.find(".tokens");
+    chips.replaceChildren(...payload.prefix.map((name, token) => this.chip(name, token)));
+    chips.hidden = payload.prefix.length === 0;
+    this.chips = [...chips.children].map((chip) => ({ chip, swatch: chip.children[0], weight: chip.children[2] }));
+
+    const patchAspect = ((right - left) / payload.cols) / ((bottom - top) / payload.rows);
+    const frame = this.find(".maps");
+    frame.style.setProperty("--maps", (mosaic.width * patchAspect) / mosaic.height);
+    frame.style.setProperty("--tiles", mosaic.width / mosaic.tileWidth);
+    // The numbers go below the shorter column; chips and legend take about a tenth of the width.
+    const mapsAspect = (mosaic.width * patchAspect) / mosaic.height;
+    this.find(".body").classList.toggle("low", height / width + 0.2 < 0.88 / mapsAspect);
+    const label = (word, number) => {
+      const span = document.createElement("span");
+      span.append(document.createElement("b"), String(number));
+      span.firstChild.textContent = `${word} `;
+      return span;
+    };
+    const columns = this.find(".labels.columns"), rows = this.find(".labels.rows");
+    columns.replaceChildren(...Array.from({ length: payload.heads }, (_, h) => label("Head", h + 1)));
+    rows.replaceChildren(...Array.from({ length: payload.blocks }, (_, b) => label("Block", b + 1)));
+    [...columns.children].forEach((span, h) => {
+      span.style.left = percentage(mosaic.left(h + 1) / mosaic.width);
+      span.style.width = percentage(mosaic.tileWidth / mosaic.width);
+    });
+    [...rows.children].forEach((span, b) => {
+      span.style.top = percentage(mosaic.above(b + 1) / mosaic.height);
+      span.style.height = percentage(mosaic.tileHeight / mosaic.height);
+    });
+    this.find(".fusion.heads").style.width = percentage(mosaic.tileWidth / mosaic.width);
+    this.find(".fusion.blocks").style.height = percentage(mosaic.tileHeight / mosaic.height);
+
+    const select = this.find("[data-field=colormap]");
+    select.replaceChildren(
+      ...colormaps.map((name) => Object.assign(document.createElement("option"), { value: name, textContent: capital(name) })),
+    );
+    this.measure();
+  }
+
+  chip(name, token) {
+    const chip = document.createElement("button");
+    chip.type = "button";
+    for (const tag of ["i", "span", "data"]) chip.append(document.createElement(tag));
+    chip.children[1].textContent = chipName(name);
+    chip.addEventListener("pointerenter", (event) => event.pointerType !== "touch" && this.point(token));
+    chip.addEventListener("pointerleave", () => this.leave());
+    chip.addEventListener("click", (event) => this.togglePin(token, event));
+    return chip;
+  }
+
+  /** What depends on the size on screen. */
+  measure() {
+    if (!this.mosaic) return;
+    const shown = this.gridCanvas.clientWidth;
+    const tile = (shown * this.mosaic.tileWidth) / this.mosaic.width;
+    this.find(".maps").classList.toggle("roomy", tile >= 46);
+    this.find(".maps").classList.toggle("tight", tile < 34);
+    this.gridCanvas.classList.toggle("shrunk", shown * devicePixelRatio < this.mosaic.width * 1.2);
+  }
+
+  // ---- what is shown ----------------------------------------------------------------------------------------
+
+  /** Rollout that the browser cannot compute: the query is the selected token, wherever the pointer is. */
+  get fixed() {
+    return this.selection.view === "rollout" && !this.payload.quick;
+  }
+
+  get query() {
+    const { selection, hovered } = this;
+    if (hovered >= 0 && !this.fixed && (this.touching || !selection.pinned)) return hovered;
+    return selection.token;
+  }
+
+  get cell() {
+    const { selection } = this;
+    return (
+      this.preview ?? {
+        r: FUSIONS.includes(selection.block) ? 0 : selection.block + 1,
+        c: FUSIONS.includes(selection.head) ? 0 : selection.head + 1,
+      }
+    );
+  }
+
+  blockOf(r) {
+    return r === 0 ? this.fuseBlocks : r - 1;
+  }
+
+  headOf(c) {
+    return c === 0 ? this.fuseHeads : c - 1;
+  }
+
+  request(event) {
+    if (event && this.stats.timeFrames) this.asked = event.timeStamp;
+    if (!this.frame && this.payload)
+      this.frame = requestAnimationFrame(() => {
+        this.frame = 0;
+        this.draw();
+      });
+  }
+
+  draw() {
+    const began = performance.now();
+    const { payload, selection, engine, stats } = this;
+    const query = this.query;
+    const { r, c } = this.cell;
+    const view = this.preview ? "attention" : selection.view;
+    const own = selection.scale === "own";
+
+    engine.ask(query, selection.direction, this.fuseBlocks, this.fuseHeads);
+    if (payload.quick) {
+      engine.computeAll();
+      if (this.painted.token !== query) this.paintGrid();
+    } else if (!engine.complete || this.painted.token !== query) this.continueLater(r);
+
+    let values = engine.values, at = engine.offset(r, c), top = payload.top(query, selection.direction), ready, note = "";
+    if (view === "rollout") {
+      values = this.rollout;
+      at = 0;
+      ready = this.computeRollout(query);
+      top = ready ? this.strongest(values, 0, query) : 1;
+      if (!ready) note = selection.pinned ? "Computing the rollout …" : "Click a patch for its rollout";
+    } else {
+      ready = engine.need(r, c);
+      if (ready && own) top = this.strongest(values, at, -1);
+    }
+    if (ready) this.overlay.paint(values, at + payload.split, top, this.veil, selection.smooth);
+    else if (view === "rollout") this.overlay.clear();
+    this.over.classList.toggle("stale", !ready);
+
+    this.outline(this.find(".query"), query);
+    this.outline(this.find(".key"), this.readKey === query ? -1 : this.readKey);
+    this.root.classList.toggle("pinned", selection.pinned);
+    this.mark(this.find(".mark.selected"), selection.view === "rollout" ? null : this.cellOfSelection());
+    this.mark(this.find(".mark.previewed"), this.preview);
+    const said = sentence(payload, view, selection.direction, this.blockOf(r), this.headOf(c), query);
+    write(this.find(".sentence"), said);
+    const noteElement = this.find(".note");
+    noteElement.hidden = !note;
+    write(noteElement, note);
+    if (ready) {
+      this.drawLegend(top, view === "rollout" ? "rollout" : selection.scale);
+      this.drawChips(values, at, top, query);
+      this.drawReadings(values, at, query, view === "rollout", r, c);
+    }
+
+    stats.draw[stats.draws++ % STATS] = performance.now() - began;
+    if (stats.timeFrames && this.asked) this.timeFrame();
+  }
+
+  cellOfSelection() {
+    const preview = this.preview;
+    this.preview = null;
+    const cell = this.cell;
+    this.preview = preview;
+    return cell;
+  }
+
+  timeFrame() {
+    const asked = this.asked;
+    this.asked = 0;
+    const channel = new MessageChannel(); // its message runs after the frame that this draw belongs to
+    channel.port1.onmessage = () => {
+      this.stats.frame[this.stats.frames++ % STATS] = performance.now() - asked;
+    };
+    channel.port2.postMessage(0);
+  }
+
+  paintGrid() {
+    for (let r = 0; r <= this.payload.blocks; r++) this.paintRow(r);
+    this.mosaic.show();
+    this.painted.token = this.query;
+  }
+
+  paintRow(r) {
+    const { payload, engine, mosaic, lut } = this;
+    const own = this.selection.scale === "own";
+    const shared = payload.top(engine.token, engine.direction);
+    for (let c = 0; c <= payload.heads; c++) {
+      const at = engine.offset(r, c);
+      const top = own ? this.strongest(engine.values, at, -1) : shared;
+      mosaic.tile(r, c, engine.values, at + payload.split, top, lut);
+    }
+  }
+
+  /** Compute and paint the maps of a large model over the next frames, the shown block first. */
+  continueLater(r) {
+    if (this.painted.token === -2) for (let row = 0; row <= this.payload.blocks; row++) if (this.engine.done[row]) this.paintRow(row);
+    this.painted.token = this.query;
+    this.root.toggleAttribute("data-busy", !this.engine.complete);
+    if (this.idle) return;
+    const work = () => {
+      this.idle = 0;
+      const { engine } = this;
+      const began = performance.now();
+      do {
+        if (engine.complete) break;
+        const row = engine.next(r);
+        engine.computeRow(row);
+        this.paintRow(row);
+      } while (performance.now() - began < FRAME_BUDGET);
+      this.mosaic.show();
+      this.root.toggleAttribute("data-busy", !engine.complete);
+      if (!engine.complete) this.idle = requestAnimationFrame(work);
+      else if (this.cell.r === 0) this.request(); // the summary on the picture had to wait for this
+    };
+    this.idle = requestAnimationFrame(work);
+  }
+
+  /** True if this.rollout holds the rollout of the token. */
+  computeRollout(token) {
+    const { payload, given } = this;
+    const direction = this.selection.direction;
+    const wanted = `${token} ${direction}`;
+    if (payload.quick) {
+      if (this.rolled !== wanted) payload.rollout(token, direction, this.rollout);
+      this.rolled = wanted;
+      return true;
+    }
+    if (!given || given.token !== token || given.direction !== direction || given.values.length !== payload.tokens)
+      return false;
+    if (this.rolled !== given) this.rollout.set(given.values);
+    this.rolled = given;
+    return true;
+  }
+
+  /** The largest weight of any patch but one. */
+  strongest(values, at, except) {
+    const { split, tokens } = this.payload;
+    let top = 0;
+    for (let token = split; token < tokens; token++)
+      if (values[at + token] > top && token !== except) top = values[at + token];
+    return top;
+  }
+
+  outline(element, token) {
+    const { split, rows, cols } = this.payload;
+    const patch = token - split;
+    element.hidden = patch < 0;
+    if (patch < 0) return;
+    Object.assign(element.style, {
+      left: percentage((patch % cols) / cols),
+      top: percentage(Math.floor(patch / cols) / rows),
+      width: percentage(1 / cols),
+      height: percentage(1 / rows),
+    });
+  }
+
+  mark(element, cell) {
+    element.hidden = !cell;
+    if (!cell) return;
+    const { mosaic } = this;
+    Object.assign(element.style, {
+      left: percentage(mosaic.left(cell.c) / mosaic.width),
+      top: percentage(mosaic.above(cell.r) / mosaic.height),
+      width: percentage(mosaic.tileWidth / mosaic.width),
+      height: percentage(mosaic.tileHeight / mosaic.height),
+    });
+    if (element.classList.contains("selected")) {
+      this.bold(".labels.rows", cell.r - 1);
+      this.bold(".labels.columns", cell.c - 1);
+    }
+  }
+
+  bold(selector, index) {
+    const labels = this.find(selector);
+    if (labels.__bold === index && labels.children[index]?.className !== "") return;
+    for (const old of labels.querySelectorAll(".chosen")) old.className = "";
+    if (labels.children[index]) labels.children[index].className = "chosen";
+    labels.__bold = index;
+  }
+
+  color(value, top) {
+    const i = 3 * Math.min(255, Math.max(0, Math.round((255 * value) / (top || 1))));
+    return `rgb(${this.colormap[i]} ${this.colormap[i + 1]} ${this.colormap[i + 2]})`;
+  }
+
+  drawLegend(top, kind) {
+    const caret = this.find(".caret");
+    const read = this.readValue;
+    caret.hidden = !(read >= 0);
+    if (read >= 0) caret.style.left = percentage(Math.min(1, top > 0 ? read / top : 0));
+    const now = `${top} ${kind}`;
+    if (this.painted.legend === now) return;
+    this.painted.legend = now;
+    const { tokens } = this.payload;
+    this.drawTicks(this.find(".times"), top, tokens, (value) => (value >= 10 ? String(Math.round(value)) : String(+value.toFixed(3))));
+    this.drawTicks(this.find(".weights"), top, 100, (value) => (value ? `${+value.toPrecision(3)} %` : "0"));
+    const reach = {
+      shared: `One scale for every block and head. For this query it ends at ${percent(top)}: the strongest patch of every second head stays below, stronger ones share the last colour. Tokens that are not patches do not count.`,
+      own: `This map alone: it ends at its strongest patch, ${percent(top)}. Colours of two maps cannot be compared.`,
+      rollout: `This rollout alone: it ends at the strongest patch other than the token itself, ${percent(top)}.`,
+    }[kind];
+    const text = `${reach} Uniform attention is 1/${tokens} = ${percent(1 / tokens)}.`;
+    const legend = this.find(".legend");
+    legend.title = text;
+    legend.setAttribute("aria-label", `Colour scale from 0 to ${percent(top)}. ${text}`);
+  }
+
+  drawTicks(row, top, unit, words) {
+    const count = roundTicks(top * unit, 7, this.tickValues);
+    while (row.children.length < count) row.append(document.createElement("span"));
+    for (let i = 0; i < row.children.length; i++) {
+      const span = row.children[i];
+      span.hidden = i >= count;
+      if (span.hidden) continue;
+      const share = this.tickValues[i] / (top * unit);
+      span.style.left = percentage(share);
+      span.className = share < 0.02 ? "start" : share > 0.97 ? "end" : "";
+      write(span, words(this.tickValues[i]));
+    }
+  }
+
+  drawChips(values, at, top, query) {
+    const { selection } = this;
+    for (let token = 0; token < this.chips.length; token++) {
+      const { chip, swatch, weight } = this.chips[token];
+      const value = values[at + token];
+      swatch.style.backgroundColor = this.color(value, top);
+      write(weight, percent(value));
+      chip.classList.toggle("asked", token === query);
+      chip.setAttribute("aria-pressed", String(selection.pinned && selection.token === token));
+    }
+  }
+
+  drawReadings(values, at, query, rollout, r, c) {
+    const { payload, selection } = this;
+    const { tokens, split } = payload;
+    const to = selection.direction === "to";
+    const fused = !rollout && ((r === 0 && this.fuseBlocks !== "mean") || (c === 0 && this.fuseHeads !== "mean"));
+    let sum = 0, entropy = 0, prefix = 0, best = split;
+    for (let i = 0; i < tokens; i++) {
+      const value = values[at + i];
+      sum += value;
+      if (value > 0) entropy -= value * Math.log(value);
+      if (i < split) prefix += value;
+      else if (value > values[at + best]) best = i;
+    }
+
+    if (to) this.read(0, "Mean weight received", percent(sum / tokens), `${multiple(sum)} uniform`);
+    else if (fused) this.read(0, "Spread", "–", "a maximum or minimum is no distribution");
+    else {
+      entropy = entropy / sum + Math.log(sum); // of the row made to sum to 1, which rounding missed by a little
+      this.read(0, "Spread", `${effective(Math.exp(entropy))} of ${tokens} tokens`, `entropy ${(entropy / Math.log(tokens)).toFixed(2)} of uniform`);
+    }
+
+    const first = split ? chipName(payload.prefix[0]).toLowerCase() : "";
+    if (!split) this.read(1, "Prefix tokens", "none", "in this model");
+    else if (to) this.read(1, `From ${first}`, percent(values[at]), `${multiple(values[at] * tokens)} uniform`);
+    else if (split === 1) this.read(1, `On ${first}`, percent(prefix), `${multiple(prefix * tokens)} uniform`);
+    else this.read(1, `On ${split} prefix tokens`, percent(prefix), `${first} ${percent(values[at])}`);
+
+    const strongest = values[at + best];
+    this.read(2, "Strongest patch", place(payload, best), `${percent(strongest)} · ${multiple(strongest * tokens)} uniform`);
+
+    const held = selection.pinned || this.fixed;
+    const key = held ? this.readKey : query;
+    this.readValue = held && key >= 0 ? values[at + key] : -1;
+    if (key < 0) return this.read(3, "Under the pointer", "–", "point at a patch to read its weight");
+    const weight = values[at + key];
+    let stronger = 0;
+    for (let i = 0; i < tokens; i++) if (values[at + i] > weight) stronger++;
+    const name = key < split ? chipName(payload.prefix[key]) : `Patch (${place(payload, key)})`;
+    this.read(
+      3,
+      held && key !== query ? name : to ? "From itself" : "On itself",
+      percent(weight),
+      `${multiple(weight * tokens)} uniform · ${ordinal(stronger + 1)} of ${tokens}`,
+    );
+  }
+
+  read(index, label, value, detail) {
+    const [dt, dd, small] = this.readings[index];
+    write(dt, label);
+    write(dd, value);
+    write(small, detail);
+  }
+
+  // ---- what people do ---------------------------------------------------------------------------------------
+
+  listen() {
+    const { over, gridCanvas } = this;
+    over.addEventListener("pointermove", (event) => {
+      if (event.pointerType !== "touch" || this.touching) this.point(this.tokenAt(event), event);
+    });
+    over.addEventListener("pointerleave", () => !this.touching && this.leave());
+    over.addEventListener("pointerdown", (event) => {
+      if (event.pointerType !== "touch") return;
+      this.touching = true;
+      this.tapped = this.tokenAt(event);
+      this.point(this.tapped, event);
+    });
+    over.addEventListener("pointerup", (event) => {
+      if (!this.touching) return;
+      this.touching = false;
+      const token = this.tokenAt(event);
+      this.hovered = -1;
+      if (token === this.tapped) this.togglePin(token);
+      else this.pin(token);
+    });
+    over.addEventListener("pointercancel", () => {
+      this.touching = false;
+      this.leave();
+    });
+    over.addEventListener("click", (event) => {
+      if (event.pointerType !== "touch") this.togglePin(this.tokenAt(event), event);
+    });
+    over.addEventListener("keydown", (event) => this.key(event));
+    over.addEventListener("blur", () => this.leave());
+
+    gridCanvas.addEventListener("pointermove", (event) => {
+      if (event.pointerType === "touch") return;
+      const cell = this.cellAt(event);
+      if (this.preview?.r === cell.r && this.preview?.c === cell.c) return;
+      this.preview = cell;
+      this.request(event);
+    });
+    gridCanvas.addEventListener("pointerleave", () => {
+      this.preview = null;
+      this.request();
+    });
+    gridCanvas.addEventListener("click", (event) => {
+      const { r, c } = this.cellAt(event);
+      this.choose(r, c);
+      this.commit();
+    });
+    gridCanvas.addEventListener("keydown", (event) => this.gridKey(event));
+
+    for (const [name, field] of [["blocks", "block"], ["heads", "head"]])
+      this.find(`.fusion.${name} select`).addEventListener("change", (event) =>
+        this.change({ [field]: event.target.value, view: "attention" }),
+      );
+    for (const group of this.root.querySelectorAll(".switch"))
+      group.addEventListener("click", (event) => {
+        const value = event.target.closest("button")?.dataset.value;
+        if (value) this.change({ [group.dataset.field]: value });
+      });
+    this.find("[data-field=colormap]").addEventListener("change", (event) => this.change({ colormap: event.target.value }));
+    const opacity = this.find("[data-field=opacity]");
+    opacity.addEventListener("input", () => {
+      this.fade(Number(opacity.value));
+      this.request();
+    });
+    opacity.addEventListener("change", () => this.change({ opacity: Number(opacity.value) }));
+    this.find("[data-field=smooth]").addEventListener("change", (event) => this.change({ smooth: event.target.checked }));
+    this.find("[data-field=lines]").addEventListener("change", (event) => (this.find(".lines").hidden = !event.target.checked));
+  }
+
+  tokenAt(event) {
+    const { rows, cols, split } = this.payload;
+    const area = this.over.getBoundingClientRect();
+    const part = (at, start, size, count) => Math.min(Math.max(Math.floor(((at - start) / size) * count), 0), count - 1);
+    return split + part(event.clientY, area.top, area.height, rows) * cols + part(event.clientX, area.left, area.width, cols);
+  }
+
+  cellAt(event) {
+    const area = this.gridCanvas.getBoundingClientRect();
+    const x = ((event.clientX - area.left) / area.width) * this.mosaic.width;
+    const y = ((event.clientY - area.top) / area.height) * this.mosaic.height;
+    return { r: this.mosaic.row(y), c: this.mosaic.column(x) };
+  }
+
+  /** The pointer is on a token: it becomes the query or, when the query is held, the key that is read. */
+  point(token, event) {
+    const held = !this.touching && (this.selection.pinned || this.fixed);
+    const field = held ? "readKey" : "hovered";
+    if (this[field] === token) return;
+    this[field] = token;
+    this.request(event);
+  }
+
+  leave() {
+    if (this.hovered < 0 && this.readKey < 0) return;
+    this.hovered = this.readKey = -1;
+    this.request();
+  }
+
+  pin(token) {
+    Object.assign(this.selection, { token, pinned: true });
+    this.readKey = -1;
+    this.commit();
+  }
+
+  release() {
+    const { selection } = this;
+    if (!selection.pinned && this.hovered < 0) return;
+    const pinned = selection.pinned;
+    Object.assign(selection, { token: pinned ? this.home : selection.token, pinned: false });
+    this.hovered = this.readKey = -1;
+    if (pinned) this.commit();
+    else this.request();
+  }
+
+  /** A click, a tap or Enter on a token. */
+  togglePin(token, event) {
+    const { selection } = this;
+    if (!selection.pinned || selection.token !== token) return this.pin(token);
+    this.release();
+    if (event?.pointerType === "mouse" || event?.pointerType === "pen") this.hovered = token; // it is still there
+  }
+
+  choose(r, c) {
+    Object.assign(this.selection, { block: this.blockOf(r), head: this.headOf(c), view: "attention" });
+    this.reflect();
+    this.request();
+  }
+
+  change(values) {
+    Object.assign(this.selection, values);
+    this.commit();
+  }
+
+  /** Paint what was chosen, then tell Python. */
+  commit(after = 0) {
+    this.reflect();
+    this.request();
+    this.speak();
+    chosen.set(this.name, { revision: this.revision, selection: { ...this.selection } });
+    clearTimeout(this.settling);
+    const tell = () =>
+      requestAnimationFrame(() =>
+        setTimeout(() => {
+          const now = JSON.stringify(this.selection);
+          if (now !== this.sent) this.send({ ...this.selection, revision: this.revision });
+          this.sent = now;
+        }),
+      );
+    if (after) this.settling = setTimeout(tell, after);
+    else tell();
+  }
+
+  /** Say the sentence to screen readers, once things are still. */
+  speak() {
+    clearTimeout(this.speaking);
+    this.speaking = setTimeout(() => {
+      const [, place, detail] = this.readings[2];
+      write(this.find(".live"), `${this.find(".sentence").textContent} Strongest patch ${place.textContent}, ${detail.textContent}.`);
+    }, SETTLE);
+  }
+
+  key(event) {
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    const { selection } = this;
+    const { r, c } = this.cellOfSelection();
+    const key = event.key.length === 1 ? event.key.toLowerCase() : event.key;
+    const act = {
+      ArrowLeft: () => this.move(0, -1),
+      ArrowRight: () => this.move(0, 1),
+      ArrowUp: () => this.move(-1, 0),
+      ArrowDown: () => this.move(1, 0),
+      PageUp: () => this.step(r - 1, c),
+      PageDown: () => this.step(r + 1, c),
+      Home: () => this.step(r, c - 1),
+      End: () => this.step(r, c + 1),
+      "[": () => this.step(r, c - 1),
+      "]": () => this.step(r, c + 1),
+      Enter: () => (selection.pinned ? this.release() : this.pin(this.query)),
+      " ": () => (selection.pinned ? this.release() : this.pin(this.query)),
+      Escape: () => this.release(),
+      c: () => {
+        this.hovered = -1;
+        this.home = Math.max(0, this.payload.prefix.indexOf("cls"));
+        this.change({ token: this.home, pinned: false });
+      },
+      d: () => this.change({ direction: selection.direction === "to" ? "from" : "to" }),
+      r: () => this.change({ view: selection.view === "rollout" ? "attention" : "rollout" }),
+      s: () => this.change({ scale: selection.scale === "own" ? "shared" : "own" }),
+    }[key];
+    if (!act) return;
+    event.preventDefault();
+    event.stopPropagation(); // C and R mean something to Streamlit too
+    act();
+  }
+
+  gridKey(event) {
+    const { r, c } = this.cellOfSelection();
+    const to = { ArrowLeft: [r, c - 1], ArrowRight: [r, c + 1], ArrowUp: [r - 1, c], ArrowDown: [r + 1, c] }[event.key];
+    if (!to || event.ctrlKey || event.metaKey || event.altKey) return;
+    event.preventDefault();
+    event.stopPropagation();
+    this.step(...to);
+  }
+
+  /** Move the query by patches; from a prefix token it enters the picture in the middle. */
+  move(down, right) {
+    const { rows, cols, split } = this.payload;
+    const patch = this.query - split;
+    let row = rows >> 1, col = cols >> 1;
+    if (patch >= 0) {
+      row = Math.min(Math.max(Math.floor(patch / cols) + down, 0), rows - 1);
+      col = Math.min(Math.max((patch % cols) + right, 0), cols - 1);
+    }
+    const token = split + row * cols + col;
+    if (this.selection.pinned || this.fixed) {
+      Object.assign(this.selection, { token, pinned: true });
+      this.commit(SETTLE);
+    } else {
+      this.hovered = token;
+      this.request();
+      this.speak();
+    }
+  }
+
+  step(r, c) {
+    if (r < 0 || c < 0 || r > this.payload.blocks || c > this.payload.heads) return;
+    this.choose(r, c);
+    this.commit(SETTLE);
+  }
+}
+
+export default ({ data, key, parentElement, setStateValue }) => {
+  let viewer = viewers.get(parentElement);
+  if (!viewer) viewers.set(parentElement, (viewer = new Viewer(parentElement, key)));
+  viewer.update(data, (selection) => setStateValue("selection", selection));
+  return () => {
+    viewer.destroy();
+    viewers.delete(parentElement);
+  };
+};

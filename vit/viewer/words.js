@@ -1,0 +1,88 @@
+// What the viewer says, in words and numbers. People count from 1, the code from 0.
+
+const FUSIONS = ["mean", "max", "min"];
+
+function ordinal(n) {
+  const tail = n % 100;
+  const suffix = tail >= 11 && tail <= 13 ? "th" : ["th", "st", "nd", "rd"][n % 10] ?? "th";
+  return `${n}${suffix}`;
+}
+
+/** A share with two significant digits: "31 %", "3.1 %", "0.31 %". */
+function percent(share) {
+  const p = 100 * share;
+  if (p >= 99.95) return "100 %";
+  if (p >= 10) return `${p.toFixed(p >= 99.5 ? 1 : 0)} %`;
+  if (p >= 1) return `${p.toFixed(1)} %`;
+  if (p >= 0.1) return `${p.toFixed(2)} %`;
+  if (p >= 0.001) return `${p.toFixed(3)} %`;
+  return p > 0 ? "< 0.001 %" : "0 %";
+}
+
+/** A multiple of uniform attention: "12×", "2.7×", "0.31×". */
+function multiple(times) {
+  if (times >= 9.95) return `${Math.round(times)}×`;
+  if (times >= 0.995) return `${times.toFixed(1)}×`;
+  return times >= 0.005 ? `${times.toFixed(2)}×` : times > 0 ? "< 0.01×" : "0×";
+}
+
+function prefixName(name) {
+  if (name === "cls") return "class token";
+  if (name === "dist") return "distillation token";
+  const register = /^reg(\d+)$/.exec(name);
+  return register ? `register ${register[1]}` : `${name} token`;
+}
+
+function chipName(name) {
+  const known = { cls: "Class token", dist: "Distillation" }[name];
+  const register = /^reg(\d+)$/.exec(name);
+  return known ?? (register ? `Register ${register[1]}` : name);
+}
+
+function place(payload, token) {
+  const patch = token - payload.split;
+  return `row ${Math.floor(patch / payload.cols) + 1}, col ${(patch % payload.cols) + 1}`;
+}
+
+function tokenName(payload, token) {
+  if (token >= payload.split) return `patch (${place(payload, token)})`;
+  const name = prefixName(payload.prefix[token]);
+  return /^register/.test(name) ? name : `the ${name}`;
+}
+
+/** One plain sentence for the map on the picture. */
+function sentence(payload, view, direction, block, head, token) {
+  const name = tokenName(payload, token);
+  if (view === "rollout")
+    return `Rollout through all blocks: ${direction === "to" ? `which tokens ${name} reaches` : `what ${name} is made of`}.`;
+  const where =
+    typeof block === "string"
+      ? typeof head === "string"
+        ? block === head ? `${capital(block)} of all blocks and heads` : `${capital(block)} of blocks, ${head} of heads`
+        : `Head ${head + 1}, ${block} of blocks`
+      : typeof head === "string" ? `Block ${block + 1}, ${head} of heads` : `Block ${block + 1}, head ${head + 1}`;
+  return `${where}: ${direction === "to" ? `who looks at ${name}` : `where ${name} looks`}.`;
+}
+
+function capital(word) {
+  return word[0].toUpperCase() + word.slice(1);
+}
+
+/** Up to `most` round numbers from 0 up to `top`, evenly spaced, into out; returns how many. */
+function roundTicks(top, most, out) {
+  if (!(top > 0)) return 0;
+  const power = 10 ** Math.floor(Math.log10(top / most));
+  let step = power;
+  for (const times of [1, 2, 2.5, 5, 10]) {
+    step = times * power;
+    if (top / step <= most) break;
+  }
+  let count = 0;
+  for (let i = 0; i * step <= top * 1.0001 && count < out.length; i++) out[count++] = i * step;
+  return count;
+}
+
+/** An effective number of tokens: "1.3", "41". */
+function effective(count) {
+  return count < 9.95 ? count.toFixed(1) : String(Math.round(count));
+}
