@@ -3,7 +3,6 @@
 import gc
 import hashlib
 import html
-import time
 
 import plotly.graph_objects as go
 import streamlit as st
@@ -21,43 +20,54 @@ BAR = "#3b929a"  # readable on a light and on a dark page
 KINDS = ["jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "avif", "mpo"]
 
 
-@st.cache_resource(show_spinner=False)
+@st.cache_resource(show_spinner="Starting PyTorch…")
+def start_torch() -> None:
+    """Import what is heavy, once per server.
+
+    Streamlit collects garbage after every run; frozen, the 400,000 objects of torch cost nothing then.
+    """
+    import vit.explain
+    import vit.export
+
+    gc.collect()
+    gc.freeze()
+
+
+@st.cache_resource(show_spinner="Opening the checkpoint…")
 def open_checkpoint(name: str, stamp: int):
     """Load a checkpoint once per version of its files."""
     from vit.checkpoints import load_checkpoint
 
-    checkpoint = load_checkpoint(name)
-    # Streamlit collects garbage after every run; frozen, torch's 400,000 objects cost nothing then.
-    gc.collect()
-    gc.freeze()
-    return checkpoint
+    return load_checkpoint(name)
 
 
 @st.cache_resource(show_spinner=False, max_entries=6)
 def explained(name: str, stamp: int, digest: str, factor: int, _image: bytes):
-    """One picture through one checkpoint, with the time it took [s]."""
+    """One picture through one checkpoint, once."""
     from vit.explain import explain
 
-    checkpoint = open_checkpoint(name, stamp)
-    started = time.perf_counter()
-    return explain(checkpoint, _image, factor), time.perf_counter() - started
+    return explain(open_checkpoint(name, stamp), _image, factor)
 
 
 def pick_checkpoint():
     """Let the person choose a checkpoint; stop with a hint where there is none."""
     from vit.checkpoints import WEIGHTS, list_checkpoints
 
-    found = {info.name: info for info in list_checkpoints() if not info.problem}
+    every = list_checkpoints()
+    found = {info.name: info for info in every if not info.problem}
     if not found:
         st.info("There is no checkpoint yet. Train one: `python -m vit train --preset shapes`")
         st.stop()
     names = sorted(found, key=lambda name: (name != "cifar10", name))
     name = st.selectbox("Checkpoint", names, key="checkpoint", bind="query-params")
     info = found[name]
-    with st.spinner("Opening the checkpoint…"):
-        checkpoint = open_checkpoint(name, (info.folder / WEIGHTS).stat().st_mtime_ns)
+    stamp = (info.folder / WEIGHTS).stat().st_mtime_ns
+    checkpoint = open_checkpoint(name, stamp)
     show_facts(checkpoint, info)
-    return checkpoint, (info.folder / WEIGHTS).stat().st_mtime_ns
+    for info in every:
+        if info.problem:
+            st.caption(f"{plain(info.name)} cannot be opened. {plain(info.problem)}")
+    return checkpoint, stamp
 
 
 def show_facts(checkpoint, info) -> None:
@@ -110,8 +120,8 @@ def pick_factor(checkpoint) -> int:
     )
 
 
-def pick_picture() -> tuple[str, bytes]:
-    """The picture that the person chose last, with its title: an upload, a camera shot, or a sample."""
+def pick_picture() -> bytes:
+    """The picture that the person chose last: an upload, a camera shot, or a sample."""
 
     def choose(source: str) -> None:
         st.session_state.source = source
@@ -133,13 +143,13 @@ def pick_picture() -> tuple[str, bytes]:
             if st.toggle("Use the camera"):
                 taken = st.camera_input("Camera", key="camera", on_change=choose, args=("camera",))
     if source == "upload" and uploaded is not None:
-        return "your picture", uploaded.getvalue()
+        return uploaded.getvalue()
     if source == "camera" and taken is not None:
-        return "your picture", taken.getvalue()
-    return samples.SAMPLES[sample].title, samples.read(sample)
+        return taken.getvalue()
+    return samples.read(sample)
 
 
-def show_predictions(explanation, seconds: float) -> None:
+def show_predictions(explanation) -> None:
     """The most probable classes as bars, beside what the model saw."""
     chart, seen = st.columns([3, 1])
     top = explanation.predictions[:TOP][::-1]
@@ -165,8 +175,15 @@ def show_predictions(explanation, seconds: float) -> None:
         st.caption(f"What it saw: {width} × {height} px")
 
 
+def feed(payload: bytes) -> str:
+    """Bring a payload to the browser; outside the fragment, so that a click does not touch it."""
+    from vit.viewer import component
+
+    return component.feed("feeder", payload)
+
+
 @st.fragment
-def show_viewer(checkpoint, explanation) -> None:
+def show_viewer(checkpoint, explanation, payload: str) -> None:
     """The viewer and its downloads; a click in it reruns this part alone."""
     from vit import export
     from vit.viewer import component
@@ -188,7 +205,7 @@ def show_viewer(checkpoint, explanation) -> None:
     if wanted.view == "rollout" and record.tokens > 256:
         values = record.rollout(wanted.token, direction=wanted.direction)
         rollout = {"token": wanted.token, "direction": wanted.direction, "values": values.tolist()}
-    selection = component.show("viewer", st.session_state.payload, wanted, rollout, on_change=remember)
+    selection = component.show("viewer", payload, wanted, rollout, on_change=remember)
 
     with st.container(horizontal=True, vertical_alignment="center"):
         st.download_button(
@@ -212,26 +229,24 @@ def show_viewer(checkpoint, explanation) -> None:
 
 
 with st.sidebar:
-    checkpoint, stamp = pick_checkpoint()
-    factor = pick_factor(checkpoint)
-
+    st.header("ViT attention explorer")
+    st.caption("Hover a patch: where does it look? Click to pin it.")
+    model_controls = st.container()
 inputs, predictions = st.columns(2, gap="large")
 with inputs:
-    title, image = pick_picture()
+    image = pick_picture()  # before anything that imports torch: a newcomer sees the page at once
+with model_controls:
+    start_torch()
+    checkpoint, stamp = pick_checkpoint()
+    factor = pick_factor(checkpoint)
 try:
-    digest = hashlib.sha256(image).hexdigest()
-    explanation, seconds = explained(checkpoint.name, stamp, digest, factor, image)
+    explanation = explained(checkpoint.name, stamp, hashlib.sha256(image).hexdigest(), factor, image)
 except UserError as error:
     with inputs:
         st.error(plain(str(error)))
-        st.caption("Below is the last sample instead.")
-    fallback = samples.read(FIRST_SAMPLE)
-    digest = hashlib.sha256(fallback).hexdigest()
-    explanation, seconds = explained(checkpoint.name, stamp, digest, factor, fallback)
+        st.caption("A sample is shown instead.")
+    image = samples.read(FIRST_SAMPLE)
+    explanation = explained(checkpoint.name, stamp, hashlib.sha256(image).hexdigest(), factor, image)
 with predictions:
-    show_predictions(explanation, seconds)
-
-from vit.viewer import component  # noqa: E402  after the picture, so that the page's first words come before torch
-
-st.session_state.payload = component.feed("feeder", explanation.payload)
-show_viewer(checkpoint, explanation)
+    show_predictions(explanation)
+show_viewer(checkpoint, explanation, feed(explanation.payload))

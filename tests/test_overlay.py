@@ -86,9 +86,13 @@ def test_opacity_zero_leaves_the_picture_as_it_is() -> None:
     assert overlay(picture, np.random.default_rng(0).random((8, 8)), opacity=0).tobytes() == picture.tobytes()
 
 
-def test_opacity_mixes_picture_and_colour() -> None:
-    result = pixels(overlay(Image.new("RGB", (4, 4)), np.ones((1, 1)), opacity=0.6, colormap="gray"))
-    assert (result == 153).all()
+def test_strong_values_cover_more_of_the_picture_than_weak_ones() -> None:
+    white = Image.new("RGB", (4, 2), "white")
+    result = np.asarray(overlay(white, np.array([[0.0, 1.0]]), opacity=0.5, colormap="viridis")).astype(int)
+    weak, strong = COLORMAPS["viridis"][[0, 255]].astype(int)
+    least, most = round(255 * 0.5**2) / 255, round(255 * 0.5**0.5) / 255
+    assert abs(result[0, 0] - (255 * (1 - least) + weak * least)).max() <= 1
+    assert abs(result[0, 3] - (255 * (1 - most) + strong * most)).max() <= 1
 
 
 def test_smooth_keeps_the_value_at_each_patch_centre() -> None:

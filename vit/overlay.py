@@ -96,7 +96,7 @@ def overlay(
         picture: RGB, at its original size.
         heatmap: (rows, cols), finite; below 0 counts as 0.
         box: the part of the picture that the heatmap covers [px], `Geometry.box`; left out, all of it.
-        opacity: 0 shows the picture alone, 1 the heatmap alone.
+        opacity: 0 shows the picture alone, 1 the heatmap alone; in between, stronger values cover more of it.
         colormap: a name in `COLORMAPS`.
         smooth: blend from patch centre to patch centre, instead of one flat colour per patch.
         vmax: the value of the last colour; left out, the greatest one.
@@ -117,11 +117,15 @@ def overlay(
         return result
     for start in range(0, len(y), _STRIP):
         part = y[start : start + _STRIP]
-        values = _weights(part, top, bottom, heatmap.shape[0], smooth) @ shades.T  # (strip, width seen)
-        colors = Image.fromarray(colorize(values, colormap, vmax))
-        place = (int(x[0]), int(part[0]), int(x[-1]) + 1, int(part[-1]) + 1)
-        result.paste(Image.blend(picture.crop(place), colors, opacity), place)
+        levels = _levels(_weights(part, top, bottom, heatmap.shape[0], smooth) @ shades.T, vmax)  # (strip, width seen)
+        colors, cover = Image.fromarray(COLORMAPS[colormap][levels]), Image.fromarray(_cover(opacity)[levels])
+        result.paste(colors, (int(x[0]), int(part[0])), cover)
     return result
+
+
+def _cover(opacity: float) -> NDArray[np.uint8]:
+    """How much of the picture each colour covers (256,), 0 to 255; the viewer does the same."""
+    return np.rint(255 * np.linspace(opacity**2, opacity**0.5, 256)).astype(np.uint8)
 
 
 def mosaic(

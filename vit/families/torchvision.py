@@ -4,16 +4,9 @@ The files hold tensors only. What they do not tell is in torchvision's code: exa
 resized with aligned corners, and, for the published files, the preprocessing and the class names.
 """
 
+from functools import cache
 from pathlib import Path
 from typing import Any
-
-from torchvision.models import (
-    ViT_B_16_Weights,
-    ViT_B_32_Weights,
-    ViT_H_14_Weights,
-    ViT_L_16_Weights,
-    ViT_L_32_Weights,
-)
 
 from vit.families.family import Family
 from vit.images import Preprocess
@@ -38,14 +31,23 @@ KEYS = (
     ("head", "heads.0"),
 )
 
-_ENUMS = (ViT_B_16_Weights, ViT_B_32_Weights, ViT_L_16_Weights, ViT_L_32_Weights, ViT_H_14_Weights)
-_PUBLISHED: dict[str, Any] = {Path(weights.url).name: weights for enum in _ENUMS for weights in enum}
+
+@cache
+def _published() -> dict[str, Any]:
+    """Name of each published file -> torchvision's enum member.
+
+    Imported on first use: torchvision.models brings torch's compiler along, which doubles the time to start.
+    """
+    from torchvision import models
+
+    sizes = ("B_16", "B_32", "L_16", "L_32", "H_14")
+    return {Path(weights.url).name: weights for size in sizes for weights in getattr(models, f"ViT_{size}_Weights")}
 
 
 def _preprocess(config: ViTConfig, file: str) -> tuple[Preprocess, str]:
     mean, std = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # ImageNet's
-    if file in _PUBLISHED:
-        known = _PUBLISHED[file].transforms()
+    if file in _published():
+        known = _published()[file].transforms()
         crop = known.crop_size[0]
         how: Any = known.interpolation.value
         preprocess = Preprocess(
@@ -68,10 +70,8 @@ def _preprocess(config: ViTConfig, file: str) -> tuple[Preprocess, str]:
 def _labels(config: ViTConfig, file: str) -> tuple[tuple[str, ...], str] | None:
     if config.num_classes != 1000:
         return None
-    why = (
-        "The file names no classes; there are 1000, so ImageNet-1k's names are used, in torchvision's order."
-    )
-    return tuple(ViT_B_16_Weights.IMAGENET1K_V1.meta["categories"]), why
+    why = "The file names no classes; there are 1000, so ImageNet-1k's names are used, in torchvision's order."
+    return tuple(_published()["vit_b_16-c867db91.pth"].meta["categories"]), why
 
 
 FAMILY = Family(

@@ -1,0 +1,196 @@
+"""The app as a visitor meets it: a photo in, its attention out, and a link back to the same view."""
+
+import base64
+import io
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from playwright.sync_api import Page, expect
+
+import vit
+from vit import samples
+from vit.explain import explain
+
+from .serving import FIND
+
+ROOT = Path(__file__).parents[2]
+PATIENCE = 90_000  # [ms] on a busy machine
+
+PASTE = """(encoded) => {
+  const bytes = Uint8Array.from(atob(encoded), (c) => c.charCodeAt(0));
+  const files = new DataTransfer();
+  files.items.add(new File([bytes], "pasted.png", { type: "image/png" }));
+  document.dispatchEvent(new ClipboardEvent("paste", { clipboardData: files, bubbles: true, cancelable: true }));
+}"""
+
+
+class App:
+    """The explorer in a browser."""
+
+    def __init__(self, page: Page, url: str):
+        self.page, self.url = page, url
+        self.sent: list[str] = []
+        self.foreign: list[str] = []
+        self.errors: list[str] = []
+        page.set_default_timeout(PATIENCE)
+        page.on("websocket", lambda ws: ws.on("framesent", lambda frame: self.sent.append(str(frame)[:80])))
+        page.on("request", lambda r: None if r.url.startswith((url, "blob:", "data:")) else self.foreign.append(r.url))
+        page.on("pageerror", lambda error: self.errors.append(str(error)))
+
+    def open(self, query: str = "") -> "App":
+        self.page.goto(f"{self.url}/{query}")
+        expect(self.page.locator("canvas.over")).to_be_visible(timeout=PATIENCE)
+        self.still()
+        return self
+
+    def still(self) -> None:
+        """Wait until the page has stopped talking to the server."""
+        before = -1
+        while before != len(self.sent):
+            before = len(self.sent)
+            self.page.wait_for_timeout(700)
+
+    def ask(self, code: str) -> Any:
+        """Evaluate a JavaScript expression of `viewer`."""
+        return self.page.evaluate(f"() => {{ const viewer = ({FIND})(); return {code}; }}")
+
+    def shows(self, field: str, value: int) -> None:
+        """Wait until the viewer's payload has this value."""
+        self.page.wait_for_function(f"() => ({FIND})()?.payload?.{field} === {value}")
+
+    def at(self, row: int, col: int) -> tuple[float, float]:
+        over = self.page.locator("canvas.over")
+        over.scroll_into_view_if_needed()
+        area = over.bounding_box()
+        assert area
+        rows, cols = self.ask("[viewer.payload.rows, viewer.payload.cols]")
+        return area["x"] + (col + 0.5) / cols * area["width"], area["y"] + (row + 0.5) / rows * area["height"]
+
+    def picture(self) -> str:
+        return self.page.locator("canvas.over").evaluate("canvas => canvas.toDataURL()")
+
+    def size(self) -> list[int]:
+        return self.ask("[viewer.payload.header.picture.width, viewer.payload.header.picture.height]")
+
+    def download(self, label: str) -> bytes:
+        with self.page.expect_download(timeout=PATIENCE) as started:
+            self.page.get_by_role("button", name=label).click()
+        return started.value.path().read_bytes()
+
+
+@pytest.fixture
+def app(page: Page, serve: Callable[..., str]) -> Iterator[App]:
+    page.set_viewport_size({"width": 1280, "height": 900})
+    yield (app := App(page, serve(ROOT / "app.py")))
+    assert not app.errors
+    assert not app.foreign, "the page asked another machine for something"
+
+
+def photo(width: int, height: int) -> bytes:
+    """A JPEG as phones make them: stored on its side, with an EXIF note to turn it."""
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    out = io.BytesIO()
+    Image.linear_gradient("L").resize((height, width)).convert("RGB").save(out, "JPEG", exif=exif)
+    return out.getvalue()
+
+
+def test_photo_from_a_phone_is_upright_and_explained(app: App) -> None:
+    app.open()
+    upload = {"name": "IMG_1234.JPG", "mimeType": "image/jpeg", "buffer": photo(600, 900)}
+    app.page.locator('[data-testid="stFileUploader"] input[type="file"]').set_input_files(upload)
+    app.shows("header.picture.height", 900)
+    assert app.size() == [600, 900]
+    expect(app.page.locator(".js-plotly-plot")).to_contain_text("%")
+
+
+def test_pasted_picture_is_explained(app: App) -> None:
+    app.open()
+    out = io.BytesIO()
+    Image.new("RGB", (333, 222), "olive").save(out, "PNG")
+    app.page.evaluate(PASTE, base64.b64encode(out.getvalue()).decode())
+    app.shows("header.picture.width", 333)
+    assert app.size() == [333, 222]
+
+
+def test_broken_upload_says_so_and_keeps_the_page(app: App) -> None:
+    app.open()
+    upload = {"name": "broken.png", "mimeType": "image/png", "buffer": b"\x89PNG not really"}
+    app.page.locator('[data-testid="stFileUploader"] input[type="file"]').set_input_files(upload)
+    expect(app.page.get_by_test_id("stAlert")).to_be_visible(timeout=PATIENCE)
+    expect(app.page.locator("canvas.over")).to_be_visible()
+
+
+def test_hover_changes_the_picture_and_sends_nothing(app: App) -> None:
+    app.open()
+    app.page.mouse.move(*app.at(1, 1))
+    app.page.wait_for_timeout(200)
+    before, sent = app.picture(), len(app.sent)
+    app.page.mouse.move(*app.at(6, 5))
+    app.page.wait_for_timeout(200)
+    assert app.picture() != before
+    assert len(app.sent) == sent
+
+
+def test_sample_pin_and_head_come_back_from_the_link(app: App) -> None:
+    app.open()
+    app.page.get_by_role("button", name=re.compile("Raccoon")).click()
+    width, height = Image.open(samples.SAMPLES["raccoon"].path).size
+    app.shows("header.picture.width", width)
+    app.still()
+    app.page.mouse.click(*app.at(2, 5))
+    app.page.locator("canvas.over").press("PageUp")
+    app.still()
+    chosen = app.ask("viewer.selection")
+    assert chosen["token"] == 1 + 2 * 8 + 5 and chosen["pinned"]
+    expect(app.page).to_have_url(re.compile(r"sample=raccoon"))
+    expect(app.page).to_have_url(re.compile(rf"token={chosen['token']}"))
+    link = app.page.url
+
+    app.page.goto("about:blank")
+    app.open(link.partition("/?")[2] and "?" + link.partition("/?")[2])
+    again = app.ask("viewer.selection")
+    assert {key: again[key] for key in chosen} == chosen
+    assert app.size() == [width, height]
+
+
+def test_downloads_hold_what_is_shown(app: App) -> None:
+    token, block, head = 1 + 3 * 8 + 4, 2, 1
+    app.open(f"?sample=cat&block={block}&head={head}&token={token}&pinned=1")
+    checkpoint = vit.load_checkpoint("cifar10")
+    picture = vit.decode_image(samples.read("cat"))
+    output = checkpoint.model(checkpoint.preprocess(picture), output_attentions=True)
+    attention = np.stack([a[0].detach().numpy() for a in output.attentions])  # (L, H, N, N)
+
+    archive = np.load(io.BytesIO(app.download("All attention as NPZ")))
+    meta = json.loads(str(archive["meta"]))
+    assert np.abs(archive["attention"] - attention).max() < 1e-3
+    assert np.allclose(archive["heatmap"].ravel(), attention[block, head, token, 1:], atol=1e-6)
+    assert meta["labels"] == list(checkpoint.labels) and meta["checkpoint"]["sha256"] == checkpoint.hash
+    assert Image.open(io.BytesIO(app.download("Map as PNG"))).size == picture.size
+    grid = Image.open(io.BytesIO(app.download("All heads as PNG")))
+    assert grid.width >= attention.shape[1] * 96 and grid.height >= attention.shape[0] * 96
+
+
+def test_larger_input_hovers_with_queries_and_keys(app: App) -> None:
+    app.open()
+    app.page.get_by_role("combobox", name=re.compile("Input size")).click()
+    app.page.get_by_role("option", name=re.compile("1,025 tokens")).click()
+    app.shows("tokens", 1025)
+    app.still()
+    checkpoint = vit.load_checkpoint("cifar10")
+    record = explain(checkpoint, samples.read("cat"), 4).record
+    app.page.mouse.move(*app.at(20, 9))
+    app.page.wait_for_timeout(500)
+    token = app.ask("viewer.engine.token")
+    assert token == 1 + 20 * 32 + 9
+    fill = "viewer.payload.fill(3, 2, viewer.engine.token, 'from', row, 0)"
+    row = np.array(app.ask(f"(() => {{ const row = new Float32Array(1025); {fill}; return [...row]; }})()"))
+    expected = record.rows(3, [token])[2, 0].numpy()
+    assert np.abs(row - expected).max() < 0.01 * expected.max()

@@ -1,0 +1,119 @@
+"""The main page without a browser: empty, normal and error state."""
+
+import io
+import shutil
+from pathlib import Path
+
+import pytest
+from PIL import Image
+from streamlit.testing.v1 import AppTest
+
+import vit
+from vit import samples
+from vit.viewer.payload import unpack
+
+ROOT = Path(__file__).parents[2]
+WAIT = 120  # [s]; the first run imports torch
+
+
+@pytest.fixture
+def page(checkpoints: Path) -> AppTest:
+    """The app with one small checkpoint, not yet run."""
+    return AppTest.from_file(str(ROOT / "app.py"), default_timeout=WAIT)
+
+
+@pytest.fixture
+def checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the shipped checkpoint under its own name."""
+    shutil.copytree(ROOT / "checkpoints" / "cifar10", tmp_path / "cifar10")
+    monkeypatch.setenv("VIT_CHECKPOINTS", str(tmp_path))
+    return tmp_path
+
+
+def png(*size: int, color: str = "teal") -> bytes:
+    out = io.BytesIO()
+    Image.new("RGB", size, color).save(out, "PNG")
+    return out.getvalue()
+
+
+def payload(page: AppTest) -> tuple[dict, dict]:
+    """What the page last sent to the viewer."""
+    data = page.get_by_key("feeder").proto.bytes
+    return unpack(data[64:])
+
+
+def test_page_opens_with_a_sample_already_explained(page: AppTest) -> None:
+    page.run()
+    assert not page.exception and not page.error
+    header, _ = payload(page)
+    assert header["grid"] == [8, 8] and header["prefix"] == ["cls"]
+    width, height = Image.open(samples.SAMPLES["cat"].path).size
+    assert (header["picture"]["width"], header["picture"]["height"]) == (width, height)
+
+
+def test_attention_on_the_page_is_what_the_model_used(page: AppTest, checkpoints: Path) -> None:
+    page.run()
+    checkpoint = vit.load_checkpoint(checkpoints / "cifar10")
+    pixels = checkpoint.preprocess(vit.decode_image(samples.read("cat")))
+    attention = checkpoint.model(pixels, output_attentions=True).attentions[2][0].detach().numpy()  # (H, N, N)
+    _, sections = payload(page)
+    shown = sections["maps"][2] / 255 * sections["scales"][2][..., None]  # (H, N, P)
+    assert abs(shown - attention[..., 1:]).max() < 2 / 510 * attention.max()
+
+
+def test_upload_replaces_the_sample(page: AppTest) -> None:
+    page.run()
+    page.file_uploader(key="upload").upload("photo.png", png(300, 200)).run()
+    assert not page.exception and not page.error
+    header, _ = payload(page)
+    assert (header["picture"]["width"], header["picture"]["height"]) == (300, 200)
+
+
+def test_broken_upload_is_one_sentence_and_keeps_a_picture(page: AppTest) -> None:
+    page.run()
+    page.file_uploader(key="upload").upload("photo.png", png(300, 200)[:80]).run()
+    assert not page.exception
+    assert len(page.error) == 1 and "\n" not in page.error[0].value
+    assert payload(page)[0]["tokens"] == 65
+
+
+def test_larger_input_gives_more_patches(page: AppTest) -> None:
+    page.run()
+    page.selectbox(key="factor").set_value(2).run()
+    assert not page.exception
+    assert payload(page)[0]["grid"] == [16, 16]
+
+
+def test_link_chooses_sample_and_input_size(page: AppTest) -> None:
+    page.query_params["sample"] = "temple"
+    page.query_params["factor"] = "64 × 64 px, 257 tokens"
+    page.run()
+    assert not page.exception
+    width, height = Image.open(samples.SAMPLES["temple"].path).size
+    assert payload(page)[0]["picture"]["width"] == width
+
+
+@pytest.mark.parametrize("name", ["../../etc/passwd", "<img src=x>", "nobody", ""])
+def test_hostile_link_shows_the_defaults(page: AppTest, name: str) -> None:
+    for key in ("checkpoint", "sample", "factor", "block", "token", "colormap"):
+        page.query_params[key] = name
+    page.run()
+    assert not page.exception and not page.error
+    assert payload(page)[0]["grid"] == [8, 8]
+
+
+def test_without_checkpoints_the_page_says_how_to_get_one(page: AppTest, checkpoints: Path) -> None:
+    shutil.rmtree(checkpoints / "cifar10")
+    page.run()
+    assert not page.exception
+    assert "python -m vit train" in page.info[0].value
+
+
+def test_damaged_checkpoint_is_named_and_the_others_stay(page: AppTest, checkpoints: Path) -> None:
+    shutil.copytree(checkpoints / "cifar10", checkpoints / "torn")
+    weights = checkpoints / "torn" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    page.run()
+    assert not page.exception
+    assert page.selectbox(key="checkpoint").options == ["cifar10"]
+    assert any("torn" in caption.value for caption in page.caption)
