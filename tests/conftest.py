@@ -90,6 +90,4 @@ def saved(tmp_path: Path, build: Callable[..., VisionTransformer], preprocess: P
     """The folder of a saved tiny checkpoint."""
     from vit.checkpoints import save_checkpoint
 
-    return save_checkpoint(
-        tmp_path / "tiny", build(), LABELS, preprocess, facts={"accuracy": 0.9, "data": "noise"}
-    )
+    return save_checkpoint(tmp_path / "tiny", build(), LABELS, preprocess, facts={"accuracy": 0.9, "data": "noise"})

@@ -79,9 +79,7 @@ def test_rollout_of_two_tokens_by_hand() -> None:
     expected = torch.tensor([[0.5, 0.5], [0.5, 0.5]])
     assert torch.equal(rollout(torch.stack([first, second])[:, None]), expected)
     # without a residual: second @ first = [[1, 0], [1, 0]]; the other order would be [[0, 1], [0, 1]]
-    assert torch.equal(
-        rollout(torch.stack([first, second])[:, None], residual=0), torch.tensor([[1.0, 0], [1, 0]])
-    )
+    assert torch.equal(rollout(torch.stack([first, second])[:, None], residual=0), torch.tensor([[1.0, 0], [1, 0]]))
 
 
 def test_rollout_averages_heads_by_hand() -> None:
@@ -133,11 +131,7 @@ recorded = peak()
 kept.rows(11, [0]); kept.columns(11, [5])
 print(before, recorded - before, peak() - before)
 """
-    out = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd="."
-    ).stdout
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=".").stdout
     before, recorded, whole = map(float, out.split())
-    print(
-        f"process with weights {before:.0f} MB; record +{recorded:.0f} MB; with a row and a column +{whole:.0f} MB"
-    )
+    print(f"process with weights {before:.0f} MB; record +{recorded:.0f} MB; with a row and a column +{whole:.0f} MB")
     assert whole < 1024

@@ -134,9 +134,7 @@ def test_the_same_model_gives_the_same_bytes_in_every_process(tmp_path: Path, sa
         "save_checkpoint(sys.argv[2], c.model, c.labels, c.preprocess, facts={'data': 'noise', 'accuracy': 0.9})"
     )
     other = tmp_path / "other" / "tiny"
-    subprocess.run(
-        [sys.executable, "-c", code, saved, other], check=True, env=os.environ | {"PYTHONHASHSEED": "5"}
-    )
+    subprocess.run([sys.executable, "-c", code, saved, other], check=True, env=os.environ | {"PYTHONHASHSEED": "5"})
     for name in os.listdir(saved):
         assert (saved / name).read_bytes() == (again / name).read_bytes() == (other / name).read_bytes(), name
 
@@ -225,18 +223,14 @@ def test_what_transformers_cannot_express_it_refuses_and_the_card_says_so(
     assert "transformers does not open this checkpoint" in (folder / "README.md").read_text()
     with pytest.raises((ValueError, KeyError)):
         AutoConfig.from_pretrained(folder)
-    with pytest.raises(Exception, match="."):
+    with pytest.raises(Exception, match=r"."):
         ViTForImageClassification.from_pretrained(folder)
 
 
 @torch.inference_mode()
-def test_a_checkpoint_trained_on_in_transformers_comes_back(
-    tmp_path: Path, saved: Path, pictures: Any
-) -> None:
+def test_a_checkpoint_trained_on_in_transformers_comes_back(tmp_path: Path, saved: Path, pictures: Any) -> None:
     """transformers copies our fields of config.json and changes the weights: its own fields count then."""
-    theirs = fill(
-        ViTForImageClassification.from_pretrained(saved, num_labels=2, ignore_mismatched_sizes=True), 9
-    )
+    theirs = fill(ViTForImageClassification.from_pretrained(saved, num_labels=2, ignore_mismatched_sizes=True), 9)
     theirs.save_pretrained(tmp_path / "tuned")
     assert "vit_probe" in json.loads((tmp_path / "tuned" / "config.json").read_text())
     checkpoint = load_checkpoint(tmp_path / "tuned")
@@ -247,7 +241,8 @@ def test_a_checkpoint_trained_on_in_transformers_comes_back(
 # --- Names, lists, cards --------------------------------------------------------------------------------------
 
 HOSTILE = ["", ".", "..", "../tiny", "tiny/", "tiny/../tiny", "/etc", "~", "TINY", "tiny\0", "tiny\n", "a" * 65, "*",
-           "tiny\\", "file:///etc/passwd", "%2e%2e", ".tiny.old", "..\\tiny", "tiny ", "\ud800", "checkpoints/tiny"]  # fmt: skip
+           "tiny\\", "file:///etc/passwd", "%2e%2e", ".tiny.old", "..\\tiny", "tiny ", "\ud800",
+           "checkpoints/tiny"]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", HOSTILE, ids=repr)
@@ -263,7 +258,7 @@ def test_a_name_a_folder_and_a_file_open_the_same(saved: Path, monkeypatch: pyte
     assert {(load_checkpoint(way).hash, load_checkpoint(way).name) for way in ways} == {
         (load_checkpoint("tiny").hash, "tiny")
     }
-    with pytest.raises(InvalidCheckpoint, match="no checkpoint 'other'. There are: tiny"):
+    with pytest.raises(InvalidCheckpoint, match=r"no checkpoint 'other'. There are: tiny"):
         load_checkpoint("other")
 
 
@@ -346,6 +341,8 @@ def test_a_save_that_is_cut_off_leaves_a_whole_checkpoint(
         else:
             save(saved, build(seed=1))
             assert calls == 11
+    assert [entry.name for entry in list_checkpoints(saved.parent)] == ["tiny"]
+    assert load_checkpoint(find_checkpoint("tiny", saved.parent)).name == "tiny"
     found = load_checkpoint(saved)
     expected = build(seed=int(found.hash != old)).state_dict()
     assert all(torch.equal(tensor, expected[name]) for name, tensor in found.model.state_dict().items())
@@ -408,7 +405,7 @@ def test_a_reader_during_saves_sees_whole_checkpoints(saved: Path, build: Any) -
 def test_saving_never_deletes_what_is_not_a_checkpoint(tmp_path: Path, build: Any) -> None:
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter.txt").write_text("years of work")
-    with pytest.raises(UserError, match="chapter.txt"):
+    with pytest.raises(UserError, match=r"chapter.txt"):
         save(tmp_path / "thesis", build())
     (tmp_path / "note").write_text("x")
     with pytest.raises(UserError, match="not a folder"):
@@ -420,9 +417,7 @@ def test_saving_never_deletes_what_is_not_a_checkpoint(tmp_path: Path, build: An
     assert os.listdir(tmp_path / "thesis") == ["chapter.txt"]
 
 
-def test_a_full_disk_is_said_and_nothing_is_left(
-    saved: Path, build: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_is_said_and_nothing_is_left(saved: Path, build: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     old = load_checkpoint(saved).hash
 
     def full(descriptor: int) -> None:
@@ -478,9 +473,7 @@ def weights(**changes: Any) -> Any:
 
 def write(name: str, content: bytes | str) -> Any:
     """Replace a file."""
-    return lambda folder: (folder / name).write_bytes(
-        content.encode() if isinstance(content, str) else content
-    )
+    return lambda folder: (folder / name).write_bytes(content.encode() if isinstance(content, str) else content)
 
 
 def replace_by(name: str, make: Any) -> Any:
@@ -507,7 +500,9 @@ BAD: dict[str, tuple[Any, str]] = {
     "truncated": (truncate, "not a valid safetensors"),
     "lfs": (write("model.safetensors", "version https://git-lfs.github.com/spec/v1\n"), "Git LFS"),
     "header too long": (write("model.safetensors", struct.pack("<Q", 1 << 60) + b"{}" * 50), "not a valid"),
-    "offsets overlap": (write("model.safetensors", raw_safetensors({"a": TENSOR, "b": TENSOR}, b"\0" * 8)), "not a valid"),
+    "offsets overlap": (
+        write("model.safetensors", raw_safetensors({"a": TENSOR, "b": TENSOR}, b"\0" * 8)), "not a valid"
+    ),
     "hole": (write("model.safetensors", raw_safetensors({"a": TENSOR}, b"\0" * 12)), "not a valid"),
     "shape lies": (
         write("model.safetensors", raw_safetensors({"a": TENSOR | {"shape": [10**6, 10**6]}}, b"\0" * 8)), "not a valid"
@@ -521,14 +516,17 @@ BAD: dict[str, tuple[Any, str]] = {
         "not a valid",
     ),
     "eight-bit": (
-        write("model.safetensors", raw_safetensors({"a": TENSOR | {"dtype": "F8_E4M3"}}, b"\0" * 8)), "stored as F8_E4M3"
+        write("model.safetensors", raw_safetensors({"a": TENSOR | {"dtype": "F8_E4M3"}}, b"\0" * 8)),
+        "stored as F8_E4M3",
     ),
     "deep header": (write("model.safetensors", raw_safetensors(b'{"a":' + b"[" * 200_000, b"")), "not a valid"),
     "no weights": (lambda folder: (folder / "model.safetensors").unlink(), "no weights"),
     "split weights": (
         lambda folder: (folder / "model.safetensors").rename(folder / "model.safetensors.index.json"), "split"
     ),
-    "link": (replace_by("model.safetensors", lambda path: path.symlink_to(path.parent.parent / "elsewhere")), "is a link"),
+    "link": (
+        replace_by("model.safetensors", lambda path: path.symlink_to(path.parent.parent / "elsewhere")), "is a link"
+    ),
     "config link": (replace_by("config.json", lambda path: path.symlink_to("/etc/passwd")), "is a link"),
     "pipe": (replace_by("model.safetensors", os.mkfifo), "not a regular file"),
     "folder": (replace_by("model.safetensors", os.mkdir), "not a regular file"),
@@ -568,7 +566,9 @@ BAD: dict[str, tuple[Any, str]] = {
     "labels misnumbered": (
         lambda folder: edit(folder / "config.json", id2label={str(i + 1): "x" for i in range(5)}), "numbered 0 to 4"
     ),
-    "label not text": (lambda folder: edit(folder / "config.json", id2label={str(i): i for i in range(5)}), "Class names"),
+    "label not text": (
+        lambda folder: edit(folder / "config.json", id2label={str(i): i for i in range(5)}), "Class names"
+    ),
     "label half a character": (
         lambda folder: edit(folder / "config.json", id2label={str(i): "\ud800" for i in range(5)}), "not valid JSON"
     ),
@@ -644,9 +644,7 @@ def test_a_fuzzed_file_raises_only_invalid_checkpoint(saved: Path) -> None:
                     case 3:
                         content[at:at] = content[: chance.randrange(200)]
                     case 4:
-                        content[at : at + 4] = chance.choice(
-                            (b"\xff\xff\xff\xff", b"\0\0\0\0", b"9999", b"-1,0")
-                        )
+                        content[at : at + 4] = chance.choice((b"\xff\xff\xff\xff", b"\0\0\0\0", b"9999", b"-1,0"))
                 content = content or bytearray(b"x")
             target.write_bytes(content)
             try:
@@ -693,9 +691,7 @@ def pickled(tmp_path: Path, saved: Path) -> Any:
     ],
     ids=["bare", "model", "state_dict and module", "compiled"],
 )
-def test_pickles_with_the_usual_wrappings_are_read(
-    saved: Path, pickled: Any, wrap: Any, zipped: bool
-) -> None:
+def test_pickles_with_the_usual_wrappings_are_read(saved: Path, pickled: Any, wrap: Any, zipped: bool) -> None:
     state = load_file(saved / "model.safetensors")
     checkpoint = load_checkpoint(pickled(wrap(state), zipped))
     assert torch.equal(checkpoint.model.pos_embed, load_checkpoint(saved).model.pos_embed)
@@ -719,7 +715,7 @@ def test_code_in_a_pickle_is_named_and_never_run(
         {"a": torch.zeros(2), "b": Attack()}, folder / "pytorch_model.bin",
         _use_new_zipfile_serialization=zipped, pickle_protocol=protocol,
     )  # fmt: skip
-    with pytest.raises(InvalidCheckpoint, match="holds code.*Only plain tensors") as caught:
+    with pytest.raises(InvalidCheckpoint, match=r"holds code.*Only plain tensors") as caught:
         load_checkpoint(folder)
     assert protocol > 2 or "posix.system" in str(caught.value)
     assert not (tmp_path / "pwned").exists()
@@ -753,7 +749,7 @@ def test_a_zip_that_unpacks_to_more_than_its_size_is_refused(pickled: Any) -> No
     with zipfile.ZipFile(stored) as source, zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as target:
         for name in source.namelist():
             target.writestr(name, source.read(name))
-    with pytest.raises(InvalidCheckpoint, match="damaged or not a file that torch.save wrote"):
+    with pytest.raises(InvalidCheckpoint, match=r"damaged or not a file that torch.save wrote"):
         load_checkpoint(pickled(packed.getvalue()))
 
 

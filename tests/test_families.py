@@ -21,9 +21,7 @@ from vit.model import VisionTransformer, ViTConfig
 TOLERANCE = 1e-5
 
 
-def ours(
-    tensors: dict[str, torch.Tensor], document: dict[str, Any] | None = None, **kwargs: Any
-) -> VisionTransformer:
+def ours(tensors: dict[str, torch.Tensor], document: dict[str, Any] | None = None, **kwargs: Any) -> VisionTransformer:
     """The model that our reader makes of foreign tensors."""
     reading = read(tensors, document, **kwargs)
     model = VisionTransformer(reading.config)
@@ -70,9 +68,7 @@ def vit_b_16() -> tuple[nn.Module, torch.Tensor, torch.Tensor, list[torch.Tensor
 def test_torchvision_vit_b_16_gives_the_same_logits_and_attention(vit_b_16: Any) -> None:
     theirs, image, logits, attentions = vit_b_16
     reading = read(theirs.state_dict())
-    assert reading.config == ViTConfig.preset(
-        "B/16", position_resize="bicubic_corners"
-    )  # eps and GELU included
+    assert reading.config == ViTConfig.preset("B/16", position_resize="bicubic_corners")  # eps and GELU included
     assert reading.config.eps == theirs.encoder.ln.eps
     assert set(reading.assumed) == {"heads"}
     model = VisionTransformer(reading.config).eval()
@@ -120,9 +116,7 @@ def test_torchvision_at_another_size_resizes_positions_as_torchvision_does(vit_b
 
 def test_torchvision_old_names_are_read(vit_b_16: Any) -> None:
     state = vit_b_16[0].state_dict()
-    old = {
-        name.replace("mlp.0", "mlp.linear_1").replace("mlp.3", "mlp.linear_2"): t for name, t in state.items()
-    }
+    old = {name.replace("mlp.0", "mlp.linear_1").replace("mlp.3", "mlp.linear_2"): t for name, t in state.items()}
     old = {f"module.{name.replace('heads.head', 'heads.0')}": t for name, t in old.items()}
     one, other = read(old), read(state)
     assert one.config == other.config
@@ -206,9 +200,7 @@ def test_both_dialects_of_transformers_are_one(tmp_path: Path) -> None:
 
 @torch.inference_mode()
 @pytest.mark.parametrize("size", [(64, 64), (40, 24)])
-def test_transformers_at_another_size_resizes_positions_the_same(
-    pictures: Any, size: tuple[int, int]
-) -> None:
+def test_transformers_at_another_size_resizes_positions_the_same(pictures: Any, size: tuple[int, int]) -> None:
     theirs = their_model()
     model, images = ours(theirs.state_dict(), theirs.config.to_dict()), pictures(*size)
     expected = theirs(images, interpolate_pos_encoding=True).logits
@@ -283,9 +275,7 @@ def test_the_usual_number_of_heads(dim: int, heads: int | None) -> None:
         ({"id2label": {"0": "a"}}, "1 classes"),
     ],
 )
-def test_a_config_at_odds_with_the_weights_is_refused(
-    tmp_path: Path, changes: dict[str, Any], words: str
-) -> None:
+def test_a_config_at_odds_with_the_weights_is_refused(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
     import json
 
     their_model().save_pretrained(tmp_path)
@@ -329,9 +319,7 @@ OTHERS = {
 def test_other_networks_are_refused_by_name(name: str) -> None:
     with torch.device("meta"):
         model = OTHERS[name]()
-    with pytest.raises(
-        InvalidCheckpoint, match=f"{name.strip()}.*plain Vision Transformers: transformers ViT"
-    ):
+    with pytest.raises(InvalidCheckpoint, match=f"{name.strip()}.*plain Vision Transformers: transformers ViT"):
         read(model.state_dict())
 
 
@@ -340,7 +328,7 @@ def test_unknown_tensors_are_refused_by_name() -> None:
     tensors = theirs.state_dict() | {"vit.layers.0.gate.weight": torch.zeros(3)}
     with pytest.raises(InvalidCheckpoint, match=r"vit\.layers\.0\.gate\.weight"):
         read(tensors, theirs.config.to_dict())
-    with pytest.raises(InvalidCheckpoint, match="not a Vision Transformer.*`x`"):
+    with pytest.raises(InvalidCheckpoint, match=r"not a Vision Transformer.*`x`"):
         read({"x": torch.zeros(3)})
 
 

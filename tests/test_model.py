@@ -87,9 +87,7 @@ def test_attention_is_the_one_that_the_forward_pass_used(build: Any, pictures: A
     def by_hand(attentions: tuple[torch.Tensor, ...]) -> torch.Tensor:
         x = model.embed(images)
         for block, attention in zip(model.blocks, attentions, strict=True):
-            v = F.linear(
-                block.norm1(x), *(t.chunk(3)[2] for t in (block.attn.qkv.weight, block.attn.qkv.bias))
-            )
+            v = F.linear(block.norm1(x), *(t.chunk(3)[2] for t in (block.attn.qkv.weight, block.attn.qkv.bias)))
             mixed = attention @ v.unflatten(-1, (2, 32)).transpose(1, 2)
             x = x + block.attn.proj(mixed.transpose(1, 2).flatten(2))
             x = x + block.mlp(block.norm2(x))
@@ -140,9 +138,7 @@ def test_positions_are_resized_as_maps_with_rows_before_cols() -> None:
     positions = torch.stack([rows, cols], -1).reshape(1, 24, 2)
     resized = resize_positions(positions, (4, 6), (8, 6), "bilinear").reshape(8, 6, 2)
     assert torch.allclose(resized[..., 1], cols[:1].expand(8, 6))  # columns stay
-    assert (
-        (resized[1:, :, 0] >= resized[:-1, :, 0]).all() and resized[0, 0, 0] == 0 and resized[-1, 0, 0] == 3
-    )
+    assert (resized[1:, :, 0] >= resized[:-1, :, 0]).all() and resized[0, 0, 0] == 0 and resized[-1, 0, 0] == 3
 
 
 def test_positions_at_the_training_size_are_left_alone() -> None:

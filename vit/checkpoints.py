@@ -24,7 +24,7 @@ import struct
 import zipfile
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
@@ -138,19 +138,21 @@ def _folders(root: str | Path | None) -> list[Path]:
     root = checkpoints_folder() if root is None else Path(root)
     try:
         with os.scandir(root) as entries:
-            names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+            found = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
     except OSError:
         return []
+    # A save that was killed between its two renames leaves ".name.old" alone, which opens as "name".
+    names = {name[1:-4] if name.startswith(".") and name.endswith(".old") else name for name in found}
     return [root / name for name in sorted(names) if _NAME.fullmatch(name) and not name.startswith(".")]
 
 
 def _summarise(path: Path) -> CheckpointInfo:
     params, size, labels, facts = 0, 0, 0, {}
     try:
-        with _Folder.at(path) as folder, folder.open(folder.weights, MAX_WEIGHTS) as file:
-            size = os.fstat(file.fileno()).st_size
-            tensors, metadata = _look(file, folder.weights)
-            document, _ = _documents(folder, metadata)
+        with _opened(path) as source:
+            size = os.fstat(source.file.fileno()).st_size
+            tensors, metadata = _look(source.file, source.weights)
+            document, _ = _documents(source, metadata)
             facts = _facts(document)
             reading = families.read(tensors, document, OURS in metadata)
             params = sum(tensor.numel() for tensor in reading.tensors.values())
@@ -173,20 +175,8 @@ def load_checkpoint(path_or_name: str | Path, heads: int | None = None) -> Check
     Raises:
         InvalidCheckpoint: whatever is wrong with it, in one sentence.
     """
-    path = _locate(path_or_name)
-    for _ in range(8):
-        with _Folder.at(path) as folder:
-            try:
-                checkpoint = _load(folder, heads)
-            except InvalidCheckpoint:
-                if folder.is_current():
-                    raise
-            else:
-                if folder.is_current():
-                    return checkpoint
-    raise InvalidCheckpoint(
-        "The checkpoint is replaced again and again while it is being read. Try again in a moment."
-    )
+    with _opened(_locate(path_or_name)) as source:
+        return _load(source, heads)
 
 
 def _locate(path_or_name: str | Path) -> Path:
@@ -201,125 +191,131 @@ def _locate(path_or_name: str | Path) -> Path:
     return path if exists else find_checkpoint(str(path_or_name))  # raises, and says which there are
 
 
-class _Folder:
-    """An open folder: all is read through one descriptor, so that a replaced folder is never half old, half new.
+@dataclass(frozen=True)
+class _Source:
+    """All that a checkpoint consists of, taken at one moment: the weights open, the rest read.
 
     Attributes:
+        path: of the folder, or of a lone file.
         weights: name of the weights file.
-        alone: a lone file, whose neighbours have nothing to do with it.
+        texts: content of the other files that are there; none for a lone file, whose neighbours are not its own.
     """
 
-    def __init__(self, path: Path, descriptor: int, weights: str | None):
-        self.path, self.descriptor = path, descriptor
-        self.alone = weights is not None
-        if weights is None:
-            weights = self._only_weights()
-        elif weights in _WEIGHT_NAMES and CONFIG in os.listdir(descriptor):
-            self.alone = False
-        self.weights = weights
-        self.name = Path(weights).stem if self.alone else path.resolve().name
+    path: Path
+    name: str
+    weights: str
+    file: BufferedReader
+    texts: Mapping[str, bytes]
 
-    @classmethod
-    @contextmanager
-    def at(cls, path: Path) -> Iterator["_Folder"]:
-        """Open a checkpoint's folder, or the folder of a lone file."""
-        lone = os.path.lexists(path) and not path.is_dir()
-        folder = path.parent if lone else path
-        try:
-            descriptor = _open_folder(folder)
-        except (OSError, ValueError) as error:
-            raise InvalidCheckpoint(f"{shown(folder.name)!r} cannot be opened: {_reason(error)}.") from error
-        try:
-            yield cls(folder, descriptor, path.name if lone else None)
-        except OSError as error:
-            raise InvalidCheckpoint(f"{shown(path.name)!r} cannot be read: {_reason(error)}.") from error
-        finally:
-            os.close(descriptor)
 
-    def is_current(self) -> bool:
-        """Whether the path still leads to the folder that is open here."""
-        for path in (self.path, _old(self.path)):
-            with suppress(OSError):
-                return os.path.samestat(os.stat(path), os.fstat(self.descriptor))
-        return False
+@contextmanager
+def _opened(path: Path) -> Iterator[_Source]:
+    """Open a checkpoint at a moment when nobody replaces it.
 
-    @contextmanager
-    def open(self, name: str, limit: int) -> Iterator[BufferedReader]:
-        """Open a regular file of at most `limit` bytes, never through a link."""
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        try:
-            descriptor = os.open(name, flags, dir_fd=self.descriptor)
-        except (OSError, ValueError) as error:
-            if isinstance(error, OSError) and error.errno == errno.ELOOP:
-                raise InvalidCheckpoint(f"{shown(name)} is a link. Copy the file itself there.") from error
-            raise InvalidCheckpoint(f"{shown(name)} cannot be read: {_reason(error)}.") from error
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            os.close(descriptor)
-            raise InvalidCheckpoint(f"{shown(name)} is not a regular file.")
-        with os.fdopen(descriptor, "rb") as file:
-            if status.st_size > limit:
-                size, most = status.st_size / 1e6, limit / 1e6
-                raise InvalidCheckpoint(
-                    f"{shown(name)} has {size:,.0f} MB; at most {most:,.0f} MB are opened."
-                )
-            yield file
-
-    def text(self, name: str) -> bytes | None:
-        """The content of a small file; None if there is none."""
-        if self.alone or name not in os.listdir(self.descriptor):
-            return None
-        with self.open(name, MAX_TEXT) as file:
-            return file.read(MAX_TEXT)
-
-    def _only_weights(self) -> str:
-        names = sorted(os.listdir(self.descriptor))
-        for name in _WEIGHT_NAMES:
-            if name in names:
-                return name
-        if any(name.endswith(".index.json") for name in names):
-            raise InvalidCheckpoint(
-                "The weights are split over several files. Save them as one model.safetensors."
-            )
-        found = [name for name in names if name.endswith(_SUFFIXES)]
-        if len(found) != 1:
-            what = (
-                f"{len(found)} files of weights; keep one"
-                if found
-                else "no weights; it needs a model.safetensors"
-            )
-            raise InvalidCheckpoint(f"The folder {shown(self.path.name)!r} holds {what}.")
-        return found[0]
+    All is opened through one descriptor of the folder. If the path leads to another folder afterwards, some files
+    may have been gone already, so it is done again; what is open stays whole whatever happens later.
+    """
+    lone = os.path.lexists(path) and not path.is_dir()
+    folder = path.parent if lone else path
+    for _ in range(100):
+        with ExitStack() as stack:
+            try:
+                descriptor = _open_folder(folder)
+                stack.callback(os.close, descriptor)
+                try:
+                    source = _source(descriptor, path, lone, stack)
+                except InvalidCheckpoint:
+                    if _leads_to(folder, descriptor):
+                        raise
+                    continue
+                if _leads_to(folder, descriptor):
+                    yield source
+                    return
+            except (OSError, ValueError) as error:
+                if isinstance(error, UserError):
+                    raise
+                raise InvalidCheckpoint(f"{shown(path.name)!r} cannot be opened: {_reason(error)}.") from error
+    raise InvalidCheckpoint("The checkpoint is replaced again and again while it is opened. Try again in a moment.")
 
 
 def _open_folder(path: Path) -> int:
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-    for candidate in (
-        path,
-        _old(path),
-        path,
-    ):  # see `_swapped`: between two renames only the old one is there
+    for candidate in (path, _old(path), path):  # between the two renames of a save only the old one is there
         with suppress(FileNotFoundError):
             return os.open(candidate, flags)
     raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+
+
+def _leads_to(path: Path, descriptor: int) -> bool:
+    """Whether the path still leads to the folder that is open here."""
+    for candidate in (path, _old(path)):
+        with suppress(FileNotFoundError):
+            return os.path.samestat(os.stat(candidate), os.fstat(descriptor))
+    return False
+
+
+def _source(folder: int, path: Path, lone: bool, stack: ExitStack) -> _Source:
+    """Take what is in an open folder; `stack` closes the weights."""
+    names = sorted(os.listdir(folder))
+    weights = path.name if lone else _only_weights(names, path)
+    alone = lone and not (weights in _WEIGHT_NAMES and CONFIG in names)  # else it stands for its folder
+    texts = {}
+    for name in () if alone else (CONFIG, PREPROCESS, CARD):
+        if name in names:
+            with _open_file(folder, name, MAX_TEXT) as file:
+                texts[name] = file.read(MAX_TEXT)
+    home = path if alone or not lone else path.parent
+    name = path.stem if alone else home.resolve().name
+    return _Source(home, name, weights, stack.enter_context(_open_file(folder, weights, MAX_WEIGHTS)), texts)
+
+
+def _only_weights(names: list[str], path: Path) -> str:
+    for name in _WEIGHT_NAMES:
+        if name in names:
+            return name
+    if any(name.endswith(".index.json") for name in names):
+        raise InvalidCheckpoint("The weights are split over several files. Save them as one model.safetensors.")
+    found = [name for name in names if name.endswith(_SUFFIXES)]
+    if len(found) != 1:
+        what = f"{len(found)} files of weights; keep one" if found else "no weights; it needs a model.safetensors"
+        raise InvalidCheckpoint(f"The folder {shown(path.name)!r} holds {what}.")
+    return found[0]
+
+
+def _open_file(folder: int, name: str, limit: int) -> BufferedReader:
+    """Open a regular file of at most `limit` bytes, never through a link."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        descriptor = os.open(name, flags, dir_fd=folder)
+    except (OSError, ValueError) as error:
+        if isinstance(error, OSError) and error.errno == errno.ELOOP:
+            raise InvalidCheckpoint(f"{shown(name)} is a link. Copy the file itself there.") from error
+        raise InvalidCheckpoint(f"{shown(name)} cannot be read: {_reason(error)}.") from error
+    status = os.fstat(descriptor)
+    if stat.S_ISREG(status.st_mode) and status.st_size <= limit:
+        return os.fdopen(descriptor, "rb")
+    os.close(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        raise InvalidCheckpoint(f"{shown(name)} is not a regular file.")
+    size, most = status.st_size / 1e6, limit / 1e6
+    raise InvalidCheckpoint(f"{shown(name)} has {size:,.0f} MB; at most {most:,.0f} MB are opened.")
 
 
 def _reason(error: Exception) -> str:
     return (error.strerror if isinstance(error, OSError) else None) or "the name cannot be"
 
 
-def _load(folder: _Folder, heads: int | None) -> Checkpoint:
-    with folder.open(folder.weights, MAX_WEIGHTS) as file:
-        shapes, metadata = _look(file, folder.weights)
-        document, preprocess_document = _documents(folder, metadata)
-        ours = OURS in metadata
-        promised = families.read(shapes, document, ours, heads)
-        config = promised.config
-        empty = _empty_model(promised)
-        labels, why_labels = _labels(document, promised, folder.weights)
-        preprocess, why_preprocess = _preprocess(preprocess_document, promised, folder.weights)
-        tensors = _tensors(file, folder.weights, set(shapes))  # nothing large is read before this line
-        digest = hashlib.file_digest(_rewound(file), "sha256").hexdigest()[:16]
+def _load(source: _Source, heads: int | None) -> Checkpoint:
+    file, weights = source.file, source.weights
+    shapes, metadata = _look(file, weights)
+    document, preprocess_document = _documents(source, metadata)
+    ours = OURS in metadata
+    promised = families.read(shapes, document, ours, heads)
+    empty = _empty_model(promised)
+    labels, why_labels = _labels(document, promised, weights)
+    preprocess, why_preprocess = _preprocess(preprocess_document, promised, weights)
+    tensors = _tensors(file, weights, set(shapes))  # nothing large is read before this line
+    digest = hashlib.file_digest(_rewound(file), "sha256").hexdigest()[:16]
 
     reading = families.read(tensors, document, ours, heads)
     del tensors
@@ -331,14 +327,14 @@ def _load(folder: _Folder, heads: int | None) -> Checkpoint:
         _check_probe(model, (document or {}).get("vit_probe"))
     extra = {"labels": why_labels, "preprocess": why_preprocess}
     return Checkpoint(
-        name=folder.name,
-        path=folder.path / folder.weights if folder.alone else folder.path,
+        name=source.name,
+        path=source.path,
         model=model,
-        config=config,
+        config=reading.config,
         labels=labels,
         preprocess=preprocess,
         assumed=reading.assumed | {name: why for name, why in extra.items() if why},
-        card=(folder.text(CARD) or b"").decode("utf-8", "replace"),
+        card=source.texts.get(CARD, b"").decode("utf-8", "replace"),
         facts=_facts(document),
         hash=digest,
     )
@@ -347,11 +343,9 @@ def _load(folder: _Folder, heads: int | None) -> Checkpoint:
 OURS = "vit.config"  # the key of the weights' metadata that tells our files from those of others
 
 
-def _documents(
-    folder: _Folder, metadata: Mapping[str, str]
-) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
+def _documents(source: _Source, metadata: Mapping[str, str]) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
     """config.json and preprocessor_config.json, or what a lone file says of itself."""
-    config, preprocess = folder.text(CONFIG), folder.text(PREPROCESS)
+    config, preprocess = source.texts.get(CONFIG), source.texts.get(PREPROCESS)
     document = _json(config, CONFIG) if config is not None else None
     if document is None and OURS in metadata:
         labels = _json(metadata.get("labels", "[]"), "labels", list)
@@ -397,7 +391,8 @@ def _labels(document: Mapping[str, Any] | None, reading: Reading, file: str) -> 
     if stated and stated != {str(i): f"LABEL_{i}" for i in range(len(stated))}:
         if set(stated) != {str(i) for i in range(len(stated))} or len(stated) != count:
             raise InvalidCheckpoint(
-                f"The checkpoint names {len(stated)} classes and its head has {count}: they must be numbered 0 to {count - 1}."
+                f"The checkpoint names {len(stated)} classes and its head has {count}: "
+                f"they must be numbered 0 to {count - 1}."
             )
         labels = tuple(stated[str(i)] for i in range(count))
         if not all(isinstance(label, str) and len(label) <= MAX_LABEL for label in labels):
@@ -450,9 +445,7 @@ def _empty_model(reading: Reading) -> VisionTransformer:
     for what, names in problems:
         if names:
             count = "1 tensor" if len(names) == 1 else f"{len(names)} tensors"
-            raise InvalidCheckpoint(
-                f"The weights do not fit the config: {count} {what}, such as `{shown(names[0])}`."
-            )
+            raise InvalidCheckpoint(f"The weights do not fit the config: {count} {what}, such as `{shown(names[0])}`.")
     return model
 
 
@@ -473,9 +466,7 @@ def _look(file: BufferedReader, name: str) -> tuple[Tensors, dict[str, str]]:
     size = os.fstat(file.fileno()).st_size
     start = _rewound(file).read(64)
     if start.startswith(b"version https://git-lfs"):
-        raise InvalidCheckpoint(
-            f"{shown(name)} is a placeholder of Git LFS. Fetch the file itself with: git lfs pull."
-        )
+        raise InvalidCheckpoint(f"{shown(name)} is a placeholder of Git LFS. Fetch the file itself with: git lfs pull.")
     if start.startswith(_PICKLES):
         return _look_pickle(file, name, size), {}
     if len(start) > 8 and start[8:9] == b"{":
@@ -520,9 +511,7 @@ def _look_safetensors(file: BufferedReader, name: str, size: int) -> tuple[Tenso
     starts, ends = [begin for begin, _ in spans], [end for _, end in spans]
     if starts != [0, *ends[:-1]] or ends[-1] != size - 8 - length:
         raise damaged
-    return {
-        key: torch.empty(shape, dtype=kind, device="meta") for key, (shape, kind) in tensors.items()
-    }, metadata
+    return {key: torch.empty(shape, dtype=kind, device="meta") for key, (shape, kind) in tensors.items()}, metadata
 
 
 def _tensors(file: BufferedReader, name: str, wanted: set[str]) -> Tensors:
@@ -567,9 +556,7 @@ def _look_pickle(file: BufferedReader, name: str, size: int) -> Tensors:
             f"{shown(name)} is damaged or holds more than tensors. Save only `model.state_dict()`, best as safetensors."
         ) from error
     tensors = _state_dict(content, name)
-    plain = all(
-        t.layout is torch.strided and not t.is_quantized and not t.is_nested for t in tensors.values()
-    )
+    plain = all(t.layout is torch.strided and not t.is_quantized and not t.is_nested for t in tensors.values())
     if not plain or sum(t.numel() * t.itemsize for t in tensors.values()) > size:
         raise InvalidCheckpoint(f"{shown(name)} promises more numbers than it holds.")
     return tensors
@@ -591,9 +578,7 @@ def _state_dict(content: object, name: str) -> Tensors:
         content = inner
     tensors = content if isinstance(content, dict) else {}
     tensors = {
-        key: value.detach()
-        for key, value in tensors.items()
-        if isinstance(key, str) and isinstance(value, Tensor)
+        key: value.detach() for key, value in tensors.items() if isinstance(key, str) and isinstance(value, Tensor)
     }
     if not 1 <= len(tensors) <= MAX_TENSORS:
         raise InvalidCheckpoint(f"{shown(name)} holds no tensors by name. Save `model.state_dict()`.")
@@ -607,9 +592,7 @@ def _check_zip(file: BufferedReader, name: str, size: int) -> None:
     tail = file.read()
     if sum(1 for _ in re.finditer(rb"PK\x05\x06", tail)) != 1:  # one directory, or readers may disagree which
         raise damaged
-    directory = struct.unpack_from("<I", tail.ljust(22, b"\0") + b"\0" * 22, tail.index(b"PK\x05\x06") + 12)[
-        0
-    ]
+    directory = struct.unpack_from("<I", tail.ljust(22, b"\0") + b"\0" * 22, tail.index(b"PK\x05\x06") + 12)[0]
     if directory > MAX_TENSORS * 200:
         raise damaged
     try:
@@ -617,9 +600,7 @@ def _check_zip(file: BufferedReader, name: str, size: int) -> None:
             entries = archive.infolist()
             stored = all(entry.compress_type == zipfile.ZIP_STORED for entry in entries)
             if any(entry.filename.endswith("/constants.pkl") for entry in entries):
-                raise InvalidCheckpoint(
-                    f"{shown(name)} is a TorchScript program. Save its `state_dict()` instead."
-                )
+                raise InvalidCheckpoint(f"{shown(name)} is a TorchScript program. Save its `state_dict()` instead.")
             pickles = [entry for entry in entries if entry.filename.endswith("/data.pkl")]
             if not stored or len(pickles) != 1 or sum(entry.file_size for entry in entries) > size:
                 raise damaged
@@ -681,9 +662,7 @@ def _check_probe(model: VisionTransformer, stored: object) -> None:
         raise InvalidCheckpoint("The model gives NaN or infinite results; its weights are damaged.")
     if stored is None:
         return
-    numbers = isinstance(stored, list) and all(
-        type(value) in (int, float) and abs(value) < 1e30 for value in stored
-    )
+    numbers = isinstance(stored, list) and all(type(value) in (int, float) and abs(value) < 1e30 for value in stored)
     fits = numbers and len(stored) == len(found)  # type: ignore[arg-type]
     wanted = torch.tensor(stored if fits else [], dtype=torch.float32)
     if not fits or (found - wanted).abs().max() > PROBE_TOLERANCE * wanted.abs().max() + 1e-6:
@@ -729,9 +708,7 @@ def save_checkpoint(
     if len(labels) != config.num_classes:
         raise ValueError(f"{len(labels)} labels for {config.num_classes} classes.")
     _check_preprocess(preprocess, config)
-    if clash := [
-        name for name in files if name in _OURS or not _NAME.fullmatch(name) or name.startswith(".")
-    ]:
+    if clash := [name for name in files if name in _OURS or not _NAME.fullmatch(name) or name.startswith(".")]:
         raise ValueError(f"A checkpoint cannot keep a file named {clash[0]!r}.")
 
     # What a reader will build from the file is what is probed, on the CPU, in float32.
@@ -740,9 +717,7 @@ def save_checkpoint(
     with torch.device("meta"):
         twin = VisionTransformer(config)
     answer = probe(_filled(twin, tensors))
-    if not all(torch.isfinite(tensor).all() for tensor in tensors.values()) or not all(
-        map(math.isfinite, answer)
-    ):
+    if not all(torch.isfinite(tensor).all() for tensor in tensors.values()) or not all(map(math.isfinite, answer)):
         raise InvalidCheckpoint("The weights hold NaN or infinite numbers, so they were not saved.")
 
     facts.setdefault("params", sum(tensor.numel() for tensor in tensors.values()))
@@ -775,9 +750,9 @@ _OURS = (WEIGHTS, CONFIG, PREPROCESS, CARD)
 
 
 def _dump(value: object, indent: int | None = None) -> str:
-    return json.dumps(
-        value, indent=indent, sort_keys=indent is not None, ensure_ascii=False, allow_nan=False
-    ) + ("\n" if indent else "")
+    return json.dumps(value, indent=indent, sort_keys=indent is not None, ensure_ascii=False, allow_nan=False) + (
+        "\n" if indent else ""
+    )
 
 
 def _safetensors(tensors: Tensors, metadata: dict[str, str]) -> bytes:
@@ -801,9 +776,7 @@ def _swapped(folder: Path, contents: Mapping[str, bytes]) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     parent = os.open(folder.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        fcntl.flock(
-            parent, fcntl.LOCK_EX
-        )  # one save at a time beside each other; the kernel lets go when we die
+        fcntl.flock(parent, fcntl.LOCK_EX)  # one save at a time beside each other; the kernel lets go when we die
         if old.exists() and not folder.exists():
             os.rename(old, folder)  # a save was killed between its two renames
         shutil.rmtree(old, ignore_errors=True)
@@ -835,9 +808,7 @@ def _check_replaceable(folder: Path, contents: Mapping[str, bytes]) -> None:
         raise UserError(f"{folder.name!r} is not a folder. Choose a new name for the checkpoint.")
     others = sorted(set(os.listdir(folder)) - set(contents)) if folder.exists() else []
     if others:
-        raise UserError(
-            f"The folder {folder.name!r} holds other files ({shown(others[0])}). Choose a new one."
-        )
+        raise UserError(f"The folder {folder.name!r} holds other files ({shown(others[0])}). Choose a new one.")
 
 
 def _sync(folder: Path) -> None:

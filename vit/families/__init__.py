@@ -98,9 +98,7 @@ def read(
     for name in stated.keys() & told.keys():
         if stated[name] != told[name]:
             called = huggingface.CALLED.get(name, name)
-            raise InvalidCheckpoint(
-                f"config.json says {called} = {shown(stated[name])}, the weights say {told[name]}."
-            )
+            raise InvalidCheckpoint(f"config.json says {called} = {shown(stated[name])}, the weights say {told[name]}.")
     if reshaped["prefix_tokens"].shape[1] != 1:
         raise InvalidCheckpoint("The weights are incomplete: the class token is missing.")
     told["image_size"] = stated.get("image_size") or square_size(reshaped, told["patch_size"])
@@ -141,9 +139,7 @@ def _unwrap(tensors: Tensors) -> Tensors:
 
 
 def _recognise(names: list[str]) -> Family:
-    other = next(
-        ((what, name) for pattern, what in _OTHERS for name in names if re.search(pattern, name)), None
-    )
+    other = next(((what, name) for pattern, what in _OTHERS for name in names if re.search(pattern, name)), None)
     family = next((family for family in FAMILIES if family.claims(names)), None)
     if family and not other:
         return family
@@ -154,6 +150,4 @@ def _recognise(names: list[str]) -> Family:
             f"This is a {what} checkpoint (`{shown(name)}`). This app reads plain Vision Transformers: {reads}."
         )
     example = f" (it holds `{shown(names[0])}`)" if names else ""
-    raise InvalidCheckpoint(
-        f"This is not a Vision Transformer that this app knows{example}. It reads: {reads}."
-    )
+    raise InvalidCheckpoint(f"This is not a Vision Transformer that this app knows{example}. It reads: {reads}.")

@@ -79,9 +79,7 @@ class Family:
         for name, tensor in tensors.items():
             if re.search(self.ignored, name):
                 continue
-            ours = next(
-                (_fill(match, ours) for pattern, ours in patterns if (match := pattern.fullmatch(name))), None
-            )
+            ours = next((_fill(match, ours) for pattern, ours in patterns if (match := pattern.fullmatch(name))), None)
             if ours is None:
                 raise InvalidCheckpoint(
                     f"This {self.name} checkpoint holds a tensor that a plain Vision Transformer does not have "
@@ -96,9 +94,7 @@ class Family:
         """Our names to theirs, the first spelling in `keys`."""
         patterns = [(_pattern(ours), theirs) for ours, theirs in self.keys]
         return {
-            next(
-                _fill(match, theirs) for pattern, theirs in patterns if (match := pattern.fullmatch(name))
-            ): tensor
+            next(_fill(match, theirs) for pattern, theirs in patterns if (match := pattern.fullmatch(name))): tensor
             for name, tensor in tensors.items()
         }
 
@@ -132,9 +128,7 @@ def reshape(tensors: Tensors, grid: tuple[int, int] | None) -> Tensors:
             present = [part for part in parts if part is not None]
             if present:
                 if len(present) < 3 or len({part.shape for part in present}) > 1 or present[0].ndim == 0:
-                    raise InvalidCheckpoint(
-                        f"Queries, keys and values do not go together in `{shown(block[:-1])}`."
-                    )
+                    raise InvalidCheckpoint(f"Queries, keys and values do not go together in `{shown(block[:-1])}`.")
                 tensors[f"{block}qkv.{end}"] = torch.cat(present)
 
     positions = needed(tensors, "pos_embed", 3)
@@ -146,9 +140,7 @@ def reshape(tensors: Tensors, grid: tuple[int, int] | None) -> Tensors:
     prefix = prefix.reshape(1, -1, dim)  # (1, S, D)
     rows = positions.shape[1]
     choices = {rows, rows - prefix.shape[1]}
-    patches = next(
-        (n for n in choices if (n == math.prod(grid) if grid else n > 0 and math.isqrt(n) ** 2 == n)), None
-    )
+    patches = next((n for n in choices if (n == math.prod(grid) if grid else n > 0 and math.isqrt(n) ** 2 == n)), None)
     if patches is None:
         wanted = f"{grid[0]} x {grid[1]} patches" if grid else "a square picture"
         raise InvalidCheckpoint(
@@ -211,9 +203,7 @@ def build_config(values: Mapping[str, Any], called: Mapping[str, str] | None = N
     except ValueError as error:
         raise InvalidCheckpoint(f"The checkpoint's config cannot be: {error}") from error
     if math.prod(config.grid) > MAX_PATCHES:
-        raise InvalidCheckpoint(
-            f"The config means {math.prod(config.grid)} patches; at most {MAX_PATCHES} are opened."
-        )
+        raise InvalidCheckpoint(f"The config means {math.prod(config.grid)} patches; at most {MAX_PATCHES} are opened.")
     return config
 
 
@@ -241,9 +231,7 @@ def check_field(name: str, value: object, called: str) -> None:
         if len(names) > MAX_PREFIX or not all(
             isinstance(n, str) and re.fullmatch(r"[a-z0-9_]{1,32}", n) for n in names
         ):
-            raise InvalidCheckpoint(
-                f"Config field {called} must name at most {MAX_PREFIX} tokens, not {shown(value)}."
-            )
+            raise InvalidCheckpoint(f"Config field {called} must name at most {MAX_PREFIX} tokens, not {shown(value)}.")
     elif not isinstance(value, str):
         raise InvalidCheckpoint(f"Config field {called} must be a word, not {shown(value)}.")
 
@@ -259,9 +247,7 @@ def needed(tensors: Tensors, name: str, ndim: int) -> Tensor:
 
 def shown(value: object) -> str:
     """Something from a file, short and printable."""
-    text = (
-        value if isinstance(value, str) else repr(value) if not isinstance(value, int) else hex_or_int(value)
-    )
+    text = value if isinstance(value, str) else repr(value) if not isinstance(value, int) else hex_or_int(value)
     text = "".join(c if c.isprintable() else "?" for c in text[:60])
     return text.replace("`", "'")
 

@@ -102,9 +102,7 @@ def _preprocess(config: ViTConfig, file: str) -> tuple[Preprocess, str]:
 
 def _optional_prefix(keys: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
     """`ViTModel` alone is saved without the leading "vit."."""
-    return keys + tuple(
-        (ours, theirs.removeprefix("vit.")) for ours, theirs in keys if theirs.startswith("vit.")
-    )
+    return keys + tuple((ours, theirs.removeprefix("vit.")) for ours, theirs in keys if theirs.startswith("vit."))
 
 
 FAMILY = Family(
@@ -163,9 +161,7 @@ def write_tensors(config: ViTConfig, tensors: Tensors) -> Tensors:
     for i in range(config.depth):
         for end in ("weight", "bias") if config.qkv_bias else ("weight",):
             parts = tensors.pop(f"blocks.{i}.attn.qkv.{end}").chunk(3)
-            tensors |= {
-                f"blocks.{i}.attn.{letter}.{end}": part for letter, part in zip("qkv", parts, strict=True)
-            }
+            tensors |= {f"blocks.{i}.attn.{letter}.{end}": part for letter, part in zip("qkv", parts, strict=True)}
     prefix = tensors.pop("prefix_tokens")
     if config.prefix == ("cls",):
         tensors["prefix.cls"] = prefix
