@@ -18,18 +18,8 @@ from playwright.sync_api import Page, sync_playwright
 BROWSER_TESTS = Path(__file__).parents[1] / "tests" / "browser"
 sys.path.insert(0, str(BROWSER_TESTS))
 
-from serving import BROWSER_ARGUMENTS, chromium, streamlit
+from serving import BROWSER_ARGUMENTS, FIND, chromium, streamlit
 
-FIND = """(() => {
-  const search = (node) => {
-    for (const element of node.querySelectorAll("*")) {
-      if (element.__vitViewer) return element.__vitViewer;
-      const found = element.shadowRoot && search(element.shadowRoot);
-      if (found) return found;
-    }
-  };
-  return search(document);
-})()"""
 PATIENCE = 240_000  # [ms]
 
 

@@ -26,7 +26,7 @@ from vit.explain import explain
 
 PATIENCE = 120_000  # [ms]
 HEIGHT = 3000  # [px]
-SHOWN = f"height => ({FIND})()?.payload?.header.picture.height === height"
+SHOWN = f"height => {FIND}?.payload?.header.picture.height === height"
 
 
 def photo(seed: int) -> bytes:

@@ -26,8 +26,6 @@ def start_torch() -> None:
 
     Streamlit collects garbage after every run; frozen, the 400,000 objects of torch cost nothing then.
     """
-    import vit.explain
-    import vit.export
 
     gc.collect()
     gc.freeze()
@@ -84,7 +82,9 @@ def show_facts(checkpoint, info) -> None:
     }
     if isinstance(facts.get("accuracy"), float):
         rows["Test accuracy"] = f"{facts['accuracy']:.1%}"
-    st.html(FACTS_STYLE + "".join(f"<div class=fact><span>{k}</span><b>{html.escape(v)}</b></div>" for k, v in rows.items()))
+    st.html(
+        FACTS_STYLE + "".join(f"<div class=fact><span>{k}</span><b>{html.escape(v)}</b></div>" for k, v in rows.items())
+    )
     for field, why in checkpoint.assumed.items():
         st.caption(f"Assumed: {plain(str(field))}: {plain(str(why))}")
     if checkpoint.card:

@@ -32,6 +32,7 @@ from transformers import (
     ViTForImageClassification,
 )
 
+from vit.card import write_card
 from vit.checkpoints import (
     checkpoints_folder,
     find_checkpoint,
@@ -39,7 +40,6 @@ from vit.checkpoints import (
     load_checkpoint,
     probe,
     save_checkpoint,
-    write_card,
 )
 from vit.errors import InvalidCheckpoint, UserError
 from vit.images import Preprocess

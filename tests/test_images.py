@@ -83,9 +83,7 @@ def test_every_usual_format_opens_as_rgb(format: str, options: dict[str, object]
     assert difference(image, gradient()) < 6
 
 
-@pytest.mark.parametrize(
-    "mode", ["1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr", "I;16", "I", "F"]
-)
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr", "I;16", "I", "F"])
 def test_every_usual_mode_opens_as_rgb(mode: str) -> None:
     format = "PNG" if mode in ("LA", "I;16", "RGBA", "P", "1") else "TIFF"
     image = gradient().convert("L").convert(mode) if mode in ("I;16", "I", "F") else gradient().convert(mode)
@@ -210,9 +208,9 @@ def test_colours_with_another_profile_become_srgb() -> None:
     profile = bytearray(ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes())
     profile[:] = profile.replace(b"rXYZ", b"tmp_").replace(b"gXYZ", b"rXYZ").replace(b"tmp_", b"gXYZ")
     profile[:] = profile.replace("sRGB".encode("utf-16-be"), "swap".encode("utf-16-be"))
-    red, green, _ = decode_image(
-        encode(Image.new("RGB", (8, 8), "red"), "PNG", icc_profile=bytes(profile))
-    ).getpixel((4, 4))
+    red, green, _ = decode_image(encode(Image.new("RGB", (8, 8), "red"), "PNG", icc_profile=bytes(profile))).getpixel(
+        (4, 4)
+    )
     assert red < 30 and green > 225
 
 
@@ -260,9 +258,7 @@ def tiff_of_strips(strips: int) -> bytes:
     directory = struct.pack("<H", len(tags))
     for tag, value in tags:
         count = 1 if value is not None else strips
-        directory += struct.pack(
-            "<HHII", tag, 4, count, arrays + 4 * strips * (tag == 279) if value is None else value
-        )
+        directory += struct.pack("<HHII", tag, 4, count, arrays + 4 * strips * (tag == 279) if value is None else value)
     offsets, lengths = np.full(strips, 8, "<u4").tobytes(), np.full(strips, 20, "<u4").tobytes()
     return b"II*\0" + struct.pack("<I", 8) + directory + b"\0" * 4 + offsets + lengths
 
@@ -336,7 +332,7 @@ def test_the_video_after_a_motion_photo_does_no_harm() -> None:
 def test_a_refused_file_leaves_pillows_settings_alone() -> None:
     before = Image.MAX_IMAGE_PIXELS
     refusal(png(60_000, 60_000))
-    assert Image.MAX_IMAGE_PIXELS == before
+    assert before == Image.MAX_IMAGE_PIXELS
 
 
 @pytest.mark.parametrize("format", ["JPEG", "PNG", "WEBP", "GIF", "TIFF", "BMP", "AVIF"])
@@ -369,9 +365,7 @@ def test_fifty_megapixels_take_less_than_a_gigabyte(mode: str, format: str, tmp_
         "start = peak(); image = decode_image(Path(sys.argv[1]).read_bytes())\n"
         "print(*image.size, (peak() - start) / 1024)"
     )
-    answer = subprocess.run(
-        [sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True
-    )
+    answer = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True)
     width, height, megabytes = answer.stdout.split()
     assert (int(width), int(height)) == (8_160, 6_120)
     assert float(megabytes) < 1000
@@ -389,9 +383,7 @@ def test_one_mean_makes_a_grey_input() -> None:
 
 
 def test_normalisation_by_hand() -> None:
-    pixels = Preprocess((1, 1), mean=(0.5, 0.0, 0.2), std=(0.5, 1.0, 0.4))(
-        Image.new("RGB", (3, 3), (255, 51, 0))
-    )
+    pixels = Preprocess((1, 1), mean=(0.5, 0.0, 0.2), std=(0.5, 1.0, 0.4))(Image.new("RGB", (3, 3), (255, 51, 0)))
     assert torch.allclose(pixels.flatten(), torch.tensor([1.0, 0.2, -0.5]))
 
 
@@ -462,9 +454,7 @@ IMAGENET = {"image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.2
     "preprocess",
     [
         Preprocess((32, 32)),
-        Preprocess(
-            (224, 224), resize_to=256, interpolation="bicubic", mean=(0.1, 0.2, 0.3), std=(0.3, 0.2, 0.1)
-        ),
+        Preprocess((224, 224), resize_to=256, interpolation="bicubic", mean=(0.1, 0.2, 0.3), std=(0.3, 0.2, 0.1)),
         Preprocess((224, 224), resize="squash", interpolation="lanczos"),
         Preprocess((224, 224), resize="squash", resize_to=256),
         Preprocess((96, 192), resize="squash", interpolation="nearest"),

@@ -75,9 +75,7 @@ def test_the_map_fills_the_box_and_the_rest_is_dimmed() -> None:
 
 
 def test_a_pixel_belongs_to_the_box_that_holds_its_centre() -> None:
-    result = pixels(
-        overlay(Image.new("RGB", (6, 1)), np.ones((1, 1)), Box(1.4, 0, 4.6, 1), opacity=1, colormap="gray")
-    )
+    result = pixels(overlay(Image.new("RGB", (6, 1)), np.ones((1, 1)), Box(1.4, 0, 4.6, 1), opacity=1, colormap="gray"))
     assert result[0].tolist() == [0, 255, 255, 255, 255, 0]
 
 
@@ -97,16 +95,12 @@ def test_strong_values_cover_more_of_the_picture_than_weak_ones() -> None:
 
 def test_smooth_keeps_the_value_at_each_patch_centre() -> None:
     heatmap = np.random.default_rng(0).random((3, 5))
-    result = pixels(
-        overlay(Image.new("RGB", (55, 33)), heatmap, opacity=1, colormap="gray", smooth=True, vmax=1)
-    )
+    result = pixels(overlay(Image.new("RGB", (55, 33)), heatmap, opacity=1, colormap="gray", smooth=True, vmax=1))
     assert (result[5::11, 5::11] == np.floor(heatmap * 255 + 0.5)).all()
 
 
 def test_smooth_stays_between_its_neighbours() -> None:
-    result = pixels(
-        overlay(Image.new("RGB", (40, 1)), np.array([[0.0, 1.0]]), opacity=1, colormap="gray", smooth=True)
-    )
+    result = pixels(overlay(Image.new("RGB", (40, 1)), np.array([[0.0, 1.0]]), opacity=1, colormap="gray", smooth=True))
     assert (np.diff(result[0]) >= 0).all() and result[0, 0] == 0 and result[0, -1] == 255
 
 
@@ -120,15 +114,15 @@ def test_strips_leave_no_seam(smooth: bool) -> None:
 
 def test_maps_with_one_vmax_can_be_compared() -> None:
     strong, weak = (
-        overlay(Image.new("RGB", (2, 2)), np.full((1, 1), v), opacity=1, colormap="gray", vmax=1)
-        for v in (1, 0.5)
+        overlay(Image.new("RGB", (2, 2)), np.full((1, 1), v), opacity=1, colormap="gray", vmax=1) for v in (1, 0.5)
     )
     assert pixels(strong)[0, 0] == 255 and pixels(weak)[0, 0] == 128
 
 
 def test_fifty_megapixels_take_less_than_a_gigabyte() -> None:
     code = (
-        "import resource; import numpy as np; from PIL import Image; from vit.overlay import overlay; from vit.images import Box\n"
+        "import resource; import numpy as np; from PIL import Image\n"
+        "from vit.overlay import overlay; from vit.images import Box\n"
         "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
         "start = peak(); picture = Image.new('RGB', (8160, 6120))\n"
         "overlay(picture, np.random.rand(37, 37), Box(1020, 0, 7140, 6120), smooth=True)\n"

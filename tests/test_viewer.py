@@ -17,9 +17,7 @@ COLORMAPS = {"gray": np.repeat(np.arange(256, dtype=np.uint8)[:, None], 3, 1)}
 PICTURE = Image.new("RGB", (40, 30), (200, 100, 50))
 
 
-def a_record(
-    blocks=2, heads=3, grid=(4, 5), prefix=("cls", "reg1"), width=8, sharpness=2.0
-) -> AttentionRecord:
+def a_record(blocks=2, heads=3, grid=(4, 5), prefix=("cls", "reg1"), width=8, sharpness=2.0) -> AttentionRecord:
     torch.manual_seed(0)
     tokens = len(prefix) + grid[0] * grid[1]
     queries, keys = (torch.randn(blocks, heads, tokens, width) * sharpness for _ in range(2))
@@ -89,9 +87,7 @@ def test_keys_far_from_float16_survive():
     )
     header, sections = packed(record)
     assert np.isfinite(sections["keys"]).all()
-    np.testing.assert_allclose(
-        attention_of(header, sections)[0, :, :5], full(record)[0, :, :5], rtol=0.1, atol=1e-3
-    )
+    np.testing.assert_allclose(attention_of(header, sections)[0, :, :5], full(record)[0, :, :5], rtol=0.1, atol=1e-3)
 
 
 def test_the_change_to_queries_and_keys_is_at_256_tokens():
@@ -192,9 +188,7 @@ def test_an_empty_link_shows_the_last_block():
     assert Selection.from_query({}, 12, 3, 197) == Selection(block=11)
 
 
-@pytest.mark.parametrize(
-    ("asked", "shown"), [("999", 11), ("-1", 11), ("-999", 0), ("3", 3), (5, 5), ("min", "min")]
-)
+@pytest.mark.parametrize(("asked", "shown"), [("999", 11), ("-1", 11), ("-999", 0), ("3", 3), (5, 5), ("min", "min")])
 def test_a_block_out_of_range_becomes_the_nearest(asked, shown):
     assert Selection.from_query({"block": asked}, 12, 3, 197).block == shown
 

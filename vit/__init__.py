@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from vit.attention import AttentionRecord, record, rollout
-    from vit.checkpoints import Checkpoint, list_checkpoints, load_checkpoint, save_checkpoint
+    from vit.checkpoints import Checkpoint, find_checkpoint, list_checkpoints, load_checkpoint, save_checkpoint
     from vit.errors import InvalidCheckpoint, InvalidConfig, InvalidDataset, InvalidImage, UserError
     from vit.images import Preprocess, decode_image
-    from vit.model import ViTConfig, VisionTransformer, ViTOutput
+    from vit.model import VisionTransformer, ViTConfig, ViTOutput
 
 # Loaded on first use, so that decoding a picture does not wait for torch.
 _HOMES = {
@@ -19,6 +19,7 @@ _HOMES = {
     "record": "attention",
     "rollout": "attention",
     "Checkpoint": "checkpoints",
+    "find_checkpoint": "checkpoints",
     "list_checkpoints": "checkpoints",
     "load_checkpoint": "checkpoints",
     "save_checkpoint": "checkpoints",

@@ -122,14 +122,14 @@ class AttentionRecord:
         Source: Abnar & Zuidema 2020, arXiv 2005.00928, eq. 1.
         """
         (query,) = self._checked([query])
-        vector = torch.zeros(self.tokens, device=self.queries[0].device)
+        vector = self.queries[0].new_zeros(self.tokens)
         vector[query] = 1
         for block in reversed(range(self.blocks)) if direction == "from" else range(self.blocks):
             mixed = torch.zeros_like(vector)
             for start, rows in self._row_chunks(block):  # rows: (H, R, N)
                 part = slice(start, start + rows.shape[1])
                 if direction == "from":
-                    mixed += torch.einsum("r,hrn->n", vector[part], rows) / self.heads
+                    mixed += (vector[part] @ rows).mean(0)
                 else:
                     mixed[part] = (rows @ vector).mean(0)
             vector = (1 - residual) * mixed + residual * vector

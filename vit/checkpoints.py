@@ -21,26 +21,25 @@ import re
 import shutil
 import stat
 import struct
-import zipfile
-from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
-from pickletools import genops
-from typing import IO, Any, NamedTuple
+from typing import Any
 
 import torch
-from safetensors.torch import load_file, save
+from safetensors.torch import save
 from torch import Tensor
 
 from vit import families
+from vit.card import write_card
 from vit.errors import InvalidCheckpoint, UserError
 from vit.families import Reading, huggingface
 from vit.families.family import MAX_PATCHES, Tensors, build_config, shown
 from vit.images import Preprocess
 from vit.model import VisionTransformer, ViTConfig
+from vit.weight_files import MAX_TEXT, SUFFIXES, dump_json, look, read_json, read_tensors, rewound
 
 WEIGHTS = "model.safetensors"
 CONFIG = "config.json"
@@ -48,18 +47,12 @@ PREPROCESS = "preprocessor_config.json"
 CARD = "README.md"
 
 MAX_WEIGHTS = 3 << 30  # [bytes]; ViT-H in float32 has 2.5 GB
-MAX_TEXT = 32 << 20  # [bytes]; a header with 21,000 class names has 1 MB
-MAX_TENSORS = 20_000
 MAX_LABEL = 500  # characters
 PROBE_LOGITS = 100
 PROBE_TOLERANCE = 1e-3  # of the largest logit; machines differ by 1e-5, a wrong number of heads by 0.3
 
 _NAME = re.compile(r"[a-z0-9_.-]{1,64}")
 _WEIGHT_NAMES = (WEIGHTS, "pytorch_model.bin")
-_SUFFIXES = (".safetensors", ".pt", ".pth", ".bin")
-# dtype of a safetensors header -> ours; whole numbers and 8-bit floats are no weights that can be explained.
-_DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-_SIDE_DTYPES = {"I64": torch.int64, "I32": torch.int32, "U8": torch.uint8, "BOOL": torch.bool}
 
 
 @dataclass(frozen=True)
@@ -151,7 +144,7 @@ def _summarise(path: Path) -> CheckpointInfo:
     try:
         with _opened(path) as source:
             size = os.fstat(source.file.fileno()).st_size
-            tensors, metadata = _look(source.file, source.weights)
+            tensors, metadata = look(source.file, source.weights)
             document, _ = _documents(source, metadata)
             facts = _facts(document)
             reading = families.read(tensors, document, OURS in metadata)
@@ -275,7 +268,7 @@ def _only_weights(names: list[str], path: Path) -> str:
             return name
     if any(name.endswith(".index.json") for name in names):
         raise InvalidCheckpoint("The weights are split over several files. Save them as one model.safetensors.")
-    found = [name for name in names if name.endswith(_SUFFIXES)]
+    found = [name for name in names if name.endswith(SUFFIXES)]
     if len(found) != 1:
         what = f"{len(found)} files of weights; keep one" if found else "no weights; it needs a model.safetensors"
         raise InvalidCheckpoint(f"The folder {shown(path.name)!r} holds {what}.")
@@ -307,15 +300,15 @@ def _reason(error: Exception) -> str:
 
 def _load(source: _Source, heads: int | None) -> Checkpoint:
     file, weights = source.file, source.weights
-    shapes, metadata = _look(file, weights)
+    shapes, metadata = look(file, weights)
     document, preprocess_document = _documents(source, metadata)
     ours = OURS in metadata
     promised = families.read(shapes, document, ours, heads)
     empty = _empty_model(promised)
     labels, why_labels = _labels(document, promised, weights)
     preprocess, why_preprocess = _preprocess(preprocess_document, promised, weights)
-    tensors = _tensors(file, weights, set(shapes))  # nothing large is read before this line
-    digest = hashlib.file_digest(_rewound(file), "sha256").hexdigest()[:16]
+    tensors = read_tensors(file, weights, set(shapes))  # nothing large is read before this line
+    digest = hashlib.file_digest(rewound(file), "sha256").hexdigest()[:16]
 
     reading = families.read(tensors, document, ours, heads)
     del tensors
@@ -346,35 +339,19 @@ OURS = "vit.config"  # the key of the weights' metadata that tells our files fro
 def _documents(source: _Source, metadata: Mapping[str, str]) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
     """config.json and preprocessor_config.json, or what a lone file says of itself."""
     config, preprocess = source.texts.get(CONFIG), source.texts.get(PREPROCESS)
-    document = _json(config, CONFIG) if config is not None else None
+    document = read_json(config, CONFIG) if config is not None else None
     if document is None and OURS in metadata:
-        labels = _json(metadata.get("labels", "[]"), "labels", list)
+        labels = read_json(metadata.get("labels", "[]"), "labels", list)
         document = {
-            "vit": _json(metadata[OURS], OURS),
-            "vit_probe": _json(metadata["vit.probe"], "vit.probe", list) if "vit.probe" in metadata else None,
+            "vit": read_json(metadata[OURS], OURS),
+            "vit_probe": read_json(metadata["vit.probe"], "vit.probe", list) if "vit.probe" in metadata else None,
             "id2label": {str(i): label for i, label in enumerate(labels)},
         }
     if preprocess is not None:
-        return document, _json(preprocess, PREPROCESS)
+        return document, read_json(preprocess, PREPROCESS)
     if "preprocess" in metadata:
-        return document, _json(metadata["preprocess"], "preprocess")
+        return document, read_json(metadata["preprocess"], "preprocess")
     return document, None
-
-
-def _json(text: bytes | str, name: str, kind: type = dict) -> Any:
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        if len(dict(pairs)) < len(pairs):
-            raise ValueError("a name occurs twice")
-        return dict(pairs)
-
-    try:
-        value = json.loads(text, object_pairs_hook=unique)
-        json.dumps(value, ensure_ascii=False).encode()  # half a surrogate pair could never be shown
-    except (ValueError, RecursionError) as error:
-        raise InvalidCheckpoint(f"{name} is not valid JSON.") from error
-    if not isinstance(value, kind):
-        raise InvalidCheckpoint(f"{name} is not a JSON {'object' if kind is dict else 'list'}.")
-    return value
 
 
 def _facts(document: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -452,187 +429,6 @@ def _empty_model(reading: Reading) -> VisionTransformer:
 def _filled(model: VisionTransformer, tensors: Tensors) -> VisionTransformer:
     model.load_state_dict({name: tensor.contiguous() for name, tensor in tensors.items()}, assign=True)
     return model.eval()
-
-
-# --- Bytes to tensors ---------------------------------------------------------------------------------------
-
-
-def _look(file: BufferedReader, name: str) -> tuple[Tensors, dict[str, str]]:
-    """The tensors of a file on the meta device, and its metadata: what it promises, at no cost in memory.
-
-    Raises:
-        InvalidCheckpoint: not a file of weights, or one that promises more than it holds.
-    """
-    size = os.fstat(file.fileno()).st_size
-    start = _rewound(file).read(64)
-    if start.startswith(b"version https://git-lfs"):
-        raise InvalidCheckpoint(f"{shown(name)} is a placeholder of Git LFS. Fetch the file itself with: git lfs pull.")
-    if start.startswith(_PICKLES):
-        return _look_pickle(file, name, size), {}
-    if len(start) > 8 and start[8:9] == b"{":
-        return _look_safetensors(file, name, size)
-    raise InvalidCheckpoint(f"{shown(name)} is neither a safetensors file nor one that torch.save wrote.")
-
-
-def _look_safetensors(file: BufferedReader, name: str, size: int) -> tuple[Tensors, dict[str, str]]:
-    """Read the header only. Source of the format: safetensors' README, section Format."""
-    damaged = InvalidCheckpoint(f"{shown(name)} is not a valid safetensors file. Download or save it again.")
-    (length,) = struct.unpack("<Q", _rewound(file).read(8))
-    if not 2 <= length <= min(size - 8, MAX_TEXT):
-        raise damaged
-    try:
-        header = _json(file.read(length), name)
-    except InvalidCheckpoint as error:
-        raise damaged from error
-    metadata = header.pop("__metadata__", {})
-    if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
-        raise damaged
-    if not 1 <= len(header) <= MAX_TENSORS:
-        raise damaged
-    tensors, spans = {}, []
-    for key, entry in header.items():
-        match entry:
-            case {"dtype": str(dtype), "shape": list(shape), "data_offsets": [int(begin), int(end)]}:
-                pass
-            case _:
-                raise damaged
-        kind = (_DTYPES | _SIDE_DTYPES).get(dtype)
-        if kind is None:
-            raise InvalidCheckpoint(
-                f"The weights are stored as {shown(dtype)}; this app reads 16, 32 and 64-bit floats."
-            )
-        if len(shape) > 8 or not all(type(side) is int and 0 < side < 1 << 40 for side in shape):
-            raise damaged
-        if begin < 0 or end - begin != math.prod(shape) * kind.itemsize:
-            raise damaged
-        spans.append((begin, end))
-        tensors[key] = (shape, kind)
-    spans.sort()
-    starts, ends = [begin for begin, _ in spans], [end for _, end in spans]
-    if starts != [0, *ends[:-1]] or ends[-1] != size - 8 - length:
-        raise damaged
-    return {key: torch.empty(shape, dtype=kind, device="meta") for key, (shape, kind) in tensors.items()}, metadata
-
-
-def _tensors(file: BufferedReader, name: str, wanted: set[str]) -> Tensors:
-    """The tensors themselves; call `_look` first."""
-    start = _rewound(file).read(9)
-    try:
-        if start.startswith(_PICKLES):
-            found = _state_dict(_unpickled(file, "cpu"), name)
-        else:  # "pread" copies, so a file that changes later cannot change the model
-            found = load_file(f"/dev/fd/{file.fileno()}", backend="pread")
-    except InvalidCheckpoint:
-        raise
-    except Exception as error:  # foreign parsers, hostile bytes: whatever they raise means the same
-        raise InvalidCheckpoint(f"{shown(name)} is damaged. Download or save it again.") from error
-    return {key: tensor for key, tensor in found.items() if key in wanted}
-
-
-def _rewound(file: BufferedReader) -> BufferedReader:
-    file.seek(0)
-    return file
-
-
-# A zip, or a bare pickle of protocol 2 to 5.
-_PICKLES = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
-_CONTAINERS = ("state_dict", "model", "model_state_dict", "model_ema", "teacher", "net")
-_SAFE_GLOBALS = re.compile(
-    r"collections (OrderedDict|Counter)|argparse Namespace|torch (Size|device|[A-Za-z0-9]+Storage|b?float\d+|int\d+)"
-    r"|torch\._utils _rebuild_(tensor_v2|parameter)|torch\.nn\.parameter Parameter|torch\.storage UntypedStorage"
-    r"|_codecs encode|(builtins|__builtin__) set"
-)
-
-
-def _look_pickle(file: BufferedReader, name: str, size: int) -> Tensors:
-    if _rewound(file).read(2) == b"PK":
-        _check_zip(file, name, size)
-    else:
-        _check_globals(_rewound(file), name, pickles=5)  # magic number, version, system, content, storages
-    try:
-        content = _unpickled(file, "meta")
-    except Exception as error:  # as in `_tensors`
-        raise InvalidCheckpoint(
-            f"{shown(name)} is damaged or holds more than tensors. Save only `model.state_dict()`, best as safetensors."
-        ) from error
-    tensors = _state_dict(content, name)
-    plain = all(t.layout is torch.strided and not t.is_quantized and not t.is_nested for t in tensors.values())
-    if not plain or sum(t.numel() * t.itemsize for t in tensors.values()) > size:
-        raise InvalidCheckpoint(f"{shown(name)} promises more numbers than it holds.")
-    return tensors
-
-
-def _unpickled(file: BufferedReader, device: str) -> object:
-    with torch.serialization.safe_globals([Namespace]):  # harmless, and in every file of DeiT, DINO and MAE
-        return torch.load(_rewound(file), map_location=device, weights_only=True)
-
-
-def _state_dict(content: object, name: str) -> Tensors:
-    """The tensors by name, from inside the usual containers."""
-    for _ in range(3):
-        if not isinstance(content, dict):
-            break
-        inner = next((content[key] for key in _CONTAINERS if isinstance(content.get(key), dict)), None)
-        if inner is None:
-            break
-        content = inner
-    tensors = content if isinstance(content, dict) else {}
-    tensors = {
-        key: value.detach() for key, value in tensors.items() if isinstance(key, str) and isinstance(value, Tensor)
-    }
-    if not 1 <= len(tensors) <= MAX_TENSORS:
-        raise InvalidCheckpoint(f"{shown(name)} holds no tensors by name. Save `model.state_dict()`.")
-    return tensors
-
-
-def _check_zip(file: BufferedReader, name: str, size: int) -> None:
-    """Refuse a zip that is not what torch.save writes: stored entries, as large in all as the file, one pickle."""
-    damaged = InvalidCheckpoint(f"{shown(name)} is damaged or not a file that torch.save wrote.")
-    file.seek(max(0, size - (1 << 16) - 22))
-    tail = file.read()
-    if sum(1 for _ in re.finditer(rb"PK\x05\x06", tail)) != 1:  # one directory, or readers may disagree which
-        raise damaged
-    directory = struct.unpack_from("<I", tail.ljust(22, b"\0") + b"\0" * 22, tail.index(b"PK\x05\x06") + 12)[0]
-    if directory > MAX_TENSORS * 200:
-        raise damaged
-    try:
-        with zipfile.ZipFile(_rewound(file)) as archive:
-            entries = archive.infolist()
-            stored = all(entry.compress_type == zipfile.ZIP_STORED for entry in entries)
-            if any(entry.filename.endswith("/constants.pkl") for entry in entries):
-                raise InvalidCheckpoint(f"{shown(name)} is a TorchScript program. Save its `state_dict()` instead.")
-            pickles = [entry for entry in entries if entry.filename.endswith("/data.pkl")]
-            if not stored or len(pickles) != 1 or sum(entry.file_size for entry in entries) > size:
-                raise damaged
-            if pickles[0].file_size > MAX_TEXT:
-                raise damaged
-            with archive.open(pickles[0]) as pickle:
-                _check_globals(pickle, name, pickles=1)
-    except InvalidCheckpoint:
-        raise
-    except Exception as error:
-        raise damaged from error
-
-
-def _check_globals(pickle: IO[bytes], name: str, pickles: int) -> None:
-    """Name the code that a pickle asks for, without running any of it; torch.load refuses once more."""
-    suffix = Path(name).suffix if Path(name).suffix in _SUFFIXES else "PyTorch"
-    count = 0
-    try:
-        for _ in range(pickles):
-            for operation, argument, _position in genops(pickle):
-                count += 1
-                if operation.name == "GLOBAL" and not _SAFE_GLOBALS.fullmatch(str(argument)):
-                    found = shown(str(argument).replace(" ", "."))
-                    raise InvalidCheckpoint(
-                        f"This {suffix} file holds code (`{found}`). Only plain tensors are opened."
-                    )
-                if operation.name in ("STACK_GLOBAL", "INST", "EXT1", "EXT2", "EXT4") or count > 1_000_000:
-                    raise InvalidCheckpoint(f"This {suffix} file holds code. Only plain tensors are opened.")
-    except InvalidCheckpoint:
-        raise
-    except Exception as error:
-        raise InvalidCheckpoint(f"{shown(name)} is damaged. Download or save it again.") from error
 
 
 # --- The probe ----------------------------------------------------------------------------------------------
@@ -726,16 +522,16 @@ def save_checkpoint(
     preprocess_document = preprocess.to_config()
     metadata = {
         "format": "pt",
-        OURS: _dump(vit),
-        "vit.probe": _dump(answer),
-        "labels": _dump(labels),
-        "preprocess": _dump(preprocess_document),
+        OURS: dump_json(vit),
+        "vit.probe": dump_json(answer),
+        "labels": dump_json(labels),
+        "preprocess": dump_json(preprocess_document),
     }
     if card is None:
         card = write_card(folder.name, config, labels, facts)
     contents = files | {
-        CONFIG: _dump(huggingface.write_config(config, labels) | own, indent=2).encode(),
-        PREPROCESS: _dump(preprocess_document, indent=2).encode(),
+        CONFIG: dump_json(huggingface.write_config(config, labels) | own, indent=2).encode(),
+        PREPROCESS: dump_json(preprocess_document, indent=2).encode(),
         CARD: card.encode(),
         WEIGHTS: _safetensors(huggingface.write_tensors(config, tensors), metadata),
     }
@@ -747,12 +543,6 @@ def save_checkpoint(
 
 
 _OURS = (WEIGHTS, CONFIG, PREPROCESS, CARD)
-
-
-def _dump(value: object, indent: int | None = None) -> str:
-    return json.dumps(value, indent=indent, sort_keys=indent is not None, ensure_ascii=False, allow_nan=False) + (
-        "\n" if indent else ""
-    )
 
 
 def _safetensors(tensors: Tensors, metadata: dict[str, str]) -> bytes:
@@ -817,87 +607,3 @@ def _sync(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-# --- The card -----------------------------------------------------------------------------------------------
-
-
-class _Section(NamedTuple):
-    title: str
-    facts: tuple[str, ...]
-
-
-_SECTIONS = (
-    _Section("Data", ("data", "images", "augmentation")),
-    _Section("Recipe", ("recipe", "preset", "epochs", "batch_size", "lr", "seed")),
-    _Section("Cost", ("hardware", "time", "seconds")),
-    _Section("Accuracy", ("accuracy", "accuracy_on")),
-    _Section("Limits", ("limits",)),
-)
-
-
-def write_card(name: str, config: ViTConfig, labels: Sequence[str], facts: Mapping[str, Any]) -> str:
-    """The README.md of a checkpoint.
-
-    Args:
-        facts: `accuracy` (share from 0 to 1) and `accuracy_on`, `data`, `recipe`, `hardware`, `time` (text, or
-            seconds), `limits`, `license`, `params` and whatever else was recorded. A mapping becomes a list.
-    """
-    lines = ["---"]
-    if facts.get("license"):
-        lines.append(f"license: {_dump(facts['license'])}")
-    lines += ["pipeline_tag: image-classification", "tags:", "  - vit", "  - image-classification"]
-    if "accuracy" in facts:
-        lines += ["metrics:", "  - accuracy"]
-    size = " x ".join(map(str, config.image_size))
-    lines += ["---", "", f"# {name}", ""]
-    lines.append(
-        f"A Vision Transformer for pictures of {size} px in patches of {config.patch_size} px: {config.depth} blocks, "
-        f"width {config.dim}, {config.heads} heads, {facts.get('params', 0):,} parameters, {len(labels)} classes."
-    )
-    told = {fact for section in _SECTIONS for fact in section.facts} | {"license", "params"}
-    others = {key: value for key, value in facts.items() if key not in told}
-    for section in _SECTIONS:
-        known = {key: facts[key] for key in section.facts if facts.get(key) is not None}
-        lines += ["", f"## {section.title}", ""]
-        lines += [_stated(key, value) for key, value in known.items()] or ["Not recorded."]
-        if section.title == "Recipe":
-            lines += [_stated(key, value) for key, value in others.items()]
-    return "\n".join([*lines, "", "## How to open it", "", *_how_to_open(name, config)]) + "\n"
-
-
-def _stated(key: str, value: object) -> str:
-    title = "Time" if key == "seconds" else key.replace("_", " ").capitalize()
-    if isinstance(value, Mapping):
-        return "\n".join([f"- {title}:", *(f"  - {k}: {v}" for k, v in value.items())])
-    if key == "accuracy" and isinstance(value, int | float):
-        return f"- {title}: {value:.2%}"
-    if key in ("time", "seconds") and isinstance(value, int | float):
-        return f"- {title}: {value:,.0f} s"
-    return f"- {title}: {value}"
-
-
-def _how_to_open(name: str, config: ViTConfig) -> list[str]:
-    lines = ["    python -m vit classify PICTURE --checkpoint " + name, ""]
-    obstacles = huggingface.obstacles(config)
-    if obstacles:
-        return [*lines, f"transformers does not open this checkpoint: {', '.join(obstacles)}."]
-    lines += [
-        "With transformers, in the folder above this one:",
-        "",
-        "    from transformers import AutoImageProcessor, ViTForImageClassification",
-        f'    processor = AutoImageProcessor.from_pretrained("{name}")',
-        f'    model = ViTForImageClassification.from_pretrained("{name}", attn_implementation="eager")',
-        "    # eager: with transformers' default, output_attentions=True gives nothing",
-    ]
-    if config.image_size[0] != config.image_size[1]:
-        lines += [
-            "",
-            "transformers takes pictures of exactly this size; it cannot resize positions that are not square.",
-        ]
-    elif config.position_resize != "bicubic":
-        lines += [
-            "",
-            "At another size transformers interpolates positions in its own way and gives other results.",
-        ]
-    return lines

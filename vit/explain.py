@@ -58,7 +58,9 @@ def explain(checkpoint: Checkpoint, image: bytes, factor: int = 1) -> Explanatio
     preprocess = enlarged(checkpoint.preprocess, factor)
     tokens = count_tokens(checkpoint, factor)
     if tokens > MAX_TOKENS:
-        raise InvalidImage(f"An input of {tokens:,} tokens is too large; {MAX_TOKENS:,} is the limit. Choose a smaller one.")
+        raise InvalidImage(
+            f"An input of {tokens:,} tokens is too large; {MAX_TOKENS:,} is the limit. Choose a smaller one."
+        )
     kept = record(checkpoint.model, preprocess(picture))
     order = kept.logits[0].softmax(0).sort(descending=True)
     predictions = tuple(

@@ -28,9 +28,7 @@ from vit.errors import InvalidCheckpoint, InvalidImage
 MAX_BYTES = 100_000_000
 MAX_PIXELS = 50_000_000
 MAX_SIDE = 20_000  # [px]
-MAX_ASPECT = (
-    100  # longer side / shorter side: by its shorter side a thin picture is resized to an enormous one
-)
+MAX_ASPECT = 100  # longer side / shorter side: by its shorter side a thin picture is resized to an enormous one
 MAX_SCANS = 100  # passes over a JPEG; a camera writes 1 to 10, and a few bytes can ask for thousands
 MAX_SEGMENTS = 400  # of a JPEG; Pillow's time grows with the square of their bytes
 MAX_EXIF = 2**20  # [bytes] beyond that it is not read
@@ -72,9 +70,7 @@ _JPEG_MARKER = re.compile(rb"\xff[\x02-\xcf\xd9-\xfe]")
 
 # What is wrong with a file is said by InvalidImage; Pillow's log and libtiff's own lines on stderr only repeat it.
 logging.getLogger("PIL").setLevel(logging.CRITICAL)
-with contextlib.suppress(
-    AttributeError, OSError
-):  # a Pillow that was built without libtiff, or with it inside
+with contextlib.suppress(AttributeError, OSError):  # a Pillow that was built without libtiff, or with it inside
     ctypes.CDLL(_imaging.__file__).TIFFSetErrorHandler(ctypes.c_void_p())
 
 # One picture at a time bounds the memory for all visitors together; `catch_warnings` needs it as well.
@@ -106,9 +102,7 @@ def decode_image(data: bytes) -> Image.Image:
         except InvalidImage:
             raise
         except MemoryError as error:
-            raise InvalidImage(
-                "There is not enough free memory for this picture; make it smaller."
-            ) from error
+            raise InvalidImage("There is not enough free memory for this picture; make it smaller.") from error
         except Exception as error:  # on hostile bytes Pillow raises nearly every kind there is
             raise InvalidImage(
                 "This picture is damaged, incomplete or of a rare kind; copy the file again, or save it as JPEG or PNG."
@@ -122,9 +116,7 @@ def _open(data: bytes) -> Image.Image:
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         pixels = re.search(r"\d+", str(error))
         size = f"has {int(pixels[0]) / 1e6:,.0f} megapixels" if pixels else "is too large"
-        raise InvalidImage(
-            f"The picture {size} and the limit is {MAX_PIXELS / 1e6:.0f}; make it smaller."
-        ) from error
+        raise InvalidImage(f"The picture {size} and the limit is {MAX_PIXELS / 1e6:.0f}; make it smaller.") from error
     except UnidentifiedImageError as error:
         raise InvalidImage(_unreadable(data[:1000])) from error
     width, height = image.size
@@ -135,7 +127,7 @@ def _open(data: bytes) -> Image.Image:
         )
     if max(width, height) > MAX_ASPECT * min(width, height):
         raise InvalidImage(
-            f"The picture is {width:,} x {height:,} pixels, thinner than {MAX_ASPECT} to 1; cut out the part to look at."
+            f"The picture is {width:,} x {height:,} pixels, thinner than {MAX_ASPECT} to 1. Cut out a part of it."
         )
     return image
 
@@ -177,7 +169,7 @@ def _orientation(image: Image.Image) -> Image.Transpose | None:
         return None
     try:
         return _UPRIGHT.get(image.getexif().get(_ORIENTATION_TAG, 1))
-    except Exception:  # noqa: BLE001 - the picture is fine without its EXIF
+    except Exception:
         return None
 
 
@@ -211,9 +203,7 @@ def _grey(image: Image.Image) -> Image.Image:
 def _span(image: Image.Image) -> tuple[float, float]:
     """Choose the values that become black and white."""
     low, high = 0.0, 0.0
-    ends = [
-        (kept.min(), kept.max()) for _, values in _strips(image) if (kept := values[np.isfinite(values)]).size
-    ]
+    ends = [(kept.min(), kept.max()) for _, values in _strips(image) if (kept := values[np.isfinite(values)]).size]
     if ends:
         low, high = float(min(end[0] for end in ends)), float(max(end[1] for end in ends))
     if low < 0 or high > 65535:
@@ -244,9 +234,7 @@ def _check_pieces(data: bytes) -> None:
 def _limit(pieces: int, limit: int, name: str) -> None:
     """Refuse a picture of too many pieces."""
     if pieces > limit:
-        raise InvalidImage(
-            f"The picture is made of more than {limit:,} {name}, as no camera does; {_CONVERT}."
-        )
+        raise InvalidImage(f"The picture is made of more than {limit:,} {name}, as no camera does; {_CONVERT}.")
 
 
 def _jpeg_segments(data: bytes) -> bytearray:
@@ -282,15 +270,11 @@ def _tiff_values(data: bytes) -> int:
     directory = number(8, 8) if big else number(4, 4)
     entry, word, head = (20, 8, 8) if big else (12, 4, 2)
     counts = [0]
-    for position in range(
-        directory + head, directory + head + entry * min(number(directory, head), 4096), entry
-    ):
+    for position in range(directory + head, directory + head + entry * min(number(directory, head), 4096), entry):
         is_text = number(position + 2, 2) in (1, 2, 6, 7)  # bytes too; they stay one object
         if not is_text or number(position, 2) in _TIFF_OFFSETS:
             counts.append(number(position + 4, word))
-    return max(
-        count for count in counts if count <= len(data)
-    )  # more cannot be there: Pillow calls it damaged
+    return max(count for count in counts if count <= len(data))  # more cannot be there: Pillow calls it damaged
 
 
 # --- From a picture to a model's input and back ---------------------------------------------------------------
@@ -406,13 +390,9 @@ class Preprocess:
         _require(self.resize in get_args(Resize), "resize", self.resize, "squash or shortest")
         smallest = min(self.size) if self.resize == "squash" else max(self.size)
         resize_to = smallest if self.resize_to is None else _whole("resize_to", self.resize_to)
-        _require(
-            resize_to >= smallest, "resize_to", resize_to, f"at least {smallest}, to cover the model's input"
-        )
+        _require(resize_to >= smallest, "resize_to", resize_to, f"at least {smallest}, to cover the model's input")
         object.__setattr__(self, "resize_to", resize_to)
-        _require(
-            self.interpolation in _INTERPOLATIONS, "interpolation", self.interpolation, "a filter of Pillow"
-        )
+        _require(self.interpolation in _INTERPOLATIONS, "interpolation", self.interpolation, "a filter of Pillow")
         for name in ("mean", "std"):
             object.__setattr__(self, name, _numbers(name, getattr(self, name)))
         _require(
@@ -519,9 +499,7 @@ class Preprocess:
         _require(type(resample) is int and resample in range(4), "resample", resample, "0, 1, 2 or 3")
 
         # Pixels from 0 to 255 times the factor; ours go from 0 to 1, so its excess moves into mean and std.
-        scale = (
-            _numbers("rescale_factor", values["rescale_factor"])[0] * 255 if values["do_rescale"] else 255.0
-        )
+        scale = _numbers("rescale_factor", values["rescale_factor"])[0] * 255 if values["do_rescale"] else 255.0
         _require(scale > 0, "rescale_factor", values["rescale_factor"], "above 0")
         scale = 1.0 if math.isclose(scale, 1, rel_tol=1e-6) else scale
         mean = _numbers("image_mean", values["image_mean"] if values["do_normalize"] else (0.0, 0.0, 0.0))

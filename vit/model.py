@@ -217,7 +217,9 @@ class Attention(nn.Module):
             attention = None
             out = F.scaled_dot_product_attention(q, k, v)
         out = self.proj(out.transpose(1, 2).flatten(2))
-        return out, (q, k) if keep == "queries_keys" else attention
+        if keep == "queries_keys":
+            return out, (q.contiguous(), k.contiguous())  # views would hold on to the values too
+        return out, attention
 
 
 def attention_weights(q: Tensor, k: Tensor) -> Tensor:
@@ -375,7 +377,9 @@ class VisionTransformer(nn.Module):
         if images.ndim != 4 or images.shape[1] != config.channels:
             raise ValueError(f"Pictures must be (B, {config.channels}, height, width), not {tuple(images.shape)}.")
         if any(side < config.patch_size or side % config.patch_size for side in images.shape[2:]):
-            raise ValueError(f"Picture sides must be multiples of {config.patch_size} px, not {tuple(images.shape[2:])}.")
+            raise ValueError(
+                f"Picture sides must be multiples of {config.patch_size} px, not {tuple(images.shape[2:])}."
+            )
         patches = self.patch_embed(images)  # (B, D, rows, cols)
         positions = resize_positions(self.pos_embed, config.grid, patches.shape[2:], config.position_resize)
         x = patches.flatten(2).transpose(1, 2) + positions  # (B, P, D)

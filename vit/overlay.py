@@ -15,9 +15,7 @@ Heatmap = NDArray[np.floating]  # (rows, cols)
 Colormap = Literal["viridis", "cividis", "inferno", "magma", "gray"]
 
 DIMMED = 0.6  # brightness of what the model does not see
-_STRIP = (
-    256  # [px] rows worked on at once, so that a 50-megapixel picture needs one copy of itself and no more
-)
+_STRIP = 256  # [px] rows worked on at once, so that a 50-megapixel picture needs one copy of itself and no more
 
 # Every fifth colour of the 256, as hexadecimal RGB; perceptually uniform and safe for colour-blind eyes.
 # Source: matplotlib 3.11 `_cm_listed.py`, by Smith, van der Walt & Firing (cividis: Nunez, Anderton & Renslow 2018),
@@ -61,9 +59,7 @@ COLORMAPS: dict[str, NDArray[np.uint8]] = {name: _interpolate(name) for name in 
 COLORMAPS["gray"] = np.repeat(np.arange(256, dtype=np.uint8)[:, None], 3, axis=1)
 
 
-def colorize(
-    heatmap: Heatmap, colormap: Colormap = "viridis", vmax: float | None = None
-) -> NDArray[np.uint8]:
+def colorize(heatmap: Heatmap, colormap: Colormap = "viridis", vmax: float | None = None) -> NDArray[np.uint8]:
     """Give each value its colour.
 
     Args:
@@ -155,13 +151,9 @@ def mosaic(
     vmax = _scale(heatmaps, vmax) if shared else None
     width, height = (max(1, round(cell * side / max(rows, cols))) for side in (cols, rows))
     font = ImageFont.load_default(max(9, cell // 5))
-    margin, line = (
-        (round(font.getlength(spoken("Block", blocks - 1))) + 8, 2 * cell // 5 + 2) if labels else (0, 0)
-    )
+    margin, line = (round(font.getlength(spoken("Block", blocks - 1))) + 8, 2 * cell // 5 + 2) if labels else (0, 0)
     gap = max(1, cell // 32)
-    result = Image.new(
-        "RGB", (margin + heads * (width + gap) - gap, line + blocks * (height + gap) - gap), "white"
-    )
+    result = Image.new("RGB", (margin + heads * (width + gap) - gap, line + blocks * (height + gap) - gap), "white")
     draw = ImageDraw.Draw(result)
     for block in range(blocks):
         y = line + block * (height + gap)
@@ -211,9 +203,7 @@ def _inside(start: float, stop: float, size: int) -> NDArray[np.int64]:
     return np.arange(max(0, int(np.ceil(start - 0.5))), min(size, int(np.ceil(stop - 0.5))))
 
 
-def _weights(
-    pixels: NDArray[np.int64], start: float, stop: float, patches: int, smooth: bool
-) -> NDArray[np.float32]:
+def _weights(pixels: NDArray[np.int64], start: float, stop: float, patches: int, smooth: bool) -> NDArray[np.float32]:
     """Return how much each patch counts at each pixel, (pixels, patches); rows sum to 1.
 
     Patches share the way from start to stop [px] equally. Smooth: linear between patch centres, flat beyond them.

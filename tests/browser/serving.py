@@ -14,6 +14,17 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 START = 90  # [s] for a server on a busy machine
+# JavaScript for the viewer on a page, wherever its shadow root is; undefined without one.
+FIND = """(() => {
+  const search = (node) => {
+    for (const element of node.querySelectorAll("*")) {
+      if (element.__vitViewer) return element.__vitViewer;
+      const found = element.shadowRoot && search(element.shadowRoot);
+      if (found) return found;
+    }
+  };
+  return search(document);
+})()"""
 BROWSER_ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 
 

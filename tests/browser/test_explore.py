@@ -58,11 +58,11 @@ class App:
 
     def ask(self, code: str) -> Any:
         """Evaluate a JavaScript expression of `viewer`."""
-        return self.page.evaluate(f"() => {{ const viewer = ({FIND})(); return {code}; }}")
+        return self.page.evaluate(f"() => {{ const viewer = {FIND}; return {code}; }}")
 
     def shows(self, field: str, value: int) -> None:
         """Wait until the viewer's payload has this value."""
-        self.page.wait_for_function(f"() => ({FIND})()?.payload?.{field} === {value}")
+        self.page.wait_for_function(f"() => {FIND}?.payload?.{field} === {value}")
 
     def at(self, row: int, col: int) -> tuple[float, float]:
         over = self.page.locator("canvas.over")

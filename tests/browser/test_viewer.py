@@ -8,23 +8,13 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from . import synthetic
+from .serving import FIND
 
 PAGE = Path(__file__).parent / "viewer_page.py"
 PATIENCE = 60_000  # [ms] on a busy machine
 expect.set_options(timeout=PATIENCE)
 SMALL = ((3, 2, (4, 6), ("cls", "reg1", "reg2"), 16), 27)
 CHUNK = 40  # [ms] several frames
-
-FIND = """() => {
-  const search = (node) => {
-    for (const element of node.querySelectorAll("*")) {
-      if (element.__vitViewer) return element.__vitViewer;
-      const found = element.shadowRoot && search(element.shadowRoot);
-      if (found) return found;
-    }
-  };
-  return search(document);
-}"""
 
 
 class Viewer:
@@ -54,7 +44,7 @@ class Viewer:
 
     def ask(self, code: str, *args):
         """Evaluate `code`, a JavaScript expression of `viewer` and `args`."""
-        return self.page.evaluate(f"(args) => {{ const viewer = ({FIND})(); return {code}; }}", list(args))
+        return self.page.evaluate(f"(args) => {{ const viewer = {FIND}; return {code}; }}", list(args))
 
     def point(self, row: int, col: int) -> None:
         rows, cols = self.ask("[viewer.payload.rows, viewer.payload.cols]")
@@ -150,9 +140,7 @@ def test_a_read_weight_is_the_true_one(open_viewer):
     rank = int((row > row[3]).sum()) + 1
     reading = viewer.page.locator(".readings > div").nth(3)
     expect(reading).to_contain_text(f"of {SMALL[1]}")
-    assert float(reading.locator("dd").first.inner_text().split()[0]) == pytest.approx(
-        float(100 * row[3]), abs=0.4
-    )
+    assert float(reading.locator("dd").first.inner_text().split()[0]) == pytest.approx(float(100 * row[3]), abs=0.4)
     assert abs(int(re.search(r"(\d+)(st|nd|rd|th)", reading.inner_text())[1]) - rank) <= 1
 
 
@@ -254,11 +242,7 @@ def test_maps_give_the_numbers_of_the_record(open_viewer, direction):
     viewer = open_viewer()
     record = synthetic.record(*SMALL[0])
     for block, head, token in [(0, 0, 0), (1, 1, 5), (2, 0, 26)]:
-        of = (
-            record.rows(block, [token])[head, 0]
-            if direction == "from"
-            else record.columns(block, [token])[head, :, 0]
-        )
+        of = record.rows(block, [token])[head, 0] if direction == "from" else record.columns(block, [token])[head, :, 0]
         bound = record.full(block)[head].max(-1).values if direction == "to" else of.max()
         error = np.abs(viewer.row(block, head, token, direction) - of.numpy())
         assert (error <= np.asarray(bound) / 510 + 1e-3 * of.numpy()).all()
@@ -269,11 +253,7 @@ def test_queries_and_keys_give_the_numbers_of_the_record(open_viewer, direction)
     viewer = open_viewer("case=small-qk")
     record = synthetic.record(2, 2, (16, 18), ("cls",), 18)
     for block, head, token in [(0, 0, 0), (1, 1, 5), (1, 0, 288)]:
-        of = (
-            record.rows(block, [token])[head, 0]
-            if direction == "from"
-            else record.columns(block, [token])[head, :, 0]
-        )
+        of = record.rows(block, [token])[head, 0] if direction == "from" else record.columns(block, [token])[head, :, 0]
         np.testing.assert_allclose(viewer.row(block, head, token, direction), of, rtol=0.02, atol=1e-6)
 
 
@@ -313,13 +293,11 @@ def test_rollout_of_a_large_model_comes_from_python(open_viewer):
 def test_all_maps_of_a_large_model_are_drawn_in_time(open_viewer):
     viewer = open_viewer("case=small-qk")
     viewer.point(2, 2)
-    viewer.page.wait_for_function(f"() => ({FIND})().engine.complete", timeout=PATIENCE)
+    viewer.page.wait_for_function(f"() => {FIND}.engine.complete", timeout=PATIENCE)
     record = synthetic.record(2, 2, (16, 18), ("cls",), 18)
     token = 1 + 2 * 18 + 2
     truth = record.rows(0, [token])[:, 0].mean(0)
-    shown = viewer.ask(
-        "[...viewer.engine.values.subarray(viewer.engine.offset(1, 0), viewer.engine.offset(1, 1))]"
-    )
+    shown = viewer.ask("[...viewer.engine.values.subarray(viewer.engine.offset(1, 0), viewer.engine.offset(1, 1))]")
     np.testing.assert_allclose(shown, truth, rtol=0.02, atol=1e-6)
 
 

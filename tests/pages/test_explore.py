@@ -90,7 +90,9 @@ def test_link_chooses_sample_and_input_size(page: AppTest) -> None:
     page.run()
     assert not page.exception
     width, height = Image.open(samples.SAMPLES["temple"].path).size
-    assert payload(page)[0]["picture"]["width"] == width
+    header, _ = payload(page)
+    assert (header["picture"]["width"], header["picture"]["height"]) == (width, height)
+    assert header["grid"] == [16, 16]
 
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", "<img src=x>", "nobody", ""])

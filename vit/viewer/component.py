@@ -86,8 +86,9 @@ def show(
     def said() -> Selection | None:
         """What the browser chose since it was last told what to show."""
         values = (st.session_state.get(key) or {}).get("selection")
-        fresh = isinstance(values, Mapping) and values.get("revision") == memory["revision"]
-        return parsed(values) if fresh else None
+        if not isinstance(values, Mapping) or values.get("revision") != memory["revision"]:
+            return None
+        return parsed(values)
 
     def changed() -> None:
         chosen = said()

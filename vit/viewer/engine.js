@@ -20,6 +20,8 @@ class Engine {
     this.values = new Float32Array((blocks + 1) * this.columns * tokens); // cell (0, ·): over blocks, (·, 0): over heads
     this.done = new Uint8Array(blocks + 1); // rows that belong to the current query
     this.left = blocks + 1;
+    this.current = -1; // row that step is at
+    this.ready = 0; // heads of it that are done
     this.token = -1;
     this.direction = this.fuseBlocks = this.fuseHeads = "";
   }
@@ -43,6 +45,7 @@ class Engine {
       this.fuseBlocks = fuseBlocks;
       this.fuseHeads = fuseHeads;
       this.done.fill(0);
+      this.current = -1;
       this.left = this.done.length;
     }
     return !this.complete;
@@ -51,15 +54,30 @@ class Engine {
   /** Compute row r of the grid; row 0 needs all others first. */
   computeRow(r) {
     if (this.done[r]) return;
+    if (r > 0) for (let c = 1; c < this.columns; c++) this.computeHead(r, c);
+    this.summarise(r);
+  }
+
+  /** One head of a row that is due, going round from row r on; gives the row once it is done, before that -1. */
+  step(r) {
+    const row = this.next(r);
+    if (row !== this.current) this.ready = 0;
+    this.current = row;
+    if (row > 0) this.computeHead(row, ++this.ready);
+    if (row > 0 && this.ready < this.payload.heads) return -1;
+    this.summarise(row);
+    this.current = -1;
+    return row;
+  }
+
+  /** The last of a row: the summary of its heads, or for row 0 of every column. */
+  summarise(r) {
     const { blocks, heads, tokens } = this.payload;
-    if (r > 0) {
-      for (let head = 0; head < heads; head++) this.computeHead(r, head + 1);
-      fuse(this.fuseHeads, this.values, this.offset(r, 1), tokens, heads, this.offset(r, 0), tokens);
-    } else {
-      const stride = this.columns * tokens;
+    const stride = this.columns * tokens;
+    if (r > 0) fuse(this.fuseHeads, this.values, this.offset(r, 1), tokens, heads, this.offset(r, 0), tokens);
+    else
       for (let c = 0; c < this.columns; c++)
         fuse(this.fuseBlocks, this.values, this.offset(1, c), stride, blocks, this.offset(0, c), tokens);
-    }
     this.done[r] = 1;
     this.left -= 1;
   }

@@ -77,9 +77,7 @@ def pack(
     sections: dict[str, bytes] = {"picture": image}
     for name, colors in colormaps.items():
         if colors.shape != (256, 3) or colors.dtype != np.uint8:
-            raise ValueError(
-                f"Colour map {name!r} must be (256, 3) uint8, not {colors.shape} {colors.dtype}."
-            )
+            raise ValueError(f"Colour map {name!r} must be (256, 3) uint8, not {colors.shape} {colors.dtype}.")
         sections[f"colormap:{name}"] = colors.tobytes()
     attention = (_maps if record.tokens <= MAPS_UP_TO else _queries_keys)(record)
     sections |= {name: numbers.tobytes() for name, numbers in attention.items()}
@@ -170,8 +168,8 @@ def _queries_keys(record: AttentionRecord) -> dict[str, np.ndarray]:
                 log_column = log_column.maximum(scores[:, patches].sub_(sums[:, patches, None]).amax(1))
         blocks.append((q.cpu().numpy(), k.cpu().numpy(), _numbers(torch.cat(log_sums, 1))))
         strongest.append(_numbers(torch.stack([torch.cat(log_rows, 1), log_column]).exp()))
-    queries, keys, sums = (np.stack(part) for part in zip(*blocks, strict=True))
-    return {"queries": queries, "keys": keys, "log_sums": sums, "tops": _tops(strongest)}
+    all_q, all_k, all_sums = (np.stack(part) for part in zip(*blocks, strict=True))
+    return {"queries": all_q, "keys": all_k, "log_sums": all_sums, "tops": _tops(strongest)}
 
 
 def _balance(q: Tensor, k: Tensor) -> Tensor:

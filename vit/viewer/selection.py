@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, Self, cast, get_args
 
 Fusion = Literal["mean", "max", "min"]
 View = Literal["attention", "rollout"]
@@ -60,14 +60,15 @@ opacity=0.6, smooth=False, scale='shared')
         """
         default = cls()
         token = _whole(query.get("token"))
-        known = token is not None and 0 <= token < tokens
+        if token is not None and not 0 <= token < tokens:
+            token = None
         colormap = query.get("colormap")
         opacity = _real(query.get("opacity"))
         return cls(
             block=_index(query.get("block"), blocks, default.block),
             head=_index(query.get("head"), heads, default.head),
-            token=token if known else default.token,
-            pinned=known and _flag(query.get("pinned")),
+            token=default.token if token is None else token,
+            pinned=token is not None and _flag(query.get("pinned")),
             view=_choice(query.get("view"), View, default.view),
             direction=_choice(query.get("direction"), Direction, default.direction),
             colormap=colormap if isinstance(colormap, str) and len(colormap) <= 32 else default.colormap,
@@ -78,8 +79,8 @@ opacity=0.6, smooth=False, scale='shared')
 
 
 def _index(value: Any, count: int, default: int | Fusion) -> int | Fusion:
-    if isinstance(value, str) and value in get_args(Fusion):
-        return value
+    if value in ("mean", "max", "min"):
+        return cast(Fusion, value)
     whole = _whole(value)
     if whole is None:
         if isinstance(default, str):

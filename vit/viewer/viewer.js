@@ -3,6 +3,8 @@
 
 const STATS = 512; // draws remembered for benchmarks
 const FRAME_BUDGET = 6; // ms of a frame that the maps of a large model may take
+const QUICK_PRODUCTS = 16e6; // multiplications that all maps may take and still follow the pointer: about 15 ms
+const REST = 100; // ms that the pointer rests before slower ones are computed
 const SETTLE = 300; // ms after the last key until Python hears of it
 
 const viewers = new WeakMap(); // parentElement: Viewer
@@ -38,7 +40,7 @@ class Viewer {
     this.readKey = -1; // token whose weight is read
     this.preview = null; // {r, c} of the map under the pointer
     this.touching = false;
-    this.frame = this.idle = this.settling = this.speaking = 0;
+    this.frame = this.idle = this.resting = this.settling = this.speaking = 0;
     this.fuseBlocks = this.fuseHeads = "mean";
     this.tickValues = new Float64Array(12);
     this.painted = { token: -2, top: -1, legend: "" };
@@ -57,6 +59,7 @@ class Viewer {
     this.resized.disconnect();
     cancelAnimationFrame(this.frame);
     cancelAnimationFrame(this.idle);
+    clearTimeout(this.resting);
     clearTimeout(this.settling);
     clearTimeout(this.speaking);
     if (this.url) URL.revokeObjectURL(this.url);
@@ -371,26 +374,33 @@ class Viewer {
 
   /** Compute and paint the maps of a large model over the next frames, the shown block first. */
   continueLater(r) {
-    if (this.painted.token === -2) for (let row = 0; row <= this.payload.blocks; row++) if (this.engine.done[row]) this.paintRow(row);
-    this.painted.token = this.query;
-    this.root.toggleAttribute("data-busy", !this.engine.complete);
-    if (this.idle) return;
-    const work = () => {
-      this.idle = 0;
-      const { engine } = this;
-      const began = performance.now();
-      do {
-        if (engine.complete) break;
-        const row = engine.next(r);
-        engine.computeRow(row);
-        this.paintRow(row);
-      } while (performance.now() - began < FRAME_BUDGET);
+    const { engine, payload } = this;
+    if (this.painted.token === -2) {
+      for (let row = 0; row <= payload.blocks; row++) if (engine.done[row]) this.paintRow(row);
       this.mosaic.show();
-      this.root.toggleAttribute("data-busy", !engine.complete);
-      if (!engine.complete) this.idle = requestAnimationFrame(work);
-      else if (this.cell.r === 0) this.request(); // the summary on the picture had to wait for this
+    }
+    this.painted.token = this.query;
+    this.root.toggleAttribute("data-busy", !engine.complete);
+    cancelAnimationFrame(this.idle);
+    clearTimeout(this.resting);
+    if (engine.complete) return;
+    const work = () => {
+      const began = performance.now();
+      let painted = false;
+      while (!engine.complete && performance.now() - began < FRAME_BUDGET) {
+        const row = engine.step(r);
+        if (row >= 0) this.paintRow(row);
+        painted ||= row >= 0;
+      }
+      if (painted) this.mosaic.show();
+      if (!engine.complete) return (this.idle = requestAnimationFrame(work));
+      this.root.removeAttribute("data-busy");
+      if (this.cell.r === 0) this.request(); // the summary on the picture had to wait for this
     };
-    this.idle = requestAnimationFrame(work);
+    const products = payload.blocks * payload.heads * payload.tokens * payload.header.width;
+    const begin = () => (this.idle = requestAnimationFrame(work));
+    if (products < QUICK_PRODUCTS) begin();
+    else this.resting = setTimeout(begin, REST);
   }
 
   /** True if this.rollout holds the rollout of the token. */

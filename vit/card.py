@@ -1,0 +1,89 @@
+"""The model card: the README.md that stands beside a checkpoint's weights."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from vit.families import huggingface
+from vit.model import ViTConfig
+from vit.weight_files import dump_json
+
+
+class _Section(NamedTuple):
+    title: str
+    facts: tuple[str, ...]
+
+
+_SECTIONS = (
+    _Section("Data", ("data", "images", "augmentation")),
+    _Section("Recipe", ("recipe", "preset", "epochs", "batch_size", "lr", "seed")),
+    _Section("Cost", ("hardware", "time", "seconds")),
+    _Section("Accuracy", ("accuracy", "accuracy_on")),
+    _Section("Limits", ("limits",)),
+)
+
+
+def write_card(name: str, config: ViTConfig, labels: Sequence[str], facts: Mapping[str, Any]) -> str:
+    """The README.md of a checkpoint.
+
+    Args:
+        facts: `accuracy` (share from 0 to 1) and `accuracy_on`, `data`, `recipe`, `hardware`, `time` (text, or
+            seconds), `limits`, `license`, `params` and whatever else was recorded. A mapping becomes a list.
+    """
+    lines = ["---"]
+    if facts.get("license"):
+        lines.append(f"license: {dump_json(facts['license'])}")
+    lines += ["pipeline_tag: image-classification", "tags:", "  - vit", "  - image-classification"]
+    if "accuracy" in facts:
+        lines += ["metrics:", "  - accuracy"]
+    size = " x ".join(map(str, config.image_size))
+    lines += ["---", "", f"# {name}", ""]
+    lines.append(
+        f"A Vision Transformer for pictures of {size} px in patches of {config.patch_size} px: {config.depth} blocks, "
+        f"width {config.dim}, {config.heads} heads, {facts.get('params', 0):,} parameters, {len(labels)} classes."
+    )
+    told = {fact for section in _SECTIONS for fact in section.facts} | {"license", "params"}
+    others = {key: value for key, value in facts.items() if key not in told}
+    for section in _SECTIONS:
+        known = {key: facts[key] for key in section.facts if facts.get(key) is not None}
+        lines += ["", f"## {section.title}", ""]
+        lines += [_stated(key, value) for key, value in known.items()] or ["Not recorded."]
+        if section.title == "Recipe":
+            lines += [_stated(key, value) for key, value in others.items()]
+    return "\n".join([*lines, "", "## How to open it", "", *_how_to_open(name, config)]) + "\n"
+
+
+def _stated(key: str, value: object) -> str:
+    title = "Time" if key == "seconds" else key.replace("_", " ").capitalize()
+    if isinstance(value, Mapping):
+        return "\n".join([f"- {title}:", *(f"  - {k}: {v}" for k, v in value.items())])
+    if key == "accuracy" and isinstance(value, int | float):
+        return f"- {title}: {value:.2%}"
+    if key in ("time", "seconds") and isinstance(value, int | float):
+        return f"- {title}: {value:,.0f} s"
+    return f"- {title}: {value}"
+
+
+def _how_to_open(name: str, config: ViTConfig) -> list[str]:
+    lines = ["    python -m vit classify PICTURE --checkpoint " + name, ""]
+    obstacles = huggingface.obstacles(config)
+    if obstacles:
+        return [*lines, f"transformers does not open this checkpoint: {', '.join(obstacles)}."]
+    lines += [
+        "With transformers, in the folder above this one:",
+        "",
+        "    from transformers import AutoImageProcessor, ViTForImageClassification",
+        f'    processor = AutoImageProcessor.from_pretrained("{name}")',
+        f'    model = ViTForImageClassification.from_pretrained("{name}", attn_implementation="eager")',
+        "    # eager: with transformers' default, output_attentions=True gives nothing",
+    ]
+    if config.image_size[0] != config.image_size[1]:
+        lines += [
+            "",
+            "transformers takes pictures of exactly this size; it cannot resize positions that are not square.",
+        ]
+    elif config.position_resize != "bicubic":
+        lines += [
+            "",
+            "At another size transformers interpolates positions in its own way and gives other results.",
+        ]
+    return lines
