@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from vit.errors import InvalidConfig, InvalidImage, UserError
+from vit.errors import InvalidCheckpoint, InvalidConfig, InvalidImage, UserError
 
 
 class _Parser(argparse.ArgumentParser):
@@ -71,7 +71,9 @@ def parser() -> argparse.ArgumentParser:
 
     train = add("train", "Train a Vision Transformer.")
     train.add_argument("--preset", help="a complete recipe: " + ", ".join(_presets()))
-    train.add_argument("--config", type=Path, metavar="FILE.json", help="settings from a file, such as a run's config.json")
+    train.add_argument(
+        "--config", type=Path, metavar="FILE.json", help="settings from a file, such as a run's config.json"
+    )
     train.add_argument("--data", metavar="NAME|folder:PATH", help="cifar10, cifar100, mnist, fashion-mnist, shapes")
     train.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change one setting; repeatable")
     train.add_argument("--run", type=Path, metavar="DIR", help="the run's folder (default: runs/<time>-<preset>)")
@@ -95,8 +97,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UserError as error:
         print(error, file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        print("Stopped.", file=sys.stderr)
+    except KeyboardInterrupt as interrupt:
+        print(str(interrupt) or "Stopped.", file=sys.stderr)
         return 130
     return 0
 
@@ -118,7 +120,9 @@ def _classify(options: argparse.Namespace) -> None:
     from vit.checkpoints import load_checkpoint
 
     checkpoint = load_checkpoint(options.checkpoint)
-    results = []
+    if not checkpoint.labels:
+        raise InvalidCheckpoint(f"{checkpoint.name} computes features and has no classes. Choose another checkpoint.")
+    results: list[dict[str, Any]] = []
     for path in options.images:
         with torch.inference_mode():
             logits = checkpoint.model(checkpoint.preprocess(_picture(path))).logits[0]
@@ -192,7 +196,7 @@ def _evaluate(options: argparse.Namespace) -> None:
         facts = {"checkpoint": checkpoint.name, "sha256": checkpoint.hash, "data": options.data}
         print(json.dumps(facts | result._asdict()))
     else:
-        print(f"{result.accuracy:.2%} of {result.count:,} pictures right, loss {result.loss:.4f}")
+        print(f"{result.accuracy:.2%} of {result.pictures:,} pictures right, loss {result.loss:.4f}")
 
 
 def _train(options: argparse.Namespace) -> None:
@@ -202,19 +206,39 @@ def _train(options: argparse.Namespace) -> None:
     if options.settings:
         print(describe())
         return
+    if options.resume and (options.preset or options.config or options.data or options.set or options.run):
+        raise InvalidConfig("--resume continues a run as it was described; it goes without other options.")
+    if not (options.preset or options.config or options.data or options.resume):
+        raise InvalidConfig(f"Name a --preset ({', '.join(PRESETS)}), a --config or at least --data.")
+    config = train_config(options.preset, **_settings(options))
+    name = options.preset or config.size.replace("/", "")
+    run = options.resume or options.run or Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{name}"
+    if options.preset:
+        print(f"{PRESETS[options.preset].title}. {PRESETS[options.preset].expect}", flush=True)
+    try:
+        best = train(config, run, resume=bool(options.resume))
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f"Stopped. Continue with --resume {run}") from None
+    if best.pictures:  # this process leads
+        print(
+            f"{best.accuracy:.2%} of {best.pictures:,} test pictures right. The model: {run / 'checkpoints' / 'best'}"
+        )
+
+
+def _settings(options: argparse.Namespace) -> dict[str, Any]:
+    """From the file, then --data, then --set: the later wins."""
     settings: dict[str, Any] = {}
     file = options.resume / "config.json" if options.resume else options.config
     if file:
         try:
             settings = json.loads(file.read_text())
-        except (OSError, ValueError) as error:
-            raise InvalidConfig(f"{file} cannot be read as JSON. Name the config.json of a run.") from error
+        except OSError as error:
+            what = "--resume needs the folder of a run" if options.resume else "--config needs a file of settings"
+            raise InvalidConfig(f"{what}; {file} cannot be read: {error.strerror}.") from error
+        except ValueError as error:
+            raise InvalidConfig(f"{file} is not JSON. Name a file such as the config.json of a run.") from error
         if not isinstance(settings, dict):
             raise InvalidConfig(f"{file} must hold one JSON object of settings.")
-    if options.resume and (options.preset or options.config or options.data or options.set or options.run):
-        raise InvalidConfig("--resume continues a run as it was described; it goes without other options.")
-    if not (options.preset or file or options.data):
-        raise InvalidConfig(f"Name a --preset ({', '.join(PRESETS)}), a --config or at least --data.")
     if options.data:
         settings["data"] = options.data
     for pair in options.set:
@@ -225,16 +249,7 @@ def _train(options: argparse.Namespace) -> None:
             settings[key] = json.loads(value)
         except ValueError:
             settings[key] = value
-    config = train_config(options.preset, **settings)
-    name = options.preset or config.size.replace("/", "")
-    run = options.resume or options.run or Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{name}"
-    if not options.resume and run.exists() and (not run.is_dir() or any(run.iterdir())):
-        raise InvalidConfig(f"{run} exists and is not empty. Continue it with --resume {run}, or choose another --run.")
-    if options.preset:
-        print(f"{PRESETS[options.preset].title}. {PRESETS[options.preset].expect}", file=sys.stderr)
-    best = train(config, run, resume=bool(options.resume))
-    if best.count:
-        print(f"{best.accuracy:.2%} of {best.count:,} test pictures right. The model is in {run / 'checkpoints' / 'best'}")
+    return settings
 
 
 _COMMANDS = {"classify": _classify, "explain": _explain, "evaluate": _evaluate, "train": _train}

@@ -136,15 +136,17 @@ def _warp(x: Tensor, choice: Tensor, strength: Tensor) -> Tensor:
 def _recolour(x: Tensor, choice: Tensor, strength: Tensor) -> Tensor:
     choice, strength = choice[:, None, None, None], strength[:, None, None, None]
     grey = x.mean(1, keepdim=True)
+    middle = grey.mean((2, 3), keepdim=True)
     low, high = x.amin((2, 3), keepdim=True), x.amax((2, 3), keepdim=True)
+    spread = torch.where(high > low, high - low, 1)  # an even channel stays as it is
     levels = (8 - 5 * strength.abs()).round().exp2() - 1  # 8 bits at strength 0, 3 at 1
     changed = (
-        (x * (1 + strength)),
-        (x - grey.mean((2, 3), keepdim=True)) * (1 + strength) + grey.mean((2, 3), keepdim=True),
+        x * (1 + strength),
+        (x - middle) * (1 + strength) + middle,
         (x - grey) * (1 + strength) + grey,
         torch.where(x > 1 - strength.abs(), 1 - x, x),
         (x * levels).round() / levels,
-        (x - low) / (high - low).clamp_min(1e-3),
+        torch.where(high > low, (x - low) / spread, x),
     )
     for operation, result in enumerate(changed):
         x = torch.where(choice == operation, result, x)
@@ -173,4 +175,3 @@ def _paste(images: Tensor, others: Tensor, share: float, host: random.Random) ->
     area = (..., slice(top, top + box_height), slice(left, left + box_width))
     images[area] = others[area]
     return images, 1 - box_height * box_width / (height * width)
-

@@ -6,11 +6,12 @@ Larger sets are decoded as they are needed, in worker processes.
 
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 import torch
@@ -43,7 +44,9 @@ log = logging.getLogger(__name__)
 class Pictures(Protocol):
     """One split: uint8 pictures with labels, delivered in any order, batch by batch."""
 
-    labels: Tensor  # (n,) int64
+    @property
+    def labels(self) -> Tensor:
+        """(n,) int64."""
 
     def relabelled(self, to_label: Tensor) -> "Pictures":
         """The same pictures with label i replaced by `to_label[i]`."""
@@ -80,16 +83,16 @@ class Resident:
 
 @dataclass(frozen=True)
 class Streamed:
-    """Pictures decoded from files as they are needed.
+    """Pictures decoded as they are needed.
 
     Attributes:
-        paths: one file per picture.
+        open: gives picture i; raises InvalidImage or OSError where it cannot be read.
         labels: (n,) int64.
         preprocess: says how a picture is cut to the input size.
         workers: processes that decode.
     """
 
-    paths: Sequence[Path]
+    open: Callable[[int], Image.Image]
     labels: Tensor
     preprocess: Preprocess
     workers: int
@@ -101,7 +104,7 @@ class Streamed:
     def batches(self, order: Tensor, batch_size: int, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield batches on `device`, following `order`."""
         loader = DataLoader(
-            _Files(self.paths, self.labels, self.preprocess),
+            _Decoded(self),
             batch_size=batch_size,
             sampler=order.tolist(),
             num_workers=self.workers,
@@ -111,17 +114,17 @@ class Streamed:
             yield images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
 
 
-class _Files(TorchDataset[tuple[Tensor, int]]):
-    def __init__(self, paths: Sequence[Path], labels: Tensor, preprocess: Preprocess):
-        self.paths, self.labels, self.preprocess = paths, labels, preprocess
+class _Decoded(TorchDataset[tuple[Tensor, int]]):
+    def __init__(self, pictures: Streamed):
+        self.pictures = pictures
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
         try:
-            picture = decode_image(self.paths[index].read_bytes())
+            picture = self.pictures.open(index)
         except (InvalidImage, OSError) as error:  # a grey picture keeps the order of all others exact
-            log.warning("%s stands in as a grey picture: %s", self.paths[index], error)
+            log.warning("a grey picture stands in: %s", error)
             picture = Image.new("RGB", (32, 32), (128, 128, 128))
-        return _as_tensor(picture, self.preprocess), int(self.labels[index])
+        return _as_tensor(picture, self.pictures.preprocess), int(self.pictures.labels[index])
 
 
 @dataclass(frozen=True)
@@ -157,12 +160,12 @@ def load_dataset(
 
     Args:
         spec: "cifar10", "cifar100", "mnist", "fashion-mnist", "shapes", or "folder:PATH" where PATH holds one
-            folder per class, directly or below train/ and test/ (or val/).
+            folder per class, directly (a fixed tenth of each is then for testing) or below train/ and test/ (or val/).
         preprocess: decides size, channels and cut.
         root: where torchvision keeps its downloads.
-        budget: a folder whose pictures take more memory than this is streamed [bytes].
-        workers: processes that decode a streamed folder.
-        only_test: leave the training split of a folder unread.
+        budget: pictures that take more memory than this are streamed [bytes].
+        workers: processes that decode what is streamed.
+        only_test: leave the training split empty.
 
     Raises:
         InvalidDataset: unknown name, missing folder, fewer than two classes, nothing readable.
@@ -173,76 +176,116 @@ def load_dataset(
         height, width = preprocess.size
         if height != width or preprocess.channels != 3:
             raise InvalidDataset("The shapes dataset is square and in colour. Use a square model with 3 channels.")
-        train, test = shapes(4000, height, seed=1), shapes(1000, height, seed=2)
-        return Dataset(spec, SHAPES, train[0], test[0], masks=test[1])
+        train, _ = shapes(0 if only_test else 4000, height, seed=1)
+        test, masks = shapes(1000, height, seed=2)
+        return Dataset(spec, SHAPES, train, test, masks)
     if spec in TORCHVISION:
-        return _torchvision(spec, preprocess, root)
+        return _torchvision(spec, preprocess, root, budget, workers, only_test)
     raise InvalidDataset(f"There is no dataset {spec!r}. Choose from: {', '.join(NAMES)}.")
 
 
 def _as_tensor(picture: Image.Image, preprocess: Preprocess) -> Tensor:
-    array = np.array(preprocess.seen(picture).convert("L" if preprocess.channels == 1 else "RGB"))
-    return torch.from_numpy(array).reshape(*preprocess.size, -1).permute(2, 0, 1).contiguous()
+    pixels = torch.from_numpy(np.array(preprocess.seen(picture)))
+    return pixels.reshape(*preprocess.size, preprocess.channels).permute(2, 0, 1).contiguous()
 
 
-def _torchvision(spec: str, preprocess: Preprocess, root: Path) -> Dataset:
+def _bytes(count: int, preprocess: Preprocess) -> int:
+    height, width = preprocess.size
+    return count * preprocess.channels * height * width
+
+
+def _resident(images: list[Tensor], labels: list[int], preprocess: Preprocess) -> Resident:
+    none = torch.empty(0, preprocess.channels, *preprocess.size, dtype=torch.uint8)
+    return Resident(torch.stack(images) if images else none, torch.tensor(labels, dtype=torch.int64))
+
+
+def _torchvision(spec: str, preprocess: Preprocess, root: Path, budget: int, workers: int, only_test: bool) -> Dataset:
     from torchvision import datasets
 
-    splits = []
-    for train in (True, False):
+    sources = {}
+    for name in ("train", "test"):
         try:
-            source = getattr(datasets, TORCHVISION[spec])(root, train=train, download=True)
-        except (OSError, RuntimeError) as error:
+            sources[name] = getattr(datasets, TORCHVISION[spec])(root, train=name == "train", download=True)
+        except (OSError, RuntimeError, ValueError, EOFError) as error:
+            reason = str(error).strip().partition("\n")[0] or type(error).__name__
             raise InvalidDataset(
-                f"{spec} is not in {root}/ and could not be downloaded ({str(error).splitlines()[0]}). Put torchvision's "
+                f"{spec} is not in {root}/ and could not be downloaded ({reason}). Put torchvision's "
                 f"{TORCHVISION[spec]} files there, or name a folder of class folders: --data folder:PATH."
             ) from error
-        bar = tqdm(source, desc=f"{spec} {'train' if train else 'test'}", unit="pictures", leave=False)
-        images = torch.stack([_as_tensor(picture.convert("RGB"), preprocess) for picture, _ in bar])
-        splits.append(Resident(images, torch.as_tensor(source.targets)))
-    return Dataset(spec, tuple(source.classes), *splits)
+    if only_test:
+        sources["train"].data = sources["train"].data[:0]
+    fits = _bytes(sum(map(len, sources.values())), preprocess) <= budget
+    splits: list[Pictures] = []
+    for name, source in sources.items():
+        labels = [int(label) for label in source.targets][: len(source)]
+        if fits:
+            bar = tqdm(range(len(source)), desc=f"{spec} {name}", unit="pictures", leave=False)
+            splits.append(_resident([_as_tensor(_item(source, i), preprocess) for i in bar], labels, preprocess))
+        else:
+            splits.append(Streamed(partial(_item, source), torch.tensor(labels), preprocess, workers))
+    return Dataset(spec, tuple(sources["test"].classes), splits[0], splits[1])
+
+
+def _item(source: Any, index: int) -> Image.Image:
+    return source[index][0]
 
 
 def _folder(spec: str, path: Path, preprocess: Preprocess, budget: int, workers: int, only_test: bool) -> Dataset:
     if not path.is_dir():
         raise InvalidDataset(f"There is no folder {str(path)!r}. Name one that holds a folder of pictures per class.")
     train_root = path / "train"
-    test_root = next((path / name for name in _TEST_FOLDERS if (path / name).is_dir()), None)
-    if train_root.is_dir() and test_root is None:
-        raise InvalidDataset(f"{str(path)!r} has train/ but no test/ or val/ beside it. Add one, or drop the train/ level.")
-    root = train_root if train_root.is_dir() else path
-    classes = tuple(sorted(entry.name for entry in root.iterdir() if entry.is_dir() and _files(entry)))
+    test_root = next((path / name for name in _TEST_FOLDERS if _classes(path / name)), None)
+    if _classes(train_root) and test_root is None:
+        raise InvalidDataset(
+            f"{str(path)!r} has train/ but no test/ or val/ beside it. Add one, or drop the train/ level."
+        )
+    if test_root and not _classes(train_root):
+        if not only_test:
+            raise InvalidDataset(f"{str(path)!r} has {test_root.name}/ but no class folders in train/. Add them.")
+        train_root = test_root
+    root = train_root if test_root else path
+    classes = _classes(root)
     if len(classes) < 2:
-        raise InvalidDataset(f"{str(root)!r} holds {len(classes)} folders with pictures; a classifier needs at least two.")
+        raise InvalidDataset(
+            f"Folders with pictures in {str(root)!r}: {len(classes)}. A classifier needs at least two, one per class."
+        )
     train_files = _labelled(root, classes)
-    if train_root.is_dir() and test_root is not None:
-        strangers = {e.name for e in test_root.iterdir() if e.is_dir() and _files(e)} - set(classes)
+    if test_root:
+        strangers = sorted(set(_classes(test_root)) - set(classes))
         if strangers:
-            raise InvalidDataset(f"{str(test_root)!r} has classes that train/ lacks: {', '.join(sorted(strangers))}.")
+            raise InvalidDataset(f"{str(test_root)!r} has classes that train/ lacks: {', '.join(strangers)}.")
         test_files = _labelled(test_root, classes)
     else:
         train_files, test_files = _split(train_files)
-    if not test_files:
-        raise InvalidDataset(f"{str(path)!r} has no pictures to test on.")
+        if not test_files:
+            raise InvalidDataset(f"{str(path)!r} has one picture per class, and none to test on. Add more.")
+    if only_test:
+        train_files = []
 
-    count = len(test_files) if only_test else len(train_files) + len(test_files)
-    fits = count * preprocess.channels * preprocess.size[0] * preprocess.size[1] <= budget
+    fits = _bytes(len(train_files) + len(test_files), preprocess) <= budget
     splits: list[Pictures] = []
     skipped: list[str] = []
     for files, name in ((train_files, "train"), (test_files, "test")):
-        if only_test and name == "train":
-            files = []
         if fits:
             resident, unreadable = _read(files, preprocess, f"reading {name}")
+            if files and not len(resident.labels):
+                raise InvalidDataset(f"No {name} picture in {str(path)!r} could be read. The first: {unreadable[0]}")
             splits.append(resident)
             skipped += unreadable
         else:
-            splits.append(Streamed([p for p, _ in files], torch.tensor([y for _, y in files]), preprocess, workers))
-    if fits and not (len(splits[1].labels) and (only_test or len(splits[0].labels))):
-        raise InvalidDataset(f"No picture in {str(path)!r} could be read. The first problem: {skipped[0]}")
+            labels = torch.tensor([label for _, label in files], dtype=torch.int64)
+            splits.append(Streamed(partial(_nth, [file for file, _ in files]), labels, preprocess, workers))
     for line in skipped:
         log.warning("left out %s", line)
     return Dataset(spec, classes, splits[0], splits[1], skipped=tuple(skipped))
+
+
+def _classes(root: Path) -> tuple[str, ...]:
+    """Names of the folders that hold pictures; none where `root` is no folder."""
+    if not root.is_dir():
+        return ()
+    folders = (entry for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+    return tuple(sorted(folder.name for folder in folders if _files(folder)))
 
 
 def _files(folder: Path) -> list[Path]:
@@ -256,37 +299,48 @@ def _labelled(root: Path, classes: Sequence[str]) -> list[tuple[Path, int]]:
 
 
 def _split(files: list[tuple[Path, int]]) -> tuple[list[tuple[Path, int]], list[tuple[Path, int]]]:
-    """Set a fixed tenth of each class aside for testing, at least one picture."""
+    """Set a fixed tenth of each class aside for testing: at least one picture, but never a class's last."""
     generator = torch.Generator().manual_seed(_SPLIT_SEED)
     train, test = [], []
     for label in sorted({label for _, label in files}):
         own = [file for file in files if file[1] == label]
         order = torch.randperm(len(own), generator=generator).tolist()
-        count = max(1, round(len(own) * _TEST_SHARE))
+        count = min(max(1, round(len(own) * _TEST_SHARE)), len(own) - 1)
         chosen = set(order[:count])
         train += [file for i, file in enumerate(own) if i not in chosen]
         test += [file for i, file in enumerate(own) if i in chosen]
     return train, test
 
 
+def _opened(path: Path) -> Image.Image:
+    try:
+        return decode_image(path.read_bytes())
+    except InvalidImage as error:
+        raise InvalidImage(f"{path}: {error}") from error
+
+
+def _nth(paths: Sequence[Path], index: int) -> Image.Image:
+    return _opened(paths[index])
+
+
 def _read(files: list[tuple[Path, int]], preprocess: Preprocess, title: str) -> tuple[Resident, list[str]]:
+    """Decode all files; those that cannot be read are left out and named with the reason."""
+
     def one(file: tuple[Path, int]) -> Tensor | str:
         try:
-            return _as_tensor(decode_image(file[0].read_bytes()), preprocess)
+            return _as_tensor(_opened(file[0]), preprocess)
         except (InvalidImage, OSError) as error:
-            return f"{file[0].name}: {error}"
+            return str(error)
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         results = list(tqdm(pool.map(one, files), total=len(files), desc=title, unit="pictures", leave=False))
     images = [r for r in results if isinstance(r, Tensor)]
     labels = [label for r, (_, label) in zip(results, files, strict=True) if isinstance(r, Tensor)]
-    shape = (0, preprocess.channels, *preprocess.size)
-    resident = Resident(torch.stack(images) if images else torch.empty(shape, dtype=torch.uint8), torch.tensor(labels))
-    return resident, [r for r in results if isinstance(r, str)]
+    return _resident(images, labels, preprocess), [r for r in results if isinstance(r, str)]
 
 
 def shapes(count: int, size: int, seed: int) -> tuple[Resident, Tensor]:
-    """Draw one coloured shape per picture on a noisy two-coloured ground, and the mask of what was drawn.
+    """Draw one bright shape per picture on a dark, noisy ground, and the mask of what was drawn.
 
     Args:
         count: pictures; classes in `SHAPES` take turns.
@@ -302,7 +356,7 @@ def shapes(count: int, size: int, seed: int) -> tuple[Resident, Tensor]:
         return torch.rand(count, *shape, generator=generator) * (high - low) + low
 
     labels = torch.arange(count) % len(SHAPES)
-    radius = uniform(0.22, 0.38)
+    radius = uniform(0.25, 0.4)
     centre = torch.rand(count, 2, generator=generator) * (1 - 2 * radius[:, None]) + radius[:, None]
     angle = uniform(-0.3, 0.3)
     steps = (torch.arange(size) + 0.5) / size
@@ -321,7 +375,7 @@ def shapes(count: int, size: int, seed: int) -> tuple[Resident, Tensor]:
     )  # (count, 4, size, size)
     masks = inside[torch.arange(count), labels]
 
-    ground = uniform(0, 1, 3, 1, 1) + uniform(-0.15, 0.15, 3, 1, 1) * (x + y)
-    paint = (ground.mean((2, 3), keepdim=True) + uniform(0.35, 0.65, 3, 1, 1)) % 1  # far from the ground's colour
-    images = torch.where(masks[:, None], paint, ground) + uniform(-0.08, 0.08, 3, size, size)
+    ground = uniform(0, 0.4, 3, 1, 1) + uniform(-0.15, 0.15, 3, 1, 1) * (x + y)
+    paint = uniform(0.5, 1, 3, 1, 1)
+    images = torch.where(masks[:, None], paint, ground) + uniform(-0.05, 0.05, 3, size, size)
     return Resident((images.clamp(0, 1) * 255).to(torch.uint8), labels), masks

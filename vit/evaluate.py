@@ -20,12 +20,12 @@ class Evaluation(NamedTuple):
     Attributes:
         accuracy: share of pictures whose most probable class is the right one, 0 to 1.
         loss: mean cross-entropy [nats].
-        count: pictures.
+        pictures: how many.
     """
 
     accuracy: float
     loss: float
-    count: int
+    pictures: int
 
 
 class Normalise:
@@ -47,11 +47,10 @@ def evaluate(
     normalise: Normalise,
     *,
     device: torch.device,
-    autocast: bool = False,
     batch_size: int = 500,
     bar: bool = False,
 ) -> Evaluation:
-    """Classify every picture of a split; the model is left in evaluation mode.
+    """Classify every picture of a split, in the model's own precision; the model is left in evaluation mode.
 
     Raises:
         ValueError: there are no pictures.
@@ -64,14 +63,15 @@ def evaluate(
     loss = torch.zeros((), device=device)
     batches = pictures.batches(torch.arange(count), batch_size, device)
     for images, labels in tqdm(batches, total=-(-count // batch_size), unit="batches", leave=False, disable=not bar):
-        with torch.autocast(device.type, torch.bfloat16, enabled=autocast):
-            logits = model(normalise(images)).logits.float()
+        logits = model(normalise(images)).logits
         right += (logits.argmax(1) == labels).sum()
         loss += F.cross_entropy(logits, labels, reduction="sum")
     return Evaluation(right.item() / count, loss.item() / count, count)
 
 
-def evaluate_checkpoint(checkpoint: Checkpoint, data: str, *, root: Path = Path("data"), bar: bool = False) -> Evaluation:
+def evaluate_checkpoint(
+    checkpoint: Checkpoint, data: str, *, root: Path = Path("data"), bar: bool = False
+) -> Evaluation:
     """Measure a checkpoint on a dataset's test pictures, in float32, classes matched by name.
 
     Raises:

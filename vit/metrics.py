@@ -10,8 +10,9 @@ class MetricsWriter:
     """Append records to a file; a reader sees whole lines, whatever happens to the writer."""
 
     def __init__(self, path: Path):
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        if path.stat().st_size and path.read_bytes()[-1:] != b"\n":
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        size = os.fstat(self._file).st_size
+        if size and os.pread(self._file, 1, size - 1) != b"\n":
             os.write(self._file, b"\n")  # a killed writer left half a line
 
     def write(self, **values: Any) -> None:
@@ -24,10 +25,12 @@ class MetricsWriter:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """All whole records, in the order of their steps; torn lines are left out.
+    """All whole records, in the order of their steps; torn lines are left out, and a file not yet there has none.
 
     Steps that a resumed run repeated appear once, as the latest attempt wrote them.
     """
+    if not path.exists():
+        return []
     latest: dict[tuple[str, int], dict[str, Any]] = {}
     for line in path.read_bytes().split(b"\n"):
         try:

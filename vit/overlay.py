@@ -111,6 +111,9 @@ def overlay(
     result = picture.copy() if covered else picture.point(lambda value: round(value * DIMMED))
     if not len(x):
         return result
+    if not covered:
+        area = (int(x[0]), int(y[0]), int(x[-1]) + 1, int(y[-1]) + 1)
+        result.paste(picture.crop(area), area)
     for start in range(0, len(y), _STRIP):
         part = y[start : start + _STRIP]
         levels = _levels(_weights(part, top, bottom, heatmap.shape[0], smooth) @ shades.T, vmax)  # (strip, width seen)

@@ -1,9 +1,12 @@
 """Initial weights that already attend like a trained model's."""
 
+from typing import cast
+
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from vit.model import VisionTransformer
+from vit.model import Block, VisionTransformer
 
 
 @torch.no_grad()
@@ -19,14 +22,15 @@ def mimetic_(model: VisionTransformer) -> None:
     dim, width = config.dim, config.dim // config.heads
     model.pos_embed.copy_(sine_cosine(dim, *config.grid))
     for block in model.blocks:
-        q, k, v = block.attn.qkv.weight.chunk(3)  # (D, D) each, output first
+        attention = cast(Block, block).attn
+        q, k, v = attention.qkv.weight.chunk(3)  # (D, D) each, output first
         for head in range(config.heads):
             part = slice(head * width, (head + 1) * width)
             left, right = _factors(0.7 * torch.randn(dim, dim) / dim**0.5 + 0.7 * torch.eye(dim), width)
             q[part], k[part] = left.T, right
         left, right = _factors(0.4 * torch.randn(dim, dim) / dim**0.5 - 0.4 * torch.eye(dim), dim)
         v.copy_(right)
-        block.attn.proj.weight.copy_(left)
+        attention.proj.weight.copy_(left)
 
 
 def _factors(matrix: Tensor, rank: int) -> tuple[Tensor, Tensor]:
@@ -46,4 +50,4 @@ def sine_cosine(dim: int, rows: int, cols: int) -> Tensor:
     frequency = 10000 ** (-torch.arange(quarter) / max(quarter, 1))
     waves = [f(p.flatten()[:, None] * frequency) for p in (x, y) for f in (torch.sin, torch.cos)]
     positions = torch.cat(waves, 1)  # (P, 4 * quarter)
-    return torch.nn.functional.pad(positions, (0, dim - positions.shape[1]))[None]
+    return F.pad(positions, (0, dim - positions.shape[1]))[None]

@@ -20,7 +20,7 @@ from vit.explain import explain
 from .serving import FIND
 
 ROOT = Path(__file__).parents[2]
-PATIENCE = 90_000  # [ms] on a busy machine
+PATIENCE = 180_000  # [ms] on a busy machine
 
 PASTE = """(encoded) => {
   const bytes = Uint8Array.from(atob(encoded), (c) => c.charCodeAt(0));

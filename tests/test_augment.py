@@ -1,0 +1,165 @@
+"""Augmentation: what may change, by how much, and that chance depends on seed and step alone."""
+
+import random
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from vit.augment import Augmentation, Chance, _recolour, _warp, crop_and_flip, erase, randaugment
+
+EVERYTHING = Augmentation(crop_padding=3, flip=True, operations=2, magnitude=0.5, erase=0.5, mixup=0.2, cutmix=1.0)
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def images() -> Tensor:
+    return torch.randint(0, 256, (16, 3, 12, 20), dtype=torch.uint8, generator=torch.Generator().manual_seed(3))
+
+
+def chance(seed: int = 0, step: int = 0) -> Chance:
+    chance = Chance(CPU)
+    chance.seed(seed, step)
+    return chance
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_shape_and_type_stay(images: Tensor, channels: int) -> None:
+    images = images[:, :channels]
+    changed = EVERYTHING(images, chance())
+    assert changed.shape == images.shape
+    assert changed.dtype == torch.uint8
+
+
+def test_switched_off_it_returns_the_very_pictures(images: Tensor) -> None:
+    assert torch.equal(Augmentation()(images, chance()), images)
+
+
+def test_the_input_is_left_alone(images: Tensor) -> None:
+    before = images.clone()
+    EVERYTHING(images, chance())
+    assert torch.equal(images, before)
+
+
+def test_the_same_seed_and_step_give_the_same_pictures(images: Tensor) -> None:
+    assert torch.equal(EVERYTHING(images, chance(1, 5)), EVERYTHING(images, chance(1, 5)))
+
+
+@pytest.mark.parametrize("other", [(1, 6), (2, 5), (1, -6)])
+def test_another_seed_or_step_gives_other_pictures(images: Tensor, other: tuple[int, int]) -> None:
+    assert not torch.equal(EVERYTHING(images, chance(1, 5)), EVERYTHING(images, chance(*other)))
+
+
+def test_a_crop_is_a_shift_of_the_padded_picture(images: Tensor) -> None:
+    shifts = torch.randint(0, 7, (2, len(images), 1), generator=generator(4))
+    cropped = crop_and_flip(images, 3, False, generator(4))
+    padded = F.pad(images, (3, 3, 3, 3))
+    for i, (down, right) in enumerate(zip(*shifts[:, :, 0].tolist(), strict=True)):
+        assert torch.equal(cropped[i], padded[i, :, down : down + 12, right : right + 20])
+
+
+def test_a_flip_mirrors_about_half_of_the_pictures(images: Tensor) -> None:
+    flipped = crop_and_flip(images, 0, True, generator())
+    mirrored = [torch.equal(a, b.flip(-1)) for a, b in zip(flipped, images, strict=True)]
+    same = [torch.equal(a, b) for a, b in zip(flipped, images, strict=True)]
+    assert all(a != b for a, b in zip(mirrored, same, strict=True))
+    assert 3 <= sum(mirrored) <= 13
+
+
+def test_erasing_blackens_one_square_and_nothing_else(images: Tensor) -> None:
+    images = images.clamp_min(1)
+    erased = erase(images, 1.0, generator())
+    for before, after in zip(images, erased, strict=True):
+        gone = (after == 0).all(0)
+        assert torch.equal(after[:, ~gone], before[:, ~gone])
+        assert gone.sum() == gone.any(1).sum() * gone.any(0).sum()  # a full rectangle
+        assert 1 <= gone.any(1).sum() <= 7  # at most half of 12 px, and one for rounding
+
+
+def test_erasing_meets_only_its_share(images: Tensor) -> None:
+    assert torch.equal(erase(images, 0.0, generator()), images)
+
+
+@pytest.mark.parametrize("operation", range(11))
+def test_each_operation_changes_the_picture_and_stays_in_range(images: Tensor, operation: int) -> None:
+    x = images.float() / 255 * 0.8 + 0.1
+    choice, strength = torch.full((len(x),), operation), torch.linspace(0.3, 0.9, len(x))
+    changed = _recolour(_warp(x, choice, strength), choice - 5, strength)
+    assert all(not torch.allclose(a, b, atol=1e-3) for a, b in zip(changed, x, strict=True))
+    assert changed.min() >= 0 and changed.max() <= 1
+
+
+def test_the_last_operation_is_to_do_nothing(images: Tensor) -> None:
+    x = images.float() / 255
+    choice, strength = torch.full((len(x),), 11), torch.ones(len(x))
+    assert torch.allclose(_recolour(_warp(x, choice, strength), choice - 5, strength), x, atol=1e-4)
+
+
+def test_geometry_without_magnitude_is_the_identity(images: Tensor) -> None:
+    x = images.float() / 255
+    for operation in range(5):
+        moved = _warp(x, torch.full((len(x),), operation), torch.zeros(len(x)))
+        assert torch.equal((moved * 255).round().to(torch.uint8), images)
+
+
+def test_a_quarter_turn_comes_out_as_one() -> None:
+    x = torch.zeros(1, 1, 9, 9)
+    x[0, 0, 4, 7] = 1  # to the right of the centre
+    turned = _warp(x, torch.tensor([4]), torch.tensor([1.5]))  # 1.5 * 60 degrees
+    assert turned[0, 0].argmax().item() in (1 * 9 + 4, 7 * 9 + 4)  # above or below it
+
+
+def test_autocontrast_leaves_an_even_picture_as_it_is() -> None:
+    x = torch.full((1, 3, 4, 4), 0.6)
+    assert torch.allclose(_recolour(x, torch.tensor([5]), torch.tensor([0.5])), x)
+
+
+def test_randaugment_leaves_some_pictures_and_changes_others(images: Tensor) -> None:
+    changed = randaugment(images, 1, 0.5, generator())
+    same = [torch.equal(a, b) for a, b in zip(changed, images, strict=True)]
+    assert not all(same)
+    assert randaugment(images, 1, 0.5, generator()).equal(changed)
+
+
+@pytest.mark.parametrize("recipe", [Augmentation(mixup=0.5), Augmentation(cutmix=1.0)])
+def test_targets_of_a_mixed_picture_are_the_shares_of_its_pixels(recipe: Augmentation) -> None:
+    classes = 5
+    images = torch.arange(classes).float().view(-1, 1, 1, 1).expand(-1, 3, 8, 8)  # picture i has the value i
+    for step in range(10):
+        mixed, targets = recipe.mix(images, torch.eye(classes), chance(step=step))
+        assert torch.allclose(targets.sum(1), torch.ones(classes))
+        assert torch.allclose(mixed.mean((1, 2, 3)), targets @ torch.arange(classes).float(), atol=1e-5)
+
+
+def test_cutmix_keeps_pixels_whole() -> None:
+    images = torch.arange(5).float().view(-1, 1, 1, 1).expand(-1, 3, 8, 8)
+    mixed, _ = Augmentation(cutmix=1.0).mix(images, torch.eye(5), chance())
+    assert torch.equal(mixed, mixed.round())
+
+
+def test_with_both_on_some_batches_take_mixup_and_some_cutmix() -> None:
+    images = torch.arange(5).float().view(-1, 1, 1, 1).expand(-1, 3, 8, 8)
+    whole = set()
+    for step in range(20):
+        mixed, _ = Augmentation(mixup=1.0, cutmix=1.0).mix(images, torch.eye(5), chance(step=step))
+        whole.add(torch.equal(mixed, mixed.round()))
+    assert whole == {True, False}
+
+
+def test_mixing_switched_off_returns_the_very_tensors(images: Tensor) -> None:
+    targets = torch.eye(16)
+    mixed = Augmentation().mix(images.float(), targets, chance())
+    assert torch.equal(mixed[0], images.float())
+    assert torch.equal(mixed[1], targets)
+
+
+def test_other_random_numbers_do_not_disturb_it(images: Tensor) -> None:
+    before = EVERYTHING(images, chance())
+    torch.manual_seed(99)
+    random.seed(99)
+    assert torch.equal(EVERYTHING(images, chance()), before)

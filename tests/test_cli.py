@@ -1,0 +1,309 @@
+"""The command line: what it prints, what it writes, and one line for every mistake."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import vit
+from vit.__main__ import _COMMANDS, main
+
+ROOT = Path(vit.__file__).parent.parent
+
+
+class Result(NamedTuple):
+    status: int
+    out: str
+    err: str
+
+
+Command = Callable[..., Result]
+
+
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture[str]) -> Command:
+    """`command("classify", ...)`: run it in this process."""
+
+    def run(*arguments: object) -> Result:
+        capsys.readouterr()
+        try:
+            status = main([str(argument) for argument in arguments])
+        except SystemExit as end:  # argparse
+            status = int(end.code or 0)
+        return Result(status, *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def picture(tmp_path: Path) -> Path:
+    path = tmp_path / "picture.png"
+    noise = np.random.default_rng(0).integers(0, 256, (40, 60, 3), dtype=np.uint8)
+    Image.fromarray(noise).save(path)
+    return path
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Two training and two test pictures of each of two classes that the tiny checkpoint knows."""
+    root = tmp_path / "pictures"
+    for split in ("train", "test"):
+        for label in ("cat", "dog"):
+            (root / split / label).mkdir(parents=True)
+            for i in range(2):
+                Image.new("RGB", (16, 16), (i * 99, 80, 20)).save(root / split / label / f"{i}.png")
+    return root
+
+
+TINY = ["image_size=16", "dim=24", "heads=2", "depth=1", "mlp_dim=48", "batch_size=4", "device=cpu"]
+
+
+def settings(*pairs: str) -> list[str]:
+    return [word for pair in (*TINY, *pairs) for word in ("--set", pair)]
+
+
+def check_mistake(result: Result, said: str) -> None:
+    assert result.status == 2
+    assert said in result.err
+    assert result.err.count("\n") == 1, result.err
+    assert "Traceback" not in result.err
+
+
+# --- classify -----------------------------------------------------------------------------------------------------
+
+
+def test_classify_prints_what_the_model_says(command: Command, saved: Path, picture: Path) -> None:
+    result = command("classify", picture, "--checkpoint", saved, "--json")
+    document = json.loads(result.out)
+    checkpoint = vit.load_checkpoint(saved)
+    with torch.inference_mode():
+        pixels = checkpoint.preprocess(vit.decode_image(picture.read_bytes()))
+        truth = dict(zip(checkpoint.labels, checkpoint.model(pixels).logits[0].softmax(0).tolist(), strict=True))
+    said = {p["label"]: p["probability"] for p in document["results"][0]["predictions"]}
+    assert result.status == 0
+    assert document["sha256"] == checkpoint.hash
+    assert said == pytest.approx(truth)
+    assert list(said.values()) == sorted(said.values(), reverse=True)
+
+
+@pytest.mark.parametrize(("top", "shown"), [(1, 1), (3, 3), (99, 5), (0, 1), (-1, 1)])
+def test_top_limits_the_predictions(command: Command, saved: Path, picture: Path, top: int, shown: int) -> None:
+    result = command("classify", picture, "--checkpoint", saved, "--json", f"--top={top}")
+    assert len(json.loads(result.out)["results"][0]["predictions"]) == shown
+
+
+def test_classify_takes_several_pictures(command: Command, saved: Path, picture: Path) -> None:
+    result = command("classify", picture, picture, "--checkpoint", saved)
+    assert result.out.count(str(picture)) == 2
+    assert result.out.count("%") == 10
+
+
+def test_a_model_without_classes_does_not_classify(
+    command: Command, tmp_path: Path, picture: Path, build: Any, preprocess: Any
+) -> None:
+    features = vit.save_checkpoint(tmp_path / "features", build(num_classes=0), (), preprocess)
+    check_mistake(command("classify", picture, "--checkpoint", features), "has no classes")
+
+
+# --- explain ------------------------------------------------------------------------------------------------------
+
+
+def test_explain_draws_on_the_picture_at_its_own_size(
+    command: Command, saved: Path, picture: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "map.png"
+    assert command("explain", picture, "--checkpoint", saved, "--out", out).status == 0
+    drawn = Image.open(out)
+    assert drawn.size == (60, 40)
+    assert drawn.convert("RGB").tobytes() != Image.open(picture).tobytes()
+
+
+@pytest.mark.parametrize(
+    ("options", "pick"),
+    [
+        ([], lambda a: a[-1].mean(0)[0, 1:]),
+        (["--block=0", "--head=1"], lambda a: a[0, 1, 0, 1:]),
+        (["--query=1,2"], lambda a: a[-1].mean(0)[7, 1:]),
+        (["--query=1,2", "--direction=to", "--head=max"], lambda a: a[-1].amax(0)[1:, 7]),
+        (["--block=mean"], lambda a: a.mean((0, 1))[0, 1:]),
+    ],
+)
+def test_the_exported_heatmap_is_what_the_model_attends_to(
+    command: Command, saved: Path, picture: Path, tmp_path: Path, options: list[str], pick: Any
+) -> None:
+    out = tmp_path / "map.npz"
+    assert command("explain", picture, "--checkpoint", saved, "--out", out, *options).status == 0
+    checkpoint = vit.load_checkpoint(saved)
+    with torch.inference_mode():
+        pixels = checkpoint.preprocess(vit.decode_image(picture.read_bytes()))
+        attention = torch.cat(checkpoint.model(pixels, output_attentions=True).attentions)  # (L, H, N, N)
+    with np.load(out) as arrays:
+        assert np.allclose(arrays["heatmap"].ravel(), pick(attention).numpy(), atol=1e-6)
+        assert arrays["attention"].shape == (2, 2, 17, 17)
+        assert json.loads(str(arrays["meta"]))["view"]["method"] == "attention"
+
+
+def test_rollout_is_exported_without_the_attention_behind_it(
+    command: Command, saved: Path, picture: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "map.npz"
+    assert command("explain", picture, "--checkpoint", saved, "--out", out, "--method=rollout").status == 0
+    with np.load(out) as arrays:
+        assert arrays["heatmap"].shape == (4, 4)
+        assert "attention" not in arrays
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--query=4,0", "--out=map.npz"], "There is no patch 4,0: rows run from 0 to 3"),
+        (["--query=here", "--out=map.npz"], "--query must be a prefix token (cls) or ROW,COL, not 'here'"),
+        (["--query=1,2,3", "--out=map.npz"], "--query must be"),
+        (["--block=2", "--out=map.npz"], "There is no block 2: they run from 0 to 1"),
+        (["--head=-3", "--out=map.npz"], "There is no head -3"),
+        (["--head=all", "--out=map.npz"], "'all' is neither a number nor one of mean, max, min"),
+        (["--out=map.jpg"], "--out must end in .png or .npz, not 'map.jpg'"),
+        (["--out=nowhere/map.png"], "nowhere/map.png cannot be written: No such file or directory"),
+        ([], "The following arguments are required: --out"),
+    ],
+)
+def test_a_question_that_has_no_answer_is_told_in_one_line(
+    command: Command, saved: Path, picture: Path, options: list[str], said: str
+) -> None:
+    check_mistake(command("explain", picture, "--checkpoint", saved, *options), said)
+
+
+# --- evaluate -----------------------------------------------------------------------------------------------------
+
+
+def test_evaluate_prints_one_document(command: Command, saved: Path, folder: Path) -> None:
+    result = command("evaluate", "--checkpoint", saved, "--data", f"folder:{folder}", "--json")
+    document = json.loads(result.out)
+    assert result.status == 0
+    assert document["pictures"] == 4
+    assert 0 <= document["accuracy"] <= 1
+    assert document["data"] == f"folder:{folder}"
+
+
+def test_evaluate_says_the_same_to_people(command: Command, saved: Path, folder: Path) -> None:
+    asked = ("evaluate", "--checkpoint", saved, "--data", f"folder:{folder}")
+    accuracy = json.loads(command(*asked, "--json").out)["accuracy"]
+    assert command(*asked).out.startswith(f"{accuracy:.2%} of 4 pictures right")
+
+
+# --- train --------------------------------------------------------------------------------------------------------
+
+
+def test_train_leaves_a_run_whose_checkpoint_the_other_commands_open(
+    command: Command, folder: Path, picture: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    trained = command("train", "--preset", "shapes", "--data", f"folder:{folder}", *settings("epochs=1"), "--run", run)
+    assert trained.status == 0
+    assert "of 4 test pictures right" in trained.out
+    assert command("classify", picture, "--checkpoint", run / "checkpoints" / "best").status == 0
+    resumed = command("train", "--resume", run)
+    assert resumed.status == 0
+    assert resumed.out.splitlines()[-1] == trained.out.splitlines()[-1]
+
+
+def test_a_runs_own_description_trains_it_again(command: Command, folder: Path, tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    command("train", "--data", f"folder:{folder}", *settings("epochs=1"), "--run", first)
+    assert command("train", "--config", first / "config.json", "--run", second).status == 0
+    weights = [(run / "checkpoints/last/model.safetensors").read_bytes() for run in (first, second)]
+    assert weights[0] == weights[1]
+
+
+def test_the_settings_are_listed(command: Command) -> None:
+    result = command("train", "--settings")
+    assert result.status == 0
+    assert "warmup_epochs" in result.out and "cifar-cpu" in result.out
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ([], "Name a --preset (shapes, "),
+        (["--preset=nope"], "There is no preset 'nope'"),
+        (["--preset=shapes", "--set=nope=1"], "There is no setting 'nope'"),
+        (["--preset=shapes", "--set=preset=1"], "There is no setting 'preset'"),
+        (["--preset=shapes", "--set=epochs"], "--set takes KEY=VALUE, not 'epochs'"),
+        (["--preset=shapes", "--set=epochs=many"], "not 'many'"),
+        (["--preset=shapes", "--set=lr=NaN"], "lr: "),
+        (["--preset=shapes", "--set=device=tpu"], "device must be auto, cpu"),
+        (["--preset=shapes", "--set=heads=7"], "heads 7 does not divide dim 48"),
+        (["--preset=shapes", "--data=imagenet"], "There is no dataset 'imagenet'"),
+        (["--preset=shapes", "--data=folder:nowhere"], "There is no folder 'nowhere'"),
+        (["--preset=shapes", "--run=used"], "used exists and is not empty. Continue it with --resume used"),
+        (["--resume=nowhere"], "--resume needs the folder of a run; nowhere/config.json cannot be read"),
+        (["--resume=used", "--preset=shapes"], "it goes without other options"),
+        (["--config=used/notes.txt"], "used/notes.txt is not JSON"),
+        (["--config=nowhere.json"], "nowhere.json cannot be read: No such file"),
+        (["--config=list.json"], "list.json must hold one JSON object"),
+        (["--fast"], "Unrecognized arguments: --fast"),
+    ],
+)
+def test_a_run_that_cannot_be_is_told_in_one_line(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "used").mkdir()
+    (tmp_path / "used" / "notes.txt").write_text("mine")
+    (tmp_path / "list.json").write_text("[1]")
+    check_mistake(command("train", *options), said)
+    assert (tmp_path / "used" / "notes.txt").read_text() == "mine"
+    assert not (tmp_path / "runs").exists() or not any((tmp_path / "runs").iterdir())
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there_is_told_in_one_line(command: Command, tmp_path: Path) -> None:
+    asked = ("train", "--preset", "shapes", "--set", "device=cuda", "--run", tmp_path / "run")
+    check_mistake(command(*asked), "there is no CUDA GPU")
+
+
+# --- All commands -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("content", "said"), [(None, "No such file"), (b"", "picture.jpg: "), (b"plain text", "picture.jpg: ")]
+)
+def test_a_file_that_is_no_picture_is_told_in_one_line(
+    command: Command, saved: Path, tmp_path: Path, content: bytes | None, said: str
+) -> None:
+    path = tmp_path / "picture.jpg"
+    if content is not None:
+        path.write_bytes(content)
+    check_mistake(command("classify", path, "--checkpoint", saved), said)
+
+
+def test_an_unknown_checkpoint_is_told_in_one_line(command: Command, picture: Path) -> None:
+    check_mistake(command("classify", picture, "--checkpoint", "nowhere"), "nowhere")
+
+
+@pytest.mark.parametrize("name", ["classify", "explain", "evaluate", "train"])
+def test_every_command_explains_itself(command: Command, name: str) -> None:
+    result = command(name, "--help")
+    assert result.status == 0
+    assert f"python -m vit {name}" in result.out
+
+
+def test_a_process_ends_with_status_2_and_one_line_for_a_mistake(tmp_path: Path) -> None:
+    mistake = [sys.executable, "-m", "vit", "train", "--preset", "shapes", "--data", "folder:nowhere"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(mistake, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+    check_mistake(Result(done.returncode, done.stdout, done.stderr), "There is no folder 'nowhere'")
+
+
+def test_a_bug_keeps_its_traceback(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(_COMMANDS, "train", lambda options: 1 / 0)
+    with pytest.raises(ZeroDivisionError):  # with which Python ends with status 1
+        command("train")

@@ -1,0 +1,309 @@
+"""Datasets: what is read from which folder, how it is split, and what is refused with a sentence."""
+
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from vit.datasets import SHAPES, Dataset, load_dataset, shapes
+from vit.errors import InvalidDataset
+from vit.images import Preprocess
+
+CPU = torch.device("cpu")
+INPUT = Preprocess((8, 8), mean=(0.0,) * 3, std=(1.0,) * 3)
+GREY = Preprocess((8, 8), mean=(0.0,), std=(1.0,))
+
+Fill = Callable[..., Path]
+
+
+@pytest.fixture
+def fill_folder(tmp_path: Path) -> Fill:
+    """`fill_folder(sub, count)`: put `count` different 8 px pictures into a folder below tmp_path."""
+
+    def fill(sub: str, count: int = 1, mode: str = "RGB") -> Path:
+        folder = tmp_path / sub
+        folder.mkdir(parents=True, exist_ok=True)
+        for i in range(count):
+            noise = np.random.default_rng([i, *sub.encode()]).integers(0, 256, (8, 8, 3), dtype=np.uint8)
+            Image.fromarray(noise).convert(mode).save(folder / f"{i:02}.png")
+        return tmp_path
+
+    return fill
+
+
+def load(root: Path, preprocess: Preprocess = INPUT, **options: object) -> Dataset:
+    return load_dataset(f"folder:{root}", preprocess, **options)  # type: ignore[arg-type]
+
+
+def refusal(root: Path, **options: object) -> str:
+    with pytest.raises(InvalidDataset) as caught:
+        load(root, **options)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("test", ["test", "val", "valid", "validation"])
+def test_a_folder_with_both_splits_keeps_them(fill_folder: Fill, test: str) -> None:
+    for name, count in (("train/bus", 3), ("train/car", 2), (f"{test}/car", 1)):
+        root = fill_folder(name, count)
+    dataset = load(root)
+    assert dataset.classes == ("bus", "car")
+    assert dataset.train.labels.tolist() == [0, 0, 0, 1, 1]
+    assert dataset.test.labels.tolist() == [1]
+
+
+def test_pixels_come_through_unchanged_at_the_input_size(fill_folder: Fill) -> None:
+    fill_folder("bus", 2)
+    root = fill_folder("car", 2)
+    images, labels = next(load(root).train.batches(torch.tensor([0]), 1, CPU))
+    test_images, _ = next(load(root).test.batches(torch.tensor([0]), 1, CPU))
+    truth = {np.array(Image.open(path)).tobytes() for path in (root / "bus").iterdir()}
+    assert {i[0].permute(1, 2, 0).numpy().tobytes() for i in (images, test_images)} == truth
+    assert labels.tolist() == [0]
+
+
+def test_a_plain_folder_gives_a_tenth_of_each_class_to_testing(fill_folder: Fill) -> None:
+    fill_folder("bus", 30)
+    root = fill_folder("car", 10)
+    dataset = load(root)
+    assert torch.bincount(dataset.train.labels).tolist() == [27, 9]
+    assert torch.bincount(dataset.test.labels).tolist() == [3, 1]
+
+
+def test_the_split_is_always_the_same_and_shares_no_picture(fill_folder: Fill) -> None:
+    fill_folder("bus", 20)
+    root = fill_folder("car", 20)
+
+    def parts() -> list[list[bytes]]:
+        dataset = load(root)
+        return [[i.numpy().tobytes() for i in split.images] for split in (dataset.train, dataset.test)]  # type: ignore[attr-defined]
+
+    train, test = parts()
+    assert not set(train) & set(test)
+    assert len({*train, *test}) == 40
+    assert [train, test] == parts()
+
+
+def test_the_last_picture_of_a_class_stays_for_training(fill_folder: Fill) -> None:
+    fill_folder("bus", 1)
+    dataset = load(fill_folder("car", 2))
+    assert dataset.train.labels.tolist() == [0, 1]
+    assert dataset.test.labels.tolist() == [1]
+
+
+def test_one_picture_per_class_is_refused(fill_folder: Fill) -> None:
+    fill_folder("bus", 1)
+    assert "none to test on" in refusal(fill_folder("car", 1))
+
+
+def test_unreadable_files_are_left_out_and_named(fill_folder: Fill, caplog: pytest.LogCaptureFixture) -> None:
+    fill_folder("train/bus", 2)
+    fill_folder("train/car", 2)
+    root = fill_folder("test/car", 1)
+    (root / "train/bus/broken.png").write_bytes(b"no picture")
+    dataset = load(root)
+    assert len(dataset.train.labels) == 4
+    assert len(dataset.skipped) == 1
+    assert "broken.png" in dataset.skipped[0] and "broken.png" in caplog.text
+
+
+def test_a_folder_in_which_nothing_can_be_read_is_refused(tmp_path: Path) -> None:
+    for name in ("bus", "car"):
+        (tmp_path / name).mkdir()
+        for i in range(2):
+            (tmp_path / name / f"{i}.jpg").write_bytes(b"")
+    assert "could be read" in refusal(tmp_path)
+
+
+def test_other_files_and_hidden_folders_are_no_pictures(fill_folder: Fill) -> None:
+    for name in ("bus", "car", ".thumbnails"):
+        root = fill_folder(name, 4)
+    (root / "bus/notes.txt").write_text("hello")
+    (root / "bus/._00.png").write_bytes(b"resource fork")
+    (root / "empty").mkdir()
+    dataset = load(root)
+    assert dataset.classes == ("bus", "car")
+    assert dataset.skipped == ()
+
+
+def test_grey_pictures_become_colour_for_a_colour_model(fill_folder: Fill) -> None:
+    fill_folder("bus", 2, mode="L")
+    root = fill_folder("car", 2, mode="L")
+    images, _ = next(load(root).train.batches(torch.arange(2), 2, CPU))
+    assert images.shape == (2, 3, 8, 8)
+    assert torch.equal(images[:, 0], images[:, 2])
+
+
+def test_colour_pictures_become_grey_for_a_grey_model(fill_folder: Fill) -> None:
+    fill_folder("bus", 2)
+    root = fill_folder("car", 2)
+    images, _ = next(load(root, GREY).train.batches(torch.arange(2), 2, CPU))
+    assert images.shape == (2, 1, 8, 8)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_streamed_pictures_equal_resident_ones(fill_folder: Fill, workers: int) -> None:
+    fill_folder("bus", 8)
+    root = fill_folder("car", 8)
+    order = torch.tensor([5, 0, 13, 2, 7])
+    batches = [load(root, budget=b, workers=workers).train.batches(order, 2, CPU) for b in (0, 1 << 20)]
+    for streamed, resident in zip(*batches, strict=True):
+        assert torch.equal(streamed[0], resident[0])
+        assert torch.equal(streamed[1], resident[1])
+
+
+def test_a_grey_picture_stands_in_for_an_unreadable_streamed_one(
+    fill_folder: Fill, caplog: pytest.LogCaptureFixture
+) -> None:
+    fill_folder("bus", 2)
+    root = fill_folder("car", 2)
+    for path in root.rglob("*.png"):
+        path.write_bytes(b"no picture")
+    images, labels = next(load(root, budget=0, workers=0).train.batches(torch.arange(2), 2, CPU))
+    assert (images == 128).all()
+    assert labels.tolist() == [0, 1]
+    assert "stands in" in caplog.text
+
+
+def test_relabelled_pictures_keep_their_pixels(fill_folder: Fill) -> None:
+    fill_folder("bus", 2)
+    dataset = load(fill_folder("car", 2))
+    for split in (dataset.train, load(fill_folder("car", 2), budget=0, workers=0).train):
+        images, labels = next(split.relabelled(torch.tensor([7, 4])).batches(torch.arange(2), 2, CPU))
+        assert labels.tolist() == [7, 4]
+        assert torch.equal(images, next(dataset.train.batches(torch.arange(2), 2, CPU))[0])
+
+
+def test_a_missing_folder_is_refused_by_name(tmp_path: Path) -> None:
+    assert "nowhere" in refusal(tmp_path / "nowhere")
+
+
+def test_fewer_than_two_classes_are_refused(fill_folder: Fill) -> None:
+    assert "at least two" in refusal(fill_folder("bus", 3))
+
+
+def test_train_without_test_is_refused(fill_folder: Fill) -> None:
+    fill_folder("train/bus")
+    assert "no test/ or val/" in refusal(fill_folder("train/car"))
+
+
+def test_test_without_train_is_refused_for_training_and_fine_for_testing(fill_folder: Fill) -> None:
+    fill_folder("test/bus", 2)
+    root = fill_folder("test/car", 1)
+    assert "no class folders in train/" in refusal(root)
+    assert load(root, only_test=True).test.labels.tolist() == [0, 0, 1]
+
+
+def test_a_class_that_only_testing_has_is_refused_by_name(fill_folder: Fill) -> None:
+    for name in ("train/bus", "train/car", "test/bus", "test/tram"):
+        root = fill_folder(name)
+    assert "tram" in refusal(root)
+
+
+def test_classes_may_be_called_train_and_test(fill_folder: Fill) -> None:
+    fill_folder("train", 4)
+    assert load(fill_folder("valid", 4)).classes == ("train", "valid")
+
+
+def test_only_test_leaves_training_pictures_unread(fill_folder: Fill) -> None:
+    fill_folder("bus", 10)
+    dataset = load(fill_folder("car", 10), only_test=True)
+    assert len(dataset.train.labels) == 0
+    assert dataset.train.labels.dtype == torch.int64
+    assert len(dataset.test.labels) == 2
+
+
+def test_an_unknown_name_is_refused_with_the_choices() -> None:
+    with pytest.raises(InvalidDataset, match="cifar10, cifar100, mnist"):
+        load_dataset("imagenet", INPUT)
+
+
+# --- shapes ---------------------------------------------------------------------------------------------------
+
+
+def test_shapes_are_the_same_for_a_seed_and_differ_between_seeds() -> None:
+    (first, mask), (again, same), (other, _) = (shapes(8, 16, seed) for seed in (1, 1, 2))
+    assert torch.equal(first.images, again.images) and torch.equal(mask, same)
+    assert not torch.equal(first.images, other.images)
+
+
+def test_masks_lie_on_the_shapes() -> None:
+    pictures, masks = shapes(40, 32, seed=0)
+    grey = pictures.images.float().mean(1)
+    inside = (grey * masks).sum((1, 2)) / masks.sum((1, 2))
+    outside = (grey * ~masks).sum((1, 2)) / (~masks).sum((1, 2))
+    assert (inside > outside + 20).all()
+
+
+def test_each_shape_covers_the_area_that_geometry_says() -> None:
+    _, masks = shapes(400, 64, seed=0)
+    height, width = masks.any(2).sum(1).float(), masks.any(1).sum(1).float()
+    filled = masks.sum((1, 2)) / (height * width)
+    circle, square, triangle, cross = (filled[i :: len(SHAPES)].mean().item() for i in range(4))
+    assert circle == pytest.approx(np.pi / 4, abs=0.03)
+    assert square > circle > triangle
+    assert cross < circle
+
+
+def test_the_shapes_dataset_has_masks_for_its_test_pictures() -> None:
+    dataset = load_dataset("shapes", INPUT, only_test=True)
+    assert dataset.masks is not None
+    assert dataset.masks.shape == (len(dataset.test.labels), 8, 8)
+    assert dataset.classes == SHAPES
+
+
+def test_shapes_for_a_grey_model_are_refused() -> None:
+    with pytest.raises(InvalidDataset, match="in colour"):
+        load_dataset("shapes", GREY)
+
+
+# --- torchvision ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def mnist(tmp_path: Path) -> Path:
+    """A folder in which torchvision finds 6 and 4 digits."""
+    raw = tmp_path / "MNIST" / "raw"
+    raw.mkdir(parents=True)
+    for split, count in (("train", 6), ("t10k", 4)):
+        pixels = np.random.default_rng(count).integers(0, 256, (count, 28, 28), dtype=np.uint8)
+        (raw / f"{split}-images-idx3-ubyte").write_bytes(struct.pack(">4i", 0x803, count, 28, 28) + pixels.tobytes())
+        (raw / f"{split}-labels-idx1-ubyte").write_bytes(struct.pack(">2i", 0x801, count) + bytes(range(count)))
+    return tmp_path
+
+
+DIGITS = Preprocess((28, 28), mean=(0.0,), std=(1.0,))
+
+
+@pytest.mark.parametrize("budget", [0, 1 << 20])
+def test_mnist_is_read_from_torchvisions_files(mnist: Path, budget: int) -> None:
+    dataset = load_dataset("mnist", DIGITS, root=mnist, budget=budget, workers=0)
+    images, labels = next(dataset.train.batches(torch.arange(6), 6, CPU))
+    truth = np.frombuffer((mnist / "MNIST/raw/train-images-idx3-ubyte").read_bytes()[16:], np.uint8)
+    assert images.numpy().tobytes() == truth.tobytes()
+    assert labels.tolist() == [0, 1, 2, 3, 4, 5]
+    assert len(dataset.test.labels) == 4
+    assert len(dataset.classes) == 10
+
+
+def test_mnist_for_testing_leaves_training_pictures_undecoded(mnist: Path) -> None:
+    dataset = load_dataset("mnist", DIGITS, root=mnist, only_test=True)
+    assert (len(dataset.train.labels), len(dataset.test.labels)) == (0, 4)
+
+
+def test_a_failed_download_is_told_in_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from torchvision.datasets import MNIST
+
+    monkeypatch.setattr(MNIST, "mirrors", ["http://127.0.0.1:9/"])  # nobody listens there
+    with pytest.raises(InvalidDataset, match=r"could not be downloaded.*--data folder:PATH") as caught:
+        load_dataset("mnist", DIGITS, root=tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_damaged_files_of_torchvision_are_told_in_a_sentence(mnist: Path) -> None:
+    (mnist / "MNIST/raw/train-images-idx3-ubyte").write_bytes(b"")
+    with pytest.raises(InvalidDataset, match="mnist is not in"):
+        load_dataset("mnist", DIGITS, root=mnist)

@@ -1,0 +1,106 @@
+"""Accuracy and loss against numbers worked out by hand, and classes matched by name."""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+from vit.checkpoints import Checkpoint, load_checkpoint, save_checkpoint
+from vit.datasets import Resident
+from vit.errors import InvalidDataset
+from vit.evaluate import Normalise, evaluate, evaluate_checkpoint
+from vit.images import Preprocess
+from vit.model import VisionTransformer
+
+CPU = torch.device("cpu")
+INPUT = Preprocess((32, 32), mean=(0.2, 0.4, 0.6), std=(0.1, 0.2, 0.3))
+Build = Callable[..., VisionTransformer]
+
+
+@pytest.fixture
+def constant(build: Build) -> VisionTransformer:
+    """Two classes; the logits are 1 and 0 whatever the picture."""
+    model = build(num_classes=2)
+    with torch.no_grad():
+        model.head.weight.zero_()
+        model.head.bias.copy_(torch.tensor([1.0, 0.0]))
+    return model
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Three test pictures of cats and one of a dog."""
+    for name, count in (("train/cat", 1), ("train/dog", 1), ("test/cat", 3), ("test/dog", 1)):
+        (tmp_path / name).mkdir(parents=True)
+        for i in range(count):
+            Image.new("RGB", (32, 32), (i * 40, 90, 20)).save(tmp_path / name / f"{i}.png")
+    return tmp_path
+
+
+def noise(labels: list[int]) -> Resident:
+    images = torch.randint(0, 256, (len(labels), 3, 32, 32), dtype=torch.uint8)
+    return Resident(images, torch.tensor(labels))
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path, constant: VisionTransformer) -> Callable[[tuple[str, str]], Checkpoint]:
+    """`checkpoint(labels)`: one that always answers with the first of its labels."""
+    return lambda labels: load_checkpoint(save_checkpoint(tmp_path / "constant", constant, labels, INPUT))
+
+
+def test_accuracy_and_loss_are_those_worked_out_by_hand(constant: VisionTransformer) -> None:
+    result = evaluate(constant, noise([0, 0, 0, 1]), Normalise(INPUT, CPU), device=CPU)
+    right, wrong = math.log(1 + math.exp(-1)), math.log(1 + math.exp(1))
+    assert result.accuracy == 0.75
+    assert result.loss == pytest.approx((3 * right + wrong) / 4)
+    assert result.pictures == 4
+
+
+def test_the_batch_size_does_not_matter(build: Build) -> None:
+    pictures, model = noise([0, 1, 2, 3, 4, 0, 1]), build()
+    whole, parts = (evaluate(model, pictures, Normalise(INPUT, CPU), device=CPU, batch_size=n) for n in (7, 3))
+    assert whole.accuracy == parts.accuracy
+    assert whole.loss == pytest.approx(parts.loss, rel=1e-5)
+
+
+def test_the_model_is_evaluated_without_dropout(build: Build) -> None:
+    pictures, model = noise([0, 1, 2, 3]), build(dropout=0.5, drop_path=0.5).train()
+    first, second = (evaluate(model, pictures, Normalise(INPUT, CPU), device=CPU) for _ in range(2))
+    assert first == second
+
+
+def test_batches_are_normalised_as_single_pictures_are() -> None:
+    picture = Image.effect_noise((32, 32), 80).convert("RGB")
+    seen = torch.frombuffer(bytearray(picture.tobytes()), dtype=torch.uint8).reshape(1, 32, 32, 3).permute(0, 3, 1, 2)
+    assert torch.allclose(Normalise(INPUT, CPU)(seen), INPUT(picture), atol=1e-5)
+
+
+def test_an_empty_split_is_refused(constant: VisionTransformer) -> None:
+    with pytest.raises(ValueError, match="no pictures"):
+        evaluate(constant, noise([]), Normalise(INPUT, CPU), device=CPU)
+
+
+@pytest.mark.parametrize(("labels", "accuracy"), [(("cat", "dog"), 0.75), (("dog", "cat"), 0.25)])
+def test_classes_are_matched_by_name_not_by_order(
+    checkpoint: Callable[..., Checkpoint], folder: Path, labels: tuple[str, str], accuracy: float
+) -> None:
+    assert evaluate_checkpoint(checkpoint(labels), f"folder:{folder}").accuracy == accuracy
+
+
+def test_a_class_that_the_checkpoint_does_not_know_is_named(
+    checkpoint: Callable[..., Checkpoint], folder: Path
+) -> None:
+    with pytest.raises(InvalidDataset, match=r"does not know the class 'dog'.*cat, horse"):
+        evaluate_checkpoint(checkpoint(("cat", "horse")), f"folder:{folder}")
+
+
+def test_the_preprocessing_of_the_checkpoint_is_used(build: Build, folder: Path, tmp_path: Path) -> None:
+    model, labels = build(num_classes=2), ("cat", "dog")
+    plain = load_checkpoint(save_checkpoint(tmp_path / "plain", model, labels, INPUT))
+    other = load_checkpoint(save_checkpoint(tmp_path / "other", model, labels, replace(INPUT, mean=(0.9, 0.1, 0.5))))
+    first, second = (evaluate_checkpoint(c, f"folder:{folder}").loss for c in (plain, other))
+    assert first != second

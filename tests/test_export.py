@@ -1,0 +1,128 @@
+"""What people take away: the numbers are the model's own, and say where they came from."""
+
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from vit import export
+from vit.attention import record
+from vit.checkpoints import Checkpoint, load_checkpoint
+from vit.errors import UserError
+from vit.explain import Explanation, explain
+from vit.export import attention_npz, grid_png, overlay_png, view_npz
+from vit.viewer.selection import Selection
+
+
+@pytest.fixture
+def checkpoint(saved: Path) -> Checkpoint:
+    return load_checkpoint(saved)
+
+
+@pytest.fixture
+def picture() -> Image.Image:
+    pixels = np.random.default_rng(0).integers(0, 256, (50, 100, 3), dtype=np.uint8)
+    return Image.fromarray(pixels)
+
+
+@pytest.fixture
+def explanation(checkpoint: Checkpoint, picture: Image.Image) -> Explanation:
+    out = io.BytesIO()
+    picture.save(out, "PNG")
+    return explain(checkpoint, out.getvalue())
+
+
+@pytest.fixture
+def pack(checkpoint: Checkpoint, picture: Image.Image) -> Callable[..., dict[str, Any]]:
+    """`pack(**view)`: what an NPZ file of the class token's attention in the last block holds."""
+
+    def packed(**view: Any) -> dict[str, Any]:
+        kept = record(checkpoint.model, checkpoint.preprocess(picture))
+        geometry = checkpoint.preprocess.geometry(picture)
+        data = attention_npz(kept, kept.heatmap(kept.weights(0)), checkpoint, geometry, {"method": "attention"} | view)
+        with np.load(io.BytesIO(data)) as arrays:  # without allow_pickle
+            return dict(arrays)
+
+    return packed
+
+
+def attentions(checkpoint: Checkpoint, picture: Image.Image) -> torch.Tensor:
+    """(L, H, N, N), as the model itself gives them."""
+    with torch.inference_mode():
+        output = checkpoint.model(checkpoint.preprocess(picture), output_attentions=True)
+    return torch.stack([a[0] for a in output.attentions])
+
+
+def test_the_heatmap_is_the_attention_that_the_model_used(
+    pack: Callable[..., dict[str, Any]], checkpoint: Checkpoint, picture: Image.Image
+) -> None:
+    truth = attentions(checkpoint, picture)[-1].mean(0)[0, 1:].unflatten(0, (4, 4)).numpy()
+    assert np.allclose(pack()["heatmap"], truth, atol=1e-6)
+
+
+def test_all_attention_comes_in_half_precision(
+    pack: Callable[..., dict[str, Any]], checkpoint: Checkpoint, picture: Image.Image
+) -> None:
+    every = pack()["attention"]
+    assert every.shape == (2, 2, 17, 17)
+    assert every.dtype == np.float16
+    assert np.allclose(every, attentions(checkpoint, picture).numpy(), atol=1e-3)
+
+
+def test_other_methods_come_without_all_attention(pack: Callable[..., dict[str, Any]]) -> None:
+    assert "attention" not in pack(method="rollout")
+
+
+def test_the_file_says_where_its_numbers_came_from(pack: Callable[..., dict[str, Any]], checkpoint: Checkpoint) -> None:
+    meta = json.loads(str(pack(query="cls")["meta"]))
+    assert meta["view"] == {"method": "attention", "query": "cls"}
+    assert meta["labels"] == list(checkpoint.labels)
+    assert meta["checkpoint"]["sha256"] == checkpoint.hash
+    assert meta["grid"] == [4, 4] and meta["prefix"] == ["cls"]
+    assert meta["picture"] == {"width": 100, "height": 50, "box": [25.0, 0.0, 75.0, 50.0]}
+
+
+def test_more_attention_than_a_file_holds_is_refused(
+    pack: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(export, "MAX_BYTES", 1000)
+    with pytest.raises(UserError, match="Choose a smaller input size"):
+        pack()
+
+
+def test_the_overlay_has_the_size_of_the_original(explanation: Explanation) -> None:
+    for selection in (Selection(), Selection(view="rollout"), Selection(direction="to", scale="own", smooth=True)):
+        assert Image.open(io.BytesIO(overlay_png(explanation, selection))).size == (100, 50)
+
+
+def test_an_overlay_of_no_opacity_shows_the_picture(explanation: Explanation, picture: Image.Image) -> None:
+    drawn = Image.open(io.BytesIO(overlay_png(explanation, Selection(opacity=0.0)))).convert("RGB")
+    seen = (25, 0, 75, 50)
+    assert drawn.crop(seen).tobytes() == picture.crop(seen).tobytes()
+
+
+def test_other_selections_draw_other_overlays(explanation: Explanation) -> None:
+    selections = [Selection(), Selection(head=1), Selection(block=0), Selection(token=5), Selection(direction="to")]
+    assert len({overlay_png(explanation, selection) for selection in selections}) == len(selections)
+
+
+def test_the_grid_has_a_map_for_every_head_of_every_block(explanation: Explanation) -> None:
+    small, large = (Image.open(io.BytesIO(grid_png(explanation, Selection(), cell=c))).size for c in (32, 64))
+    assert large[0] >= 2 * 64 and large[1] >= 2 * 64
+    assert small < large
+
+
+def test_a_view_exports_the_numbers_that_it_shows(
+    explanation: Explanation, checkpoint: Checkpoint, picture: Image.Image
+) -> None:
+    selection = Selection(block=0, head=1, token=6, direction="to")
+    with np.load(io.BytesIO(view_npz(explanation, selection, checkpoint))) as arrays:
+        truth = attentions(checkpoint, picture)[0, 1, 1:, 6].unflatten(0, (4, 4)).numpy()
+        assert np.allclose(arrays["heatmap"], truth, atol=1e-5)
+        assert json.loads(str(arrays["meta"]))["view"]["head"] == 1

@@ -1,0 +1,366 @@
+"""Training: it learns, it leaves a whole folder behind, and a kill at any moment changes nothing."""
+
+import json
+import math
+import multiprocessing
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+
+import vit
+from vit.errors import InvalidCheckpoint, InvalidConfig, InvalidDataset
+from vit.evaluate import evaluate_checkpoint
+from vit.metrics import read_metrics
+from vit.model import VisionTransformer
+from vit.recipes import TrainConfig, train_config
+from vit.train import Diverged, _replaced, choose_place, learning_rate_share, make_optimizers, train
+
+# Everything that draws random numbers or keeps a state, on a model that trains in a second.
+EVERYTHING: dict[str, Any] = dict(
+    image_size=16, dim=24, heads=2, depth=2, mlp_dim=48, registers=1, epochs=8, batch_size=8, device="cpu",
+    optimizer="muon", start="mimetic", warmup_epochs=2, label_smoothing=0.1, ema=0.9, dropout=0.1, drop_path=0.2,
+    crop_padding=2, flip=True, operations=2, erase=0.3, mixup=0.3, cutmix=1.0, seed=5,
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """16 training and 4 test pictures of each of 2 classes: noise, light or dark."""
+    root = tmp_path_factory.mktemp("pictures")
+    random_numbers = np.random.default_rng(0)
+    for label, light in (("dark", 0), ("light", 60)):
+        for split, count in (("train", 16), ("test", 4)):
+            (root / split / label).mkdir(parents=True)
+            for i in range(count):
+                noise = random_numbers.integers(light, light + 196, (16, 16, 3), dtype=np.uint8)
+                Image.fromarray(noise).save(root / split / label / f"{i}.png")
+    return root
+
+
+def describe(folder: Path, **settings: Any) -> TrainConfig:
+    return train_config(**EVERYTHING | {"data": f"folder:{folder}"} | settings)
+
+
+def weights(run: Path, name: str = "last") -> bytes:
+    return (run / "checkpoints" / name / "model.safetensors").read_bytes()
+
+
+def figures(run: Path) -> list[dict[str, Any]]:
+    """The records without what time decides."""
+    return [
+        {key: value for key, value in record.items() if key not in ("t", "seconds", "attempt")}
+        for record in read_metrics(run / "metrics.jsonl")
+    ]
+
+
+@pytest.fixture(scope="module")
+def whole(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that nothing interrupted."""
+    run = tmp_path_factory.mktemp("runs") / "whole"
+    train(describe(folder), run)
+    return run
+
+
+# --- What a run leaves behind -----------------------------------------------------------------------------------
+
+
+def test_shapes_are_learnt_in_a_few_steps(tmp_path: Path) -> None:
+    config = train_config("shapes", patch_size=8, limit=2000, epochs=3, device="cpu")
+    assert train(config, tmp_path / "run").accuracy > 0.5  # chance is 0.25
+
+
+def test_best_and_last_open_as_checkpoints(whole: Path) -> None:
+    for name in ("best", "last"):
+        checkpoint = vit.load_checkpoint(whole / "checkpoints" / name)
+        assert checkpoint.labels == ("dark", "light")
+        assert checkpoint.config.prefix == ("cls", "reg1")
+        assert checkpoint.facts["recipe"]["ema"] == 0.9
+
+
+def test_the_card_states_the_accuracy_that_evaluation_prints(whole: Path, folder: Path) -> None:
+    for name in ("best", "last"):
+        checkpoint = vit.load_checkpoint(whole / "checkpoints" / name)
+        assert evaluate_checkpoint(checkpoint, f"folder:{folder}").accuracy == checkpoint.facts["accuracy"]
+
+
+def test_a_card_names_the_data_without_the_path_to_it(whole: Path, folder: Path) -> None:
+    checkpoint = vit.load_checkpoint(whole / "checkpoints" / "best")
+    assert checkpoint.facts["data"] == f"folder {folder.name}"
+    assert str(folder.parent) not in checkpoint.card + (checkpoint.path / "config.json").read_text()
+
+
+def test_best_is_the_first_epoch_of_the_highest_accuracy(whole: Path) -> None:
+    epochs = [record for record in figures(whole) if record["kind"] == "epoch"]
+    best = max(epochs, key=lambda record: record["accuracy"])
+    assert vit.load_checkpoint(whole / "checkpoints" / "best").facts["epoch"] == best["epoch"]
+
+
+def test_the_folder_says_what_was_done_and_where(whole: Path, folder: Path) -> None:
+    assert train_config(**json.loads((whole / "config.json").read_text())) == describe(folder)
+    environment = json.loads((whole / "environment.json").read_text())
+    assert environment["torch"] == torch.__version__
+    assert environment["attempt"] == 0
+
+
+def test_every_epoch_is_on_record_once(whole: Path) -> None:
+    records = figures(whole)
+    assert [r["epoch"] for r in records if r["kind"] == "epoch"] == list(range(1, 9))
+    assert [r["step"] for r in records if r["kind"] == "step"] == [4 * epoch for epoch in range(1, 9)]
+    assert all(math.isfinite(r["loss"]) for r in records if r["kind"] == "step")
+
+
+def test_tensorboard_reads_the_same_figures(whole: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(whole / "events")).Reload()
+    for tag, kind, key in (("train/loss", "step", "loss"), ("test/accuracy", "epoch", "accuracy")):
+        wanted = [(r["step"], r[key]) for r in figures(whole) if r["kind"] == kind]
+        assert [(e.step, e.value) for e in events.Scalars(tag)] == [(s, pytest.approx(v)) for s, v in wanted]
+
+
+def test_nothing_half_written_is_left(whole: Path) -> None:
+    assert not list(whole.rglob("*.partial"))
+    assert sorted(path.name for path in (whole / "checkpoints").iterdir()) == ["best", "last", "state.pt"]
+
+
+def test_the_same_seed_gives_the_same_weights_and_another_one_others(folder: Path, tmp_path: Path) -> None:
+    for name, seed in (("one", 1), ("same", 1), ("other", 2)):
+        train(describe(folder, epochs=1, seed=seed), tmp_path / name)
+    assert weights(tmp_path / "one") == weights(tmp_path / "same")
+    assert weights(tmp_path / "one") != weights(tmp_path / "other")
+
+
+def test_streamed_pictures_train_the_same_weights(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train(describe(folder, epochs=1), tmp_path / "resident")
+    monkeypatch.setattr(os, "sysconf", lambda name: 1)  # a machine with one byte of memory
+    train(describe(folder, epochs=1, workers=0), tmp_path / "streamed")
+    assert weights(tmp_path / "resident") == weights(tmp_path / "streamed")
+
+
+# --- Kill and resume ---------------------------------------------------------------------------------------------
+
+
+def start(config: TrainConfig, run: Path) -> Any:
+    """`train(config, run, resume=True)` in a process of its own, forked from one that has imported all it needs."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["vit.train", "torch.utils.tensorboard"])
+    process = context.Process(target=train, args=(config, run), kwargs={"resume": True})
+    process.start()
+    return process
+
+
+def test_a_run_killed_at_random_moments_ends_with_the_same_bits(whole: Path, folder: Path, tmp_path: Path) -> None:
+    run, chance = tmp_path / "killed", random.Random()
+    metrics = run / "metrics.jsonl"
+    for records in (0, chance.randint(1, 3), chance.randint(1, 3)):  # an epoch writes two of about 130 bytes
+        before = metrics.stat().st_size if metrics.exists() else 0
+        process = start(describe(folder), run)
+        deadline = time.monotonic() + 60
+        while not metrics.exists() or metrics.stat().st_size < before + records * 130:
+            assert process.is_alive() and time.monotonic() < deadline
+            time.sleep(0.001)
+        time.sleep(chance.uniform(0, 0.15))
+        process.kill()
+        process.join()
+        assert process.exitcode == -signal.SIGKILL
+    (run / "checkpoints").mkdir(exist_ok=True)
+    (run / "checkpoints" / "state.pt.partial").write_bytes(b"torn")
+
+    train(describe(folder), run, resume=True)
+
+    assert weights(run) == weights(whole)
+    assert weights(run, "best") == weights(whole, "best")
+    assert figures(run) == figures(whole)
+    assert json.loads((run / "environment.json").read_text())["attempt"] in (2, 3)  # the first kill may come early
+
+
+def test_a_kill_while_a_file_is_written_leaves_the_old_one(tmp_path: Path) -> None:
+    path = tmp_path / "state.pt"
+    path.write_bytes(b"good")
+    child = os.fork()
+    if not child:
+        with _replaced(path) as file:
+            file.write(b"bad")
+            file.flush()
+            os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(child, 0)
+    assert path.read_bytes() == b"good"
+
+
+def test_checkpoints_and_figures_newer_than_the_state_are_written_again(
+    whole: Path, folder: Path, tmp_path: Path
+) -> None:
+    run = shutil.copytree(whole, tmp_path / "run")
+    (run / "checkpoints" / "state.pt").unlink()  # as if killed before the first one was saved
+    train(describe(folder), run, resume=True)
+    assert weights(run) == weights(whole)
+    assert figures(run) == figures(whole)
+
+
+def test_resuming_a_finished_run_changes_nothing(folder: Path, tmp_path: Path) -> None:
+    config = describe(folder, epochs=1)
+    result = train(config, tmp_path)
+    before = weights(tmp_path)
+    assert train(config, tmp_path, resume=True) == result
+    assert weights(tmp_path) == before
+
+
+def test_other_settings_or_pictures_do_not_resume_a_run(folder: Path, tmp_path: Path) -> None:
+    train(describe(folder, epochs=1), tmp_path)
+    with pytest.raises(InvalidConfig, match=r"batch_size was 8 in this run, not 16"):
+        train(describe(folder, epochs=1, batch_size=16), tmp_path, resume=True)
+    state = torch.load(tmp_path / "checkpoints" / "state.pt")
+    torch.save(state | {"data": ["cat", "dog"]}, tmp_path / "checkpoints" / "state.pt")
+    with pytest.raises(InvalidDataset, match="has changed since this run began"):
+        train(describe(folder, epochs=1), tmp_path, resume=True)
+    assert (tmp_path / "config.json").exists()
+
+
+def test_more_epochs_may_be_asked_for_when_resuming(folder: Path, tmp_path: Path) -> None:
+    train(describe(folder, epochs=1), tmp_path)
+    train(describe(folder, epochs=2), tmp_path, resume=True)
+    assert [r["epoch"] for r in figures(tmp_path) if r["kind"] == "epoch"] == [1, 2]
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04torn", b"no archive at all"])
+def test_a_damaged_state_is_told_in_a_sentence(folder: Path, tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "state.pt").write_bytes(content)
+    with pytest.raises(InvalidCheckpoint, match="damaged"):
+        train(describe(folder), tmp_path, resume=True)
+
+
+# --- Two processes ------------------------------------------------------------------------------------------------
+
+TWO = """
+import sys, torch
+from pathlib import Path
+from vit.recipes import TrainConfig
+from vit.train import _Run, choose_place, train
+config, run = TrainConfig.model_validate_json(sys.argv[1]), Path(sys.argv[2])
+keep = _Run.train
+def train_and_keep(self, attempt):
+    result = keep(self, attempt)
+    torch.save(self.model.state_dict(), run.with_name(f"rank{self.place.rank}.pt"))
+    return result
+_Run.train = train_and_keep
+train(config, run)
+"""
+
+
+def test_two_processes_agree_with_each_other_and_with_one(folder: Path, tmp_path: Path) -> None:
+    plain = dict(dropout=0, drop_path=0, operations=0, erase=0, mixup=0, cutmix=0, crop_padding=0, flip=False)
+    config = describe(folder, **plain, epochs=2, precision="float32")
+    (tmp_path / "two.py").write_text(TWO)
+    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--rdzv-backend=c10d"]
+    launch += ["--rdzv-endpoint=127.0.0.1:0", str(tmp_path / "two.py"), config.model_dump_json(), str(tmp_path / "two")]
+    environment = os.environ | {"PYTHONPATH": str(Path(vit.__file__).parent.parent), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(launch, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+    first, second = (torch.load(tmp_path / f"rank{rank}.pt") for rank in (0, 1))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    train(config, tmp_path / "one")
+    losses = [[r["loss"] for r in figures(tmp_path / run) if r["kind"] == "step"] for run in ("one", "two")]
+    assert losses[0] == pytest.approx(losses[1], abs=1e-3)
+
+
+# --- Mistakes -----------------------------------------------------------------------------------------------------
+
+
+def test_a_loss_that_is_no_number_stops_the_run_with_a_sentence(folder: Path, tmp_path: Path) -> None:
+    wild = dict(lr=10, weight_decay=10, optimizer="adamw", warmup_epochs=0, ema=0, schedule="constant")
+    with pytest.raises(Diverged, match=r"The loss became .* Lower the learning rate"):
+        train(describe(folder, **wild, epochs=30), tmp_path / "run")
+    vit.load_checkpoint(tmp_path / "run" / "checkpoints" / "last")  # of the last epoch that was sound
+
+
+def test_a_folder_in_use_is_refused(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("")
+    with pytest.raises(InvalidConfig, match="not empty"):
+        train(describe(folder), tmp_path)
+
+
+def test_a_run_that_could_not_begin_leaves_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(InvalidDataset):
+        train(describe(tmp_path / "nowhere"), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_that_cannot_be_made_is_told_in_a_sentence(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InvalidConfig, match="cannot be written"):
+        train(describe(folder), tmp_path / "file" / "run")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_device_that_is_not_there_is_refused() -> None:
+    with pytest.raises(InvalidConfig, match="no CUDA GPU"):
+        choose_place(train_config(device="cuda"))
+
+
+def test_more_pictures_per_step_than_there_are_is_one_step(folder: Path, tmp_path: Path) -> None:
+    train(describe(folder, epochs=1, batch_size=1000), tmp_path)
+    assert [r["step"] for r in figures(tmp_path)] == [1, 1]
+
+
+# --- Schedule and optimisers --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("step", "share"), [(0, 0.25), (1, 0.5), (3, 1.0), (4, 1.0), (6, 0.853553), (8, 0.5), (10, 0.146447)]
+)
+def test_the_learning_rate_warms_up_and_follows_a_cosine(step: int, share: float) -> None:
+    config = train_config(warmup_epochs=2, epochs=6)  # 2 steps per epoch: 4 of warm-up, 8 of cosine
+    assert learning_rate_share(step, 12, 2, config) == pytest.approx(share, abs=1e-6)
+
+
+def test_a_constant_schedule_stays_at_the_peak() -> None:
+    config = train_config(schedule="constant", warmup_epochs=1)
+    assert [learning_rate_share(step, 10, 2, config) for step in (0, 1, 2, 9)] == [0.5, 1.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize("warmup", [0, 0.3, 1.25, 2.5, 100])
+def test_the_learning_rate_lies_above_0_and_never_over_its_peak(warmup: float) -> None:
+    config = train_config(warmup_epochs=warmup, epochs=4)
+    shares = [learning_rate_share(step, 8, 2, config) for step in range(8)]
+    assert all(0 < share <= 1 for share in shares)
+    assert max(shares) == 1
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+@pytest.mark.parametrize("layer_scale", [None, 0.1])
+def test_optimizers_cover_every_parameter_once_and_only_decay_matrices(
+    optimizer: str, layer_scale: float | None
+) -> None:
+    config = train_config("shapes", optimizer=optimizer, layer_scale=layer_scale, registers=2)
+    model = VisionTransformer(config.vit_config(4))
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    groups = [g for o in make_optimizers(model, config, torch.device("cpu")) for g in o.param_groups]
+    covered = [names[parameter] for group in groups for parameter in group["params"]]
+    assert sorted(covered) == sorted(names.values())
+    decayed = {names[parameter] for group in groups if group["weight_decay"] for parameter in group["params"]}
+    products = {f"{name}.weight" for name, m in model.named_modules() if isinstance(m, nn.Linear | nn.Conv2d)}
+    assert decayed == products
+
+
+def test_muon_takes_the_matrices_of_the_blocks_and_no_others() -> None:
+    config = train_config("shapes", optimizer="muon")
+    model = VisionTransformer(config.vit_config(4))
+    muon = make_optimizers(model, config, torch.device("cpu"))[1]
+    assert isinstance(muon, torch.optim.Muon)
+    assert len(muon.param_groups[0]["params"]) == 4 * config.vit_config(4).depth
