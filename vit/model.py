@@ -325,23 +325,28 @@ class VisionTransformer(nn.Module):
         normal(0.02) positions, zero class token and zero head.
         """
         nn.init.trunc_normal_(self.patch_embed.weight, std=self.patch_embed.weight[0].numel() ** -0.5)
-        nn.init.zeros_(self.patch_embed.bias)
+        if self.patch_embed.bias is not None:
+            nn.init.zeros_(self.patch_embed.bias)
         nn.init.normal_(self.pos_embed, std=0.02)
         nn.init.zeros_(self.prefix_tokens)
         if len(self.config.prefix) > 1:  # equal registers would stay equal for ever
             nn.init.normal_(self.prefix_tokens, std=0.02)
-        for block in self.blocks:
-            for matrix in (*block.attn.qkv.weight.chunk(3), block.attn.proj.weight):
-                nn.init.xavier_uniform_(matrix)
-            for linear in (block.attn.qkv, block.attn.proj):
-                if linear.bias is not None:
-                    nn.init.zeros_(linear.bias)
-            for linear in (block.mlp.fc1, block.mlp.fc2):
-                nn.init.xavier_uniform_(linear.weight)
-                nn.init.normal_(linear.bias, std=1e-6)
-        if self.config.num_classes:
+        for module in self.modules():
+            if isinstance(module, Attention):
+                for matrix in (*module.qkv.weight.chunk(3), module.proj.weight):
+                    nn.init.xavier_uniform_(matrix)
+                for linear in (module.qkv, module.proj):
+                    if linear.bias is not None:
+                        nn.init.zeros_(linear.bias)
+            elif isinstance(module, MLP):
+                for linear in (module.fc1, module.fc2):
+                    nn.init.xavier_uniform_(linear.weight)
+                    if linear.bias is not None:
+                        nn.init.normal_(linear.bias, std=1e-6)
+        if isinstance(self.head, nn.Linear):
             nn.init.zeros_(self.head.weight)
-            nn.init.zeros_(self.head.bias)
+            if self.head.bias is not None:
+                nn.init.zeros_(self.head.bias)
 
     def forward(self, images: Tensor, output_attentions: bool = False, output_queries_keys: bool = False) -> ViTOutput:
         """Classify a batch of normalised pictures.

@@ -41,7 +41,7 @@ def show(key: str, chosen: str | None, on_choose: Callable[[str], None]) -> None
 def _thumbnails() -> list[dict[str, str]]:
     strip = []
     for sample in samples.SAMPLES.values():
-        picture = Image.open(sample.path, formats=("JPEG",))
+        picture: Image.Image = Image.open(sample.path, formats=("JPEG",))
         side = min(picture.size)
         left, top = (picture.width - side) // 2, (picture.height - side) // 2
         picture = picture.crop((left, top, left + side, top + side)).resize((_HEIGHT, _HEIGHT))
