@@ -9,6 +9,8 @@ import pytest
 
 from .serving import BROWSER_ARGUMENTS, chromium, streamlit
 
+collect_ignore = ["viewer_page.py"]  # a page, run by Streamlit
+
 
 @pytest.fixture(scope="session")
 def browser_type_launch_args(browser_type_launch_args: dict[str, Any]) -> dict[str, Any]:
