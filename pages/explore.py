@@ -3,6 +3,7 @@
 import gc
 import hashlib
 import html
+import re
 
 import plotly.graph_objects as go
 import streamlit as st
@@ -13,6 +14,7 @@ from vit.gallery import component as gallery
 from vit.text import plain
 
 TOP = 5  # predictions shown
+FEW = 20  # classes that are listed by name
 SEEN = 96  # width of the model's own view [px]
 FACTORS = (1, 2, 4, 8)  # input sizes offered, in multiples of the checkpoint's own
 FIRST_SAMPLE = "cat"
@@ -89,9 +91,10 @@ def show_facts(checkpoint, info) -> None:
         st.caption(f"Assumed: {plain(str(field))}: {plain(str(why))}")
     if checkpoint.card:
         with st.popover("Model card", width="stretch"):
-            st.code(checkpoint.card, language="markdown", wrap_lines=True)
+            st.code(FRONT_MATTER.sub("", checkpoint.card), language="markdown", wrap_lines=True)
 
 
+FRONT_MATTER = re.compile(r"\A---\n.*?\n---\n+", re.DOTALL)
 FACTS_STYLE = """<style>
 .fact { display: flex; justify-content: space-between; font-size: 0.875rem; line-height: 1.6; }
 .fact span { opacity: 0.7; }
@@ -103,21 +106,37 @@ def pick_factor(checkpoint) -> int:
     """Let the person enlarge the model's input."""
     from vit.explain import MAX_TOKENS, count_tokens
 
-    height, width = checkpoint.config.image_size
+    width = checkpoint.config.image_size[1]
     factors = [f for f in FACTORS if count_tokens(checkpoint, f) <= MAX_TOKENS]
 
+    asked = st.query_params.get("factor", "")
+    index = factors.index(int(asked)) if asked.isdecimal() and int(asked) in factors else 0
+
     def words(factor: int) -> str:
-        return f"{width * factor} × {height * factor} px, {count_tokens(checkpoint, factor):,} tokens"
+        return f"{width * factor} px · {count_tokens(checkpoint, factor):,} tokens"
+
+    def remember() -> None:
+        if st.session_state.factor > 1:
+            st.query_params["factor"] = str(st.session_state.factor)
+        elif "factor" in st.query_params:
+            del st.query_params["factor"]
 
     return st.selectbox(
         "Input size",
         factors,
+        index,
         format_func=words,
         key="factor",
-        bind="query-params",
+        on_change=remember,
         help="The first is the size that the model was trained at. Larger ones interpolate its position embeddings: "
         "finer maps, less reliable predictions.",
     )
+
+
+def current_sample() -> str:
+    """The sample that the link names."""
+    name = st.query_params.get("sample", FIRST_SAMPLE)
+    return name if name in samples.SAMPLES else FIRST_SAMPLE
 
 
 def pick_picture() -> bytes:
@@ -130,9 +149,7 @@ def pick_picture() -> bytes:
         st.query_params["sample"] = name
         choose("sample")
 
-    source = st.session_state.get("source", "sample")
-    sample = st.query_params.get("sample", FIRST_SAMPLE)
-    sample = sample if sample in samples.SAMPLES else FIRST_SAMPLE
+    source, sample = st.session_state.get("source", "sample"), current_sample()
     gallery.show("gallery", sample if source == "sample" else None, choose_sample)
     taken = None
     with st.container(horizontal=True, vertical_alignment="bottom"):
@@ -149,7 +166,7 @@ def pick_picture() -> bytes:
     return samples.read(sample)
 
 
-def show_predictions(explanation) -> None:
+def show_predictions(checkpoint, explanation) -> None:
     """The most probable classes as bars, beside what the model saw."""
     chart, seen = st.columns([3, 1])
     top = explanation.predictions[:TOP][::-1]
@@ -164,11 +181,14 @@ def show_predictions(explanation) -> None:
         marker={"color": BAR, "opacity": [0.55] * (len(top) - 1) + [1.0]},
     )
     figure = go.Figure(bars)
-    figure.update_layout(height=34 * len(top), margin={"l": 0, "r": 48, "t": 0, "b": 0}, bargap=0.35)
+    figure.update_layout(height=28 * len(top), margin={"l": 0, "r": 48, "t": 0, "b": 0}, bargap=0.35)
     figure.update_xaxes(range=[0, 1], visible=False, fixedrange=True)
     figure.update_yaxes(fixedrange=True, tickfont={"size": 14})
     names = ", ".join(f"{p.label} {p.probability:.0%}" for p in explanation.predictions[:TOP])
     chart.plotly_chart(figure, config={"displayModeBar": False}, key="predictions", alt=f"Predictions: {names}")
+    if len(checkpoint.labels) <= FEW:
+        known = ", ".join(plain(label) for label in checkpoint.labels)
+        chart.caption(f"It knows {known}; on anything else this is a guess.")
     width, height = explanation.seen.size
     with seen:
         st.image(explanation.seen.resize((SEEN, SEEN * height // width), 0), width=SEEN, alt="What the model saw")
@@ -186,6 +206,7 @@ def feed(payload: bytes) -> str:
 def show_viewer(checkpoint, explanation, payload: str) -> None:
     """The viewer and its downloads; a click in it reruns this part alone."""
     from vit import export
+    from vit.overlay import COLORMAPS
     from vit.viewer import component
     from vit.viewer.selection import Selection
 
@@ -193,9 +214,9 @@ def show_viewer(checkpoint, explanation, payload: str) -> None:
     shape = record.blocks, record.heads, record.tokens
 
     def remember(selection: Selection) -> None:
-        default = Selection.from_query({}, *shape).to_query()
+        default = Selection.from_query({"colormap": next(iter(COLORMAPS))}, *shape).to_query()
         for name, value in selection.to_query().items():
-            if value != default[name]:
+            if value != default[name] or (name == "token" and selection.pinned):
                 st.query_params[name] = value
             elif name in st.query_params:
                 del st.query_params[name]
@@ -207,12 +228,23 @@ def show_viewer(checkpoint, explanation, payload: str) -> None:
         rollout = {"token": wanted.token, "direction": wanted.direction, "values": values.tolist()}
     selection = component.show("viewer", payload, wanted, rollout, on_change=remember)
 
+    # A rerun would withdraw the files of the other two buttons.
     with st.container(horizontal=True, vertical_alignment="center"):
         st.download_button(
-            "Map as PNG", lambda: export.overlay_png(explanation, selection), "attention.png", "image/png", key="map"
+            "Map as PNG",
+            lambda: export.overlay_png(explanation, selection),
+            "attention.png",
+            "image/png",
+            key="map",
+            on_click="ignore",
         )
         st.download_button(
-            "All heads as PNG", lambda: export.grid_png(explanation, selection), "heads.png", "image/png", key="grid"
+            "All heads as PNG",
+            lambda: export.grid_png(explanation, selection),
+            "heads.png",
+            "image/png",
+            key="grid",
+            on_click="ignore",
         )
         size = export.attention_bytes(record)
         st.download_button(
@@ -221,6 +253,7 @@ def show_viewer(checkpoint, explanation, payload: str) -> None:
             "attention.npz",
             "application/octet-stream",
             key="npz",
+            on_click="ignore",
             disabled=size > export.MAX_BYTES,
             help="float16 (blocks, heads, tokens, tokens) with labels, geometry and versions inside"
             if size <= export.MAX_BYTES
@@ -244,9 +277,9 @@ try:
 except UserError as error:
     with inputs:
         st.error(plain(str(error)))
-        st.caption("A sample is shown instead.")
-    image = samples.read(FIRST_SAMPLE)
+        st.caption(f"Instead, this is the sample “{samples.SAMPLES[current_sample()].title}”.")
+    image = samples.read(current_sample())
     explanation = explained(checkpoint.name, stamp, hashlib.sha256(image).hexdigest(), factor, image)
 with predictions:
-    show_predictions(explanation)
+    show_predictions(checkpoint, explanation)
 show_viewer(checkpoint, explanation, feed(explanation.payload))

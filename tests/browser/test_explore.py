@@ -194,3 +194,38 @@ def test_larger_input_hovers_with_queries_and_keys(app: App) -> None:
     row = np.array(app.ask(f"(() => {{ const row = new Float32Array(1025); {fill}; return [...row]; }})()"))
     expected = record.rows(3, [token])[2, 0].numpy()
     assert np.abs(row - expected).max() < 0.01 * expected.max()
+
+
+def test_two_downloads_in_a_row_both_arrive(app: App) -> None:
+    app.open("?factor=4&view=rollout&token=631&pinned=1")
+    for label in ("Map as PNG", "All heads as PNG", "Map as PNG"):
+        assert Image.open(io.BytesIO(app.download(label))).width > 100
+
+
+def test_pinned_class_token_comes_back_from_the_link(app: App) -> None:
+    app.open()
+    app.page.get_by_role("button", name=re.compile("Class token")).click()
+    app.still()
+    assert app.ask("viewer.selection.pinned")
+    app.page.reload()
+    app.still()
+    assert app.ask("viewer.selection.pinned") and app.ask("viewer.selection.token") == 0
+
+
+def test_escape_releases_wherever_the_focus_is(app: App) -> None:
+    app.open()
+    chip = app.page.get_by_role("button", name=re.compile("Class token"))
+    chip.click()
+    chip.press("Escape")
+    assert not app.ask("viewer.selection.pinned")
+
+
+def test_panorama_shows_its_patches_large_enough_to_point_at(app: App) -> None:
+    app.open()
+    out = io.BytesIO()
+    Image.linear_gradient("L").resize((6000, 400)).save(out, "PNG")
+    upload = {"name": "panorama.png", "mimeType": "image/png", "buffer": out.getvalue()}
+    app.page.locator('[data-testid="stFileUploader"] input[type="file"]').set_input_files(upload)
+    app.shows("header.picture.width", 6000)
+    area = app.page.locator("canvas.over").bounding_box()
+    assert area and min(area["width"], area["height"]) > 100

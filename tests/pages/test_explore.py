@@ -77,6 +77,19 @@ def test_broken_upload_is_one_sentence_and_keeps_a_picture(page: AppTest) -> Non
     assert payload(page)[0]["tokens"] == 65
 
 
+def test_broken_upload_falls_back_to_the_sample_of_the_link(page: AppTest) -> None:
+    page.query_params["sample"] = "temple"
+    page.run()
+    page.file_uploader(key="upload").upload("photo.png", b"no picture").run()
+    assert any(samples.SAMPLES["temple"].title in caption.value for caption in page.caption)
+    assert payload(page)[0]["picture"]["width"] == Image.open(samples.SAMPLES["temple"].path).width
+
+
+def test_page_says_what_a_small_model_knows(page: AppTest) -> None:
+    page.run()
+    assert any("airplane" in caption.value and "guess" in caption.value for caption in page.caption)
+
+
 def test_larger_input_gives_more_patches(page: AppTest) -> None:
     page.run()
     page.selectbox(key="factor").set_value(2).run()
@@ -86,7 +99,7 @@ def test_larger_input_gives_more_patches(page: AppTest) -> None:
 
 def test_link_chooses_sample_and_input_size(page: AppTest) -> None:
     page.query_params["sample"] = "temple"
-    page.query_params["factor"] = "64 × 64 px, 257 tokens"
+    page.query_params["factor"] = "2"
     page.run()
     assert not page.exception
     width, height = Image.open(samples.SAMPLES["temple"].path).size

@@ -5,6 +5,7 @@ const STATS = 512; // draws remembered for benchmarks
 const FRAME_BUDGET = 6; // ms of a frame that the maps of a large model may take
 const QUICK_PRODUCTS = 16e6; // multiplications that all maps may take and still follow the pointer: about 15 ms
 const REST = 100; // ms that the pointer rests before slower ones are computed
+const LONGEST = 2.5; // sides of the patch grid that a panorama is cut to
 const SETTLE = 300; // ms after the last key until Python hears of it
 
 const viewers = new WeakMap(); // parentElement: Viewer
@@ -16,6 +17,14 @@ function write(element, text) {
 
 function percentage(share) {
   return `${100 * share}%`;
+}
+
+/** What to show along one side: the picture and the patches, or of a panorama a part around the patches. */
+function extent(from, to, length, longest) {
+  const first = Math.min(0, from), last = Math.max(length, to);
+  if (last - first <= longest) return [first, last];
+  const margin = Math.max(0, longest - (to - from)) / 2;
+  return [Math.max(first, from - margin), Math.min(last, to + margin)];
 }
 
 class Viewer {
@@ -168,9 +177,9 @@ class Viewer {
     const { payload, mosaic } = this;
     const { picture, box, colormaps } = payload.header;
     const [left, top, right, bottom] = box;
-    const x0 = Math.min(0, left), y0 = Math.min(0, top);
-    const width = Math.max(picture.width, right) - x0;
-    const height = Math.max(picture.height, bottom) - y0;
+    const [x0, x1] = extent(left, right, picture.width, LONGEST * (bottom - top));
+    const [y0, y1] = extent(top, bottom, picture.height, LONGEST * (right - left));
+    const width = x1 - x0, height = y1 - y0;
     const put = (element, l, t, r, b) =>
       Object.assign(element.style, {
         left: percentage((l - x0) / width),
@@ -494,7 +503,7 @@ class Viewer {
   }
 
   drawTicks(row, top, unit, words) {
-    const count = roundTicks(top * unit, 7, this.tickValues);
+    const count = roundTicks(top * unit, 5, this.tickValues);
     while (row.children.length < count) row.append(document.createElement("span"));
     for (let i = 0; i < row.children.length; i++) {
       const span = row.children[i];
@@ -552,7 +561,7 @@ class Viewer {
     const held = selection.pinned || this.fixed;
     const key = held ? this.readKey : query;
     this.readValue = held && key >= 0 ? values[at + key] : -1;
-    if (key < 0) return this.read(3, "Under the pointer", "–", "point at a patch to read its weight");
+    if (key < 0) return this.read(3, "Under the pointer", "–", "point at a patch");
     const weight = values[at + key];
     let stronger = 0;
     for (let i = 0; i < tokens; i++) if (values[at + i] > weight) stronger++;
@@ -602,6 +611,7 @@ class Viewer {
       if (event.pointerType !== "touch") this.togglePin(this.tokenAt(event), event);
     });
     over.addEventListener("keydown", (event) => this.key(event));
+    this.root.addEventListener("keydown", (event) => event.key === "Escape" && this.release());
     over.addEventListener("blur", () => this.leave());
 
     gridCanvas.addEventListener("pointermove", (event) => {
