@@ -87,6 +87,8 @@ def show_facts(checkpoint, info) -> None:
     st.html(
         FACTS_STYLE + "".join(f"<div class=fact><span>{k}</span><b>{html.escape(v)}</b></div>" for k, v in rows.items())
     )
+    if len(checkpoint.labels) <= FEW:
+        st.caption(f"It knows {', '.join(plain(label) for label in checkpoint.labels)}.")
     for field, why in checkpoint.assumed.items():
         st.caption(f"Assumed: {plain(str(field))}: {plain(str(why))}")
     if checkpoint.card:
@@ -186,9 +188,7 @@ def show_predictions(checkpoint, explanation) -> None:
     figure.update_yaxes(fixedrange=True, tickfont={"size": 14})
     names = ", ".join(f"{p.label} {p.probability:.0%}" for p in explanation.predictions[:TOP])
     chart.plotly_chart(figure, config={"displayModeBar": False}, key="predictions", alt=f"Predictions: {names}")
-    if len(checkpoint.labels) <= FEW:
-        known = ", ".join(plain(label) for label in checkpoint.labels)
-        chart.caption(f"It knows {known}; on anything else this is a guess.")
+    chart.caption(f"It knows {len(checkpoint.labels)} classes; on anything else this is a guess.")
     width, height = explanation.seen.size
     with seen:
         st.image(explanation.seen.resize((SEEN, SEEN * height // width), 0), width=SEEN, alt="What the model saw")
