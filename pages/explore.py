@@ -188,7 +188,7 @@ def show_predictions(checkpoint, explanation) -> None:
     figure.update_yaxes(fixedrange=True, tickfont={"size": 14})
     names = ", ".join(f"{p.label} {p.probability:.0%}" for p in explanation.predictions[:TOP])
     chart.plotly_chart(figure, config={"displayModeBar": False}, key="predictions", alt=f"Predictions: {names}")
-    chart.caption(f"It knows {len(checkpoint.labels)} classes; on anything else this is a guess.")
+    chart.caption(f"It knows {len(checkpoint.labels)} classes; all else is a guess.")
     width, height = explanation.seen.size
     with seen:
         st.image(explanation.seen.resize((SEEN, SEEN * height // width), 0), width=SEEN, alt="What the model saw")

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import timm
 import torch
 import torchvision
 from conftest import fill
@@ -306,11 +307,11 @@ OTHERS = {
     "Swin": lambda: torchvision.models.swin_t(),
     "ResNet": lambda: torchvision.models.resnet18(),
     "ConvNeXt": lambda: torchvision.models.convnext_tiny(),
-    "timm ViT": lambda: pytest.importorskip("timm").create_model("vit_tiny_patch16_224"),
-    "BEiT": lambda: pytest.importorskip("timm").create_model("beit_base_patch16_224"),
-    "Mixer": lambda: pytest.importorskip("timm").create_model("mixer_s16_224"),
-    "DeiT": lambda: pytest.importorskip("timm").create_model("deit_tiny_distilled_patch16_224"),
-    "Swin ": lambda: pytest.importorskip("timm").create_model("swin_tiny_patch4_window7_224"),
+    "timm ViT": lambda: timm.create_model("vit_tiny_patch16_224"),
+    "BEiT": lambda: timm.create_model("beit_base_patch16_224"),
+    "Mixer": lambda: timm.create_model("mixer_s16_224"),
+    "DeiT": lambda: timm.create_model("deit_tiny_distilled_patch16_224"),
+    "Swin ": lambda: timm.create_model("swin_tiny_patch4_window7_224"),
     "convolutional": lambda: torchvision.models.efficientnet_b0(),
 }
 

@@ -100,6 +100,7 @@ def read_tensors(file: BufferedReader, name: str, wanted: set[str]) -> Tensors:
 
 
 def rewound(file: BufferedReader) -> BufferedReader:
+    """The file, to be read from its beginning."""
     file.seek(0)
     return file
 
