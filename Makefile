@@ -29,5 +29,6 @@ benchmark: .venv/ready-dev
 	$(BIN)/python -m pip install -r requirements-dev.txt
 	command -v chromium || command -v chromium-browser || command -v google-chrome \
 		|| $(BIN)/playwright install --with-deps chromium \
-		|| (apt-get update && apt-get install -y chromium)
+		|| (apt-get update && apt-get install -y chromium) \
+		|| $(BIN)/playwright install chromium
 	touch $@
