@@ -37,6 +37,8 @@ class Augmentation:
 
     Attributes:
         crop_padding: pictures are padded by so much on each side, then cut back at a random place [px].
+        crop_scale: a random part of at least this share of the area is enlarged to the full size, its aspect changed
+            by up to a third, as RandomResizedCrop does; 1 for off.
         flip: mirror half of the pictures.
         operations: random colour or geometry changes per picture, after RandAugment.
         magnitude: their strength, 0 to 1.
@@ -48,6 +50,7 @@ class Augmentation:
     """
 
     crop_padding: int = 0
+    crop_scale: float = 1.0
     flip: bool = False
     operations: int = 0
     magnitude: float = 0.3
@@ -58,6 +61,8 @@ class Augmentation:
     def __call__(self, images: Tensor, chance: Chance) -> Tensor:
         """Change pictures, uint8 (B, channels, height, width) to uint8 of the same shape."""
         generator = chance.device
+        if self.crop_scale < 1:
+            images = resized_crop(images, self.crop_scale, generator)
         if self.crop_padding or self.flip:
             images = crop_and_flip(images, self.crop_padding, self.flip, generator)
         if self.operations:
@@ -95,6 +100,26 @@ def crop_and_flip(images: Tensor, padding: int, flip: bool, generator: torch.Gen
     padded = F.pad(images, (padding,) * 4)
     chosen = padded[torch.arange(batch, device=device)[:, None, None], :, rows[:, :, None], cols[:, None, :]]
     return chosen.permute(0, 3, 1, 2).contiguous()
+
+
+def resized_crop(images: Tensor, least: float, generator: torch.Generator) -> Tensor:
+    """Enlarge a random part of each picture to the full size.
+
+    Args:
+        images: uint8 (B, channels, height, width).
+        least: smallest share of the area that the part has; the aspect varies from 3:4 to 4:3.
+        generator: on the pictures' device.
+    """
+    area, aspect, across, down = torch.rand(4, len(images), generator=generator, device=images.device)
+    area = least + (1 - least) * area
+    aspect = (4 / 3) ** (aspect - 0.5)  # square root of the sides' ratio
+    width, height = (area.sqrt() * aspect).clamp_max(1), (area.sqrt() / aspect).clamp_max(1)  # shares of the sides
+    x, y = (1 - width) * (2 * across - 1), (1 - height) * (2 * down - 1)  # centre of the part, -1 to 1
+    zero = torch.zeros_like(x)
+    matrix = torch.stack([torch.stack([width, zero, x], 1), torch.stack([zero, height, y], 1)], 1)  # (B, 2, 3)
+    grid = F.affine_grid(matrix, list(images.shape), align_corners=False)
+    parts = F.grid_sample(images.float(), grid, mode="bilinear", padding_mode="border", align_corners=False)
+    return parts.round().to(torch.uint8)
 
 
 # One RandAugment step picks one of these per picture. Geometry first: shear x, shear y, shift x, shift y, rotate.

@@ -1,5 +1,6 @@
 """What a training run is: one validated description for the command line, the page and the run's own file."""
 
+from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -12,6 +13,12 @@ Optimizer = Literal["adamw", "muon"]
 Schedule = Literal["cosine", "constant"]
 Start = Literal["paper", "mimetic"]
 Precision = Literal["auto", "float32", "bfloat16"]
+
+
+# Settings of the model that replace what its named size says.
+_SIZES = (
+    "image_size", "patch_size", "dim", "depth", "heads", "mlp_dim", "pool", "norm", "activation", "layer_scale",
+)  # fmt: skip
 
 
 class TrainConfig(BaseModel):
@@ -40,6 +47,7 @@ class TrainConfig(BaseModel):
     dropout: float = Field(0.0, ge=0, lt=1, description="share of activations dropped")
     drop_path: float = Field(0.0, ge=0, lt=1, description="share of branches dropped in the last block")
     start: Start = Field("paper", description="initial weights: the paper's, or mimetic with sine-cosine positions")
+    init_from: str = Field("", description="checkpoint to fine-tune, by name or path; model settings follow from it")
 
     # Recipe
     epochs: int = Field(10, ge=1, le=10000)
@@ -55,9 +63,11 @@ class TrainConfig(BaseModel):
     label_smoothing: float = Field(0.1, ge=0, lt=1)
     grad_clip: float = Field(1.0, ge=0, description="largest norm of the gradient; 0 for no limit")
     ema: float = Field(0.0, ge=0, lt=1, description="decay per step of the averaged weights; 0 for none")
+    patience: int | None = Field(None, ge=1, description="stop after so many epochs without a better test accuracy")
 
     # Augmentation
     crop_padding: int = Field(0, ge=0, le=256, description="random shifts by up to so much [px]")
+    crop_scale: float = Field(1.0, gt=0, le=1, description="smallest share of a picture that is enlarged; 1 for off")
     flip: bool = Field(False, description="mirror half of the pictures")
     operations: int = Field(0, ge=0, le=8, description="RandAugment: changes per picture")
     magnitude: float = Field(0.3, ge=0, le=1, description="RandAugment: strength")
@@ -78,17 +88,35 @@ class TrainConfig(BaseModel):
         return self
 
     def vit_config(self, num_classes: int) -> ViTConfig:
-        """The model that this run trains, for a dataset of so many classes."""
-        names = ("image_size", "patch_size", "dim", "depth", "heads", "mlp_dim", "pool", "norm", "activation")
-        changes: dict[str, Any] = {n: getattr(self, n) for n in (*names, "layer_scale") if getattr(self, n) is not None}
+        """The model that this run trains, for a dataset of so many classes.
+
+        Raises:
+            ValueError: the settings do not make a model, or do not fit the checkpoint that it starts from.
+        """
+        changes: dict[str, Any] = {name: getattr(self, name) for name in _SIZES if getattr(self, name) is not None}
         changes |= dict(num_classes=num_classes, dropout=self.dropout, drop_path=self.drop_path)
+        if self.init_from:
+            return self._fine_tuned(changes)
         if self.registers:
             changes["prefix"] = ("cls", *(f"reg{i + 1}" for i in range(self.registers)))
         return ViTConfig.preset(self.size, **changes)
 
+    def _fine_tuned(self, changes: dict[str, Any]) -> ViTConfig:
+        from vit.checkpoints import load_checkpoint
+
+        config = load_checkpoint(self.init_from).config
+        fixed = {name: getattr(config, name) for name in _SIZES if name != "image_size"}
+        for name, value in fixed.items():
+            if changes.get(name, value) != value:
+                raise ValueError(f"{name} is {value!r} in {self.init_from}, which this run starts from. Leave it out.")
+        if self.registers:
+            raise ValueError(f"registers follow from {self.init_from}, which this run starts from. Leave them out.")
+        side = changes.pop("image_size", None)
+        return replace(config, **changes, **({"image_size": (side, side)} if side else {}))
+
     def augmentation(self) -> Augmentation:
         """What is done to each batch."""
-        names = ("crop_padding", "flip", "operations", "magnitude", "erase", "mixup", "cutmix")
+        names = ("crop_padding", "crop_scale", "flip", "operations", "magnitude", "erase", "mixup", "cutmix")
         return Augmentation(**{name: getattr(self, name) for name in names})
 
 
