@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from vit.augment import Augmentation, Chance, _recolour, _warp, crop_and_flip, erase, randaugment
+from vit.augment import Augmentation, Chance, _recolour, _warp, crop_and_flip, erase, randaugment, resized_crop
 
 EVERYTHING = Augmentation(crop_padding=3, flip=True, operations=2, magnitude=0.5, erase=0.5, mixup=0.2, cutmix=1.0)
 CPU = torch.device("cpu")
@@ -163,3 +163,20 @@ def test_other_random_numbers_do_not_disturb_it(images: Tensor) -> None:
     torch.manual_seed(99)
     random.seed(99)
     assert torch.equal(EVERYTHING(images, chance()), before)
+
+
+def test_a_random_crop_keeps_at_least_its_share_of_the_picture() -> None:
+    ramp = torch.arange(64, dtype=torch.uint8).repeat(64, 1) * 4  # brightness is the column, times 4
+    pictures = torch.stack([ramp, ramp.T, ramp])[None].repeat(200, 1, 1, 1)
+    crops = resized_crop(pictures, 0.5, generator(0)).float() / 4
+    width = crops[:, 0, 0, -1] - crops[:, 0, 0, 0] + 1
+    height = crops[:, 1, -1, 0] - crops[:, 1, 0, 0] + 1
+    area = width * height / 64**2
+    assert area.min() > 0.4 and area.max() <= 1.0  # the longest side may be cut at the edge
+    assert area.mean() == pytest.approx(0.74, abs=0.04)
+    assert (width / height).min() > 0.7 and (width / height).max() < 1.43
+
+
+def test_a_random_crop_of_everything_changes_nothing_but_the_aspect() -> None:
+    pictures = torch.full((8, 3, 16, 16), 77, dtype=torch.uint8)
+    assert torch.equal(resized_crop(pictures, 1.0, generator(0)), pictures)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from vit.metrics import MetricsWriter, read_metrics
+from vit.metrics import MetricsReader, MetricsWriter, progress, read_metrics
 
 
 @pytest.fixture
@@ -19,6 +19,19 @@ def write(path: Path, *records: dict[str, object]) -> None:
     writer.close()
 
 
+def step(number: int, **values: object) -> dict[str, object]:
+    return {"kind": "step", "step": number, "loss": 1.0} | values
+
+
+def epoch(step: int, **values: object) -> dict[str, object]:
+    return {"kind": "epoch", "step": step, "epoch": 1, "accuracy": 0.5, "test_loss": 1.0} | values
+
+
+def start(step: int, **values: object) -> dict[str, object]:
+    facts = {"t": 100.0, "attempt": 0, "total_steps": 100, "steps_per_epoch": 10, "epochs": 10}
+    return {"kind": "start", "step": step} | facts | values
+
+
 def test_what_is_written_is_read_back(path: Path) -> None:
     records = [{"kind": "step", "step": 1, "loss": 2.5}, {"kind": "step", "step": 2, "loss": 1.5}]
     write(path, *records)
@@ -30,31 +43,105 @@ def test_a_file_that_is_not_there_yet_has_no_records(path: Path) -> None:
 
 
 def test_torn_and_foreign_lines_are_left_out(path: Path) -> None:
-    write(path, {"kind": "step", "step": 1})
+    write(path, step(1))
     with path.open("ab") as file:
         file.write(b'{"kind": "step", "st\n12\n[]\n\xff\xfe\n{"kind": [], "step": 1}\n{"step": 3}\n')
-    write(path, {"kind": "step", "step": 2})
+        file.write(b'{"kind": "step", "step": 5}\n{"kind": "step", "step": 6, "loss": "x"}\n')
+        file.write(b'{"kind": "step", "step": 7, "loss": NaN}\n{"kind": "step", "step": true, "loss": 1}\n')
+    write(path, step(2))
     assert [record["step"] for record in read_metrics(path)] == [1, 2]
 
 
 def test_a_writer_starts_a_line_of_its_own_after_a_torn_one(path: Path) -> None:
-    path.write_bytes(b'{"kind": "step", "step": 1}\n{"kind": "st')
-    write(path, {"kind": "step", "step": 2})
+    path.write_bytes(b'{"kind": "step", "step": 1, "loss": 1}\n{"kind": "st')
+    write(path, step(2))
     assert [record["step"] for record in read_metrics(path)] == [1, 2]
 
 
 def test_a_writer_adds_no_empty_line_to_a_whole_file(path: Path) -> None:
-    write(path, {"kind": "step", "step": 1})
-    write(path, {"kind": "step", "step": 2})
+    write(path, step(1))
+    write(path, step(2))
     assert path.read_bytes().count(b"\n") == 2
 
 
 def test_the_latest_attempt_at_a_step_counts(path: Path) -> None:
-    write(path, {"kind": "step", "step": 1, "attempt": 0}, {"kind": "step", "step": 2, "attempt": 0})
-    write(path, {"kind": "step", "step": 2, "attempt": 1})
+    write(path, step(1, attempt=0), step(2, attempt=0))
+    write(path, step(2, attempt=1))
     assert [(record["step"], record["attempt"]) for record in read_metrics(path)] == [(1, 0), (2, 1)]
 
 
 def test_a_step_and_an_epoch_at_the_same_step_are_both_kept(path: Path) -> None:
-    write(path, {"kind": "step", "step": 4}, {"kind": "epoch", "step": 4})
+    write(path, step(4), epoch(4))
     assert [record["kind"] for record in read_metrics(path)] == ["step", "epoch"]
+
+
+# --- Following a run ----------------------------------------------------------------------------------------------
+
+
+def test_a_reader_takes_up_only_what_is_new(path: Path) -> None:
+    reader = MetricsReader(path)
+    assert not reader.update()
+    write(path, step(1))
+    assert reader.update() and not reader.update()
+    write(path, step(2))
+    assert reader.update()
+    assert [record["step"] for record in reader.records["step"]] == [1, 2]
+
+
+def test_a_reader_waits_for_the_rest_of_a_line(path: Path) -> None:
+    reader = MetricsReader(path)
+    with path.open("ab", buffering=0) as file:
+        for byte in b'{"kind": "step", "step": 1, "loss": 2}':
+            file.write(bytes([byte]))
+            assert not reader.update()
+        file.write(b"\n")
+    assert reader.update()
+    assert reader.records == {"step": [{"kind": "step", "step": 1, "loss": 2}]}
+
+
+@pytest.mark.parametrize("replaced", [True, False])
+def test_a_reader_begins_anew_with_another_file(path: Path, replaced: bool) -> None:
+    reader = MetricsReader(path)
+    write(path, step(1), step(2), step(3))
+    reader.update()
+    other = path.with_name("other")
+    write(other, step(7))
+    if replaced:
+        other.replace(path)
+    else:
+        path.write_bytes(other.read_bytes())
+    assert reader.update()
+    assert [record["step"] for record in reader.records["step"]] == [7]
+
+
+def test_a_resumed_run_drops_what_it_is_about_to_repeat(path: Path) -> None:
+    write(path, start(0), step(10), epoch(10), step(20), start(10, attempt=1), step(15))
+    assert [(r["kind"], r["step"]) for r in read_metrics(path)] == [
+        ("start", 0), ("start", 10), ("step", 10), ("epoch", 10), ("step", 15),
+    ]  # fmt: skip
+
+
+def followed(path: Path, *records: dict[str, object]) -> MetricsReader:
+    write(path, *records)
+    reader = MetricsReader(path)
+    reader.update()
+    return reader
+
+
+def test_there_is_no_progress_before_a_start(path: Path) -> None:
+    assert progress(followed(path, step(1)).records) is None
+
+
+def test_time_left_follows_the_pace_of_this_attempt_alone(path: Path) -> None:
+    slow = [start(0, t=0.0), step(10, t=1000.0)]
+    quick = [start(10, t=5000.0, attempt=1), step(30, t=5010.0, pictures_per_second=40.0, memory=5)]
+    now = progress(followed(path, *slow, *quick).records)
+    assert now is not None
+    assert now.seconds_left == pytest.approx(70 * 10 / 20)  # 70 steps, half a second each
+    assert (now.step, now.total_steps, now.epoch, now.share) == (30, 100, 3.0, 0.3)
+    assert (now.pictures_per_second, now.memory, now.accuracy) == (40.0, 5, None)
+
+
+def test_progress_knows_the_best_accuracy(path: Path) -> None:
+    now = progress(followed(path, start(0), epoch(10, accuracy=0.4), epoch(20, accuracy=0.3)).records)
+    assert now is not None and now.accuracy == 0.4

@@ -22,10 +22,13 @@ from torch import nn
 import vit
 from vit.errors import InvalidCheckpoint, InvalidConfig, InvalidDataset
 from vit.evaluate import evaluate_checkpoint
+from vit.files import replaced
 from vit.metrics import read_metrics
 from vit.model import VisionTransformer
+from vit.optimizers import learning_rate_share, make_optimizers
+from vit.place import choose_place
 from vit.recipes import TrainConfig, train_config
-from vit.train import Diverged, _replaced, choose_place, learning_rate_share, make_optimizers, train
+from vit.train import Diverged, _Run, train
 
 # Everything that draws random numbers or keeps a state, on a model that trains in a second.
 EVERYTHING: dict[str, Any] = dict(
@@ -58,10 +61,12 @@ def weights(run: Path, name: str = "last") -> bytes:
 
 
 def figures(run: Path) -> list[dict[str, Any]]:
-    """The records without what time decides."""
+    """What was learnt, without what time and the machine decide."""
+    aside = ("t", "seconds", "attempt", "pictures_per_second", "memory")
     return [
-        {key: value for key, value in record.items() if key not in ("t", "seconds", "attempt")}
+        {key: value for key, value in record.items() if key not in aside}
         for record in read_metrics(run / "metrics.jsonl")
+        if record["kind"] in ("step", "epoch")
     ]
 
 
@@ -166,11 +171,11 @@ def start(config: TrainConfig, run: Path) -> Any:
 def test_a_run_killed_at_random_moments_ends_with_the_same_bits(whole: Path, folder: Path, tmp_path: Path) -> None:
     run, chance = tmp_path / "killed", random.Random()
     metrics = run / "metrics.jsonl"
-    for records in (0, chance.randint(1, 3), chance.randint(1, 3)):  # an epoch writes two of about 130 bytes
+    for records in (0, chance.randint(1, 3), chance.randint(1, 3)):  # an epoch writes two of about 150 bytes
         before = metrics.stat().st_size if metrics.exists() else 0
         process = start(describe(folder), run)
         deadline = time.monotonic() + 60
-        while not metrics.exists() or metrics.stat().st_size < before + records * 130:
+        while not metrics.exists() or metrics.stat().st_size < before + 400 + records * 150:
             assert process.is_alive() and time.monotonic() < deadline
             time.sleep(0.001)
         time.sleep(chance.uniform(0, 0.15))
@@ -193,7 +198,7 @@ def test_a_kill_while_a_file_is_written_leaves_the_old_one(tmp_path: Path) -> No
     path.write_bytes(b"good")
     child = os.fork()
     if not child:
-        with _replaced(path) as file:
+        with replaced(path) as file:
             file.write(b"bad")
             file.flush()
             os.kill(os.getpid(), signal.SIGKILL)
@@ -253,8 +258,8 @@ from vit.recipes import TrainConfig
 from vit.train import _Run, choose_place, train
 config, run = TrainConfig.model_validate_json(sys.argv[1]), Path(sys.argv[2])
 keep = _Run.train
-def train_and_keep(self, attempt):
-    result = keep(self, attempt)
+def train_and_keep(self, *arguments):
+    result = keep(self, *arguments)
     torch.save(self.model.state_dict(), run.with_name(f"rank{self.place.rank}.pt"))
     return result
 _Run.train = train_and_keep
@@ -364,3 +369,90 @@ def test_muon_takes_the_matrices_of_the_blocks_and_no_others() -> None:
     muon = make_optimizers(model, config, torch.device("cpu"))[1]
     assert isinstance(muon, torch.optim.Muon)
     assert len(muon.param_groups[0]["params"]) == 4 * config.vit_config(4).depth
+
+
+# --- Memory -------------------------------------------------------------------------------------------------------
+
+
+def small_memory(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    """A device whose memory ends when more than `most` pictures are trained on at once."""
+    forward = VisionTransformer.forward
+
+    def limited(self: VisionTransformer, images: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if self.training and len(images) > most:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return forward(self, images, *args, **kwargs)
+
+    monkeypatch.setattr(VisionTransformer, "forward", limited)
+
+
+def test_too_little_memory_splits_batches_and_says_so(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exact = dict(dropout=0, drop_path=0, precision="float32", epochs=2)
+    train(describe(folder, **exact), tmp_path / "plenty")
+    small_memory(monkeypatch, most=3)
+    train(describe(folder, **exact), tmp_path / "scarce")
+    notes = [r["text"] for r in read_metrics(tmp_path / "scarce" / "metrics.jsonl") if r["kind"] == "note"]
+    assert notes == ["GPU memory ran out at step 0: each batch is computed in 4 parts from here on."]
+    plenty, scarce = ([r["loss"] for r in figures(tmp_path / n) if r["kind"] == "step"] for n in ("plenty", "scarce"))
+    assert plenty == pytest.approx(scarce, abs=1e-3)
+
+
+@pytest.mark.parametrize("parts", [2, 3, 8])
+def test_a_batch_in_parts_has_the_gradient_of_the_whole(folder: Path, tmp_path: Path, parts: int) -> None:
+    config = describe(folder, dropout=0, drop_path=0, precision="float32")
+    run = _Run(config, tmp_path, choose_place(config))
+    torch.nn.init.normal_(run.model.head.weight)  # a head of zeros lets no gradient through
+    inputs, labels = torch.randn(8, 3, 16, 16), torch.arange(8) % 2
+    found = []
+    for run.parts in (1, parts):
+        run.model.zero_grad()
+        loss = run._gradients(inputs, labels)
+        found.append([loss, *(p.grad.clone() for p in run.model.parameters() if p.grad is not None)])
+    assert len(found[0]) > 20
+    assert all(torch.allclose(whole, split, atol=1e-6) for whole, split in zip(*found, strict=True))
+
+
+def test_memory_too_small_for_one_picture_is_told_in_a_sentence(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_memory(monkeypatch, most=0)
+    with pytest.raises(torch.OutOfMemoryError):
+        train(describe(folder), tmp_path / "run")
+    outcome = json.loads((tmp_path / "run" / "outcome.json").read_text())
+    assert outcome["outcome"] == "failed" and "even for one picture at a time" in outcome["reason"]
+
+
+# --- From a checkpoint --------------------------------------------------------------------------------------------
+
+
+def test_fine_tuning_begins_with_the_checkpoint_it_names(whole: Path, folder: Path, tmp_path: Path) -> None:
+    best = whole / "checkpoints" / "best"
+    before = vit.load_checkpoint(best)
+    same = train_config(data=f"folder:{folder}", init_from=str(best), epochs=1, lr=1e-12, batch_size=8, device="cpu")
+    result = train(same, tmp_path / "same")
+    assert result.accuracy == before.facts["accuracy"]  # nothing was learnt, and nothing lost
+    after = vit.load_checkpoint(tmp_path / "same" / "checkpoints" / "last")
+    assert after.preprocess == before.preprocess
+    assert after.facts["started_from"] == "best"
+
+
+def test_fine_tuning_on_other_classes_and_a_larger_input_keeps_the_blocks(whole: Path, tmp_path: Path) -> None:
+    best = whole / "checkpoints" / "best"
+    config = train_config(
+        data="shapes", init_from=str(best), image_size=32, epochs=1, lr=1e-12, limit=50, batch_size=50, device="cpu"
+    )
+    train(config, tmp_path / "shapes")
+    before, after = vit.load_checkpoint(best), vit.load_checkpoint(tmp_path / "shapes" / "checkpoints" / "last")
+    assert after.labels == ("circle", "square", "triangle", "cross")
+    assert after.config.grid == (8, 8) and before.config.grid == (4, 4)
+    name = "blocks.1.mlp.fc1.weight"
+    assert torch.allclose(before.model.state_dict()[name], after.model.state_dict()[name], atol=1e-6)
+    assert after.model.state_dict()["head.weight"].abs().max() < 1e-6
+
+
+@pytest.mark.parametrize("setting", [{"dim": 99}, {"registers": 3}, {"depth": 1}])
+def test_fine_tuning_refuses_another_model_size(whole: Path, setting: dict[str, int]) -> None:
+    with pytest.raises(InvalidConfig, match="which this run starts from"):
+        train_config(init_from=str(whole / "checkpoints" / "best"), **setting)

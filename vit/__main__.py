@@ -1,4 +1,4 @@
-"""The command line: `python -m vit classify|explain|evaluate|train`.
+"""The command line: `python -m vit classify|explain|evaluate|train|runs`.
 
 Exit status: 0 done, 1 a bug (with its traceback), 2 a mistake of the user's, told in one line.
 """
@@ -6,8 +6,8 @@ Exit status: 0 done, 1 a bug (with its traceback), 2 a mistake of the user's, to
 import argparse
 import json
 import logging
+import os
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -63,6 +63,9 @@ def parser() -> argparse.ArgumentParser:
     evaluate = add("evaluate", "Measure a checkpoint's accuracy on a dataset's test pictures.")
     evaluate.add_argument("--data", required=True, metavar="NAME|folder:PATH")
     evaluate.add_argument("--data-root", type=Path, default=Path("data"), help="where downloads are kept")
+    evaluate.add_argument(
+        "--report", type=Path, metavar="FILE.npz", help="also keep which pictures were taken for what"
+    )
 
     for command in (classify, explain, evaluate):
         command.add_argument("--checkpoint", default="cifar10", metavar="NAME_OR_PATH", help="(default: %(default)s)")
@@ -79,6 +82,10 @@ def parser() -> argparse.ArgumentParser:
     train.add_argument("--run", type=Path, metavar="DIR", help="the run's folder (default: runs/<time>-<preset>)")
     train.add_argument("--resume", type=Path, metavar="DIR", help="continue the run in this folder")
     train.add_argument("--settings", action="store_true", help="list presets and settings, and end")
+
+    runs = add("runs", "List training runs, look at one, stop or resume it; the page does the same and more.")
+    runs.add_argument("action", nargs="?", choices=("list", "show", "stop", "resume"), default="list")
+    runs.add_argument("id", nargs="?", metavar="ID")
     return top
 
 
@@ -189,8 +196,11 @@ def _token(query: str, kept: Any) -> int:
 def _evaluate(options: argparse.Namespace) -> None:
     from vit.checkpoints import load_checkpoint
     from vit.evaluate import evaluate_checkpoint
+    from vit.report import write
 
     checkpoint = load_checkpoint(options.checkpoint)
+    if options.report:
+        write(checkpoint, options.data, options.data_root, options.report, bar=not options.json)
     result = evaluate_checkpoint(checkpoint, options.data, root=options.data_root, bar=not options.json)
     if options.json:
         facts = {"checkpoint": checkpoint.name, "sha256": checkpoint.hash, "data": options.data}
@@ -201,6 +211,7 @@ def _evaluate(options: argparse.Namespace) -> None:
 
 def _train(options: argparse.Namespace) -> None:
     from vit.recipes import PRESETS, describe, train_config
+    from vit.runs import new_id, read_json, runs_folder
     from vit.train import train
 
     if options.settings:
@@ -211,18 +222,55 @@ def _train(options: argparse.Namespace) -> None:
     if not (options.preset or options.config or options.data or options.resume):
         raise InvalidConfig(f"Name a --preset ({', '.join(PRESETS)}), a --config or at least --data.")
     config = train_config(options.preset, **_settings(options))
-    name = options.preset or config.size.replace("/", "")
-    run = options.resume or options.run or Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{name}"
+    name = options.preset or config.size
+    run = options.resume or options.run or runs_folder() / new_id(name)
     if options.preset:
         print(f"{PRESETS[options.preset].title}. {PRESETS[options.preset].expect}", flush=True)
     try:
         best = train(config, run, resume=bool(options.resume))
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"Stopped. Continue with --resume {run}") from None
-    if best.pictures:  # this process leads
+    if int(os.environ.get("RANK", 0)):  # one of several processes, not the leading one
+        return
+    if reason := read_json(run / "outcome.json").get("reason"):
+        print(f"{reason} --resume {run}")
+    if best.pictures:
         print(
             f"{best.accuracy:.2%} of {best.pictures:,} test pictures right. The model: {run / 'checkpoints' / 'best'}"
         )
+
+
+def _runs(options: argparse.Namespace) -> None:
+    from vit import runs
+
+    if options.action == "list":
+        for run in runs.list_runs():
+            print(_line(run))
+        return
+    if options.id is None:
+        raise UserError(f"Name a run: python -m vit runs {options.action} ID. Its id is in `python -m vit runs list`.")
+    if options.action == "stop":
+        runs.stop(options.id)
+    elif options.action == "resume":
+        runs.resume(options.id)
+    run = runs.find_run(options.id)
+    print(_line(run))
+    if options.action == "show":
+        if run.notes:
+            print(run.notes)
+        print(json.dumps(run.config, indent=2))
+        print(run.folder)
+
+
+def _line(run: Any) -> str:
+    from vit.metrics import MetricsReader, progress
+
+    reader = MetricsReader(run.folder / "metrics.jsonl")
+    reader.update()
+    done = progress(reader.records)
+    accuracy = f"{done.accuracy:.2%}" if done and done.accuracy is not None else "-"
+    share = f"{done.share:.0%}" if done else "0%"
+    return f"{run.id:<44} {run.status:<11} {share:>4} {accuracy:>7}  {run.reason}".rstrip()
 
 
 def _settings(options: argparse.Namespace) -> dict[str, Any]:
@@ -252,7 +300,7 @@ def _settings(options: argparse.Namespace) -> dict[str, Any]:
     return settings
 
 
-_COMMANDS = {"classify": _classify, "explain": _explain, "evaluate": _evaluate, "train": _train}
+_COMMANDS = {"classify": _classify, "explain": _explain, "evaluate": _evaluate, "train": _train, "runs": _runs}
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -19,3 +19,7 @@ class InvalidDataset(UserError):
 
 class InvalidConfig(UserError):
     """A setting has a value that cannot work, alone or together with the others."""
+
+
+class InvalidRun(UserError):
+    """There is no such run, or it is not in a state in which this can be done."""

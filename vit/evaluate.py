@@ -1,5 +1,6 @@
 """How often is a model right, on pictures it was not trained on."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -49,8 +50,12 @@ def evaluate(
     device: torch.device,
     batch_size: int = 500,
     bar: bool = False,
+    tick: Callable[[], None] = lambda: None,
 ) -> Evaluation:
     """Classify every picture of a split, in the model's own precision; the model is left in evaluation mode.
+
+    Args:
+        tick: called after every batch.
 
     Raises:
         ValueError: there are no pictures.
@@ -66,6 +71,7 @@ def evaluate(
         logits = model(normalise(images)).logits
         right += (logits.argmax(1) == labels).sum()
         loss += F.cross_entropy(logits, labels, reduction="sum")
+        tick()
     return Evaluation(right.item() / count, loss.item() / count, count)
 
 
@@ -73,6 +79,19 @@ def evaluate_checkpoint(
     checkpoint: Checkpoint, data: str, *, root: Path = Path("data"), bar: bool = False
 ) -> Evaluation:
     """Measure a checkpoint on a dataset's test pictures, in float32, classes matched by name.
+
+    Raises:
+        InvalidDataset: the dataset cannot be read, or has a class that the checkpoint does not know.
+    """
+    pictures = test_pictures(checkpoint, data, root)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return evaluate(
+        checkpoint.model.to(device), pictures, Normalise(checkpoint.preprocess, device), device=device, bar=bar
+    )
+
+
+def test_pictures(checkpoint: Checkpoint, data: str, root: Path) -> Pictures:
+    """A dataset's test pictures at a checkpoint's input size, with the labels of the checkpoint.
 
     Raises:
         InvalidDataset: the dataset cannot be read, or has a class that the checkpoint does not know.
@@ -85,8 +104,4 @@ def evaluate_checkpoint(
             f"Its classes: {', '.join(checkpoint.labels[:20])}."
         )
     to_label = torch.tensor([checkpoint.labels.index(name) for name in dataset.classes])
-    pictures = dataset.test.relabelled(to_label)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return evaluate(
-        checkpoint.model.to(device), pictures, Normalise(checkpoint.preprocess, device), device=device, bar=bar
-    )
+    return dataset.test.relabelled(to_label)

@@ -1,9 +1,29 @@
-"""A run's figures: one JSON object per line, appended while training, read at any moment."""
+"""A run's figures: one JSON object per line, appended while training, read at any moment.
 
+Every record has `kind`, `step`, `t` (unix time [s]) and `attempt` (from 0, one more for each resumption):
+
+    start   total_steps, steps_per_epoch, batch_size, epochs, train_pictures, test_pictures, classes, params, device
+    step    loss, lr, lr_share, pictures_per_second, memory [bytes]; means over the last few steps
+    epoch   epoch (from 1), accuracy (0 to 1), test_loss, seconds (of training so far)
+    note    text
+    end     outcome ("finished", "stopped" or "failed"), reason
+"""
+
+import bisect
 import json
+import math
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+Record = dict[str, Any]
+
+# Numbers without which a line is not taken for a record of its kind: the file may come from anywhere.
+_NEEDED = {
+    "start": ("t", "attempt", "total_steps", "steps_per_epoch", "epochs"),
+    "step": ("loss",),
+    "epoch": ("epoch", "accuracy", "test_loss"),
+}
 
 
 class MetricsWriter:
@@ -24,18 +44,113 @@ class MetricsWriter:
         os.close(self._file)
 
 
-def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """All whole records, in the order of their steps; torn lines are left out, and a file not yet there has none.
+class MetricsReader:
+    """Follow a file that is being written; each call reads only what is new.
 
-    Steps that a resumed run repeated appear once, as the latest attempt wrote them.
+    Attributes:
+        records: by kind, in the order of their steps. Steps that a resumed run repeated appear once, as the latest
+            attempt wrote them.
     """
-    if not path.exists():
-        return []
-    latest: dict[tuple[str, int], dict[str, Any]] = {}
-    for line in path.read_bytes().split(b"\n"):
+
+    def __init__(self, path: Path):
+        self.path = path
+        self._begin()
+
+    def _begin(self) -> None:
+        self.records: dict[str, list[Record]] = {}
+        self._offset, self._inode = 0, -1
+
+    def update(self) -> bool:
+        """Take up whole new lines; returns whether there were any. Torn and foreign lines are left out."""
+        try:
+            with self.path.open("rb") as file:
+                facts = os.fstat(file.fileno())
+                if facts.st_ino != self._inode or facts.st_size < self._offset:
+                    self._begin()
+                    self._inode = facts.st_ino
+                file.seek(self._offset)
+                new = file.read()
+        except FileNotFoundError:
+            return False
+        whole = new[: new.rfind(b"\n") + 1]  # the rest is still being written
+        self._offset += len(whole)
+        return sum(map(self._take, whole.split(b"\n"))) > 0
+
+    def _take(self, line: bytes) -> bool:
         try:
             record = json.loads(line)
-            latest[record["kind"], record["step"]] = record
+            kind, step = record["kind"], record["step"]
+            if not all(_is_number(record[name]) for name in ("step", *_NEEDED.get(kind, ()))):
+                return False
         except (ValueError, KeyError, TypeError):
-            continue
-    return sorted(latest.values(), key=lambda record: record["step"])
+            return False
+        if kind == "start":  # what came after this step is about to be repeated
+            for name, records in self.records.items():
+                self.records[name] = [r for r in records if r["step"] <= step]
+        known = self.records.setdefault(kind, [])
+        place = bisect.bisect_left(known, step, key=lambda r: r["step"])
+        if place < len(known) and known[place]["step"] == step:
+            known[place] = record
+        else:
+            known.insert(place, record)
+        return True
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def read_metrics(path: Path) -> list[Record]:
+    """All whole records, in the order of their steps; a file not yet there has none."""
+    reader = MetricsReader(path)
+    reader.update()
+    return sorted((r for kind in reader.records.values() for r in kind), key=lambda record: record["step"])
+
+
+class Progress(NamedTuple):
+    """How far a run is.
+
+    Attributes:
+        epoch: done, with the part of the present one.
+        pictures_per_second: lately, 0 before the first figure.
+        seconds_left: at the pace of this attempt, evaluations included; None before there is a pace.
+        accuracy: best so far, None before the first evaluation.
+        memory: of the training process on its device [bytes], None where unknown.
+    """
+
+    step: int
+    total_steps: int
+    epoch: float
+    epochs: int
+    pictures_per_second: float
+    seconds_left: float | None
+    accuracy: float | None
+    memory: int | None
+
+    @property
+    def share(self) -> float:
+        """Done, 0 to 1."""
+        return min(self.step / self.total_steps, 1.0) if self.total_steps else 0.0
+
+
+def progress(records: dict[str, list[Record]]) -> Progress | None:
+    """How far a run is, from `MetricsReader.records`; None before it has begun to train."""
+    if not records.get("start"):
+        return None
+    start = max(records["start"], key=lambda record: record["attempt"])
+    steps, epochs = records.get("step", []), records.get("epoch", [])
+    last = max([start, *steps[-1:], *epochs[-1:]], key=lambda record: record["step"])
+    total = start["total_steps"]
+    since = last.get("t", start["t"]) - start["t"]
+    done = last["step"] - start["step"]  # in this attempt; earlier ones may have run elsewhere
+    left = (total - last["step"]) * since / done if done > 0 else None
+    return Progress(
+        step=last["step"],
+        total_steps=total,
+        epoch=last["step"] / max(start["steps_per_epoch"], 1),
+        epochs=start["epochs"],
+        pictures_per_second=steps[-1].get("pictures_per_second", 0.0) if steps else 0.0,
+        seconds_left=left,
+        accuracy=max((record["accuracy"] for record in epochs), default=None),
+        memory=steps[-1].get("memory") if steps else None,
+    )

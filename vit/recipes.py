@@ -111,8 +111,7 @@ class TrainConfig(BaseModel):
                 raise ValueError(f"{name} is {value!r} in {self.init_from}, which this run starts from. Leave it out.")
         if self.registers:
             raise ValueError(f"registers follow from {self.init_from}, which this run starts from. Leave them out.")
-        side = changes.pop("image_size", None)
-        return replace(config, **changes, **({"image_size": (side, side)} if side else {}))
+        return replace(config, **changes)
 
     def augmentation(self) -> Augmentation:
         """What is done to each batch."""

@@ -1,12 +1,14 @@
-"""Initial weights that already attend like a trained model's."""
+"""Initial weights: some that already attend like a trained model's, and those of a checkpoint."""
 
+from collections.abc import Sequence
 from typing import cast
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from vit.model import Block, VisionTransformer
+from vit.checkpoints import Checkpoint
+from vit.model import Block, VisionTransformer, resize_positions
 
 
 @torch.no_grad()
@@ -31,6 +33,30 @@ def mimetic_(model: VisionTransformer) -> None:
         left, right = _factors(0.4 * torch.randn(dim, dim) / dim**0.5 - 0.4 * torch.eye(dim), dim)
         v.copy_(right)
         attention.proj.weight.copy_(left)
+
+
+@torch.no_grad()
+def take_over_(model: VisionTransformer, checkpoint: Checkpoint, classes: Sequence[str]) -> None:
+    """Set a model's weights to a checkpoint's, in place, to train on from there.
+
+    Positions are interpolated where the grids differ. The head is taken over where the classes are the same, and
+    starts at zero, as a new model's does, where they are not.
+
+    Raises:
+        ValueError: the model has other sizes than the checkpoint's.
+    """
+    weights = dict(checkpoint.model.state_dict())
+    config = checkpoint.config
+    weights["pos_embed"] = resize_positions(
+        weights["pos_embed"], config.grid, model.config.grid, config.position_resize
+    )
+    if tuple(classes) != checkpoint.labels:
+        weights = {name: value for name, value in weights.items() if not name.startswith("head.")}
+        weights |= {name: value for name, value in model.state_dict().items() if name.startswith("head.")}
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError as error:
+        raise ValueError(f"The weights of {checkpoint.name} do not fit: {error}") from error
 
 
 def _factors(matrix: Tensor, rank: int) -> tuple[Tensor, Tensor]:

@@ -7,123 +7,84 @@
 `vit/recipes.py` says what each preset takes and reaches. A run is a folder:
 
     config.json        the validated description
-    environment.json   versions, hardware, command
-    metrics.jsonl      one record per line, read with `vit.metrics.read_metrics`
+    environment.json   versions, commit, hardware, seed, command
+    metrics.jsonl      one record per line, see `vit.metrics`
     events/            the same for TensorBoard
+    probes/            a few pictures explained after every epoch, see `vit.probes`
     checkpoints/best, checkpoints/last   open in the explorer
     checkpoints/state.pt                 everything that --resume needs, in one file
 
-Every random choice is a function of the seed and the step (`vit.augment.Chance`), and the state is replaced whole at
-the end of each epoch. A run killed at any moment and resumed therefore repeats exactly what it would have done.
+and more that `vit.runs` says. Every random choice is a function of the seed and the step (`vit.augment.Chance`), and
+the state is replaced whole after each epoch, every few minutes of a long one, and when a person stops the run. A run
+killed at any moment and resumed therefore repeats exactly what it would have done.
 """
 
+import errno
+import fcntl
 import json
 import math
 import os
 import pickle
 import platform
 import shutil
+import signal
+import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import IO, Any, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim import Optimizer
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
-from tqdm import tqdm
 
 from vit.augment import Chance
-from vit.checkpoints import save_checkpoint
+from vit.checkpoints import load_checkpoint, save_checkpoint
 from vit.datasets import Pictures, Resident, load_dataset
-from vit.errors import InvalidCheckpoint, InvalidConfig, InvalidDataset, UserError
+from vit.errors import InvalidCheckpoint, InvalidConfig, InvalidDataset, InvalidRun, UserError
 from vit.evaluate import Evaluation, Normalise, evaluate
+from vit.files import replaced
 from vit.images import Preprocess
-from vit.metrics import MetricsWriter
+from vit.journal import Diverged, Journal
 from vit.model import VisionTransformer
+from vit.optimizers import learning_rate_share, make_optimizers
+from vit.place import Place, choose_place
+from vit.probes import ProbeWriter, choose
 from vit.recipes import TrainConfig
-from vit.start import mimetic_
+from vit.runs import last_word, living, read_json
+from vit.start import mimetic_, take_over_
+from vit.supervise import AGAIN
 
-_LOG_EVERY = 20  # steps between records; each costs one wait for the device
-_MAY_CHANGE = {"epochs", "device", "workers", "data_root", "compile"}  # between a run and its resumption
+__all__ = ["DiskFull", "Diverged", "train"]
 
-
-class Diverged(UserError):
-    """The loss is no longer a number."""
-
-
-@dataclass
-class Place:
-    """Where this process computes, and which share of the work is its own."""
-
-    device: torch.device
-    autocast: bool
-    rank: int = 0
-    world: int = 1
-
-    @property
-    def leads(self) -> bool:
-        """Whether this process writes files and prints."""
-        return self.rank == 0
-
-    def arithmetic(self) -> torch.autocast:
-        """The precision of forward passes in training."""
-        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.autocast)
-
-    @contextmanager
-    def leader_first(self) -> Iterator[None]:
-        """The leading process does this before all others: a download happens once."""
-        if not self.leads:
-            dist.barrier()
-        yield
-        if self.leads and self.world > 1:
-            dist.barrier()
+_MAY_CHANGE = {"epochs", "device", "workers", "data_root", "compile", "patience"}  # between a run and its resumption
+_SAVE_EVERY = 300  # [s] of training after which the state is saved within an epoch
+_RESERVE = 1 << 16  # [bytes] of disk that are given up so that the last words fit on a full one
 
 
-def choose_place(config: TrainConfig) -> Place:
-    """Resolve "auto" device and precision; join the other processes when started by torchrun.
+class DiskFull(UserError):
+    """There is no room to save what was learnt."""
 
-    Raises:
-        InvalidConfig: the device asked for is not there.
-    """
-    world, local = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("LOCAL_RANK", 0))
-    name = config.device
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
-    if name.startswith("cuda") and not torch.cuda.is_available():
-        raise InvalidConfig("device: there is no CUDA GPU that torch can use. Choose cpu or auto.")
-    if name == "mps" and not torch.backends.mps.is_available():
-        raise InvalidConfig("device: there is no Apple GPU that torch can use. Choose cpu or auto.")
-    device = torch.device(f"cuda:{local}" if world > 1 and name.startswith("cuda") else name)
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise InvalidConfig(f"device: there is no GPU {device.index}; torch sees {torch.cuda.device_count()}.")
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-        torch.set_float32_matmul_precision("high")
-        fast = torch.cuda.is_bf16_supported(including_emulation=False)
-    else:
-        cpu = torch.cpu.get_capabilities()
-        fast = device.type == "cpu" and bool(cpu.get("avx512_bf16") or cpu.get("amx_bf16"))
-    autocast = fast if config.precision == "auto" else config.precision == "bfloat16"
-    if world > 1 and not dist.is_initialized():
-        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
-    return Place(device, autocast, dist.get_rank() if world > 1 else 0, world)
+
+class _OutOfMemory(UserError):
+    """The devices of several processes have too little memory for a batch in so many parts."""
 
 
 def train(config: TrainConfig, run: Path, *, resume: bool = False) -> Evaluation:
     """Train a model and leave everything about it in the folder `run`.
 
+    SIGTERM, or a file named "stop" in the folder, ends the run after the present step, with its state saved.
+
     Args:
         config: what to do.
         run: a new or empty folder; with `resume`, one that an earlier call left behind.
-        resume: continue where the last complete epoch ended.
+        resume: continue from the last saved state.
 
     Returns:
         the best evaluation of the run, on the test pictures.
@@ -131,28 +92,109 @@ def train(config: TrainConfig, run: Path, *, resume: bool = False) -> Evaluation
     Raises:
         InvalidConfig, InvalidDataset: the description cannot be carried out.
         InvalidCheckpoint: the state to resume from is damaged.
+        InvalidRun: another process trains in this folder.
         Diverged: the loss became NaN or infinite; the last complete epoch is kept.
+        DiskFull: the last complete state is kept.
     """
     if not resume and run.exists() and (not run.is_dir() or any(run.iterdir())):
         raise InvalidConfig(f"{run} exists and is not empty. Continue it with --resume {run}, or choose another --run.")
     place = choose_place(config)
-    attempt = _describe(config, run, place) if place.leads else 0
     try:
-        job = _Run(config, run, place)
-        if resume and job.state.exists():
-            job.load()
-        return job.train(attempt)
-    except UserError:
-        if place.leads and not resume and not (run / "metrics.jsonl").exists():  # nothing was begun
-            shutil.rmtree(run)
-        raise
-    except torch.OutOfMemoryError as error:
-        raise InvalidConfig(
-            f"The device has too little memory for batch_size {config.batch_size}. Lower it, or choose a smaller model."
-        ) from error
+        with _folder_of(run, place):
+            return _train(config, run, place, resume)
     finally:
         if place.world > 1:
             dist.destroy_process_group()
+
+
+def _train(config: TrainConfig, run: Path, place: Place, resume: bool) -> Evaluation:
+    try:
+        attempt = _describe(config, run, place) if place.leads else 0
+        job = _Run(config, run, place)
+        if resume and job.state.exists():
+            job.load()
+        with _asked_to_end() as asked:
+            best, ending = job.train(attempt, asked)
+    except BaseException as error:
+        if not resume and not (run / "metrics.jsonl").exists() and isinstance(error, UserError):
+            if place.leads:  # nothing was begun
+                shutil.rmtree(run)
+            raise
+        (run / "reserve").unlink(missing_ok=True)
+        with suppress(OSError):
+            last_word(run, "stopped" if isinstance(error, KeyboardInterrupt) else "failed", _in_words(error))
+        if _is_full(error):
+            raise DiskFull(_in_words(error)) from error
+        raise
+    if place.leads:
+        (run / "stop").unlink(missing_ok=True)
+        last_word(run, *ending)
+    return best
+
+
+@contextmanager
+def _folder_of(run: Path, place: Place) -> Iterator[None]:
+    """Make the run's folder, count this process to the run, and be the only one that writes there."""
+    with ExitStack() as stack:
+        try:
+            if place.leads:
+                run.mkdir(parents=True, exist_ok=True)
+            if place.world > 1:
+                dist.barrier()
+            stack.enter_context(living(run))
+            if place.leads:
+                _lock_out_others(run, stack.enter_context((run / "writer.lock").open("w")))
+                (run / "outcome.json").unlink(missing_ok=True)
+                (run / "reserve").write_bytes(os.urandom(_RESERVE))
+                stack.callback((run / "reserve").unlink, missing_ok=True)
+        except OSError as error:
+            if _is_full(error):
+                raise DiskFull(_in_words(error)) from error
+            raise InvalidConfig(f"The run's folder {run} cannot be written: {error.strerror}.") from error
+        yield
+
+
+def _lock_out_others(run: Path, lock: IO[str]) -> None:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise InvalidRun(f"Another process trains in {run}. Stop that one first.") from None
+
+
+@contextmanager
+def _asked_to_end() -> Iterator[threading.Event]:
+    """An event that SIGTERM sets, where this thread may listen to signals."""
+    asked = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield asked
+        return
+    before = signal.signal(signal.SIGTERM, lambda *_: asked.set())
+    try:
+        yield asked
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _is_full(error: BaseException | None) -> bool:
+    """Whether a full disk is behind an error; torch.save hides that in an error of its own."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def _in_words(error: BaseException) -> str:
+    """Why a run failed, for people."""
+    if isinstance(error, UserError):
+        return str(error)
+    if _is_full(error):
+        return "The disk is full. Free some space and resume: the last complete state is kept."
+    if isinstance(error, torch.OutOfMemoryError):
+        return "The GPU has too little memory, even for one picture at a time. Choose a smaller model or image_size."
+    if isinstance(error, KeyboardInterrupt):
+        return "Interrupted. Resume continues from the last saved state."
+    return f"{type(error).__name__}: {error}. The log holds the traceback."
 
 
 class _Run:
@@ -173,7 +215,11 @@ class _Run:
             )
         self.train_set = _placed(self.dataset.train, place.device, config.limit)
         self.test_set = _placed(self.dataset.test, place.device, None)
-        mean, std = _mean_and_std(self.train_set, place.device)
+        source = load_checkpoint(config.init_from) if config.init_from else None
+        if source:
+            mean, std = source.preprocess.mean, source.preprocess.std
+        else:
+            mean, std = _mean_and_std(self.train_set, place.device)
         self.preprocess = Preprocess(sizes.image_size, mean=mean, std=std)
         self.normalise = Normalise(self.preprocess, place.device)
 
@@ -186,39 +232,92 @@ class _Run:
 
         torch.manual_seed(config.seed)
         self.model = VisionTransformer(config.vit_config(len(self.dataset.classes)))
-        if config.start == "mimetic":
+        if source:
+            take_over_(self.model, source, self.dataset.classes)
+        elif config.start == "mimetic":
             mimetic_(self.model)
         self.model.to(place.device)
         self.averaged = AveragedModel(self.model, multi_avg_fn=get_ema_multi_avg_fn(config.ema)) if config.ema else None
         self.optimizers = make_optimizers(self.model, config, place.device)
         self.peaks = [group["lr"] for optimizer in self.optimizers for group in optimizer.param_groups]
+        self.parallel: DistributedDataParallel | None = None
         self.logits = self._forward()
         self.augment = config.augmentation()
         self.chance = Chance(place.device)
         self.step, self.seconds = 0, 0.0
+        self.parts = 1  # of a batch, whose gradients are summed
         self.best: Evaluation | None = None
+        self.best_epoch = 0
 
-    def train(self, attempt: int) -> Evaluation:
-        """Do the epochs that are left; only the leading process knows the result."""
-        with _Log(self.run, self.step, self.total_steps, self.place, attempt) as log:
-            for epoch in range(self.step // self.steps_per_epoch, self.config.epochs):
+    def train(self, attempt: int, asked: threading.Event) -> tuple[Evaluation, tuple[Any, ...]]:
+        """Do the epochs that are left.
+
+        Args:
+            attempt: how often the run was resumed.
+            asked: set from outside to end after the present step.
+
+        Returns:
+            the best evaluation, which only the leading process knows, and the outcome with its reason.
+        """
+        self.parts = max(self.parts, read_json(self.run / AGAIN).get("parts", 1))
+        with Journal(self.run, self.step, self.place, attempt, self._facts()) as journal:
+            probes = self._probes() if self.place.leads else None
+            while self.step < self.total_steps:
                 started = time.perf_counter()
-                self._epoch(epoch, log)
-                if self.place.leads:
-                    result = self._evaluate()
+                complete = self._epoch(journal, asked)
+                if complete and self.place.leads:
+                    result = self._evaluate(journal)
+                    if probes:
+                        probes.store(self.step // self.steps_per_epoch, self.shown)
                     self.seconds += time.perf_counter() - started
-                    log.epoch(self.step, epoch + 1, result, self.batch_size, self.seconds)
-                    self._save(epoch + 1, result)
-                if self.place.world > 1:
-                    dist.barrier()
+                    journal.epoch(self.step // self.steps_per_epoch, result, self.seconds)
+                    self._save_epoch(result)
+                elif self.place.leads:
+                    self.seconds += time.perf_counter() - started
+                    self._save(["last"], accuracy=None)
+                epochs = self.step / self.steps_per_epoch
+                if self.place.any(
+                    self.config.patience is not None and epochs - self.best_epoch >= self.config.patience
+                ):
+                    return self._so_far, ("finished", f"Ended early: not better in {self.config.patience} epochs.")
+                if self.step < self.total_steps and self._shall_end(asked):
+                    return self._so_far, ("stopped", f"Stopped after {epochs:.4g} epochs. Resume continues there.")
+        return self._so_far, ("finished", "")
+
+    @property
+    def _so_far(self) -> Evaluation:
         return self.best or Evaluation(math.nan, math.nan, 0)
+
+    def _facts(self) -> dict[str, Any]:
+        """What the "start" record says."""
+        return {
+            "total_steps": self.total_steps,
+            "steps_per_epoch": self.steps_per_epoch,
+            "batch_size": self.batch_size,
+            "epochs": self.config.epochs,
+            "lr": self.config.lr,
+            "train_pictures": len(self.train_set.labels),
+            "test_pictures": len(self.test_set.labels),
+            "classes": list(self.dataset.classes),
+            "params": sum(parameter.numel() for parameter in self.model.parameters()),
+            "device": str(self.place.device),
+            "hardware": _hardware(self.place.device),
+        }
+
+    def _probes(self) -> ProbeWriter:
+        """A few test pictures that are explained after every epoch."""
+        chosen = choose(self.test_set.labels.cpu())
+        images, labels = next(iter(self.test_set.batches(torch.as_tensor(chosen), len(chosen), torch.device("cpu"))))
+        return ProbeWriter(self.run / "probes", images, labels.tolist(), self.dataset.classes, self.preprocess)
 
     def _forward(self) -> Callable[[Tensor], Tensor]:
         """Pictures (B, channels, height, width) to logits (B, C), by the fastest path of this device."""
         model: nn.Module = self.model
         on_cpu = self.place.device.type == "cpu"
         if self.place.world > 1:
-            model = DistributedDataParallel(model, device_ids=None if on_cpu else [self.place.device.index])
+            model = self.parallel = DistributedDataParallel(
+                model, device_ids=None if on_cpu else [self.place.device.index]
+            )
 
         def logits(images: Tensor) -> Tensor:
             # The backward of torch's fused attention on CPU takes half of a step at 65 tokens; two products do not.
@@ -231,37 +330,61 @@ class _Run:
             return logits
         return torch.compile(logits)
 
-    def _epoch(self, epoch: int, log: "_Log") -> None:
+    def _epoch(self, journal: Journal, asked: threading.Event) -> bool:
+        """Train on what is left of the present epoch; False if asked to end before it was over."""
         config, place = self.config, self.place
+        epoch, first = divmod(self.step, self.steps_per_epoch)
         self.model.train()
         self.chance.seed(config.seed, -1 - epoch)  # steps count from 0, so the order of an epoch has its own numbers
         shuffle = torch.Generator().manual_seed(self.chance.host.getrandbits(63))
         order = torch.randperm(len(self.train_set.labels), generator=shuffle)
         order = order[: self.steps_per_epoch * self.batch_size].view(self.steps_per_epoch, self.batch_size)
-        mine = order[:, place.rank :: place.world].flatten()
+        mine = order[first:, place.rank :: place.world].flatten()
+        journal.resume_clock()
+        saved = time.monotonic()
         for images, labels in self.train_set.batches(mine, self.batch_size // place.world, place.device):
-            self.chance.seed(config.seed, self.step * place.world + place.rank)
-            torch.manual_seed(self.chance.host.getrandbits(63))  # dropout and stochastic depth
-            loss, share = self._step(images, labels)
+            loss, share = self._step(images, labels, journal)
             self.step += 1
-            log.step(self.step, loss, share)
-        log.flush()
+            journal.step(self.step, loss, share)
+            if self.step % self.steps_per_epoch == 0:
+                break
+            if self._shall_end(asked):
+                journal.flush()
+                return False
+            if place.leads and time.monotonic() - saved > _SAVE_EVERY:
+                self._save([], accuracy=None)
+                saved = time.monotonic()
+                journal.resume_clock()
+        return True
 
-    def _step(self, images: Tensor, labels: Tensor) -> tuple[Tensor, float]:
+    def _shall_end(self, asked: threading.Event) -> bool:
+        """Whether a person, or the system, wants the run to end; several processes ask each other now and then."""
+        if self.place.world > 1 and self.step % self.steps_per_epoch % 20:
+            return False
+        return self.place.any(asked.is_set() or (self.run / "stop").exists())
+
+    def _step(self, images: Tensor, labels: Tensor, journal: Journal) -> tuple[Tensor, float]:
         """One update; returns the loss, still on the device, and the share of the peak learning rate."""
-        config = self.config
+        config, place = self.config, self.place
+        self.chance.seed(config.seed, self.step * place.world + place.rank)
         share = learning_rate_share(self.step, self.total_steps, self.steps_per_epoch, config)
         groups = [group for optimizer in self.optimizers for group in optimizer.param_groups]
         for group, peak in zip(groups, self.peaks, strict=True):
             group["lr"] = peak * share
+        dropout_seed = self.chance.host.getrandbits(63)
         inputs, targets = self.normalise(self.augment(images, self.chance)), labels
         if config.mixup or config.cutmix:
             certain = F.one_hot(labels, len(self.dataset.classes)).float()
             inputs, targets = self.augment.mix(inputs, certain, self.chance)
-        with self.place.arithmetic():
-            logits = self.logits(inputs)
-        loss = F.cross_entropy(logits.float(), targets, label_smoothing=config.label_smoothing)
-        loss.backward()
+        while True:
+            torch.manual_seed(dropout_seed)  # stochastic depth too
+            try:
+                loss = self._gradients(inputs, targets)
+                break
+            except torch.OutOfMemoryError:
+                if self.parts >= len(inputs):
+                    raise
+            self._halve(journal)
         if config.grad_clip:
             nn.utils.clip_grad_norm_(self.model.parameters(), config.grad_clip, foreach=True)
         for optimizer in self.optimizers:
@@ -269,37 +392,74 @@ class _Run:
             optimizer.zero_grad(set_to_none=True)
         if self.averaged is not None:
             self.averaged.update_parameters(self.model)
-        return loss.detach(), share
+        return loss, share
+
+    def _gradients(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        """Leave the gradient of a batch's mean loss in the parameters; returns that loss."""
+        total = torch.zeros((), device=inputs.device)
+        pairs = list(zip(inputs.chunk(self.parts), targets.chunk(self.parts), strict=True))
+        for index, (part, wanted) in enumerate(pairs):
+            last = index == len(pairs) - 1
+            with self.parallel.no_sync() if self.parallel and not last else nullcontext():
+                with self.place.arithmetic():
+                    logits = self.logits(part)
+                loss = F.cross_entropy(logits.float(), wanted, label_smoothing=self.config.label_smoothing)
+                loss = loss * (len(part) / len(inputs))
+                loss.backward()
+            total += loss.detach()
+        return total
+
+    def _halve(self, journal: Journal) -> None:
+        """Compute a batch in twice as many parts from here on: the same gradients, in less memory."""
+        self.parts *= 2
+        words = f"GPU memory ran out at step {self.step}: each batch is computed in {self.parts} parts from here on."
+        if self.place.world > 1:  # the others wait within this step, so all have to begin it again
+            with replaced(self.run / AGAIN) as file:
+                file.write(json.dumps({"parts": self.parts}).encode())
+            raise _OutOfMemory(f"{words} Resume the run.")
+        for parameter in self.model.parameters():
+            parameter.grad = None
+        if self.place.device.type == "cuda":
+            torch.cuda.empty_cache()
+        journal.note(words)
 
     @property
     def shown(self) -> VisionTransformer:
         """The model that is evaluated and saved: the averaged one where there is one."""
         return self.model if self.averaged is None else cast(VisionTransformer, self.averaged.module)
 
-    def _evaluate(self) -> Evaluation:
+    def _evaluate(self, journal: Journal) -> Evaluation:
         """In float32, as `python -m vit evaluate` does, so that the card states what that prints."""
-        result = evaluate(self.shown, self.test_set, self.normalise, device=self.place.device)
+        result = evaluate(self.shown, self.test_set, self.normalise, device=self.place.device, tick=journal.beat)
         if not math.isfinite(result.loss):
-            raise Diverged(_diverged(result.loss, self.step))
+            raise Diverged(result.loss, self.step)
         return result
 
-    def _save(self, epoch: int, result: Evaluation) -> None:
-        """First what people open, then the state: a kill in between repeats the epoch and writes the same again."""
-        facts = {
-            "data": self._data_name(),
-            "accuracy": round(result.accuracy, 4),
-            "epoch": epoch,
-            "seconds": round(self.seconds, 1),
-            "hardware": _hardware(self.place.device),
-            "recipe": self.config.model_dump(exclude_defaults=True, exclude={"data", "data_root", "device", "workers"}),
-        }
+    def _save_epoch(self, result: Evaluation) -> None:
         names = ["last"]
         if self.best is None or result.accuracy > self.best.accuracy:
-            self.best = result
+            self.best, self.best_epoch = result, self.step // self.steps_per_epoch
             names.append("best")
+        self._save(names, accuracy=round(result.accuracy, 4))
+
+    def _save(self, names: list[str], accuracy: float | None) -> None:
+        """First what people open, then the state: a kill in between repeats the epoch and writes the same again."""
+        epochs = self.step / self.steps_per_epoch
+        facts = {
+            "data": self._data_name(),
+            **({} if accuracy is None else {"accuracy": accuracy}),
+            "epoch": int(epochs) if epochs.is_integer() else round(epochs, 3),
+            "seconds": round(self.seconds, 1),
+            "hardware": _hardware(self.place.device),
+            "recipe": self.config.model_dump(
+                exclude_defaults=True, exclude={"data", "data_root", "device", "workers", "init_from"}
+            ),
+            **({"started_from": Path(self.config.init_from).name} if self.config.init_from else {}),
+        }
         for name in names:
             save_checkpoint(self.state.parent / name, self.shown, self.dataset.classes, self.preprocess, facts=facts)
-        with _replaced(self.state) as file:
+        self.state.parent.mkdir(exist_ok=True)
+        with replaced(self.state) as file:
             torch.save(self._everything(), file)
 
     def _data_name(self) -> str:
@@ -315,7 +475,9 @@ class _Run:
             "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
             "step": self.step,
             "seconds": self.seconds,
+            "parts": self.parts,
             "best": None if self.best is None else tuple(self.best),
+            "best_epoch": self.best_epoch,
             "config": self.config.model_dump(),
             "data": self._fingerprint(),
         }
@@ -350,164 +512,42 @@ class _Run:
             self.averaged.load_state_dict(saved["averaged"])
         for optimizer, values in zip(self.optimizers, saved["optimizers"], strict=True):
             optimizer.load_state_dict(values)
-        self.step, self.seconds = saved["step"], saved["seconds"]
-        self.best = Evaluation(*saved["best"])
+        self.step, self.seconds, self.parts = saved["step"], saved["seconds"], saved["parts"]
+        self.best = None if saved["best"] is None else Evaluation(*saved["best"])
+        self.best_epoch = saved["best_epoch"]
 
 
 def _describe(config: TrainConfig, run: Path, place: Place) -> int:
     """Write what the run is and where it computes, before anything that takes long; returns the attempt, from 0."""
     environment = run / "environment.json"
-    try:
-        run.mkdir(parents=True, exist_ok=True)
-        attempt = json.loads(environment.read_text())["attempt"] + 1 if environment.exists() else 0
-        with _replaced(run / "config.json") as file:
-            file.write(config.model_dump_json(indent=2).encode() + b"\n")
-        facts = {
-            "command": sys.argv,
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "hardware": _hardware(place.device),
-            "devices": place.world,
-            "bfloat16": place.autocast,
-            "threads": torch.get_num_threads(),
-            "attempt": attempt,
-        }
-        with _replaced(environment) as file:
-            file.write(json.dumps(facts, indent=2).encode() + b"\n")
-    except OSError as error:
-        raise InvalidConfig(f"The run's folder {run} cannot be written: {error.strerror}.") from error
+    attempt = json.loads(environment.read_text())["attempt"] + 1 if environment.exists() else 0
+    with replaced(run / "config.json") as file:
+        file.write(config.model_dump_json(indent=2).encode() + b"\n")
+    facts = {
+        "command": sys.argv,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "commit": _commit(),
+        "host": platform.node(),
+        "hardware": _hardware(place.device),
+        "devices": place.world,
+        "bfloat16": place.autocast,
+        "threads": torch.get_num_threads(),
+        "seed": config.seed,
+        "attempt": attempt,
+    }
+    with replaced(environment) as file:
+        file.write(json.dumps(facts, indent=2).encode() + b"\n")
     return attempt
 
 
-@contextmanager
-def _replaced(path: Path) -> Iterator[BinaryIO]:
-    """Write a file whole: whoever reads it, also after a kill or a power cut, meets the old content or the new."""
-    temporary = path.with_name(path.name + ".partial")
-    with temporary.open("wb") as file:
-        yield file
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    os.fsync(folder)
-    os.close(folder)
-
-
-def _diverged(loss: float, step: int) -> str:
-    return (
-        f"The loss became {loss} by step {step}. Lower the learning rate, or raise warmup_epochs; "
-        "the last complete epoch is kept."
-    )
-
-
-class _Log(AbstractContextManager["_Log"]):
-    """Bar on the terminal, metrics.jsonl and TensorBoard events; silent in all processes but the leading one."""
-
-    def __init__(self, run: Path, step: int, total: int, place: Place, attempt: int):
-        self.place, self.attempt = place, attempt
-        self.losses: list[Tensor] = []
-        self.at, self.share = step, 0.0
-        if place.leads:
-            from torch.utils.tensorboard import SummaryWriter
-
-            self.metrics = MetricsWriter(run / "metrics.jsonl")
-            self.events = SummaryWriter(run / "events", purge_step=step)
-            self.bar = tqdm(total=total, initial=step, unit="steps", smoothing=0.05, dynamic_ncols=True)
-            self.bar.mininterval = 0.5 if sys.stderr.isatty() else 10  # [s]; a log file needs fewer lines
-            self.facts: dict[str, str] = {}
-
-    def step(self, step: int, loss: Tensor, share: float) -> None:
-        """Note one step; `step` of them are done. The loss stays on the device until it is recorded."""
-        self.losses.append(loss)
-        self.at, self.share = step, share
-        if len(self.losses) == _LOG_EVERY:
-            self.flush()
-
-    def flush(self) -> None:
-        """Record the mean loss since the last record; at the end of an epoch, so that a resumed run does the same."""
-        if not self.losses:
-            return
-        average = torch.stack(self.losses).mean()
-        if self.place.world > 1:  # over all processes, which also go on or give up together
-            dist.all_reduce(average)
-            average /= self.place.world
-        loss, count = average.item(), len(self.losses)
-        self.losses.clear()
-        if not math.isfinite(loss):
-            raise Diverged(_diverged(loss, self.at))
-        if self.place.leads:
-            self.metrics.write(
-                kind="step", step=self.at, loss=loss, lr_share=self.share, t=time.time(), attempt=self.attempt
-            )
-            self.events.add_scalar("train/loss", loss, self.at)
-            self.events.add_scalar("train/lr_share", self.share, self.at)
-            self.facts["loss"] = f"{loss:.3f}"
-            self.bar.set_postfix(self.facts, refresh=False)
-            self.bar.update(count)
-
-    def epoch(self, step: int, epoch: int, result: Evaluation, batch_size: int, seconds: float) -> None:
-        """Record the evaluation after an epoch, counted from 1."""
-        self.metrics.write(
-            kind="epoch",
-            step=step,
-            epoch=epoch,
-            accuracy=result.accuracy,
-            test_loss=result.loss,
-            seconds=seconds,
-            t=time.time(),
-            attempt=self.attempt,
-        )
-        self.events.add_scalar("test/accuracy", result.accuracy, step)
-        self.events.add_scalar("test/loss", result.loss, step)
-        self.events.flush()  # a kill after this epoch is saved must not lose its events
-        self.facts["accuracy"] = f"{result.accuracy:.2%}"
-        if rate := self.bar.format_dict["rate"]:
-            self.facts["pictures/s"] = f"{rate * batch_size:.0f}"
-        self.bar.set_postfix(self.facts)
-
-    def __exit__(self, *error: object) -> None:
-        if self.place.leads:
-            self.bar.close()
-            self.events.close()
-            self.metrics.close()
-
-
-def learning_rate_share(step: int, total: int, per_epoch: int, config: TrainConfig) -> float:
-    """Share of the peak learning rate at a step: linear warm-up, then a half cosine to 0 or a constant.
-
-    The warm-up takes at most half of the run.
-    """
-    warmup = min(config.warmup_epochs * per_epoch, total / 2)
-    if step < warmup:
-        return min((step + 1) / warmup, 1.0)
-    if config.schedule == "constant":
-        return 1.0
-    return 0.5 * (1 + math.cos(math.pi * (step - warmup) / (total - warmup)))
-
-
-def make_optimizers(model: VisionTransformer, config: TrainConfig, device: torch.device) -> list[Optimizer]:
-    """AdamW for everything, or Muon for the blocks' matrices and AdamW for the rest.
-
-    Weights of products decay; biases, scales, positions and prefix tokens do not.
-
-    Source of Muon: Jordan et al. 2024, kellerjordan.github.io/posts/muon.
-    """
-    decayed, plain, matrices = [], [], []
-    for name, parameter in model.named_parameters():
-        if parameter.ndim == 1 or name in ("pos_embed", "prefix_tokens"):
-            plain.append(parameter)
-        elif config.optimizer == "muon" and name.startswith("blocks."):
-            matrices.append(parameter)
-        else:
-            decayed.append(parameter)
-    groups = [{"params": decayed, "weight_decay": config.weight_decay}, {"params": plain, "weight_decay": 0.0}]
-    fused = device.type in ("cuda", "cpu")
-    optimizers: list[Optimizer] = [torch.optim.AdamW(groups, lr=config.lr, betas=(0.9, 0.99), fused=fused)]
-    if matrices:
-        optimizers.append(
-            torch.optim.Muon(matrices, lr=config.muon_lr, weight_decay=config.weight_decay, momentum=0.95)
-        )
-    return optimizers
+def _commit() -> str | None:
+    """Of the code that trains, with "+" if files differ from it; None outside a repository."""
+    git = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty=+"]
+    with suppress(OSError, subprocess.SubprocessError):
+        return subprocess.run(git, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+    return None
 
 
 def _memory_budget(device: torch.device) -> int:

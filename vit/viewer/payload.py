@@ -16,20 +16,23 @@ Little-endian. The header names each section with its offset from the start and 
     tops        float32 (2, N)                  end of the shared colour scale: from each token, to each token
 
 Prefix tokens have a section of their own because a class token that takes most of a row would leave the patches
-a handful of the 255 steps.
+a handful of the 255 steps. Reading needs no torch: a page that only shows what is stored opens at once.
 """
+
+from __future__ import annotations
 
 import io
 import json
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from PIL import Image
-from torch import Tensor
 
-from vit.attention import AttentionRecord
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from vit.attention import AttentionRecord
 
 MAGIC = b"vit1"
 MAPS_UP_TO = 256  # tokens; beyond, queries and keys are smaller than the maps they make
@@ -149,6 +152,8 @@ def _maps(record: AttentionRecord) -> dict[str, np.ndarray]:
 
 def _queries_keys(record: AttentionRecord) -> dict[str, np.ndarray]:
     """Queries and keys, with the row sums of exactly the rounded numbers that the browser gets."""
+    import torch
+
     split = len(record.prefix)
     blocks, strongest = [], []
     for q, k in zip(record.queries, record.keys, strict=True):
@@ -174,6 +179,8 @@ def _queries_keys(record: AttentionRecord) -> dict[str, np.ndarray]:
 
 def _balance(q: Tensor, k: Tensor) -> Tensor:
     """A power of two per head that gives queries and keys the same range, so neither leaves float16: (H, 1, 1)."""
+    import torch
+
     tiny = torch.finfo(torch.float32).tiny
     ratio = k.abs().amax((1, 2)).clamp_min(tiny) / q.abs().amax((1, 2)).clamp_min(tiny)
     return torch.exp2(torch.log2(ratio).div(2).round())[:, None, None]

@@ -1,0 +1,154 @@
+"""The report of a model's mistakes: counted by hand, read back, and refused when damaged."""
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from vit import report
+from vit.checkpoints import Checkpoint, load_checkpoint, save_checkpoint
+from vit.errors import InvalidDataset, UserError
+from vit.images import Preprocess
+from vit.model import VisionTransformer
+
+Build = Callable[..., VisionTransformer]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Test pictures of noise: three cats, one dog."""
+    random = np.random.default_rng(0)
+    for name, count in (("train/cat", 1), ("train/dog", 1), ("test/cat", 3), ("test/dog", 1)):
+        (tmp_path / "data" / name).mkdir(parents=True)
+        for i in range(count):
+            pixels = random.integers(0, 256, (32, 32, 3), np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "data" / name / f"{i}.png")
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def constant(tmp_path: Path, build: Build) -> Checkpoint:
+    """It takes everything for a dog, with probability 0.73, and knows birds too."""
+    model = build(num_classes=3)
+    with torch.no_grad():
+        model.head.weight.zero_()
+        model.head.bias.copy_(torch.tensor([-9.0, 1.0, 0.0]))
+    return load_checkpoint(
+        save_checkpoint(tmp_path / "run" / "best", model, ("bird", "dog", "cat"), Preprocess((32, 32)))
+    )
+
+
+def test_mistakes_are_those_counted_by_hand(constant: Checkpoint, folder: Path, tmp_path: Path) -> None:
+    file = tmp_path / "report.npz"
+    report.write(constant, f"folder:{folder}", file=file)
+    found = report.read(file)
+    assert found.confusion.tolist() == [[0, 0, 0], [0, 1, 0], [0, 3, 0]]
+    assert found.accuracy == 0.25
+    np.testing.assert_equal(found.per_class, [np.nan, 1, 0])
+    assert found.indices.tolist() == [0, 1, 2]
+    assert found.true.tolist() == [2, 2, 2] and found.predicted.tolist() == [1, 1, 1]
+    assert found.probability == pytest.approx([1 / (1 + np.exp(-1))] * 3, abs=1e-3)
+    assert found.classes == ("bird", "dog", "cat") and found.checkpoint == constant.hash
+    first = np.array(Image.open(folder / "test" / "cat" / "0.png"))
+    assert (found.pictures[0] == first).all()
+    assert found.overlays.shape == (3, 160, 160, 3)
+
+
+def test_the_surest_mistakes_come_first_whatever_the_batches(
+    tmp_path: Path, build: Build, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = build(num_classes=2)
+    saved = load_checkpoint(save_checkpoint(tmp_path / "best", model, ("dog", "cat"), Preprocess((32, 32))))
+    whole = report.write(saved, f"folder:{folder}", file=tmp_path / "whole.npz")
+    monkeypatch.setattr(report, "_BATCH", 1)
+    parts = report.write(saved, f"folder:{folder}", file=tmp_path / "parts.npz")
+    assert len(whole.indices) > 1
+    assert whole.indices.tolist() == parts.indices.tolist()
+    assert (np.diff(whole.probability) <= 0).all()
+    monkeypatch.setattr(report, "WORST", 1)
+    fewer = report.write(saved, f"folder:{folder}", file=tmp_path / "fewer.npz")
+    assert fewer.indices.tolist() == whole.indices[:1].tolist()
+
+
+def test_a_model_without_mistakes_has_a_report(tmp_path: Path, build: Build) -> None:
+    for name in ("train/a", "train/b", "test/a"):
+        (tmp_path / "data" / name).mkdir(parents=True)
+        Image.new("RGB", (32, 32)).save(tmp_path / "data" / name / "0.png")
+    model = build(num_classes=2)
+    with torch.no_grad():
+        model.head.weight.zero_()
+        model.head.bias.copy_(torch.tensor([1.0, 0.0]))
+    saved = load_checkpoint(save_checkpoint(tmp_path / "best", model, ("a", "b"), Preprocess((32, 32))))
+    try:
+        report.write(saved, f"folder:{tmp_path / 'data'}", file=tmp_path / "r.npz")
+    except InvalidDataset:
+        pytest.skip("a split without one of its classes is refused")
+    assert report.read(tmp_path / "r.npz").accuracy == 1.0
+
+
+def test_a_damaged_report_is_one_sentence(constant: Checkpoint, folder: Path, tmp_path: Path) -> None:
+    file = tmp_path / "report.npz"
+    with pytest.raises(UserError, match="not been evaluated"):
+        report.read(file)
+    report.write(constant, f"folder:{folder}", file=file)
+    file.write_bytes(file.read_bytes()[:-300])
+    with pytest.raises(UserError, match="damaged"):
+        report.read(file)
+    np.savez(file, meta=np.array(["a", "b"], object))
+    with pytest.raises(UserError, match="damaged"):
+        report.read(file)
+
+
+def wait(run: Path) -> report.State:
+    until = time.monotonic() + 120
+    while (found := report.state(run)).status == "running" and time.monotonic() < until:
+        time.sleep(0.2)
+    return found
+
+
+def test_a_run_is_evaluated_beside_the_server(constant: Checkpoint, folder: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    with pytest.raises(UserError, match="no checkpoint yet"):
+        report.start(run, "shapes", "data")
+    (run / "checkpoints").mkdir()
+    (run / "best").rename(run / "checkpoints" / "best")
+    assert report.state(run).status == "none"
+    report.start(run, f"folder:{folder}", "data")
+    assert report.state(run).status == "running"
+    with pytest.raises(UserError, match="already"):
+        report.start(run, f"folder:{folder}", "data")
+    assert wait(run).status == "done"
+    assert report.read(run / report.FILE).accuracy == 0.25
+
+
+def test_a_failed_evaluation_says_why(constant: Checkpoint, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    (run / "checkpoints").mkdir()
+    (run / "best").rename(run / "checkpoints" / "best")
+    report.start(run, "folder:/nowhere", "data")
+    found = wait(run)
+    assert found.status == "failed" and "nowhere" in found.reason
+
+
+def test_progress_is_read_from_the_bar(tmp_path: Path) -> None:
+    import fcntl
+
+    (tmp_path / "report.log").write_bytes(b"\r 10%|#  | 1/10\r 40%|####  | 4/10")
+    lock = os.open(tmp_path / "report.lock", os.O_CREAT | os.O_RDWR)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    assert report.state(tmp_path) == ("running", 0.4, "")
+    os.close(lock)
+    assert report.state(tmp_path).status == "failed"
+
+
+def test_reading_needs_no_torch() -> None:
+    import subprocess
+    import sys
+
+    code = "import sys, vit.report; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -1,0 +1,47 @@
+"""What changes the weights, and how fast at which step."""
+
+import math
+
+import torch
+from torch.optim import Optimizer
+
+from vit.model import VisionTransformer
+from vit.recipes import TrainConfig
+
+
+def learning_rate_share(step: int, total: int, per_epoch: int, config: TrainConfig) -> float:
+    """Share of the peak learning rate at a step: linear warm-up, then a half cosine to 0 or a constant.
+
+    The warm-up takes at most half of the run.
+    """
+    warmup = min(config.warmup_epochs * per_epoch, total / 2)
+    if step < warmup:
+        return min((step + 1) / warmup, 1.0)
+    if config.schedule == "constant":
+        return 1.0
+    return 0.5 * (1 + math.cos(math.pi * (step - warmup) / (total - warmup)))
+
+
+def make_optimizers(model: VisionTransformer, config: TrainConfig, device: torch.device) -> list[Optimizer]:
+    """AdamW for everything, or Muon for the blocks' matrices and AdamW for the rest.
+
+    Weights of products decay; biases, scales, positions and prefix tokens do not.
+
+    Source of Muon: Jordan et al. 2024, kellerjordan.github.io/posts/muon.
+    """
+    decayed, plain, matrices = [], [], []
+    for name, parameter in model.named_parameters():
+        if parameter.ndim == 1 or name in ("pos_embed", "prefix_tokens"):
+            plain.append(parameter)
+        elif config.optimizer == "muon" and name.startswith("blocks."):
+            matrices.append(parameter)
+        else:
+            decayed.append(parameter)
+    groups = [{"params": decayed, "weight_decay": config.weight_decay}, {"params": plain, "weight_decay": 0.0}]
+    fused = device.type in ("cuda", "cpu")
+    optimizers: list[Optimizer] = [torch.optim.AdamW(groups, lr=config.lr, betas=(0.9, 0.99), fused=fused)]
+    if matrices:
+        optimizers.append(
+            torch.optim.Muon(matrices, lr=config.muon_lr, weight_decay=config.weight_decay, momentum=0.95)
+        )
+    return optimizers

@@ -1,0 +1,296 @@
+"""Where a model is wrong: which classes it takes for which, and its most confident mistakes.
+
+A report is an NPZ file beside the run, written by a process of its own (`start`) and read without torch.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import subprocess
+import sys
+import time
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vit.errors import UserError
+from vit.files import replaced
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from vit.checkpoints import Checkpoint
+    from vit.model import VisionTransformer
+
+FILE = "report.npz"  # in a run's folder
+WORST = 24  # confident mistakes kept
+_LOG = "report.log"
+_LOCK = "report.lock"
+_SIDE = 160  # of a mistake's attention overlay, at least [px]
+_BATCH = 500
+
+
+@dataclass(frozen=True)
+class Report:
+    """How a checkpoint does on a dataset's test pictures.
+
+    Attributes:
+        checkpoint: hash of its weights, as `Checkpoint.hash`.
+        data: the dataset.
+        classes: one name per label.
+        confusion: (C, C) pictures; rows are true classes, columns what the model took them for.
+        indices: (W,) in the test set, of the mistakes that the model was surest of, surest first.
+        pictures: (W, height, width, 3) uint8, what the model saw.
+        overlays: (W, height, width, 3) uint8, larger, with where it looked: the last block, mean of its heads.
+        true, predicted: (W,) labels.
+        probability: (W,) that the model gave to the wrong class, 0 to 1.
+    """
+
+    checkpoint: str
+    data: str
+    classes: tuple[str, ...]
+    confusion: NDArray[np.int64]
+    indices: NDArray[np.int64]
+    pictures: NDArray[np.uint8]
+    overlays: NDArray[np.uint8]
+    true: NDArray[np.int64]
+    predicted: NDArray[np.int64]
+    probability: NDArray[np.float32]
+
+    @property
+    def accuracy(self) -> float:
+        """Share of pictures whose class was found, 0 to 1."""
+        return float(np.trace(self.confusion) / max(self.confusion.sum(), 1))
+
+    @property
+    def per_class(self) -> NDArray[np.float64]:
+        """(C,) share of each class's pictures that were recognised; NaN for a class without pictures."""
+        counts = self.confusion.sum(1)
+        with np.errstate(invalid="ignore"):
+            return np.where(counts > 0, np.diag(self.confusion) / np.maximum(counts, 1), np.nan)
+
+
+def write(
+    checkpoint: Checkpoint, data: str, root: Path = Path("data"), file: Path = Path(FILE), bar: bool = False
+) -> Report:
+    """Classify every test picture and keep what went wrong.
+
+    Args:
+        root: where torchvision keeps its downloads.
+        file: the report; replaced whole.
+        bar: tell the progress on stderr.
+
+    Raises:
+        InvalidDataset: the dataset cannot be read, or has a class that the checkpoint does not know.
+        OSError: the file cannot be written.
+    """
+    import torch
+    from tqdm import tqdm
+
+    from vit.evaluate import Normalise, test_pictures
+
+    pictures = test_pictures(checkpoint, data, root)
+    count, classes = len(pictures.labels), len(checkpoint.labels)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    model, normalise = checkpoint.model.to(device), Normalise(checkpoint.preprocess, device)
+    confusion = torch.zeros(classes * classes, dtype=torch.int64)
+    worst = _Worst(*(torch.empty(0) for _ in range(5)))
+    seen = 0
+    with torch.inference_mode():
+        for images, labels in tqdm(
+            pictures.batches(torch.arange(count), _BATCH, device),
+            total=-(-count // _BATCH),
+            unit="batches",
+            mininterval=0.1 if sys.stderr.isatty() else 0.5,
+            disable=not bar,
+        ):
+            probability, predicted = model(normalise(images)).logits.softmax(1).max(1)
+            confusion += torch.bincount(labels * classes + predicted, minlength=classes * classes).cpu()
+            wrong = (predicted != labels).nonzero()[:, 0]
+            wrong = wrong[probability[wrong].argsort(descending=True, stable=True)[:WORST]]
+            found = _Worst(seen + wrong, images[wrong], labels[wrong], predicted[wrong], probability[wrong])
+            worst = worst.merged(found)
+            seen += len(labels)
+        overlays = [_overlay(model, normalise(image[None].to(device)), image) for image in worst.images]
+    report = Report(
+        checkpoint.hash,
+        data,
+        checkpoint.labels,
+        confusion.view(classes, classes).numpy(),
+        worst.indices.long().numpy(),
+        _bands_last(worst.images),
+        np.stack(overlays) if overlays else np.zeros((0, 1, 1, 3), np.uint8),
+        worst.true.long().numpy(),
+        worst.predicted.long().numpy(),
+        worst.probability.float().numpy(),
+    )
+    with replaced(file) as out:
+        np.savez_compressed(
+            out,
+            meta=np.array([report.checkpoint, report.data]),
+            classes=np.array(report.classes),
+            **{name: getattr(report, name) for name in _ARRAYS},
+        )
+    return report
+
+
+_ARRAYS = {"confusion": 2, "indices": 1, "pictures": 4, "overlays": 4, "true": 1, "predicted": 1, "probability": 1}
+
+
+def read(file: Path) -> Report:
+    """Read a report.
+
+    Raises:
+        UserError: there is none, or it is damaged.
+    """
+    try:
+        with np.load(file, allow_pickle=False) as archive:
+            checkpoint, data = map(str, archive["meta"])
+            arrays = {name: archive[name] for name in _ARRAYS}
+            classes = tuple(map(str, archive["classes"]))
+    except FileNotFoundError as error:
+        raise UserError("This run has not been evaluated yet.") from error
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        raise UserError("The report is damaged. Evaluate again.") from error
+    shapes = all(arrays[name].ndim == dimensions for name, dimensions in _ARRAYS.items())
+    if not shapes or arrays["confusion"].shape != (len(classes), len(classes)):
+        raise UserError("The report is damaged. Evaluate again.")
+    return Report(checkpoint, data, classes, **arrays)
+
+
+class _Worst(NamedTuple):
+    """The surest mistakes so far, surest first; see `Report`."""
+
+    indices: Tensor
+    images: Tensor  # (W, channels, height, width)
+    true: Tensor
+    predicted: Tensor
+    probability: Tensor
+
+    def merged(self, other: _Worst) -> _Worst:
+        """The surest of both, on the CPU."""
+        import torch
+
+        both = [torch.cat([a, b.cpu()]) if len(a) else b.cpu() for a, b in zip(self, other, strict=True)]
+        order = both[4].argsort(descending=True, stable=True)[:WORST]
+        return _Worst(*(values[order] for values in both))
+
+
+def _bands_last(images: Tensor) -> NDArray[np.uint8]:
+    """(W, channels, height, width) to (W, height, width, 3)."""
+    if images.ndim != 4:
+        return np.zeros((0, 1, 1, 3), np.uint8)
+    return images.expand(-1, 3, -1, -1).permute(0, 2, 3, 1).byte().contiguous().numpy()
+
+
+def _overlay(model: VisionTransformer, pixels: Tensor, image: Tensor) -> NDArray[np.uint8]:
+    """The picture under the last block's attention from the class token, or from all patches without one."""
+    from PIL import Image
+
+    from vit.attention import record
+    from vit.overlay import overlay
+
+    kept = record(model, pixels)
+    weights = kept.weights(0) if kept.prefix else kept.full(kept.blocks - 1).mean((0, 1))
+    picture = Image.fromarray(_bands_last(image[None])[0])
+    scale = -(-_SIDE // min(picture.size))
+    picture = picture.resize((picture.width * scale, picture.height * scale), Image.Resampling.NEAREST)
+    return np.asarray(overlay(picture, kept.heatmap(weights.float().cpu()).numpy()))
+
+
+# --- In a process of its own ----------------------------------------------------------------------------------------
+
+
+class State(NamedTuple):
+    """How far the evaluation of a run is.
+
+    Attributes:
+        status: "none" so far, "running", "done", or "failed".
+        share: done, 0 to 1; None before it is known.
+        reason: why it failed, in words.
+    """
+
+    status: Literal["none", "running", "done", "failed"]
+    share: float | None = None
+    reason: str = ""
+
+
+def start(run: Path, data: str, root: str) -> None:
+    """Evaluate a run's best checkpoint in a process that outlives this one; its report lands in the run's folder.
+
+    Raises:
+        UserError: it is being evaluated already, or has no checkpoint yet.
+    """
+    best = run / "checkpoints" / "best"
+    if not best.is_dir():
+        raise UserError("This run has no checkpoint yet: it is written after the first epoch.")
+    lock = os.open(run / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        if not _taken(lock, fcntl.LOCK_EX):  # the child inherits it, and drops it however it ends
+            raise UserError("This run is being evaluated already.")
+        (run / FILE).unlink(missing_ok=True)
+        command = [sys.executable, "-m", "vit", "evaluate", "--checkpoint", str(best), "--data", data]
+        project = str(Path(__file__).parent.parent)
+        with (run / _LOG).open("wb") as log:
+            subprocess.Popen(
+                [*command, "--data-root", root, "--report", str(run / FILE)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=log,
+                env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [project, os.environ.get("PYTHONPATH")]))},
+                pass_fds=[lock],
+                start_new_session=True,
+            )
+    finally:
+        os.close(lock)
+
+
+def state(run: Path) -> State:
+    """Whether a run is being, or has been, evaluated."""
+    if _locked(run / _LOCK):
+        percents = re.findall(rb"(\d+)%\|", _tail(run / _LOG))
+        return State("running", int(percents[-1]) / 100 if percents else None)
+    if (run / FILE).exists():
+        return State("done")
+    if not (run / _LOG).exists():
+        return State("none")
+    lines = [line for line in re.split(r"[\r\n]+", _tail(run / _LOG).decode("utf-8", "replace")) if line.strip()]
+    said = [line for line in lines if "%|" not in line]
+    return State("failed", reason=said[-1].strip() if said else "The evaluation was cut off. Start it again.")
+
+
+def _locked(path: Path) -> bool:
+    try:
+        file = os.open(path, os.O_RDWR)
+    except OSError:
+        return False
+    try:
+        return not _taken(file, fcntl.LOCK_SH)
+    finally:
+        os.close(file)
+
+
+def _taken(lock: int, kind: int) -> bool:
+    """Take a lock at once or not; tried thrice, because who asks for the state holds it for an instant."""
+    for _ in range(3):
+        try:
+            fcntl.flock(lock, kind | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            time.sleep(0.003)
+    return False
+
+
+def _tail(path: Path, size: int = 2000) -> bytes:
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - size))
+            return file.read()
+    except OSError:
+        return b""

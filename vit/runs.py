@@ -1,0 +1,600 @@
+"""Training runs: start, list, queue, stop, resume. A run is a process and a folder, and the folder is the truth.
+
+    <runs>/<time>-<name>-<4 hex>/
+        config.json        what is trained (`vit.recipes.TrainConfig`)
+        about.json         name, notes, owner, devices; all that a person may change
+        environment.json, metrics.jsonl, events/, checkpoints/, probes/    see `vit.train`
+        log.txt            what the processes printed
+        alive.lock         every process of the run holds a shared lock on it
+        heartbeat          touched by the training loop
+        stop, kill         requests: present or not
+        outcome.json       the last word of an attempt: finished, stopped or failed, and why
+    <runs>/.queue/queue.json, lock     who waits for a device, and who has one
+
+Nothing stores that a run is running. It is alive while its lock is held, and the operating system releases the lock
+when the last of its processes is gone, however it went; a process id is never asked. Each run has a supervisor
+(`vit.supervise`), a process of its own, so neither the page, the browser nor the server is needed while it trains.
+"""
+
+import fcntl
+import json
+import os
+import re
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from vit.errors import InvalidCheckpoint, InvalidConfig, InvalidRun
+from vit.files import replaced
+
+if TYPE_CHECKING:
+    from vit.recipes import TrainConfig
+
+Status = Literal["waiting", "running", "stopping", "stalled", "finished", "stopped", "failed", "interrupted"]
+ALIVE = ("waiting", "running", "stopping", "stalled")
+ANY_GPU = "gpu"  # in place of a device's name: the first that is free
+
+STALLED = 300  # [s] without a sign of life; compiling a large model takes minutes
+MAX_NAME, MAX_NOTES = 60, 5000  # characters
+_ID = re.compile(r"[a-z0-9-]{1,64}")
+_CHECKPOINT_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}")
+_PROJECT = Path(__file__).parent.parent
+
+
+class Limits(NamedTuple):
+    """What a server grants.
+
+    Attributes:
+        runs_per_person: waiting and running ones together; None for no limit.
+        free_bytes: of the disk that no new run may use.
+    """
+
+    runs_per_person: int | None = None
+    free_bytes: int = 2 << 30
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run, as it was found.
+
+    Attributes:
+        created: unix time [s].
+        devices: that it asks for, such as ("cuda:0", "cuda:1"); the same twice means two processes on it.
+        sweep: shared by runs that were started together to be compared, "" for none.
+        status: waiting (for a device), running, stopping (asked to), stalled (alive but silent); finished,
+            stopped, failed, or interrupted: it died without a last word, and can be resumed.
+        reason: more about the status, in words; "" where there is nothing to say.
+        place: in the queue, from 1; 0 for a run that does not wait.
+    """
+
+    id: str
+    folder: Path
+    name: str
+    notes: str
+    owner: str
+    sweep: str
+    created: float
+    devices: tuple[str, ...]
+    status: Status
+    reason: str
+    place: int = 0
+    share: bool = field(default=False, repr=False)
+    nonce: str = field(default="", repr=False)
+
+    @property
+    def alive(self) -> bool:
+        """Whether a process of it exists."""
+        return self.status in ALIVE
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """Its settings; empty where they cannot be read."""
+        return read_json(self.folder / "config.json")
+
+    @property
+    def best(self) -> Path | None:
+        """The checkpoint of its best epoch, once there is one."""
+        path = self.folder / "checkpoints" / "best"
+        return path if path.is_dir() else None
+
+
+# --- Finding --------------------------------------------------------------------------------------------------------
+
+
+def runs_folder() -> Path:
+    """`runs/` beside the package, or where the environment variable VIT_RUNS points."""
+    return Path(os.environ.get("VIT_RUNS") or _PROJECT / "runs").absolute()
+
+
+def list_runs() -> list[Run]:
+    """Every run, newest first."""
+    root = runs_folder()
+    try:
+        names = sorted(e.name for e in os.scandir(root) if _ID.fullmatch(e.name) and e.is_dir(follow_symlinks=False))
+    except OSError:
+        return []
+    waiting = _waiting(_read_queue(root))
+    found = [_read(root / name, waiting) for name in names if (root / name / "config.json").exists()]
+    return sorted(found, key=lambda run: (run.created, run.id), reverse=True)
+
+
+def find_run(run_id: str) -> Run:
+    """One run, looked up among those that exist; for ids that strangers send.
+
+    Raises:
+        InvalidRun: there is none.
+    """
+    root = runs_folder()
+    known = isinstance(run_id, str) and _ID.fullmatch(run_id) and (root / run_id / "config.json").is_file()
+    if not known or (root / run_id).is_symlink():
+        raise InvalidRun("There is no such run. It may have been deleted.")
+    return _read(root / run_id, _waiting(_read_queue(root)))
+
+
+def queue() -> list[Run]:
+    """The runs that wait for a device, in their order."""
+    return sorted((run for run in list_runs() if run.status == "waiting"), key=lambda run: run.place)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object from a file; empty if there is none that can be read."""
+    try:
+        values = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return values if isinstance(values, dict) else {}
+
+
+def _read(folder: Path, waiting: Sequence[str]) -> Run:
+    about = read_json(folder / "about.json")
+
+    def text(name: str) -> str:
+        value = about.get(name)
+        return value if isinstance(value, str) else ""
+
+    created, devices = about.get("created"), about.get("devices")
+    status, reason = _status(folder, waiting)
+    return Run(
+        id=folder.name,
+        folder=folder,
+        name=text("name") or folder.name,
+        notes=text("notes"),
+        owner=text("owner"),
+        sweep=text("sweep"),
+        created=created if isinstance(created, int | float) else (folder / "config.json").stat().st_mtime,
+        devices=tuple(map(str, devices)) if isinstance(devices, list) else (),
+        status=status,
+        reason=reason,
+        place=waiting.index(folder.name) + 1 if status == "waiting" else 0,
+        share=about.get("share") is True,
+        nonce=text("nonce"),
+    )
+
+
+def _status(folder: Path, waiting: Sequence[str]) -> tuple[Status, str]:
+    if is_alive(folder):
+        if (folder / "stop").exists() or (folder / "kill").exists():
+            return "stopping", "It ends after the step that it is in."
+        if folder.name in waiting:
+            return "waiting", "It starts by itself when its device is free."
+        with suppress(OSError):
+            silent = time.time() - (folder / "heartbeat").stat().st_mtime
+            if silent > STALLED:
+                return "stalled", f"No step in the last {silent / 60:.0f} minutes. The log may say why."
+        return "running", ""
+    outcome = read_json(folder / "outcome.json")
+    if outcome.get("outcome") in ("finished", "stopped", "failed"):
+        return outcome["outcome"], str(outcome.get("reason") or "")
+    return "interrupted", "It was cut off, by a restart of the machine perhaps. Resume it: no complete epoch is lost."
+
+
+# --- Alive ----------------------------------------------------------------------------------------------------------
+
+
+def is_alive(folder: Path) -> bool:
+    """Whether any process of the run exists."""
+    try:
+        file = os.open(folder / "alive.lock", os.O_RDWR)
+    except OSError:
+        return False
+    try:
+        return not _lock(file, fcntl.LOCK_EX)
+    finally:
+        os.close(file)
+
+
+def _lock(file: int, kind: int) -> bool:
+    """Take a lock at once or not; tried thrice, because who asks whether a run is alive holds it for an instant."""
+    for _ in range(3):
+        try:
+            fcntl.flock(file, kind | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            time.sleep(0.003)
+    return False
+
+
+@contextmanager
+def living(folder: Path) -> Iterator[None]:
+    """Count this process, and those that it forks, to the run."""
+    file = os.open(folder / "alive.lock", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        yield
+    finally:
+        os.close(file)
+
+
+def _holders(folder: Path) -> list[int]:
+    """Processes that hold the run's lock: found by the lock, so a reused id cannot be among them. Linux only."""
+    try:
+        lock = (folder / "alive.lock").stat()
+    except OSError:
+        return []
+    found = set()
+    for link in Path("/proc").glob("[0-9]*/fd/*"):
+        with suppress(OSError):  # a process or a file that is gone by now, or that is another user's
+            file = link.stat()
+            if (file.st_dev, file.st_ino) == (lock.st_dev, lock.st_ino):
+                held = (link.parents[1] / "fdinfo" / link.name).read_text()
+                if re.search(r"^lock:.*FLOCK.*READ", held, re.MULTILINE):  # who only asks holds WRITE for an instant
+                    found.add(int(link.parents[1].name))
+    return sorted(found - {os.getpid()})
+
+
+# --- Acting ---------------------------------------------------------------------------------------------------------
+
+
+def new_id(name: str) -> str:
+    """The name of a new run's folder: time, name and four random digits."""
+    slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:32].strip("-") or "run"
+    return f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{slug}-{secrets.token_hex(2)}"
+
+
+def launch(
+    config: "TrainConfig",
+    *,
+    name: str = "",
+    notes: str = "",
+    devices: Sequence[str] = ("cpu",),
+    share: bool = False,
+    owner: str = "",
+    sweep: str = "",
+    nonce: str = "",
+    limits: Limits | None = None,
+) -> Run:
+    """Start a run, or queue it until its devices are free, in processes that outlive this one.
+
+    Args:
+        config: what to do; its `device` is replaced by what `devices` says.
+        devices: "cpu", "mps", "cuda:0" and so on, `ANY_GPU`; several for several processes.
+        share: do not wait for other runs on these devices.
+        nonce: of the form that was sent; sent twice, it starts one run.
+
+    Raises:
+        InvalidConfig: no devices, too many runs of this owner, or too little disk.
+    """
+    if not devices or not all(re.fullmatch(rf"cpu|mps|cuda:\d+|{ANY_GPU}", device) for device in devices):
+        raise InvalidConfig("devices: choose cpu, or one or more GPUs.")
+    kinds = {device.partition(":")[0].replace(ANY_GPU, "cuda") for device in devices}
+    if len(kinds) > 1:
+        raise InvalidConfig("devices: a run uses either the CPU or GPUs, not both.")
+    config = config.model_copy(update={"device": kinds.pop()})
+    root = runs_folder()
+    limits = limits or Limits()
+    with _queue(root) as line:
+        every = list_runs()
+        if again := next((run for run in every if nonce and run.nonce == nonce), None):
+            return again
+        mine = sum(run.alive and run.owner == owner for run in every)
+        if limits.runs_per_person is not None and mine >= limits.runs_per_person:
+            raise InvalidConfig(
+                f"You have {mine} runs waiting or running, and {limits.runs_per_person} are allowed. "
+                "Stop one, or start this one later."
+            )
+        free = shutil.disk_usage(root).free
+        if free < limits.free_bytes:
+            raise InvalidConfig(
+                f"The disk has {free / 1e9:.1f} GB free, and {limits.free_bytes / 1e9:.1f} GB are kept free. "
+                "Delete old runs first."
+            )
+        folder = root / new_id(name or config.size)
+        folder.mkdir()
+        about = {
+            "name": _short(name, MAX_NAME),
+            "notes": notes[:MAX_NOTES],
+            "owner": owner,
+            "sweep": sweep,
+            "created": time.time(),
+            "devices": list(devices),
+            "share": share,
+            "nonce": nonce,
+        }
+        _write_json(folder / "about.json", about)
+        with replaced(folder / "config.json") as file:
+            file.write(config.model_dump_json(indent=2).encode() + b"\n")
+        if not share:  # keeps the order in which runs were launched, whichever supervisor is up first
+            line["waiting"] = [*_waiting(line), folder.name]
+        _start(folder)
+    return find_run(folder.name)
+
+
+def _start(folder: Path) -> None:
+    """Start the run's supervisor; the lock is held from before it exists, so there is no moment of doubt."""
+    lock = os.open(folder / "alive.lock", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        if not _lock(lock, fcntl.LOCK_EX):
+            raise InvalidRun("This run is going on already.")
+        for leftover in ("stop", "kill", "outcome.json", "heartbeat"):
+            (folder / leftover).unlink(missing_ok=True)
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        path = os.pathsep.join(filter(None, [str(_PROJECT), os.environ.get("PYTHONPATH")]))
+        with (folder / "log.txt").open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "vit.supervise", str(folder), str(lock)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=os.environ | {"PYTHONPATH": path},
+                pass_fds=[lock],
+                start_new_session=True,  # the server's Ctrl-C is not the run's
+            )
+        process.wait()  # it forks and ends at once: the supervisor is nobody's child
+    finally:
+        os.close(lock)
+
+
+def stop(run_id: str) -> None:
+    """Ask a run to finish its step, save, and end; a waiting one leaves the queue.
+
+    Raises:
+        InvalidRun: it is not alive.
+    """
+    (_living_run(run_id).folder / "stop").touch()
+
+
+def kill(run_id: str, patience: float = 5.0) -> None:
+    """End a run now; the last complete state stays.
+
+    Args:
+        patience: time that its supervisor has for it before all processes that hold its lock are killed [s].
+
+    Raises:
+        InvalidRun: it is not alive.
+    """
+    folder = _living_run(run_id).folder
+    (folder / "kill").touch()
+    until = time.monotonic() + patience
+    while time.monotonic() < until:
+        if not is_alive(folder):
+            return
+        time.sleep(0.1)
+    for pid in _holders(folder):
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)
+    if not (folder / "outcome.json").exists():
+        last_word(folder, "stopped", "Killed on request. Resume continues from the last saved state.")
+
+
+def resume(run_id: str, *, devices: Sequence[str] | None = None, epochs: int | None = None) -> Run:
+    """Continue a run from its last saved state, in the queue's last place if its devices are not free.
+
+    Raises:
+        InvalidRun: it is alive, or it has finished all its epochs.
+        InvalidConfig: `epochs` is no number of epochs.
+    """
+    from vit.recipes import train_config
+
+    run = find_run(run_id)
+    if run.alive:
+        raise InvalidRun("This run is going on already.")
+    if run.status == "finished" and (epochs is None or epochs <= run.config.get("epochs", 0)):
+        raise InvalidRun("This run has finished. Give it more epochs to continue it.")
+    if epochs is not None:
+        config = train_config(**run.config | {"epochs": epochs})
+        with replaced(run.folder / "config.json") as file:
+            file.write(config.model_dump_json(indent=2).encode() + b"\n")
+    with _queue(runs_folder()) as line:
+        if devices is not None:
+            _change(run.folder, devices=list(devices))
+        _start(run.folder)
+        if not run.share:
+            line["waiting"] = [*_waiting(line), run.id]
+    return find_run(run_id)
+
+
+def delete(run_id: str) -> None:
+    """Remove a run with everything that it wrote.
+
+    Raises:
+        InvalidRun: it is alive.
+    """
+    run = find_run(run_id)
+    if run.alive:
+        raise InvalidRun("This run is going on. Stop it first.")
+    doomed = run.folder.with_name(f".{run.id}.deleted")
+    run.folder.rename(doomed)  # gone at once, for everybody
+    shutil.rmtree(doomed, ignore_errors=True)
+
+
+def rename(run_id: str, name: str) -> None:
+    """Change the name that is shown; the folder keeps its own.
+
+    Raises:
+        InvalidRun: there is no such run, or the name is empty.
+    """
+    if not (short := _short(name, MAX_NAME)):
+        raise InvalidRun("A run needs a name of at least one letter.")
+    with _queue(runs_folder()):
+        _change(find_run(run_id).folder, name=short)
+
+
+def annotate(run_id: str, notes: str) -> None:
+    """Replace a run's notes."""
+    with _queue(runs_folder()):
+        _change(find_run(run_id).folder, notes=notes[:MAX_NOTES])
+
+
+def move(run_id: str, place: int) -> None:
+    """Put a waiting run at another place of the queue, 0 for the first.
+
+    Raises:
+        InvalidRun: it does not wait.
+    """
+    with _queue(runs_folder()) as line:
+        waiting = _waiting(line)
+        if run_id not in waiting:
+            raise InvalidRun("This run does not wait any more.")
+        waiting.remove(run_id)
+        waiting.insert(max(place, 0), run_id)
+        line["waiting"] = waiting
+
+
+def keep(run_id: str, name: str) -> Path:
+    """Copy a run's best checkpoint to `checkpoints/<name>`.
+
+    Raises:
+        InvalidRun: it has none yet.
+        InvalidCheckpoint: the name is taken, or none that a checkpoint may have.
+    """
+    from vit.checkpoints import checkpoints_folder
+
+    best = find_run(run_id).best
+    if best is None:
+        raise InvalidRun("This run has no checkpoint yet: it is written after the first epoch.")
+    if not _CHECKPOINT_NAME.fullmatch(name):
+        raise InvalidCheckpoint("A checkpoint's name has up to 64 small letters, digits, dots, dashes and underscores.")
+    target = checkpoints_folder() / name
+    if target.exists():
+        raise InvalidCheckpoint(f"There is a checkpoint {name!r} already. Choose another name.")
+    unfinished = target.with_name(f".{name}.{secrets.token_hex(4)}")
+    try:
+        shutil.copytree(best, unfinished)
+        unfinished.rename(target)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    return target
+
+
+def last_word(folder: Path, outcome: Literal["finished", "stopped", "failed"], reason: str = "") -> None:
+    """Record how an attempt ended; the first word counts."""
+    if not (folder / "outcome.json").exists():
+        _write_json(folder / "outcome.json", {"outcome": outcome, "reason": reason, "t": time.time()})
+
+
+def _living_run(run_id: str) -> Run:
+    run = find_run(run_id)
+    if not run.alive:
+        raise InvalidRun("This run has ended already.")
+    return run
+
+
+def _short(text: str, length: int) -> str:
+    return " ".join(text.split())[:length]
+
+
+def _write_json(path: Path, values: dict[str, Any]) -> None:
+    with replaced(path) as file:
+        file.write(json.dumps(values, indent=2).encode() + b"\n")
+
+
+def _change(folder: Path, **values: Any) -> None:
+    _write_json(folder / "about.json", read_json(folder / "about.json") | values)
+
+
+# --- The queue ------------------------------------------------------------------------------------------------------
+#
+# One document: {"waiting": [run, ...], "held": {device: run}}. It changes only under a lock, and whoever reads
+# it leaves out the runs that are dead. The waiting supervisors look at it once a second; no server takes part.
+
+
+@contextmanager
+def _queue(root: Path) -> Iterator[dict[str, Any]]:
+    """The queue, for this process alone; what is changed is written back."""
+    (root / ".queue").mkdir(parents=True, exist_ok=True)
+    lock = os.open(root / ".queue" / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        line = _read_queue(root)
+        before = json.dumps(line)
+        yield line
+        if json.dumps(line) != before:
+            _write_json(root / ".queue" / "queue.json", line)
+    finally:
+        os.close(lock)
+
+
+def _read_queue(root: Path) -> dict[str, Any]:
+    return read_json(root / ".queue" / "queue.json")
+
+
+def _waiting(line: dict[str, Any]) -> list[str]:
+    names = line.get("waiting")
+    return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
+
+
+def take_devices(folder: Path, gpus: Callable[[], Sequence[str]]) -> tuple[str, ...] | None:
+    """Give the run its devices if they are free and nobody before it waits for one of them; called by its supervisor.
+
+    Args:
+        gpus: names of this machine's GPUs, asked for only where a run takes any of them.
+
+    Returns:
+        the devices, resolved; None while the run has to wait.
+    """
+    root = folder.parent
+    run = _read(folder, ())
+    if run.share:
+        return _resolved(run.devices, {}, gpus)
+    with _queue(root) as line:
+        waiting = [name for name in _waiting(line) if name == run.id or is_alive(root / name)]
+        if run.id not in waiting:
+            waiting.append(run.id)
+        held = {
+            device: holder
+            for device, holder in (line.get("held") or {}).items()
+            if holder != run.id and isinstance(holder, str) and is_alive(root / holder)
+        }
+        taken = dict(held)
+        for name in waiting[: waiting.index(run.id)]:  # those before it keep what they wait for
+            about = read_json(root / name / "about.json").get("devices")
+            wanted = tuple(map(str, about)) if isinstance(about, list) else ()
+            for device in _resolved(wanted, taken, gpus) or wanted:
+                taken[device] = name
+        given = _resolved(run.devices, taken, gpus)
+        if given is not None:
+            waiting.remove(run.id)
+            held |= dict.fromkeys(given, run.id)
+        line |= {"waiting": waiting, "held": held}
+    return given
+
+
+def leave_queue(folder: Path) -> None:
+    """Give up the run's place and its devices."""
+    with _queue(folder.parent) as line:
+        line["waiting"] = [name for name in _waiting(line) if name != folder.name]
+        line["held"] = {d: holder for d, holder in (line.get("held") or {}).items() if holder != folder.name}
+
+
+def _resolved(
+    wanted: Sequence[str], taken: dict[str, str], gpus: Callable[[], Sequence[str]]
+) -> tuple[str, ...] | None:
+    """Real devices for those wanted, none of them taken; None if there are not enough."""
+    given: list[str] = []
+    for device in wanted:
+        if device == ANY_GPU:
+            free = (gpu for gpu in gpus() if gpu not in taken and gpu not in given)
+            device = next(free, "")
+        if not device or device in taken:
+            return None
+        given.append(device)
+    return tuple(given)
