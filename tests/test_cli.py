@@ -15,6 +15,7 @@ from PIL import Image
 
 import vit
 from vit.__main__ import _COMMANDS, main
+from vit.report import read as read_report
 
 ROOT = Path(vit.__file__).parent.parent
 
@@ -221,6 +222,47 @@ def test_a_runs_own_description_trains_it_again(command: Command, folder: Path, 
     assert command("train", "--config", first / "config.json", "--run", second).status == 0
     weights = [(run / "checkpoints/last/model.safetensors").read_bytes() for run in (first, second)]
     assert weights[0] == weights[1]
+
+
+@pytest.fixture
+def trained(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A finished run; its id."""
+    monkeypatch.setenv("VIT_RUNS", str(tmp_path / "runs"))
+    assert main(["train", "--data", f"folder:{folder}", *SMALL]) == 0
+    return next((tmp_path / "runs").glob("2*")).name
+
+
+SMALL = [
+    part
+    for setting in ("epochs=1", "image_size=8", "patch_size=4", "dim=16", "depth=1", "heads=2", "mlp_dim=16")
+    for part in ("--set", setting)
+]
+
+
+def test_runs_are_listed_and_shown(command: Command, trained: str) -> None:
+    listed = command("runs")
+    assert listed.status == 0
+    assert listed.out.split()[:3] == [trained, "finished", "100%"]
+    shown = command("runs", "show", trained)
+    assert json.loads(shown.out[shown.out.index("{") : shown.out.rindex("}") + 1])["dim"] == 16
+
+
+def test_a_finished_run_is_neither_stopped_nor_resumed(command: Command, trained: str) -> None:
+    assert command("runs", "stop", trained) == (2, "", "This run has ended already.\n")
+    assert command("runs", "resume", trained).err == "This run has finished. Give it more epochs to continue it.\n"
+    assert command("runs", "show", "none").err == "There is no such run. It may have been deleted.\n"
+    assert "Name a run" in command("runs", "stop").err
+
+
+def test_evaluate_keeps_which_pictures_were_taken_for_what(
+    command: Command, saved: Path, folder: Path, tmp_path: Path
+) -> None:
+    data = f"folder:{folder}"
+    result = command("evaluate", "--checkpoint", saved, "--data", data, "--report", tmp_path / "report.npz", "--json")
+    assert result.status == 0, result.err
+    confusion = read_report(tmp_path / "report.npz").confusion
+    assert confusion.sum() == 4
+    assert confusion.trace() / 4 == json.loads(result.out)["accuracy"]
 
 
 def test_the_settings_are_listed(command: Command) -> None:
