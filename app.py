@@ -2,5 +2,7 @@
 
 import streamlit as st
 
+from pages.parts import navigation
+
 st.set_page_config(page_title="ViT attention explorer", page_icon="🔬", layout="wide")
-st.navigation([st.Page("pages/explore.py", title="Explore", default=True)]).run()
+navigation.choose().run()

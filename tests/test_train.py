@@ -28,7 +28,7 @@ from vit.model import VisionTransformer
 from vit.optimizers import learning_rate_share, make_optimizers
 from vit.place import choose_place
 from vit.recipes import TrainConfig, train_config
-from vit.train import Diverged, _Run, train
+from vit.train import Diverged, Training, train
 
 # Everything that draws random numbers or keeps a state, on a model that trains in a second.
 EVERYTHING: dict[str, Any] = dict(
@@ -255,14 +255,14 @@ TWO = """
 import sys, torch
 from pathlib import Path
 from vit.recipes import TrainConfig
-from vit.train import _Run, choose_place, train
+from vit.train import Training, choose_place, train
 config, run = TrainConfig.model_validate_json(sys.argv[1]), Path(sys.argv[2])
-keep = _Run.train
+keep = Training.train
 def train_and_keep(self, *arguments):
     result = keep(self, *arguments)
     torch.save(self.model.state_dict(), run.with_name(f"rank{self.place.rank}.pt"))
     return result
-_Run.train = train_and_keep
+Training.train = train_and_keep
 train(config, run)
 """
 
@@ -402,7 +402,7 @@ def test_too_little_memory_splits_batches_and_says_so(
 @pytest.mark.parametrize("parts", [2, 3, 8])
 def test_a_batch_in_parts_has_the_gradient_of_the_whole(folder: Path, tmp_path: Path, parts: int) -> None:
     config = describe(folder, dropout=0, drop_path=0, precision="float32")
-    run = _Run(config, tmp_path, choose_place(config))
+    run = Training(config, tmp_path, choose_place(config))
     torch.nn.init.normal_(run.model.head.weight)  # a head of zeros lets no gradient through
     inputs, labels = torch.randn(8, 3, 16, 16), torch.arange(8) % 2
     found = []

@@ -46,7 +46,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from vit.augment import Chance
 from vit.checkpoints import load_checkpoint, save_checkpoint
-from vit.datasets import Pictures, Resident, load_dataset
+from vit.datasets import Dataset, Pictures, Resident, load_dataset
 from vit.errors import InvalidCheckpoint, InvalidConfig, InvalidDataset, InvalidRun, UserError
 from vit.evaluate import Evaluation, Normalise, evaluate
 from vit.files import replaced
@@ -61,7 +61,7 @@ from vit.runs import last_word, living, read_json
 from vit.start import mimetic_, take_over_
 from vit.supervise import AGAIN
 
-__all__ = ["DiskFull", "Diverged", "train"]
+__all__ = ["DiskFull", "Diverged", "Training", "train"]
 
 _MAY_CHANGE = {"epochs", "device", "workers", "data_root", "compile", "patience"}  # between a run and its resumption
 _SAVE_EVERY = 300  # [s] of training after which the state is saved within an epoch
@@ -110,7 +110,7 @@ def train(config: TrainConfig, run: Path, *, resume: bool = False) -> Evaluation
 def _train(config: TrainConfig, run: Path, place: Place, resume: bool) -> Evaluation:
     try:
         attempt = _describe(config, run, place) if place.leads else 0
-        job = _Run(config, run, place)
+        job = Training(config, run, place)
         if resume and job.state.exists():
             job.load()
         with _asked_to_end() as asked:
@@ -197,16 +197,20 @@ def _in_words(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}. The log holds the traceback."
 
 
-class _Run:
-    """The parts of one training run, put together once."""
+class Training:
+    """The parts of one run, put together once.
 
-    def __init__(self, config: TrainConfig, run: Path, place: Place):
+    Args:
+        dataset: in place of what `config.data` names, for trials.
+    """
+
+    def __init__(self, config: TrainConfig, run: Path, place: Place, dataset: Dataset | None = None):
         self.config, self.run, self.place = config, run, place
         self.state = run / "checkpoints" / "state.pt"
         sizes = config.vit_config(num_classes=1)
         as_they_are = Preprocess(sizes.image_size, mean=(0.0,) * sizes.channels, std=(1.0,) * sizes.channels)
         with place.leader_first():
-            self.dataset = load_dataset(
+            self.dataset = dataset or load_dataset(
                 config.data,
                 as_they_are,
                 root=Path(config.data_root),
@@ -343,7 +347,7 @@ class _Run:
         journal.resume_clock()
         saved = time.monotonic()
         for images, labels in self.train_set.batches(mine, self.batch_size // place.world, place.device):
-            loss, share = self._step(images, labels, journal)
+            loss, share = self.take_step(images, labels, journal.note)
             self.step += 1
             journal.step(self.step, loss, share)
             if self.step % self.steps_per_epoch == 0:
@@ -363,8 +367,16 @@ class _Run:
             return False
         return self.place.any(asked.is_set() or (self.run / "stop").exists())
 
-    def _step(self, images: Tensor, labels: Tensor, journal: Journal) -> tuple[Tensor, float]:
-        """One update; returns the loss, still on the device, and the share of the peak learning rate."""
+    def take_step(self, images: Tensor, labels: Tensor, note: Callable[[str], None]) -> tuple[Tensor, float]:
+        """Update the weights once.
+
+        Args:
+            images, labels: uint8 (B, channels, height, width) and (B,), on the device.
+            note: told what a person should know.
+
+        Returns:
+            the loss, still on the device, and the share of the peak learning rate.
+        """
         config, place = self.config, self.place
         self.chance.seed(config.seed, self.step * place.world + place.rank)
         share = learning_rate_share(self.step, self.total_steps, self.steps_per_epoch, config)
@@ -384,7 +396,7 @@ class _Run:
             except torch.OutOfMemoryError:
                 if self.parts >= len(inputs):
                     raise
-            self._halve(journal)
+            self._halve(note)
         if config.grad_clip:
             nn.utils.clip_grad_norm_(self.model.parameters(), config.grad_clip, foreach=True)
         for optimizer in self.optimizers:
@@ -409,7 +421,7 @@ class _Run:
             total += loss.detach()
         return total
 
-    def _halve(self, journal: Journal) -> None:
+    def _halve(self, note: Callable[[str], None]) -> None:
         """Compute a batch in twice as many parts from here on: the same gradients, in less memory."""
         self.parts *= 2
         words = f"GPU memory ran out at step {self.step}: each batch is computed in {self.parts} parts from here on."
@@ -421,7 +433,7 @@ class _Run:
             parameter.grad = None
         if self.place.device.type == "cuda":
             torch.cuda.empty_cache()
-        journal.note(words)
+        note(words)
 
     @property
     def shown(self) -> VisionTransformer:

@@ -1,0 +1,86 @@
+"""What a run's machinery costs the training: records, heartbeat, TensorBoard, probes, checkpoints and the state.
+
+    python benchmarks/run_cost.py [--pictures 50000] [--epochs 2]
+
+Trains the `tintn` size on pictures of noise, as many as CIFAR-10 has, and times each part inside that one run.
+"""
+
+import argparse
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from vit.datasets import Dataset, Resident
+from vit.journal import Journal
+from vit.place import choose_place
+from vit.probes import ProbeWriter
+from vit.recipes import train_config
+from vit.train import Training
+
+spent: Counter[str] = Counter()  # [s] by part
+
+
+def watch(owner: type, name: str, part: str) -> None:
+    """Time every call of a method; what it calls itself counts once."""
+    method: Callable[..., Any] = getattr(owner, name)
+
+    def timed(*args: Any, **kwargs: Any) -> Any:
+        begun = time.perf_counter()
+        try:
+            return method(*args, **kwargs)
+        finally:
+            spent[part] += time.perf_counter() - begun
+
+    setattr(owner, name, timed)
+
+
+def noise(count: int) -> Resident:
+    """Pictures of 32 x 32 px with random labels."""
+    return Resident(torch.randint(0, 256, (count, 3, 32, 32), dtype=torch.uint8), torch.randint(0, 4, (count,)))
+
+
+def main() -> None:
+    """Train, and print the share of each part."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pictures", type=int, default=50_000)
+    parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--device", default="auto")
+    options = parser.parse_args()
+    config = train_config("tintn", data="shapes", epochs=options.epochs, device=options.device)
+    with tempfile.TemporaryDirectory() as folder:
+        dataset = Dataset("noise", ("a", "b", "c", "d"), noise(options.pictures), noise(options.pictures // 5))
+        run = Training(config, Path(folder), choose_place(config), dataset)
+        for owner, name, part in (
+            (Journal, "step", "records and heartbeat"),
+            (Journal, "epoch", "records and heartbeat"),
+            (ProbeWriter, "store", "probes"),
+            (Training, "_save_epoch", "checkpoints and state"),
+            (Training, "_evaluate", "evaluation"),
+            (Training, "take_step", "steps"),
+        ):
+            watch(owner, name, part)
+        begun = time.perf_counter()
+        run.train(0, threading.Event())
+        total = time.perf_counter() - begun
+    evaluation = spent.pop("evaluation")
+    training = total - evaluation
+    machinery = training - spent["steps"]
+    for part, seconds in spent.most_common():
+        print(f"{part:<24} {seconds:7.2f} s  {seconds / training:6.2%}")
+    print(
+        f"Everything but the steps: {machinery:.2f} s of {training:.1f} s, {machinery / training:.2%} of training time."
+    )
+    print(f"(Evaluating on {options.pictures // 5:,} pictures after each epoch, not counted: {evaluation:.1f} s.)")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,272 @@
+"""Choose labelled pictures, a named set, a folder on the server or an archive of one's own, and look at them."""
+
+import base64
+import hashlib
+import io
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import streamlit as st
+
+from pages.parts import access
+from vit.errors import InvalidDataset, UserError
+from vit.text import plain
+
+NAMED = {
+    "shapes": "Shapes, drawn on the spot",
+    "cifar10": "CIFAR-10",
+    "cifar100": "CIFAR-100",
+    "mnist": "MNIST",
+    "fashion-mnist": "Fashion-MNIST",
+}
+KINDS = ["zip", "tar", "gz", "tgz", "bz2", "xz"]
+ROW = 46  # height of a class in the table [px]
+ROWS = 6.5  # classes before it scrolls; half a row says that there are more
+LISTED = 200  # files that are listed by name
+
+
+def pick(on_change: Callable[[], None]) -> tuple[str, str]:
+    """Let the person choose a dataset or upload one; returns its spec and its `data_root`."""
+    from vit.survey import data_roots, list_folders
+
+    roots = data_roots()
+    place = st.container()
+    with st.expander("Upload an archive of pictures", key="upload_group"):
+        upload(roots[0], on_change)
+    folders = list_folders()
+    options = [*NAMED, *folders]
+    if st.session_state.get("data") not in options:
+        st.session_state.data = options[0]
+    spec = place.selectbox(
+        "Dataset",
+        options,
+        format_func=lambda spec: NAMED.get(spec) or folder_title(spec, roots),
+        key="data",
+        on_change=on_change,
+        label_visibility="collapsed",
+        persist_state="session",
+    )
+    return spec, root_of(spec)
+
+
+def root_of(spec: str) -> str:
+    """The `data_root` of a dataset: only named ones are downloaded."""
+    from vit.survey import data_roots
+
+    root = data_roots()[0]
+    elsewhere = spec in NAMED and spec != "shapes" and root != Path("data").absolute()
+    return str(root) if elsewhere else "data"
+
+
+def folder_title(spec: str, roots: list[Path]) -> str:
+    """A folder's place below its root, for people."""
+    path = Path(spec.removeprefix("folder:"))
+    for root in roots:
+        if path.is_relative_to(root):
+            path = path.relative_to(root)
+            break
+    if path.parts[:1] == ("uploads",):
+        return f"{re.sub(r'-[0-9a-f]{8}$', '', path.name)} (uploaded)"
+    return f"{path} (folder)"
+
+
+def is_here(spec: str, root: str) -> bool:
+    """Whether a dataset can be read without a download."""
+    from vit.datasets import is_downloaded
+
+    return spec.startswith("folder:") or is_downloaded(spec, Path(root))
+
+
+def upload(root: Path, on_change: Callable[[], None]) -> None:
+    """Take an archive in and choose it; what was left out is said."""
+    state, most = st.session_state, access.upload_megabytes()
+    file = st.file_uploader(
+        "A zip or tar with one folder of pictures per class",
+        type=KINDS,
+        max_upload_size=most,
+        key=f"archive_{state.setdefault('archives', 0)}",
+        help="The folders may lie directly in it, or below train/ and test/. Larger sets: put a folder into the "
+        "server's data folder.",
+    )
+    if file is None:
+        return
+    refused, why = state.get("refused", ("", ""))
+    if file.file_id == refused:
+        st.error(plain(why))
+        return
+    try:
+        state.data, left_out = take_in(file, root, most)
+    except UserError as error:
+        state.refused = file.file_id, str(error)
+        st.error(plain(str(error)))
+        return
+    state.archives += 1  # another uploader takes its place, and the server forgets the file
+    state.left_out = state.data, left_out
+    on_change()
+
+
+def take_in(file: Any, root: Path, most: int) -> tuple[str, tuple[str, ...]]:
+    """Check and unpack an uploaded archive into a folder named by its content.
+
+    Returns:
+        its spec, and what was left out.
+
+    Raises:
+        InvalidDataset: it is too large, or not a set of labelled pictures.
+    """
+    from vit import import_dataset
+
+    content = file.getvalue()
+    if len(content) > most * 10**6 * 1.05:  # the browser counts in 2**20
+        raise InvalidDataset(f"The archive has {len(content) / 1e6:.0f} MB; {most} MB are allowed here.")
+    uploads = root / "uploads"
+    uploads.mkdir(parents=True, exist_ok=True)
+    keep = access.limits().free_bytes
+    if shutil.disk_usage(uploads).free < keep + 3 * len(content):
+        raise InvalidDataset("The server is short of disk space. Nothing was saved. Delete old runs or uploads first.")
+    stem = re.sub(r"[^a-z0-9]+", "-", file.name.lower().partition(".")[0]).strip("-")[:40] or "pictures"
+    folder = uploads / f"{stem}-{hashlib.sha256(content).hexdigest()[:8]}"
+    if folder.is_dir():
+        return f"folder:{folder}", ()
+    bar = st.progress(0.0, "Checking and unpacking…")
+    try:
+        with tempfile.NamedTemporaryFile(dir=uploads, prefix=".", suffix=Path(file.name).suffix) as archive:
+            archive.write(content)
+            archive.flush()
+            imported = import_dataset(
+                archive.name, folder, progress=lambda done, total: bar.progress(min(done / max(total, 1), 1.0))
+            )
+    finally:
+        bar.empty()
+    return imported.spec, tuple(imported.skipped)
+
+
+def show(spec: str, root: str) -> None:
+    """What the dataset holds, or a button that downloads it."""
+    if not is_here(spec, root):
+        offer_download(spec, root)
+        return
+    try:
+        found, classes = surveyed(spec, root, stamp(spec))
+    except UserError as error:
+        st.error(plain(str(error)))
+        return
+    show_survey(found, classes)
+    whose, left_out = st.session_state.get("left_out", ("", ()))
+    if whose == spec:
+        show_list("Left out of the archive", left_out)
+
+
+def show_list(words: str, lines: Sequence[str], count: int = 0) -> None:
+    """Files by name, folded away, where there are any; `count` if there are more than are named."""
+    if lines:
+        with st.expander(f"{words}: {count or len(lines):,}"):
+            high = 160 if len(lines) > 6 else "content"
+            st.code("\n".join(lines[:LISTED]), language=None, wrap_lines=True, height=high)
+
+
+def offer_download(spec: str, root: str) -> None:
+    """Fetch a named dataset when asked to, with a progress bar."""
+    from vit.datasets import download
+
+    if not st.button(f"Download {NAMED[spec]}", help="Once; it is kept in the data folder."):
+        return
+    bar = st.progress(0.0, "Downloading…")
+    try:
+        download(
+            spec, Path(root), lambda done, total: bar.progress(min(done / max(total, 1), 1.0), f"{done / 1e6:.0f} MB")
+        )
+    except UserError as error:
+        bar.empty()
+        st.error(plain(str(error)))
+        return
+    st.rerun()
+
+
+def stamp(spec: str) -> int:
+    """Changes when class folders come or go."""
+    if not spec.startswith("folder:"):
+        return 0
+    folder = Path(spec.removeprefix("folder:"))
+    try:
+        return max(path.stat().st_mtime_ns for path in [folder, *folder.glob("*/"), *folder.glob("*/*/")])
+    except OSError:
+        return 0
+
+
+@st.cache_resource(show_spinner="Looking through the pictures…", max_entries=8)
+def surveyed(spec: str, root: str, stamp: int) -> tuple[Any, pd.DataFrame]:
+    """Survey a dataset once per version of its folders; with the table of its classes."""
+    from vit.survey import survey
+
+    found = survey(spec, Path(root))
+    return found, table(found)
+
+
+def side(spec: str, root: str) -> int:
+    """Shorter side of its pictures in the middle [px]; 0 where it is not here or cannot be read."""
+    if not is_here(spec, root):
+        return 0
+    try:
+        found, _ = surveyed(spec, root, stamp(spec))
+    except UserError:
+        return 0
+    return min(found.sizes.median) if found.sizes else 0
+
+
+def table(found: Any) -> pd.DataFrame:
+    """Per class its name, a strip of pictures and the counts of both splits."""
+    sheet, height = found.contact_sheet, found.contact_sheet.height / max(len(found.rows), 1)
+    strips = {}
+    for row, name in enumerate(found.rows):
+        out = io.BytesIO()
+        sheet.crop((0, round(row * height), sheet.width, round((row + 1) * height))).save(out, "WEBP", quality=80)
+        strips[name] = f"data:image/webp;base64,{base64.b64encode(out.getvalue()).decode()}"
+    return pd.DataFrame(
+        {
+            "class": list(found.classes),
+            "train": [found.counts["train"].get(name, 0) for name in found.classes],
+            "test": [found.counts["test"].get(name, 0) for name in found.classes],
+            "pictures": [strips.get(name) for name in found.classes],
+        }
+    )
+
+
+def show_survey(found: Any, classes: pd.DataFrame) -> None:
+    """Contact sheet and class counts, the split, sizes, and what is odd about the files."""
+    counts = {
+        split: st.column_config.ProgressColumn(
+            format="localized", min_value=0, max_value=int(classes[split].max()) or 1, width=80
+        )
+        for split in ("train", "test")
+    }
+    st.dataframe(
+        classes,
+        hide_index=True,
+        row_height=ROW,
+        height=round(38 + ROW * min(len(classes), ROWS)),
+        column_config={
+            "class": st.column_config.TextColumn(width=90),
+            "pictures": st.column_config.ImageColumn(width=ROW * 8 - 24),
+            **counts,
+        },
+    )
+    train, test = int(classes["train"].sum()), int(classes["test"].sum())
+    said = f"{len(classes):,} classes. {train:,} pictures to learn from, {test:,} to be tested on."
+    if found.sizes:
+        smallest, median, largest = ("{} × {}".format(*size) for size in found.sizes)
+        said += f" {median} px." if smallest == largest else f" {smallest} to {largest} px, {median} in the middle."
+    st.caption(said)
+    if found.leaked:
+        st.warning(f"{found.leaked:,} test pictures are in the training split as well: they flatter every accuracy.")
+    if found.contradicting:
+        st.warning(f"{found.contradicting:,} repeated pictures are in two classes.")
+    show_list("Pictures that cannot be read", found.unreadable)
+    repeats = [f"{again}  repeats  {first}" for first, again in found.repeats]
+    count = found.repeated + found.leaked
+    show_list("Repeated pictures", repeats, count)

@@ -1,0 +1,345 @@
+"""Describe a training run and start it: data, recipe, device, and what it will cost before it costs anything."""
+
+import gc
+import itertools
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import streamlit as st
+
+from pages.parts import access, costs, dataset, fields, navigation
+from vit.errors import UserError
+from vit.text import plain
+
+access.require_trainer()
+navigation.enter()
+
+MOST_RUNS = 32  # that one sweep starts
+SMALL = 64  # side of pictures that the recipes for CIFAR suit [px]
+
+
+@st.cache_resource(show_spinner="Starting PyTorch…")
+def start_torch() -> None:
+    """Import what is heavy, once per server; frozen, its objects cost Streamlit's garbage collection nothing."""
+    import vit.recipes  # noqa: F401
+
+    gc.collect()
+    gc.freeze()
+
+
+@st.cache_data(show_spinner=False, ttl=3)
+def list_devices() -> list[Any]:
+    """CPU and GPUs with their use, asked for once in a while."""
+    from vit import devices
+
+    return devices.list_devices()
+
+
+def recommended(data: str) -> list[str]:
+    """Presets, those made for this data and this machine first."""
+    from vit.recipes import PRESETS
+
+    kind = data
+    if data.startswith("folder:"):
+        kind = "cifar10" if 0 < dataset.side(data, dataset.root_of(data)) <= SMALL else "folder:PATH"
+    has_gpu = len(list_devices()) > 1
+    return sorted(PRESETS, key=lambda name: (PRESETS[name].settings["data"] != kind, has_gpu and name.endswith("-cpu")))
+
+
+def choose_preset() -> None:
+    """Take all settings from the chosen preset."""
+    from vit.recipes import PRESETS
+
+    fields.fill(PRESETS[st.session_state.preset].settings)
+
+
+def follow_data() -> None:
+    """Propose the recipe made for the data, unless somebody has changed settings already."""
+    from vit.recipes import PRESETS
+
+    state = st.session_state
+    first, settings = recommended(state.data)[0], PRESETS[state.preset].settings
+    untouched = all(value == base_value(settings, name) for name, value in fields.read().items())
+    if untouched and settings["data"] != PRESETS[first].settings["data"]:
+        state.preset = first
+        choose_preset()
+
+
+def base_value(settings: Mapping[str, Any], name: str) -> Any:
+    """What a preset says about a setting."""
+    from vit.recipes import TrainConfig
+
+    return settings.get(name, TrainConfig.model_fields[name].default)
+
+
+def pick_recipe(data: str, start: str, problems: Mapping[str, str]) -> None:
+    """Presets with what to expect; all settings folded away below."""
+    from vit.recipes import PRESETS
+
+    names = recommended(data)
+    st.radio(
+        "Preset",
+        names,
+        format_func=lambda name: PRESETS[name].title,
+        captions=[plain(PRESETS[name].expect) for name in names],
+        key="preset",
+        on_change=choose_preset,
+        label_visibility="collapsed",
+        persist_state="session",
+    )
+    fields.show_problem(problems, "")
+    disabled = fields.FROM_CHECKPOINT if start else ()
+    for group in fields.GROUPS:
+        fields.show_group(group, PRESETS[st.session_state.preset].settings, by_size(), problems, disabled)
+
+
+def by_size() -> dict[str, Any]:
+    """Settings of the model that follow from its named size."""
+    from vit.model import ViTConfig
+
+    values = ViTConfig.preset(st.session_state[fields.key("size")]).to_dict()
+    names = ("patch_size", "dim", "depth", "heads", "mlp_dim", "pool", "norm", "activation")
+    return {name: values[name] for name in names} | {"image_size": values["image_size"][0]}
+
+
+def pick_start() -> str:
+    """From random weights, or from a checkpoint: its name or path, "" for none."""
+    from vit.checkpoints import list_checkpoints
+    from vit.runs import list_runs
+
+    known = {info.name: info.name for info in list_checkpoints() if not info.problem}
+    runs = {str(run.best): f"{run.name} (run of {run.id[:8]})" for run in list_runs() if run.best}
+    titles = {"": "Random weights"} | known | runs
+    chosen = st.selectbox(
+        "Start from",
+        list(titles),
+        format_func=lambda name: titles.get(name, name),
+        key="init_from",
+        label_visibility="collapsed",
+        help="From a checkpoint, the model keeps its size; only the last layer begins anew where the classes differ.",
+        persist_state="session",
+    )
+    return chosen if chosen in titles else ""
+
+
+def pick_devices() -> tuple[tuple[str, ...], bool]:
+    """Where to compute, and whether to share it with other runs."""
+    from vit.runs import list_runs
+
+    devices = list_devices()
+    held = {name: run for run in list_runs() if run.alive for name in run.devices}
+    titles = {device.name: "CPU" if device.name == "cpu" else device.title for device in devices}
+    captions = []
+    for device in devices:
+        facts = [device.title] if device.name == "cpu" else [device.name]
+        if device.free_memory:
+            facts.append(f"{costs.memory(device.free_memory)} of {costs.memory(device.total_memory)} free")
+        if device.use is not None:
+            facts.append(f"{device.use:.0%} busy")
+        captions.append(plain(" · ".join(facts)))
+    gpus = [device.name for device in devices if device.name != "cpu"]
+    if len(gpus) > 1:
+        titles["several"] = "Several GPUs"
+        captions.append("One process on each; they share every batch.")
+    names = list(titles)
+    if st.session_state.get("device") not in names:
+        st.session_state.device = gpus[0] if gpus else "cpu"
+    chosen = st.radio(
+        "Device",
+        names,
+        format_func=lambda name: plain(titles[name]),
+        captions=captions,
+        key="device",
+        label_visibility="collapsed",
+        persist_state="session",
+    )
+    wanted: tuple[str, ...] = (chosen,)
+    if chosen == "several":
+        wanted = tuple(st.multiselect("GPUs", gpus, default=gpus, key="gpus", persist_state="session"))
+        if not wanted:
+            st.error("Choose at least one GPU.")
+    share = st.session_state.get("share", False)
+    busy = [held[name] for name in wanted if name in held]
+    if busy or share:
+        share = st.toggle(
+            "Share it with the runs that use it",
+            key="share",
+            help="Both then take longer, and may run out of memory.",
+            persist_state="session",
+        )
+    if busy and not share:
+        st.caption(f"{plain(busy[0].name)} has it: this run waits in the queue and starts by itself.")
+    return wanted, share
+
+
+def pick_sweep(settings: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Settings of each run: one, or one per combination of the values to compare.
+
+    Values that do not make a run are named, and no run is left then.
+    """
+    names = [name for group in fields.GROUPS.values() for name in group]
+    chosen: dict[str, list[Any]] = {}
+    with st.expander("Compare several values", key="sweep_group"):
+        for number in (1, 2):
+            left, right = st.columns(2)
+            taken = st.session_state.get("sweep_1") if number == 2 else None
+            name = left.selectbox(
+                "Setting" if number == 1 else "And a second one",
+                [name for name in names if name != taken],
+                index=None,
+                format_func=fields.title,
+                placeholder="none",
+                key=f"sweep_{number}",
+                persist_state="session",
+            )
+            text = right.text_input(
+                "Values",
+                key=f"values_{number}",
+                placeholder="2, 4, 8",
+                help="Separated by commas.",
+                persist_state="session",
+            )
+            if name and text.strip():
+                try:
+                    chosen[name] = fields.parse_values(name, text)
+                except ValueError as error:
+                    st.error(plain(str(error)))
+                    return []
+        runs = [dict(zip(chosen, values, strict=True)) for values in itertools.product(*chosen.values())]
+        if len(runs) > MOST_RUNS:
+            st.error(f"These are {len(runs)} runs; one sweep has at most {MOST_RUNS}. Choose fewer values.")
+            return []
+        for run in runs if chosen else []:
+            _, problems = fields.check({**settings, **run})
+            if problems:
+                what = ", ".join(f"{name} {value}" for name, value in run.items())
+                st.error(plain(f"{what}: {next(iter(problems.values()))}"))
+                return []
+        if chosen:
+            st.caption(f"{len(runs)} runs: one per combination. They wait for the device in turn.")
+    return runs
+
+
+def start(
+    base: Mapping[str, Any], runs: Sequence[Mapping[str, Any]], name: str, devices: Sequence[str], share: bool
+) -> None:
+    """Launch the runs and go to see them; the same form sent twice starts them once."""
+    from vit import survey
+    from vit.recipes import train_config
+    from vit.runs import launch
+
+    state = st.session_state
+    state.started = True
+    sweep = state.nonce if len(runs) > 1 else ""
+    launched = []
+    try:
+        survey.check_spec(base["data"])
+        for number, changes in enumerate(runs):
+            suffix = ", ".join(f"{field} {value}" for field, value in changes.items()) if sweep else ""
+            run = launch(
+                train_config(None, **{**base, **changes}),
+                name=f"{name}, {suffix}" if suffix else name,
+                devices=devices,
+                share=share,
+                owner=access.visitor(),
+                sweep=sweep,
+                nonce=f"{state.nonce}-{number}",
+                limits=access.limits(),
+            )
+            launched.append(run)
+    except UserError as error:
+        before = f"{len(launched)} of {len(runs)} runs were started. " if launched else ""
+        st.error(plain(f"{before}{error}"))
+        return
+    st.switch_page("pages/runs.py", query_params={"run": [run.id for run in launched]})
+
+
+def prepare() -> None:
+    """What the session needs before the first widget: a preset's settings, and the mark of the next form."""
+    from vit.recipes import PRESETS
+
+    state = st.session_state
+    state.setdefault("nonce", secrets.token_hex(8))
+    state.setdefault("preset", next(iter(PRESETS)))
+    if any(fields.key(name) not in state for names in fields.GROUPS.values() for name in names):
+        choose_preset()
+
+
+def show_command(config: Any, devices: Sequence[str]) -> None:
+    """The line that does the same in a terminal."""
+    from vit.command import command_line
+
+    st.code(command_line(config, st.session_state.preset, devices), language="bash", wrap_lines=True)
+
+
+left, right = st.columns([3, 2], gap="large")
+with left:
+    st.markdown("#### Data")
+    data_place = st.container()
+    st.markdown("#### Recipe")
+    recipe_place = st.container()
+with right:
+    start_place = st.container()
+    device_place = st.container()
+    st.markdown("#### Before the start")
+start_torch()
+
+state = st.session_state
+prepare()
+
+with data_place:
+    data, data_root = dataset.pick(on_change=follow_data)
+    dataset.show(data, data_root)
+with start_place:
+    st.markdown("#### Start from")
+    init_from = pick_start()
+with device_place:
+    st.markdown("#### Device")
+    devices, share = pick_devices()
+
+settings = fields.read() | {"data": data, "data_root": data_root, "init_from": init_from}
+settings["device"] = "cpu" if devices == ("cpu",) else "cuda"
+if init_from:
+    settings = {name: value for name, value in settings.items() if name not in fields.FROM_CHECKPOINT}
+config, problems = fields.check(settings)
+if config and devices and config.batch_size % len(devices):
+    problems = {"batch_size": f"{config.batch_size} pictures do not divide among {len(devices)} devices."}
+    config = None
+with recipe_place:
+    pick_recipe(data, init_from, {name: said for name, said in problems.items() if name not in fields.ELSEWHERE})
+for place, name in (
+    (start_place, "init_from"),
+    (device_place, "device"),
+    (data_place, "data"),
+    (data_place, "data_root"),
+):
+    with place:
+        fields.show_problem(problems, name)
+
+with right:
+    runs: list[dict[str, Any]] = []
+    measured, sound = None, False
+    if config is None:
+        st.info(f"This does not fit yet: {', '.join(plain(fields.title(name)) for name in problems)}.")
+    else:
+        pictures = costs.show_preview(config)
+        sound = pictures is not None or not dataset.is_here(data, data_root)  # a run downloads what is not here
+        measured = costs.show_costs(config, devices, pictures) if devices else None
+        runs = pick_sweep(settings)
+    name = st.text_input("Name", key="name", placeholder=state.preset, max_chars=60, persist_state="session")
+    ready = bool(sound and devices and runs)
+    many = len(runs) > 1
+    clicked = st.button(
+        f"Start {len(runs)} runs" if many else "Start", type="primary", width="stretch", disabled=not ready, key="start"
+    )
+    if many and measured:
+        together = measured.seconds_per_epoch * sum(run.get("epochs", config.epochs) for run in runs)
+        st.caption(f"About {costs.duration(together)} if all take as long as this.")
+    if clicked and ready:
+        start(settings, runs, name.strip() or state.preset, devices, share)
+    elif state.pop("started", False):
+        state.nonce = secrets.token_hex(8)  # the next click is another run
+    if config is not None and devices:
+        with st.expander("The same on the command line", key="command_group"):
+            show_command(config, devices)

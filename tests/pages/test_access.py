@@ -1,0 +1,131 @@
+"""Who may train: at the machine, over a network, signed in, on the list."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import streamlit as st
+from streamlit.testing.v1 import AppTest
+
+OPEN = "Open."
+LOGIN = {"auth": {"provider": "any"}, "trainers": {"emails": ["Ada@Example.com"]}}
+ADA = {"is_logged_in": True, "email": "ada@example.com"}
+
+
+def script() -> None:
+    import streamlit as st
+
+    from pages.parts import access
+
+    access.require_trainer()
+    st.text("Open.")
+    st.text(access.visitor())
+    st.text(str(access.upload_megabytes()))
+
+
+@pytest.fixture
+def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., AppTest]]:
+    """`serve(address, names, secrets, user)` runs a guarded page once."""
+    options: dict[str, Any] = {}
+    real = st.get_option
+    monkeypatch.setattr(st, "get_option", lambda name: options.get(name, real(name)))
+
+    def run(address: str | None, names: list[str], secrets: dict | None = None, user: dict | None = None) -> AppTest:
+        options.update({"server.address": address, "server.allowedHosts": names})
+        page = AppTest.from_function(script, default_timeout=60)
+        if secrets:
+            page.secrets.update(secrets)
+        page.user = user or {"is_logged_in": False}
+        page.run()
+        assert not page.exception
+        return page
+
+    yield run
+
+
+def is_open(page: AppTest) -> bool:
+    return any(text.value == OPEN for text in page.text)
+
+
+HERE = ("127.0.0.1", ["127.0.0.1", "localhost"])
+NETWORK = ("0.0.0.0", ["vit.example.com"])
+
+
+def test_everybody_at_the_machine_may_train(serve: Callable[..., AppTest]) -> None:
+    page = serve(*HERE)
+    assert is_open(page) and page.text[1].value == ""
+
+
+@pytest.mark.parametrize(
+    ("address", "names"),
+    [
+        (None, ["localhost"]),
+        ("0.0.0.0", ["localhost"]),
+        ("127.0.0.1", []),
+        ("127.0.0.1", ["localhost", "vit.example.com"]),
+        ("127.0.0.1", ["*"]),
+    ],
+)
+def test_without_a_login_a_network_keeps_training_closed(
+    serve: Callable[..., AppTest], address: str | None, names: list[str]
+) -> None:
+    page = serve(address, names)
+    assert not is_open(page) and not page.button
+    assert "no login is set up" in page.markdown[1].value
+
+
+def test_behind_a_proxy_nobody_counts_as_local(serve: Callable[..., AppTest], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(type(st.context), "headers", {"X-Forwarded-For": "203.0.113.9"})
+    assert not is_open(serve(*HERE))
+
+
+@pytest.mark.parametrize("where", [HERE, NETWORK])
+def test_with_a_login_a_stranger_is_asked_to_sign_in(serve: Callable[..., AppTest], where: tuple) -> None:
+    page = serve(*where, LOGIN)
+    assert not is_open(page) and [button.label for button in page.button] == ["Sign in"]
+
+
+def test_people_on_the_list_may_train_in_any_spelling(serve: Callable[..., AppTest]) -> None:
+    page = serve(*NETWORK, LOGIN, ADA | {"email": "ADA@example.com "})
+    assert is_open(page) and page.text[1].value == "ada@example.com"
+
+
+@pytest.mark.parametrize(
+    ("user", "words"),
+    [
+        (ADA | {"email": "eve@example.com"}, "not on the list"),
+        (ADA | {"email": "ada@example.com.evil.org"}, "not on the list"),
+        (ADA | {"email_verified": False}, "has not verified"),
+        ({"is_logged_in": True}, "without an e\\-mail address"),
+        ({"is_logged_in": False, "email": "ada@example.com"}, "Sign in"),
+    ],
+)
+def test_everybody_else_is_told_why_not(serve: Callable[..., AppTest], user: dict, words: str) -> None:
+    page = serve(*NETWORK, LOGIN, user)
+    assert not is_open(page) and words in page.markdown[1].value
+
+
+def test_a_login_without_a_list_lets_nobody_in(serve: Callable[..., AppTest]) -> None:
+    assert not is_open(serve(*NETWORK, {"auth": {"provider": "any"}}, ADA))
+
+
+def test_a_list_that_is_a_string_is_no_list(serve: Callable[..., AppTest]) -> None:
+    secrets = LOGIN | {"trainers": {"emails": "ada@example.com, eve@example.com"}}
+    assert not is_open(serve(*NETWORK, secrets, ADA | {"email": "a"}))
+
+
+def test_a_secrets_file_that_cannot_be_read_closes_the_page(
+    serve: Callable[..., AppTest], tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = tmp_path / "secrets.toml"
+    broken.write_text("[auth")
+    real = st.get_option
+    monkeypatch.setattr(st, "get_option", lambda name: [str(broken)] if name == "secrets.files" else real(name))
+    assert not is_open(serve(*HERE))
+
+
+def test_upload_limit_is_never_above_the_servers(serve: Callable[..., AppTest]) -> None:
+    most = int(st.get_option("server.maxUploadSize"))
+    limits = [{"upload_mb": 5}, {"upload_mb": 10**6}]
+    pages = [serve(*NETWORK, LOGIN | {"limits": limit}, ADA) for limit in limits]
+    assert [page.text[2].value for page in pages] == ["5", str(most)]

@@ -1,0 +1,242 @@
+"""The page that describes a run: empty, normal and error states, without a browser."""
+
+import io
+import shlex
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from PIL import Image
+from streamlit.testing.v1 import AppTest
+
+from pages.parts import fields
+from vit import runs
+from vit.__main__ import _settings, parser
+from vit.recipes import PRESETS, TrainConfig, train_config
+
+ROOT = Path(__file__).parents[2]
+WAIT = 120  # [s]; the first run imports torch
+
+
+@pytest.fixture
+def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A place of its own for runs and data; what was started there is ended."""
+    monkeypatch.setenv("VIT_RUNS", str(tmp_path / "runs"))
+    monkeypatch.setenv("VIT_DATA_ROOTS", str(tmp_path / "data"))
+    (tmp_path / "data").mkdir()
+    yield tmp_path
+    for run in runs.list_runs():
+        if run.alive:
+            runs.kill(run.id)
+
+
+@pytest.fixture
+def page(folders: Path) -> AppTest:
+    """The page in the app, run once."""
+    app = AppTest.from_file(str(ROOT / "app.py"), default_timeout=WAIT)
+    app.switch_page("pages/train.py").run()
+    assert not app.exception
+    return app
+
+
+def start(page: AppTest):
+    return page.button(key="start")
+
+
+def setting(page: AppTest, name: str):
+    """A setting's widget."""
+    for kind in ("number_input", "selectbox", "toggle"):
+        for widget in page.get(kind):
+            if widget.key == fields.key(name):
+                return widget
+    raise KeyError(name)
+
+
+def described(page: AppTest) -> TrainConfig:
+    """What the command line on the page says."""
+    words = shlex.split(page.code[-1].value)
+    options = parser().parse_args(words[words.index("vit") + 1 :])
+    return train_config(options.preset, **_settings(options))
+
+
+def pictures(path: Path, size: tuple[int, int] = (40, 30), classes: int = 2, count: int = 4) -> None:
+    for label in range(classes):
+        (path / f"class {label}").mkdir(parents=True)
+        for i in range(count):
+            Image.new("RGB", size, (80 * label, 20 * i, 90)).save(path / f"class {label}" / f"{i}.png")
+
+
+def test_every_setting_has_one_place_on_the_page() -> None:
+    shown = [name for group in fields.GROUPS.values() for name in group] + list(fields.ELSEWHERE)
+    assert sorted(shown) == sorted(TrainConfig.model_fields)
+
+
+def test_every_setting_is_named_and_explained() -> None:
+    for name, field in TrainConfig.model_fields.items():
+        assert fields.title(name)
+        assert fields.explain(name, field).endswith(f"`{name}`")
+
+
+def test_page_opens_ready_to_start(page: AppTest) -> None:
+    assert not page.error and not start(page).disabled
+    expected = train_config("shapes", device="cpu").model_dump(exclude={"data_root"})
+    assert described(page).model_dump(exclude={"data_root"}) == expected
+
+
+@pytest.mark.parametrize("preset", ["notebook", "pictures"])
+def test_a_preset_fills_every_setting(page: AppTest, preset: str) -> None:
+    page.radio(key="preset").set_value(preset).run()
+    assert not page.exception and not page.error
+    outside = set(fields.ELSEWHERE)
+    assert described(page).model_dump(exclude=outside) == train_config(preset).model_dump(exclude=outside)
+
+
+def test_an_impossible_combination_is_explained_at_the_field(page: AppTest) -> None:
+    setting(page, "heads").set_value(5).run()
+    assert [error.value for error in page.error] == ["heads 5 does not divide width 48\\."]
+    column = next(c for c in page.columns if any(w.key == fields.key("heads") for w in c.number_input))
+    assert len(column.error) == 1
+    assert start(page).disabled
+    setting(page, "heads").set_value(4).run()
+    assert not page.error and described(page).heads == 4
+
+
+def test_a_value_on_an_excluded_limit_is_explained_at_the_field(page: AppTest) -> None:
+    setting(page, "lr").set_value(0.0).run()
+    assert len(page.error) == 1 and "greater than 0" in page.error[0].value
+    assert start(page).disabled
+
+
+def test_data_that_does_not_suit_the_model_is_said_before_the_start(page: AppTest) -> None:
+    setting(page, "size").set_value("mnist").run()
+    assert len(page.error) == 1 and "in colour" in page.error[0].value
+    assert start(page).disabled
+
+
+def test_changed_settings_are_in_the_command_line(page: AppTest) -> None:
+    setting(page, "epochs").set_value(3)
+    setting(page, "pool").set_value("mean")
+    setting(page, "flip").set_value(False).run()
+    config = described(page)
+    assert (config.epochs, config.pool, config.flip, config.optimizer) == (3, "mean", False, "muon")
+
+
+def test_starting_from_a_checkpoint_leaves_its_size_alone(page: AppTest) -> None:
+    page.selectbox(key="init_from").set_value("cifar10").run()
+    assert not page.exception and not page.error
+    assert setting(page, "heads").disabled and not setting(page, "epochs").disabled
+    assert described(page).init_from == "cifar10"
+
+
+def test_a_sweep_is_one_run_per_combination(page: AppTest) -> None:
+    page.selectbox(key="sweep_1").set_value("heads").run()
+    page.text_input(key="values_1").set_value("1, 2,3, 2").run()
+    page.selectbox(key="sweep_2").set_value("depth").run()
+    page.text_input(key="values_2").set_value("1,2").run()
+    assert start(page).label == "Start 6 runs" and not start(page).disabled
+
+
+@pytest.mark.parametrize(
+    ("values", "words"), [("1, two", "'two' is not a value"), ("3, 5", "heads 5"), ("1" * 30, "less than or equal")]
+)
+def test_sweep_values_that_make_no_run_are_named(page: AppTest, values: str, words: str) -> None:
+    page.selectbox(key="sweep_1").set_value("heads").run()
+    page.text_input(key="values_1").set_value(values).run()
+    assert len(page.error) == 1 and words in page.error[0].value.replace("\\", "")
+    assert start(page).disabled
+
+
+def test_start_launches_one_run_however_often_it_is_sent(page: AppTest) -> None:
+    setting(page, "epochs").set_value(1)
+    page.text_input(key="name").set_value("A first try").run()
+    nonce = page.session_state.nonce
+    start(page).click().run()
+    (run,) = runs.list_runs()
+    assert (run.name, run.devices, run.config["epochs"]) == ("A first try", ("cpu",), 1)
+    assert page.query_params["run"] in (run.id, [run.id])
+    page.switch_page("pages/train.py").run()
+    assert page.session_state.nonce != nonce, "the next click is another run"
+    page.session_state.nonce = nonce  # the same form again, as a double click sends it
+    start(page).click().run()
+    assert not page.exception and [one.id for one in runs.list_runs()] == [run.id]
+
+
+def test_a_form_survives_a_visit_to_another_page(page: AppTest) -> None:
+    setting(page, "epochs").set_value(3)
+    setting(page, "pool").set_value("mean").run()
+    page.switch_page("pages/runs.py").run()
+    page.switch_page("pages/train.py").run()
+    assert not page.exception
+    assert (described(page).epochs, described(page).pool) == (3, "mean")
+
+
+def test_a_full_disk_is_said_and_keeps_the_form(page: AppTest, folders: Path) -> None:
+    page.secrets["limits"] = {"free_gb": 10**6}
+    setting(page, "epochs").set_value(3).run()
+    start(page).click().run()
+    assert len(page.error) == 1 and "disk" in page.error[0].value
+    assert setting(page, "epochs").value == 3 and not runs.list_runs()
+
+
+@pytest.mark.parametrize(("size", "preset"), [((400, 300), "pictures"), ((40, 30), "cifar-cpu")])
+def test_a_folder_below_the_roots_can_be_chosen(folders: Path, size: tuple[int, int], preset: str) -> None:
+    pictures(folders / "data" / "zoo", size)
+    app = AppTest.from_file(str(ROOT / "app.py"), default_timeout=WAIT)
+    app.switch_page("pages/train.py").run()
+    app.selectbox(key="data").set_value(f"folder:{folders / 'data' / 'zoo'}").run()
+    assert not app.exception and not app.error
+    assert app.radio(key="preset").value == preset, "the recipe made for such pictures is proposed"
+    assert described(app).data == f"folder:{folders / 'data' / 'zoo'}"
+
+
+def zipped(path: Path) -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        for file in sorted(path.rglob("*.png")):
+            archive.write(file, file.relative_to(path))
+        archive.writestr("class 0/broken.png", b"no picture")
+    return out.getvalue()
+
+
+def test_an_uploaded_archive_is_chosen_and_what_was_left_out_is_named(page: AppTest, folders: Path) -> None:
+    pictures(folders / "mine")
+    page.file_uploader(key="archive_0").upload("My zoo.zip", zipped(folders / "mine")).run()
+    assert not page.exception and not page.error
+    assert page.selectbox(key="data").value.startswith(f"folder:{folders}/data/uploads/my-zoo-")
+    assert any("broken.png" in code.value for code in page.code)
+    assert any(expander.label == "Left out of the archive: 1" for expander in page.expander)
+
+
+def test_an_archive_without_classes_is_refused_in_a_sentence(page: AppTest) -> None:
+    page.file_uploader(key="archive_0").upload("notes.zip", zipped(Path("/nonexistent"))).run()
+    assert not page.exception and len(page.error) == 1
+    page.run()
+    assert len(page.error) == 1, "it stays while the file does"
+    assert page.selectbox(key="data").value == "shapes"
+
+
+def test_page_alone_is_closed_where_the_app_is_open_to_a_network(
+    folders: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import streamlit as st
+
+    real = st.get_option
+    monkeypatch.setattr(st, "get_option", lambda name: "0.0.0.0" if name == "server.address" else real(name))
+    page = AppTest.from_file(str(ROOT / "pages" / "train.py"), default_timeout=WAIT).run()
+    assert not page.exception and not page.button and not page.selectbox
+    assert "closed" in page.markdown[0].value
+
+
+def test_sweep_values_are_read_by_the_type_of_their_setting() -> None:
+    assert fields.parse_values("heads", "2, 4,8,") == [2, 4, 8]
+    assert fields.parse_values("lr", "1e-3, 0.01") == [1e-3, 0.01]
+    assert fields.parse_values("flip", "true, False") == [True, False]
+    assert fields.parse_values("optimizer", "adamw, muon") == ["adamw", "muon"]
+    for name, text in [("heads", "2.5"), ("heads", "true"), ("flip", "1"), ("optimizer", "sgd")]:
+        with pytest.raises(ValueError, match="is not"):
+            fields.parse_values(name, text)
+
+
+def test_every_preset_is_offered(page: AppTest) -> None:
+    assert sorted(page.radio(key="preset").options) == sorted(preset.title for preset in PRESETS.values())

@@ -1,0 +1,105 @@
+"""What a run can be placed on: the CPU, and each GPU with its name, free memory and use.
+
+NVIDIA's management library answers at once and without torch. A GPU's number is its place in the order of PCI
+addresses, which is also torch's order under CUDA_DEVICE_ORDER=PCI_BUS_ID.
+"""
+
+import os
+import platform
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Device:
+    """A place to compute.
+
+    Attributes:
+        name: "cpu", "cuda:0", ...
+        title: what it is, for people.
+        total_memory, free_memory: [bytes]; 0 where unknown.
+        use: share of the time it was busy lately, 0 to 1; None where unknown.
+    """
+
+    name: str
+    title: str
+    total_memory: int
+    free_memory: int
+    use: float | None
+
+
+def list_devices() -> list[Device]:
+    """The CPU, then the GPUs that CUDA_VISIBLE_DEVICES leaves; no GPU where there is no driver."""
+    return [_cpu(), *_gpus()]
+
+
+def _cpu() -> Device:
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    use = min(os.getloadavg()[0] / (os.cpu_count() or 1), 1.0) if hasattr(os, "getloadavg") else None
+    facts: dict[str, int] = {}
+    with suppress(OSError, ValueError):
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            name, _, value = line.partition(":")
+            facts[name] = int(value.split()[0]) * 1024
+    title = f"{count} {'core' if count == 1 else 'cores'}, {_processor()}"
+    return Device("cpu", title, facts.get("MemTotal", 0), facts.get("MemAvailable", 0), use)
+
+
+def _processor() -> str:
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _gpus() -> list[Device]:
+    try:
+        import pynvml as nvml
+
+        nvml.nvmlInit()
+    except Exception:  # no library, no driver, or one of another version: there is no GPU to offer
+        return []
+    try:
+        handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
+        handles.sort(key=lambda handle: _text(nvml.nvmlDeviceGetPciInfo(handle).busId))
+        identities = [_text(nvml.nvmlDeviceGetUUID(handle)) for handle in handles]
+        shown = visible(os.environ.get("CUDA_VISIBLE_DEVICES"), identities)
+        return [_gpu(nvml, handles[i], i) for i in shown]
+    except nvml.NVMLError:
+        return []
+    finally:
+        nvml.nvmlShutdown()
+
+
+def _gpu(nvml: Any, handle: Any, index: int) -> Device:
+    memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+    use = None
+    with suppress(nvml.NVMLError):  # a slice of a GPU has no such figure
+        use = nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100
+    return Device(f"cuda:{index}", _text(nvml.nvmlDeviceGetName(handle)), memory.total, memory.free, use)
+
+
+def visible(setting: str | None, identities: list[str]) -> list[int]:
+    """The GPUs that CUDA_VISIBLE_DEVICES leaves, by number; like CUDA, it ends at the first entry that names none.
+
+    >>> visible(None, ["GPU-a", "GPU-b"]), visible("1,7,0", ["GPU-a", "GPU-b"]), visible("GPU-b", ["GPU-a", "GPU-b"])
+    ([0, 1], [1], [1])
+    """
+    if setting is None:
+        return list(range(len(identities)))
+    chosen: list[int] = []
+    for entry in map(str.strip, setting.split(",")):
+        matches = [i for i, name in enumerate(identities) if entry and name.startswith(entry)]
+        if entry.isdecimal():
+            matches = [int(entry)] if int(entry) < len(identities) else []
+        if len(matches) != 1 or matches[0] in chosen:
+            break
+        chosen += matches
+    return sorted(chosen)
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value
