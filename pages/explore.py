@@ -4,14 +4,20 @@ import gc
 import hashlib
 import html
 import re
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
 
 import plotly.graph_objects as go
 import streamlit as st
 
+from pages.parts import navigation
 from vit import samples
 from vit.errors import UserError
 from vit.gallery import component as gallery
 from vit.text import plain
+
+navigation.enter()
 
 TOP = 5  # predictions shown
 FEW = 20  # classes that are listed by name
@@ -28,45 +34,81 @@ def start_torch() -> None:
 
     Streamlit collects garbage after every run; frozen, the 400,000 objects of torch cost nothing then.
     """
-
+    import_module("vit.explain")
     gc.collect()
     gc.freeze()
 
 
 @st.cache_resource(show_spinner="Opening the checkpoint…")
-def open_checkpoint(name: str, stamp: int):
+def open_checkpoint(name: str, folder: str, stamp: int):
     """Load a checkpoint once per version of its files."""
     from vit.checkpoints import load_checkpoint
 
-    return load_checkpoint(name)
+    return replace(load_checkpoint(Path(folder)), name=name)
 
 
 @st.cache_resource(show_spinner=False, max_entries=6)
-def explained(name: str, stamp: int, digest: str, factor: int, _image: bytes):
+def explained(name: str, folder: str, stamp: int, digest: str, factor: int, _image: bytes):
     """One picture through one checkpoint, once."""
     from vit.explain import explain
 
-    return explain(open_checkpoint(name, stamp), _image, factor)
+    return explain(open_checkpoint(name, folder, stamp), _image, factor)
+
+
+def trained() -> dict[str, tuple[str, Path]]:
+    """The best checkpoint of every run, newest first: from its name in links to what is shown, and its folder."""
+    from vit.runs import list_runs, read_json
+
+    found: dict[str, tuple[str, Path]] = {}
+    for run in list_runs():
+        if run.best is None:
+            continue
+        facts = read_json(run.best / "config.json").get("training")
+        accuracy = facts.get("accuracy") if isinstance(facts, dict) else None
+        words = f"Run: {run.name}" + (f" · {accuracy:.1%}" if isinstance(accuracy, float) else "")
+        if any(words == others for others, _ in found.values()):
+            words += f" · {run.id}"
+        found[f"run-{run.id}"] = words, run.best
+    return found
 
 
 def pick_checkpoint():
-    """Let the person choose a checkpoint; stop with a hint where there is none."""
-    from vit.checkpoints import WEIGHTS, list_checkpoints
+    """Let the person choose a checkpoint, or the best one of a run; stop with a hint where there is none."""
+    from vit.checkpoints import WEIGHTS, list_checkpoints, summarise
 
     every = list_checkpoints()
     found = {info.name: info for info in every if not info.problem}
-    if not found:
+    names = sorted(found, key=lambda name: (name != "cifar10", name))
+    runs = {name: facts for name, facts in trained().items() if name not in found}
+    names += runs
+    if not names:
         st.info("There is no checkpoint yet. Train one: `python -m vit train --preset shapes`")
         st.stop()
-    names = sorted(found, key=lambda name: (name != "cifar10", name))
-    name = st.selectbox("Checkpoint", names, key="checkpoint", bind="query-params")
-    info = found[name]
+
+    def remember() -> None:
+        if st.session_state.checkpoint != names[0]:
+            st.query_params["checkpoint"] = st.session_state.checkpoint
+        elif "checkpoint" in st.query_params:
+            del st.query_params["checkpoint"]
+
+    asked = st.query_params.get("checkpoint")
+    name = st.selectbox(
+        "Checkpoint",
+        names,
+        names.index(asked) if asked in names else 0,
+        format_func=lambda name: name if name in found else runs[name][0],
+        key="checkpoint",
+        on_change=remember,
+    )
+    info = found.get(name) or summarise(runs[name][1])
+    for broken in every if not info.problem else [info]:
+        if broken.problem:
+            st.caption(f"{plain(broken.name)} cannot be opened. {plain(broken.problem)}")
+    if info.problem:
+        st.stop()
     stamp = (info.folder / WEIGHTS).stat().st_mtime_ns
-    checkpoint = open_checkpoint(name, stamp)
+    checkpoint = open_checkpoint(name, str(info.folder), stamp)
     show_facts(checkpoint, info)
-    for info in every:
-        if info.problem:
-            st.caption(f"{plain(info.name)} cannot be opened. {plain(info.problem)}")
     return checkpoint, stamp
 
 
@@ -271,15 +313,16 @@ with inputs:
 with model_controls:
     start_torch()
     checkpoint, stamp = pick_checkpoint()
+    folder = str(checkpoint.path)
     factor = pick_factor(checkpoint)
 try:
-    explanation = explained(checkpoint.name, stamp, hashlib.sha256(image).hexdigest(), factor, image)
+    explanation = explained(checkpoint.name, folder, stamp, hashlib.sha256(image).hexdigest(), factor, image)
 except UserError as error:
     with inputs:
         st.error(plain(str(error)))
         st.caption(f"Instead, this is the sample “{samples.SAMPLES[current_sample()].title}”.")
     image = samples.read(current_sample())
-    explanation = explained(checkpoint.name, stamp, hashlib.sha256(image).hexdigest(), factor, image)
+    explanation = explained(checkpoint.name, folder, stamp, hashlib.sha256(image).hexdigest(), factor, image)
 with predictions:
     show_predictions(checkpoint, explanation)
 show_viewer(checkpoint, explanation, feed(explanation.payload))

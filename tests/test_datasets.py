@@ -1,7 +1,12 @@
 """Datasets: what is read from which folder, how it is split, and what is refused with a sentence."""
 
+import gzip
+import hashlib
 import struct
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +14,7 @@ import pytest
 import torch
 from PIL import Image
 
-from vit.datasets import SHAPES, Dataset, load_dataset, shapes
+from vit.datasets import SHAPES, TORCHVISION, Dataset, download, in_turn, is_downloaded, load_dataset, shapes
 from vit.errors import InvalidDataset
 from vit.images import Preprocess
 
@@ -216,6 +221,49 @@ def test_only_test_leaves_training_pictures_unread(fill_folder: Fill) -> None:
     assert len(dataset.test.labels) == 2
 
 
+@pytest.mark.parametrize("budget", [0, 1 << 20])
+def test_at_most_reads_so_many_pictures_of_each_split_evenly_from_the_classes(fill_folder: Fill, budget: int) -> None:
+    for split, count in (("train", 30), ("test", 12)):
+        fill_folder(f"{split}/bus", count)
+        fill_folder(f"{split}/car", 2)
+        root = fill_folder(f"{split}/tram", count)
+    for path in root.glob("*/car/*"):
+        path.write_bytes(b"no picture")  # shows what is opened
+    few, all_ = load(root, at_most=9, budget=budget), load(root)
+    assert torch.bincount(few.train.labels).tolist() == ([4, 0, 3] if budget else [4, 2, 3])
+    assert len(few.test.labels) == (7 if budget else 9)
+    assert len(few.skipped) == (4 if budget else 0)
+    assert load(root, at_most=9, budget=budget).train.labels.tolist() == few.train.labels.tolist()
+    assert len(load(root, at_most=1000).train.labels) == len(all_.train.labels)
+    assert len(load(root, at_most=4, only_test=True).train.labels) == 0
+
+
+def test_at_most_keeps_pictures_with_their_labels(fill_folder: Fill) -> None:
+    fill_folder("bus", 20)
+    root = fill_folder("car", 20)
+    everything = load(root).train
+    pairs = zip(everything.images, everything.labels, strict=True)  # type: ignore[attr-defined]
+    of = {image.numpy().tobytes(): int(label) for image, label in pairs}
+    few = load(root, at_most=10).train
+    for image, label in zip(few.images, few.labels, strict=True):  # type: ignore[attr-defined]
+        assert of[image.numpy().tobytes()] == int(label)
+
+
+def test_at_most_bounds_the_shapes() -> None:
+    few = load_dataset("shapes", INPUT, at_most=8)
+    assert few.train.labels.bincount().tolist() == [2, 2, 2, 2]
+    assert few.masks is not None and len(few.masks) == len(few.test.labels) == 8
+
+
+def test_classes_take_turns() -> None:
+    labels = [0] * 5 + [1] * 2 + [2] * 4
+    order = in_turn(labels)
+    assert sorted(order) == list(range(11))
+    drawn = [labels[place] for place in order]
+    assert sorted(drawn[:3]) == sorted(drawn[3:6]) == [0, 1, 2]
+    assert sorted(drawn[6:]) == [0, 0, 0, 2, 2]
+
+
 def test_an_unknown_name_is_refused_with_the_choices() -> None:
     with pytest.raises(InvalidDataset, match="cifar10, cifar100, mnist"):
         load_dataset("imagenet", INPUT)
@@ -294,16 +342,117 @@ def test_mnist_for_testing_leaves_training_pictures_undecoded(mnist: Path) -> No
     assert (len(dataset.train.labels), len(dataset.test.labels)) == (0, 4)
 
 
-def test_a_failed_download_is_told_in_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from torchvision.datasets import MNIST
-
-    monkeypatch.setattr(MNIST, "mirrors", ["http://127.0.0.1:9/"])  # nobody listens there
-    with pytest.raises(InvalidDataset, match=r"could not be downloaded.*--data folder:PATH") as caught:
-        load_dataset("mnist", DIGITS, root=tmp_path)
-    assert "\n" not in str(caught.value)
+def test_at_most_bounds_the_digits(mnist: Path) -> None:
+    for budget in (0, 1 << 20):
+        few = load_dataset("mnist", DIGITS, root=mnist, at_most=3, budget=budget, workers=0)
+        everything = load_dataset("mnist", DIGITS, root=mnist)
+        assert (len(few.train.labels), len(few.test.labels)) == (3, 3)
+        images, labels = next(few.train.batches(torch.arange(3), 3, CPU))
+        assert torch.equal(images, everything.train.images[labels])  # type: ignore[attr-defined]  label i is picture i
 
 
 def test_damaged_files_of_torchvision_are_told_in_a_sentence(mnist: Path) -> None:
     (mnist / "MNIST/raw/train-images-idx3-ubyte").write_bytes(b"")
-    with pytest.raises(InvalidDataset, match="mnist is not in"):
+    with pytest.raises(InvalidDataset, match=r"mnist in .* is damaged .* Delete") as caught:
         load_dataset("mnist", DIGITS, root=mnist)
+    assert "\n" not in str(caught.value)
+
+
+# --- Downloads ------------------------------------------------------------------------------------------------
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def shop(mnist: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder of a server with packed digits; torchvision is told to look there, after an address that is dead."""
+    from torchvision.datasets import MNIST
+
+    folder = tmp_path / "shop"
+    folder.mkdir()
+    resources = []
+    for file in sorted((mnist / "MNIST/raw").iterdir()):
+        packed = folder / f"{file.name}.gz"
+        packed.write_bytes(gzip.compress(file.read_bytes(), mtime=0))
+        resources.append((packed.name, hashlib.md5(packed.read_bytes()).hexdigest()))
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=folder)) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_port}/"
+        monkeypatch.setattr(MNIST, "mirrors", ["http://127.0.0.1:9/", address])  # nobody listens at the first
+        monkeypatch.setattr(MNIST, "resources", resources)
+        yield folder
+        server.shutdown()
+
+
+def test_a_download_counts_its_bytes_and_then_loads(shop: Path, tmp_path: Path) -> None:
+    root, steps = tmp_path / "new", []
+    assert not is_downloaded("mnist", root)
+    download("mnist", root, lambda done, total: steps.append((done, total)))
+    assert is_downloaded("mnist", root)
+    assert steps == sorted(steps) and steps[-1][0] == sum(file.stat().st_size for file in shop.iterdir())
+    assert {total for _, total in steps} == {11594722}  # of the real MNIST
+    assert len(load_dataset("mnist", DIGITS, root=root).train.labels) == 6
+
+
+def test_what_is_there_is_not_downloaded_again(shop: Path, tmp_path: Path) -> None:
+    root = tmp_path / "new"
+    download("mnist", root)
+    for file in shop.iterdir():
+        file.unlink()
+    download("mnist", root)
+
+
+def test_training_downloads_what_is_missing(shop: Path, tmp_path: Path) -> None:
+    assert len(load_dataset("mnist", DIGITS, root=tmp_path / "new").train.labels) == 6
+
+
+def test_files_put_there_by_hand_need_no_network(shop: Path, tmp_path: Path) -> None:
+    raw = tmp_path / "new/MNIST/raw"
+    raw.mkdir(parents=True)
+    for file in shop.iterdir():
+        file.rename(raw / file.name)
+    assert len(load_dataset("mnist", DIGITS, root=tmp_path / "new").test.labels) == 4
+
+
+def test_a_wrong_file_is_refused_and_not_kept(shop: Path, tmp_path: Path) -> None:
+    (shop / "train-images-idx3-ubyte.gz").write_bytes(gzip.compress(b"something else"))
+    with pytest.raises(InvalidDataset, match="sent something else"):
+        download("mnist", tmp_path / "new")
+    left = {path.name for path in (tmp_path / "new/MNIST/raw").iterdir()}
+    assert not {"train-images-idx3-ubyte.gz", "train-images-idx3-ubyte"} & left
+    assert not any(name.endswith(".partial") for name in left)
+    assert not is_downloaded("mnist", tmp_path / "new")
+
+
+@pytest.mark.parametrize("start", [download, partial(load_dataset, preprocess=DIGITS)])
+def test_without_a_network_the_message_says_which_files_to_put_where(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: Callable[..., object]
+) -> None:
+    from torchvision.datasets import MNIST
+
+    monkeypatch.setattr(MNIST, "mirrors", ["http://127.0.0.1:9/"])  # nobody listens there
+    with pytest.raises(InvalidDataset, match=r"could not be downloaded.*--data folder:PATH") as caught:
+        start("mnist", root=tmp_path)
+    told = str(caught.value)
+    assert "\n" not in told
+    assert "train-images-idx3-ubyte.gz, train-labels-idx1-ubyte.gz, t10k-images-idx3-ubyte.gz" in told
+    assert f"into {tmp_path}/MNIST/raw/" in told
+
+
+def test_cifars_message_names_its_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from torchvision.datasets import CIFAR10
+
+    monkeypatch.setattr(CIFAR10, "url", "http://127.0.0.1:9/cifar-10-python.tar.gz")
+    with pytest.raises(InvalidDataset, match=f"Put cifar-10-python.tar.gz from http://127.0.0.1:9/ into {tmp_path}/,"):
+        download("cifar10", tmp_path)
+
+
+def test_shapes_are_always_there_and_unknown_sets_never(tmp_path: Path) -> None:
+    download("shapes", tmp_path)
+    assert is_downloaded("shapes", tmp_path)
+    assert not any(is_downloaded(name, tmp_path) for name in (*TORCHVISION, "imagenet"))
+    with pytest.raises(InvalidDataset, match="no dataset 'imagenet'"):
+        download("imagenet", tmp_path)

@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from vit.archives import ImportedDataset, import_dataset
     from vit.attention import AttentionRecord, record, rollout
     from vit.checkpoints import Checkpoint, find_checkpoint, list_checkpoints, load_checkpoint, save_checkpoint
     from vit.errors import InvalidCheckpoint, InvalidConfig, InvalidDataset, InvalidImage, UserError
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
 # Loaded on first use, so that decoding a picture does not wait for torch.
 _HOMES = {
+    "ImportedDataset": "archives",
+    "import_dataset": "archives",
     "AttentionRecord": "attention",
     "record": "attention",
     "rollout": "attention",

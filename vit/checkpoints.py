@@ -111,7 +111,7 @@ def checkpoints_folder() -> Path:
 
 def list_checkpoints(root: str | Path | None = None) -> list[CheckpointInfo]:
     """Every checkpoint in a folder, by name."""
-    return [_summarise(folder) for folder in _folders(root)]
+    return [summarise(folder) for folder in _folders(root)]
 
 
 def find_checkpoint(name: str, root: str | Path | None = None) -> Path:
@@ -139,7 +139,8 @@ def _folders(root: str | Path | None) -> list[Path]:
     return [root / name for name in sorted(names) if _NAME.fullmatch(name) and not name.startswith(".")]
 
 
-def _summarise(path: Path) -> CheckpointInfo:
+def summarise(path: Path) -> CheckpointInfo:
+    """What a list shows of the checkpoint in this folder."""
     params, size, labels, facts = 0, 0, 0, {}
     try:
         with _opened(path) as source:

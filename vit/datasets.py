@@ -4,14 +4,18 @@ Pictures become uint8 tensors once, cut to the model's input size, and stay on t
 Larger sets are decoded as they are needed, in worker processes.
 """
 
+import fcntl
+import hashlib
 import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
+from http.client import HTTPException
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self
+from urllib.request import Request, urlopen
 
 import numpy as np
 import torch
@@ -33,12 +37,25 @@ TORCHVISION = {
 NAMES = (*TORCHVISION, "shapes", "folder:PATH")
 SHAPES = ("circle", "square", "triangle", "cross")
 
-_PICTURES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".avif"}
-_TEST_FOLDERS = ("test", "val", "valid", "validation")
+PICTURES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".avif"}
+TEST_FOLDERS = ("test", "val", "valid", "validation")
 _TEST_SHARE = 0.1
 _SPLIT_SEED = 0
 
+# What a whole download comes to [bytes], to say how far it is; its checksum decides whether it is right.
+_DOWNLOAD_BYTES = {"cifar10": 170498071, "cifar100": 169001437, "mnist": 11594722, "fashion-mnist": 30878645}
+_CHUNK = 1 << 18
+_PATIENCE = 30  # [s] without a byte
+
 log = logging.getLogger(__name__)
+
+
+class Files(NamedTuple):
+    """What a folder of class folders holds: (file, label) of each split, nothing of it opened."""
+
+    classes: tuple[str, ...]
+    train: list[tuple[Path, int]]
+    test: list[tuple[Path, int]]
 
 
 class Pictures(Protocol):
@@ -155,6 +172,7 @@ def load_dataset(
     budget: int = 4 << 30,
     workers: int = 2,
     only_test: bool = False,
+    at_most: int | None = None,
 ) -> Dataset:
     """Read a dataset at a model's input size.
 
@@ -166,22 +184,150 @@ def load_dataset(
         budget: pictures that take more memory than this are streamed [bytes].
         workers: processes that decode what is streamed.
         only_test: leave the training split empty.
+        at_most: pictures of each split, taken evenly from its classes; no others are decoded.
 
     Raises:
         InvalidDataset: unknown name, missing folder, fewer than two classes, nothing readable.
     """
     if spec.startswith("folder:"):
-        return _folder(spec, Path(spec.removeprefix("folder:")).expanduser(), preprocess, budget, workers, only_test)
+        return _folder(spec, preprocess, budget, workers, only_test, at_most)
     if spec == "shapes":
         height, width = preprocess.size
         if height != width or preprocess.channels != 3:
             raise InvalidDataset("The shapes dataset is square and in colour. Use a square model with 3 channels.")
-        train, _ = shapes(0 if only_test else 4000, height, seed=1)
-        test, masks = shapes(1000, height, seed=2)
+        counts = (0 if only_test else 4000, 1000)
+        train_count, test_count = counts if at_most is None else (min(count, at_most) for count in counts)
+        train, _ = shapes(train_count, height, seed=1)
+        test, masks = shapes(test_count, height, seed=2)
         return Dataset(spec, SHAPES, train, test, masks)
     if spec in TORCHVISION:
-        return _torchvision(spec, preprocess, root, budget, workers, only_test)
+        return _torchvision(spec, preprocess, root, budget, workers, only_test, at_most)
     raise InvalidDataset(f"There is no dataset {spec!r}. Choose from: {', '.join(NAMES)}.")
+
+
+def is_downloaded(name: str, root: Path = Path("data")) -> bool:
+    """Say whether a named dataset is in `root`; whether its files are whole is seen when they are read.
+
+    >>> is_downloaded("shapes")
+    True
+    """
+    if name not in TORCHVISION:
+        return name == "shapes"
+    source = _source(name)
+    if hasattr(source, "mirrors"):
+        files = [file.removesuffix(".gz") for file, _ in source.resources]
+    else:
+        files = [file for file, _ in (*source.train_list, *source.test_list)] + [source.meta["filename"]]
+    return all((_home(name, root) / file).is_file() for file in files)
+
+
+def download(name: str, root: Path = Path("data"), progress: Callable[[int, int], None] | None = None) -> None:
+    """Fetch a named dataset into `root`; files that are there already are kept.
+
+    Args:
+        name: one of `TORCHVISION`, or "shapes", which needs nothing.
+        root: where torchvision looks for its files.
+        progress: called with the bytes fetched and the bytes in all.
+
+    Raises:
+        InvalidDataset: unknown name, or no network: the message says which files to put where.
+    """
+    if is_downloaded(name, root):
+        return
+    if name not in TORCHVISION:
+        raise InvalidDataset(f"There is no dataset {name!r}. Choose from: {', '.join(NAMES)}.")
+    source = _source(name)
+    if hasattr(source, "mirrors"):
+        folder = _home(name, root)
+        wanted = [(file, md5, [mirror + file for mirror in source.mirrors]) for file, md5 in source.resources]
+    else:
+        folder, wanted = root, [(source.filename, source.tgz_md5, [source.url])]
+
+    def tell(done: int) -> None:
+        if progress:
+            progress(done, max(done, _DOWNLOAD_BYTES[name]))
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / ".download.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # two runs that start together fetch it once
+            if is_downloaded(name, root):
+                return
+            done = 0
+            for file, md5, urls in wanted:
+                if not _is_whole(folder / file, md5):
+                    _fetch(urls, folder / file, md5, lambda count, before=done: tell(before + count))  # type: ignore[misc]
+                done += (folder / file).stat().st_size
+                tell(done)
+            source(root, download=True)  # unpacks what lies there
+    except (OSError, RuntimeError, ValueError, EOFError) as error:
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        files, address = ", ".join(file for file, *_ in wanted), wanted[0][2][0].rpartition("/")[0]
+        raise InvalidDataset(
+            f"{name} is not in {root}/ and could not be downloaded ({reason}). Put {files} from {address}/ "
+            f"into {folder}/, or name a folder of class folders: --data folder:PATH."
+        ) from error
+
+
+def _source(name: str) -> Any:
+    """torchvision's class."""
+    from torchvision import datasets
+
+    return getattr(datasets, TORCHVISION[name])
+
+
+def _home(name: str, root: Path) -> Path:
+    """The folder in which torchvision expects the unpacked files."""
+    source = _source(name)
+    return root / source.__name__ / "raw" if hasattr(source, "mirrors") else root / source.base_folder
+
+
+def _is_whole(file: Path, md5: str) -> bool:
+    if not file.is_file():
+        return False
+    with file.open("rb") as content:
+        return hashlib.file_digest(content, partial(hashlib.md5, usedforsecurity=False)).hexdigest() == md5
+
+
+def _fetch(urls: list[str], file: Path, md5: str, progress: Callable[[int], None]) -> None:
+    """Download a file from the first address that has it; it gets its name when it is whole."""
+    unfinished = file.with_name(file.name + ".partial")
+    failure: Exception = OSError("no address")
+    for url in urls:
+        try:
+            request = Request(url, headers={"User-Agent": "vit"})  # noqa: S310  the addresses are torchvision's
+            with urlopen(request, timeout=_PATIENCE) as answer, unfinished.open("wb") as target:  # noqa: S310
+                while chunk := answer.read(_CHUNK):
+                    target.write(chunk)
+                    progress(target.tell())
+            if not _is_whole(unfinished, md5):
+                raise OSError(f"{url} sent something else")
+            unfinished.replace(file)
+            return
+        except (OSError, HTTPException) as error:
+            failure = error
+        finally:
+            unfinished.unlink(missing_ok=True)
+    raise OSError(str(failure)) from failure
+
+
+def in_turn(labels: Sequence[int]) -> list[int]:
+    """Order places so that the classes take turns; within a class in a random order, always the same.
+
+    >>> [("a", "a", "a", "b")[place] for place in in_turn([0, 0, 0, 1])][2:]
+    ['a', 'a']
+    """
+    generator = torch.Generator().manual_seed(_SPLIT_SEED)
+    turns, seen = [], dict.fromkeys(labels, 0)
+    for place in torch.randperm(len(labels), generator=generator).tolist():
+        turns.append((seen[labels[place]], place))
+        seen[labels[place]] += 1
+    return [place for _, place in sorted(turns)]
+
+
+def _evenly(labels: Sequence[int], count: int | None) -> list[int]:
+    """Choose `count` places (None for all) evenly from the classes, in their order."""
+    return list(range(len(labels))) if count is None else sorted(in_turn(labels)[:count])
 
 
 def _as_tensor(picture: Image.Image, preprocess: Preprocess) -> Tensor:
@@ -199,30 +345,40 @@ def _resident(images: list[Tensor], labels: list[int], preprocess: Preprocess) -
     return Resident(torch.stack(images) if images else none, torch.tensor(labels, dtype=torch.int64))
 
 
-def _torchvision(spec: str, preprocess: Preprocess, root: Path, budget: int, workers: int, only_test: bool) -> Dataset:
-    from torchvision import datasets
+def _torchvision(
+    spec: str, preprocess: Preprocess, root: Path, budget: int, workers: int, only_test: bool, at_most: int | None
+) -> Dataset:
+    if not is_downloaded(spec, root):
+        with tqdm(desc=f"downloading {spec}", unit="B", unit_scale=True) as bar:
 
+            def show(done: int, total: int) -> None:
+                bar.total = total
+                bar.update(done - bar.n)
+
+            download(spec, root, show)
     sources = {}
     for name in ("train", "test"):
         try:
-            sources[name] = getattr(datasets, TORCHVISION[spec])(root, train=name == "train", download=True)
+            source = sources[name] = _source(spec)(root, train=name == "train")
         except (OSError, RuntimeError, ValueError, EOFError) as error:
             reason = str(error).strip().partition("\n")[0] or type(error).__name__
             raise InvalidDataset(
-                f"{spec} is not in {root}/ and could not be downloaded ({reason}). Put torchvision's "
-                f"{TORCHVISION[spec]} files there, or name a folder of class folders: --data folder:PATH."
+                f"{spec} in {root}/ is damaged ({reason}). Delete {_home(spec, root)}/ and start again: it is "
+                "then downloaded anew."
             ) from error
-    if only_test:
-        sources["train"].data = sources["train"].data[:0]
+        labels = [int(label) for label in source.targets][: len(source)]
+        kept = _evenly(labels, 0 if only_test and name == "train" else at_most)
+        source.data, source.targets = source.data[kept], [labels[place] for place in kept]
     fits = _bytes(sum(map(len, sources.values())), preprocess) <= budget
     splits: list[Pictures] = []
     for name, source in sources.items():
-        labels = [int(label) for label in source.targets][: len(source)]
         if fits:
             bar = tqdm(range(len(source)), desc=f"{spec} {name}", unit="pictures", leave=False)
-            splits.append(_resident([_as_tensor(_item(source, i), preprocess) for i in bar], labels, preprocess))
+            images = [_as_tensor(_item(source, i), preprocess) for i in bar]
+            splits.append(_resident(images, source.targets, preprocess))
         else:
-            splits.append(Streamed(partial(_item, source), torch.tensor(labels), preprocess, workers))
+            targets = torch.tensor(source.targets, dtype=torch.int64)
+            splits.append(Streamed(partial(_item, source), targets, preprocess, workers))
     return Dataset(spec, tuple(sources["test"].classes), splits[0], splits[1])
 
 
@@ -230,38 +386,57 @@ def _item(source: Any, index: int) -> Image.Image:
     return source[index][0]
 
 
-def _folder(spec: str, path: Path, preprocess: Preprocess, budget: int, workers: int, only_test: bool) -> Dataset:
+def list_files(path: Path, only_test: bool = False) -> Files:
+    """Find the pictures of a folder of class folders, by their names only.
+
+    Args:
+        path: holds one folder per class, directly (a fixed tenth of each is then for testing) or below train/ and
+            test/ (or val/).
+        only_test: list no picture for training, and be content without any.
+
+    Raises:
+        InvalidDataset: no such folder, fewer than two classes, a split that is missing or does not fit the other.
+    """
     if not path.is_dir():
         raise InvalidDataset(f"There is no folder {str(path)!r}. Name one that holds a folder of pictures per class.")
     train_root = path / "train"
-    test_root = next((path / name for name in _TEST_FOLDERS if _classes(path / name)), None)
-    if _classes(train_root) and test_root is None:
+    test_root = next((path / name for name in TEST_FOLDERS if class_folders(path / name)), None)
+    if class_folders(train_root) and test_root is None:
         raise InvalidDataset(
             f"{str(path)!r} has train/ but no test/ or val/ beside it. Add one, or drop the train/ level."
         )
-    if test_root and not _classes(train_root):
+    if test_root and not class_folders(train_root):
         if not only_test:
             raise InvalidDataset(f"{str(path)!r} has {test_root.name}/ but no class folders in train/. Add them.")
         train_root = test_root
     root = train_root if test_root else path
-    classes = _classes(root)
+    classes = class_folders(root)
     if len(classes) < 2:
         raise InvalidDataset(
             f"Folders with pictures in {str(root)!r}: {len(classes)}. A classifier needs at least two, one per class."
         )
-    train_files = _labelled(root, classes)
+    train = _labelled(root, classes)
     if test_root:
-        strangers = sorted(set(_classes(test_root)) - set(classes))
+        strangers = sorted(set(class_folders(test_root)) - set(classes))
         if strangers:
             raise InvalidDataset(f"{str(test_root)!r} has classes that train/ lacks: {', '.join(strangers)}.")
-        test_files = _labelled(test_root, classes)
+        test = _labelled(test_root, classes)
     else:
-        train_files, test_files = _split(train_files)
-        if not test_files:
+        train, test = _split(train)
+        if not test:
             raise InvalidDataset(f"{str(path)!r} has one picture per class, and none to test on. Add more.")
-    if only_test:
-        train_files = []
+    return Files(classes, [] if only_test else train, test)
 
+
+def _folder(
+    spec: str, preprocess: Preprocess, budget: int, workers: int, only_test: bool, at_most: int | None
+) -> Dataset:
+    path = Path(spec.removeprefix("folder:")).expanduser()
+    classes, train_files, test_files = list_files(path, only_test)
+    train_files, test_files = (
+        [files[place] for place in _evenly([label for _, label in files], at_most)]
+        for files in (train_files, test_files)
+    )
     fits = _bytes(len(train_files) + len(test_files), preprocess) <= budget
     splits: list[Pictures] = []
     skipped: list[str] = []
@@ -280,16 +455,25 @@ def _folder(spec: str, path: Path, preprocess: Preprocess, budget: int, workers:
     return Dataset(spec, classes, splits[0], splits[1], skipped=tuple(skipped))
 
 
-def _classes(root: Path) -> tuple[str, ...]:
+def class_folders(root: Path) -> tuple[str, ...]:
     """Names of the folders that hold pictures; none where `root` is no folder."""
     if not root.is_dir():
         return ()
     folders = (entry for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith("."))
-    return tuple(sorted(folder.name for folder in folders if _files(folder)))
+    return tuple(sorted(folder.name for folder in folders if _holds_pictures(folder)))
+
+
+def _holds_pictures(folder: Path) -> bool:
+    with os.scandir(folder) as entries:
+        return any(_is_picture(Path(entry.name)) for entry in entries)
+
+
+def _is_picture(path: Path) -> bool:
+    return path.suffix.lower() in PICTURES and not path.name.startswith(".")
 
 
 def _files(folder: Path) -> list[Path]:
-    return sorted(p for p in folder.iterdir() if p.suffix.lower() in _PICTURES and not p.name.startswith("."))
+    return sorted(filter(_is_picture, folder.iterdir()))
 
 
 def _labelled(root: Path, classes: Sequence[str]) -> list[tuple[Path, int]]:

@@ -288,7 +288,10 @@ def launch(
     kinds = {device.partition(":")[0].replace(ANY_GPU, "cuda") for device in devices}
     if len(kinds) > 1:
         raise InvalidConfig("devices: a run uses either the CPU or GPUs, not both.")
-    config = config.model_copy(update={"device": kinds.pop()})
+    kind, colon, path = config.data.partition(":")
+    places = {"data": kind + colon + (str(Path(path).expanduser().absolute()) if colon else path)}
+    places |= {"data_root": str(Path(config.data_root).absolute()), "device": kinds.pop()}
+    config = config.model_copy(update=places)  # wherever it is resumed from
     root = runs_folder()
     limits = limits or Limits()
     with _queue(root) as line:

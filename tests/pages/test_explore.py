@@ -27,6 +27,7 @@ def checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with the shipped checkpoint under its own name."""
     shutil.copytree(ROOT / "checkpoints" / "cifar10", tmp_path / "cifar10")
     monkeypatch.setenv("VIT_CHECKPOINTS", str(tmp_path))
+    monkeypatch.setenv("VIT_RUNS", str(tmp_path / "runs"))
     return tmp_path
 
 
@@ -133,3 +134,49 @@ def test_damaged_checkpoint_is_named_and_the_others_stay(page: AppTest, checkpoi
     assert not page.exception
     assert page.selectbox(key="checkpoint").options == ["cifar10"]
     assert any("torn" in caption.value for caption in page.caption)
+
+
+@pytest.fixture
+def trained(checkpoints: Path, saved: Path) -> str:
+    """A run with a best checkpoint; its name in links."""
+    for run in ("20260101-120000-tiny-aaaa", "20260102-120000-tiny-bbbb"):
+        folder = checkpoints / "runs" / run
+        shutil.copytree(saved, folder / "checkpoints" / "best")
+        (folder / "config.json").write_text("{}")
+        (folder / "about.json").write_text('{"name": "Tiny <b>"}')
+    shutil.rmtree(saved)  # it lies among the other checkpoints
+    return f"run-{run}"
+
+
+def test_the_best_checkpoint_of_a_run_opens_by_its_link(page: AppTest, trained: str) -> None:
+    page.query_params["checkpoint"] = trained
+    page.run()
+    assert not page.exception and not page.error
+    assert payload(page)[0]["grid"] == [4, 4]
+    assert page.selectbox(key="checkpoint").value == trained
+    options = page.selectbox(key="checkpoint").options
+    assert options[0] == "cifar10" and options[1] == "Run: Tiny <b> · 90.0%" and len(set(options)) == 3
+
+
+def test_a_run_that_was_deleted_gives_way_to_the_default(page: AppTest, checkpoints: Path, trained: str) -> None:
+    page.query_params["checkpoint"] = trained
+    page.run()
+    shutil.rmtree(checkpoints / "runs")
+    page.run()
+    assert not page.exception and not page.error
+    assert payload(page)[0]["grid"] == [8, 8]
+
+
+def test_a_damaged_checkpoint_of_a_run_is_one_sentence(page: AppTest, checkpoints: Path, trained: str) -> None:
+    weights = checkpoints / "runs" / trained.removeprefix("run-") / "checkpoints" / "best" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:500])
+    page.query_params["checkpoint"] = trained
+    page.run()
+    assert not page.exception
+    assert any("cannot be opened" in caption.value for caption in page.caption)
+
+
+def test_without_kept_checkpoints_those_of_runs_are_offered(page: AppTest, checkpoints: Path, trained: str) -> None:
+    shutil.rmtree(checkpoints / "cifar10")
+    page.run()
+    assert not page.exception and payload(page)[0]["grid"] == [4, 4]

@@ -1,0 +1,139 @@
+"""What a person may do to a run: every action asks anew whether they may, and tells in one sentence what went wrong."""
+
+from collections.abc import Callable
+from typing import Any
+
+import streamlit as st
+
+from pages.parts import access, watch
+from vit import runs
+from vit.errors import UserError
+from vit.text import plain
+
+_SAID = "runs (said)"
+_FORBIDDEN = "You may look at runs here, but not change them."
+
+
+def act(done: str, action: Callable[..., Any], *arguments: Any, **named: Any) -> None:
+    """Do something to a run, from a button's callback; what came of it is told by `tell`.
+
+    Args:
+        done: said when it worked; "" for nothing.
+    """
+    try:
+        if not access.may_train():
+            raise UserError(_FORBIDDEN)
+        action(*arguments, **named)
+    except UserError as error:
+        st.session_state[_SAID] = (False, str(error))
+    else:
+        st.session_state[_SAID] = (True, done)
+    watch.forget()
+
+
+def tell() -> None:
+    """Say what came of the last action, once."""
+    worked, text = st.session_state.pop(_SAID, (True, ""))
+    if not worked:
+        st.error(plain(text))
+    elif text:
+        st.toast(plain(text))
+
+
+def buttons(run: runs.Run) -> None:
+    """What can be done to this run at this moment."""
+    if not access.may_train():
+        return
+    if run.status == "waiting":
+        _queue(run)
+    elif run.alive:
+        if run.status != "stopping":
+            st.button(
+                "Stop",
+                key="stop",
+                on_click=act,
+                args=("It stops after this step.", runs.stop, run.id),
+                help="Finishes the step, saves, and ends. It can be resumed.",
+            )
+        if st.button("Kill", key="kill", type="tertiary", help="For a run that does not stop."):
+            _confirm_kill(run)
+    else:
+        _resume(run)
+    with st.popover("Edit"):
+        _edit(run)
+    if not run.alive and st.button("Delete", key="delete", type="tertiary"):
+        _confirm_delete(run)
+
+
+def _queue(run: runs.Run) -> None:
+    length = len(runs.queue())
+    for label, place, off in (
+        ("First", 0, run.place <= 1),
+        ("Earlier", run.place - 2, run.place <= 1),
+        ("Later", run.place, run.place >= length),
+    ):
+        st.button(label, key=f"queue {label}", on_click=act, args=("", runs.move, run.id, place), disabled=off)
+    st.button("Cancel", key="cancel", on_click=act, args=("It leaves the queue.", runs.stop, run.id))
+
+
+def _resume(run: runs.Run) -> None:
+    epochs = run.config.get("epochs")
+    planned = epochs if isinstance(epochs, int) else 1
+
+    def resume() -> None:
+        wanted = st.session_state["resume epochs"]
+        act("It goes on.", runs.resume, run.id, epochs=wanted if wanted != planned else None)
+
+    finished = run.status == "finished"
+    with st.popover("Train longer" if finished else "Resume", width="content"):
+        least = planned + 1 if finished else 1
+        st.number_input(
+            "Epochs in all", least, 10_000, min(planned + max(planned // 2, 1), 10_000) if finished else planned,
+            key="resume epochs", help="Continues from the last complete epoch.",
+        )  # fmt: skip
+        st.button("Continue", key="resume", on_click=resume, type="primary")
+
+
+def _edit(run: runs.Run) -> None:
+    def change() -> None:
+        runs.rename(run.id, st.session_state[f"name {run.id}"])
+        runs.annotate(run.id, st.session_state[f"notes {run.id}"])
+
+    st.text_input("Name", run.name, max_chars=runs.MAX_NAME, key=f"name {run.id}")
+    st.text_area("Notes", run.notes, max_chars=runs.MAX_NOTES, key=f"notes {run.id}")
+    st.button("Save", key="save", on_click=act, args=("Saved.", change), type="primary")
+
+
+@st.dialog("Kill this run?")
+def _confirm_kill(run: runs.Run) -> None:
+    st.markdown(f"**{plain(run.name)}** ends at once. What it learnt since the last complete epoch is lost.")
+    with st.container(horizontal=True):
+        done = ("It was killed.", runs.kill, run.id)
+        if st.button("Kill", key="really kill", type="primary", on_click=act, args=done):
+            st.rerun()
+        if st.button("Keep it running", key="not kill"):
+            st.rerun()
+
+
+@st.dialog("Delete this run?")
+def _confirm_delete(run: runs.Run) -> None:
+    files = [path for path in run.folder.rglob("*") if path.is_file()]
+    size = sum(path.stat().st_size for path in files if path.exists())
+    checkpoints = run.folder / "checkpoints"
+    held = sorted(path.name for path in checkpoints.iterdir() if path.is_dir()) if checkpoints.is_dir() else []
+    goes = [f"{size / 1e6:,.1f} MB in {len(files)} files", "its curves and log", "the attention of its epochs"]
+    if held:
+        goes.append("its checkpoints: " + ", ".join(held))
+    st.markdown(f"**{plain(run.name)}** goes for good:\n" + "".join(f"\n- {plain(text)}" for text in goes))
+
+    def delete() -> None:
+        act(f"{run.name} was deleted.", runs.delete, run.id)
+        if "run" in st.query_params:
+            del st.query_params["run"]
+
+    st.caption("Checkpoints that were kept under a name of their own stay.")
+    with st.container(horizontal=True):
+        if st.button("Delete", key="really delete", type="primary", on_click=delete):
+            st.rerun()
+        if st.button("Keep it", key="not delete"):
+            st.rerun()

@@ -1,0 +1,159 @@
+"""What a page reads of runs, shared by all who watch: each file is followed once per server."""
+
+import threading
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import streamlit as st
+
+from vit import runs
+from vit.devices import Device, list_devices
+from vit.metrics import MetricsReader, Progress, progress
+
+PAUSE = 0.5  # [s] between two looks at a file
+LOG_BYTES = 20_000
+LOG_LINES = 30
+
+STATUS = {
+    "waiting": "Waiting",
+    "running": "Running",
+    "stopping": "Stopping",
+    "stalled": "Stalled",
+    "finished": "Finished",
+    "stopped": "Stopped",
+    "failed": "Failed",
+    "interrupted": "Interrupted",
+}
+
+
+class Figures(NamedTuple):
+    """A run's records at one moment.
+
+    Attributes:
+        records: by kind; see `vit.metrics`. Read only: they are everyone's.
+        progress: None before it has begun to train.
+    """
+
+    records: dict[str, list[dict[str, Any]]]
+    progress: Progress | None
+
+    @property
+    def steps_per_epoch(self) -> float:
+        """To turn steps into epochs; 1 before it is known."""
+        start = self.records.get("start")
+        if start:
+            return float(start[-1]["steps_per_epoch"])
+        epochs = self.records.get("epoch")
+        return epochs[-1]["step"] / epochs[-1]["epoch"] if epochs else 1.0
+
+    @property
+    def seconds(self) -> float:
+        """Spent on training, over all attempts; pauses between them do not count."""
+        first: dict[int, float] = {}
+        last: dict[int, float] = {}
+        for kind in self.records.values():
+            for record in kind:
+                attempt, t = record.get("attempt", 0), record.get("t")
+                if isinstance(t, int | float):
+                    first[attempt] = min(first.get(attempt, t), t)
+                    last[attempt] = max(last.get(attempt, t), t)
+        return sum(last[attempt] - first[attempt] for attempt in first)
+
+
+class _Followed:
+    """One run's metrics file, read on by whoever asks first."""
+
+    def __init__(self, path: Path):
+        self.reader = MetricsReader(path)
+        self.lock = threading.Lock()
+        self.looked = 0.0
+        self.figures = Figures({}, None)
+
+    def look(self) -> Figures:
+        with self.lock:
+            if time.monotonic() - self.looked > PAUSE:
+                if self.reader.update() or self.looked == 0:
+                    records = {kind: list(found) for kind, found in self.reader.records.items()}
+                    self.figures = Figures(records, progress(records))
+                self.looked = time.monotonic()
+            return self.figures
+
+
+@st.cache_resource(show_spinner=False, max_entries=500)
+def _followed(path: str) -> _Followed:
+    return _Followed(Path(path))
+
+
+def figures(run: runs.Run) -> Figures:
+    """A run's records as they are at this moment."""
+    return _followed(str(run.folder / "metrics.jsonl")).look()
+
+
+@st.cache_resource(show_spinner=False, ttl=PAUSE)
+def _every(folder: str) -> list[runs.Run]:
+    return runs.list_runs()
+
+
+def every_run() -> list[runs.Run]:
+    """Every run, newest first, as of half a second ago at most."""
+    return _every(str(runs.runs_folder()))
+
+
+def forget() -> None:
+    """Look again at once, after something was done."""
+    _every.clear()
+
+
+@st.cache_resource(show_spinner=False, ttl=2)
+def devices() -> dict[str, Device]:
+    """This machine's devices by name."""
+    return {device.name: device for device in list_devices()}
+
+
+def best_accuracy(run: runs.Run) -> float | None:
+    """Of all evaluations so far, 0 to 1."""
+    epochs = figures(run).records.get("epoch", [])
+    return max((record["accuracy"] for record in epochs), default=None)
+
+
+def share_done(run: runs.Run) -> float:
+    """0 to 1."""
+    found = figures(run)
+    if found.progress:
+        return found.progress.share
+    epochs = found.records.get("epoch")
+    return min(epochs[-1]["epoch"] / max(run.config.get("epochs", 1), 1), 1.0) if epochs else 0.0
+
+
+def data_name(run: runs.Run) -> str:
+    """The dataset without the path that leads to a folder."""
+    kind, colon, path = str(run.config.get("data", "")).partition(":")
+    return Path(path).name if colon else kind
+
+
+def last_lines(run: runs.Run) -> str:
+    """The end of the run's log."""
+    try:
+        with (run.folder / "log.txt").open("rb") as file:
+            file.seek(0, 2)
+            file.seek(max(0, file.tell() - LOG_BYTES))
+            text = file.read().decode("utf-8", "replace")
+    except OSError:
+        return ""
+    lines = [line.rpartition("\r")[2].rstrip() for line in text.split("\n")]
+    return "\n".join([line for line in lines if line][-LOG_LINES:])
+
+
+def duration(seconds: float) -> str:
+    """A time span for people.
+
+    >>> [duration(s) for s in (5, 65, 4000, 200000)]
+    ['5 s', '1 min', '1 h 6 min', '2 d 7 h']
+    """
+    minutes, hours, days = int(seconds // 60), int(seconds // 3600), int(seconds // 86400)
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    if hours < 1:
+        return f"{minutes} min"
+    return f"{hours} h {minutes % 60} min" if days < 1 else f"{days} d {hours % 24} h"

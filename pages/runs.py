@@ -1,0 +1,300 @@
+"""All runs: watch them learn, stop and resume them, see their attention grow, compare them."""
+
+import gc
+import hashlib
+import html
+import time
+
+import pandas as pd
+import streamlit as st
+
+from pages.parts import access, actions, attention, bell, compare, curves, navigation, results, watch
+from vit.runs import Run
+from vit.text import plain
+
+navigation.enter()
+
+VIEWS = ["Curves", "Attention", "Results", "Settings", "Log"]
+ROWS = 7  # of the table before it scrolls
+# [s] between two looks at what changes; five watchers together take 3 to 4 % of one core
+STATE, CURVES, TABLE = 2, 4, 8
+IDLE = 10  # where nothing is alive: others may start runs
+
+
+@st.cache_resource(show_spinner=False)
+def settle() -> None:
+    """Keep Streamlit's garbage collection after every tick from looking at what was imported."""
+    gc.collect()
+    gc.freeze()
+
+
+def asked() -> list[str]:
+    """The runs that the link names."""
+    return list(dict.fromkeys(st.query_params.get_all("run")))
+
+
+def list_all() -> None:
+    """The table of all runs; choosing rows there chooses what is shown below."""
+    shown = asked()
+    alive = any(run.alive for run in watch.every_run())
+
+    @st.fragment(run_every=TABLE if alive else IDLE)
+    def table() -> None:
+        every = watch.every_run()
+        with st.container(horizontal=True, vertical_alignment="bottom"):
+            words = st.text_input(
+                "Filter", key="filter", placeholder="Filter by name, data or status", label_visibility="collapsed"
+            )
+            bell.hang(every)
+        found = [run for run in every if matches(run, words)]
+        key = "table " + hashlib.sha256(" ".join(run.id for run in found).encode()).hexdigest()[:8]
+
+        def choose() -> None:
+            rows = st.session_state[key]["selection"]["rows"]
+            wanted = [found[row].id for row in rows if row < len(found)]
+            if wanted:
+                st.query_params["run"] = wanted
+            elif "run" in st.query_params:
+                del st.query_params["run"]
+
+        st.dataframe(
+            summary(found),
+            key=key,
+            hide_index=True,
+            height=38 + 35 * min(max(len(found), 1), ROWS),
+            on_select=choose,
+            selection_mode="multi-row",
+            selection_default={"selection": {"rows": [i for i, run in enumerate(found) if run.id in shown]}},
+            placeholder="–",
+            column_config={
+                "Status": st.column_config.TextColumn(width=95),
+                "Run": st.column_config.TextColumn(width="medium"),
+                "Accuracy": st.column_config.NumberColumn(format="%.1f %%", help="The best so far, on test pictures"),
+                "Progress": st.column_config.ProgressColumn(format="%.0f %%", min_value=0, max_value=100, width=130),
+                "Started": st.column_config.DatetimeColumn(format="D MMM, HH:mm", width=110),
+            },
+            alt="All runs",
+        )
+        if asked() != shown or alive != any(run.alive for run in every):
+            st.rerun()
+
+    table()
+
+
+def matches(run: Run, words: str) -> bool:
+    """Whether every word of the filter is somewhere in what the table says of a run."""
+    text = f"{run.name} {watch.data_name(run)} {watch.STATUS[run.status]} {' '.join(run.devices)}".lower()
+    return all(word in text for word in words.lower().split())
+
+
+def summary(found: list[Run]) -> pd.DataFrame:
+    """One row per run."""
+    rows = [
+        {
+            "Run": run.name,
+            "Status": watch.STATUS[run.status],
+            "Accuracy": None if (best := watch.best_accuracy(run)) is None else 100 * best,
+            "Progress": 100 * watch.share_done(run),
+            "Time": watch.duration(watch.figures(run).seconds),
+            "Data": watch.data_name(run),
+            "Device": ", ".join(run.devices),
+            "Started": pd.Timestamp(run.created, unit="s", tz="UTC"),
+        }
+        for run in found
+    ]
+    columns = ["Run", "Status", "Accuracy", "Progress", "Time", "Data", "Device", "Started"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def show_run(run: Run) -> None:
+    """One run: what it is, what can be done to it, and how it learns."""
+    head, buttons = st.columns([3, 2], vertical_alignment="center")
+    with head:
+        st.subheader(plain(run.name), anchor=False)
+        st.caption(" · ".join(map(plain, facts(run))))
+    with buttons, st.container(horizontal=True, horizontal_alignment="right", vertical_alignment="center"):
+        if run.best is not None and st.button("Open in Explore", key="open"):
+            st.switch_page("pages/explore.py", query_params={"checkpoint": f"run-{run.id}"})
+        actions.buttons(run)
+    if run.notes:
+        st.text(run.notes)
+
+    @st.fragment(run_every=STATE if run.alive else None)
+    def state() -> None:
+        now = current(run)
+        if now is None or now.status != run.status:
+            st.rerun()
+        say_status(now)
+        say_figures(now)
+
+    state()
+    view = st.segmented_control(
+        "View", VIEWS, default=VIEWS[0], required=True, key="view", bind="query-params", label_visibility="collapsed"
+    )
+    seen = curves.View()
+    if view == "Curves":
+        seen = curves.controls(int(run.config.get("epochs", 1)))
+    epochs = attention.stored(run)
+
+    @st.fragment(run_every=CURVES if run.alive else None)
+    def live() -> None:
+        if view == "Curves":
+            draw(run, seen)
+        elif view == "Log":
+            st.code(watch.last_lines(run) or "It has said nothing yet.", language=None, height=420, wrap_lines=True)
+        elif view == "Attention" and attention.stored(run) != epochs:
+            st.rerun()
+
+    live()
+    if view == "Attention":
+        attention.show(run)
+    elif view == "Results":
+        results.show(run)
+    elif view == "Settings":
+        settings(run)
+
+
+def current(run: Run) -> Run | None:
+    """The run as it is at this moment; None if it was deleted."""
+    return next((found for found in watch.every_run() if found.id == run.id), None)
+
+
+def facts(run: Run) -> list[str]:
+    """What a run is, in a few words."""
+    named = [watch.data_name(run), str(run.config.get("size", "")), ", ".join(run.devices)]
+    started = time.strftime("%d %B %Y, %H:%M UTC", time.gmtime(run.created)).lstrip("0")
+    return [part for part in (*named, started, run.owner) if part]
+
+
+def say_status(run: Run) -> None:
+    """How the run is, where the bar does not tell."""
+    if run.status == "failed":
+        st.error(plain(run.reason) or "It failed without a word. The log may say why.")
+    elif run.status in ("interrupted", "stalled"):
+        st.warning(plain(run.reason))
+    elif run.status == "waiting":
+        st.info(f"Number {run.place} in the queue. {plain(run.reason)}")
+    elif run.status == "stopping":
+        st.info(plain(run.reason))
+    elif run.status == "stopped" and run.reason:
+        st.caption(plain(run.reason))
+    for note in watch.figures(run).records.get("note", [])[-3:]:
+        st.caption(plain(str(note.get("text", ""))))
+
+
+def say_figures(run: Run) -> None:
+    """Bar and numbers."""
+    figures = watch.figures(run)
+    progress = figures.progress
+    steps, epochs = figures.records.get("step", []), figures.records.get("epoch", [])
+    if run.status != "finished" and run.status != "waiting":
+        done = f"Epoch {progress.epoch:.1f} of {progress.epochs}" if progress else "Getting ready"
+        if run.status == "running" and progress and progress.seconds_left is not None:
+            done += f" · {watch.duration(progress.seconds_left)} left"
+        st.progress(watch.share_done(run), done)
+    told: dict[str, str] = {}
+    if epochs:
+        best = max(epochs, key=lambda record: record["accuracy"])
+        told["Best accuracy"] = f"{100 * best['accuracy']:.1f} % in epoch {best['epoch']}"
+    if steps:
+        told["Loss"] = f"{steps[-1]['loss']:.3f}"
+        if progress and progress.pictures_per_second:
+            told["Pictures per second"] = f"{progress.pictures_per_second:,.0f}"
+        told["Time"] = watch.duration(figures.seconds)
+    if progress and progress.memory:
+        told["Memory"] = f"{progress.memory / 1e9:.1f} GB"
+    if run.status in ("running", "stopping", "stalled"):
+        for name in dict.fromkeys(run.devices):
+            device = watch.devices().get(name)
+            if device and device.use is not None:
+                told["CPU in use" if name == "cpu" else f"{name} in use"] = f"{device.use:.0%}"
+            if device and device.total_memory and name != "cpu":
+                used = device.total_memory - device.free_memory
+                told[f"{name} memory"] = f"{used / 1e9:.0f} of {device.total_memory / 1e9:.0f} GB"
+    if told:
+        cells = "".join(f"<div><span>{html.escape(k)}</span><b>{html.escape(v)}</b></div>" for k, v in told.items())
+        st.html(f'{_STYLE}<div class="figures">{cells}</div>')
+
+
+_STYLE = """<style>
+.figures { display: flex; flex-wrap: wrap; gap: 0.5rem 2.25rem; }
+.figures div { display: flex; flex-direction: column; }
+.figures span { font-size: 0.8rem; opacity: 0.7; }
+.figures b { font-size: 1.25rem; font-weight: 500; font-variant-numeric: tabular-nums; line-height: 1.4; }
+</style>"""
+
+
+def draw(run: Run, view: curves.View) -> None:
+    """Loss, accuracy and learning rate against epochs."""
+    figures = watch.figures(run)
+    per_epoch = figures.steps_per_epoch
+    steps, epochs = figures.records.get("step", []), figures.records.get("epoch", [])
+    if not steps and not epochs:
+        return
+    train = [(record["step"] / per_epoch, record["loss"]) for record in steps]
+    test = [(record["step"] / per_epoch, record["test_loss"]) for record in epochs]
+    first, second = curves.COLORS[:2]
+    losses = [curves.line("training", train, first, faint=True)] if view.smoothing else []
+    losses += [
+        curves.line("training", curves.smooth(train, view.smoothing), first),
+        curves.line("test", test, second, dots=True),
+    ]
+    accuracy = [(record["step"] / per_epoch, 100 * record["accuracy"]) for record in epochs]
+    rates = [(record["step"] / per_epoch, record["lr"]) for record in steps if "lr" in record]
+    left, right = st.columns(2, gap="medium")
+    left.echarts_chart(
+        curves.chart("Loss", losses, view=view), key="loss", height=curves.HEIGHT, alt="Loss over the epochs"
+    )
+    right.echarts_chart(
+        curves.chart(
+            "Test accuracy",
+            [curves.line("test", accuracy, first, dots=True)],
+            view=view._replace(log=False),
+            percent=True,
+        ),
+        key="accuracy",
+        height=curves.HEIGHT,
+        alt="Test accuracy over the epochs",
+    )
+    if rates:
+        st.echarts_chart(
+            curves.chart(
+                "Learning rate", [curves.line("learning rate", rates, first)], view=view._replace(log=False), low=True
+            ),
+            key="rate",
+            height=130,
+            alt="Learning rate over the epochs",
+        )
+
+
+def settings(run: Run) -> None:
+    """Every setting of the run."""
+    rows = [(name, "–" if value is None else str(value)) for name, value in run.config.items()]
+    st.dataframe(
+        pd.DataFrame(rows, columns=["Setting", "Value"]), hide_index=True, key="settings", alt="Settings of the run"
+    )
+
+
+every = watch.every_run()
+if not every:
+    st.info("There is no run yet. Start one on the page Train, or with `python -m vit train --preset shapes`.")
+    st.stop()
+list_all()
+actions.tell()
+wanted = asked()
+chosen = [run for run in every if run.id in wanted]
+if len(chosen) < len(wanted):
+    st.error("There is no such run. It may have been deleted.")
+if len(chosen) > 1:
+    compare.show(chosen)
+elif chosen:
+    family = [run for run in every if run.sweep and run.sweep == chosen[0].sweep]
+    show_run(chosen[0])
+    if len(family) > 1 and st.button(f"Compare the {len(family)} runs of its sweep", key="family"):
+        st.query_params["run"] = [run.id for run in family]
+        st.rerun()
+elif not wanted:
+    st.caption("Choose a run to watch it, or several to compare them.")
+if not access.may_train():
+    st.caption("Looking is open to all. To start and change runs, sign in on the page Train.")
+settle()  # last: what was drawn has brought in all that it needs

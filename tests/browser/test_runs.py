@@ -1,0 +1,128 @@
+"""A run as a person lives with it: watched, reloaded, stopped, resumed, opened in the explorer."""
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from vit import runs
+from vit.recipes import train_config
+
+from .serving import FIND
+
+ROOT = Path(__file__).parents[2]
+PATIENCE = 180_000  # [ms] on a busy machine
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Where the runs of this file are; what still goes on at the end is killed."""
+    folder = tmp_path_factory.mktemp("runs")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VIT_RUNS", str(folder))
+        yield folder
+        for run in runs.list_runs():
+            if run.alive:
+                runs.kill(run.id)
+
+
+@pytest.fixture
+def url(folder: Path, serve: Callable[..., str], page: Page) -> str:
+    page.set_viewport_size({"width": 1280, "height": 1000})
+    page.set_default_timeout(PATIENCE)
+    return serve(ROOT / "app.py", VIT_RUNS=str(folder), OMP_NUM_THREADS="1")
+
+
+def launch(name: str, **settings: object) -> runs.Run:
+    return runs.launch(train_config("shapes", limit=500, compile=False, **settings), name=name)
+
+
+def wait(run: runs.Run, *status: str) -> runs.Run:
+    until = time.monotonic() + PATIENCE / 1000
+    while (found := runs.find_run(run.id)).status not in status and time.monotonic() < until:
+        time.sleep(0.3)
+    assert found.status in status, (found.status, found.reason, (run.folder / "log.txt").read_text()[-1000:])
+    return found
+
+
+def bar(page: Page) -> float:
+    """How full the bar is, 0 to 100."""
+    element = page.get_by_test_id("stProgress").first.get_by_role("progressbar")
+    return float(element.get_attribute("aria-valuenow") or 0)
+
+
+def test_a_run_is_watched_stopped_resumed_and_opened(page: Page, url: str) -> None:
+    run = launch("Watched", epochs=400)
+    page.goto(f"{url}/runs?run={run.id}")
+    expect(page.get_by_text(re.compile(r"Epoch \d+\.\d of 400")).first).to_be_visible(timeout=PATIENCE)
+    before = bar(page)
+    until = time.monotonic() + PATIENCE / 1000
+    while bar(page) <= before and time.monotonic() < until:
+        page.wait_for_timeout(300)
+    assert bar(page) > before
+
+    page.reload()
+    expect(page.get_by_text(re.compile(r"Epoch \d+\.\d of 400")).first).to_be_visible(timeout=PATIENCE)
+    assert runs.find_run(run.id).alive
+
+    page.get_by_role("button", name="Stop", exact=True).click()
+    wait(run, "stopped")
+    page.get_by_role("button", name="Resume").click()
+    page.get_by_role("button", name="Continue").click()
+    wait(run, "running")
+    expect(page.get_by_role("button", name="Stop", exact=True)).to_be_visible()
+
+    page.get_by_role("button", name="Open in Explore").click()
+    expect(page.locator("canvas.over")).to_be_visible()
+    expect(page).to_have_url(re.compile(f"checkpoint=run-{run.id}"))
+    expect(page.get_by_text("It knows circle, square, triangle, cross")).to_be_visible()
+    runs.kill(run.id)
+
+
+def test_curves_grow_in_place(page: Page, url: str) -> None:
+    run = launch("Growing", epochs=400)
+    page.goto(f"{url}/runs?run={run.id}")
+    expect(page.locator(".st-key-loss canvas").first).to_be_visible(timeout=PATIENCE)
+    page.evaluate("window.kept = document.querySelector('.st-key-loss canvas')")
+    picture = "document.querySelector('.st-key-loss canvas').toDataURL()"
+    before = page.evaluate(picture)
+    page.wait_for_function(f"(before) => {picture} !== before", arg=before)
+    assert page.evaluate("window.kept === document.querySelector('.st-key-loss canvas')")
+    runs.kill(run.id)
+
+
+def test_attention_follows_the_slider_and_the_choice_stays(page: Page, url: str) -> None:
+    run = wait(launch("Probed", epochs=3), "finished")
+    page.goto(f"{url}/runs?run={run.id}&view=Attention")
+    expect(page.locator("canvas.over")).to_be_visible(timeout=PATIENCE)
+    shown = "v && v.payload && [v.payloadId, v.selection.block, v.selection.head]"
+    ask = f"(() => {{ const v = {FIND}; return {shown}; }})()"
+    page.wait_for_function(f"() => {ask}")
+    page.locator("canvas.over").press("PageUp")
+    page.wait_for_timeout(1000)
+    first = page.evaluate(ask)
+    slider = page.get_by_role("slider", name=re.compile("Epoch"))
+    slider.press("ArrowLeft")
+    page.wait_for_function(f"(old) => {{ const now = {ask}; return now && now[0] !== old; }}", arg=first[0])
+    assert page.evaluate(ask)[1:] == first[1:]
+
+
+def test_several_chosen_rows_are_compared(page: Page, url: str) -> None:
+    some = [wait(launch(f"Depth {depth}", epochs=1, depth=depth), "finished") for depth in (1, 2)]
+    page.goto(f"{url}/runs?" + "&".join(f"run={run.id}" for run in some))
+    expect(page.locator(".st-key-compared-accuracy canvas, .st-key-compared\\ accuracy canvas").first).to_be_visible()
+    with page.expect_download() as started:
+        page.get_by_role("button", name="Download CSV").click()
+    text = started.value.path().read_text()
+    assert "depth" in text and "Depth 1" in text
+
+
+def test_the_page_fits_a_phone(page: Page, url: str) -> None:
+    run = wait(launch("Small", epochs=1), "finished")
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.goto(f"{url}/runs?run={run.id}")
+    expect(page.locator(".st-key-loss canvas").first).to_be_visible()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390

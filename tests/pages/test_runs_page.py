@@ -1,0 +1,348 @@
+"""The page of runs without a browser: empty, normal and error state, and what its buttons do."""
+
+import csv
+import fcntl
+import io
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from streamlit.testing.v1 import AppTest
+
+from pages.parts import access, curves, watch
+from pages.parts.compare import to_csv
+from vit import runs
+from vit.checkpoints import save_checkpoint
+from vit.images import Preprocess
+from vit.probes import ProbeWriter
+from vit.recipes import TrainConfig
+
+ROOT = Path(__file__).parents[2]
+WAIT = 120  # [s]; the first run imports torch
+EPOCHS, STEPS = 4, 50
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where this test's runs are."""
+    (tmp_path / "runs").mkdir()
+    monkeypatch.setenv("VIT_RUNS", str(tmp_path / "runs"))
+    monkeypatch.setenv("VIT_CHECKPOINTS", str(tmp_path / "checkpoints"))
+    watch.forget()
+    return tmp_path / "runs"
+
+
+@pytest.fixture
+def write(folder: Path, build: Callable[..., Any], labels: tuple[str, ...]) -> Callable[..., str]:
+    """`write(name, outcome="finished", reason="", done=4, probes=False, **config)` makes a run; gives its id."""
+
+    def make(
+        name: str, outcome: str = "finished", reason: str = "", done: int = EPOCHS, probes: bool = False,
+        sweep: str = "", **config: Any,
+    ) -> str:  # fmt: skip
+        run = folder / runs.new_id(name)
+        run.mkdir()
+        start = time.time() - 100
+        settings = TrainConfig(epochs=EPOCHS, **config)
+        (run / "config.json").write_text(settings.model_dump_json())
+        about = {"name": name, "notes": "", "owner": "", "sweep": sweep, "created": start, "devices": ["cpu"]}
+        (run / "about.json").write_text(json.dumps(about))
+        records: list[dict[str, Any]] = [
+            {"kind": "start", "step": 0, "total_steps": EPOCHS * STEPS, "steps_per_epoch": STEPS, "epochs": EPOCHS}
+        ]
+        for step in range(10, done * STEPS + 1, 10):
+            records.append({"kind": "step", "step": step, "loss": 2 / step, "lr": 1e-3, "pictures_per_second": 500.0})
+            if step % STEPS == 0:
+                epoch = step // STEPS
+                records.append(
+                    {"kind": "epoch", "step": step, "epoch": epoch, "accuracy": 0.5 + epoch / 10, "test_loss": 1.0}
+                )
+        lines = [json.dumps(record | {"t": start + record["step"] / 10, "attempt": 0}) for record in records]
+        (run / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+        (run / "log.txt").write_text("Epoch 1 of 4: <b>fine</b>\n")
+        (run / "alive.lock").touch()
+        if outcome:
+            (run / "outcome.json").write_text(json.dumps({"outcome": outcome, "reason": reason}))
+        model = build()
+        save_checkpoint(run / "checkpoints" / "best", model, labels, Preprocess((32, 32)), facts={"accuracy": 0.9})
+        if probes:
+            images = torch.zeros(3, 3, 32, 32, dtype=torch.uint8)
+            writer = ProbeWriter(run / "probes", images, [0, 1, 2], labels, Preprocess((32, 32)))
+            for epoch in range(1, done + 1):
+                writer.store(epoch, build(epoch))
+        return run.name
+
+    return make
+
+
+@pytest.fixture
+def alive(folder: Path) -> Iterator[Callable[[str], None]]:
+    """`alive(run)` holds the run's lock, as its process would."""
+
+    @contextmanager
+    def held(run: str) -> Iterator[None]:
+        lock = os.open(folder / run / "alive.lock", os.O_RDWR)
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        (folder / run / "heartbeat").touch()
+        yield
+        os.close(lock)
+
+    with ExitStack() as stack:
+        yield lambda run: stack.enter_context(held(run))
+
+
+def show(*wanted: str, view: str = "", allowed: bool = True, monkeypatch: pytest.MonkeyPatch | None = None) -> AppTest:
+    page = AppTest.from_file(str(ROOT / "pages" / "runs.py"), default_timeout=WAIT)
+    if wanted:
+        page.query_params["run"] = list(wanted)
+    if view:
+        page.query_params["view"] = view
+    watch.forget()
+    return page.run()
+
+
+def texts(page: AppTest) -> str:
+    kinds = ("caption", "markdown", "subheader", "text", "info", "warning", "error", "html")
+    return " ".join(str(getattr(found, "value", "")) for kind in kinds for found in page.get(kind))
+
+
+def option(page: AppTest, key: str) -> dict[str, Any]:
+    return json.loads(page.get_by_key(key).proto.spec)
+
+
+def test_without_runs_the_page_says_how_to_start_one(folder: Path) -> None:
+    page = show()
+    assert not page.exception
+    assert "python -m vit train" in page.info[0].value
+
+
+def test_all_runs_are_in_the_table(write: Callable[..., str], alive: Callable[[str], None]) -> None:
+    write("First")
+    write("Broken", outcome="failed", reason="The disk is full.")
+    alive(write("Going", outcome="", done=2))
+    page = show()
+    assert not page.exception and not page.error
+    table = page.dataframe[0].value
+    assert set(zip(table["Run"], table["Status"], strict=True)) == {
+        ("First", "Finished"), ("Broken", "Failed"), ("Going", "Running"),
+    }  # fmt: skip
+    going = table.set_index("Run").loc["Going"]
+    assert going["Accuracy"] == pytest.approx(70) and going["Progress"] == pytest.approx(50)
+
+
+def test_the_filter_looks_at_names_and_status(write: Callable[..., str]) -> None:
+    write("Alpha")
+    write("Beta", outcome="stopped")
+    page = show()
+    page.text_input(key="filter").set_value("stopped bet").run()
+    assert list(page.dataframe[0].value["Run"]) == ["Beta"]
+
+
+def test_a_link_opens_a_run_with_its_curves(write: Callable[..., str]) -> None:
+    page = show(write("First"))
+    assert not page.exception and not page.error
+    assert page.subheader[0].value == "First"
+    series = {trace["name"]: trace["data"] for trace in option(page, "accuracy")["series"]}
+    assert series["test"] == [[1, 60], [2, 70], [3, 80], [4, 90]]
+    assert "90.0 % in epoch 4" in texts(page)
+
+
+def test_zoom_and_scale_are_what_the_person_chose(write: Callable[..., str]) -> None:
+    page = show(write("First"))
+    page.slider(key="zoom epochs 4").set_value((1, 3)).run()
+    page.toggle(key="log").set_value(True).run()
+    loss = option(page, "loss")
+    assert (loss["xAxis"]["min"], loss["xAxis"]["max"]) == (1, 3)
+    assert loss["yAxis"]["type"] == "log"
+    assert all(1 <= x <= 3 for trace in loss["series"] for x, _ in trace["data"])
+
+
+@pytest.mark.parametrize("name", ["../../etc/passwd", "<img src=x>", "nobody"])
+def test_a_run_that_is_not_there_is_one_sentence(write: Callable[..., str], name: str) -> None:
+    write("First")
+    page = show(name)
+    assert not page.exception
+    assert page.error[0].value == "There is no such run. It may have been deleted."
+
+
+def test_a_failed_run_says_why_and_can_be_resumed(write: Callable[..., str]) -> None:
+    page = show(write("Broken", outcome="failed", reason="The disk is full. *Free* some space.", done=2))
+    assert page.error[0].value == "The disk is full\\. \\*Free\\* some space\\."
+    assert page.button(key="resume") and page.button(key="delete")
+
+
+def test_a_run_that_was_cut_off_says_so(write: Callable[..., str]) -> None:
+    page = show(write("Cut off", outcome="", done=2))
+    assert "Resume it" in page.warning[0].value
+
+
+def test_names_are_shown_as_they_are(write: Callable[..., str]) -> None:
+    page = show(write("![x](http://e) <b>"))
+    assert page.subheader[0].value.startswith("\\!\\[x\\]")
+
+
+def test_stop_asks_the_run_to_stop(write: Callable[..., str], alive: Callable[[str], None], folder: Path) -> None:
+    run = write("Going", outcome="", done=2)
+    alive(run)
+    page = show(run)
+    page.button(key="stop").click().run()
+    assert (folder / run / "stop").exists()
+    assert not page.exception and page.info[0].value
+
+
+def test_without_the_right_nothing_can_be_done(
+    write: Callable[..., str], alive: Callable[[str], None], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = write("Going", outcome="", done=2)
+    alive(run)
+    page = show(run)
+    monkeypatch.setattr(access, "may_train", lambda: False)
+    page.button(key="stop").click().run()  # the button was drawn before the right was withdrawn
+    assert not (folder / run / "stop").exists()
+    assert "not change them" in page.error[0].value
+    assert not [button for button in page.button if button.key in ("stop", "kill", "save", "delete")]
+
+
+def test_a_run_is_renamed_and_annotated(write: Callable[..., str]) -> None:
+    run = write("First")
+    page = show(run)
+    page.text_input(key=f"name {run}").set_value("Second")
+    page.text_area(key=f"notes {run}").set_value("Better data.")
+    page.button(key="save").click().run()
+    assert not page.exception and not page.error
+    assert (runs.find_run(run).name, runs.find_run(run).notes) == ("Second", "Better data.")
+    assert "Better data." in texts(page)
+
+
+def test_an_empty_name_is_refused_in_one_sentence(write: Callable[..., str]) -> None:
+    run = write("First")
+    page = show(run)
+    page.text_input(key=f"name {run}").set_value(" ")
+    page.button(key="save").click().run()
+    assert len(page.error) == 1 and runs.find_run(run).name == "First"
+
+
+def test_deleting_names_what_goes(write: Callable[..., str], folder: Path) -> None:
+    run = write("First")
+    page = show(run)
+    page.button(key="delete").click().run()
+    said = texts(page)
+    assert "First" in said and "MB" in said and "best" in said
+    assert (folder / run).exists()
+    page.button(key="really delete").click().run()
+    assert not (folder / run).exists()
+
+
+def test_the_attention_of_every_epoch_can_be_looked_at(write: Callable[..., str]) -> None:
+    run = write("First", probes=True)
+    page = show(run, view="Attention")
+    assert not page.exception and not page.error
+    slider = page.select_slider(key="epoch")
+    assert slider.value == 4
+    newest = page.get_by_key("probe feeder").proto.bytes
+    slider.set_value(1).run()
+    assert page.get_by_key("probe feeder").proto.bytes != newest
+    assert len(option(page, "probe entropy")["series"]) == 2  # one per block
+
+
+def test_before_the_first_epoch_there_is_no_attention(write: Callable[..., str]) -> None:
+    page = show(write("First", outcome="stopped", done=0), view="Attention")
+    assert not page.exception and "after every epoch" in page.info[0].value
+
+
+def test_the_log_and_the_settings_are_shown(write: Callable[..., str]) -> None:
+    run = write("First", lr=3e-3)
+    assert "<b>fine</b>" in show(run, view="Log").code[0].value
+    settings = show(run, view="Settings").dataframe[1].value.set_index("Setting")["Value"]
+    assert settings["lr"] == "0.003"
+
+
+def test_a_run_without_a_report_offers_one(write: Callable[..., str]) -> None:
+    page = show(write("First"), view="Results")
+    assert not page.exception
+    assert page.button(key="evaluate").label == "Evaluate on the test pictures"
+
+
+def test_a_checkpoint_is_kept_under_a_name(write: Callable[..., str], tmp_path: Path) -> None:
+    page = show(write("First try"), view="Results")
+    page.text_input(key="keep name").set_value("mine")
+    page.button(key="keep").click().run()
+    assert not page.error
+    assert (tmp_path / "checkpoints" / "mine" / "model.safetensors").exists()
+
+
+def test_runs_are_compared_by_what_differs(write: Callable[..., str]) -> None:
+    page = show(write("Slow", lr=1e-4), write("Fast", lr=1e-2))
+    assert not page.exception and not page.error
+    table = page.dataframe[1].value
+    assert set(table["Run"]) == {"Slow", "Fast"}
+    assert set(table["lr"]) == {1e-4, 1e-2} and "seed" not in table
+    assert {trace["name"] for trace in option(page, "compared accuracy")["series"]} == {"Slow", "Fast"}
+
+
+def test_runs_of_one_name_are_told_apart(write: Callable[..., str]) -> None:
+    page = show(write("Same"), write("Same"))
+    assert len({trace["name"] for trace in option(page, "compared loss")["series"]}) == 2
+
+
+def test_a_sweep_is_plotted_against_what_it_varied(write: Callable[..., str]) -> None:
+    some = [write(f"Depth {depth}", sweep="s", depth=depth) for depth in (3, 1, 2)]
+    drawn = option(show(*some), "sweep")
+    assert drawn["xAxis"]["data"] == ["1", "2", "3"] and drawn["xAxis"]["name"] == "depth"
+    page = show(some[0])
+    page.button(key="family").click().run()
+    assert sorted(page.query_params["run"]) == sorted(some)
+
+
+def test_a_sweep_over_two_settings_is_a_heat_map(write: Callable[..., str]) -> None:
+    some = [write("x", sweep="s", depth=depth, lr=lr) for depth in (1, 2) for lr in (1e-3, 1e-2)]
+    page = show(*some)
+    assert not page.exception
+    assert "Heatmap" in page.get_by_key("sweep").proto.spec or "heatmap" in page.get_by_key("sweep").proto.spec
+
+
+def test_formulas_in_a_csv_are_text() -> None:
+    table = pd.DataFrame({"=Run": ["=1+1", "+a", "@b", "-c", "fine"], "lr": [-0.5, 1, 2, 3, 4]})
+    rows = list(csv.reader(io.StringIO(to_csv(table))))
+    assert rows[0] == ["'=Run", "lr"]
+    assert [row[0] for row in rows[1:]] == ["'=1+1", "'+a", "'@b", "'-c", "fine"]
+    assert rows[1][1] == "-0.5"
+
+
+def test_a_curve_has_few_points_and_its_last() -> None:
+    points = [(float(i), float(i)) for i in range(12345)]
+    kept = curves.thin(points)
+    assert len(kept) <= curves.POINTS and kept[-1] == points[-1] and kept[0] == points[0]
+
+
+def test_pauses_between_attempts_do_not_count() -> None:
+    records = [{"kind": "step", "step": i, "t": t, "attempt": a} for i, t, a in ((1, 0, 0), (2, 60, 0), (3, 9000, 1))]
+    assert watch.Figures({"step": records}, None).seconds == 60
+
+
+def test_watching_needs_no_torch(write: Callable[..., str]) -> None:
+    import subprocess
+    import sys
+
+    run = write("First", probes=True)
+    code = f"""
+import sys
+from streamlit.testing.v1 import AppTest
+for view in ("Curves", "Attention", "Results", "Log"):
+    page = AppTest.from_file({str(ROOT / "pages" / "runs.py")!r}, default_timeout=100)
+    page.query_params["run"], page.query_params["view"] = {run!r}, view
+    page.run()
+    assert not page.exception, page.exception
+sys.exit("torch" in sys.modules)
+"""
+    assert (
+        subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}).returncode
+        == 0
+    )

@@ -1,0 +1,258 @@
+"""What the survey tells of a dataset, and which folders a page may offer."""
+
+import io
+import os
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from vit import survey as surveys
+from vit.errors import InvalidDataset
+from vit.survey import CELL, COLUMNS, GAP, Survey, check_spec, data_roots, list_folders, survey
+
+Fill = Callable[..., Path]
+
+
+@pytest.fixture
+def fill(tmp_path: Path) -> Fill:
+    """`fill(sub, count, size)`: put `count` different pictures into a folder below tmp_path."""
+
+    def put(sub: str, count: int = 1, size: tuple[int, int] = (8, 8)) -> Path:
+        folder = tmp_path / sub
+        folder.mkdir(parents=True, exist_ok=True)
+        for i in range(count):
+            noise = np.random.default_rng([i, *sub.encode()]).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
+            file = io.BytesIO()
+            Image.fromarray(noise).save(file, "PNG")
+            (folder / f"{i:02}.png").write_bytes(file.getvalue())
+        return tmp_path
+
+    return put
+
+
+@pytest.fixture
+def pets(fill: Fill) -> Path:
+    """Four training and two test pictures of each of two classes."""
+    for name in ("cat", "dog"):
+        fill(f"train/{name}", 4)
+        root = fill(f"test/{name}", 2)
+    return root
+
+
+def look(root: Path) -> Survey:
+    return survey(f"folder:{root}")
+
+
+def test_counts_are_those_of_each_split_and_class(pets: Path) -> None:
+    found = look(pets)
+    assert found.classes == ("cat", "dog")
+    assert found.counts == {"train": {"cat": 4, "dog": 4}, "test": {"cat": 2, "dog": 2}}
+    assert (found.opened, found.compared) == (12, 12)
+    assert (found.repeated, found.leaked, found.contradicting, found.unreadable) == (0, 0, 0, ())
+
+
+def test_a_folder_without_splits_is_counted_as_it_will_be_split(fill: Fill) -> None:
+    fill("cat", 20)
+    assert look(fill("dog", 10)).counts == {"train": {"cat": 18, "dog": 9}, "test": {"cat": 2, "dog": 1}}
+
+
+def test_sizes_are_width_and_height_by_area(fill: Fill) -> None:
+    fill("cat", 1, (4, 30))
+    fill("cat2", 1, (10, 10))
+    fill("dog", 3, (20, 12))
+    root = fill("cow", 2, (16, 14))
+    found = look(root)
+    assert found.sizes == ((10, 10), (16, 14), (20, 12))
+
+
+def test_pictures_in_both_splits_are_leaks(pets: Path) -> None:
+    (pets / "test/cat/copy.png").write_bytes((pets / "train/cat/00.png").read_bytes())
+    found = look(pets)
+    assert (found.repeated, found.leaked, found.contradicting) == (0, 1, 0)
+    assert found.repeats == (("train/cat/00.png", "test/cat/copy.png"),)
+
+
+def test_pictures_twice_in_one_split_are_repeats(pets: Path) -> None:
+    for name in ("a", "b"):
+        (pets / f"train/cat/{name}.png").write_bytes((pets / "train/cat/00.png").read_bytes())
+    assert (look(pets).repeated, look(pets).leaked) == (2, 0)
+
+
+def test_one_picture_in_two_classes_is_a_contradiction(pets: Path) -> None:
+    (pets / "train/dog/copy.png").write_bytes((pets / "train/cat/00.png").read_bytes())
+    assert (look(pets).repeated, look(pets).contradicting) == (1, 1)
+
+
+def test_files_of_equal_size_are_not_taken_for_equal(pets: Path) -> None:
+    data = bytearray((pets / "train/cat/00.png").read_bytes())
+    data[-1] ^= 1
+    (pets / "train/cat/almost.png").write_bytes(data)
+    assert look(pets).repeated == 0
+
+
+def test_files_that_cannot_be_read_are_named_with_the_reason(pets: Path) -> None:
+    (pets / "train/cat/broken.png").write_bytes(b"\x89PNG nothing")
+    found = look(pets)
+    assert len(found.unreadable) == 1
+    assert found.unreadable[0].startswith("train/cat/broken.png: This picture is damaged")
+    assert (found.opened, found.counts["train"]["cat"]) == (13, 5)
+
+
+def test_only_so_many_pictures_are_opened_and_that_is_said(pets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(surveys, "MAX_OPENED", 5)
+    assert look(pets).opened == 5
+    monkeypatch.setattr(surveys, "MAX_OPENED_BYTES", 700)
+    found = look(pets)
+    assert 0 < found.opened < 5
+
+
+def test_only_so_many_files_are_compared_and_that_is_said(pets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for i in range(8):
+        (pets / f"train/cat/{i}.png").write_bytes(b"same" * 1000)
+    assert (look(pets).compared, look(pets).repeated) == (20, 7)
+    monkeypatch.setattr(surveys, "MAX_HASHED_BYTES", 10_000)
+    assert (look(pets).compared, look(pets).repeated) == (12, 0)
+    monkeypatch.setattr(surveys, "MAX_HASHED", 0)
+    assert look(pets).repeated == 0
+
+
+def test_each_row_of_the_contact_sheet_shows_its_class(tmp_path: Path) -> None:
+    colours = {"blue": (0, 0, 255), "green": (0, 255, 0), "red": (255, 0, 0)}
+    for name, colour in colours.items():
+        (tmp_path / name).mkdir()
+        for i in range(3):
+            Image.new("RGB", (20 + i, 40), colour).save(tmp_path / name / f"{i}.png")
+    found = look(tmp_path)
+    assert found.rows == tuple(colours)
+    assert found.contact_sheet.size == (COLUMNS * (CELL + GAP) - GAP, 3 * (CELL + GAP) - GAP)
+    for row, colour in enumerate(colours.values()):
+        y = row * (CELL + GAP) + CELL // 2
+        for column in range(COLUMNS):
+            pixel = found.contact_sheet.getpixel((column * (CELL + GAP) + CELL // 2, y))
+            assert pixel == ((*colour, 255) if column < 3 else (0, 0, 0, 0))
+
+
+def test_the_contact_sheet_of_many_classes_stays_small(fill: Fill, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(surveys, "MAX_ROWS", 2)
+    for name in ("a", "b", "c"):
+        root = fill(name, 2)
+    found = look(root)
+    assert found.rows == ("a", "b") and len(found.classes) == 3
+    assert found.contact_sheet.height == 2 * (CELL + GAP) - GAP
+
+
+def test_a_dataset_in_which_nothing_can_be_read_has_no_sizes(tmp_path: Path) -> None:
+    for name in ("cat", "dog"):
+        (tmp_path / name).mkdir()
+        for i in range(2):
+            (tmp_path / name / f"{i}.png").write_bytes(b"")
+    assert look(tmp_path).sizes is None
+
+
+def test_the_shapes_are_surveyed_too(tmp_path: Path) -> None:
+    found = survey("shapes", tmp_path)
+    assert found.counts["train"] == dict.fromkeys(found.classes, 1000)
+    assert found.sizes == ((32, 32),) * 3
+    assert found.compared == 5000
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_torchvisions_digits_are_surveyed_in_their_own_size(tmp_path: Path) -> None:
+    raw = tmp_path / "MNIST" / "raw"
+    raw.mkdir(parents=True)
+    pixels = np.random.default_rng(0).integers(0, 256, (6, 28, 28), dtype=np.uint8)
+    for split, count in (("train", 6), ("t10k", 4)):  # every test digit is a training digit
+        images = struct.pack(">4i", 0x803, count, 28, 28) + pixels[:count].tobytes()
+        (raw / f"{split}-images-idx3-ubyte").write_bytes(images)
+        (raw / f"{split}-labels-idx1-ubyte").write_bytes(struct.pack(">2i", 0x801, count) + bytes(range(count)))
+    found = survey("mnist", tmp_path)
+    assert found.sizes == ((28, 28),) * 3
+    assert (found.leaked, found.repeated) == (4, 0)
+    assert sum(found.counts["train"].values()) == 6
+
+
+def test_a_survey_downloads_nothing(tmp_path: Path) -> None:
+    with pytest.raises(InvalidDataset, match="Download it first"):
+        survey("cifar10", tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("spec", ["imagenet", "folder:/nowhere/at/all", "", "folder:"])
+def test_what_is_no_dataset_is_refused(spec: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidDataset):
+        survey(spec)
+
+
+# --- Which folders ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def roots(fill: Fill, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+    """Two roots with a dataset each, one of them uploaded, and another dataset beside them."""
+    for sub in ("one/uploads/pets-0123abcd", "two/birds/train", "two/birds/test", "secret", "one/.import-1.partial"):
+        fill(f"{sub}/a", 2)
+        fill(f"{sub}/b", 2)
+    fill("one/pictures/only", 2)
+    monkeypatch.setenv("VIT_DATA_ROOTS", os.pathsep.join([str(tmp_path / "one"), str(tmp_path / "two")]))
+    return tmp_path / "one", tmp_path / "two"
+
+
+def test_datasets_are_found_below_the_roots(roots: tuple[Path, Path]) -> None:
+    one, two = roots
+    assert list_folders() == [f"folder:{two}/birds", f"folder:{one}/uploads/pets-0123abcd"]
+    for spec in list_folders():
+        assert len(survey(spec).classes) == 2
+
+
+def test_a_root_may_be_a_dataset_itself(roots: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VIT_DATA_ROOTS", str(roots[1] / "birds"))
+    assert list_folders() == [f"folder:{roots[1]}/birds"]
+
+
+def test_missing_roots_hold_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("VIT_DATA_ROOTS", str(tmp_path / "nowhere"))
+    assert list_folders() == []
+
+
+def test_the_projects_data_folder_is_the_root_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("VIT_DATA_ROOTS", raising=False)
+    (root,) = data_roots()
+    assert root.is_absolute() and root.name == "data" and (root.parent / "vit").is_dir()
+
+
+def test_what_is_offered_is_accepted(roots: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    for spec in ("shapes", "cifar10", "fashion-mnist", *list_folders()):
+        assert check_spec(spec) == spec
+    monkeypatch.chdir(roots[1])
+    assert check_spec("folder:birds/") == f"folder:{roots[1]}/birds"
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        "folder:{root}/secret",
+        "folder:{root}/one/../secret",
+        "folder:{root}/one/uploads/pets-0123abcd/../../../secret",
+        "folder:{root}/two/birds/train",
+        "folder:{root}/one/pictures",
+        "folder:{root}/one/.import-1.partial",
+        "folder:{root}/one",
+        "folder:/etc",
+        "folder:/",
+        "folder:",
+        "folder:~",
+        "folder:{root}/two/birds\0",
+        "folder:FOLDER",
+        "imagenet",
+        "folder:PATH",
+        "",
+    ],
+)
+def test_no_other_folder_is_accepted_from_a_stranger(roots: tuple[Path, Path], sent: str) -> None:
+    with pytest.raises(InvalidDataset, match="no dataset"):
+        check_spec(sent.format(root=roots[0].parent))

@@ -1,0 +1,279 @@
+"""What is in a dataset before anyone trains on it: counts, sizes, repeats, what cannot be read, and a contact sheet.
+
+Also says which folders of this machine are datasets, so that a page offers and accepts only those.
+"""
+
+import hashlib
+import os
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from PIL import Image, ImageOps
+
+from vit.datasets import (
+    NAMES,
+    TEST_FOLDERS,
+    TORCHVISION,
+    Pictures,
+    Resident,
+    Streamed,
+    class_folders,
+    in_turn,
+    is_downloaded,
+    list_files,
+    load_dataset,
+)
+from vit.errors import InvalidDataset, InvalidImage
+from vit.images import Preprocess, decode_image
+
+MAX_OPENED = 1000  # pictures that are decoded
+MAX_OPENED_BYTES = 150_000_000  # of their files
+MAX_HASHED = 100_000  # files that are read to find repeats
+MAX_HASHED_BYTES = 1 << 30
+MAX_ROWS = 20  # classes on the contact sheet
+COLUMNS = 8  # pictures of each
+CELL, GAP = 64, 2  # [px]
+MAX_EXAMPLES = 50  # repeats that are named
+
+_SIDE = 32  # [px] of `shapes`, and what torchvision's pictures are offered at; they stay as they are
+_DEPTH = 3  # of folders below a root in which datasets are looked for
+_MAX_FOLDERS = 2000  # that are looked into
+
+
+class Sizes(NamedTuple):
+    """(width, height) of pictures, by their area [px]."""
+
+    smallest: tuple[int, int]
+    median: tuple[int, int]
+    largest: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What a dataset holds.
+
+    Attributes:
+        spec: as `load_dataset` takes it.
+        classes: one name per label.
+        counts: of "train" and "test" the pictures per class.
+        opened: pictures that were decoded, evenly from the classes; `sizes` and `unreadable` are theirs.
+        sizes: None where nothing could be read.
+        unreadable: files that could not be decoded, with the reason.
+        compared: pictures among which repeats were looked for: files with equal bytes, else equal pixels.
+        repeated: pictures that are in their own split before.
+        leaked: test pictures that are in the training split as well: they flatter every accuracy.
+        contradicting: repeats of either kind that have another class.
+        repeats: a few of them by name: the first, and what repeats it.
+        contact_sheet: RGBA, one row per class, see-through where there is nothing.
+        rows: the class of each row.
+    """
+
+    spec: str
+    classes: tuple[str, ...]
+    counts: dict[str, dict[str, int]]
+    opened: int
+    sizes: Sizes | None
+    unreadable: tuple[str, ...]
+    compared: int
+    repeated: int
+    leaked: int
+    contradicting: int
+    repeats: tuple[tuple[str, str], ...]
+    contact_sheet: Image.Image
+    rows: tuple[str, ...]
+
+
+class _Item(NamedTuple):
+    """A picture that is not opened yet."""
+
+    split: str
+    label: int
+    name: str
+    size: int  # [bytes] of what `content` gives
+    content: Callable[[], bytes]
+    picture: Callable[[], Image.Image]
+
+
+def survey(spec: str, root: Path = Path("data")) -> Survey:
+    """Look through a dataset, reading no more of it than the limits of this module.
+
+    Args:
+        spec: as for `load_dataset`.
+        root: where torchvision keeps its downloads; nothing is downloaded.
+
+    Raises:
+        InvalidDataset: no such dataset, or it cannot be trained on.
+    """
+    folder = spec.startswith("folder:")
+    classes, items = _in_folder(Path(spec[7:]).expanduser()) if folder else _named(spec, root)
+    counted = Counter((item.split, item.label) for item in items)
+    counts = {split: {name: counted[split, label] for label, name in enumerate(classes)} for split in ("train", "test")}
+    sizes, cells, unreadable = _open(items)
+    compared, repeats = _repeats(items)
+    return Survey(
+        spec=spec,
+        classes=classes,
+        counts=counts,
+        opened=len(sizes) + len(unreadable),
+        sizes=Sizes(sizes[0], sizes[len(sizes) // 2], sizes[-1]) if sizes else None,
+        unreadable=tuple(unreadable),
+        compared=compared,
+        repeated=sum(first.split == second.split for first, second in repeats),
+        leaked=sum(first.split != second.split for first, second in repeats),
+        contradicting=sum(first.label != second.label for first, second in repeats),
+        repeats=tuple((first.name, second.name) for first, second in repeats[:MAX_EXAMPLES]),
+        contact_sheet=_contact_sheet(cells, min(len(classes), MAX_ROWS)),
+        rows=classes[:MAX_ROWS],
+    )
+
+
+def _in_folder(path: Path) -> tuple[tuple[str, ...], list[_Item]]:
+    files = list_files(path)
+    items = [
+        _Item(split, label, str(file.relative_to(path)), file.stat().st_size, file.read_bytes, partial(_decoded, file))
+        for split, own in (("train", files.train), ("test", files.test))
+        for file, label in own
+    ]
+    return files.classes, items
+
+
+def _decoded(file: Path) -> Image.Image:
+    return decode_image(file.read_bytes())
+
+
+def _named(spec: str, root: Path) -> tuple[tuple[str, ...], list[_Item]]:
+    if spec in TORCHVISION and not is_downloaded(spec, root):
+        raise InvalidDataset(f"{spec} is not in {root}/. Download it first.")
+    dataset = load_dataset(spec, Preprocess((_SIDE, _SIDE)), root=root, budget=0, workers=0)
+    items = []
+    for split, pictures in (("train", dataset.train), ("test", dataset.test)):
+        picture = pictures.open if isinstance(pictures, Streamed) else partial(_drawn, pictures)
+        for place, label in enumerate(pictures.labels.tolist()):
+            name = f"{split} picture {place}"
+            items.append(_Item(split, label, name, 0, partial(_pixels, picture, place), partial(picture, place)))
+    return dataset.classes, items
+
+
+def _drawn(pictures: Pictures, place: int) -> Image.Image:
+    assert isinstance(pictures, Resident)  # `shapes` is never streamed
+    return Image.fromarray(pictures.images[place].permute(1, 2, 0).numpy())
+
+
+def _pixels(picture: Callable[[int], Image.Image], place: int) -> bytes:
+    return picture(place).tobytes()
+
+
+def _open(items: Sequence[_Item]) -> tuple[list[tuple[int, int]], dict[int, list[Image.Image]], list[str]]:
+    """Decode pictures, classes taking turns, as far as the limits allow.
+
+    Returns:
+        (width, height) of each, by area; a few cut to cells, by label; and what could not be read, with the reason.
+    """
+    sizes, unreadable, read = [], [], 0
+    cells: dict[int, list[Image.Image]] = defaultdict(list)
+    for place in in_turn([item.label for item in items])[:MAX_OPENED]:
+        item = items[place]
+        read += item.size
+        if read > MAX_OPENED_BYTES:
+            break
+        try:
+            picture = item.picture()
+        except (InvalidImage, OSError) as error:
+            unreadable.append(f"{item.name}: {error if isinstance(error, InvalidImage) else error.strerror}")
+            continue
+        sizes.append(picture.size)
+        if item.label < MAX_ROWS and len(cells[item.label]) < COLUMNS:
+            cells[item.label].append(ImageOps.fit(picture.convert("RGB"), (CELL, CELL)))
+    return sorted(sizes, key=lambda size: (size[0] * size[1], size)), cells, sorted(unreadable)
+
+
+def _repeats(items: Sequence[_Item]) -> tuple[int, list[tuple[_Item, _Item]]]:
+    """Find pictures with equal content.
+
+    Only files of equal size can be equal, so no others are read: small ones first, as far as the limits allow.
+
+    Returns:
+        how many were compared; and pairs of the first, in the order of `items`, and one that repeats it.
+    """
+    by_size: dict[int, list[_Item]] = defaultdict(list)
+    for item in items:
+        by_size[item.size].append(item)
+    compared = hashed = read = 0
+    pairs = []
+    for size, own in sorted(by_size.items()):
+        if len(own) > 1:
+            hashed, read = hashed + len(own), read + size * len(own)
+            if hashed > MAX_HASHED or read > MAX_HASHED_BYTES:
+                break
+            first: dict[bytes, _Item] = {}
+            for item in own:
+                with suppress(OSError):  # told by _open
+                    same = first.setdefault(hashlib.sha256(item.content()).digest(), item)
+                    if same is not item:
+                        pairs.append((same, item))
+        compared += len(own)
+    return compared, pairs
+
+
+def _contact_sheet(cells: dict[int, list[Image.Image]], rows: int) -> Image.Image:
+    sheet = Image.new("RGBA", (COLUMNS * (CELL + GAP) - GAP, rows * (CELL + GAP) - GAP))
+    for row in range(rows):
+        for column, cell in enumerate(cells[row]):
+            sheet.paste(cell, (column * (CELL + GAP), row * (CELL + GAP)))
+    return sheet
+
+
+# --- Which folders ----------------------------------------------------------------------------------------------
+
+
+def data_roots() -> list[Path]:
+    """Folders in which datasets are kept, uploads in the first: VIT_DATA_ROOTS, or data/ of this project."""
+    named = [root for root in os.environ.get("VIT_DATA_ROOTS", "").split(os.pathsep) if root]
+    return [Path(os.path.abspath(Path(root).expanduser())) for root in named] or [
+        Path(__file__).resolve().parents[1] / "data"
+    ]
+
+
+def list_folders() -> list[str]:
+    """Datasets in and below the roots, at most three folders deep, as "folder:PATH"; hidden ones are left out."""
+    found, waiting = [], deque((root, 0) for root in data_roots())
+    for _ in range(_MAX_FOLDERS):
+        if not waiting:
+            break
+        path, depth = waiting.popleft()
+        with suppress(OSError):  # may be gone by now, or closed to us
+            if _is_dataset(path):
+                found.append(f"folder:{path}")
+            elif depth < _DEPTH:
+                inner = (entry for entry in path.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+                waiting += [(entry, depth + 1) for entry in sorted(inner)]
+    return found
+
+
+def _is_dataset(path: Path) -> bool:
+    if len(class_folders(path)) > 1:
+        return True
+    return len(class_folders(path / "train")) > 1 and any(class_folders(path / name) for name in TEST_FOLDERS)
+
+
+def check_spec(spec: str) -> str:
+    """Return a spec that a stranger sent, spelled as `list_folders` does, if it is one that is offered here.
+
+    Raises:
+        InvalidDataset: neither a named dataset nor one of `list_folders`.
+    """
+    if spec in (*TORCHVISION, "shapes"):
+        return spec
+    if spec.startswith("folder:"):
+        sought = f"folder:{os.path.abspath(spec.removeprefix('folder:'))}"
+        if sought in list_folders():  # looked up, never opened by the name that was sent
+            return sought
+    raise InvalidDataset(
+        f"There is no dataset {spec[:100]!r} here. Choose {', '.join(NAMES[:-1])}, or a folder of class folders in the "
+        "server's data folder."
+    )
