@@ -197,6 +197,9 @@ class ViTOutput(NamedTuple):
     keys: tuple[Tensor, ...] | None = None
 
 
+EVERY = slice(None)  # tokens
+
+
 class Attention(nn.Module):
     """Multi-head self-attention with a fused projection to queries, keys and values."""
 
@@ -205,21 +208,31 @@ class Attention(nn.Module):
         self.heads = config.heads
         self.qkv = nn.Linear(config.dim, 3 * config.dim, bias=config.qkv_bias)
         self.proj = nn.Linear(config.dim, config.dim)
+        self.explicit = False  # by two products and a softmax, where torch's fused attention is slower
 
-    def forward(self, x: Tensor, keep: Keep = "nothing") -> tuple[Tensor, Tensor | tuple[Tensor, Tensor] | None]:
-        """(B, N, D) to (B, N, D), and what `keep` asks for."""
-        qkv = self.qkv(x).unflatten(-1, (3, self.heads, -1))  # (B, N, 3, H, K)
-        q, k, v = qkv.permute(2, 0, 3, 1, 4)  # each (B, H, N, K)
-        if keep == "attention":
+    def forward(
+        self, x: Tensor, keep: Keep = "nothing", rows: slice = EVERY
+    ) -> tuple[Tensor, Tensor | tuple[Tensor, Tensor] | None]:
+        """(B, N, D) to (B, Q, D) for the Q tokens in `rows`, and what `keep` asks for."""
+        q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in self.project(x, rows))
+        attention = None  # q (B, H, Q, K); k, v (B, H, N, K)
+        if keep == "attention" or self.explicit:
             attention = attention_weights(q, k)
             out = attention @ v
         else:
-            attention = None
             out = F.scaled_dot_product_attention(q, k, v)
         out = self.proj(out.transpose(1, 2).flatten(2))
         if keep == "queries_keys":
             return out, (q.contiguous(), k.contiguous())  # views would hold on to the values too
-        return out, attention
+        return out, attention if keep == "attention" else None
+
+    def project(self, x: Tensor, rows: slice) -> tuple[Tensor, ...]:
+        """Queries (B, Q, D) of the tokens in `rows`; keys and values (B, N, D) of all."""
+        if rows == EVERY:
+            return self.qkv(x).chunk(3, -1)
+        dim, weight, bias = x.shape[-1], self.qkv.weight, self.qkv.bias
+        q = F.linear(x[:, rows], weight[:dim], None if bias is None else bias[:dim])
+        return q, *F.linear(x, weight[dim:], None if bias is None else bias[dim:]).chunk(2, -1)
 
 
 def attention_weights(q: Tensor, k: Tensor) -> Tensor:
@@ -235,8 +248,18 @@ class QuickGELU(nn.Module):
         return x * torch.sigmoid(1.702 * x)
 
 
+class TanhGELU(nn.Module):
+    """x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))) / 2. Source: the same, section 2."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Any shape."""
+        if torch.compiler.is_compiling():  # (1 + tanh(y)) / 2 = sigmoid(2 y), which compiles to faster code
+            return x * torch.sigmoid(math.sqrt(8 / math.pi) * (x + 0.044715 * x * x * x))
+        return F.gelu(x, approximate="tanh")
+
+
 def _activation(name: Activation) -> nn.Module:
-    return QuickGELU() if name == "quick_gelu" else nn.GELU("tanh" if name == "gelu_tanh" else "none")
+    return {"gelu": nn.GELU, "gelu_tanh": TanhGELU, "quick_gelu": QuickGELU}[name]()
 
 
 class MLP(nn.Module):
@@ -288,10 +311,12 @@ class Block(nn.Module):
             scale = None if config.layer_scale is None else nn.Parameter(torch.full((config.dim,), config.layer_scale))
             self.register_parameter(name, scale)
 
-    def forward(self, x: Tensor, keep: Keep = "nothing") -> tuple[Tensor, Tensor | tuple[Tensor, Tensor] | None]:
-        """(B, N, D) to (B, N, D), and what `keep` asks for."""
-        out, kept = self.attn(self.norm1(x), keep)
-        x = x + self.branch(out, self.scale1)
+    def forward(
+        self, x: Tensor, keep: Keep = "nothing", rows: slice = EVERY
+    ) -> tuple[Tensor, Tensor | tuple[Tensor, Tensor] | None]:
+        """(B, N, D) to (B, Q, D) for the Q tokens in `rows`, and what `keep` asks for."""
+        out, kept = self.attn(self.norm1(x), keep, rows)
+        x = x[:, rows] + self.branch(out, self.scale1)
         x = x + self.branch(self.mlp(self.norm2(x)), self.scale2)
         return x, kept
 
@@ -310,6 +335,8 @@ class VisionTransformer(nn.Module):
         self.patch_embed = nn.Conv2d(config.channels, dim, config.patch_size, config.patch_size)
         self.prefix_tokens = nn.Parameter(torch.zeros(1, len(config.prefix), dim))
         self.pos_embed = nn.Parameter(torch.zeros(1, rows * cols, dim))
+        first = config.prefix.index("cls") if config.pool == "cls" else len(config.prefix)
+        self.read = slice(first, first + 1 if config.pool == "cls" else None)  # by the head
         self.dropout = nn.Dropout(config.dropout)
         rates = [config.drop_path * i / max(1, config.depth - 1) for i in range(config.depth)]
         self.blocks = nn.ModuleList(Block(config, rate) for rate in rates)
@@ -365,10 +392,12 @@ class VisionTransformer(nn.Module):
         keep: Keep = "attention" if output_attentions else "queries_keys" if output_queries_keys else "nothing"
         x = self.embed(images)  # (B, N, D)
         kept: list[Any] = []
-        for block in self.blocks:
-            x, seen = block(x, keep)
+        last = len(self.blocks) - 1
+        for index, block in enumerate(self.blocks):
+            # What nobody reads after the last block is not computed there.
+            x, seen = block(x, keep, self.read if index == last and keep == "nothing" else EVERY)
             kept.append(seen)
-        logits = self.head(self.pool(x))
+        logits = self.head(self.pool(x if keep == "nothing" else x[:, self.read]))
         if keep == "attention":
             return ViTOutput(logits, attentions=tuple(kept))
         if keep == "queries_keys":
@@ -392,12 +421,9 @@ class VisionTransformer(nn.Module):
         return self.dropout(torch.cat([prefix.to(x.dtype), x], dim=1))
 
     def pool(self, x: Tensor) -> Tensor:
-        """Tokens after the last block (B, N, D) to the features that the head reads (B, D)."""
+        """The tokens `read` after the last block (B, Q, D) to the features that the head reads (B, D)."""
         x = self.norm(x) if self.config.norm == "before_pool" else x
-        if self.config.pool == "cls":
-            x = x[:, self.config.prefix.index("cls")]
-        else:
-            x = x[:, len(self.config.prefix) :].mean(1)
+        x = x.mean(1)  # of one token it is that token
         return self.norm(x) if self.config.norm == "after_pool" else x
 
 

@@ -52,7 +52,7 @@ from vit.evaluate import Evaluation, Normalise, evaluate
 from vit.files import replaced
 from vit.images import Preprocess
 from vit.journal import Diverged, Journal
-from vit.model import VisionTransformer
+from vit.model import Attention, VisionTransformer
 from vit.optimizers import learning_rate_share, make_optimizers
 from vit.place import Place, choose_place
 from vit.probes import ProbeWriter, choose
@@ -323,9 +323,13 @@ class Training:
                 model, device_ids=None if on_cpu else [self.place.device.index]
             )
 
+        for module in self.model.modules():
+            if isinstance(module, Attention):
+                # The backward of torch's fused attention on CPU takes half of a step at 65 tokens; two products do not.
+                module.explicit = on_cpu
+
         def logits(images: Tensor) -> Tensor:
-            # The backward of torch's fused attention on CPU takes half of a step at 65 tokens; two products do not.
-            return model(images, output_attentions=on_cpu).logits
+            return model(images).logits
 
         if not self.config.compile:
             return logits
