@@ -8,6 +8,7 @@ import fcntl
 import hashlib
 import logging
 import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -349,7 +350,7 @@ def _torchvision(
     spec: str, preprocess: Preprocess, root: Path, budget: int, workers: int, only_test: bool, at_most: int | None
 ) -> Dataset:
     if not is_downloaded(spec, root):
-        with tqdm(desc=f"downloading {spec}", unit="B", unit_scale=True) as bar:
+        with _bar(desc=f"downloading {spec}", unit="B", unit_scale=True) as bar:
 
             def show(done: int, total: int) -> None:
                 bar.total = total
@@ -373,7 +374,7 @@ def _torchvision(
     splits: list[Pictures] = []
     for name, source in sources.items():
         if fits:
-            bar = tqdm(range(len(source)), desc=f"{spec} {name}", unit="pictures", leave=False)
+            bar = _bar(range(len(source)), desc=f"{spec} {name}", unit="pictures", leave=False)
             images = [_as_tensor(_item(source, i), preprocess) for i in bar]
             splits.append(_resident(images, source.targets, preprocess))
         else:
@@ -503,6 +504,11 @@ def _opened(path: Path) -> Image.Image:
         raise InvalidImage(f"{path}: {error}") from error
 
 
+def _bar(*things: Any, **facts: Any) -> Any:
+    """Progress on a terminal, and now and then a line of it in a log."""
+    return tqdm(*things, **facts, mininterval=0.1 if sys.stderr.isatty() else 10)
+
+
 def _nth(paths: Sequence[Path], index: int) -> Image.Image:
     return _opened(paths[index])
 
@@ -517,7 +523,7 @@ def _read(files: list[tuple[Path, int]], preprocess: Preprocess, title: str) -> 
             return str(error)
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        results = list(tqdm(pool.map(one, files), total=len(files), desc=title, unit="pictures", leave=False))
+        results = list(_bar(pool.map(one, files), total=len(files), desc=title, unit="pictures", leave=False))
     images = [r for r in results if isinstance(r, Tensor)]
     labels = [label for r, (_, label) in zip(results, files, strict=True) if isinstance(r, Tensor)]
     return _resident(images, labels, preprocess), [r for r in results if isinstance(r, str)]

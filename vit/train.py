@@ -516,10 +516,10 @@ class Training:
                 f"{self.state} is damaged, so this run cannot be continued. Its checkpoints/last can still be opened."
             ) from error
         for name, value in self.config.model_dump().items():
-            if name not in _MAY_CHANGE and value != saved["config"].get(name):
+            before = saved["config"].get(name, TrainConfig.model_fields[name].default)
+            if name not in _MAY_CHANGE and value != before:
                 raise InvalidConfig(
-                    f"{name} was {saved['config'].get(name)!r} in this run, not {value!r}. "
-                    "Resume it as it was, or start another run."
+                    f"{name} was {before!r} in this run, not {value!r}. Resume it as it was, or start another run."
                 )
         if saved["data"] != self._fingerprint():
             raise InvalidDataset(f"{self.config.data} has changed since this run began. Start another run.")
@@ -528,9 +528,9 @@ class Training:
             self.averaged.load_state_dict(saved["averaged"])
         for optimizer, values in zip(self.optimizers, saved["optimizers"], strict=True):
             optimizer.load_state_dict(values)
-        self.step, self.seconds, self.parts = saved["step"], saved["seconds"], saved["parts"]
+        self.step, self.seconds, self.parts = saved["step"], saved["seconds"], saved.get("parts", 1)
         self.best = None if saved["best"] is None else Evaluation(*saved["best"])
-        self.best_epoch = saved["best_epoch"]
+        self.best_epoch = saved.get("best_epoch", 0)
 
 
 def _describe(config: TrainConfig, run: Path, place: Place) -> int:

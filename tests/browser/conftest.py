@@ -6,9 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from playwright.sync_api import expect
 
 from .serving import BROWSER_ARGUMENTS, chromium, streamlit
 
+PATIENCE = 180_000  # [ms] on a busy machine
+
+expect.set_options(timeout=PATIENCE)
 collect_ignore = ["viewer_page.py"]  # a page, run by Streamlit
 
 

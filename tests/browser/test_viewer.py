@@ -12,7 +12,6 @@ from .serving import FIND
 
 PAGE = Path(__file__).parent / "viewer_page.py"
 PATIENCE = 60_000  # [ms] on a busy machine
-expect.set_options(timeout=PATIENCE)
 SMALL = ((3, 2, (4, 6), ("cls", "reg1", "reg2"), 16), 27)
 CHUNK = 40  # [ms] several frames
 

@@ -1,0 +1,120 @@
+"""From an empty page to a model of one's own: described, started, watched, stopped, resumed, asked."""
+
+import io
+import re
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image, ImageDraw
+from playwright.sync_api import Page, expect
+
+from vit import runs
+
+ROOT = Path(__file__).parents[2]
+PATIENCE = 180_000  # [ms] on a busy machine
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """Folders of this file's own for runs and data; no run outlives it."""
+    root = tmp_path_factory.mktemp("train")
+    folders = {"VIT_RUNS": str(root / "runs"), "VIT_DATA_ROOTS": str(root / "data")}
+    with pytest.MonkeyPatch.context() as patch:
+        for name, folder in folders.items():
+            Path(folder).mkdir()
+            patch.setenv(name, folder)
+        yield folders
+        for run in runs.list_runs():
+            if run.alive:
+                runs.kill(run.id)
+
+
+@pytest.fixture
+def url(places: dict[str, str], serve: Callable[..., str], page: Page) -> str:
+    page.set_viewport_size({"width": 1280, "height": 1000})
+    page.set_default_timeout(PATIENCE)
+    return serve(ROOT / "app.py", OMP_NUM_THREADS="1", **places)
+
+
+def circle() -> bytes:
+    """A bright circle on a dark, noisy ground, as the `shapes` data has them."""
+    noise = np.random.default_rng(0).integers(0, 70, (64, 64, 3), dtype=np.uint8)
+    picture = Image.fromarray(noise)
+    ImageDraw.Draw(picture).ellipse((14, 14, 50, 50), fill=(230, 200, 60))
+    out = io.BytesIO()
+    picture.save(out, "PNG")
+    return out.getvalue()
+
+
+def until(page: Page, status: str) -> runs.Run:
+    """Wait for the only run to be so; what a person sees of it is asserted elsewhere."""
+    for _ in range(PATIENCE // 300):
+        (run,) = runs.list_runs()
+        if run.status == status:
+            return run
+        page.wait_for_timeout(300)
+    raise AssertionError((run.status, run.reason, (run.folder / "log.txt").read_text()[-1000:]))
+
+
+def test_a_model_is_trained_from_the_page_and_names_a_circle(page: Page, url: str) -> None:
+    page.goto(f"{url}/train")
+    start = page.get_by_role("button", name="Start", exact=True)
+    expect(start).to_be_enabled()
+    page.get_by_role("textbox", name="Name").fill("My shapes")
+    page.get_by_role("textbox", name="Name").press("Enter")
+    start.dblclick()  # an impatient person
+
+    page.wait_for_url("**/runs?run=*")
+    assert [run.name for run in runs.list_runs()] == ["My shapes"]
+    expect(page.get_by_text(re.compile(r"Epoch [1-9]\d*\.\d of 8")).first).to_be_visible()
+    bar = page.get_by_test_id("stProgress").get_by_role("progressbar").first
+    expect(bar).not_to_have_attribute("aria-valuenow", "0")
+    page.reload()
+    expect(page.get_by_text(re.compile(r"Epoch [1-9]\d*\.\d of 8")).first).to_be_visible()
+
+    page.get_by_role("button", name="Stop", exact=True).click()
+    stopped = until(page, "stopped")
+    assert "Resume continues there" in stopped.reason
+    page.get_by_role("button", name="Resume").click()
+    page.get_by_role("button", name="Continue").click()
+    until(page, "finished")
+
+    page.get_by_role("button", name="Open in Explore").click()
+    expect(page.get_by_text("It knows circle, square, triangle, cross")).to_be_visible()
+    page.locator("input[type=file]").first.set_input_files(
+        {"name": "circle.png", "mimeType": "image/png", "buffer": circle()}
+    )
+    expect(page.locator("[aria-label^='Predictions: circle'], [alt^='Predictions: circle']").first).to_be_attached()
+
+
+def test_an_archive_becomes_data_and_says_what_was_left_out(page: Page, url: str) -> None:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        for label in ("round", "square"):
+            for i in range(6):
+                archive.writestr(f"pets/{label}/{i}.png", circle()[: 40 if label == "round" and i == 3 else None])
+        archive.writestr("__MACOSX/pets/._x.png", b"junk")
+    page.goto(f"{url}/train")
+    page.get_by_text("Upload an archive of pictures").click()
+    page.locator("input[type=file]").first.set_input_files(
+        {"name": "pets.zip", "mimeType": "application/zip", "buffer": out.getvalue()}
+    )
+    expect(page.get_by_text("2 classes.")).to_be_visible()
+    expect(page.get_by_text("round/3.png").first).to_be_attached()
+
+
+def test_a_hostile_archive_is_refused_in_one_sentence(page: Page, url: str, places: dict[str, str]) -> None:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        archive.writestr("../../escaped.png", circle())
+        archive.writestr("a/1.png", circle())
+    page.goto(f"{url}/train")
+    page.get_by_text("Upload an archive of pictures").click()
+    page.locator("input[type=file]").first.set_input_files(
+        {"name": "evil.zip", "mimeType": "application/zip", "buffer": out.getvalue()}
+    )
+    expect(page.get_by_test_id("stAlert").first).to_contain_text("escaped.png")
+    assert not list(Path(places["VIT_DATA_ROOTS"]).parent.rglob("escaped.png"))
