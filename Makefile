@@ -19,6 +19,9 @@ check: .venv/ready-dev
 benchmark: .venv/ready-dev
 	$(BIN)/python benchmarks/hover.py
 	$(BIN)/python benchmarks/upload.py
+	$(BIN)/python benchmarks/train_speed.py --set compile=true
+	$(BIN)/python benchmarks/run_cost.py
+	$(BIN)/python benchmarks/watchers.py
 
 .venv/ready: requirements.txt
 	$(PYTHON) -m venv .venv

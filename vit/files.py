@@ -1,6 +1,8 @@
-"""Files that are whole or absent, whatever happens while they are written."""
+"""Files that are whole or absent, whatever happens while they are written; and locks that die with their holders."""
 
+import fcntl
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,3 +29,30 @@ def replaced(path: Path) -> Iterator[BinaryIO]:
     folder = os.open(path.parent, os.O_RDONLY)
     os.fsync(folder)
     os.close(folder)
+
+
+def take_lock(file: int, kind: int) -> bool:
+    """Take a lock (`fcntl.LOCK_EX` or `LOCK_SH`) on an open file at once, or not at all.
+
+    It is tried thrice, because who asks `is_locked` holds the lock for an instant.
+    """
+    for pause in (0.0, 0.002, 0.004):  # [s]
+        time.sleep(pause)
+        try:
+            fcntl.flock(file, kind | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            continue
+    return False
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a process holds a lock on the file; the operating system drops it when the process is gone."""
+    try:
+        file = os.open(path, os.O_RDWR)
+    except OSError:
+        return False
+    try:
+        return not take_lock(file, fcntl.LOCK_EX)
+    finally:
+        os.close(file)

@@ -10,7 +10,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vit.errors import UserError
-from vit.files import replaced
+from vit.files import is_locked, replaced, take_lock
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -232,7 +231,7 @@ def start(run: Path, data: str, root: str) -> None:
         raise UserError("This run has no checkpoint yet: it is written after the first epoch.")
     lock = os.open(run / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
     try:
-        if not _taken(lock, fcntl.LOCK_EX):  # the child inherits it, and drops it however it ends
+        if not take_lock(lock, fcntl.LOCK_EX):  # the child inherits it, and drops it however it ends
             raise UserError("This run is being evaluated already.")
         (run / FILE).unlink(missing_ok=True)
         command = [sys.executable, "-m", "vit", "evaluate", "--checkpoint", str(best), "--data", data]
@@ -253,7 +252,7 @@ def start(run: Path, data: str, root: str) -> None:
 
 def state(run: Path) -> State:
     """Whether a run is being, or has been, evaluated."""
-    if _locked(run / _LOCK):
+    if is_locked(run / _LOCK):
         percents = re.findall(rb"(\d+)%\|", _tail(run / _LOG))
         return State("running", int(percents[-1]) / 100 if percents else None)
     if (run / FILE).exists():
@@ -263,28 +262,6 @@ def state(run: Path) -> State:
     lines = [line for line in re.split(r"[\r\n]+", _tail(run / _LOG).decode("utf-8", "replace")) if line.strip()]
     said = [line for line in lines if "%|" not in line]
     return State("failed", reason=said[-1].strip() if said else "The evaluation was cut off. Start it again.")
-
-
-def _locked(path: Path) -> bool:
-    try:
-        file = os.open(path, os.O_RDWR)
-    except OSError:
-        return False
-    try:
-        return not _taken(file, fcntl.LOCK_SH)
-    finally:
-        os.close(file)
-
-
-def _taken(lock: int, kind: int) -> bool:
-    """Take a lock at once or not; tried thrice, because who asks for the state holds it for an instant."""
-    for _ in range(3):
-        try:
-            fcntl.flock(lock, kind | fcntl.LOCK_NB)
-            return True
-        except BlockingIOError:
-            time.sleep(0.003)
-    return False
 
 
 def _tail(path: Path, size: int = 2000) -> bytes:

@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from vit.errors import InvalidCheckpoint, InvalidConfig, InvalidRun
-from vit.files import replaced
+from vit.files import is_locked, replaced, take_lock
 
 if TYPE_CHECKING:
     from vit.recipes import TrainConfig
@@ -166,7 +166,7 @@ def _read(folder: Path, waiting: Sequence[str]) -> Run:
     return Run(
         id=folder.name,
         folder=folder,
-        name=text("name") or folder.name,
+        name=text("name") or re.sub(r"^\d{8}-\d{6}-|-[0-9a-f]{4}$", "", folder.name),
         notes=text("notes"),
         owner=text("owner"),
         sweep=text("sweep"),
@@ -202,25 +202,7 @@ def _status(folder: Path, waiting: Sequence[str]) -> tuple[Status, str]:
 
 def is_alive(folder: Path) -> bool:
     """Whether any process of the run exists."""
-    try:
-        file = os.open(folder / "alive.lock", os.O_RDWR)
-    except OSError:
-        return False
-    try:
-        return not _lock(file, fcntl.LOCK_EX)
-    finally:
-        os.close(file)
-
-
-def _lock(file: int, kind: int) -> bool:
-    """Take a lock at once or not; tried thrice, because who asks whether a run is alive holds it for an instant."""
-    for _ in range(3):
-        try:
-            fcntl.flock(file, kind | fcntl.LOCK_NB)
-            return True
-        except BlockingIOError:
-            time.sleep(0.003)
-    return False
+    return is_locked(folder / "alive.lock")
 
 
 @contextmanager
@@ -335,7 +317,7 @@ def _start(folder: Path) -> None:
     """Start the run's supervisor; the lock is held from before it exists, so there is no moment of doubt."""
     lock = os.open(folder / "alive.lock", os.O_RDWR | os.O_CREAT, 0o644)
     try:
-        if not _lock(lock, fcntl.LOCK_EX):
+        if not take_lock(lock, fcntl.LOCK_EX):
             raise InvalidRun("This run is going on already.")
         for leftover in ("stop", "kill", "outcome.json", "heartbeat"):
             (folder / leftover).unlink(missing_ok=True)
