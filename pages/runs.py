@@ -16,8 +16,8 @@ navigation.enter()
 
 VIEWS = ["Curves", "Attention", "Results", "Settings", "Log"]
 ROWS = 7  # of the table before it scrolls
-# [s] between two looks at what changes; five watchers together take 3 to 4 % of one core
-STATE, CURVES, TABLE = 2, 4, 8
+# [s] between two looks at what changes: each takes time from a training on the same cores
+STATE, CURVES, TABLE = 3, 6, 12
 IDLE = 10  # where nothing is alive: others may start runs
 
 
@@ -92,7 +92,7 @@ def summary(found: list[Run]) -> pd.DataFrame:
     rows = [
         {
             "Run": run.name,
-            "Status": watch.STATUS[run.status],
+            "Status": f"{watch.STATUS[run.status]} · {run.place}" if run.place else watch.STATUS[run.status],
             "Accuracy": None if (best := watch.best_accuracy(run)) is None else 100 * best,
             "Progress": 100 * watch.share_done(run),
             "Time": watch.duration(watch.figures(run).seconds),
@@ -161,7 +161,12 @@ def current(run: Run) -> Run | None:
 
 def facts(run: Run) -> list[str]:
     """What a run is, in a few words."""
-    named = [watch.data_name(run), str(run.config.get("size", "")), ", ".join(run.devices)]
+    begun = watch.start_name(run)
+    named = [
+        watch.data_name(run),
+        f"from {begun}" if begun else str(run.config.get("size", "")),
+        ", ".join(run.devices),
+    ]
     started = time.strftime("%d %B %Y, %H:%M UTC", time.gmtime(run.created)).lstrip("0")
     return [part for part in (*named, started, run.owner) if part]
 
@@ -187,7 +192,7 @@ def say_figures(run: Run) -> None:
     figures = watch.figures(run)
     progress = figures.progress
     steps, epochs = figures.records.get("step", []), figures.records.get("epoch", [])
-    if run.status != "finished" and run.status != "waiting":
+    if run.status not in ("finished", "waiting") and (progress or run.alive):
         done = f"Epoch {progress.epoch:.1f} of {progress.epochs}" if progress else "Getting ready"
         if run.status == "running" and progress and progress.seconds_left is not None:
             done += f" · {watch.duration(progress.seconds_left)} left"

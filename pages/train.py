@@ -3,7 +3,9 @@
 import gc
 import itertools
 import secrets
+import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import streamlit as st
@@ -17,6 +19,8 @@ navigation.enter()
 
 MOST_RUNS = 32  # that one sweep starts
 SMALL = 64  # side of pictures that the recipes for CIFAR suit [px]
+FEW = 2000  # pictures, too few to begin from scratch
+SHIPPED = "cifar10"  # the checkpoint that fine-tuning starts from unless told otherwise
 
 
 @st.cache_resource(show_spinner="Starting PyTorch…")
@@ -36,34 +40,64 @@ def list_devices() -> list[Any]:
     return devices.list_devices()
 
 
-def recommended(data: str) -> list[str]:
-    """Presets, those made for this data and this machine first."""
+def recommended(data: str, start: str = "") -> list[str]:
+    """Presets, those made for this data, this start and this machine first."""
     from vit.recipes import PRESETS
 
     kind = data
     if data.startswith("folder:"):
-        kind = "cifar10" if 0 < dataset.side(data, dataset.root_of(data)) <= SMALL else "folder:PATH"
+        pictures, side = dataset.size(data, dataset.root_of(data))
+        kind = "cifar10" if pictures > FEW and 0 < side <= SMALL else "folder:PATH"
+        start = start or (SHIPPED if pictures <= FEW else "")
     has_gpu = len(list_devices()) > 1
-    return sorted(PRESETS, key=lambda name: (PRESETS[name].settings["data"] != kind, has_gpu and name.endswith("-cpu")))
+
+    def rank(name: str) -> tuple[bool, ...]:
+        settings = PRESETS[name].settings
+        return bool(settings.get("init_from")) != bool(start), settings["data"] != kind, has_gpu and "-cpu" in name
+
+    return sorted(PRESETS, key=rank)
 
 
 def choose_preset() -> None:
-    """Take all settings from the chosen preset."""
-    from vit.recipes import PRESETS
-
-    fields.fill(PRESETS[st.session_state.preset].settings)
-
-
-def follow_data() -> None:
-    """Propose the recipe made for the data, unless somebody has changed settings already."""
+    """Take all settings from the chosen preset; one for fine-tuning needs something to start from."""
+    from vit.checkpoints import find_checkpoint
     from vit.recipes import PRESETS
 
     state = st.session_state
-    first, settings = recommended(state.data)[0], PRESETS[state.preset].settings
+    settings = PRESETS[state.preset].settings
+    fields.fill(settings)
+    if settings.get("init_from") and not state.get("init_from"):
+        with suppress(UserError):
+            find_checkpoint(SHIPPED)
+            state.init_from = SHIPPED
+
+
+def propose(data: str, start: str) -> None:
+    """Choose the recipe made for this data and start, unless somebody has changed settings already."""
+    from vit.recipes import PRESETS
+
+    state = st.session_state
+    names, settings = recommended(data, start), PRESETS[state.preset].settings
     untouched = all(value == base_value(settings, name) for name, value in fields.read().items())
-    if untouched and settings["data"] != PRESETS[first].settings["data"]:
-        state.preset = first
+    first = PRESETS[names[0]].settings
+    if untouched and any(settings.get(name) != first.get(name) for name in ("data", "init_from")):
+        state.preset = names[0]
         choose_preset()
+
+
+def follow_data() -> None:
+    """Propose a recipe for other data; what an earlier proposal started from goes."""
+    from vit.recipes import PRESETS
+
+    state = st.session_state
+    if PRESETS[state.preset].settings.get("init_from") and state.get("init_from") == SHIPPED:
+        state.init_from = ""
+    propose(state.data, state.get("init_from", ""))
+
+
+def follow_start() -> None:
+    """Propose a recipe for another start."""
+    propose(st.session_state.data, st.session_state.init_from)
 
 
 def base_value(settings: Mapping[str, Any], name: str) -> Any:
@@ -77,7 +111,7 @@ def pick_recipe(data: str, start: str, problems: Mapping[str, str]) -> None:
     """Presets with what to expect; all settings folded away below."""
     from vit.recipes import PRESETS
 
-    names = recommended(data)
+    names = recommended(data, start)
     st.radio(
         "Preset",
         names,
@@ -103,13 +137,17 @@ def by_size() -> dict[str, Any]:
     return {name: values[name] for name in names} | {"image_size": values["image_size"][0]}
 
 
+def _day(moment: float) -> str:
+    return time.strftime("%d %B, %H:%M UTC", time.gmtime(moment)).lstrip("0")
+
+
 def pick_start() -> str:
     """From random weights, or from a checkpoint: its name or path, "" for none."""
     from vit.checkpoints import list_checkpoints
     from vit.runs import list_runs
 
     known = {info.name: info.name for info in list_checkpoints() if not info.problem}
-    runs = {str(run.best): f"{run.name} (run of {run.id[:8]})" for run in list_runs() if run.best}
+    runs = {str(run.best): f"{run.name} (run of {_day(run.created)})" for run in list_runs() if run.best}
     titles = {"": "Random weights"} | known | runs
     chosen = st.selectbox(
         "Start from",
@@ -117,6 +155,7 @@ def pick_start() -> str:
         format_func=lambda name: titles.get(name, name),
         key="init_from",
         label_visibility="collapsed",
+        on_change=follow_start,
         help="From a checkpoint, the model keeps its size; only the last layer begins anew where the classes differ.",
         persist_state="session",
     )
@@ -213,7 +252,7 @@ def pick_sweep(settings: Mapping[str, Any]) -> list[dict[str, Any]]:
         for run in runs if chosen else []:
             _, problems = fields.check({**settings, **run})
             if problems:
-                what = ", ".join(f"{name} {value}" for name, value in run.items())
+                what = ", ".join(f"{fields.title(name)} {value}" for name, value in run.items())
                 st.error(plain(f"{what}: {next(iter(problems.values()))}"))
                 return []
         if chosen:

@@ -434,7 +434,7 @@ def test_without_a_network_the_message_says_which_files_to_put_where(
     from torchvision.datasets import MNIST
 
     monkeypatch.setattr(MNIST, "mirrors", ["http://127.0.0.1:9/"])  # nobody listens there
-    with pytest.raises(InvalidDataset, match=r"could not be downloaded.*--data folder:PATH") as caught:
+    with pytest.raises(InvalidDataset, match=r"could not be downloaded.*folder of class folders") as caught:
         start("mnist", root=tmp_path)
     told = str(caught.value)
     assert "\n" not in told

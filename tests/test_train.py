@@ -435,7 +435,7 @@ def test_fine_tuning_begins_with_the_checkpoint_it_names(whole: Path, folder: Pa
     assert result.accuracy == before.facts["accuracy"]  # nothing was learnt, and nothing lost
     after = vit.load_checkpoint(tmp_path / "same" / "checkpoints" / "last")
     assert after.preprocess == before.preprocess
-    assert after.facts["started_from"] == "best"
+    assert after.facts["started_from"] == "whole"  # the run; its checkpoint is always "best"
 
 
 def test_fine_tuning_on_other_classes_and_a_larger_input_keeps_the_blocks(whole: Path, tmp_path: Path) -> None:

@@ -262,11 +262,11 @@ def download(name: str, root: Path = Path("data"), progress: Callable[[int, int]
                 tell(done)
             source(root, download=True)  # unpacks what lies there
     except (OSError, RuntimeError, ValueError, EOFError) as error:
-        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        reason = str(error).strip().partition("\n")[0].strip("<>") or type(error).__name__
         files, address = ", ".join(file for file, *_ in wanted), wanted[0][2][0].rpartition("/")[0]
         raise InvalidDataset(
             f"{name} is not in {root}/ and could not be downloaded ({reason}). Put {files} from {address}/ "
-            f"into {folder}/, or name a folder of class folders: --data folder:PATH."
+            f"into {folder}/, or use a folder of class folders."
         ) from error
 
 

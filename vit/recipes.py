@@ -84,7 +84,12 @@ class TrainConfig(BaseModel):
 
     @model_validator(mode="after")
     def _fits(self) -> "TrainConfig":
-        self.vit_config(num_classes=1)  # raises ValueError, which pydantic reports
+        side = min(self.vit_config(num_classes=1).image_size)  # raises ValueError, which pydantic reports
+        if self.crop_padding > side // 2:
+            raise ValueError(
+                f"crop_padding {self.crop_padding} is more than half of the input of {side} px. "
+                "Lower it, or use crop_scale, which suits every size."
+            )
         return self
 
     def vit_config(self, num_classes: int) -> ViTConfig:
@@ -156,7 +161,7 @@ PRESETS = {
     ),
     "tintn": Preset(
         "CIFAR-10 with the size of tintn's tutorial",
-        "TINTN",
+        "TINTN; 75.5 % is published.",
         dict(
             data="cifar10", size="tintn", epochs=100, batch_size=256, optimizer="muon", start="mimetic", lr=2e-3,
             warmup_epochs=3, crop_padding=4, flip=True, compile=True,
@@ -182,6 +187,13 @@ PRESETS = {
             data="folder:PATH", size="S/16", epochs=100, batch_size=256, weight_decay=0.1, warmup_epochs=5,
             crop_padding=28, flip=True, operations=2, magnitude=0.5, erase=0.25, mixup=0.2, cutmix=1.0,
             drop_path=0.1, ema=0.9998,
+        ),
+    ),
+    "fine-tune": Preset(
+        "Your own photos, from a checkpoint",
+        "Needs far fewer pictures than from scratch; how far it gets depends on what the checkpoint has seen.",
+        dict(
+            data="folder:PATH", init_from="cifar10", epochs=20, batch_size=64, lr=3e-4, crop_scale=0.6, flip=True,
         ),
     ),
 }  # fmt: skip

@@ -470,7 +470,7 @@ class Training:
             "recipe": self.config.model_dump(
                 exclude_defaults=True, exclude={"data", "data_root", "device", "workers", "init_from"}
             ),
-            **({"started_from": Path(self.config.init_from).name} if self.config.init_from else {}),
+            **({"started_from": _checkpoint_name(self.config.init_from)} if self.config.init_from else {}),
         }
         for name in names:
             save_checkpoint(self.state.parent / name, self.shown, self.dataset.classes, self.preprocess, facts=facts)
@@ -531,6 +531,12 @@ class Training:
         self.step, self.seconds, self.parts = saved["step"], saved["seconds"], saved.get("parts", 1)
         self.best = None if saved["best"] is None else Evaluation(*saved["best"])
         self.best_epoch = saved.get("best_epoch", 0)
+
+
+def _checkpoint_name(spec: str) -> str:
+    """For the card: the folder's name, or the run's whose best or last it is."""
+    path = Path(spec)
+    return path.parent.parent.name if path.parent.name == "checkpoints" and path.name in ("best", "last") else path.name
 
 
 def _describe(config: TrainConfig, run: Path, place: Place) -> int:

@@ -1,6 +1,7 @@
 """What a person may do to a run: every action asks anew whether they may, and tells in one sentence what went wrong."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import streamlit as st
@@ -32,10 +33,11 @@ def act(done: str, action: Callable[..., Any], *arguments: Any, **named: Any) ->
 
 
 def tell() -> None:
-    """Say what came of the last action, once."""
+    """Say what came of the last action, once; its place stays, so that what is below keeps its own."""
     worked, text = st.session_state.pop(_SAID, (True, ""))
+    place = st.container()
     if not worked:
-        st.error(plain(text))
+        place.error(plain(text))
     elif text:
         st.toast(plain(text))
 
@@ -65,6 +67,19 @@ def buttons(run: runs.Run) -> None:
         _confirm_delete(run)
 
 
+def stop_all(chosen: Sequence[runs.Run]) -> None:
+    """One button for several runs, those that wait first: none of them starts as another ends."""
+    going = [run.id for run in chosen if run.alive and run.status not in ("waiting", "stopping")]
+    waiting = [run.id for run in chosen if run.status == "waiting"]
+
+    def stop() -> None:
+        for run_id in waiting + going:
+            runs.stop(run_id)
+
+    if access.may_train() and len(waiting + going) > 1:
+        st.button(f"Stop these {len(waiting + going)}", key="stop all", on_click=act, args=("They stop.", stop))
+
+
 def _queue(run: runs.Run) -> None:
     length = len(runs.queue())
     for label, place, off in (
@@ -84,13 +99,17 @@ def _resume(run: runs.Run) -> None:
         wanted = st.session_state["resume epochs"]
         act("It goes on.", runs.resume, run.id, epochs=wanted if wanted != planned else None)
 
-    finished = run.status == "finished"
+    finished, progress = run.status == "finished", watch.figures(run).progress
     with st.popover("Train longer" if finished else "Resume", width="content"):
-        least = planned + 1 if finished else 1
+        least = planned + 1 if finished else min(max(math.ceil(progress.epoch) if progress else 1, 1), planned)
         st.number_input(
-            "Epochs in all", least, 10_000, min(planned + max(planned // 2, 1), 10_000) if finished else planned,
-            key="resume epochs", help="Continues from the last complete epoch.",
-        )  # fmt: skip
+            "Epochs in all",
+            least,
+            10_000,
+            min(planned + max(planned // 2, 1), 10_000) if finished else planned,
+            key="resume epochs",
+            help="Continues from the last saved state. With more epochs, the learning rate rises again.",
+        )
         st.button("Continue", key="resume", on_click=resume, type="primary")
 
 

@@ -17,6 +17,9 @@ function build(parent) {
   bell.reflect = () => {
     button.setAttribute("aria-pressed", String(bell.on()));
     button.hidden = !("Notification" in window);
+    const blocked = "Notification" in window && Notification.permission === "denied";
+    button.querySelector(".off").textContent = blocked ? "Notifications are blocked" : "Notify me";
+    if (blocked) button.title = "This browser refuses notifications of this page; its settings allow them.";
   };
   button.addEventListener("click", async () => {
     const wanted = !bell.on();

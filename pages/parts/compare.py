@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from pages.parts import curves, watch
+from pages.parts import actions, curves, watch
 from vit.runs import Run
 
 _ASIDE = {"data_root", "workers"}  # settings that say nothing about the result
@@ -24,6 +24,8 @@ def show(chosen: Sequence[Run]) -> None:
         against = st.segmented_control(
             "Against", ["epoch", "minutes"], default="epoch", required=True, key="against", width="content"
         )
+        st.space("stretch")
+        actions.stop_all(chosen)
     unit = "minutes" if against == "minutes" else "epochs"
     view = curves.controls(_longest(chosen, unit), unit)
 

@@ -125,7 +125,8 @@ def chart(
     y_axis: dict[str, Any] = {"type": "log" if view.log and min(values, default=1) > 0 else "value", "scale": True}
     y_axis |= {"splitNumber": 2} if low else {}
     y_axis |= {"axisLabel": {"formatter": "{value} %"}} if percent else {}
-    legend = {"data": names, "right": 0, "top": 4, "icon": "roundRect", "itemWidth": 14, "itemHeight": 3}
+    legend = {"data": names, "right": 0, "top": 1, "icon": "roundRect", "itemWidth": 14, "itemHeight": 3}
+    legend |= {"textStyle": {"lineHeight": 20}}  # where the legend scrolls, it cuts what is higher
     return {
         "animation": False,
         "title": title(heading),

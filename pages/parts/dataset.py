@@ -8,7 +8,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 import streamlit as st
@@ -208,15 +208,27 @@ def surveyed(spec: str, root: str, stamp: int) -> tuple[Any, pd.DataFrame]:
     return found, table(found)
 
 
-def side(spec: str, root: str) -> int:
-    """Shorter side of its pictures in the middle [px]; 0 where it is not here or cannot be read."""
+class Size(NamedTuple):
+    """How large a dataset is; zeros where it is not here or cannot be read.
+
+    Attributes:
+        pictures: to learn from.
+        side: shorter side of the picture in the middle [px].
+    """
+
+    pictures: int = 0
+    side: int = 0
+
+
+def size(spec: str, root: str) -> Size:
+    """How many pictures it has, and how large they are."""
     if not is_here(spec, root):
-        return 0
+        return Size()
     try:
         found, _ = surveyed(spec, root, stamp(spec))
     except UserError:
-        return 0
-    return min(found.sizes.median) if found.sizes else 0
+        return Size()
+    return Size(sum(found.counts["train"].values()), min(found.sizes.median) if found.sizes else 0)
 
 
 def table(found: Any) -> pd.DataFrame:
@@ -263,9 +275,11 @@ def show_survey(found: Any, classes: pd.DataFrame) -> None:
         said += f" {median} px." if smallest == largest else f" {smallest} to {largest} px, {median} in the middle."
     st.caption(said)
     if found.leaked:
-        st.warning(f"{found.leaked:,} test pictures are in the training split as well: they flatter every accuracy.")
+        many = f"{found.leaked:,} test pictures are" if found.leaked > 1 else "1 test picture is"
+        st.warning(f"{many} in the training split as well: that flatters every accuracy.")
     if found.contradicting:
-        st.warning(f"{found.contradicting:,} repeated pictures are in two classes.")
+        one = found.contradicting == 1
+        st.warning(f"{found.contradicting:,} repeated {'picture is' if one else 'pictures are'} in two classes.")
     show_list("Pictures that cannot be read", found.unreadable)
     repeats = [f"{again}  repeats  {first}" for first, again in found.repeats]
     count = found.repeated + found.leaked

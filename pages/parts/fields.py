@@ -231,7 +231,7 @@ def parse_values(name: str, text: str) -> list[Any]:
             value = None
         fits = isinstance(value, bool) if type_ is bool else not isinstance(value, bool)
         if value is None or not fits or not isinstance(value, int | float if type_ is float else type_):
-            raise ValueError(f"{word!r} is not a value of {name}. Separate several values by commas.")
+            raise ValueError(f"{word!r} is not a value of {title(name)}. Separate several values by commas.")
         if choices and value not in choices:
             raise ValueError(f"{word!r} is not one of {', '.join(choices)}.")
         if value not in values:

@@ -1,5 +1,6 @@
 """What a page reads of runs, shared by all who watch: each file is followed once per server."""
 
+import re
 import threading
 import time
 from pathlib import Path
@@ -14,6 +15,7 @@ from vit.metrics import MetricsReader, Progress, progress
 PAUSE = 0.5  # [s] between two looks at a file
 LOG_BYTES = 20_000
 LOG_LINES = 30
+_HASH = re.compile(r"-[0-9a-f]{8}$")  # at the end of an uploaded folder's name
 
 STATUS = {
     "waiting": "Waiting",
@@ -129,7 +131,16 @@ def share_done(run: runs.Run) -> float:
 def data_name(run: runs.Run) -> str:
     """The dataset without the path that leads to a folder."""
     kind, colon, path = str(run.config.get("data", "")).partition(":")
-    return Path(path).name if colon else kind
+    return _HASH.sub("", Path(path).name) if colon else kind
+
+
+def start_name(run: runs.Run) -> str:
+    """The checkpoint or the run that it started from; "" for random weights."""
+    path = Path(str(run.config.get("init_from") or ""))
+    if path.name != "best":
+        return path.name
+    known = {found.folder.name: found.name for found in every_run()}
+    return known.get(path.parent.parent.name, path.parent.parent.name)
 
 
 def last_lines(run: runs.Run) -> str:

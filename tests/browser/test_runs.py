@@ -126,3 +126,43 @@ def test_the_page_fits_a_phone(page: Page, url: str) -> None:
     page.goto(f"{url}/runs?run={run.id}")
     expect(page.locator(".st-key-loss canvas").first).to_be_visible()
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+def test_a_refusal_does_not_close_what_is_corrected(page: Page, url: str) -> None:
+    run = wait(launch("Named", epochs=1), "finished")
+    page.goto(f"{url}/runs?run={run.id}")
+    page.get_by_role("button", name="Edit").click()
+    name = page.get_by_test_id("stPopoverBody").get_by_label("Name")
+    name.fill(" ")
+    name.press("Tab")
+    page.get_by_role("button", name="Save").click()
+    expect(page.get_by_text("A run needs a name")).to_be_visible()
+    name.fill("Better")
+    name.press("Tab")
+    expect(page.get_by_text("A run needs a name")).to_be_hidden()
+    page.get_by_role("button", name="Save").click()
+    expect(page.get_by_role("heading", name="Better")).to_be_visible()
+
+
+def test_the_names_of_many_curves_are_not_cut(page: Page, url: str) -> None:
+    words = "(Long) name that is much longer than a legend has room for"
+    some = [wait(launch(f"{words} {number}", epochs=1), "finished") for number in (1, 2)]
+    page.goto(f"{url}/runs?" + "&".join(f"run={run.id}" for run in some))
+    canvas = page.locator(".st-key-compared-accuracy canvas, .st-key-compared\\ accuracy canvas").first
+    expect(canvas).to_be_visible()
+    # rows of the canvas, right of the title, that hold ink of the names: as many as the letters are high
+    count = """(canvas) => { const scale = canvas.width / canvas.clientWidth;
+      const [left, wide, high] = [160 * scale, 60 * scale, 36 * scale];
+      const { data, width } = canvas.getContext('2d').getImageData(left, 0, wide, high);
+      const rows = new Set();
+      for (let i = 3; i < data.length; i += 4) if (data[i] > 40) rows.add(Math.floor(i / 4 / width));
+      return rows.size / scale; }"""
+    page.wait_for_timeout(1000)
+    assert canvas.evaluate(count) >= 12  # brackets are the highest letters
+
+
+def test_a_browser_that_refuses_notifications_is_told(page: Page, url: str) -> None:
+    wait(launch("Quiet", epochs=1), "finished")
+    page.add_init_script("Object.defineProperty(Notification, 'permission', { get: () => 'denied' })")
+    page.goto(f"{url}/runs")
+    expect(page.get_by_role("button", name="Notifications are blocked")).to_be_visible()

@@ -5,6 +5,7 @@ import fcntl
 import io
 import json
 import os
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -137,6 +138,42 @@ def test_all_runs_are_in_the_table(write: Callable[..., str], alive: Callable[[s
     assert going["Accuracy"] == pytest.approx(70) and going["Progress"] == pytest.approx(50)
 
 
+def test_a_run_that_waits_has_its_place_in_the_table(
+    write: Callable[..., str], alive: Callable[[str], None], folder: Path
+) -> None:
+    both = [write(name, outcome="", done=0) for name in ("One", "Two")]
+    for run in both:
+        alive(run)
+    (folder / ".queue").mkdir()
+    (folder / ".queue" / "queue.json").write_text(json.dumps({"waiting": both[::-1]}))
+    table = show().dataframe[0].value.set_index("Run")
+    assert (table.loc["Two", "Status"], table.loc["One", "Status"]) == ("Waiting · 1", "Waiting · 2")
+
+
+def test_several_runs_are_stopped_together(
+    write: Callable[..., str], alive: Callable[[str], None], folder: Path
+) -> None:
+    both = [write(name, outcome="", done=2) for name in ("One", "Two")]
+    for run in both:
+        alive(run)
+    page = show(*both)
+    page.button(key="stop all").click().run()
+    assert not page.exception and all((folder / run / "stop").exists() for run in both)
+    assert not [button for button in page.button if button.key == "stop all"]
+
+
+def test_a_run_says_what_it_started_from_and_what_its_data_is_called(write: Callable[..., str], folder: Path) -> None:
+    first = write("Parent")
+    upload = "folder:/data/uploads/my-zoo-0123abcd"
+    second = write("Child", data=upload, init_from=str(folder / first / "checkpoints" / "best"))
+    said = texts(show(second))
+    assert "from Parent" in said and "my\\-zoo ·" in said
+    kept = folder.parent / "checkpoints" / "mine"
+    kept.parent.mkdir()
+    shutil.copytree(folder / first / "checkpoints" / "best", kept)
+    assert "from mine" in texts(show(write("Tuned", init_from="mine")))
+
+
 def test_the_filter_looks_at_names_and_status(write: Callable[..., str]) -> None:
     write("Alpha")
     write("Beta", outcome="stopped")
@@ -176,6 +213,18 @@ def test_a_failed_run_says_why_and_can_be_resumed(write: Callable[..., str]) -> 
     page = show(write("Broken", outcome="failed", reason="The disk is full. *Free* some space.", done=2))
     assert page.error[0].value == "The disk is full\\. \\*Free\\* some space\\."
     assert page.button(key="resume") and page.button(key="delete")
+
+
+def test_a_run_that_failed_before_its_first_step_shows_no_bar(write: Callable[..., str], folder: Path) -> None:
+    run = write("Broken", outcome="failed", reason="There is no folder.", done=0)
+    (folder / run / "metrics.jsonl").write_text("")
+    page = show(run)
+    assert page.error and not page.get("progress")
+
+
+def test_a_resumed_run_cannot_end_before_where_it_is(write: Callable[..., str]) -> None:
+    page = show(write("Halfway", outcome="stopped", done=2))
+    assert (page.number_input(key="resume epochs").min, page.number_input(key="resume epochs").value) == (2, EPOCHS)
 
 
 def test_a_run_that_was_cut_off_says_so(write: Callable[..., str]) -> None:

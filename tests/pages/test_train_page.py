@@ -64,7 +64,7 @@ def pictures(path: Path, size: tuple[int, int] = (40, 30), classes: int = 2, cou
     for label in range(classes):
         (path / f"class {label}").mkdir(parents=True)
         for i in range(count):
-            Image.new("RGB", size, (80 * label, 20 * i, 90)).save(path / f"class {label}" / f"{i}.png")
+            Image.new("RGB", size, (80 * label, i % 256, i // 256)).save(path / f"class {label}" / f"{i}.png")
 
 
 def test_every_setting_has_one_place_on_the_page() -> None:
@@ -127,6 +127,15 @@ def test_starting_from_a_checkpoint_leaves_its_size_alone(page: AppTest) -> None
     assert not page.exception and not page.error
     assert setting(page, "heads").disabled and not setting(page, "epochs").disabled
     assert described(page).init_from == "cifar10"
+    assert page.radio(key="preset").value == "fine-tune", "a start of another kind wants another recipe"
+    page.selectbox(key="init_from").set_value("").run()
+    assert page.radio(key="preset").value == "shapes"
+
+
+def test_padding_that_leaves_little_of_a_picture_is_explained_at_the_field(page: AppTest) -> None:
+    setting(page, "crop_padding").set_value(28).run()
+    assert len(page.error) == 1 and "more than half of the input of 32 px" in page.error[0].value
+    assert start(page).disabled
 
 
 def test_a_sweep_is_one_run_per_combination(page: AppTest) -> None:
@@ -138,7 +147,12 @@ def test_a_sweep_is_one_run_per_combination(page: AppTest) -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "words"), [("1, two", "'two' is not a value"), ("3, 5", "heads 5"), ("1" * 30, "less than or equal")]
+    ("values", "words"),
+    [
+        ("1, two", "'two' is not a value of Heads per block"),
+        ("3, 5", "Heads per block 5"),
+        ("1" * 30, "less than or equal"),
+    ],
 )
 def test_sweep_values_that_make_no_run_are_named(page: AppTest, values: str, words: str) -> None:
     page.selectbox(key="sweep_1").set_value("heads").run()
@@ -179,15 +193,21 @@ def test_a_full_disk_is_said_and_keeps_the_form(page: AppTest, folders: Path) ->
     assert setting(page, "epochs").value == 3 and not runs.list_runs()
 
 
-@pytest.mark.parametrize(("size", "preset"), [((400, 300), "pictures"), ((40, 30), "cifar-cpu")])
-def test_a_folder_below_the_roots_can_be_chosen(folders: Path, size: tuple[int, int], preset: str) -> None:
-    pictures(folders / "data" / "zoo", size)
+@pytest.mark.parametrize(
+    ("size", "count", "preset"),
+    [((400, 300), 1200, "pictures"), ((40, 30), 1200, "cifar-cpu"), ((400, 300), 4, "fine-tune")],
+)
+def test_a_folder_below_the_roots_can_be_chosen(folders: Path, size: tuple[int, int], count: int, preset: str) -> None:
+    pictures(folders / "data" / "zoo", size, count=count)
     app = AppTest.from_file(str(ROOT / "app.py"), default_timeout=WAIT)
     app.switch_page("pages/train.py").run()
     app.selectbox(key="data").set_value(f"folder:{folders / 'data' / 'zoo'}").run()
     assert not app.exception and not app.error
     assert app.radio(key="preset").value == preset, "the recipe made for such pictures is proposed"
     assert described(app).data == f"folder:{folders / 'data' / 'zoo'}"
+    assert described(app).init_from == ("cifar10" if preset == "fine-tune" else "")
+    app.selectbox(key="data").set_value("shapes").run()
+    assert (app.radio(key="preset").value, described(app).init_from) == ("shapes", "")
 
 
 def zipped(path: Path) -> bytes:
@@ -240,3 +260,13 @@ def test_sweep_values_are_read_by_the_type_of_their_setting() -> None:
 
 def test_every_preset_is_offered(page: AppTest) -> None:
     assert sorted(page.radio(key="preset").options) == sorted(preset.title for preset in PRESETS.values())
+
+
+def test_one_doubtful_picture_is_told_in_the_singular(page: AppTest, folders: Path) -> None:
+    pictures(folders / "mine")
+    first = next((folders / "mine").rglob("*.png"))
+    for split in ("class 0", "class 1"):
+        (folders / "mine" / split / "again.png").write_bytes(first.read_bytes())
+    page.file_uploader(key="archive_0").upload("Twice.zip", zipped(folders / "mine")).run()
+    said = [warning.value for warning in page.warning]
+    assert said and not any("1 repeated pictures" in words or "1 test pictures" in words for words in said)
