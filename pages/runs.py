@@ -183,6 +183,8 @@ def say_status(run: Run) -> None:
         st.info(plain(run.reason))
     elif run.status == "stopped" and run.reason:
         st.caption(plain(run.reason))
+    elif run.status == "finished" and watch.guesses(run):
+        st.warning("It does no better than guessing. Lower the learning rate, or look at its pictures and labels.")
     for note in watch.figures(run).records.get("note", [])[-3:]:
         st.caption(plain(str(note.get("text", ""))))
 

@@ -119,6 +119,13 @@ def best_accuracy(run: runs.Run) -> float | None:
     return max((record["accuracy"] for record in epochs), default=None)
 
 
+def guesses(run: runs.Run) -> bool:
+    """Whether a run's best accuracy is hardly above one class in so many."""
+    best, start = best_accuracy(run), figures(run).records.get("start")
+    classes = start[-1].get("classes") if start else None
+    return best is not None and isinstance(classes, list) and len(classes) > 1 and best < 1.2 / len(classes)
+
+
 def share_done(run: runs.Run) -> float:
     """0 to 1."""
     found = figures(run)

@@ -232,6 +232,19 @@ def test_a_run_that_was_cut_off_says_so(write: Callable[..., str]) -> None:
     assert "Resume it" in page.warning[0].value
 
 
+@pytest.mark.parametrize(("accuracy", "warned"), [(0.26, 1), (0.6, 0)])
+def test_a_run_that_learnt_nothing_says_so(
+    write: Callable[..., str], folder: Path, accuracy: float, warned: int
+) -> None:
+    run = write("Guessing", done=0)
+    shared = {"t": 1.0, "attempt": 0}
+    start = {"kind": "start", "step": 0, "total_steps": 9, "steps_per_epoch": 9, "epochs": 1, "classes": list("abcd")}
+    epoch = {"kind": "epoch", "step": 9, "epoch": 1, "accuracy": accuracy, "test_loss": 1.4}
+    lines = "".join(json.dumps(record | shared) + "\n" for record in (start, epoch))
+    (folder / run / "metrics.jsonl").write_text(lines)
+    assert len([w for w in show(run).warning if "no better than guessing" in w.value]) == warned
+
+
 def test_names_are_shown_as_they_are(write: Callable[..., str]) -> None:
     page = show(write("![x](http://e) <b>"))
     assert page.subheader[0].value.startswith("\\!\\[x\\]")
