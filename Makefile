@@ -19,7 +19,7 @@ check: .venv/ready-dev
 benchmark: .venv/ready-dev
 	$(BIN)/python benchmarks/hover.py
 	$(BIN)/python benchmarks/upload.py
-	$(BIN)/python benchmarks/train_speed.py --set compile=true
+	$(BIN)/python benchmarks/train_speed.py
 	$(BIN)/python benchmarks/run_cost.py
 	$(BIN)/python benchmarks/watchers.py
 

@@ -17,7 +17,7 @@ navigation.enter()
 VIEWS = ["Curves", "Attention", "Results", "Settings", "Log"]
 ROWS = 7  # of the table before it scrolls
 # [s] between two looks at what changes: each takes time from a training on the same cores
-STATE, CURVES, TABLE = 3, 6, 12
+STATE, CURVES, TABLE = 4, 8, 16
 IDLE = 10  # where nothing is alive: others may start runs
 
 
