@@ -5,6 +5,7 @@ import hashlib
 import html
 import re
 from dataclasses import replace
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 
@@ -272,22 +273,12 @@ def show_viewer(checkpoint, explanation, payload: str) -> None:
 
     # A rerun would withdraw the files of the other two buttons.
     with st.container(horizontal=True, vertical_alignment="center"):
-        st.download_button(
-            "Map as PNG",
-            lambda: export.overlay_png(explanation, selection),
-            "attention.png",
-            "image/png",
-            key="map",
-            on_click="ignore",
-        )
-        st.download_button(
-            "All heads as PNG",
-            lambda: export.grid_png(explanation, selection),
-            "heads.png",
-            "image/png",
-            key="grid",
-            on_click="ignore",
-        )
+        for label, draw, name in (
+            ("Map as PNG", export.overlay_png, "attention.png"),
+            ("All heads as PNG", export.grid_png, "heads.png"),
+        ):
+            picture = partial(draw, explanation, selection)
+            st.download_button(label, picture, name, "image/png", key=name, on_click="ignore")
         size = export.attention_bytes(record)
         st.download_button(
             f"All attention as NPZ ({size / 1e6:.1f} MB)",
