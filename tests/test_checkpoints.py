@@ -536,7 +536,7 @@ BAD: dict[str, tuple[Any, str]] = {
     "overflow": (weights(classifier__bias=lambda t: t.double() * 1e300), "NaN or infinite"),
     "whole numbers": (weights(classifier__bias=lambda t: t.long()), "not floating-point"),
     "missing": (weights(vit__layernorm__weight=lambda t: GONE), "1 tensor missing"),
-    "extra": (weights(vit__extra=lambda t: torch.zeros(3)), "vit.extra"),
+    "extra": (weights(vit__extra=lambda t: torch.zeros(3)), "extra"),
     "wrong shape": (weights(classifier__weight=lambda t: t[:, :-1]), "another shape"),
     "scalar": (weights(vit__embeddings__position_embeddings=lambda t: torch.zeros(())), "wrong shape"),
     "config garbage": (write("config.json", b"\xff\xfe"), "config.json is not valid JSON"),

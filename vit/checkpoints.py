@@ -35,7 +35,7 @@ from torch import Tensor
 from vit import families
 from vit.card import write_card
 from vit.errors import InvalidCheckpoint, UserError
-from vit.families import Reading, huggingface
+from vit.families import Reading, huggingface, torchvision
 from vit.families.family import MAX_PATCHES, Tensors, build_config, shown
 from vit.images import Preprocess
 from vit.model import VisionTransformer, ViTConfig
@@ -48,6 +48,7 @@ CARD = "README.md"
 
 MAX_WEIGHTS = 3 << 30  # [bytes]; ViT-H in float32 has 2.5 GB
 MAX_LABEL = 500  # characters
+IMAGENET_CLASSES = 1000
 PROBE_LOGITS = 100
 PROBE_TOLERANCE = 1e-3  # of the largest logit; machines differ by 1e-5, a wrong number of heads by 0.3
 
@@ -148,7 +149,7 @@ def summarise(path: Path) -> CheckpointInfo:
             tensors, metadata = look(source.file, source.weights)
             document, _ = _documents(source, metadata)
             facts = _facts(document)
-            reading = families.read(tensors, document, OURS in metadata)
+            reading = families.read(tensors, document, OURS in metadata, name=_called(source))
             params = sum(tensor.numel() for tensor in reading.tensors.values())
             labels = reading.config.num_classes
     except InvalidCheckpoint as error:
@@ -304,14 +305,15 @@ def _load(source: _Source, heads: int | None) -> Checkpoint:
     shapes, metadata = look(file, weights)
     document, preprocess_document = _documents(source, metadata)
     ours = OURS in metadata
-    promised = families.read(shapes, document, ours, heads)
+    called = _called(source)
+    promised = families.read(shapes, document, ours, heads, called)
     empty = _empty_model(promised)
-    labels, why_labels = _labels(document, promised, weights)
-    preprocess, why_preprocess = _preprocess(preprocess_document, promised, weights)
+    labels, why_labels = _labels(document, promised)
+    preprocess, why_preprocess = _preprocess(preprocess_document, document, promised, called)
     tensors = read_tensors(file, weights, set(shapes))  # nothing large is read before this line
     digest = hashlib.file_digest(rewound(file), "sha256").hexdigest()[:16]
 
-    reading = families.read(tensors, document, ours, heads)
+    reading = families.read(tensors, document, ours, heads, called)
     del tensors
     for name, tensor in reading.tensors.items():
         if not torch.isfinite(tensor).all():
@@ -332,6 +334,11 @@ def _load(source: _Source, heads: int | None) -> Checkpoint:
         facts=_facts(document),
         hash=digest,
     )
+
+
+def _called(source: _Source) -> str:
+    """The names of folder and file, which for published models say what they are."""
+    return f"{source.name}/{source.weights}"
 
 
 OURS = "vit.config"  # the key of the weights' metadata that tells our files from those of others
@@ -360,10 +367,11 @@ def _facts(document: Mapping[str, Any] | None) -> dict[str, Any]:
     return facts if isinstance(facts, dict) else {}
 
 
-def _labels(document: Mapping[str, Any] | None, reading: Reading, file: str) -> tuple[tuple[str, ...], str]:
-    """One name per class, and where they come from if no file states them."""
-    count = reading.config.num_classes
-    stated = (document or {}).get("id2label")
+def _labels(document: Mapping[str, Any] | None, reading: Reading) -> tuple[tuple[str, ...], str]:
+    """One name per class, and where they come from if no file states them; none if the outputs are no classes."""
+    config = reading.config
+    count = config.num_classes
+    stated = reading.family.stated_labels(document or {})
     if stated and not isinstance(stated, dict):
         raise InvalidCheckpoint("Config field id2label must map numbers to class names.")
     if stated and stated != {str(i): f"LABEL_{i}" for i in range(len(stated))}:
@@ -378,19 +386,21 @@ def _labels(document: Mapping[str, Any] | None, reading: Reading, file: str) -> 
         return labels, ""
     if not count:
         return (), ""
-    known = reading.family.labels(reading.config, file)
-    return known or (
-        tuple(f"class {i}" for i in range(count)),
-        "The file names no classes, so they are numbered.",
-    )
+    if config.norm_pre and config.pool == "cls" and count != IMAGENET_CLASSES:
+        return (), "The head is CLIP's projection to the space that pictures share with texts: it names no classes."
+    if count == IMAGENET_CLASSES:
+        why = "The file names no classes; there are 1000, so ImageNet-1k's names are used, in their usual order."
+        return torchvision.imagenet_labels(), why
+    return tuple(f"class {i}" for i in range(count)), "The file names no classes, so they are numbered."
 
 
-def _preprocess(document: Mapping[str, Any] | None, reading: Reading, file: str) -> tuple[Preprocess, str]:
+def _preprocess(
+    document: Mapping[str, Any] | None, config: Mapping[str, Any] | None, reading: Reading, name: str
+) -> tuple[Preprocess, str]:
     """How pictures become input, and where that comes from if no file states it."""
-    if document is None:
-        preprocess, why = reading.family.preprocess(reading.config, file)
-    else:
-        preprocess, why = Preprocess.from_config(document), ""
+    stated = Preprocess.from_config(document) if document is not None else None
+    stated = stated or reading.family.stated_preprocess(config or {})
+    preprocess, why = (stated, "") if stated else reading.family.preprocess(reading.config, name)
     _check_preprocess(preprocess, reading.config)
     return preprocess, why
 

@@ -20,10 +20,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-Activation = Literal["gelu", "gelu_tanh", "quick_gelu"]
-Pool = Literal["cls", "mean"]
+Activation = Literal["gelu", "gelu_tanh", "quick_gelu", "silu"]
+Pool = Literal["cls", "mean", "cls_mean", "cls_dist", "map"]
 FinalNorm = Literal["before_pool", "after_pool", "none"]
-PositionResize = Literal["bicubic", "bicubic_antialias", "bicubic_corners", "bilinear"]
+PositionResize = Literal["bicubic", "bicubic_antialias", "bicubic_corners", "bicubic_offset", "bilinear"]
 Keep = Literal["nothing", "attention", "queries_keys"]
 
 # name: (dim, depth, heads, mlp_dim). Ti and S: DeiT, arXiv 2012.12877, table 1; B, L, H: the ViT paper, table 1.
@@ -67,12 +67,18 @@ class ViTConfig:
     Attributes:
         image_size: (height, width) of the training pictures [px]; one int means a square.
         patch_size: side of a patch [px].
-        prefix: names of the tokens before the patches, in order: "cls", "reg1", ...
+        prefix: names of the tokens before the patches, in order: "cls", "dist", "reg1", ...
         activation: "gelu" is exact, "gelu_tanh" its tanh form, "quick_gelu" x * sigmoid(1.702 x).
+        gated_mlp: the MLP has two first layers and multiplies one, activated, with the other (SwiGLU).
         eps: of every LayerNorm.
+        patch_bias, qkv_bias: whether these layers have a bias.
+        rope: base of the rotary positions that queries and keys are turned by; None for none.
         layer_scale: initial value of the per-channel scale of each branch; None for none.
+        norm_pre: there is a LayerNorm before the first block (CLIP).
         norm: where the final LayerNorm sits; "none" for the few models without one.
-        pool: what the head reads: the class token or the mean of the patches.
+        pool: what the head reads: the class token, the mean of the patches, both side by side, the class and the
+            distillation token side by side, or what one learnt query gathers from all tokens ("map", SigLIP).
+        pre_logits: width of a layer with tanh before the head; 0 for none.
         position_resize: how position embeddings are interpolated to another grid.
         dropout, drop_path: shares dropped in training: of activations, and of whole branches in the
             last block (rising linearly from 0 in the first). No effect in evaluation.
@@ -91,11 +97,16 @@ class ViTConfig:
     mlp_dim: int = 3072
     prefix: tuple[str, ...] = ("cls",)
     activation: Activation = "gelu"
+    gated_mlp: bool = False
     eps: float = 1e-6
+    patch_bias: bool = True
     qkv_bias: bool = True
+    rope: float | None = None
     layer_scale: float | None = None
+    norm_pre: bool = False
     norm: FinalNorm = "before_pool"
     pool: Pool = "cls"
+    pre_logits: int = 0
     position_resize: PositionResize = "bicubic"
     dropout: float = 0.0
     drop_path: float = 0.0
@@ -110,8 +121,10 @@ class ViTConfig:
                 raise ValueError(f"{name} must be a whole number of at least 1, not {value!r}.")
         if len(self.image_size) != 2:
             raise ValueError(f"image_size is (height, width), not {self.image_size!r}.")
-        if type(self.num_classes) is not int or self.num_classes < 0:
-            raise ValueError(f"num_classes must be a whole number, 0 for no head, not {self.num_classes!r}.")
+        for name, none in (("num_classes", "head"), ("pre_logits", "layer before the head")):
+            value = getattr(self, name)
+            if type(value) is not int or value < 0:
+                raise ValueError(f"{name} must be a whole number, 0 for no {none}, not {value!r}.")
         if any(side % self.patch_size for side in self.image_size):
             raise ValueError(f"patch_size {self.patch_size} does not divide image_size {self.image_size}.")
         if self.dim % self.heads:
@@ -119,8 +132,9 @@ class ViTConfig:
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in get_args(choices):
                 raise ValueError(f"{name} must be one of {', '.join(get_args(choices))}, not {getattr(self, name)!r}.")
-        if self.pool == "cls" and "cls" not in self.prefix:
-            raise ValueError('pool "cls" needs a token named "cls" in prefix.')
+        for token in ("cls", "dist"):
+            if token in self.pool.split("_") and token not in self.prefix:
+                raise ValueError(f'pool "{self.pool}" needs a token named "{token}" in prefix.')
         if len(set(self.prefix)) != len(self.prefix):
             raise ValueError(f"prefix names must differ: {self.prefix}.")
         for name in ("dropout", "drop_path"):
@@ -128,8 +142,11 @@ class ViTConfig:
                 raise ValueError(f"{name} must be at least 0 and under 1, not {getattr(self, name)!r}.")
         if not 0 < self.eps < 1:
             raise ValueError(f"eps must lie between 0 and 1, not {self.eps!r}.")
-        if type(self.qkv_bias) is not bool:
-            raise ValueError(f"qkv_bias must be True or False, not {self.qkv_bias!r}.")
+        for name in ("gated_mlp", "patch_bias", "qkv_bias", "norm_pre"):
+            if type(getattr(self, name)) is not bool:
+                raise ValueError(f"{name} must be True or False, not {getattr(self, name)!r}.")
+        if self.rope is not None and (not self.rope > 1 or self.dim // self.heads % 4):
+            raise ValueError(f"rope {self.rope!r} must be above 1, and dim / heads a multiple of 4.")
         if self.layer_scale is not None and not math.isfinite(self.layer_scale):
             raise ValueError(f"layer_scale must be a number or None, not {self.layer_scale!r}.")
 
@@ -189,12 +206,14 @@ class ViTOutput(NamedTuple):
         logits: (B, C); the pooled features (B, D) of a model without a head.
         attentions: one (B, H, N, N) per block: rows query, columns key, rows sum to 1. None unless asked for.
         queries, keys: one (B, H, N, K) per block. None unless asked for.
+        pool_attention: (B, H, N), where the learnt query of a "map" pool looks; with either of the above.
     """
 
     logits: Tensor
     attentions: tuple[Tensor, ...] | None = None
     queries: tuple[Tensor, ...] | None = None
     keys: tuple[Tensor, ...] | None = None
+    pool_attention: Tensor | None = None
 
 
 EVERY = slice(None)  # tokens
@@ -211,11 +230,17 @@ class Attention(nn.Module):
         self.explicit = False  # by two products and a softmax, where torch's fused attention is slower
 
     def forward(
-        self, x: Tensor, keep: Keep = "nothing", rows: slice = EVERY
+        self, x: Tensor, keep: Keep = "nothing", rows: slice = EVERY, turns: tuple[Tensor, Tensor] | None = None
     ) -> tuple[Tensor, Tensor | tuple[Tensor, Tensor] | None]:
-        """(B, N, D) to (B, Q, D) for the Q tokens in `rows`, and what `keep` asks for."""
+        """(B, N, D) to (B, Q, D) for the Q tokens in `rows`, and what `keep` asks for.
+
+        Args:
+            turns: cosine and sine (N, K) of the rotary positions.
+        """
         q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in self.project(x, rows))
         attention = None  # q (B, H, Q, K); k, v (B, H, N, K)
+        if turns is not None:
+            q, k = turn(q, *(part[rows] for part in turns)), turn(k, *turns)
         if keep == "attention" or self.explicit:
             attention = attention_weights(q, k)
             out = attention @ v
@@ -233,6 +258,28 @@ class Attention(nn.Module):
         dim, weight, bias = x.shape[-1], self.qkv.weight, self.qkv.bias
         q = F.linear(x[:, rows], weight[:dim], None if bias is None else bias[:dim])
         return q, *F.linear(x, weight[dim:], None if bias is None else bias[dim:]).chunk(2, -1)
+
+
+def turn(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+    """Rotary positions: (B, H, N, K) with each pair (i, i + K / 2) turned by its token's angle (N, K)."""
+    one, other = x.chunk(2, -1)
+    return x * cosine + torch.cat([-other, one], -1) * sine
+
+
+def rotations(config: ViTConfig, grid: tuple[int, int], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Cosine and sine (N, K) of the angles by which a token's queries and keys are turned; prefix tokens are not.
+
+    Source: Su et al. 2021, arXiv 2104.09864; over rows and columns from -1 to 1 as in DINOv3, arXiv 2508.10104,
+    section 3.2.
+    """
+    width = config.dim // config.heads
+    rows, cols = (2 * (torch.arange(side, device=device) + 0.5) / side - 1 for side in grid)
+    places = torch.stack([rows[:, None].expand(grid), cols.expand(grid)], -1).reshape(-1, 2, 1)  # (P, 2, 1)
+    assert config.rope is not None
+    speeds = config.rope ** -torch.arange(0, 1, 4 / width, device=device)  # (K / 4,)
+    angles = (2 * math.pi * places * speeds).flatten(1).tile(2)  # (P, K)
+    angles = torch.cat([angles.new_zeros(len(config.prefix), width), angles])
+    return angles.cos(), angles.sin()
 
 
 def attention_weights(q: Tensor, k: Tensor) -> Tensor:
@@ -259,22 +306,32 @@ class TanhGELU(nn.Module):
 
 
 def _activation(name: Activation) -> nn.Module:
-    return {"gelu": nn.GELU, "gelu_tanh": TanhGELU, "quick_gelu": QuickGELU}[name]()
+    return {"gelu": nn.GELU, "gelu_tanh": TanhGELU, "quick_gelu": QuickGELU, "silu": nn.SiLU}[name]()
 
 
 class MLP(nn.Module):
-    """Two linear layers, (.., D) to (.., M) to (.., D)."""
+    """Two linear layers, (.., D) to (.., M) to (.., D); the first one twice if gated, gate before value.
+
+    Source of the gated form: Shazeer 2020, arXiv 2002.05202, eq. 6.
+    """
 
     def __init__(self, config: ViTConfig):
         super().__init__()
-        self.fc1 = nn.Linear(config.dim, config.mlp_dim)
+        self.gated = config.gated_mlp
+        self.fc1 = nn.Linear(config.dim, config.mlp_dim * (2 if self.gated else 1))
         self.act = _activation(config.activation)
         self.fc2 = nn.Linear(config.mlp_dim, config.dim)
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, N, D) to (B, N, D)."""
-        return self.fc2(self.dropout(self.act(self.fc1(x))))
+        hidden = self.fc1(x)
+        if self.gated:
+            gate, hidden = hidden.chunk(2, -1)
+            hidden = self.act(gate) * hidden
+        else:
+            hidden = self.act(hidden)
+        return self.fc2(self.dropout(hidden))
 
 
 class Branch(nn.Module):
@@ -312,36 +369,68 @@ class Block(nn.Module):
             self.register_parameter(name, scale)
 
     def forward(
-        self, x: Tensor, keep: Keep = "nothing", rows: slice = EVERY
+        self, x: Tensor, keep: Keep = "nothing", rows: slice = EVERY, turns: tuple[Tensor, Tensor] | None = None
     ) -> tuple[Tensor, Tensor | tuple[Tensor, Tensor] | None]:
-        """(B, N, D) to (B, Q, D) for the Q tokens in `rows`, and what `keep` asks for."""
-        out, kept = self.attn(self.norm1(x), keep, rows)
+        """As `Attention.forward`, with both branches and their norms."""
+        out, kept = self.attn(self.norm1(x), keep, rows, turns)
         x = x[:, rows] + self.branch(out, self.scale1)
         x = x + self.branch(self.mlp(self.norm2(x)), self.scale2)
         return x, kept
+
+
+class AttentionPool(nn.Module):
+    """One learnt query gathers from all tokens: multi-head attention pooling.
+
+    Source: Zhai et al. 2022, arXiv 2106.04560, section 3.2; used by SigLIP, arXiv 2303.15343.
+    """
+
+    def __init__(self, config: ViTConfig):
+        super().__init__()
+        self.heads = config.heads
+        self.probe = nn.Parameter(torch.zeros(1, 1, config.dim))
+        self.q = nn.Linear(config.dim, config.dim)
+        self.kv = nn.Linear(config.dim, 2 * config.dim)
+        self.proj = nn.Linear(config.dim, config.dim)
+        self.norm = nn.LayerNorm(config.dim, config.eps)
+        self.mlp = MLP(config)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """(B, N, D) to the gathered features (B, D) and to where the query looked (B, H, N)."""
+        probe = self.probe.expand(len(x), -1, -1)
+        q, k, v = (
+            part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in (self.q(probe), *self.kv(x).chunk(2, -1))
+        )
+        attention = attention_weights(q, k)  # (B, H, 1, N)
+        x = self.proj((attention @ v).transpose(1, 2).flatten(2))
+        x = x + self.mlp(self.norm(x))
+        return x[:, 0], attention[:, :, 0]
 
 
 class VisionTransformer(nn.Module):
     """A plain Vision Transformer.
 
     The position row of a prefix token is part of the token itself (the sum of two constants), so `pos_embed`
-    holds patches only and any prefix fits.
+    holds patches only and any prefix fits. It is zero in a model whose positions are rotary.
     """
 
     def __init__(self, config: ViTConfig):
         super().__init__()
         self.config = config
         dim, rows, cols = config.dim, *config.grid
-        self.patch_embed = nn.Conv2d(config.channels, dim, config.patch_size, config.patch_size)
+        self.patch_embed = nn.Conv2d(config.channels, dim, config.patch_size, config.patch_size, bias=config.patch_bias)
         self.prefix_tokens = nn.Parameter(torch.zeros(1, len(config.prefix), dim))
         self.pos_embed = nn.Parameter(torch.zeros(1, rows * cols, dim))
-        first = config.prefix.index("cls") if config.pool == "cls" else len(config.prefix)
-        self.read = slice(first, first + 1 if config.pool == "cls" else None)  # by the head
+        self.read = _read(config)
         self.dropout = nn.Dropout(config.dropout)
         rates = [config.drop_path * i / max(1, config.depth - 1) for i in range(config.depth)]
         self.blocks = nn.ModuleList(Block(config, rate) for rate in rates)
+        self.norm_pre = nn.LayerNorm(dim, config.eps) if config.norm_pre else nn.Identity()
+        features = dim * (2 if config.pool in ("cls_mean", "cls_dist") else 1)
         self.norm = nn.Identity() if config.norm == "none" else nn.LayerNorm(dim, config.eps)
-        self.head = nn.Linear(dim, config.num_classes) if config.num_classes else nn.Identity()
+        self.pool = AttentionPool(config) if config.pool == "map" else None
+        self.pre_logits = nn.Linear(features, config.pre_logits) if config.pre_logits else None
+        features = config.pre_logits or features
+        self.head = nn.Linear(features, config.num_classes) if config.num_classes else nn.Identity()
         self.initialise()
 
     @torch.no_grad()
@@ -358,6 +447,8 @@ class VisionTransformer(nn.Module):
         nn.init.zeros_(self.prefix_tokens)
         if len(self.config.prefix) > 1:  # equal registers would stay equal for ever
             nn.init.normal_(self.prefix_tokens, std=0.02)
+        if self.pool is not None:
+            nn.init.normal_(self.pool.probe, std=0.02)
         for module in self.modules():
             if isinstance(module, Attention):
                 for matrix in (*module.qkv.weight.chunk(3), module.proj.weight):
@@ -390,19 +481,23 @@ class VisionTransformer(nn.Module):
         if output_attentions and output_queries_keys:
             raise ValueError("Ask for attentions or for queries and keys, not for both.")
         keep: Keep = "attention" if output_attentions else "queries_keys" if output_queries_keys else "nothing"
-        x = self.embed(images)  # (B, N, D)
+        x = self.norm_pre(self.embed(images))  # (B, N, D)
+        patch = self.config.patch_size
+        grid = images.shape[2] // patch, images.shape[3] // patch
+        turns = None if self.config.rope is None else rotations(self.config, grid, x.device)
         kept: list[Any] = []
         last = len(self.blocks) - 1
         for index, block in enumerate(self.blocks):
             # What nobody reads after the last block is not computed there.
-            x, seen = block(x, keep, self.read if index == last and keep == "nothing" else EVERY)
+            x, seen = block(x, keep, self.read if index == last and keep == "nothing" else EVERY, turns)
             kept.append(seen)
-        logits = self.head(self.pool(x if keep == "nothing" else x[:, self.read]))
+        features, pool_attention = self.gather(x if keep == "nothing" else x[:, self.read])
+        logits = self.head(features)
         if keep == "attention":
-            return ViTOutput(logits, attentions=tuple(kept))
+            return ViTOutput(logits, attentions=tuple(kept), pool_attention=pool_attention)
         if keep == "queries_keys":
             queries, keys = zip(*kept, strict=True)
-            return ViTOutput(logits, queries=queries, keys=keys)
+            return ViTOutput(logits, queries=queries, keys=keys, pool_attention=pool_attention)
         return ViTOutput(logits)
 
     def embed(self, images: Tensor) -> Tensor:
@@ -420,11 +515,31 @@ class VisionTransformer(nn.Module):
         prefix = self.prefix_tokens.expand(len(x), -1, -1)
         return self.dropout(torch.cat([prefix.to(x.dtype), x], dim=1))
 
-    def pool(self, x: Tensor) -> Tensor:
-        """The tokens `read` after the last block (B, Q, D) to the features that the head reads (B, D)."""
-        x = self.norm(x) if self.config.norm == "before_pool" else x
-        x = x.mean(1)  # of one token it is that token
-        return self.norm(x) if self.config.norm == "after_pool" else x
+    def gather(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The tokens `read` after the last block (B, Q, D) to the features that the head reads (B, D or 2 D).
+
+        The second result is where the learnt query of a "map" pool looked (B, H, Q); else None.
+        """
+        config, attention = self.config, None
+        x = self.norm(x) if config.norm == "before_pool" else x
+        if self.pool is not None:
+            x, attention = self.pool(x)
+        elif config.pool == "cls_dist":
+            x = torch.cat([x[:, config.prefix.index(token)] for token in ("cls", "dist")], -1)
+        elif config.pool == "cls_mean":
+            x = torch.cat([x[:, config.prefix.index("cls")], x[:, len(config.prefix) :].mean(1)], -1)
+        else:
+            x = x.mean(1)  # of one token it is that token
+        x = self.norm(x) if config.norm == "after_pool" else x
+        return x if self.pre_logits is None else self.pre_logits(x).tanh(), attention
+
+
+def _read(config: ViTConfig) -> slice:
+    """The tokens that are read after the last block."""
+    if config.pool == "cls":
+        first = config.prefix.index("cls")
+        return slice(first, first + 1)
+    return slice(len(config.prefix), None) if config.pool == "mean" else EVERY
 
 
 def resize_positions(
@@ -434,9 +549,12 @@ def resize_positions(
     if tuple(to) == tuple(grid):
         return positions
     maps = positions.unflatten(1, grid).permute(0, 3, 1, 2).float()  # (1, D, rows, cols)
+    # Meta's DINOv2 asks for a scale, a tenth of a patch too large, and not for a size: the samples lie elsewhere.
+    scale = [(wanted + 0.1) / have for wanted, have in zip(to, grid, strict=True)] if mode == "bicubic_offset" else None
     maps = F.interpolate(
         maps,
-        size=tuple(to),
+        size=None if scale else tuple(to),
+        scale_factor=scale,
         mode="bilinear" if mode == "bilinear" else "bicubic",
         align_corners=mode == "bicubic_corners",
         antialias=mode == "bicubic_antialias",

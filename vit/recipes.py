@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from vit.augment import Augmentation
 from vit.errors import InvalidConfig
-from vit.model import Activation, FinalNorm, Pool, ViTConfig
+from vit.model import Activation, FinalNorm, ViTConfig
 
 Optimizer = Literal["adamw", "muon"]
 Schedule = Literal["cosine", "constant"]
@@ -40,7 +40,9 @@ class TrainConfig(BaseModel):
     heads: int | None = Field(None, ge=1, le=64, description="attention heads per block")
     mlp_dim: int | None = Field(None, ge=8, le=16384, description="width of the MLP")
     registers: int = Field(0, ge=0, le=16, description="register tokens beside the class token")
-    pool: Pool | None = Field(None, description="what the head reads: the class token or the mean of the patches")
+    pool: Literal["cls", "mean"] | None = Field(
+        None, description="what the head reads: the class token or the mean of the patches"
+    )
     norm: FinalNorm | None = Field(None, description="place of the final LayerNorm")
     activation: Activation | None = Field(None, description="activation in the MLP")
     layer_scale: float | None = Field(None, gt=0, le=1, description="initial scale of each branch; none if left out")

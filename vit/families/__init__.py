@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from vit.errors import InvalidCheckpoint
-from vit.families import huggingface, torchvision
+from vit.families import clip, dinov2, dinov3, huggingface, siglip, timm, tintn, torchvision
 from vit.families.family import (
     Family,
     Tensors,
@@ -22,28 +22,50 @@ from vit.families.family import (
 )
 from vit.model import ViTConfig
 
-FAMILIES = (huggingface.FAMILY, torchvision.FAMILY)
+# The first whose signature is found claims the file.
+FAMILIES = (
+    torchvision.FAMILY,
+    tintn.FAMILY,
+    clip.OPENAI,
+    clip.FAMILY,
+    siglip.FAMILY,
+    dinov3.FAMILY,
+    dinov3.META,
+    dinov2.REGISTERS,
+    dinov2.FAMILY,
+    huggingface.FAMILY,
+    timm.MAE,
+    timm.META_DINOV2,
+    timm.FAMILY,
+)
+
+READS = (
+    "torchvision's, timm's, and transformers' ViT, DeiT, MSN, MAE, I-JEPA, DINOv2, DINOv3, CLIP and SigLIP, "
+    "the originals of Meta and OpenAI, and tintn's"
+)
 
 # Names that give away what else a file may be; first match wins.
 _OTHERS = (
     (r"(^|\.)layers\.\d+\.blocks\.|^features\.\d+\.\d+\.attn\.relative_position", "Swin"),
-    (r"relative_position_bias", "BEiT"),
+    (r"relative_position_bias|(^|\.)blocks\.\d+\.attn\.relative_position", "BEiT"),
+    (r"patch_embed\.backbone\.", "hybrid of a ResNet and a ViT"),
     (r"(^|\.)layer1\.0\.(conv1|bn1)|^resnet\.", "ResNet"),
+    (r"\.attention_biases$", "LeViT"),
     (r"(^|\.)stages\.0\.|dwconv|^features\.1\.0\.layer_scale", "ConvNeXt"),
     (r"mlp_tokens", "MLP-Mixer"),
-    (r"rope_embed|storage_tokens|(^|\.)layer\.0\.attention\.q_proj", "DINOv3"),
     (r"blocks_token_only|cls_attn|(^|\.)gamma3$", "CaiT or XCiT"),
-    (r"(^|\.)transformer\.resblocks\.|visual\.proj$", "OpenAI CLIP"),
-    (r"(vision|text)_model\.|pre_layrnorm|logit_scale", "CLIP or SigLIP"),
-    (r"embeddings\.distillation_token|(^|\.)dist_token$|^deit\.", "DeiT"),
-    (r"layer_scale1\.lambda1|embeddings\.register_tokens", "DINOv2 (transformers)"),
-    (r"(^|\.)decoder\.decoder_layers|^decoder_blocks\.", "masked autoencoder"),
-    (r"(^|\.)blocks\.0\.(0\.)?(attn\.qkv|norm1)\.", "timm ViT, DeiT, DINO or DINOv2"),
-    (r"(^|\.)embedding\.patch_embeddings\.", "tintn"),
+    (r"(^|\.)blocks\.\d+\.(in_proj|attns\.\d+|attn_out_proj)\.", "ViT with parallel blocks"),
+    (r"(^|\.)blocks\.\d+\.attn\.lambda_q1$", "ViT with differential attention"),
+    (r"(^|\.)blocks\.\d+\.(attn\.(inner_attn_ln|norm)|mlp\.(ffn_ln|norm))\.|\.freqs_cis$", "EVA-02 or BEiT-3"),
+    (r"to_patch_embedding\.", "ViT of the vit-pytorch library"),
     (r"attention\.self\.(query|key)|word_embeddings|embed_tokens|(^|\.)wte\.", "language model"),
     (r"\.running_mean$", "convolutional network"),
 )
-_WRAPPERS = re.compile(r"^(module\.|_orig_mod\.|model\.|backbone\.)+")
+_WRAPPERS = re.compile(
+    r"^((module|_orig_mod|model|backbone|teacher|student|ema|vit|deit|ijepa|dinov2|dinov2_with_registers|dinov3_vit"
+    r"|vision_model|visual|trunk)\.)+"
+)
+_CHUNKS = re.compile(r"^blocks\.\d+\.(\d+)\.")  # Meta trains large models with their blocks in groups
 
 
 class Reading(NamedTuple):
@@ -63,14 +85,22 @@ class Reading(NamedTuple):
 
 
 def read(
-    tensors: Tensors, document: Mapping[str, Any] | None = None, ours: bool = False, heads: int | None = None
+    tensors: Tensors,
+    document: Mapping[str, Any] | None = None,
+    ours: bool = False,
+    heads: int | None = None,
+    name: str = "",
 ) -> Reading:
     """Understand the tensors of a checkpoint of any known family; works on the meta device.
+
+    What the config.json states counts first, then what names and shapes of the tensors tell, then what the name of
+    a published model tells; the rest is assumed, and said to be.
 
     Args:
         document: the content of the config.json beside it, if there is one.
         ours: the file is one that this app saved: `document["vit"]` holds the whole config.
         heads: the user's answer where neither file nor custom tells the number of attention heads.
+        name: of the file and its folder.
 
     Raises:
         InvalidCheckpoint: not a family that is read, or a file at odds with itself or with its config.
@@ -83,29 +113,33 @@ def read(
         if not isinstance(vit, Mapping):
             raise InvalidCheckpoint('config.json lacks the field "vit" that says what this model computes.')
         config = build_config(vit)
-        reshaped = reshape(renamed, config.grid)
-        reshaped.setdefault("prefix_tokens", reshaped["pos_embed"][:, :0])
-        return Reading(family, config, reshaped, {})
+        return Reading(family, config, reshape(renamed, config.grid, config.rope is not None)[0], {})
 
     stated = family.read_config(document) if document is not None else {}
-    grid = None
-    if "image_size" in stated:
-        size, side = stated["image_size"], needed(renamed, "patch_embed.weight", 4).shape[2]
-        height, width = (size, size) if isinstance(size, int) else size
-        grid = height // side, width // side
-    reshaped = reshape(renamed, grid)
-    told = infer(reshaped)
-    for name in stated.keys() & told.keys():
-        if stated[name] != told[name]:
-            called = huggingface.CALLED.get(name, name)
-            raise InvalidCheckpoint(f"config.json says {called} = {shown(stated[name])}, the weights say {told[name]}.")
-    if reshaped["prefix_tokens"].shape[1] != 1:
-        raise InvalidCheckpoint("The weights are incomplete: the class token is missing.")
+    named = family.by_name(name)
+    doubts = {} if "heads" in stated or "heads" in named else family.doubts(renamed)
+    renamed, adjusted = family.adjust(renamed)
+    rotary = "rope" in {**family.fixed, **named, **stated, **doubts}
+    reshaped, prefix = reshape(renamed, _grid(family, renamed, stated), rotary)
+    told = infer(reshaped, prefix) | adjusted
+    for field in stated.keys() & told.keys() - {"pool", "activation"}:
+        if stated[field] != told[field]:
+            called = huggingface.CALLED.get(field, field)
+            raise InvalidCheckpoint(
+                f"config.json says {called} = {shown(stated[field])}, the weights say {shown(told[field])}."
+            )
     told["image_size"] = stated.get("image_size") or square_size(reshaped, told["patch_size"])
+    if "blocks.0.scale1" in reshaped:
+        told["layer_scale"] = 1.0  # what it was at the start of the training plays no part
 
-    values = {**family.fixed, **stated, **told}
-    assumed = {name: why for name, (_, why) in family.assumed.items() if name not in values}
-    values |= {name: family.assumed[name][0] for name in assumed}
+    values = {**family.fixed, **named, **stated, **told}
+    if "rope" in doubts and "rope" not in values and "pos_embed" not in renamed:
+        values["rope"] = 100.0
+    assumed = {field: why for field, (_, why) in family.assumed.items() if field not in values} | doubts
+    values |= {field: family.assumed[field][0] for field in assumed if field in family.assumed}
+    assumed |= {
+        field: f"From the name {shown(name)}." for field in named if field not in {**family.fixed, **stated, **told}
+    }
     if heads is not None and heads != stated.get("heads", heads):
         raise InvalidCheckpoint(
             f"config.json says {stated['heads']} attention heads, you said {heads}. Leave it to the file."
@@ -127,11 +161,23 @@ def read(
     return Reading(family, build_config(values), reshaped, assumed)
 
 
+def _grid(family: Family, renamed: Tensors, stated: Mapping[str, Any]) -> tuple[int, int] | None:
+    """(rows, cols) of patches as far as a config says so, or as a model without position embeddings needs it."""
+    size = stated.get("image_size") or (None if "pos_embed" in renamed else family.fixed.get("image_size"))
+    if size is None:
+        return None
+    side = needed(renamed, "patch_embed.weight", 4).shape[2]
+    height, width = (size, size) if isinstance(size, int) else size
+    return height // side, width // side
+
+
 def _unwrap(tensors: Tensors) -> Tensors:
-    """Take off what training wrappers put before names."""
+    """Take off what training wrappers put before names; of a model of two towers keep the one that sees."""
+    if any(name.startswith("visual.") for name in tensors):
+        tensors = {name: tensor for name, tensor in tensors.items() if name.startswith("visual.")}
     unwrapped: Tensors = {}
     for name, tensor in tensors.items():
-        bare = _WRAPPERS.sub("", name)
+        bare = _CHUNKS.sub(r"blocks.\1.", _WRAPPERS.sub("", name))
         if bare in unwrapped:
             raise InvalidCheckpoint(f"The file holds `{shown(bare)}` twice, with and without a prefix.")
         unwrapped[bare] = tensor
@@ -143,11 +189,10 @@ def _recognise(names: list[str]) -> Family:
     family = next((family for family in FAMILIES if family.claims(names)), None)
     if family and not other:
         return family
-    reads = " and ".join(f.name for f in FAMILIES)
     if other:
         what, name = other
         raise InvalidCheckpoint(
-            f"This is a {what} checkpoint (`{shown(name)}`). This app reads plain Vision Transformers: {reads}."
+            f"This is a {what} checkpoint (`{shown(name)}`). This app reads plain Vision Transformers: {READS}."
         )
     example = f" (it holds `{shown(names[0])}`)" if names else ""
-    raise InvalidCheckpoint(f"This is not a Vision Transformer that this app knows{example}. It reads: {reads}.")
+    raise InvalidCheckpoint(f"This is not a Vision Transformer that this app knows{example}. It reads: {READS}.")

@@ -25,12 +25,14 @@ LIMITS = {
     "patch_size": (1, 512),
     "channels": (1, 3),
     "num_classes": (0, 100_000),
+    "pre_logits": (0, 65_536),
     "dim": (1, 8192),
     "depth": (1, 100),
     "heads": (1, 256),
     "mlp_dim": (1, 65_536),
 }
 MAX_PATCHES = 4096
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 MAX_PREFIX = 64
 
 # Widths whose heads are not 64 wide. Source: timm 1.0.31, every entry of vision_transformer, deit and eva.
@@ -44,14 +46,19 @@ class Family:
     Attributes:
         name: what people call it.
         signature: regular expression that finds one of its names, and nobody else's.
-        keys: (ours, theirs) for every module or parameter; `{i}` stands for the number of the block, and
-            ".weight" or ".bias" may follow. Ours are the names of `VisionTransformer`, before `reshape`.
+        keys: (ours, theirs) for every module or parameter; `{i}` stands for the number of the block, `{h}` for that
+            of the head, and ".weight" or ".bias" may follow. Ours are the names of `VisionTransformer`, before
+            `reshape`.
         ignored: regular expression of names that play no part in classification.
         fixed: config fields that are the same in every model of the family and never in a file.
         assumed: config field -> (value, why), for what neither shapes nor a silent config tell.
         read_config: the config fields that the family's config.json states.
-        preprocess: (config, file name) -> the preprocessing when no file states it, and why this one.
-        labels: (config, file name) -> class names when no file states them, and why; None if there are none.
+        by_name: the config fields that the name of a published model tells.
+        adjust: renamed tensors to what the blocks of this project compute, where more than names differ, and the
+            config fields that this tells.
+        doubts: config field -> what else the renamed tensors may mean, unless config or name settle it.
+        preprocess: (config, name) -> the preprocessing when no file states it, and why this one.
+        stated_preprocess, stated_labels: what the family's config.json says of these, if it does.
     """
 
     name: str
@@ -62,7 +69,11 @@ class Family:
     fixed: Mapping[str, Any] = field(default_factory=dict)
     assumed: Mapping[str, tuple[Any, str]] = field(default_factory=dict)
     read_config: Callable[[Mapping[str, Any]], dict[str, Any]] = lambda document: {}
-    labels: Callable[[ViTConfig, str], tuple[tuple[str, ...], str] | None] = lambda config, file: None
+    by_name: Callable[[str], dict[str, Any]] = lambda name: {}
+    adjust: Callable[[Tensors], tuple[Tensors, dict[str, Any]]] = lambda tensors: (tensors, {})
+    doubts: Callable[[Tensors], dict[str, str]] = lambda tensors: {}
+    stated_preprocess: Callable[[Mapping[str, Any]], Preprocess | None] = lambda document: None
+    stated_labels: Callable[[Mapping[str, Any]], Any] = lambda document: document.get("id2label")
 
     def claims(self, names: list[str]) -> bool:
         """Whether a file with these tensor names is of this family."""
@@ -100,61 +111,110 @@ class Family:
 
 
 def _pattern(template: str) -> re.Pattern[str]:
-    number = re.escape(template).replace(re.escape("{i}"), r"(?P<i>0|[1-9][0-9]{0,3})")
-    return re.compile(number + r"(?P<end>\.weight|\.bias)?", re.ASCII)
+    numbers = re.escape(template)
+    for letter in "ih":
+        numbers = numbers.replace(re.escape(f"{{{letter}}}"), rf"(?P<{letter}>0|[1-9][0-9]{{0,3}})")
+    return re.compile(numbers + r"(?P<end>\.weight|\.bias)?", re.ASCII)
 
 
 def _fill(match: re.Match[str], template: str) -> str:
-    return template.replace("{i}", match.groupdict().get("i") or "") + (match["end"] or "")
+    for letter in "ih":
+        template = template.replace(f"{{{letter}}}", match.groupdict().get(letter) or "")
+    return template + (match["end"] or "")
 
 
-def reshape(tensors: Tensors, grid: tuple[int, int] | None) -> Tensors:
-    """Renamed tensors to the exact names and shapes of `VisionTransformer`, in float32.
+def reshape(tensors: Tensors, grid: tuple[int, int] | None, rotary: bool = False) -> tuple[Tensors, tuple[str, ...]]:
+    """Renamed tensors to the exact names and shapes of `VisionTransformer`, in float32; and the prefix tokens' names.
 
-    Queries, keys and values are fused. The position row of a prefix token is added to the token, a sum of two
-    constants, so positions remain for patches only.
+    Queries, keys and values are fused, as are the two halves of a gated MLP. The position row of a prefix token is
+    added to the token, a sum of two constants, so positions remain for patches only. The two heads of a distilled
+    model, whose answers are averaged, become one over both tokens side by side, with half the weights.
 
     Args:
         grid: (rows, cols) of patches where a config says so; else the number of patches must be a square.
+        rotary: there need be no position embeddings; they are zero then.
     """
     for name, tensor in tensors.items():
         if not tensor.is_floating_point():
             kind = str(tensor.dtype).removeprefix("torch.")
             raise InvalidCheckpoint(f"The weights are not floating-point numbers: `{shown(name)}` is {kind}.")
     tensors = {name: tensor.float() for name, tensor in tensors.items()}
-    for block in [name.removesuffix("q.weight") for name in tensors if name.endswith(".attn.q.weight")]:
-        for end in ("weight", "bias"):
-            parts = [tensors.pop(f"{block}{letter}.{end}", None) for letter in "qkv"]
-            present = [part for part in parts if part is not None]
-            if present:
-                if len(present) < 3 or len({part.shape for part in present}) > 1 or present[0].ndim == 0:
-                    raise InvalidCheckpoint(f"Queries, keys and values do not go together in `{shown(block[:-1])}`.")
-                tensors[f"{block}qkv.{end}"] = torch.cat(present)
+    for name in [name for name in tensors if name.endswith(("attn.q.weight", "mlp.gate.weight"))]:
+        letters = ("q", "k", "v") if name.endswith("q.weight") else ("gate", "up")
+        _fuse(tensors, name.removesuffix(f"{letters[0]}.weight"), letters)
+    _average_heads(tensors)
 
+    dim = needed(tensors, "patch_embed.weight", 4).shape[0]
+    parts = {name: tensors.pop(f"prefix.{name}") for name in ("cls", "dist", "reg") if f"prefix.{name}" in tensors}
+    prefix = _tokens([tensors.pop("prefix")] if "prefix" in tensors else list(parts.values()), dim)
+    names: tuple[str, ...] = tuple(name for name in ("cls", "dist") if name in parts)
+    names += tuple(f"reg{i + 1}" for i in range(prefix.shape[1] - len(names)))
+    if rotary and grid and "pos_embed" not in tensors:
+        tensors["pos_embed"] = prefix.new_zeros(1, math.prod(grid), dim)
     positions = needed(tensors, "pos_embed", 3)
-    dim = positions.shape[2]
-    prefix = tensors.pop("prefix.cls", tensors.pop("prefix", None))
-    prefix = positions[:, :0] if prefix is None else prefix
-    if prefix.numel() % dim or len(positions) != 1:
-        raise InvalidCheckpoint("The class token and the position embeddings differ in width.")
-    prefix = prefix.reshape(1, -1, dim)  # (1, S, D)
+    if positions.shape[2] != dim or len(positions) != 1:
+        raise InvalidCheckpoint("The patches and the position embeddings differ in width.")
     rows = positions.shape[1]
-    choices = {rows, rows - prefix.shape[1]}
-    patches = next((n for n in choices if (n == math.prod(grid) if grid else n > 0 and math.isqrt(n) ** 2 == n)), None)
+    patches = next(
+        (
+            rows - own
+            for own in sorted({0, 1, 2, prefix.shape[1]}, reverse=True)
+            if own <= min(prefix.shape[1], rows - 1)
+            and (rows - own == math.prod(grid) if grid else math.isqrt(rows - own) ** 2 == rows - own)
+        ),
+        None,
+    )
     if patches is None:
         wanted = f"{grid[0]} x {grid[1]} patches" if grid else "a square picture"
         raise InvalidCheckpoint(
             f"The {rows} position embeddings do not fit {wanted}; config.json must state the right image_size."
         )
-    if patches < rows:
-        prefix = prefix + positions[:, : rows - patches]
+    own = rows - patches  # so many prefix tokens have a position row; they come first
+    if own:
+        prefix = torch.cat([prefix[:, :own] + positions[:, :own], prefix[:, own:]], 1)
     tensors["prefix_tokens"] = prefix
-    tensors["pos_embed"] = positions[:, rows - patches :]
-    return tensors
+    tensors["pos_embed"] = positions[:, own:]
+    return tensors, names
 
 
-def infer(tensors: Tensors) -> dict[str, Any]:
-    """The config fields that the shapes of reshaped tensors tell."""
+def _fuse(tensors: Tensors, start: str, letters: tuple[str, ...]) -> None:
+    """Put several linear layers on one input under each other."""
+    fused = "qkv" if "q" in letters else "fc1"
+    for end in ("weight", "bias"):
+        parts = [tensors.pop(f"{start}{letter}.{end}", None) for letter in letters]
+        present = [part for part in parts if part is not None]
+        whole = len(present) == len(letters)
+        if present and (not whole or len({part.shape for part in present}) > 1 or present[0].ndim == 0):
+            what = "Queries, keys and values" if fused == "qkv" else "The two halves of the MLP"
+            raise InvalidCheckpoint(f"{what} do not go together in `{shown(start[:-1])}`.")
+        if present:
+            tensors[f"{start}{fused}.{end}"] = torch.cat(present)
+
+
+def _average_heads(tensors: Tensors) -> None:
+    """(head(cls) + head_dist(dist)) / 2 as one head on [cls, dist]. Source: DeiT, arXiv 2012.12877, section 4."""
+    if "head_dist.weight" in tensors:
+        one, other = needed(tensors, "head.weight", 2), tensors.pop("head_dist.weight")
+        if one.shape != other.shape:
+            raise InvalidCheckpoint("The heads of the class token and of the distillation token differ in shape.")
+        tensors["head.weight"] = torch.cat([one, other], 1) / 2
+        bias = needed(tensors, "head.bias", 1), tensors.pop("head_dist.bias", None)
+        if bias[1] is None or bias[0].shape != bias[1].shape:
+            raise InvalidCheckpoint("The heads of the class token and of the distillation token differ in shape.")
+        tensors["head.bias"] = (bias[0] + bias[1]) / 2
+
+
+def _tokens(parts: list[Tensor], dim: int) -> Tensor:
+    """Tokens of any leading shape as (1, S, D)."""
+    if any(part.numel() % dim or part.ndim == 0 or part.shape[-1] != dim for part in parts):
+        raise InvalidCheckpoint("The class token and the patches differ in width.")
+    if not parts:
+        return torch.zeros(1, 0, dim)
+    return torch.cat([part.reshape(1, -1, dim) for part in parts], 1)
+
+
+def infer(tensors: Tensors, prefix: tuple[str, ...]) -> dict[str, Any]:
+    """The config fields that names and shapes of reshaped tensors tell."""
     patch = needed(tensors, "patch_embed.weight", 4)
     if patch.shape[2] != patch.shape[3]:
         raise InvalidCheckpoint(
@@ -163,17 +223,31 @@ def infer(tensors: Tensors) -> dict[str, Any]:
     depth = len({name.split(".")[1] for name in tensors if name.startswith("blocks.")})
     if not depth:
         raise InvalidCheckpoint("The weights hold no transformer block.")
-    head = tensors.get("head.weight")
-    return {
+    dim, head = patch.shape[0], tensors.get("head.weight")
+    mlp_dim = needed(tensors, "blocks.0.mlp.fc2.weight", 2).shape[1]
+    before_head = needed(tensors, "pre_logits.weight", 2) if "pre_logits.weight" in tensors else None
+    told = {
         "patch_size": patch.shape[2],
         "channels": patch.shape[1],
-        "dim": patch.shape[0],
+        "dim": dim,
         "depth": depth,
-        "mlp_dim": needed(tensors, "blocks.0.mlp.fc1.weight", 2).shape[0],
+        "mlp_dim": mlp_dim,
+        "gated_mlp": needed(tensors, "blocks.0.mlp.fc1.weight", 2).shape[0] == 2 * mlp_dim,
         "num_classes": 0 if head is None else needed(tensors, "head.weight", 2).shape[0],
+        "patch_bias": "patch_embed.bias" in tensors,
         "qkv_bias": "blocks.0.attn.qkv.bias" in tensors,
+        "norm_pre": "norm_pre.weight" in tensors,
         "norm": "before_pool" if "norm.weight" in tensors else "none",
+        "pre_logits": 0 if before_head is None else before_head.shape[0],
+        "prefix": prefix,
     }
+    if "pool.probe" in tensors:
+        told["pool"] = "map"
+    elif head is not None and before_head is None and head.shape[1] == 2 * dim:
+        told["pool"] = "cls_dist" if "dist" in prefix else "cls_mean"
+    elif "cls" not in prefix:
+        told["pool"] = "mean"
+    return told
 
 
 def square_size(tensors: Tensors, patch_size: int) -> tuple[int, int]:
@@ -219,11 +293,11 @@ def check_field(name: str, value: object, called: str) -> None:
             )
         if name == "channels" and value == 2:
             raise InvalidCheckpoint(f"Config field {called} must be 1 (grey) or 3 (colour), not 2.")
-    elif name in ("eps", "dropout", "drop_path", "layer_scale"):
-        number = type(value) in (int, float) and -1e3 <= value <= 1e3  # type: ignore[operator]
-        if not number and not (name == "layer_scale" and value is None):
+    elif name in ("eps", "dropout", "drop_path", "layer_scale", "rope"):
+        number = type(value) in (int, float) and -1e5 <= value <= 1e5  # type: ignore[operator]
+        if not number and not (name in ("layer_scale", "rope") and value is None):
             raise InvalidCheckpoint(f"Config field {called} must be a small number, not {shown(value)}.")
-    elif name == "qkv_bias":
+    elif name in ("gated_mlp", "patch_bias", "qkv_bias", "norm_pre"):
         if type(value) is not bool:
             raise InvalidCheckpoint(f"Config field {called} must be true or false, not {shown(value)}.")
     elif name == "prefix":

@@ -1,4 +1,4 @@
-"""transformers' ViTForImageClassification: the layout of the Hub, and our own.
+"""transformers' ViT, DeiT, ViT-MSN, ViT-MAE and I-JEPA: the layout of the Hub, and our own.
 
 transformers 5 renamed its modules, yet still writes the old names to files: both dialects are read, the file's
 is written. A model that `ViTForImageClassification` cannot express keeps this layout and adds `EXTRA`.
@@ -6,7 +6,7 @@ is written. A model that `ViTForImageClassification` cannot express keeps this l
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -15,80 +15,138 @@ from vit.families.family import Family, Tensors, check_field, shown
 from vit.images import Preprocess
 from vit.model import ViTConfig
 
-# ours, theirs on disk
+# ours, theirs on disk, after the model's own name ("vit.", "deit.", ...)
 ON_DISK = (
-    ("patch_embed", "vit.embeddings.patch_embeddings.projection"),
-    ("prefix.cls", "vit.embeddings.cls_token"),
-    ("pos_embed", "vit.embeddings.position_embeddings"),
-    ("blocks.{i}.norm1", "vit.encoder.layer.{i}.layernorm_before"),
-    ("blocks.{i}.attn.q", "vit.encoder.layer.{i}.attention.attention.query"),
-    ("blocks.{i}.attn.k", "vit.encoder.layer.{i}.attention.attention.key"),
-    ("blocks.{i}.attn.v", "vit.encoder.layer.{i}.attention.attention.value"),
-    ("blocks.{i}.attn.proj", "vit.encoder.layer.{i}.attention.output.dense"),
-    ("blocks.{i}.norm2", "vit.encoder.layer.{i}.layernorm_after"),
-    ("blocks.{i}.mlp.fc1", "vit.encoder.layer.{i}.intermediate.dense"),
-    ("blocks.{i}.mlp.fc2", "vit.encoder.layer.{i}.output.dense"),
-    ("norm", "vit.layernorm"),
+    ("patch_embed", "embeddings.patch_embeddings.projection"),
+    ("prefix.cls", "embeddings.cls_token"),
+    ("pos_embed", "embeddings.position_embeddings"),
+    ("blocks.{i}.norm1", "encoder.layer.{i}.layernorm_before"),
+    ("blocks.{i}.attn.q", "encoder.layer.{i}.attention.attention.query"),
+    ("blocks.{i}.attn.k", "encoder.layer.{i}.attention.attention.key"),
+    ("blocks.{i}.attn.v", "encoder.layer.{i}.attention.attention.value"),
+    ("blocks.{i}.attn.proj", "encoder.layer.{i}.attention.output.dense"),
+    ("blocks.{i}.norm2", "encoder.layer.{i}.layernorm_after"),
+    ("blocks.{i}.mlp.fc1", "encoder.layer.{i}.intermediate.dense"),
+    ("blocks.{i}.mlp.fc2", "encoder.layer.{i}.output.dense"),
+    ("norm", "layernorm"),
     ("head", "classifier"),
 )
 # ours, theirs in a `state_dict()` of transformers 5, where it differs
 IN_MEMORY = (
-    ("blocks.{i}.norm1", "vit.layers.{i}.layernorm_before"),
-    ("blocks.{i}.attn.q", "vit.layers.{i}.attention.q_proj"),
-    ("blocks.{i}.attn.k", "vit.layers.{i}.attention.k_proj"),
-    ("blocks.{i}.attn.v", "vit.layers.{i}.attention.v_proj"),
-    ("blocks.{i}.attn.proj", "vit.layers.{i}.attention.o_proj"),
-    ("blocks.{i}.norm2", "vit.layers.{i}.layernorm_after"),
-    ("blocks.{i}.mlp.fc1", "vit.layers.{i}.mlp.fc1"),
-    ("blocks.{i}.mlp.fc2", "vit.layers.{i}.mlp.fc2"),
+    ("blocks.{i}.norm1", "layers.{i}.layernorm_before"),
+    ("blocks.{i}.attn.q", "layers.{i}.attention.q_proj"),
+    ("blocks.{i}.attn.k", "layers.{i}.attention.k_proj"),
+    ("blocks.{i}.attn.v", "layers.{i}.attention.v_proj"),
+    ("blocks.{i}.attn.proj", "layers.{i}.attention.o_proj"),
+    ("blocks.{i}.norm2", "layers.{i}.layernorm_after"),
+    ("blocks.{i}.mlp.fc1", "layers.{i}.mlp.fc1"),
+    ("blocks.{i}.mlp.fc2", "layers.{i}.mlp.fc2"),
 )
-# What only our own files hold: prefixes other than one class token, and LayerScale.
+# DeiT's second token. `DeiTForImageClassification` has the token too but one head, on the class token.
+DISTILLED = (
+    ("prefix.dist", "embeddings.distillation_token"),
+    ("head", "cls_classifier"),
+    ("head_dist", "distillation_classifier"),
+)
+# What only our own files hold.
 EXTRA = (
-    ("prefix", "vit.embeddings.prefix_tokens"),
-    ("blocks.{i}.scale1", "vit.encoder.layer.{i}.layer_scale1"),
-    ("blocks.{i}.scale2", "vit.encoder.layer.{i}.layer_scale2"),
+    ("prefix", "embeddings.prefix_tokens"),
+    ("blocks.{i}.scale1", "encoder.layer.{i}.layer_scale1"),
+    ("blocks.{i}.scale2", "encoder.layer.{i}.layer_scale2"),
+    ("norm_pre", "norm_pre"),
+    ("pre_logits", "pre_logits"),
+    ("pool.probe", "pool.probe"),
+    *((f"pool.{part}", f"pool.{part}") for part in ("q", "kv", "proj", "norm", "mlp.fc1", "mlp.fc2")),
 )
 
-# ours, theirs, transformers' default
-_FIELDS: tuple[tuple[str, str, Any], ...] = (
-    ("dim", "hidden_size", 768),
-    ("depth", "num_hidden_layers", 12),
-    ("heads", "num_attention_heads", 12),
-    ("mlp_dim", "intermediate_size", 3072),
-    ("eps", "layer_norm_eps", 1e-12),
-    ("image_size", "image_size", 224),
-    ("patch_size", "patch_size", 16),
-    ("channels", "num_channels", 3),
-    ("qkv_bias", "qkv_bias", True),
-)
-CALLED = {ours: theirs for ours, theirs, _ in _FIELDS} | {"activation": "hidden_act"}
-_ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_pytorch_tanh", "quick_gelu": "quick_gelu"}
+
+class Kind(NamedTuple):
+    """What transformers takes for granted of one `model_type` where its config.json is silent."""
+
+    eps: float
+    activation: str = "gelu"
+    patch_size: int = 16
+    dim: int = 768
+    heads: int = 12
+    mlp_dim: int | None = 3072  # None: the config does not state it
+    prefix: tuple[str, ...] | None = ("cls",)  # None: it differs from model to model
+    patch_bias: bool = True
+
+
+KINDS = {
+    "vit": Kind(1e-12),
+    "deit": Kind(1e-12, prefix=("cls", "dist")),
+    "vit_msn": Kind(1e-6),
+    "vit_mae": Kind(1e-12),
+    "ijepa": Kind(1e-12, prefix=()),
+}
+
+# ours, theirs
+_FIELDS = {
+    "dim": "hidden_size",
+    "depth": "num_hidden_layers",
+    "heads": "num_attention_heads",
+    "mlp_dim": "intermediate_size",
+    "eps": "layer_norm_eps",
+    "image_size": "image_size",
+    "patch_size": "patch_size",
+    "channels": "num_channels",
+    "qkv_bias": "qkv_bias",
+}
+CALLED = _FIELDS | {"activation": "hidden_act"}
+_ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_pytorch_tanh", "quick_gelu": "quick_gelu", "silu": "silu"}
 _ACTIVATIONS_READ = {theirs: ours for ours, theirs in _ACTIVATIONS.items()} | {
     "gelu_python": "gelu",
     "gelu_new": "gelu_tanh",
     "gelu_fast": "gelu_tanh",
+    "swish": "silu",
 }
 
 
-def read_config(document: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that a config.json of transformers states; an absent one means transformers' default."""
-    kind = document.get("model_type", "vit")
-    if kind != "vit":
+def read_config(document: Mapping[str, Any], kinds: Mapping[str, Kind] = KINDS) -> dict[str, Any]:
+    """The fields that a config.json of transformers states; an absent one means transformers' default.
+
+    Args:
+        kinds: what the tensors can be, by `model_type`; the first if the file does not say.
+    """
+    if isinstance(document.get("vision_config"), Mapping):  # of a model of two towers
+        document = {"model_type": f"{document.get('model_type')}_vision_model", **document["vision_config"]}
+    name = document.get("model_type", next(iter(kinds)))
+    if name not in kinds:
         raise InvalidCheckpoint(
-            f'config.json says that this is a "{shown(kind)}" model. Of transformers\' models this app reads "vit".'
+            f'config.json says that this is a "{shown(name)}" model, and the weights are those of '
+            f"{' or '.join(kinds)}. Put the config.json that belongs to the weights beside them."
         )
-    values = {ours: document.get(theirs, default) for ours, theirs, default in _FIELDS}
-    for name in ("image_size", "patch_size"):
-        if isinstance(values[name], list) and len(values[name]) == 2 and values[name][0] == values[name][1]:
-            values[name] = values[name][0]
-    for name, value in values.items():
-        check_field(name, value, CALLED[name])
-    activation = document.get("hidden_act", "gelu")
+    kind = kinds[name]
+    defaults = kind._asdict() | {"depth": 12, "image_size": 224, "channels": 3, "qkv_bias": True}
+    values = {
+        ours: document.get(_FIELDS[ours], default)
+        for ours, default in defaults.items()
+        if ours in _FIELDS and default is not None
+    }
+    for field in ("image_size", "patch_size"):
+        if isinstance(values[field], list) and len(values[field]) == 2 and values[field][0] == values[field][1]:
+            values[field] = values[field][0]
+    for field, value in values.items():
+        check_field(field, value, CALLED[field])
+    values |= {field: getattr(kind, field) for field in ("prefix", "patch_bias") if getattr(kind, field) is not None}
+    if document.get("use_swiglu_ffn") is True:
+        return values | {"activation": "silu"}
+    activation = document.get("hidden_act", kind.activation)
     if not isinstance(activation, str) or activation not in _ACTIVATIONS_READ:
         raise InvalidCheckpoint(
             f"Config field hidden_act is {shown(activation)}; this app computes {', '.join(_ACTIVATIONS_READ)}."
         )
     return values | {"activation": _ACTIVATIONS_READ[activation]}
+
+
+def assumed(kind: Kind, library: str) -> dict[str, tuple[Any, str]]:
+    """What the tensors alone do not tell, with the family's standard."""
+    why = f"is not in the file; %s is {library}'s standard."
+    return {
+        "eps": (kind.eps, f"The eps of LayerNorm {why % f'{kind.eps:g}'}"),
+        "activation": (kind.activation, f"The activation {why % kind.activation}"),
+    }
 
 
 def _preprocess(config: ViTConfig, file: str) -> tuple[Preprocess, str]:
@@ -100,37 +158,37 @@ def _preprocess(config: ViTConfig, file: str) -> tuple[Preprocess, str]:
     return Preprocess(size=config.image_size, resize="squash", mean=half, std=half), why
 
 
-def _optional_prefix(keys: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
-    """`ViTModel` alone is saved without the leading "vit."."""
-    return keys + tuple((ours, theirs.removeprefix("vit.")) for ours, theirs in keys if theirs.startswith("vit."))
+def _read_by_the_head(tensors: Tensors) -> tuple[Tensors, dict[str, Any]]:
+    """The class token where there is one; I-JEPA has none, and DeiT with a teacher has two heads."""
+    return tensors, {"pool": "cls"} if "prefix.cls" in tensors and "head_dist.weight" not in tensors else {}
 
 
 FAMILY = Family(
-    name="transformers ViT",
-    signature=r"^(vit\.)?embeddings\.patch_embeddings\.projection\.",
-    keys=_optional_prefix(ON_DISK + IN_MEMORY),
-    ignored=r"^(vit\.)?pooler\.|^(vit\.)?embeddings\.mask_token$",
+    name="transformers ViT, DeiT, MSN, MAE and I-JEPA",
+    signature=r"^embeddings\.patch_embeddings\.projection\.",
+    keys=ON_DISK + IN_MEMORY + DISTILLED,
+    ignored=r"^pooler\.|^embeddings\.mask_token$|^decoder\.",
     fixed={"position_resize": "bicubic"},
-    assumed={
-        "eps": (1e-12, "The eps of LayerNorm is not in the file; 1e-12 is transformers' standard for ViT."),
-        "activation": (
-            "gelu",
-            "The activation is not in the file; exact GELU is transformers' standard for ViT.",
-        ),
-    },
+    assumed=assumed(KINDS["vit"], "transformers"),
     read_config=read_config,
+    adjust=_read_by_the_head,
     preprocess=_preprocess,
 )
-NATIVE = replace(FAMILY, name="saved", keys=ON_DISK + EXTRA)
+NATIVE = replace(FAMILY, name="saved", keys=ON_DISK + EXTRA, adjust=lambda tensors: (tensors, {}))
 
 
 def obstacles(config: ViTConfig) -> tuple[str, ...]:
     """What keeps transformers' ViTForImageClassification from computing this model; empty if nothing does."""
     found = {
         "its prefix is not one class token": config.prefix != ("cls",),
-        "its head reads the mean of the patches": config.pool != "cls",
+        "its head reads more than the class token": config.pool != "cls",
         "it has no final LayerNorm": config.norm == "none",
         "it has LayerScale": config.layer_scale is not None,
+        "it has a LayerNorm before the first block": config.norm_pre,
+        "it has a gated MLP": config.gated_mlp,
+        "its positions are rotary": config.rope is not None,
+        "its patch embedding has no bias": not config.patch_bias,
+        "it has a layer before the head": config.pre_logits > 0,
         "it has no classification head": config.num_classes == 0,
     }
     return tuple(sentence for sentence, holds in found.items() if holds)
@@ -141,7 +199,7 @@ def write_config(config: ViTConfig, labels: Sequence[str]) -> dict[str, Any]:
     names = {"id2label": {str(i): label for i, label in enumerate(labels)}}
     if obstacles(config):  # a "vit" that loads and computes something else would be worse than an error
         return {"model_type": "vit-attention-explorer"} | names
-    stated = {theirs: getattr(config, ours) for ours, theirs, _ in _FIELDS}
+    stated = {theirs: getattr(config, ours) for ours, theirs in _FIELDS.items()}
     height, width = config.image_size
     return stated | names | {
         "architectures": ["ViTForImageClassification"],
@@ -169,4 +227,5 @@ def write_tensors(config: ViTConfig, tensors: Tensors) -> Tensors:
         tensors["pos_embed"] = torch.cat([torch.zeros_like(prefix), tensors["pos_embed"]], 1)
     elif config.prefix:
         tensors["prefix"] = prefix
-    return NATIVE.rename_back(tensors)
+    renamed = NATIVE.rename_back(tensors)
+    return {name if name.startswith("classifier.") else f"vit.{name}": tensor for name, tensor in renamed.items()}

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from vit.families.family import Family
+from vit.families.family import IMAGENET_MEAN, IMAGENET_STD, Family
 from vit.images import Preprocess
 from vit.model import ViTConfig
 
@@ -27,6 +27,7 @@ KEYS = (
     ("blocks.{i}.mlp.fc1", "encoder.layers.encoder_layer_{i}.mlp.linear_1"),  # before torchvision 0.13
     ("blocks.{i}.mlp.fc2", "encoder.layers.encoder_layer_{i}.mlp.linear_2"),
     ("norm", "encoder.ln"),
+    ("pre_logits", "heads.pre_logits"),
     ("head", "heads.head"),
     ("head", "heads.0"),
 )
@@ -45,7 +46,8 @@ def _published() -> dict[str, Any]:
 
 
 def _preprocess(config: ViTConfig, file: str) -> tuple[Preprocess, str]:
-    mean, std = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # ImageNet's
+    mean, std = IMAGENET_MEAN, IMAGENET_STD
+    file = file.rsplit("/")[-1]
     if file in _published():
         known = _published()[file].transforms()
         crop = known.crop_size[0]
@@ -67,18 +69,15 @@ def _preprocess(config: ViTConfig, file: str) -> tuple[Preprocess, str]:
     return Preprocess(size, "shortest", shorter, "bilinear", mean, std), why
 
 
-def _labels(config: ViTConfig, file: str) -> tuple[tuple[str, ...], str] | None:
-    if config.num_classes != 1000:
-        return None
-    why = "The file names no classes; there are 1000, so ImageNet-1k's names are used, in torchvision's order."
-    return tuple(_published()["vit_b_16-c867db91.pth"].meta["categories"]), why
+def imagenet_labels() -> tuple[str, ...]:
+    """The 1000 class names of ImageNet-1k, in the order of all published models."""
+    return tuple(_published()["vit_b_16-c867db91.pth"].meta["categories"])
 
 
 FAMILY = Family(
     name="torchvision ViT",
     signature=r"^conv_proj\.|^encoder\.layers\.encoder_layer_0\.",
     keys=KEYS,
-    fixed={"eps": 1e-6, "activation": "gelu", "position_resize": "bicubic_corners"},
+    fixed={"eps": 1e-6, "activation": "gelu", "position_resize": "bicubic_corners", "pool": "cls"},
     preprocess=_preprocess,
-    labels=_labels,
 )

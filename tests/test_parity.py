@@ -1,0 +1,554 @@
+"""Every family: their own library's model, every parameter random, saved as they save it, opened by us, equal.
+
+The models are tiny. Logits and every attention matrix agree within 1e-5, at the size of the training and at another;
+eps and activation, which a comparison of numbers can hardly see, are compared with the config of their model.
+"""
+
+import math
+import re
+import tempfile
+from argparse import Namespace
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple, get_args
+
+import pytest
+import timm
+import torch
+import transformers
+from conftest import fill
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from vit.checkpoints import Checkpoint, load_checkpoint
+from vit.errors import InvalidCheckpoint
+from vit.families import read
+from vit.model import PositionResize, VisionTransformer, ViTConfig, resize_positions
+
+TOLERANCE = 1e-5
+
+
+class Answer(NamedTuple):
+    """What a model gives for pictures: (B, C) and L times (B, H, N, N)."""
+
+    logits: Tensor
+    attentions: list[Tensor]
+
+
+class Case(NamedTuple):
+    """One model of a foreign library, and how to ask and save it.
+
+    Attributes:
+        build: makes the model.
+        ask: the library's own logits and attention.
+        save: into a folder, as the library does it.
+        config: what ours must say of it, besides what the numbers show.
+        assumed: what our reader cannot know and must say so.
+        other: pictures of another size (height, width) that it takes; None if it takes only one.
+    """
+
+    build: Callable[[], nn.Module]
+    ask: Callable[[nn.Module, Tensor], Answer]
+    save: Callable[[nn.Module, Path], Path]
+    config: dict[str, Any]
+    assumed: frozenset[str] = frozenset()
+    other: tuple[int, int] | None = (48, 32)
+
+
+def difference(one: Tensor, other: Tensor) -> float:
+    """Largest difference relative to the largest value."""
+    return float((one - other).abs().max() / other.abs().max())
+
+
+# --- transformers ---------------------------------------------------------------------------------------------
+
+SMALL: dict[str, Any] = dict(
+    hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=96, image_size=32, patch_size=8,
+    num_labels=5,
+)  # fmt: skip
+TEXT = dict(hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=48, vocab_size=99)
+
+
+def theirs(kind: str, settings: str = "", two_towers: bool = False, **changes: Any) -> Callable[[], nn.Module]:
+    """A tiny random model of transformers, by the name of its class."""
+
+    def build() -> nn.Module:
+        values = {k: v for k, v in (SMALL | changes).items() if v is not None}
+        made = getattr(transformers, settings or kind.split("For")[0].split("Model")[0] + "Config")
+        config = made(vision_config=values, text_config=TEXT, num_labels=5) if two_towers else made(**values)
+        config._attn_implementation = "eager"
+        return fill(getattr(transformers, kind)(config))
+
+    return build
+
+
+def ask_transformers(model: nn.Module, images: Tensor) -> Answer:
+    """Their logits, or what they call the pooled output, and their attention."""
+    arguments: dict[str, Any] = {"output_attentions": True}
+    native = tuple(images.shape[2:]) == (32, 32)
+    if "Dinov2" not in type(model).__name__ and "DINOv3" not in type(model).__name__ and not native:
+        arguments["interpolate_pos_encoding"] = True
+    if "MAE" in type(model).__name__:
+        patches = images.shape[2] * images.shape[3] // 64
+        arguments["noise"] = torch.arange(patches).float()[None].expand(len(images), -1)
+    found = model(images, **arguments)
+    for name in ("logits", "image_embeds", "pooler_output"):
+        if getattr(found, name, None) is not None and "MAE" not in type(model).__name__:
+            break
+    else:
+        return Answer(found.last_hidden_state[:, 0], list(found.attentions))
+    pooled = getattr(found, name)
+    if name == "pooler_output" and hasattr(model, "pooler"):
+        pooled = found.last_hidden_state[:, 0]  # their pooler is no part of the model that was published
+    return Answer(pooled, list(found.attentions))
+
+
+def save_transformers(model: nn.Module, folder: Path) -> Path:
+    model.save_pretrained(folder)
+    return folder
+
+
+def of_transformers(kind: str, config: dict[str, Any], *, assumed: frozenset[str] = frozenset(), **how: Any) -> Case:
+    other = how.pop("other", (48, 32))
+    return Case(theirs(kind, **how), ask_transformers, save_transformers, config, assumed | {"preprocess"}, other)
+
+
+NAMED = frozenset({"labels"})
+TRANSFORMERS = {
+    "ViT": of_transformers("ViTForImageClassification", dict(eps=1e-12, activation="gelu", heads=4), assumed=NAMED),
+    "ViT, other settings": of_transformers(
+        "ViTForImageClassification", dict(eps=1e-3, activation="gelu_tanh", qkv_bias=False), assumed=NAMED,
+        hidden_act="gelu_pytorch_tanh", layer_norm_eps=1e-3, qkv_bias=False,
+    ),
+    "ViT without head": of_transformers("ViTModel", dict(num_classes=0)),
+    "DeiT": of_transformers(
+        "DeiTForImageClassification", dict(eps=1e-12, prefix=("cls", "dist"), pool="cls"), assumed=NAMED
+    ),
+    "DeiT with teacher": of_transformers(
+        "DeiTForImageClassificationWithTeacher", dict(eps=1e-12, pool="cls_dist"), assumed=NAMED, settings="DeiTConfig"
+    ),
+    "Dinov2": of_transformers(
+        "Dinov2ForImageClassification", dict(eps=1e-6, activation="gelu", pool="cls_mean"), assumed=NAMED,
+        intermediate_size=None,
+    ),
+    "Dinov2, SwiGLU": of_transformers(
+        "Dinov2Model", dict(eps=1e-6, activation="silu", gated_mlp=True), intermediate_size=None, use_swiglu_ffn=True
+    ),
+    "Dinov2 with registers": of_transformers(
+        "Dinov2WithRegistersForImageClassification",
+        dict(eps=1e-6, prefix=("cls", "reg1", "reg2", "reg3"), position_resize="bicubic_antialias"), assumed=NAMED,
+        intermediate_size=None, num_register_tokens=3,
+    ),
+    "CLIP vision": of_transformers(
+        "CLIPVisionModelWithProjection", dict(eps=1e-5, activation="quick_gelu", norm_pre=True), assumed=NAMED,
+        settings="CLIPVisionConfig", projection_dim=24, hidden_act="quick_gelu",
+    ),
+    "CLIP vision, pooled": of_transformers(
+        "CLIPVisionModel", dict(eps=1e-5, activation="quick_gelu", num_classes=0), settings="CLIPVisionConfig"
+    ),
+    "CLIP classifier": of_transformers(
+        "CLIPForImageClassification", dict(eps=1e-5, pool="mean", norm="none"), assumed=NAMED, two_towers=True,
+        settings="CLIPConfig",
+    ),
+    "SigLIP vision": of_transformers(
+        "SiglipVisionModel", dict(eps=1e-6, activation="gelu_tanh", pool="map"), settings="SiglipVisionConfig"
+    ),
+    "SigLIP classifier": of_transformers(
+        "SiglipForImageClassification", dict(eps=1e-6, pool="mean", prefix=()), assumed=NAMED, two_towers=True,
+        settings="SiglipConfig",
+    ),
+    "MSN": of_transformers("ViTMSNForImageClassification", dict(eps=1e-6), assumed=NAMED),
+    "MAE": of_transformers(
+        "ViTMAEModel", dict(eps=1e-12, num_classes=0), mask_ratio=0.0, decoder_hidden_size=32,
+        decoder_num_attention_heads=2,
+    ),
+    "I-JEPA": of_transformers("IJepaForImageClassification", dict(eps=1e-12, prefix=(), pool="mean"), assumed=NAMED),
+    "DINOv3": of_transformers(
+        "DINOv3ViTModel", dict(eps=1e-5, rope=100.0, activation="gelu"), num_register_tokens=4
+    ),
+    "DINOv3, gated": of_transformers(
+        "DINOv3ViTModel", dict(eps=1e-5, rope=100.0, activation="silu", gated_mlp=True), num_register_tokens=4,
+        use_gated_mlp=True, hidden_act="silu",
+    ),
+}  # fmt: skip
+
+
+# --- timm -----------------------------------------------------------------------------------------------------
+
+TINY = dict(img_size=32, patch_size=8, embed_dim=64, depth=2, num_heads=4, num_classes=5)
+
+
+def of_timm(
+    architecture: str, config: dict[str, Any], *, assumed: frozenset[str] = frozenset(), **changes: Any
+) -> Case:
+    """A timm model made tiny, its config.json beside it as timm's own export writes it."""
+    arguments = {k: v for k, v in (TINY | changes).items() if v is not None}
+
+    def save(model: nn.Module, folder: Path) -> Path:
+        timm.models.save_for_hf(model, folder, model_config={"model_args": arguments}, safe_serialization=True)
+        return folder
+
+    return Case(lambda: fill(timm.create_model(architecture, **arguments)), ask_timm, save, config, assumed, None)
+
+
+def ask_timm(model: nn.Module, images: Tensor) -> Answer:
+    """timm's logits, and its attention, seen where it is dropped out in training."""
+    seen: list[Tensor] = []
+    handles = []
+    for block in model.blocks:
+        block.attn.fused_attn = False
+        handles.append(block.attn.attn_drop.register_forward_hook(lambda module, args, output: seen.append(output)))
+    logits = model(images)
+    for handle in handles:
+        handle.remove()
+    return Answer(logits, seen)
+
+
+GELU = dict(eps=1e-6, activation="gelu", heads=4)
+TIMM = {
+    "ViT": of_timm("vit_base_patch16_224", GELU, assumed=NAMED),
+    "ViT, no qkv bias": of_timm("vit_base_patch16_224_miil", GELU | dict(qkv_bias=False), assumed=NAMED),
+    "DeiT distilled": of_timm("deit_small_distilled_patch16_224", GELU | dict(pool="cls_dist"), assumed=NAMED),
+    "DeiT-III": of_timm("deit3_small_patch16_224", GELU | dict(layer_scale=1.0), assumed=NAMED),
+    "gap": of_timm("vit_medium_patch16_gap_256", GELU | dict(pool="mean", prefix=()), assumed=NAMED),
+    "gap with registers": of_timm(
+        "vit_medium_patch16_reg4_gap_256", GELU | dict(pool="mean", norm="after_pool"), assumed=NAMED
+    ),
+    "DINOv2": of_timm("vit_small_patch14_dinov2", GELU, assumed=NAMED),
+    "DINOv2 with registers": of_timm(
+        "vit_small_patch14_reg4_dinov2", GELU | dict(prefix=("cls", "reg1", "reg2", "reg3", "reg4")), assumed=NAMED
+    ),
+    "DINOv2 giant, SwiGLU": of_timm(
+        "vit_giant_patch14_reg4_dinov2", dict(eps=1e-6, activation="silu", gated_mlp=True), assumed=NAMED, mlp_ratio=4
+    ),
+    "CLIP": of_timm("vit_base_patch16_clip_224", dict(eps=1e-5, activation="gelu", norm_pre=True), assumed=NAMED),
+    "CLIP, QuickGELU": of_timm(
+        "vit_base_patch16_clip_quickgelu_224", dict(eps=1e-5, activation="quick_gelu"), assumed=NAMED
+    ),
+    "SigLIP": of_timm("vit_base_patch16_siglip_224", GELU | dict(pool="map"), assumed=NAMED),
+    "SigLIP, tanh": of_timm("vit_large_patch16_siglip_512", dict(activation="gelu_tanh", pool="map"), assumed=NAMED),
+    "EVA giant": of_timm("eva_giant_patch14_224", GELU | dict(norm="after_pool"), assumed=NAMED),
+    "DINOv3": of_timm(
+        "vit_small_patch16_dinov3_qkvb", dict(eps=1e-5, rope=100.0, pool="mean"), assumed=NAMED, img_size=32
+    ),
+    "no final norm": of_timm("vit_base_patch16_radio_v3", dict(norm="none"), assumed=NAMED, num_classes=5),
+}
+
+CASES = {f"{library} · {name}": case for library, cases in (("transformers", TRANSFORMERS), ("timm", TIMM))
+         for name, case in cases.items()}  # fmt: skip
+
+
+@cache
+def opened(name: str) -> tuple[Case, nn.Module, Checkpoint]:
+    """A case, their model, and what we made of the files that their library wrote."""
+    case = CASES[name]
+    model = case.build().eval()
+    with tempfile.TemporaryDirectory() as folder:
+        return case, model, load_checkpoint(case.save(model, Path(folder) / "theirs"))
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("name", CASES)
+def test_logits_and_attention_are_those_of_the_library(pictures: Any, name: str) -> None:
+    case, model, checkpoint = opened(name)
+    images = pictures(32, 32)
+    wanted, found = case.ask(model, images), checkpoint.model(images, output_attentions=True)
+    assert difference(found.logits, wanted.logits) <= TOLERANCE
+    assert len(found.attentions) == len(wanted.attentions) == 2
+    for mine, their in zip(found.attentions, wanted.attentions, strict=True):
+        assert (mine - their).abs().max() <= TOLERANCE
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.other])
+def test_positions_are_resized_as_the_library_does(pictures: Any, name: str) -> None:
+    case, model, checkpoint = opened(name)
+    images = pictures(*case.other)
+    assert difference(checkpoint.model(images).logits, case.ask(model, images).logits) <= TOLERANCE
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_the_numbers_hardly_show_is_that_of_the_library(name: str) -> None:
+    case, _, checkpoint = opened(name)
+    assert {field: getattr(checkpoint.config, field) for field in case.config} == case.config
+    assert set(checkpoint.assumed) == case.assumed
+
+
+WRONG: dict[str, tuple[str, dict[str, Any]]] = {
+    "heads": ("timm · DINOv2 with registers", {"heads": 8}),
+    "tanh": ("timm · ViT", {"activation": "gelu_tanh"}),
+    "quick": ("timm · CLIP", {"activation": "quick_gelu"}),
+    "gate": ("timm · DINOv2 giant, SwiGLU", {"activation": "gelu"}),
+    "eps": ("transformers · ViT", {"eps": 1e-3}),
+    "pool": ("timm · DINOv2 with registers", {"pool": "mean"}),
+    "norm after": ("timm · gap with registers", {"norm": "before_pool"}),
+    "rope": ("transformers · DINOv3", {"rope": 10_000.0}),
+}
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("what", WRONG)
+def test_the_comparison_would_notice_a_wrong_config(pictures: Any, what: str) -> None:
+    name, changes = WRONG[what]
+    case, model, checkpoint = opened(name)
+    wrong = VisionTransformer(ViTConfig.from_dict(checkpoint.config.to_dict() | changes)).eval()
+    wrong.load_state_dict(checkpoint.model.state_dict())
+    images = pictures(32, 32)
+    assert difference(wrong(images).logits, case.ask(model, images).logits) > TOLERANCE
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.other])
+def test_only_one_way_of_resizing_is_theirs(pictures: Any, name: str) -> None:
+    case, model, checkpoint = opened(name)
+    if checkpoint.config.rope:
+        return  # turned, not resized
+    images = pictures(*case.other)
+    wanted = case.ask(model, images).logits
+    for how in set(get_args(PositionResize)) - {checkpoint.config.position_resize}:
+        other = VisionTransformer(replace(checkpoint.config, position_resize=how)).eval()
+        other.load_state_dict(checkpoint.model.state_dict())
+        assert difference(other(images).logits, wanted) > 1e-4, how
+
+
+# --- timm, all of it ------------------------------------------------------------------------------------------
+
+ENTRIES = [name for module in ("vision_transformer", "deit", "eva") for name in timm.list_models(module=module)]
+
+
+def truth(model: Any) -> dict[str, Any]:
+    """What a timm model computes, read from its modules."""
+    block = model.blocks[0]
+    act = type(block.mlp.act).__name__
+    distilled = hasattr(model, "head_dist")
+    return {
+        "heads": block.attn.num_heads,
+        "eps": block.norm1.eps,
+        "activation": {"GELU": "gelu", "GELUTanh": "gelu_tanh", "QuickGELU": "quick_gelu", "SiLU": "silu"}[act],
+        "pool": "cls_dist" if distilled else {"token": "cls", "avg": "mean", "map": "map"}[model.global_pool],
+        "depth": len(model.blocks),
+        "prefix": model.num_prefix_tokens,
+        "norm_pre": isinstance(getattr(model, "norm_pre", None), nn.LayerNorm),
+        "norm": "after_pool"
+        if isinstance(model.fc_norm, nn.LayerNorm)
+        else "before_pool"
+        if isinstance(model.norm, nn.LayerNorm)
+        else "none",
+        "rotary": getattr(model, "rope", None) is not None,
+    }
+
+
+def test_every_model_of_timm_is_read_right_or_refused() -> None:
+    right, refused = [], []
+    for name in ENTRIES:
+        with torch.device("meta"):
+            model = timm.create_model(name)
+        document = {"architecture": name, "global_pool": model.global_pool}
+        try:
+            config = read(dict(model.state_dict()), document).config
+        except InvalidCheckpoint:
+            refused.append(name)
+            continue
+        found = {field: getattr(config, field) for field in ("heads", "eps", "activation", "pool", "depth", "norm")}
+        found |= {"prefix": len(config.prefix), "norm_pre": config.norm_pre, "rotary": config.rope is not None}
+        assert found == truth(model), name
+        right.append(name)
+    assert len(right) >= 160, (len(right), refused)
+    plain = r"^(vit|deit3?)_(tiny|small|medium|base|large|huge)_(distilled_)?patch\d+_(reg4_)?(gap_|dinov2|clip_)?\d*$"
+    assert not [name for name in refused if re.match(plain, name)]
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize(
+    "name", ["vit_base_patch16_224", "vit_small_patch14_reg4_dinov2", "flexivit_small", "deit3_small_patch16_224"]
+)
+def test_timm_at_another_size_resizes_positions_the_same(tmp_path: Path, pictures: Any, name: str) -> None:
+    small = fill(timm.create_model(name, **TINY)).eval()
+    timm.models.save_for_hf(small, tmp_path, model_config={"model_args": TINY}, safe_serialization=True)
+    overlay = {"file": str(tmp_path / "model.safetensors"), "num_classes": 5, "custom_load": False}
+    large = timm.create_model(name, **TINY | {"img_size": 48}, pretrained=True, pretrained_cfg_overlay=overlay).eval()
+    images = pictures(48, 48)
+    assert difference(load_checkpoint(tmp_path).model(images).logits, large(images)) <= TOLERANCE
+
+
+# --- Originals that no library of the tests can build ---------------------------------------------------------
+
+
+def lone(folder: Path, tensors: dict[str, Tensor], name: str, heads: int | None = 4) -> Checkpoint:
+    """Tensors in a file of their own, opened; 64 wide, for which no number of heads is usual."""
+    save_file({key: tensor.contiguous() for key, tensor in tensors.items()}, folder / name)
+    return load_checkpoint(folder / name, heads)
+
+
+@torch.inference_mode()
+def test_openai_clip_is_that_of_timm(tmp_path: Path, pictures: Any) -> None:
+    """timm reads OpenAI's names; so the same file opens in both."""
+    made = timm.create_model("vit_base_patch16_clip_quickgelu_224", **TINY)
+    tensors = {}
+    for name, tensor in fill(made).state_dict().items():
+        for theirs, openai in (
+            (r"^patch_embed\.proj", "conv1"), (r"^cls_token", "class_embedding"),
+            (r"^pos_embed", "positional_embedding"),
+            (r"^norm_pre", "ln_pre"), (r"^norm", "ln_post"), (r"^blocks\.(\d+)\.norm", r"transformer.resblocks.\1.ln_"),
+            (r"^blocks\.", "transformer.resblocks."), (r"qkv\.", "in_proj_"), (r"attn\.proj", "attn.out_proj"),
+            (r"fc1", "c_fc"), (r"mlp\.fc2", "mlp.c_proj"),
+        ):  # fmt: skip
+            name = re.sub(theirs, openai, name)
+        shapes = {"class_embedding": (-1,), "positional_embedding": (-1, 64)}
+        tensors[f"visual.{name}"] = tensor.reshape(shapes[name]) if name in shapes else tensor
+    tensors["visual.proj"] = tensors.pop("visual.head.weight").t()
+    del tensors["visual.head.bias"]
+    text = {"token_embedding.weight": torch.zeros(3, 4), "transformer.resblocks.0.ln_1.weight": torch.zeros(4)}
+    timm_model = timm.create_model("vit_base_patch16_clip_quickgelu_224", **TINY).eval()
+    timm_model.load_state_dict(timm.models.vision_transformer.checkpoint_filter_fn(dict(tensors), timm_model))
+    checkpoint = lone(tmp_path, tensors | text, "clip.safetensors")
+    assert checkpoint.config.eps == 1e-5 and checkpoint.config.activation == "quick_gelu"
+    assert not checkpoint.labels and set(checkpoint.assumed) == {"activation", "heads", "labels", "preprocess"}
+    wanted, found = ask_timm(timm_model, pictures()), checkpoint.model(pictures(), output_attentions=True)
+    assert difference(found.logits, wanted.logits) <= TOLERANCE
+    assert all((a - b).abs().max() <= TOLERANCE for a, b in zip(found.attentions, wanted.attentions, strict=True))
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("registers", [0, 4])
+def test_metas_dinov2_is_that_of_timm(tmp_path: Path, pictures: Any, registers: int) -> None:
+    """timm reads Meta's names, blocks in groups aside; so the same file opens in both."""
+    name = "vit_giant_patch14_reg4_dinov2" if registers else "vit_small_patch14_dinov2"
+    arguments = TINY | {"num_classes": 0, "mlp_ratio": 4}
+    tensors = dict(fill(timm.create_model(name, **arguments)).state_dict())
+    if registers:
+        tensors["register_tokens"] = tensors.pop("reg_token")
+        tensors["pos_embed"] = torch.cat([torch.randn(1, 1, 64), tensors["pos_embed"]], 1)
+        tensors = {key.replace("mlp.fc1", "mlp.w12").replace("mlp.fc2", "mlp.w3"): t for key, t in tensors.items()}
+    tensors["mask_token"] = torch.zeros(1, 64)
+    timm_model = timm.create_model(name, **arguments).eval()
+    timm_model.load_state_dict(timm.models.vision_transformer.checkpoint_filter_fn(dict(tensors), timm_model))
+    grouped = {re.sub(r"^blocks\.(\d+)", r"blocks.0.\1", key): t for key, t in tensors.items()}
+    checkpoint = lone(tmp_path, grouped, "dinov2.safetensors")
+    resize = "bicubic_antialias" if registers else "bicubic_offset"
+    assert checkpoint.config.position_resize == resize and set(checkpoint.assumed) == {"heads", "preprocess"}
+    wanted, found = ask_timm(timm_model, pictures()), checkpoint.model(pictures(), output_attentions=True)
+    assert difference(found.logits, wanted.logits) <= TOLERANCE
+    assert all((a - b).abs().max() <= TOLERANCE for a, b in zip(found.attentions, wanted.attentions, strict=True))
+
+
+@pytest.mark.parametrize(("grid", "to"), [((4, 4), (6, 5)), ((37, 37), (16, 16))])
+def test_metas_dinov2_resizes_by_a_scale_and_not_by_a_size(grid: tuple[int, int], to: tuple[int, int]) -> None:
+    """The definition: samples at (i + 1/2) / scale - 1/2 with a scale of (rows + 0.1) / old rows."""
+    positions = torch.randn(1, math.prod(grid), 3, generator=torch.Generator().manual_seed(0))
+    maps = positions.unflatten(1, grid).permute(0, 3, 1, 2)
+    scale = [(new + 0.1) / old for new, old in zip(to, grid, strict=True)]
+    wanted = nn.functional.interpolate(maps, scale_factor=scale, mode="bicubic").flatten(2).transpose(1, 2)
+    found = resize_positions(positions, grid, to, "bicubic_offset")
+    assert found.shape == (1, math.prod(to), 3)
+    assert torch.equal(found, wanted)
+    plain = resize_positions(positions, grid, to, "bicubic")
+    assert (plain - found).abs().max() > 1e-3  # negative control
+
+
+class Tutorial(nn.Module):
+    """tintn's model, as its repository describes it: one Linear per head, tanh GELU, no final LayerNorm."""
+
+    def __init__(self, per_head: bool):
+        super().__init__()
+        self.per_head = per_head
+        tensors = {
+            "embedding.cls_token": (1, 1, 48),
+            "embedding.position_embeddings": (1, 17, 48),
+            "classifier": (5, 48),
+        }
+        tensors["embedding.patch_embeddings.projection"] = (48, 3, 8, 8)
+        for i in range(2):
+            at = f"encoder.blocks.{i}"
+            if per_head:
+                for h in range(4):
+                    tensors |= {f"{at}.attention.heads.{h}.{part}": (12, 48) for part in ("query", "key", "value")}
+            else:
+                tensors[f"{at}.attention.qkv_projection"] = (144, 48)
+            tensors |= {f"{at}.attention.output_projection": (48, 48), f"{at}.mlp.dense_1": (96, 48)}
+            tensors |= {f"{at}.mlp.dense_2": (48, 96), f"{at}.layernorm_1": (48,), f"{at}.layernorm_2": (48,)}
+        generator = torch.Generator().manual_seed(3)
+        self.tensors: dict[str, Tensor] = {}
+        for name, shape in tensors.items():
+            plain = name.startswith("embedding.c") or name.startswith("embedding.pos")
+            noise = torch.randn(shape, generator=generator)
+            self.tensors[name if plain else f"{name}.weight"] = noise * (0.2 if len(shape) > 1 else 1)
+            if not plain:
+                self.tensors[f"{name}.bias"] = torch.randn(shape[0], generator=generator) * 0.3
+
+    def linear(self, x: Tensor, name: str) -> Tensor:
+        return x @ self.tensors[f"{name}.weight"].T + self.tensors[f"{name}.bias"]
+
+    def norm(self, x: Tensor, name: str) -> Tensor:
+        scaled = (x - x.mean(-1, keepdim=True)) / (x.var(-1, keepdim=True, unbiased=False) + 1e-5).sqrt()
+        return scaled * self.tensors[f"{name}.weight"] + self.tensors[f"{name}.bias"]
+
+    def heads(self, x: Tensor, at: str) -> list[list[Tensor]]:
+        if self.per_head:
+            parts = ("query", "key", "value")
+            return [[self.linear(x, f"{at}.heads.{h}.{part}") for part in parts] for h in range(4)]
+        every = self.linear(x, f"{at}.qkv_projection").chunk(3, -1)
+        return [[part[..., 12 * h : 12 * (h + 1)] for part in every] for h in range(4)]
+
+    def forward(self, images: Tensor) -> Answer:
+        t = self.tensors
+        at = "embedding.patch_embeddings.projection"
+        x = nn.functional.conv2d(images, t[f"{at}.weight"], t[f"{at}.bias"], stride=8).flatten(2).transpose(1, 2)
+        x = torch.cat([t["embedding.cls_token"].expand(len(x), -1, -1), x], 1) + t["embedding.position_embeddings"]
+        attentions = []
+        for i in range(2):
+            at = f"encoder.blocks.{i}"
+            found = [
+                ((q @ k.transpose(1, 2) / 12**0.5).softmax(-1), v)
+                for q, k, v in self.heads(self.norm(x, f"{at}.layernorm_1"), f"{at}.attention")
+            ]
+            attentions.append(torch.stack([weights for weights, _ in found], 1))
+            mixed = torch.cat([weights @ v for weights, v in found], -1)
+            x = x + self.linear(mixed, f"{at}.attention.output_projection")
+            y = self.linear(self.norm(x, f"{at}.layernorm_2"), f"{at}.mlp.dense_1")
+            y = 0.5 * y * (1 + torch.tanh(math.sqrt(2 / math.pi) * (y + 0.044715 * y**3)))
+            x = x + self.linear(y, f"{at}.mlp.dense_2")
+        return Answer(self.linear(x[:, 0], "classifier"), attentions)
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("per_head", [True, False])
+def test_the_tutorials_file_gives_the_tutorials_numbers(tmp_path: Path, pictures: Any, per_head: bool) -> None:
+    tutorial = Tutorial(per_head)
+    path = tmp_path / "model_final.pt"
+    torch.save(tutorial.tensors, path)
+    checkpoint = load_checkpoint(path, None if per_head else 4)  # one Linear per head can be counted
+    assert checkpoint.config.heads == 4 and checkpoint.config.eps == 1e-5
+    assert (checkpoint.config.norm, checkpoint.config.activation) == ("none", "gelu_tanh")
+    images = pictures()
+    wanted, found = tutorial(images), checkpoint.model(images, output_attentions=True)
+    assert difference(found.logits, wanted.logits) <= TOLERANCE
+    assert all((a - b).abs().max() <= TOLERANCE for a, b in zip(found.attentions, wanted.attentions, strict=True))
+
+
+# --- Wrappers -------------------------------------------------------------------------------------------------
+
+WRAPPED: dict[str, Callable[[dict[str, Tensor]], dict[str, Any]]] = {
+    "DataParallel": lambda t: {f"module.{name}": tensor for name, tensor in t.items()},
+    "torch.compile": lambda t: {f"_orig_mod.{name}": tensor for name, tensor in t.items()},
+    "Lightning": lambda t: {"state_dict": {f"model.{name}": tensor for name, tensor in t.items()}, "epoch": 3},
+    "timm's trainer": lambda t: {"state_dict": t, "state_dict_ema": t, "arch": "vit"},
+    "DeiT's trainer": lambda t: {"model": t, "model_ema": t, "args": Namespace(lr=1e-3)},
+    "DINO's trainer": lambda t: {
+        "student": {f"module.backbone.{name}": tensor + 1 for name, tensor in t.items()},
+        "teacher": {f"backbone.{name}": tensor for name, tensor in t.items()},
+    },
+}
+
+
+@pytest.mark.parametrize("wrapper", WRAPPED)
+def test_the_usual_wrappers_are_taken_off(tmp_path: Path, wrapper: str) -> None:
+    tensors = dict(fill(timm.create_model("vit_base_patch16_224", **TINY)).state_dict())
+    torch.save(tensors, tmp_path / "bare.pth")
+    torch.save(WRAPPED[wrapper](tensors), tmp_path / "wrapped.pth")
+    bare, wrapped = (load_checkpoint(tmp_path / f"{name}.pth", 4) for name in ("bare", "wrapped"))
+    assert bare.config == wrapped.config
+    state = wrapped.model.state_dict()
+    assert all(torch.equal(tensor, state[name]) for name, tensor in bare.model.state_dict().items())

@@ -1,0 +1,123 @@
+"""The picture towers of CLIP, from transformers and from OpenAI.
+
+A LayerNorm comes before the first block and the patch embedding has no bias. The head is the projection to the space
+that pictures share with texts: its outputs are no classes. transformers' `CLIPForImageClassification` is the
+exception: its head reads the mean of the patches, without the final LayerNorm.
+"""
+
+from typing import Any
+
+from vit.families.family import Family, Tensors
+from vit.families.huggingface import Kind, assumed, read_config
+from vit.images import Preprocess
+from vit.model import ViTConfig
+
+KINDS = {"clip_vision_model": Kind(1e-5, "quick_gelu", patch_size=32, patch_bias=False)}
+# Source: OpenAI's CLIP, clip/clip.py.
+MEAN, STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
+
+# ours, theirs after "vision_model."
+KEYS = (
+    ("patch_embed", "embeddings.patch_embedding"),
+    ("prefix.cls", "embeddings.class_embedding"),
+    ("pos_embed", "embeddings.position_embedding.weight"),
+    ("norm_pre", "pre_layrnorm"),
+    ("blocks.{i}.norm1", "encoder.layers.{i}.layer_norm1"),
+    ("blocks.{i}.attn.q", "encoder.layers.{i}.self_attn.q_proj"),
+    ("blocks.{i}.attn.k", "encoder.layers.{i}.self_attn.k_proj"),
+    ("blocks.{i}.attn.v", "encoder.layers.{i}.self_attn.v_proj"),
+    ("blocks.{i}.attn.proj", "encoder.layers.{i}.self_attn.out_proj"),
+    ("blocks.{i}.norm2", "encoder.layers.{i}.layer_norm2"),
+    ("blocks.{i}.mlp.fc1", "encoder.layers.{i}.mlp.fc1"),
+    ("blocks.{i}.mlp.fc2", "encoder.layers.{i}.mlp.fc2"),
+    ("norm", "post_layernorm"),
+    ("head", "visual_projection"),
+    ("classifier", "classifier"),
+)
+OPENAI_KEYS = (
+    ("patch_embed", "conv1"),
+    ("prefix.cls", "class_embedding"),
+    ("pos_embed", "positional_embedding"),
+    ("norm_pre", "ln_pre"),
+    ("blocks.{i}.norm1", "transformer.resblocks.{i}.ln_1"),
+    ("blocks.{i}.attn.qkv.weight", "transformer.resblocks.{i}.attn.in_proj_weight"),
+    ("blocks.{i}.attn.qkv.bias", "transformer.resblocks.{i}.attn.in_proj_bias"),
+    ("blocks.{i}.attn.proj", "transformer.resblocks.{i}.attn.out_proj"),
+    ("blocks.{i}.norm2", "transformer.resblocks.{i}.ln_2"),
+    ("blocks.{i}.mlp.fc1", "transformer.resblocks.{i}.mlp.c_fc"),
+    ("blocks.{i}.mlp.fc2", "transformer.resblocks.{i}.mlp.c_proj"),
+    ("norm", "ln_post"),
+    ("proj", "proj"),
+)
+
+
+def table(tensors: Tensors) -> Tensors:
+    """Position embeddings stored as a table (N, D), as (1, N, D)."""
+    if "pos_embed" in tensors and tensors["pos_embed"].ndim == 2:
+        return tensors | {"pos_embed": tensors["pos_embed"][None]}
+    return dict(tensors)
+
+
+def classified(tensors: Tensors, *unused: str) -> tuple[Tensors, dict[str, Any]]:
+    """A classifier on the mean of the patches, which has no use for some of the tensors."""
+    tensors = {
+        name.replace("classifier.", "head."): tensor
+        for name, tensor in tensors.items()
+        if not name.startswith(("head.", *unused))
+    }
+    return tensors, {"pool": "mean"}
+
+
+def _adjust(tensors: Tensors) -> tuple[Tensors, dict[str, Any]]:
+    tensors = table(tensors)
+    if "classifier.weight" in tensors:
+        return classified(tensors, "norm.")
+    return _without_bias(tensors), {"pool": "cls"}
+
+
+def _adjust_openai(tensors: Tensors) -> tuple[Tensors, dict[str, Any]]:
+    tensors = table(tensors)
+    if "proj" in tensors:
+        tensors["head.weight"] = tensors.pop("proj").t()  # (C, D)
+    return _without_bias(tensors), {"pool": "cls"}
+
+
+def _without_bias(tensors: Tensors) -> Tensors:
+    """The projection has no bias, which is a bias of zero."""
+    if "head.weight" in tensors:
+        tensors["head.bias"] = tensors["head.weight"].new_zeros(len(tensors["head.weight"]))
+    return tensors
+
+
+def _preprocess(config: ViTConfig, file: str) -> tuple[Preprocess, str]:
+    why = (
+        "The file does not state its preprocessing; CLIP's is used: shorter side to the input's size, the centre, "
+        "bicubic, CLIP's mean and deviation."
+    )
+    return Preprocess(config.image_size, "shortest", None, "bicubic", MEAN, STD), why
+
+
+FAMILY = Family(
+    name="CLIP",
+    signature=r"^pre_layrnorm\.",
+    keys=KEYS,
+    ignored=r"^text_model\.|^text_projection\.|^logit_scale$|position_ids$",
+    fixed={"position_resize": "bicubic"},
+    assumed=assumed(KINDS["clip_vision_model"], "CLIP"),
+    read_config=lambda document: {k: v for k, v in read_config(document, KINDS).items() if k != "qkv_bias"},
+    adjust=_adjust,
+    preprocess=_preprocess,
+)
+OPENAI = Family(
+    name="OpenAI CLIP",
+    signature=r"^transformer\.resblocks\.\d+\.ln_1\.",
+    keys=OPENAI_KEYS,
+    ignored=r"^(token_embedding|ln_final|text_projection|logit_scale)|^(input_resolution|context_length|vocab_size)$",
+    fixed={"position_resize": "bicubic", "eps": 1e-5},
+    assumed={
+        "activation": ("quick_gelu", "The activation is not in the file; QuickGELU is OpenAI's. Of models that were "
+                       "trained with OpenCLIP, many have exact GELU."),
+    },
+    adjust=_adjust_openai,
+    preprocess=_preprocess,
+)  # fmt: skip

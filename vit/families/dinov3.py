@@ -1,0 +1,92 @@
+"""DINOv3, from transformers and from Meta: no position embeddings, queries and keys are turned instead.
+
+Source: arXiv 2508.10104; transformers' `modeling_dinov3_vit.py`.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from vit.families.dinov2 import _preprocess
+from vit.families.family import Family, Tensors
+from vit.families.huggingface import Kind, assumed, read_config
+from vit.families.timm import BLOCKS
+
+KINDS = {"dinov3_vit": Kind(1e-5, dim=384, heads=6, mlp_dim=1536, prefix=None)}
+
+# ours, theirs
+KEYS = (
+    ("patch_embed", "embeddings.patch_embeddings"),
+    ("prefix.cls", "embeddings.cls_token"),
+    ("prefix.reg", "embeddings.register_tokens"),
+    ("blocks.{i}.norm1", "layer.{i}.norm1"),
+    ("blocks.{i}.attn.q", "layer.{i}.attention.q_proj"),
+    ("blocks.{i}.attn.k", "layer.{i}.attention.k_proj"),
+    ("blocks.{i}.attn.v", "layer.{i}.attention.v_proj"),
+    ("blocks.{i}.attn.proj", "layer.{i}.attention.o_proj"),
+    ("blocks.{i}.scale1", "layer.{i}.layer_scale1.lambda1"),
+    ("blocks.{i}.norm2", "layer.{i}.norm2"),
+    ("blocks.{i}.mlp.gate", "layer.{i}.mlp.gate_proj"),
+    ("blocks.{i}.mlp.up", "layer.{i}.mlp.up_proj"),
+    ("blocks.{i}.mlp.fc2", "layer.{i}.mlp.down_proj"),
+    ("blocks.{i}.scale2", "layer.{i}.layer_scale2.lambda1"),
+    ("norm", "norm"),
+)
+META_KEYS = (
+    ("patch_embed", "patch_embed.proj"),
+    ("prefix.cls", "cls_token"),
+    ("prefix.reg", "storage_tokens"),
+    *BLOCKS,
+    ("norm", "norm"),
+)
+_ROTARY = {"rope": 100.0, "pool": "cls", "position_resize": "bicubic", "image_size": 224}
+
+
+def _read_config(document: Mapping[str, Any]) -> dict[str, Any]:
+    stated = read_config(document, KINDS)
+    del stated["qkv_bias"]  # it is said for queries, keys and values on their own; a missing one is zero
+    return stated | {"rope": document.get("rope_theta", 100.0)}
+
+
+def _adjust(tensors: Tensors) -> tuple[Tensors, dict[str, Any]]:
+    """Keys have no bias. The only first layer of a plain MLP is called as the second of a gated one."""
+    if not any(".mlp.gate." in name for name in tensors):
+        tensors = {name.replace(".mlp.up.", ".mlp.fc1."): tensor for name, tensor in tensors.items()}
+    biases = {name: tensor for name, tensor in tensors.items() if name.endswith(".attn.q.bias")}
+    zeros = {name.replace(".q.bias", ".k.bias"): torch.zeros_like(tensor) for name, tensor in biases.items()}
+    return zeros | tensors, {}
+
+
+def _without_key_bias(tensors: Tensors) -> tuple[Tensors, dict[str, Any]]:
+    """Meta stores a bias for keys and a mask that is zero there; the mask of an untouched model is NaN."""
+    fitted = {}
+    for name, tensor in tensors.items():
+        if name.endswith(".attn.qkv.bias") and tensor.ndim == 1 and len(tensor) % 3 == 0:
+            tensor = tensor.clone()
+            tensor.unflatten(0, (3, -1))[1] = 0
+        fitted[name] = tensor
+    return fitted, {}
+
+
+FAMILY = Family(
+    name="DINOv3",
+    signature=r"^embeddings\.patch_embeddings\.weight$",
+    keys=KEYS,
+    ignored=r"^embeddings\.mask_token$|^rope_embed",
+    fixed=_ROTARY,
+    assumed=assumed(KINDS["dinov3_vit"], "transformers"),
+    read_config=_read_config,
+    adjust=_adjust,
+    preprocess=_preprocess,
+)
+META = Family(
+    name="Meta DINOv3",
+    signature=r"^storage_tokens$|^rope_embed\.periods$",
+    keys=META_KEYS,
+    ignored=r"^mask_token$|^rope_embed\.|\.bias_mask$|^(dino|ibot)_head\.",
+    fixed=_ROTARY | {"eps": 1e-5},
+    assumed={"activation": ("gelu", "The activation is not in the file; exact GELU is DINOv3's.")},
+    adjust=_without_key_bias,
+    preprocess=_preprocess,
+)

@@ -1,0 +1,59 @@
+"""The picture tower of SigLIP, from transformers: no class token, one learnt query gathers from all patches.
+
+transformers' `SiglipForImageClassification` reads the mean of the patches instead.
+"""
+
+from typing import Any
+
+from vit.families.clip import KEYS as CLIP_KEYS
+from vit.families.clip import classified, table
+from vit.families.family import Family, Tensors
+from vit.families.huggingface import Kind, assumed, read_config
+from vit.images import Preprocess
+from vit.model import ViTConfig
+
+KINDS = {"siglip_vision_model": Kind(1e-6, "gelu_tanh", prefix=())}
+
+# ours, theirs after "vision_model."
+KEYS = (
+    *(pair for pair in CLIP_KEYS if pair[0] not in ("norm_pre", "prefix.cls", "head")),
+    ("pool.probe", "head.probe"),
+    ("pool.qkv.weight", "head.attention.in_proj_weight"),
+    ("pool.qkv.bias", "head.attention.in_proj_bias"),
+    ("pool.proj", "head.attention.out_proj"),
+    ("pool.norm", "head.layernorm"),
+    ("pool.mlp.fc1", "head.mlp.fc1"),
+    ("pool.mlp.fc2", "head.mlp.fc2"),
+)
+
+
+def _adjust(tensors: Tensors) -> tuple[Tensors, dict[str, Any]]:
+    tensors = table(tensors)
+    if "classifier.weight" in tensors:
+        return classified(tensors, "pool.")
+    for end in ("weight", "bias"):
+        if (fused := tensors.pop(f"pool.qkv.{end}", None)) is not None:
+            third = len(fused) // 3
+            tensors |= {f"pool.q.{end}": fused[:third], f"pool.kv.{end}": fused[third:]}
+    return tensors, {}
+
+
+def _preprocess(config: ViTConfig, file: str) -> tuple[Preprocess, str]:
+    why = (
+        "The file does not state its preprocessing; SigLIP's is used: the whole picture squeezed to the input's size, "
+        "bicubic, mean and deviation 0.5."
+    )
+    return Preprocess(config.image_size, "squash", None, "bicubic"), why
+
+
+FAMILY = Family(
+    name="SigLIP",
+    signature=r"^embeddings\.patch_embedding\.bias$",
+    keys=KEYS,
+    ignored=r"^text_model\.|^logit_(scale|bias)$|position_ids$",
+    fixed={"position_resize": "bicubic"},
+    assumed=assumed(KINDS["siglip_vision_model"], "transformers"),
+    read_config=lambda document: {k: v for k, v in read_config(document, KINDS).items() if k != "qkv_bias"},
+    adjust=_adjust,
+    preprocess=_preprocess,
+)

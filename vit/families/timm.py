@@ -1,0 +1,291 @@
+"""timm's Vision Transformers, and Meta's original files, which use the same names: DeiT, DINO, MAE, DINOv2.
+
+The names of the tensors are the same for models that compute different things, so what they leave open comes from the
+architecture: config.json of the Hub states it, and file names often hold it. Checked against every entry of timm
+1.0.31's `vision_transformer`, `deit` and `eva` modules.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from vit.errors import InvalidCheckpoint
+from vit.families.clip import MEAN as CLIP_MEAN
+from vit.families.clip import STD as CLIP_STD
+from vit.families.family import IMAGENET_MEAN, IMAGENET_STD, Family, Tensors, check_field, shown
+from vit.images import Preprocess
+from vit.model import ViTConfig
+
+# ours, theirs
+BLOCKS = (
+    ("blocks.{i}.norm1", "blocks.{i}.norm1"),
+    ("blocks.{i}.attn.qkv", "blocks.{i}.attn.qkv"),
+    ("blocks.{i}.attn.q.bias", "blocks.{i}.attn.q_bias"),
+    ("blocks.{i}.attn.v.bias", "blocks.{i}.attn.v_bias"),
+    ("blocks.{i}.attn.proj", "blocks.{i}.attn.proj"),
+    ("blocks.{i}.scale1", "blocks.{i}.ls1.gamma"),
+    ("blocks.{i}.scale2", "blocks.{i}.ls2.gamma"),
+    ("blocks.{i}.scale1", "blocks.{i}.gamma_1"),
+    ("blocks.{i}.scale2", "blocks.{i}.gamma_2"),
+    ("blocks.{i}.norm2", "blocks.{i}.norm2"),
+    ("blocks.{i}.mlp.fc1", "blocks.{i}.mlp.fc1"),
+    ("blocks.{i}.mlp.fc2", "blocks.{i}.mlp.fc2"),
+    ("blocks.{i}.mlp.gate", "blocks.{i}.mlp.fc1_g"),
+    ("blocks.{i}.mlp.up", "blocks.{i}.mlp.fc1_x"),
+    ("blocks.{i}.mlp.fc1", "blocks.{i}.mlp.w12"),  # Meta's DINOv2
+    ("blocks.{i}.mlp.gate", "blocks.{i}.mlp.w1"),  # Meta's DINOv3
+    ("blocks.{i}.mlp.up", "blocks.{i}.mlp.w2"),
+    ("blocks.{i}.mlp.fc2", "blocks.{i}.mlp.w3"),
+)
+KEYS = (
+    ("patch_embed", "patch_embed.proj"),
+    ("prefix.cls", "cls_token"),
+    ("prefix.dist", "dist_token"),
+    ("prefix.reg", "reg_token"),
+    ("prefix.reg", "register_tokens"),
+    ("pos_embed", "pos_embed"),
+    ("norm_pre", "norm_pre"),
+    *BLOCKS,
+    ("norm", "norm"),
+    ("fc_norm", "fc_norm"),
+    ("pool.probe", "attn_pool.latent"),
+    *((f"pool.{part}", f"attn_pool.{part}") for part in ("q", "kv", "proj", "norm", "mlp.fc1", "mlp.fc2")),
+    ("pre_logits", "pre_logits.fc"),
+    ("head", "head"),
+    ("head_dist", "head_dist"),
+)
+
+# What an architecture's name tells; the first match counts.
+_NOT_PLAIN = (
+    (r"_rope_|eva02|vit_pe_|lingbot|sapiens", "its rotary positions are not those of DINOv3"),
+    (r"_rpn_", "its LayerNorms come after each branch"),
+    (r"_dwee_|_dlittle_", "it has differential attention"),
+    (r"_xp_|18x2|_d?pwee_", "its blocks are parallel"),
+    (r"(^|[^a-z])beit", "it has a relative position bias or inner LayerNorms"),
+    (r"aimv2|test_vit4", "it has RMSNorm"),
+    (r"(^|[/_])vit_(tiny_r|small_r|base_r|large_r)\d|resnet\d+\w?_", "it begins with a ResNet"),
+)
+_HEADS = (
+    (r"giant_patch14_(reg\d_)?(dinov2|tipsv2)|giant_patch16_radio", 24),
+    (r"huge_plus_patch16_dinov3", 20),
+    (r"vit_7b_patch16_dinov3", 32),
+    (r"base_patch\d+_plus_", 14),
+    (r"base_patch16_gap_", 16),
+    (r"test_vit3", 3),
+    (r"test_vit", 2),
+    *(
+        (rf"_{size}_(plus_|distilled_)?patch|flexivit_{size}\b", heads)
+        for size, heads in (
+            ("tiny", 3), ("xsmall", 4), ("small", 6), ("little", 5), ("medium", 8), ("mediumd", 8), ("base", 12),
+            ("betwixt", 10), ("large", 16), ("huge", 16), ("giant", 16), ("gigantic", 16), ("giantopt", 16),
+            ("so150m", 14), ("so150m2", 13), ("so400m", 16), ("intern300m", 16),
+        )
+    ),
+)  # fmt: skip
+_TANH = r"giantopt_|so400m_patch16_siglip|base_patch32_siglip|large_patch16_siglip_(gap_)?512"
+_ARCHITECTURE = re.compile(r"(vit|deit3?|eva)_[a-z0-9]+_(\w+_)?patch\d+|flexivit_[a-z]+|test_vit\d?|vit_7b_patch16")
+_DINO = r"(^|[^a-z])dino_(deit|vit)"  # Meta's first DINO
+
+
+def by_name(name: str) -> dict[str, Any]:
+    """The config fields that the name of a file, a folder or an architecture tells; none for other names.
+
+    Raises:
+        InvalidCheckpoint: a timm model that is no plain Vision Transformer.
+    """
+    name = name.lower()
+    if re.search(_DINO, name):
+        return {"position_resize": "bicubic_offset", "activation": "gelu", "eps": 1e-6, "pool": "cls"}
+    for pattern, why in _NOT_PLAIN:
+        if re.search(pattern, name):
+            raise InvalidCheckpoint(f"By its name, {shown(name)}, this is no plain Vision Transformer: {why}.")
+    if not _ARCHITECTURE.search(name):
+        return {}
+    told: dict[str, Any] = {
+        "eps": 1e-5 if re.search(r"_clip_|dinov3", name) and "eva_" not in name else 1e-6,
+        "activation": "quick_gelu" if "quickgelu" in name else "gelu_tanh" if re.search(_TANH, name) else "gelu",
+    }
+    if "flexivit" in name:
+        told["position_resize"] = "bilinear"
+    if "dinov3" in name:
+        told |= {"rope": 100.0, "pool": "mean"}
+    heads = next((heads for pattern, heads in _HEADS if re.search(pattern, name)), None)
+    return told | ({} if heads is None else {"heads": heads})
+
+
+_POOLS = {"token": "cls", "avg": "mean", "map": "map"}
+_ACTIVATIONS = {
+    "gelu": "gelu", "gelu_tanh": "gelu_tanh", "quick_gelu": "quick_gelu", "quickgelu": "quick_gelu", "silu": "silu",
+    "swish": "silu",
+}  # fmt: skip
+
+
+def _read_config(document: Mapping[str, Any]) -> dict[str, Any]:
+    """config.json of the Hub or of timm's `save_for_hf`: the architecture, and what differs from it."""
+    architecture, args = document.get("architecture"), document.get("model_args") or {}
+    if not isinstance(architecture, str) or not isinstance(args, Mapping):
+        if "model_type" in document and document["model_type"] != "timm_wrapper":
+            raise InvalidCheckpoint(
+                f'config.json says that this is a "{shown(document["model_type"])}" model of transformers, and the '
+                "weights are timm's. Put the config.json that belongs to the weights beside them."
+            )
+        return {}
+    stated = by_name(architecture)
+    if document.get("global_pool") in _POOLS:
+        stated["pool"] = _POOLS[document["global_pool"]]
+    if args.get("global_pool") in _POOLS:
+        stated["pool"] = _POOLS[args["global_pool"]]
+    for theirs, ours in (("num_heads", "heads"), ("depth", "depth"), ("embed_dim", "dim"), ("img_size", "image_size")):
+        if args.get(theirs) is not None:
+            check_field(ours, args[theirs], theirs)
+            stated[ours] = args[theirs]
+    if args.get("act_layer") is not None:
+        if args["act_layer"] not in _ACTIVATIONS:
+            raise InvalidCheckpoint(
+                f"Config field act_layer is {shown(args['act_layer'])}, which is not computed here."
+            )
+        stated["activation"] = _ACTIVATIONS[args["act_layer"]]
+    return stated
+
+
+def _adjust(tensors: Tensors) -> tuple[Tensors, dict[str, Any]]:
+    tensors, told = dict(tensors), dict[str, Any]()
+    if "pos_embed" in tensors and tensors["pos_embed"].ndim == 4:  # (1, rows, cols, D)
+        tensors["pos_embed"] = tensors["pos_embed"].flatten(1, 2)
+    if "fc_norm.weight" in tensors:
+        told |= {"norm": "after_pool", "pool": "mean"}
+        for end in ("weight", "bias"):
+            if f"fc_norm.{end}" in tensors:
+                tensors[f"norm.{end}"] = tensors.pop(f"fc_norm.{end}")
+    for name in [name for name in tensors if name.endswith(".attn.q.bias")]:  # keys have none
+        block = name.removesuffix("q.bias")
+        q, v = tensors.pop(name), tensors.pop(f"{block}v.bias", None)
+        if v is None or q.shape != v.shape:
+            raise InvalidCheckpoint(f"Queries, keys and values do not go together in `{shown(block[:-1])}`.")
+        tensors[f"{block}qkv.bias"] = torch.cat([q, torch.zeros_like(q), v])
+        told["activation"] = "gelu"
+    if _gated(tensors):
+        told["activation"] = "silu"
+        if "blocks.0.attn.q.bias" in tensors and "pos_embed" in tensors:
+            raise InvalidCheckpoint("This is an EVA-02 checkpoint: its rotary positions are not computed here.")
+    return tensors, told
+
+
+def _gated(tensors: Tensors) -> bool:
+    fc1, fc2 = tensors.get("blocks.0.mlp.fc1.weight"), tensors.get("blocks.0.mlp.fc2.weight")
+    halves = fc1 is not None and fc2 is not None and fc1.ndim == fc2.ndim == 2 and fc1.shape[0] == 2 * fc2.shape[1]
+    return halves or "blocks.0.mlp.gate.weight" in tensors
+
+
+def _doubts(tensors: Tensors) -> dict[str, str]:
+    """What a file whose architecture is unknown may be instead."""
+    if "pos_embed" not in tensors:
+        return {"rope": "The file has no position embeddings, so DINOv3's rotary positions are taken for granted."}
+    if "blocks.0.scale1" in tensors and "blocks.0.norm1.weight" in tensors:
+        return {
+            "rope": "Its tensors are also those of models with rotary positions, such as Perception Encoder; it is "
+            "taken for one without."
+        }
+    return {}
+
+
+def _preprocess(config: ViTConfig, name: str) -> tuple[Preprocess, str]:
+    clip = "clip" in name.lower() and config.channels == 3
+    imagenet = re.search(r"deit|dino|mae|eva|tipsv2", name.lower()) and config.channels == 3
+    half = (0.5,) * config.channels
+    mean, std = (CLIP_MEAN, CLIP_STD) if clip else (IMAGENET_MEAN, IMAGENET_STD) if imagenet else (half, half)
+    shorter = int(min(config.image_size) / 0.9)
+    why = (
+        f"The file does not state its preprocessing; timm's usual one is used: shorter side to {shorter} px, the "
+        f"centre, bicubic, mean and deviation of {'CLIP' if clip else 'ImageNet' if imagenet else '0.5'}."
+    )
+    return Preprocess(config.image_size, "shortest", shorter, "bicubic", mean, std), why
+
+
+def _stated_preprocess(document: Mapping[str, Any]) -> Preprocess | None:
+    """timm's `pretrained_cfg`. Source: timm 1.0.31, `timm/data/transforms_factory.py`, `transforms_imagenet_eval`."""
+    stated = document.get("pretrained_cfg")
+    if not isinstance(stated, Mapping) or not isinstance(stated.get("input_size"), list | tuple):
+        return None
+    size = tuple(stated["input_size"])[1:]
+    crop, mode = stated.get("crop_pct") or 0.875, stated.get("crop_mode") or "center"
+    if type(crop) not in (int, float) or not 0.1 <= crop <= 1 or mode not in ("center", "squash", "border"):
+        raise InvalidCheckpoint(f"Config field crop_pct is {shown(crop)} and crop_mode {shown(mode)}; neither is read.")
+    if mode == "border" and crop < 1:
+        raise InvalidCheckpoint("Config field crop_mode is border, which pads pictures; this app does not do that.")
+    if len(size) != 2 or not all(type(side) is int and 0 < side <= 4096 for side in size):
+        raise InvalidCheckpoint(f"Config field input_size must be channels, height and width, not {shown(size)}.")
+    how: Any = stated.get("interpolation") or "bicubic"
+    return Preprocess(
+        size,
+        "squash" if mode == "squash" else "shortest",
+        int(min(size) / crop),
+        "bicubic" if how == "random" else how,
+        _per_channel(stated.get("mean"), IMAGENET_MEAN),
+        _per_channel(stated.get("std"), IMAGENET_STD),
+    )
+
+
+def _per_channel(value: object, default: tuple[float, ...]) -> tuple[float, ...]:
+    return tuple(value) if isinstance(value, list | tuple) else default
+
+
+def _stated_labels(document: Mapping[str, Any]) -> object:
+    """`label_names`, with `label_descriptions` where there are any, as people read them."""
+    stated = document.get("pretrained_cfg")
+    places = [document, stated if isinstance(stated, Mapping) else {}]
+    names = next((place["label_names"] for place in places if place.get("label_names")), None)
+    described = next((place["label_descriptions"] for place in places if place.get("label_descriptions")), None)
+    if not isinstance(names, list):
+        return None
+    if isinstance(described, Mapping):
+        names = [described.get(name, name) if isinstance(name, str) else name for name in names]
+    return {str(i): name for i, name in enumerate(names)}
+
+
+FAMILY = Family(
+    name="timm and Meta's ViT, DeiT and DINO",
+    signature=r"^blocks\.0\.(attn\.qkv|norm1)\.",
+    keys=KEYS,
+    ignored=r"^mask_token$|^head\.(mlp|last_layer)\.|^rope\.",
+    fixed={"position_resize": "bicubic_antialias", "image_size": 224},
+    assumed={
+        "eps": (1e-6, "The eps of LayerNorm is not in the file; 1e-6 is timm's standard."),
+        "activation": ("gelu", "The activation is not in the file; exact GELU is timm's standard."),
+        "pool": ("cls", "Whether the head reads the class token is not in the file; it usually does."),
+    },
+    read_config=_read_config,
+    by_name=by_name,
+    adjust=_adjust,
+    doubts=_doubts,
+    preprocess=_preprocess,
+    stated_preprocess=_stated_preprocess,
+    stated_labels=_stated_labels,
+)
+MAE = replace(
+    FAMILY,
+    name="Meta MAE",
+    signature=r"^decoder_embed\.",
+    ignored=r"^mask_token$|^decoder_",
+    fixed={**FAMILY.fixed, "eps": 1e-6, "activation": "gelu", "pool": "cls"},
+)
+
+
+def _adjust_dinov2(tensors: Tensors) -> tuple[Tensors, dict[str, Any]]:
+    tensors, told = _adjust(tensors)
+    resize = "bicubic_antialias" if "prefix.reg" in tensors else "bicubic_offset"
+    return tensors, told | {"position_resize": resize}
+
+
+META_DINOV2 = replace(
+    FAMILY,
+    name="Meta DINOv2",
+    signature=r"^mask_token$",
+    ignored=r"^mask_token$|^(dino|ibot)_head\.",
+    fixed={"eps": 1e-6, "activation": "gelu", "pool": "cls"},
+    adjust=_adjust_dinov2,
+    doubts=lambda tensors: {},
+)
