@@ -135,3 +135,27 @@ print(before, recorded - before, peak() - before)
     before, recorded, whole = map(float, out.split())
     print(f"process with weights {before:.0f} MB; record +{recorded:.0f} MB; with a row and a column +{whole:.0f} MB")
     assert whole < 1024
+
+
+@torch.inference_mode()
+def test_similarity_is_the_cosine_of_the_features_the_head_reads(build: Any, pictures: Any) -> None:
+    model = build()
+    kept = record(model, pictures()[:1])
+    cosines = kept.similarity(3)
+    assert cosines.shape == (kept.tokens,)
+    assert cosines[3] == pytest.approx(1)
+    one, other = kept.features[3], kept.features[5]
+    assert cosines[5].item() == pytest.approx((one @ other / one.norm() / other.norm()).item(), abs=1e-6)
+    # The class token's features are what the head reads.
+    assert torch.allclose(model.head(kept.features[0]), kept.logits[0], atol=1e-6)
+
+
+@torch.inference_mode()
+def test_the_query_of_a_pooling_model_says_where_it_looks(build: Any, pictures: Any) -> None:
+    model = build(prefix=(), pool="map")
+    kept = record(model, pictures()[:1])
+    assert kept.pool_attention.shape == (kept.heads, kept.tokens)
+    assert torch.allclose(kept.pool_attention.sum(-1), torch.ones(kept.heads), atol=1e-6)
+    whole = model(pictures()[:1], output_attentions=True)
+    assert torch.allclose(whole.pool_attention[0], kept.pool_attention, atol=1e-6)
+    assert torch.allclose(whole.logits, kept.logits, atol=1e-5)

@@ -6,6 +6,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from vit.model import VisionTransformer, attention_weights
 
@@ -25,6 +26,8 @@ class AttentionRecord:
         queries, keys: L tensors (H, N, K).
         prefix: names of the tokens before the patches.
         grid: (rows, cols) of patches.
+        features: (N, D), the tokens after the last block; None if nobody kept them.
+        pool_attention: (H, N), where the query of a model that pools by attention looks; None for other models.
     """
 
     logits: Tensor
@@ -32,6 +35,8 @@ class AttentionRecord:
     keys: tuple[Tensor, ...]
     prefix: tuple[str, ...]
     grid: tuple[int, int]
+    features: Tensor | None = None
+    pool_attention: Tensor | None = None
     _log_sums: dict[int, Tensor] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -107,6 +112,18 @@ class AttentionRecord:
             self._log_sums[block] = torch.cat([s.logsumexp(-1) for s in scores], 1)
         return self._log_sums[block]
 
+    def similarity(self, token: int) -> Tensor:
+        """How alike each token's features are to those of this one after the last block: cosines (N,), -1 to 1.
+
+        Raises:
+            ValueError: there is no such token, or nobody kept the features.
+        """
+        (token,) = self._checked([token])
+        if self.features is None:
+            raise ValueError("This record holds no features.")
+        directions = F.normalize(self.features.float(), dim=-1)
+        return directions @ directions[token]
+
     def rollout(self, query: int, residual: float = 0.5, direction: Direction = "from") -> Tensor:
         """Attention rollout of one token as a chain of vector products; no N x N matrix of all rows is ever held.
 
@@ -126,7 +143,7 @@ class AttentionRecord:
         vector[query] = 1
         for block in reversed(range(self.blocks)) if direction == "from" else range(self.blocks):
             mixed = torch.zeros_like(vector)
-            for start, rows in self._row_chunks(block):  # rows: (H, R, N)
+            for start, rows in self.row_chunks(block):  # rows: (H, R, N)
                 part = slice(start, start + rows.shape[1])
                 if direction == "from":
                     mixed += (vector[part] @ rows).mean(0)
@@ -139,7 +156,8 @@ class AttentionRecord:
     def _rows_at_once(self) -> int:
         return max(1, _CHUNK // (self.heads * self.tokens))
 
-    def _row_chunks(self, block: int) -> Iterator[tuple[int, Tensor]]:
+    def row_chunks(self, block: int) -> Iterator[tuple[int, Tensor]]:
+        """All rows of a block, a few at a time: the first one's number, and (H, R, N)."""
         for start in range(0, self.tokens, self._rows_at_once):
             yield start, self.rows(block, range(start, min(start + self._rows_at_once, self.tokens)))
 
@@ -178,6 +196,8 @@ def record(model: VisionTransformer, pixels: Tensor) -> AttentionRecord:
         keys=tuple(k[0] for k in output.keys),
         prefix=model.config.prefix,
         grid=(pixels.shape[2] // patch, pixels.shape[3] // patch),
+        features=output.tokens[0],
+        pool_attention=None if output.pool_attention is None else output.pool_attention[0],
     )
 
 

@@ -13,6 +13,18 @@ class InvalidCheckpoint(UserError):
     """The file or folder is not a Vision Transformer that can be loaded faithfully."""
 
 
+class UnknownHeads(InvalidCheckpoint):
+    """Nothing says how many attention heads a checkpoint has.
+
+    Attributes:
+        choices: numbers that would fit its width.
+    """
+
+    def __init__(self, message: str, choices: tuple[int, ...]):
+        super().__init__(message)
+        self.choices = choices
+
+
 class InvalidDataset(UserError):
     """The folder or archive is not a labelled set of pictures that can be trained on."""
 

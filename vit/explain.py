@@ -31,7 +31,7 @@ class Explanation:
         seen: what the model saw of it.
         geometry: where that lies in the original.
         record: attention on demand.
-        predictions: every class, most probable first.
+        predictions: every class, most probable first; none of a model whose outputs are no classes.
         payload: for the viewer.
     """
 
@@ -63,9 +63,8 @@ def explain(checkpoint: Checkpoint, image: bytes, factor: int = 1) -> Explanatio
         )
     kept = record(checkpoint.model, preprocess(picture))
     order = kept.logits[0].softmax(0).sort(descending=True)
-    predictions = tuple(
-        Prediction(checkpoint.labels[i], p) for p, i in zip(order.values.tolist(), order.indices.tolist(), strict=True)
-    )
+    ranked = zip(order.values.tolist(), order.indices.tolist(), strict=True) if checkpoint.labels else ()
+    predictions = tuple(Prediction(checkpoint.labels[i], p) for p, i in ranked)
     geometry = preprocess.geometry(picture)
     payload = pack(kept, picture, geometry.box, COLORMAPS)
     return Explanation(picture, preprocess.seen(picture), geometry, kept, predictions, payload)

@@ -207,6 +207,8 @@ class ViTOutput(NamedTuple):
         attentions: one (B, H, N, N) per block: rows query, columns key, rows sum to 1. None unless asked for.
         queries, keys: one (B, H, N, K) per block. None unless asked for.
         pool_attention: (B, H, N), where the learnt query of a "map" pool looks; with either of the above.
+        tokens: (B, N, D) after the last block, through the final LayerNorm if it comes before the pool; with
+            queries and keys.
     """
 
     logits: Tensor
@@ -214,6 +216,7 @@ class ViTOutput(NamedTuple):
     queries: tuple[Tensor, ...] | None = None
     keys: tuple[Tensor, ...] | None = None
     pool_attention: Tensor | None = None
+    tokens: Tensor | None = None
 
 
 EVERY = slice(None)  # tokens
@@ -497,7 +500,8 @@ class VisionTransformer(nn.Module):
             return ViTOutput(logits, attentions=tuple(kept), pool_attention=pool_attention)
         if keep == "queries_keys":
             queries, keys = zip(*kept, strict=True)
-            return ViTOutput(logits, queries=queries, keys=keys, pool_attention=pool_attention)
+            tokens = self.norm(x) if self.config.norm == "before_pool" else x
+            return ViTOutput(logits, queries=queries, keys=keys, pool_attention=pool_attention, tokens=tokens)
         return ViTOutput(logits)
 
     def embed(self, images: Tensor) -> Tensor:

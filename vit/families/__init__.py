@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from vit.errors import InvalidCheckpoint
+from vit.errors import InvalidCheckpoint, UnknownHeads
 from vit.families import clip, dinov2, dinov3, huggingface, siglip, timm, tintn, torchvision
 from vit.families.family import (
     Family,
@@ -15,6 +15,7 @@ from vit.families.family import (
     build_config,
     infer,
     needed,
+    possible_heads,
     reshape,
     shown,
     square_size,
@@ -154,9 +155,10 @@ def read(
             f"{values['heads']}. A wrong number loads without error and makes every map wrong."
         )
         if values["heads"] is None:
-            raise InvalidCheckpoint(
+            raise UnknownHeads(
                 f"The file does not say how many attention heads it has, and for a width of {told['dim']} there is no "
-                "usual number. State the number of heads, or put the model's config.json beside the weights."
+                "usual number. State the number of heads, or put the model's config.json beside the weights.",
+                possible_heads(told["dim"]),
             )
     return Reading(family, build_config(values), reshaped, assumed)
 

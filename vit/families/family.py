@@ -261,6 +261,15 @@ def usual_heads(dim: int) -> int | None:
     return _HEADS.get(dim, dim // 64 if dim >= 192 and dim % 64 == 0 else None)
 
 
+def possible_heads(dim: int) -> tuple[int, ...]:
+    """Numbers of heads that divide a width into heads of 4 to 256.
+
+    >>> possible_heads(48)
+    (1, 2, 3, 4, 6, 8, 12)
+    """
+    return tuple(heads for heads in range(1, dim + 1) if dim % heads == 0 and 4 <= dim // heads <= 256)
+
+
 def build_config(values: Mapping[str, Any], called: Mapping[str, str] | None = None) -> ViTConfig:
     """Make a config from values out of a file, each checked for kind and range before anything is built.
 

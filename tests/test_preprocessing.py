@@ -1,0 +1,111 @@
+"""From photo to input: the pixels that a checkpoint's own library would give its model."""
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import timm
+import torch
+import torchvision
+import transformers
+from conftest import fill
+from PIL import Image
+from torch import Tensor
+
+from vit import samples
+from vit.checkpoints import load_checkpoint
+from vit.families.torchvision import FAMILY as TORCHVISION
+from vit.images import Preprocess
+from vit.model import ViTConfig
+
+
+@pytest.fixture(scope="module", params=["whole", "portrait"])
+def photo(request: Any) -> Image.Image:
+    """A photo, once broad and once tall."""
+    picture = Image.open(io.BytesIO(samples.read("cat"))).convert("RGB")
+    width, height = picture.size
+    return picture if request.param == "whole" else picture.crop((width // 4, 0, width // 4 + height // 2, height))
+
+
+def grey_levels(preprocess: Preprocess, pixels: Tensor) -> np.ndarray:
+    """An input (1, 3, height, width) as numbers from 0 to 255."""
+    mean, std = (torch.tensor(values)[:, None, None] for values in (preprocess.mean, preprocess.std))
+    return ((pixels[0] * std + mean) * 255).numpy()
+
+
+def assert_equal(preprocess: Preprocess, photo: Image.Image, theirs: Tensor, often: float = 0.0) -> None:
+    """At most 1 grey level apart, in no more than this share of the pixels."""
+    ours = preprocess(photo)
+    assert ours.shape == theirs.shape
+    apart = np.abs(grey_levels(preprocess, ours) - grey_levels(preprocess, theirs))
+    assert apart.max() <= 1.001
+    assert (apart > 0.5).mean() <= often
+
+
+# With Pillow, as this project does it. With torch, which is their default, transformers' own answer differs from that
+# by up to 2 grey levels where width and height shrink differently; DINOv3 exists with torch only, unrounded.
+PROCESSORS: dict[str, Any] = {
+    "ViT": lambda: transformers.ViTImageProcessorPil(),
+    "DeiT": lambda: transformers.DeiTImageProcessorPil(),
+    "CLIP": lambda: transformers.CLIPImageProcessorPil(),
+    "Dinov2": lambda: transformers.BitImageProcessorPil(
+        size={"shortest_edge": 256}, image_mean=[0.485, 0.456, 0.406], image_std=[0.229, 0.224, 0.225]
+    ),
+    "SigLIP": lambda: transformers.SiglipImageProcessorPil(),
+    "DINOv3": lambda: transformers.DINOv3ViTImageProcessor(),
+}
+
+
+@pytest.mark.parametrize("name", PROCESSORS)
+def test_pixels_are_those_of_transformers(tmp_path: Path, photo: Image.Image, name: str) -> None:
+    processor = PROCESSORS[name]()
+    processor.save_pretrained(tmp_path)
+    saved = json.loads((tmp_path / "preprocessor_config.json").read_text())
+    theirs = processor(photo, return_tensors="pt")["pixel_values"]
+    assert_equal(Preprocess.from_config(saved), photo, theirs, often=1.0 if name == "DINOv3" else 0.0)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "vit_base_patch16_224.augreg2_in21k_ft_in1k",
+        "deit_small_patch16_224.fb_in1k",
+        "vit_base_patch16_clip_224.openai",
+        "vit_small_patch14_dinov2.lvd142m",
+        "vit_base_patch16_siglip_224.webli",
+        "vit_base_patch16_384.augreg_in21k_ft_in1k",
+        "vit_medium_patch16_reg4_gap_256.sbb_in12k_ft_in1k",
+    ],
+)
+def test_pixels_are_those_of_timm(tmp_path: Path, photo: Image.Image, name: str) -> None:
+    model = fill(timm.create_model(name, embed_dim=64, depth=1, num_heads=4))
+    settings = timm.data.resolve_model_data_config(model)
+    theirs = timm.data.create_transform(**settings, is_training=False)(photo)[None]
+    timm.models.save_for_hf(model, tmp_path, safe_serialization=True, model_config={"model_args": {"num_heads": 4}})
+    checkpoint = load_checkpoint(tmp_path)
+    assert "preprocess" not in checkpoint.assumed
+    assert_equal(checkpoint.preprocess, photo, theirs)
+
+
+SIZES = ("B_16", "B_32", "L_16", "L_32", "H_14")
+
+
+@pytest.mark.parametrize(
+    "weights", [member for size in SIZES for member in getattr(torchvision.models, f"ViT_{size}_Weights")], ids=str
+)
+def test_pixels_are_those_of_torchvision(photo: Image.Image, weights: Any) -> None:
+    theirs = weights.transforms()
+    config = ViTConfig.preset("B/16", image_size=theirs.crop_size[0] // 16 * 16)
+    preprocess, _ = TORCHVISION.preprocess(config, Path(weights.url).name)
+    assert_equal(preprocess, photo, theirs(photo)[None])
+
+
+def test_the_comparison_would_notice_another_filter(photo: Image.Image) -> None:
+    processor = transformers.CLIPImageProcessor()
+    theirs = processor(photo, return_tensors="pt")["pixel_values"]
+    document = json.loads(processor.to_json_string())
+    with pytest.raises(AssertionError):
+        assert_equal(Preprocess.from_config(document | {"resample": 2}), photo, theirs)

@@ -1,0 +1,47 @@
+"""The self-check agrees with a right model and notices wrong ones."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from vit import attention
+from vit.verify import verify
+
+
+@pytest.mark.parametrize("changes", [{}, {"rope": 100.0}, {"prefix": ("cls", "reg1"), "layer_scale": 0.3}])
+def test_shown_attention_gives_what_the_blocks_gave(build: Any, randomise: Any, pictures: Any, changes: Any) -> None:
+    model = randomise(build(**changes))
+    found = verify(model, pictures()[:1])
+    assert 0 < found.error < 1e-5
+    assert 0 <= found.block < model.config.depth
+
+
+@pytest.mark.parametrize("wrong", ["scale", "order", "rotation"])
+def test_another_attention_than_the_one_used_is_noticed(
+    build: Any, randomise: Any, pictures: Any, monkeypatch: pytest.MonkeyPatch, wrong: str
+) -> None:
+    model = randomise(build(rope=100.0))
+    right = attention.attention_weights
+    spoil = {
+        "scale": lambda q, k: right(q * 1.01, k),
+        "order": lambda q, k: right(q, k).flip(-1),
+        "rotation": lambda q, k: right(q.roll(1, -1), k),
+    }[wrong]
+    monkeypatch.setattr(attention, "attention_weights", spoil)
+    assert verify(model, pictures()[:1]).error > 1e-3
+
+
+def test_the_block_that_is_wrong_is_named(build: Any, randomise: Any, pictures: Any) -> None:
+    model = randomise(build(depth=3))
+    attn = model.blocks[1].attn
+    plain = attn.forward
+
+    def damped(*args: Any, **kwargs: Any) -> Any:
+        out, kept = plain(*args, **kwargs)
+        return out * 0.9, kept
+
+    attn.forward = damped
+    found = verify(model, pictures()[:1])
+    assert found.block == 1 and found.error == pytest.approx(0.1, rel=0.2)
+    assert torch.is_inference_mode_enabled() is False
