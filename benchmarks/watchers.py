@@ -9,18 +9,23 @@ order swapped in every other pair, and the throughput is read from the run's own
 carries the records of a long one from the start, since the curves grow with them. The watchers' own CPU time is the
 machine's as well here, so the loss is a little overstated. A pair does not count if other programs took more than
 --noise of the machine meanwhile; another one takes its place, up to three times --pairs in all.
+
+How far the result can be trusted, a control tells: as many pairs in which nobody watches either time, in turn with the
+others. Only what differs from the control by more than chance is due to the watchers.
 """
 
 import argparse
 import asyncio
 import contextlib
 import os
+import random
 import signal
 import statistics
 import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -45,6 +50,7 @@ CORES = os.cpu_count() or 1
 PATIENCE = 90  # [s] for a page to load
 KNOWN = 14  # runs for which a browser keeps a message: two rounds of three fragments
 STARTED = 300  # [s] for the training to begin
+RESAMPLES = 10_000
 FRAGMENT_DONE = ForwardMsg.FINISHED_FRAGMENT_RUN_SUCCESSFULLY
 
 
@@ -148,6 +154,32 @@ class Window(NamedTuple):
     others: float
     seen: Counter[str]
     rate: float
+
+
+class Pair(NamedTuple):
+    """Two windows, one soon after the other; nobody looks on in the first, and in a control in neither."""
+
+    alone: Window
+    watched: Window
+
+    @property
+    def ratio(self) -> float:
+        """Of the training's speed; 0 where the records tell too little."""
+        return self.watched.speed / self.alone.speed if self.alone.speed else 0.0
+
+    @property
+    def others(self) -> float:
+        """CPU time of everything else, in the louder of the windows."""
+        return max(self.alone.others, self.watched.others)
+
+    def __str__(self) -> str:
+        alone, watched = self
+        ticks = watched.seen["done"]
+        return (
+            f"{alone.speed:7,.0f} {watched.speed:7,.0f} {self.ratio:6.3f}"
+            f" {alone.server:7.1%} {watched.server:6.1%} {watched.watching:6.1%} {self.others:6.1%}"
+            f"   {ticks} ticks of {watched.seen['bytes'] / max(ticks, 1) / 1000:.0f} kB"
+        )
 
 
 class Bench:
@@ -284,6 +316,15 @@ def begin(run: runs.Run, records: int) -> None:
     writer.close()
 
 
+async def measure(bench: Bench, watchers: int, swapped: bool) -> Pair:
+    """Nobody looks on, then so many do; or the other way round."""
+    if swapped:
+        watched, alone = await bench.window(watchers), await bench.window(0)
+    else:
+        alone, watched = await bench.window(0), await bench.window(watchers)
+    return Pair(alone, watched)
+
+
 def main() -> None:
     """Take turns, and print what each pair showed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -309,42 +350,60 @@ def main() -> None:
         (server,) = (pid for pid in every_pid() if f"--server.port={port}".encode() in command_line(pid))
         bench = Bench(address, server, run, options.seconds)
         asyncio.run(bench.window(options.watchers))  # the server imports what it needs
-        pairs: list[tuple[Window, Window]] = []
+        pairs: dict[int, list[Pair]] = {options.watchers: [], 0: []}
         print(
-            "pictures/s alone, watched, ratio; CPU of the server alone, watched, of the watchers [% of a core]; others"
+            "watchers; pictures/s alone, watched, ratio; CPU of the server alone, watched, of the watchers "
+            "[% of a core]; others"
         )
         for i in range(3 * options.pairs):
-            found = {}
-            for watchers in (0, options.watchers) if i % 2 == 0 else (options.watchers, 0):
-                found[watchers] = asyncio.run(bench.window(watchers))
-            alone, watched = found[0], found[options.watchers]
-            others = max(alone.others, watched.others)
-            quiet = others <= options.noise and alone.speed > 0 and watched.speed > 0
-            print(
-                f"{alone.speed:7,.0f} {watched.speed:7,.0f} {watched.speed / alone.speed if alone.speed else 0:6.3f}"
-                f" {alone.server:7.1%} {watched.server:6.1%} {watched.watching:6.1%} {others:6.1%}"
-                f"   {watched.seen['done']} ticks of {watched.seen['bytes'] / watched.seen['done'] / 1000:.0f} kB"
-                f"{'' if quiet else '   (too noisy: left out)'}",
-                flush=True,
-            )
-            pairs += [(alone, watched)] if quiet else []
-            if len(pairs) == options.pairs:
-                break
-    assert pairs, "The machine was never quiet enough to tell."
-    report(pairs, options.watchers)
+            for watchers in pairs if i % 4 < 2 else reversed(pairs):
+                if len(pairs[watchers]) < options.pairs:
+                    pair = asyncio.run(measure(bench, watchers, swapped=i % 2 == 1))
+                    quiet = pair.others <= options.noise and pair.ratio > 0
+                    print(f"{watchers} {pair}{'' if quiet else '   (too noisy: left out)'}", flush=True)
+                    pairs[watchers] += [pair] if quiet else []
+    assert all(pairs.values()), "The machine was never quiet enough to tell."
+    report_speed(pairs, options.watchers)
+    report_cost(pairs[options.watchers])
 
 
-def report(pairs: list[tuple[Window, Window]], watchers: int) -> None:
-    """Print the result."""
-    ratios = sorted(watched.speed / alone.speed for alone, watched in pairs)
+def interval(values: Sequence[float], control: Sequence[float] = (1.0,)) -> tuple[float, float]:
+    """Where the median of `values`, as a multiple of the control's, lies in 95 % of the sets drawn from those measured.
+
+    Source: the percentile bootstrap, Efron 1979, Annals of Statistics 7(1).
+    """
+    chance = random.Random(0)
+
+    def median(measured: Sequence[float]) -> float:
+        return statistics.median(chance.choices(measured, k=len(measured)))
+
+    found = sorted(median(values) / median(control) for _ in range(RESAMPLES))
+    return found[round(0.025 * RESAMPLES)], found[round(0.975 * RESAMPLES) - 1]
+
+
+def report_speed(pairs: dict[int, list[Pair]], watchers: int) -> None:
+    """Print what the training lost, beside what pairs show where there is nothing to lose."""
+    watched, control = (sorted(pair.ratio for pair in pairs[crowd]) for crowd in (watchers, 0))
+    for words, found in ((f"{watchers} watchers", watched), ("Control, 0 watchers both times", control)):
+        low, high = interval(found)
+        print(
+            f"{words}: {statistics.median(found):.3f} of the throughput without, median of {len(found)} pairs "
+            f"({found[0]:.3f} to {found[-1]:.3f}); 95 % interval of the median {low:.3f} to {high:.3f}."
+        )
+    low, high = interval(watched, control)
+    print(
+        f"Against the control: {statistics.median(watched) / statistics.median(control):.3f}, 95 % interval "
+        f"{low:.3f} to {high:.3f}. "
+        + ("That may be chance." if low <= 1 <= high else "That is more than chance on this machine.")
+    )
+
+
+def report_cost(pairs: Sequence[Pair]) -> None:
+    """Print what the server and the watchers took."""
     each = sum(watched.server - alone.server for alone, watched in pairs) / sum(w.rate for _, w in pairs)
     extra = statistics.median(watched.server - alone.server for alone, watched in pairs)
     print(
-        f"Throughput with {watchers} watchers: {statistics.median(ratios):.3f} of that without, median of "
-        f"{len(ratios)} pairs ({ratios[0]:.3f} to {ratios[-1]:.3f})."
-    )
-    print(
-        f"For it the server takes {extra:.1%} of a core, {extra / CORES:.1%} of this machine's {CORES}; "
+        f"For them the server takes {extra:.1%} of a core, {extra / CORES:.1%} of this machine's {CORES}; "
         f"the watchers themselves {statistics.median(w.watching for _, w in pairs) / CORES:.1%} of the machine."
     )
     ticks, asked = (sum(w.seen[name] for _, w in pairs) for name in ("done", "asked"))

@@ -40,20 +40,29 @@ def start_torch() -> None:
     gc.freeze()
 
 
-@st.cache_resource(show_spinner="Opening the checkpoint…")
-def open_checkpoint(name: str, folder: str, stamp: int):
+@st.cache_resource(show_spinner="Opening the checkpoint…", max_entries=3)
+def open_checkpoint(name: str, folder: str, stamp: int, heads: int | None):
     """Load a checkpoint once per version of its files."""
     from vit.checkpoints import load_checkpoint
 
-    return replace(load_checkpoint(Path(folder)), name=name)
+    return replace(load_checkpoint(Path(folder), heads), name=name)
 
 
 @st.cache_resource(show_spinner=False, max_entries=6)
-def explained(name: str, folder: str, stamp: int, digest: str, factor: int, _image: bytes):
+def explained(name: str, folder: str, stamp: int, heads: int | None, digest: str, factor: int, _image: bytes):
     """One picture through one checkpoint, once."""
     from vit.explain import explain
 
-    return explain(open_checkpoint(name, folder, stamp), _image, factor)
+    return explain(open_checkpoint(name, folder, stamp, heads), _image, factor)
+
+
+@st.cache_resource(show_spinner=False, max_entries=6)
+def verified(name: str, folder: str, stamp: int, heads: int | None, _checkpoint):
+    """How far the attention that is shown is from the one that the model uses, on the sample picture."""
+    from vit.images import decode_image
+    from vit.verify import verify
+
+    return verify(_checkpoint.model, _checkpoint.preprocess(decode_image(samples.read(FIRST_SAMPLE))))
 
 
 def trained() -> dict[str, tuple[str, Path]]:
@@ -75,10 +84,11 @@ def trained() -> dict[str, tuple[str, Path]]:
 
 def pick_checkpoint():
     """Let the person choose a checkpoint, or the best one of a run; stop with a hint where there is none."""
-    from vit.checkpoints import WEIGHTS, list_checkpoints, summarise
+    from vit.checkpoints import list_checkpoints, summarise
+    from vit.families.family import possible_heads
 
     every = list_checkpoints()
-    found = {info.name: info for info in every if not info.problem}
+    found = {info.name: info for info in every if not info.problem or info.choices}
     names = sorted(found, key=lambda name: (name != "cifar10", name))
     runs = {name: facts for name, facts in trained().items() if name not in found}
     names += runs
@@ -91,6 +101,8 @@ def pick_checkpoint():
             st.query_params["checkpoint"] = st.session_state.checkpoint
         elif "checkpoint" in st.query_params:
             del st.query_params["checkpoint"]
+        if "heads" in st.query_params:  # of the other one
+            del st.query_params["heads"]
 
     asked = st.query_params.get("checkpoint")
     name = st.selectbox(
@@ -103,14 +115,58 @@ def pick_checkpoint():
     )
     info = found.get(name) or summarise(runs[name][1])
     for broken in every if not info.problem else [info]:
-        if broken.problem:
+        if broken.problem and not broken.choices:
             st.caption(f"{plain(broken.name)} cannot be opened. {plain(broken.problem)}")
-    if info.problem:
+    if info.problem and not info.choices:
         st.stop()
-    stamp = (info.folder / WEIGHTS).stat().st_mtime_ns
-    checkpoint = open_checkpoint(name, str(info.folder), stamp)
+    stamp = max(path.stat().st_mtime_ns for path in info.folder.iterdir())
+    heads = asked_heads()
+    if info.choices and heads is None:
+        st.info(plain(info.problem))
+        pick_heads(info.choices, None)
+        st.stop()
+    try:
+        checkpoint = open_checkpoint(name, str(info.folder), stamp, heads)
+    except UserError as error:  # a number of heads that the link asks for and the weights cannot have, above all
+        if heads is None:
+            raise
+        st.error(plain(str(error)))
+        checkpoint, heads = open_checkpoint(name, str(info.folder), stamp, None), None
     show_facts(checkpoint, info)
-    return checkpoint, stamp
+    if "heads" in checkpoint.assumed:
+        pick_heads(possible_heads(checkpoint.config.dim), checkpoint.config.heads)
+    found_error = verified(name, str(info.folder), stamp, heads, checkpoint).error
+    st.caption(
+        f"Self-check: the attention shown gives what every block computed, to {found_error:.0e}.",
+        help="Measured on a sample picture: what the viewer shows against what the model's own pass computed. It would "
+        "show a wrong scale or order of the attention; it cannot show a wrong number of heads.",
+    )
+    return checkpoint, stamp, heads
+
+
+def asked_heads() -> int | None:
+    """The number of attention heads that the person chose, which the link carries."""
+    asked = st.query_params.get("heads", "")
+    return int(asked) if asked.isdecimal() and len(asked) < 4 else None
+
+
+def pick_heads(choices: tuple[int, ...], current: int | None) -> None:
+    """Let the person say how many attention heads a checkpoint has, where no file does."""
+
+    def remember() -> None:
+        if st.session_state.heads is not None:
+            st.query_params["heads"] = str(st.session_state.heads)
+
+    st.selectbox(
+        "Attention heads",
+        choices,
+        choices.index(current) if current in choices else None,
+        key="heads",
+        on_change=remember,
+        placeholder="Choose",
+        help="The weights do not tell. A wrong number loads without error and makes every map wrong: look it up where "
+        "the file comes from.",
+    )
 
 
 def show_facts(checkpoint, info) -> None:
@@ -123,8 +179,10 @@ def show_facts(checkpoint, info) -> None:
         "Blocks × heads": f"{config.depth} × {config.heads}",
         "Width": str(config.dim),
         "Parameters": f"{info.params / 1e6:.2f} M",
-        "Classes": str(len(checkpoint.labels)),
+        "Classes": str(len(checkpoint.labels) or "none"),
     }
+    if info.family and info.family != "saved":
+        rows["File from"] = info.family
     if isinstance(facts.get("accuracy"), float):
         rows["Test accuracy"] = f"{facts['accuracy']:.1%}"
     st.html(
@@ -214,6 +272,10 @@ def pick_picture() -> bytes:
 def show_predictions(checkpoint, explanation) -> None:
     """The most probable classes as bars, beside what the model saw."""
     chart, seen = st.columns([3, 1])
+    if not explanation.predictions:
+        chart.info("This model has no classes, so it predicts none. All about its attention is below.")
+        show_seen(seen, explanation)
+        return
     top = explanation.predictions[:TOP][::-1]
     bars = go.Bar(
         x=[p.probability for p in top],
@@ -232,8 +294,13 @@ def show_predictions(checkpoint, explanation) -> None:
     names = ", ".join(f"{p.label} {p.probability:.0%}" for p in explanation.predictions[:TOP])
     chart.plotly_chart(figure, config={"displayModeBar": False}, key="predictions", alt=f"Predictions: {names}")
     chart.caption(f"It knows {len(checkpoint.labels)} classes; all else is a guess.")
+    show_seen(seen, explanation)
+
+
+def show_seen(place, explanation) -> None:
+    """The picture as the model saw it, enlarged."""
     width, height = explanation.seen.size
-    with seen:
+    with place:
         st.image(explanation.seen.resize((SEEN, SEEN * height // width), 0), width=SEEN, alt="What the model saw")
         st.caption(f"What it saw: {width} × {height} px")
 
@@ -303,17 +370,17 @@ with inputs:
     image = pick_picture()  # before anything that imports torch: a newcomer sees the page at once
 with model_controls:
     start_torch()
-    checkpoint, stamp = pick_checkpoint()
+    checkpoint, stamp, heads = pick_checkpoint()
     folder = str(checkpoint.path)
     factor = pick_factor(checkpoint)
 try:
-    explanation = explained(checkpoint.name, folder, stamp, hashlib.sha256(image).hexdigest(), factor, image)
+    explanation = explained(checkpoint.name, folder, stamp, heads, hashlib.sha256(image).hexdigest(), factor, image)
 except UserError as error:
     with inputs:
         st.error(plain(str(error)))
         st.caption(f"Instead, this is the sample “{samples.SAMPLES[current_sample()].title}”.")
     image = samples.read(current_sample())
-    explanation = explained(checkpoint.name, folder, stamp, hashlib.sha256(image).hexdigest(), factor, image)
+    explanation = explained(checkpoint.name, folder, stamp, heads, hashlib.sha256(image).hexdigest(), factor, image)
 with predictions:
     show_predictions(checkpoint, explanation)
 show_viewer(checkpoint, explanation, feed(explanation.payload))

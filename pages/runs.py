@@ -275,10 +275,13 @@ def draw(run: Run, view: curves.View) -> None:
 
 
 def settings(run: Run) -> None:
-    """Every setting of the run."""
-    rows = [(name, "–" if value is None else str(value)) for name, value in run.config.items()]
+    """Every setting of the run, with its name on the command line."""
+    rows = [(compare.title(name), "–" if value is None else str(value), name) for name, value in run.settings.items()]
     st.dataframe(
-        pd.DataFrame(rows, columns=["Setting", "Value"]), hide_index=True, key="settings", alt="Settings of the run"
+        pd.DataFrame(rows, columns=["Setting", "Value", "Command line"]),
+        hide_index=True,
+        key="settings",
+        alt="Settings of the run",
     )
 
 

@@ -23,7 +23,7 @@ import stat
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import BufferedReader
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ from torch import Tensor
 
 from vit import families
 from vit.card import write_card
-from vit.errors import InvalidCheckpoint, UserError
+from vit.errors import InvalidCheckpoint, UnknownHeads, UserError
 from vit.families import Reading, huggingface, torchvision
 from vit.families.family import MAX_PATCHES, Tensors, build_config, shown
 from vit.images import Preprocess
@@ -91,6 +91,8 @@ class CheckpointInfo:
         size: of the weights file [bytes].
         labels: how many classes.
         problem: why it cannot be opened, "" if nothing is known against it.
+        family: whose names its tensors have.
+        choices: numbers of attention heads to choose from, if only that is missing.
     """
 
     name: str
@@ -100,6 +102,8 @@ class CheckpointInfo:
     labels: int
     facts: Mapping[str, Any]
     problem: str = ""
+    family: str = ""
+    choices: tuple[int, ...] = ()
 
 
 # --- Finding ------------------------------------------------------------------------------------------------
@@ -112,7 +116,7 @@ def checkpoints_folder() -> Path:
 
 def list_checkpoints(root: str | Path | None = None) -> list[CheckpointInfo]:
     """Every checkpoint in a folder, by name."""
-    return [summarise(folder) for folder in _folders(root)]
+    return [summarise(folder) for folder in list_folders(root)]
 
 
 def find_checkpoint(name: str, root: str | Path | None = None) -> Path:
@@ -121,14 +125,15 @@ def find_checkpoint(name: str, root: str | Path | None = None) -> Path:
     Raises:
         InvalidCheckpoint: there is none of that name.
     """
-    for folder in _folders(root):
+    for folder in list_folders(root):
         if folder.name == name:
             return folder
-    names = ", ".join(folder.name for folder in _folders(root)) or "none yet"
+    names = ", ".join(folder.name for folder in list_folders(root)) or "none yet"
     raise InvalidCheckpoint(f"There is no checkpoint {shown(name)!r}. There are: {names}.")
 
 
-def _folders(root: str | Path | None) -> list[Path]:
+def list_folders(root: str | Path | None = None) -> list[Path]:
+    """The folders of all checkpoints, by name."""
     root = checkpoints_folder() if root is None else Path(root)
     try:
         with os.scandir(root) as entries:
@@ -142,7 +147,7 @@ def _folders(root: str | Path | None) -> list[Path]:
 
 def summarise(path: Path) -> CheckpointInfo:
     """What a list shows of the checkpoint in this folder."""
-    params, size, labels, facts = 0, 0, 0, {}
+    params, size, labels, facts, family = 0, 0, 0, {}, ""
     try:
         with _opened(path) as source:
             size = os.fstat(source.file.fileno()).st_size
@@ -151,10 +156,12 @@ def summarise(path: Path) -> CheckpointInfo:
             facts = _facts(document)
             reading = families.read(tensors, document, OURS in metadata, name=_called(source))
             params = sum(tensor.numel() for tensor in reading.tensors.values())
-            labels = reading.config.num_classes
+            labels, family = reading.config.num_classes, reading.family.name
+    except UnknownHeads as error:
+        return CheckpointInfo(path.name, path, params, size, labels, facts, str(error), choices=error.choices)
     except InvalidCheckpoint as error:
         return CheckpointInfo(path.name, path, params, size, labels, facts, str(error))
-    return CheckpointInfo(path.name, path, params, size, labels, facts)
+    return CheckpointInfo(path.name, path, params, size, labels, facts, family=family)
 
 
 # --- Opening ------------------------------------------------------------------------------------------------
@@ -164,17 +171,25 @@ def load_checkpoint(path_or_name: str | Path, heads: int | None = None) -> Check
     """Open a checkpoint and check it: names, shapes, numbers, config, labels, and its answer to the probe.
 
     Args:
-        path_or_name: the name of one in `checkpoints/`, a folder, or a .safetensors, .pt, .pth or .bin file.
+        path_or_name: the name of one in `checkpoints/`, a folder, or a .safetensors, .pt, .pth or .bin file. Text that
+            is none of these may name one from elsewhere, which is fetched unless it was before: "owner/name" or
+            "owner/name@revision" on the Hugging Face Hub, "torchvision/vit_b_16".
         heads: the number of attention heads, for a file that does not state it.
 
     Raises:
-        InvalidCheckpoint: whatever is wrong with it, in one sentence.
+        InvalidCheckpoint: whatever is wrong with it, in one sentence; `Unavailable` if it cannot be fetched.
     """
+    from vit import hub
+
     with _opened(_locate(path_or_name)) as source:
-        return _load(source, heads)
+        checkpoint = _load(source, heads)
+    name = hub.called(checkpoint.path)
+    return replace(checkpoint, name=str(name)) if name else checkpoint
 
 
 def _locate(path_or_name: str | Path) -> Path:
+    from vit import hub
+
     if isinstance(path_or_name, str):
         with suppress(InvalidCheckpoint):
             return find_checkpoint(path_or_name)
@@ -183,7 +198,11 @@ def _locate(path_or_name: str | Path) -> Path:
         exists = os.path.lexists(path) or os.path.lexists(_old(path))
     except (OSError, ValueError):  # a name that no file can have
         exists = False
-    return path if exists else find_checkpoint(str(path_or_name))  # raises, and says which there are
+    if exists:
+        return path
+    if isinstance(path_or_name, str) and (name := hub.parse(path_or_name)):
+        return hub.obtain(name).folder
+    return find_checkpoint(str(path_or_name))  # raises, and says which there are
 
 
 @dataclass(frozen=True)

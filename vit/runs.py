@@ -33,7 +33,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from vit.errors import InvalidCheckpoint, InvalidConfig, InvalidRun
+from vit.errors import InvalidConfig, InvalidRun
 from vit.files import is_locked, replaced, take_lock
 
 if TYPE_CHECKING:
@@ -46,7 +46,6 @@ ANY_GPU = "gpu"  # in place of a device's name: the first that is free
 STALLED = 300  # [s] without a sign of life; compiling a large model takes minutes
 MAX_NAME, MAX_NOTES = 60, 5000  # characters
 _ID = re.compile(r"[a-z0-9-]{1,64}")
-_CHECKPOINT_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}")
 _PROJECT = Path(__file__).parent.parent
 
 
@@ -99,6 +98,15 @@ class Run:
     def config(self) -> dict[str, Any]:
         """Its settings; empty where they cannot be read."""
         return read_json(self.folder / "config.json")
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """The same, with what follows from a named size or a checkpoint as its model has it, once that is saved."""
+        config, model = self.config, read_json(self.best / "config.json").get("vit") if self.best else None
+        used = {name: model[name] for name in config if name in model} if isinstance(model, dict) else {}
+        if isinstance(sides := used.get("image_size"), list) and sides:
+            used["image_size"] = sides[0]
+        return config | used | ({"size": None, "start": None} if config.get("init_from") else {})
 
     @property
     def best(self) -> Path | None:
@@ -236,10 +244,19 @@ def _holders(folder: Path) -> list[int]:
 # --- Acting ---------------------------------------------------------------------------------------------------------
 
 
+def slug(name: str) -> str:
+    """A name as a file, or a checkpoint, may have it; "" where nothing is left of it.
+
+    >>> slug("Zoo: lr 0.001 (again)")
+    'zoo-lr-0-001-again'
+    """
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+
+
 def new_id(name: str) -> str:
     """The name of a new run's folder: time, name and four random digits."""
-    slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:32].strip("-") or "run"
-    return f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{slug}-{secrets.token_hex(2)}"
+    short = slug(name)[:32].strip("-") or "run"
+    return f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{short}-{secrets.token_hex(2)}"
 
 
 def launch(
@@ -451,23 +468,12 @@ def keep(run_id: str, name: str) -> Path:
         InvalidRun: it has none yet.
         InvalidCheckpoint: the name is taken, or none that a checkpoint may have.
     """
-    from vit.checkpoints import checkpoints_folder
+    from vit import shelf
 
     best = find_run(run_id).best
     if best is None:
         raise InvalidRun("This run has no checkpoint yet: it is written after the first epoch.")
-    if not _CHECKPOINT_NAME.fullmatch(name):
-        raise InvalidCheckpoint("A checkpoint's name has up to 64 small letters, digits, dots, dashes and underscores.")
-    target = checkpoints_folder() / name
-    if target.exists():
-        raise InvalidCheckpoint(f"There is a checkpoint {name!r} already. Choose another name.")
-    unfinished = target.with_name(f".{name}.{secrets.token_hex(4)}")
-    try:
-        shutil.copytree(best, unfinished)
-        unfinished.rename(target)
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
-    return target
+    return shelf.copy(best, name)
 
 
 def last_word(folder: Path, outcome: Literal["finished", "stopped", "failed"], reason: str = "") -> None:

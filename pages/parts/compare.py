@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from pages.parts import actions, curves, watch
+from pages.parts import actions, curves, fields, watch
 from vit.runs import Run
 
 _ASIDE = {"data_root", "workers"}  # settings that say nothing about the result
@@ -17,12 +17,17 @@ _ASIDE = {"data_root", "workers"}  # settings that say nothing about the result
 
 def show(chosen: Sequence[Run]) -> None:
     """Compare runs; the curves follow those that are alive."""
-    sweep = chosen[0].sweep
-    if sweep and all(run.sweep == sweep for run in chosen):
+    if _is_sweep(chosen):
         show_sweep(chosen)
     with st.container(horizontal=True, vertical_alignment="bottom"):
         against = st.segmented_control(
-            "Against", ["epoch", "minutes"], default="epoch", required=True, key="against", width="content"
+            "Against",
+            ["epoch", "minutes"],
+            default="epoch",
+            required=True,
+            key="against",
+            bind="query-params",
+            width="content",
         )
         st.space("stretch")
         actions.stop_all(chosen)
@@ -50,14 +55,35 @@ def _longest(chosen: Sequence[Run], unit: str) -> int:
 
 def names(chosen: Sequence[Run]) -> dict[str, str]:
     """A name for each run's id, told apart where two have the same."""
-    every = [run.name for run in chosen]
-    return {run.id: run.name if every.count(run.name) == 1 else f"{run.name} ({run.id[-4:]})" for run in chosen}
+    return _told_apart({run.id: run.name for run in chosen})
+
+
+def labels(chosen: Sequence[Run]) -> dict[str, str]:
+    """What a legend has room for: in a sweep the end of the runs' names, which tells them apart."""
+    settings = varied(chosen)
+    if not settings or not _is_sweep(chosen):
+        return names(chosen)
+    return _told_apart({run.id: ", ".join(f"{name} {run.config.get(name)}" for name in settings) for run in chosen})
+
+
+def _told_apart(called: dict[str, str]) -> dict[str, str]:
+    every = list(called.values())
+    return {run: name if every.count(name) == 1 else f"{name} ({run[-4:]})" for run, name in called.items()}
+
+
+def _is_sweep(chosen: Sequence[Run]) -> bool:
+    return bool(chosen[0].sweep) and len({run.sweep for run in chosen}) == 1
+
+
+def title(name: str) -> str:
+    """A setting's name as page Train has it; without the unit, for which one would have to import torch."""
+    return fields._TITLES.get(name, name.replace("_", " ").capitalize())
 
 
 def draw(chosen: Sequence[Run], against: str, view: curves.View) -> None:
     """Accuracy and loss of all runs, each in its own colour."""
     accuracy, loss = [], []
-    called = names(chosen)
+    called = labels(chosen)
     for i, run in enumerate(chosen):
         figures, color = watch.figures(run), curves.COLORS[i % len(curves.COLORS)]
         clock = _Clock(figures)
@@ -104,15 +130,29 @@ class _Clock:
 
 
 def varied(chosen: Sequence[Run]) -> list[str]:
-    """Settings in which the runs differ."""
-    configs = [run.config for run in chosen]
-    fields = dict.fromkeys(name for config in configs for name in config)
-    return [name for name in fields if name not in _ASIDE and len({repr(config.get(name)) for config in configs}) > 1]
+    """Settings that were given different values."""
+    every = dict.fromkeys(name for run in chosen for name in run.config)
+    return [name for name in every if name not in _ASIDE and len({repr(run.config.get(name)) for run in chosen}) > 1]
+
+
+def differing(chosen: Sequence[Run]) -> list[str]:
+    """Settings in which the runs differ, whether given or followed from others; what is not known yet is no difference.
+
+    What a run takes from its size is known once its model is saved.
+    """
+
+    def differs(name: str) -> bool:
+        used = {repr(run.settings.get(name)) for run in chosen}
+        return len(used) > 1 and (name in given or len(used - {repr(None)}) > 1)
+
+    given = varied(chosen)
+    every = dict.fromkeys(name for run in chosen for name in run.config)
+    return [name for name in every if name not in _ASIDE and differs(name)]
 
 
 def table(chosen: Sequence[Run]) -> pd.DataFrame:
     """One row per run: how it went, and the settings in which they differ."""
-    rows = []
+    rows, settings = [], differing(chosen)
     for run, name in zip(chosen, names(chosen).values(), strict=True):
         figures, best = watch.figures(run), watch.best_accuracy(run)
         row = {
@@ -121,7 +161,7 @@ def table(chosen: Sequence[Run]) -> pd.DataFrame:
             "Best accuracy [%]": None if best is None else round(100 * best, 2),
             "Minutes": round(figures.seconds / 60, 1),
         }
-        rows.append(row | {field: run.config.get(field) for field in varied(chosen)})
+        rows.append(row | {title(name): run.settings.get(name) for name in settings})
     return pd.DataFrame(rows)
 
 
@@ -129,14 +169,14 @@ def differences(chosen: Sequence[Run]) -> None:
     """The settings in which the runs differ, to sort, and to take away."""
     found = table(chosen)
     with st.container(horizontal=True, vertical_alignment="center", horizontal_alignment="distribute"):
-        st.markdown("**Differences**" if varied(chosen) else "**The same settings**")
+        st.markdown("**Differences**" if differing(chosen) else "**The same settings**")
         st.download_button(
             "Download CSV", to_csv(found), "runs.csv", "text/csv", key="csv", on_click="ignore", width="content"
         )
     shown = found.copy()
-    for name in varied(chosen):
+    for name in map(title, differing(chosen)):
         if shown[name].map(type).nunique() > 1:  # a column of one kind sorts; mixed ones are text
-            shown[name] = shown[name].map(lambda value: "" if value is None else str(value))
+            shown[name] = shown[name].map(str, na_action="ignore")
     st.dataframe(shown, hide_index=True, placeholder="–", key="differences", alt="Settings in which the runs differ")
 
 
@@ -162,20 +202,21 @@ def to_csv(found: pd.DataFrame) -> str:
 
 def show_sweep(chosen: Sequence[Run]) -> None:
     """Best accuracy against what the sweep varied: a line for one setting, a heat map for two."""
-    fields = [name for name in varied(chosen) if name not in ("seed",)] or varied(chosen)
+    settings = [name for name in varied(chosen) if name not in ("seed",)] or varied(chosen)
     results = [(run.config, watch.best_accuracy(run)) for run in chosen]
     known = [(config, 100 * best) for config, best in results if best is not None]
-    if not fields or not known:
+    if not settings or not known:
         return
-    if len(fields) == 1:
-        (field,) = fields
-        pairs = sorted(((config.get(field), best) for config, best in known), key=lambda pair: _order(pair[0]))
+    if len(settings) == 1:
+        (name,) = settings
+        heading = f"Best accuracy against {title(name)}"
+        pairs = sorted(((config.get(name), best) for config, best in known), key=lambda pair: _order(pair[0]))
         option = {
             "animation": False,
-            "title": curves.title(f"Best accuracy against {field}"),
+            "title": curves.title(heading),
             "grid": {"left": 4, "right": 14, "top": 56, "bottom": 24, "containLabel": True},
             "tooltip": {"trigger": "axis", "valueFormatter": "%.2f %%"},
-            "xAxis": {"type": "category", "data": [str(value) for value, _ in pairs], "name": field}
+            "xAxis": {"type": "category", "data": [str(value) for value, _ in pairs], "name": title(name)}
             | {"nameLocation": "middle", "nameGap": 26},
             "yAxis": {"type": "value", "scale": True, "axisLabel": {"formatter": "{value} %"}},
             "series": [
@@ -189,21 +230,22 @@ def show_sweep(chosen: Sequence[Run]) -> None:
                 }
             ],
         }
-        st.echarts_chart(option, key="sweep", height=curves.HEIGHT, alt=f"Best accuracy against {field}")
+        st.echarts_chart(option, key="sweep", height=curves.HEIGHT, alt=heading)
         return
-    if len(fields) == 2:
-        _heatmap(fields, known)
+    if len(settings) == 2:
+        _heatmap(settings, known)
         return
-    st.caption(f"This sweep varies {len(fields)} settings; the table below has them all.")
+    st.caption(f"This sweep varies {len(settings)} settings; the table below has them all.")
 
 
-def _heatmap(fields: Sequence[str], known: Sequence[tuple[dict[str, Any], float]]) -> None:
+def _heatmap(settings: Sequence[str], known: Sequence[tuple[dict[str, Any], float]]) -> None:
     import plotly.graph_objects as go
 
-    across, down = (sorted({_known(config.get(field)) for config, _ in known}, key=_order) for field in fields)
+    across, down = (sorted({_known(config.get(name)) for config, _ in known}, key=_order) for name in settings)
+    x_title, y_title = map(title, settings)
     cells: list[list[float | None]] = [[None] * len(across) for _ in down]
     for config, best in known:
-        x, y = across.index(_known(config.get(fields[0]))), down.index(_known(config.get(fields[1])))
+        x, y = across.index(_known(config.get(settings[0]))), down.index(_known(config.get(settings[1])))
         cells[y][x] = max(best, cells[y][x] or 0.0)
     figure = go.Figure(
         go.Heatmap(
@@ -212,16 +254,15 @@ def _heatmap(fields: Sequence[str], known: Sequence[tuple[dict[str, Any], float]
             z=cells,
             colorscale="Viridis",
             texttemplate="%{z:.1f} %",
-            hovertemplate=f"{fields[0]} %{{x}}, {fields[1]} %{{y}}: %{{z:.2f}} %<extra></extra>",
+            hovertemplate=f"{x_title} %{{x}}, {y_title} %{{y}}: %{{z:.2f}} %<extra></extra>",
             colorbar={"ticksuffix": " %", "thickness": 12},
         )
     )
     figure.update_layout(height=80 + 48 * len(down), margin={"l": 0, "r": 0, "t": 8, "b": 0})
-    figure.update_xaxes(title=fields[0], type="category")
-    figure.update_yaxes(title=fields[1], type="category")
-    st.plotly_chart(
-        figure, config={"displayModeBar": False}, key="sweep", alt=f"Best accuracy against {fields[0]} and {fields[1]}"
-    )
+    figure.update_xaxes(title=x_title, type="category")
+    figure.update_yaxes(title=y_title, type="category")
+    heading = f"Best accuracy against {x_title} and {y_title}"
+    st.plotly_chart(figure, config={"displayModeBar": False}, key="sweep", alt=heading)
 
 
 def _known(value: Any) -> Any:

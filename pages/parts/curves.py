@@ -1,7 +1,8 @@
 """Curves of a run as ECharts options: smoothed, thinned out, drawn in place while they grow."""
 
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import streamlit as st
@@ -57,25 +58,65 @@ class View(NamedTuple):
 
     smoothing: float = 0.6
     log: bool = False
-    first: float = 0.0
-    last: float | None = None
+    first: int = 0
+    last: int | None = None
+
+    def to_query(self, unit: str) -> dict[str, str]:
+        """Every choice as a string, for a link; "" for what is at its default.
+
+        >>> View(0.9, True, 3).to_query("epochs"), View(last=7).to_query("minutes")
+        ({'smoothing': '0.9', 'log': '1', 'epochs': '3-'}, {'smoothing': '', 'log': '', 'minutes': '0-7'})
+        """
+        zoom = "" if (self.first, self.last) == (0, None) else f"{self.first}-{'' if self.last is None else self.last}"
+        smoothing = "" if self.smoothing == View().smoothing else f"{self.smoothing:g}"
+        return {"smoothing": smoothing, "log": "1" if self.log else "", unit: zoom}
+
+    @classmethod
+    def from_query(cls, query: Mapping[str, str], longest: int, unit: str) -> "View":
+        """Read a link, which anybody may have written; whatever makes no sense becomes its default.
+
+        >>> View.from_query({"smoothing": "2", "log": "<b>", "epochs": "3-50"}, 20, "epochs")
+        View(smoothing=0.6, log=False, first=3, last=None)
+        """
+        smoothing = re.fullmatch(r"0(\.\d{1,2})?", query.get("smoothing", ""), re.ASCII)
+        zoom = re.fullmatch(r"(\d{1,9})-(\d{0,9})", query.get(unit, ""), re.ASCII)
+        first, last = (int(zoom[1]), min(int(zoom[2] or longest), longest)) if zoom else (0, longest)
+        return cls(
+            smoothing=float(smoothing[0]) if smoothing else cls().smoothing,
+            log=query.get("log") == "1",
+            first=first if first <= last else 0,
+            last=last if first <= last < longest else None,
+        )
 
 
 def controls(longest: int, unit: str = "epochs") -> View:
-    """Let the person choose; Python knows the zoom, so that no tick loses it.
+    """Let the person choose; Python knows the zoom, so that no tick loses it, and the address, so that no reload does.
 
     Args:
         longest: end of the horizontal axis.
         unit: what it counts.
     """
+    asked, state = View.from_query(st.query_params, longest, unit), st.session_state
+    zoom = f"zoom {unit} {longest}"  # as the end moves, a slider begins anew from the address
+
+    def chosen() -> View:
+        first, last = state.get(zoom, (0, longest))
+        return View(state.smoothing, state.log, first, None if last == longest else last)
+
+    def remember() -> None:
+        for name, text in chosen().to_query(unit).items():
+            if text:
+                st.query_params[name] = text
+            elif name in st.query_params:
+                del st.query_params[name]
+
     with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
-        smoothing = st.slider("Smoothing", 0.0, 0.99, 0.6, key="smoothing", width=160)
-        first, last = 0, longest
+        st.slider("Smoothing", 0.0, 0.99, asked.smoothing, key="smoothing", on_change=remember, width=160)
         if longest > 1:
-            key = f"zoom {unit} {longest}"
-            first, last = st.slider(f"Zoom [{unit}]", 0, longest, (0, longest), key=key, width=220)
-        log = st.toggle("Logarithmic loss", key="log")
-    return View(smoothing, log, first, None if last == longest else last)
+            ends = (asked.first, longest if asked.last is None else asked.last)
+            st.slider(f"Zoom [{unit}]", 0, longest, ends, key=zoom, on_change=remember, width=220)
+        st.toggle("Logarithmic loss", asked.log, key="log", on_change=remember)
+    return chosen()
 
 
 def line(
@@ -122,9 +163,11 @@ def chart(
     view = view or View()
     lines = [trace | {"data": _within(trace["data"], view)} for trace in lines]
     values = [y for trace in lines for _, y in trace["data"]]
-    y_axis: dict[str, Any] = {"type": "log" if view.log and min(values, default=1) > 0 else "value", "scale": True}
+    y_axis: dict[str, Any] = {"type": "value", "scale": True}
     y_axis |= {"splitNumber": 2} if low else {}
     y_axis |= {"axisLabel": {"formatter": "{value} %"}} if percent else {}
+    if view.log and min(values, default=0) > 0:
+        y_axis = _log_axis(min(values), max(values))
     legend = {"data": names, "right": 0, "top": 1, "icon": "roundRect", "itemWidth": 14, "itemHeight": 3}
     legend |= {"textStyle": {"lineHeight": 20}}  # where the legend scrolls, it cuts what is higher
     return {
@@ -146,6 +189,44 @@ def chart(
         "yAxis": y_axis,
         "series": lines,
     }
+
+
+def _log_axis(low: float, high: float) -> dict[str, Any]:
+    """A logarithmic axis that ends where the data does; by itself, ECharts rounds it to whole powers of ten."""
+    margin = max(high / low, 1.1) ** 0.05
+    low, high = _rounded(low / margin), _rounded(high * margin)
+    at = {"customValues": marks(low, high)}
+    return {"type": "log", "min": low, "max": high, "axisTick": at, "axisLabel": at}
+
+
+def marks(low: float, high: float, least: int = 4) -> list[float]:
+    """Round numbers for a logarithmic axis: powers of ten, or what is between them where those are few.
+
+    >>> marks(0.001, 2), marks(0.05, 2.3), marks(0.6, 2.3), marks(1.1, 1.5)
+    ([0.001, 0.01, 0.1, 1.0], [0.05, 0.1, 0.2, 0.5, 1.0, 2.0], [0.7, 1.0, 1.5, 2.0], [1.1, 1.2, 1.3, 1.4, 1.5])
+    """
+    exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    step = 10.0 ** math.floor(math.log10(high - low))
+
+    def digits(*some: float) -> list[float]:
+        return [digit * 10.0**exponent for exponent in exponents for digit in some]
+
+    def every(step: float) -> list[float]:
+        return [i * step for i in range(int(low / step), int(high / step) + 2)]
+
+    found: list[float] = []
+    for candidates in (
+        digits(1),
+        digits(1, 2, 5),
+        digits(1, 1.5, 2, 3, 5, 7),
+        every(step),
+        every(step / 2),
+        every(step / 5),
+    ):
+        found = [value for value in map(_rounded, candidates) if low <= value <= high]
+        if len(found) >= least:
+            break
+    return found[:: math.ceil(len(found) / 7)]
 
 
 def _within(data: list[list[float]], view: View) -> list[list[float]]:

@@ -1,9 +1,6 @@
 """What came out of a run: open it, keep it, and see where it is wrong."""
 
 import html
-import io
-import re
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -65,12 +62,10 @@ def _checkpoint(run: runs.Run) -> None:
         name = st.session_state["keep name"]
         actions.act(f"Kept as checkpoint {name}.", runs.keep, run.id, name)
 
-    best = run.best
-    assert best is not None
     with st.container(horizontal=True, vertical_alignment="center"):
         st.download_button(
             "Download checkpoint",
-            lambda: zipped(best),
+            lambda: zipped(run),
             f"{run.id}.zip",
             "application/zip",
             key="zip",
@@ -79,19 +74,17 @@ def _checkpoint(run: runs.Run) -> None:
         )
         if access.may_train():
             with st.popover("Keep as checkpoint"):
-                slug = re.sub(r"[^a-z0-9]+", "-", run.name.lower()).strip("-") or "model"
-                st.text_input("Name", slug, key="keep name", help="Small letters, digits, dots, dashes, underscores.")
+                words = "Small letters, digits, dots, dashes, underscores."
+                st.text_input("Name", runs.slug(run.name) or "model", key="keep name", help=words)
                 st.button("Copy to the checkpoints", key="keep", on_click=keep, type="primary")
 
 
-def zipped(folder: Path) -> bytes:
-    """A checkpoint's files in one archive, under the folder's name."""
-    out = io.BytesIO()
-    with zipfile.ZipFile(out, "w") as archive:
-        for path in sorted(folder.iterdir()):
-            if path.is_file():
-                archive.write(path, f"{folder.name}/{path.name}")
-    return out.getvalue()
+def zipped(run: runs.Run) -> bytes:
+    """The best checkpoint's files in one archive, in a folder named after the run."""
+    from vit import shelf
+
+    assert run.best is not None
+    return shelf.zipped(run.best, runs.slug(run.name) or run.id)
 
 
 @st.cache_resource(show_spinner=False, max_entries=8)

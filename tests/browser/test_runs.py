@@ -94,6 +94,26 @@ def test_curves_grow_in_place(page: Page, url: str) -> None:
     runs.kill(run.id)
 
 
+def test_a_reload_keeps_how_curves_are_seen(page: Page, url: str) -> None:
+    run = wait(launch("Seen", epochs=3), "finished")
+    page.goto(f"{url}/runs?run={run.id}")
+    smoothing, zoom = page.get_by_role("slider").nth(0), page.get_by_role("slider").nth(1)
+    smoothing.press("ArrowRight")
+    expect(page).to_have_url(re.compile("smoothing=0.61"))
+    zoom.press("ArrowRight")
+    expect(page).to_have_url(re.compile("epochs=1-"))
+    page.get_by_text("Logarithmic loss").click()
+    expect(page).to_have_url(re.compile("log=1"))
+    page.reload()
+    page.get_by_role("radio", name="Log", exact=True).click()  # and a look at another view
+    expect(page).to_have_url(re.compile("view=Log"))
+    page.get_by_role("radio", name="Curves", exact=True).click()
+    expect(smoothing).to_have_value("0.61")
+    expect(zoom).to_have_value("1")
+    expect(page.get_by_label("Logarithmic loss")).to_be_checked()
+    expect(page).to_have_url(re.compile(f"run={run.id}"))
+
+
 def test_attention_follows_the_slider_and_the_choice_stays(page: Page, url: str) -> None:
     run = wait(launch("Probed", epochs=3), "finished")
     page.goto(f"{url}/runs?run={run.id}&view=Attention")
@@ -117,7 +137,7 @@ def test_several_chosen_rows_are_compared(page: Page, url: str) -> None:
     with page.expect_download() as started:
         page.get_by_role("button", name="Download CSV").click()
     text = started.value.path().read_text()
-    assert "depth" in text and "Depth 1" in text
+    assert "Blocks" in text and "Depth 1" in text
 
 
 def test_the_page_fits_a_phone(page: Page, url: str) -> None:

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import time
+import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -17,8 +18,8 @@ import pytest
 import torch
 from streamlit.testing.v1 import AppTest
 
-from pages.parts import access, curves, watch
-from pages.parts.compare import to_csv
+from pages.parts import access, curves, fields, results, watch
+from pages.parts.compare import title, to_csv
 from vit import runs
 from vit.checkpoints import save_checkpoint
 from vit.images import Preprocess
@@ -71,7 +72,7 @@ def write(folder: Path, build: Callable[..., Any], labels: tuple[str, ...]) -> C
         (run / "alive.lock").touch()
         if outcome:
             (run / "outcome.json").write_text(json.dumps({"outcome": outcome, "reason": reason}))
-        model = build()
+        model = build(**settings.vit_config(len(labels)).to_dict())
         save_checkpoint(run / "checkpoints" / "best", model, labels, Preprocess((32, 32)), facts={"accuracy": 0.9})
         if probes:
             images = torch.zeros(3, 3, 32, 32, dtype=torch.uint8)
@@ -99,12 +100,11 @@ def alive(folder: Path) -> Iterator[Callable[[str], None]]:
         yield lambda run: stack.enter_context(held(run))
 
 
-def show(*wanted: str, view: str = "", allowed: bool = True, monkeypatch: pytest.MonkeyPatch | None = None) -> AppTest:
+def show(*wanted: str, **link: str) -> AppTest:
     page = AppTest.from_file(str(ROOT / "pages" / "runs.py"), default_timeout=WAIT)
-    if wanted:
-        page.query_params["run"] = list(wanted)
-    if view:
-        page.query_params["view"] = view
+    for name, value in {"run": list(wanted), **link}.items():
+        if value:
+            page.query_params[name] = value
     watch.forget()
     return page.run()
 
@@ -199,6 +199,44 @@ def test_zoom_and_scale_are_what_the_person_chose(write: Callable[..., str]) -> 
     assert (loss["xAxis"]["min"], loss["xAxis"]["max"]) == (1, 3)
     assert loss["yAxis"]["type"] == "log"
     assert all(1 <= x <= 3 for trace in loss["series"] for x, _ in trace["data"])
+
+
+def test_the_address_keeps_how_curves_are_seen(write: Callable[..., str]) -> None:
+    page = show(write("First"))
+    page.slider(key="zoom epochs 4").set_value((1, 4)).run()
+    page.slider(key="smoothing").set_value(0.9).run()
+    page.toggle(key="log").set_value(True).run()
+    assert [page.query_params[name] for name in ("epochs", "smoothing", "log")] == ["1-", "0.9", "1"]
+    page.slider(key="zoom epochs 4").set_value((0, 4)).run()
+    assert "epochs" not in page.query_params
+
+
+def test_a_link_says_how_curves_are_seen(write: Callable[..., str]) -> None:
+    page = show(write("First"), epochs="1-3", smoothing="0.9", log="1")
+    assert page.slider(key="zoom epochs 4").value == (1, 3)
+    assert (page.slider(key="smoothing").value, page.toggle(key="log").value) == (0.9, True)
+    assert option(page, "loss")["yAxis"]["type"] == "log"
+
+
+@pytest.mark.parametrize("zoom", ["9-12", "3-1", "-1-2", "1", "<b>", "1-" + 50 * "9"])
+def test_a_link_that_makes_no_sense_shows_all(write: Callable[..., str], zoom: str) -> None:
+    page = show(write("First"), epochs=zoom, smoothing="nan", log="<b>")
+    assert not page.exception
+    assert page.slider(key="zoom epochs 4").value == (0, 4)
+    assert (page.slider(key="smoothing").value, page.toggle(key="log").value) == (0.6, False)
+
+
+def test_a_logarithmic_axis_ends_where_the_data_does() -> None:
+    losses = curves.line("loss", [(0.0, 2.3), (1.0, 0.6)], "red")
+    axis = curves.chart("Loss", [losses], view=curves.View(log=True))["yAxis"]
+    assert 0.5 < axis["min"] < 0.6 and 2.3 < axis["max"] < 2.6
+    shown = axis["axisLabel"]["customValues"]
+    assert len(shown) > 3 and all(axis["min"] <= value <= axis["max"] for value in shown)
+
+
+def test_a_loss_of_zero_has_no_logarithm() -> None:
+    losses = curves.line("loss", [(0.0, 2.3), (1.0, 0.0)], "red")
+    assert curves.chart("Loss", [losses], view=curves.View(log=True))["yAxis"]["type"] == "value"
 
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", "<img src=x>", "nobody"])
@@ -323,7 +361,8 @@ def test_the_log_and_the_settings_are_shown(write: Callable[..., str]) -> None:
     run = write("First", lr=3e-3)
     assert "<b>fine</b>" in show(run, view="Log").code[0].value
     settings = show(run, view="Settings").dataframe[1].value.set_index("Setting")["Value"]
-    assert settings["lr"] == "0.003"
+    assert settings["Learning rate, AdamW"] == "0.003"
+    assert settings["Blocks"] == "3"  # of the size "shapes"
 
 
 def test_a_run_without_a_report_offers_one(write: Callable[..., str]) -> None:
@@ -340,13 +379,53 @@ def test_a_checkpoint_is_kept_under_a_name(write: Callable[..., str], tmp_path: 
     assert (tmp_path / "checkpoints" / "mine" / "model.safetensors").exists()
 
 
+@pytest.mark.parametrize(("name", "folder_name"), [("Zoo: lr 0.001", "zoo-lr-0-001"), ("../é", ""), ("Mon é", "mon")])
+def test_a_checkpoint_unpacks_to_a_folder_named_after_its_run(
+    write: Callable[..., str], name: str, folder_name: str
+) -> None:
+    run = runs.find_run(write(name))
+    with zipfile.ZipFile(io.BytesIO(results.zipped(run))) as archive:
+        assert {path.partition("/")[0] for path in archive.namelist()} == {folder_name or run.id}
+        assert any(path.endswith("/model.safetensors") for path in archive.namelist())
+
+
 def test_runs_are_compared_by_what_differs(write: Callable[..., str]) -> None:
     page = show(write("Slow", lr=1e-4), write("Fast", lr=1e-2))
     assert not page.exception and not page.error
     table = page.dataframe[1].value
     assert set(table["Run"]) == {"Slow", "Fast"}
-    assert set(table["lr"]) == {1e-4, 1e-2} and "seed" not in table
+    assert set(table["Learning rate, AdamW"]) == {1e-4, 1e-2} and "Seed" not in table
     assert {trace["name"] for trace in option(page, "compared accuracy")["series"]} == {"Slow", "Fast"}
+
+
+def test_settings_that_follow_from_a_size_are_compared_as_they_were_used(write: Callable[..., str]) -> None:
+    chosen = write("Tutorial", size="tintn"), write("Given", size="shapes", dim=96, heads=4), write("Shapes")
+    table = show(*chosen).dataframe[1].value.set_index("Run")
+    assert dict(table["Blocks"]) == {"Tutorial": 4, "Given": 3, "Shapes": 3}
+    assert dict(table["Width"]) == {"Tutorial": 48, "Given": 96, "Shapes": 48}
+    assert dict(table["Heads per block"]) == {"Tutorial": 4, "Given": 4, "Shapes": 3}
+    assert "Patch size" not in table  # 4 in all of them
+
+
+def test_what_is_not_known_yet_is_no_difference(write: Callable[..., str], folder: Path) -> None:
+    known, begun = write("Known"), write("Begun", lr=0.5, outcome="stopped", done=0)
+    shutil.rmtree(folder / begun / "checkpoints")
+    assert list(show(known, begun).dataframe[1].value.columns[4:]) == ["Learning rate, AdamW"]
+    deep = write("Deep", depth=6)
+    assert show(deep, begun).dataframe[1].value.set_index("Run")["Blocks"]["Deep"] == 6
+
+
+def test_a_run_from_a_checkpoint_names_no_size_of_its_own(write: Callable[..., str], folder: Path) -> None:
+    parent = write("Parent", size="tintn")
+    child = write("Child", init_from=str(folder / parent / "checkpoints" / "best"))
+    table = show(parent, child).dataframe[1].value.set_index("Run")
+    assert table["Size"]["Parent"] == "tintn" and pd.isna(table["Size"]["Child"])
+    assert "Blocks" not in table  # 4 in both
+
+
+def test_settings_are_called_as_on_the_page_train() -> None:
+    for name in TrainConfig.model_fields:
+        assert fields.title(name).partition(" [")[0] == title(name).partition(" [")[0]
 
 
 def test_runs_of_one_name_are_told_apart(write: Callable[..., str]) -> None:
@@ -357,10 +436,24 @@ def test_runs_of_one_name_are_told_apart(write: Callable[..., str]) -> None:
 def test_a_sweep_is_plotted_against_what_it_varied(write: Callable[..., str]) -> None:
     some = [write(f"Depth {depth}", sweep="s", depth=depth) for depth in (3, 1, 2)]
     drawn = option(show(*some), "sweep")
-    assert drawn["xAxis"]["data"] == ["1", "2", "3"] and drawn["xAxis"]["name"] == "depth"
+    assert drawn["xAxis"]["data"] == ["1", "2", "3"] and drawn["xAxis"]["name"] == "Blocks"
     page = show(some[0])
     page.button(key="family").click().run()
     assert sorted(page.query_params["run"]) == sorted(some)
+
+
+def test_the_legend_of_a_sweep_has_what_tells_its_runs_apart(write: Callable[..., str]) -> None:
+    long = "All that I know about shapes, in one name"
+    some = [write(f"{long}, depth {d}", sweep="s", depth=d, lr=0.1 / d) for d in (1, 2)]
+    page = show(*some)
+    for chart in ("compared accuracy", "compared loss"):
+        assert [trace["name"] for trace in option(page, chart)["series"]] == ["depth 2, lr 0.05", "depth 1, lr 0.1"]
+    assert set(page.dataframe[1].value["Run"]) == {f"{long}, depth {d}" for d in (1, 2)}
+
+
+def test_a_sweep_over_sizes_is_plotted_against_the_size(write: Callable[..., str]) -> None:
+    drawn = option(show(*[write("x", sweep="s", size=size) for size in ("shapes", "tintn")]), "sweep")
+    assert drawn["xAxis"]["data"] == ["shapes", "tintn"]
 
 
 def test_a_sweep_over_two_settings_is_a_heat_map(write: Callable[..., str]) -> None:
@@ -393,13 +486,14 @@ def test_watching_needs_no_torch(write: Callable[..., str]) -> None:
     import subprocess
     import sys
 
-    run = write("First", probes=True)
+    run, other = write("First", probes=True), write("Second", size="tintn")
+    views = [*((run, view) for view in ("Curves", "Attention", "Results", "Settings", "Log")), ([run, other], "Curves")]
     code = f"""
 import sys
 from streamlit.testing.v1 import AppTest
-for view in ("Curves", "Attention", "Results", "Log"):
+for run, view in {views!r}:
     page = AppTest.from_file({str(ROOT / "pages" / "runs.py")!r}, default_timeout=100)
-    page.query_params["run"], page.query_params["view"] = {run!r}, view
+    page.query_params["run"], page.query_params["view"] = run, view
     page.run()
     assert not page.exception, page.exception
 sys.exit("torch" in sys.modules)

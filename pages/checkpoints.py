@@ -1,0 +1,217 @@
+"""The shelf of checkpoints: what is there, bring another, rename, delete, take one along."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pandas as pd
+import streamlit as st
+
+from pages.parts import access, navigation
+from vit.errors import UserError
+from vit.text import plain
+
+navigation.enter()
+
+WEIGHTS = ["safetensors", "pt", "pth", "bin", "json"]
+_SAID = "checkpoints (said)"
+
+
+def act(done: str, action: Callable[..., Any], *arguments: Any) -> Any:
+    """Change the shelf, from a button's callback; what came of it is said by `tell`."""
+    try:
+        if not access.may_train():
+            raise UserError("You may look at checkpoints here, but not change them.")
+        result = action(*arguments)
+    except UserError as error:
+        st.session_state[_SAID] = (False, str(error))
+        return None
+    st.session_state[_SAID] = (True, done)
+    return result
+
+
+def tell() -> None:
+    """Say what came of the last change, once."""
+    worked, text = st.session_state.pop(_SAID, (True, ""))
+    place = st.container()
+    if not worked:
+        place.error(plain(text))
+    elif text:
+        st.toast(plain(text))
+
+
+@st.cache_data(show_spinner=False, max_entries=100)
+def summarised(folder: str, stamp: int):
+    """What a checkpoint is, read from its header once per version of its files."""
+    from pathlib import Path
+
+    from vit.checkpoints import summarise
+
+    return summarise(Path(folder))
+
+
+def listed() -> list:
+    """Every checkpoint on the shelf."""
+    from vit.shelf import folders
+
+    return [summarised(str(folder), stamp) for folder, stamp in folders()]
+
+
+def table(infos: list) -> pd.DataFrame:
+    """The list as people read it."""
+    rows = []
+    for info in infos:
+        accuracy = info.facts.get("accuracy")
+        rows.append(
+            {
+                "Name": plain(info.name),
+                "Test accuracy": 100 * accuracy if isinstance(accuracy, float) else None,
+                "Parameters": info.params / 1e6 if info.params else None,
+                "Size": info.size / 1e6,
+                "Classes": info.labels or None,
+                "File from": "this app" if info.family == "saved" else info.family,
+                "Trained on": plain(str(info.facts.get("data", ""))),
+                "Note": plain(info.problem),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def choose(infos: list):
+    """The table; returns the checkpoint whose row is selected."""
+    names = [info.name for info in infos]
+    asked = st.query_params.get("name")
+    columns = {
+        "Test accuracy": st.column_config.NumberColumn(format="%.1f %%"),
+        "Parameters": st.column_config.NumberColumn(format="%.2f M"),
+        "Size": st.column_config.NumberColumn(format="%.1f MB"),
+    }
+    event = st.dataframe(
+        table(infos),
+        hide_index=True,
+        key="shelf",
+        on_select="rerun",
+        selection_mode="single-row-required",
+        selection_default={"selection": {"rows": [names.index(asked) if asked in names else 0]}},
+        column_config=columns,
+        alt="Checkpoints",
+    )
+    chosen = infos[min(event.selection.rows[0], len(infos) - 1)] if event.selection.rows else infos[0]
+    if chosen.name != asked:
+        st.query_params["name"] = chosen.name
+    return chosen
+
+
+def show(info) -> None:
+    """What can be done with one checkpoint."""
+    from vit import shelf
+
+    st.markdown(f"**{plain(info.name)}**")
+    if info.problem:
+        (st.info if info.choices else st.error)(plain(info.problem))
+    with st.container(horizontal=True, vertical_alignment="center"):
+        if st.button("Open in the explorer", type="primary", disabled=bool(info.problem) and not info.choices):
+            st.switch_page("pages/explore.py", query_params={"checkpoint": info.name})
+        st.download_button(
+            f"Download ({info.size / 1e6:,.1f} MB)",
+            lambda: shelf.zipped(info.folder, info.name),
+            f"{info.name}.zip",
+            "application/zip",
+            on_click="ignore",
+            help="Every file of its folder, in one ZIP.",
+        )
+        if access.may_train():
+            with st.popover("Rename"):
+                st.text_input("New name", info.name, key=f"name {info.name}", help=NAME_HELP)
+                st.button("Rename", on_click=rename, args=(info.name,), type="primary")
+            if st.button("Delete", type="tertiary"):
+                confirm_deletion(info)
+
+
+NAME_HELP = "Small letters, digits, dots, dashes and underscores."
+
+
+def rename(name: str) -> None:
+    """From the button: give it the name that was typed."""
+    from vit import shelf
+
+    new = st.session_state[f"name {name}"]
+    if act(f"{name} is called {new}.", shelf.rename, name, new):
+        st.query_params["name"] = new
+
+
+@st.dialog("Delete this checkpoint?")
+def confirm_deletion(info) -> None:
+    """Say what goes, and delete it if that is meant."""
+    from vit import shelf
+
+    accuracy = info.facts.get("accuracy")
+    known = f", {accuracy:.1%} right" if isinstance(accuracy, float) else ""
+    st.markdown(f"**{plain(info.name)}** goes for good: {info.size / 1e6:,.1f} MB of weights{known}.")
+    st.caption("Runs keep their own checkpoints.")
+    with st.container(horizontal=True):
+        done = (f"{info.name} was deleted.", shelf.delete, info.name)
+        if st.button("Delete", key="really delete", type="primary", on_click=act, args=done):
+            st.rerun()
+        if st.button("Keep it", key="not delete"):
+            st.rerun()
+
+
+def upload() -> None:
+    """Take in a file of weights, alone or with what lay beside it."""
+    state = st.session_state
+    files = st.file_uploader(
+        "Weights (.safetensors, .pth, .pt, .bin), best with their config.json and preprocessor_config.json",
+        type=WEIGHTS,
+        accept_multiple_files=True,
+        max_upload_size=access.upload_megabytes(),
+        key=f"weights {state.setdefault('brought', 0)}",
+        help="Files are looked into before they are read, and nothing in them is executed.",
+    )
+    weights = [file for file in files if not file.name.endswith(".json")]
+    if not weights:
+        if files:
+            st.caption("The weights are still missing.")
+        return
+    with st.form("bring", border=False):
+        st.text_input("Name", suggested(weights[0].name), key="new name", help=NAME_HELP)
+        st.form_submit_button("Keep", on_click=bring, args=(files,), type="primary")
+
+
+def suggested(file: str) -> str:
+    """A name for a file's checkpoint."""
+    from vit.runs import slug
+
+    return slug(file.rpartition(".")[0])[:64].strip("-") or "model"
+
+
+def bring(files: list) -> None:
+    """From the button: keep what was uploaded."""
+    from vit import shelf
+
+    name = st.session_state["new name"]
+    kept = act(
+        f"{name} is on the shelf.",
+        shelf.bring,
+        {file.name: file for file in files},
+        name,
+        None,
+        access.limits().free_bytes,
+    )
+    if kept:
+        st.session_state.brought += 1  # another uploader takes its place
+        st.query_params["name"] = name
+
+
+st.subheader("Checkpoints")
+tell()
+every = listed()
+if every:
+    show(choose(every))
+else:
+    st.info("There is no checkpoint yet. Bring one, or train one on the page Train.")
+st.divider()
+st.subheader("Bring another")
+if access.may_train():
+    upload()
+else:
+    st.caption("Only people who may train can bring checkpoints here.")

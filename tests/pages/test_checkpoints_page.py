@@ -1,0 +1,110 @@
+"""The page Checkpoints: what is there, bringing, renaming, deleting."""
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import timm
+from conftest import fill
+from safetensors.torch import save
+from streamlit.testing.v1 import AppTest
+
+from vit import shelf
+from vit.checkpoints import save_checkpoint
+from vit.images import Preprocess
+
+PAGE = str(Path(__file__).parents[2] / "pages" / "checkpoints.py")
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, build: Callable[..., Any]) -> Path:
+    """A shelf with one checkpoint of ours and one of timm's whose heads nobody knows."""
+    monkeypatch.setenv("VIT_CHECKPOINTS", str(tmp_path))
+    model = fill(build(num_classes=3))
+    size = model.config.image_size
+    save_checkpoint(tmp_path / "ours", model, ["a", "b", "c"], Preprocess(size), {"accuracy": 0.75, "data": "toys"})
+    theirs = fill(
+        timm.create_model("vit_base_patch16_224", img_size=32, patch_size=8, embed_dim=64, depth=1, num_heads=4)
+    )
+    weights = save({name: tensor.contiguous() for name, tensor in theirs.state_dict().items()})
+    shelf.bring({"w.safetensors": io.BytesIO(weights)}, "theirs")
+    return tmp_path
+
+
+def page(**query: str) -> AppTest:
+    app = AppTest.from_file(PAGE, default_timeout=60)
+    app.session_state.in_app = True
+    for name, value in query.items():
+        app.query_params[name] = value
+    return app.run()
+
+
+def test_the_shelf_lists_what_is_there(root: Path) -> None:
+    app = page()
+    assert not app.exception
+    shown = app.dataframe[0].value
+    assert list(shown["Name"]) == ["ours", "theirs"]
+    assert shown["Test accuracy"][0] == 75 and shown["Trained on"][0] == "toys"
+    assert shown["File from"][0] == "this app"
+    assert "heads" in shown["Note"][1]
+
+
+def test_a_checkpoint_is_renamed_and_the_link_follows(root: Path) -> None:
+    app = page(name="ours")
+    app.text_input(key="name ours").set_value("best-one")
+    next(button for button in app.button if button.label == "Rename").click()
+    app.run()
+    assert not app.exception
+    assert sorted(path.name for path in root.iterdir()) == ["best-one", "theirs"]
+    assert app.query_params["name"] == "best-one"
+
+
+def test_a_name_that_is_taken_is_told(root: Path) -> None:
+    app = page(name="ours")
+    app.text_input(key="name ours").set_value("theirs")
+    next(button for button in app.button if button.label == "Rename").click()
+    app.run()
+    assert "already" in app.error[0].value
+    assert sorted(path.name for path in root.iterdir()) == ["ours", "theirs"]
+
+
+def test_deleting_asks_first(root: Path) -> None:
+    app = page(name="theirs")
+    next(button for button in app.button if button.label == "Delete").click()
+    app.run()
+    assert (root / "theirs").exists()
+    app.button(key="really delete").click()
+    app.run()
+    assert not (root / "theirs").exists() and (root / "ours").exists()
+
+
+def test_an_upload_is_kept_under_its_name(root: Path) -> None:
+    app = page()
+    weights = (root / "theirs" / "w.safetensors").read_bytes()
+    app.file_uploader[0].set_value([("My Model.safetensors", weights, "application/octet-stream")])
+    app.run()
+    assert app.text_input(key="new name").value == "my-model"
+    next(button for button in app.button if button.label == "Keep").click()
+    app.run()
+    assert not app.exception
+    assert [path.name for path in (root / "my-model").iterdir()] == ["My_Model.safetensors"]
+    assert app.query_params["name"] == "my-model"
+
+
+def test_an_empty_shelf_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VIT_CHECKPOINTS", str(tmp_path))
+    app = page()
+    assert not app.exception and "no checkpoint yet" in app.info[0].value
+
+
+def test_over_a_network_the_shelf_can_be_looked_at_only(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pages.parts import access
+
+    monkeypatch.setattr(access, "is_local", lambda: False)
+    app = page()
+    assert not app.exception
+    labels = {button.label for button in app.button}
+    assert "Delete" not in labels and "Rename" not in labels
+    assert not app.file_uploader

@@ -1,0 +1,107 @@
+"""What people bring is kept whole or not at all; what they delete is gone at once."""
+
+import io
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import timm
+import torch
+from conftest import fill
+from safetensors.torch import save
+
+from vit import shelf
+from vit.checkpoints import find_checkpoint, list_checkpoints, load_checkpoint
+from vit.errors import InvalidCheckpoint
+
+TINY: dict[str, Any] = dict(img_size=32, patch_size=8, embed_dim=64, depth=2, num_heads=4, num_classes=5)
+
+
+@pytest.fixture(scope="module")
+def weights() -> bytes:
+    """A file of timm's, of a width for which no number of heads is usual."""
+    model = fill(timm.create_model("vit_base_patch16_224", **TINY))
+    return save({name: tensor.contiguous() for name, tensor in model.state_dict().items()})
+
+
+def brought(weights: bytes, root: Path, name: str = "mine", **more: bytes) -> Path:
+    files = {"own.safetensors": weights, **{key.replace("__", "."): value for key, value in more.items()}}
+    return shelf.bring({key: io.BytesIO(value) for key, value in files.items()}, name, root)
+
+
+def test_what_is_brought_opens(weights: bytes, tmp_path: Path) -> None:
+    folder = brought(weights, tmp_path)
+    assert folder == find_checkpoint("mine", tmp_path)
+    assert load_checkpoint(folder, heads=4).config.heads == 4
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]  # nothing hidden is left
+
+
+def test_a_missing_number_of_heads_can_be_chosen_afterwards(weights: bytes, tmp_path: Path) -> None:
+    brought(weights, tmp_path)
+    (info,) = list_checkpoints(tmp_path)
+    assert info.choices == (1, 2, 4, 8, 16) and "heads" in info.problem
+    document = b'{"architecture": "vit_base_patch16_224", "model_args": {"num_heads": 4}}'
+    brought(weights, tmp_path, "told", config__json=document)
+    (_, told) = list_checkpoints(tmp_path)
+    assert told.choices == () and told.problem == "" and told.family.startswith("timm")
+
+
+@pytest.mark.parametrize("name", ["", "../x", "A", "a/b", ".x", "x" * 65, "a.old", "mine"])
+def test_a_name_that_cannot_be_is_refused(weights: bytes, tmp_path: Path, name: str) -> None:
+    brought(weights, tmp_path)
+    with pytest.raises(InvalidCheckpoint, match="name"):
+        brought(weights, tmp_path, name)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_what_is_no_checkpoint_leaves_nothing(weights: bytes, tmp_path: Path) -> None:
+    cases: list[tuple[dict[str, bytes], str]] = [
+        ({}, "one file of weights"),
+        ({"a.safetensors": weights, "b.pth": b""}, "one file of weights"),
+        ({"a.safetensors": weights, "run.py": b""}, "run.py is not part"),
+        ({"a.safetensors": b"hello"}, "neither a safetensors file"),
+        ({"a.safetensors": save({"layer1.0.conv1.weight": torch.zeros(3)})}, "ResNet"),
+        ({"a.safetensors": weights, "config.json": b"{"}, "not valid JSON"),
+    ]
+    for files, words in cases:
+        with pytest.raises(InvalidCheckpoint, match=words):
+            shelf.bring({key: io.BytesIO(value) for key, value in files.items()}, "mine", tmp_path)
+        assert not list(tmp_path.iterdir())
+
+
+def test_a_full_disk_leaves_nothing(weights: bytes, tmp_path: Path) -> None:
+    with pytest.raises(InvalidCheckpoint, match="disk space"):
+        shelf.bring({"a.safetensors": io.BytesIO(weights)}, "mine", tmp_path, keep_free=1 << 60)
+    assert not list(tmp_path.iterdir())
+
+
+def test_rename_and_delete(weights: bytes, tmp_path: Path) -> None:
+    brought(weights, tmp_path)
+    brought(weights, tmp_path, "other")
+    with pytest.raises(InvalidCheckpoint, match="already"):
+        shelf.rename("mine", "other", tmp_path)
+    assert shelf.rename("mine", "new", tmp_path).name == "new"
+    shelf.delete("other", tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["new"]
+    for gone in ("mine", "../new", ""):
+        with pytest.raises(InvalidCheckpoint, match="no checkpoint"):
+            shelf.delete(gone, tmp_path)
+
+
+def test_a_zip_unpacks_to_a_folder_of_its_name_and_opens(weights: bytes, tmp_path: Path) -> None:
+    folder = brought(weights, tmp_path)
+    archive = zipfile.ZipFile(io.BytesIO(shelf.zipped(folder, "again")))
+    assert archive.namelist() == ["again/own.safetensors"]
+    archive.extractall(tmp_path)
+    assert load_checkpoint(tmp_path / "again", heads=4).hash == load_checkpoint(folder, heads=4).hash
+
+
+@pytest.mark.parametrize(
+    "name", ["a b.safetensors", "../../a_b.safetensors", "c:\\x\\a$b.safetensors", "..a_b.safetensors"]
+)
+def test_a_file_lands_in_its_folder_whatever_it_is_called(weights: bytes, tmp_path: Path, name: str) -> None:
+    root = tmp_path / "deep" / "shelf"
+    folder = shelf.bring({name: io.BytesIO(weights)}, "mine", root)
+    assert [path.name for path in folder.iterdir()] == ["a_b.safetensors"]
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["a_b.safetensors"]

@@ -1,0 +1,164 @@
+"""The folder of checkpoints: take in files that people bring, rename, delete, hand out as one file."""
+
+import io
+import os
+import re
+import secrets
+import shutil
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from vit.checkpoints import (
+    CARD,
+    CONFIG,
+    MAX_WEIGHTS,
+    PREPROCESS,
+    checkpoints_folder,
+    find_checkpoint,
+    list_folders,
+    summarise,
+)
+from vit.errors import InvalidCheckpoint
+from vit.families.family import shown
+from vit.weight_files import MAX_TEXT, SUFFIXES
+
+NAME = re.compile(r"[a-z0-9_][a-z0-9_.-]{0,63}")
+_UNUSUAL = re.compile(r"[^A-Za-z0-9_.+=@-]+")
+_BESIDE = (CONFIG, PREPROCESS, CARD)
+_CHUNK = 1 << 20
+
+
+def bring(files: Mapping[str, BinaryIO], name: str, root: Path | None = None, keep_free: int = 0) -> Path:
+    """Keep files as a checkpoint, once they have been looked into: whole, or not at all.
+
+    The weights keep their file's name, because the names of published files say what they are.
+
+    Args:
+        files: one file of weights and what lies beside it, by name.
+        name: of the new checkpoint.
+        keep_free: disk space to leave [bytes].
+
+    Returns:
+        The checkpoint's folder. It may still lack its number of heads: see `CheckpointInfo.choices`.
+
+    Raises:
+        InvalidCheckpoint: not one file of weights, not a family that is read, a name that is taken, no room.
+    """
+    weights = [file for file in files if file.endswith(SUFFIXES)]
+    others = [file for file in files if file not in weights and file not in _BESIDE]
+    if len(weights) != 1:
+        raise InvalidCheckpoint(f"Bring one file of weights ({', '.join(SUFFIXES)}), not {len(weights)}.")
+    if others:
+        raise InvalidCheckpoint(
+            f"{shown(others[0])} is not part of a checkpoint. Beside weights: {', '.join(_BESIDE)}."
+        )
+    with _new(name, root) as folder:
+        for file, content in files.items():
+            most = MAX_WEIGHTS if file in weights else MAX_TEXT
+            _copy(content, folder / _plain(file), most, keep_free)
+        info = summarise(folder)
+        if info.problem and not info.choices:
+            raise InvalidCheckpoint(info.problem)
+    return folder_of(name, root)
+
+
+def copy(source: Path, name: str, root: Path | None = None) -> Path:
+    """Keep a copy of a checkpoint's folder under a name of its own.
+
+    Raises:
+        InvalidCheckpoint: the name is taken, or none that a checkpoint may have.
+    """
+    with _new(name, root) as folder:
+        shutil.copytree(source, folder, dirs_exist_ok=True)
+    return folder_of(name, root)
+
+
+def rename(name: str, new: str, root: Path | None = None) -> Path:
+    """Give a checkpoint another name.
+
+    Raises:
+        InvalidCheckpoint: there is none of that name, or the new one is taken or cannot be.
+    """
+    folder = find_checkpoint(name, root)
+    _check_free(new, root)
+    return folder.rename(folder_of(new, root))
+
+
+def delete(name: str, root: Path | None = None) -> None:
+    """Delete a checkpoint for good.
+
+    Raises:
+        InvalidCheckpoint: there is none of that name.
+    """
+    folder = find_checkpoint(name, root)
+    gone = folder.with_name(f".{name}.{secrets.token_hex(4)}")
+    folder.rename(gone)  # at once, for whoever lists
+    shutil.rmtree(gone, ignore_errors=True)
+
+
+def folders(root: Path | None = None) -> list[tuple[Path, int]]:
+    """Every checkpoint's folder, by name, and when one of its files changed last [ns]."""
+    found = []
+    for folder in list_folders(root):
+        with suppress(OSError):
+            found.append((folder, max([folder.stat().st_mtime_ns, *(p.stat().st_mtime_ns for p in folder.iterdir())])))
+    return found
+
+
+def zipped(folder: Path, name: str) -> bytes:
+    """A checkpoint as one ZIP file, unpacking to a folder of that name; stored, as weights hardly compress."""
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        for path in sorted(folder.iterdir()):
+            if path.is_file() and not path.is_symlink():
+                archive.write(path, f"{name}/{path.name}")
+    return out.getvalue()
+
+
+def folder_of(name: str, root: Path | None = None) -> Path:
+    """Where a checkpoint of that name lies, or would."""
+    return (checkpoints_folder() if root is None else root) / name
+
+
+def _check_free(name: str, root: Path | None) -> None:
+    if not NAME.fullmatch(name) or name.endswith((".old", ".new")):
+        raise InvalidCheckpoint("A checkpoint's name has up to 64 small letters, digits, dots, dashes and underscores.")
+    if folder_of(name, root).exists():
+        raise InvalidCheckpoint(f"There is a checkpoint {name!r} already. Choose another name.")
+
+
+@contextmanager
+def _new(name: str, root: Path | None) -> Iterator[Path]:
+    """A hidden folder to fill, which gets its name if nothing goes wrong, and is gone otherwise."""
+    _check_free(name, root)
+    target = folder_of(name, root)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = target.with_name(f".{name}.{secrets.token_hex(4)}")
+    unfinished.mkdir()
+    try:
+        yield unfinished
+        os.rename(unfinished, target)
+    except OSError as error:
+        raise InvalidCheckpoint(f"The checkpoint was not saved: {error.strerror or 'the disk refuses'}.") from error
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def _plain(file: str) -> str:
+    """A file's name without its folder, and without characters that mean something elsewhere."""
+    return _UNUSUAL.sub("_", file.replace("\\", "/").rpartition("/")[2])[-200:].lstrip(".")
+
+
+def _copy(content: BinaryIO, to: Path, most: int, keep_free: int) -> None:
+    size = 0
+    with to.open("xb") as file:
+        while chunk := content.read(_CHUNK):
+            size += len(chunk)
+            if size > most:
+                raise InvalidCheckpoint(f"{shown(to.name)} has more than {most / 1e6:,.0f} MB, which is the most.")
+            if shutil.disk_usage(to.parent).free < keep_free + len(chunk):
+                raise InvalidCheckpoint("The server is short of disk space. Delete old runs or checkpoints first.")
+            file.write(chunk)
