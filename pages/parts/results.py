@@ -1,6 +1,7 @@
 """What came out of a run: open it, keep it, and see where it is wrong."""
 
 import html
+import io
 from pathlib import Path
 from typing import Any
 
