@@ -10,7 +10,7 @@ from typing import Any
 
 import streamlit as st
 
-from pages.parts import access, costs, dataset, fields, navigation
+from pages.parts import access, costs, dataset, fields, link, navigation
 from vit.errors import UserError
 from vit.text import plain
 
@@ -78,9 +78,8 @@ def propose(data: str, start: str) -> None:
 
     state = st.session_state
     names, settings = recommended(data, start), PRESETS[state.preset].settings
-    untouched = all(value == base_value(settings, name) for name, value in fields.read().items())
     first = PRESETS[names[0]].settings
-    if untouched and any(settings.get(name) != first.get(name) for name in ("data", "init_from")):
+    if not fields.changed(settings) and any(settings.get(name) != first.get(name) for name in ("data", "init_from")):
         state.preset = names[0]
         choose_preset()
 
@@ -100,13 +99,6 @@ def follow_start() -> None:
     propose(st.session_state.data, st.session_state.init_from)
 
 
-def base_value(settings: Mapping[str, Any], name: str) -> Any:
-    """What a preset says about a setting."""
-    from vit.recipes import TrainConfig
-
-    return settings.get(name, TrainConfig.model_fields[name].default)
-
-
 def pick_recipe(data: str, start: str, problems: Mapping[str, str]) -> None:
     """Presets with what to expect; all settings folded away below."""
     from vit.recipes import PRESETS
@@ -124,8 +116,11 @@ def pick_recipe(data: str, start: str, problems: Mapping[str, str]) -> None:
     )
     fields.show_problem(problems, "")
     disabled = fields.FROM_CHECKPOINT if start else ()
+    settings = PRESETS[st.session_state.preset].settings
     for group in fields.GROUPS:
-        fields.show_group(group, PRESETS[st.session_state.preset].settings, by_size(), problems, disabled)
+        fields.show_group(group, settings, by_size(), problems, disabled)
+    if fields.changed(settings):
+        st.button("Back to the preset's values", key="reset", on_click=choose_preset)
 
 
 def by_size() -> dict[str, Any]:
@@ -141,25 +136,30 @@ def _day(moment: float) -> str:
     return time.strftime("%d %B, %H:%M UTC", time.gmtime(moment)).lstrip("0")
 
 
-def pick_start() -> str:
-    """From random weights, or from a checkpoint: its name or path, "" for none."""
+def starts() -> dict[str, str]:
+    """What a run can start from, a checkpoint's name or path or "" for none, with its name for people."""
     from vit.checkpoints import list_checkpoints
     from vit.runs import list_runs
 
     known = {info.name: info.name for info in list_checkpoints() if not info.problem}
     runs = {str(run.best): f"{run.name} (run of {_day(run.created)})" for run in list_runs() if run.best}
-    titles = {"": "Random weights"} | known | runs
-    chosen = st.selectbox(
+    return {"": "Random weights"} | known | runs
+
+
+def pick_start(titles: Mapping[str, str]) -> str:
+    """From random weights, or from a checkpoint: its name or path, "" for none."""
+    if st.session_state.get("init_from") not in titles:
+        st.session_state.init_from = ""
+    return st.selectbox(
         "Start from",
         list(titles),
-        format_func=lambda name: titles.get(name, name),
+        format_func=lambda name: titles.get(name, name),  # a choice of before may be gone
         key="init_from",
         label_visibility="collapsed",
         on_change=follow_start,
         help="From a checkpoint, the model keeps its size; only the last layer begins anew where the classes differ.",
         persist_state="session",
     )
-    return chosen if chosen in titles else ""
 
 
 def pick_devices() -> tuple[tuple[str, ...], bool]:
@@ -217,7 +217,6 @@ def pick_sweep(settings: Mapping[str, Any]) -> list[dict[str, Any]]:
 
     Values that do not make a run are named, and no run is left then.
     """
-    names = [name for group in fields.GROUPS.values() for name in group]
     chosen: dict[str, list[Any]] = {}
     with st.expander("Compare several values", key="sweep_group"):
         for number in (1, 2):
@@ -225,7 +224,7 @@ def pick_sweep(settings: Mapping[str, Any]) -> list[dict[str, Any]]:
             taken = st.session_state.get("sweep_1") if number == 2 else None
             name = left.selectbox(
                 "Setting" if number == 1 else "And a second one",
-                [name for name in names if name != taken],
+                [name for name in fields.NAMES if name != taken],
                 index=None,
                 format_func=fields.title,
                 placeholder="none",
@@ -235,6 +234,7 @@ def pick_sweep(settings: Mapping[str, Any]) -> list[dict[str, Any]]:
             text = right.text_input(
                 "Values",
                 key=f"values_{number}",
+                max_chars=link.LONGEST,
                 placeholder="2, 4, 8",
                 help="Separated by commas.",
                 persist_state="session",
@@ -294,17 +294,6 @@ def start(
     st.switch_page("pages/runs.py", query_params={"run": [run.id for run in launched]})
 
 
-def prepare() -> None:
-    """What the session needs before the first widget: a preset's settings, and the mark of the next form."""
-    from vit.recipes import PRESETS
-
-    state = st.session_state
-    state.setdefault("nonce", secrets.token_hex(8))
-    state.setdefault("preset", next(iter(PRESETS)))
-    if any(fields.key(name) not in state for names in fields.GROUPS.values() for name in names):
-        choose_preset()
-
-
 def show_command(config: Any, devices: Sequence[str]) -> None:
     """The line that does the same in a terminal."""
     from vit.command import command_line
@@ -325,14 +314,19 @@ with right:
 start_torch()
 
 state = st.session_state
-prepare()
+state.setdefault("nonce", secrets.token_hex(8))
+known_starts = starts()
+refused = link.adopt(known_starts) if link.is_news() else []
 
 with data_place:
+    if refused:
+        st.warning(plain(f"The link asks for what is not possible here: {', '.join(refused)}. The rest was taken."))
     data, data_root = dataset.pick(on_change=follow_data)
-    dataset.show(data, data_root)
+    dataset.show(data, data_root, on_change=follow_data)
 with start_place:
     st.markdown("#### Start from")
-    init_from = pick_start()
+    init_from = pick_start(known_starts)
+link.remember()
 with device_place:
     st.markdown("#### Device")
     devices, share = pick_devices()
@@ -363,7 +357,7 @@ with right:
         st.info(f"This does not fit yet: {', '.join(plain(fields.title(name)) for name in problems)}.")
     else:
         pictures = costs.show_preview(config)
-        sound = pictures is not None or not dataset.is_here(data, data_root)  # a run downloads what is not here
+        sound = pictures is not None or dataset.can_come(data, data_root)  # a run downloads what is not here
         measured = costs.show_costs(config, devices, pictures) if devices else None
         runs = pick_sweep(settings)
     name = st.text_input("Name", key="name", placeholder=state.preset, max_chars=60, persist_state="session")

@@ -24,7 +24,7 @@ from PIL import Image
 
 import vit
 from vit import archives
-from vit.archives import ImportedDataset, import_dataset
+from vit.archives import ImportedDataset, LeftOut, import_dataset, left_out
 from vit.datasets import load_dataset
 from vit.errors import InvalidDataset
 from vit.images import Preprocess
@@ -91,6 +91,9 @@ class Place:
 
     def written(self) -> set[str]:
         return {str(p.relative_to(self.folder)) for p in self.folder.rglob("*") if p.is_file()} - {"upload"}
+
+    def pictures(self) -> set[str]:
+        return {name for name in self.written() if not Path(name).name.startswith(".")}
 
     def edit(self, change: Callable[[bytearray], None]) -> "Place":
         data = bytearray(self.archive.read_bytes())
@@ -218,7 +221,7 @@ def test_junk_is_ignored_and_counted(place: Place) -> None:
     }
     result = place.pack(classes("pets/cat", "pets/dog") | junk).read()
     assert (result.skipped, result.ignored) == ((), len(junk))
-    assert len(place.written()) == 6
+    assert len(place.pictures()) == 6
 
 
 def test_pictures_that_cannot_be_decoded_are_named_with_the_reason(place: Place) -> None:
@@ -230,7 +233,7 @@ def test_pictures_that_cannot_be_decoded_are_named_with_the_reason(place: Place)
     result = place.pack(classes("cat", "dog") | bad).read()
     assert {line.partition(":")[0] for line in result.skipped} == set(bad)
     assert any("HEIC" in line for line in result.skipped) and any("empty" in line for line in result.skipped)
-    assert len(place.written()) == 6
+    assert len(place.pictures()) == 6
 
 
 def test_pictures_outside_the_class_folders_are_named(place: Place) -> None:
@@ -238,6 +241,31 @@ def test_pictures_outside_the_class_folders_are_named(place: Place) -> None:
     result = place.pack(classes("pets/cat", "pets/dog") | stray).read()
     assert {line.partition(":")[0] for line in result.skipped} == set(stray)
     assert result.counts["train"]["cat"] + result.counts["test"]["cat"] == 3
+
+
+def test_what_was_left_out_is_kept_beside_the_classes(place: Place) -> None:
+    bad = {"cat/broken.png": b"\x89PNG nothing", "cover.png": picture(1), "readme.txt": b"hi", ".DS_Store": b"x"}
+    result = place.pack(classes("cat", "dog") | bad).read()
+    kept = left_out(place.into)
+    assert kept.lines[:-1] == result.skipped and kept.total == 3
+    assert kept.lines[-1].startswith("2 other files")
+    assert load_dataset(result.spec, INPUT).classes == ("cat", "dog")
+
+
+def test_of_very_many_files_that_were_left_out_the_first_are_kept(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archives, "_NOTED", 2)
+    result = place.pack(classes("cat", "dog") | {f"cat/bad{i}.png": b"no" for i in range(5)}).read()
+    assert left_out(place.into) == LeftOut(result.skipped[:2], 5)
+
+
+def test_where_nothing_was_left_out_or_nothing_is_known_nothing_is_told(place: Place) -> None:
+    place.pack(classes("cat", "dog")).read()
+    assert left_out(place.into) == left_out(place.folder / "nowhere") == LeftOut()
+    for damaged in (b"", b"[]", b"{}", b'{"lines": 1, "total": 2}', b"\xff"):
+        (place.into / archives._NOTE).write_bytes(damaged)
+        assert left_out(place.into) == LeftOut()
 
 
 def test_the_suffix_is_that_of_the_content(place: Place) -> None:

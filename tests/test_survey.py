@@ -1,6 +1,7 @@
 """What the survey tells of a dataset, and which folders a page may offer."""
 
 import io
+import json
 import os
 import struct
 from collections.abc import Callable
@@ -10,9 +11,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from vit import runs
 from vit import survey as surveys
 from vit.errors import InvalidDataset
-from vit.survey import CELL, COLUMNS, GAP, Survey, check_spec, data_roots, list_folders, survey
+from vit.survey import CELL, COLUMNS, GAP, Survey, check_spec, data_roots, delete_upload, list_folders, survey
 
 Fill = Callable[..., Path]
 
@@ -256,3 +258,48 @@ def test_what_is_offered_is_accepted(roots: tuple[Path, Path], monkeypatch: pyte
 def test_no_other_folder_is_accepted_from_a_stranger(roots: tuple[Path, Path], sent: str) -> None:
     with pytest.raises(InvalidDataset, match="no dataset"):
         check_spec(sent.format(root=roots[0].parent))
+
+
+# --- Deleting ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def upload(roots: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An uploaded dataset, and no runs."""
+    monkeypatch.setenv("VIT_RUNS", str(tmp_path / "runs"))
+    return roots[0] / "uploads" / "pets-0123abcd"
+
+
+def test_an_upload_goes_with_all_that_it_holds(upload: Path) -> None:
+    delete_upload(f"folder:{upload}")
+    assert list(upload.parent.iterdir()) == []
+    with pytest.raises(InvalidDataset, match="no dataset"):
+        delete_upload(f"folder:{upload}")
+
+
+@pytest.mark.parametrize("place", ["", "/a", "/../pets-0123abcd"])
+def test_an_upload_stays_while_a_run_needs_it(upload: Path, tmp_path: Path, place: str) -> None:
+    run = tmp_path / "runs" / "20260101-000000-pets-0000"
+    run.mkdir(parents=True)
+    (run / "config.json").write_text(json.dumps({"data": f"folder:{upload}{place}"}))
+    with runs.living(run), pytest.raises(InvalidDataset, match="'pets' needs it"):
+        delete_upload(f"folder:{upload}")
+    assert len(list(upload.iterdir())) == 2
+    delete_upload(f"folder:{upload}")
+
+
+def test_runs_on_other_data_do_not_keep_an_upload(upload: Path, tmp_path: Path) -> None:
+    run = tmp_path / "runs" / "20260101-000000-pets-0000"
+    run.mkdir(parents=True)
+    for data in ("shapes", f"folder:{upload}2", f"folder:{upload.parent}", None):
+        (run / "config.json").write_text(json.dumps({"data": data}))
+        with runs.living(run):
+            assert not [one for one in surveys.runs_on(f"folder:{upload}") if one.alive]
+
+
+@pytest.mark.parametrize("sent", ["shapes", "folder:{two}/birds", "folder:{one}/uploads", "folder:{one}/../secret", ""])
+def test_nothing_but_uploads_is_deleted(upload: Path, roots: tuple[Path, Path], sent: str) -> None:
+    before = set(roots[0].parent.rglob("*"))
+    with pytest.raises(InvalidDataset):
+        delete_upload(sent.format(one=roots[0], two=roots[1]))
+    assert set(roots[0].parent.rglob("*")) == before

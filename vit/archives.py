@@ -7,6 +7,7 @@ whether they are pictures, and written under names of ours into a folder that ge
 import bz2
 import errno
 import gzip
+import json
 import lzma
 import re
 import secrets
@@ -50,6 +51,8 @@ _WAITING = 16  # pictures that are read and not yet checked
 _WAITING_BYTES = 200_000_000
 _BLOCK = 4096  # [bytes] that the smallest file takes on a disk
 _LISTED = 20  # pictures of one folder that are left out by name; of more only the number is told
+_NOTE = ".left-out.json"  # in the folder; no class begins with a dot
+_NOTED = 1000  # lines in it
 
 _LIKE_PICTURES = PICTURES | {".jpe", ".jfif", ".apng", ".heic", ".heif", ".jp2", ".jxl", ".psd", ".svg", ".pgm", ".ppm"}
 _SUFFIXES = (
@@ -108,6 +111,27 @@ class ImportedDataset:
         return f"folder:{self.folder}"
 
 
+class LeftOut(NamedTuple):
+    """What an archive held and its folder does not.
+
+    Attributes:
+        lines: pictures with the reason, and in the last line the number of other files.
+        total: of the lines, where there are too many to keep.
+    """
+
+    lines: tuple[str, ...] = ()
+    total: int = 0
+
+
+def left_out(folder: str | Path) -> LeftOut:
+    """What was left out when a folder was imported; nothing where it came in another way."""
+    try:
+        note = json.loads((Path(folder) / _NOTE).read_bytes())
+        return LeftOut(tuple(map(str, note["lines"])), int(note["total"]))
+    except (OSError, ValueError, TypeError, KeyError):
+        return LeftOut()
+
+
 def import_dataset(
     archive: str | Path, into: str | Path, *, progress: Callable[[int, int], None] | None = None
 ) -> ImportedDataset:
@@ -140,6 +164,7 @@ def import_dataset(
         splits, unused = _arrange(unpacked.pictures)
         _place(splits, unfinished)
         shutil.rmtree(pool)
+        _write_note(unfinished, (*unpacked.unreadable, *unused), unpacked.ignored)
         classes, *files = list_files(unfinished)
         unfinished.rename(into)
     except OSError as error:
@@ -158,6 +183,15 @@ def import_dataset(
         for split, own in zip(("train", "test"), labels, strict=True)
     }
     return ImportedDataset(into, classes, counts, (*unpacked.unreadable, *unused), unpacked.ignored)
+
+
+def _write_note(folder: Path, skipped: tuple[str, ...], ignored: int) -> None:
+    """Keep in a folder what its archive held besides, if there was anything."""
+    others = f"{ignored:,} other file{'s' * (ignored > 1)}: no picture, or hidden"
+    lines = (*skipped[:_NOTED], others) if ignored else skipped[:_NOTED]
+    if lines:
+        note = {"total": len(skipped) + bool(ignored), "lines": lines}
+        (folder / _NOTE).write_text(json.dumps(note, indent=2) + "\n")
 
 
 # --- Reading --------------------------------------------------------------------------------------------------

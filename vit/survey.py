@@ -1,10 +1,13 @@
 """What is in a dataset before anyone trains on it: counts, sizes, repeats, what cannot be read, and a contact sheet.
 
-Also says which folders of this machine are datasets, so that a page offers and accepts only those.
+Also says which folders of this machine are datasets, so that a page offers and accepts only those, and deletes none
+but those that were uploaded.
 """
 
 import hashlib
 import os
+import secrets
+import shutil
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -30,6 +33,7 @@ from vit.datasets import (
 )
 from vit.errors import InvalidDataset, InvalidImage
 from vit.images import Preprocess, decode_image
+from vit.runs import Run, list_runs
 
 MAX_OPENED = 1000  # pictures that are decoded
 MAX_OPENED_BYTES = 150_000_000  # of their files
@@ -239,6 +243,11 @@ def data_roots() -> list[Path]:
     ]
 
 
+def uploads_folder() -> Path:
+    """Where uploaded archives become folders."""
+    return data_roots()[0] / "uploads"
+
+
 def list_folders() -> list[str]:
     """Datasets in and below the roots, at most three folders deep, as "folder:PATH"; hidden ones are left out."""
     found, waiting = [], deque((root, 0) for root in data_roots())
@@ -277,3 +286,42 @@ def check_spec(spec: str) -> str:
         f"There is no dataset {spec[:100]!r} here. Choose {', '.join(NAMES[:-1])}, or a folder of class folders in the "
         "server's data folder."
     )
+
+
+# --- Deleting ---------------------------------------------------------------------------------------------------
+
+
+def is_upload(spec: str) -> bool:
+    """Whether a dataset came out of an uploaded archive."""
+    return spec.startswith("folder:") and Path(spec.removeprefix("folder:")).parent == uploads_folder()
+
+
+def runs_on(spec: str) -> list[Run]:
+    """The runs that learn, or learnt, from a folder or a part of it."""
+    folder = Path(spec.removeprefix("folder:")).resolve()
+
+    def uses(run: Run) -> bool:
+        kind, _, path = str(run.config.get("data")).partition(":")
+        return kind == "folder" and Path(path).resolve().is_relative_to(folder)
+
+    return [run for run in list_runs() if uses(run)]
+
+
+def delete_upload(spec: str) -> None:
+    """Remove a dataset that was uploaded.
+
+    Raises:
+        InvalidDataset: there is none, it came in another way, or a run needs it.
+    """
+    spec = check_spec(spec)
+    if not is_upload(spec):
+        raise InvalidDataset("Only what was uploaded can be deleted here. Remove other folders on the server itself.")
+    if names := [run.name for run in runs_on(spec) if run.alive]:
+        raise InvalidDataset(f"The run {names[0]!r} needs it. Stop that run first, or wait for its end.")
+    folder = Path(spec.removeprefix("folder:"))
+    doomed = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.deleted")
+    try:
+        folder.rename(doomed)  # gone at once, for everybody
+    except OSError as error:
+        raise InvalidDataset(f"It cannot be deleted ({error.strerror}).") from error
+    shutil.rmtree(doomed, ignore_errors=True)

@@ -77,7 +77,7 @@ def _is_sweep(chosen: Sequence[Run]) -> bool:
 
 def title(name: str) -> str:
     """A setting's name as page Train has it; without the unit, for which one would have to import torch."""
-    return fields._TITLES.get(name, name.replace("_", " ").capitalize())
+    return fields.TITLES.get(name, name.replace("_", " ").capitalize())
 
 
 def draw(chosen: Sequence[Run], against: str, view: curves.View) -> None:

@@ -32,12 +32,12 @@ LISTED = 200  # files that are listed by name
 
 def pick(on_change: Callable[[], None]) -> tuple[str, str]:
     """Let the person choose a dataset or upload one; returns its spec and its `data_root`."""
-    from vit.survey import data_roots, list_folders
+    from vit.survey import data_roots, list_folders, uploads_folder
 
     roots = data_roots()
     place = st.container()
     with st.expander("Upload an archive of pictures", key="upload_group"):
-        upload(roots[0], on_change)
+        upload(uploads_folder(), on_change)
     folders = list_folders()
     options = [*NAMED, *folders]
     if st.session_state.get("data") not in options:
@@ -82,8 +82,13 @@ def is_here(spec: str, root: str) -> bool:
     return spec.startswith("folder:") or is_downloaded(spec, Path(root))
 
 
-def upload(root: Path, on_change: Callable[[], None]) -> None:
-    """Take an archive in and choose it; what was left out is said."""
+def can_come(spec: str, root: str) -> bool:
+    """Whether a run can download it: it is not here, and nobody tried in vain to get it from this page."""
+    return not is_here(spec, root) and spec not in st.session_state.get("failed", {})
+
+
+def upload(folder: Path, on_change: Callable[[], None]) -> None:
+    """Take an archive in and choose it."""
     state, most = st.session_state, access.upload_megabytes()
     file = st.file_uploader(
         "A zip or tar with one folder of pictures per class",
@@ -100,21 +105,17 @@ def upload(root: Path, on_change: Callable[[], None]) -> None:
         st.error(plain(why))
         return
     try:
-        state.data, left_out = take_in(file, root, most)
+        state.data = take_in(file, folder, most)
     except UserError as error:
         state.refused = file.file_id, str(error)
         st.error(plain(str(error)))
         return
     state.archives += 1  # another uploader takes its place, and the server forgets the file
-    state.left_out = state.data, left_out
     on_change()
 
 
-def take_in(file: Any, root: Path, most: int) -> tuple[str, tuple[str, ...]]:
-    """Check and unpack an uploaded archive into a folder named by its content.
-
-    Returns:
-        its spec, and what was left out.
+def take_in(file: Any, uploads: Path, most: int) -> str:
+    """Check and unpack an uploaded archive into a folder named by its content; returns its spec.
 
     Raises:
         InvalidDataset: it is too large, or not a set of labelled pictures.
@@ -124,7 +125,6 @@ def take_in(file: Any, root: Path, most: int) -> tuple[str, tuple[str, ...]]:
     content = file.getvalue()
     if len(content) > most * 10**6 * 1.05:  # the browser counts in 2**20
         raise InvalidDataset(f"The archive has {len(content) / 1e6:.0f} MB; {most} MB are allowed here.")
-    uploads = root / "uploads"
     uploads.mkdir(parents=True, exist_ok=True)
     keep = access.limits().free_bytes
     if shutil.disk_usage(uploads).free < keep + 3 * len(content):
@@ -132,7 +132,7 @@ def take_in(file: Any, root: Path, most: int) -> tuple[str, tuple[str, ...]]:
     stem = re.sub(r"[^a-z0-9]+", "-", file.name.lower().partition(".")[0]).strip("-")[:40] or "pictures"
     folder = uploads / f"{stem}-{hashlib.sha256(content).hexdigest()[:8]}"
     if folder.is_dir():
-        return f"folder:{folder}", ()
+        return f"folder:{folder}"
     bar = st.progress(0.0, "Checking and unpacking…")
     try:
         with tempfile.NamedTemporaryFile(dir=uploads, prefix=".", suffix=Path(file.name).suffix) as archive:
@@ -143,11 +143,16 @@ def take_in(file: Any, root: Path, most: int) -> tuple[str, tuple[str, ...]]:
             )
     finally:
         bar.empty()
-    return imported.spec, tuple(imported.skipped)
+    return imported.spec
 
 
-def show(spec: str, root: str) -> None:
-    """What the dataset holds, or a button that downloads it."""
+def show(spec: str, root: str, on_change: Callable[[], None]) -> None:
+    """What the dataset holds, or a button that downloads it; what was uploaded can be deleted."""
+    from vit.archives import left_out
+    from vit.survey import is_upload
+
+    if said := st.session_state.pop("kept", ""):
+        st.error(plain(said))
     if not is_here(spec, root):
         offer_download(spec, root)
         return
@@ -155,11 +160,11 @@ def show(spec: str, root: str) -> None:
         found, classes = surveyed(spec, root, stamp(spec))
     except UserError as error:
         st.error(plain(str(error)))
-        return
-    show_survey(found, classes)
-    whose, left_out = st.session_state.get("left_out", ("", ()))
-    if whose == spec:
-        show_list("Left out of the archive", left_out)
+    else:
+        show_survey(found, classes)
+    if is_upload(spec):
+        show_list("Left out of the archive", *left_out(spec.removeprefix("folder:")))
+        offer_deletion(spec, on_change)
 
 
 def show_list(words: str, lines: Sequence[str], count: int = 0) -> None:
@@ -170,11 +175,62 @@ def show_list(words: str, lines: Sequence[str], count: int = 0) -> None:
             st.code("\n".join(lines[:LISTED]), language=None, wrap_lines=True, height=high)
 
 
+def offer_deletion(spec: str, on_change: Callable[[], None]) -> None:
+    """A button that asks before it deletes an upload; off while a run needs it."""
+    from vit.survey import runs_on
+
+    names = [run.name for run in runs_on(spec) if run.alive]
+    why = f"The run {plain(names[0])} needs it." if names else None
+    if st.button("Delete this upload", key="delete_data", type="tertiary", disabled=bool(names), help=why):
+        confirm_deletion(spec, on_change)
+
+
+@st.dialog("Delete this upload?")
+def confirm_deletion(spec: str, on_change: Callable[[], None]) -> None:
+    """Say what goes, and delete it if that is meant."""
+    from vit.datasets import PICTURES
+    from vit.survey import data_roots, runs_on
+
+    folder = Path(spec.removeprefix("folder:"))
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    pictures = sum(path.suffix.lower() in PICTURES for path in files)
+    size = sum(path.stat().st_size for path in files)
+    goes = [f"the folder {folder}", f"{pictures:,} pictures, {size / 1e6:,.1f} MB"]
+    title = folder_title(spec, data_roots())
+    st.markdown(f"**{plain(title)}** goes for good:\n" + "".join(f"\n- {plain(text)}" for text in goes))
+    if count := len(runs_on(spec)):
+        st.caption(f"Runs that learnt from it: {count:,}. They stay, but cannot be continued.")
+    with st.container(horizontal=True):
+        if st.button("Delete", key="really_delete_data", type="primary", on_click=delete, args=(spec, on_change)):
+            st.rerun()
+        if st.button("Keep it", key="keep_data"):
+            st.rerun()
+
+
+def delete(spec: str, on_change: Callable[[], None]) -> None:
+    """Delete an upload and choose what is left, from a button's callback; why it stays is said on the page."""
+    from vit.survey import delete_upload
+
+    state = st.session_state
+    if not access.may_train():  # a callback runs before the page asks, and says so
+        return
+    try:
+        delete_upload(spec)
+    except UserError as error:
+        state.kept = str(error)
+        return
+    state.data = next(iter(NAMED))
+    on_change()
+
+
 def offer_download(spec: str, root: str) -> None:
     """Fetch a named dataset when asked to, with a progress bar."""
     from vit.datasets import download
 
+    state = st.session_state
     if not st.button(f"Download {NAMED[spec]}", help="Once; it is kept in the data folder."):
+        if spec in state.get("failed", ()):
+            st.error(plain(state.failed[spec]))
         return
     bar = st.progress(0.0, "Downloading…")
     try:
@@ -183,6 +239,7 @@ def offer_download(spec: str, root: str) -> None:
         )
     except UserError as error:
         bar.empty()
+        state.failed = state.get("failed", {}) | {spec: str(error)}
         st.error(plain(str(error)))
         return
     st.rerun()

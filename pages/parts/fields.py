@@ -23,8 +23,10 @@ GROUPS = {
     "Augmentation": ("crop_padding", "crop_scale", "flip", "operations", "magnitude", "erase", "mixup", "cutmix"),
     "Machine": ("precision", "compile", "workers", "seed", "limit"),
 }  # fmt: skip
+NAMES = tuple(name for names in GROUPS.values() for name in names)
 ELSEWHERE = ("data", "data_root", "init_from", "device")
 COLUMNS = 3
+LARGEST = 2**53 - 1  # whole number that a browser keeps exactly
 
 # Settings of the model that a checkpoint to start from decides.
 FROM_CHECKPOINT = (
@@ -32,7 +34,7 @@ FROM_CHECKPOINT = (
     "start",
 )  # fmt: skip
 
-_TITLES = {
+TITLES = {
     "init_from": "Start from",
     "dim": "Width",
     "depth": "Blocks",
@@ -67,7 +69,7 @@ def title(name: str) -> str:
 
     if not name:
         return "the settings together"
-    words = _TITLES.get(name, name.replace("_", " ").capitalize())
+    words = TITLES.get(name, name.replace("_", " ").capitalize())
     unit = _UNIT.search(TrainConfig.model_fields[name].description or "")
     return f"{words} {unit.group()}" if unit and "[" not in words else words
 
@@ -81,14 +83,18 @@ def bounds(field: FieldInfo) -> tuple[Any, Any]:
     return low, high
 
 
-def kind(field: FieldInfo) -> tuple[type, tuple[str, ...], bool]:
+def kind(name: str) -> tuple[type, tuple[str, ...], bool]:
     """A setting's type, its choices if it has any, and whether it may be left out."""
+    from vit.model import preset_names
+    from vit.recipes import TrainConfig
+
+    field = TrainConfig.model_fields[name]
     parts = get_args(field.annotation) if get_origin(field.annotation) not in (Literal, None) else (field.annotation,)
     optional = type(None) in parts
     main = next(part for part in parts if part is not type(None))
     if get_origin(main) is Literal:
         return str, get_args(main), optional
-    return main, (), optional
+    return main, tuple(preset_names()) if name == "size" else (), optional
 
 
 def explain(name: str, field: FieldInfo) -> str:
@@ -124,7 +130,7 @@ def check(settings: Mapping[str, Any]) -> tuple[Any, dict[str, str]]:
             name = str(one["loc"][0]) if one["loc"] else said.split(maxsplit=1)[0].rstrip(":")
             if name not in TrainConfig.model_fields:
                 name = "init_from" if settings.get("init_from") else ""
-            said = _IN_CODE.sub(lambda word: _TITLES[word.group()].lower(), said)
+            said = _IN_CODE.sub(lambda word: TITLES[word.group()].lower(), said)
             problems.setdefault(name, said if said.endswith(".") else f"{said}.")
         return None, problems
 
@@ -140,18 +146,56 @@ def key(name: str) -> str:
     return f"set_{name}"
 
 
-def fill(settings: Mapping[str, Any]) -> None:
-    """Put settings into the widgets; those that are not given get their defaults."""
+def base_value(settings: Mapping[str, Any], name: str) -> Any:
+    """A setting as it is given, or else its default."""
     from vit.recipes import TrainConfig
 
-    for names in GROUPS.values():
-        for name in names:
-            st.session_state[key(name)] = settings.get(name, TrainConfig.model_fields[name].default)
+    return settings.get(name, TrainConfig.model_fields[name].default)
+
+
+def fill(settings: Mapping[str, Any]) -> None:
+    """Put settings into the widgets; those that are not given get their defaults."""
+    for name in NAMES:
+        st.session_state[key(name)] = base_value(settings, name)
 
 
 def read() -> dict[str, Any]:
     """The settings as the widgets have them."""
-    return {name: st.session_state[key(name)] for names in GROUPS.values() for name in names}
+    return {name: st.session_state[key(name)] for name in NAMES}
+
+
+def changed(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that the widgets have otherwise than they are given."""
+    return {name: value for name, value in read().items() if value != base_value(settings, name)}
+
+
+def write(value: Any) -> str:
+    """A setting for a link.
+
+    >>> write(0.002), write(True), write(None)
+    ('0.002', 'true', '')
+    """
+    return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def parse(name: str, text: str) -> Any:
+    """A setting from a link, which anybody may have written.
+
+    Raises:
+        ValueError: it has no such value.
+    """
+    from pydantic import ConfigDict, TypeAdapter
+
+    from vit.recipes import TrainConfig
+
+    type_, choices, optional = kind(name)
+    if optional and not text:
+        return None
+    rule = TypeAdapter(TrainConfig.model_fields[name].rebuild_annotation(), config=ConfigDict(allow_inf_nan=False))
+    value = rule.validate_strings(text)
+    if (choices and value not in choices) or (type_ is int and abs(value) > LARGEST):
+        raise ValueError(f"{text!r} is not a value of {name}.")
+    return value
 
 
 def show_group(
@@ -173,9 +217,9 @@ def show_group(
 
     names = GROUPS[group]
     fields = TrainConfig.model_fields
-    changed = sum(st.session_state[key(name)] != base.get(name, fields[name].default) for name in names)
+    count = len(changed(base).keys() & set(names))
     wrong = any(name in problems for name in names)
-    words = f"{group} · {changed} changed" if changed else group
+    words = f"{group} · {count} changed" if count else group
     with st.expander(words, expanded=wrong, icon="⚠️" if wrong else None, key=f"group_{group}"):
         for first in range(0, len(names), COLUMNS):
             for column, name in zip(st.columns(COLUMNS), names[first : first + COLUMNS], strict=False):
@@ -185,27 +229,24 @@ def show_group(
 
 
 def show_field(name: str, field: FieldInfo, follows: Any, disabled: bool) -> None:
-    """The widget that suits a setting."""
-    type_, choices, optional = kind(field)
+    """The widget that suits a setting.
+
+    A number field has no limits of its own: it would keep the last value within them, and what is typed would not
+    count. So the number counts, and what is wrong with it is said.
+    """
+    type_, choices, optional = kind(name)
     common: dict[str, Any] = dict(
         label=title(name), key=key(name), help=explain(name, field), disabled=disabled, persist_state="session"
     )
     hint = "" if follows is None else f"{follows}, by size"
-    if name == "size":
-        from vit.model import preset_names
-
-        choices = tuple(preset_names())
     if choices:
         st.selectbox(options=choices, index=None if optional else 0, placeholder=hint or "none", **common)
     elif type_ is bool:
         with st.container(height=66, border=False, vertical_alignment="bottom", gap=None):
             st.toggle(**common)
     else:
-        low, high = bounds(field)
         whole = type_ is int
         st.number_input(
-            min_value=low if low is None or whole else float(low),
-            max_value=high if high is None or whole else float(high),
             value=None if optional else "min",
             step=1 if whole else _STEPS.get(name, 0.05),
             format=None if whole else "%g",
@@ -220,9 +261,7 @@ def parse_values(name: str, text: str) -> list[Any]:
     Raises:
         ValueError: one of them has the wrong form.
     """
-    from vit.recipes import TrainConfig
-
-    type_, choices, _ = kind(TrainConfig.model_fields[name])
+    type_, choices, _ = kind(name)
     values = []
     for word in filter(None, map(str.strip, text.split(","))):
         try:

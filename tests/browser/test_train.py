@@ -69,6 +69,10 @@ def test_a_model_is_trained_from_the_page_and_names_a_circle(page: Page, url: st
 
     page.wait_for_url("**/runs?run=*")
     assert [run.name for run in runs.list_runs()] == ["My shapes"]
+    page.go_back()
+    expect(page.get_by_role("textbox", name="Name")).to_have_value("My shapes")
+    page.go_forward()
+    page.wait_for_url("**/runs?run=*")
     expect(page.get_by_text(re.compile(r"Epoch [1-9]\d*\.\d of 8")).first).to_be_visible()
     bar = page.get_by_test_id("stProgress").get_by_role("progressbar").first
     expect(bar).not_to_have_attribute("aria-valuenow", "0")
@@ -90,7 +94,51 @@ def test_a_model_is_trained_from_the_page_and_names_a_circle(page: Page, url: st
     expect(page.locator("[aria-label^='Predictions: circle'], [alt^='Predictions: circle']").first).to_be_attached()
 
 
-def test_an_archive_becomes_data_and_says_what_was_left_out(page: Page, url: str) -> None:
+def test_a_form_survives_a_reload_and_back_undoes_a_change(page: Page, url: str) -> None:
+    page.goto(f"{url}/train")
+    start = page.get_by_role("button", name="Start", exact=True)
+    epochs, seed = (page.get_by_role("spinbutton", name=name, exact=True) for name in ("Epochs", "Seed"))
+    expect(start).to_be_enabled()
+    page.get_by_text("Recipe", exact=True).last.click()
+    epochs.fill("3")
+    epochs.press("Enter")
+    page.wait_for_url("**/train?epochs=3")
+    page.get_by_text("Machine", exact=True).click()
+    seed.fill("7")
+    seed.press("Enter")
+    page.wait_for_url("**/train?epochs=3&seed=7")
+
+    page.reload()
+    expect(start).to_be_enabled()
+    page.get_by_text("Recipe · 1 changed").click()
+    expect(epochs).to_have_value("3")
+    page.get_by_text("Machine · 1 changed").click()
+    expect(seed).to_have_value("7")
+
+    page.go_back()
+    expect(page.get_by_text("Machine", exact=True)).to_be_visible()
+    expect(seed).to_have_value("0")
+    expect(epochs).to_have_value("3")
+
+
+def test_a_number_that_is_typed_out_of_range_is_refused_in_words(page: Page, url: str) -> None:
+    page.goto(f"{url}/train")
+    start = page.get_by_role("button", name="Start", exact=True)
+    epochs = page.get_by_role("spinbutton", name="Epochs", exact=True)
+    expect(start).to_be_enabled()
+    page.get_by_text("Recipe", exact=True).last.click()
+    epochs.fill("0")
+    epochs.press("Enter")
+    expect(page.get_by_text("It must be greater than or equal to 1.")).to_be_visible()
+    expect(start).to_be_disabled()
+    page.get_by_role("button", name="Back to the preset's values").click()
+    expect(start).to_be_enabled()
+    expect(epochs).to_have_value("8")
+
+
+def test_an_archive_becomes_data_says_what_was_left_out_and_can_be_deleted(
+    page: Page, url: str, places: dict[str, str]
+) -> None:
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w") as archive:
         for label in ("round", "square"):
@@ -104,6 +152,15 @@ def test_an_archive_becomes_data_and_says_what_was_left_out(page: Page, url: str
     )
     expect(page.get_by_text("2 classes.")).to_be_visible()
     expect(page.get_by_text("round/3.png").first).to_be_attached()
+    page.reload()
+    expect(page.get_by_text("round/3.png").first).to_be_attached()
+
+    page.get_by_role("button", name="Delete this upload").click()
+    expect(page.get_by_role("dialog")).to_contain_text("11 pictures")
+    page.get_by_role("button", name="Delete", exact=True).click()
+    expect(page.get_by_text("4 classes.")).to_be_visible()
+    expect(page.get_by_role("dialog")).not_to_be_attached()
+    assert not list(Path(places["VIT_DATA_ROOTS"], "uploads").iterdir())
 
 
 def test_a_hostile_archive_is_refused_in_one_sentence(page: Page, url: str, places: dict[str, str]) -> None:

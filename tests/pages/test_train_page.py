@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import streamlit as st
 from PIL import Image
 from streamlit.testing.v1 import AppTest
 
@@ -31,13 +32,26 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
             runs.kill(run.id)
 
 
-@pytest.fixture
-def page(folders: Path) -> AppTest:
-    """The page in the app, run once."""
+def opened(**link: str) -> AppTest:
+    """The page in the app, run once in a session of its own."""
     app = AppTest.from_file(str(ROOT / "app.py"), default_timeout=WAIT)
-    app.switch_page("pages/train.py").run()
+    app.switch_page("pages/train.py")
+    for name, text in link.items():
+        app.query_params[name] = text
+    app.run()
     assert not app.exception
     return app
+
+
+@pytest.fixture
+def page(folders: Path) -> AppTest:
+    """The page, opened without a link."""
+    return opened()
+
+
+def address(page: AppTest) -> dict[str, str]:
+    """What the address says of the form."""
+    return {name: "".join(text) for name, text in page.query_params.items()}  # a list or a string
 
 
 def start(page: AppTest):
@@ -68,7 +82,7 @@ def pictures(path: Path, size: tuple[int, int] = (40, 30), classes: int = 2, cou
 
 
 def test_every_setting_has_one_place_on_the_page() -> None:
-    shown = [name for group in fields.GROUPS.values() for name in group] + list(fields.ELSEWHERE)
+    shown = [*fields.NAMES, *fields.ELSEWHERE]
     assert sorted(shown) == sorted(TrainConfig.model_fields)
 
 
@@ -105,6 +119,15 @@ def test_an_impossible_combination_is_explained_at_the_field(page: AppTest) -> N
 def test_a_value_on_an_excluded_limit_is_explained_at_the_field(page: AppTest) -> None:
     setting(page, "lr").set_value(0.0).run()
     assert len(page.error) == 1 and "greater than 0" in page.error[0].value
+    assert start(page).disabled
+
+
+@pytest.mark.parametrize(("name", "value", "limit"), [("epochs", 0, "1"), ("heads", 65, "64"), ("mixup", 10.5, "10")])
+def test_a_number_out_of_range_is_explained_at_the_field(page: AppTest, name: str, value: float, limit: str) -> None:
+    setting(page, name).set_value(value).run()
+    assert setting(page, name).value == value, "what was typed counts"
+    (error,) = next(c for c in page.columns if any(w.key == fields.key(name) for w in c.number_input)).error
+    assert f"or equal to {limit}" in error.value
     assert start(page).disabled
 
 
@@ -185,6 +208,97 @@ def test_a_form_survives_a_visit_to_another_page(page: AppTest) -> None:
     assert (described(page).epochs, described(page).pool) == (3, "mean")
 
 
+def test_the_address_opens_the_same_form_in_another_session(page: AppTest) -> None:
+    page.radio(key="preset").set_value("notebook").run()
+    setting(page, "epochs").set_value(3)
+    setting(page, "pool").set_value("mean")
+    setting(page, "lr").set_value(1e-5)
+    setting(page, "flip").set_value(False)
+    setting(page, "image_size").set_value(48)
+    page.text_input(key="name").set_value("50 % & more").run()
+    page.selectbox(key="sweep_1").set_value("depth").run()
+    page.text_input(key="values_1").set_value("2, 4").run()
+    link = address(page)
+    assert link == {
+        "preset": "notebook", "data": "shapes", "epochs": "3", "pool": "mean", "lr": "1e-05", "flip": "false",
+        "image_size": "48", "name": "50 % & more", "sweep_1": "depth", "values_1": "2, 4",
+    }  # fmt: skip
+    again = opened(**link)
+    assert not again.error and not again.warning
+    assert described(again) == described(page)
+    assert (again.text_input(key="name").value, start(again).label) == ("50 % & more", "Start 2 runs")
+    assert address(again) == link
+
+
+def test_a_form_as_it_comes_has_a_plain_address(page: AppTest) -> None:
+    assert address(page) == {}
+
+
+def test_a_link_to_a_preset_brings_its_data(folders: Path) -> None:
+    page = opened(preset="mnist")
+    assert (page.radio(key="preset").value, page.selectbox(key="data").value) == ("mnist", "mnist")
+    assert described(page).dim == train_config("mnist").dim
+
+
+def test_what_a_link_asks_for_in_vain_is_said_and_left_out(folders: Path) -> None:
+    wrong = {
+        "preset": "best", "data": "folder:/etc", "init_from": "/etc/passwd", "size": "huge", "epochs": "0",
+        "batch_size": "many", "grad_clip": "inf", "limit": "9" * 30, "pool": "", "flip": "2", "lr": "nan",
+        "sweep_1": "data", "values_1": "1," * 1000,
+    }  # fmt: skip
+    page = opened(**wrong, depth="3", optimizer="adamw", utm_source="mail", set_epochs="7")
+    (warning,) = page.warning
+    said = warning.value.replace("\\", "")
+    assert all(f"{name}={text[:60]}" in said for name, text in wrong.items() if name != "pool")
+    assert not page.error and not start(page).disabled
+    config = described(page)
+    assert config.model_copy(update={"data_root": "data"}) == train_config(
+        "shapes", device="cpu", depth=3, optimizer="adamw"
+    )
+    assert address(page) == {"depth": "3", "optimizer": "adamw"}
+    assert not page.run().warning
+
+
+def test_values_of_a_link_are_those_of_their_setting() -> None:
+    for name, value in [
+        ("epochs", 3),
+        ("lr", 1e-5),
+        ("flip", False),
+        ("pool", "mean"),
+        ("pool", None),
+        ("size", "S/16"),
+    ]:
+        assert fields.parse(name, fields.write(value)) == value
+    for name in fields.NAMES:
+        with pytest.raises(ValueError):
+            fields.parse(name, "no such value")
+
+
+def test_one_click_leads_back_to_the_values_of_the_preset(page: AppTest) -> None:
+    assert not any(button.key == "reset" for button in page.button), "nothing to go back from"
+    setting(page, "epochs").set_value(0)
+    setting(page, "pool").set_value("mean").run()
+    page.button(key="reset").click().run()
+    assert not page.exception and not page.error and not start(page).disabled
+    assert described(page).model_copy(update={"data_root": "data"}) == train_config("shapes", device="cpu")
+    assert not any(button.key == "reset" for button in page.button)
+
+
+def test_nothing_can_be_started_on_data_whose_download_failed(page: AppTest, monkeypatch: pytest.MonkeyPatch) -> None:
+    from torchvision.datasets import CIFAR10
+
+    monkeypatch.setattr(CIFAR10, "url", "http://127.0.0.1:9/cifar-10-python.tar.gz")  # nobody listens there
+    page.selectbox(key="data").set_value("cifar10").run()
+    assert not start(page).disabled, "a run downloads what is not here"
+    next(button for button in page.button if button.label == "Download CIFAR-10").click().run()
+    for _ in range(2):
+        assert len(page.error) == 1 and "could not be downloaded" in page.error[0].value
+        assert start(page).disabled
+        page.run()
+    page.selectbox(key="data").set_value("shapes").run()
+    assert not page.error and not start(page).disabled
+
+
 def test_a_full_disk_is_said_and_keeps_the_form(page: AppTest, folders: Path) -> None:
     page.secrets["limits"] = {"free_gb": 10**6}
     setting(page, "epochs").set_value(3).run()
@@ -210,6 +324,11 @@ def test_a_folder_below_the_roots_can_be_chosen(folders: Path, size: tuple[int, 
     assert (app.radio(key="preset").value, described(app).init_from) == ("shapes", "")
 
 
+def open_to_a_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = st.get_option
+    monkeypatch.setattr(st, "get_option", lambda name: "0.0.0.0" if name == "server.address" else real(name))
+
+
 def zipped(path: Path) -> bytes:
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w") as archive:
@@ -224,8 +343,55 @@ def test_an_uploaded_archive_is_chosen_and_what_was_left_out_is_named(page: AppT
     page.file_uploader(key="archive_0").upload("My zoo.zip", zipped(folders / "mine")).run()
     assert not page.exception and not page.error
     assert page.selectbox(key="data").value.startswith(f"folder:{folders}/data/uploads/my-zoo-")
-    assert any("broken.png" in code.value for code in page.code)
-    assert any(expander.label == "Left out of the archive: 1" for expander in page.expander)
+    for again in (page, opened(data=page.selectbox(key="data").value), opened()):
+        if again.selectbox(key="data").value == "shapes":
+            again.file_uploader(key="archive_0").upload("My zoo.zip", zipped(folders / "mine")).run()
+        assert any("broken.png" in code.value for code in again.code)
+        assert any(expander.label == "Left out of the archive: 1" for expander in again.expander)
+
+
+def test_an_upload_is_deleted_once_it_is_confirmed(page: AppTest, folders: Path) -> None:
+    pictures(folders / "mine")
+    page.file_uploader(key="archive_0").upload("My zoo.zip", zipped(folders / "mine")).run()
+    (folder,) = (folders / "data" / "uploads").iterdir()
+    page.button(key="delete_data").click().run()
+    said = " ".join(element.value for element in page.markdown).replace("\\", "")
+    assert str(folder) in said and "8 pictures" in said and "MB" in said
+    assert folder.is_dir()
+    page.button(key="really_delete_data").click().run()
+    assert not page.exception and not page.error and not list((folders / "data" / "uploads").iterdir())
+    assert page.run().selectbox(key="data").value == "shapes"
+    assert page.radio(key="preset").value == "shapes"
+
+
+def test_an_upload_that_a_run_needs_cannot_be_deleted(page: AppTest, folders: Path) -> None:
+    pictures(folders / "mine")
+    page.file_uploader(key="archive_0").upload("My zoo.zip", zipped(folders / "mine")).run()
+    spec = page.selectbox(key="data").value
+    run = folders / "runs" / "20260101-000000-zoo-0000"
+    run.mkdir(parents=True)
+    (run / "config.json").write_text(train_config("shapes", data=spec).model_dump_json())
+    with runs.living(run):
+        assert page.run().button(key="delete_data").disabled
+        assert "zoo" in page.button(key="delete_data").help
+    assert not page.run().button(key="delete_data").disabled
+
+
+def test_only_who_may_upload_may_delete(page: AppTest, folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pictures(folders / "mine")
+    page.file_uploader(key="archive_0").upload("My zoo.zip", zipped(folders / "mine")).run()
+    page.button(key="delete_data").click().run()
+    open_to_a_network(monkeypatch)
+    page.button(key="really_delete_data").click().run()
+    assert not page.exception and len(list((folders / "data" / "uploads").iterdir())) == 1
+    assert "closed" in page.markdown[0].value
+
+
+def test_other_folders_cannot_be_deleted(folders: Path) -> None:
+    pictures(folders / "data" / "zoo")
+    page = opened(data=f"folder:{folders / 'data' / 'zoo'}")
+    assert page.selectbox(key="data").value.endswith("/zoo")
+    assert not any(button.key == "delete_data" for button in page.button)
 
 
 def test_an_archive_without_classes_is_refused_in_a_sentence(page: AppTest) -> None:
@@ -239,10 +405,7 @@ def test_an_archive_without_classes_is_refused_in_a_sentence(page: AppTest) -> N
 def test_page_alone_is_closed_where_the_app_is_open_to_a_network(
     folders: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import streamlit as st
-
-    real = st.get_option
-    monkeypatch.setattr(st, "get_option", lambda name: "0.0.0.0" if name == "server.address" else real(name))
+    open_to_a_network(monkeypatch)
     page = AppTest.from_file(str(ROOT / "pages" / "train.py"), default_timeout=WAIT).run()
     assert not page.exception and not page.button and not page.selectbox
     assert "closed" in page.markdown[0].value
