@@ -1,6 +1,7 @@
 """The shelf of checkpoints: what is there, bring another, rename, delete, take one along."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -50,10 +51,12 @@ def summarised(folder: str, stamp: int):
 
 
 def listed() -> list:
-    """Every checkpoint on the shelf."""
+    """Every checkpoint on the shelf, then what was fetched from elsewhere, under its pinned name."""
+    from vit import hub
     from vit.shelf import folders
 
-    return [summarised(str(folder), stamp) for folder, stamp in folders()]
+    own = [summarised(str(folder), stamp) for folder, stamp in folders()]
+    return own + [replace(summarised(str(one.folder), 0), name=str(one.name)) for one in hub.cached()]
 
 
 def table(infos: list) -> pd.DataFrame:
@@ -88,7 +91,7 @@ def choose(infos: list):
     event = st.dataframe(
         table(infos),
         hide_index=True,
-        key="shelf",
+        key=f"shelf {names}",  # a row means another one when the list changes
         on_select="rerun",
         selection_mode="single-row-required",
         selection_default={"selection": {"rows": [names.index(asked) if asked in names else 0]}},
@@ -113,16 +116,17 @@ def show(info) -> None:
             st.switch_page("pages/explore.py", query_params={"checkpoint": info.name})
         st.download_button(
             f"Download ({info.size / 1e6:,.1f} MB)",
-            lambda: shelf.zipped(info.folder, info.name),
-            f"{info.name}.zip",
+            lambda: shelf.zipped(info.folder, info.folder.name),
+            f"{info.folder.name}.zip",
             "application/zip",
             on_click="ignore",
             help="Every file of its folder, in one ZIP.",
         )
         if access.may_train():
-            with st.popover("Rename"):
-                st.text_input("New name", info.name, key=f"name {info.name}", help=NAME_HELP)
-                st.button("Rename", on_click=rename, args=(info.name,), type="primary")
+            if "/" not in info.name:  # what was fetched keeps the name that says where it comes from
+                with st.popover("Rename"):
+                    st.text_input("New name", info.name, key=f"name {info.name}", help=NAME_HELP)
+                    st.button("Rename", on_click=rename, args=(info.name,), type="primary")
             if st.button("Delete", type="tertiary"):
                 confirm_deletion(info)
 
@@ -142,18 +146,52 @@ def rename(name: str) -> None:
 @st.dialog("Delete this checkpoint?")
 def confirm_deletion(info) -> None:
     """Say what goes, and delete it if that is meant."""
-    from vit import shelf
+    from vit import hub, shelf
 
     accuracy = info.facts.get("accuracy")
     known = f", {accuracy:.1%} right" if isinstance(accuracy, float) else ""
     st.markdown(f"**{plain(info.name)}** goes for good: {info.size / 1e6:,.1f} MB of weights{known}.")
-    st.caption("Runs keep their own checkpoints.")
+    fetched = "/" in info.name
+    st.caption("It can be fetched again." if fetched else "Runs keep their own checkpoints.")
     with st.container(horizontal=True):
-        done = (f"{info.name} was deleted.", shelf.delete, info.name)
+        done = (f"{info.name} was deleted.", hub.remove if fetched else shelf.delete, info.name)
         if st.button("Delete", key="really delete", type="primary", on_click=act, args=done):
             st.rerun()
         if st.button("Keep it", key="not delete"):
             st.rerun()
+
+
+def fetch() -> None:
+    """Fetch a checkpoint by its name on the Hub or in torchvision."""
+    from vit import hub
+
+    with st.form("fetch", border=False):
+        name = st.text_input(
+            "Name on the Hugging Face Hub, or of torchvision",
+            st.query_params.get("fetch", ""),
+            max_chars=200,
+            placeholder="google/vit-base-patch16-224",
+            help="owner/name, owner/name@revision, timm/vit_base_patch16_224.augreg2_in21k_ft_in1k, "
+            "torchvision/vit_b_16. Private repositories need a token in the server's environment (HF_TOKEN).",
+        ).strip()
+        wanted = st.form_submit_button("Fetch", type="primary")
+    if not wanted or not name:
+        return
+    bar = st.progress(0.0, f"Asking for {plain(name)}…")
+
+    def progress(done: int, total: int | None) -> None:
+        size = f" of {total / 1e6:,.0f}" if total else ""
+        bar.progress(min(done / total, 1.0) if total else 0.0, f"{done / 1e6:,.0f}{size} MB of {plain(name)}")
+
+    try:
+        fetched = hub.fetch(name, progress, max(access.limits().free_bytes, hub.KEEP_FREE))
+    except UserError as error:
+        bar.empty()
+        st.error(plain(str(error)))
+        return
+    st.session_state[_SAID] = (True, f"{fetched.name} is here.")
+    st.query_params.from_dict({"name": str(fetched.name)})
+    st.rerun()
 
 
 def upload() -> None:
@@ -212,6 +250,10 @@ else:
 st.divider()
 st.subheader("Bring another")
 if access.may_train():
-    upload()
+    by_name, by_file = st.columns(2, gap="large")
+    with by_name:
+        fetch()
+    with by_file:
+        upload()
 else:
     st.caption("Only people who may train can bring checkpoints here.")

@@ -84,10 +84,11 @@ def trained() -> dict[str, tuple[str, Path]]:
 
 def pick_checkpoint():
     """Let the person choose a checkpoint, or the best one of a run; stop with a hint where there is none."""
+    from vit import hub
     from vit.checkpoints import list_checkpoints, summarise
     from vit.families.family import possible_heads
 
-    every = list_checkpoints()
+    every = list_checkpoints() + [replace(summarise(one.folder), name=str(one.name)) for one in hub.cached()]
     found = {info.name: info for info in every if not info.problem or info.choices}
     names = sorted(found, key=lambda name: (name != "cifar10", name))
     runs = {name: facts for name, facts in trained().items() if name not in found}
@@ -105,11 +106,17 @@ def pick_checkpoint():
             del st.query_params["heads"]
 
     asked = st.query_params.get("checkpoint")
+    if asked and asked not in names and (here := hub.find(asked)):
+        asked = str(here.name)
+    elif asked and asked not in names and hub.parse(asked):
+        st.info(f"{plain(asked)} is not here yet.")
+        if st.button("Fetch it"):
+            st.switch_page("pages/checkpoints.py", query_params={"fetch": asked})
     name = st.selectbox(
         "Checkpoint",
         names,
         names.index(asked) if asked in names else 0,
-        format_func=lambda name: name if name in found else runs[name][0],
+        format_func=lambda name: shortened(name) if name in found else runs[name][0],
         key="checkpoint",
         on_change=remember,
     )
@@ -142,6 +149,12 @@ def pick_checkpoint():
         "show a wrong scale or order of the attention; it cannot show a wrong number of heads.",
     )
     return checkpoint, stamp, heads
+
+
+def shortened(name: str) -> str:
+    """A checkpoint's name with as much of its commit as people need."""
+    name, mark, commit = name.partition("@")
+    return name + mark + commit[:7]
 
 
 def asked_heads() -> int | None:

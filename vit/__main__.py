@@ -1,4 +1,4 @@
-"""The command line: `python -m vit classify|explain|evaluate|train|runs`.
+"""The command line: `python -m vit classify|explain|evaluate|convert|train|runs`.
 
 Exit status: 0 done, 1 a bug (with its traceback), 2 a mistake of the user's, told in one line.
 """
@@ -68,9 +68,22 @@ def parser() -> argparse.ArgumentParser:
     )
 
     for command in (classify, explain, evaluate):
-        command.add_argument("--checkpoint", default="cifar10", metavar="NAME_OR_PATH", help="(default: %(default)s)")
+        command.add_argument(
+            "--checkpoint", default="cifar10", metavar="NAME_OR_PATH",
+            help="a name in checkpoints/, a folder or file, or to be fetched: owner/name[@revision] on the Hugging "
+            "Face Hub, torchvision/vit_b_16 (default: %(default)s)",
+        )  # fmt: skip
     for command in (classify, evaluate):
         command.add_argument("--json", action="store_true", help="print one JSON document")
+
+    convert = add("convert", "Give a checkpoint to another library, computing the same there.")
+    convert.add_argument("source", metavar="SOURCE", help="a checkpoint's name, folder or file")
+    convert.add_argument("destination", type=Path, metavar="DESTINATION", help="a new folder; .pth or .onnx for files")
+    convert.add_argument(
+        "--to", choices=("transformers", "timm", "torchvision", "onnx"), default="transformers",
+        help="(default: %(default)s)",
+    )  # fmt: skip
+    convert.add_argument("--heads", type=int, help="number of attention heads, for a file that does not state it")
 
     train = add("train", "Train a Vision Transformer.")
     train.add_argument("--preset", help="a complete recipe: " + ", ".join(_presets()))
@@ -209,6 +222,17 @@ def _evaluate(options: argparse.Namespace) -> None:
         print(f"{result.accuracy:.2%} of {result.pictures:,} pictures right, loss {result.loss:.4f}")
 
 
+def _convert(options: argparse.Namespace) -> None:
+    from vit.checkpoints import load_checkpoint
+    from vit.convert import convert, how_to_open
+
+    checkpoint = load_checkpoint(options.source, options.heads)
+    path = convert(checkpoint, options.destination, options.to)
+    print(path)
+    for line in how_to_open(checkpoint, path, options.to):
+        print(f"    {line}")
+
+
 def _train(options: argparse.Namespace) -> None:
     from vit.recipes import PRESETS, describe, train_config
     from vit.runs import new_id, read_json, runs_folder
@@ -300,7 +324,14 @@ def _settings(options: argparse.Namespace) -> dict[str, Any]:
     return settings
 
 
-_COMMANDS = {"classify": _classify, "explain": _explain, "evaluate": _evaluate, "train": _train, "runs": _runs}
+_COMMANDS = {
+    "classify": _classify,
+    "explain": _explain,
+    "evaluate": _evaluate,
+    "convert": _convert,
+    "train": _train,
+    "runs": _runs,
+}
 
 if __name__ == "__main__":
     sys.exit(main())

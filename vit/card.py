@@ -22,12 +22,19 @@ _SECTIONS = (
 )
 
 
-def write_card(name: str, config: ViTConfig, labels: Sequence[str], facts: Mapping[str, Any]) -> str:
+def write_card(
+    name: str,
+    config: ViTConfig,
+    labels: Sequence[str],
+    facts: Mapping[str, Any],
+    how_to_open: Sequence[str] | None = None,
+) -> str:
     """The README.md of a checkpoint.
 
     Args:
         facts: `accuracy` (share from 0 to 1) and `accuracy_on`, `data`, `recipe`, `hardware`, `time` (text, or
             seconds), `limits`, `license`, `params` and whatever else was recorded. A mapping becomes a list.
+        how_to_open: the lines of the last section, for a checkpoint that is not in our own format.
     """
     lines = ["---"]
     if facts.get("license"):
@@ -49,7 +56,8 @@ def write_card(name: str, config: ViTConfig, labels: Sequence[str], facts: Mappi
         lines += [_stated(key, value) for key, value in known.items()] or ["Not recorded."]
         if section.title == "Recipe":
             lines += [_stated(key, value) for key, value in others.items()]
-    return "\n".join([*lines, "", "## How to open it", "", *_how_to_open(name, config)]) + "\n"
+    usage = _how_to_open(name, config) if how_to_open is None else how_to_open
+    return "\n".join([*lines, "", "## How to open it", "", *usage]) + "\n"
 
 
 def _stated(key: str, value: object) -> str:

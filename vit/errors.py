@@ -25,6 +25,10 @@ class UnknownHeads(InvalidCheckpoint):
         self.choices = choices
 
 
+class Unavailable(InvalidCheckpoint):
+    """A checkpoint from elsewhere cannot be had: no such name, no way to it, no right to it, or no room for it."""
+
+
 class InvalidDataset(UserError):
     """The folder or archive is not a labelled set of pictures that can be trained on."""
 

@@ -1,15 +1,18 @@
 """The page Checkpoints: what is there, bringing, renaming, deleting."""
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import huggingface_hub
 import pytest
 import timm
 from conftest import fill
+from hub_server import HubServer
 from safetensors.torch import save
 from streamlit.testing.v1 import AppTest
+from transformers import ViTConfig, ViTForImageClassification
 
 from vit import shelf
 from vit.checkpoints import save_checkpoint
@@ -108,3 +111,47 @@ def test_over_a_network_the_shelf_can_be_looked_at_only(root: Path, monkeypatch:
     labels = {button.label for button in app.button}
     assert "Delete" not in labels and "Rename" not in labels
     assert not app.file_uploader
+
+
+@pytest.fixture
+def published(root: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A tiny model of transformers on a Hub in this process; the name under which it stays what it is."""
+    folder = tmp_path_factory.mktemp("theirs")
+    small = dict(hidden_size=64, num_hidden_layers=1, num_attention_heads=4, intermediate_size=96, image_size=32)
+    fill(ViTForImageClassification(ViTConfig(patch_size=8, num_labels=3, **small))).save_pretrained(folder)
+    monkeypatch.setenv("VIT_DOWNLOADS", str(folder.parent / "downloads"))
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    with HubServer().running() as server:
+        monkeypatch.setenv("HF_ENDPOINT", server.url)
+        yield f"ada/tiny@{server.publish('ada/tiny', folder)}"
+
+
+def fetch(app: AppTest, name: str) -> AppTest:
+    next(field for field in app.text_input if field.label.startswith("Name on the Hugging")).set_value(name)
+    next(button for button in app.button if button.label == "Fetch").click()
+    return app.run()
+
+
+def test_a_checkpoint_is_fetched_by_name_listed_and_deleted(published: str) -> None:
+    app = fetch(page(), "ada/tiny")
+    assert not app.exception and not app.error
+    assert app.query_params["name"] == published
+    assert published in list(app.dataframe[0].value["Name"])
+    app = page(name=published)
+    assert "Rename" not in [button.label for button in app.button]  # its name says where it comes from
+    next(button for button in app.button if button.label == "Delete").click()
+    app.run()
+    app.button(key="really delete").click()
+    app.run()
+    assert published not in list(app.dataframe[0].value["Name"])
+
+
+@pytest.mark.parametrize("name", ["ada/other", "not a name", "../../etc"])
+def test_what_cannot_be_fetched_is_told_in_a_sentence(published: str, name: str) -> None:
+    app = fetch(page(), name)
+    assert not app.exception and len(app.error) == 1 and app.error[0].value.endswith(".")
+
+
+def test_a_link_to_a_checkpoint_that_is_elsewhere_fills_the_form(root: Path) -> None:
+    app = page(fetch="ada/tiny")
+    assert "ada/tiny" in [field.value for field in app.text_input]

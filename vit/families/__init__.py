@@ -40,6 +40,16 @@ FAMILIES = (
     timm.FAMILY,
 )
 
+# What transformers calls them in config.json.
+_KINDS = {
+    *huggingface.KINDS,
+    *dinov2.KINDS,
+    *dinov2.KINDS_REGISTERS,
+    *dinov3.KINDS,
+    *clip.KINDS,
+    *siglip.KINDS,
+}
+
 READS = (
     "torchvision's, timm's, and transformers' ViT, DeiT, MSN, MAE, I-JEPA, DINOv2, DINOv3, CLIP and SigLIP, "
     "the originals of Meta and OpenAI, and tintn's"
@@ -161,6 +171,28 @@ def read(
                 possible_heads(told["dim"]),
             )
     return Reading(family, build_config(values), reshaped, assumed)
+
+
+def check_config(document: Mapping[str, Any]) -> None:
+    """Refuse what by its config.json is no plain Vision Transformer, to spare the download of its weights.
+
+    What it does not refuse may still be refused by `read`, which sees the weights.
+
+    Raises:
+        InvalidCheckpoint: a model of transformers or timm that is not read.
+    """
+    architecture, kind = document.get("architecture"), document.get("model_type")
+    if isinstance(architecture, str):
+        if not timm.by_name(architecture):  # raises for a Vision Transformer that is not plain, with the reason
+            raise InvalidCheckpoint(
+                f"This is timm's {shown(architecture)}. This app reads plain Vision Transformers: {READS}."
+            )
+    elif isinstance(kind, str) and "vit" not in document:  # with "vit" it is ours
+        towers = isinstance(document.get("vision_config"), Mapping)
+        if (f"{kind}_vision_model" if towers else kind) not in _KINDS:
+            raise InvalidCheckpoint(
+                f'This is a "{shown(kind)}" model of transformers. This app reads plain Vision Transformers: {READS}.'
+            )
 
 
 def _grid(family: Family, renamed: Tensors, stated: Mapping[str, Any]) -> tuple[int, int] | None:

@@ -5,10 +5,15 @@ that pictures share with texts: its outputs are no classes. transformers' `CLIPF
 exception: its head reads the mean of the patches, without the final LayerNorm.
 """
 
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
+import torch
+
 from vit.families.family import Family, Tensors
-from vit.families.huggingface import Kind, assumed, read_config
+from vit.families.huggingface import Kind, assumed, document, read_config
+from vit.families.target import Target, Written, apart, thirds
 from vit.images import Preprocess
 from vit.model import ViTConfig
 
@@ -120,4 +125,47 @@ OPENAI = Family(
     },
     adjust=_adjust_openai,
     preprocess=_preprocess,
+)  # fmt: skip
+
+
+# --- Writing --------------------------------------------------------------------------------------------------
+
+
+def _written(
+    architecture: str, config: ViTConfig, tensors: Tensors, labels: Sequence[str], preprocess: Preprocess
+) -> Written:
+    tensors = flat(apart(config, thirds(config, tensors)))
+    head = {}
+    if architecture == CLASSIFIER:
+        head = {name.replace("head", "classifier"): tensors.pop(name) for name in ("head.weight", "head.bias")}
+        tensors |= {"norm.weight": torch.ones(config.dim), "norm.bias": torch.zeros(config.dim)}  # nothing reads it
+    elif config.num_classes:
+        head = {"visual_projection.weight": tensors.pop("head.weight")}
+        del tensors["head.bias"]  # it is zero
+    base = "vision_model." if config.num_classes else ""
+    renamed = {f"{base}{name}": tensor for name, tensor in FAMILY.rename_back(tensors).items()} | head
+    stated = document(config, labels, "clip_vision_model", architecture)
+    if architecture != CLASSIFIER:
+        return Written(stated | ({"projection_dim": config.num_classes} if config.num_classes else {}), renamed)
+    outer = ("architectures", "id2label", "label2id", "dtype")
+    tower = {key: value for key, value in stated.items() if key not in outer}
+    towers = {key: stated[key] for key in outer if key in stated}
+    return Written(towers | {"model_type": "clip", "vision_config": tower}, renamed)
+
+
+def flat(tensors: Tensors) -> Tensors:
+    """Positions as a table (N, D), and a class token (D,)."""
+    tensors = tensors | {"pos_embed": tensors["pos_embed"][0]}
+    return tensors | ({"prefix.cls": tensors["prefix.cls"][0, 0]} if "prefix.cls" in tensors else {})
+
+
+CLASSIFIER = "CLIPForImageClassification"
+_CAN = {"norm_pre": (True,), "patch_bias": (False,), "qkv_bias": (True,), "square": (True,)}
+TARGETS = (
+    Target(
+        "CLIPVisionModelWithProjection", partial(_written, "CLIPVisionModelWithProjection"),
+        {**_CAN, "head_bias": (False,)},
+    ),
+    Target("CLIPVisionModel", partial(_written, "CLIPVisionModel"), {**_CAN, "head": (False,)}),
+    Target(CLASSIFIER, partial(_written, CLASSIFIER), {**_CAN, "pool": ("mean",), "norm": ("none",)}),
 )  # fmt: skip

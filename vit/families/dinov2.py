@@ -4,12 +4,17 @@ The classifier reads the class token and the mean of the patches side by side. R
 were added, so they have none.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
-from vit.families.family import IMAGENET_MEAN, IMAGENET_STD, Family
-from vit.families.huggingface import Kind, assumed, read_config
+import torch
+
+from vit.families.family import IMAGENET_MEAN, IMAGENET_STD, Family, Tensors
+from vit.families.huggingface import Kind, assumed, document, read_config
+from vit.families.target import Target, Written, apart, scaled, thirds
 from vit.images import Preprocess
-from vit.model import ViTConfig
+from vit.model import PositionResize, ViTConfig
 
 KINDS = {"dinov2": Kind(1e-6, patch_size=14, mlp_dim=None)}
 KINDS_REGISTERS = {"dinov2_with_registers": Kind(1e-6, mlp_dim=None, prefix=None)}
@@ -70,4 +75,72 @@ REGISTERS = replace(
     fixed={"position_resize": "bicubic_antialias", "pool": "cls"},
     assumed=assumed(KINDS_REGISTERS["dinov2_with_registers"], "transformers"),
     read_config=lambda document: read_config(document, KINDS_REGISTERS),
+)
+
+
+# --- Writing --------------------------------------------------------------------------------------------------
+
+# SwiGLU's names on disk are others than those of a plain MLP.
+_GATED = replace(FAMILY, keys=tuple(pair for pair in KEYS if ".mlp." not in pair[0] or "weights_" in pair[1]))
+
+
+def _ratio(config: ViTConfig) -> int | None:
+    """transformers' `mlp_ratio`, from which it computes the width of the MLP; None if no whole number gives it."""
+
+    def width(ratio: int) -> int:
+        return (config.dim * ratio * 2 // 3 + 7) // 8 * 8 if config.gated_mlp else config.dim * ratio
+
+    return next((ratio for ratio in range(1, 65) if width(ratio) == config.mlp_dim), None)
+
+
+def _obstacle(config: ViTConfig, preprocess: Preprocess) -> str:
+    if _ratio(config) is None:
+        return f"its MLP is {config.mlp_dim} wide, which is no whole multiple of its width {config.dim}"
+    if config.gated_mlp and config.activation != "silu":
+        return f"the activation of its gated MLP is {config.activation}"
+    return ""
+
+
+def _head(config: ViTConfig, weight: torch.Tensor) -> torch.Tensor:
+    """The head (C, D) on what they give it (2 D), the class token and the mean of the patches: zeros ignore one."""
+    if config.pool == "cls_mean":
+        return weight
+    zeros = torch.zeros_like(weight)
+    return torch.cat([weight, zeros] if config.pool == "cls" else [zeros, weight], 1)
+
+
+def _written(
+    kind: str, architecture: str, config: ViTConfig, tensors: Tensors, labels: Sequence[str], preprocess: Preprocess
+) -> Written:
+    tensors = apart(config, thirds(config, scaled(config, tensors)))
+    if config.num_classes:
+        tensors["head.weight"] = _head(config, tensors["head.weight"])
+    renamed = (_GATED if config.gated_mlp else FAMILY).rename_back(tensors)
+    renamed["embeddings.mask_token"] = torch.zeros(1, config.dim)  # for training; it plays no part here
+    if config.num_classes:
+        renamed = {name if "classifier." in name else f"{kind}.{name}": tensor for name, tensor in renamed.items()}
+    stated = document(config, labels, kind, architecture)
+    del stated["intermediate_size"]
+    stated |= {"mlp_ratio": _ratio(config), "use_swiglu_ffn": config.gated_mlp, "layerscale_value": 1.0}
+    registers = sum(name.startswith("reg") for name in config.prefix)
+    return Written(stated | ({"num_register_tokens": registers} if registers else {}), renamed)
+
+
+def _target(kind: str, architecture: str, prefix: str, head: bool, resizes: PositionResize) -> Target:
+    can = {
+        "prefix": (prefix,),
+        "pool": ("cls", "mean", "cls_mean") if head else ("cls",),
+        "gated_mlp": (True, False),
+        "layer_scale": (True, False),
+        "head": (head,),
+        "square": (True,),  # others are interpolated as if they were
+    }
+    return Target(architecture, partial(_written, kind, architecture), can, resizes, _obstacle)
+
+
+TARGETS = (
+    _target("dinov2", "Dinov2ForImageClassification", "cls", True, "bicubic"),
+    _target("dinov2", "Dinov2Model", "cls", False, "bicubic"),
+    _target("dinov2_with_registers", "Dinov2WithRegistersForImageClassification", "cls reg", True, "bicubic_antialias"),
+    _target("dinov2_with_registers", "Dinov2WithRegistersModel", "cls reg", False, "bicubic_antialias"),
 )

@@ -3,15 +3,18 @@
 Source: arXiv 2508.10104; transformers' `modeling_dinov3_vit.py`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
 from vit.families.dinov2 import _preprocess
 from vit.families.family import Family, Tensors
-from vit.families.huggingface import Kind, assumed, read_config
+from vit.families.huggingface import Kind, assumed, document, read_config
+from vit.families.target import Target, Written, apart, scaled, thirds
 from vit.families.timm import BLOCKS
+from vit.images import Preprocess
+from vit.model import ViTConfig
 
 KINDS = {"dinov3_vit": Kind(1e-5, dim=384, heads=6, mlp_dim=1536, prefix=None)}
 
@@ -89,4 +92,48 @@ META = Family(
     assumed={"activation": ("gelu", "The activation is not in the file; exact GELU is DINOv3's.")},
     adjust=_without_key_bias,
     preprocess=_preprocess,
+)
+
+
+# --- Writing, for transformers --------------------------------------------------------------------------------
+
+
+def _written(config: ViTConfig, tensors: Tensors, labels: Sequence[str], preprocess: Preprocess) -> Written:
+    tensors = apart(config, thirds(config, scaled(config, tensors)), rows=False)
+    del tensors["pos_embed"]  # it is zero
+    biases = [name for name in tensors if name.endswith(".attn.k.bias")]
+    key_bias = any(bool(tensors[name].any()) for name in biases)
+    for name in [] if key_bias else biases:
+        del tensors[name]
+    for name in [name for name in tensors if ".mlp.fc1." in name]:
+        if config.gated_mlp:
+            gate, up = tensors.pop(name).chunk(2)
+            tensors |= {name.replace("fc1", "gate"): gate, name.replace("fc1", "up"): up}
+        else:
+            tensors[name.replace("fc1", "up")] = tensors.pop(name)
+    stated = document(config, labels, "dinov3_vit", "DINOv3ViTModel") | {
+        "rope_theta": config.rope,
+        "query_bias": config.qkv_bias,
+        "key_bias": key_bias,
+        "value_bias": config.qkv_bias,
+        "use_gated_mlp": config.gated_mlp,
+        "num_register_tokens": len(config.prefix) - 1,
+        "layerscale_value": 1.0,
+    }
+    mask = {"embeddings.mask_token": torch.zeros(1, 1, config.dim)}  # for training; it plays no part here
+    return Written(stated, FAMILY.rename_back(tensors) | mask)
+
+
+TARGETS = (
+    Target(
+        "DINOv3ViTModel",
+        _written,
+        {
+            "prefix": ("cls reg",),
+            "gated_mlp": (True, False),
+            "layer_scale": (True, False),
+            "positions": ("rotary",),
+            "head": (False,),
+        },
+    ),
 )

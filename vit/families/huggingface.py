@@ -6,12 +6,14 @@ is written. A model that `ViTForImageClassification` cannot express keeps this l
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 
 from vit.errors import InvalidCheckpoint
 from vit.families.family import Family, Tensors, check_field, shown
+from vit.families.target import Target, Written, apart, thirds
 from vit.images import Preprocess
 from vit.model import ViTConfig
 
@@ -199,27 +201,33 @@ def write_config(config: ViTConfig, labels: Sequence[str]) -> dict[str, Any]:
     names = {"id2label": {str(i): label for i, label in enumerate(labels)}}
     if obstacles(config):  # a "vit" that loads and computes something else would be worse than an error
         return {"model_type": "vit-attention-explorer"} | names
+    return document(config, labels, "vit", "ViTForImageClassification")
+
+
+def document(config: ViTConfig, labels: Sequence[str], kind: str, architecture: str) -> dict[str, Any]:
+    """config.json of a class of transformers; names of classes only where there are any.
+
+    Args:
+        kind: transformers' `model_type`.
+        architecture: name of the class.
+    """
     stated = {theirs: getattr(config, ours) for ours, theirs in _FIELDS.items()}
     height, width = config.image_size
+    names = {"id2label": {str(i): label for i, label in enumerate(labels)}} if labels else {}
+    numbers = {"label2id": {label: i for i, label in enumerate(labels)}} if labels else {}
     return stated | names | {
-        "architectures": ["ViTForImageClassification"],
-        "model_type": "vit",
+        "architectures": [architecture],
+        "model_type": kind,
         "hidden_act": _ACTIVATIONS[config.activation],
         "hidden_dropout_prob": 0.0,
         "attention_probs_dropout_prob": 0.0,
         "image_size": height if height == width else [height, width],
-        "label2id": {label: i for i, label in enumerate(labels)},
-        "dtype": "float32",
-    }  # fmt: skip
+    } | numbers | {"dtype": "float32"}  # fmt: skip
 
 
 def write_tensors(config: ViTConfig, tensors: Tensors) -> Tensors:
     """The tensors of a `VisionTransformer` under transformers' names, with what those lack under `EXTRA`."""
-    tensors = dict(tensors)
-    for i in range(config.depth):
-        for end in ("weight", "bias") if config.qkv_bias else ("weight",):
-            parts = tensors.pop(f"blocks.{i}.attn.qkv.{end}").chunk(3)
-            tensors |= {f"blocks.{i}.attn.{letter}.{end}": part for letter, part in zip("qkv", parts, strict=True)}
+    tensors = thirds(config, tensors)
     prefix = tensors.pop("prefix_tokens")
     if config.prefix == ("cls",):
         tensors["prefix.cls"] = prefix
@@ -229,3 +237,48 @@ def write_tensors(config: ViTConfig, tensors: Tensors) -> Tensors:
         tensors["prefix"] = prefix
     renamed = NATIVE.rename_back(tensors)
     return {name if name.startswith("classifier.") else f"vit.{name}": tensor for name, tensor in renamed.items()}
+
+
+# --- For other classes of transformers ------------------------------------------------------------------------
+
+
+def _written(
+    kind: str, architecture: str, config: ViTConfig, tensors: Tensors, labels: Sequence[str], preprocess: Preprocess
+) -> Written:
+    tensors = apart(config, thirds(config, tensors))
+    if architecture == TEACHER:  # theirs averages two heads, ours is one with half the weights
+        one, other = (2 * tensors["head.weight"]).chunk(2, 1)
+        tensors |= {"head.weight": one, "head_dist.weight": other, "head_dist.bias": tensors["head.bias"]}
+        renamed = _WITH_TEACHER.rename_back(tensors)
+    else:
+        renamed = _WITH_DIST.rename_back(tensors)
+    base = {"vit_msn": "vit"}.get(kind, kind)
+    if config.num_classes:
+        renamed = {name if "classifier." in name else f"{base}.{name}": tensor for name, tensor in renamed.items()}
+    return Written(document(config, labels, kind, architecture), renamed)
+
+
+TEACHER = "DeiTForImageClassificationWithTeacher"
+_WITH_TEACHER = replace(FAMILY, keys=DISTILLED + ON_DISK)
+_WITH_DIST = replace(FAMILY, keys=ON_DISK + DISTILLED)
+PLAIN_VIT = Target("ViTForImageClassification", partial(_written, "vit", "ViTForImageClassification"))
+TARGETS = (
+    PLAIN_VIT,
+    # ViTModel has a layer for pooling that would be missing.
+    Target("ViTMSNModel", partial(_written, "vit_msn", "ViTMSNModel"), {"head": (False,)}),
+    Target(
+        "DeiTForImageClassification",
+        partial(_written, "deit", "DeiTForImageClassification"),
+        {"prefix": ("cls dist",)},
+    ),
+    Target(TEACHER, partial(_written, "deit", TEACHER), {"prefix": ("cls dist",), "pool": ("cls_dist",)}),
+    Target(
+        "IJepaForImageClassification",
+        partial(_written, "ijepa", "IJepaForImageClassification"),
+        {"prefix": ("",), "pool": ("mean",)},
+    ),
+    Target(
+        "IJepaModel", partial(_written, "ijepa", "IJepaModel"),
+        {"prefix": ("",), "pool": ("mean",), "head": (False,)},
+    ),
+)  # fmt: skip

@@ -3,12 +3,16 @@
 transformers' `SiglipForImageClassification` reads the mean of the patches instead.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
+import torch
+
 from vit.families.clip import KEYS as CLIP_KEYS
-from vit.families.clip import classified, table
+from vit.families.clip import classified, flat, table
 from vit.families.family import Family, Tensors
-from vit.families.huggingface import Kind, assumed, read_config
+from vit.families.huggingface import Kind, assumed, document, read_config
+from vit.families.target import Target, Written, apart, thirds
 from vit.images import Preprocess
 from vit.model import ViTConfig
 
@@ -57,3 +61,21 @@ FAMILY = Family(
     adjust=_adjust,
     preprocess=_preprocess,
 )
+
+
+# --- Writing --------------------------------------------------------------------------------------------------
+
+
+def _written(config: ViTConfig, tensors: Tensors, labels: Sequence[str], preprocess: Preprocess) -> Written:
+    tensors = flat(apart(config, thirds(config, tensors)))
+    for end in ("weight", "bias"):
+        tensors[f"pool.qkv.{end}"] = torch.cat([tensors.pop(f"pool.q.{end}"), tensors.pop(f"pool.kv.{end}")])
+    return Written(document(config, labels, "siglip_vision_model", "SiglipVisionModel"), FAMILY.rename_back(tensors))
+
+
+TARGETS = (
+    Target(
+        "SiglipVisionModel", _written,
+        {"prefix": ("",), "pool": ("map",), "head": (False,), "qkv_bias": (True,), "square": (True,)},
+    ),
+)  # fmt: skip

@@ -5,8 +5,9 @@ architecture: config.json of the Hub states it, and file names often hold it. Ch
 1.0.31's `vision_transformer`, `deit` and `eva` modules.
 """
 
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +17,7 @@ from vit.errors import InvalidCheckpoint
 from vit.families.clip import MEAN as CLIP_MEAN
 from vit.families.clip import STD as CLIP_STD
 from vit.families.family import IMAGENET_MEAN, IMAGENET_STD, Family, Tensors, check_field, shown
+from vit.families.target import Target, Written, apart
 from vit.images import Preprocess
 from vit.model import ViTConfig
 
@@ -66,6 +68,8 @@ _NOT_PLAIN = (
     (r"_xp_|18x2|_d?pwee_", "its blocks are parallel"),
     (r"(^|[^a-z])beit", "it has a relative position bias or inner LayerNorms"),
     (r"aimv2|test_vit4", "it has RMSNorm"),
+    (r"relpos|samvit", "its positions are relative"),
+    (r"naflexvit", "it is made for pictures of any shape"),
     (r"(^|[/_])vit_(tiny_r|small_r|base_r|large_r)\d|resnet\d+\w?_", "it begins with a ResNet"),
 )
 _HEADS = (
@@ -288,4 +292,140 @@ META_DINOV2 = replace(
     fixed={"eps": 1e-6, "activation": "gelu", "pool": "cls"},
     adjust=_adjust_dinov2,
     doubts=lambda tensors: {},
+)
+
+
+# --- Writing --------------------------------------------------------------------------------------------------
+
+_POOLS_WRITTEN = {ours: theirs for theirs, ours in _POOLS.items()}
+# What no argument of timm's class says comes from the function that an architecture is the name of.
+_EPS = {1e-6: "vit_base_patch16_224", 1e-5: "vit_base_patch16_clip_224"}
+_DISTILLED = "deit_base_distilled_patch16_224"
+_SWIGLU = "vit_giant_patch14_dinov2"
+
+
+def _written(config: ViTConfig, tensors: Tensors, labels: Sequence[str], preprocess: Preprocess) -> Written:
+    """config.json as `timm.create_model("local-dir:...")` reads it, and the tensors."""
+    distilled = config.pool == "cls_dist"
+    tensors = apart(config, tensors, rows=distilled)
+    if distilled:  # theirs averages two heads, ours is one with half the weights
+        one, other = (2 * tensors["head.weight"]).chunk(2, 1)
+        tensors |= {"head.weight": one, "head_dist.weight": other, "head_dist.bias": tensors["head.bias"]}
+    after = config.norm == "after_pool" and config.pool == "mean"
+    if after:
+        tensors |= {f"fc_norm.{end}": tensors.pop(f"norm.{end}") for end in ("weight", "bias")}
+    named = FAMILY.rename_back(tensors)
+
+    size, (height, width) = preprocess.size, config.image_size
+    arguments: dict[str, Any] = {
+        "img_size": height if height == width else [height, width],
+        "patch_size": config.patch_size,
+        "in_chans": config.channels,
+        "embed_dim": config.dim,
+        "depth": config.depth,
+        "num_heads": config.heads,
+        "mlp_ratio": _ratio(config),
+        "qkv_bias": config.qkv_bias,
+        "init_values": (config.layer_scale or 1.0) if config.layer_scale is not None else None,
+        "act_layer": config.activation,
+    }
+    if size != config.image_size:
+        arguments["dynamic_img_size"] = True
+    if not distilled:
+        arguments |= {
+            "global_pool": _POOLS_WRITTEN[config.pool],
+            "class_token": "cls" in config.prefix,
+            "reg_tokens": sum(name.startswith("reg") for name in config.prefix),
+            "no_embed_class": True,
+            "pre_norm": config.norm_pre,
+            "final_norm": config.norm != "none",
+            "fc_norm": after,
+            "pool_include_prefix": config.pool == "map",
+        }
+    stated: dict[str, Any] = {
+        "architecture": _DISTILLED if distilled else _SWIGLU if config.gated_mlp else _EPS[config.eps],
+        "num_classes": config.num_classes,
+        "num_features": config.dim,
+        "global_pool": _POOLS_WRITTEN.get(config.pool, "token"),
+        "model_args": arguments,
+    }
+    if labels:
+        stated["label_names"] = list(labels)
+    stated["pretrained_cfg"] = {
+        "custom_load": False,
+        "input_size": [config.channels, *size],
+        "fixed_input_size": size == config.image_size,
+        "interpolation": preprocess.interpolation,
+        "crop_pct": _crop(preprocess),
+        "crop_mode": "squash" if preprocess.resize == "squash" else "center",
+        "mean": list(preprocess.mean),
+        "std": list(preprocess.std),
+        "num_classes": config.num_classes,
+        "pool_size": None,
+        "first_conv": "patch_embed.proj",
+        "classifier": ["head", "head_dist"] if distilled else "head",
+    }
+    return Written(stated, named)
+
+
+def _ratio(config: ViTConfig) -> float:
+    """timm's `mlp_ratio`, such that `int(dim * mlp_ratio)` is the width of the first layer of the MLP."""
+    width = config.mlp_dim * (2 if config.gated_mlp else 1)
+    ratio = width / config.dim
+    return ratio if int(config.dim * ratio) == width else math.nextafter(ratio, math.inf)
+
+
+def _crop(preprocess: Preprocess) -> float | None:
+    """timm's `crop_pct`, such that `floor(side / crop_pct)` is what a side is resized to; None if there is none."""
+    height, width = preprocess.size
+    shorter = preprocess.resize_to
+    assert shorter is not None  # set when the object was made
+    if preprocess.resize == "shortest" and height != width:  # theirs covers both sides and not the shorter one
+        return None
+    wanted = [shorter * side // min(height, width) for side in (height, width)]
+    about = min(height, width) / shorter
+    for crop in (about, math.nextafter(about, 0.0), min(height, width) / (shorter + 0.5)):
+        if [math.floor(side / crop) for side in (height, width)] == wanted and crop >= 0.1:
+            return crop
+    return None
+
+
+def _obstacle(config: ViTConfig, preprocess: Preprocess) -> str:
+    if config.gated_mlp and (config.activation != "silu" or config.eps != 1e-6 or config.pool == "map"):
+        return "its MLP is gated, which timm does with SiLU, an eps of 1e-06 and no learnt query only"
+    if config.norm_pre == config.patch_bias:
+        return "timm has either a LayerNorm before the first block or a bias in the patch embedding"
+    if config.norm == "after_pool" and config.pool == "map":
+        return "its final LayerNorm comes after the pool"
+    if _crop(preprocess) is None:
+        height, width = preprocess.size
+        return f"timm does not resize pictures to {height} x {width} px as it does"
+    return ""
+
+
+TARGETS = (
+    Target(
+        "VisionTransformer",
+        _written,
+        {
+            "prefix": ("", "cls", "cls reg", "reg"),
+            "pool": ("cls", "mean", "map"),
+            "norm": ("before_pool", "after_pool", "none"),
+            "norm_pre": (True, False),
+            "patch_bias": (True, False),
+            "gated_mlp": (True, False),
+            "layer_scale": (True, False),
+            "head": (True, False),
+            "eps": tuple(_EPS),
+        },
+        "bicubic_antialias",
+        _obstacle,
+    ),
+    Target(
+        "VisionTransformerDistilled",
+        _written,
+        {"prefix": ("cls dist",), "pool": ("cls_dist",), "layer_scale": (True, False), "eps": (1e-6,)},
+        "bicubic_antialias",
+        _obstacle,
+    ),
 )

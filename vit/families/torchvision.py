@@ -4,11 +4,13 @@ The files hold tensors only. What they do not tell is in torchvision's code: exa
 resized with aligned corners, and, for the published files, the preprocessing and the class names.
 """
 
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from vit.families.family import IMAGENET_MEAN, IMAGENET_STD, Family
+from vit.families.family import IMAGENET_MEAN, IMAGENET_STD, Family, Tensors
+from vit.families.target import Target, Written, apart
 from vit.images import Preprocess
 from vit.model import ViTConfig
 
@@ -80,4 +82,38 @@ FAMILY = Family(
     keys=KEYS,
     fixed={"eps": 1e-6, "activation": "gelu", "position_resize": "bicubic_corners", "pool": "cls"},
     preprocess=_preprocess,
+)
+
+
+# --- Writing --------------------------------------------------------------------------------------------------
+
+
+def _written(config: ViTConfig, tensors: Tensors, labels: Sequence[str], preprocess: Preprocess) -> Written:
+    """The arguments of torchvision's class, which its files do not hold, and the tensors."""
+    arguments = {
+        "image_size": config.image_size[0],
+        "patch_size": config.patch_size,
+        "num_layers": config.depth,
+        "num_heads": config.heads,
+        "hidden_dim": config.dim,
+        "mlp_dim": config.mlp_dim,
+        "num_classes": config.num_classes,
+    }
+    arguments |= {"representation_size": config.pre_logits} if config.pre_logits else {}
+    return Written(arguments, FAMILY.rename_back(apart(config, tensors)))
+
+
+TARGETS = (
+    Target(
+        "VisionTransformer",
+        _written,
+        {
+            "qkv_bias": (True,),
+            "pre_logits": (True, False),
+            "square": (True,),
+            "channels": (3,),
+            "activation": ("gelu",),
+            "eps": (1e-6,),
+        },
+    ),
 )

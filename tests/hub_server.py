@@ -1,0 +1,200 @@
+"""A Hugging Face Hub in this process, for tests: repositories with commits, and the server that large files lie on.
+
+It answers as the Hub does: HEAD and GET of /<repository>/resolve/<revision>/<file> with X-Repo-Commit and ETag, a
+redirect to another host for large files (with X-Linked-Size and X-Linked-Etag), X-Error-Code with errors, ranges,
+/api/models. `huggingface_hub` itself downloads from it.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+from urllib.parse import unquote
+
+LARGE = (".safetensors", ".bin", ".pth")
+
+
+@dataclass
+class Repository:
+    """One repository: files by commit, and what each branch means."""
+
+    commits: dict[str, dict[str, bytes]] = field(default_factory=dict)
+    branches: dict[str, str] = field(default_factory=dict)
+    closed: str = ""  # "private" or "gated": who has no right token gets an error
+
+
+@dataclass
+class Request:
+    """One request that was served."""
+
+    method: str
+    path: str
+    headers: dict[str, str]
+    host: str  # "hub" or "store"
+
+
+class HubServer:
+    """The Hub at `url`, and its store of large files at another address.
+
+    Attributes:
+        requests: all that was asked, in order.
+        drops: the connection ends after so many bytes of a large file, once per entry.
+        ranges: whether the store honours Range.
+        sent: large file -> what is sent in its place.
+        headers: replace what the Hub answers for these files, such as {"Location": "file:///etc/passwd"}.
+        status: what the Hub answers to everything, if not 0.
+        moved: old name of a repository -> its name.
+        plain: errors come without X-Error-Code, as from a mirror.
+    """
+
+    token = "hf_right"
+
+    def __init__(self) -> None:
+        self.repositories: dict[str, Repository] = {}
+        self.files: dict[str, bytes] = {}  # of torchvision, at /models/
+        self.requests: list[Request] = []
+        self.drops: list[int] = []
+        self.ranges = True
+        self.sent: dict[str, bytes] = {}
+        self.headers: dict[str, dict[str, str]] = {}
+        self.status = 0
+        self.moved: dict[str, str] = {}
+        self.plain = False
+        self.blobs: dict[str, bytes] = {}
+
+    def publish(self, name: str, folder: Path | dict[str, bytes], branch: str = "main", closed: str = "") -> str:
+        """Commit a folder's files; returns the commit."""
+        if isinstance(folder, Path):
+            folder = {path.name: path.read_bytes() for path in folder.iterdir()}
+        repository = self.repositories.setdefault(name, Repository(closed=closed))
+        commit = hashlib.sha1(repr((name, sorted(folder.items()))).encode()).hexdigest()
+        repository.commits[commit] = folder
+        repository.branches[branch] = commit
+        return commit
+
+    def asked(self, part: str, method: str = "GET") -> list[Request]:
+        """What was asked with this in its path."""
+        return [one for one in self.requests if part in one.path and one.method == method]
+
+    @contextmanager
+    def running(self) -> Iterator["HubServer"]:
+        """Serve until the block ends."""
+        servers = []
+        for host in ("hub", "store"):
+            server = ThreadingHTTPServer(("127.0.0.1", 0), type("Bound", (_Handler,), {"hub": self, "host": host}))
+            server.daemon_threads = True
+            Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+            servers.append(server)
+        self.url = f"http://127.0.0.1:{servers[0].server_port}"
+        self.store = f"http://localhost:{servers[1].server_port}"
+        try:
+            yield self
+        finally:
+            for server in servers:
+                server.shutdown()
+                server.server_close()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    hub: HubServer
+    host: str
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def do_GET(self) -> None:
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        self.hub.requests.append(Request(self.command, self.path, headers, self.host))
+        if self.host == "store":
+            self.serve_store(unquote(self.path).rpartition("/")[2])
+        elif self.hub.status:
+            self.answer(self.hub.status, {})
+        elif match := re.fullmatch(r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", self.path):
+            name, revision, file = map(unquote, match.groups())
+            if name in self.hub.moved:
+                self.answer(307, {"Location": self.path.replace(name, self.hub.moved[name], 1)})
+            else:
+                self.serve_file(name, revision, file)
+        elif match := re.fullmatch(r"/api/models/([^/]+/[^/]+?)(?:/revision/([^/?]+))?(?:\?.*)?", self.path):
+            self.serve_listing(match[1], match[2] or "main")
+        else:
+            self.answer(404, {})
+
+    def find(self, name: str, revision: str) -> tuple[str, dict[str, bytes]] | None:
+        """The commit and its files; answers with the Hub's error and gives None otherwise."""
+        repository = self.hub.repositories.get(name)
+        given = self.headers.get("Authorization", "")
+        right = given == f"Bearer {self.hub.token}"
+        if given and not right:
+            self.answer(401, {"X-Error-Message": "Invalid credentials in Authorization header"})
+        elif repository is None or (repository.closed == "private" and not right):
+            self.answer(404 if given else 401, {"X-Error-Code": "RepoNotFound"})
+        elif repository.closed == "gated" and not right:
+            self.answer(401, {"X-Error-Code": "GatedRepo", "X-Error-Message": "Access to this model is restricted."})
+        elif (commit := repository.branches.get(revision, revision)) not in repository.commits:
+            self.answer(404, {"X-Error-Code": "RevisionNotFound"})
+        else:
+            return commit, repository.commits[commit]
+        return None
+
+    def serve_file(self, name: str, revision: str, file: str) -> None:
+        if not (found := self.find(name, revision)):
+            return
+        commit, files = found
+        if file not in files:
+            self.answer(404, {"X-Error-Code": "EntryNotFound", "X-Repo-Commit": commit})
+            return
+        content = files[file]
+        headers, changed = {"X-Repo-Commit": commit, "Accept-Ranges": "bytes"}, self.hub.headers.get(file, {})
+        if file.endswith(LARGE):
+            sha256 = hashlib.sha256(content).hexdigest()
+            self.hub.blobs[sha256] = self.hub.sent.get(file, content)
+            headers |= {"X-Linked-Size": str(len(content)), "X-Linked-Etag": f'"{sha256}"'}
+            headers |= {"Location": f"{self.hub.store}/blobs/{sha256}", "ETag": f'"{sha256}"'}
+            self.answer(302, headers | changed)
+        else:
+            blob = b"blob %d\0" % len(content) + content
+            self.answer(200, headers | {"ETag": f'"{hashlib.sha1(blob).hexdigest()}"'} | changed, content)
+
+    def serve_listing(self, name: str, revision: str) -> None:
+        if found := self.find(name, revision):
+            commit, files = found
+            listing = {"id": name, "modelId": name, "sha": commit, "siblings": [{"rfilename": file} for file in files]}
+            self.answer(200, {"Content-Type": "application/json"}, json.dumps(listing).encode())
+
+    def serve_store(self, name: str) -> None:
+        content = self.hub.blobs.get(name, self.hub.files.get(name))
+        if content is None:
+            self.answer(404, {})
+            return
+        start, status, headers = 0, 200, {}
+        span = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
+        if span and self.hub.ranges:
+            start = int(span[1])
+            if start >= len(content):
+                self.answer(416, {"Content-Range": f"bytes */{len(content)}"})
+                return
+            status, headers = 206, {"Content-Range": f"bytes {start}-{len(content) - 1}/{len(content)}"}
+        drop = self.hub.drops.pop(0) if self.hub.drops and self.command == "GET" else None
+        self.answer(status, headers, content[start:], drop)
+
+    def answer(self, status: int, headers: dict[str, str], content: bytes = b"", drop: int | None = None) -> None:
+        self.send_response(status)
+        if self.hub.plain:
+            headers = {name: value for name, value in headers.items() if name != "X-Error-Code"}
+        for name, value in ({"Content-Length": str(len(content)), "Connection": "close"} | headers).items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.close_connection = True
+        if self.command == "GET":
+            self.wfile.write(content[:drop])

@@ -1,0 +1,654 @@
+"""Checkpoints from elsewhere: the Hub's protocol, what breaks off, what is refused, what a server cannot do to us."""
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub
+import pytest
+import timm
+import torch
+import torchvision
+import transformers
+from conftest import fill
+from hub_server import HubServer
+from PIL import Image
+from torch import Tensor, nn
+
+import vit
+from vit import hub
+from vit.__main__ import main
+from vit.errors import InvalidCheckpoint, Unavailable, UserError
+from vit.families import torchvision as torchvision_family
+from vit.hub import Name
+
+ROOT = Path(vit.__file__).parent.parent
+REPOSITORY = "ada/tiny-vit"
+SMALL = dict(
+    hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=96, image_size=32, patch_size=8,
+    id2label={0: "apple", 1: "bus", 2: "cat"},
+)  # fmt: skip
+TIMM = dict(img_size=32, patch_size=8, embed_dim=64, depth=2, num_heads=4, num_classes=5)
+
+
+@pytest.fixture(scope="session")
+def theirs() -> nn.Module:
+    """A tiny model of transformers."""
+    return fill(transformers.ViTForImageClassification(transformers.ViTConfig(**SMALL)))
+
+
+@pytest.fixture(scope="session")
+def files(theirs: nn.Module, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """What transformers writes of it, and what else lies in a repository."""
+    folder = tmp_path_factory.mktemp("transformers")
+    theirs.save_pretrained(folder)
+    transformers.ViTImageProcessorPil(size={"height": 32, "width": 32}).save_pretrained(folder)
+    (folder / "README.md").write_text("# A tiny model")
+    (folder / "open_clip_model.safetensors").write_bytes(b"other weights")
+    (folder / "modeling_tiny.py").write_text("print('code')")
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[HubServer]:
+    """The Hub, and nothing fetched from it yet."""
+    monkeypatch.setenv("VIT_DOWNLOADS", str(tmp_path / "downloads"))
+    monkeypatch.setenv("VIT_CHECKPOINTS", str(tmp_path / "checkpoints"))
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_TOKEN_PATH", str(tmp_path / "no-token"))
+    with HubServer().running() as server:
+        monkeypatch.setenv("HF_ENDPOINT", server.url)
+        yield server
+
+
+@pytest.fixture
+def published(server: HubServer, files: dict[str, bytes]) -> str:
+    """The commit at which the tiny model is on the Hub."""
+    return server.publish(REPOSITORY, files)
+
+
+def environment(**changes: str) -> dict[str, str]:
+    """For a process of its own that may use the network."""
+    return {k: v for k, v in os.environ.items() if "OFFLINE" not in k} | changes
+
+
+def images() -> Tensor:
+    return torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(1))
+
+
+def refusal(name: str, **how: Any) -> str:
+    """The one sentence with which a name is refused; nothing of it may be here afterwards."""
+    with pytest.raises(UserError) as caught:
+        hub.fetch(name, **how)
+    said = str(caught.value)
+    assert said.count("\n") == 0 and said.endswith(".") and len(said) < 400, said
+    assert hub.cached() == []
+    return said
+
+
+# --- The server of these tests ------------------------------------------------------------------------------------
+
+
+def test_the_server_is_one_that_huggingface_hub_itself_downloads_from(
+    server: HubServer, published: str, files: dict[str, bytes], tmp_path: Path
+) -> None:
+    api = huggingface_hub.HfApi(server.url)
+    assert api.model_info(REPOSITORY).sha == published
+    assert {file.rfilename for file in api.model_info(REPOSITORY).siblings or ()} == files.keys()
+    for file in ("config.json", "model.safetensors"):
+        path = api.hf_hub_download(REPOSITORY, file, local_dir=tmp_path / "theirs")
+        assert Path(path).read_bytes() == files[file]
+    with pytest.raises(huggingface_hub.errors.RepositoryNotFoundError):
+        api.hf_hub_download("ada/nothing", "config.json", local_dir=tmp_path)
+    with pytest.raises(huggingface_hub.errors.RevisionNotFoundError):
+        api.hf_hub_download(REPOSITORY, "config.json", revision="no", local_dir=tmp_path)
+
+
+# --- What works ---------------------------------------------------------------------------------------------------
+
+
+def test_a_name_of_the_hub_loads_equal_to_transformers(server: HubServer, published: str, theirs: nn.Module) -> None:
+    checkpoint = vit.load_checkpoint(REPOSITORY)
+    with torch.inference_mode():
+        assert torch.allclose(checkpoint.model(images()).logits, theirs(images()).logits, rtol=1e-5, atol=1e-5)
+    assert checkpoint.labels == ("apple", "bus", "cat")
+    assert checkpoint.name == f"{REPOSITORY}@{published}"
+    assert checkpoint.card == "# A tiny model"
+    assert not {"labels", "preprocess", "heads", "eps"} & checkpoint.assumed.keys()
+
+
+def test_timm_on_the_hub_loads_equal_to_timm(server: HubServer, tmp_path: Path) -> None:
+    model = fill(timm.create_model("vit_base_patch16_224", **TIMM))
+    timm.models.save_for_hf(model, tmp_path / "timm", model_config={"model_args": TIMM}, safe_serialization=True)
+    server.publish("timm/vit_base_patch16_224.augreg2_in21k_ft_in1k", tmp_path / "timm")
+    checkpoint = vit.load_checkpoint("timm/vit_base_patch16_224.augreg2_in21k_ft_in1k")
+    with torch.inference_mode():
+        assert torch.allclose(checkpoint.model(images()).logits, model(images()), rtol=1e-5, atol=1e-5)
+
+
+def test_the_command_line_takes_a_name_of_the_hub(
+    server: HubServer, published: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Image.new("RGB", (40, 40), (200, 30, 30)).save(tmp_path / "photo.png")
+    arguments = ["classify", str(tmp_path / "photo.png"), "--json", "--checkpoint"]
+    command = [sys.executable, "-m", "vit", *arguments, REPOSITORY]
+    done = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["checkpoint"] == f"{REPOSITORY}@{published}"
+    assert done.stderr == ""
+    agents = {request.headers["user-agent"] for request in server.requests}
+    assert not any("torch/" in agent or "agent/" in agent for agent in agents)  # no telemetry
+    assert all(f"/{REPOSITORY}/resolve/" in one.path for one in server.requests if one.host == "hub")
+
+    assert main([*arguments, "ada/nothing"]) == 2
+    error = capsys.readouterr().err
+    assert "has no repository 'ada/nothing'" in error and error.count("\n") == 1
+
+
+def test_only_what_a_checkpoint_needs_is_fetched_as_real_files(
+    server: HubServer, published: str, files: dict[str, bytes]
+) -> None:
+    folder = hub.fetch(REPOSITORY).folder
+    wanted = {"config.json", "preprocessor_config.json", "README.md", "model.safetensors"}
+    assert {path.name for path in folder.iterdir()} == wanted | {"source.json"}
+    assert all(path.is_file() and not path.is_symlink() for path in folder.iterdir())
+    assert {name: (folder / name).read_bytes() for name in wanted} == {name: files[name] for name in wanted}
+    assert not any("open_clip" in one.path or ".py" in one.path for one in server.requests)
+
+
+def test_weights_of_pytorch_are_taken_where_there_are_no_others(
+    server: HubServer, files: dict[str, bytes], theirs: nn.Module, tmp_path: Path
+) -> None:
+    torch.save(theirs.state_dict(), tmp_path / "weights")
+    old = {"config.json": files["config.json"], "pytorch_model.bin": (tmp_path / "weights").read_bytes()}
+    server.publish("ada/old", old)
+    checkpoint = vit.load_checkpoint("ada/old")
+    with torch.inference_mode():
+        assert torch.allclose(checkpoint.model(images()).logits, theirs(images()).logits, rtol=1e-5, atol=1e-5)
+    assert "preprocess" in checkpoint.assumed
+
+
+def test_code_in_the_weights_of_a_repository_is_not_run(
+    server: HubServer, files: dict[str, bytes], tmp_path: Path
+) -> None:
+    class Evil:
+        def __reduce__(self) -> Any:
+            return os.mkdir, (str(tmp_path / "evil"),)
+
+    torch.save({"weight": Evil()}, tmp_path / "weights")
+    server.publish(
+        "eve/evil", {"config.json": files["config.json"], "pytorch_model.bin": (tmp_path / "weights").read_bytes()}
+    )
+    with pytest.raises(InvalidCheckpoint, match="holds code"):
+        vit.load_checkpoint("eve/evil")
+    assert not (tmp_path / "evil").exists()
+
+
+def test_a_repository_that_moved_is_found_under_its_old_name(server: HubServer, published: str) -> None:
+    server.moved["bob/old-name"] = REPOSITORY
+    assert hub.fetch("bob/old-name").name == Name("bob/old-name", published)
+    assert vit.load_checkpoint("bob/old-name").labels == ("apple", "bus", "cat")
+
+
+def test_a_mirror_that_says_no_more_than_404_will_do(server: HubServer, files: dict[str, bytes]) -> None:
+    server.plain = True
+    server.publish("ada/bare", without(files, "preprocessor_config.json", "README.md"))
+    assert vit.load_checkpoint("ada/bare").labels == ("apple", "bus", "cat")
+    hub.remove(hub.cached()[0].name)
+    assert "has no repository 'ada/nothing'" in refusal("ada/nothing")
+
+
+def test_what_is_here_opens_without_asking_any_server(server: HubServer, published: str) -> None:
+    first = vit.load_checkpoint(REPOSITORY)
+    server.requests.clear()
+    for name in (REPOSITORY, f"{REPOSITORY}@main", f"{REPOSITORY}@{published}"):
+        assert vit.load_checkpoint(name).hash == first.hash
+    assert server.requests == []
+
+
+def test_a_branch_is_asked_again_and_a_commit_stays(server: HubServer, published: str, files: dict[str, bytes]) -> None:
+    pinned = hub.fetch(REPOSITORY)
+    other = server.publish(REPOSITORY, files | {"README.md": b"# Another"})
+    assert hub.find(REPOSITORY) == pinned
+    newer = hub.fetch(REPOSITORY)
+    assert newer.name == Name(REPOSITORY, other)
+    assert hub.find(REPOSITORY) == hub.find(f"{REPOSITORY}@main") == newer
+    assert hub.fetch(f"{REPOSITORY}@{published}").folder == pinned.folder
+    assert vit.load_checkpoint(f"{REPOSITORY}@{published}").card == "# A tiny model"
+    server.publish(REPOSITORY, files)  # the branch goes back
+    assert hub.fetch(REPOSITORY).name.revision == hub.find(REPOSITORY).name.revision == published  # type: ignore[union-attr]
+
+
+def test_a_revision_by_its_hash_gives_that_very_one(server: HubServer, published: str, files: dict[str, bytes]) -> None:
+    server.publish(REPOSITORY, files | {"README.md": b"# Another"})
+    assert hub.fetch(f"{REPOSITORY}@{published}").name.revision == published
+    assert hub.find(REPOSITORY) is None  # nobody asked what the branch means
+    branch = server.publish(REPOSITORY, files | {"README.md": b"# A third"}, branch="feature/x")
+    server.repositories[REPOSITORY].branches["v1"] = published
+    assert hub.fetch(f"{REPOSITORY}@v1").name.revision == published
+    assert hub.find(f"{REPOSITORY}@v1") is not None
+    assert hub.fetch(f"{REPOSITORY}@feature/x").name.revision == branch
+
+
+def test_a_local_folder_of_that_name_wins(
+    server: HubServer, published: str, saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here" / "ada").mkdir(parents=True)
+    saved.rename(tmp_path / "here" / REPOSITORY)
+    monkeypatch.chdir(tmp_path / "here")
+    assert vit.load_checkpoint(REPOSITORY).name == "tiny-vit"
+    assert server.requests == []
+
+
+def test_what_was_fetched_says_where_it_comes_from(server: HubServer, published: str) -> None:
+    fetched = hub.fetch(REPOSITORY)
+    source = json.loads((fetched.folder / "source.json").read_text())
+    assert source["name"] == str(fetched.name) == f"{REPOSITORY}@{published}"
+    assert source["from"] == server.url
+    assert hub.called(fetched.folder) == fetched.name
+    assert fetched.size == sum(path.stat().st_size for path in fetched.folder.iterdir())
+    assert hub.cached() == [fetched]
+
+
+# --- Names --------------------------------------------------------------------------------------------------------
+
+NO_NAMES = (
+    "cifar10", "", "/", "a/", "/b", "a/b/c", "../b", "a/..", "a/../../b", "./a", "~/a", "/etc/passwd", "a\\b", "a/b\n",
+    "a/b@", "a/b@../c", "a/b@c/../d", "a/b@/c", "a//b", "a/b c", "a--b/c", "a/b--c", "a/b.git", "ä/b", "a/b?x=1",
+    "a/b#c", "a/b%2e%2e", "http://a/b", "https://huggingface.co/a/b", "a/model.safetensors", "a/model.pth", "file:a/b",
+    "a:b/c", "torchvision/a/b", "torchvision/../b", "-a/b", ".a/b", "a/.b", "a/b-", f"{'a' * 97}/b", "a/b@" + "c" * 129,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("text", NO_NAMES)
+def test_what_cannot_be_a_name_is_never_asked_for(server: HubServer, text: str) -> None:
+    assert hub.parse(text) is None
+    assert hub.find(text) is None
+    assert "is not the name of a checkpoint" in refusal(text)
+    with pytest.raises(InvalidCheckpoint):
+        vit.load_checkpoint(text or "no")
+    assert server.requests == []
+
+
+def test_a_name_made_by_hand_is_checked_as_well(server: HubServer) -> None:
+    for name in (Name("../../etc", "0" * 40), Name("a/b", "../c"), Name("torchvision/..", "x")):
+        assert hub.find(name) is None
+        with pytest.raises(Unavailable, match="is not the name of a checkpoint"):
+            hub.fetch(name)
+    assert server.requests == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["a/b", "google/vit-base-patch16-224", "a_b/c.d@v1.0", "a/b@refs/pr/1", "torchvision/vit_b_16.IMAGENET1K_V1"],
+)
+def test_a_name_is_written_as_it_was_read(text: str) -> None:
+    assert str(hub.parse(text)) == text
+
+
+def test_a_path_is_never_a_name(server: HubServer, published: str) -> None:
+    with pytest.raises(InvalidCheckpoint, match="There is no checkpoint"):
+        vit.load_checkpoint(Path(REPOSITORY))
+    assert server.requests == []
+
+
+# --- What breaks off ----------------------------------------------------------------------------------------------
+
+
+def test_progress_grows_to_the_whole(server: HubServer, published: str, files: dict[str, bytes]) -> None:
+    told: list[tuple[int, int | None]] = []
+    hub.fetch(REPOSITORY, lambda *step: told.append(step))
+    size = len(files["model.safetensors"])
+    assert told == sorted(told) and told[-1] == (size, size)
+    assert {total for _, total in told} == {size}
+
+
+@pytest.mark.parametrize("ranges", [True, False])
+def test_a_dropped_connection_is_taken_up_again(
+    server: HubServer, published: str, files: dict[str, bytes], ranges: bool
+) -> None:
+    server.drops, server.ranges = [100_000, 50_000], ranges
+    folder = hub.fetch(REPOSITORY).folder
+    assert (folder / "model.safetensors").read_bytes() == files["model.safetensors"]
+    asked = [request.headers.get("range") for request in server.requests if "/blobs/" in request.path]
+    assert asked == [None, "bytes=100000-", "bytes=150000-" if ranges else "bytes=50000-"]
+
+
+def test_a_server_that_stays_away_is_given_up_and_what_came_is_kept(
+    server: HubServer, published: str, files: dict[str, bytes]
+) -> None:
+    server.drops = [100_000, 0, 0, 0, 0]
+    assert "broke off after 0.1 of" in refusal(REPOSITORY)
+    server.requests.clear()
+    assert (hub.fetch(REPOSITORY).folder / "model.safetensors").read_bytes() == files["model.safetensors"]
+    assert [request.headers.get("range") for request in server.asked("/blobs/")] == ["bytes=100000-"]
+
+
+def test_stopping_leaves_no_checkpoint_and_the_next_goes_on(
+    server: HubServer, published: str, files: dict[str, bytes]
+) -> None:
+    def stop(done: int, total: int | None) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        hub.fetch(REPOSITORY, stop)
+    assert hub.cached() == [] and hub.find(REPOSITORY) is None
+    assert (hub.fetch(REPOSITORY).folder / "model.safetensors").read_bytes() == files["model.safetensors"]
+    assert int(server.asked("/blobs/")[-1].headers["range"][len("bytes=") : -1]) > 0
+
+
+def test_a_killed_process_leaves_no_checkpoint_and_the_next_goes_on(
+    server: HubServer, published: str, files: dict[str, bytes], tmp_path: Path
+) -> None:
+    wait = "lambda *_: (print('on', flush=True), time.sleep(60))"
+    script = f"import sys, time; from vit import hub; hub.fetch(sys.argv[1], {wait})"
+    with subprocess.Popen(
+        [sys.executable, "-c", script, REPOSITORY], cwd=ROOT, env=environment(), stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout and process.stdout.readline() == "on\n"
+        process.send_signal(signal.SIGKILL)
+    assert hub.cached() == []
+    assert len(list((tmp_path / "downloads").glob(".*.partial/*.partial"))) == 1
+    assert vit.load_checkpoint(REPOSITORY).labels == ("apple", "bus", "cat")
+    assert [path.name for path in (tmp_path / "downloads").iterdir() if path.is_dir()] == [hub.cached()[0].folder.name]
+
+
+def test_a_beginning_that_went_bad_is_noticed_and_thrown_away(
+    server: HubServer, published: str, files: dict[str, bytes], tmp_path: Path
+) -> None:
+    unfinished = tmp_path / "downloads" / f".ada--tiny-vit@{published}.partial"
+    unfinished.mkdir(parents=True)
+    (unfinished / "model.safetensors.partial").write_bytes(bytes(1000))
+    assert "its hash differs" in refusal(REPOSITORY)
+    assert (hub.fetch(REPOSITORY).folder / "model.safetensors").read_bytes() == files["model.safetensors"]
+
+
+def test_what_was_begun_at_an_older_commit_is_cleared_away(
+    server: HubServer, published: str, files: dict[str, bytes], tmp_path: Path
+) -> None:
+    server.drops = [1000, 0, 0, 0, 0]
+    refusal(REPOSITORY)
+    server.publish(REPOSITORY, files | {"README.md": b"# Another"})
+    hub.fetch(REPOSITORY)
+    assert not list((tmp_path / "downloads").glob(".*.partial"))
+
+
+def test_two_who_ask_at_once_fetch_it_once(server: HubServer, published: str) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: hub.fetch(REPOSITORY, lambda *_: time.sleep(0.05)).folder, range(4)))
+    assert len(set(found)) == 1
+    assert len(server.asked("/blobs/")) == 1
+
+
+# --- What is refused ----------------------------------------------------------------------------------------------
+
+TOWERS = {"model_type": "blip", "vision_config": {"hidden_size": 64}}
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "Swin": ({"model_type": "swin"}, 'a "swin" model of transformers'),
+    "BERT": ({"model_type": "bert"}, "reads plain Vision Transformers"),
+    "two towers": (TOWERS, "reads plain Vision Transformers"),
+    "timm's ResNet": ({"architecture": "resnet50"}, "timm's resnet50"),
+    "timm's Swin": ({"architecture": "swin_tiny_patch4_window7_224"}, "timm's swin_tiny"),
+    "rotary": ({"architecture": "vit_base_patch16_rope_224"}, "its rotary positions are not those of DINOv3"),
+    "relative": ({"architecture": "vit_relpos_base_patch16_224"}, "its positions are relative"),
+    "BEiT": ({"architecture": "beit_base_patch16_224"}, "relative position bias"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_no_vit_is_refused_before_its_weights_are_asked_for(
+    server: HubServer, files: dict[str, bytes], name: str
+) -> None:
+    config, why = REFUSED[name]
+    server.publish("ada/other", files | {"config.json": json.dumps(config).encode()})
+    said = refusal("ada/other")
+    assert why in said and "ada/other" in said
+    assert not any("model.safetensors" in one.path or one.host == "store" for one in server.requests)
+    assert not list(hub.downloads_folder().glob(".*.partial"))
+
+
+def without(files: dict[str, bytes], *names: str, **more: bytes) -> dict[str, bytes]:
+    return {name: content for name, content in files.items() if name not in names}
+
+
+def test_a_repository_that_lacks_what_is_needed_says_so(server: HubServer, files: dict[str, bytes]) -> None:
+    server.publish("ada/no-config", without(files, "config.json"))
+    server.publish("ada/no-weights", without(files, "model.safetensors"))
+    server.publish("ada/split", without(files, "model.safetensors") | {"model.safetensors.index.json": b"{}"})
+    server.publish("ada/broken", files | {"config.json": b"{"})
+    assert "has no config.json" in refusal("ada/no-config")
+    assert "holds neither model.safetensors nor pytorch_model.bin" in refusal("ada/no-weights")
+    assert "split over several files" in refusal("ada/split")
+    assert "config.json is not valid JSON" in refusal("ada/broken")
+
+
+def test_names_that_are_not_there_say_so(server: HubServer, published: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "has no repository 'ada/nothing', or it is private: then set HF_TOKEN." in refusal("ada/nothing")
+    assert "has no revision 'v9'" in refusal(f"{REPOSITORY}@v9")
+    assert "has no revision" in refusal(f"{REPOSITORY}@{'0' * 40}")
+    monkeypatch.setenv("HF_TOKEN", server.token)
+    assert "has no repository 'ada/nothing', or it is closed to the token" in refusal("ada/nothing")
+
+
+@pytest.mark.parametrize(("closed", "said"), [("private", "set HF_TOKEN"), ("gated", "Accept them at")])
+def test_a_closed_repository_opens_to_the_token_which_stays_on_the_hub(
+    server: HubServer, files: dict[str, bytes], monkeypatch: pytest.MonkeyPatch, closed: str, said: str
+) -> None:
+    server.publish("ada/closed", files, closed=closed)
+    assert said in refusal("ada/closed")
+    monkeypatch.setenv("HF_TOKEN", "hf_wrong")
+    assert "does not accept the token" in refusal("ada/closed")
+    monkeypatch.setenv("HF_TOKEN", server.token)
+    server.requests.clear()
+    fetched = hub.fetch("ada/closed")
+    assert server.token not in "".join(path.read_text("latin-1") for path in fetched.folder.iterdir())
+    held = {
+        host: {"authorization" in one.headers for one in server.requests if one.host == host}
+        for host in ("hub", "store")
+    }
+    assert held == {"hub": {True}, "store": {False}}
+
+
+def test_without_network_it_says_so_and_lists_what_is_here(
+    server: HubServer, published: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    said = refusal("ada/other")
+    assert "127.0.0.1:9 cannot be reached" in said and "Nothing was fetched before." in said
+    monkeypatch.setenv("HF_ENDPOINT", server.url)
+    hub.fetch(REPOSITORY)
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    with pytest.raises(Unavailable, match=f"cannot be reached .* On this disk: {REPOSITORY}@{published}"):
+        vit.load_checkpoint("ada/other")
+    assert vit.load_checkpoint(REPOSITORY).labels
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(Unavailable, match=f"HF_HUB_OFFLINE is set.* On this disk: {REPOSITORY}@{published}"):
+        hub.fetch("ada/other")
+
+
+@pytest.mark.parametrize(("status", "said"), [(500, "answered 500"), (429, "asked too often"), (403, "answered 403")])
+def test_what_the_hub_does_not_give_is_told(server: HubServer, published: str, status: int, said: str) -> None:
+    server.status = status
+    assert said in refusal(REPOSITORY)
+
+
+def test_too_much_is_refused_before_it_is_fetched(server: HubServer, published: str) -> None:
+    server.headers["model.safetensors"] = {"X-Linked-Size": str(4 << 30)}
+    assert "have 4,295 MB; at most 3,221 MB" in refusal(REPOSITORY)
+    server.headers.clear()
+    assert "MB stay free" in refusal(REPOSITORY, keep_free=1 << 60)
+    assert server.asked("/blobs/") == []
+
+
+# --- What a server cannot do --------------------------------------------------------------------------------------
+
+LIES: dict[str, tuple[str, dict[str, str], str]] = {
+    "commit as a path": ("config.json", {"X-Repo-Commit": "../../../evil"}, "names no commit"),
+    "no commit": ("config.json", {"X-Repo-Commit": ""}, "names no commit"),
+    "file of ours": ("model.safetensors", {"Location": "file:///etc/passwd"}, "cannot be reached"),
+    "ftp": ("model.safetensors", {"Location": "ftp://127.0.0.1/x"}, "cannot be reached"),
+    "data": ("model.safetensors", {"Location": "data:,x"}, "cannot be reached"),
+    "no address": ("model.safetensors", {"Location": "http://[::1"}, "cannot be reached"),
+    "other size": ("model.safetensors", {"X-Linked-Size": "5"}, "5 that were announced"),
+    "other hash": ("model.safetensors", {"X-Linked-Etag": f'"{"0" * 64}"'}, "its hash differs"),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_server_that_lies_is_refused(server: HubServer, published: str, tmp_path: Path, lie: str) -> None:
+    file, headers, said = LIES[lie]
+    server.headers[file] = headers
+    assert said in refusal(REPOSITORY)
+    names = {path.name for path in tmp_path.rglob("*")}
+    assert names <= {"downloads", ".ada--tiny-vit.lock"}, names
+
+
+def test_other_content_than_was_published_is_refused(
+    server: HubServer, published: str, files: dict[str, bytes]
+) -> None:
+    weights = files["model.safetensors"]
+    server.sent["model.safetensors"] = weights[:-1] + bytes([weights[-1] ^ 1])
+    assert "its hash differs" in refusal(REPOSITORY)
+    assert not list(hub.downloads_folder().glob(".*.partial"))
+
+
+# --- What is here -------------------------------------------------------------------------------------------------
+
+
+def test_other_folders_are_not_taken_for_checkpoints(server: HubServer, published: str, tmp_path: Path) -> None:
+    fetched = hub.fetch(REPOSITORY)
+    for name in (
+        "mine",
+        "a--b",
+        "a--b@main",
+        f"a--b--c@{published}",
+        f".a--b@{published}.partial",
+        "torchvision--vit_b_16",
+    ):
+        (tmp_path / "downloads" / name).mkdir()
+    (tmp_path / "downloads" / f"a--b@{published}").symlink_to(fetched.folder)
+    assert hub.cached() == [fetched]
+    assert hub.called(tmp_path / f"ada--tiny-vit@{published}") is None
+
+
+def test_what_was_fetched_can_be_removed(server: HubServer, published: str, tmp_path: Path) -> None:
+    fetched = hub.fetch(REPOSITORY)
+    with pytest.raises(Unavailable, match="is not among what was fetched"):
+        hub.remove("../checkpoints")
+    hub.remove(fetched.name)
+    assert hub.cached() == []
+    assert [path.name for path in (tmp_path / "downloads").iterdir()] == [".ada--tiny-vit.lock"]
+
+
+def test_a_damaged_note_of_the_source_does_not_matter(server: HubServer, published: str) -> None:
+    fetched = hub.fetch(REPOSITORY)
+    (fetched.folder / "source.json").write_text('{"asked": [')
+    assert [one.name for one in hub.cached()] == [fetched.name]
+    assert hub.find(REPOSITORY) is None
+    assert hub.fetch(REPOSITORY) == hub.find(REPOSITORY)
+
+
+def test_nothing_of_the_network_is_imported_before_it_is_needed() -> None:
+    script = (
+        "import sys, vit; from vit import hub; vit.load_checkpoint('cifar10'); hub.cached(); hub.parse('a/b');"
+        "assert not {'huggingface_hub', 'httpx2', 'torchvision.models'} & sys.modules.keys()"
+    )
+    subprocess.run([sys.executable, "-c", script], cwd=ROOT, env=environment(), check=True)
+
+
+# --- torchvision --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def torchvision_file(server: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., nn.Module]:
+    """`torchvision_file(weights, **changes)`: publish a tiny model at the address of these weights."""
+
+    def publish(weights: Any, digits: int = 8, patch: int = 8) -> nn.Module:
+        model = torchvision.models.VisionTransformer(
+            image_size=4 * patch, patch_size=patch, num_layers=2, num_heads=3, hidden_dim=192, mlp_dim=96
+        )
+        torch.save(fill(model).state_dict(), tmp_path / "weights")
+        content = (tmp_path / "weights").read_bytes()
+        file = f"vit_tiny-{hashlib.sha256(content).hexdigest()[:digits]}.pth"
+        server.files[file] = content
+        monkeypatch.setattr(weights.value, "url", f"{server.store}/models/{file}")
+        return model
+
+    torchvision_family.imagenet_labels()  # by the names of the true files
+    yield publish
+    torchvision_family._published.cache_clear()
+
+
+def test_torchvision_names_resolve_to_file_labels_and_transforms(
+    server: HubServer, torchvision_file: Callable[..., nn.Module]
+) -> None:
+    weights = torchvision.models.ViT_H_14_Weights.IMAGENET1K_SWAG_E2E_V1
+    model = torchvision_file(weights, patch=14)
+    torchvision_family._published.cache_clear()
+    told: list[tuple[int, int | None]] = []
+    fetched = hub.fetch("torchvision/vit_h_14", lambda *step: told.append(step))
+    checkpoint = vit.load_checkpoint("torchvision/vit_h_14")
+    assert checkpoint.name == str(fetched.name) == "torchvision/vit_h_14.IMAGENET1K_SWAG_E2E_V1"
+    pictures = torch.randn(1, 3, 56, 56, generator=torch.Generator().manual_seed(1))
+    with torch.inference_mode():
+        assert torch.allclose(checkpoint.model(pictures).logits, model(pictures), rtol=1e-5, atol=1e-5)
+    assert checkpoint.labels == tuple(weights.meta["categories"])
+    assert checkpoint.preprocess.size == (518, 518)
+    assert checkpoint.preprocess.interpolation == "bicubic"
+    assert told[-1][0] == told[-1][1]
+    assert hub.cached() == [fetched]
+
+
+def test_torchvision_weights_by_name_are_fetched_once(
+    server: HubServer, torchvision_file: Callable[..., nn.Module]
+) -> None:
+    torchvision_file(torchvision.models.ViT_B_16_Weights.IMAGENET1K_SWAG_E2E_V1)
+    name = "torchvision/vit_b_16.IMAGENET1K_SWAG_E2E_V1"
+    assert vit.load_checkpoint(name).name == vit.load_checkpoint(name).name == name
+    assert len(server.requests) == 1
+
+
+def test_a_torchvision_download_goes_on_where_it_broke_off(
+    server: HubServer, torchvision_file: Callable[..., nn.Module], tmp_path: Path
+) -> None:
+    torchvision_file(torchvision.models.ViT_B_16_Weights.IMAGENET1K_V1)
+    server.drops = [100_000]
+    folder = hub.fetch("torchvision/vit_b_16").folder
+    assert [request.headers.get("range") for request in server.requests] == [None, "bytes=100000-"]
+    assert {path.name for path in folder.iterdir()} == {*server.files, "source.json"}
+
+    hub.remove("torchvision/vit_b_16.IMAGENET1K_V1")
+    unfinished = folder.with_name(f".{folder.name}.partial")
+    unfinished.mkdir()
+    (file,) = server.files
+    (unfinished / f"{file}.partial").write_bytes(server.files[file])  # killed before its last step
+    assert (hub.fetch("torchvision/vit_b_16").folder / file).read_bytes() == server.files[file]
+
+
+def test_what_torchvision_did_not_publish_is_refused(
+    server: HubServer, torchvision_file: Callable[..., nn.Module], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torchvision_file(torchvision.models.ViT_B_16_Weights.IMAGENET1K_V1)
+    (file,) = server.files
+    server.files[file] = server.files[file][:-1] + b"x"
+    assert "its hash differs" in refusal("torchvision/vit_b_16")
+    server.files.clear()
+    assert "404" in refusal("torchvision/vit_b_16")
+    weights = torchvision.models.ViT_B_16_Weights.IMAGENET1K_V1
+    monkeypatch.setattr(weights.value, "url", f"http://127.0.0.1:9/{file}")
+    assert "127.0.0.1 cannot be reached" in refusal("torchvision/vit_b_16")
+
+
+def test_unknown_names_of_torchvision_list_the_known_ones(server: HubServer) -> None:
+    assert "There are: vit_b_16, vit_b_32, vit_h_14, vit_l_16, vit_l_32." in refusal("torchvision/swin_t")
+    assert "There are: IMAGENET1K_V1." in refusal("torchvision/vit_b_32.V7")
+    assert server.requests == []

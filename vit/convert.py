@@ -1,0 +1,346 @@
+"""Give a checkpoint to another library: a folder for transformers or timm, a file for torchvision or an ONNX runtime.
+
+What is written computes the same in the other library, or it is not written. Exact is the size that the checkpoint's
+preprocessing gives. At another size libraries interpolate positions each in its own way; where the training size is
+another, positions are therefore interpolated here first, unless the library does it by itself in the same way.
+"""
+
+import json
+import logging
+import os
+import shutil
+import struct
+import tempfile
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import replace
+from importlib.util import find_spec
+from io import StringIO
+from pathlib import Path
+from typing import IO, Any, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from vit.card import write_card
+from vit.checkpoints import CARD, CONFIG, PREPROCESS, WEIGHTS, Checkpoint, save_checkpoint
+from vit.errors import UserError
+from vit.families import clip, dinov2, dinov3, huggingface, siglip, timm, torchvision
+from vit.families.family import Tensors, shown
+from vit.families.target import Target, Written
+from vit.files import replaced
+from vit.model import VisionTransformer, resize_positions
+from vit.weight_files import dump_json
+
+To = Literal["transformers", "timm", "torchvision", "onnx"]
+
+# The first class that can compute a model gets it.
+TARGETS: Mapping[str, tuple[Target, ...]] = {
+    "transformers": (
+        *huggingface.TARGETS,
+        *clip.TARGETS,
+        *siglip.TARGETS,
+        *dinov2.TARGETS,
+        *dinov3.TARGETS,
+    ),
+    "timm": timm.TARGETS,
+    "torchvision": torchvision.TARGETS,
+}
+SUFFIXES: Mapping[str, tuple[str, ...]] = {"torchvision": (".pth", ".pt"), "onnx": (".onnx",)}  # else a folder
+MAX_ONNX = (1 << 31) - (1 << 22)  # [bytes] of weights; a file of that format holds 2 GiB in all
+OPSET = 20  # of ONNX; the first with GELU
+
+
+def convert(checkpoint: Checkpoint, destination: str | Path, to: To = "transformers") -> Path:
+    """Write a checkpoint so that another library opens it and gives the same logits and the same attention.
+
+        transformers  a folder for `from_pretrained`, `AutoImageProcessor` and `pipeline`; our own format too
+        timm          a folder for `timm.create_model("local-dir:...", pretrained=True)`, which transformers opens too
+        torchvision   a .pth file, the state_dict of `torchvision.models.VisionTransformer`; it holds no labels,
+                      no preprocessing and not the number of heads
+        onnx          an .onnx file: images (B, C, height, width), any B, to logits and attention_0, attention_1, ...
+                      (B, H, N, N); labels, preprocessing and config as JSON in its metadata
+
+    Nothing is ever overwritten, and what is written is whole or absent.
+
+    Args:
+        destination: a folder or file that does not exist yet; an empty folder will do.
+
+    Returns:
+        The absolute path of what was written.
+
+    Raises:
+        UserError: the library has no class that computes this model, the destination is taken, or the disk refuses.
+    """
+    if problem := obstacle(checkpoint, to):
+        raise UserError(problem)
+    path = _destination(destination, to)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if to == "onnx":
+            _write_onnx(checkpoint, path)
+        elif to == "torchvision":
+            with replaced(path) as file:
+                torch.save(_written(checkpoint, to).tensors, file)
+        else:
+            _write_folder(checkpoint, path, to)
+    except OSError as error:
+        raise UserError(f"{shown(path.name)!r} was not written: {error.strerror}.") from error
+    return path
+
+
+def obstacle(checkpoint: Checkpoint, to: To) -> str:
+    """Why a checkpoint cannot be written for a library, in one sentence or two; "" if it can."""
+    if to not in get_args(To):
+        raise UserError(f"There is no format {to!r}. Choose from: {', '.join(get_args(To))}.")
+    if to == "onnx":
+        return _onnx_obstacle(checkpoint)
+    target = _target(checkpoint, to)
+    problems = _obstacles(checkpoint, target)
+    if not problems:
+        return ""
+    others = [other for other in TARGETS if other != to and not _obstacles(checkpoint, _target(checkpoint, other))]
+    others += [] if _onnx_obstacle(checkpoint) else ["onnx"]
+    return (
+        f"{to} has no class that computes exactly what {shown(checkpoint.name)!r} does. The nearest is {target.name}, "
+        f"but {', '.join(problems)}." + (f" Choose {' or '.join(others)} instead." if others else "")
+    )
+
+
+def how_to_open(checkpoint: Checkpoint, path: Path, to: To) -> list[str]:
+    """Lines of Python that open what `convert` wrote."""
+    name = json.dumps(path.name)
+    if to == "onnx":
+        return [
+            "import onnxruntime",
+            f"session = onnxruntime.InferenceSession({name})",
+            'logits, *attentions = session.run(None, {"images": pixels})  # float32, '
+            f"{('B', checkpoint.config.channels, *checkpoint.preprocess.size)}",
+        ]
+    target = _target(checkpoint, to)
+    if to == "torchvision":
+        stated = ", ".join(f"{key}={value}" for key, value in _written(checkpoint, to).document.items())
+        return [
+            "import torch, torchvision",
+            f"model = torchvision.models.VisionTransformer({stated})",
+            f"model.load_state_dict(torch.load({name}))",
+        ]
+    if to == "timm":
+        return [
+            "import timm",
+            f"model = timm.create_model({json.dumps('local-dir:' + path.name)}, pretrained=True).eval()",
+            "settings = timm.data.resolve_model_data_config(model)",
+            "transform = timm.data.create_transform(**settings, is_training=False)",
+        ]
+    return [
+        f"from transformers import AutoImageProcessor, {target.name}",
+        f"processor = AutoImageProcessor.from_pretrained({name})",
+        f'model = {target.name}.from_pretrained({name}, attn_implementation="eager")',
+        "# eager: with transformers' default, output_attentions=True gives nothing",
+    ]
+
+
+# --- What fits ------------------------------------------------------------------------------------------------
+
+
+def _target(checkpoint: Checkpoint, to: str) -> Target:
+    """The class that computes the model, or the one that comes nearest, better with other settings than tokens."""
+
+    def distance(target: Target) -> tuple[int, bool]:
+        problems = _obstacles(checkpoint, target)
+        return len(problems), any(problem.startswith("its prefix") for problem in problems)
+
+    return min(TARGETS[to], key=distance)
+
+
+def _obstacles(checkpoint: Checkpoint, target: Target) -> tuple[str, ...]:
+    config = replace(checkpoint.config, image_size=_size(checkpoint, target))
+    return target.obstacles(config, checkpoint.model.state_dict(), checkpoint.preprocess)
+
+
+def _size(checkpoint: Checkpoint, target: Target | None) -> tuple[int, int]:
+    """The size whose positions are written (height, width) [px]."""
+    config = checkpoint.config
+    keeps = target is not None and (target.resizes == config.position_resize or target in torchvision.TARGETS)
+    return config.image_size if keeps or config.rope is not None else checkpoint.preprocess.size
+
+
+def _written(checkpoint: Checkpoint, to: str) -> Written:
+    target = _target(checkpoint, to)
+    model = _at(checkpoint.model, _size(checkpoint, target))
+    return target.write(model.config, dict(model.state_dict()), checkpoint.labels, checkpoint.preprocess)
+
+
+def _at(model: VisionTransformer, size: tuple[int, int]) -> VisionTransformer:
+    """The model with its positions interpolated to pictures of another size, as it would do for each of them."""
+    config = model.config
+    if size == config.image_size:
+        return model
+    other = replace(config, image_size=size)
+    tensors = dict(model.state_dict())
+    tensors["pos_embed"] = resize_positions(tensors["pos_embed"], config.grid, other.grid, config.position_resize)
+    with torch.device("meta"):
+        twin = VisionTransformer(other)
+    twin.load_state_dict(tensors, assign=True)
+    return twin.eval()
+
+
+# --- Destinations ---------------------------------------------------------------------------------------------
+
+
+def _destination(destination: str | Path, to: To) -> Path:
+    """The absolute path, of the kind that the format needs and not taken yet."""
+    path = Path(os.path.abspath(destination))
+    suffixes = SUFFIXES.get(to, ())
+    if suffixes and path.suffix not in suffixes:
+        raise UserError(f"For {to} one file is written: end its name in {' or '.join(suffixes)}, not {path.name!r}.")
+    if not suffixes and path.suffix in {suffix for known in SUFFIXES.values() for suffix in known}:
+        raise UserError(f"For {to} a folder is written; {path.name!r} is the name of a file.")
+    try:
+        empty = not suffixes and path.is_dir() and not path.is_symlink() and not os.listdir(path)
+        taken = os.path.lexists(path) and not empty
+    except OSError as error:
+        raise UserError(f"{shown(path.name)!r} cannot be written: {error.strerror}.") from error
+    if taken:
+        raise UserError(f"{shown(path.name)!r} exists already and is left as it is. Choose a new name.")
+    return path
+
+
+def _write_folder(checkpoint: Checkpoint, path: Path, to: To) -> None:
+    target = _target(checkpoint, to)
+    model, labels, preprocess = (
+        _at(checkpoint.model, _size(checkpoint, target)),
+        checkpoint.labels,
+        checkpoint.preprocess,
+    )
+    config, facts = model.config, dict(checkpoint.facts)
+    facts["converted_from"] = f"{checkpoint.name}, SHA-256 of its weights {checkpoint.hash}..."
+    if config.image_size != checkpoint.config.image_size:
+        sizes = (" x ".join(map(str, grid)) for grid in (checkpoint.config.grid, config.grid))
+        facts["positions"] = "interpolated from {} to {} patches".format(*sizes)
+    foreign = checkpoint.card if checkpoint.card and not checkpoint.facts else None  # its licence is in there
+    if target is huggingface.PLAIN_VIT:  # our own format
+        save_checkpoint(path, model, labels, preprocess, facts, foreign)
+        return
+    facts.setdefault("params", sum(tensor.numel() for tensor in model.state_dict().values()))
+    usage = [f"    {line}" for line in how_to_open(checkpoint, path, to)]
+    written = target.write(config, dict(model.state_dict()), labels, preprocess)
+    document = written.document | {"training": facts}
+    with _whole_folder(path) as folder:
+        (folder / CONFIG).write_text(dump_json(document, indent=2))
+        (folder / CARD).write_text(foreign or write_card(path.name, config, labels, facts, usage))
+        if to == "transformers":
+            (folder / PREPROCESS).write_text(dump_json(preprocess.to_config(), indent=2))
+        with (folder / WEIGHTS).open("xb") as file:
+            _write_safetensors(file, written.tensors)
+
+
+@contextmanager
+def _whole_folder(path: Path) -> Iterator[Path]:
+    """A folder to fill, which appears under its name when it is complete and on the disk."""
+    temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    try:
+        yield temporary
+        mask = os.umask(0)
+        os.umask(mask)
+        temporary.chmod(0o777 & ~mask)  # a temporary folder is closed to others
+        for each in (*temporary.iterdir(), temporary):
+            descriptor = os.open(each, os.O_RDONLY)
+            os.fsync(descriptor)
+            os.close(descriptor)
+        os.rename(temporary, path)  # never over a folder that holds something
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    descriptor = os.open(path.parent, os.O_RDONLY)
+    os.fsync(descriptor)
+    os.close(descriptor)
+
+
+def _write_safetensors(file: IO[bytes], tensors: Tensors) -> None:
+    """Tensor by tensor, without a copy of all. Source of the format: safetensors' README, section Format."""
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for name, tensor in sorted(tensors.items()):
+        begin, end = end, end + 4 * tensor.numel()
+        header[name] = {"dtype": "F32", "shape": list(tensor.shape), "data_offsets": [begin, end]}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)  # tensors start on a multiple of 8
+    file.write(struct.pack("<Q", len(text)) + text)
+    for _, tensor in sorted(tensors.items()):
+        file.write(tensor.detach().float().contiguous().numpy().tobytes())
+
+
+# --- ONNX -----------------------------------------------------------------------------------------------------
+
+
+class _Answers(nn.Module):
+    """A model with a tuple as its answer: logits, every block's attention, and a learnt query's if there is one."""
+
+    def __init__(self, model: VisionTransformer):
+        super().__init__()
+        self.model = model
+
+    def forward(self, images: Tensor) -> tuple[Tensor, ...]:
+        """(B, channels, height, width) to (B, C) and L times (B, H, N, N)."""
+        output = self.model(images, output_attentions=True)
+        assert output.attentions is not None
+        return output.logits, *output.attentions, *([] if output.pool_attention is None else [output.pool_attention])
+
+
+def _onnx_obstacle(checkpoint: Checkpoint) -> str:
+    missing = [package for package in ("onnx", "onnxscript") if find_spec(package) is None]
+    if missing:
+        return f"To write ONNX files, {' and '.join(missing)} must be installed: pip install {' '.join(missing)}."
+    size = 4 * sum(tensor.numel() for tensor in checkpoint.model.state_dict().values())
+    if size > MAX_ONNX:
+        return f"The weights have {size / 1e9:.1f} GB, and an ONNX file holds 2. Choose another format."
+    return ""
+
+
+def _write_onnx(checkpoint: Checkpoint, path: Path) -> None:
+    """Trace one pass with attention; the number of pictures stays free, their size is that of the preprocessing."""
+    preprocess = checkpoint.preprocess
+    model = _at(checkpoint.model, _size(checkpoint, None))
+    config = model.config
+    names = ["logits", *(f"attention_{block}" for block in range(config.depth))]
+    names += ["pool_attention"] if config.pool == "map" else []
+    images = torch.zeros(2, config.channels, *preprocess.size)
+    with warnings.catch_warnings(), redirect_stdout(StringIO()), _silent("torch.onnx", "onnxscript", "onnx_ir"):
+        warnings.simplefilter("ignore")
+        program = torch.onnx.export(
+            _Answers(model).eval(),
+            (images,),
+            dynamo=True,
+            dynamic_shapes={"images": {0: torch.export.Dim("batch")}},
+            input_names=["images"],
+            output_names=names,
+            opset_version=OPSET,
+            verbose=False,
+        )
+    assert program is not None
+    program.model.metadata_props.update(
+        {
+            "vit.config": dump_json(config.to_dict()),
+            "labels": dump_json(list(checkpoint.labels)),
+            "preprocess": dump_json(preprocess.to_config()),
+            "prefix": dump_json(list(config.prefix)),
+            "converted_from": f"{checkpoint.name} {checkpoint.hash}",
+        }
+    )
+    with replaced(path) as file:
+        file.write(program.model_proto.SerializeToString())
+
+
+@contextmanager
+def _silent(*names: str) -> Iterator[None]:
+    """Keep libraries from telling of their own progress."""
+    levels = {name: logging.getLogger(name).level for name in names}
+    for name in names:
+        logging.getLogger(name).setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        for name, level in levels.items():
+            logging.getLogger(name).setLevel(level)

@@ -1,0 +1,170 @@
+"""What a class of another library computes, and how one of our models is written for it.
+
+Libraries have classes that can be told some things and not others. `Target.can` lists what a class can be told; all
+else is an obstacle, and a model with an obstacle is not written: a file that loads and computes something else would
+be worse than none.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+
+from vit.families.family import Tensors
+from vit.images import Preprocess
+from vit.model import PositionResize, ViTConfig
+
+
+class Written(NamedTuple):
+    """The content of config.json, and the tensors under the other library's names."""
+
+    document: dict[str, Any]
+    tensors: Tensors
+
+
+# What a plain class does; a trait that is not named here can be anything.
+PLAIN: Mapping[str, tuple[Any, ...]] = {
+    "prefix": ("cls",),
+    "pool": ("cls",),
+    "norm": ("before_pool",),
+    "norm_pre": (False,),
+    "patch_bias": (True,),
+    "gated_mlp": (False,),
+    "layer_scale": (False,),
+    "positions": ("learnt",),
+    "pre_logits": (False,),
+    "head": (True,),
+}
+
+
+@dataclass(frozen=True)
+class Target:
+    """One class of another library.
+
+    Attributes:
+        name: of the class.
+        write: (config, tensors of a `VisionTransformer`, labels, preprocess) -> what its files hold.
+        can: trait -> the values that it can have, where they differ from `PLAIN`.
+        resizes: how it interpolates positions by itself when a picture has another size; None if it does not.
+        also: a further obstacle, as a sentence about "it"; "" for none.
+    """
+
+    name: str
+    write: Callable[[ViTConfig, Tensors, Sequence[str], Preprocess], Written]
+    can: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    resizes: PositionResize | None = None
+    also: Callable[[ViTConfig, Preprocess], str] = lambda config, preprocess: ""
+
+    def obstacles(self, config: ViTConfig, tensors: Tensors, preprocess: Preprocess) -> tuple[str, ...]:
+        """What keeps the class from computing this model, as sentences about "it"; empty if nothing does."""
+        can = {**PLAIN, **self.can}
+        found = [
+            _sentence(trait, value, config)
+            for trait, value in traits(config, tensors).items()
+            if trait in can and value not in can[trait]
+        ]
+        return tuple(sentence for sentence in (*found, self.also(config, preprocess)) if sentence)
+
+
+def traits(config: ViTConfig, tensors: Tensors) -> dict[str, Any]:
+    """The properties of a model in which the classes of the libraries differ."""
+    special = tuple(name for name in config.prefix if name in ("cls", "dist"))
+    registers = tuple(f"reg{i + 1}" for i in range(len(config.prefix) - len(special)))
+    known = config.prefix == special + registers and special == ("cls", "dist")[: len(special)]
+    prefix = " ".join((*special, *(["reg"] if registers else []))) if known else "other"
+    positions = "learnt" if config.rope is None else "both" if bool(tensors["pos_embed"].any()) else "rotary"
+    single = config.pool == "cls" and config.norm == "after_pool"  # of one token it is the same before and after
+    return {
+        "prefix": prefix,
+        "pool": config.pool,
+        "norm": "before_pool" if single else config.norm,
+        "norm_pre": config.norm_pre,
+        "patch_bias": config.patch_bias,
+        "qkv_bias": config.qkv_bias,
+        "gated_mlp": config.gated_mlp,
+        "layer_scale": config.layer_scale is not None,
+        "positions": positions,
+        "pre_logits": config.pre_logits > 0,
+        "head": config.num_classes > 0,
+        "head_bias": bool("head.bias" in tensors and tensors["head.bias"].any()),
+        "square": config.image_size[0] == config.image_size[1],
+        "channels": config.channels,
+        "activation": config.activation,
+        "eps": config.eps,
+    }
+
+
+_POOLS = {
+    "cls": "the class token",
+    "mean": "the mean of the patches",
+    "cls_mean": "the class token and the mean of the patches",
+    "cls_dist": "the class and the distillation token",
+    "map": "what a learnt query gathers",
+}
+_SENTENCES: dict[str, Callable[[Any, ViTConfig], str]] = {
+    "prefix": lambda value, config: f"its prefix tokens are {', '.join(config.prefix) or 'none'}",
+    "pool": lambda value, config: f"its head reads {_POOLS[value]}",
+    "norm": lambda value, config: {
+        "before_pool": "its final LayerNorm comes before the pool",
+        "after_pool": "its final LayerNorm comes after the pool",
+        "none": "it has no final LayerNorm",
+    }[value],
+    "norm_pre": lambda value, config: f"it has {'a' if value else 'no'} LayerNorm before the first block",
+    "patch_bias": lambda value, config: f"its patch embedding has {'a' if value else 'no'} bias",
+    "qkv_bias": lambda value, config: f"its queries, keys and values have {'a' if value else 'no'} bias",
+    "gated_mlp": lambda value, config: f"its MLP is {'' if value else 'not '}gated",
+    "layer_scale": lambda value, config: f"it has {'' if value else 'no '}LayerScale",
+    "positions": lambda value, config: {
+        "learnt": "its positions are learnt",
+        "rotary": "its positions are rotary",
+        "both": "its positions are rotary and learnt at once",
+    }[value],
+    "pre_logits": lambda value, config: "it has a layer before the head",
+    "head": lambda value, config: f"it has {'a' if value else 'no'} classification head",
+    "head_bias": lambda value, config: "its head has a bias",
+    "square": lambda value, config: f"its pictures of {config.image_size[0]} x {config.image_size[1]} px are no square",
+    "channels": lambda value, config: f"its pictures have {value} channel{'s' if value > 1 else ''}",
+    "activation": lambda value, config: f"its activation is {value}",
+    "eps": lambda value, config: f"the eps of its LayerNorms is {value:g}",
+}
+
+
+def _sentence(trait: str, value: Any, config: ViTConfig) -> str:
+    return _SENTENCES[trait](value, config)
+
+
+def apart(config: ViTConfig, tensors: Tensors, rows: bool = True) -> Tensors:
+    """Our tensors with prefix tokens under their own names, `prefix.cls`, `prefix.dist` and `prefix.reg`.
+
+    Args:
+        rows: class and distillation token get a row of the position embeddings. Ours is part of the token, so it
+            is zero.
+    """
+    tensors = dict(tensors)
+    prefix = tensors.pop("prefix_tokens")
+    special = [name for name in ("cls", "dist") if name in config.prefix]
+    for index, name in enumerate(special):
+        tensors[f"prefix.{name}"] = prefix[:, index : index + 1]
+    if prefix.shape[1] > len(special):
+        tensors["prefix.reg"] = prefix[:, len(special) :]
+    if rows:
+        tensors["pos_embed"] = torch.cat([torch.zeros_like(prefix[:, : len(special)]), tensors["pos_embed"]], 1)
+    return tensors
+
+
+def thirds(config: ViTConfig, tensors: Tensors) -> Tensors:
+    """Our tensors with queries, keys and values apart: `attn.q`, `attn.k`, `attn.v`."""
+    tensors = dict(tensors)
+    for i in range(config.depth):
+        for end in ("weight", "bias") if config.qkv_bias else ("weight",):
+            parts = tensors.pop(f"blocks.{i}.attn.qkv.{end}").chunk(3)
+            tensors |= {f"blocks.{i}.attn.{letter}.{end}": part for letter, part in zip("qkv", parts, strict=True)}
+    return tensors
+
+
+def scaled(config: ViTConfig, tensors: Tensors) -> Tensors:
+    """Our tensors with LayerScale, of ones if the model has none: a product with one changes no number."""
+    ones = {f"blocks.{i}.scale{k}": tensors["blocks.0.norm1.weight"].new_ones(config.dim)
+            for i in range(config.depth) for k in (1, 2)}  # fmt: skip
+    return ones | tensors

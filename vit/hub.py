@@ -1,0 +1,365 @@
+"""Checkpoints from elsewhere: repositories of the Hugging Face Hub, where timm's are too, and torchvision's weights.
+
+    google/vit-base-patch16-224              a repository, as its main branch is
+    google/vit-base-patch16-224@REVISION     the same at a branch, a tag or a commit
+    timm/vit_base_patch16_224.augreg2_in21k_ft_in1k
+    torchvision/vit_b_16                     its default weights
+    torchvision/vit_b_16.IMAGENET1K_SWAG_E2E_V1
+
+Each is fetched once, into a folder of its own that opens like any other and whose name holds the exact commit:
+`downloads/google--vit-base-patch16-224@3f49326eb077187dfe1c2a2bb15fbd74e6ab91e3/`. Only what is named here is asked
+for, and nothing that a server says becomes a path, but the forty digits of the commit. Nothing is fetched unasked.
+"""
+
+import fcntl
+import json
+import os
+import re
+import shutil
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from vit import families
+from vit.checkpoints import CARD, CONFIG, MAX_WEIGHTS, PREPROCESS, WEIGHTS
+from vit.download import Progress, download
+from vit.errors import InvalidCheckpoint, Unavailable
+from vit.families.family import shown
+from vit.files import replaced
+from vit.repository import MAIN, Remote, endpoint, host, look_up
+from vit.weight_files import MAX_TEXT, SUFFIXES, read_json
+
+KEEP_FREE = 2 << 30  # disk space that a download leaves [bytes]
+
+_SOURCE = "source.json"  # beside the files: where they come from, and under which revisions they were asked for
+_BESIDE = (CONFIG, PREPROCESS, CARD)
+_WEIGHTS = (WEIGHTS, "pytorch_model.bin")  # the first that is there
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_WORD = r"\w(?:[\w.-]{0,94}\w)?"
+_HUB = re.compile(rf"(?P<repository>{_WORD}/{_WORD})(?:@(?P<revision>\w(?:[\w./-]{{0,126}}\w)?))?", re.ASCII)
+_TORCHVISION = re.compile(r"(?P<repository>torchvision/\w{1,96})(?:\.(?P<revision>\w{1,96}))?", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Name:
+    """What a checkpoint from elsewhere is called; `str` writes it as `parse` reads it.
+
+    Attributes:
+        repository: "owner/name"; of torchvision, "torchvision/model".
+        revision: branch, tag or commit, "" for the main branch; of torchvision the weights, "" for the default.
+    """
+
+    repository: str
+    revision: str = ""
+
+    def __str__(self) -> str:
+        mark = "." if self.torchvision else "@"
+        return f"{self.repository}{mark}{self.revision}" if self.revision else self.repository
+
+    @property
+    def torchvision(self) -> bool:
+        """Whether torchvision publishes it, and not the Hub."""
+        return self.repository.startswith("torchvision/")
+
+    @property
+    def pinned(self) -> bool:
+        """Whether it means the same files for ever."""
+        return bool(self.revision) if self.torchvision else bool(_COMMIT.fullmatch(self.revision))
+
+    @property
+    def folder(self) -> str:
+        """The name of its folder; for a pinned name."""
+        return str(self).replace("/", "--", 1)
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """A checkpoint from elsewhere that is on this disk.
+
+    Attributes:
+        name: pinned, so that it opens this very one, here and on other machines.
+        size: of its files [bytes].
+        asked: revision that was asked for, "" for none -> when it last meant this one [s since 1970].
+    """
+
+    name: Name
+    folder: Path
+    size: int
+    asked: Mapping[str, float]
+
+
+# --- Names and what is here ---------------------------------------------------------------------------------
+
+
+def parse(text: str) -> Name | None:
+    """Read a name; None if it cannot be one.
+
+    >>> parse("google/vit-base-patch16-224@v1")
+    Name(repository='google/vit-base-patch16-224', revision='v1')
+    >>> str(parse("torchvision/vit_b_16.DEFAULT"))
+    'torchvision/vit_b_16'
+    >>> [parse(path) for path in ("cifar10", "../vit/base", "/etc/passwd", "models/deit.pth")]
+    [None, None, None, None]
+    """
+    match = (_TORCHVISION if text.startswith("torchvision/") else _HUB).fullmatch(text)
+    if not match:
+        return None
+    repository, revision = match["repository"], match["revision"] or ""
+    if repository.endswith((".git", *SUFFIXES)) or "--" in repository or ".." in text or "//" in revision:
+        return None
+    return Name(repository, "" if revision in (MAIN, "DEFAULT") else revision)
+
+
+def downloads_folder() -> Path:
+    """`downloads/` beside the package, or where the environment variable VIT_DOWNLOADS points."""
+    return Path(os.environ.get("VIT_DOWNLOADS") or Path(__file__).parent.parent / "downloads")
+
+
+def cached() -> list[Fetched]:
+    """All that was fetched and is still here, by name."""
+    try:
+        with os.scandir(downloads_folder()) as entries:
+            folders = [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
+    except OSError:
+        return []
+    found = []
+    for folder in sorted(folders):
+        if name := _named(folder.name):
+            with suppress(OSError):  # removed at this moment
+                found.append(_read(folder, name))
+    return found
+
+
+def find(name: str | Name) -> Fetched | None:
+    """What a name means of that which is here, without asking any server; for names that strangers send.
+
+    A branch, or no revision, means what it meant when it was last fetched.
+    """
+    wanted = parse(str(name))
+    if wanted is None:
+        return None
+    found = [one for one in cached() if one.name.repository == wanted.repository]
+    exact = [one for one in found if one.name == wanted]
+    asked = [one for one in found if wanted.revision in one.asked]
+    return next(iter(exact), None) or max(asked, key=lambda one: one.asked[wanted.revision], default=None)
+
+
+def called(folder: Path) -> Name | None:
+    """The pinned name of what was fetched into this folder; None for every other folder."""
+    folder = folder.resolve()
+    return _named(folder.name) if folder.parent == downloads_folder().resolve() else None
+
+
+def remove(name: str | Name) -> None:
+    """Delete one that is here, for good.
+
+    Args:
+        name: pinned, as `cached` lists it.
+
+    Raises:
+        Unavailable: it is not here.
+    """
+    found = next((one for one in cached() if str(one.name) == str(name)), None)
+    if found is None:
+        raise Unavailable(f"{shown(str(name))} is not among what was fetched. {_known()}")
+    gone = found.folder.with_name(f".{found.folder.name}.gone")
+    shutil.rmtree(gone, ignore_errors=True)
+    found.folder.rename(gone)  # at once, for whoever lists
+    shutil.rmtree(gone, ignore_errors=True)
+
+
+def _named(folder: str) -> Name | None:
+    name = parse(folder.replace("--", "/", 1))
+    return name if name and name.pinned and name.folder == folder else None
+
+
+def _read(folder: Path, name: Name) -> Fetched:
+    asked: dict[str, float] = {}
+    with suppress(OSError, InvalidCheckpoint):
+        source = read_json((folder / _SOURCE).read_bytes(), _SOURCE)
+        if isinstance(source.get("asked"), dict):
+            asked = {revision: when for revision, when in source["asked"].items() if isinstance(when, int | float)}
+    with os.scandir(folder) as files:
+        size = sum(file.stat(follow_symlinks=False).st_size for file in files)
+    return Fetched(name, folder, size, asked)
+
+
+def _known() -> str:
+    names = [str(one.name) for one in cached()]
+    return f"On this disk: {', '.join(names)}." if names else "Nothing was fetched before."
+
+
+# --- Fetching -----------------------------------------------------------------------------------------------
+
+
+def fetch(name: str | Name, progress: Progress | None = None, keep_free: int = KEEP_FREE) -> Fetched:
+    """Bring a checkpoint here, if it is not; ask the Hub what a branch means now.
+
+    The folder is whole or absent. What breaks off is kept aside, and the next call goes on from there.
+
+    Args:
+        progress: told (bytes done, bytes in all or None) of the weights; whatever it raises ends the download.
+        keep_free: disk space to leave [bytes].
+
+    Raises:
+        InvalidCheckpoint: it is no Vision Transformer that is read, which is found out before its weights are fetched.
+        Unavailable: no such name, no way to it, no right to have it, too large, no room.
+    """
+    wanted = parse(str(name))
+    if wanted is None:
+        raise Unavailable(
+            f"{shown(str(name))!r} is not the name of a checkpoint. Write owner/name as on the Hugging Face Hub, "
+            "owner/name@revision, or torchvision/vit_b_16."
+        )
+    if wanted.pinned and (found := find(wanted)):
+        return found
+    home = downloads_folder()
+    try:
+        pinned = _torchvision_name(wanted) if wanted.torchvision else _hub_name(wanted)
+        folder = home / pinned.folder
+        home.mkdir(parents=True, exist_ok=True)
+        with _alone(home / f".{pinned.repository.replace('/', '--')}.lock"):
+            if not folder.is_dir():
+                with _filled(folder) as unfinished:
+                    fill = _from_torchvision if wanted.torchvision else _from_hub
+                    fill(pinned, unfinished, progress, keep_free)
+            _remember(folder, pinned, wanted.revision)
+            return _read(folder, pinned)
+    except OSError as error:
+        raise Unavailable(f"{wanted} could not be fetched: {error.strerror or error}. {_known()}") from error
+
+
+def obtain(name: Name) -> Fetched:
+    """What is here under this name, or else fetched, with a bar if a person watches the terminal."""
+    if found := find(name):
+        return found
+    from tqdm import tqdm
+
+    with tqdm(desc=str(name), unit="B", unit_scale=True, leave=False, disable=None) as bar:
+
+        def show(done: int, total: int | None) -> None:
+            bar.total = total
+            bar.update(done - bar.n)
+
+        return fetch(name, show)
+
+
+@contextmanager
+def _alone(lock: Path) -> Iterator[None]:
+    """One download of a repository at a time; the others wait, and then find it here."""
+    with lock.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # the kernel lets go when we die
+        yield
+
+
+@contextmanager
+def _filled(folder: Path) -> Iterator[Path]:
+    """A hidden folder that gets its name when nothing went wrong; what came of its weights stays for the next time."""
+    unfinished = folder.with_name(f".{folder.name}.partial")
+    for other in folder.parent.glob(f".{folder.name.partition('@')[0]}@*.partial"):
+        if other != unfinished:  # begun at a commit that the branch has left since
+            shutil.rmtree(other, ignore_errors=True)
+    unfinished.mkdir(exist_ok=True)
+    try:
+        yield unfinished
+        descriptor = os.open(unfinished, os.O_RDONLY | os.O_DIRECTORY)
+        os.fsync(descriptor)
+        os.close(descriptor)
+        os.rename(unfinished, folder)
+    finally:
+        if not any(file.stat().st_size for file in unfinished.glob("*") if not file.name.startswith(_BESIDE)):
+            shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def _remember(folder: Path, name: Name, asked: str) -> None:
+    """Write down where it comes from, and that this revision means it."""
+    times = {**_read(folder, name).asked, asked: time.time()}
+    source = "https://download.pytorch.org" if name.torchvision else endpoint()
+    with replaced(folder / _SOURCE) as file:
+        file.write(json.dumps({"name": str(name), "from": source, "asked": times}, indent=2).encode())
+
+
+# --- The Hub ------------------------------------------------------------------------------------------------
+
+
+def _hub_name(wanted: Name) -> Name:
+    """The commit that the revision means now."""
+    found = look_up(wanted.repository, wanted.revision, CONFIG)
+    if found is None:
+        raise InvalidCheckpoint(
+            f"{wanted} has no config.json, so nobody can say what it is before fetching all of it. "
+            "Download its weights by hand, and open the file."
+        )
+    if not _COMMIT.fullmatch(found.commit) or (wanted.pinned and found.commit != wanted.revision):
+        raise Unavailable(f"{host()} does not answer as the Hugging Face Hub does: it names no commit.")
+    return Name(wanted.repository, found.commit)
+
+
+def _from_hub(name: Name, folder: Path, progress: Progress | None, keep_free: int) -> None:
+    """Fetch a checkpoint's files: what says whether it can be opened first, the weights last."""
+
+    def fetch_text(file: str) -> None:
+        if remote := look_up(name.repository, name.revision, file, optional=True):
+            download(remote.url, folder / file, MAX_TEXT, remote.size, "", remote.headers, keep_free)
+
+    fetch_text(CONFIG)
+    try:
+        families.check_config(read_json((folder / CONFIG).read_bytes(), CONFIG))
+    except InvalidCheckpoint as error:
+        raise InvalidCheckpoint(f"{name.repository} cannot be opened. {error}") from error
+    file, weights = _weights(name)
+    if weights.size is not None and weights.size > MAX_WEIGHTS:
+        raise Unavailable(
+            f"The weights of {name.repository} have {weights.size / 1e6:,.0f} MB; at most {MAX_WEIGHTS / 1e6:,.0f} MB "
+            "are opened."
+        )
+    fetch_text(PREPROCESS)
+    fetch_text(CARD)
+    download(
+        weights.url, folder / file, MAX_WEIGHTS, weights.size, weights.sha256, weights.headers, keep_free, progress
+    )
+
+
+def _weights(name: Name) -> tuple[str, Remote]:
+    for file in _WEIGHTS:
+        if remote := look_up(name.repository, name.revision, file, optional=True):
+            return file, remote
+    if any(look_up(name.repository, name.revision, f"{file}.index.json", optional=True) for file in _WEIGHTS):
+        raise InvalidCheckpoint(f"The weights of {name.repository} are split over several files, which is not read.")
+    raise InvalidCheckpoint(f"{name.repository} holds neither {' nor '.join(_WEIGHTS)}, and no other weights are read.")
+
+
+# --- torchvision --------------------------------------------------------------------------------------------
+
+
+def _torchvision_name(wanted: Name) -> Name:
+    """The weights that are meant, by their own name."""
+    return Name(wanted.repository, _published(wanted).name)
+
+
+def _published(name: Name) -> Any:
+    """torchvision's enum member for these weights."""
+    from torchvision import models  # on first use: it brings torch's compiler along
+
+    model = name.repository.removeprefix("torchvision/")
+    known = [known for known in models.list_models(models) if known.startswith("vit_")]
+    if model not in known:
+        raise Unavailable(f"{shown(model)} is no Vision Transformer of torchvision's. There are: {', '.join(known)}.")
+    weights: Any = models.get_model_weights(model)
+    if name.revision and name.revision not in weights.__members__:
+        names = ", ".join(member.name for member in weights)
+        raise Unavailable(f"torchvision has no weights {shown(name.revision)!r} of {model}. There are: {names}.")
+    return weights[name.revision or "DEFAULT"]
+
+
+def _from_torchvision(name: Name, folder: Path, progress: Progress | None, keep_free: int) -> None:
+    """Fetch the one file that torchvision publishes; its name ends in the beginning of its hash."""
+    url = _published(name).url
+    file = urlsplit(url).path.rpartition("/")[2]
+    digits = re.fullmatch(r"\w+-([0-9a-f]{8,64})\.pth", file, re.ASCII)
+    assert digits, "torchvision's files are named model-hash.pth"
+    download(url, folder / file, MAX_WEIGHTS, sha256=digits[1], keep_free=keep_free, progress=progress)
