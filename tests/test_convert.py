@@ -426,6 +426,19 @@ def test_theirs_becomes_another_class_of_theirs_that_answers_the_same(tmp_path: 
     assert difference(asked(again, images).logits, case.ask(model, images).logits) <= 1e-6
 
 
+@pytest.mark.parametrize(("name", "to"), [("plain", "transformers"), ("registers", "timm"), ("plain", "torchvision")])
+def test_weights_kept_in_half_precision_are_written_in_full(made: Any, tmp_path: Path, name: str, to: Any) -> None:
+    checkpoint = made(name)
+    half = VisionTransformer(checkpoint.config).eval()
+    half.load_state_dict({key: tensor.half() for key, tensor in checkpoint.model.state_dict().items()}, assign=True)
+    path = convert(replace(checkpoint, model=half), tmp_path / f"theirs{SUFFIXES.get(to, ('',))[0]}", to)
+    again = load_checkpoint(path, heads=2 if to == "torchvision" else None)
+    for key, tensor in half.state_dict().items():
+        assert torch.equal(again.model.state_dict()[key].float(), tensor.float()), key
+    if path.is_dir():
+        assert {tensor.dtype for tensor in load_file(path / "model.safetensors").values()} == {torch.float32}
+
+
 @torch.inference_mode()
 def test_torchvision_to_ours_and_back_is_bit_identical(tmp_path: Path) -> None:
     arguments = dict(image_size=32, patch_size=8, num_layers=2, num_heads=4, hidden_dim=64, mlp_dim=96, num_classes=5)

@@ -173,12 +173,12 @@ def _written(checkpoint: Checkpoint, to: str) -> Written:
 
 
 def _at(model: VisionTransformer, size: tuple[int, int]) -> VisionTransformer:
-    """The model with its positions interpolated to pictures of another size, as it would do for each of them."""
+    """The model in float32, its positions interpolated to pictures of another size, as it would do for each of them."""
     config = model.config
-    if size == config.image_size:
+    if size == config.image_size and all(tensor.dtype == torch.float32 for tensor in model.state_dict().values()):
         return model
     other = replace(config, image_size=size)
-    tensors = dict(model.state_dict())
+    tensors = {name: tensor.float() for name, tensor in model.state_dict().items()}
     tensors["pos_embed"] = resize_positions(tensors["pos_embed"], config.grid, other.grid, config.position_resize)
     with torch.device("meta"):
         twin = VisionTransformer(other)
@@ -225,6 +225,8 @@ def _write_folder(checkpoint: Checkpoint, path: Path, to: To) -> None:
         return
     facts.setdefault("params", sum(tensor.numel() for tensor in model.state_dict().values()))
     usage = [f"    {line}" for line in how_to_open(checkpoint, path, to)]
+    if config.rope is None and target.resizes != config.position_resize:
+        usage += ["", f"At another size {to} interpolates positions in its own way, or not at all."]
     written = target.write(config, dict(model.state_dict()), labels, preprocess)
     document = written.document | {"training": facts}
     with _whole_folder(path) as folder:
@@ -269,7 +271,7 @@ def _write_safetensors(file: IO[bytes], tensors: Tensors) -> None:
     text += b" " * (-len(text) % 8)  # tensors start on a multiple of 8
     file.write(struct.pack("<Q", len(text)) + text)
     for _, tensor in sorted(tensors.items()):
-        file.write(tensor.detach().float().contiguous().numpy().tobytes())
+        file.write(tensor.contiguous().numpy().tobytes())
 
 
 # --- ONNX -----------------------------------------------------------------------------------------------------

@@ -399,7 +399,7 @@ class AttentionPool(nn.Module):
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """(B, N, D) to the gathered features (B, D) and to where the query looked (B, H, N)."""
-        probe = self.probe.expand(len(x), -1, -1)
+        probe = self.probe.expand(x.shape[0], -1, -1)
         q, k, v = (
             part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in (self.q(probe), *self.kv(x).chunk(2, -1))
         )
@@ -516,7 +516,7 @@ class VisionTransformer(nn.Module):
         patches = self.patch_embed(images)  # (B, D, rows, cols)
         positions = resize_positions(self.pos_embed, config.grid, patches.shape[2:], config.position_resize)
         x = patches.flatten(2).transpose(1, 2) + positions  # (B, P, D)
-        prefix = self.prefix_tokens.expand(len(x), -1, -1)
+        prefix = self.prefix_tokens.expand(x.shape[0], -1, -1)
         return self.dropout(torch.cat([prefix.to(x.dtype), x], dim=1))
 
     def gather(self, x: Tensor) -> tuple[Tensor, Tensor | None]:

@@ -163,7 +163,7 @@ PRESETS = {
     ),
     "tintn": Preset(
         "CIFAR-10 with the size of tintn's tutorial",
-        "75.5 % after 100 epochs is published for the tutorial's own recipe.",
+        "82.0 % (JPEG re-encoding) in two hours on one busy CPU core; 75.5 % is published for the tutorial's recipe.",
         dict(
             data="cifar10", size="tintn", epochs=100, batch_size=256, optimizer="muon", start="mimetic", lr=2e-3,
             warmup_epochs=3, crop_padding=4, flip=True, compile=True,
