@@ -140,6 +140,7 @@ def pick_checkpoint():
         st.error(plain(str(error)))
         checkpoint, heads = open_checkpoint(name, str(info.folder), stamp, None), None
     show_facts(checkpoint, info)
+    offer_conversion(checkpoint)
     if "heads" in checkpoint.assumed:
         pick_heads(possible_heads(checkpoint.config.dim), checkpoint.config.heads)
     found_error = verified(name, str(info.folder), stamp, heads, checkpoint).error
@@ -208,6 +209,29 @@ def show_facts(checkpoint, info) -> None:
     if checkpoint.card:
         with st.popover("Model card", width="stretch"):
             st.code(FRONT_MATTER.sub("", checkpoint.card), language="markdown", wrap_lines=True)
+
+
+def offer_conversion(checkpoint) -> None:
+    """The checkpoint as another library opens it, or why that library cannot."""
+    from vit import shelf
+    from vit.convert import SUFFIXES, how_to_open, obstacle
+
+    with st.popover("For another library", width="stretch"):
+        to = st.selectbox("Library", ["transformers", "timm", "torchvision", "onnx"], key="library")
+        if problem := obstacle(checkpoint, to):
+            st.info(plain(problem))
+            return
+        name = checkpoint.path.name + SUFFIXES.get(to, (f"-{to}.zip",))[0]
+        st.download_button(
+            "Download",
+            lambda: shelf.converted(checkpoint, to)[1],
+            name,
+            "application/octet-stream",
+            key=f"convert {to}",
+            on_click="ignore",
+            type="primary",
+        )
+        st.code("\n".join(how_to_open(checkpoint, Path(checkpoint.path.name), to)), language="python", wrap_lines=True)
 
 
 FRONT_MATTER = re.compile(r"\A---\n.*?\n---\n+", re.DOTALL)

@@ -105,3 +105,21 @@ def test_a_file_lands_in_its_folder_whatever_it_is_called(weights: bytes, tmp_pa
     folder = shelf.bring({name: io.BytesIO(weights)}, "mine", root)
     assert [path.name for path in folder.iterdir()] == ["a_b.safetensors"]
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["a_b.safetensors"]
+
+
+@pytest.mark.parametrize(("to", "file"), [("timm", "mine-timm.zip"), ("torchvision", "mine.pth")])
+def test_a_checkpoint_is_handed_out_as_another_library_opens_it(
+    weights: bytes, tmp_path: Path, to: Any, file: str
+) -> None:
+    checkpoint = load_checkpoint(brought(weights, tmp_path), heads=4)
+    name, content = shelf.converted(checkpoint, to)
+    assert name == file
+    (tmp_path / name).write_bytes(content)
+    if name.endswith(".zip"):
+        zipfile.ZipFile(tmp_path / name).extractall(tmp_path / "out")
+        model = timm.create_model(f"local-dir:{tmp_path / 'out' / 'mine'}", pretrained=True).eval()
+        with torch.inference_mode():
+            images = torch.randn(1, 3, 32, 32)
+            assert torch.allclose(model(images), checkpoint.model(images).logits, atol=1e-5)
+    else:
+        assert "conv_proj.weight" in torch.load(tmp_path / name, weights_only=True)

@@ -5,17 +5,19 @@ import os
 import re
 import secrets
 import shutil
+import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from vit.checkpoints import (
     CARD,
     CONFIG,
     MAX_WEIGHTS,
     PREPROCESS,
+    Checkpoint,
     checkpoints_folder,
     find_checkpoint,
     list_folders,
@@ -24,6 +26,9 @@ from vit.checkpoints import (
 from vit.errors import InvalidCheckpoint
 from vit.families.family import shown
 from vit.weight_files import MAX_TEXT, SUFFIXES
+
+if TYPE_CHECKING:
+    from vit.convert import To
 
 NAME = re.compile(r"[a-z0-9_][a-z0-9_.-]{0,63}")
 _UNUSUAL = re.compile(r"[^A-Za-z0-9_.+=@-]+")
@@ -116,6 +121,20 @@ def zipped(folder: Path, name: str) -> bytes:
             if path.is_file() and not path.is_symlink():
                 archive.write(path, f"{name}/{path.name}")
     return out.getvalue()
+
+
+def converted(checkpoint: Checkpoint, to: "To") -> tuple[str, bytes]:
+    """A checkpoint as another library opens it, as one file to hand out: its name and its content.
+
+    Raises:
+        UserError: that library cannot compute it.
+    """
+    from vit.convert import SUFFIXES, convert
+
+    called = checkpoint.path.stem if checkpoint.path.is_file() else checkpoint.path.name
+    with tempfile.TemporaryDirectory() as folder:
+        path = convert(checkpoint, Path(folder) / (called + SUFFIXES.get(to, ("",))[0]), to)
+        return (f"{called}-{to}.zip", zipped(path, called)) if path.is_dir() else (path.name, path.read_bytes())
 
 
 def folder_of(name: str, root: Path | None = None) -> Path:
