@@ -3,8 +3,9 @@
     python benchmarks/hover.py [--hovers 300] [--cases maps qk huge]
 
 Drives a real Chromium on seeded attention. `maps`: 12 blocks x 12 heads x 197 tokens; `qk`: 12 x 12 x 1,025;
-`huge`: 12 x 6 x 4,097. Each is measured for both directions. A draw is the picture, every number and, up to 256
-tokens, every map of the grid; above, the other maps follow in later frames ("all maps").
+`huge`: 12 x 6 x 4,097. Each is measured for both directions and for nearest patches, of features 768 wide. A draw is
+the picture, every number and, up to 256 tokens, every map of the grid; above, the other maps follow in later frames
+("all maps").
 """
 
 import argparse
@@ -49,9 +50,12 @@ def percentiles(values: list[float]) -> tuple[float, float]:
     return statistics.median(values), cuts[18]
 
 
-def measure(page: Page, wire: Wire, direction: str, hovers: int) -> dict[str, object]:
+BUTTONS = {"from": "Where it looks", "to": "Who looks at it", "nearest": "Nearest patches"}
+
+
+def measure(page: Page, wire: Wire, view: str, hovers: int) -> dict[str, object]:
     """Hover over random patches, a frame or more apart."""
-    page.get_by_role("button", name={"from": "Where it looks", "to": "Who looks at it"}[direction]).click()
+    page.get_by_role("button", name=BUTTONS[view]).click()
     area = page.locator("canvas.over").bounding_box()
     chance = random.Random(0)
 
@@ -103,7 +107,7 @@ def main() -> None:
     parser.add_argument("--hovers", type=int, default=300, choices=range(20, 501), metavar="20..500")
     parser.add_argument("--cases", nargs="+", default=["maps", "qk"], choices=["maps", "qk", "huge"])
     options = parser.parse_args()
-    head = ("case", "direction", "draws", "draw p50/p95 [ms]", "event to frame p50/p95 [ms]", "all maps [ms]",
+    head = ("case", "view", "draws", "draw p50/p95 [ms]", "event to frame p50/p95 [ms]", "all maps [ms]",
             "websocket messages")  # fmt: skip
     print(" | ".join(head))
     notes = []
@@ -117,8 +121,8 @@ def main() -> None:
             page.locator(".instrument").wait_for()
             settle(page, wire)
             first = wire.received
-            for direction in ("from", "to"):
-                result = measure(page, wire, direction, options.hovers)
+            for view in BUTTONS:
+                result = measure(page, wire, view, options.hovers)
                 draw, frame = ("{:.2f} / {:.2f}".format(*result[k]) for k in ("draw", "frame"))
                 print(
                     " | ".join(
@@ -126,7 +130,7 @@ def main() -> None:
                             str,
                             (
                                 case,
-                                direction,
+                                view,
                                 result["n"],
                                 draw,
                                 frame,

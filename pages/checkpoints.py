@@ -13,6 +13,7 @@ from vit.text import plain
 
 navigation.enter()
 
+LARGEST = 1500  # [MB] of a file that is uploaded from this machine; the server holds it in memory meanwhile
 WEIGHTS = ["safetensors", "pt", "pth", "bin", "json"]
 _SAID = "checkpoints (said)"
 
@@ -66,14 +67,14 @@ def table(infos: list) -> pd.DataFrame:
         accuracy = info.facts.get("accuracy")
         rows.append(
             {
-                "Name": plain(info.name),
+                "Name": info.name,
                 "Test accuracy": 100 * accuracy if isinstance(accuracy, float) else None,
                 "Parameters": info.params / 1e6 if info.params else None,
                 "Size": info.size / 1e6,
                 "Classes": info.labels or None,
                 "File from": "this app" if info.family == "saved" else info.family,
-                "Trained on": plain(str(info.facts.get("data", ""))),
-                "Note": plain(info.problem),
+                "Trained on": str(info.facts.get("data", "")),
+                "Note": info.problem,
             }
         )
     return pd.DataFrame(rows)
@@ -201,9 +202,10 @@ def upload() -> None:
         "Weights (.safetensors, .pth, .pt, .bin), best with their config.json and preprocessor_config.json",
         type=WEIGHTS,
         accept_multiple_files=True,
-        max_upload_size=access.upload_megabytes(),
+        max_upload_size=LARGEST if access.is_local() else access.upload_megabytes(),
         key=f"weights {state.setdefault('brought', 0)}",
-        help="Files are looked into before they are read, and nothing in them is executed.",
+        help="Files are looked into before they are read, and nothing in them is executed. Larger ones: put a folder "
+        "with the weights into the server's folder of checkpoints.",
     )
     weights = [file for file in files if not file.name.endswith(".json")]
     if not weights:

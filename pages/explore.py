@@ -202,7 +202,7 @@ def show_facts(checkpoint, info) -> None:
     st.html(
         FACTS_STYLE + "".join(f"<div class=fact><span>{k}</span><b>{html.escape(v)}</b></div>" for k, v in rows.items())
     )
-    if len(checkpoint.labels) <= FEW:
+    if 0 < len(checkpoint.labels) <= FEW:
         st.caption(f"It knows {', '.join(plain(label) for label in checkpoint.labels)}.")
     for field, why in checkpoint.assumed.items():
         st.caption(f"Assumed: {plain(str(field))}: {plain(str(why))}")

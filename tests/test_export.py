@@ -3,6 +3,7 @@
 import io
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,12 @@ from PIL import Image
 
 from vit import export
 from vit.attention import record
-from vit.checkpoints import Checkpoint, load_checkpoint
+from vit.checkpoints import Checkpoint, load_checkpoint, save_checkpoint
 from vit.errors import UserError
 from vit.explain import Explanation, explain
 from vit.export import attention_npz, grid_png, overlay_png, view_npz
+from vit.images import Preprocess
+from vit.model import VisionTransformer
 from vit.viewer.selection import Selection
 
 
@@ -126,3 +129,87 @@ def test_a_view_exports_the_numbers_that_it_shows(
         truth = attentions(checkpoint, picture)[0, 1, 1:, 6].unflatten(0, (4, 4)).numpy()
         assert np.allclose(arrays["heatmap"], truth, atol=1e-5)
         assert json.loads(str(arrays["meta"]))["view"]["head"] == 1
+
+
+def npz(explanation: Explanation, selection: Selection, checkpoint: Checkpoint) -> dict[str, Any]:
+    """Its arrays; `view` is what they say of themselves."""
+    with np.load(io.BytesIO(view_npz(explanation, selection, checkpoint))) as arrays:
+        return dict(arrays) | {"view": json.loads(str(arrays["meta"]))["view"]}
+
+
+def test_rollout_exports_its_own_map_beside_all_attention(explanation: Explanation, checkpoint: Checkpoint) -> None:
+    held = npz(explanation, Selection(view="rollout", token=3), checkpoint)
+    assert held["view"] == {"method": "rollout", "query": 3, "direction": "from"}
+    assert np.allclose(held["heatmap"], explanation.record.heatmap(explanation.record.rollout(3)).numpy())
+    assert held["attention"].shape == (2, 2, 17, 17)
+
+
+def test_nearest_patches_export_their_cosines_and_features(explanation: Explanation, checkpoint: Checkpoint) -> None:
+    held = npz(explanation, Selection(view="similar", token=3), checkpoint)
+    assert held["view"] == {"method": "similar", "query": 3}
+    lengths = np.linalg.norm(held["features"], axis=1)
+    cosines = held["features"] @ held["features"][3] / lengths / lengths[3]
+    assert np.allclose(held["heatmap"], cosines[1:].reshape(4, 4), atol=1e-5)
+    assert "attention" in held
+    assert "features" not in npz(explanation, Selection(), checkpoint)
+
+
+def drawn(explanation: Explanation, **selection: Any) -> np.ndarray:
+    """The colours of the overlay alone, one per patch: (4, 4, 3)."""
+    chosen = Selection(opacity=1.0, colormap="gray", **selection)
+    picture = Image.open(io.BytesIO(overlay_png(explanation, chosen))).convert("RGB")
+    return np.asarray(picture.crop((25, 0, 75, 50)))[6::12, 6::12][:4, :4]
+
+
+def test_nearest_patches_are_drawn_from_0_to_1(explanation: Explanation) -> None:
+    features = explanation.record.features.clone()
+    features[5] = -features[3]
+    explanation = replace(explanation, record=replace(explanation.record, features=features))
+    cosines = explanation.record.heatmap(explanation.record.similarity(3)).numpy()
+    assert cosines.min() < -0.9
+    levels = np.rint(np.clip(cosines, 0, 1) * 255)
+    assert np.abs(drawn(explanation, view="similar", token=3)[..., 0] - levels).max() <= 1
+
+
+def test_on_its_own_scale_the_nearest_other_patch_ends_the_colours(explanation: Explanation) -> None:
+    cosines = explanation.record.similarity(3)[1:].numpy()
+    levels = drawn(explanation, view="similar", token=3, scale="own")[..., 0].ravel()
+    others = np.delete(cosines, 2)
+    assert levels[2] == 255 and (levels == 255).sum() == 2
+    assert levels[cosines == others.max()] == 255 and levels[cosines == others.min()] == 0
+
+
+@pytest.fixture
+def pooling(
+    tmp_path: Path, build: Callable[..., VisionTransformer], preprocess: Preprocess, labels: tuple[str, ...]
+) -> Checkpoint:
+    """A checkpoint whose head reads what one learnt query gathers."""
+    model = build(prefix=(), pool="map")
+    return load_checkpoint(save_checkpoint(tmp_path / "pooling", model, labels, preprocess))
+
+
+def test_the_pooling_query_exports_where_it_looks(pooling: Checkpoint, picture: Image.Image) -> None:
+    out = io.BytesIO()
+    picture.save(out, "PNG")
+    explanation = explain(pooling, out.getvalue())
+    with torch.inference_mode():
+        output = pooling.model(pooling.preprocess(picture), output_attentions=True)
+    truth = output.pool_attention[0].numpy()  # (H, N)
+    held = npz(explanation, Selection(view="pool", head=1), pooling)
+    assert held["view"] == {"method": "pool", "head": 1}
+    assert np.allclose(held["heatmap"].ravel(), truth[1], atol=1e-6)
+    assert np.allclose(held["pool_attention"], truth, atol=1e-6)
+    fused = npz(explanation, Selection(view="pool", head="max"), pooling)["heatmap"]
+    assert np.allclose(fused.ravel(), truth.max(0), atol=1e-6)
+    levels = drawn(explanation, view="pool", head=1, scale="own")[..., 0].ravel()
+    assert np.abs(levels - 255 * truth[1] / truth[1].max()).max() <= 1
+    assert drawn(explanation, view="pool", head=1).tobytes() != levels.tobytes()
+
+
+@pytest.mark.parametrize("view", ["similar", "pool"])
+def test_a_view_that_the_model_does_not_have_exports_attention(
+    explanation: Explanation, checkpoint: Checkpoint, view: Any
+) -> None:
+    without = replace(explanation, record=replace(explanation.record, features=None, pool_attention=None))
+    assert npz(without, Selection(view=view), checkpoint)["view"]["method"] == "attention"
+    assert overlay_png(without, Selection(view=view)) == overlay_png(without, Selection())

@@ -3,6 +3,8 @@
 import io
 import subprocess
 import sys
+from dataclasses import replace
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -10,8 +12,9 @@ import torch
 from PIL import Image
 
 from vit.attention import AttentionRecord
+from vit.attention import record as record_attention
 from vit.viewer.payload import pack, read_header, unpack
-from vit.viewer.selection import Selection
+from vit.viewer.selection import Selection, View
 
 COLORMAPS = {"gray": np.repeat(np.arange(256, dtype=np.uint8)[:, None], 3, 1)}
 PICTURE = Image.new("RGB", (40, 30), (200, 100, 50))
@@ -109,6 +112,62 @@ def test_payloads_are_small(blocks, heads, side, limit):
     assert len(pack(record, Image.fromarray(busy), (0, 0, 9, 9), COLORMAPS)) <= limit
 
 
+def cosines_of(sections) -> np.ndarray:
+    """(N, N), as a reader of the format computes them."""
+    features, units = sections["features"].astype(np.int64), sections["units"]
+    return (features @ features.T) * units * units[:, None]
+
+
+@pytest.mark.parametrize(("huge", "bound"), [(0, 0.002), (20, 0.01)])
+def test_cosines_of_features_come_back_within_the_digits_that_are_shown(huge, bound):
+    record = a_record()
+    features = torch.randn(record.tokens, 384)
+    features[:, 7] += huge * torch.rand(record.tokens)  # a channel that trained models have
+    record = replace(record, features=features)
+    cosines = cosines_of(packed(record)[1])
+    truth = torch.stack([record.similarity(token) for token in range(record.tokens)]).numpy()
+    assert np.abs(cosines - truth).max() < bound
+    np.testing.assert_allclose(np.diag(cosines), 1, atol=1e-6)
+
+
+def test_features_take_a_byte_per_number():
+    record = replace(a_record(), features=torch.randn(22, 768))
+    with_them, without = (len(pack(r, PICTURE, (0, 0, 40, 30), COLORMAPS)) for r in (record, a_record()))
+    assert with_them - without < 22 * (768 + 4) + 200
+
+
+def test_a_token_without_features_is_like_no_other():
+    features = torch.randn(22, 16)
+    features[3] = 0
+    cosines = cosines_of(packed(replace(a_record(), features=features))[1])
+    assert (cosines[3] == 0).all() and np.isfinite(cosines).all()
+
+
+def test_what_a_record_does_not_keep_is_not_in_its_payload():
+    header, sections = packed(a_record())
+    assert not {"features", "units", "pool"} & set(sections)
+    assert "pool_top" not in header
+
+
+def test_the_pooling_query_of_a_model_without_prefix_comes_back(build, pictures):
+    model = build(prefix=(), pool="map", num_classes=0)
+    kept = record_attention(model, pictures(count=1))
+    _, sections = packed(kept)
+    assert sections["pool"].shape == (2, 16)
+    np.testing.assert_array_equal(sections["pool"], kept.pool_attention.numpy())
+    truth = np.stack([kept.similarity(token).numpy() for token in range(16)])
+    np.testing.assert_allclose(cosines_of(sections), truth, atol=0.01)
+
+
+def test_the_scale_of_the_pooling_query_lies_above_every_second_head():
+    pool = (torch.randn(4, 22) * torch.tensor([1.0, 2.0, 3.0, 4.0])[:, None]).softmax(-1)
+    pool[0, :2] = 0.45  # prefix tokens do not count
+    top = packed(replace(a_record(heads=4), pool_attention=pool))[0]["pool_top"]
+    strongest = pool[:, 2:].amax(-1)
+    assert int((strongest <= top * 1.001).sum()) >= 2
+    assert 4 / 22 * 0.999 <= top <= max(float(strongest.median()) * 1.8, 4 / 22)
+
+
 def test_sections_are_aligned_for_typed_arrays():
     header = read_header(pack(a_record(), PICTURE, (0, 0, 40, 30), COLORMAPS))
     assert all(offset % 8 == 0 for offset, _ in header["sections"].values())
@@ -184,6 +243,11 @@ def test_a_selection_survives_a_link():
     assert Selection.from_query(query, 12, 3, 197) == chosen
 
 
+@pytest.mark.parametrize("view", get_args(View))
+def test_every_view_survives_a_link(view):
+    assert Selection.from_query(Selection(view=view).to_query(), 12, 3, 197).view == view
+
+
 def test_an_empty_link_shows_the_last_block():
     assert Selection.from_query({}, 12, 3, 197) == Selection(block=11)
 
@@ -214,7 +278,7 @@ def test_hostile_values_become_something_that_can_be_shown(name, value):
     assert type(shown.token) is int and 0 <= shown.token < 197
     assert type(shown.pinned) is bool and type(shown.smooth) is bool
     assert 0 <= shown.opacity <= 1
-    assert shown.view in ("attention", "rollout")
+    assert shown.view in ("attention", "rollout", "similar", "pool")
     assert shown.direction in ("from", "to")
     assert shown.scale in ("shared", "own")
     assert isinstance(shown.colormap, str) and len(shown.colormap) <= 32

@@ -22,8 +22,14 @@ def record(
     prefix: tuple[str, ...] = ("cls",),
     width: int = 64,
     seed: int = 0,
+    dim: int = 0,
+    pooled: bool = False,
 ) -> AttentionRecord:
-    """Early heads look nearby, late ones at the subject; prefix tokens take a growing share."""
+    """Early heads look nearby, late ones at the subject; prefix tokens take a growing share.
+
+    Features, where `dim` is not 0, tell the subject from the background and near from far; a pooling query, where
+    there is one, looks at the subject.
+    """
     torch.manual_seed(seed)
     rows, cols = grid
     y, x = torch.meshgrid(torch.linspace(0, 1, rows), torch.linspace(0, 1, cols), indexing="ij")
@@ -47,4 +53,13 @@ def record(
             k[head, : len(prefix), -1] = 1.5 + 3 * depth * float(torch.rand(()))
         queries.append(q)
         keys.append(k)
-    return AttentionRecord(torch.zeros(1, 10), tuple(queries), tuple(keys), prefix, grid)
+    features = pool = None
+    if dim:
+        turned = torch.cat([angles.cos(), angles.sin(), (disc[:, None].float() - 0.5) * 4], -1)
+        features = torch.randn(len(prefix) + rows * cols, dim) * 0.6
+        features[len(prefix) :] += turned @ torch.randn(turned.shape[1], dim) * turned.shape[1] ** -0.5
+    if pooled:
+        scores = torch.randn(heads, len(prefix) + rows * cols) * torch.linspace(0.3, 1.5, heads)[:, None]
+        scores[:, len(prefix) :] += disc * torch.linspace(0, 4, heads)[:, None]
+        pool = scores.softmax(-1)
+    return AttentionRecord(torch.zeros(1, 10), tuple(queries), tuple(keys), prefix, grid, features, pool)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from playwright.sync_api import Page, expect
 
 from . import synthetic
@@ -13,6 +14,9 @@ from .serving import FIND
 PAGE = Path(__file__).parent / "viewer_page.py"
 PATIENCE = 60_000  # [ms] on a busy machine
 SMALL = ((3, 2, (4, 6), ("cls", "reg1", "reg2"), 16), 27)
+ALIKE = (3, 2, (4, 6), ("cls", "reg1"), 16, 0, 50)
+POOLED = (3, 2, (4, 6), (), 16, 0, 48, True)
+POOLED_LARGE = (2, 3, (16, 18), (), 18, 0, 50, True)
 CHUNK = 40  # [ms] several frames
 
 
@@ -289,6 +293,171 @@ def test_rollout_of_a_large_model_comes_from_python(open_viewer):
     np.testing.assert_allclose(viewer.ask("[...viewer.rollout]"), truth, rtol=1e-4, atol=1e-7)
 
 
+def test_nearest_patches_follow_the_pointer_without_the_server(open_viewer):
+    viewer = open_viewer("case=alike")
+    frames = len(viewer.frames)
+    viewer.page.get_by_role("button", name="Nearest patches").click()
+    viewer.told("view=similar")
+    viewer.says("Patches most like the class token, by their features after the last block.")
+    viewer.still()
+    over, frames = viewer.pixels(".over"), len(viewer.frames)
+    viewer.point(1, 2)
+    viewer.says(re.compile(r"most like patch \(row 2, col 3\)"))
+    assert viewer.pixels(".over") != over
+    viewer.still()
+    assert len(viewer.frames) == frames
+
+
+@pytest.mark.parametrize("token", [0, 2, 10, 25])
+def test_cosines_are_those_of_the_record(open_viewer, token):
+    viewer = open_viewer(f"case=alike&view=similar&token={token}&pinned=1")
+    truth = synthetic.record(*ALIKE).similarity(token).numpy()
+    np.testing.assert_allclose(viewer.ask("[...viewer.similar]"), truth, atol=0.005)
+    shown = [f"{value:.2f}" for value in viewer.ask("[viewer.similar[0]]")]
+    expect(viewer.page.locator(".tokens button").first).to_contain_text(shown[0].replace("-", "−"))
+
+
+def test_the_nearest_other_patches_are_outlined_and_the_first_is_named(open_viewer):
+    viewer = open_viewer("case=alike&view=similar&token=10&pinned=1")
+    cosines = synthetic.record(*ALIKE).similarity(10)[2:]
+    cosines[8] = -2  # itself
+    best = cosines.topk(5).indices.tolist()
+    assert viewer.ask("[...viewer.nearest]") == [2 + patch for patch in best]
+    near = viewer.page.locator(".near:visible")
+    assert near.count() == 5
+    area, first = viewer.over.bounding_box(), near.first.bounding_box()
+    assert (first["x"] - area["x"]) / area["width"] * 6 == pytest.approx(best[0] % 6, abs=0.05)
+    assert (first["y"] - area["y"]) / area["height"] * 4 == pytest.approx(best[0] // 6, abs=0.05)
+    strongest = viewer.page.locator(".readings > div").nth(2)
+    expect(strongest).to_contain_text(f"row {best[0] // 6 + 1}, col {best[0] % 6 + 1}")
+    expect(strongest).to_contain_text(f"cosine {float(cosines.max()):.2f}")
+    viewer.point(best[0] // 6, best[0] % 6)
+    expect(viewer.page.locator(".readings > div").nth(3)).to_contain_text("1st of 23 other patches")
+    caret = viewer.ask("parseFloat(viewer.find('.caret').style.left)")
+    assert caret == pytest.approx(100 * float(cosines.max()), abs=1)
+    viewer.page.get_by_role("button", name="Attention", exact=True).click()
+    expect(near).to_have_count(0)
+
+
+def test_colours_of_nearest_patches_run_from_0_to_1_or_over_what_there_is(open_viewer):
+    viewer = open_viewer("case=alike&view=similar&token=10&pinned=1&opacity=1&colormap=gray")
+    cosines = synthetic.record(*ALIKE).similarity(10).numpy()[2:]
+    assert cosines.min() < 0
+    painted = "[...viewer.overlay.plain.pixels].map((pixel) => pixel & 255)"
+    np.testing.assert_allclose(viewer.ask(painted), np.clip(cosines, 0, 1) * 255, atol=2)
+    legend = viewer.page.locator(".legend")
+    expect(legend).to_have_attribute("aria-label", re.compile("^Colour scale from 0.00 to 1.00. One scale"))
+    viewer.page.get_by_role("button", name="Own scales").click()
+    others = np.delete(cosines, 8)
+    expect(legend).to_have_attribute("aria-label", re.compile(f"to {others.max():.2f}. This map alone"))
+    levels = np.asarray(viewer.ask(painted))
+    assert levels[8] == 255 and levels[cosines == others.max()] == 255 and levels[cosines == others.min()] == 0
+
+
+def test_nearest_patches_know_no_direction(open_viewer):
+    viewer = open_viewer("case=alike&view=similar")
+    expect(viewer.page.get_by_role("button", name="Who looks at it")).to_be_disabled()
+    viewer.over.focus()
+    viewer.page.keyboard.press("d")
+    viewer.page.keyboard.press("n")
+    viewer.says("Block 3, mean of heads: where the class token looks.")
+    expect(viewer.page.get_by_role("button", name="Who looks at it")).to_be_enabled()
+    viewer.page.keyboard.press("n")
+    viewer.told("view=similar", "direction=from")
+    viewer.says(re.compile("^Patches most like"))
+    expect(viewer.page.locator(".live")).to_contain_text("Most similar patch row")
+
+
+@pytest.mark.parametrize("view", ["similar", "pool"])
+def test_what_a_record_does_not_keep_is_not_offered(open_viewer, view):
+    viewer = open_viewer(f"case=small&view={view}")
+    viewer.says("Block 3, mean of heads: where the class token looks.")
+    for name in ("Nearest patches", "Pooling query"):
+        expect(viewer.page.locator(".switch button", has_text=name)).to_be_hidden()
+    viewer.over.focus()
+    viewer.page.keyboard.press("n")
+    viewer.page.keyboard.press("p")
+    viewer.says("Block 3, mean of heads: where the class token looks.")
+    assert viewer.page.get_by_text("Pooling", exact=True).count() == 0
+
+
+def test_the_pooling_query_is_shown_per_head_and_fused(open_viewer):
+    viewer = open_viewer("case=pooled")
+    pool = synthetic.record(*POOLED).pool_attention.numpy()
+    viewer.page.get_by_role("button", name="Pooling query").click()
+    viewer.says("Pooling query after the last block, mean of heads: where it looks.")
+    viewer.told("view=pool")
+    assert viewer.page.locator(".query").is_hidden()
+    shown = (
+        "[...viewer.engine.values.subarray(viewer.engine.offset(4, args[0]), viewer.engine.offset(4, args[0]) + 24)]"
+    )
+    for column, truth in ((0, pool.mean(0)), (1, pool[0]), (2, pool[1])):
+        np.testing.assert_allclose(viewer.ask(shown, column), truth, atol=1e-6)
+    viewer.page.get_by_label("How to combine heads").select_option("max")
+    viewer.says("Pooling query after the last block, max of heads: where it looks.")
+    np.testing.assert_allclose(viewer.ask(shown, 0), pool.max(0), atol=1e-6)
+    viewer.over.focus()
+    viewer.page.keyboard.press("]")
+    viewer.page.keyboard.press("]")
+    viewer.says("Pooling query after the last block, head 2: where it looks.")
+    viewer.told("view=pool", "head=1")
+    best = int(pool[1].argmax())
+    expect(viewer.page.locator(".readings > div").nth(2)).to_contain_text(f"row {best // 6 + 1}, col {best % 6 + 1}")
+    before = viewer.pixels(".over")
+    viewer.point(best // 6, best % 6)  # it stays, and the weight is read
+    assert viewer.pixels(".over") == before
+    reading = viewer.page.locator(".readings > div").nth(3)
+    expect(reading).to_contain_text("1st of 24")
+    assert float(reading.locator("dd").first.inner_text().split()[0]) == pytest.approx(100 * pool[1].max(), rel=0.05)
+
+
+def test_the_last_row_of_maps_is_the_pooling_query(open_viewer):
+    viewer = open_viewer("case=pooled")
+    expect(viewer.page.locator(".labels.rows span").last).to_have_text("Pooling")
+    grid = viewer.page.locator("canvas.grid")
+    grid.scroll_into_view_if_needed()
+    area = grid.bounding_box()
+    at = viewer.ask(
+        "[(viewer.mosaic.left(2) + viewer.mosaic.tileWidth / 2) / viewer.mosaic.width,"
+        " (viewer.mosaic.above(4) + viewer.mosaic.tileHeight / 2) / viewer.mosaic.height]"
+    )
+    viewer.page.mouse.move(area["x"] + at[0] * area["width"], area["y"] + at[1] * area["height"])
+    viewer.says("Pooling query after the last block, head 2: where it looks.")
+    viewer.page.mouse.down()
+    viewer.page.mouse.up()
+    viewer.told("view=pool", "head=1", "block=2")
+    grid.focus()
+    viewer.page.keyboard.press("ArrowUp")
+    viewer.leave()
+    viewer.says(re.compile("^Block 3, head 2: where patch"))
+    viewer.told("view=attention")
+    viewer.page.keyboard.press("ArrowDown")
+    viewer.says(re.compile("^Pooling query"))
+
+
+def test_asking_about_a_patch_leaves_the_pooling_query(open_viewer):
+    viewer = open_viewer("case=pooled&view=pool&head=0")
+    viewer.says("Pooling query after the last block, head 1: where it looks.")
+    viewer.click(2, 4)
+    viewer.says("Block 3, head 1: where patch (row 3, col 5) looks.")
+    viewer.told("view=attention", "token=16", "pinned=1")
+    viewer.over.focus()
+    viewer.page.keyboard.press("p")
+    viewer.says(re.compile("^Pooling query"))
+    viewer.page.keyboard.press("Escape")
+    viewer.says("Block 3, head 1: where patch (row 3, col 5) looks.")
+
+
+def test_the_pooling_query_is_no_block_of_a_large_model_either(open_viewer):
+    viewer = open_viewer("case=pooled-qk&view=pool&head=1&block=max")
+    record = synthetic.record(*POOLED_LARGE)
+    viewer.page.wait_for_function(f"() => {FIND}.engine.complete", timeout=PATIENCE)
+    shown = "[...viewer.engine.values.subarray(viewer.engine.offset(args[0], 2), viewer.engine.offset(args[0], 3))]"
+    np.testing.assert_allclose(viewer.ask(shown, 3), record.pool_attention[1], atol=1e-6)
+    fused = torch.stack([record.rows(block, [0])[1, 0] for block in range(2)]).amax(0)
+    np.testing.assert_allclose(viewer.ask(shown, 0), fused, rtol=0.02, atol=1e-6)
+
+
 def test_all_maps_of_a_large_model_are_drawn_in_time(open_viewer):
     viewer = open_viewer("case=small-qk")
     viewer.point(2, 2)
@@ -316,9 +485,10 @@ def test_names_are_text_and_nothing_else(open_viewer):
     assert viewer.dialogs == []
 
 
-def test_narrow_screens_get_one_column(open_viewer, page):
+@pytest.mark.parametrize("case", ["small", "pooled"])
+def test_narrow_screens_get_one_column(open_viewer, page, case):
     page.set_viewport_size({"width": 390, "height": 844})
-    viewer = open_viewer()
+    viewer = open_viewer(f"case={case}")
     picture, maps = page.locator(".stage").bounding_box(), page.locator(".maps").bounding_box()
     assert maps["y"] > picture["y"] + picture["height"]
     assert page.evaluate("document.documentElement.scrollWidth") <= 390

@@ -166,7 +166,7 @@ def _read_by_the_head(tensors: Tensors) -> tuple[Tensors, dict[str, Any]]:
 
 
 FAMILY = Family(
-    name="transformers ViT, DeiT, MSN, MAE and I-JEPA",
+    name="transformers",
     signature=r"^embeddings\.patch_embeddings\.projection\.",
     keys=ON_DISK + IN_MEMORY + DISTILLED,
     ignored=r"^pooler\.|^embeddings\.mask_token$|^decoder\.",

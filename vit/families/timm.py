@@ -251,7 +251,7 @@ def _stated_labels(document: Mapping[str, Any]) -> object:
 
 
 FAMILY = Family(
-    name="timm and Meta's ViT, DeiT and DINO",
+    name="timm or Meta",
     signature=r"^blocks\.0\.(attn\.qkv|norm1)\.",
     keys=KEYS,
     ignored=r"^mask_token$|^head\.(mlp|last_layer)\.|^rope\.",

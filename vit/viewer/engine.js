@@ -1,4 +1,5 @@
-// Every map of the grid for one query: L x H heads, a summary of each block, a summary of each head. No DOM here.
+// Every map of the grid for one query: L x H heads, a summary of each block, a summary of each head, and a last row for
+// the pooling query where there is one. No DOM here.
 
 /** Fuse `count` maps of n values, `stride` apart from `first` on, into the n values at `into`. */
 function fuse(kind, values, first, stride, count, into, n) {
@@ -15,11 +16,11 @@ function fuse(kind, values, first, stride, count, into, n) {
 class Engine {
   constructor(payload) {
     this.payload = payload;
-    const { blocks, heads, tokens } = payload;
+    const { lines, heads, tokens } = payload;
     this.columns = heads + 1;
-    this.values = new Float32Array((blocks + 1) * this.columns * tokens); // cell (0, ·): over blocks, (·, 0): over heads
-    this.done = new Uint8Array(blocks + 1); // rows that belong to the current query
-    this.left = blocks + 1;
+    this.values = new Float32Array((lines + 1) * this.columns * tokens); // cell (0, ·): over blocks, (·, 0): over heads
+    this.done = new Uint8Array(lines + 1); // rows that belong to the current query
+    this.left = lines + 1;
     this.current = -1; // row that step is at
     this.ready = 0; // heads of it that are done
     this.token = -1;
@@ -92,9 +93,9 @@ class Engine {
 
   /** The next row to compute, going round from row r on; the summary of all rows comes last. */
   next(r) {
-    const { blocks } = this.payload;
-    for (let i = 0; i < blocks; i++) {
-      const row = ((Math.max(r, 1) - 1 + i) % blocks) + 1;
+    const { lines } = this.payload;
+    for (let i = 0; i < lines; i++) {
+      const row = ((Math.max(r, 1) - 1 + i) % lines) + 1;
       if (!this.done[row]) return row;
     }
     return 0;

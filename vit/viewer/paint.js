@@ -8,7 +8,10 @@ function pixelTable(colors) {
   return table;
 }
 
-/** All maps in one canvas of a few pixels per patch: row and column 0 are the summaries. CSS scales it up. */
+/**
+ * All maps in one canvas of a few pixels per patch: row and column 0 are the summaries, a row after the blocks is the
+ * pooling query's. CSS scales it up.
+ */
 class Mosaic {
   constructor(canvas, payload) {
     this.payload = payload;
@@ -17,9 +20,9 @@ class Mosaic {
     this.tileWidth = cols * this.zoom;
     this.tileHeight = rows * this.zoom;
     this.gap = Math.max(1, Math.round(Math.max(this.tileWidth, this.tileHeight) / 14));
-    this.break = 3 * this.gap; // between the summaries and the rest
+    this.break = 3 * this.gap; // between the summaries, the blocks and the pooling query
     this.width = this.left(payload.heads) + this.tileWidth;
-    this.height = this.above(payload.blocks) + this.tileHeight;
+    this.height = this.above(payload.lines) + this.tileHeight;
     canvas.width = this.width;
     canvas.height = this.height;
     this.context = canvas.getContext("2d");
@@ -32,7 +35,9 @@ class Mosaic {
   }
 
   above(r) {
-    return r === 0 ? 0 : this.tileHeight + this.break + (r - 1) * (this.tileHeight + this.gap);
+    if (r === 0) return 0;
+    const pool = r > this.payload.blocks ? this.break - this.gap : 0;
+    return this.tileHeight + this.break + (r - 1) * (this.tileHeight + this.gap) + pool;
   }
 
   /** The column at x pixels of the mosaic; a gap belongs to the map before it. */
@@ -44,8 +49,10 @@ class Mosaic {
 
   row(y) {
     if (y < this.tileHeight + this.break / 2) return 0;
+    const { blocks, lines } = this.payload;
+    if (lines > blocks && y >= this.above(lines) - this.break / 2) return lines;
     const r = 1 + Math.floor((y - this.tileHeight - this.break) / (this.tileHeight + this.gap));
-    return Math.min(Math.max(r, 1), this.payload.blocks);
+    return Math.min(Math.max(r, 1), blocks);
   }
 
   /** One map: patches of values from `at` on, `top` is the last colour. */

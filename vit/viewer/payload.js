@@ -47,12 +47,20 @@ class Payload {
     this.colormaps = new Map(header.colormaps.map((name) => [name, section(`colormap:${name}`, Uint8Array)]));
     this.attention = header.kind === "maps" ? new Maps(this, section) : new QueriesKeys(this, section);
     this.tops = section("tops", Float32Array);
+    this.features = header.sections.features ? new Features(this, section) : null;
+    this.pool = header.sections.pool ? section("pool", Float32Array) : null; // (H, N)
+    this.poolTop = header.pool_top ?? 0;
+    this.lines = this.blocks + (this.pool ? 1 : 0); // of maps: one per block, and one for the pooling query
     this.quick = header.kind === "maps"; // everything can be computed between two frames
   }
 
-  /** Attention of one head from (a row) or to (a column) a token: N numbers into out, beginning at `at`. */
+  /**
+   * Attention of one head from (a row) or to (a column) a token: N numbers into out, beginning at `at`.
+   * After the last block comes the pooling query, which is no token.
+   */
   fill(block, head, token, direction, out, at) {
-    this.attention.fill(block, head, token, direction === "to", out, at);
+    if (block === this.blocks) for (let i = 0, from = head * this.tokens; i < this.tokens; i++) out[at + i] = this.pool[from + i];
+    else this.attention.fill(block, head, token, direction === "to", out, at);
   }
 
   /** Where the colour scale that all blocks and heads share ends for this query. */
@@ -63,6 +71,32 @@ class Payload {
   /** Rollout of one token into out (N); only for kind "maps". */
   rollout(token, direction, out) {
     this.attention.rollout(token, direction === "to", out);
+  }
+}
+
+/** Tokens after the last block, as bytes. */
+class Features {
+  constructor(payload, section) {
+    this.bytes = section("features", Int8Array);
+    this.units = section("units", Float32Array);
+    this.tokens = payload.tokens;
+    this.width = this.bytes.length / payload.tokens; // D
+  }
+
+  /** Cosines of one token with every token, into out (N). */
+  cosines(token, out) {
+    const { bytes, units, tokens, width } = this;
+    const even = width - (width % 4);
+    const one = token * width;
+    for (let j = 0, from = 0; j < tokens; j++, from += width) {
+      let a = 0, b = 0; // whole numbers: 127² times a width of 100,000 still fits
+      for (let e = 0; e < even; e += 4) {
+        a = (a + bytes[one + e] * bytes[from + e] + bytes[one + e + 1] * bytes[from + e + 1]) | 0;
+        b = (b + bytes[one + e + 2] * bytes[from + e + 2] + bytes[one + e + 3] * bytes[from + e + 3]) | 0;
+      }
+      for (let e = even; e < width; e++) a = (a + bytes[one + e] * bytes[from + e]) | 0;
+      out[j] = (a + b) * units[token] * units[j];
+    }
   }
 }
 

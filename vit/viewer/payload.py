@@ -14,6 +14,13 @@ Little-endian. The header names each section with its offset from the start and 
     keys        float16 (L, H, N, K)            kind "qk": keys less their mean, which no softmax row notices
     log_sums    float32 (L, H, N)               kind "qk": attention[i, j] = exp(queries[i] . keys[j] - log_sums[i])
     tops        float32 (2, N)                  end of the shared colour scale: from each token, to each token
+    features    int8 (N, D)                     tokens after the last block, each 127 at its largest number
+    units       float32 (N)                     cosine[i, j] = features[i] . features[j] * units[i] * units[j]
+    pool        float32 (H, N)                  where the query of a model that pools by attention looks
+
+`features` with `units`, and `pool`, are absent where the record has none. A byte per number moves a cosine by about
+0.0003, and by 0.007 at worst in a model with a few huge channels: less than the two digits that are shown, at half
+the size of float16.
 
 Prefix tokens have a section of their own because a class token that takes most of a row would leave the patches
 a handful of the 255 steps. Reading needs no torch: a page that only shows what is stored opens at once.
@@ -84,7 +91,9 @@ def pack(
         sections[f"colormap:{name}"] = colors.tobytes()
     attention = (_maps if record.tokens <= MAPS_UP_TO else _queries_keys)(record)
     sections |= {name: numbers.tobytes() for name, numbers in attention.items()}
-    header = {
+    if record.features is not None:
+        sections |= {name: numbers.tobytes() for name, numbers in _features(_numbers(record.features)).items()}
+    header: dict[str, Any] = {
         "kind": "maps" if "maps" in attention else "qk",
         "blocks": record.blocks,
         "heads": record.heads,
@@ -96,6 +105,10 @@ def pack(
         "box": [left, top, right, bottom],
         "colormaps": list(colormaps),
     }
+    if record.pool_attention is not None:
+        pool = _numbers(record.pool_attention)  # (H, N)
+        sections["pool"] = pool.tobytes()
+        header["pool_top"] = float(_top(pool[:, len(record.prefix) :].max(-1), record.tokens))
     return _joined(header, sections)
 
 
@@ -116,6 +129,9 @@ def unpack(payload: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         "keys": (np.float16, (*sizes, header["width"])),
         "log_sums": (np.float32, sizes),
         "tops": (np.float32, (2, sizes[2])),
+        "features": (np.int8, (sizes[2], -1)),
+        "units": (np.float32, sizes[2:]),
+        "pool": (np.float32, sizes[1:]),
     }
     sections = {}
     for name, (offset, length) in header["sections"].items():
@@ -198,12 +214,25 @@ def _scores(q: Tensor, k: Tensor) -> Iterator[tuple[int, Tensor]]:
 def _tops(strongest: list[np.ndarray]) -> np.ndarray:
     """End of the shared colour scale (2, N), from the strongest patch of every head: L of (2, H, N)."""
     every = np.concatenate(strongest, 1)  # (2, L*H, N)
-    tokens = every.shape[-1]
-    multiples = np.maximum(np.quantile(every, _SHARE_BELOW, axis=1) * tokens, _LEAST_TOP)
+    return _top(every.swapaxes(0, 1), every.shape[-1])
+
+
+def _top(strongest: np.ndarray, tokens: int) -> np.ndarray:
+    """End of the colour scale that several maps share, from the strongest patch of each: (maps, ...) to (...)."""
+    multiples = np.maximum(np.quantile(strongest, _SHARE_BELOW, axis=0) * tokens, _LEAST_TOP)
     power = 10 ** np.floor(np.log10(multiples))
     steps = np.asarray(_ROUND_TOPS)
     rounded = steps[np.minimum(np.searchsorted(steps, multiples / power - 1e-6), len(steps) - 1)] * power
     return np.minimum(rounded / tokens, 1).astype(np.float32)
+
+
+def _features(features: np.ndarray) -> dict[str, np.ndarray]:
+    """Tokens (N, D) as bytes, and what makes their products cosines; a token of zeros is like no other."""
+    tiny = np.finfo(np.float32).tiny
+    small = np.rint(features / np.maximum(np.abs(features).max(-1, keepdims=True), tiny) * 127).astype(np.int8)
+    lengths = np.linalg.norm(small.astype(np.float32), axis=-1)
+    units = np.divide(1, lengths, out=np.zeros_like(lengths), where=lengths > 0)
+    return {"features": small, "units": units}
 
 
 def _numbers(tensor: Tensor) -> np.ndarray:

@@ -5,6 +5,7 @@ const STATS = 512; // draws remembered for benchmarks
 const FRAME_BUDGET = 6; // ms of a frame that the maps of a large model may take
 const QUICK_PRODUCTS = 16e6; // multiplications that all maps may take and still follow the pointer: about 15 ms
 const REST = 100; // ms that the pointer rests before slower ones are computed
+const NEAREST = 5; // patches outlined
 const LONGEST = 2.5; // sides of the patch grid that a panorama is cut to
 const SETTLE = 300; // ms after the last key until Python hears of it
 
@@ -39,6 +40,9 @@ class Viewer {
     this.over = this.find(".over");
     this.gridCanvas = this.find(".grid");
     this.readings = [...this.root.querySelectorAll(".readings > div")].map((e) => [...e.children]);
+    this.near = Array.from({ length: NEAREST }, () => document.createElement("div"));
+    for (const element of this.near) element.className = "near";
+    this.find(".query").before(...this.near);
     this.payload = null;
     this.payloadId = null;
     this.revision = null;
@@ -109,6 +113,10 @@ class Viewer {
     this.overlay = new Overlay(this.over, payload);
     this.rollout = new Float32Array(payload.tokens);
     this.rolled = "";
+    this.similar = new Float32Array(payload.tokens);
+    this.compared = -1; // token whose cosines these are
+    this.shades = new Float32Array(payload.tokens);
+    this.nearest = new Int32Array(NEAREST);
     this.hovered = this.readKey = -1;
     this.preview = null;
     this.painted = { token: -2, top: -1, legend: "" };
@@ -132,6 +140,7 @@ class Viewer {
       selection.pinned = false;
     }
     if (this.home >= payload.tokens) this.home = 0;
+    if ({ similar: !payload.features, pool: !payload.pool }[selection.view]) selection.view = "attention";
     if (!payload.colormaps.has(selection.colormap)) selection.colormap = payload.header.colormaps[0];
     this.reflect();
   }
@@ -146,6 +155,9 @@ class Viewer {
     for (const group of this.root.querySelectorAll(".switch"))
       for (const button of group.children)
         button.setAttribute("aria-pressed", String(selection[group.dataset.field] === button.dataset.value));
+    for (const button of this.find("[data-field=direction]").children) button.disabled = !this.directed;
+    this.find(".readings > div").title =
+      selection.view === "similar" ? "" : "Entropy of the row; its exponential is the effective number of tokens";
     this.find("[data-field=colormap]").value = selection.colormap;
     this.find("[data-field=opacity]").value = selection.opacity;
     this.find("[data-field=smooth]").checked = selection.smooth;
@@ -200,6 +212,9 @@ class Viewer {
     const chips = this.find(".tokens");
     chips.replaceChildren(...payload.prefix.map((name, token) => this.chip(name, token)));
     chips.hidden = payload.prefix.length === 0;
+    this.find("[data-value=similar]").hidden = !payload.features;
+    this.find("[data-value=pool]").hidden = !payload.pool;
+    for (const name of ["similar", "pool"]) this.find(`.keys .${name}`).hidden = this.find(`[data-value=${name}]`).hidden;
     this.chips = [...chips.children].map((chip) => ({ chip, swatch: chip.children[0], weight: chip.children[2] }));
 
     const patchAspect = ((right - left) / payload.cols) / ((bottom - top) / payload.rows);
@@ -218,6 +233,7 @@ class Viewer {
     const columns = this.find(".labels.columns"), rows = this.find(".labels.rows");
     columns.replaceChildren(...Array.from({ length: payload.heads }, (_, h) => label("Head", h + 1)));
     rows.replaceChildren(...Array.from({ length: payload.blocks }, (_, b) => label("Block", b + 1)));
+    if (payload.pool) rows.append(Object.assign(document.createElement("span"), { textContent: "Pooling" }));
     [...columns.children].forEach((span, h) => {
       span.style.left = percentage(mosaic.left(h + 1) / mosaic.width);
       span.style.width = percentage(mosaic.tileWidth / mosaic.width);
@@ -259,9 +275,22 @@ class Viewer {
 
   // ---- what is shown ----------------------------------------------------------------------------------------
 
-  /** Rollout that the browser cannot compute: the query is the selected token, wherever the pointer is. */
+  /**
+   * The query stays, wherever the pointer is: the pooling query is no token, and rollout of a large model comes from
+   * Python.
+   */
   get fixed() {
-    return this.selection.view === "rollout" && !this.payload.quick;
+    return this.selection.view === "pool" || (this.selection.view === "rollout" && !this.payload.quick);
+  }
+
+  /** The view reads rows or columns; the others know no direction. */
+  get directed() {
+    return this.selection.view === "attention" || this.selection.view === "rollout";
+  }
+
+  /** The view to show when a token is asked about: the pooling query then gives way. */
+  get viewOfTokens() {
+    return this.selection.view === "pool" ? "attention" : this.selection.view;
   }
 
   get query() {
@@ -274,7 +303,7 @@ class Viewer {
     const { selection } = this;
     return (
       this.preview ?? {
-        r: FUSIONS.includes(selection.block) ? 0 : selection.block + 1,
+        r: selection.view === "pool" ? this.payload.lines : FUSIONS.includes(selection.block) ? 0 : selection.block + 1,
         c: FUSIONS.includes(selection.head) ? 0 : selection.head + 1,
       }
     );
@@ -302,7 +331,7 @@ class Viewer {
     const { payload, selection, engine, stats } = this;
     const query = this.query;
     const { r, c } = this.cell;
-    const view = this.preview ? "attention" : selection.view;
+    const view = r > payload.blocks ? "pool" : this.preview ? "attention" : selection.view;
     const own = selection.scale === "own";
 
     engine.ask(query, selection.direction, this.fuseBlocks, this.fuseHeads);
@@ -311,25 +340,39 @@ class Viewer {
       if (this.painted.token !== query) this.paintGrid();
     } else if (!engine.complete || this.painted.token !== query) this.continueLater(r);
 
-    let values = engine.values, at = engine.offset(r, c), top = payload.top(query, selection.direction), ready, note = "";
+    let values = engine.values, at = engine.offset(r, c), ready, note = "";
+    let low = 0, top = view === "pool" ? payload.poolTop : payload.top(query, selection.direction);
+    let shades = values; // what is painted, from low to top
     if (view === "rollout") {
       values = this.rollout;
       at = 0;
       ready = this.computeRollout(query);
       top = ready ? this.strongest(values, 0, query) : 1;
       if (!ready) note = selection.pinned ? "Computing the rollout …" : "Click a patch for its rollout";
+    } else if (view === "similar") {
+      values = this.similar;
+      at = 0;
+      ready = true;
+      this.compare(query);
+      if (own) [low, top] = this.span(values, query);
+      if (!own || !(top > low)) [low, top] = [0, 1];
+      shades = this.shade(values, low, top);
     } else {
       ready = engine.need(r, c);
       if (ready && own) top = this.strongest(values, at, -1);
     }
-    if (ready) this.overlay.paint(values, at + payload.split, top, this.veil, selection.smooth);
+    if (ready) this.overlay.paint(shades, at + payload.split, shades === values ? top : 1, this.veil, selection.smooth);
     else if (view === "rollout") this.overlay.clear();
     this.over.classList.toggle("stale", !ready);
 
-    this.outline(this.find(".query"), query);
-    this.outline(this.find(".key"), this.readKey === query ? -1 : this.readKey);
+    const asked = view === "pool" ? -1 : query;
+    this.outline(this.find(".query"), asked);
+    this.outline(this.find(".key"), this.readKey === asked ? -1 : this.readKey);
+    if (view === "similar" || !this.near[0].hidden)
+      this.near.forEach((element, i) => this.outline(element, view === "similar" ? this.nearest[i] : -1));
     this.root.classList.toggle("pinned", selection.pinned);
-    this.mark(this.find(".mark.selected"), selection.view === "rollout" ? null : this.cellOfSelection());
+    const mapped = selection.view === "attention" || selection.view === "pool"; // one of the grid's maps is selected
+    this.mark(this.find(".mark.selected"), mapped ? this.cellOfSelection() : null);
     this.mark(this.find(".mark.previewed"), this.preview);
     const said = sentence(payload, view, selection.direction, this.blockOf(r), this.headOf(c), query);
     write(this.find(".sentence"), said);
@@ -337,9 +380,10 @@ class Viewer {
     noteElement.hidden = !note;
     write(noteElement, note);
     if (ready) {
-      this.drawLegend(top, view === "rollout" ? "rollout" : selection.scale);
-      this.drawChips(values, at, top, query);
-      this.drawReadings(values, at, query, view === "rollout", r, c);
+      if (view === "similar") this.drawSimilarities(values, query);
+      else this.drawReadings(values, at, query, view, r, c);
+      this.drawChips(values, at, low, top, asked, view);
+      this.drawLegend(low, top, view, selection.scale);
     }
 
     stats.draw[stats.draws++ % STATS] = performance.now() - began;
@@ -365,7 +409,7 @@ class Viewer {
   }
 
   paintGrid() {
-    for (let r = 0; r <= this.payload.blocks; r++) this.paintRow(r);
+    for (let r = 0; r <= this.payload.lines; r++) this.paintRow(r);
     this.mosaic.show();
     this.painted.token = this.query;
   }
@@ -373,7 +417,7 @@ class Viewer {
   paintRow(r) {
     const { payload, engine, mosaic, lut } = this;
     const own = this.selection.scale === "own";
-    const shared = payload.top(engine.token, engine.direction);
+    const shared = r > payload.blocks ? payload.poolTop : payload.top(engine.token, engine.direction);
     for (let c = 0; c <= payload.heads; c++) {
       const at = engine.offset(r, c);
       const top = own ? this.strongest(engine.values, at, -1) : shared;
@@ -385,7 +429,7 @@ class Viewer {
   continueLater(r) {
     const { engine, payload } = this;
     if (this.painted.token === -2) {
-      for (let row = 0; row <= payload.blocks; row++) if (engine.done[row]) this.paintRow(row);
+      for (let row = 0; row <= payload.lines; row++) if (engine.done[row]) this.paintRow(row);
       this.mosaic.show();
     }
     this.painted.token = this.query;
@@ -427,6 +471,41 @@ class Viewer {
     if (this.rolled !== given) this.rollout.set(given.values);
     this.rolled = given;
     return true;
+  }
+
+  /** Make this.similar the cosines of a token, and this.nearest the patches most like it, best first. */
+  compare(token) {
+    const { payload, similar, nearest } = this;
+    if (this.compared === token) return;
+    this.compared = token;
+    payload.features.cosines(token, similar);
+    nearest.fill(-1);
+    for (let patch = payload.split; patch < payload.tokens; patch++) {
+      if (patch === token) continue;
+      let place = NEAREST;
+      while (place > 0 && (nearest[place - 1] < 0 || similar[patch] > similar[nearest[place - 1]])) place--;
+      if (place === NEAREST) continue;
+      nearest.copyWithin(place + 1, place, NEAREST - 1);
+      nearest[place] = patch;
+    }
+  }
+
+  /** The least and the largest value of any patch but one. */
+  span(values, except) {
+    const { split, tokens } = this.payload;
+    let low = Infinity, top = -Infinity;
+    for (let token = split; token < tokens; token++)
+      if (token !== except) {
+        low = Math.min(low, values[token]);
+        top = Math.max(top, values[token]);
+      }
+    return [low, top];
+  }
+
+  /** Values as shares of the way from low to top. */
+  shade(values, low, top) {
+    for (let i = 0; i < values.length; i++) this.shades[i] = Math.max(0, (values[i] - low) / (top - low));
+    return this.shades;
   }
 
   /** The largest weight of any patch but one. */
@@ -475,64 +554,66 @@ class Viewer {
     labels.__bold = index;
   }
 
-  color(value, top) {
-    const i = 3 * Math.min(255, Math.max(0, Math.round((255 * value) / (top || 1))));
+  color(value, low, top) {
+    const i = 3 * Math.min(255, Math.max(0, Math.round((255 * (value - low)) / (top - low || 1))));
     return `rgb(${this.colormap[i]} ${this.colormap[i + 1]} ${this.colormap[i + 2]})`;
   }
 
-  drawLegend(top, kind) {
+  drawLegend(low, top, view, scale) {
     const caret = this.find(".caret");
     const read = this.readValue;
-    caret.hidden = !(read >= 0);
-    if (read >= 0) caret.style.left = percentage(Math.min(1, top > 0 ? read / top : 0));
-    const now = `${top} ${kind}`;
+    caret.hidden = Number.isNaN(read);
+    if (!caret.hidden) caret.style.left = percentage(Math.min(1, Math.max(0, top > low ? (read - low) / (top - low) : 0)));
+    const now = `${low} ${top} ${view} ${scale}`;
     if (this.painted.legend === now) return;
     this.painted.legend = now;
-    const { tokens } = this.payload;
-    this.drawTicks(this.find(".times"), top, tokens, (value) => (value >= 10 ? String(Math.round(value)) : String(+value.toFixed(3))));
-    this.drawTicks(this.find(".weights"), top, 100, (value) => (value ? `${+value.toPrecision(3)} %` : "0"));
-    const reach = {
-      shared: `One scale for every block and head. For this query it ends at ${percent(top)}: the strongest patch of every second head stays below, stronger ones share the last colour. Tokens that are not patches do not count.`,
-      own: `This map alone: it ends at its strongest patch, ${percent(top)}. Colours of two maps cannot be compared.`,
-      rollout: `This rollout alone: it ends at the strongest patch other than the token itself, ${percent(top)}.`,
-    }[kind];
-    const text = `${reach} Uniform attention is 1/${tokens} = ${percent(1 / tokens)}.`;
     const legend = this.find(".legend");
+    const similar = view === "similar";
+    legend.classList.toggle("cosines", similar);
+    write(this.find(".unit.weights"), similar ? "cosine" : "weight");
+    const { tokens } = this.payload;
+    if (!similar)
+      this.drawTicks(this.find(".times"), 0, top, tokens, (value) => (value >= 10 ? String(Math.round(value)) : String(+value.toFixed(3))));
+    this.drawTicks(this.find(".ticks.weights"), low, top, similar ? 1 : 100, (value) =>
+      similar ? String(+value.toPrecision(3)).replace("-", "−") : value ? `${+value.toPrecision(3)} %` : "0",
+    );
+    const text = legendText(this.payload, view, scale, low, top);
     legend.title = text;
-    legend.setAttribute("aria-label", `Colour scale from 0 to ${percent(top)}. ${text}`);
+    legend.setAttribute("aria-label", `Colour scale from ${similar ? `${cosine(low)} to ${cosine(top)}` : `0 to ${percent(top)}`}. ${text}`);
   }
 
-  drawTicks(row, top, unit, words) {
-    const count = roundTicks(top * unit, 5, this.tickValues);
+  drawTicks(row, low, top, unit, words) {
+    const count = roundTicks(low * unit, top * unit, 5, this.tickValues);
     while (row.children.length < count) row.append(document.createElement("span"));
     for (let i = 0; i < row.children.length; i++) {
       const span = row.children[i];
       span.hidden = i >= count;
       if (span.hidden) continue;
-      const share = this.tickValues[i] / (top * unit);
+      const share = (this.tickValues[i] / unit - low) / (top - low);
       span.style.left = percentage(share);
       span.className = share < 0.02 ? "start" : share > 0.97 ? "end" : "";
       write(span, words(this.tickValues[i]));
     }
   }
 
-  drawChips(values, at, top, query) {
+  drawChips(values, at, low, top, asked, view) {
     const { selection } = this;
     for (let token = 0; token < this.chips.length; token++) {
       const { chip, swatch, weight } = this.chips[token];
       const value = values[at + token];
-      swatch.style.backgroundColor = this.color(value, top);
-      write(weight, percent(value));
-      chip.classList.toggle("asked", token === query);
+      swatch.style.backgroundColor = this.color(value, low, top);
+      write(weight, view === "similar" ? cosine(value) : percent(value));
+      chip.classList.toggle("asked", token === asked);
       chip.setAttribute("aria-pressed", String(selection.pinned && selection.token === token));
     }
   }
 
-  drawReadings(values, at, query, rollout, r, c) {
+  drawReadings(values, at, query, view, r, c) {
     const { payload, selection } = this;
     const { tokens, split } = payload;
-    const to = selection.direction === "to";
-    const fused = !rollout && ((r === 0 && this.fuseBlocks !== "mean") || (c === 0 && this.fuseHeads !== "mean"));
+    const pool = view === "pool";
+    const to = selection.direction === "to" && !pool;
+    const fused = view !== "rollout" && ((r === 0 && this.fuseBlocks !== "mean") || (c === 0 && this.fuseHeads !== "mean"));
     let sum = 0, entropy = 0, prefix = 0, best = split;
     for (let i = 0; i < tokens; i++) {
       const value = values[at + i];
@@ -558,9 +639,9 @@ class Viewer {
     const strongest = values[at + best];
     this.read(2, "Strongest patch", place(payload, best), `${percent(strongest)} · ${multiple(strongest * tokens)} uniform`);
 
-    const held = selection.pinned || this.fixed;
+    const held = selection.pinned || this.fixed || pool;
     const key = held ? this.readKey : query;
-    this.readValue = held && key >= 0 ? values[at + key] : -1;
+    this.readValue = held && key >= 0 ? values[at + key] : NaN;
     if (key < 0) return this.read(3, "Under the pointer", "–", "point at a patch");
     const weight = values[at + key];
     let stronger = 0;
@@ -568,10 +649,43 @@ class Viewer {
     const name = key < split ? chipName(payload.prefix[key]) : `Patch (${place(payload, key)})`;
     this.read(
       3,
-      held && key !== query ? name : to ? "From itself" : "On itself",
+      pool || (held && key !== query) ? name : to ? "From itself" : "On itself",
       percent(weight),
       `${multiple(weight * tokens)} uniform · ${ordinal(stronger + 1)} of ${tokens}`,
     );
+  }
+
+  /** What the cosines of a token say, in place of the readings of a map that shares out 100 %. */
+  drawSimilarities(values, query) {
+    const { payload, selection, nearest } = this;
+    const { tokens, split } = payload;
+    const key = selection.pinned ? this.readKey : -1;
+    this.readValue = key >= 0 ? values[key] : NaN;
+    let sum = 0, others = 0, above = 0;
+    for (let i = split; i < tokens; i++)
+      if (i !== query) {
+        sum += values[i];
+        others++;
+        if (values[i] > this.readValue) above++;
+      }
+    const [best, next] = nearest;
+    if (best < 0) {
+      this.read(0, "Mean of other patches", "–", "there is no other");
+      this.read(2, "Most similar patch", "–", "there is no other");
+    } else {
+      const [low, top] = this.span(values, query);
+      const second = next < 0 ? "" : `, the next ${cosine(values[next])}`;
+      this.read(0, "Mean of other patches", cosine(sum / others), `cosines from ${cosine(low)} to ${cosine(top)}`);
+      this.read(2, "Most similar patch", place(payload, best), `cosine ${cosine(values[best])}${second}`);
+    }
+    if (!split) this.read(1, "Prefix tokens", "none", "in this model");
+    else this.read(1, chipName(payload.prefix[0]), cosine(values[0]), query === 0 ? "itself" : "cosine");
+
+    const todo = selection.pinned ? "point at a patch" : "click to pin, then point at others";
+    if (key < 0) return this.read(3, "Under the pointer", "–", todo);
+    const name = key < split ? chipName(payload.prefix[key]) : `Patch (${place(payload, key)})`;
+    const rank = key < split ? "cosine" : `${ordinal(above + 1)} of ${others} other patches`;
+    this.read(3, name, cosine(values[key]), key === query ? "itself" : rank);
   }
 
   read(index, label, value, detail) {
@@ -633,9 +747,10 @@ class Viewer {
     gridCanvas.addEventListener("keydown", (event) => this.gridKey(event));
 
     for (const [name, field] of [["blocks", "block"], ["heads", "head"]])
-      this.find(`.fusion.${name} select`).addEventListener("change", (event) =>
-        this.change({ [field]: event.target.value, view: "attention" }),
-      );
+      this.find(`.fusion.${name} select`).addEventListener("change", (event) => {
+        const pool = field === "head" && this.selection.view === "pool";
+        this.change({ [field]: event.target.value, view: pool ? "pool" : "attention" });
+      });
     for (const group of this.root.querySelectorAll(".switch"))
       group.addEventListener("click", (event) => {
         const value = event.target.closest("button")?.dataset.value;
@@ -682,13 +797,14 @@ class Viewer {
   }
 
   pin(token) {
-    Object.assign(this.selection, { token, pinned: true });
+    Object.assign(this.selection, { token, pinned: true, view: this.viewOfTokens });
     this.readKey = -1;
     this.commit();
   }
 
   release() {
     const { selection } = this;
+    if (selection.view === "pool") return this.change({ view: "attention" });
     if (!selection.pinned && this.hovered < 0) return;
     const pinned = selection.pinned;
     Object.assign(selection, { token: pinned ? this.home : selection.token, pinned: false });
@@ -700,13 +816,14 @@ class Viewer {
   /** A click, a tap or Enter on a token. */
   togglePin(token, event) {
     const { selection } = this;
-    if (!selection.pinned || selection.token !== token) return this.pin(token);
+    if (!selection.pinned || selection.token !== token || selection.view === "pool") return this.pin(token);
     this.release();
     if (event?.pointerType === "mouse" || event?.pointerType === "pen") this.hovered = token; // it is still there
   }
 
   choose(r, c) {
-    Object.assign(this.selection, { block: this.blockOf(r), head: this.headOf(c), view: "attention" });
+    const map = r > this.payload.blocks ? { view: "pool" } : { block: this.blockOf(r), view: "attention" };
+    Object.assign(this.selection, map, { head: this.headOf(c) });
     this.reflect();
     this.request();
   }
@@ -739,8 +856,8 @@ class Viewer {
   speak() {
     clearTimeout(this.speaking);
     this.speaking = setTimeout(() => {
-      const [, place, detail] = this.readings[2];
-      write(this.find(".live"), `${this.find(".sentence").textContent} Strongest patch ${place.textContent}, ${detail.textContent}.`);
+      const [label, place, detail] = this.readings[2];
+      write(this.find(".live"), `${this.find(".sentence").textContent} ${label.textContent} ${place.textContent}, ${detail.textContent}.`);
     }, SETTLE);
   }
 
@@ -766,16 +883,23 @@ class Viewer {
       c: () => {
         this.hovered = -1;
         this.home = Math.max(0, this.payload.prefix.indexOf("cls"));
-        this.change({ token: this.home, pinned: false });
+        this.change({ token: this.home, pinned: false, view: this.viewOfTokens });
       },
-      d: () => this.change({ direction: selection.direction === "to" ? "from" : "to" }),
-      r: () => this.change({ view: selection.view === "rollout" ? "attention" : "rollout" }),
+      d: () => this.directed && this.change({ direction: selection.direction === "to" ? "from" : "to" }),
+      r: () => this.turn("rollout"),
+      n: () => this.payload.features && this.turn("similar"),
+      p: () => this.payload.pool && this.turn("pool"),
       s: () => this.change({ scale: selection.scale === "own" ? "shared" : "own" }),
     }[key];
     if (!act) return;
     event.preventDefault();
     event.stopPropagation(); // C and R mean something to Streamlit too
     act();
+  }
+
+  /** To a view, or back to attention. */
+  turn(view) {
+    this.change({ view: this.selection.view === view ? "attention" : view });
   }
 
   gridKey(event) {
@@ -798,7 +922,7 @@ class Viewer {
     }
     const token = split + row * cols + col;
     if (this.selection.pinned || this.fixed) {
-      Object.assign(this.selection, { token, pinned: true });
+      Object.assign(this.selection, { token, pinned: true, view: this.viewOfTokens });
       this.commit(SETTLE);
     } else {
       this.hovered = token;
@@ -808,7 +932,7 @@ class Viewer {
   }
 
   step(r, c) {
-    if (r < 0 || c < 0 || r > this.payload.blocks || c > this.payload.heads) return;
+    if (r < 0 || c < 0 || r > this.payload.lines || c > this.payload.heads) return;
     this.choose(r, c);
     this.commit(SETTLE);
   }

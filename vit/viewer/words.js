@@ -26,6 +26,12 @@ function multiple(times) {
   return times >= 0.005 ? `${times.toFixed(2)}×` : times > 0 ? "< 0.01×" : "0×";
 }
 
+/** A cosine: "0.93", "−0.12". */
+function cosine(value) {
+  const digits = Math.abs(value).toFixed(2);
+  return value < 0 && digits !== "0.00" ? `−${digits}` : digits;
+}
+
 function prefixName(name) {
   if (name === "cls") return "class token";
   if (name === "dist") return "distillation token";
@@ -55,6 +61,9 @@ function sentence(payload, view, direction, block, head, token) {
   const name = tokenName(payload, token);
   if (view === "rollout")
     return `Rollout through all blocks: ${direction === "to" ? `which tokens ${name} reaches` : `what ${name} is made of`}.`;
+  if (view === "similar") return `Patches most like ${name}, by their features after the last block.`;
+  if (view === "pool")
+    return `Pooling query after the last block, ${typeof head === "string" ? `${head} of heads` : `head ${head + 1}`}: where it looks.`;
   const where =
     typeof block === "string"
       ? typeof head === "string"
@@ -64,21 +73,41 @@ function sentence(payload, view, direction, block, head, token) {
   return `${where}: ${direction === "to" ? `who looks at ${name}` : `where ${name} looks`}.`;
 }
 
+/** What the colours of a map mean. */
+function legendText(payload, view, scale, low, top) {
+  const { tokens, pool } = payload;
+  const alone = "Colours of two maps cannot be compared.";
+  if (view === "similar")
+    return scale === "own"
+      ? `This map alone: from its least similar patch, ${cosine(low)}, to its most similar other one, ${cosine(top)}. ${alone}`
+      : "One scale for every patch: a cosine of 1 is the same direction, 0 is unrelated; below 0 has the colour of 0.";
+  const ends =
+    `it ends at ${percent(top)}: the strongest patch of every second head stays below, ` +
+    "stronger ones share the last colour. Tokens that are not patches do not count.";
+  const reach =
+    view === "rollout" ? `This rollout alone: it ends at the strongest patch other than the token itself, ${percent(top)}.`
+    : scale === "own" ? `This map alone: it ends at its strongest patch, ${percent(top)}. ${alone}`
+    : view === "pool" ? `One scale for every head of the pooling query: ${ends}`
+    : `One scale for every block and head${pool ? "; the pooling query has another" : ""}. For this query ${ends}`;
+  return `${reach} Uniform attention is 1/${tokens} = ${percent(1 / tokens)}.`;
+}
+
 function capital(word) {
   return word[0].toUpperCase() + word.slice(1);
 }
 
-/** Up to `most` round numbers from 0 up to `top`, evenly spaced, into out; returns how many. */
-function roundTicks(top, most, out) {
-  if (!(top > 0)) return 0;
-  const power = 10 ** Math.floor(Math.log10(top / most));
+/** Up to `most` round numbers from `low` to `top`, evenly spaced, into out; returns how many. */
+function roundTicks(low, top, most, out) {
+  const span = top - low;
+  if (!(span > 0)) return 0;
+  const power = 10 ** Math.floor(Math.log10(span / most));
   let step = power;
   for (const times of [1, 2, 2.5, 5, 10]) {
     step = times * power;
-    if (top / step <= most) break;
+    if (span / step <= most) break;
   }
   let count = 0;
-  for (let i = 0; i * step <= top * 1.0001 && count < out.length; i++) out[count++] = i * step;
+  for (let i = Math.ceil(low / step - 0.0001); i * step <= top + span * 0.0001 && count < out.length; i++) out[count++] = i * step;
   return count;
 }
 
