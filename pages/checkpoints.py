@@ -13,7 +13,6 @@ from vit.text import plain
 
 navigation.enter()
 
-LARGEST = 1500  # [MB] of a file that is uploaded from this machine; the server holds it in memory meanwhile
 WEIGHTS = ["safetensors", "pt", "pth", "bin", "json"]
 _SAID = "checkpoints (said)"
 
@@ -202,7 +201,7 @@ def upload() -> None:
         "Weights (.safetensors, .pth, .pt, .bin), best with their config.json and preprocessor_config.json",
         type=WEIGHTS,
         accept_multiple_files=True,
-        max_upload_size=LARGEST if access.is_local() else access.upload_megabytes(),
+        max_upload_size=access.upload_megabytes(),
         key=f"weights {state.setdefault('brought', 0)}",
         help="Files are looked into before they are read, and nothing in them is executed. Larger ones: put a folder "
         "with the weights into the server's folder of checkpoints.",

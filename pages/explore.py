@@ -26,6 +26,7 @@ SEEN = 96  # width of the model's own view [px]
 FACTORS = (1, 2, 4, 8)  # input sizes offered, in multiples of the checkpoint's own
 FIRST_SAMPLE = "cat"
 BAR = "#3b929a"  # readable on a light and on a dark page
+LARGEST = 100  # [MB] of a picture
 KINDS = ["jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "avif", "mpo"]
 
 
@@ -294,7 +295,12 @@ def pick_picture() -> bytes:
     taken = None
     with st.container(horizontal=True, vertical_alignment="bottom"):
         uploaded = st.file_uploader(
-            "Drop, paste or browse for a picture", type=KINDS, key="upload", on_change=choose, args=("upload",)
+            "Drop, paste or browse for a picture",
+            type=KINDS,
+            max_upload_size=LARGEST,
+            key="upload",
+            on_change=choose,
+            args=("upload",),
         )
         with st.popover("Camera", width="content"):
             if st.toggle("Use the camera"):

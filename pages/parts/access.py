@@ -7,7 +7,7 @@
     [limits]
     runs_per_person = 4     # alive at once; no limit if left out
     free_gb = 2.0           # disk space that a run has to leave free
-    upload_mb = 100         # largest archive; never above server.maxUploadSize
+    upload_mb = 100         # largest archive or checkpoint; never above server.maxUploadSize
 
 A page that starts or changes anything calls `require_trainer()` before all else: Streamlit can run a file in `pages/`
 without `app.py`. Everything here is decided anew in every run of a page.
@@ -22,6 +22,7 @@ from streamlit.errors import StreamlitSecretNotFoundError
 from pages.parts import navigation
 from vit.text import plain
 
+NETWORK_MEGABYTES = 100
 _LOOPBACK = {"localhost", "127.0.0.1", "::1", "[::1]"}
 _PROXY_HEADERS = ("Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Real-Ip")
 
@@ -79,9 +80,9 @@ def limits() -> Any:
 
 
 def upload_megabytes() -> int:
-    """Largest archive that may be uploaded [MB]."""
+    """Largest archive or checkpoint that may be uploaded [MB]."""
     most = int(st.get_option("server.maxUploadSize"))
-    return min(most, int(_section("limits").get("upload_mb", most)))
+    return min(most, int(_section("limits").get("upload_mb", most if is_local() else NETWORK_MEGABYTES)))
 
 
 def _closed_because() -> str:
