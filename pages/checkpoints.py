@@ -1,43 +1,21 @@
 """The shelf of checkpoints: what is there, bring another, rename, delete, take one along."""
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from functools import partial
 
 import pandas as pd
 import streamlit as st
 
-from pages.parts import access, navigation
+from pages.parts import access, change, navigation
 from vit.errors import UserError
 from vit.text import plain
 
 navigation.enter()
 
 WEIGHTS = ["safetensors", "pt", "pth", "bin", "json"]
-_SAID = "checkpoints (said)"
 
 
-def act(done: str, action: Callable[..., Any], *arguments: Any) -> Any:
-    """Change the shelf, from a button's callback; what came of it is said by `tell`."""
-    try:
-        if not access.may_train():
-            raise UserError("You may look at checkpoints here, but not change them.")
-        result = action(*arguments)
-    except UserError as error:
-        st.session_state[_SAID] = (False, str(error))
-        return None
-    st.session_state[_SAID] = (True, done)
-    return result
-
-
-def tell() -> None:
-    """Say what came of the last change, once."""
-    worked, text = st.session_state.pop(_SAID, (True, ""))
-    place = st.container()
-    if not worked:
-        place.error(plain(text))
-    elif text:
-        st.toast(plain(text))
+act = partial(change.attempt, "checkpoints")
 
 
 @st.cache_data(show_spinner=False, max_entries=100)
@@ -189,7 +167,7 @@ def fetch() -> None:
         bar.empty()
         st.error(plain(str(error)))
         return
-    st.session_state[_SAID] = (True, f"{fetched.name} is here.")
+    change.say(f"{fetched.name} is here.")
     st.query_params.from_dict({"name": str(fetched.name)})
     st.rerun()
 
@@ -242,7 +220,7 @@ def bring(files: list) -> None:
 
 
 st.subheader("Checkpoints")
-tell()
+change.tell()
 every = listed()
 if every:
     show(choose(every))

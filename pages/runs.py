@@ -8,7 +8,7 @@ import time
 import pandas as pd
 import streamlit as st
 
-from pages.parts import access, actions, attention, bell, compare, curves, navigation, results, watch
+from pages.parts import access, actions, attention, bell, change, compare, curves, navigation, results, watch
 from vit.runs import Run
 from vit.text import plain
 
@@ -290,7 +290,7 @@ if not every:
     st.info("There is no run yet. Start one on the page Train, or with `python -m vit train --preset shapes`.")
     st.stop()
 list_all()
-actions.tell()
+change.tell()
 wanted = asked()
 chosen = [run for run in every if run.id in wanted]
 if len(chosen) < len(wanted):

@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
+import onnxruntime
 import pytest
 import timm
 import torch
@@ -552,7 +553,6 @@ def test_positions_stay_where_the_library_interpolates_them_the_same(
 @torch.inference_mode()
 @pytest.mark.parametrize("name", ["registers and LayerScale", "SigLIP with classes"])
 def test_onnx_gives_logits_and_attention_for_any_number_of_pictures(made: Any, tmp_path: Path, name: str) -> None:
-    onnxruntime = pytest.importorskip("onnxruntime")
     checkpoint = made(name)
     path = convert(checkpoint, tmp_path / "theirs.onnx", "onnx")
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])

@@ -6,40 +6,19 @@ from typing import Any
 
 import streamlit as st
 
-from pages.parts import access, watch
+from pages.parts import access, change, watch
 from vit import runs
-from vit.errors import UserError
 from vit.text import plain
-
-_SAID = "runs (said)"
-_FORBIDDEN = "You may look at runs here, but not change them."
 
 
 def act(done: str, action: Callable[..., Any], *arguments: Any, **named: Any) -> None:
-    """Do something to a run, from a button's callback; what came of it is told by `tell`.
+    """Do something to a run, from a button's callback; what came of it is told by `change.tell`.
 
     Args:
         done: said when it worked; "" for nothing.
     """
-    try:
-        if not access.may_train():
-            raise UserError(_FORBIDDEN)
-        action(*arguments, **named)
-    except UserError as error:
-        st.session_state[_SAID] = (False, str(error))
-    else:
-        st.session_state[_SAID] = (True, done)
+    change.attempt("runs", done, action, *arguments, **named)
     watch.forget()
-
-
-def tell() -> None:
-    """Say what came of the last action, once; its place stays, so that what is below keeps its own."""
-    worked, text = st.session_state.pop(_SAID, (True, ""))
-    place = st.container()
-    if not worked:
-        place.error(plain(text))
-    elif text:
-        st.toast(plain(text))
 
 
 def buttons(run: runs.Run) -> None:
