@@ -4,6 +4,7 @@ import gc
 import hashlib
 import html
 import re
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
@@ -21,9 +22,9 @@ from vit.text import plain
 navigation.enter()
 
 TOP = 5  # predictions shown
+SLOW = 2  # [s]; what takes longer says so before
 FEW = 20  # classes that are listed by name
 SEEN = 96  # width of the model's own view [px]
-FACTORS = (1, 2, 4, 8)  # input sizes offered, in multiples of the checkpoint's own
 FIRST_SAMPLE = "cat"
 BAR = "#3b929a"  # readable on a light and on a dark page
 LARGEST = 100  # [MB] of a picture
@@ -50,11 +51,17 @@ def open_checkpoint(name: str, folder: str, stamp: int, heads: int | None):
 
 
 @st.cache_resource(show_spinner=False, max_entries=6)
-def explained(name: str, folder: str, stamp: int, heads: int | None, digest: str, factor: int, _image: bytes):
+def explained(
+    name: str, folder: str, stamp: int, heads: int | None, digest: str, size: tuple, precision: str, _image: bytes
+):
     """One picture through one checkpoint, once."""
-    from vit.explain import explain
+    from vit.explain import cost, explain
 
-    return explain(open_checkpoint(name, folder, stamp, heads), _image, factor)
+    checkpoint = open_checkpoint(name, folder, stamp, heads)
+    expected = cost(checkpoint, size, precision)
+    about = f"{expected.tokens:,} tokens, about {expected.seconds:.0f} seconds…" if expected.seconds > SLOW else ""
+    with st.spinner(about, show_time=True) if about else nullcontext():
+        return explain(checkpoint, _image, size, precision)
 
 
 @st.cache_resource(show_spinner=False, max_entries=6)
@@ -243,35 +250,66 @@ FACTS_STYLE = """<style>
 </style>"""
 
 
-def pick_factor(checkpoint) -> int:
-    """Let the person enlarge the model's input."""
-    from vit.explain import MAX_TOKENS, count_tokens
+def pick_size(checkpoint) -> tuple[tuple[int, int], str]:
+    """Let the person enlarge the model's input, at a cost told before; returns (height, width) and the precision."""
+    from vit.explain import cost, enlarged_size, sizes
 
-    width = checkpoint.config.image_size[1]
-    factors = [f for f in FACTORS if count_tokens(checkpoint, f) <= MAX_TOKENS]
+    own, offered = checkpoint.preprocess.size, sizes(checkpoint)
+    links = {pixels(size): size for size in offered}
+    links |= {f"{factor}x": enlarged_size(checkpoint, factor) for factor in range(2, 9)}  # as older links say it
+    asked = links.get(st.query_params.get("size") or f"{st.query_params.get('factor')}x")
 
-    asked = st.query_params.get("factor", "")
-    index = factors.index(int(asked)) if asked.isdecimal() and int(asked) in factors else 0
-
-    def words(factor: int) -> str:
-        return f"{width * factor} px · {count_tokens(checkpoint, factor):,} tokens"
+    def words(size: tuple[int, int]) -> str:
+        expected = cost(checkpoint, size)
+        takes = f" · {expected.seconds:.0f} s, {expected.memory / 1e9:.1f} GB" if expected.seconds > SLOW else ""
+        return f"{pixels(size)} px · {expected.tokens:,} tokens{takes}"
 
     def remember() -> None:
-        if st.session_state.factor > 1:
-            st.query_params["factor"] = str(st.session_state.factor)
-        elif "factor" in st.query_params:
-            del st.query_params["factor"]
+        st.query_params.pop("factor", None)
+        st.query_params.pop("size", None)
+        if st.session_state.size != own:
+            st.query_params["size"] = pixels(st.session_state.size)
 
-    return st.selectbox(
+    size = st.selectbox(
         "Input size",
-        factors,
-        index,
+        offered,
+        offered.index(asked) if asked in offered else offered.index(own),
         format_func=words,
-        key="factor",
+        key="size",
         on_change=remember,
-        help="The first is the size that the model was trained at. Larger ones interpolate its position embeddings: "
-        "finer maps, less reliable predictions.",
+        help="The model was trained at one size. At others its position embeddings are interpolated: larger ones give "
+        "finer maps and less reliable predictions. Seconds and memory are estimates for this computer.",
     )
+    return size, pick_precision()
+
+
+def pixels(size: tuple[int, int]) -> str:
+    """An input's size, as wide as high unless it says so."""
+    height, width = size
+    return str(width) if width == height else f"{width}x{height}"
+
+
+def pick_precision() -> str:
+    """Let the person trade exactness for time, where the processor is faster at that."""
+    from vit.attention import has_bfloat16
+
+    def remember() -> None:
+        st.query_params.pop("precision", None)
+        if st.session_state.precision:
+            st.query_params["precision"] = "bfloat16"
+
+    asked = st.query_params.get("precision") == "bfloat16"
+    if not asked and not has_bfloat16():
+        return "float32"
+    rounded = st.toggle(
+        "Fast, slightly inexact (bfloat16)",
+        asked,
+        key="precision",
+        on_change=remember,
+        help="Rounds what goes into every product to 8 bits. Probabilities and weights change in the second or third "
+        "digit. Off, everything is computed in float32.",
+    )
+    return "bfloat16" if rounded else "float32"
 
 
 def current_sample() -> str:
@@ -415,15 +453,22 @@ with model_controls:
     start_torch()
     checkpoint, stamp, heads = pick_checkpoint()
     folder = str(checkpoint.path)
-    factor = pick_factor(checkpoint)
+    size, precision = pick_size(checkpoint)
+
+
+def explanation_of(image: bytes):
+    """Of a picture, by the chosen model at the chosen size."""
+    digest = hashlib.sha256(image).hexdigest()
+    return explained(checkpoint.name, folder, stamp, heads, digest, size, precision, image)
+
+
 try:
-    explanation = explained(checkpoint.name, folder, stamp, heads, hashlib.sha256(image).hexdigest(), factor, image)
+    explanation = explanation_of(image)
 except UserError as error:
     with inputs:
         st.error(plain(str(error)))
         st.caption(f"Instead, this is the sample “{samples.SAMPLES[current_sample()].title}”.")
-    image = samples.read(current_sample())
-    explanation = explained(checkpoint.name, folder, stamp, heads, hashlib.sha256(image).hexdigest(), factor, image)
+    explanation = explanation_of(samples.read(current_sample()))
 with predictions:
     show_predictions(checkpoint, explanation)
 show_viewer(checkpoint, explanation, feed(explanation.payload))

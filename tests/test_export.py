@@ -48,7 +48,14 @@ def pack(checkpoint: Checkpoint, picture: Image.Image) -> Callable[..., dict[str
     def packed(**view: Any) -> dict[str, Any]:
         kept = record(checkpoint.model, checkpoint.preprocess(picture))
         geometry = checkpoint.preprocess.geometry(picture)
-        data = attention_npz(kept, kept.heatmap(kept.weights(0)), checkpoint, geometry, {"method": "attention"} | view)
+        data = attention_npz(
+            kept,
+            kept.heatmap(kept.weights(0)),
+            checkpoint,
+            checkpoint.preprocess,
+            geometry,
+            {"method": "attention"} | view,
+        )
         with np.load(io.BytesIO(data)) as arrays:  # without allow_pickle
             return dict(arrays)
 

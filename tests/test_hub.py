@@ -482,8 +482,8 @@ def test_what_the_hub_does_not_give_is_told(server: HubServer, published: str, s
 
 
 def test_too_much_is_refused_before_it_is_fetched(server: HubServer, published: str) -> None:
-    server.headers["model.safetensors"] = {"X-Linked-Size": str(4 << 30)}
-    assert "have 4,295 MB; at most 3,221 MB" in refusal(REPOSITORY)
+    server.headers["model.safetensors"] = {"X-Linked-Size": str(16 << 30)}
+    assert "have 17,180 MB; at most 12,885 MB" in refusal(REPOSITORY)
     server.headers.clear()
     assert "MB stay free" in refusal(REPOSITORY, keep_free=1 << 60)
     assert server.asked("/blobs/") == []

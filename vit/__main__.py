@@ -58,6 +58,10 @@ def parser() -> argparse.ArgumentParser:
     explain.add_argument(
         "--direction", choices=("from", "to"), default="from", help="where the token looks, or who looks at it"
     )
+    explain.add_argument("--size", type=int, metavar="PX", help="shorter side of the model's input, to whole patches")
+    explain.add_argument(
+        "--precision", choices=("float32", "bfloat16"), default="float32", help="bfloat16 is faster and inexact"
+    )
     explain.add_argument("--out", type=Path, required=True, metavar="FILE.png|.npz")
 
     evaluate = add("evaluate", "Measure a checkpoint's accuracy on a dataset's test pictures.")
@@ -165,6 +169,7 @@ def _classify(options: argparse.Namespace) -> None:
 def _explain(options: argparse.Namespace) -> None:
     from vit.attention import record
     from vit.checkpoints import load_checkpoint
+    from vit.explain import resized, size_near
     from vit.export import attention_npz
     from vit.overlay import overlay
 
@@ -172,7 +177,12 @@ def _explain(options: argparse.Namespace) -> None:
         raise UserError(f"--out must end in .png or .npz, not {options.out.name!r}.")
     checkpoint = load_checkpoint(options.checkpoint)
     picture = _picture(options.image)
-    kept = record(checkpoint.model, checkpoint.preprocess(picture))
+    preprocess = checkpoint.preprocess
+    if options.size is not None:
+        if not 1 <= options.size <= 4096:
+            raise UserError(f"--size must be 1 to 4096 px, not {options.size}.")
+        preprocess = resized(preprocess, size_near(checkpoint, options.size))
+    kept = record(checkpoint.model, preprocess(picture), options.precision)
     view = {key: getattr(options, key) for key in ("method", "query", "direction")}
     try:
         query = _token(options.query, kept)
@@ -184,12 +194,12 @@ def _explain(options: argparse.Namespace) -> None:
     except ValueError as error:
         raise UserError(str(error)) from error
     heatmap = kept.heatmap(weights)
-    geometry = checkpoint.preprocess.geometry(picture)
+    geometry = preprocess.geometry(picture)
     try:
         if options.out.suffix.lower() == ".png":
             overlay(picture, heatmap.numpy(), geometry.box).save(options.out)
         else:
-            options.out.write_bytes(attention_npz(kept, heatmap, checkpoint, geometry, view))
+            options.out.write_bytes(attention_npz(kept, heatmap, checkpoint, preprocess, geometry, view))
     except OSError as error:
         raise UserError(f"{options.out} cannot be written: {error.strerror}.") from error
     print(options.out)

@@ -8,13 +8,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from vit.model import VisionTransformer, attention_weights
+from vit.model import VisionTransformer, attention_weights, onednn, processor
 
 Direction = Literal["from", "to"]
 Fusion = Literal["mean", "max", "min"]
+Precision = Literal["float32", "bfloat16"]
 
-# Scores held at once while streaming over rows; 16 Mi float32 numbers are 64 MB.
-_CHUNK = 1 << 24
+# Scores held at once while streaming over rows; 4 Mi float32 numbers are 16 MB.
+_CHUNK = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,7 @@ class AttentionRecord:
 
     Attributes:
         logits: (1, C), of the very pass that the queries and keys come from.
-        queries, keys: L tensors (H, N, K).
+        queries, keys: L tensors (H, N, K), in the precision of the pass; attention is computed in float32.
         prefix: names of the tokens before the patches.
         grid: (rows, cols) of patches.
         features: (N, D), the tokens after the last block; None if nobody kept them.
@@ -56,18 +57,19 @@ class AttentionRecord:
 
     def rows(self, block: int, queries: Sequence[int]) -> Tensor:
         """Where these tokens look: (H, Q, N), each row summing to 1."""
-        q, k = self.queries[block], self.keys[block]
-        return attention_weights(q[:, self._checked(queries)], k)
+        q, k = self.queries[block], self.keys[block].float()
+        return attention_weights(q[:, self._checked(queries)].float(), k)
 
     def columns(self, block: int, keys: Sequence[int]) -> Tensor:
         """Who looks at these tokens: (H, N, Q); entry [h, i, j] is the share that token i gives to `keys[j]`."""
-        q, k = self.queries[block], self.keys[block][:, self._checked(keys)]
+        q, k = self.queries[block].float(), self.keys[block][:, self._checked(keys)].float()
         scores = q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5
         return (scores - self.log_sums(block)[..., None]).exp()
 
+    @onednn()
     def full(self, block: int) -> Tensor:
         """The whole matrix of one block (H, N, N)."""
-        return attention_weights(self.queries[block], self.keys[block])
+        return attention_weights(self.queries[block].float(), self.keys[block].float())
 
     def weights(
         self, query: int, block: int | Fusion = -1, head: int | Fusion = "mean", direction: Direction = "from"
@@ -104,10 +106,11 @@ class AttentionRecord:
             raise ValueError(f"There is no patch {row},{col}: rows run from 0 to {rows - 1}, columns to {cols - 1}.")
         return len(self.prefix) + row * cols + col
 
+    @onednn()
     def log_sums(self, block: int) -> Tensor:
         """(H, N): the logarithm of each row's softmax denominator."""
         if block not in self._log_sums:
-            q, k = self.queries[block], self.keys[block]
+            q, k = self.queries[block].float(), self.keys[block].float()
             scores = (rows @ k.transpose(-2, -1) * q.shape[-1] ** -0.5 for rows in q.split(self._rows_at_once, 1))
             self._log_sums[block] = torch.cat([s.logsumexp(-1) for s in scores], 1)
         return self._log_sums[block]
@@ -124,6 +127,7 @@ class AttentionRecord:
         directions = F.normalize(self.features.float(), dim=-1)
         return directions @ directions[token]
 
+    @onednn()
     def rollout(self, query: int, residual: float = 0.5, direction: Direction = "from") -> Tensor:
         """Attention rollout of one token as a chain of vector products; no N x N matrix of all rows is ever held.
 
@@ -139,7 +143,7 @@ class AttentionRecord:
         Source: Abnar & Zuidema 2020, arXiv 2005.00928, eq. 1.
         """
         (query,) = self._checked([query])
-        vector = self.queries[0].new_zeros(self.tokens)
+        vector = self.queries[0].new_zeros(self.tokens, dtype=torch.float32)
         vector[query] = 1
         for block in reversed(range(self.blocks)) if direction == "from" else range(self.blocks):
             mixed = torch.zeros_like(vector)
@@ -179,25 +183,36 @@ def _index(what: str, index: int, count: int) -> int:
     return index % count
 
 
+def has_bfloat16() -> bool:
+    """Whether this processor has units for bfloat16, so that a pass in it is faster and not slower."""
+    units = processor()
+    return bool(units.get("avx512_bf16") or units.get("amx_bf16"))
+
+
 @torch.inference_mode()
-def record(model: VisionTransformer, pixels: Tensor) -> AttentionRecord:
+def record(model: VisionTransformer, pixels: Tensor, precision: Precision = "float32") -> AttentionRecord:
     """Run one picture (1, channels, height, width) through the model and keep its queries and keys.
+
+    Args:
+        precision: "float32" is exact. "bfloat16" rounds what goes into each product to 8 bits: logits and attention
+            are then those of a slightly other pass, and the record is half as large. Faster where `has_bfloat16`.
 
     Raises:
         ValueError: more than one picture, or a shape that the model does not take.
     """
     if len(pixels) != 1:
         raise ValueError(f"A record holds one picture, not {len(pixels)}.")
-    output = model(pixels, output_queries_keys=True)
+    with torch.autocast(pixels.device.type, torch.bfloat16, enabled=precision == "bfloat16"):
+        output = model(pixels, output_queries_keys=True)
     patch = model.config.patch_size
     return AttentionRecord(
-        logits=output.logits,
+        logits=output.logits.float(),
         queries=tuple(q[0] for q in output.queries),
         keys=tuple(k[0] for k in output.keys),
         prefix=model.config.prefix,
         grid=(pixels.shape[2] // patch, pixels.shape[3] // patch),
-        features=output.tokens[0],
-        pool_attention=None if output.pool_attention is None else output.pool_attention[0],
+        features=output.tokens[0].float(),
+        pool_attention=None if output.pool_attention is None else output.pool_attention[0].float(),
     )
 
 

@@ -13,7 +13,6 @@ above all, load without any error; the probe is what notices them.
 
 import errno
 import fcntl
-import hashlib
 import json
 import math
 import os
@@ -29,24 +28,25 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save
 from torch import Tensor
 
 from vit import families
 from vit.card import write_card
+from vit.devices import memory
 from vit.errors import InvalidCheckpoint, UnknownHeads, UserError
 from vit.families import Reading, huggingface, torchvision
 from vit.families.family import MAX_PATCHES, Tensors, build_config, shown
 from vit.images import Preprocess
 from vit.model import VisionTransformer, ViTConfig
-from vit.weight_files import MAX_TEXT, SUFFIXES, dump_json, look, read_json, read_tensors, rewound
+from vit.weight_files import MAX_TEXT, SUFFIXES, dump_json, look, read_json, read_tensors
 
 WEIGHTS = "model.safetensors"
 CONFIG = "config.json"
 PREPROCESS = "preprocessor_config.json"
 CARD = "README.md"
 
-MAX_WEIGHTS = 3 << 30  # [bytes]; ViT-H in float32 has 2.5 GB
+MAX_WEIGHTS = 12 << 30  # [bytes]; DINOv2-g in float32 has 4.5 GB, CLIP-G with its text tower 10
+LARGE = 1 << 30  # [bytes] in float32; models from this size on stay in half precision if their file is
 MAX_LABEL = 500  # characters
 IMAGENET_CLASSES = 1000
 PROBE_LOGITS = 100
@@ -62,7 +62,8 @@ class Checkpoint:
 
     Attributes:
         name: of its folder or file.
-        model: in evaluation mode, on the CPU, float32.
+        model: in evaluation mode, on the CPU; it computes in float32. The matrices of a large model stay in half
+            precision if they come so.
         labels: one name per class.
         assumed: what no file states -> why it is taken to be so; for people to read.
         card: the text of its README.md, "" without one.
@@ -325,17 +326,17 @@ def _load(source: _Source, heads: int | None) -> Checkpoint:
     document, preprocess_document = _documents(source, metadata)
     ours = OURS in metadata
     called = _called(source)
-    promised = families.read(shapes, document, ours, heads, called)
+    promised = families.read(dict(shapes), document, ours, heads, called)
     empty = _empty_model(promised)
     labels, why_labels = _labels(document, promised)
     preprocess, why_preprocess = _preprocess(preprocess_document, document, promised, called)
-    tensors = read_tensors(file, weights, set(shapes))  # nothing large is read before this line
-    digest = hashlib.file_digest(rewound(file), "sha256").hexdigest()[:16]
+    half = _keeps_half(promised)
+    tensors, digest = read_tensors(file, weights, shapes, families.used(shapes, ours), half)  # nothing large before
+    tensors = shapes | tensors  # what plays no part has a name, by which families are told apart
 
-    reading = families.read(tensors, document, ours, heads, called)
-    del tensors
+    reading = families.read(tensors, document, ours, heads, called, consume=True)
     for name, tensor in reading.tensors.items():
-        if not torch.isfinite(tensor).all():
+        if not _finite(tensor):
             raise InvalidCheckpoint(f"The weights hold NaN or infinite numbers (`{shown(name)}`).")
     model = _filled(empty, reading.tensors)
     if ours:
@@ -351,8 +352,24 @@ def _load(source: _Source, heads: int | None) -> Checkpoint:
         assumed=reading.assumed | {name: why for name, why in extra.items() if why},
         card=source.texts.get(CARD, b"").decode("utf-8", "replace"),
         facts=_facts(document),
-        hash=digest,
+        hash=digest[:16],
     )
+
+
+def _keeps_half(reading: Reading) -> bool:
+    """Whether numbers in half precision stay so in memory; and refuse what has no room there, before it is read.
+
+    Half of the memory costs some time in each pass, which only large models are worth.
+    """
+    size = 4 * sum(tensor.numel() for tensor in reading.tensors.values())
+    half = size >= LARGE
+    kept = sum(t.numel() * (2 if half and t.itemsize == 2 else 4) for t in reading.tensors.values())
+    _, free = memory()
+    if kept >= LARGE and 0 < free < kept:
+        raise InvalidCheckpoint(
+            f"The weights take {kept / 1e9:.1f} GB of memory and {free / 1e9:.1f} GB are free. Close other programs."
+        )
+    return half
 
 
 def _called(source: _Source) -> str:
@@ -456,6 +473,11 @@ def _empty_model(reading: Reading) -> VisionTransformer:
     return model
 
 
+def _finite(tensor: Tensor) -> bool:
+    ends = tensor.aminmax() if tensor.numel() else ()  # a NaN is both; takes no memory, as isfinite() would
+    return all(math.isfinite(end) for end in ends)
+
+
 def _filled(model: VisionTransformer, tensors: Tensors) -> VisionTransformer:
     model.load_state_dict({name: tensor.contiguous() for name, tensor in tensors.items()}, assign=True)
     return model.eval()
@@ -539,11 +561,11 @@ def save_checkpoint(
 
     # What a reader will build from the file is what is probed, on the CPU, in float32.
     state = {name.replace("_orig_mod.", ""): tensor for name, tensor in model.state_dict().items()}
-    tensors = {name: tensor.detach().to("cpu", torch.float32).clone() for name, tensor in state.items()}
+    tensors = {name: tensor.detach().to("cpu", torch.float32) for name, tensor in state.items()}
     with torch.device("meta"):
         twin = VisionTransformer(config)
     answer = probe(_filled(twin, tensors))
-    if not all(torch.isfinite(tensor).all() for tensor in tensors.values()) or not all(map(math.isfinite, answer)):
+    if not all(map(_finite, tensors.values())) or not all(map(math.isfinite, answer)):
         raise InvalidCheckpoint("The weights hold NaN or infinite numbers, so they were not saved.")
 
     facts.setdefault("params", sum(tensor.numel() for tensor in tensors.values()))
@@ -559,10 +581,11 @@ def save_checkpoint(
     }
     if card is None:
         card = write_card(folder.name, config, labels, facts)
-    contents = files | {
-        CONFIG: dump_json(huggingface.write_config(config, labels) | own, indent=2).encode(),
-        PREPROCESS: dump_json(preprocess_document, indent=2).encode(),
-        CARD: card.encode(),
+    contents: dict[str, Sequence[bytes | memoryview]] = {name: [content] for name, content in files.items()}
+    contents |= {
+        CONFIG: [dump_json(huggingface.write_config(config, labels) | own, indent=2).encode()],
+        PREPROCESS: [dump_json(preprocess_document, indent=2).encode()],
+        CARD: [card.encode()],
         WEIGHTS: _safetensors(huggingface.write_tensors(config, tensors), metadata),
     }
     try:
@@ -575,22 +598,27 @@ def save_checkpoint(
 _OURS = (WEIGHTS, CONFIG, PREPROCESS, CARD)
 
 
-def _safetensors(tensors: Tensors, metadata: dict[str, str]) -> bytes:
-    """Serialise with the metadata in order: the library's own order differs from process to process."""
-    data = save({name: tensor.contiguous() for name, tensor in tensors.items()}, metadata)
-    (length,) = struct.unpack("<Q", data[:8])
-    header = json.loads(data[8 : 8 + length])
-    header["__metadata__"] = metadata
+def _safetensors(tensors: Tensors, metadata: dict[str, str]) -> list[bytes | memoryview]:
+    """The pieces of a file, without a copy of the weights. Source of the format: safetensors' README, section Format.
+
+    Names and metadata are in order: the library's own order of metadata differs from process to process.
+    """
+    header: dict[str, Any] = {"__metadata__": metadata}
+    end, pieces = 0, []
+    for name, tensor in sorted(tensors.items()):
+        begin, end = end, end + 4 * tensor.numel()
+        header[name] = {"dtype": "F32", "shape": list(tensor.shape), "data_offsets": [begin, end]}
+        pieces.append(tensor.contiguous().numpy().data)
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)  # tensors start on a multiple of 8
-    return b"".join((struct.pack("<Q", len(text)), text, memoryview(data)[8 + length :]))
+    return [struct.pack("<Q", len(text)), text, *pieces]
 
 
 def _old(path: Path) -> Path:
     return path.parent / f".{path.name}.old"
 
 
-def _swapped(folder: Path, contents: Mapping[str, bytes]) -> None:
+def _swapped(folder: Path, contents: Mapping[str, Sequence[bytes | memoryview]]) -> None:
     """Put a folder with these files in place of the one that is there, as `save_checkpoint` says."""
     new, old = folder.parent / f".{folder.name}.new", _old(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -604,9 +632,9 @@ def _swapped(folder: Path, contents: Mapping[str, bytes]) -> None:
         _check_replaceable(folder, contents)
         new.mkdir()
         try:
-            for name, content in contents.items():
+            for name, pieces in contents.items():
                 with open(new / name, "xb") as file:
-                    file.write(content)
+                    file.writelines(pieces)
                     file.flush()
                     os.fsync(file.fileno())
             _sync(new)
@@ -622,7 +650,7 @@ def _swapped(folder: Path, contents: Mapping[str, bytes]) -> None:
         os.close(parent)
 
 
-def _check_replaceable(folder: Path, contents: Mapping[str, bytes]) -> None:
+def _check_replaceable(folder: Path, contents: Mapping[str, object]) -> None:
     """Never delete what is not a checkpoint."""
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
         raise UserError(f"{folder.name!r} is not a folder. Choose a new name for the checkpoint.")

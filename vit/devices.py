@@ -38,13 +38,18 @@ def list_devices() -> list[Device]:
 def _cpu() -> Device:
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     use = min(os.getloadavg()[0] / (os.cpu_count() or 1), 1.0) if hasattr(os, "getloadavg") else None
+    title = f"{count} {'core' if count == 1 else 'cores'}, {_processor()}"
+    return Device("cpu", title, *memory(), use)
+
+
+def memory() -> tuple[int, int]:
+    """Of this machine in all, and what programs can still have of it [bytes]; 0 where unknown."""
     facts: dict[str, int] = {}
     with suppress(OSError, ValueError):
         for line in Path("/proc/meminfo").read_text().splitlines():
             name, _, value = line.partition(":")
             facts[name] = int(value.split()[0]) * 1024
-    title = f"{count} {'core' if count == 1 else 'cores'}, {_processor()}"
-    return Device("cpu", title, facts.get("MemTotal", 0), facts.get("MemAvailable", 0), use)
+    return facts.get("MemTotal", 0), facts.get("MemAvailable", 0)
 
 
 def _processor() -> str:

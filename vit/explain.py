@@ -1,18 +1,29 @@
-"""One picture through one checkpoint, with everything a page shows of it."""
+"""One picture through one checkpoint, with everything a page shows of it, at a size whose cost is known before."""
 
+import math
+import time
 from dataclasses import dataclass, replace
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
+import torch
 from PIL import Image
 
-from vit.attention import AttentionRecord, record
+from vit.attention import AttentionRecord, Precision, record
 from vit.checkpoints import Checkpoint
+from vit.devices import memory
 from vit.errors import InvalidImage
 from vit.images import Geometry, Preprocess, decode_image
+from vit.model import VisionTransformer, ViTConfig
 from vit.overlay import COLORMAPS
-from vit.viewer.payload import pack
+from vit.viewer.payload import MAPS_UP_TO, pack
 
-MAX_TOKENS = 4200  # of one picture; a 64 x 64 grid and its prefix
+MAX_TOKENS = 16_448  # of one picture; a 128 x 128 grid and its prefix
+MAX_PAYLOAD = 600_000_000  # [bytes] to the browser; .streamlit/config.toml lets messages of that size pass
+COPIES = 7  # of the payload, as they were seen at once: one is made here, Streamlit makes the others on the way
+SIDES = (384, 518, 768, 1024)  # input sizes that published models are used at [px]
+FACTORS = (1, 2, 4, 8)  # of the own size, for models of small pictures
+SMALL = 128  # [px]
 
 
 class Prediction(NamedTuple):
@@ -28,6 +39,7 @@ class Explanation:
 
     Attributes:
         picture: RGB, upright, original size.
+        preprocess: as it was for this picture, of the size that was asked for.
         seen: what the model saw of it.
         geometry: where that lies in the original.
         record: attention on demand.
@@ -36,6 +48,7 @@ class Explanation:
     """
 
     picture: Image.Image
+    preprocess: Preprocess
     seen: Image.Image
     geometry: Geometry
     record: AttentionRecord
@@ -43,41 +56,183 @@ class Explanation:
     payload: bytes
 
 
-def explain(checkpoint: Checkpoint, image: bytes, factor: int = 1) -> Explanation:
+class Cost(NamedTuple):
+    """What a picture costs at some input size, estimated.
+
+    Attributes:
+        tokens: N.
+        memory: most that it takes beside the model, on the way to the browser included [bytes].
+        payload: what the browser gets [bytes].
+        seconds: to the payload, judged by how long this model took for other pictures.
+        problem: why this size is not possible, "" if it is.
+    """
+
+    tokens: int
+    memory: int
+    payload: int
+    seconds: float
+    problem: str = ""
+
+
+Size = tuple[int, int]  # (height, width) [px]
+
+
+def explain(
+    checkpoint: Checkpoint,
+    image: bytes,
+    size: Size | None = None,
+    precision: Precision = "float32",
+) -> Explanation:
     """Classify a picture and keep its attention.
 
     Args:
         checkpoint: what to ask.
         image: the bytes of a picture file.
-        factor: enlarge the model's input so many times; position embeddings are interpolated.
+        size: (height, width) of the model's input in whole patches, see `sizes`; None for the checkpoint's own.
+            At others position embeddings are interpolated.
+        precision: see `record`.
 
     Raises:
-        InvalidImage: the bytes are no picture, or the input would have more than `MAX_TOKENS` tokens.
+        InvalidImage: the bytes are no picture, or the input is too large, see `cost`.
+        ValueError: the size is not made of whole patches.
     """
     picture = decode_image(image)
-    preprocess = enlarged(checkpoint.preprocess, factor)
-    tokens = count_tokens(checkpoint, factor)
-    if tokens > MAX_TOKENS:
-        raise InvalidImage(
-            f"An input of {tokens:,} tokens is too large; {MAX_TOKENS:,} is the limit. Choose a smaller one."
-        )
-    kept = record(checkpoint.model, preprocess(picture))
+    preprocess = resized(checkpoint.preprocess, size or checkpoint.preprocess.size)
+    if problem := _problem(checkpoint.config, preprocess.size, precision):
+        raise InvalidImage(problem)
+    started = time.perf_counter()
+    kept = record(checkpoint.model, preprocess(picture), precision)
     order = kept.logits[0].softmax(0).sort(descending=True)
     ranked = zip(order.values.tolist(), order.indices.tolist(), strict=True) if checkpoint.labels else ()
     predictions = tuple(Prediction(checkpoint.labels[i], p) for p, i in ranked)
     geometry = preprocess.geometry(picture)
     payload = pack(kept, picture, geometry.box, COLORMAPS)
-    return Explanation(picture, preprocess.seen(picture), geometry, kept, predictions, payload)
+    if precision == "float32":
+        _speeds[checkpoint.model] = _work(checkpoint.config, kept.tokens) / (time.perf_counter() - started)
+    return Explanation(picture, preprocess, preprocess.seen(picture), geometry, kept, predictions, payload)
 
 
-def enlarged(preprocess: Preprocess, factor: int) -> Preprocess:
-    """The same cut at `factor` times the input size."""
-    height, width = preprocess.size
+# --- Sizes ----------------------------------------------------------------------------------------------------
+
+
+def sizes(checkpoint: Checkpoint) -> list[Size]:
+    """Input sizes to offer, the checkpoint's own and larger ones, as far as they are possible."""
+    own = checkpoint.preprocess.size
+    larger = (
+        [enlarged_size(checkpoint, factor) for factor in FACTORS]
+        if min(own) <= SMALL
+        else [size_near(checkpoint, side) for side in SIDES]
+    )
+    every = sorted({own, *(size for size in larger if min(size) > min(own))})
+    return [size for size in every if size == own or not _problem(checkpoint.config, size)]
+
+
+def size_near(checkpoint: Checkpoint, side: int) -> Size:
+    """The size in whole patches whose shorter side is nearest to `side` [px], in the checkpoint's own proportions.
+
+    With patches of 14 px, 384 and 1,024 px become 378 and 1,022.
+    """
+    patch, own = checkpoint.config.patch_size, checkpoint.preprocess.size
+    height, width = (max(1, round(side * length / min(own) / patch)) * patch for length in own)
+    return height, width
+
+
+def enlarged_size(checkpoint: Checkpoint, factor: int) -> Size:
+    """`factor` times the checkpoint's own size."""
+    height, width = checkpoint.preprocess.size
+    return height * factor, width * factor
+
+
+def resized(preprocess: Preprocess, size: Size) -> Preprocess:
+    """The same cut of a picture, for another input size."""
     assert preprocess.resize_to is not None  # Preprocess sets it
-    return replace(preprocess, size=(height * factor, width * factor), resize_to=preprocess.resize_to * factor)
+    scale = max(new / own for new, own in zip(size, preprocess.size, strict=True))
+    least = min(size) if preprocess.resize == "squash" else max(size)
+    return replace(preprocess, size=size, resize_to=max(least, round(preprocess.resize_to * scale)))
 
 
-def count_tokens(checkpoint: Checkpoint, factor: int = 1) -> int:
-    """N for an input `factor` times the checkpoint's own size."""
-    rows, cols = checkpoint.config.grid
-    return len(checkpoint.config.prefix) + rows * cols * factor**2
+def count_tokens(config: ViTConfig, size: Size) -> int:
+    """N for an input of this size.
+
+    Raises:
+        ValueError: the size is not made of whole patches.
+    """
+    if any(side < config.patch_size or side % config.patch_size for side in size):
+        raise ValueError(f"An input of {size[1]} x {size[0]} px is not made of whole patches of {config.patch_size}.")
+    return len(config.prefix) + math.prod(side // config.patch_size for side in size)
+
+
+# --- Costs ----------------------------------------------------------------------------------------------------
+
+
+def cost(checkpoint: Checkpoint, size: Size, precision: Precision = "float32") -> Cost:
+    """What `explain` will take with these arguments; runs at most one small picture through the model.
+
+    Raises:
+        ValueError: the size is not made of whole patches.
+    """
+    config, tokens = checkpoint.config, count_tokens(checkpoint.config, size)
+    if checkpoint.model not in _speeds:
+        _speeds[checkpoint.model] = _measured(checkpoint.model)
+    seconds = _work(config, tokens) / _speeds[checkpoint.model]
+    needed = _memory(config, tokens, precision)
+    return Cost(tokens, needed, _payload(config, tokens), seconds, _problem(config, size, precision))
+
+
+# Products per second of each model, as last seen.
+_speeds: WeakKeyDictionary[VisionTransformer, float] = WeakKeyDictionary()
+
+
+def _measured(model: VisionTransformer) -> float:
+    """Products per second, by a picture of 8 x 8 patches; the second one, as the first one sets things up."""
+    config = model.config
+    side = 8 * config.patch_size
+    first = next(model.parameters())
+    pixels = torch.zeros(1, config.channels, side, side, device=first.device)
+    for _ in range(2):
+        started = time.perf_counter()
+        kept = record(model, pixels)
+        kept.logits.tolist()  # a GPU has finished when the numbers are here
+        seconds = time.perf_counter() - started
+    return _work(config, kept.tokens) / seconds
+
+
+def _work(config: ViTConfig, tokens: int) -> float:
+    """Multiplications and additions of a picture, those of attention weighed by what they take more than others."""
+    matrices = 4 * config.dim + (3 if config.gated_mlp else 2) * config.mlp_dim
+    attention = 4 * tokens**2 * config.dim * config.depth
+    packing = 1.1 if tokens > MAPS_UP_TO else 0.5
+    return 2 * tokens * config.depth * config.dim * matrices + (1.3 + packing) * attention
+
+
+def _payload(config: ViTConfig, tokens: int) -> int:
+    """Bytes to the browser, but for the picture."""
+    per_head = tokens**2 if tokens <= MAPS_UP_TO else 4 * tokens * (config.dim // config.heads)
+    return config.depth * config.heads * (per_head + 4 * tokens) + tokens * config.dim
+
+
+def _memory(config: ViTConfig, tokens: int, precision: Precision) -> int:
+    """The larger of what the pass and what the payload takes [bytes]; measured ones were up to 15 % larger."""
+    number = 2 if precision == "bfloat16" else 4
+    kept = 2 * config.depth * tokens * config.dim * number
+    widest = 4 * tokens * (10 * config.dim + (3 if config.gated_mlp else 2) * config.mlp_dim)
+    return int(1.15 * (kept + max(widest, COPIES * _payload(config, tokens)))) + 50_000_000
+
+
+def _problem(config: ViTConfig, size: Size, precision: Precision = "float32") -> str:
+    """Why an input of this size is not possible, "" if it is."""
+    tokens = count_tokens(config, size)
+    if tokens > MAX_TOKENS:
+        return f"An input of {tokens:,} tokens is too large; {MAX_TOKENS:,} is the limit. Choose a smaller one."
+    payload, needed, (_, free) = _payload(config, tokens), _memory(config, tokens, precision), memory()
+    if payload > MAX_PAYLOAD:
+        return (
+            f"At {tokens:,} tokens this model's queries and keys have {payload / 1e6:,.0f} MB; "
+            f"a browser gets at most {MAX_PAYLOAD / 1e6:,.0f}. Choose a smaller input."
+        )
+    if 0 < free < needed:
+        return (
+            f"An input of {tokens:,} tokens takes {needed / 1e9:.1f} GB of memory and {free / 1e9:.1f} GB are free. "
+            "Choose a smaller one."
+        )
+    return ""

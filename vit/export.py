@@ -14,7 +14,7 @@ from vit.attention import AttentionRecord, fuse
 from vit.checkpoints import Checkpoint
 from vit.errors import UserError
 from vit.explain import Explanation
-from vit.images import Geometry
+from vit.images import Geometry, Preprocess
 from vit.overlay import COLORMAPS, Colormap, mosaic, overlay
 from vit.viewer.payload import read_header, unpack
 from vit.viewer.selection import Selection, View
@@ -31,6 +31,7 @@ def attention_npz(
     record: AttentionRecord,
     heatmap: Tensor,
     checkpoint: Checkpoint,
+    preprocess: Preprocess,
     geometry: Geometry,
     view: dict[str, Any],
     every: bool | None = None,
@@ -39,6 +40,7 @@ def attention_npz(
 
     Args:
         heatmap: (rows, cols), before any scaling for display.
+        preprocess: as it was for this picture, its size above all.
         view: method, block, head, query and whatever else names the heatmap.
         every: put all attention in; left out, only where `view` names the method "attention".
 
@@ -72,7 +74,8 @@ def attention_npz(
         "labels": checkpoint.labels,
         "checkpoint": {"name": checkpoint.name, "sha256": checkpoint.hash, "config": checkpoint.config.to_dict()},
         "picture": {"width": geometry.width, "height": geometry.height, "box": geometry.box},
-        "preprocess": checkpoint.preprocess.to_config(),
+        "preprocess": preprocess.to_config(),
+        "precision": str(record.queries[0].dtype).removeprefix("torch."),
         "versions": {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__},
     }
     out = io.BytesIO()
@@ -143,7 +146,7 @@ def view_npz(explanation: Explanation, selection: Selection, checkpoint: Checkpo
     }[method]
     view = {"method": method} | {"query" if name == "token" else name: getattr(selection, name) for name in names}
     heatmap = record.heatmap(weights(record, selection))
-    return attention_npz(record, heatmap, checkpoint, explanation.geometry, view, every=True)
+    return attention_npz(record, heatmap, checkpoint, explanation.preprocess, explanation.geometry, view, every=True)
 
 
 def _view(record: AttentionRecord, selection: Selection) -> View:

@@ -1,5 +1,6 @@
 """Untrusted weight files to tensors: looked into before anything is allocated, never executed."""
 
+import hashlib
 import json
 import math
 import os
@@ -10,10 +11,9 @@ from argparse import Namespace
 from io import BufferedReader
 from pathlib import Path
 from pickletools import genops
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor
 
 from vit.errors import InvalidCheckpoint
@@ -44,8 +44,22 @@ def look(file: BufferedReader, name: str) -> tuple[Tensors, dict[str, str]]:
     raise InvalidCheckpoint(f"{shown(name)} is neither a safetensors file nor one that torch.save wrote.")
 
 
+class _Entry(NamedTuple):
+    """Where a tensor lies in its file [bytes from the start], and what it is."""
+
+    begin: int
+    end: int
+    shape: list[int]
+    dtype: torch.dtype
+
+
 def _look_safetensors(file: BufferedReader, name: str, size: int) -> tuple[Tensors, dict[str, str]]:
-    """Read the header only. Source of the format: safetensors' README, section Format."""
+    entries, metadata = _read_header(file, name, size)
+    return {key: torch.empty(entry.shape, dtype=entry.dtype, device="meta") for key, entry in entries.items()}, metadata
+
+
+def _read_header(file: BufferedReader, name: str, size: int) -> tuple[dict[str, _Entry], dict[str, str]]:
+    """Entries and metadata of a safetensors file. Source of the format: safetensors' README, section Format."""
     damaged = InvalidCheckpoint(f"{shown(name)} is not a valid safetensors file. Download or save it again.")
     (length,) = struct.unpack("<Q", rewound(file).read(8))
     if not 2 <= length <= min(size - 8, MAX_TEXT):
@@ -59,7 +73,7 @@ def _look_safetensors(file: BufferedReader, name: str, size: int) -> tuple[Tenso
         raise damaged
     if not 1 <= len(header) <= MAX_TENSORS:
         raise damaged
-    tensors, spans = {}, []
+    entries: dict[str, _Entry] = {}
     for key, entry in header.items():
         match entry:
             case {"dtype": str(dtype), "shape": list(shape), "data_offsets": [int(begin), int(end)]}:
@@ -75,28 +89,109 @@ def _look_safetensors(file: BufferedReader, name: str, size: int) -> tuple[Tenso
             raise damaged
         if begin < 0 or end - begin != math.prod(shape) * kind.itemsize:
             raise damaged
-        spans.append((begin, end))
-        tensors[key] = (shape, kind)
-    spans.sort()
+        entries[key] = _Entry(8 + length + begin, 8 + length + end, shape, kind)
+    spans = sorted((entry.begin, entry.end) for entry in entries.values())
     starts, ends = [begin for begin, _ in spans], [end for _, end in spans]
-    if starts != [0, *ends[:-1]] or ends[-1] != size - 8 - length:
+    if starts != [8 + length, *ends[:-1]] or ends[-1] != size:
         raise damaged
-    return {key: torch.empty(shape, dtype=kind, device="meta") for key, (shape, kind) in tensors.items()}, metadata
+    return entries, metadata
 
 
-def read_tensors(file: BufferedReader, name: str, wanted: set[str]) -> Tensors:
-    """The tensors themselves; call `_look` first."""
-    start = rewound(file).read(9)
+class Weights(NamedTuple):
+    """What was read of a file.
+
+    Attributes:
+        tensors: those wanted, by the file's names.
+        hash: SHA-256 of the whole file, 64 hexadecimal digits.
+    """
+
+    tensors: Tensors
+    hash: str
+
+
+def read_tensors(file: BufferedReader, name: str, promised: Tensors, wanted: set[str], half: bool) -> Weights:
+    """Read tensors, each into memory of its own and nothing twice, and hash the file on the way.
+
+    The file is read and not mapped: a mapped file that changes later would change the model with it, one that is cut
+    short would end the whole process, and the hash would be that of other bytes than those in use.
+
+    Args:
+        promised: what `look` found.
+        wanted: names of the tensors to read; of the others nothing is kept.
+        half: keep 16-bit numbers as they are. All other numbers, and else these too, become float32.
+    """
+
+    def stays(tensor: Tensor) -> bool:
+        return tensor.dtype is torch.float32 or not tensor.is_floating_point() or (half and tensor.itemsize == 2)
+
+    size = os.fstat(file.fileno()).st_size
     try:
-        if start.startswith(_PICKLES):
-            found = _state_dict(_unpickled(file, "cpu"), name)
-        else:  # "pread" copies, so a file that changes later cannot change the model
-            found = load_file(f"/dev/fd/{file.fileno()}", backend="pread")
+        places = _places(file, name, size, {key: promised[key] for key in wanted})
+        if places is None:
+            whole = _state_dict(_unpickled(file, "cpu"), name)
+            tensors = {key: part if stays(part := whole.pop(key)) else part.float() for key in wanted}
+            return Weights(tensors, hashlib.file_digest(rewound(file), "sha256").hexdigest())
+        together: dict[tuple[int, int], list[str]] = {}
+        for key, place in places.items():
+            together.setdefault(place, []).append(key)
+        tensors, stream = {}, _Stream(file)
+        for (begin, end), keys in sorted(together.items()):
+            if not stream.at <= begin < end <= size:
+                raise ValueError("Two tensors overlap.")
+            stream.skip(begin)
+            raw = stream.read(end, scratch=not any(stays(promised[key]) for key in keys))
+            for key in keys:
+                meta = promised[key]
+                part = raw.view(meta.dtype).as_strided(meta.shape, meta.stride(), meta.storage_offset())
+                tensors[key] = part if stays(part) else part.float()
+        stream.skip(size)
+        return Weights(tensors, stream.digest.hexdigest())
     except InvalidCheckpoint:
         raise
     except Exception as error:  # foreign parsers, hostile bytes: whatever they raise means the same
         raise InvalidCheckpoint(f"{shown(name)} is damaged. Download or save it again.") from error
-    return {key: tensor for key, tensor in found.items() if key in wanted}
+
+
+def _places(file: BufferedReader, name: str, size: int, tensors: Tensors) -> dict[str, tuple[int, int]] | None:
+    """From where to where the numbers of each tensor lie in the file [bytes]; None if that cannot be known."""
+    if not rewound(file).read(9).startswith(_PICKLES):
+        entries, _ = _read_header(file, name, size)
+        return {key: (entries[key].begin, entries[key].end) for key in tensors}
+    places = {}
+    for key, tensor in tensors.items():
+        storage = tensor.untyped_storage()  # torch notes the place when it loads a zip, which packs nothing, to "meta"
+        begin = getattr(storage, "_checkpoint_offset", None)
+        if begin is None:
+            return None
+        places[key] = (begin, begin + storage.nbytes())
+    return places
+
+
+class _Stream:
+    """A file on its way through a hash, once from the beginning to the end."""
+
+    def __init__(self, file: BufferedReader):
+        self.file = rewound(file)
+        self.at = 0
+        self.digest = hashlib.sha256()
+        self.scratch = torch.empty(1 << 20, dtype=torch.uint8)
+
+    def read(self, end: int, scratch: bool) -> Tensor:
+        """The bytes up to `end`; in `scratch` they last until the next call and take no memory of their own."""
+        count = end - self.at
+        if scratch and len(self.scratch) < count:
+            self.scratch = torch.empty(count, dtype=torch.uint8)
+        raw = self.scratch[:count] if scratch else torch.empty(count, dtype=torch.uint8)
+        if self.file.readinto(raw.numpy().data) != count:
+            raise ValueError("The file ends early.")
+        self.digest.update(raw.numpy().data)
+        self.at = end
+        return raw
+
+    def skip(self, end: int) -> None:
+        """Go to `end`."""
+        while self.at < end:
+            self.read(min(end, self.at + (1 << 20)), scratch=True)
 
 
 def rewound(file: BufferedReader) -> BufferedReader:

@@ -186,7 +186,7 @@ def test_larger_input_hovers_with_queries_and_keys(app: App) -> None:
     app.shows("tokens", 1025)
     app.still()
     checkpoint = vit.load_checkpoint("cifar10")
-    record = explain(checkpoint, samples.read("cat"), 4).record
+    record = explain(checkpoint, samples.read("cat"), (128, 128)).record
     app.page.mouse.move(*app.at(20, 9))
     app.page.wait_for_timeout(500)
     token = app.ask("viewer.engine.token")

@@ -94,7 +94,7 @@ def test_page_says_what_a_small_model_knows(page: AppTest) -> None:
 
 def test_larger_input_gives_more_patches(page: AppTest) -> None:
     page.run()
-    page.selectbox(key="factor").set_value(2).run()
+    page.selectbox(key="size").set_value((64, 64)).run()
     assert not page.exception
     assert payload(page)[0]["grid"] == [16, 16]
 
@@ -112,7 +112,7 @@ def test_link_chooses_sample_and_input_size(page: AppTest) -> None:
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", "<img src=x>", "nobody", ""])
 def test_hostile_link_shows_the_defaults(page: AppTest, name: str) -> None:
-    for key in ("checkpoint", "sample", "factor", "block", "token", "colormap"):
+    for key in ("checkpoint", "sample", "factor", "size", "precision", "block", "token", "colormap"):
         page.query_params[key] = name
     page.run()
     assert not page.exception and not page.error

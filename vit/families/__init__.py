@@ -4,8 +4,8 @@ To add a family, write `vit/families/<name>.py` with a `FAMILY` and name it in `
 """
 
 import re
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple, TypeVar
 
 from vit.errors import InvalidCheckpoint, UnknownHeads
 from vit.families import clip, dinov2, dinov3, huggingface, siglip, timm, tintn, torchvision
@@ -101,6 +101,7 @@ def read(
     ours: bool = False,
     heads: int | None = None,
     name: str = "",
+    consume: bool = False,
 ) -> Reading:
     """Understand the tensors of a checkpoint of any known family; works on the meta device.
 
@@ -112,13 +113,17 @@ def read(
         ours: the file is one that this app saved: `document["vit"]` holds the whole config.
         heads: the user's answer where neither file nor custom tells the number of attention heads.
         name: of the file and its folder.
+        consume: empty `tensors` on the way, so that no weights are held twice.
 
     Raises:
         InvalidCheckpoint: not a family that is read, or a file at odds with itself or with its config.
     """
-    tensors = _unwrap(tensors)
+    given, tensors = tensors, _unwrap(tensors)
+    if consume:
+        given.clear()
     family = huggingface.NATIVE if ours else _recognise(list(tensors))
     renamed = family.rename(tensors)
+    tensors.clear()
     if ours:
         vit = (document or {}).get("vit")
         if not isinstance(vit, Mapping):
@@ -131,6 +136,7 @@ def read(
     doubts = {} if "heads" in stated or "heads" in named else family.doubts(renamed)
     renamed, adjusted = family.adjust(renamed)
     rotary = "rope" in {**family.fixed, **named, **stated, **doubts}
+    learnt_positions = "pos_embed" in renamed
     reshaped, prefix = reshape(renamed, _grid(family, renamed, stated), rotary)
     told = infer(reshaped, prefix) | adjusted
     for field in stated.keys() & told.keys() - {"pool", "activation"}:
@@ -144,7 +150,7 @@ def read(
         told["layer_scale"] = 1.0  # what it was at the start of the training plays no part
 
     values = {**family.fixed, **named, **stated, **told}
-    if "rope" in doubts and "rope" not in values and "pos_embed" not in renamed:
+    if "rope" in doubts and "rope" not in values and not learnt_positions:
         values["rope"] = 100.0
     assumed = {field: why for field, (_, why) in family.assumed.items() if field not in values} | doubts
     values |= {field: family.assumed[field][0] for field in assumed if field in family.assumed}
@@ -171,6 +177,13 @@ def read(
                 possible_heads(told["dim"]),
             )
     return Reading(family, build_config(values), reshaped, assumed)
+
+
+def used(names: Collection[str], ours: bool = False) -> set[str]:
+    """Those of a file's tensors that `read` makes use of, by the names that the file gives them."""
+    bare = _unwrap({name: name for name in names})
+    family = huggingface.NATIVE if ours else _recognise(list(bare))
+    return {name for short, name in bare.items() if not re.search(family.ignored, short)}
 
 
 def check_config(document: Mapping[str, Any]) -> None:
@@ -205,11 +218,14 @@ def _grid(family: Family, renamed: Tensors, stated: Mapping[str, Any]) -> tuple[
     return height // side, width // side
 
 
-def _unwrap(tensors: Tensors) -> Tensors:
+_Kept = TypeVar("_Kept")
+
+
+def _unwrap(tensors: Mapping[str, _Kept]) -> dict[str, _Kept]:
     """Take off what training wrappers put before names; of a model of two towers keep the one that sees."""
     if any(name.startswith("visual.") for name in tensors):
         tensors = {name: tensor for name, tensor in tensors.items() if name.startswith("visual.")}
-    unwrapped: Tensors = {}
+    unwrapped: dict[str, _Kept] = {}
     for name, tensor in tensors.items():
         bare = _CHUNKS.sub(r"blocks.\1.", _WRAPPERS.sub("", name))
         if bare in unwrapped:

@@ -124,7 +124,10 @@ def _fill(match: re.Match[str], template: str) -> str:
 
 
 def reshape(tensors: Tensors, grid: tuple[int, int] | None, rotary: bool = False) -> tuple[Tensors, tuple[str, ...]]:
-    """Renamed tensors to the exact names and shapes of `VisionTransformer`, in float32; and the prefix tokens' names.
+    """Renamed tensors to the exact names and shapes of `VisionTransformer`; and the prefix tokens' names.
+
+    All become float32 but the matrices of the blocks, nearly all of a model: if they are in half precision they stay
+    so, and `Linear` casts them when it computes. `tensors` is empty afterwards: no weights are held twice.
 
     Queries, keys and values are fused, as are the two halves of a gated MLP. The position row of a prefix token is
     added to the token, a sum of two constants, so positions remain for patches only. The two heads of a distilled
@@ -138,7 +141,7 @@ def reshape(tensors: Tensors, grid: tuple[int, int] | None, rotary: bool = False
         if not tensor.is_floating_point():
             kind = str(tensor.dtype).removeprefix("torch.")
             raise InvalidCheckpoint(f"The weights are not floating-point numbers: `{shown(name)}` is {kind}.")
-    tensors = {name: tensor.float() for name, tensor in tensors.items()}
+    tensors = {name: _wide(name, tensors.pop(name)) for name in list(tensors)}
     for name in [name for name in tensors if name.endswith(("attn.q.weight", "mlp.gate.weight"))]:
         letters = ("q", "k", "v") if name.endswith("q.weight") else ("gate", "up")
         _fuse(tensors, name.removesuffix(f"{letters[0]}.weight"), letters)
@@ -175,6 +178,13 @@ def reshape(tensors: Tensors, grid: tuple[int, int] | None, rotary: bool = False
     tensors["prefix_tokens"] = prefix
     tensors["pos_embed"] = positions[:, own:]
     return tensors, names
+
+
+_MATRICES = re.compile(r"blocks\.\d+\.(attn\.(q|k|v|qkv|proj)|mlp\.(fc1|fc2|gate|up))\.weight")
+
+
+def _wide(name: str, tensor: Tensor) -> Tensor:
+    return tensor if tensor.itemsize == 2 and _MATRICES.fullmatch(name) else tensor.float()
 
 
 def _fuse(tensors: Tensors, start: str, letters: tuple[str, ...]) -> None:

@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -51,7 +51,7 @@ MAPS_UP_TO = 256  # tokens; beyond, queries and keys are smaller than the maps t
 _SHARE_BELOW = 0.5
 _LEAST_TOP = 4.0
 _ROUND_TOPS = (1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0)
-_CHUNK = 1 << 24  # scores held at once; 64 MB
+_CHUNK = 1 << 21  # scores held at once; 8 MB, which a processor keeps near it
 
 _SIDES = (1600, 1280, 1024, 800)  # long side of the displayed picture [px]: the first that fits the budget
 _PICTURE_BYTES = 200_000
@@ -84,15 +84,15 @@ def pack(
         raise ValueError(f"Prefix {record.prefix} and grid {record.grid} do not make {record.tokens} tokens.")
 
     image, kind = _encoded(picture)
-    sections: dict[str, bytes] = {"picture": image}
+    sections: dict[str, bytes | memoryview] = {"picture": image}
     for name, colors in colormaps.items():
         if colors.shape != (256, 3) or colors.dtype != np.uint8:
             raise ValueError(f"Colour map {name!r} must be (256, 3) uint8, not {colors.shape} {colors.dtype}.")
         sections[f"colormap:{name}"] = colors.tobytes()
     attention = (_maps if record.tokens <= MAPS_UP_TO else _queries_keys)(record)
-    sections |= {name: numbers.tobytes() for name, numbers in attention.items()}
     if record.features is not None:
-        sections |= {name: numbers.tobytes() for name, numbers in _features(_numbers(record.features)).items()}
+        attention |= _features(_numbers(record.features))
+    sections |= {name: numbers.reshape(-1).view(np.uint8).data for name, numbers in attention.items()}
     header: dict[str, Any] = {
         "kind": "maps" if "maps" in attention else "qk",
         "blocks": record.blocks,
@@ -168,29 +168,45 @@ def _maps(record: AttentionRecord) -> dict[str, np.ndarray]:
 
 def _queries_keys(record: AttentionRecord) -> dict[str, np.ndarray]:
     """Queries and keys, with the row sums of exactly the rounded numbers that the browser gets."""
-    import torch
+    from vit.model import onednn
 
     split = len(record.prefix)
-    blocks, strongest = [], []
-    for q, k in zip(record.queries, record.keys, strict=True):
-        q, k = q.float(), k.float()
-        q = q * q.shape[-1] ** -0.5
-        k = k - k.mean(1, keepdim=True)
-        balance = _balance(q, k)
-        q, k = (q * balance).half(), (k / balance).half()
-        log_sums, log_rows = [], []
-        log_column = q.new_full(q.shape[:2], -torch.inf, dtype=torch.float32)  # (H, N)
-        for first, scores in _scores(q, k):
-            sums = scores.logsumexp(-1)
-            log_sums.append(sums)
-            log_rows.append(scores[..., split:].amax(-1) - sums)
-            patches = slice(max(0, split - first), None)  # queries that are patches
-            if scores[:, patches].numel():
-                log_column = log_column.maximum(scores[:, patches].sub_(sums[:, patches, None]).amax(1))
-        blocks.append((q.cpu().numpy(), k.cpu().numpy(), _numbers(torch.cat(log_sums, 1))))
-        strongest.append(_numbers(torch.stack([torch.cat(log_rows, 1), log_column]).exp()))
-    all_q, all_k, all_sums = (np.stack(part) for part in zip(*blocks, strict=True))
-    return {"queries": all_q, "keys": all_k, "log_sums": all_sums, "tops": _tops(strongest)}
+    shape = (record.blocks, *record.queries[0].shape)
+    queries, keys, log_sums = np.empty(shape, np.float16), np.empty(shape, np.float16), np.empty(shape[:3], np.float32)
+    strongest = []
+    with onednn():
+        for block, (q, k) in enumerate(zip(record.queries, record.keys, strict=True)):
+            q, k = q.float(), k.float()
+            q = q * q.shape[-1] ** -0.5
+            k = k - k.mean(1, keepdim=True)
+            balance = _balance(q, k)
+            q, k = (q * balance).half(), (k / balance).half()
+            sums, log_tops = _summed(q, k, split)
+            queries[block], keys[block], log_sums[block] = q.cpu().numpy(), k.cpu().numpy(), _numbers(sums)
+            strongest.append(_numbers(log_tops.exp()))
+    return {"queries": queries, "keys": keys, "log_sums": log_sums, "tops": _tops(strongest)}
+
+
+def _summed(queries: Tensor, keys: Tensor, split: int) -> tuple[Tensor, Tensor]:
+    """Logarithms of the row sums (H, N), and of each token's strongest patch (2, H, N): where it looks, who looks."""
+    import torch
+
+    heads, tokens = queries.shape[:2]
+    at_once = max(1, _CHUNK // tokens)
+    sums = queries.new_empty(heads, tokens, dtype=torch.float32)
+    tops = sums.new_full((2, heads, tokens), -torch.inf)
+    for head in range(heads):
+        q, k = queries[head].float(), keys[head].float().T
+        for first in range(0, tokens, at_once):
+            part = slice(first, first + at_once)
+            scores = q[part] @ k  # (rows, N)
+            logs = scores.log_softmax(-1)
+            sums[head, part] = scores[:, 0] - logs[:, 0]
+            tops[0, head, part] = logs[:, split:].amax(-1)
+            patches = logs[max(0, split - first) :]  # queries that are patches
+            if len(patches):
+                tops[1, head] = tops[1, head].maximum(patches.amax(0))
+    return sums, tops
 
 
 def _balance(q: Tensor, k: Tensor) -> Tensor:
@@ -200,15 +216,6 @@ def _balance(q: Tensor, k: Tensor) -> Tensor:
     tiny = torch.finfo(torch.float32).tiny
     ratio = k.abs().amax((1, 2)).clamp_min(tiny) / q.abs().amax((1, 2)).clamp_min(tiny)
     return torch.exp2(torch.log2(ratio).div(2).round())[:, None, None]
-
-
-def _scores(q: Tensor, k: Tensor) -> Iterator[tuple[int, Tensor]]:
-    """(H, rows, N) of float32 scores, a few rows at a time, with the first row's index."""
-    heads, tokens = q.shape[:2]
-    k = k.float().transpose(1, 2)
-    at_once = max(1, _CHUNK // (heads * tokens))
-    for first in range(0, tokens, at_once):
-        yield first, q[:, first : first + at_once].float() @ k
 
 
 def _tops(strongest: list[np.ndarray]) -> np.ndarray:
@@ -260,17 +267,17 @@ def _saved(picture: Image.Image, kind: str) -> bytes:
     return out.getvalue()
 
 
-def _joined(header: dict[str, Any], sections: dict[str, bytes]) -> bytes:
+def _joined(header: dict[str, Any], sections: Mapping[str, bytes | memoryview]) -> bytes:
     """Offsets depend on the header's length, so it is padded to a length known beforehand."""
     room = len(json.dumps(header)) + 64 * (len(sections) + 1) + sum(map(len, sections))
     start = at = _aligned(8 + room)
-    table = {}
+    table, body = {}, []
     for name, data in sections.items():
         table[name] = [at, len(data)]
         at = _aligned(at + len(data))
+        body += [data, bytes(at - table[name][0] - len(data))]
     text = json.dumps(header | {"sections": table}).encode().ljust(start - 8)
-    body = b"".join(data.ljust(_aligned(len(data)), b"\0") for data in sections.values())
-    return MAGIC + len(text).to_bytes(4, "little") + text + body
+    return b"".join([MAGIC, len(text).to_bytes(4, "little"), text, *body])
 
 
 def _aligned(size: int) -> int:

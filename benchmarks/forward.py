@@ -1,0 +1,162 @@
+"""One forward pass with every attention row available: ours against transformers' with `output_attentions=True`.
+
+    python benchmarks/forward.py                          # ViT-B/16 at 224, 512 and 1,024 px, one picture
+    python benchmarks/forward.py --sizes 224 --rounds 20
+
+Both sides have the same random weights and give the same logits, which is checked. They take turns in one process, so
+that whatever else the machine does meets both; a ratio is that of two neighbours. Memory is the most that a fresh
+process holds during the pass, above what it held with its model before. At 1,024 px transformers takes 10 GB.
+"""
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import ViTConfig as TheirConfig
+from transformers import ViTForImageClassification
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from vit.attention import record
+from vit.devices import memory
+from vit.families import read
+from vit.model import VisionTransformer, rounded
+
+THEIRS = "transformers, eager"
+WAYS = (
+    THEIRS,
+    "ours, every map",
+    "ours, queries and keys",
+    'ours, queries and keys, precision="bfloat16"',  # inexact, so by name only
+)
+ROUNDS = {224: 15, 512: 7, 1024: 3}
+GOALS = {(224, "time"): 0.6, (1024, "time"): 0.3, (1024, "memory"): 0.1}  # of queries and keys
+
+
+def their_model() -> Any:
+    """ViT-B/16 with random weights, its head too: transformers starts that at nearly zero."""
+    torch.manual_seed(0)
+    model = ViTForImageClassification(TheirConfig(num_labels=1000, attn_implementation="eager")).eval()
+    torch.nn.init.normal_(model.classifier.weight, std=0.1)
+    return model
+
+
+def our_model(theirs: Any) -> VisionTransformer:
+    """The same model, read as its checkpoint is."""
+    reading = read({name: tensor.clone() for name, tensor in theirs.state_dict().items()}, theirs.config.to_dict())
+    with torch.device("meta"):
+        model = VisionTransformer(reading.config)
+    model.load_state_dict(reading.tensors, assign=True)
+    return model.eval()
+
+
+def passes(wanted: tuple[str, ...]) -> dict[str, Callable[[Tensor], Any]]:
+    """What each side does with pixels (1, 3, height, width)."""
+    theirs = their_model()
+    ours = our_model(theirs)
+    ways: dict[str, Callable[[Tensor], Any]] = {
+        WAYS[0]: lambda pixels: theirs(pixels, output_attentions=True, interpolate_pos_encoding=True),
+        WAYS[1]: lambda pixels: ours(pixels, output_attentions=True),
+        WAYS[2]: lambda pixels: record(ours, pixels),
+    }
+    if WAYS[3] in wanted:
+        small = rounded(ours)
+        ways[WAYS[3]] = lambda pixels: record(small, pixels, "bfloat16")
+    if len(wanted) == 1:  # a process of its own holds one model
+        ways = {wanted[0]: ways[wanted[0]]}
+    return {name: ways[name] for name in wanted}
+
+
+@torch.inference_mode()
+def times(size: int, rounds: int) -> dict[str, list[float]]:
+    """Seconds of each side in every round, and in front of it how far the answers are apart."""
+    ways, pixels = passes(WAYS), torch.randn(1, 3, size, size, generator=torch.Generator().manual_seed(1))
+    answers = {name: run(pixels).logits for name, run in ways.items()}  # a warm-up, too
+    wanted = answers[THEIRS]
+    apart = {name: float((found - wanted).abs().max() / wanted.abs().max()) for name, found in answers.items()}
+    print(f"\n{size} px. Logits, relative to transformers': " + "; ".join(f"{n} {d:.0e}" for n, d in apart.items()))
+    taken: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(rounds):
+        for name, run in ways.items():
+            begun = time.perf_counter()
+            run(pixels)
+            taken[name].append(time.perf_counter() - begun)
+    return taken
+
+
+def resident(field: str) -> float:
+    """Memory of this process by its status file [MB]."""
+    return int(Path("/proc/self/status").read_text().split(f"{field}:")[1].split()[0]) / 1024
+
+
+@torch.inference_mode()
+def extra_memory(size: int, way: str) -> float:
+    """Most that a pass takes above what was there before [MB]; to be called in a process of its own."""
+    run = passes((way,))[way]
+    run(torch.zeros(1, 3, 64, 64))  # what libraries allocate once is not the picture's
+    pixels = torch.randn(1, 3, size, size)
+    Path("/proc/self/clear_refs").write_text("5")  # forget the highest point so far
+    before = resident("VmRSS")
+    kept = run(pixels)
+    assert kept.logits.shape == (1, 1000)
+    return resident("VmHWM") - before
+
+
+def measured_memory(size: int, way: str) -> float | None:
+    """The same, from a process of its own; None where it did not end well, as for want of memory."""
+    if way == THEIRS and size >= 1024 and memory()[1] < 13e9:
+        return None
+    command = [sys.executable, __file__, "--memory-of", way, "--sizes", str(size)]
+    result = subprocess.run(command, capture_output=True, text=True, env=os.environ)
+    return float(result.stdout) if result.returncode == 0 else None
+
+
+def told(size: int, what: str, way: str) -> str:
+    """The goal for a figure, if there is one."""
+    goal = GOALS.get((size, what)) if way == WAYS[2] else None
+    return f"   goal {goal:.2f}" if goal else ""
+
+
+def main() -> None:
+    """Measure time and memory of each side at each size, and print the ratios."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sizes", type=int, nargs="+", default=list(ROUNDS), help="[px]")
+    parser.add_argument("--rounds", type=int, help="in place of 15, 7 and 3")
+    parser.add_argument("--threads", type=int, default=min(2, os.cpu_count() or 1))
+    parser.add_argument("--skip", choices=("time", "memory"))
+    parser.add_argument("--memory-of", choices=WAYS, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    if options.memory_of:
+        print(extra_memory(options.sizes[0], options.memory_of))
+        return
+    print(f"ViT-B/16, one picture, {options.threads} threads, torch {torch.__version__}, load {os.getloadavg()[0]:.1f}")
+    for size in options.sizes:
+        if options.skip != "time":
+            taken = times(size, options.rounds or ROUNDS.get(size, 5))
+            for way, seconds in taken.items():
+                ratios = sorted(mine / theirs for mine, theirs in zip(seconds, taken[THEIRS], strict=True))
+                print(
+                    f"{way:<46} time   {statistics.median(seconds):8.2f} s   "
+                    f"{statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f}){told(size, 'time', way)}",
+                    flush=True,
+                )
+        if options.skip != "memory":
+            most = {way: measured_memory(size, way) for way in WAYS}
+            for way, extra in most.items():
+                base = most[THEIRS]
+                words = "not measured: too little memory is free" if extra is None else f"{extra:8,.0f} MB"
+                ratio = f"  {extra / base:.3f}" if extra is not None and base else ""
+                print(f"{way:<46} memory {words}{ratio}{told(size, 'memory', way)}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,154 @@
+"""Input sizes that are offered, what they cost, and that what was promised is what comes."""
+
+import io
+import subprocess
+import sys
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+
+from vit import explain as module
+from vit.checkpoints import Checkpoint, load_checkpoint
+from vit.errors import InvalidImage
+from vit.explain import cost, count_tokens, explain, resized, size_near, sizes
+from vit.images import Preprocess
+from vit.model import ViTConfig
+from vit.viewer.payload import unpack
+
+
+@pytest.fixture
+def checkpoint(saved: Any) -> Checkpoint:
+    return load_checkpoint(saved)
+
+
+@pytest.fixture
+def photo() -> bytes:
+    out = io.BytesIO()
+    Image.effect_noise((300, 200), 80).convert("RGB").save(out, "PNG")
+    return out.getvalue()
+
+
+def of_size(checkpoint: Checkpoint, side: int, patch: int, depth: int = 2) -> Checkpoint:
+    """The same checkpoint, as if its model were another one; for what is computed from the config alone."""
+    config = ViTConfig(
+        **{"num_classes": 5, "dim": 64, "heads": 2, "mlp_dim": 128}
+        | {"image_size": (side, side), "patch_size": patch, "depth": depth}
+    )
+    with torch.device("meta"):
+        model = type(checkpoint.model)(config)
+    return replace(checkpoint, model=model, config=config, preprocess=Preprocess(size=(side, side)))
+
+
+def test_the_sizes_that_people_use_are_offered_in_whole_patches(checkpoint: Checkpoint) -> None:
+    assert sizes(of_size(checkpoint, 224, 16)) == [(s, s) for s in (224, 384, 512, 768, 1024)]
+    assert sizes(of_size(checkpoint, 518, 14)) == [(s, s) for s in (518, 770, 1022)]
+    assert sizes(of_size(checkpoint, 32, 4)) == [(s, s) for s in (32, 64, 128, 256)]
+
+
+def test_a_size_that_the_memory_does_not_hold_is_not_offered(
+    checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small, large = of_size(checkpoint, 224, 16), of_size(checkpoint, 224, 16, depth=48)
+    monkeypatch.setattr(module, "memory", lambda: (2_000_000_000, 300_000_000))
+    assert (1024, 1024) in sizes(small)
+    assert (1024, 1024) not in sizes(large) and (224, 224) in sizes(large)
+
+
+def test_what_is_too_large_is_refused_before_anything_is_computed(checkpoint: Checkpoint, photo: bytes) -> None:
+    def never(*args: Any) -> None:
+        raise AssertionError
+
+    checkpoint.model.register_forward_pre_hook(never)
+    with pytest.raises(InvalidImage, match="An input of 16,901 tokens is too large; 16,448 is the limit"):
+        explain(checkpoint, photo, (1040, 1040))
+    with pytest.raises(ValueError, match="whole patches of 8"):
+        explain(checkpoint, photo, (100, 100))
+
+
+@pytest.mark.parametrize("size", [(32, 32), (96, 64), (160, 160)])
+def test_the_cost_tells_tokens_and_bytes(checkpoint: Checkpoint, photo: bytes, size: tuple[int, int]) -> None:
+    told, found = cost(checkpoint, size), explain(checkpoint, photo, size)
+    assert found.record.tokens == told.tokens == count_tokens(checkpoint.config, size)
+    header, sections = unpack(found.payload)
+    assert header["grid"] == [size[0] // 8, size[1] // 8]
+    picture = sections.pop("picture")
+    attention = sum(s.nbytes for name, s in sections.items() if not name.startswith("colormap"))
+    assert attention == pytest.approx(told.payload, rel=0.25)  # the scale of the colours comes on top
+    assert len(found.payload) < 1.5 * told.payload + len(picture) + 20_000
+    assert found.preprocess.size == size and found.seen.size == size[::-1]
+
+
+def test_the_time_is_judged_by_what_pictures_took(
+    checkpoint: Checkpoint, photo: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds = iter(range(0, 1000, 10))  # as if everything took ten seconds
+    monkeypatch.setattr(module.time, "perf_counter", lambda: next(seconds))
+    explain(checkpoint, photo, (64, 64))
+    assert cost(checkpoint, (64, 64)).seconds == pytest.approx(10)
+    assert cost(checkpoint, (128, 128)).seconds > 40
+
+
+MEMORY = """
+import sys, torch
+from pathlib import Path
+from vit import explain as module, samples
+from vit.checkpoints import Checkpoint
+from vit.images import Preprocess
+from vit.model import VisionTransformer, ViTConfig
+
+def now(field):
+    return int(Path("/proc/self/status").read_text().split(f"{field}:")[1].split()[0]) * 1024
+
+size = (int(sys.argv[1]),) * 2
+config = ViTConfig(image_size=(224, 224), patch_size=16, num_classes=5, dim=192, depth=12, heads=3, mlp_dim=768)
+model = VisionTransformer(config).eval()
+checkpoint = Checkpoint("tiny", Path(), model, config, tuple("abcde"), Preprocess(size=(224, 224)), {}, "", {}, "")
+image = samples.read("cat")
+module.explain(checkpoint, image)
+told = module.cost(checkpoint, size)
+Path("/proc/self/clear_refs").write_text("5")
+before = now("VmRSS")
+found = module.explain(checkpoint, image, size)
+print(now("VmHWM") - before, told.memory, len(found.payload))
+"""
+
+
+def test_memory_stays_under_what_was_told_and_grows_with_the_tokens() -> None:
+    """In processes of their own, for their peak memory. Without the copies that the server makes on the way."""
+    taken = {}
+    for side in (512, 1024):
+        result = subprocess.run(
+            [sys.executable, "-c", MEMORY, str(side)], capture_output=True, text=True, check=True, timeout=300
+        )
+        used, told, payload = map(int, result.stdout.split())
+        assert used < told
+        assert told - module.COPIES * payload < 3 * used
+        taken[side] = used
+    assert taken[1024] < 5.5 * taken[512]  # four times the tokens; sixteen times the matrices
+
+
+def test_another_size_cuts_the_same_part_of_the_picture() -> None:
+    own = Preprocess(size=(224, 224), resize_to=256)
+    picture = Image.new("RGB", (900, 600))
+    box, larger = own.geometry(picture).box, resized(own, (512, 512)).geometry(picture).box
+    assert max(abs(a - b) for a, b in zip(box, larger, strict=True)) < 3
+    assert resized(own, (224, 224)) == own
+
+
+def test_sizes_keep_the_proportions_of_the_model(checkpoint: Checkpoint) -> None:
+    wide = replace(checkpoint, preprocess=Preprocess(size=(32, 64)))
+    assert size_near(wide, 100) == (96, 200)
+    assert all(width == 2 * height for height, width in sizes(wide))
+
+
+def test_the_fast_precision_says_so_and_is_close(checkpoint: Checkpoint, photo: bytes) -> None:
+    exact, fast = explain(checkpoint, photo), explain(checkpoint, photo, precision="bfloat16")
+    assert fast.record.queries[0].dtype is torch.bfloat16 and exact.record.queries[0].dtype is torch.float32
+    rows, wanted = fast.record.rows(1, [0, 3]), exact.record.rows(1, [0, 3])
+    torch.testing.assert_close(rows.sum(-1), torch.ones(2, 2))
+    assert 0 < (rows - wanted).abs().max() < 0.05
+    again = explain(checkpoint, photo)
+    assert torch.equal(again.record.logits, exact.record.logits)

@@ -1,0 +1,180 @@
+"""Large models: nothing held twice, half precision kept, and products that are fast without being inexact."""
+
+import hashlib
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from vit import checkpoints
+from vit import model as models
+from vit.attention import record
+from vit.checkpoints import load_checkpoint
+from vit.errors import InvalidCheckpoint
+from vit.images import Preprocess
+from vit.model import Linear, VisionTransformer, ViTConfig, onednn, rounded
+
+MATMUL: Any = torch.backends.mkldnn.matmul
+
+
+@pytest.fixture
+def halved(saved: Path) -> Path:
+    """A checkpoint as other libraries save it, in float16."""
+    file = saved / "model.safetensors"
+    save_file({name: tensor.half() for name, tensor in load_file(file).items()}, file)
+    return saved
+
+
+def dtypes(model: VisionTransformer) -> dict[str, torch.dtype]:
+    return {name: parameter.dtype for name, parameter in model.named_parameters()}
+
+
+def test_a_small_model_in_half_precision_becomes_float32(halved: Path) -> None:
+    assert set(dtypes(load_checkpoint(halved).model).values()) == {torch.float32}
+
+
+def test_a_large_model_in_half_precision_stays_so_and_says_the_same(
+    halved: Path, monkeypatch: pytest.MonkeyPatch, pictures: Any
+) -> None:
+    wide = load_checkpoint(halved).model
+    monkeypatch.setattr(checkpoints, "LARGE", 0)
+    half = load_checkpoint(halved).model
+    kept = {name for name, dtype in dtypes(half).items() if dtype is torch.float16}
+    assert kept == {
+        f"blocks.{i}.{part}.weight" for i in range(2) for part in ("attn.qkv", "attn.proj", "mlp.fc1", "mlp.fc2")
+    }
+    with torch.inference_mode():
+        assert torch.equal(half(pictures()).logits, wide(pictures()).logits)  # rounded in the file, computed in float32
+        ours, theirs = half(pictures(), output_attentions=True), wide(pictures(), output_attentions=True)
+    assert all(torch.equal(a, b) for a, b in zip(ours.attentions, theirs.attentions, strict=True))
+
+
+def test_a_model_that_the_memory_does_not_hold_is_refused_before_it_is_read(
+    saved: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoints, "LARGE", 0)
+    monkeypatch.setattr(checkpoints, "memory", lambda: (8_000_000_000, 1000))
+    monkeypatch.setattr(checkpoints, "read_tensors", None)
+    with pytest.raises(InvalidCheckpoint, match=r"GB of memory and 0\.0 GB are free"):
+        load_checkpoint(saved)
+
+
+PEAK = """
+import sys
+from pathlib import Path
+from vit.checkpoints import load_checkpoint
+
+def now(field):
+    return int(Path("/proc/self/status").read_text().split(f"{field}:")[1].split()[0]) * 1024
+
+load_checkpoint(Path(sys.argv[1]))  # what libraries allocate once is not the model's
+Path("/proc/self/clear_refs").write_text("5")
+before = now("VmRSS")
+checkpoint = load_checkpoint(Path(sys.argv[2]))
+print(now("VmHWM") - before, sum(p.nbytes for p in checkpoint.model.parameters()))
+"""
+
+
+@pytest.mark.parametrize("kind", ["safetensors", "float16", "pth"])
+def test_loading_holds_the_weights_once(tmp_path: Path, saved: Path, kind: str) -> None:
+    config = ViTConfig(num_classes=10, dim=768, depth=6, heads=12, mlp_dim=3072)
+    model = VisionTransformer(config)
+    checkpoints.save_checkpoint(tmp_path / "large", model, [str(i) for i in range(10)], Preprocess(size=(224, 224)))
+    file = tmp_path / "large" / "model.safetensors"
+    size = file.stat().st_size
+    if kind == "float16":
+        save_file({name: tensor.half() for name, tensor in load_file(file).items()}, file)
+    if kind == "pth":
+        torch.save(load_file(file), tmp_path / "large" / "pytorch_model.bin")
+        file.unlink()
+    command = [sys.executable, "-c", PEAK, str(saved), str(tmp_path / "large")]
+    result = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
+    peak, parameters = map(int, result.stdout.split())
+    assert parameters == pytest.approx(size, rel=0.01)
+    assert peak < 1.25 * parameters + 20_000_000  # a fused matrix is put together beside its parts
+
+
+@pytest.mark.parametrize("legacy", [None, False, True], ids=["safetensors", "zip", "legacy"])
+def test_the_hash_is_that_of_the_whole_file(saved: Path, legacy: bool | None) -> None:
+    file = saved / "model.safetensors"
+    if legacy is not None:
+        tensors = load_file(file)
+        file.unlink()
+        file = saved / "pytorch_model.bin"
+        torch.save(tensors, file, _use_new_zipfile_serialization=not legacy)
+    assert load_checkpoint(saved).hash == hashlib.sha256(file.read_bytes()).hexdigest()[:16]
+
+
+def test_views_of_one_storage_are_read_as_the_tensors_that_they_are(saved: Path) -> None:
+    """In a pickle, tensors may share numbers, lie transposed in them, and start anywhere."""
+    plain = load_checkpoint(saved)
+    tensors = load_file(saved / "model.safetensors")
+    q, k, v = (f"vit.encoder.layer.0.attention.attention.{part}.weight" for part in ("query", "key", "value"))
+    tensors[q], tensors[k], tensors[v] = torch.stack([tensors[q].T, tensors[k].T, tensors[v].T]).transpose(1, 2)
+    (saved / "model.safetensors").unlink()
+    torch.save(tensors, saved / "pytorch_model.bin")
+    found = load_checkpoint(saved)
+    for (name, a), (_, b) in zip(found.model.named_parameters(), plain.model.named_parameters(), strict=True):
+        assert torch.equal(a, b), name
+
+
+# --- Products -------------------------------------------------------------------------------------------------
+
+
+def test_the_fast_products_are_exact_and_leave_the_setting_as_it_was(build: Any, pictures: Any) -> None:
+    model, before = build(), MATMUL.fp32_precision
+    with torch.inference_mode():
+        found = model(pictures())
+    assert MATMUL.fp32_precision == before
+    wanted = model.double()(pictures().double())  # float64 goes the plain way
+    scale = wanted.logits.abs().max()
+    assert (found.logits - wanted.logits).abs().max() < 2e-6 * scale
+
+
+def test_the_setting_is_put_back_after_an_error_and_by_the_last_one_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(models, "_onednn_is_exact", lambda: True)
+    before = MATMUL.fp32_precision
+    with pytest.raises(ZeroDivisionError), onednn():
+        1 / 0  # noqa: B018
+    assert MATMUL.fp32_precision == before
+    first, second = onednn(), onednn()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert MATMUL.fp32_precision == "bf16"
+    second.__exit__(None, None, None)
+    assert MATMUL.fp32_precision == before
+
+
+def test_where_it_would_round_it_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    models._onednn_is_exact.cache_clear()
+    plain = nn.functional.linear
+
+    def rounds(x: torch.Tensor) -> torch.Tensor:  # as oneDNN does on chips with AMX
+        return x.bfloat16().float() if x.dtype is torch.float32 else x
+
+    monkeypatch.setattr(models.F, "linear", lambda x, w: plain(rounds(x), w))
+    try:
+        assert not models._onednn_is_exact()
+    finally:
+        models._onednn_is_exact.cache_clear()
+
+
+def test_gradients_go_the_plain_way(build: Any, pictures: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(models, "onednn", None)
+    build()(pictures()).logits.sum().backward()
+
+
+def test_a_rounded_copy_leaves_its_model_alone(build: Any, pictures: Any) -> None:
+    model = build()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    small = rounded(model)
+    assert all(m.weight.dtype is torch.bfloat16 for m in small.blocks.modules() if isinstance(m, Linear))
+    apart = record(small, pictures(count=1), "bfloat16").logits - record(model, pictures(count=1)).logits
+    assert 0 < apart.abs().max() < 0.1 * record(model, pictures(count=1)).logits.abs().max()
+    assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
