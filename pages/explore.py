@@ -261,8 +261,9 @@ def pick_size(checkpoint) -> tuple[tuple[int, int], str]:
 
     def words(size: tuple[int, int]) -> str:
         expected = cost(checkpoint, size)
-        takes = f" · {expected.seconds:.0f} s, {expected.memory / 1e9:.1f} GB" if expected.seconds > SLOW else ""
-        return f"{pixels(size)} px · {expected.tokens:,} tokens{takes}"
+        slow = expected.seconds > SLOW and size != own  # a sidebar is narrow
+        takes = f"{expected.seconds:.0f} s · {expected.memory / 1e9:.1f} GB" if slow else f"{expected.tokens:,} tokens"
+        return f"{pixels(size)} px · {takes}"
 
     def remember() -> None:
         st.query_params.pop("factor", None)

@@ -103,13 +103,9 @@ def test_the_change_to_queries_and_keys_is_at_256_tokens():
 )
 def test_payloads_are_small(blocks, heads, side, limit):
     record = a_record(blocks, heads, (side, side), ("cls",), width=8)
-    y, x = np.mgrid[0:1200, 0:1600]
-    busy = (
-        np.stack([x % 256, y % 256, (x * y) % 200], -1).astype(np.uint8)
-        if side == 14
-        else np.zeros((32, 32, 3), np.uint8)
-    )
-    assert len(pack(record, Image.fromarray(busy), (0, 0, 9, 9), COLORMAPS)) <= limit
+    record = replace(record, features=torch.randn(record.tokens, 768 if side == 14 else 192))
+    picture = Image.effect_noise((1600, 1200), 60) if side == 14 else Image.new("RGB", (32, 32))
+    assert len(pack(record, picture, (0, 0, 9, 9), COLORMAPS)) <= limit
 
 
 def cosines_of(sections) -> np.ndarray:

@@ -108,7 +108,8 @@ def explain(
     geometry = preprocess.geometry(picture)
     payload = pack(kept, picture, geometry.box, COLORMAPS)
     if precision == "float32":
-        _speeds[checkpoint.model] = _work(checkpoint.config, kept.tokens) / (time.perf_counter() - started)
+        speed = _work(checkpoint.config, kept.tokens) / (time.perf_counter() - started)
+        _speeds[checkpoint.model] = max(speed, _speeds.get(checkpoint.model, 0.0))
     return Explanation(picture, preprocess, preprocess.seen(picture), geometry, kept, predictions, payload)
 
 
@@ -179,7 +180,7 @@ def cost(checkpoint: Checkpoint, size: Size, precision: Precision = "float32") -
     return Cost(tokens, needed, _payload(config, tokens), seconds, _problem(config, size, precision))
 
 
-# Products per second of each model, as last seen.
+# Products per second of each model, the most that was seen: small pictures are slowed by what is not their size.
 _speeds: WeakKeyDictionary[VisionTransformer, float] = WeakKeyDictionary()
 
 

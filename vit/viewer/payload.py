@@ -53,8 +53,8 @@ _LEAST_TOP = 4.0
 _ROUND_TOPS = (1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0)
 _CHUNK = 1 << 21  # scores held at once; 8 MB, which a processor keeps near it
 
-_SIDES = (1600, 1280, 1024, 800)  # long side of the displayed picture [px]: the first that fits the budget
-_PICTURE_BYTES = 200_000
+_SIDES = (1600, 1280, 1024, 800, 640, 480)  # long side of the displayed picture [px]: the first that fits the budget
+_PICTURE_BYTES = 120_000
 _QUALITY = 88
 
 
