@@ -133,6 +133,22 @@ def test_every_torchvision_vit_is_understood(name: str) -> None:
     assert reading.config == ViTConfig.preset(f"{size.upper()}/{patch}", position_resize="bicubic_corners")
 
 
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("vit_b_16-c867db91.pth", "From the name"),
+        ("torchvision/vit_b_16@3f2a/vit_b_16_swag.pth", "From the name"),
+        ("revit_b_16.pth", "usually have 12"),
+        ("mine", "usually have 12"),
+    ],
+)
+def test_a_torchvision_name_tells_the_heads(name: str, why: str) -> None:
+    with torch.device("meta"):
+        model = torchvision.models.vit_b_16()
+    reading = read(model.state_dict(), name=name)
+    assert reading.config.heads == 12 and why in reading.assumed["heads"]
+
+
 def test_a_published_torchvision_file_is_known_by_its_name() -> None:
     from vit.families.torchvision import FAMILY
 

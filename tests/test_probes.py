@@ -57,6 +57,16 @@ def test_what_is_read_is_what_the_model_says(writer: ProbeWriter, build: Build, 
     assert np.abs(shown - attention).max() < 2 / 510
 
 
+def test_where_a_pooling_query_looks_is_kept_too(writer: ProbeWriter, build: Build, images: Tensor) -> None:
+    model = build(pool="map", prefix=())
+    writer.store(1, model)
+    with torch.inference_mode():
+        output = model(Normalise(INPUT, torch.device("cpu"))(images[2:]), output_attentions=True)
+    np.testing.assert_allclose(
+        unpack(read_payload(writer.folder, 1, 2))[1]["pool"], output.pool_attention[0], atol=1e-5
+    )
+
+
 @pytest.mark.parametrize("training", [True, False])
 def test_the_model_stays_as_it_was(writer: ProbeWriter, build: Build, training: bool) -> None:
     model = build(dropout=0.5).train(training)

@@ -145,6 +145,7 @@ class ProbeWriter:
                 keys=tuple(k[i] for k in output.keys),
                 prefix=model.config.prefix,
                 grid=(image.shape[1] // patch, image.shape[2] // patch),
+                pool_attention=None if output.pool_attention is None else output.pool_attention[i],
             )
             bands = image.permute(1, 2, 0).numpy()  # (height, width, channels)
             picture = Image.fromarray(bands if bands.shape[2] == 3 else bands[..., 0]).convert("RGB")

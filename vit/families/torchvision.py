@@ -4,6 +4,7 @@ The files hold tensors only. What they do not tell is in torchvision's code: exa
 resized with aligned corners, and, for the published files, the preprocessing and the class names.
 """
 
+import re
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -76,12 +77,22 @@ def imagenet_labels() -> tuple[str, ...]:
     return tuple(_published()["vit_b_16-c867db91.pth"].meta["categories"])
 
 
+_HEADS = {"vit_b_16": 12, "vit_b_32": 12, "vit_l_16": 16, "vit_l_32": 16, "vit_h_14": 16}
+
+
+def _by_name(name: str) -> dict[str, Any]:
+    """The number of heads, which the names of published files tell: "vit_b_16-c867db91.pth"."""
+    found = re.search(r"(?:^|/)(vit_[blh]_\d\d)(?=[-_.@]|$)", name.lower())
+    return {"heads": _HEADS[found[1]]} if found and found[1] in _HEADS else {}
+
+
 FAMILY = Family(
     name="torchvision ViT",
     signature=r"^conv_proj\.|^encoder\.layers\.encoder_layer_0\.",
     keys=KEYS,
     fixed={"eps": 1e-6, "activation": "gelu", "position_resize": "bicubic_corners", "pool": "cls"},
     preprocess=_preprocess,
+    by_name=_by_name,
 )
 
 
