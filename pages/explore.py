@@ -414,11 +414,11 @@ def show_viewer(checkpoint, explanation, payload: str) -> None:
                 del st.query_params[name]
 
     wanted = Selection.from_query(st.query_params, *shape)
-    rollout = None
+    given = None
     if wanted.view == "rollout" and record.tokens > 256:
-        values = record.rollout(wanted.token, direction=wanted.direction)
-        rollout = {"token": wanted.token, "direction": wanted.direction, "values": values.tolist()}
-    selection = component.show("viewer", payload, wanted, rollout, on_change=remember)
+        values = record.rollout(wanted.token, direction=wanted.direction).tolist()
+        given = component.Given(view="rollout", token=wanted.token, direction=wanted.direction, values=values)
+    selection = component.show("viewer", payload, wanted, given, on_change=remember)
 
     # A rerun would withdraw the files of the other two buttons.
     with st.container(horizontal=True, vertical_alignment="center"):

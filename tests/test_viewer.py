@@ -13,7 +13,7 @@ from PIL import Image
 
 from vit.attention import AttentionRecord
 from vit.attention import record as record_attention
-from vit.viewer.payload import pack, read_header, unpack
+from vit.viewer.payload import pack, pack_chain, read_header, unpack
 from vit.viewer.selection import Selection, View
 
 COLORMAPS = {"gray": np.repeat(np.arange(256, dtype=np.uint8)[:, None], 3, 1)}
@@ -274,7 +274,22 @@ def test_hostile_values_become_something_that_can_be_shown(name, value):
     assert type(shown.token) is int and 0 <= shown.token < 197
     assert type(shown.pinned) is bool and type(shown.smooth) is bool
     assert 0 <= shown.opacity <= 1
-    assert shown.view in ("attention", "rollout", "similar", "pool")
+    assert shown.view in ("attention", "rollout", "relevance", "similar", "pool")
     assert shown.direction in ("from", "to")
     assert shown.scale in ("shared", "own")
     assert isinstance(shown.colormap, str) and len(shown.colormap) <= 32
+
+
+def test_a_chain_comes_back_within_a_thousandth_however_small_its_numbers():
+    torch.manual_seed(0)
+    matrices, start = [torch.rand(6, 6) * 10.0**-power for power in (0, 9, 20)], torch.rand(6)
+    header, sections = unpack(pack_chain(matrices, start))
+    assert header["kind"] == "chain" and header["tokens"] == 6
+    np.testing.assert_allclose(sections["start"], start)
+    for found, scale, wanted in zip(sections["matrices"], sections["scales"], matrices, strict=True):
+        np.testing.assert_allclose(found.astype(np.float32) * scale, wanted, rtol=1e-3, atol=1e-6 * float(scale))
+
+
+def test_a_chain_of_nothing_is_finite():
+    _, sections = unpack(pack_chain([torch.zeros(4, 4)], torch.ones(4)))
+    assert not sections["matrices"].any() and np.isfinite(sections["scales"]).all()

@@ -15,6 +15,27 @@ def picture(width: int, height: int) -> Image.Image:
     return Image.fromarray(np.where(disc[..., None], [226, 170, 74], base).astype(np.uint8))
 
 
+def chain(record: AttentionRecord, seed: int = 3) -> tuple[list[torch.Tensor], torch.Tensor]:
+    """Matrices of a class's chain and the row that it begins with: mean attention, weighed by chance."""
+    generator = torch.Generator().manual_seed(seed)
+    matrices = []
+    for block in range(record.blocks):
+        mean = record.full(block).mean(0)
+        matrices.append(mean * torch.rand(mean.shape, generator=generator) * 10.0 ** (-2 * block))
+    start = torch.zeros(record.tokens)
+    start[: max(1, len(record.prefix))] = 1 / max(1, len(record.prefix))
+    return matrices, start
+
+
+def traced(matrices: list[torch.Tensor], row: torch.Tensor, direction: str = "from") -> torch.Tensor:
+    """The chain by its definition, with the full product, less the row itself, as shares."""
+    product = torch.eye(len(row), dtype=torch.float64)
+    for matrix in matrices:
+        product = product + matrix.double() @ product
+    out = (row.double() @ product if direction == "from" else product @ row.double()) - row
+    return out / out.sum()
+
+
 def record(
     blocks: int,
     heads: int,

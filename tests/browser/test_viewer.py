@@ -293,6 +293,57 @@ def test_rollout_of_a_large_model_comes_from_python(open_viewer):
     np.testing.assert_allclose(viewer.ask("[...viewer.rollout]"), truth, rtol=1e-4, atol=1e-7)
 
 
+@pytest.mark.parametrize(("token", "direction"), [(-1, "from"), (0, "from"), (12, "from"), (12, "to")])
+def test_a_chain_is_that_of_its_full_product(open_viewer, token, direction):
+    viewer = open_viewer(f"case=small&method=chain&view=relevance&direction={direction}")
+    matrices, start = synthetic.chain(synthetic.record(*SMALL[0]))
+    code = """(() => {
+      const out = new Float32Array(viewer.payload.tokens);
+      takePayload(viewer.method.chain).trace(args[0], args[1], out);
+      return [...out];
+    })()""".replace("takePayload(viewer.method.chain)", "globalThis.__vitPayloads.get(viewer.method.chain).decoded")
+    row = start if token < 0 else torch.eye(len(start))[token]
+    found = viewer.ask(code, token, direction)
+    np.testing.assert_allclose(found, synthetic.traced(matrices, row, direction), rtol=0.005, atol=1e-6)
+
+
+def test_a_class_s_map_follows_the_pointer_without_the_server(open_viewer):
+    viewer = open_viewer("case=small&method=chain")
+    viewer.page.get_by_role("button", name="Relevance").click()
+    viewer.told("view=relevance")
+    viewer.says("Relevance: what speaks for “<b>cat</b>”.")
+    expect(viewer.page.locator(".query")).to_be_hidden()
+    viewer.still()
+    before, frames = viewer.pixels(".over"), len(viewer.frames)
+    viewer.point(1, 1)
+    viewer.says("Relevance for “<b>cat</b>”: what patch (row 2, col 2) drew on.")
+    assert viewer.pixels(".over") != before
+    viewer.still()
+    assert len(viewer.frames) == frames
+    viewer.click(1, 1)
+    viewer.told("view=relevance", "pinned=1")
+    viewer.page.get_by_role("button", name="Who looks at it").click()
+    viewer.says("Relevance for “<b>cat</b>”: which tokens drew on patch (row 2, col 2).")
+
+
+def test_a_map_that_python_gives_is_of_the_class_alone(open_viewer):
+    viewer = open_viewer("case=small&method=given&view=relevance")
+    viewer.says("LeGrad: what speaks for “cat”.")
+    assert viewer.ask("[...viewer.relevance]") == list(range(27))
+    viewer.point(1, 1)
+    viewer.says("LeGrad: what speaks for “cat”.")
+    expect(viewer.page.get_by_role("button", name="Who looks at it")).to_be_disabled()
+    viewer.click(1, 1)  # a token is asked about, which this method cannot answer
+    viewer.told("view=attention", "pinned=1")
+
+
+def test_without_a_method_there_is_no_class_map(open_viewer):
+    viewer = open_viewer("case=small&view=relevance")
+    viewer.told("view=relevance")
+    expect(viewer.page.locator("[data-value=relevance]")).to_be_hidden()
+    viewer.says(re.compile("where the class token looks"))
+
+
 def test_nearest_patches_follow_the_pointer_without_the_server(open_viewer):
     viewer = open_viewer("case=alike")
     frames = len(viewer.frames)

@@ -3,11 +3,11 @@
 from dataclasses import asdict, replace
 
 import streamlit as st
-from synthetic import picture, record
+from synthetic import chain, picture, record
 
 from vit.overlay import COLORMAPS
 from vit.viewer import component
-from vit.viewer.payload import pack
+from vit.viewer.payload import pack, pack_chain
 from vit.viewer.selection import Selection
 
 # case: (blocks, heads, grid, prefix, K, seed, D, pooled), size of the picture, box; the last three may be left out
@@ -48,6 +48,9 @@ else:
     shape = f"{kept.blocks}x{kept.heads}x{kept.tokens}"
     payload_id = f"{shape}-{hashlib.blake2b(payload, digest_size=16).hexdigest()}"
 
+how = st.query_params.get("method")
+chain_id = component.feed("chain feeder", pack_chain(*chain(kept))) if how == "chain" else ""
+
 
 @st.fragment
 def viewer() -> None:
@@ -55,17 +58,23 @@ def viewer() -> None:
     if st.button("Go to block 2, head 1"):
         shown = replace(shown, block=1, head=0)
         st.session_state.driven = shown
-    rollout = None
+    given = method = None
     now = st.session_state.get("shown", shown)
     if kept.tokens > 256 and now.view == "rollout":
         values = kept.rollout(now.token, direction=now.direction)
-        rollout = {"token": now.token, "direction": now.direction, "values": values.tolist()}
+        given = component.Given(view="rollout", token=now.token, direction=now.direction, values=values.tolist())
+    if how == "chain":
+        method = component.Method(title="Relevance", target="<b>cat</b>", chain=chain_id, tokens=True)
+    if how == "given":
+        method = component.Method(title="LeGrad", target="cat", chain="", tokens=False)
+        values = list(range(kept.tokens))
+        given = component.Given(view="relevance", token=-1, direction=now.direction, values=values)
 
     def changed(selection: Selection) -> None:
         st.session_state.shown = selection
         st.query_params.update(selection.to_query())
 
-    result = component.show("viewer", payload_id, shown, rollout, on_change=changed)
+    result = component.show("viewer", payload_id, shown, given, method, on_change=changed)
     st.session_state.shown = result
     st.text(f"runs {st.session_state.setdefault('runs', 0)}")
     st.session_state.runs += 1

@@ -14,7 +14,7 @@ from typing import Any, TypedDict
 import streamlit as st
 
 from vit.viewer.payload import read_header
-from vit.viewer.selection import Direction, Selection
+from vit.viewer.selection import Direction, Selection, View
 
 _HERE = Path(__file__).parent
 _ID_BYTES = 64  # the payload's id in front of it, padded; a multiple of 8 keeps the sections aligned
@@ -34,12 +34,35 @@ _view = st.components.v2.component(
 )
 
 
-class Rollout(TypedDict):
-    """Rollout of one token, for models too large to compute it in the browser."""
+class Given(TypedDict):
+    """A map that the browser does not compute itself: of rollout for large models, or of a class.
 
+    Attributes:
+        view: "rollout" or "relevance".
+        token: that it was asked about; -1 for the class itself.
+        values: (N,); of relevance, shares of all of it.
+    """
+
+    view: View
     token: int
     direction: Direction
     values: Sequence[float]
+
+
+class Method(TypedDict):
+    """What the view "relevance" shows.
+
+    Attributes:
+        title: of the method, for people.
+        target: the class, for people.
+        chain: from `feed`, "" for a method whose maps are given one by one.
+        tokens: it can be asked about any token, not about the class alone.
+    """
+
+    title: str
+    target: str
+    chain: str
+    tokens: bool
 
 
 def feed(key: str, payload: bytes) -> str:
@@ -59,7 +82,8 @@ def show(
     key: str,
     payload_id: str,
     selection: Selection,
-    rollout: Rollout | Mapping[str, Any] | None = None,
+    given: Given | None = None,
+    method: Method | None = None,
     *,
     on_change: Callable[[Selection], None] | None = None,
 ) -> Selection:
@@ -70,7 +94,8 @@ def show(
         payload_id: from `feed`.
         selection: what to show at first. Later, passing something else than last time moves the viewer there;
             passing the same, or what `show` returned, leaves it alone.
-        rollout: asked for above 256 tokens only, for the selection's token and direction.
+        given: the map for the selection's view, token and direction, where the browser does not compute it.
+        method: None hides the view "relevance".
         on_change: called with the selection before the rerun that a click causes.
     """
     shape = tuple(int(part) for part in payload_id.partition("-")[0].split("x"))
@@ -106,19 +131,16 @@ def show(
         chosen, current = None, wanted
     memory |= {"passed": wanted, "spoke": chosen is not None}
 
-    if rollout is not None:
-        rollout = {
-            "token": int(rollout["token"]),
-            "direction": str(rollout["direction"]),
-            "values": [float(f"{float(value):.6g}") for value in rollout["values"]],
-        }
+    if given is not None:
+        given = {**given, "values": [float(f"{float(value):.6g}") for value in given["values"]]}
     _view(
         key=key,
         data={
             "payload": payload_id,
             "seed": asdict(memory["seed"]),
             "revision": memory["revision"],
-            "rollout": rollout,
+            "given": given,
+            "method": method,
         },
         default={"selection": None},
         on_selection_change=changed,

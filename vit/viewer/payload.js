@@ -26,15 +26,21 @@ function decodeHalves(from, start, out) {
   return out;
 }
 
+/** The header of packed bytes, and a function that finds their sections. */
+function opened(bytes) {
+  const start = new DataView(bytes.buffer, bytes.byteOffset, 8);
+  if (String.fromCharCode(...bytes.subarray(0, 4)) !== "vit1") throw new Error("not a viewer payload");
+  const header = JSON.parse(new TextDecoder().decode(bytes.subarray(8, 8 + start.getUint32(4, true))));
+  const section = (name, Type) => {
+    const [offset, length] = header.sections[name];
+    return new Type(bytes.buffer, bytes.byteOffset + offset, length / Type.BYTES_PER_ELEMENT);
+  };
+  return { header, section };
+}
+
 class Payload {
   constructor(bytes) {
-    const start = new DataView(bytes.buffer, bytes.byteOffset, 8);
-    if (String.fromCharCode(...bytes.subarray(0, 4)) !== "vit1") throw new Error("not a viewer payload");
-    const header = JSON.parse(new TextDecoder().decode(bytes.subarray(8, 8 + start.getUint32(4, true))));
-    const section = (name, Type) => {
-      const [offset, length] = header.sections[name];
-      return new Type(bytes.buffer, bytes.byteOffset + offset, length / Type.BYTES_PER_ELEMENT);
-    };
+    const { header, section } = opened(bytes);
     this.header = header;
     this.blocks = header.blocks;
     this.heads = header.heads;
@@ -71,6 +77,44 @@ class Payload {
   /** Rollout of one token into out (N); only for kind "maps". */
   rollout(token, direction, out) {
     this.attention.rollout(token, direction === "to", out);
+  }
+}
+
+/** The matrices of a chain through all blocks, as pack_chain in payload.py says. */
+class Chain {
+  constructor(bytes) {
+    const { header, section } = opened(bytes);
+    this.blocks = header.blocks;
+    this.tokens = header.tokens;
+    const numbers = section("matrices", Uint16Array);
+    this.matrices = decodeHalves(numbers, 0, new Float32Array(numbers.length)); // (L, N, N)
+    this.scales = section("scales", Float32Array); // (L)
+    this.start = section("start", Float32Array); // (N)
+    this.spare = new Float32Array(this.tokens);
+  }
+
+  /** What a token drew on, or for "to" who drew on it, as shares of all into out (N); -1 asks about the class itself. */
+  trace(token, direction, out) {
+    const { blocks, tokens, matrices, scales, start, spare } = this;
+    const to = direction === "to" && token >= 0;
+    if (token < 0) out.set(start);
+    else out.fill(0)[token] = 1;
+    for (let step = 0; step < blocks; step++) {
+      const block = to ? step : blocks - 1 - step;
+      const scale = scales[block];
+      spare.fill(0);
+      for (let i = 0, at = block * tokens * tokens; i < tokens; i++, at += tokens) {
+        if (to) {
+          let sum = 0;
+          for (let j = 0; j < tokens; j++) sum += matrices[at + j] * out[j];
+          spare[i] = sum;
+        } else if (out[i] !== 0) for (let j = 0; j < tokens; j++) spare[j] += out[i] * matrices[at + j];
+      }
+      for (let j = 0; j < tokens; j++) out[j] += scale * spare[j];
+    }
+    let sum = 0;
+    for (let j = 0; j < tokens; j++) sum += out[j] -= token < 0 ? start[j] : j === token ? 1 : 0; // its own part says nothing
+    if (sum > 0) for (let j = 0; j < tokens; j++) out[j] /= sum;
   }
 }
 

@@ -22,6 +22,12 @@ Little-endian. The header names each section with its offset from the start and 
 0.0003, and by 0.007 at worst in a model with a few huge channels: less than the two digits that are shown, at half
 the size of float16.
 
+The matrices of a class-specific chain come in a second one, kind "chain", as they differ from class to class:
+
+    matrices    float16 (L, N, N)               divided by the block's scale
+    scales      float32 (L)
+    start       float32 (N)                     the row that stands for the class itself
+
 Prefix tokens have a section of their own because a class token that takes most of a row would leave the patches
 a handful of the 255 steps. Reading needs no torch: a page that only shows what is stored opens at once.
 """
@@ -30,7 +36,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -112,6 +118,25 @@ def pack(
     return _joined(header, sections)
 
 
+def pack_chain(matrices: Sequence[Tensor], start: Tensor) -> bytes:
+    """Turn what a chain r <- r (I + A) through all blocks multiplies with into bytes for the viewer.
+
+    Args:
+        matrices: L of (N, N), at least 0.
+        start: (N,), the row that the class itself begins with.
+    """
+    arrays = [_numbers(matrix) for matrix in matrices]
+    scales = np.array([max(float(array.max()), float(np.finfo(np.float32).tiny)) for array in arrays], np.float32)
+    sections = {
+        "matrices": b"".join(
+            (array / scale).astype(np.float16).tobytes() for array, scale in zip(arrays, scales, strict=True)
+        ),
+        "scales": scales.tobytes(),
+        "start": _numbers(start).tobytes(),
+    }
+    return _joined({"kind": "chain", "blocks": len(arrays), "heads": 1, "tokens": len(start)}, sections)
+
+
 def unpack(payload: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Header and sections of a payload: the reading half of the format, as `payload.js` does it.
 
@@ -120,18 +145,20 @@ def unpack(payload: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """
     header = read_header(payload)
     sizes = (header["blocks"], header["heads"], header["tokens"])
-    prefix = len(header["prefix"])
+    prefix = len(header.get("prefix", ()))
     kinds: dict[str, tuple[Any, tuple[int, ...]]] = {
         "prefix": (np.float16, (*sizes, prefix)),
-        "scales": (np.float32, sizes),
+        "scales": (np.float32, sizes[:1] if header["kind"] == "chain" else sizes),
         "maps": (np.uint8, (*sizes, sizes[2] - prefix)),
-        "queries": (np.float16, (*sizes, header["width"])),
-        "keys": (np.float16, (*sizes, header["width"])),
+        "queries": (np.float16, (*sizes, -1)),
+        "keys": (np.float16, (*sizes, -1)),
         "log_sums": (np.float32, sizes),
         "tops": (np.float32, (2, sizes[2])),
         "features": (np.int8, (sizes[2], -1)),
         "units": (np.float32, sizes[2:]),
         "pool": (np.float32, sizes[1:]),
+        "matrices": (np.float16, (sizes[0], sizes[2], sizes[2])),
+        "start": (np.float32, sizes[2:]),
     }
     sections = {}
     for name, (offset, length) in header["sections"].items():

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal, Self, cast, get_args
 
 Fusion = Literal["mean", "max", "min"]
-View = Literal["attention", "rollout", "similar", "pool"]
+View = Literal["attention", "rollout", "relevance", "similar", "pool"]
 Direction = Literal["from", "to"]
 Scale = Literal["shared", "own"]
 
@@ -19,9 +19,9 @@ class Selection:
         block, head: an index, or how to fuse all of them; block -1 is the last one.
         token: the token asked about; 0 is the class token of models that have one.
         pinned: it stays while the pointer moves.
-        view: one attention map; rollout through all blocks; which patches are like the token after the last block;
-            where the query of a model that pools by attention looks. The viewer and the exports show attention
-            where the model has no such thing.
+        view: one attention map; rollout through all blocks; what speaks for a class, by a method that the page
+            chooses; which patches are like the token after the last block; where the query of a model that pools by
+            attention looks. The viewer and the exports show attention where the model has no such thing.
         direction: "from" is where the token looks, "to" is who looks at it.
         colormap: its name in the payload; "" is the first one there.
         opacity: of the map over the picture, 0 to 1.

@@ -46,7 +46,8 @@ class Viewer {
     this.payload = null;
     this.payloadId = null;
     this.revision = null;
-    this.given = null; // rollout that Python computed
+    this.given = null; // map that Python computed
+    this.method = null; // what the view "relevance" shows
     this.send = () => {};
     this.selection = null;
     this.hovered = -1; // token under the pointer or moved to by keys
@@ -61,7 +62,10 @@ class Viewer {
     this.root.__vitStats = this.stats;
     this.root.__vitViewer = this;
     this.listen();
-    this.arrived = (event) => event.detail === this.payloadId && this.load();
+    this.arrived = (event) => {
+      if (event.detail === this.payloadId) this.load();
+      else if (this.payload && event.detail === this.method?.chain) this.request();
+    };
     globalThis.addEventListener(PAYLOAD_EVENT, this.arrived);
     this.resized = new ResizeObserver(() => this.measure());
     this.resized.observe(this.find(".mosaic"));
@@ -82,7 +86,10 @@ class Viewer {
 
   update(data, send) {
     this.send = send;
-    this.given = data.rollout;
+    this.given = data.given;
+    const before = JSON.stringify(this.method);
+    this.method = data.method;
+    const renamed = before !== JSON.stringify(this.method);
     const told = data.revision !== this.revision;
     if (told) {
       this.revision = data.revision;
@@ -97,7 +104,7 @@ class Viewer {
       this.payloadId = data.payload;
       this.load();
     } else if (this.payload) {
-      if (told) this.settle();
+      if (told || renamed) this.settle();
       this.request();
     }
   }
@@ -113,6 +120,8 @@ class Viewer {
     this.overlay = new Overlay(this.over, payload);
     this.rollout = new Float32Array(payload.tokens);
     this.rolled = "";
+    this.relevance = new Float32Array(payload.tokens);
+    this.traced = "";
     this.similar = new Float32Array(payload.tokens);
     this.compared = -1; // token whose cosines these are
     this.shades = new Float32Array(payload.tokens);
@@ -140,7 +149,7 @@ class Viewer {
       selection.pinned = false;
     }
     if (this.home >= payload.tokens) this.home = 0;
-    if ({ similar: !payload.features, pool: !payload.pool }[selection.view]) selection.view = "attention";
+    if ({ similar: !payload.features, pool: !payload.pool, relevance: !this.method }[selection.view]) selection.view = "attention";
     if (!payload.colormaps.has(selection.colormap)) selection.colormap = payload.header.colormaps[0];
     this.reflect();
   }
@@ -156,6 +165,10 @@ class Viewer {
       for (const button of group.children)
         button.setAttribute("aria-pressed", String(selection[group.dataset.field] === button.dataset.value));
     for (const button of this.find("[data-field=direction]").children) button.disabled = !this.directed;
+    const relevance = this.find("[data-value=relevance]");
+    relevance.hidden = this.find(".keys .relevance").hidden = !this.method;
+    write(relevance, this.method?.title ?? "");
+    relevance.title = this.method ? `What speaks for “${this.method.target}”. Choose class and method above` : "";
     this.find(".readings > div").title =
       selection.view === "similar" ? "" : "Entropy of the row; its exponential is the effective number of tokens";
     this.find("[data-field=colormap]").value = selection.colormap;
@@ -280,23 +293,34 @@ class Viewer {
    * Python.
    */
   get fixed() {
-    return this.selection.view === "pool" || (this.selection.view === "rollout" && !this.payload.quick);
+    const { view } = this.selection;
+    return view === "pool" || (view === "rollout" && !this.payload.quick) || (view === "relevance" && !this.method.chain);
   }
 
   /** The view reads rows or columns; the others know no direction. */
   get directed() {
-    return this.selection.view === "attention" || this.selection.view === "rollout";
+    const { view } = this.selection;
+    return view === "attention" || view === "rollout" || (view === "relevance" && this.method.tokens);
   }
 
   /** The view to show when a token is asked about: the pooling query then gives way. */
   get viewOfTokens() {
-    return this.selection.view === "pool" ? "attention" : this.selection.view;
+    const { view } = this.selection;
+    return view === "pool" || (view === "relevance" && !this.method.tokens) ? "attention" : view;
   }
 
   get query() {
     const { selection, hovered } = this;
     if (hovered >= 0 && !this.fixed && (this.touching || !selection.pinned)) return hovered;
     return selection.token;
+  }
+
+  /** The token that a map is about; -1 where it is about none: the pooling query's, or a class's. */
+  about(view) {
+    if (view === "pool") return -1;
+    const { hovered, selection } = this;
+    if (view !== "relevance" || (this.method.tokens && (selection.pinned || (hovered >= 0 && !this.fixed)))) return this.query;
+    return -1;
   }
 
   get cell() {
@@ -333,6 +357,7 @@ class Viewer {
     const { r, c } = this.cell;
     const view = r > payload.blocks ? "pool" : this.preview ? "attention" : selection.view;
     const own = selection.scale === "own";
+    const asked = this.about(view);
 
     engine.ask(query, selection.direction, this.fuseBlocks, this.fuseHeads);
     if (payload.quick) {
@@ -349,6 +374,12 @@ class Viewer {
       ready = this.computeRollout(query);
       top = ready ? this.strongest(values, 0, query) : 1;
       if (!ready) note = selection.pinned ? "Computing the rollout …" : "Click a patch for its rollout";
+    } else if (view === "relevance") {
+      values = this.relevance;
+      at = 0;
+      ready = this.computeRelevance(asked);
+      top = (ready && this.strongest(values, 0, asked)) || 1;
+      if (!ready) note = `Computing ${this.method.title} …`;
     } else if (view === "similar") {
       values = this.similar;
       at = 0;
@@ -362,10 +393,9 @@ class Viewer {
       if (ready && own) top = this.strongest(values, at, -1);
     }
     if (ready) this.overlay.paint(shades, at + payload.split, shades === values ? top : 1, this.veil, selection.smooth);
-    else if (view === "rollout") this.overlay.clear();
+    else if (view === "rollout" || view === "relevance") this.overlay.clear();
     this.over.classList.toggle("stale", !ready);
 
-    const asked = view === "pool" ? -1 : query;
     this.outline(this.find(".query"), asked);
     this.outline(this.find(".key"), this.readKey === asked ? -1 : this.readKey);
     if (view === "similar" || !this.near[0].hidden)
@@ -374,14 +404,14 @@ class Viewer {
     const mapped = selection.view === "attention" || selection.view === "pool"; // one of the grid's maps is selected
     this.mark(this.find(".mark.selected"), mapped ? this.cellOfSelection() : null);
     this.mark(this.find(".mark.previewed"), this.preview);
-    const said = sentence(payload, view, selection.direction, this.blockOf(r), this.headOf(c), query);
+    const said = sentence(payload, view, selection.direction, this.blockOf(r), this.headOf(c), view === "relevance" ? asked : query, this.method);
     write(this.find(".sentence"), said);
     const noteElement = this.find(".note");
     noteElement.hidden = !note;
     write(noteElement, note);
     if (ready) {
       if (view === "similar") this.drawSimilarities(values, query);
-      else this.drawReadings(values, at, query, view, r, c);
+      else this.drawReadings(values, at, asked, view, r, c);
       this.drawChips(values, at, low, top, asked, view);
       this.drawLegend(low, top, view, selection.scale);
     }
@@ -466,10 +496,29 @@ class Viewer {
       this.rolled = wanted;
       return true;
     }
-    if (!given || given.token !== token || given.direction !== direction || given.values.length !== payload.tokens)
+    if (!given || given.view !== "rollout" || given.token !== token || given.direction !== direction || given.values.length !== payload.tokens)
       return false;
     if (this.rolled !== given) this.rollout.set(given.values);
     this.rolled = given;
+    return true;
+  }
+
+  /** True if this.relevance holds the class's map for the token. */
+  computeRelevance(token) {
+    const { method, given } = this;
+    const { direction } = this.selection;
+    if (method.chain) {
+      const chain = takePayload(method.chain, (bytes) => new Chain(bytes));
+      if (!chain || chain.tokens !== this.payload.tokens) return false;
+      const wanted = `${token} ${direction} ${method.chain}`;
+      if (this.traced !== wanted) chain.trace(token, direction, this.relevance);
+      this.traced = wanted;
+      return true;
+    }
+    const fits = given && given.view === "relevance" && given.token === token && given.values.length === this.payload.tokens;
+    if (!fits || (token >= 0 && given.direction !== direction)) return false;
+    if (this.traced !== given) this.relevance.set(given.values);
+    this.traced = given;
     return true;
   }
 
@@ -612,8 +661,8 @@ class Viewer {
     const { payload, selection } = this;
     const { tokens, split } = payload;
     const pool = view === "pool";
-    const to = selection.direction === "to" && !pool;
-    const fused = view !== "rollout" && ((r === 0 && this.fuseBlocks !== "mean") || (c === 0 && this.fuseHeads !== "mean"));
+    const to = selection.direction === "to" && !pool && view !== "relevance";
+    const fused = view !== "rollout" && view !== "relevance" && ((r === 0 && this.fuseBlocks !== "mean") || (c === 0 && this.fuseHeads !== "mean"));
     let sum = 0, entropy = 0, prefix = 0, best = split;
     for (let i = 0; i < tokens; i++) {
       const value = values[at + i];
@@ -624,6 +673,7 @@ class Viewer {
     }
 
     if (to) this.read(0, "Mean weight received", percent(sum / tokens), `${multiple(sum)} uniform`);
+    else if (!(sum > 0)) this.read(0, "Spread", "–", "nothing speaks for it");
     else if (fused) this.read(0, "Spread", "–", "a maximum or minimum is no distribution");
     else {
       entropy = entropy / sum + Math.log(sum); // of the row made to sum to 1, which rounding missed by a little
@@ -639,7 +689,7 @@ class Viewer {
     const strongest = values[at + best];
     this.read(2, "Strongest patch", place(payload, best), `${percent(strongest)} · ${multiple(strongest * tokens)} uniform`);
 
-    const held = selection.pinned || this.fixed || pool;
+    const held = selection.pinned || this.fixed || query < 0;
     const key = held ? this.readKey : query;
     this.readValue = held && key >= 0 ? values[at + key] : NaN;
     if (key < 0) return this.read(3, "Under the pointer", "–", "point at a patch");
@@ -649,7 +699,7 @@ class Viewer {
     const name = key < split ? chipName(payload.prefix[key]) : `Patch (${place(payload, key)})`;
     this.read(
       3,
-      pool || (held && key !== query) ? name : to ? "From itself" : "On itself",
+      held && key !== query ? name : to ? "From itself" : "On itself",
       percent(weight),
       `${multiple(weight * tokens)} uniform · ${ordinal(stronger + 1)} of ${tokens}`,
     );
@@ -887,6 +937,7 @@ class Viewer {
       },
       d: () => this.directed && this.change({ direction: selection.direction === "to" ? "from" : "to" }),
       r: () => this.turn("rollout"),
+      m: () => this.method && this.turn("relevance"),
       n: () => this.payload.features && this.turn("similar"),
       p: () => this.payload.pool && this.turn("pool"),
       s: () => this.change({ scale: selection.scale === "own" ? "shared" : "own" }),

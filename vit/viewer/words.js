@@ -57,8 +57,11 @@ function tokenName(payload, token) {
 }
 
 /** One plain sentence for the map on the picture. */
-function sentence(payload, view, direction, block, head, token) {
-  const name = tokenName(payload, token);
+function sentence(payload, view, direction, block, head, token, method) {
+  if (view === "relevance" && token < 0) return `${method.title}: what speaks for “${method.target}”.`;
+  const name = tokenName(payload, Math.max(token, 0));
+  if (view === "relevance")
+    return `${method.title} for “${method.target}”: ${direction === "to" ? `which tokens drew on ${name}` : `what ${name} drew on`}.`;
   if (view === "rollout")
     return `Rollout through all blocks: ${direction === "to" ? `which tokens ${name} reaches` : `what ${name} is made of`}.`;
   if (view === "similar") return `Patches most like ${name}, by their features after the last block.`;
@@ -85,7 +88,8 @@ function legendText(payload, view, scale, low, top) {
     `it ends at ${percent(top)}: the strongest patch of every second head stays below, ` +
     "stronger ones share the last colour. Tokens that are not patches do not count.";
   const reach =
-    view === "rollout" ? `This rollout alone: it ends at the strongest patch other than the token itself, ${percent(top)}.`
+    view === "relevance" ? `This map alone, in shares of all its weight: it ends at the strongest patch other than the token itself, ${percent(top)}.`
+    : view === "rollout" ? `This rollout alone: it ends at the strongest patch other than the token itself, ${percent(top)}.`
     : scale === "own" ? `This map alone: it ends at its strongest patch, ${percent(top)}. ${alone}`
     : view === "pool" ? `One scale for every head of the pooling query: ${ends}`
     : `One scale for every block and head${pool ? "; the pooling query has another" : ""}. For this query ${ends}`;
