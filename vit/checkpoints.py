@@ -172,8 +172,8 @@ def load_checkpoint(path_or_name: str | Path, heads: int | None = None) -> Check
     """Open a checkpoint and check it: names, shapes, numbers, config, labels, and its answer to the probe.
 
     Args:
-        path_or_name: the name of one in `checkpoints/`, a folder, or a .safetensors, .pt, .pth or .bin file. Text that
-            is none of these may name one from elsewhere, which is fetched unless it was before: "owner/name" or
+        path_or_name: the name of one in `checkpoints/`, a folder, or a .safetensors, .pt, .pth, .bin or .npz file. Text
+            that is none of these may name one from elsewhere, which is fetched unless it was before: "owner/name" or
             "owner/name@revision" on the Hugging Face Hub, "torchvision/vit_b_16".
         heads: the number of attention heads, for a file that does not state it.
 
