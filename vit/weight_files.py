@@ -22,6 +22,7 @@ from vit.families.family import Tensors, shown
 
 MAX_TEXT = 32 << 20  # [bytes]; a header with 21,000 class names has 1 MB
 MAX_TENSORS = 20_000
+MAX_SHARDS = 200
 SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".npz")
 # dtype of a safetensors header -> ours; whole numbers and 8-bit floats are no weights that can be explained.
 _DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
@@ -418,6 +419,26 @@ def _check_globals(pickle: IO[bytes], name: str, pickles: int) -> None:
         raise
     except Exception as error:
         raise InvalidCheckpoint(f"{shown(name)} is damaged. Download or save it again.") from error
+
+
+_SHARD = re.compile(r"\w[\w.-]{0,199}\.(safetensors|bin)", re.ASCII)
+
+
+def read_index(text: bytes, name: str) -> dict[str, str]:
+    """Which tensor lies in which file of the folder, as the index of weights in several files says.
+
+    Raises:
+        InvalidCheckpoint: it does not say so, or names what is not simply a file of weights beside it.
+    """
+    places = read_json(text, name).get("weight_map")
+    if not isinstance(places, dict) or not 1 <= len(places) <= MAX_TENSORS:
+        raise InvalidCheckpoint(f"{name} has no weight_map that tells where the tensors are.")
+    for shard in places.values():
+        if not isinstance(shard, str) or not _SHARD.fullmatch(shard):
+            raise InvalidCheckpoint(f"{name} names {shown(shard)}, which is not a file of weights beside it.")
+    if len(set(places.values())) > MAX_SHARDS:
+        raise InvalidCheckpoint(f"{name} names {len(set(places.values()))} files; at most {MAX_SHARDS} are opened.")
+    return places
 
 
 def read_json(text: bytes | str, name: str, kind: type = dict) -> Any:
