@@ -12,7 +12,7 @@ from vit.text import plain
 
 navigation.enter()
 
-WEIGHTS = ["safetensors", "pt", "pth", "bin", "json"]
+WEIGHTS = ["safetensors", "pt", "pth", "bin", "npz", "json"]
 
 
 act = partial(change.attempt, "checkpoints")
@@ -176,7 +176,7 @@ def upload() -> None:
     """Take in a file of weights, alone or with what lay beside it."""
     state = st.session_state
     files = st.file_uploader(
-        "Weights (.safetensors, .pth, .pt, .bin), best with their config.json and preprocessor_config.json",
+        "Weights (.safetensors, .pth, .pt, .bin, .npz), best with their config.json and preprocessor_config.json",
         type=WEIGHTS,
         accept_multiple_files=True,
         max_upload_size=access.upload_megabytes(),

@@ -521,8 +521,8 @@ BAD: dict[str, tuple[Any, str]] = {
     ),
     "deep header": (write("model.safetensors", raw_safetensors(b'{"a":' + b"[" * 200_000, b"")), "not a valid"),
     "no weights": (lambda folder: (folder / "model.safetensors").unlink(), "no weights"),
-    "split weights": (
-        lambda folder: (folder / "model.safetensors").rename(folder / "model.safetensors.index.json"), "split"
+    "index of another name": (
+        lambda folder: (folder / "model.safetensors").rename(folder / "model.fp16.safetensors.index.json"), "split"
     ),
     "link": (
         replace_by("model.safetensors", lambda path: path.symlink_to(path.parent.parent / "elsewhere")), "is a link"

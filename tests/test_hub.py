@@ -24,7 +24,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 import vit
-from vit import hub
+from vit import download, hub
 from vit.__main__ import main
 from vit.errors import InvalidCheckpoint, Unavailable, UserError
 from vit.families import torchvision as torchvision_family
@@ -301,6 +301,96 @@ def test_a_path_is_never_a_name(server: HubServer, published: str) -> None:
     assert server.requests == []
 
 
+# --- Weights in several files ---------------------------------------------------------------------------------------
+
+INDEX = "model.safetensors.index.json"
+
+
+@pytest.fixture
+def shards(server: HubServer, theirs: nn.Module, tmp_path: Path) -> dict[str, bytes]:
+    """The tiny model's weights in several files, as transformers writes them, published as ada/split."""
+    theirs.save_pretrained(tmp_path / "split", max_shard_size="100KB")  # type: ignore[operator]
+    files = {path.name: path.read_bytes() for path in (tmp_path / "split").iterdir()}
+    server.publish("ada/split", files)
+    found = {name: files[name] for name in sorted(files) if name.endswith(".safetensors")}
+    assert len(found) >= 3
+    return found
+
+
+def test_weights_in_several_files_load_equal_to_transformers(
+    server: HubServer, shards: dict[str, bytes], theirs: nn.Module
+) -> None:
+    told: list[tuple[int, int | None]] = []
+    folder = hub.fetch("ada/split", lambda *step: told.append(step)).folder
+    assert {name: (folder / name).read_bytes() for name in shards} == shards
+    size = sum(map(len, shards.values()))
+    assert told == sorted(told) and told[-1] == (size, size) and {total for _, total in told} == {size}
+    with torch.inference_mode():
+        logits = vit.load_checkpoint("ada/split").model(images()).logits
+        assert torch.allclose(logits, theirs(images()).logits, rtol=1e-5, atol=1e-5)
+
+
+def test_several_files_go_on_where_they_were(server: HubServer, shards: dict[str, bytes]) -> None:
+    first = next(iter(shards))
+
+    def stop(done: int, total: int | None) -> None:
+        if done > len(shards[first]):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        hub.fetch("ada/split", stop)
+    assert hub.cached() == []
+    server.requests.clear()
+    server.drops = [10_000]
+    told: list[int] = []
+    folder = hub.fetch("ada/split", lambda done, total: told.append(done)).folder
+    assert {name: (folder / name).read_bytes() for name in shards} == shards
+    asked = [request.path.rpartition("/")[2] for request in server.asked("/blobs/")]
+    hashes = [hashlib.sha256(content).hexdigest() for content in shards.values()]
+    assert hashes[0] not in asked and set(asked) == set(hashes[1:])
+    assert told[0] > len(shards[first]) and told == sorted(told) and told[-1] == sum(map(len, shards.values()))
+
+
+def test_a_file_that_the_index_names_and_the_hub_lacks_is_named_before_any_is_fetched(
+    server: HubServer, shards: dict[str, bytes]
+) -> None:
+    _, commit = server.repositories["ada/split"].branches.popitem()
+    files = server.repositories["ada/split"].commits[commit]
+    last = list(shards)[-1]
+    server.publish("ada/split", without(files, last))
+    assert f"lacks {last}, one of the files that {INDEX} names" in refusal("ada/split")
+    for name in (
+        "../x.safetensors",
+        "/etc/x.bin",
+        "a/b.safetensors",
+        ".x.safetensors",
+        "config.json",
+        "x.safetensors?",
+    ):
+        index = json.dumps({"weight_map": {"a": name}}).encode()
+        server.publish("ada/split", files | {INDEX: index})
+        assert "which is not a file of weights beside it" in refusal("ada/split")
+    server.publish("ada/split", files | {INDEX: b"{}"})
+    assert "has no weight_map" in refusal("ada/split")
+    assert server.asked("/blobs/") == []
+    assert not list(hub.downloads_folder().glob(".*.partial"))
+
+
+def test_there_must_be_room_for_all_files(
+    server: HubServer, shards: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in shards:
+        server.headers[name] = {"X-Linked-Size": str(5 << 30)}
+    assert f"have {len(shards) * (5 << 30) / 1e6:,.0f} MB; at most 12,885 MB" in refusal("ada/split")
+    server.headers.clear()
+    size = sum(map(len, shards.values()))
+    usage = type("Usage", (), {"free": size + 500})
+    monkeypatch.setattr(download.shutil, "disk_usage", lambda path: usage)
+    assert "MB stay free" in refusal("ada/split", keep_free=501)
+    assert len(server.asked("/blobs/")) == 1
+    hub.fetch("ada/split", keep_free=500)
+
+
 # --- What breaks off ----------------------------------------------------------------------------------------------
 
 
@@ -423,11 +513,9 @@ def without(files: dict[str, bytes], *names: str, **more: bytes) -> dict[str, by
 def test_a_repository_that_lacks_what_is_needed_says_so(server: HubServer, files: dict[str, bytes]) -> None:
     server.publish("ada/no-config", without(files, "config.json"))
     server.publish("ada/no-weights", without(files, "model.safetensors"))
-    server.publish("ada/split", without(files, "model.safetensors") | {"model.safetensors.index.json": b"{}"})
     server.publish("ada/broken", files | {"config.json": b"{"})
     assert "has no config.json" in refusal("ada/no-config")
     assert "holds neither model.safetensors nor pytorch_model.bin" in refusal("ada/no-weights")
-    assert "split over several files" in refusal("ada/split")
     assert "config.json is not valid JSON" in refusal("ada/broken")
 
 

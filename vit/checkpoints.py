@@ -13,6 +13,7 @@ above all, load without any error; the probe is what notices them.
 
 import errno
 import fcntl
+import hashlib
 import json
 import math
 import os
@@ -38,9 +39,11 @@ from vit.families import Reading, huggingface, torchvision
 from vit.families.family import MAX_PATCHES, Tensors, build_config, shown
 from vit.images import Preprocess
 from vit.model import VisionTransformer, ViTConfig
-from vit.weight_files import MAX_TEXT, SUFFIXES, dump_json, look, read_json, read_tensors
+from vit.weight_files import MAX_TEXT, SUFFIXES, Weights, dump_json, look, read_index, read_json, read_tensors
 
 WEIGHTS = "model.safetensors"
+PYTORCH_WEIGHTS = "pytorch_model.bin"
+INDEXES = tuple(f"{weights}.index.json" for weights in (WEIGHTS, PYTORCH_WEIGHTS))  # of weights in several files
 CONFIG = "config.json"
 PREPROCESS = "preprocessor_config.json"
 CARD = "README.md"
@@ -53,7 +56,7 @@ PROBE_LOGITS = 100
 PROBE_TOLERANCE = 1e-3  # of the largest logit; machines differ by 1e-5, a wrong number of heads by 0.3
 
 _NAME = re.compile(r"[a-z0-9_.-]{1,64}")
-_WEIGHT_NAMES = (WEIGHTS, "pytorch_model.bin")
+_WEIGHT_NAMES = (WEIGHTS, INDEXES[0], PYTORCH_WEIGHTS, INDEXES[1])  # the first that is there
 
 
 @dataclass(frozen=True)
@@ -68,7 +71,8 @@ class Checkpoint:
         assumed: what no file states -> why it is taken to be so; for people to read.
         card: the text of its README.md, "" without one.
         facts: what is recorded of its training: accuracy, data, recipe, hardware, time, params, ...
-        hash: first 16 hexadecimal digits of the SHA-256 of the weights file.
+        hash: first 16 hexadecimal digits of the SHA-256 of the weights file; of several files, of all in the order
+            of their names, one after the other.
     """
 
     name: str
@@ -89,7 +93,7 @@ class CheckpointInfo:
 
     Attributes:
         params: numbers that the model learnt.
-        size: of the weights file [bytes].
+        size: of the weights, be they in one file or in several [bytes].
         labels: how many classes.
         problem: why it cannot be opened, "" if nothing is known against it.
         family: whose names its tensors have.
@@ -151,8 +155,9 @@ def summarise(path: Path) -> CheckpointInfo:
     params, size, labels, facts, family = 0, 0, 0, {}, ""
     try:
         with _opened(path) as source:
-            size = os.fstat(source.file.fileno()).st_size
-            tensors, metadata = look(source.file, source.weights)
+            size = source.size
+            parts, metadata = _look(source)
+            tensors = _together(parts)
             document, _ = _documents(source, metadata)
             facts = _facts(document)
             reading = families.read(tensors, document, OURS in metadata, name=_called(source))
@@ -172,8 +177,8 @@ def load_checkpoint(path_or_name: str | Path, heads: int | None = None) -> Check
     """Open a checkpoint and check it: names, shapes, numbers, config, labels, and its answer to the probe.
 
     Args:
-        path_or_name: the name of one in `checkpoints/`, a folder, or a .safetensors, .pt, .pth or .bin file. Text that
-            is none of these may name one from elsewhere, which is fetched unless it was before: "owner/name" or
+        path_or_name: the name of one in `checkpoints/`, a folder, or a .safetensors, .pt, .pth, .bin or .npz file. Text
+            that is none of these may name one from elsewhere, which is fetched unless it was before: "owner/name" or
             "owner/name@revision" on the Hugging Face Hub, "torchvision/vit_b_16".
         heads: the number of attention heads, for a file that does not state it.
 
@@ -212,15 +217,23 @@ class _Source:
 
     Attributes:
         path: of the folder, or of a lone file.
-        weights: name of the weights file.
+        weights: name of the weights file, or of the index of several.
+        files: the weights, by name and in the order of names; one, or those that the index names.
+        index: tensor -> its file; empty without an index.
         texts: content of the other files that are there; none for a lone file, whose neighbours are not its own.
     """
 
     path: Path
     name: str
     weights: str
-    file: BufferedReader
+    files: Mapping[str, BufferedReader]
+    index: Mapping[str, str]
     texts: Mapping[str, bytes]
+
+    @property
+    def size(self) -> int:
+        """Of the weights [bytes]."""
+        return sum(os.fstat(file.fileno()).st_size for file in self.files.values())
 
 
 @contextmanager
@@ -273,7 +286,8 @@ def _source(folder: int, path: Path, lone: bool, stack: ExitStack) -> _Source:
     """Take what is in an open folder; `stack` closes the weights."""
     names = sorted(os.listdir(folder))
     weights = path.name if lone else _only_weights(names, path)
-    alone = lone and not (weights in _WEIGHT_NAMES and CONFIG in names)  # else it stands for its folder
+    split = weights in INDEXES
+    alone = lone and not split and not (weights in _WEIGHT_NAMES and CONFIG in names)  # else it stands for its folder
     texts = {}
     for name in () if alone else (CONFIG, PREPROCESS, CARD):
         if name in names:
@@ -281,7 +295,20 @@ def _source(folder: int, path: Path, lone: bool, stack: ExitStack) -> _Source:
                 texts[name] = file.read(MAX_TEXT)
     home = path if alone or not lone else path.parent
     name = path.stem if alone else home.resolve().name
-    return _Source(home, name, weights, stack.enter_context(_open_file(folder, weights, MAX_WEIGHTS)), texts)
+    index = {}
+    if split:
+        with _open_file(folder, weights, MAX_TEXT) as file:
+            index = read_index(file.read(MAX_TEXT), weights)
+    files = {}
+    for shard in sorted(set(index.values())) if split else [weights]:
+        if split and shard not in names:
+            raise InvalidCheckpoint(f"{shown(shard)} is missing, one of the files that {weights} names.")
+        files[shard] = stack.enter_context(_open_file(folder, shard, MAX_WEIGHTS))
+    source = _Source(home, name, weights, files, index, texts)
+    if source.size > MAX_WEIGHTS:
+        size, most = source.size / 1e6, MAX_WEIGHTS / 1e6
+        raise InvalidCheckpoint(f"The weights have {size:,.0f} MB in all; at most {most:,.0f} MB are opened.")
+    return source
 
 
 def _only_weights(names: list[str], path: Path) -> str:
@@ -289,7 +316,9 @@ def _only_weights(names: list[str], path: Path) -> str:
         if name in names:
             return name
     if any(name.endswith(".index.json") for name in names):
-        raise InvalidCheckpoint("The weights are split over several files. Save them as one model.safetensors.")
+        raise InvalidCheckpoint(
+            f"The weights are split over several files, and their index is not called {' or '.join(INDEXES)}."
+        )
     found = [name for name in names if name.endswith(SUFFIXES)]
     if len(found) != 1:
         what = f"{len(found)} files of weights; keep one" if found else "no weights; it needs a model.safetensors"
@@ -320,9 +349,36 @@ def _reason(error: Exception) -> str:
     return (error.strerror if isinstance(error, OSError) else None) or "the name cannot be"
 
 
+def _look(source: _Source) -> tuple[dict[str, Tensors], dict[str, str]]:
+    """What each file of weights promises, and the metadata of all."""
+    parts, metadata = {}, dict[str, str]()
+    for name, file in source.files.items():
+        parts[name], own = look(file, name)
+        metadata |= own
+        told = {tensor for tensor, shard in source.index.items() if shard == name}
+        if source.index and (others := told ^ parts[name].keys()):
+            raise InvalidCheckpoint(
+                f"{shown(name)} does not hold what {source.weights} says, such as `{shown(min(others))}`. "
+                "Download both again."
+            )
+    return parts, metadata
+
+
+def _together(parts: Mapping[str, Tensors]) -> Tensors:
+    return {name: tensor for part in parts.values() for name, tensor in part.items()}
+
+
+def _read(source: _Source, parts: Mapping[str, Tensors], wanted: set[str], half: bool) -> Weights:
+    """Read the tensors of all files, and hash these as if they were one."""
+    tensors, digest = Tensors(), hashlib.sha256()
+    for name, file in source.files.items():
+        tensors |= read_tensors(file, name, parts[name], wanted & parts[name].keys(), half, digest).tensors
+    return Weights(tensors, digest.hexdigest())
+
+
 def _load(source: _Source, heads: int | None) -> Checkpoint:
-    file, weights = source.file, source.weights
-    shapes, metadata = look(file, weights)
+    parts, metadata = _look(source)
+    shapes = _together(parts)
     document, preprocess_document = _documents(source, metadata)
     ours = OURS in metadata
     called = _called(source)
@@ -331,7 +387,7 @@ def _load(source: _Source, heads: int | None) -> Checkpoint:
     labels, why_labels = _labels(document, promised)
     preprocess, why_preprocess = _preprocess(preprocess_document, document, promised, called)
     half = _keeps_half(promised)
-    tensors, digest = read_tensors(file, weights, shapes, families.used(shapes, ours), half)  # nothing large before
+    tensors, digest = _read(source, parts, families.used(shapes, ours), half)  # nothing large before
     tensors = shapes | tensors  # what plays no part has a name, by which families are told apart
 
     reading = families.read(tensors, document, ours, heads, called, consume=True)

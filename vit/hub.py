@@ -17,7 +17,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,19 +25,19 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from vit import families
-from vit.checkpoints import CARD, CONFIG, MAX_WEIGHTS, PREPROCESS, WEIGHTS
+from vit.checkpoints import CARD, CONFIG, INDEXES, MAX_WEIGHTS, PREPROCESS, PYTORCH_WEIGHTS, WEIGHTS
 from vit.download import Progress, download
 from vit.errors import InvalidCheckpoint, Unavailable
 from vit.families.family import shown
 from vit.files import replaced
 from vit.repository import MAIN, Remote, endpoint, host, look_up
-from vit.weight_files import MAX_TEXT, SUFFIXES, read_json
+from vit.weight_files import MAX_TEXT, SUFFIXES, read_index, read_json
 
 KEEP_FREE = 2 << 30  # disk space that a download leaves [bytes]
 
 _SOURCE = "source.json"  # beside the files: where they come from, and under which revisions they were asked for
-_BESIDE = (CONFIG, PREPROCESS, CARD)
-_WEIGHTS = (WEIGHTS, "pytorch_model.bin")  # the first that is there
+_BESIDE = (CONFIG, PREPROCESS, CARD, *INDEXES)
+_WEIGHTS = (WEIGHTS, PYTORCH_WEIGHTS)  # the first that is there, in one file or in several
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _WORD = r"\w(?:[\w.-]{0,94}\w)?"
 _HUB = re.compile(rf"(?P<repository>{_WORD}/{_WORD})(?:@(?P<revision>\w(?:[\w./-]{{0,126}}\w)?))?", re.ASCII)
@@ -311,26 +311,56 @@ def _from_hub(name: Name, folder: Path, progress: Progress | None, keep_free: in
         families.check_config(read_json((folder / CONFIG).read_bytes(), CONFIG))
     except InvalidCheckpoint as error:
         raise InvalidCheckpoint(f"{name.repository} cannot be opened. {error}") from error
-    file, weights = _weights(name)
-    if weights.size is not None and weights.size > MAX_WEIGHTS:
+    weights = _weights(name, folder, fetch_text)
+    size = sum(remote.size or 0 for remote in weights.values())
+    if size > MAX_WEIGHTS:
         raise Unavailable(
-            f"The weights of {name.repository} have {weights.size / 1e6:,.0f} MB; at most {MAX_WEIGHTS / 1e6:,.0f} MB "
+            f"The weights of {name.repository} have {size / 1e6:,.0f} MB; at most {MAX_WEIGHTS / 1e6:,.0f} MB "
             "are opened."
         )
     fetch_text(PREPROCESS)
     fetch_text(CARD)
-    download(
-        weights.url, folder / file, MAX_WEIGHTS, weights.size, weights.sha256, weights.headers, keep_free, progress
-    )
+    _fetch_weights(weights, folder, progress, keep_free)
 
 
-def _weights(name: Name) -> tuple[str, Remote]:
+def _weights(name: Name, folder: Path, fetch_text: Callable[[str], None]) -> dict[str, Remote]:
+    """Where the files of weights lie: one, or those that an index names, which is fetched into the folder."""
     for file in _WEIGHTS:
         if remote := look_up(name.repository, name.revision, file, optional=True):
-            return file, remote
-    if any(look_up(name.repository, name.revision, f"{file}.index.json", optional=True) for file in _WEIGHTS):
-        raise InvalidCheckpoint(f"The weights of {name.repository} are split over several files, which is not read.")
+            return {file: remote}
+        index = f"{file}.index.json"
+        fetch_text(index)
+        if not (folder / index).exists():
+            continue
+        try:
+            shards = sorted(set(read_index((folder / index).read_bytes(), index).values()))
+        except InvalidCheckpoint as error:
+            raise InvalidCheckpoint(f"{name.repository} cannot be opened. {error}") from error
+        found = {}
+        for shard in shards:
+            remote = look_up(name.repository, name.revision, shard, optional=True)
+            if remote is None:
+                raise InvalidCheckpoint(f"{name.repository} lacks {shard}, one of the files that {index} names.")
+            found[shard] = remote
+        return found
     raise InvalidCheckpoint(f"{name.repository} holds neither {' nor '.join(_WEIGHTS)}, and no other weights are read.")
+
+
+def _fetch_weights(weights: Mapping[str, Remote], folder: Path, progress: Progress | None, keep_free: int) -> None:
+    """Fetch the files of weights, one after the other; there must be room for all, and progress counts over all."""
+    sizes = [remote.size for remote in weights.values() if remote.size is not None]
+    whole = sum(sizes) if len(sizes) == len(weights) else None
+    done = 0
+
+    def tell(here: int, total: int | None) -> None:
+        if progress:
+            progress(done + here, total if len(weights) == 1 else whole)
+
+    for file, remote in weights.items():
+        later = sum(weights[other].size or 0 for other in weights if other > file and not (folder / other).exists())
+        room = keep_free + later
+        download(remote.url, folder / file, MAX_WEIGHTS - done, remote.size, remote.sha256, remote.headers, room, tell)
+        done += (folder / file).stat().st_size
 
 
 # --- torchvision --------------------------------------------------------------------------------------------

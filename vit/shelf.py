@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from vit.checkpoints import (
     CARD,
     CONFIG,
+    INDEXES,
     MAX_WEIGHTS,
     PREPROCESS,
     Checkpoint,
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 NAME = re.compile(r"[a-z0-9_][a-z0-9_.-]{0,63}")
 _UNUSUAL = re.compile(r"[^A-Za-z0-9_.+=@-]+")
-_BESIDE = (CONFIG, PREPROCESS, CARD)
+_BESIDE = (CONFIG, PREPROCESS, CARD, *INDEXES)
 _CHUNK = 1 << 20
 
 
@@ -42,7 +43,7 @@ def bring(files: Mapping[str, BinaryIO], name: str, root: Path | None = None, ke
     The weights keep their file's name, because the names of published files say what they are.
 
     Args:
-        files: one file of weights and what lies beside it, by name.
+        files: one file of weights, or an index and the files that it names, and what lies beside, by name.
         name: of the new checkpoint.
         keep_free: disk space to leave [bytes].
 
@@ -54,7 +55,7 @@ def bring(files: Mapping[str, BinaryIO], name: str, root: Path | None = None, ke
     """
     weights = [file for file in files if file.endswith(SUFFIXES)]
     others = [file for file in files if file not in weights and file not in _BESIDE]
-    if len(weights) != 1:
+    if len(weights) != 1 and not (weights and any(index in files for index in INDEXES)):
         raise InvalidCheckpoint(f"Bring one file of weights ({', '.join(SUFFIXES)}), not {len(weights)}.")
     if others:
         raise InvalidCheckpoint(

@@ -7,6 +7,7 @@ import os
 import re
 import struct
 import zipfile
+import zlib
 from argparse import Namespace
 from io import BufferedReader
 from pathlib import Path
@@ -21,7 +22,8 @@ from vit.families.family import Tensors, shown
 
 MAX_TEXT = 32 << 20  # [bytes]; a header with 21,000 class names has 1 MB
 MAX_TENSORS = 20_000
-SUFFIXES = (".safetensors", ".pt", ".pth", ".bin")
+MAX_SHARDS = 200
+SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".npz")
 # dtype of a safetensors header -> ours; whole numbers and 8-bit floats are no weights that can be explained.
 _DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 _SIDE_DTYPES = {"I64": torch.int64, "I32": torch.int32, "U8": torch.uint8, "BOOL": torch.bool}
@@ -37,25 +39,45 @@ def look(file: BufferedReader, name: str) -> tuple[Tensors, dict[str, str]]:
     start = rewound(file).read(64)
     if start.startswith(b"version https://git-lfs"):
         raise InvalidCheckpoint(f"{shown(name)} is a placeholder of Git LFS. Fetch the file itself with: git lfs pull.")
+    if _is_archive(file):
+        entries = _read_archive(file, name, size)
+        return {key: _promise(entry) for key, entry in entries.items()}, {}
     if start.startswith(_PICKLES):
         return _look_pickle(file, name, size), {}
     if len(start) > 8 and start[8:9] == b"{":
         return _look_safetensors(file, name, size)
-    raise InvalidCheckpoint(f"{shown(name)} is neither a safetensors file nor one that torch.save wrote.")
+    raise InvalidCheckpoint(
+        f"{shown(name)} is neither a safetensors file nor one that torch.save or numpy.savez wrote."
+    )
 
 
 class _Entry(NamedTuple):
-    """Where a tensor lies in its file [bytes from the start], and what it is."""
+    """Where a tensor lies in its file [bytes from the start], and what it is.
+
+    Attributes:
+        columns: the first index runs fastest, as in Fortran.
+        crc: CRC-32 of what lies before it in its part of the file, and of the whole part; None where none is stored.
+    """
 
     begin: int
     end: int
     shape: list[int]
     dtype: torch.dtype
+    columns: bool = False
+    crc: tuple[int, int] | None = None
+
+
+def _promise(entry: _Entry) -> Tensor:
+    """The tensor on the meta device."""
+    if entry.columns:
+        empty = torch.empty(entry.shape[::-1], dtype=entry.dtype, device="meta")
+        return empty.permute(*reversed(range(empty.ndim)))
+    return torch.empty(entry.shape, dtype=entry.dtype, device="meta")
 
 
 def _look_safetensors(file: BufferedReader, name: str, size: int) -> tuple[Tensors, dict[str, str]]:
     entries, metadata = _read_header(file, name, size)
-    return {key: torch.empty(entry.shape, dtype=entry.dtype, device="meta") for key, entry in entries.items()}, metadata
+    return {key: _promise(entry) for key, entry in entries.items()}, metadata
 
 
 def _read_header(file: BufferedReader, name: str, size: int) -> tuple[dict[str, _Entry], dict[str, str]]:
@@ -82,9 +104,7 @@ def _read_header(file: BufferedReader, name: str, size: int) -> tuple[dict[str, 
                 raise damaged
         kind = (_DTYPES | _SIDE_DTYPES).get(dtype)
         if kind is None:
-            raise InvalidCheckpoint(
-                f"The weights are stored as {shown(dtype)}; this app reads 16, 32 and 64-bit floats."
-            )
+            raise _unread(dtype)
         if len(shape) > 8 or not all(type(side) is int and 0 < side < 1 << 40 for side in shape):
             raise damaged
         if begin < 0 or end - begin != math.prod(shape) * kind.itemsize:
@@ -102,14 +122,25 @@ class Weights(NamedTuple):
 
     Attributes:
         tensors: those wanted, by the file's names.
-        hash: SHA-256 of the whole file, 64 hexadecimal digits.
+        hash: SHA-256 of the whole file, after all that was hashed before it, 64 hexadecimal digits.
     """
 
     tensors: Tensors
     hash: str
 
 
-def read_tensors(file: BufferedReader, name: str, promised: Tensors, wanted: set[str], half: bool) -> Weights:
+def _unread(dtype: str) -> InvalidCheckpoint:
+    return InvalidCheckpoint(f"The weights are stored as {shown(dtype)}; this app reads 16, 32 and 64-bit floats.")
+
+
+def read_tensors(
+    file: BufferedReader,
+    name: str,
+    promised: Tensors,
+    wanted: set[str],
+    half: bool,
+    digest: "hashlib._Hash | None" = None,
+) -> Weights:
     """Read tensors, each into memory of its own and nothing twice, and hash the file on the way.
 
     The file is read and not mapped: a mapped file that changes later would change the model with it, one that is cut
@@ -119,27 +150,33 @@ def read_tensors(file: BufferedReader, name: str, promised: Tensors, wanted: set
         promised: what `look` found.
         wanted: names of the tensors to read; of the others nothing is kept.
         half: keep 16-bit numbers as they are. All other numbers, and else these too, become float32.
+        digest: the hash to go on with, of the files before this one.
     """
 
     def stays(tensor: Tensor) -> bool:
         return tensor.dtype is torch.float32 or not tensor.is_floating_point() or (half and tensor.itemsize == 2)
 
-    size = os.fstat(file.fileno()).st_size
+    size, stream = os.fstat(file.fileno()).st_size, _Stream(file, digest or hashlib.sha256())
     try:
         places = _places(file, name, size, {key: promised[key] for key in wanted})
         if places is None:
             whole = _state_dict(_unpickled(file, "cpu"), name)
             tensors = {key: part if stays(part := whole.pop(key)) else part.float() for key in wanted}
-            return Weights(tensors, hashlib.file_digest(rewound(file), "sha256").hexdigest())
-        together: dict[tuple[int, int], list[str]] = {}
+            rewound(file)
+            stream.skip(size)
+            return Weights(tensors, stream.digest.hexdigest())
+        together: dict[_Place, list[str]] = {}
         for key, place in places.items():
             together.setdefault(place, []).append(key)
-        tensors, stream = {}, _Stream(file)
-        for (begin, end), keys in sorted(together.items()):
-            if not stream.at <= begin < end <= size:
+        tensors = {}
+        rewound(file)
+        for place, keys in sorted(together.items()):
+            if not stream.at <= place.begin < place.end <= size:
                 raise ValueError("Two tensors overlap.")
-            stream.skip(begin)
-            raw = stream.read(end, scratch=not any(stays(promised[key]) for key in keys))
+            stream.skip(place.begin)
+            raw = stream.read(place.end, scratch=not any(stays(promised[key]) for key in keys))
+            if place.crc and zlib.crc32(raw.numpy().data, place.crc[0]) != place.crc[1]:
+                raise ValueError("A bit has flipped.")
             for key in keys:
                 meta = promised[key]
                 part = raw.view(meta.dtype).as_strided(meta.shape, meta.stride(), meta.storage_offset())
@@ -152,28 +189,37 @@ def read_tensors(file: BufferedReader, name: str, promised: Tensors, wanted: set
         raise InvalidCheckpoint(f"{shown(name)} is damaged. Download or save it again.") from error
 
 
-def _places(file: BufferedReader, name: str, size: int, tensors: Tensors) -> dict[str, tuple[int, int]] | None:
-    """From where to where the numbers of each tensor lie in the file [bytes]; None if that cannot be known."""
-    if not rewound(file).read(9).startswith(_PICKLES):
-        entries, _ = _read_header(file, name, size)
-        return {key: (entries[key].begin, entries[key].end) for key in tensors}
+class _Place(NamedTuple):
+    """From where to where the numbers of a tensor lie in the file [bytes], and the checksums of an `_Entry`."""
+
+    begin: int
+    end: int
+    crc: tuple[int, int] | None = None
+
+
+def _places(file: BufferedReader, name: str, size: int, tensors: Tensors) -> dict[str, _Place] | None:
+    """Where the numbers of each tensor lie; None if that cannot be known."""
+    archive = _is_archive(file)
+    if archive or not rewound(file).read(9).startswith(_PICKLES):
+        entries = _read_archive(file, name, size) if archive else _read_header(file, name, size)[0]
+        return {key: _Place(entries[key].begin, entries[key].end, entries[key].crc) for key in tensors}
     places = {}
     for key, tensor in tensors.items():
         storage = tensor.untyped_storage()  # torch notes the place when it loads a zip, which packs nothing, to "meta"
         begin = getattr(storage, "_checkpoint_offset", None)
         if begin is None:
             return None
-        places[key] = (begin, begin + storage.nbytes())
+        places[key] = _Place(begin, begin + storage.nbytes())
     return places
 
 
 class _Stream:
-    """A file on its way through a hash, once from the beginning to the end."""
+    """A file on its way through a hash, once from the beginning, where it must stand, to the end."""
 
-    def __init__(self, file: BufferedReader):
-        self.file = rewound(file)
+    def __init__(self, file: BufferedReader, digest: "hashlib._Hash"):
+        self.file = file
         self.at = 0
-        self.digest = hashlib.sha256()
+        self.digest = digest
         self.scratch = torch.empty(1 << 20, dtype=torch.uint8)
 
     def read(self, end: int, scratch: bool) -> Tensor:
@@ -254,15 +300,8 @@ def _state_dict(content: object, name: str) -> Tensors:
 def _check_zip(file: BufferedReader, name: str, size: int) -> None:
     """Refuse a zip that is not what torch.save writes: stored entries, as large in all as the file, one pickle."""
     damaged = InvalidCheckpoint(f"{shown(name)} is damaged or not a file that torch.save wrote.")
-    file.seek(max(0, size - (1 << 16) - 22))
-    tail = file.read()
-    if sum(1 for _ in re.finditer(rb"PK\x05\x06", tail)) != 1:  # one directory, or readers may disagree which
-        raise damaged
-    directory = struct.unpack_from("<I", tail.ljust(22, b"\0") + b"\0" * 22, tail.index(b"PK\x05\x06") + 12)[0]
-    if directory > MAX_TENSORS * 200:
-        raise damaged
     try:
-        with zipfile.ZipFile(rewound(file)) as archive:
+        with _zip(file, size) as archive:
             entries = archive.infolist()
             stored = all(entry.compress_type == zipfile.ZIP_STORED for entry in entries)
             if any(entry.filename.endswith("/constants.pkl") for entry in entries):
@@ -278,6 +317,87 @@ def _check_zip(file: BufferedReader, name: str, size: int) -> None:
         raise
     except Exception as error:
         raise damaged from error
+
+
+def _zip(file: BufferedReader, size: int) -> zipfile.ZipFile:
+    """A zip with one directory of bounded size, or a ValueError."""
+    file.seek(max(0, size - (1 << 16) - 22))
+    tail = file.read()
+    if sum(1 for _ in re.finditer(rb"PK\x05\x06", tail)) != 1:  # one directory, or readers may disagree which
+        raise ValueError("There is no directory, or more than one.")
+    directory = struct.unpack_from("<I", tail.ljust(22, b"\0") + b"\0" * 22, tail.index(b"PK\x05\x06") + 12)[0]
+    if directory > MAX_TENSORS * 200:
+        raise ValueError("The directory is too large.")
+    return zipfile.ZipFile(rewound(file))
+
+
+# --- Archives of numpy ----------------------------------------------------------------------------------------
+
+_NUMPY_DTYPES = {
+    "<f8": torch.float64, "<f4": torch.float32, "<f2": torch.float16,
+    "<V2": torch.bfloat16, "|V2": torch.bfloat16,  # numpy has no bfloat16: JAX's is written as two raw bytes
+    "<i8": torch.int64, "<i4": torch.int32, "|u1": torch.uint8, "|b1": torch.bool,
+}  # fmt: skip
+_NUMPY_HEADER = re.compile(
+    r"\{'descr': '([<>|=]\w{1,20})', 'fortran_order': (True|False), "
+    r"'shape': \(((?:\d{1,12}(?:, |,|(?=\))))*)\), \} *\n",
+    re.ASCII,
+)
+
+
+def _is_archive(file: BufferedReader) -> bool:
+    """Whether a file is a zip as numpy.savez writes it, by the name of the first entry."""
+    start = rewound(file).read(1 << 10).ljust(30)
+    (length,) = struct.unpack_from("<H", start, 26)
+    return start.startswith(b"PK\x03\x04") and start[30 : 30 + length].endswith(b".npy")
+
+
+def _read_archive(file: BufferedReader, name: str, size: int) -> dict[str, _Entry]:
+    """Entries of a zip of .npy files, none compressed. Source of the format: numpy.lib.format."""
+    entries: dict[str, _Entry] = {}
+    try:
+        with _zip(file, size) as archive:
+            members = sorted(archive.infolist(), key=lambda member: member.header_offset)
+            if any(member.compress_type != zipfile.ZIP_STORED for member in members):
+                raise InvalidCheckpoint(f"{shown(name)} is compressed. Write it again with numpy.savez.")
+            if members[0].header_offset:
+                raise ValueError("Something lies before the first entry.")
+            at = 0
+            for member in members:
+                with archive.open(member) as content:  # compares directory and entry
+                    start = content.read(1 << 10)
+                file.seek(member.header_offset + 26)
+                begin = member.header_offset + 30 + sum(struct.unpack("<2H", file.read(4)))
+                entry = _read_array(start, begin, begin + member.file_size, member.CRC)
+                key = member.filename.removesuffix(".npy")
+                if member.header_offset < at or entry.end > size or key in entries or key == member.filename:
+                    raise ValueError("Two entries overlap, have one name, or one is no array.")
+                entries[key], at = entry, entry.end
+            if not 1 <= len(entries) <= MAX_TENSORS:
+                raise ValueError("There are too many arrays.")
+    except InvalidCheckpoint:
+        raise
+    except Exception as error:  # as in `read_tensors`
+        raise InvalidCheckpoint(
+            f"{shown(name)} is damaged or not an archive of arrays. Download it again, or write it with numpy.savez."
+        ) from error
+    return entries
+
+
+def _read_array(start: bytes, begin: int, end: int, crc: int) -> _Entry:
+    """What the beginning of an .npy file says, which must be as numpy writes it: nothing is evaluated."""
+    width = 2 if start[6:7] == b"\x01" else 4  # of the header's length, by version
+    length = 8 + width + int.from_bytes(start[8 : 8 + width], "little")
+    match = _NUMPY_HEADER.fullmatch(start[8 + width : length].decode("latin-1"))
+    if not start.startswith(b"\x93NUMPY") or match is None:
+        raise ValueError("This is no array of plain numbers.")
+    kind = _NUMPY_DTYPES.get(match[1])
+    if kind is None:
+        raise _unread(match[1])
+    shape = [int(side) for side in re.findall(r"\d+", match[3])]
+    if len(shape) > 8 or 0 in shape or end - begin - length != math.prod(shape) * kind.itemsize:
+        raise ValueError("The array has another size than it says.")
+    return _Entry(begin + length, end, shape, kind, match[2] == "True", (zlib.crc32(start[:length]), crc))
 
 
 def _check_globals(pickle: IO[bytes], name: str, pickles: int) -> None:
@@ -299,6 +419,26 @@ def _check_globals(pickle: IO[bytes], name: str, pickles: int) -> None:
         raise
     except Exception as error:
         raise InvalidCheckpoint(f"{shown(name)} is damaged. Download or save it again.") from error
+
+
+_SHARD = re.compile(r"\w[\w.-]{0,199}\.(safetensors|bin)", re.ASCII)
+
+
+def read_index(text: bytes, name: str) -> dict[str, str]:
+    """Which tensor lies in which file of the folder, as the index of weights in several files says.
+
+    Raises:
+        InvalidCheckpoint: it does not say so, or names what is not simply a file of weights beside it.
+    """
+    places = read_json(text, name).get("weight_map")
+    if not isinstance(places, dict) or not 1 <= len(places) <= MAX_TENSORS:
+        raise InvalidCheckpoint(f"{name} has no weight_map that tells where the tensors are.")
+    for shard in places.values():
+        if not isinstance(shard, str) or not _SHARD.fullmatch(shard):
+            raise InvalidCheckpoint(f"{name} names {shown(shard)}, which is not a file of weights beside it.")
+    if len(set(places.values())) > MAX_SHARDS:
+        raise InvalidCheckpoint(f"{name} names {len(set(places.values()))} files; at most {MAX_SHARDS} are opened.")
+    return places
 
 
 def read_json(text: bytes | str, name: str, kind: type = dict) -> Any:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from vit.errors import InvalidCheckpoint, UnknownHeads
-from vit.families import clip, dinov2, dinov3, huggingface, siglip, timm, tintn, torchvision
+from vit.families import clip, dinov2, dinov3, google, huggingface, siglip, timm, tintn, torchvision
 from vit.families.family import (
     Family,
     Tensors,
@@ -27,6 +27,7 @@ from vit.model import ViTConfig
 FAMILIES = (
     torchvision.FAMILY,
     tintn.FAMILY,
+    google.FAMILY,
     clip.OPENAI,
     clip.FAMILY,
     siglip.FAMILY,
@@ -52,18 +53,18 @@ _KINDS = {
 
 READS = (
     "torchvision's, timm's, and transformers' ViT, DeiT, MSN, MAE, I-JEPA, DINOv2, DINOv3, CLIP and SigLIP, "
-    "the originals of Meta and OpenAI, and tintn's"
+    "the originals of Google, Meta and OpenAI, and tintn's"
 )
 
 # Names that give away what else a file may be; first match wins.
 _OTHERS = (
     (r"(^|\.)layers\.\d+\.blocks\.|^features\.\d+\.\d+\.attn\.relative_position", "Swin"),
     (r"relative_position_bias|(^|\.)blocks\.\d+\.attn\.relative_position", "BEiT"),
-    (r"patch_embed\.backbone\.", "hybrid of a ResNet and a ViT"),
+    (r"patch_embed\.backbone\.|^conv_root/|^block\d+/unit\d+/", "hybrid of a ResNet and a ViT"),
     (r"(^|\.)layer1\.0\.(conv1|bn1)|^resnet\.", "ResNet"),
     (r"\.attention_biases$", "LeViT"),
     (r"(^|\.)stages\.0\.|dwconv|^features\.1\.0\.layer_scale", "ConvNeXt"),
-    (r"mlp_tokens", "MLP-Mixer"),
+    (r"mlp_tokens|^MixerBlock_\d+/", "MLP-Mixer"),
     (r"blocks_token_only|cls_attn|(^|\.)gamma3$", "CaiT or XCiT"),
     (r"(^|\.)blocks\.\d+\.(in_proj|attns\.\d+|attn_out_proj)\.", "ViT with parallel blocks"),
     (r"(^|\.)blocks\.\d+\.attn\.lambda_q1$", "ViT with differential attention"),
@@ -74,8 +75,10 @@ _OTHERS = (
 )
 _WRAPPERS = re.compile(
     r"^((module|_orig_mod|model|backbone|teacher|student|ema|vit|deit|ijepa|dinov2|dinov2_with_registers|dinov3_vit"
-    r"|vision_model|visual|trunk)\.)+"
+    r"|vision_model|visual|trunk)\.|opt/target/|params/|img/)+"
 )
+# Where a name begins so, all others belong to the optimiser or to the tower that reads.
+_SEEING = ("visual.", "opt/target/", "params/", "params/img/")
 _CHUNKS = re.compile(r"^blocks\.\d+\.(\d+)\.")  # Meta trains large models with their blocks in groups
 
 
@@ -157,11 +160,11 @@ def read(
     assumed |= {
         field: f"From the name {shown(name)}." for field in named if field not in {**family.fixed, **stated, **told}
     }
-    if heads is not None and heads != stated.get("heads", heads):
-        raise InvalidCheckpoint(
-            f"config.json says {stated['heads']} attention heads, you said {heads}. Leave it to the file."
-        )
-    if heads is not None and "heads" not in stated:
+    known = stated.get("heads", told.get("heads"))
+    if heads is not None and heads != (known or heads):
+        where = "config.json says" if "heads" in stated else "The weights have"
+        raise InvalidCheckpoint(f"{where} {known} attention heads, you said {heads}. Leave it to the file.")
+    if heads is not None and known is None:
         values["heads"] = heads
         assumed["heads"] = f"You chose {heads} attention heads."
     elif "heads" not in values:
@@ -222,9 +225,10 @@ _Kept = TypeVar("_Kept")
 
 
 def _unwrap(tensors: Mapping[str, _Kept]) -> dict[str, _Kept]:
-    """Take off what training wrappers put before names; of a model of two towers keep the one that sees."""
-    if any(name.startswith("visual.") for name in tensors):
-        tensors = {name: tensor for name, tensor in tensors.items() if name.startswith("visual.")}
+    """Take off what training puts before names; of a model of two towers keep the one that sees."""
+    for start in _SEEING:
+        seeing = {name: tensor for name, tensor in tensors.items() if name.startswith(start)}
+        tensors = seeing or tensors
     unwrapped: dict[str, _Kept] = {}
     for name, tensor in tensors.items():
         bare = _CHUNKS.sub(r"blocks.\1.", _WRAPPERS.sub("", name))

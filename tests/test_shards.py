@@ -1,0 +1,235 @@
+"""Weights in several files with an index, as transformers writes large models: all is checked before any is read."""
+
+import hashlib
+import io
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from conftest import fill
+from safetensors.torch import load_file, save_file
+from test_large import PEAK
+from test_parity import ask_transformers, difference
+from torch import nn
+
+from vit import checkpoints, shelf
+from vit.checkpoints import load_checkpoint, summarise
+from vit.errors import InvalidCheckpoint
+
+SMALL: dict[str, Any] = dict(
+    hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=96, image_size=32, patch_size=8,
+    id2label={0: "apple", 1: "bus", 2: "cat"},
+)  # fmt: skip
+INDEX = "model.safetensors.index.json"
+TOLERANCE = 1e-5
+
+
+def model(**changes: Any) -> nn.Module:
+    """A tiny model of transformers, every parameter random."""
+    config = transformers.ViTConfig(**SMALL | changes)
+    config._attn_implementation = "eager"
+    return fill(transformers.ViTForImageClassification(config))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """What transformers writes of it, in at least three files."""
+    model().save_pretrained(tmp_path / "split", max_shard_size="100KB")  # type: ignore[operator]
+    assert len(shards(tmp_path / "split")) >= 3 and not (tmp_path / "split" / "model.safetensors").exists()
+    return tmp_path / "split"
+
+
+def shards(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*-of-*"))
+
+
+def to_pytorch(folder: Path) -> None:
+    """The same as older versions of transformers wrote it."""
+    index = json.loads((folder / INDEX).read_text())
+    for path in shards(folder):
+        torch.save(load_file(path), folder / path.name.replace("model", "pytorch_model").replace("safetensors", "bin"))
+        path.unlink()
+    named = {
+        k: v.replace("model", "pytorch_model").replace("safetensors", "bin") for k, v in index["weight_map"].items()
+    }
+    (folder / INDEX).unlink()
+    (folder / "pytorch_model.bin.index.json").write_text(json.dumps(index | {"weight_map": named}))
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("kind", ["safetensors", "bin"])
+def test_logits_and_attention_are_those_of_transformers(folder: Path, pictures: Any, kind: str) -> None:
+    if kind == "bin":
+        to_pytorch(folder)
+    theirs = transformers.ViTForImageClassification.from_pretrained(folder, attn_implementation="eager")
+    wanted, checkpoint = ask_transformers(theirs, pictures()), load_checkpoint(folder)
+    found = checkpoint.model(pictures(), output_attentions=True)
+    assert difference(found.logits, wanted.logits) <= TOLERANCE
+    for mine, their in zip(found.attentions, wanted.attentions, strict=True):
+        assert (mine - their).abs().max() <= TOLERANCE
+    assert (checkpoint.name, checkpoint.labels) == ("split", ("apple", "bus", "cat"))
+
+
+@torch.inference_mode()
+def test_the_comparison_would_notice_a_tensor_of_another_file(folder: Path, pictures: Any) -> None:
+    path = shards(folder)[1]
+    tensors = load_file(path)
+    one, other = [name for name, tensor in tensors.items() if tensor.shape == (64, 64)][:2]
+    tensors[one], tensors[other] = tensors[other], tensors[one]
+    save_file(tensors, path)
+    found = load_checkpoint(folder).model(pictures()).logits
+    assert difference(found, ask_transformers(model(), pictures()).logits) > 1e-3
+
+
+def test_the_hash_is_that_of_all_files_in_the_order_of_their_names(folder: Path) -> None:
+    before = load_checkpoint(folder).hash
+    assert before == hashlib.sha256(b"".join(path.read_bytes() for path in shards(folder))).hexdigest()[:16]
+    to_pytorch(folder)
+    wanted = hashlib.sha256(b"".join(path.read_bytes() for path in shards(folder))).hexdigest()[:16]
+    assert load_checkpoint(folder).hash == wanted != before
+
+
+def test_the_index_opens_as_its_folder_and_one_file_comes_first(folder: Path) -> None:
+    assert load_checkpoint(folder / INDEX).name == "split"
+    assert load_checkpoint(folder / INDEX).hash == load_checkpoint(folder).hash
+    other = fill(model(), 3)
+    other.save_pretrained(folder.parent / "whole")  # type: ignore[operator]
+    (folder.parent / "whole" / "model.safetensors").rename(folder / "model.safetensors")
+    whole = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()[:16]
+    assert load_checkpoint(folder).hash == whole  # as transformers does
+
+
+def test_a_list_tells_the_size_of_all(folder: Path) -> None:
+    info = summarise(folder)
+    assert info.size == sum(path.stat().st_size for path in shards(folder))
+    assert (info.labels, info.problem) == (3, "")
+    assert info.params == sum(p.numel() for p in load_checkpoint(folder).model.parameters())
+
+
+def test_what_people_bring_may_be_in_several_files(folder: Path, tmp_path: Path) -> None:
+    files = {path.name: io.BytesIO(path.read_bytes()) for path in folder.iterdir()}
+    kept = shelf.bring(files, "mine", tmp_path / "shelf")
+    assert load_checkpoint(kept).hash == load_checkpoint(folder).hash
+    (folder / INDEX).unlink()
+    files = {path.name: io.BytesIO(path.read_bytes()) for path in folder.iterdir()}
+    with pytest.raises(InvalidCheckpoint, match="Bring one file of weights"):
+        shelf.bring(files, "other", tmp_path / "shelf")
+
+
+def test_loading_holds_the_weights_once(folder: Path, tmp_path: Path) -> None:
+    large = model(hidden_size=768, num_hidden_layers=6, num_attention_heads=12, intermediate_size=3072)
+    large.save_pretrained(tmp_path / "large", max_shard_size="30MB")  # type: ignore[operator]
+    assert len(shards(tmp_path / "large")) > 4
+    command = [sys.executable, "-c", PEAK, str(folder), str(tmp_path / "large")]
+    result = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
+    peak, parameters = map(int, result.stdout.split())
+    assert parameters == pytest.approx(sum(p.nbytes for p in large.parameters()), rel=0.01)
+    assert peak < 1.25 * parameters + 20_000_000
+
+
+# --- What is refused ------------------------------------------------------------------------------------------
+
+
+def mapped(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], None]:
+    """Change the index's map from tensors to files."""
+
+    def changed(folder: Path) -> None:
+        document = json.loads((folder / INDEX).read_text())
+        change(document["weight_map"])
+        (folder / INDEX).write_text(json.dumps(document))
+
+    return changed
+
+
+def named(name: Any) -> Callable[[Path], None]:
+    return mapped(lambda places: places.update({"vit.layernorm.bias": name}))
+
+
+def piped(folder: Path) -> None:
+    path = shards(folder)[1]
+    path.unlink()
+    os.mkfifo(path)
+
+
+def linked(folder: Path) -> None:
+    path = shards(folder)[1]
+    path.rename(folder.parent / "elsewhere.safetensors")
+    path.symlink_to(folder.parent / "elsewhere.safetensors")
+
+
+def repeated(folder: Path) -> None:
+    """A tensor in two files."""
+    first, second, *_ = shards(folder)
+    tensors = load_file(first)
+    save_file(load_file(second) | {name: tensors[name] for name in list(tensors)[:1]}, second)
+
+
+def elsewhere(folder: Path) -> None:
+    """The index says the wrong one of two files."""
+    named(shards(folder)[-1].name)(folder)
+
+
+def cut(folder: Path) -> None:
+    path = shards(folder)[-1]
+    path.write_bytes(path.read_bytes()[:-4])
+
+
+OUTSIDE = "which is not a file of weights beside it"
+BAD: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "a file is missing": (lambda folder: shards(folder)[1].unlink(), "model-00002-of-0000. *.safetensors is missing"),
+    "a path": (named("sub/model.safetensors"), OUTSIDE),
+    "a way up": (named("../elsewhere.safetensors"), OUTSIDE),
+    "from the root": (named("/etc/model.safetensors"), OUTSIDE),
+    "hidden": (named(".model.safetensors"), OUTSIDE),
+    "another kind of file": (named("config.json"), OUTSIDE),
+    "a line": (named("model\n.safetensors"), OUTSIDE),
+    "a number": (named(1), OUTSIDE),
+    "a list": (named(["model.safetensors"]), OUTSIDE),
+    "many": (mapped(lambda m: m.update({str(i): f"{i}.bin" for i in range(500)})), "at most 200"),
+    "a link": (linked, "is a link"),
+    "a pipe": (piped, "not a regular file"),
+    "index as a link": (
+        lambda folder: ((folder / INDEX).rename(folder / "x"), (folder / INDEX).symlink_to("x")),
+        "is a link",
+    ),
+    "a tensor twice": (repeated, "does not hold what model.safetensors.index.json says"),
+    "a tensor elsewhere": (elsewhere, "does not hold what model.safetensors.index.json says"),
+    "a tensor nowhere": (mapped(lambda places: places.update({"x": next(iter(places.values()))})), "such as `x`"),
+    "a tensor too many": (mapped(lambda places: places.pop("vit.layernorm.bias")), "such as `vit.layernorm.bias`"),
+    "no map": (lambda folder: (folder / INDEX).write_text("{}"), "has no weight_map"),
+    "an empty map": (lambda folder: (folder / INDEX).write_text('{"weight_map": {}}'), "has no weight_map"),
+    "a map that is a list": (lambda folder: (folder / INDEX).write_text('{"weight_map": [1]}'), "has no weight_map"),
+    "no JSON": (lambda folder: (folder / INDEX).write_text("{"), "not valid JSON"),
+    "one name twice": (lambda folder: (folder / INDEX).write_text('{"weight_map": {"a": "b", "a": "c"}}'), "not valid"),
+    "a file cut short": (cut, "not a valid safetensors file"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_bad_index_or_file_is_refused_before_weights_are_read(
+    folder: Path, case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spoil, words = BAD[case]
+    spoil(folder)
+    monkeypatch.setattr(checkpoints, "read_tensors", None)
+    with pytest.raises(InvalidCheckpoint, match=words) as caught:
+        load_checkpoint(folder)
+    said = str(caught.value)
+    assert "\n" not in said and said.endswith(".") and len(said) < 400, said
+    assert summarise(folder).problem == said
+
+
+def test_files_that_are_too_large_together_are_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    total = sum(path.stat().st_size for path in shards(folder))
+    monkeypatch.setattr(checkpoints, "MAX_WEIGHTS", total - 1)
+    with pytest.raises(InvalidCheckpoint, match="MB in all; at most"):
+        load_checkpoint(folder)
+    monkeypatch.setattr(checkpoints, "MAX_WEIGHTS", total)
+    load_checkpoint(folder)
