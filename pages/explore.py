@@ -124,7 +124,7 @@ def pick_checkpoint():
         "Checkpoint",
         names,
         names.index(asked) if asked in names else 0,
-        format_func=lambda name: shortened(name) if name in found else runs[name][0],
+        format_func=lambda name: hub.shortened(name) if name in found else runs[name][0],
         key="checkpoint",
         on_change=remember,
     )
@@ -158,12 +158,6 @@ def pick_checkpoint():
         "show a wrong scale or order of the attention; it cannot show a wrong number of heads.",
     )
     return checkpoint, stamp, heads
-
-
-def shortened(name: str) -> str:
-    """A checkpoint's name with as much of its commit as people need."""
-    name, mark, commit = name.partition("@")
-    return name + mark + commit[:7]
 
 
 def asked_heads() -> int | None:
