@@ -29,7 +29,7 @@ Activation = Literal["gelu", "gelu_tanh", "quick_gelu", "silu"]
 Pool = Literal["cls", "mean", "cls_mean", "cls_dist", "map"]
 FinalNorm = Literal["before_pool", "after_pool", "none"]
 PositionResize = Literal["bicubic", "bicubic_antialias", "bicubic_corners", "bicubic_offset", "bilinear"]
-Keep = Literal["nothing", "attention", "queries_keys"]
+Keep = Literal["nothing", "attention", "queries_keys", "gradients"]
 
 # name: (dim, depth, heads, mlp_dim). Ti and S: DeiT, arXiv 2012.12877, table 1; B, L, H: the ViT paper, table 1.
 SIZES = {
@@ -224,7 +224,24 @@ class ViTOutput(NamedTuple):
     tokens: Tensor | None = None
 
 
+class HeadOutputs(NamedTuple):
+    """What a block's attention computed, still part of autograd's graph.
+
+    Attributes:
+        tokens: (B, N, D) that it read, after the LayerNorm.
+        q, k, v: (B, H, N, K).
+        heads: (B, H, Q, K), each head's mix of the values before the projection, for the Q tokens that were asked for.
+    """
+
+    tokens: Tensor
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    heads: Tensor
+
+
 EVERY = slice(None)  # tokens
+_SMALL = 640  # tokens
 
 
 class Linear(nn.Linear):
@@ -238,8 +255,24 @@ class Linear(nn.Linear):
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """x W^T + b: (..., in) to (..., out), in the precision of x; weights kept in half are cast one layer at a time."""
     if weight.dtype != x.dtype and not torch.is_autocast_enabled(x.device.type):
+        if torch.is_grad_enabled() and x.requires_grad and not weight.requires_grad:
+            return cast(Tensor, _LinearOfHalf.apply(x, weight, bias))
         weight, bias = weight.to(x.dtype), None if bias is None else bias.to(x.dtype)
     return F.linear(x, weight, bias)
+
+
+class _LinearOfHalf(torch.autograd.Function):
+    """The same by weights that do not learn, cast once more on the way back and not held until then."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(weight)
+        return F.linear(x, weight.to(x.dtype), None if bias is None else bias.to(x.dtype))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        (gradient,) = gradients
+        return gradient @ ctx.saved_tensors[0].to(gradient.dtype), None, None
 
 
 def _exact_on_cpu(x: Tensor) -> bool:
@@ -325,6 +358,9 @@ def rounded(model: "VisionTransformer") -> "VisionTransformer":
     return copy.train(model.training)
 
 
+Kept = Tensor | tuple[Tensor, Tensor] | HeadOutputs | None
+
+
 class Attention(nn.Module):
     """Multi-head self-attention with a fused projection to queries, keys and values."""
 
@@ -337,16 +373,20 @@ class Attention(nn.Module):
 
     def forward(
         self, x: Tensor, keep: Keep = "nothing", rows: slice = EVERY, turns: tuple[Tensor, Tensor] | None = None
-    ) -> tuple[Tensor, Tensor | tuple[Tensor, Tensor] | None]:
+    ) -> tuple[Tensor, Kept]:
         """(B, N, D) to (B, Q, D) for the Q tokens in `rows`, and what `keep` asks for.
 
         Args:
             turns: cosine and sine (N, K) of the rotary positions.
         """
-        q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in self.project(x, rows))
+        asked = EVERY if keep == "gradients" else rows
+        q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in self.project(x, asked))
         attention = None  # q (B, H, Q, K); k, v (B, H, N, K)
         if turns is not None:
-            q, k = turn(q, *(part[rows] for part in turns)), turn(k, *turns)
+            q, k = turn(q, *(part[asked] for part in turns)), turn(k, *turns)
+        if keep == "gradients":
+            kept = HeadOutputs(x, q, k, v, mixed_both_ways(q[:, :, rows], k, v))
+            return self.proj(kept.heads.transpose(1, 2).flatten(2)), kept
         if keep == "attention" or self.explicit:
             attention = attention_weights(q, k)
             out = attention @ v
@@ -376,6 +416,12 @@ def mixed(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         with torch.autocast("cpu", enabled=False), onednn():
             return F.scaled_dot_product_attention(q.float(), k.float(), v.float()).to(q.dtype)
     return F.scaled_dot_product_attention(q, k, v)
+
+
+def mixed_both_ways(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """The same for a pass that goes back: on a CPU the fused kernel is slower there than to hold small matrices."""
+    small = q.is_cpu and k.shape[-2] <= _SMALL
+    return attention_weights(q, k) @ v if small else F.scaled_dot_product_attention(q, k, v)
 
 
 def turn(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
@@ -488,7 +534,7 @@ class Block(nn.Module):
 
     def forward(
         self, x: Tensor, keep: Keep = "nothing", rows: slice = EVERY, turns: tuple[Tensor, Tensor] | None = None
-    ) -> tuple[Tensor, Tensor | tuple[Tensor, Tensor] | None]:
+    ) -> tuple[Tensor, Kept]:
         """As `Attention.forward`, with both branches and their norms."""
         out, kept = self.attn(self.norm1(x), keep, rows, turns)
         x = x[:, rows] + self.branch(out, self.scale1)
