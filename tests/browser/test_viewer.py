@@ -275,6 +275,31 @@ def test_rollout_is_that_of_the_record(open_viewer, direction):
         )
 
 
+@pytest.mark.parametrize("view", ["attention", "rollout", "relevance", "similar"])
+def test_what_is_painted_is_what_is_read(open_viewer, view):
+    """The cover of each patch grows with its number, so their orders agree."""
+    viewer = open_viewer(f"case=alike&method=chain&view={view}&token=10&pinned=1")
+    code = """(() => {
+      const { payload } = viewer;
+      const canvas = viewer.find(".over");
+      const context = canvas.getContext("2d");
+      const cover = [];
+      for (let patch = 0; patch < payload.patches; patch++) {
+        const x = ((patch % payload.cols) + 0.5) / payload.cols, y = (Math.floor(patch / payload.cols) + 0.5) / payload.rows;
+        cover.push(context.getImageData(x * canvas.width, y * canvas.height, 1, 1).data[3]);
+      }
+      const { r, c } = viewer.cell;
+      const at = viewer.engine.offset(r, c);
+      const values = { rollout: viewer.rollout, relevance: viewer.relevance, similar: viewer.similar }[args[0]]
+        ?? viewer.engine.values.slice(at, at + payload.tokens);
+      return [cover, [...values].slice(payload.split)];
+    })()"""
+    cover, values = map(np.asarray, viewer.ask(code, view))
+    assert cover.max() - cover.min() > 60
+    order = np.argsort(values)
+    assert (np.diff(cover[order]) >= -1).all()
+
+
 def test_rollout_follows_the_pointer(open_viewer):
     viewer = open_viewer("case=small&view=rollout")
     viewer.says("Rollout through all blocks: what the class token is made of.")

@@ -112,6 +112,7 @@ class Viewer {
       this.load();
     } else if (this.payload) {
       if (told || renamed) this.settle();
+      this.cover();
       this.request();
     }
   }
@@ -264,7 +265,7 @@ class Viewer {
     Object.assign(canvas, { width: payload.cols, height: payload.rows });
     const context = canvas.getContext("2d");
     context.fillStyle = "rgb(120 120 120 / 88%)";
-    for (const patch of selection.hidden) context.fillRect(patch % payload.cols, Math.floor(patch / payload.cols), 1, 1);
+    for (const patch of this.find(".painting").hidden ? [] : selection.hidden) context.fillRect(patch % payload.cols, Math.floor(patch / payload.cols), 1, 1);
     this.find(".unhide").hidden = selection.hidden.length === 0;
   }
 
@@ -447,7 +448,7 @@ class Viewer {
 
     let values = engine.values, at = engine.offset(r, c), ready, note = "";
     let low = 0, top = view === "pool" ? payload.poolTop : this.sharedTop(query, selection.direction);
-    let shades = values; // what is painted, from low to top
+    let shades = null; // shares of the way from low to top, where low is not 0
     if (view === "rollout") {
       values = this.rollout;
       at = 0;
@@ -472,7 +473,7 @@ class Viewer {
       ready = engine.need(r, c);
       if (ready && own) top = this.strongest(values, at, -1);
     }
-    if (ready) this.overlay.paint(shades, at + payload.split, shades === values ? top : 1, this.veil, selection.smooth);
+    if (ready) this.overlay.paint(shades ?? values, at + payload.split, shades ? 1 : top, this.veil, selection.smooth);
     else if (view === "rollout" || view === "relevance") this.overlay.clear();
     this.over.classList.toggle("stale", !ready);
 
