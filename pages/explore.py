@@ -13,7 +13,7 @@ from pathlib import Path
 import plotly.graph_objects as go
 import streamlit as st
 
-from pages.parts import navigation
+from pages.parts import atlas, layers, navigation, reasons, trust, whatif
 from vit import samples
 from vit.errors import UserError
 from vit.gallery import component as gallery
@@ -22,6 +22,7 @@ from vit.text import plain
 navigation.enter()
 
 TOP = 5  # predictions shown
+PANELS = {"Is it true?": True, "What if?": False, "Heads": False, "Layers": True, "Weights": False}  # needs classes
 SLOW = 2  # [s]; what takes longer says so before
 FEW = 20  # classes that are listed by name
 SEEN = 96  # width of the model's own view [px]
@@ -390,7 +391,7 @@ def feed(payload: bytes) -> str:
 
 @st.fragment
 def show_viewer(checkpoint, explanation, payload: str) -> None:
-    """The viewer and its downloads; a click in it reruns this part alone."""
+    """The viewer, its downloads, and what follows from what it shows; a click in it reruns this part alone."""
     from vit import export
     from vit.overlay import COLORMAPS
     from vit.viewer import component
@@ -407,15 +408,20 @@ def show_viewer(checkpoint, explanation, payload: str) -> None:
             elif name in st.query_params:
                 del st.query_params[name]
 
+    asked = reasons.Asked(payload, checkpoint, explanation)
+    question = reasons.pick(asked)
     wanted = Selection.from_query(st.query_params, *shape)
-    given = None
-    if wanted.view == "rollout" and record.tokens > 256:
-        values = record.rollout(wanted.token, direction=wanted.direction).tolist()
-        given = component.Given(view="rollout", token=wanted.token, direction=wanted.direction, values=values)
-    selection = component.show("viewer", payload, wanted, given, on_change=remember)
+    given, method = reasons.given(asked, wanted, question)
+    place = st.container()
+    more = st.container()
+    panel = pick_panel(question)
+    with place:
+        selection = component.show(
+            "viewer", payload, wanted, given, method, group="whatif", paintable=panel == "What if?", on_change=remember
+        )
 
     # A rerun would withdraw the files of the other two buttons.
-    with st.container(horizontal=True, vertical_alignment="center"):
+    with more, st.container(horizontal=True, vertical_alignment="center"):
         for label, draw, name in (
             ("Map as PNG", export.overlay_png, "attention.png"),
             ("All heads as PNG", export.grid_png, "heads.png"),
@@ -435,6 +441,46 @@ def show_viewer(checkpoint, explanation, payload: str) -> None:
             if size <= export.MAX_BYTES
             else "More than 1 GB: choose a smaller input size.",
         )
+    show_panel(asked, question, selection, panel)
+
+
+def pick_panel(question) -> str:
+    """What is shown below the viewer."""
+
+    def remember() -> None:
+        st.query_params.pop("panel", None)
+        if st.session_state.panel != names[0]:
+            st.query_params["panel"] = st.session_state.panel
+
+    names = [name for name, needs_class in PANELS.items() if question or not needs_class]
+    asked = st.query_params.get("panel")
+    return st.segmented_control(
+        "Ask more",
+        names,
+        default=asked if asked in names else names[0],
+        required=True,
+        key="panel",
+        on_change=remember,
+        label_visibility="collapsed",
+    )
+
+
+def show_panel(asked, question, selection, panel: str) -> None:
+    """What goes beyond looking at a map."""
+
+    def select(cell: tuple[int, int]) -> None:
+        st.query_params.update({"block": str(cell[0]), "head": str(cell[1]), "view": "attention"})
+
+    if panel == "Is it true?":
+        trust.show(asked, question, selection)
+    elif panel == "What if?":
+        whatif.show(asked, question, selection)
+    elif panel == "Heads":
+        atlas.show(asked, selection, select)
+    elif panel == "Layers":
+        layers.show(asked, question)
+    else:
+        layers.show_weights(asked)
 
 
 with st.sidebar:

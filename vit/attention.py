@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from vit.model import VisionTransformer, attention_weights, onednn, processor
+from vit.model import Change, VisionTransformer, attention_weights, onednn, processor
 
 Direction = Literal["from", "to"]
 Fusion = Literal["mean", "max", "min"]
@@ -130,7 +130,7 @@ class AttentionRecord:
     @onednn()
     def rollout(
         self,
-        query: int,
+        query: int | Tensor,
         residual: float = 0.5,
         direction: Direction = "from",
         fusion: Fusion = "mean",
@@ -139,7 +139,7 @@ class AttentionRecord:
         """Attention rollout of one token as a chain of vector products; no N x N matrix of all rows is ever held.
 
         Args:
-            query: the token asked about.
+            query: the token asked about, or how much of each (N,).
             residual: share of the skip connection, 0 to 1.
             direction: "from" says where the token's content came from, row `query` of the rollout matrix;
                 "to" says which tokens it reached, column `query`.
@@ -153,9 +153,11 @@ class AttentionRecord:
 
         Source: Abnar & Zuidema 2020, arXiv 2005.00928, eq. 1.
         """
-        (query,) = self._checked([query])
-        vector = self.queries[0].new_zeros(self.tokens, dtype=torch.float32)
-        vector[query] = 1
+        if isinstance(query, Tensor):
+            vector = query.float()
+        else:
+            vector = self.queries[0].new_zeros(self.tokens, dtype=torch.float32)
+            vector[self._checked([query])] = 1
         for block in reversed(range(self.blocks)) if direction == "from" else range(self.blocks):
             mixed = torch.zeros_like(vector)
             for start, rows in self.row_chunks(block):  # rows: (H, R, N)
@@ -208,12 +210,15 @@ def has_bfloat16() -> bool:
 
 
 @torch.inference_mode()
-def record(model: VisionTransformer, pixels: Tensor, precision: Precision = "float32") -> AttentionRecord:
+def record(
+    model: VisionTransformer, pixels: Tensor, precision: Precision = "float32", change: Change | None = None
+) -> AttentionRecord:
     """Run one picture (1, channels, height, width) through the model and keep its queries and keys.
 
     Args:
         precision: "float32" is exact. "bfloat16" rounds what goes into each product to 8 bits: logits and attention
             are then those of a slightly other pass, and the record is half as large. Faster where `has_bfloat16`.
+        change: of what the heads give, see `VisionTransformer.forward`.
 
     Raises:
         ValueError: more than one picture, or a shape that the model does not take.
@@ -221,7 +226,7 @@ def record(model: VisionTransformer, pixels: Tensor, precision: Precision = "flo
     if len(pixels) != 1:
         raise ValueError(f"A record holds one picture, not {len(pixels)}.")
     with torch.autocast(pixels.device.type, torch.bfloat16, enabled=precision == "bfloat16"):
-        output = model(pixels, output_queries_keys=True)
+        output = model(pixels, output_queries_keys=True, change=change)
     patch = model.config.patch_size
     return AttentionRecord(
         logits=output.logits.float(),

@@ -14,10 +14,10 @@ Source: Dosovitskiy et al. 2021, "An Image is Worth 16x16 Words", arXiv 2010.119
 
 import math
 import platform
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
-from functools import cache
+from functools import cache, partial
 from threading import Lock
 from typing import Any, Literal, NamedTuple, Self, cast, get_args
 
@@ -241,6 +241,7 @@ class HeadOutputs(NamedTuple):
 
 
 EVERY = slice(None)  # tokens
+Change = Callable[[int, Tensor], Tensor]  # of what a block's heads give: its number and (B, H, N, K) to (B, H, N, K)
 _SMALL = 640  # tokens
 
 
@@ -372,12 +373,18 @@ class Attention(nn.Module):
         self.explicit = False  # by two products and a softmax, where torch's fused attention is slower
 
     def forward(
-        self, x: Tensor, keep: Keep = "nothing", rows: slice = EVERY, turns: tuple[Tensor, Tensor] | None = None
+        self,
+        x: Tensor,
+        keep: Keep = "nothing",
+        rows: slice = EVERY,
+        turns: tuple[Tensor, Tensor] | None = None,
+        change: Callable[[Tensor], Tensor] | None = None,
     ) -> tuple[Tensor, Kept]:
         """(B, N, D) to (B, Q, D) for the Q tokens in `rows`, and what `keep` asks for.
 
         Args:
             turns: cosine and sine (N, K) of the rotary positions.
+            change: what becomes of the heads' outputs (B, H, Q, K) before they are joined; not with "gradients".
         """
         asked = EVERY if keep == "gradients" else rows
         q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in self.project(x, asked))
@@ -392,6 +399,8 @@ class Attention(nn.Module):
             out = attention @ v
         else:
             out = mixed(q, k, v)
+        if change is not None:
+            out = change(out)
         out = self.proj(out.transpose(1, 2).flatten(2))
         if keep == "queries_keys":
             return out, (q.contiguous(), k.contiguous())  # views would hold on to the values too
@@ -533,10 +542,15 @@ class Block(nn.Module):
             self.register_parameter(name, scale)
 
     def forward(
-        self, x: Tensor, keep: Keep = "nothing", rows: slice = EVERY, turns: tuple[Tensor, Tensor] | None = None
+        self,
+        x: Tensor,
+        keep: Keep = "nothing",
+        rows: slice = EVERY,
+        turns: tuple[Tensor, Tensor] | None = None,
+        change: Callable[[Tensor], Tensor] | None = None,
     ) -> tuple[Tensor, Kept]:
         """As `Attention.forward`, with both branches and their norms."""
-        out, kept = self.attn(self.norm1(x), keep, rows, turns)
+        out, kept = self.attn(self.norm1(x), keep, rows, turns, change)
         x = x[:, rows] + self.branch(out, self.scale1)
         x = x + self.branch(self.mlp(self.norm2(x)), self.scale2)
         return x, kept
@@ -630,7 +644,13 @@ class VisionTransformer(nn.Module):
             if self.head.bias is not None:
                 nn.init.zeros_(self.head.bias)
 
-    def forward(self, images: Tensor, output_attentions: bool = False, output_queries_keys: bool = False) -> ViTOutput:
+    def forward(
+        self,
+        images: Tensor,
+        output_attentions: bool = False,
+        output_queries_keys: bool = False,
+        change: Change | None = None,
+    ) -> ViTOutput:
         """Classify a batch of normalised pictures.
 
         Args:
@@ -638,6 +658,7 @@ class VisionTransformer(nn.Module):
             output_attentions: also return every attention matrix, the ones this very pass used.
             output_queries_keys: also return queries and keys, from which `vit.attention` computes any part of
                 any matrix on demand: L*N*D numbers instead of L*H*N*N.
+            change: of what a block's heads give, for this pass alone; see `vit.intervene`.
 
         Raises:
             ValueError: the shape of `images` does not suit the model, or both outputs are asked for.
@@ -647,21 +668,19 @@ class VisionTransformer(nn.Module):
         keep: Keep = "attention" if output_attentions else "queries_keys" if output_queries_keys else "nothing"
         if _exact_on_cpu(images):
             with onednn():
-                return self._through(images, keep)
-        return self._through(images, keep)
+                return self._through(images, keep, change)
+        return self._through(images, keep, change)
 
-    def _through(self, images: Tensor, keep: Keep) -> ViTOutput:
-        x = self.norm_pre(self.embed(images))  # (B, N, D)
-        patch = self.config.patch_size
-        grid = images.shape[2] // patch, images.shape[3] // patch
-        turns = None if self.config.rope is None else rotations(self.config, grid, x.device)
+    def _through(self, images: Tensor, keep: Keep, change: Change | None) -> ViTOutput:
+        x, turns = self.enter(images)
         kept: list[Any] = []
-        last = len(self.blocks) - 1
+        last, short = len(self.blocks) - 1, keep == "nothing" and change is None
         for index, block in enumerate(self.blocks):
             # What nobody reads after the last block is not computed there.
-            x, seen = block(x, keep, self.read if index == last and keep == "nothing" else EVERY, turns)
+            rows = self.read if index == last and short else EVERY
+            x, seen = block(x, keep, rows, turns, None if change is None else partial(change, index))
             kept.append(seen)
-        features, pool_attention = self.gather(x if keep == "nothing" else x[:, self.read])
+        features, pool_attention = self.gather(x if short else x[:, self.read])
         logits = self.head(features)
         if keep == "attention":
             return ViTOutput(logits, attentions=tuple(kept), pool_attention=pool_attention)
@@ -670,6 +689,13 @@ class VisionTransformer(nn.Module):
             tokens = self.norm(x) if self.config.norm == "before_pool" else x
             return ViTOutput(logits, queries=queries, keys=keys, pool_attention=pool_attention, tokens=tokens)
         return ViTOutput(logits)
+
+    def enter(self, images: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
+        """What the first block reads (B, N, D), and cosine and sine (N, K) of rotary positions, if there are any."""
+        x = self.norm_pre(self.embed(images))
+        patch = self.config.patch_size
+        grid = images.shape[2] // patch, images.shape[3] // patch
+        return x, None if self.config.rope is None else rotations(self.config, grid, x.device)
 
     def embed(self, images: Tensor) -> Tensor:
         """Pictures (B, channels, height, width) to tokens with their positions (B, N, D)."""

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from vit.attention import AttentionRecord, Direction, Fusion, checked_index, discarded, fuse
 from vit.errors import UserError
-from vit.model import EVERY, HeadOutputs, VisionTransformer, ViTConfig, onednn, rotations
+from vit.model import EVERY, HeadOutputs, VisionTransformer, ViTConfig, onednn
 
 # Numbers of a matrix held at once while streaming over rows: 512 Ki in float32 are 2 MB, which stay in a CPU's cache.
 _CHUNK = {"cpu": 1 << 19, "cuda": 1 << 24}
@@ -131,6 +131,13 @@ class GradientRecord(AttentionRecord):
         """
         maps = self.channel_maps.clamp(min=0)
         return fuse(maps, block) if isinstance(block, str) else maps[checked_index("block", block, self.blocks)]
+
+    def flow(self, block: int) -> Tensor:
+        """What `relevance` multiplies with: the mean over heads of relu(dA * A), (N, N)."""
+        matrix = torch.zeros(self.tokens, self.tokens)
+        for rows in self._rows(block):
+            matrix[rows.cpu()] = self._mean_flow(block, rows, positive=True).cpu()
+        return matrix
 
     @onednn()
     def _chain(
@@ -330,10 +337,7 @@ def _frozen(model: VisionTransformer, pixels: Tensor) -> VisionTransformer:
 def _steps(model: VisionTransformer, pixels: Tensor, read: slice) -> Iterator[Step]:
     """Block by block through the model; after the last one only the tokens in `read`."""
     with torch.no_grad():
-        x = model.norm_pre(model.embed(pixels.detach()))
-    patch = model.config.patch_size
-    grid = pixels.shape[2] // patch, pixels.shape[3] // patch
-    turns = None if model.config.rope is None else rotations(model.config, grid, x.device)
+        x, turns = model.enter(pixels.detach())
     for index, block in enumerate(model.blocks):
         before = x.detach().requires_grad_()
         x, kept = block(before, "gradients", read if index == len(model.blocks) - 1 else EVERY, turns)
