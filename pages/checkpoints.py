@@ -12,7 +12,7 @@ from vit.text import plain
 
 navigation.enter()
 
-WEIGHTS = ["safetensors", "pt", "pth", "bin", "npz", "json"]
+WEIGHTS = ["safetensors", "pt", "pth", "tar", "bin", "npz", "json"]  # PyTorch's examples write .pth.tar
 
 
 act = partial(change.attempt, "checkpoints")
@@ -197,7 +197,7 @@ def upload(refused: bool) -> None:
         return
     with st.form("bring", border=False):
         st.text_input("Name", suggested(weights[0].name), key="new name", help=NAME_HELP)
-        st.form_submit_button("Keep", on_click=bring, args=(files,), type="primary")
+        st.form_submit_button("Add", on_click=bring, args=(files,), type="primary")
     if refused:
         change.tell()
 
@@ -205,19 +205,22 @@ def upload(refused: bool) -> None:
 def suggested(file: str) -> str:
     """A name for a file's checkpoint."""
     from vit.runs import slug
+    from vit.shelf import folder_of
 
-    return slug(file.rpartition(".")[0])[:64].strip("-") or "model"
+    name = slug(file.removesuffix(".tar").rpartition(".")[0])[:60].strip("-") or "model"
+    taken = (number for number in range(2, 1000) if not folder_of(f"{name}-{number}").exists())
+    return f"{name}-{next(taken, 2)}" if folder_of(name).exists() else name
 
 
 def bring(files: list) -> None:
-    """From the button: keep what was uploaded."""
+    """From the button: add what was uploaded."""
     from vit import shelf
 
     name = st.session_state["new name"]
     kept = act(
-        f"{name} is on the shelf.",
+        f"{name} was added.",
         shelf.bring,
-        {file.name: file for file in files},
+        {file.name.removesuffix(".tar"): file for file in files},
         name,
         None,
         access.limits().free_bytes,

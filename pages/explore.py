@@ -121,6 +121,8 @@ def pick_checkpoint():
         st.info(f"{plain(asked)} is not here yet.")
         if st.button("Fetch it"):
             st.switch_page("pages/checkpoints.py", query_params={"fetch": asked})
+    elif asked and asked not in names:
+        st.info(f"There is no checkpoint {plain(asked)}. This is another one.")
     name = st.selectbox(
         "Checkpoint",
         names,
@@ -136,43 +138,53 @@ def pick_checkpoint():
     if info.problem and not info.choices:
         st.stop()
     stamp = max(path.stat().st_mtime_ns for path in info.folder.iterdir())
-    heads = asked_heads()
+    heads = asked_heads(name)
     if info.choices and heads is None:
         st.info(plain(info.problem))
-        pick_heads(info.choices, None)
+        pick_heads(name, info.choices, None)
         st.stop()
     try:
         checkpoint = open_checkpoint(name, str(info.folder), stamp, heads)
     except UserError as error:  # a number of heads that the link asks for and the weights cannot have, above all
-        if heads is None:
-            raise
         st.error(plain(str(error)))
+        if info.choices:
+            pick_heads(name, info.choices, heads)
+        if info.choices or heads is None:
+            st.stop()
         checkpoint, heads = open_checkpoint(name, str(info.folder), stamp, None), None
     show_facts(checkpoint, info)
     offer_conversion(checkpoint)
     if "heads" in checkpoint.assumed:
-        pick_heads(possible_heads(checkpoint.config.dim), checkpoint.config.heads)
+        pick_heads(name, possible_heads(checkpoint.config.dim), checkpoint.config.heads)
     found_error = verified(name, str(info.folder), stamp, heads, checkpoint).error
+    cannot = " It cannot tell whether the number of heads is right." if "heads" in checkpoint.assumed else ""
     st.caption(
-        f"Self-check: the attention shown gives what every block computed, to {found_error:.0e}.",
-        help="Measured on a sample picture: what the viewer shows against what the model's own pass computed. It would "
-        "show a wrong scale or order of the attention; it cannot show a wrong number of heads.",
+        f"Self-check: the attention shown gives what every block computed, to {found_error:.0e}.{cannot}",
+        help="Measured on a sample picture: what the viewer shows against what the model's own pass computed, relative "
+        "to the largest number; 1e-05 and less is rounding. It would show a wrong scale or order of the attention; it "
+        "cannot show a wrong number of heads.",
     )
     return checkpoint, stamp, heads
 
 
-def asked_heads() -> int | None:
-    """The number of attention heads that the person chose, which the link carries."""
+def asked_heads(name: str) -> int | None:
+    """The number of attention heads that the person chose, which the link carries, or chose earlier."""
     asked = st.query_params.get("heads", "")
-    return int(asked) if asked.isdecimal() and len(asked) < 4 else None
+    if asked.isdecimal() and len(asked) < 4:
+        return int(asked)
+    earlier = st.session_state.get("known heads", {}).get(name)
+    if earlier is not None:
+        st.query_params["heads"] = str(earlier)
+    return earlier
 
 
-def pick_heads(choices: tuple[int, ...], current: int | None) -> None:
+def pick_heads(name: str, choices: tuple[int, ...], current: int | None) -> None:
     """Let the person say how many attention heads a checkpoint has, where no file does."""
 
     def remember() -> None:
         if st.session_state.heads is not None:
             st.query_params["heads"] = str(st.session_state.heads)
+            st.session_state.setdefault("known heads", {})[name] = st.session_state.heads
 
     st.selectbox(
         "Attention heads",
@@ -191,11 +203,11 @@ def show_facts(checkpoint, info) -> None:
     config, facts = checkpoint.config, info.facts
     height, width = config.image_size
     rows = {
-        "Input": f"{width} × {height} px",
+        "Trained at": f"{width} × {height} px",
         "Patches": f"{config.grid[0]} × {config.grid[1]} of {config.patch_size} px",
         "Blocks × heads": f"{config.depth} × {config.heads}",
         "Width": str(config.dim),
-        "Parameters": f"{info.params / 1e6:.2f} M",
+        "Parameters": f"{sum(p.numel() for p in checkpoint.model.parameters()) / 1e6:.2f} M",
         "Classes": str(len(checkpoint.labels) or "none"),
     }
     if info.family and info.family != "saved":
@@ -205,10 +217,15 @@ def show_facts(checkpoint, info) -> None:
     st.html(
         FACTS_STYLE + "".join(f"<div class=fact><span>{k}</span><b>{html.escape(v)}</b></div>" for k, v in rows.items())
     )
-    if 0 < len(checkpoint.labels) <= FEW:
+    if 0 < len(checkpoint.labels) <= FEW and "labels" not in checkpoint.assumed:
         st.caption(f"It knows {', '.join(plain(label) for label in checkpoint.labels)}.")
-    for field, why in checkpoint.assumed.items():
-        st.caption(f"Assumed: {plain(str(field))}: {plain(str(why))}")
+    assumed = dict(checkpoint.assumed)
+    if "heads" in assumed:  # the one that makes every map wrong, so it stands beside its control
+        st.warning(plain(assumed.pop("heads")))
+    if assumed:
+        with st.popover(f"Assumed: {', '.join(assumed)}", width="stretch"):
+            for field, why in assumed.items():
+                st.caption(f"**{plain(str(field))}**: {plain(str(why))}")
     if checkpoint.card:
         with st.popover("Model card", width="stretch"):
             st.code(FRONT_MATTER.sub("", checkpoint.card), language="markdown", wrap_lines=True)
@@ -276,6 +293,9 @@ def pick_size(checkpoint) -> tuple[tuple[int, int], str]:
         help="The model was trained at one size. At others its position embeddings are interpolated: larger ones give "
         "finer maps and less reliable predictions. Seconds and memory are estimates for this computer.",
     )
+    wanted = st.query_params.get("size")
+    if wanted and wanted not in map(pixels, offered):
+        st.caption(f"An input of {plain(wanted)} px is not offered here: sizes are made of whole patches.")
     return size, pick_precision()
 
 

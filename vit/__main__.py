@@ -94,7 +94,12 @@ def parser() -> argparse.ArgumentParser:
 
     convert = add("convert", "Give a checkpoint to another library, computing the same there.")
     convert.add_argument("source", metavar="SOURCE", help="a checkpoint's name, folder or file")
-    convert.add_argument("destination", type=Path, metavar="DESTINATION", help="a new folder; .pth or .onnx for files")
+    convert.add_argument(
+        "destination",
+        type=Path,
+        metavar="DESTINATION",
+        help="a new folder; for torchvision a file ending in .pth, for onnx one in .onnx",
+    )
     convert.add_argument(
         "--to", choices=("transformers", "timm", "torchvision", "onnx"), default="transformers",
         help="(default: %(default)s)",
@@ -341,6 +346,8 @@ def _convert(options: argparse.Namespace) -> None:
     checkpoint = load_checkpoint(options.source, options.heads)
     path = convert(checkpoint, options.destination, options.to)
     print(path)
+    for field, why in checkpoint.assumed.items():
+        print(f"Assumed: {field}: {why}", file=sys.stderr)
     for line in how_to_open(checkpoint, path, options.to):
         print(f"    {line}")
 

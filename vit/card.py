@@ -18,7 +18,7 @@ _SECTIONS = (
     _Section("Recipe", ("recipe", "preset", "epochs", "batch_size", "lr", "seed")),
     _Section("Cost", ("hardware", "time", "seconds")),
     _Section("Accuracy", ("accuracy", "accuracy_on")),
-    _Section("Limits", ("limits",)),
+    _Section("Limits", ("limits", "assumed")),
 )
 
 

@@ -285,7 +285,8 @@ def test_what_is_painted_is_what_is_read(open_viewer, view):
       const context = canvas.getContext("2d");
       const cover = [];
       for (let patch = 0; patch < payload.patches; patch++) {
-        const x = ((patch % payload.cols) + 0.5) / payload.cols, y = (Math.floor(patch / payload.cols) + 0.5) / payload.rows;
+        const x = ((patch % payload.cols) + 0.5) / payload.cols;
+        const y = (Math.floor(patch / payload.cols) + 0.5) / payload.rows;
         cover.push(context.getImageData(x * canvas.width, y * canvas.height, 1, 1).data[3]);
       }
       const { r, c } = viewer.cell;

@@ -8,9 +8,10 @@ from typing import Any
 import huggingface_hub
 import pytest
 import timm
+import torch
 from conftest import fill
 from hub_server import HubServer
-from safetensors.torch import save
+from safetensors.torch import load_file, save
 from streamlit.testing.v1 import AppTest
 from transformers import ViTConfig, ViTForImageClassification
 
@@ -103,7 +104,7 @@ def test_an_upload_is_kept_under_its_name(root: Path) -> None:
     app.file_uploader[0].set_value([("My Model.safetensors", weights, "application/octet-stream")])
     app.run()
     assert app.text_input(key="new name").value == "my-model"
-    next(button for button in app.button if button.label == "Keep").click()
+    next(button for button in app.button if button.label == "Add").click()
     app.run()
     assert not app.exception
     assert [path.name for path in (root / "my-model").iterdir()] == ["My_Model.safetensors"]
@@ -117,10 +118,35 @@ def test_an_upload_that_is_refused_can_be_kept_under_another_name(root: Path) ->
     app.run()
     for name in ("ours", "another"):
         app.text_input(key="new name").set_value(name)
-        next(button for button in app.button if button.label == "Keep").click()
+        next(button for button in app.button if button.label == "Add").click()
         app.run()
         assert ["already" in error.value for error in app.error] == [True] * (name == "ours")
     assert (root / "another" / "ours.safetensors").read_bytes() == weights
+
+
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [("checkpoint.pth.tar", "checkpoint"), ("ours.safetensors", "ours-2"), ("My_Model.bin", "my_model")],
+)
+def test_a_name_is_suggested_that_is_free(root: Path, file: str, name: str) -> None:
+    app = page()
+    app.file_uploader[0].set_value([(file, b"", "application/octet-stream")])
+    app.run()
+    assert not app.exception
+    assert app.text_input(key="new name").value.replace("-", "_") == name.replace("-", "_")
+
+
+def test_a_pth_tar_is_taken_for_the_pth_that_it_is(root: Path) -> None:
+    file = io.BytesIO()
+    torch.save({"state_dict": load_file(root / "theirs" / "w.safetensors")}, file)
+    app = page()
+    app.file_uploader[0].set_value([("model_best.pth.tar", file.getvalue(), "application/x-tar")])
+    app.run()
+    app.text_input(key="new name").set_value("best")
+    next(button for button in app.button if button.label == "Add").click()
+    app.run()
+    assert not app.exception and not app.error
+    assert [path.name for path in (root / "best").iterdir()] == ["model_best.pth"]
 
 
 def test_an_empty_shelf_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
