@@ -1,4 +1,4 @@
-"""The command line: `python -m vit classify|explain|evaluate|convert|train|runs`.
+"""The command line: `python -m vit classify|explain|evaluate|faithfulness|convert|train|runs`.
 
 Exit status: 0 done, 1 a bug (with its traceback), 2 a mistake of the user's, told in one line.
 """
@@ -83,13 +83,19 @@ def parser() -> argparse.ArgumentParser:
         "--report", type=Path, metavar="FILE.npz", help="also keep which pictures were taken for what"
     )
 
-    for command in (classify, explain, evaluate):
+    faithful = add("faithfulness", "Rank the methods of explaining by whether their maps are true, on test pictures.")
+    faithful.add_argument("--data", required=True, metavar="NAME|folder:PATH")
+    faithful.add_argument("--data-root", type=Path, default=Path("data"), help="where downloads are kept")
+    faithful.add_argument("--limit", type=int, default=500, metavar="N", help="pictures (default: %(default)s)")
+    faithful.add_argument("--card", action="store_true", help="also put the table into the checkpoint's card")
+
+    for command in (classify, explain, evaluate, faithful):
         command.add_argument(
             "--checkpoint", default="cifar10", metavar="NAME_OR_PATH",
             help="a name in checkpoints/, a folder or file, or to be fetched: owner/name[@revision] on the Hugging "
             "Face Hub, torchvision/vit_b_16 (default: %(default)s)",
         )  # fmt: skip
-    for command in (classify, evaluate):
+    for command in (classify, evaluate, faithful):
         command.add_argument("--json", action="store_true", help="print one JSON document")
 
     convert = add("convert", "Give a checkpoint to another library, computing the same there.")
@@ -339,6 +345,24 @@ def _evaluate(options: argparse.Namespace) -> None:
         print(f"{result.accuracy:.2%} of {result.pictures:,} pictures right, loss {result.loss:.4f}")
 
 
+def _faithfulness(options: argparse.Namespace) -> None:
+    from vit.checkpoints import load_checkpoint
+    from vit.ranking import rank, record_in_card, table, verdict
+
+    if options.limit < 1:
+        raise UserError(f"--limit must be at least 1, not {options.limit}.")
+    checkpoint = load_checkpoint(options.checkpoint)
+    ranked = rank(checkpoint, options.data, options.limit, root=options.data_root, bar=not options.json)
+    if options.card:
+        record_in_card(checkpoint, options.data, ranked)
+    if options.json:
+        facts = {"checkpoint": checkpoint.name, "sha256": checkpoint.hash, "data": options.data}
+        print(json.dumps(facts | {"pictures": ranked[0].pictures, "methods": [one.to_dict() for one in ranked]}))
+        return
+    print("\n".join(table(ranked)))
+    print(f"\n{ranked[0].pictures} pictures. {verdict(ranked)}")
+
+
 def _convert(options: argparse.Namespace) -> None:
     from vit.checkpoints import load_checkpoint
     from vit.convert import convert, how_to_open
@@ -447,6 +471,7 @@ _COMMANDS = {
     "classify": _classify,
     "explain": _explain,
     "evaluate": _evaluate,
+    "faithfulness": _faithfulness,
     "convert": _convert,
     "train": _train,
     "runs": _runs,

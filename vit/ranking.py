@@ -2,14 +2,15 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from vit.checkpoints import Checkpoint
+from vit.checkpoints import CONFIG, Checkpoint, save_checkpoint
 from vit.datasets import load_dataset
+from vit.errors import UserError
 from vit.evaluate import Normalise, labels_of
 from vit.faithfulness import SEEDS, centre, faithfulness, noise, overlap, points_at
 from vit.methods import METHODS, Subject, heatmap
@@ -37,12 +38,19 @@ class Ranked(NamedTuple):
         saco: see `vit.faithfulness.saco`.
         points: share of the pictures whose strongest pixel is on the object; None where objects are not known.
         overlap: intersection over union with the object; None likewise.
+        pictures: how many.
     """
 
     name: str
     saco: Interval
     points: Interval | None
     overlap: Interval | None
+    pictures: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON has it."""
+        intervals = {"saco": self.saco, "points": self.points, "overlap": self.overlap}
+        return {"name": self.name} | {name: one and one._asdict() for name, one in intervals.items()}
 
 
 def rank(
@@ -84,7 +92,7 @@ def rank(
     ranked = []
     for name, rows in found.items():
         saco, points, overlaps = (interval(column) for column in torch.tensor(rows, dtype=torch.float64).T)
-        ranked.append(Ranked(name, saco, points if known else None, overlaps if known else None))
+        ranked.append(Ranked(name, saco, points if known else None, overlaps if known else None, len(rows)))
     return sorted(ranked, key=lambda one: -one.saco.mean)
 
 
@@ -116,3 +124,32 @@ def table(ranked: Sequence[Ranked]) -> list[str]:
 
 def _words(one: Interval) -> str:
     return f"{one.mean:.3f} ({one.low:.3f} to {one.high:.3f})"
+
+
+def verdict(ranked: Sequence[Ranked]) -> str:
+    """Whether it is as published: random near zero, rollout above it, the best method with a gradient above both."""
+    saco = {one.name: one.saco.mean for one in ranked}
+    gradient = max((name for name in saco if name in METHODS and METHODS[name].of_class), key=saco.__getitem__)
+    best, rollout, random = saco[gradient], saco["rollout"], saco[RANDOM]
+    near = "within 0.1 of zero" if abs(random) <= 0.1 else "not within 0.1 of zero"
+    order = "above" if best > rollout else "not above"
+    other = "above" if rollout > random else "not above"
+    return (
+        f"Random maps reach {random:.3f}, {near}. The best method with a gradient, {METHODS[gradient].title} at "
+        f"{best:.3f}, is {order} rollout at {rollout:.3f}, and rollout is {other} random maps."
+    )
+
+
+def record_in_card(checkpoint: Checkpoint, data: str, ranked: Sequence[Ranked]) -> None:
+    """Put the ranking into the card of a checkpoint that this app saved.
+
+    Raises:
+        UserError: it is another library's, whose card is not ours to write.
+    """
+    if checkpoint.assumed or not (checkpoint.path / CONFIG).is_file():
+        raise UserError(
+            f"{checkpoint.name} was not saved by this app, so its card is left as it is. Go without --card."
+        )
+    intro = f"Test pictures of {data}: {ranked[0].pictures}, by `python -m vit faithfulness`. {verdict(ranked)}"
+    facts = {**checkpoint.facts, "faithfulness": [intro, "", *table(ranked)]}
+    save_checkpoint(checkpoint.path, checkpoint.model, checkpoint.labels, checkpoint.preprocess, facts)
