@@ -13,7 +13,7 @@ from pathlib import Path
 import plotly.graph_objects as go
 import streamlit as st
 
-from pages.parts import atlas, layers, navigation, reasons, trust, whatif
+from pages.parts import atlas, layers, navigation, reasons, tour, trust, whatif
 from vit import samples
 from vit.errors import UserError
 from vit.gallery import component as gallery
@@ -506,7 +506,9 @@ def show_panel(asked, question, selection, panel: str) -> None:
 with st.sidebar:
     st.header("ViT attention explorer")
     st.caption("Hover a patch: where does it look? Click to pin it.")
+    tour.offer()
     model_controls = st.container()
+tour.show()
 inputs, predictions = st.columns(2, gap="large")
 with inputs:
     image = pick_picture()  # before anything that imports torch: a newcomer sees the page at once
