@@ -67,7 +67,7 @@ def caption(explanation: Explanation, checkpoint: Checkpoint, sentence: str, pic
     """The facts to print below a figure.
 
     Args:
-        sentence: what the map is, `Shown.sentence`.
+        sentence: what the map is, `Shown.sentence`; may be "".
         picture: its name.
     """
     record = explanation.record
@@ -84,7 +84,7 @@ def caption(explanation: Explanation, checkpoint: Checkpoint, sentence: str, pic
     if explanation.predictions:
         label, probability = explanation.predictions[0]
         parts.append(f"predicted {label}, {probability:.1%}")
-    return ". ".join(part[:1].upper() + part[1:] for part in parts) + "."
+    return ". ".join(part[:1].upper() + part[1:] for part in parts if part) + "."
 
 
 def map_figure(
@@ -233,6 +233,7 @@ class _Sheet:
         colours = ScalarMappable(Normalize(low, top), ListedColormap(COLORMAPS[name] / 255))
         bar = self.figure.colorbar(colours, axes, orientation="horizontal", extend=extend, extendfrac=0.02)
         bar.outline.set_linewidth(0.5)
+        assert bar.solids is not None  # a bar without lines has them
         bar.solids.set_rasterized(True)  # 256 fields side by side show hairlines
         bar.locator = MaxNLocator(6, steps=[1, 2, 2.5, 5, 10])
         axes.tick_params(length=2, width=0.5, pad=1.5)
