@@ -54,7 +54,7 @@ class Shown:
         Args:
             payload: for the end of the colour scale that maps share; without it, the map has its own scale.
         """
-        numbers, facts = weights(record, selection), _facts(record, selection)
+        numbers, facts = weights(record, selection), facts_of(record, selection)
         low, top = _ends(record, selection, numbers, payload)
         unit: Unit = "cosine" if facts["method"] == "similar" else "weight"
         return cls(numbers, facts, sentence(facts, record.prefix, record.grid), low, top, unit)
@@ -223,11 +223,11 @@ def grid_maps(record: AttentionRecord, selection: Selection) -> NDArray[np.float
 def view_npz(explanation: Explanation, selection: Selection, checkpoint: Checkpoint) -> bytes:
     """The selected view and all attention as NPZ; raises UserError as `attention_npz` does."""
     record = explanation.record
-    heatmap, view = record.heatmap(weights(record, selection)), _facts(record, selection)
+    heatmap, view = record.heatmap(weights(record, selection)), facts_of(record, selection)
     return attention_npz(record, heatmap, checkpoint, explanation.preprocess, explanation.geometry, view, every=True)
 
 
-def _facts(record: AttentionRecord, selection: Selection) -> dict[str, Any]:
+def facts_of(record: AttentionRecord, selection: Selection) -> dict[str, Any]:
     """The selected method and what it takes of the selection; blocks and heads from the start."""
     method = _view(record, selection)
     names = {

@@ -164,7 +164,7 @@ def unpack(payload: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     sections = {}
     for name, (offset, length) in header["sections"].items():
         dtype, shape = kinds.get(name, (np.uint8, (256, 3) if name.startswith("colormap:") else (-1,)))
-        sections[name] = np.frombuffer(payload[offset : offset + length], dtype).reshape(shape)
+        sections[name] = np.frombuffer(payload, np.uint8, length, offset).view(dtype).reshape(shape)
     return header, sections
 
 
