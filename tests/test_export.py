@@ -213,7 +213,7 @@ def test_the_pooling_query_exports_where_it_looks(pooling: Checkpoint, picture: 
     assert drawn(explanation, view="pool", head=1).tobytes() != levels.tobytes()
 
 
-@pytest.mark.parametrize("view", ["similar", "pool"])
+@pytest.mark.parametrize("view", ["similar", "pool", "relevance"])
 def test_a_view_that_the_model_does_not_have_exports_attention(
     explanation: Explanation, checkpoint: Checkpoint, view: Any
 ) -> None:
@@ -267,3 +267,12 @@ def test_a_map_that_the_selection_does_not_tell_is_drawn_as_given(explanation: E
     picture = Image.open(io.BytesIO(overlay_png(explanation, selection, shown))).convert("RGB")
     levels = np.asarray(picture.crop((25, 0, 75, 50)))[6::12, 6::12][:4, :4, 0]
     assert np.abs(levels.ravel() - 255 * numbers[1:].numpy() / 16).max() <= 1
+
+
+def test_a_map_that_the_selection_does_not_tell_is_in_the_npz_file_too(
+    explanation: Explanation, checkpoint: Checkpoint
+) -> None:
+    shown = Shown(torch.arange(17.0), {"method": "other", "target": "cat"}, "Another.", 0.0, 16.0, "share")
+    with np.load(io.BytesIO(view_npz(explanation, Selection(), checkpoint, shown))) as arrays:
+        assert np.array_equal(arrays["heatmap"].ravel(), np.arange(1.0, 17.0)) and "attention" in arrays
+        assert json.loads(str(arrays["meta"]))["view"] == shown.facts

@@ -220,11 +220,21 @@ def grid_maps(record: AttentionRecord, selection: Selection) -> NDArray[np.float
     return record.heatmap(torch.stack(maps)).numpy()
 
 
-def view_npz(explanation: Explanation, selection: Selection, checkpoint: Checkpoint) -> bytes:
-    """The selected view and all attention as NPZ; raises UserError as `attention_npz` does."""
+def view_npz(
+    explanation: Explanation, selection: Selection, checkpoint: Checkpoint, shown: Shown | None = None
+) -> bytes:
+    """The selected view and all attention as NPZ.
+
+    Args:
+        shown: the map, where the selection does not tell.
+
+    Raises:
+        UserError: as `attention_npz`.
+    """
     record = explanation.record
-    heatmap, view = record.heatmap(weights(record, selection)), facts_of(record, selection)
-    return attention_npz(record, heatmap, checkpoint, explanation.preprocess, explanation.geometry, view, every=True)
+    shown = shown or Shown.of(record, selection)
+    heatmap, geometry = record.heatmap(shown.weights), explanation.geometry
+    return attention_npz(record, heatmap, checkpoint, explanation.preprocess, geometry, shown.facts, every=True)
 
 
 def facts_of(record: AttentionRecord, selection: Selection) -> dict[str, Any]:
@@ -246,7 +256,7 @@ def facts_of(record: AttentionRecord, selection: Selection) -> dict[str, Any]:
 
 def _view(record: AttentionRecord, selection: Selection) -> View:
     """The selected view, or attention where the record has nothing for it."""
-    missing = {"similar": record.features is None, "pool": record.pool_attention is None}
+    missing = {"relevance": True, "similar": record.features is None, "pool": record.pool_attention is None}
     return "attention" if missing.get(selection.view) else selection.view
 
 

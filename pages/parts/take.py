@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import streamlit as st
 
+from vit import samples
 from vit.errors import UserError
 from vit.text import plain
 
@@ -33,6 +34,14 @@ class Source(NamedTuple):
     sample: str = ""
     frame: int = 0
 
+    @property
+    def credit(self) -> str:
+        """What to print beside it: its name, and of a sample who made it and under which licence."""
+        if not self.sample:
+            return f"{self.name}, frame {self.frame + 1}" if self.frame else self.name
+        sample = samples.SAMPLES[self.sample]
+        return f"{sample.title} by {sample.credit}, {sample.licence}"
+
 
 def show(explanation, selection, checkpoint, source: Source, shown=None, **viewer: Any) -> None:
     """A row of downloads for the view that is shown.
@@ -58,7 +67,7 @@ def show(explanation, selection, checkpoint, source: Source, shown=None, **viewe
         size = export.attention_bytes(explanation.record)
         _file(
             f"All attention as NPZ ({size / 1e6:.1f} MB)",
-            lambda: export.view_npz(explanation, selection, checkpoint),
+            lambda: export.view_npz(explanation, selection, checkpoint, seen()),
             "attention.npz",
             "application/octet-stream",
             key="npz",
@@ -85,9 +94,11 @@ def _figures(explanation, selection, checkpoint, source: Source, seen) -> None:
         from vit import figures
 
         if what == "All heads":
-            facts = figures.caption(explanation, checkpoint, figures.grid_sentence(explanation, selection), source.name)
+            facts = figures.caption(
+                explanation, checkpoint, figures.grid_sentence(explanation, selection), source.credit
+            )
             return figures.grid_figure(explanation, selection, facts, width, kind)
-        facts = figures.caption(explanation, checkpoint, seen().sentence, source.name)
+        facts = figures.caption(explanation, checkpoint, seen().sentence, source.credit)
         return figures.map_figure(explanation, selection, seen(), facts, width, kind)
 
     st.markdown("**Figure for print**, with colour bar and caption")
@@ -112,7 +123,7 @@ def _others(explanation, selection, checkpoint, source: Source, seen, viewer: di
         from vit.figures import caption
         from vit.standalone import standalone
 
-        title, facts = f"{source.name} · {checkpoint.name}", caption(explanation, checkpoint, "", source.name)
+        title, facts = f"{source.name} · {checkpoint.name}", caption(explanation, checkpoint, "", source.credit)
         return standalone(explanation.payload, selection, title, [facts], **viewer)
 
     def numbers() -> bytes:

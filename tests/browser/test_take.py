@@ -74,6 +74,7 @@ def test_figures_come_as_asked_for(app: App) -> None:
     choose(app, "All heads", "SVG", "180 mm")
     drawing = app.download("Figure").decode()
     assert "<svg" in drawing and "Every head of every block" in drawing and 'width="510.2' in drawing
+    assert "Chelsea the cat by Stefan van der Walt, CC0 1.0" in re.sub(r"<[^>]+>|\s+", " ", drawing).replace("  ", " ")
     choose(app, "PDF")
     assert app.download("Figure").startswith(b"%PDF")
 
