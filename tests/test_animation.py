@@ -171,6 +171,13 @@ def test_many_frames_become_few_that_last_as_long(checkpoint: Checkpoint, monkey
     assert len(pictures) == 4 and sum(durations) == 10 * 50
 
 
+def test_of_a_panorama_a_part_around_the_patches_is_drawn(checkpoint: Checkpoint) -> None:
+    out = io.BytesIO()
+    Image.linear_gradient("L").resize((3000, 200)).save(out, "PNG")
+    picture = played(over_blocks(explain(checkpoint, out.getvalue()), CLASS_TOKEN))[0][0]
+    assert picture.shape[0] - 26 == pytest.approx(480 / 2.5, abs=1) and picture.shape[1] == 480
+
+
 def test_a_still_picture_or_none_is_refused(checkpoint: Checkpoint) -> None:
     with pytest.raises(UserError, match="still picture"):
         over_frames(checkpoint, animated(1), Selection(), (32, 32))

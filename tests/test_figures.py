@@ -4,6 +4,7 @@ import base64
 import io
 import re
 import zlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -17,6 +18,7 @@ from vit.checkpoints import Checkpoint, load_checkpoint
 from vit.explain import Explanation, explain
 from vit.export import Shown
 from vit.figures import DPI, caption, grid_figure, grid_sentence, map_figure
+from vit.images import Preprocess
 from vit.overlay import COLORMAPS
 from vit.viewer.selection import Selection
 
@@ -127,10 +129,14 @@ def test_the_same_view_is_the_same_file(explanation: Explanation, kind: Any) -> 
     assert figure(explanation, Selection(), kind=kind) == figure(explanation, Selection(), kind=kind)
 
 
+@pytest.mark.parametrize("resize", ["shortest", "squash"])
 @pytest.mark.parametrize("size", [(3000, 60), (60, 3000), (1, 1)])
-def test_thin_and_tiny_pictures_have_figures_of_a_usual_shape(checkpoint: Checkpoint, size: tuple[int, int]) -> None:
+def test_a_figure_of_a_thin_or_tiny_picture_fits_a_page(
+    checkpoint: Checkpoint, size: tuple[int, int], resize: Any
+) -> None:
+    checkpoint = replace(checkpoint, preprocess=Preprocess((32, 32), resize=resize))
     drawn = Image.open(io.BytesIO(figure(explained(checkpoint, *size), Selection(token=4))))
-    assert drawn.height < 2 * drawn.width
+    assert drawn.height / DPI * 25.4 < 240
 
 
 def test_the_grid_has_a_map_for_every_head_and_their_numbers(explanation: Explanation, checkpoint: Checkpoint) -> None:

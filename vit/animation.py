@@ -17,7 +17,7 @@ from vit.errors import InvalidRun, UserError
 from vit.explain import Explanation, Size, resized
 from vit.export import Shown, colormap, shared_top
 from vit.images import Box, count_frames, decode_frames
-from vit.overlay import Heatmap, overlay
+from vit.overlay import Heatmap, overlay, scaled, window
 from vit.probes import list_epochs, read_payload, read_probes
 from vit.viewer.payload import unpack, weights_of
 from vit.viewer.selection import Selection
@@ -29,7 +29,6 @@ BLOCK, EPOCH, FRAME = 700, 300, 100  # how long each is shown [ms]; a frame as l
 LAST = 1500  # the last one, before it begins again [ms]
 
 _LABEL = 26  # height of the line of text [px]
-_SMALL = 128  # [px]; pictures up to this side are enlarged pixel by pixel, as in the viewer
 
 
 class Step(NamedTuple):
@@ -217,12 +216,5 @@ def _query(selection: Selection, split: int, grid: tuple[int, int]) -> tuple[int
 
 def _fitted(picture: Image.Image, box: Box) -> tuple[Image.Image, Box]:
     """The picture at about `SIDE`, and where the model's part lies in it [px]."""
-    factor = SIDE / max(picture.size)
-    small = max(picture.size) <= _SMALL
-    if small:
-        factor = max(1, round(factor))
-    size = max(1, round(picture.width * factor)), max(1, round(picture.height * factor))
-    filter = Image.Resampling.NEAREST if small else Image.Resampling.LANCZOS
-    x, y = size[0] / picture.width, size[1] / picture.height
-    left, top, right, bottom = box
-    return picture.resize(size, filter), Box(left * x, top * y, right * x, bottom * y)
+    picture, box = window(picture, box)
+    return scaled(picture, box, SIDE / max(picture.size))

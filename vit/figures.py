@@ -28,7 +28,7 @@ from vit.checkpoints import Checkpoint
 from vit.explain import Explanation
 from vit.export import Shown, colored, colormap, grid_maps, shared_top
 from vit.images import Box
-from vit.overlay import COLORMAPS, mosaic
+from vit.overlay import COLORMAPS, mosaic, scaled, window
 from vit.viewer.selection import Selection
 from vit.words import token_name
 
@@ -37,8 +37,7 @@ KINDS: dict[Kind, str] = {"png": "image/png", "svg": "image/svg+xml", "pdf": "ap
 WIDTHS = {"1 column": 85.0, "2 columns": 180.0}  # [mm], as most journals have them
 
 DPI = 300  # of PNG files, and of pictures inside SVG and PDF
-HIGHEST = 200.0  # the maps of a grid [mm], so that it fits a page
-LONGEST = 2.5  # sides of the seen part that a panorama is cut to
+HIGHEST = 200.0  # pictures and maps [mm], so that a figure fits a page
 
 _INCH = 25.4  # [mm]
 _POINT = _INCH / 72  # [mm]
@@ -49,7 +48,6 @@ _GAP = 3.0  # between the two pictures [mm]
 _BAR = 2.5  # height of the colour bar [mm]
 _ASIDE = 5.0  # left and right of it, for the numbers at its ends [mm]
 _COLOURS = 1.2 + _BAR + 2.4 * _LINE  # height of the bar with its numbers and their unit [mm]
-_SMALL = 128  # [px]; pictures up to this side are enlarged pixel by pixel, as in the viewer
 _FONTS = ("DejaVu Sans", "Noto Sans CJK SC", "Noto Sans CJK JP", "Arial Unicode MS")  # the first comes with matplotlib
 _SETTINGS: dict[Any, Any] = {
     "font.size": _SIZE,
@@ -107,16 +105,17 @@ def map_figure(
         a file of this kind; the same input gives the same bytes.
     """
     record = explanation.record
-    picture, box = _window(explanation.picture, explanation.geometry.box)
-    inner = width - 2 * _EDGE
-    side = (inner - _GAP) / 2  # width of one of the pictures [mm]
+    picture, box = window(explanation.picture, explanation.geometry.box)
+    column = (width - 2 * _EDGE - _GAP) / 2  # for one of the pictures [mm]
+    side = min(column, HIGHEST * picture.width / picture.height)
     high = side * picture.height / picture.width
-    picture, box = _resampled(picture, box, side)
+    # As many pixels as are printed, so that the edges of patches are sharp.
+    picture, box = scaled(picture, box, side / _INCH * DPI / picture.width)
     weight = shown.unit == "weight"
     with _drawing(width, high + (_LINE if weight else 0) + _COLOURS, facts, kind) as sheet:
         for left, drawn in (
             (0.0, picture),
-            (side + _GAP, colored(picture, record, box, selection, shown)),
+            (column + _GAP, colored(picture, record, box, selection, shown)),
         ):
             axes = sheet.axes(left, 0, side, high)
             _show(axes, drawn)
@@ -293,38 +292,6 @@ def _wrapped(text: str, width: float) -> list[str]:
             else:
                 lines.append(letter)
     return lines
-
-
-def _window(picture: Image.Image, box: Box) -> tuple[Image.Image, Box]:
-    """The picture, or of a panorama a part around what the model sees, and where that lies in it [px]."""
-    left, top, right, bottom = box
-    across = _extent(left, right, picture.width, LONGEST * (bottom - top))
-    down = _extent(top, bottom, picture.height, LONGEST * (right - left))
-    if (across, down) == ((0, picture.width), (0, picture.height)):
-        return picture, box
-    part = picture.crop((across[0], down[0], across[1], down[1]))
-    return part, Box(left - across[0], top - down[0], right - across[0], bottom - down[0])
-
-
-def _extent(start: float, stop: float, length: int, longest: float) -> tuple[int, int]:
-    """What to show along one side; see the viewer's `extent`."""
-    if length <= longest:
-        return 0, length
-    margin = max(0.0, longest - (stop - start)) / 2
-    return max(0, round(start - margin)), min(length, round(stop + margin))
-
-
-def _resampled(picture: Image.Image, box: Box, width: float) -> tuple[Image.Image, Box]:
-    """The picture with about as many pixels as it is printed with, so that the edges of patches are sharp."""
-    factor = width / _INCH * DPI / picture.width
-    small = max(picture.size) <= _SMALL
-    if small:
-        factor = max(1, round(factor))
-    size = max(1, round(picture.width * factor)), max(1, round(picture.height * factor))
-    filter = Image.Resampling.NEAREST if small else Image.Resampling.LANCZOS
-    x, y = size[0] / picture.width, size[1] / picture.height
-    left, top, right, bottom = box
-    return picture.resize(size, filter), Box(left * x, top * y, right * x, bottom * y)
 
 
 def _show(axes: Axes, picture: Image.Image) -> None:

@@ -34,7 +34,7 @@ MAX_SEGMENTS = 400  # of a JPEG; Pillow's time grows with the square of their by
 MAX_EXIF = 2**20  # [bytes] beyond that it is not read
 MAX_PIECES = 100_000  # tiles, strips or chunks of one file; honest files have fewer, and each costs an object
 MAX_FRAMES = 200  # of an animation; later ones are not offered
-MAX_FRAMES_PIXELS = 500_000_000  # of all frames up to the one asked for, as each is drawn on the one before it
+MAX_FRAMES_PIXELS = 200_000_000  # of all frames up to the one asked for, as each is drawn on the one before it
 
 # Naming the formats keeps Pillow from handing a renamed PostScript file to Ghostscript.
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "TIFF", "BMP", "AVIF")
