@@ -18,6 +18,7 @@ check: .venv/ready-dev
 
 benchmark: .venv/ready-dev
 	$(BIN)/python benchmarks/hover.py
+	$(BIN)/python benchmarks/relevance.py
 	$(BIN)/python benchmarks/upload.py
 	$(BIN)/python benchmarks/train_speed.py
 	$(BIN)/python benchmarks/run_cost.py

@@ -12,7 +12,7 @@ from vit.text import plain
 
 navigation.enter()
 
-WEIGHTS = ["safetensors", "pt", "pth", "bin", "npz", "json"]
+WEIGHTS = ["safetensors", "pt", "pth", "tar", "bin", "npz", "json"]  # PyTorch's examples write .pth.tar
 
 
 act = partial(change.attempt, "checkpoints")
@@ -39,19 +39,21 @@ def listed() -> list:
 
 def table(infos: list) -> pd.DataFrame:
     """The list as people read it."""
+    from vit import hub
+
     rows = []
     for info in infos:
         accuracy = info.facts.get("accuracy")
         rows.append(
             {
-                "Name": info.name,
+                "Name": hub.shortened(info.name),
                 "Test accuracy": 100 * accuracy if isinstance(accuracy, float) else None,
                 "Parameters": info.params / 1e6 if info.params else None,
                 "Size": info.size / 1e6,
                 "Classes": info.labels or None,
                 "File from": "this app" if info.family == "saved" else info.family,
                 "Trained on": str(info.facts.get("data", "")),
-                "Note": info.problem,
+                "Note": "Heads unknown" if info.choices else "Cannot be opened" if info.problem else "",
             }
         )
     return pd.DataFrame(rows)
@@ -74,6 +76,7 @@ def choose(infos: list):
         selection_mode="single-row-required",
         selection_default={"selection": {"rows": [names.index(asked) if asked in names else 0]}},
         column_config=columns,
+        placeholder="",
         alt="Checkpoints",
     )
     chosen = infos[min(event.selection.rows[0], len(infos) - 1)] if event.selection.rows else infos[0]
@@ -88,7 +91,10 @@ def show(info) -> None:
 
     st.markdown(f"**{plain(info.name)}**")
     if info.problem:
-        (st.info if info.choices else st.error)(plain(info.problem))
+        if info.choices:
+            st.info(f"{plain(info.problem)} The explorer asks for the number.")
+        else:
+            st.error(plain(info.problem))
     with st.container(horizontal=True, vertical_alignment="center"):
         if st.button("Open in the explorer", type="primary", disabled=bool(info.problem) and not info.choices):
             st.switch_page("pages/explore.py", query_params={"checkpoint": info.name})
@@ -172,11 +178,11 @@ def fetch() -> None:
     st.rerun()
 
 
-def upload() -> None:
-    """Take in a file of weights, alone or with what lay beside it."""
+def upload(refused: bool) -> None:
+    """Take in a file of weights, alone or with what lay beside it; if it was refused, say so where it was given."""
     state = st.session_state
     files = st.file_uploader(
-        "Weights (.safetensors, .pth, .pt, .bin, .npz), best with their config.json and preprocessor_config.json",
+        "Weights, best with their config.json and preprocessor_config.json",
         type=WEIGHTS,
         accept_multiple_files=True,
         max_upload_size=access.upload_megabytes(),
@@ -191,48 +197,58 @@ def upload() -> None:
         return
     with st.form("bring", border=False):
         st.text_input("Name", suggested(weights[0].name), key="new name", help=NAME_HELP)
-        st.form_submit_button("Keep", on_click=bring, args=(files,), type="primary")
+        st.form_submit_button("Add", on_click=bring, args=(files,), type="primary")
+    if refused:
+        change.tell()
 
 
 def suggested(file: str) -> str:
     """A name for a file's checkpoint."""
     from vit.runs import slug
+    from vit.shelf import folder_of
 
-    return slug(file.rpartition(".")[0])[:64].strip("-") or "model"
+    name = slug(file.removesuffix(".tar").rpartition(".")[0])[:60].strip("-") or "model"
+    taken = (number for number in range(2, 1000) if not folder_of(f"{name}-{number}").exists())
+    return f"{name}-{next(taken, 2)}" if folder_of(name).exists() else name
 
 
 def bring(files: list) -> None:
-    """From the button: keep what was uploaded."""
+    """From the button: add what was uploaded."""
     from vit import shelf
 
     name = st.session_state["new name"]
     kept = act(
-        f"{name} is on the shelf.",
+        f"{name} was added.",
         shelf.bring,
-        {file.name: file for file in files},
+        {file.name.removesuffix(".tar"): file for file in files},
         name,
         None,
         access.limits().free_bytes,
     )
+    st.session_state.refused = not kept
     if kept:
         st.session_state.brought += 1  # another uploader takes its place
         st.query_params["name"] = name
 
 
 st.subheader("Checkpoints")
-change.tell()
+refused = st.session_state.pop("refused", False)
+if refused:
+    st.container()  # what is below keeps its own place
+else:
+    change.tell()
 every = listed()
 if every:
     show(choose(every))
 else:
     st.info("There is no checkpoint yet. Bring one, or train one on the page Train.")
 st.divider()
-st.subheader("Bring another")
+st.subheader("Bring another" if every else "Bring one")
 if access.may_train():
     by_name, by_file = st.columns(2, gap="large")
     with by_name:
         fetch()
     with by_file:
-        upload()
+        upload(refused)
 else:
     st.caption("Only people who may train can bring checkpoints here.")

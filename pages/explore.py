@@ -12,7 +12,7 @@ from pathlib import Path
 import plotly.graph_objects as go
 import streamlit as st
 
-from pages.parts import navigation, take
+from pages.parts import atlas, layers, navigation, reasons, take, tour, trust, whatif
 from vit import samples
 from vit.errors import UserError
 from vit.gallery import component as gallery
@@ -21,6 +21,7 @@ from vit.text import plain
 navigation.enter()
 
 TOP = 5  # predictions shown
+PANELS = {"Is it true?": True, "What if?": False, "Heads": False, "Layers": True, "Weights": False}  # needs classes
 SLOW = 2  # [s]; what takes longer says so before
 FEW = 20  # classes that are listed by name
 SEEN = 96  # width of the model's own view [px]
@@ -127,11 +128,13 @@ def pick_checkpoint():
         st.info(f"{plain(asked)} is not here yet.")
         if st.button("Fetch it"):
             st.switch_page("pages/checkpoints.py", query_params={"fetch": asked})
+    elif asked and asked not in names:
+        st.info(f"There is no checkpoint {plain(asked)}. This is another one.")
     name = st.selectbox(
         "Checkpoint",
         names,
         names.index(asked) if asked in names else 0,
-        format_func=lambda name: shortened(name) if name in found else runs[name][0],
+        format_func=lambda name: hub.shortened(name) if name in found else runs[name][0],
         key="checkpoint",
         on_change=remember,
     )
@@ -142,49 +145,53 @@ def pick_checkpoint():
     if info.problem and not info.choices:
         st.stop()
     stamp = max(path.stat().st_mtime_ns for path in info.folder.iterdir())
-    heads = asked_heads()
+    heads = asked_heads(name)
     if info.choices and heads is None:
         st.info(plain(info.problem))
-        pick_heads(info.choices, None)
+        pick_heads(name, info.choices, None)
         st.stop()
     try:
         checkpoint = open_checkpoint(name, str(info.folder), stamp, heads)
     except UserError as error:  # a number of heads that the link asks for and the weights cannot have, above all
-        if heads is None:
-            raise
         st.error(plain(str(error)))
+        if info.choices:
+            pick_heads(name, info.choices, heads)
+        if info.choices or heads is None:
+            st.stop()
         checkpoint, heads = open_checkpoint(name, str(info.folder), stamp, None), None
     show_facts(checkpoint, info)
     offer_conversion(checkpoint)
     if "heads" in checkpoint.assumed:
-        pick_heads(possible_heads(checkpoint.config.dim), checkpoint.config.heads)
+        pick_heads(name, possible_heads(checkpoint.config.dim), checkpoint.config.heads)
     found_error = verified(name, str(info.folder), stamp, heads, checkpoint).error
+    cannot = " It cannot tell whether the number of heads is right." if "heads" in checkpoint.assumed else ""
     st.caption(
-        f"Self-check: the attention shown gives what every block computed, to {found_error:.0e}.",
-        help="Measured on a sample picture: what the viewer shows against what the model's own pass computed. It would "
-        "show a wrong scale or order of the attention; it cannot show a wrong number of heads.",
+        f"Self-check: the attention shown gives what every block computed, to {found_error:.0e}.{cannot}",
+        help="Measured on a sample picture: what the viewer shows against what the model's own pass computed, relative "
+        "to the largest number; 1e-05 and less is rounding. It would show a wrong scale or order of the attention; it "
+        "cannot show a wrong number of heads.",
     )
     return checkpoint, stamp, heads
 
 
-def shortened(name: str) -> str:
-    """A checkpoint's name with as much of its commit as people need."""
-    name, mark, commit = name.partition("@")
-    return name + mark + commit[:7]
-
-
-def asked_heads() -> int | None:
-    """The number of attention heads that the person chose, which the link carries."""
+def asked_heads(name: str) -> int | None:
+    """The number of attention heads that the person chose, which the link carries, or chose earlier."""
     asked = st.query_params.get("heads", "")
-    return int(asked) if asked.isdecimal() and len(asked) < 4 else None
+    if asked.isdecimal() and len(asked) < 4:
+        return int(asked)
+    earlier = st.session_state.get("known heads", {}).get(name)
+    if earlier is not None:
+        st.query_params["heads"] = str(earlier)
+    return earlier
 
 
-def pick_heads(choices: tuple[int, ...], current: int | None) -> None:
+def pick_heads(name: str, choices: tuple[int, ...], current: int | None) -> None:
     """Let the person say how many attention heads a checkpoint has, where no file does."""
 
     def remember() -> None:
         if st.session_state.heads is not None:
             st.query_params["heads"] = str(st.session_state.heads)
+            st.session_state.setdefault("known heads", {})[name] = st.session_state.heads
 
     st.selectbox(
         "Attention heads",
@@ -203,11 +210,11 @@ def show_facts(checkpoint, info) -> None:
     config, facts = checkpoint.config, info.facts
     height, width = config.image_size
     rows = {
-        "Input": f"{width} × {height} px",
+        "Trained at": f"{width} × {height} px",
         "Patches": f"{config.grid[0]} × {config.grid[1]} of {config.patch_size} px",
         "Blocks × heads": f"{config.depth} × {config.heads}",
         "Width": str(config.dim),
-        "Parameters": f"{info.params / 1e6:.2f} M",
+        "Parameters": f"{sum(p.numel() for p in checkpoint.model.parameters()) / 1e6:.2f} M",
         "Classes": str(len(checkpoint.labels) or "none"),
     }
     if info.family and info.family != "saved":
@@ -217,10 +224,15 @@ def show_facts(checkpoint, info) -> None:
     st.html(
         FACTS_STYLE + "".join(f"<div class=fact><span>{k}</span><b>{html.escape(v)}</b></div>" for k, v in rows.items())
     )
-    if 0 < len(checkpoint.labels) <= FEW:
+    if 0 < len(checkpoint.labels) <= FEW and "labels" not in checkpoint.assumed:
         st.caption(f"It knows {', '.join(plain(label) for label in checkpoint.labels)}.")
-    for field, why in checkpoint.assumed.items():
-        st.caption(f"Assumed: {plain(str(field))}: {plain(str(why))}")
+    assumed = dict(checkpoint.assumed)
+    if "heads" in assumed:  # the one that makes every map wrong, so it stands beside its control
+        st.warning(plain(assumed.pop("heads")))
+    if assumed:
+        with st.popover(f"Assumed: {', '.join(assumed)}", width="stretch"):
+            for field, why in assumed.items():
+                st.caption(f"**{plain(str(field))}**: {plain(str(why))}")
     if checkpoint.card:
         with st.popover("Model card", width="stretch"):
             st.code(FRONT_MATTER.sub("", checkpoint.card), language="markdown", wrap_lines=True)
@@ -288,6 +300,9 @@ def pick_size(checkpoint) -> tuple[tuple[int, int], str]:
         help="The model was trained at one size. At others its position embeddings are interpolated: larger ones give "
         "finer maps and less reliable predictions. Seconds and memory are estimates for this computer.",
     )
+    wanted = st.query_params.get("size")
+    if wanted and wanted not in map(pixels, offered):
+        st.caption(f"An input of {plain(wanted)} px is not offered here: sizes are made of whole patches.")
     return size, pick_precision()
 
 
@@ -425,7 +440,7 @@ def feed(payload: bytes) -> str:
 
 @st.fragment
 def show_viewer(checkpoint, explanation, payload: str, source: take.Source) -> None:
-    """The viewer and its downloads; a click in it reruns this part alone."""
+    """The viewer, its downloads, and what follows from what it shows; a click in it reruns this part alone."""
     from vit.overlay import COLORMAPS
     from vit.viewer import component
     from vit.viewer.selection import Selection
@@ -441,20 +456,69 @@ def show_viewer(checkpoint, explanation, payload: str, source: take.Source) -> N
             elif name in st.query_params:
                 del st.query_params[name]
 
+    asked = reasons.Asked(payload, checkpoint, explanation)
+    question = reasons.pick(asked)
     wanted = Selection.from_query(st.query_params, *shape)
-    given = None
-    if wanted.view == "rollout" and record.tokens > 256:
-        values = record.rollout(wanted.token, direction=wanted.direction).tolist()
-        given = component.Given(view="rollout", token=wanted.token, direction=wanted.direction, values=values)
-    selection = component.show("viewer", payload, wanted, given, on_change=remember)
+    given, method = reasons.given(asked, wanted, question)
+    place = st.container()
+    more = st.container()
+    panel = pick_panel(question)
+    with place:
+        selection = component.show(
+            "viewer", payload, wanted, given, method, group="whatif", paintable=panel == "What if?", on_change=remember
+        )
 
-    take.show(explanation, selection, checkpoint, source, given=given)
+    with more:
+        shown, viewer = reasons.taken(asked, selection, question, given, method)
+        take.show(explanation, selection, checkpoint, source, shown, **viewer)
+    show_panel(asked, question, selection, panel)
+
+
+def pick_panel(question) -> str:
+    """What is shown below the viewer."""
+
+    def remember() -> None:
+        st.query_params.pop("panel", None)
+        if st.session_state.panel != names[0]:
+            st.query_params["panel"] = st.session_state.panel
+
+    names = [name for name, needs_class in PANELS.items() if question or not needs_class]
+    asked = st.query_params.get("panel")
+    return st.segmented_control(
+        "Ask more",
+        names,
+        default=asked if asked in names else names[0],
+        required=True,
+        key="panel",
+        on_change=remember,
+        label_visibility="collapsed",
+    )
+
+
+def show_panel(asked, question, selection, panel: str) -> None:
+    """What goes beyond looking at a map."""
+
+    def select(cell: tuple[int, int]) -> None:
+        st.query_params.update({"block": str(cell[0]), "head": str(cell[1]), "view": "attention"})
+
+    if panel == "Is it true?":
+        trust.show(asked, question, selection)
+    elif panel == "What if?":
+        whatif.show(asked, question, selection)
+    elif panel == "Heads":
+        atlas.show(asked, selection, select)
+    elif panel == "Layers":
+        layers.show(asked, question)
+    else:
+        layers.show_weights(asked)
 
 
 with st.sidebar:
     st.header("ViT attention explorer")
     st.caption("Hover a patch: where does it look? Click to pin it.")
+    tour.offer()
     model_controls = st.container()
+tour.show()
 inputs, predictions = st.columns(2, gap="large")
 with inputs:
     source = pick_picture()  # before anything that imports torch: a newcomer sees the page at once

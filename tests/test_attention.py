@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import vit.attention
-from vit.attention import entropy, record, rollout
+from vit.attention import discarded, entropy, geometric_mean, mass_threshold, otsu_threshold, record, rollout
 
 TOLERANCE = 1e-5
 
@@ -69,6 +69,94 @@ def test_rollout_of_one_token_is_its_row_and_column_of_the_whole(
         assert kept.rollout(token, residual).sum() == pytest.approx(1, abs=1e-5)
     control = rollout(attentions.flip(0), residual)
     assert (kept.rollout(0, residual) - control[0]).abs().max() > 1e-4  # blocks in the wrong order
+
+
+def sorted_out(attentions: torch.Tensor, residual: float, fusion: str, discard: float, prefix: int) -> torch.Tensor:
+    """Rollout as its definition has it, row by row."""
+    result = identity = torch.eye(attentions.shape[-1])
+    for heads in attentions:
+        fused = {"mean": heads.mean(0), "max": heads.amax(0), "min": heads.amin(0)}[fusion].clone()
+        for row in fused:
+            patches = sorted(range(prefix, len(row)), key=lambda token: row[token].item())
+            for token in patches[: int(discard * len(patches))]:
+                row[token] = 0
+            row /= row.sum()
+        result = ((1 - residual) * fused + residual * identity) @ result
+    return result
+
+
+@pytest.mark.parametrize("rows_at_once", [1 << 24, 1], ids=["in one piece", "row by row"])
+@pytest.mark.parametrize("fusion", ["mean", "max", "min"])
+@pytest.mark.parametrize("discard", [0.0, 0.5, 0.9])
+def test_rollout_discards_and_fuses_as_defined(
+    case: Any, fusion: Any, discard: float, rows_at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vit.attention, "_CHUNK", rows_at_once)
+    kept, attentions, _ = case
+    wanted = sorted_out(attentions, 0.3, fusion, discard, len(kept.prefix))
+    whole = rollout(attentions, 0.3, fusion, discard, len(kept.prefix))
+    assert (whole - wanted).abs().max() <= TOLERANCE
+    for token in (0, kept.tokens - 1):
+        assert (kept.rollout(token, 0.3, "from", fusion, discard) - wanted[token]).abs().max() <= TOLERANCE
+        assert (kept.rollout(token, 0.3, "to", fusion, discard) - wanted[:, token]).abs().max() <= TOLERANCE
+    if fusion != "mean" or discard:
+        assert (whole - rollout(attentions, 0.3)).abs().max() > 1e-3
+    if kept.prefix and discard == 0.9:
+        unprotected = rollout(attentions, 0.3, fusion, discard, 0)
+        assert (whole - unprotected).abs().max() > 1e-3
+
+
+def test_discarding_by_hand() -> None:
+    """Both prefix columns stay, though weakest; each row loses its own weakest two of four patches."""
+    rows = torch.tensor([[0.01, 0.02, 0.4, 0.1, 0.27, 0.2], [0.01, 0.02, 0.1, 0.4, 0.2, 0.27]])
+    left = [[0.01, 0.02, 0.4, 0, 0.27, 0], [0.01, 0.02, 0, 0.4, 0, 0.27]]
+    assert torch.equal(discarded(rows, 0.5, 2), torch.tensor(left))
+    assert torch.equal(discarded(rows, 0.2, 2), rows)  # less than one patch
+    for share in (-0.1, 1.0, float("nan")):
+        with pytest.raises(ValueError, match="at least 0 and under 1"):
+            discarded(rows, share, 2)
+
+
+@pytest.mark.parametrize(
+    ("share", "chosen"),
+    [(0.3, [3]), (0.4, [3]), (0.41, [3, 2]), (0.7, [3, 2]), (0.9, [3, 2, 1]), (0.91, [3, 2, 1, 0]), (1.0, range(4))],
+)
+@pytest.mark.parametrize("scale", [1.0, 1e-6])
+def test_the_mass_threshold_takes_the_fewest_patches(share: float, chosen: Any, scale: float) -> None:
+    heatmap = torch.tensor([[0.1, 0.2, 0.3], [0.4, 0.0, 0.0]]) * scale
+    mask = mass_threshold(heatmap, share)
+    assert mask.shape == heatmap.shape and mask.dtype is torch.bool
+    assert mask.flatten().nonzero()[:, 0].tolist() == sorted(chosen)
+
+
+def test_a_threshold_of_no_mass_or_no_share_is_refused() -> None:
+    assert not mass_threshold(torch.zeros(2, 3), 0.5).any()
+    for share in (0.0, 1.1):
+        with pytest.raises(ValueError, match="above 0 and at most 1"):
+            mass_threshold(torch.ones(2, 3), share)
+    with pytest.raises(ValueError, match="negative"):
+        mass_threshold(torch.tensor([[1.0, -0.1]]), 0.5)
+
+
+def test_otsus_threshold_is_the_best_of_all_splits() -> None:
+    generator = torch.Generator().manual_seed(0)
+    for shape in ((4, 5), (1, 2), (7, 3)):
+        heatmap = (torch.rand(shape, generator=generator) * 8).round()  # with ties
+        spread = {}
+        for level in heatmap.unique()[:-1].tolist():
+            low, high = heatmap[heatmap <= level], heatmap[heatmap > level]
+            spread[level] = len(low) * len(high) * (high.mean() - low.mean()).item() ** 2
+        best = max(spread, key=spread.__getitem__)
+        assert torch.equal(otsu_threshold(heatmap), heatmap > best)
+    assert not otsu_threshold(torch.full((2, 3), 0.25)).any()
+    assert not otsu_threshold(torch.ones(1, 1)).any()
+
+
+def test_the_geometric_mean_is_small_where_either_map_is() -> None:
+    one, other = torch.tensor([[4.0, 0.0], [1e-30, 9.0]]), torch.tensor([[9.0, 5.0], [1e-30, 1.0]])
+    assert geometric_mean(one, other).flatten().tolist() == pytest.approx([6, 0, 1e-30, 3], rel=1e-5)
+    with pytest.raises(ValueError, match="not negative"):
+        geometric_mean(one, -other)
 
 
 def test_rollout_of_two_tokens_by_hand() -> None:

@@ -163,8 +163,114 @@ def test_rollout_is_exported_without_the_attention_behind_it(
 
 
 @pytest.mark.parametrize(
+    ("options", "weights", "named"),
+    [
+        (
+            ["--method=rollout", "--head=max", "--discard=0.5", "--query=1,2"],
+            lambda m, x: vit.record(m, x).rollout(7, fusion="max", discard=0.5),
+            {"query": "1,2", "direction": "from", "head": "max", "discard": 0.5},
+        ),
+        (
+            ["--method=relevance", "--target=cat", "--start-block=1"],
+            lambda m, x: vit.relevance_record(m, x, 2).relevance(start_block=1),
+            {"target": {"index": 2, "label": "cat"}, "start_block": 1, "query": None, "direction": "from"},
+        ),
+        (
+            ["--method=relevance", "--target=2", "--query=cls", "--direction=to"],
+            lambda m, x: vit.relevance_record(m, x, 2).relevance(0, "to"),
+            {"target": {"index": 2, "label": "cat"}, "start_block": 0, "query": "cls", "direction": "to"},
+        ),
+        (
+            ["--method=gradient-rollout", "--target=Bus", "--discard=0.9"],
+            lambda m, x: vit.relevance_record(m, x, 1).gradient_rollout(discard=0.9),
+            {"target": {"index": 1, "label": "bus"}, "discard": 0.9, "start_block": 0},
+        ),
+        (
+            ["--method=attention-gradient", "--target=0", "--block=max", "--head=1"],
+            lambda m, x: vit.relevance_record(m, x, 0).attention_gradient(None, "max", 1),
+            {"target": {"index": 0, "label": "apple"}, "block": "max", "head": 1},
+        ),
+        (
+            ["--method=gradcam", "--target=éléphant", "--block=0"],
+            lambda m, x: vit.relevance_record(m, x, 4).gradcam(0),
+            {"target": {"index": 4, "label": "éléphant"}, "block": 0},
+        ),
+        (
+            ["--method=legrad", "--target=dog", "--start-block=1"],
+            lambda m, x: vit.legrad(m, x, 3, 1),
+            {"target": {"index": 3, "label": "dog"}, "start_block": 1},
+        ),
+    ],
+)
+def test_each_method_exports_its_map_and_says_how_it_was_made(
+    command: Command,
+    saved: Path,
+    picture: Path,
+    tmp_path: Path,
+    options: list[str],
+    weights: Any,
+    named: dict[str, Any],
+) -> None:
+    out = tmp_path / "map.npz"
+    assert command("explain", picture, "--checkpoint", saved, "--out", out, *options).status == 0
+    checkpoint = vit.load_checkpoint(saved)
+    wanted = weights(checkpoint.model, checkpoint.preprocess(vit.decode_image(picture.read_bytes())))
+    with np.load(out) as arrays:
+        assert np.allclose(arrays["heatmap"].ravel(), wanted[1:], rtol=1e-5, atol=0)
+        assert "attention" not in arrays
+        view = json.loads(str(arrays["meta"]))["view"]
+    assert view["method"] == options[0].partition("=")[2]
+    assert {name: view[name] for name in named} == named
+
+
+@pytest.mark.parametrize("method", ["relevance", "gradient-rollout", "legrad", "gradcam", "attention-gradient"])
+def test_the_predicted_class_is_explained_unless_another_is_named(
+    command: Command, saved: Path, picture: Path, tmp_path: Path, method: str
+) -> None:
+    arguments = ["explain", picture, "--checkpoint", saved, "--method", method, "--out"]
+    best = json.loads(command("classify", picture, "--checkpoint", saved, "--json").out)["results"][0]["predictions"][0]
+    assert command(*arguments, tmp_path / "map.npz").status == 0
+    with np.load(tmp_path / "map.npz") as arrays:
+        assert json.loads(str(arrays["meta"]))["view"]["target"]["label"] == best["label"]
+    assert command(*arguments, tmp_path / "map.png").status == 0
+    assert Image.open(tmp_path / "map.png").size == (60, 40)
+
+
+def test_a_model_without_classes_has_no_class_to_explain(
+    command: Command, tmp_path: Path, picture: Path, build: Any, preprocess: Any
+) -> None:
+    path = vit.save_checkpoint(tmp_path / "features", build(num_classes=0), (), preprocess)
+    result = command("explain", picture, "--checkpoint", path, "--method=legrad", "--target=cat", "--out=map.png")
+    check_mistake(result, "features computes features and has no classes, so legrad has nothing to explain.")
+
+
+def test_classes_of_one_name_are_told_apart_by_number(
+    command: Command, tmp_path: Path, picture: Path, build: Any, preprocess: Any
+) -> None:
+    labels = ("crane", "bus", "Crane", "crane", "dog")
+    path = vit.save_checkpoint(tmp_path / "cranes", build(), labels, preprocess)
+    arguments = ["explain", picture, "--checkpoint", path, "--method=gradcam", "--out", tmp_path / "map.png"]
+    check_mistake(command(*arguments, "--target=crane"), "2 classes are called 'crane': 0, 3. Name one by number.")
+    assert command(*arguments, "--target=3").status == 0
+    assert command(*arguments, "--target=Crane").status == 0
+
+
+@pytest.mark.parametrize(
     ("options", "said"),
     [
+        (["--method=relevance", "--target=do", "--out=map.npz"], "There is no class 'do'. Did you mean dog?"),
+        (["--method=relevance", "--target=9", "--out=map.npz"], "There is no class 9: they run from 0 to 4."),
+        (["--method=legrad", "--target=9", "--out=map.npz"], "There is no class 9: they run from 0 to 4."),
+        (["--target=cat", "--out=map.npz"], "--target means nothing to attention; it is for relevance, gradient-roll"),
+        (["--method=legrad", "--query=cls", "--out=map.npz"], "--query means nothing to legrad"),
+        (["--method=relevance", "--discard=0.5", "--out=map.npz"], "it is for rollout, gradient-rollout."),
+        (["--method=rollout", "--start-block=1", "--out=map.npz"], "--start-block means nothing to rollout"),
+        (["--method=gradcam", "--direction=to", "--out=map.npz"], "--direction means nothing to gradcam"),
+        (["--method=rollout", "--block=0", "--out=map.npz"], "--block means nothing to rollout"),
+        (["--method=gradcam", "--precision=bfloat16", "--out=map.npz"], "--precision means nothing to gradcam"),
+        (["--method=rollout", "--discard=1", "--out=map.npz"], "share must be at least 0 and under 1, not 1"),
+        (["--method=rollout", "--head=1", "--out=map.npz"], "rollout takes all heads: --head must be mean, max or min"),
+        (["--method=legrad", "--start-block=2", "--out=map.npz"], "There is no block 2: they run from 0 to 1"),
         (["--query=4,0", "--out=map.npz"], "There is no patch 4,0: rows run from 0 to 3"),
         (["--query=here", "--out=map.npz"], "--query must be a prefix token (cls) or ROW,COL, not 'here'"),
         (["--query=1,2,3", "--out=map.npz"], "--query must be"),

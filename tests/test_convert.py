@@ -677,7 +677,7 @@ def test_the_command_writes_and_says_how_to_open_it(made: Any, tmp_path: Path) -
     done = run(str(source), str(tmp_path / "theirs"), "--to", "timm")
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[0] == str(tmp_path / "theirs")
-    assert "local-dir:theirs" in done.stdout
+    assert f"local-dir:{tmp_path}/theirs" in done.stdout
     refused = run(str(source), str(tmp_path / "theirs.pth"), "--to", "torchvision")
     assert refused.returncode == 2 and len(refused.stderr.splitlines()) == 1
     assert "its prefix tokens are cls, reg1, reg2" in refused.stderr

@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from vit import samples
 from vit.checkpoints import load_checkpoint
+from vit.families.timm import FAMILY as TIMM
 from vit.families.torchvision import FAMILY as TORCHVISION
 from vit.images import Preprocess
 from vit.model import ViTConfig
@@ -109,3 +111,29 @@ def test_the_comparison_would_notice_another_filter(photo: Image.Image) -> None:
     document = json.loads(processor.to_json_string())
     with pytest.raises(AssertionError):
         assert_equal(Preprocess.from_config(document | {"resample": 2}), photo, theirs)
+
+
+PLAIN = [
+    name
+    for module in ("vision_transformer", "deit")
+    for name in timm.list_models(module=module, pretrained=True)
+    if not re.search("aimv2|_rpn_|_xp_|dwee|dlittle|_pe_|rope|siglip_gap_(378|384|448|896)|sapiens|radio|beit", name)
+]
+
+
+def test_most_files_of_timm_that_lie_alone_are_cut_as_timm_cuts_them() -> None:
+    """By their names; a few training runs differ from others of the same name and size."""
+    right = []
+    for name in PLAIN:
+        settings = timm.models.get_pretrained_cfg(name)
+        size = settings.input_size[1:]
+        preprocess, _ = TIMM.preprocess(ViTConfig.preset("Ti/16", image_size=size[0] // 16 * 16), name)
+        right.append(preprocess.resize_to == int(size[0] // 16 * 16 / settings.crop_pct))
+    assert len(right) > 150 and sum(right) > 0.8 * len(right)
+
+
+@pytest.mark.parametrize("name", ["vit_small_patch14_dinov2.lvd142m", "vit_base_patch16_384.augreg_in1k"])
+def test_what_is_trained_on_large_pictures_sees_all_of_the_shorter_side(name: str) -> None:
+    assert timm.models.get_pretrained_cfg(name).crop_pct == 1
+    preprocess, why = TIMM.preprocess(ViTConfig.preset("S/16", image_size=384), name)
+    assert preprocess.resize_to == 384 and "384 px" in why

@@ -47,6 +47,14 @@ def test_a_missing_number_of_heads_can_be_chosen_afterwards(weights: bytes, tmp_
     assert told.choices == () and told.problem == "" and told.family.startswith("timm")
 
 
+def test_files_that_were_refused_can_be_brought_again(weights: bytes, tmp_path: Path) -> None:
+    files = {"own.safetensors": io.BytesIO(weights), "config.json": io.BytesIO(b"{")}
+    with pytest.raises(InvalidCheckpoint):
+        shelf.bring(files, "mine", tmp_path)
+    folder = shelf.bring({"own.safetensors": files["own.safetensors"]}, "mine", tmp_path)
+    assert (folder / "own.safetensors").read_bytes() == weights
+
+
 @pytest.mark.parametrize("name", ["", "../x", "A", "a/b", ".x", "x" * 65, "a.old", "mine"])
 def test_a_name_that_cannot_be_is_refused(weights: bytes, tmp_path: Path, name: str) -> None:
     brought(weights, tmp_path)

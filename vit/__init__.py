@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from vit.errors import InvalidCheckpoint, InvalidConfig, InvalidDataset, InvalidImage, UserError
     from vit.images import Preprocess, decode_image
     from vit.model import VisionTransformer, ViTConfig, ViTOutput
+    from vit.relevance import GradientRecord, legrad, relevance_record
 
 # Loaded on first use, so that decoding a picture does not wait for torch.
 _HOMES = {
@@ -36,6 +37,9 @@ _HOMES = {
     "ViTConfig": "model",
     "VisionTransformer": "model",
     "ViTOutput": "model",
+    "GradientRecord": "relevance",
+    "legrad": "relevance",
+    "relevance_record": "relevance",
 }
 
 __all__ = list(_HOMES)

@@ -1,4 +1,4 @@
-"""The command line: `python -m vit classify|explain|evaluate|convert|train|runs`.
+"""The command line: `python -m vit classify|explain|evaluate|faithfulness|convert|train|runs`.
 
 Exit status: 0 done, 1 a bug (with its traceback), 2 a mistake of the user's, told in one line.
 """
@@ -9,6 +9,7 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -46,15 +47,26 @@ def parser() -> argparse.ArgumentParser:
     classify.add_argument("images", nargs="+", type=Path, metavar="IMAGE")
     classify.add_argument("--top", type=int, default=5, help="predictions per picture (default: %(default)s)")
 
-    explain = add("explain", "Draw or save where a token of the model looks.")
+    explain = add("explain", "Draw or save where a token of the model looks, or what spoke for a class.")
     explain.add_argument("image", type=Path, metavar="IMAGE")
-    explain.add_argument("--method", choices=("attention", "rollout"), default="attention")
+    explain.add_argument(
+        "--method", choices=_METHODS, default="attention",
+        help="the first two show where attention goes, the others what speaks for --target (default: %(default)s)",
+    )  # fmt: skip
+    explain.add_argument("--target", metavar="LABEL", help="a class or its number from 0 (default: the predicted one)")
     fusions = ("mean", "max", "min")
     explain.add_argument(
         "--block", type=_number_or(*fusions), default=-1, help="from 0, -1 is the last, or mean, max, min"
     )
     explain.add_argument("--head", type=_number_or(*fusions), default="mean", help="from 0, or mean, max, min")
-    explain.add_argument("--query", default="cls", metavar="cls|ROW,COL", help="the token asked about (default: cls)")
+    explain.add_argument("--start-block", type=int, metavar="BLOCK", help="leave earlier blocks out")
+    explain.add_argument(
+        "--discard", type=float, metavar="SHARE", help="leave this share of each row's patches out, the weakest"
+    )
+    explain.add_argument(
+        "--query", metavar="cls|ROW,COL",
+        help="the token asked about (default: cls; with a class, the tokens that the answer is read from)",
+    )  # fmt: skip
     explain.add_argument(
         "--direction", choices=("from", "to"), default="from", help="where the token looks, or who looks at it"
     )
@@ -71,18 +83,29 @@ def parser() -> argparse.ArgumentParser:
         "--report", type=Path, metavar="FILE.npz", help="also keep which pictures were taken for what"
     )
 
-    for command in (classify, explain, evaluate):
+    faithful = add("faithfulness", "Rank the methods of explaining by whether their maps are true, on test pictures.")
+    faithful.add_argument("--data", required=True, metavar="NAME|folder:PATH")
+    faithful.add_argument("--data-root", type=Path, default=Path("data"), help="where downloads are kept")
+    faithful.add_argument("--limit", type=int, default=500, metavar="N", help="pictures (default: %(default)s)")
+    faithful.add_argument("--card", action="store_true", help="also put the table into the checkpoint's card")
+
+    for command in (classify, explain, evaluate, faithful):
         command.add_argument(
             "--checkpoint", default="cifar10", metavar="NAME_OR_PATH",
             help="a name in checkpoints/, a folder or file, or to be fetched: owner/name[@revision] on the Hugging "
             "Face Hub, torchvision/vit_b_16 (default: %(default)s)",
         )  # fmt: skip
-    for command in (classify, evaluate):
+    for command in (classify, evaluate, faithful):
         command.add_argument("--json", action="store_true", help="print one JSON document")
 
     convert = add("convert", "Give a checkpoint to another library, computing the same there.")
     convert.add_argument("source", metavar="SOURCE", help="a checkpoint's name, folder or file")
-    convert.add_argument("destination", type=Path, metavar="DESTINATION", help="a new folder; .pth or .onnx for files")
+    convert.add_argument(
+        "destination",
+        type=Path,
+        metavar="DESTINATION",
+        help="a new folder; for torchvision a file ending in .pth, for onnx one in .onnx",
+    )
     convert.add_argument(
         "--to", choices=("transformers", "timm", "torchvision", "onnx"), default="transformers",
         help="(default: %(default)s)",
@@ -104,6 +127,18 @@ def parser() -> argparse.ArgumentParser:
     runs.add_argument("action", nargs="?", choices=("list", "show", "stop", "resume"), default="list")
     runs.add_argument("id", nargs="?", metavar="ID")
     return top
+
+
+# Each method of `explain` with the options that mean something for it.
+_METHODS = {
+    "attention": ("block", "head", "query", "direction", "precision"),
+    "rollout": ("head", "discard", "query", "direction", "precision"),
+    "relevance": ("target", "start_block", "query", "direction"),
+    "gradient-rollout": ("target", "start_block", "discard", "query", "direction"),
+    "legrad": ("target", "start_block"),
+    "gradcam": ("target", "block"),
+    "attention-gradient": ("target", "block", "head", "query", "direction"),
+}
 
 
 def _presets() -> list[str]:
@@ -167,7 +202,6 @@ def _classify(options: argparse.Namespace) -> None:
 
 
 def _explain(options: argparse.Namespace) -> None:
-    from vit.attention import record
     from vit.checkpoints import load_checkpoint
     from vit.explain import resized, size_near
     from vit.export import attention_npz
@@ -175,6 +209,7 @@ def _explain(options: argparse.Namespace) -> None:
 
     if options.out.suffix.lower() not in (".png", ".npz"):
         raise UserError(f"--out must end in .png or .npz, not {options.out.name!r}.")
+    _check_options(options)
     checkpoint = load_checkpoint(options.checkpoint)
     picture = _picture(options.image)
     preprocess = checkpoint.preprocess
@@ -182,15 +217,9 @@ def _explain(options: argparse.Namespace) -> None:
         if not 1 <= options.size <= 4096:
             raise UserError(f"--size must be 1 to 4096 px, not {options.size}.")
         preprocess = resized(preprocess, size_near(checkpoint, options.size))
-    kept = record(checkpoint.model, preprocess(picture), options.precision)
-    view = {key: getattr(options, key) for key in ("method", "query", "direction")}
     try:
-        query = _token(options.query, kept)
-        if options.method == "rollout":
-            weights = kept.rollout(query, direction=options.direction)
-        else:
-            weights = kept.weights(query, options.block, options.head, options.direction)
-            view |= {"block": options.block, "head": options.head}
+        ask = _class_weights if "target" in _METHODS[options.method] else _weights
+        kept, weights, view = ask(options, checkpoint, preprocess(picture))
     except ValueError as error:
         raise UserError(str(error)) from error
     heatmap = kept.heatmap(weights)
@@ -203,6 +232,90 @@ def _explain(options: argparse.Namespace) -> None:
     except OSError as error:
         raise UserError(f"{options.out} cannot be written: {error.strerror}.") from error
     print(options.out)
+
+
+def _check_options(options: argparse.Namespace) -> None:
+    """Refuse what a method would ignore."""
+    defaults = {"block": -1, "head": "mean", "direction": "from", "precision": "float32"}
+    defaults |= dict.fromkeys(("target", "start_block", "discard", "query"))
+    for name, default in defaults.items():
+        if getattr(options, name) != default and name not in _METHODS[options.method]:
+            suited = ", ".join(method for method, names in _METHODS.items() if name in names)
+            raise UserError(f"--{name.replace('_', '-')} means nothing to {options.method}; it is for {suited}.")
+
+
+Weights = tuple[Any, Any, dict[str, Any]]  # a record, one number per token (N,), and what names them
+
+
+def _weights(options: argparse.Namespace, checkpoint: Any, pixels: Any) -> Weights:
+    """What a method says that needs no class."""
+    from vit.attention import record
+
+    kept = record(checkpoint.model, pixels, options.precision)
+    name, direction, head = options.query or "cls", options.direction, options.head
+    query = _token(name, kept)
+    view = {"method": options.method, "query": name, "direction": direction, "head": head}
+    if options.method == "attention":
+        return kept, kept.weights(query, options.block, head, direction), view | {"block": options.block}
+    if isinstance(head, int):
+        raise UserError(f"rollout takes all heads: --head must be mean, max or min, not {head}.")
+    discard = options.discard or 0.0
+    weights = kept.rollout(query, direction=direction, fusion=head, discard=discard)
+    return kept, weights, view | {"discard": discard}
+
+
+def _class_weights(options: argparse.Namespace, checkpoint: Any, pixels: Any) -> Weights:
+    """What a method says about a class."""
+    from vit.attention import record
+    from vit.relevance import legrad, relevance_record
+
+    if not checkpoint.labels:
+        raise InvalidCheckpoint(
+            f"{checkpoint.name} computes features and has no classes, so {options.method} has nothing to explain. "
+            "Choose another checkpoint, or --method attention or rollout."
+        )
+    target = None if options.target is None else _class(options.target, checkpoint.labels)
+    start, discard = options.start_block or 0, options.discard or 0.0
+    view: dict[str, Any] = {"method": options.method}
+    if options.method == "legrad":
+        kept: Any = record(checkpoint.model, pixels)
+        target = int(kept.logits[0].argmax()) if target is None else target
+        weights = legrad(checkpoint.model, pixels, target, start)
+        view |= {"start_block": start}
+    else:
+        kept = relevance_record(checkpoint.model, pixels, target)
+        target = kept.target
+        query = None if options.query is None else _token(options.query, kept)
+        asked = {"query": options.query, "direction": options.direction}
+        if options.method == "relevance":
+            weights = kept.relevance(query, options.direction, start)
+            view |= asked | {"start_block": start}
+        elif options.method == "gradient-rollout":
+            weights = kept.gradient_rollout(query, options.direction, discard, start)
+            view |= asked | {"start_block": start, "discard": discard}
+        elif options.method == "attention-gradient":
+            weights = kept.attention_gradient(query, options.block, options.head, options.direction)
+            view |= asked | {"block": options.block, "head": options.head}
+        else:
+            weights = kept.gradcam(options.block)
+            view |= {"block": options.block}
+    return kept, weights, view | {"target": {"index": target, "label": checkpoint.labels[target]}}
+
+
+def _class(name: str, labels: Sequence[str]) -> int:
+    """The number of a class by its label, or by that number itself."""
+    alike = [i for i, label in enumerate(labels) if label.casefold() == name.casefold()]
+    exact = [i for i in alike if labels[i] == name] or alike
+    if len(exact) > 1:
+        raise UserError(f"{len(exact)} classes are called {name!r}: {', '.join(map(str, exact))}. Name one by number.")
+    if exact:
+        return exact[0]
+    if name.isdecimal():
+        return int(name)
+    near = get_close_matches(name, labels, 3, 0.5)
+    raise UserError(
+        f"There is no class {name!r}. " + (f"Did you mean {' or '.join(near)}?" if near else "Name another.")
+    )
 
 
 def _token(query: str, kept: Any) -> int:
@@ -232,6 +345,24 @@ def _evaluate(options: argparse.Namespace) -> None:
         print(f"{result.accuracy:.2%} of {result.pictures:,} pictures right, loss {result.loss:.4f}")
 
 
+def _faithfulness(options: argparse.Namespace) -> None:
+    from vit.checkpoints import load_checkpoint
+    from vit.ranking import rank, record_in_card, table, verdict
+
+    if options.limit < 1:
+        raise UserError(f"--limit must be at least 1, not {options.limit}.")
+    checkpoint = load_checkpoint(options.checkpoint)
+    ranked = rank(checkpoint, options.data, options.limit, root=options.data_root, bar=not options.json)
+    if options.card:
+        record_in_card(checkpoint, options.data, ranked)
+    if options.json:
+        facts = {"checkpoint": checkpoint.name, "sha256": checkpoint.hash, "data": options.data}
+        print(json.dumps(facts | {"pictures": ranked[0].pictures, "methods": [one.to_dict() for one in ranked]}))
+        return
+    print("\n".join(table(ranked)))
+    print(f"\n{ranked[0].pictures} pictures. {verdict(ranked)}")
+
+
 def _convert(options: argparse.Namespace) -> None:
     from vit.checkpoints import load_checkpoint
     from vit.convert import convert, how_to_open
@@ -239,6 +370,8 @@ def _convert(options: argparse.Namespace) -> None:
     checkpoint = load_checkpoint(options.source, options.heads)
     path = convert(checkpoint, options.destination, options.to)
     print(path)
+    for field, why in checkpoint.assumed.items():
+        print(f"Assumed: {field}: {why}", file=sys.stderr)
     for line in how_to_open(checkpoint, path, options.to):
         print(f"    {line}")
 
@@ -338,6 +471,7 @@ _COMMANDS = {
     "classify": _classify,
     "explain": _explain,
     "evaluate": _evaluate,
+    "faithfulness": _faithfulness,
     "convert": _convert,
     "train": _train,
     "runs": _runs,

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from vit.model import VisionTransformer, attention_weights, onednn, processor
+from vit.model import Change, VisionTransformer, attention_weights, onednn, processor
 
 Direction = Literal["from", "to"]
 Fusion = Literal["mean", "max", "min"]
@@ -84,11 +84,11 @@ class AttentionRecord:
         Returns:
             (N,)
         """
-        blocks = range(self.blocks) if isinstance(block, str) else [_index("block", block, self.blocks)]
+        blocks = range(self.blocks) if isinstance(block, str) else [checked_index("block", block, self.blocks)]
         maps = []
         for b in blocks:
             every = self.rows(b, [query])[:, 0] if direction == "from" else self.columns(b, [query])[:, :, 0]  # (H, N)
-            maps.append(fuse(every, head) if isinstance(head, str) else every[_index("head", head, self.heads)])
+            maps.append(fuse(every, head) if isinstance(head, str) else every[checked_index("head", head, self.heads)])
         return fuse(torch.stack(maps), block) if isinstance(block, str) else maps[0]
 
     def heatmap(self, weights: Tensor) -> Tensor:
@@ -128,27 +128,42 @@ class AttentionRecord:
         return directions @ directions[token]
 
     @onednn()
-    def rollout(self, query: int, residual: float = 0.5, direction: Direction = "from") -> Tensor:
+    def rollout(
+        self,
+        query: int | Tensor,
+        residual: float = 0.5,
+        direction: Direction = "from",
+        fusion: Fusion = "mean",
+        discard: float = 0.0,
+    ) -> Tensor:
         """Attention rollout of one token as a chain of vector products; no N x N matrix of all rows is ever held.
 
         Args:
-            query: the token asked about.
+            query: the token asked about, or how much of each (N,).
             residual: share of the skip connection, 0 to 1.
             direction: "from" says where the token's content came from, row `query` of the rollout matrix;
                 "to" says which tokens it reached, column `query`.
+            fusion, discard: see the function `rollout`.
 
         Returns:
             (N,); sums to 1 for "from".
 
+        Raises:
+            ValueError: there is no such token, or `discard` is no share.
+
         Source: Abnar & Zuidema 2020, arXiv 2005.00928, eq. 1.
         """
-        (query,) = self._checked([query])
-        vector = self.queries[0].new_zeros(self.tokens, dtype=torch.float32)
-        vector[query] = 1
+        if isinstance(query, Tensor):
+            vector = query.float()
+        else:
+            vector = self.queries[0].new_zeros(self.tokens, dtype=torch.float32)
+            vector[self._checked([query])] = 1
         for block in reversed(range(self.blocks)) if direction == "from" else range(self.blocks):
             mixed = torch.zeros_like(vector)
             for start, rows in self.row_chunks(block):  # rows: (H, R, N)
                 part = slice(start, start + rows.shape[1])
+                if fusion != "mean" or discard:
+                    rows = _fused_rows(rows, fusion, discard, len(self.prefix))[None]
                 if direction == "from":
                     mixed += (vector[part] @ rows).mean(0)
                 else:
@@ -177,7 +192,12 @@ def fuse(maps: Tensor, how: Fusion) -> Tensor:
     return maps.mean(0) if how == "mean" else maps.amax(0) if how == "max" else maps.amin(0)
 
 
-def _index(what: str, index: int, count: int) -> int:
+def checked_index(what: str, index: int, count: int) -> int:
+    """The index from 0 of one that may count from the end.
+
+    Raises:
+        ValueError: it lies outside.
+    """
     if not -count <= index < count:
         raise ValueError(f"There is no {what} {index}: they run from 0 to {count - 1}.")
     return index % count
@@ -190,12 +210,15 @@ def has_bfloat16() -> bool:
 
 
 @torch.inference_mode()
-def record(model: VisionTransformer, pixels: Tensor, precision: Precision = "float32") -> AttentionRecord:
+def record(
+    model: VisionTransformer, pixels: Tensor, precision: Precision = "float32", change: Change | None = None
+) -> AttentionRecord:
     """Run one picture (1, channels, height, width) through the model and keep its queries and keys.
 
     Args:
         precision: "float32" is exact. "bfloat16" rounds what goes into each product to 8 bits: logits and attention
             are then those of a slightly other pass, and the record is half as large. Faster where `has_bfloat16`.
+        change: of what the heads give, see `VisionTransformer.forward`.
 
     Raises:
         ValueError: more than one picture, or a shape that the model does not take.
@@ -203,7 +226,7 @@ def record(model: VisionTransformer, pixels: Tensor, precision: Precision = "flo
     if len(pixels) != 1:
         raise ValueError(f"A record holds one picture, not {len(pixels)}.")
     with torch.autocast(pixels.device.type, torch.bfloat16, enabled=precision == "bfloat16"):
-        output = model(pixels, output_queries_keys=True)
+        output = model(pixels, output_queries_keys=True, change=change)
     patch = model.config.patch_size
     return AttentionRecord(
         logits=output.logits.float(),
@@ -216,28 +239,118 @@ def record(model: VisionTransformer, pixels: Tensor, precision: Precision = "flo
     )
 
 
-def rollout(attentions: Tensor, residual: float = 0.5) -> Tensor:
+def rollout(
+    attentions: Tensor, residual: float = 0.5, fusion: Fusion = "mean", discard: float = 0.0, prefix: int = 0
+) -> Tensor:
     """Trace attention through all blocks, assuming tokens keep a share of themselves.
 
     Args:
         attentions: (L, H, N, N), rows sum to 1.
         residual: share of the skip connection, 0 to 1.
+        fusion: how heads become one; rows are brought to a sum of 1 again before the residual.
+        discard: share of each row's patches, the weakest, that is left out before that, see `discarded`.
+        prefix: S, how many tokens come before the patches; nothing of theirs is left out.
 
     Returns:
         (N, N); row i says where token i's content came from; rows sum to 1.
 
     Raises:
-        ValueError: rows of `attentions` do not sum to 1.
+        ValueError: rows of `attentions` do not sum to 1, or `discard` is no share.
 
-    Source: Abnar & Zuidema 2020, arXiv 2005.00928, eq. 1.
+    Source: Abnar & Zuidema 2020, arXiv 2005.00928, eq. 1; fusion and discarding by jacobgil/vit-explain, of each row by
+    itself.
     """
     if not torch.allclose(attentions.sum(-1), attentions.new_ones(()), atol=1e-3):
         raise ValueError("Rows of attention must sum to 1.")
     identity = torch.eye(attentions.shape[-1], dtype=attentions.dtype, device=attentions.device)
     result = identity
-    for attention in attentions.mean(1):  # (N, N), first block first
+    for heads in attentions:  # (H, N, N), first block first
+        plain = fusion == "mean" and not discard
+        attention = heads.mean(0) if plain else _fused_rows(heads, fusion, discard, prefix)
         result = ((1 - residual) * attention + residual * identity) @ result
     return result
+
+
+def _fused_rows(rows: Tensor, fusion: Fusion, discard: float, prefix: int) -> Tensor:
+    """Rows of all heads (H, R, N) to rows of one (R, N) that sum to 1."""
+    fused = discarded(fuse(rows, fusion), discard, prefix)
+    return fused / fused.sum(-1, keepdim=True).clamp_min(torch.finfo(fused.dtype).tiny)
+
+
+def discarded(rows: Tensor, share: float, prefix: int) -> Tensor:
+    """Each row (..., N) without its weakest patches: `share` of them, rounded down, become 0; prefix tokens stay.
+
+    Raises:
+        ValueError: the share is not at least 0 and under 1.
+
+    >>> discarded(torch.tensor([[0.125, 0.25, 0.125, 0.5]]), 0.5, prefix=1).tolist()
+    [[0.125, 0.25, 0.0, 0.5]]
+    """
+    if not 0 <= share < 1:
+        raise ValueError(f"The discarded share must be at least 0 and under 1, not {share:g}.")
+    weakest = rows[..., prefix:].topk(int(share * (rows.shape[-1] - prefix)), -1, largest=False).indices
+    return rows.scatter(-1, weakest + prefix, 0.0)
+
+
+def geometric_mean(one: Tensor, other: Tensor) -> Tensor:
+    """What two maps of any same shape agree on: sqrt(one * other), small where either is.
+
+    Raises:
+        ValueError: a number is negative.
+
+    >>> geometric_mean(torch.tensor([0.0, 4.0]), torch.tensor([5.0, 9.0])).tolist()
+    [0.0, 6.0]
+    """
+    if (one < 0).any() or (other < 0).any():
+        raise ValueError("A geometric mean needs numbers that are not negative.")
+    return one.sqrt() * other.sqrt()
+
+
+def mass_threshold(heatmap: Tensor, share: float) -> Tensor:
+    """The smallest set of patches that holds at least this share of the map's mass: (rows, cols), True for those.
+
+    Args:
+        heatmap: (rows, cols), no number negative.
+        share: above 0, at most 1.
+
+    Raises:
+        ValueError: there is no mass to share, or the share is none.
+
+    Source: facebookresearch/dino, `visualize_attention.py`.
+
+    >>> mass_threshold(torch.tensor([[0.5, 0.1], [0.3, 0.1]]), 0.6).tolist()
+    [[True, False], [True, False]]
+    """
+    if not 0 < share <= 1:
+        raise ValueError(f"A share of the mass must be above 0 and at most 1, not {share:g}.")
+    if (heatmap < 0).any():
+        raise ValueError("A map with negative numbers has no mass to share.")
+    mass, order = heatmap.double().flatten().sort(descending=True)
+    before = mass.cumsum(0) - mass  # what the stronger ones hold
+    chosen = (before < share * mass.sum() * (1 - 1e-6)) & (mass > 0)  # of a map in float32
+    return torch.zeros_like(chosen).scatter(0, order, chosen).view_as(heatmap)
+
+
+def otsu_threshold(heatmap: Tensor) -> Tensor:
+    """The patches of the stronger of two groups that lie furthest apart: (rows, cols), True for those.
+
+    The groups are split where the variance between them is largest, of all splits of these very numbers. None is
+    chosen where all numbers are equal.
+
+    Source: Otsu 1979, "A Threshold Selection Method from Gray-Level Histograms", eq. 18.
+
+    >>> otsu_threshold(torch.tensor([[0.1, 0.8], [0.2, 0.9]])).tolist()
+    [[False, True], [False, True]]
+    """
+    numbers = heatmap.double().flatten().sort().values
+    count = torch.arange(1, len(numbers), device=numbers.device)  # in the lower group
+    sums = numbers.cumsum(0)
+    lower, upper = sums[:-1] / count, (sums[-1] - sums[:-1]) / (len(numbers) - count)
+    apart = count * (len(numbers) - count) * (upper - lower) ** 2
+    apart = apart.where(numbers[1:] > numbers[:-1], -1)  # equal numbers stay together
+    if not (apart > 0).any():
+        return torch.zeros_like(heatmap, dtype=torch.bool)
+    return heatmap > numbers[apart.argmax()]
 
 
 def entropy(attention: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ _SECTIONS = (
     _Section("Recipe", ("recipe", "preset", "epochs", "batch_size", "lr", "seed")),
     _Section("Cost", ("hardware", "time", "seconds")),
     _Section("Accuracy", ("accuracy", "accuracy_on")),
-    _Section("Limits", ("limits",)),
+    _Section("Limits", ("limits", "assumed")),
 )
 
 
@@ -48,7 +48,7 @@ def write_card(
         f"A Vision Transformer for pictures of {size} px in patches of {config.patch_size} px: {config.depth} blocks, "
         f"width {config.dim}, {config.heads} heads, {facts.get('params', 0):,} parameters, {len(labels)} classes."
     )
-    told = {fact for section in _SECTIONS for fact in section.facts} | {"license", "params"}
+    told = {"faithfulness"} | {fact for section in _SECTIONS for fact in section.facts} | {"license", "params"}
     others = {key: value for key, value in facts.items() if key not in told}
     for section in _SECTIONS:
         known = {key: facts[key] for key in section.facts if facts.get(key) is not None}
@@ -56,6 +56,8 @@ def write_card(
         lines += [_stated(key, value) for key, value in known.items()] or ["Not recorded."]
         if section.title == "Recipe":
             lines += [_stated(key, value) for key, value in others.items()]
+    if isinstance(facts.get("faithfulness"), list):
+        lines += ["", "## Faithfulness", "", *map(str, facts["faithfulness"])]
     usage = _how_to_open(name, config) if how_to_open is None else how_to_open
     return "\n".join([*lines, "", "## How to open it", "", *usage]) + "\n"
 

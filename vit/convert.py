@@ -110,13 +110,13 @@ def obstacle(checkpoint: Checkpoint, to: To) -> str:
 
 def how_to_open(checkpoint: Checkpoint, path: Path, to: To) -> list[str]:
     """Lines of Python that open what `convert` wrote."""
-    name = json.dumps(path.name)
+    name = json.dumps(path.as_posix())
     if to == "onnx":
         return [
             "import onnxruntime",
             f"session = onnxruntime.InferenceSession({name})",
             'logits, *attentions = session.run(None, {"images": pixels})  # float32, '
-            f"{('B', checkpoint.config.channels, *checkpoint.preprocess.size)}",
+            f"(B, {checkpoint.config.channels}, {', '.join(map(str, checkpoint.preprocess.size))})",
         ]
     target = _target(checkpoint, to)
     if to == "torchvision":
@@ -129,7 +129,7 @@ def how_to_open(checkpoint: Checkpoint, path: Path, to: To) -> list[str]:
     if to == "timm":
         return [
             "import timm",
-            f"model = timm.create_model({json.dumps('local-dir:' + path.name)}, pretrained=True).eval()",
+            f"model = timm.create_model({json.dumps('local-dir:' + path.as_posix())}, pretrained=True).eval()",
             "settings = timm.data.resolve_model_data_config(model)",
             "transform = timm.data.create_transform(**settings, is_training=False)",
         ]
@@ -216,6 +216,8 @@ def _write_folder(checkpoint: Checkpoint, path: Path, to: To) -> None:
     )
     config, facts = model.config, dict(checkpoint.facts)
     facts["converted_from"] = f"{checkpoint.name}, SHA-256 of its weights {checkpoint.hash}..."
+    if checkpoint.assumed:
+        facts["assumed"] = dict(checkpoint.assumed)
     if config.image_size != checkpoint.config.image_size:
         sizes = (" x ".join(map(str, grid)) for grid in (checkpoint.config.grid, config.grid))
         facts["positions"] = "interpolated from {} to {} patches".format(*sizes)
@@ -224,7 +226,7 @@ def _write_folder(checkpoint: Checkpoint, path: Path, to: To) -> None:
         save_checkpoint(path, model, labels, preprocess, facts, foreign)
         return
     facts.setdefault("params", sum(tensor.numel() for tensor in model.state_dict().values()))
-    usage = [f"    {line}" for line in how_to_open(checkpoint, path, to)]
+    usage = [f"    {line}" for line in how_to_open(checkpoint, Path(path.name), to)]
     if config.rope is None and target.resizes != config.position_resize:
         usage += ["", f"At another size {to} interpolates positions in its own way, or not at all."]
     written = target.write(config, dict(model.state_dict()), labels, preprocess)

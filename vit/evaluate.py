@@ -1,6 +1,6 @@
 """How often is a model right, on pictures it was not trained on."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -97,11 +97,19 @@ def test_pictures(checkpoint: Checkpoint, data: str, root: Path) -> Pictures:
         InvalidDataset: the dataset cannot be read, or has a class that the checkpoint does not know.
     """
     dataset = load_dataset(data, checkpoint.preprocess, root=root, only_test=True)
-    strangers = [name for name in dataset.classes if name not in checkpoint.labels]
+    return dataset.test.relabelled(labels_of(checkpoint, dataset.classes))
+
+
+def labels_of(checkpoint: Checkpoint, classes: Sequence[str]) -> torch.Tensor:
+    """The checkpoint's label of each of a dataset's classes, matched by name: (number of classes,).
+
+    Raises:
+        InvalidDataset: the checkpoint does not know a class.
+    """
+    strangers = [name for name in classes if name not in checkpoint.labels]
     if strangers:
         raise InvalidDataset(
             f"{checkpoint.name} does not know the class {strangers[0]!r} of this dataset. "
             f"Its classes: {', '.join(checkpoint.labels[:20])}."
         )
-    to_label = torch.tensor([checkpoint.labels.index(name) for name in dataset.classes])
-    return dataset.test.relabelled(to_label)
+    return torch.tensor([checkpoint.labels.index(name) for name in classes])

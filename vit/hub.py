@@ -114,6 +114,16 @@ def parse(text: str) -> Name | None:
     return Name(repository, "" if revision in (MAIN, "DEFAULT") else revision)
 
 
+def shortened(name: str) -> str:
+    """A checkpoint's name with as much of its commit as people need.
+
+    >>> shortened("google/vit-base-patch16-224@3f49326eb077187dfe1c2a2bb15fbd74e6ab91e3")
+    'google/vit-base-patch16-224@3f49326'
+    """
+    name, mark, commit = name.partition("@")
+    return name + mark + commit[:7]
+
+
 def downloads_folder() -> Path:
     """`downloads/` beside the package, or where the environment variable VIT_DOWNLOADS points."""
     return Path(os.environ.get("VIT_DOWNLOADS") or Path(__file__).parent.parent / "downloads")

@@ -14,10 +14,10 @@ Source: Dosovitskiy et al. 2021, "An Image is Worth 16x16 Words", arXiv 2010.119
 
 import math
 import platform
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
-from functools import cache
+from functools import cache, partial
 from threading import Lock
 from typing import Any, Literal, NamedTuple, Self, cast, get_args
 
@@ -29,7 +29,7 @@ Activation = Literal["gelu", "gelu_tanh", "quick_gelu", "silu"]
 Pool = Literal["cls", "mean", "cls_mean", "cls_dist", "map"]
 FinalNorm = Literal["before_pool", "after_pool", "none"]
 PositionResize = Literal["bicubic", "bicubic_antialias", "bicubic_corners", "bicubic_offset", "bilinear"]
-Keep = Literal["nothing", "attention", "queries_keys"]
+Keep = Literal["nothing", "attention", "queries_keys", "gradients"]
 
 # name: (dim, depth, heads, mlp_dim). Ti and S: DeiT, arXiv 2012.12877, table 1; B, L, H: the ViT paper, table 1.
 SIZES = {
@@ -224,7 +224,25 @@ class ViTOutput(NamedTuple):
     tokens: Tensor | None = None
 
 
+class HeadOutputs(NamedTuple):
+    """What a block's attention computed, still part of autograd's graph.
+
+    Attributes:
+        tokens: (B, N, D) that it read, after the LayerNorm.
+        q, k, v: (B, H, N, K).
+        heads: (B, H, Q, K), each head's mix of the values before the projection, for the Q tokens that were asked for.
+    """
+
+    tokens: Tensor
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    heads: Tensor
+
+
 EVERY = slice(None)  # tokens
+Change = Callable[[int, Tensor], Tensor]  # of what a block's heads give: its number and (B, H, N, K) to (B, H, N, K)
+_SMALL = 640  # tokens
 
 
 class Linear(nn.Linear):
@@ -238,8 +256,24 @@ class Linear(nn.Linear):
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """x W^T + b: (..., in) to (..., out), in the precision of x; weights kept in half are cast one layer at a time."""
     if weight.dtype != x.dtype and not torch.is_autocast_enabled(x.device.type):
+        if torch.is_grad_enabled() and x.requires_grad and not weight.requires_grad:
+            return cast(Tensor, _LinearOfHalf.apply(x, weight, bias))
         weight, bias = weight.to(x.dtype), None if bias is None else bias.to(x.dtype)
     return F.linear(x, weight, bias)
+
+
+class _LinearOfHalf(torch.autograd.Function):
+    """The same by weights that do not learn, cast once more on the way back and not held until then."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(weight)
+        return F.linear(x, weight.to(x.dtype), None if bias is None else bias.to(x.dtype))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        (gradient,) = gradients
+        return gradient @ ctx.saved_tensors[0].to(gradient.dtype), None, None
 
 
 def _exact_on_cpu(x: Tensor) -> bool:
@@ -325,6 +359,9 @@ def rounded(model: "VisionTransformer") -> "VisionTransformer":
     return copy.train(model.training)
 
 
+Kept = Tensor | tuple[Tensor, Tensor] | HeadOutputs | None
+
+
 class Attention(nn.Module):
     """Multi-head self-attention with a fused projection to queries, keys and values."""
 
@@ -336,22 +373,34 @@ class Attention(nn.Module):
         self.explicit = False  # by two products and a softmax, where torch's fused attention is slower
 
     def forward(
-        self, x: Tensor, keep: Keep = "nothing", rows: slice = EVERY, turns: tuple[Tensor, Tensor] | None = None
-    ) -> tuple[Tensor, Tensor | tuple[Tensor, Tensor] | None]:
+        self,
+        x: Tensor,
+        keep: Keep = "nothing",
+        rows: slice = EVERY,
+        turns: tuple[Tensor, Tensor] | None = None,
+        change: Callable[[Tensor], Tensor] | None = None,
+    ) -> tuple[Tensor, Kept]:
         """(B, N, D) to (B, Q, D) for the Q tokens in `rows`, and what `keep` asks for.
 
         Args:
             turns: cosine and sine (N, K) of the rotary positions.
+            change: what becomes of the heads' outputs (B, H, Q, K) before they are joined; not with "gradients".
         """
-        q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in self.project(x, rows))
+        asked = EVERY if keep == "gradients" else rows
+        q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in self.project(x, asked))
         attention = None  # q (B, H, Q, K); k, v (B, H, N, K)
         if turns is not None:
-            q, k = turn(q, *(part[rows] for part in turns)), turn(k, *turns)
+            q, k = turn(q, *(part[asked] for part in turns)), turn(k, *turns)
+        if keep == "gradients":
+            kept = HeadOutputs(x, q, k, v, mixed_both_ways(q[:, :, rows], k, v))
+            return self.proj(kept.heads.transpose(1, 2).flatten(2)), kept
         if keep == "attention" or self.explicit:
             attention = attention_weights(q, k)
             out = attention @ v
         else:
             out = mixed(q, k, v)
+        if change is not None:
+            out = change(out)
         out = self.proj(out.transpose(1, 2).flatten(2))
         if keep == "queries_keys":
             return out, (q.contiguous(), k.contiguous())  # views would hold on to the values too
@@ -376,6 +425,12 @@ def mixed(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         with torch.autocast("cpu", enabled=False), onednn():
             return F.scaled_dot_product_attention(q.float(), k.float(), v.float()).to(q.dtype)
     return F.scaled_dot_product_attention(q, k, v)
+
+
+def mixed_both_ways(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """The same for a pass that goes back: on a CPU the fused kernel is slower there than to hold small matrices."""
+    small = q.is_cpu and k.shape[-2] <= _SMALL
+    return attention_weights(q, k) @ v if small else F.scaled_dot_product_attention(q, k, v)
 
 
 def turn(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
@@ -487,10 +542,15 @@ class Block(nn.Module):
             self.register_parameter(name, scale)
 
     def forward(
-        self, x: Tensor, keep: Keep = "nothing", rows: slice = EVERY, turns: tuple[Tensor, Tensor] | None = None
-    ) -> tuple[Tensor, Tensor | tuple[Tensor, Tensor] | None]:
+        self,
+        x: Tensor,
+        keep: Keep = "nothing",
+        rows: slice = EVERY,
+        turns: tuple[Tensor, Tensor] | None = None,
+        change: Callable[[Tensor], Tensor] | None = None,
+    ) -> tuple[Tensor, Kept]:
         """As `Attention.forward`, with both branches and their norms."""
-        out, kept = self.attn(self.norm1(x), keep, rows, turns)
+        out, kept = self.attn(self.norm1(x), keep, rows, turns, change)
         x = x[:, rows] + self.branch(out, self.scale1)
         x = x + self.branch(self.mlp(self.norm2(x)), self.scale2)
         return x, kept
@@ -584,7 +644,13 @@ class VisionTransformer(nn.Module):
             if self.head.bias is not None:
                 nn.init.zeros_(self.head.bias)
 
-    def forward(self, images: Tensor, output_attentions: bool = False, output_queries_keys: bool = False) -> ViTOutput:
+    def forward(
+        self,
+        images: Tensor,
+        output_attentions: bool = False,
+        output_queries_keys: bool = False,
+        change: Change | None = None,
+    ) -> ViTOutput:
         """Classify a batch of normalised pictures.
 
         Args:
@@ -592,6 +658,7 @@ class VisionTransformer(nn.Module):
             output_attentions: also return every attention matrix, the ones this very pass used.
             output_queries_keys: also return queries and keys, from which `vit.attention` computes any part of
                 any matrix on demand: L*N*D numbers instead of L*H*N*N.
+            change: of what a block's heads give, for this pass alone; see `vit.intervene`.
 
         Raises:
             ValueError: the shape of `images` does not suit the model, or both outputs are asked for.
@@ -601,21 +668,19 @@ class VisionTransformer(nn.Module):
         keep: Keep = "attention" if output_attentions else "queries_keys" if output_queries_keys else "nothing"
         if _exact_on_cpu(images):
             with onednn():
-                return self._through(images, keep)
-        return self._through(images, keep)
+                return self._through(images, keep, change)
+        return self._through(images, keep, change)
 
-    def _through(self, images: Tensor, keep: Keep) -> ViTOutput:
-        x = self.norm_pre(self.embed(images))  # (B, N, D)
-        patch = self.config.patch_size
-        grid = images.shape[2] // patch, images.shape[3] // patch
-        turns = None if self.config.rope is None else rotations(self.config, grid, x.device)
+    def _through(self, images: Tensor, keep: Keep, change: Change | None) -> ViTOutput:
+        x, turns = self.enter(images)
         kept: list[Any] = []
-        last = len(self.blocks) - 1
+        last, short = len(self.blocks) - 1, keep == "nothing" and change is None
         for index, block in enumerate(self.blocks):
             # What nobody reads after the last block is not computed there.
-            x, seen = block(x, keep, self.read if index == last and keep == "nothing" else EVERY, turns)
+            rows = self.read if index == last and short else EVERY
+            x, seen = block(x, keep, rows, turns, None if change is None else partial(change, index))
             kept.append(seen)
-        features, pool_attention = self.gather(x if keep == "nothing" else x[:, self.read])
+        features, pool_attention = self.gather(x if short else x[:, self.read])
         logits = self.head(features)
         if keep == "attention":
             return ViTOutput(logits, attentions=tuple(kept), pool_attention=pool_attention)
@@ -624,6 +689,13 @@ class VisionTransformer(nn.Module):
             tokens = self.norm(x) if self.config.norm == "before_pool" else x
             return ViTOutput(logits, queries=queries, keys=keys, pool_attention=pool_attention, tokens=tokens)
         return ViTOutput(logits)
+
+    def enter(self, images: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
+        """What the first block reads (B, N, D), and cosine and sine (N, K) of rotary positions, if there are any."""
+        x = self.norm_pre(self.embed(images))
+        patch = self.config.patch_size
+        grid = images.shape[2] // patch, images.shape[3] // patch
+        return x, None if self.config.rope is None else rotations(self.config, grid, x.device)
 
     def embed(self, images: Tensor) -> Tensor:
         """Pictures (B, channels, height, width) to tokens with their positions (B, N, D)."""

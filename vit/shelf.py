@@ -174,6 +174,7 @@ def _plain(file: str) -> str:
 
 def _copy(content: BinaryIO, to: Path, most: int, keep_free: int) -> None:
     size = 0
+    content.seek(0)  # it may have been refused before
     with to.open("xb") as file:
         while chunk := content.read(_CHUNK):
             size += len(chunk)

@@ -89,6 +89,9 @@ def standalone(
         "revision": 1,
         "given": given,
         "method": method,
+        "group": "",
+        "compact": False,
+        "paintable": False,
         "alone": True,
     }
     script = _module()

@@ -44,6 +44,22 @@ def sentence(facts: Mapping[str, Any], prefix: Sequence[str], grid: tuple[int, i
     return f"{where(facts['block'], facts['head'])}: {f'who looks at {name}' if to else f'where {name} looks'}."
 
 
+def class_sentence(title: str, target: str, name: str = "", direction: str = "from") -> str:
+    """One plain sentence for the map of a class.
+
+    Args:
+        title: of the method.
+        target: the class.
+        name: of the token that is asked about, "" for the class itself.
+
+    >>> class_sentence("Relevance", "cat")
+    'Relevance: what speaks for “cat”.'
+    """
+    if not name:
+        return f"{title}: what speaks for “{target}”."
+    return f"{title} for “{target}”: {f'which tokens drew on {name}' if direction == 'to' else f'what {name} drew on'}."
+
+
 def where(block: int | str, head: int | str) -> str:
     """Which of all maps of a token.
 

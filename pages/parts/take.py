@@ -51,14 +51,14 @@ def show(explanation, selection, checkpoint, source: Source, shown=None, **viewe
         selection: what the viewer shows.
         checkpoint: from `load_checkpoint`.
         source: the picture.
-        shown: the map as `vit.export.Shown`, where the selection does not tell.
+        shown: gives the map as `vit.export.Shown`, where the selection does not tell.
         viewer: `given`, `method` and `chain` of `vit.standalone.standalone`, where the viewer was given them.
     """
     from vit import export
 
     @cache
     def seen() -> export.Shown:  # of a large model it takes seconds, so nobody waits for it who asks for no file
-        return shown or export.Shown.of(explanation.record, selection, explanation.payload)
+        return shown() if shown else export.Shown.of(explanation.record, selection, explanation.payload)
 
     # A rerun would withdraw the files of the other buttons.
     with st.container(horizontal=True, vertical_alignment="center"):
@@ -83,8 +83,8 @@ def show(explanation, selection, checkpoint, source: Source, shown=None, **viewe
                 _others(explanation, selection, checkpoint, source, seen, viewer)
             if shown is None:
                 _frames(explanation, selection, checkpoint, source)
-        facts = shown.facts if shown else export.facts_of(explanation.record, selection)
-        _code(explanation, checkpoint, source, facts)
+        if shown is None:
+            _code(explanation, checkpoint, source, export.facts_of(explanation.record, selection))
 
 
 def _figures(explanation, selection, checkpoint, source: Source, seen) -> None:
@@ -192,10 +192,8 @@ def _frames(explanation, selection, checkpoint, source: Source) -> None:
 
 def _code(explanation, checkpoint, source: Source, facts: dict[str, Any]) -> None:
     """The Python that computes the map, to copy."""
-    from vit.code import METHODS, snippet
+    from vit.code import snippet
 
-    if facts["method"] not in METHODS:
-        return
     with st.popover("Copy as code", width="content"):
         program = snippet(explanation, checkpoint, facts, source.name, sample=source.sample, frame=source.frame)
         st.code(program, language="python")

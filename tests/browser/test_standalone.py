@@ -1,5 +1,6 @@
 """The viewer as a file: opened from the disk, without a server and without a network."""
 
+import json
 import re
 from collections.abc import Callable
 from dataclasses import asdict, replace
@@ -99,7 +100,7 @@ def test_hovering_changes_the_map(opened: File, kept: AttentionRecord) -> None:
 def test_it_opens_with_what_was_selected(opened: File, kept: AttentionRecord) -> None:
     chosen = Selection(block=1, head="max", token=7, pinned=True, direction="to", colormap="magma", opacity=0.4)
     opened.open(standalone(packed(kept), chosen, "A picture"))
-    assert opened.ask("viewer.selection") == asdict(chosen)
+    assert opened.ask("viewer.selection") == asdict(chosen) | {"hidden": []}
     values = opened.ask("[...viewer.engine.values.slice(viewer.engine.offset(2, 0)).slice(0, 17)]")
     assert np.allclose(values, kept.weights(7, 1, "max", "to"), atol=0.002)
 
@@ -177,7 +178,7 @@ def test_sentences_are_those_of_the_viewer(
     opened.open(standalone(packed(kept), Selection(), "A picture"))
     for selection in SELECTIONS:
         wanted = asdict(replace(selection, block=selection.block if selection.block != -1 else 1))
-        chosen = f"Object.assign(viewer.selection, {str(wanted).replace('True', 'true').replace('False', 'false')})"
+        chosen = f"Object.assign(viewer.selection, {json.dumps(wanted)})"
         opened.ask(f"({chosen}, viewer.settle(), viewer.draw())")
         said = Shown.of(kept, selection).sentence
         expect(opened.page.locator(".sentence")).to_have_text(said)

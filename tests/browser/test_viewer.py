@@ -33,8 +33,8 @@ class Viewer:
         page.on("pageerror", lambda error: self.errors.append(str(error)))
         page.set_default_timeout(PATIENCE)
         page.goto(f"{url}/?{query}")
-        self.over = page.locator("canvas.over")
-        expect(page.locator(".instrument")).to_be_visible(timeout=PATIENCE)
+        self.over = page.locator("canvas.over").first
+        expect(page.locator(".instrument").first).to_be_visible(timeout=PATIENCE)
         page.get_by_text("selection block=").wait_for()
         self.still()
 
@@ -71,7 +71,7 @@ class Viewer:
         return self.ask(f"viewer.find('{name}').toDataURL()")
 
     def says(self, text: str | re.Pattern) -> None:
-        expect(self.page.locator(".sentence")).to_have_text(text)
+        expect(self.page.locator(".sentence").first).to_have_text(text)
 
     def told(self, *parts: str) -> None:
         """Python has heard."""
@@ -275,6 +275,32 @@ def test_rollout_is_that_of_the_record(open_viewer, direction):
         )
 
 
+@pytest.mark.parametrize("view", ["attention", "rollout", "relevance", "similar"])
+def test_what_is_painted_is_what_is_read(open_viewer, view):
+    """The cover of each patch grows with its number, so their orders agree."""
+    viewer = open_viewer(f"case=alike&method=chain&view={view}&token=10&pinned=1")
+    code = """(() => {
+      const { payload } = viewer;
+      const canvas = viewer.find(".over");
+      const context = canvas.getContext("2d");
+      const cover = [];
+      for (let patch = 0; patch < payload.patches; patch++) {
+        const x = ((patch % payload.cols) + 0.5) / payload.cols;
+        const y = (Math.floor(patch / payload.cols) + 0.5) / payload.rows;
+        cover.push(context.getImageData(x * canvas.width, y * canvas.height, 1, 1).data[3]);
+      }
+      const { r, c } = viewer.cell;
+      const at = viewer.engine.offset(r, c);
+      const values = { rollout: viewer.rollout, relevance: viewer.relevance, similar: viewer.similar }[args[0]]
+        ?? viewer.engine.values.slice(at, at + payload.tokens);
+      return [cover, [...values].slice(payload.split)];
+    })()"""
+    cover, values = map(np.asarray, viewer.ask(code, view))
+    assert cover.max() - cover.min() > 60
+    order = np.argsort(values)
+    assert (np.diff(cover[order]) >= -1).all()
+
+
 def test_rollout_follows_the_pointer(open_viewer):
     viewer = open_viewer("case=small&view=rollout")
     viewer.says("Rollout through all blocks: what the class token is made of.")
@@ -342,6 +368,76 @@ def test_without_a_method_there_is_no_class_map(open_viewer):
     viewer.told("view=relevance")
     expect(viewer.page.locator("[data-value=relevance]")).to_be_hidden()
     viewer.says(re.compile("where the class token looks"))
+
+
+OTHER = """(() => {
+  const found = [];
+  const search = (node) => {
+    for (const element of node.querySelectorAll("*")) {
+      if (element.__vitViewer) found.push(element.__vitViewer);
+      if (element.shadowRoot) search(element.shadowRoot);
+    }
+  };
+  search(document);
+  return found[1];
+})()"""
+
+
+def test_viewers_of_a_group_move_together_and_share_a_scale(open_viewer):
+    viewer = open_viewer("case=small&pair=finer")
+    viewer.page.wait_for_function(f"{OTHER}?.payload")
+    viewer.point(1, 2)  # of 4 x 6; the other one has 8 x 12
+    viewer.says(re.compile(r"patch \(row 2, col 3\)"))
+    viewer.page.wait_for_function(f"{OTHER}.query === {OTHER}.payload.split + 3 * 12 + 5")
+    tops = viewer.page.evaluate(
+        f"""(() => {{
+          const a = {FIND}, b = {OTHER};
+          return [a.sharedTop(a.query, "from"), b.sharedTop(b.query, "from"), a.payload.top(a.query, "from")];
+        }})()"""
+    )
+    assert tops[0] == pytest.approx(tops[1]) and tops[0] >= tops[2]
+    viewer.click(0, 0)
+    viewer.told("token=3", "pinned=1")
+    viewer.page.wait_for_function(f"{OTHER}.selection.pinned && {OTHER}.selection.token === {OTHER}.payload.split + 13")
+    viewer.page.get_by_role("button", name="Rollout").first.click()
+    viewer.page.wait_for_function(f"{OTHER}.selection.view === 'rollout'")
+    assert viewer.errors == []
+
+
+def test_dragging_hides_patches_and_shows_them_again(open_viewer):
+    viewer = open_viewer("case=small&paint=1")
+    page = viewer.page
+    page.get_by_label("Hide patches by dragging").check()
+    box = page.locator(".over").bounding_box()
+
+    def drag(first, last, row):
+        xs = [box["x"] + (col + 0.5) * box["width"] / 6 for col in (first, last)]
+        y = box["y"] + (row + 0.5) * box["height"] / 4
+        page.mouse.move(xs[0], y)
+        page.mouse.down()
+        page.mouse.move(xs[1], y, steps=12)
+        page.mouse.up()
+
+    drag(1, 3, 1)
+    viewer.told("hidden=7-9", "pinned=0")
+    drag(2, 2, 1)
+    viewer.told("hidden=7.9")
+    drag(5, 5, 3)
+    viewer.told("hidden=7.9.23")
+    page.get_by_role("button", name="Show all").click()
+    viewer.told("hidden=")
+    page.get_by_label("Hide patches by dragging").uncheck()
+    viewer.click(1, 1)
+    viewer.told("pinned=1")
+
+
+def test_a_link_hides_patches(open_viewer):
+    viewer = open_viewer("case=small&paint=1&hidden=0-2.23.99")
+    assert viewer.ask("viewer.selection.hidden") == [0, 1, 2, 23]
+    painted = viewer.ask(
+        "[...viewer.find('.covered').getContext('2d').getImageData(0, 0, 6, 4).data].filter((_, i) => i % 4 === 3)"
+    )
+    assert [i for i, alpha in enumerate(painted) if alpha] == [0, 1, 2, 23]
 
 
 def test_nearest_patches_follow_the_pointer_without_the_server(open_viewer):

@@ -14,6 +14,7 @@ from vit.viewer.selection import Selection
 CASES = {
     "maps": ((12, 12, (14, 14), ("cls",), 64, 0, 768), (900, 700), (100, 0, 800, 700)),
     "small": ((3, 2, (4, 6), ("cls", "reg1", "reg2"), 16), (600, 400), (0, 0, 600, 400)),
+    "finer": ((3, 2, (8, 12), ("cls", "reg1", "reg2"), 16, 5), (600, 400), (0, 0, 600, 400)),
     "tiny": ((6, 4, (8, 8), ("cls",), 32), (32, 32), (0, 0, 32, 32)),
     "padded": ((3, 2, (8, 8), (), 16), (600, 300), (0, -150, 600, 450)),
     "hostile": ((2, 2, (4, 4), ("<img src=x onerror=alert(1)>",), 16), (64, 64), (0, 0, 64, 64)),
@@ -49,6 +50,7 @@ else:
     payload_id = f"{shape}-{hashlib.blake2b(payload, digest_size=16).hexdigest()}"
 
 how = st.query_params.get("method")
+second_id = component.feed("second feeder", prepare(st.query_params["pair"])[1]) if "pair" in st.query_params else ""
 chain_id = component.feed("chain feeder", pack_chain(*chain(kept))) if how == "chain" else ""
 
 
@@ -74,7 +76,19 @@ def viewer() -> None:
         st.session_state.shown = selection
         st.query_params.update(selection.to_query())
 
-    result = component.show("viewer", payload_id, shown, given, method, on_change=changed)
+    paired = "pair" in st.query_params
+    result = component.show(
+        "viewer",
+        payload_id,
+        shown,
+        given,
+        method,
+        group="pair" if paired else "",
+        paintable="paint" in st.query_params,
+        on_change=changed,
+    )
+    if paired:
+        component.show("second", second_id, Selection(), group="pair", compact=True)
     st.session_state.shown = result
     st.text(f"runs {st.session_state.setdefault('runs', 0)}")
     st.session_state.runs += 1

@@ -8,13 +8,14 @@ from typing import Any
 import huggingface_hub
 import pytest
 import timm
+import torch
 from conftest import fill
 from hub_server import HubServer
-from safetensors.torch import save
+from safetensors.torch import load_file, save
 from streamlit.testing.v1 import AppTest
 from transformers import ViTConfig, ViTForImageClassification
 
-from vit import shelf
+from vit import hub, shelf
 from vit.checkpoints import save_checkpoint
 from vit.images import Preprocess
 
@@ -51,7 +52,21 @@ def test_the_shelf_lists_what_is_there(root: Path) -> None:
     assert list(shown["Name"]) == ["ours", "theirs"]
     assert shown["Test accuracy"][0] == 75 and shown["Trained on"][0] == "toys"
     assert shown["File from"][0] == "this app"
-    assert "heads" in shown["Note"][1]
+    assert list(shown["Note"]) == ["", "Heads unknown"]
+
+
+def test_what_is_unknown_is_an_empty_cell(root: Path) -> None:
+    (root / "broken").mkdir()
+    (root / "broken" / "model.safetensors").write_bytes(b"junk")
+    table = page().dataframe[0]
+    unknown = table.value[["Test accuracy", "Parameters", "Classes"]].iloc[0]
+    assert table.value["Note"][0] == "Cannot be opened" and unknown.isna().all()
+    assert table.proto.HasField("placeholder") and table.proto.placeholder == ""
+
+
+def test_missing_heads_are_asked_for_in_the_explorer(root: Path) -> None:
+    app = page(name="theirs")
+    assert app.info[0].value.endswith("The explorer asks for the number.")
 
 
 def test_a_checkpoint_is_renamed_and_the_link_follows(root: Path) -> None:
@@ -89,17 +104,56 @@ def test_an_upload_is_kept_under_its_name(root: Path) -> None:
     app.file_uploader[0].set_value([("My Model.safetensors", weights, "application/octet-stream")])
     app.run()
     assert app.text_input(key="new name").value == "my-model"
-    next(button for button in app.button if button.label == "Keep").click()
+    next(button for button in app.button if button.label == "Add").click()
     app.run()
     assert not app.exception
     assert [path.name for path in (root / "my-model").iterdir()] == ["My_Model.safetensors"]
     assert app.query_params["name"] == "my-model"
 
 
+def test_an_upload_that_is_refused_can_be_kept_under_another_name(root: Path) -> None:
+    app = page()
+    weights = (root / "theirs" / "w.safetensors").read_bytes()
+    app.file_uploader[0].set_value([("ours.safetensors", weights, "application/octet-stream")])
+    app.run()
+    for name in ("ours", "another"):
+        app.text_input(key="new name").set_value(name)
+        next(button for button in app.button if button.label == "Add").click()
+        app.run()
+        assert ["already" in error.value for error in app.error] == [True] * (name == "ours")
+    assert (root / "another" / "ours.safetensors").read_bytes() == weights
+
+
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [("checkpoint.pth.tar", "checkpoint"), ("ours.safetensors", "ours-2"), ("My_Model.bin", "my_model")],
+)
+def test_a_name_is_suggested_that_is_free(root: Path, file: str, name: str) -> None:
+    app = page()
+    app.file_uploader[0].set_value([(file, b"", "application/octet-stream")])
+    app.run()
+    assert not app.exception
+    assert app.text_input(key="new name").value.replace("-", "_") == name.replace("-", "_")
+
+
+def test_a_pth_tar_is_taken_for_the_pth_that_it_is(root: Path) -> None:
+    file = io.BytesIO()
+    torch.save({"state_dict": load_file(root / "theirs" / "w.safetensors")}, file)
+    app = page()
+    app.file_uploader[0].set_value([("model_best.pth.tar", file.getvalue(), "application/x-tar")])
+    app.run()
+    app.text_input(key="new name").set_value("best")
+    next(button for button in app.button if button.label == "Add").click()
+    app.run()
+    assert not app.exception and not app.error
+    assert [path.name for path in (root / "best").iterdir()] == ["model_best.pth"]
+
+
 def test_an_empty_shelf_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VIT_CHECKPOINTS", str(tmp_path))
     app = page()
     assert not app.exception and "no checkpoint yet" in app.info[0].value
+    assert app.subheader[1].value == "Bring one"
 
 
 def test_over_a_network_the_shelf_can_be_looked_at_only(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,14 +190,14 @@ def test_a_checkpoint_is_fetched_by_name_listed_and_deleted(published: str) -> N
     app = fetch(page(), "ada/tiny")
     assert not app.exception and not app.error
     assert app.query_params["name"] == published
-    assert published in list(app.dataframe[0].value["Name"])
+    assert hub.shortened(published) in list(app.dataframe[0].value["Name"])
     app = page(name=published)
     assert "Rename" not in [button.label for button in app.button]  # its name says where it comes from
     next(button for button in app.button if button.label == "Delete").click()
     app.run()
     app.button(key="really delete").click()
     app.run()
-    assert published not in list(app.dataframe[0].value["Name"])
+    assert hub.shortened(published) not in list(app.dataframe[0].value["Name"])
 
 
 @pytest.mark.parametrize("name", ["ada/other", "not a name", "../../etc"])

@@ -5,11 +5,15 @@ import shutil
 from pathlib import Path
 
 import pytest
+from conftest import TINY, fill
 from PIL import Image
+from safetensors.torch import load_file, save_file
 from streamlit.testing.v1 import AppTest
 
 import vit
 from vit import samples
+from vit.images import Preprocess
+from vit.model import VisionTransformer, ViTConfig
 from vit.viewer.payload import unpack
 
 ROOT = Path(__file__).parents[2]
@@ -141,9 +145,76 @@ def test_link_chooses_sample_and_input_size(page: AppTest) -> None:
     assert header["grid"] == [16, 16]
 
 
+def test_links_to_what_is_not_here_are_told(page: AppTest) -> None:
+    page.query_params["checkpoint"] = "nobody"
+    page.query_params["size"] = "99999"
+    page.run()
+    assert not page.exception
+    assert any("no checkpoint nobody" in info.value for info in page.info)
+    assert any("99999 px is not offered" in caption.value for caption in page.caption)
+
+
+@pytest.fixture
+def headless(checkpoints: Path) -> str:
+    """A checkpoint whose number of heads no file and no custom tells."""
+    model = fill(VisionTransformer(ViTConfig(**TINY | {"dim": 96, "heads": 4})))
+    vit.save_checkpoint(checkpoints / "whole", model, list("abcde"), Preprocess((32, 32)))
+    weights = load_file(checkpoints / "whole" / "model.safetensors")
+    (checkpoints / "headless").mkdir()
+    save_file(weights, checkpoints / "headless" / "w.safetensors")
+    return "headless"
+
+
+def test_a_number_of_heads_that_cannot_be_is_told_and_asked_again(page: AppTest, headless: str) -> None:
+    page.query_params["checkpoint"] = headless
+    page.query_params["heads"] = "5"
+    page.run()
+    assert not page.exception
+    assert "5" in page.error[0].value
+    page.selectbox(key="heads").set_value(4).run()
+    assert not page.exception and not page.error
+    assert payload(page)[0]["heads"] == 4
+    assert any("You chose 4" in warning.value for warning in page.warning)
+
+
+def test_chosen_heads_are_remembered_when_one_comes_back(page: AppTest, headless: str) -> None:
+    page.query_params["checkpoint"] = headless
+    page.run()
+    page.selectbox(key="heads").set_value(4).run()
+    page.selectbox(key="checkpoint").set_value("cifar10").run()
+    page.selectbox(key="checkpoint").set_value(headless).run()
+    assert not page.exception
+    assert payload(page)[0]["heads"] == 4
+
+
+def test_weights_that_lack_a_tensor_are_told_even_where_heads_are_asked(
+    page: AppTest, headless: str, checkpoints: Path
+) -> None:
+    file = checkpoints / headless / "w.safetensors"
+    weights = load_file(file)
+    save_file({name: tensor for name, tensor in weights.items() if "layer.1.attention.attention" not in name}, file)
+    page.query_params["checkpoint"] = headless
+    page.query_params["heads"] = "4"
+    page.run()
+    assert not page.exception and page.error
+
+
 @pytest.mark.parametrize("name", ["../../etc/passwd", "<img src=x>", "nobody", ""])
 def test_hostile_link_shows_the_defaults(page: AppTest, name: str) -> None:
-    for key in ("checkpoint", "sample", "factor", "size", "precision", "block", "token", "colormap"):
+    for key in (
+        "sample",
+        "factor",
+        "precision",
+        "panel",
+        "target",
+        "method",
+        "off",
+        "hidden",
+        "view",
+        "block",
+        "token",
+        "colormap",
+    ):
         page.query_params[key] = name
     page.run()
     assert not page.exception and not page.error
@@ -211,3 +282,10 @@ def test_without_kept_checkpoints_those_of_runs_are_offered(page: AppTest, check
     shutil.rmtree(checkpoints / "cifar10")
     page.run()
     assert not page.exception and payload(page)[0]["grid"] == [4, 4]
+
+
+def test_the_map_of_a_class_is_taken_away_without_code(page: AppTest) -> None:
+    page.query_params["view"] = "relevance"
+    page.run()
+    assert not page.exception and not page.error
+    assert not any("import vit" in code.value for code in page.code)

@@ -53,7 +53,7 @@ _KINDS = {
 
 READS = (
     "torchvision's, timm's, and transformers' ViT, DeiT, MSN, MAE, I-JEPA, DINOv2, DINOv3, CLIP and SigLIP, "
-    "the originals of Google, Meta and OpenAI, and tintn's"
+    "the originals of Google, Meta and OpenAI, and tintn's tutorial's"
 )
 
 # Names that give away what else a file may be; first match wins.

@@ -201,12 +201,21 @@ def _preprocess(config: ViTConfig, name: str) -> tuple[Preprocess, str]:
     imagenet = re.search(r"deit|dino|mae|eva|tipsv2", name.lower()) and config.channels == 3
     half = (0.5,) * config.channels
     mean, std = (CLIP_MEAN, CLIP_STD) if clip else (IMAGENET_MEAN, IMAGENET_STD) if imagenet else (half, half)
-    shorter = int(min(config.image_size) / 0.9)
+    shorter = int(min(config.image_size) / _cut(name.lower(), min(config.image_size)))
     why = (
         f"The file does not state its preprocessing; timm's usual one is used: shorter side to {shorter} px, the "
         f"centre, bicubic, mean and deviation of {'CLIP' if clip else 'ImageNet' if imagenet else '0.5'}."
     )
     return Preprocess(config.image_size, "shortest", shorter, "bicubic", mean, std), why
+
+
+def _cut(name: str, side: int) -> float:
+    """The share of the shorter side that most of timm's models of such a name and size cut out."""
+    if "siglip" in name:
+        return 0.9
+    if side >= 300 or re.search(r"dinov[23]|_clip_", name):
+        return 1.0
+    return 0.95 if side in (240, 256) else 0.9
 
 
 def _stated_preprocess(document: Mapping[str, Any]) -> Preprocess | None:

@@ -73,6 +73,9 @@ def show(
     given: Given | None = None,
     method: Method | None = None,
     *,
+    group: str = "",
+    compact: bool = False,
+    paintable: bool = False,
     on_change: Callable[[Selection], None] | None = None,
 ) -> Selection:
     """Draw the viewer and return what it shows.
@@ -84,6 +87,9 @@ def show(
             passing the same, or what `show` returned, leaves it alone.
         given: the map for the selection's view, token and direction, where the browser does not compute it.
         method: None hides the view "relevance".
+        group: viewers of one name move together, and share the colour scale of attention.
+        compact: without controls and numbers, beside another one of its group.
+        paintable: patches can be hidden by dragging; which ones is in the selection.
         on_change: called with the selection before the rerun that a click causes.
     """
     shape = tuple(int(part) for part in payload_id.partition("-")[0].split("x"))
@@ -129,6 +135,9 @@ def show(
             "revision": memory["revision"],
             "given": given,
             "method": method,
+            "group": group,
+            "compact": compact,
+            "paintable": paintable,
         },
         default={"selection": None},
         on_selection_change=changed,

@@ -1,7 +1,7 @@
 """What the viewer shows: parsed from links and browsers, neither of which is trusted."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal, Self, cast, get_args
 
@@ -27,6 +27,7 @@ class Selection:
         opacity: of the map over the picture, 0 to 1.
         smooth: interpolate between patches.
         scale: one colour scale for every map, or each map its own.
+        hidden: patches that are hidden from the model, from 0 in the order of rows.
     """
 
     block: int | Fusion = -1
@@ -39,6 +40,7 @@ class Selection:
     opacity: float = 0.6
     smooth: bool = False
     scale: Scale = "shared"
+    hidden: tuple[int, ...] = ()
 
     def to_query(self) -> dict[str, str]:
         """Every field as a string, for a link.
@@ -47,6 +49,7 @@ class Selection:
         'max'
         """
         values = {field.name: getattr(self, field.name) for field in fields(self)}
+        values["hidden"] = ranges(self.hidden)
         return {k: str(int(v)) if isinstance(v, bool) else str(v) for k, v in values.items()}
 
     @classmethod
@@ -58,7 +61,7 @@ class Selection:
 
         >>> Selection.from_query({"block": "999", "head": "2", "token": "<b>"}, 12, 3, 197)
         Selection(block=11, head=2, token=0, pinned=False, view='attention', direction='from', colormap='', \
-opacity=0.6, smooth=False, scale='shared')
+opacity=0.6, smooth=False, scale='shared', hidden=())
         """
         default = cls()
         token = _whole(query.get("token"))
@@ -77,7 +80,33 @@ opacity=0.6, smooth=False, scale='shared')
             opacity=default.opacity if opacity is None else min(max(opacity, 0.0), 1.0),
             smooth=_flag(query.get("smooth")),
             scale=_choice(query.get("scale"), Scale, default.scale),
+            hidden=_patches(query.get("hidden"), tokens),
         )
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """Numbers as short text for a link.
+
+    >>> ranges([3, 4, 5, 9])
+    '3-5.9'
+    """
+    parts: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if parts and parts[-1][1] == number - 1:
+            parts[-1][1] = number
+        else:
+            parts.append([number, number])
+    return ".".join(str(first) if first == last else f"{first}-{last}" for first, last in parts)
+
+
+def _patches(value: Any, tokens: int) -> tuple[int, ...]:
+    """What `ranges` wrote, or a list from the browser; numbers that cannot be are left out."""
+    found: set[int] = set()
+    for part in value.split(".") if isinstance(value, str) else value if isinstance(value, list | tuple) else ():
+        first, _, last = str(part).partition("-")
+        if first.isascii() and first.isdecimal() and (not last or (last.isascii() and last.isdecimal())):
+            found.update(range(int(first[:6]), min(int((last or first)[:6]), tokens - 1) + 1))
+    return tuple(sorted(found))
 
 
 def _index(value: Any, count: int, default: int | Fusion) -> int | Fusion:

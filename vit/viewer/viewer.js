@@ -11,6 +11,7 @@ const ALONE = "This map is computed in the app";
 const SETTLE = 300; // ms after the last key until Python hears of it
 
 const viewers = new WeakMap(); // parentElement: Viewer
+const groups = (globalThis.__vitGroups ??= new Map()); // name: Set of viewers that move together
 const chosen = (globalThis.__vitSelections ??= new Map()); // key of a viewer: what it last showed, across mounts
 
 function write(element, text) {
@@ -49,6 +50,8 @@ class Viewer {
     this.revision = null;
     this.given = null; // map that Python computed
     this.method = null; // what the view "relevance" shows
+    this.group = ""; // of viewers that move together
+    this.stroke = null; // while patches are hidden (true) or shown again (false) by dragging
     this.send = () => {};
     this.selection = null;
     this.hovered = -1; // token under the pointer or moved to by keys
@@ -73,6 +76,7 @@ class Viewer {
   }
 
   destroy() {
+    this.join("");
     globalThis.removeEventListener(PAYLOAD_EVENT, this.arrived);
     this.resized.disconnect();
     cancelAnimationFrame(this.frame);
@@ -92,6 +96,9 @@ class Viewer {
     const before = JSON.stringify(this.method);
     this.method = data.method;
     const renamed = before !== JSON.stringify(this.method);
+    this.join(data.group);
+    this.root.classList.toggle("compact", data.compact);
+    this.find(".painting").hidden = !data.paintable;
     const told = data.revision !== this.revision;
     if (told) {
       this.revision = data.revision;
@@ -107,6 +114,7 @@ class Viewer {
       this.load();
     } else if (this.payload) {
       if (told || renamed) this.settle();
+      this.cover();
       this.request();
     }
   }
@@ -137,6 +145,66 @@ class Viewer {
     this.find(".waiting").hidden = true;
     this.find(".instrument").hidden = false;
     this.draw();
+    for (const peer of this.peers) peer.repaint();
+  }
+
+  // ---- viewers that move together ---------------------------------------------------------------------------
+
+  join(name) {
+    if (name === this.group) return;
+    groups.get(this.group)?.delete(this);
+    if (name) groups.set(name, (groups.get(name) ?? new Set()).add(this));
+    this.group = name;
+  }
+
+  /** The others of the group that have something to show. */
+  get peers() {
+    return [...(groups.get(this.group) ?? [])].filter((viewer) => viewer !== this && viewer.payload);
+  }
+
+  /** The same token in this viewer: by name, or by its place on a grid that may be finer. */
+  counterpart(other, token) {
+    const { split, rows, cols, prefix } = this.payload;
+    if (token < 0) return token;
+    if (token < other.split) return Math.max(0, prefix.indexOf(other.prefix[token]));
+    const row = Math.floor((token - other.split) / other.cols), col = (token - other.split) % other.cols;
+    return split + Math.floor(((row + 0.5) / other.rows) * rows) * cols + Math.floor(((col + 0.5) / other.cols) * cols);
+  }
+
+  /** What was pointed at or chosen in another viewer happens here too; Python hears of it from there. */
+  follow(leader) {
+    const at = (token) => this.counterpart(leader.payload, token);
+    const { lines, heads } = this.payload;
+    const { preview } = leader;
+    const selection = { ...leader.selection, token: at(leader.selection.token), hidden: this.selection.hidden };
+    this.hovered = at(leader.hovered);
+    this.readKey = at(leader.readKey);
+    this.touching = leader.touching;
+    this.preview = preview && preview.r <= lines && preview.c <= heads ? { ...preview } : null;
+    if (JSON.stringify(selection) !== JSON.stringify(this.selection)) {
+      this.selection = selection;
+      chosen.set(this.name, { revision: this.revision, selection: { ...selection } });
+      this.settle();
+    }
+    this.request();
+  }
+
+  /** Show what people just did, here and in the others of the group. */
+  act(event) {
+    this.request(event);
+    for (const peer of this.peers) peer.follow(this);
+  }
+
+  repaint() {
+    this.painted.token = -2;
+    this.request();
+  }
+
+  /** The end of the colour scale that all blocks and heads share, and all viewers of the group. */
+  sharedTop(token, direction) {
+    let top = this.payload.top(token, direction);
+    for (const peer of this.peers) top = Math.max(top, peer.payload.top(peer.counterpart(this.payload, token), direction));
+    return top;
   }
 
   /** Fit the selection to the payload, and the controls to the selection. */
@@ -152,6 +220,7 @@ class Viewer {
     }
     if (this.home >= payload.tokens) this.home = 0;
     if ({ similar: !payload.features, pool: !payload.pool, relevance: !this.method }[selection.view]) selection.view = "attention";
+    selection.hidden = (selection.hidden ?? []).filter((patch) => Number.isInteger(patch) && patch >= 0 && patch < payload.patches);
     if (!payload.colormaps.has(selection.colormap)) selection.colormap = payload.header.colormaps[0];
     this.reflect();
   }
@@ -188,6 +257,18 @@ class Viewer {
     }
     this.fade(selection.opacity);
     this.painted.token = -2; // colours or scale may differ: paint every map again
+    this.cover();
+  }
+
+  /** Draw the patches that are hidden from the model. */
+  cover() {
+    const { payload, selection } = this;
+    const canvas = this.find(".covered");
+    Object.assign(canvas, { width: payload.cols, height: payload.rows });
+    const context = canvas.getContext("2d");
+    context.fillStyle = "rgb(120 120 120 / 88%)";
+    for (const patch of this.find(".painting").hidden ? [] : selection.hidden) context.fillRect(patch % payload.cols, Math.floor(patch / payload.cols), 1, 1);
+    this.find(".unhide").hidden = selection.hidden.length === 0;
   }
 
   /** The colours over the picture: stronger attention covers more of it. All or nothing at 1 and 0. */
@@ -368,8 +449,8 @@ class Viewer {
     } else if (!engine.complete || this.painted.token !== query) this.continueLater(r);
 
     let values = engine.values, at = engine.offset(r, c), ready, note = "";
-    let low = 0, top = view === "pool" ? payload.poolTop : payload.top(query, selection.direction);
-    let shades = values; // what is painted, from low to top
+    let low = 0, top = view === "pool" ? payload.poolTop : this.sharedTop(query, selection.direction);
+    let shades = null; // shares of the way from low to top, where low is not 0
     if (view === "rollout") {
       values = this.rollout;
       at = 0;
@@ -394,7 +475,7 @@ class Viewer {
       ready = engine.need(r, c);
       if (ready && own) top = this.strongest(values, at, -1);
     }
-    if (ready) this.overlay.paint(shades, at + payload.split, shades === values ? top : 1, this.veil, selection.smooth);
+    if (ready) this.overlay.paint(shades ?? values, at + payload.split, shades ? 1 : top, this.veil, selection.smooth);
     else if (view === "rollout" || view === "relevance") this.overlay.clear();
     this.over.classList.toggle("stale", !ready);
 
@@ -449,7 +530,7 @@ class Viewer {
   paintRow(r) {
     const { payload, engine, mosaic, lut } = this;
     const own = this.selection.scale === "own";
-    const shared = r > payload.blocks ? payload.poolTop : payload.top(engine.token, engine.direction);
+    const shared = r > payload.blocks ? payload.poolTop : this.sharedTop(engine.token, engine.direction);
     for (let c = 0; c <= payload.heads; c++) {
       const at = engine.offset(r, c);
       const top = own ? this.strongest(engine.values, at, -1) : shared;
@@ -752,16 +833,19 @@ class Viewer {
   listen() {
     const { over, gridCanvas } = this;
     over.addEventListener("pointermove", (event) => {
+      if (this.stroke !== null) return this.paintPatch(event);
       if (event.pointerType !== "touch" || this.touching) this.point(this.tokenAt(event), event);
     });
     over.addEventListener("pointerleave", () => !this.touching && this.leave());
     over.addEventListener("pointerdown", (event) => {
+      if (this.painting && event.button === 0) return this.beginStroke(event);
       if (event.pointerType !== "touch") return;
       this.touching = true;
       this.tapped = this.tokenAt(event);
       this.point(this.tapped, event);
     });
     over.addEventListener("pointerup", (event) => {
+      if (this.stroke !== null) return this.endStroke();
       if (!this.touching) return;
       this.touching = false;
       const token = this.tokenAt(event);
@@ -770,10 +854,12 @@ class Viewer {
       else this.pin(token);
     });
     over.addEventListener("pointercancel", () => {
+      if (this.stroke !== null) return this.endStroke();
       this.touching = false;
       this.leave();
     });
     over.addEventListener("click", (event) => {
+      if (this.painting) return;
       if (event.pointerType !== "touch") this.togglePin(this.tokenAt(event), event);
     });
     over.addEventListener("keydown", (event) => this.key(event));
@@ -785,11 +871,11 @@ class Viewer {
       const cell = this.cellAt(event);
       if (this.preview?.r === cell.r && this.preview?.c === cell.c) return;
       this.preview = cell;
-      this.request(event);
+      this.act(event);
     });
     gridCanvas.addEventListener("pointerleave", () => {
       this.preview = null;
-      this.request();
+      this.act();
     });
     gridCanvas.addEventListener("click", (event) => {
       const { r, c } = this.cellAt(event);
@@ -814,6 +900,8 @@ class Viewer {
       this.fade(Number(opacity.value));
       this.request();
     });
+    this.find("[data-field=paint]").addEventListener("change", () => over.classList.toggle("painted", this.painting));
+    this.find(".unhide").addEventListener("click", () => this.change({ hidden: [] }));
     opacity.addEventListener("change", () => this.change({ opacity: Number(opacity.value) }));
     this.find("[data-field=smooth]").addEventListener("change", (event) => this.change({ smooth: event.target.checked }));
     this.find("[data-field=lines]").addEventListener("change", (event) => (this.find(".lines").hidden = !event.target.checked));
@@ -839,13 +927,39 @@ class Viewer {
     const field = held ? "readKey" : "hovered";
     if (this[field] === token) return;
     this[field] = token;
-    this.request(event);
+    this.act(event);
+  }
+
+  /** Dragging hides patches from the model, or shows them again. */
+  get painting() {
+    return !this.find(".painting").hidden && this.find("[data-field=paint]").checked;
+  }
+
+  beginStroke(event) {
+    event.preventDefault();
+    this.over.setPointerCapture(event.pointerId);
+    this.stroke = !this.selection.hidden.includes(this.tokenAt(event) - this.payload.split);
+    this.paintPatch(event);
+  }
+
+  paintPatch(event) {
+    const { selection } = this;
+    const patch = this.tokenAt(event) - this.payload.split;
+    if (selection.hidden.includes(patch) === this.stroke) return;
+    const others = selection.hidden.filter((other) => other !== patch);
+    selection.hidden = (this.stroke ? [...others, patch] : others).sort((a, b) => a - b);
+    this.cover();
+  }
+
+  endStroke() {
+    this.stroke = null;
+    this.commit();
   }
 
   leave() {
     if (this.hovered < 0 && this.readKey < 0) return;
     this.hovered = this.readKey = -1;
-    this.request();
+    this.act();
   }
 
   pin(token) {
@@ -862,7 +976,7 @@ class Viewer {
     Object.assign(selection, { token: pinned ? this.home : selection.token, pinned: false });
     this.hovered = this.readKey = -1;
     if (pinned) this.commit();
-    else this.request();
+    else this.act();
   }
 
   /** A click, a tap or Enter on a token. */
@@ -888,7 +1002,7 @@ class Viewer {
   /** Paint what was chosen, then tell Python. */
   commit(after = 0) {
     this.reflect();
-    this.request();
+    this.act();
     this.speak();
     chosen.set(this.name, { revision: this.revision, selection: { ...this.selection } });
     clearTimeout(this.settling);
@@ -979,7 +1093,7 @@ class Viewer {
       this.commit(SETTLE);
     } else {
       this.hovered = token;
-      this.request();
+      this.act();
       this.speak();
     }
   }

@@ -1,0 +1,185 @@
+"""Why this class: the class and the method that the person chose, and what the methods need to know of the picture."""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import streamlit as st
+
+from vit.text import plain
+from vit.viewer.selection import Selection
+
+MOST = 2000  # classes to choose from, the most probable ones
+DEFAULT = "relevance"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the page is about.
+
+    Attributes:
+        key: tells this checkpoint, picture, size and precision from all others.
+        checkpoint: from `load_checkpoint`.
+        explanation: from `explain`.
+    """
+
+    key: str
+    checkpoint: Any
+    explanation: Any
+
+    @property
+    def pixels(self):
+        """The model's input (1, channels, height, width)."""
+        return self.explanation.preprocess(self.explanation.picture)
+
+
+@st.cache_resource(show_spinner=False, max_entries=8)
+def subject(key: str, target: int, _asked: Asked):
+    """The picture asked about a class, once."""
+    from vit.methods import Subject
+
+    return Subject.of(_asked.checkpoint.model, _asked.pixels, target)
+
+
+@st.cache_resource(show_spinner=False, max_entries=8)
+def chain(key: str, target: int, _asked: Asked) -> bytes:
+    """What the browser needs to follow the pointer with relevance."""
+    from vit.viewer.payload import pack_chain
+
+    kept = subject(key, target, _asked).kept
+    return pack_chain([kept.flow(block) for block in range(kept.blocks)], kept.read)
+
+
+class Question(NamedTuple):
+    """What the person wants to know.
+
+    Attributes:
+        target: index of the class.
+        method: its name in `METHODS`.
+    """
+
+    target: int
+    method: str
+
+
+def given(asked: Asked, selection: Selection, question: Question | None):
+    """The map that Python computes for the viewer, if it must, and what the viewer is to know of the method."""
+    from vit.methods import METHODS
+    from vit.viewer import component
+    from vit.viewer.payload import MAPS_UP_TO
+
+    record = asked.explanation.record
+    large = record.tokens > MAPS_UP_TO
+    told = None
+    token, values = -1, None
+    if question:
+        method = METHODS[question.method]
+        follows = question.method == "relevance" and not large
+        label = plain(asked.checkpoint.labels[question.target])
+        told = component.Method(title=method.title, target=label, chain="", tokens=method.of_tokens)
+        if selection.view == "relevance" and follows:
+            told["chain"] = component.feed("chain feeder", chain(asked.key, question.target, asked))
+        elif selection.view == "relevance":
+            values = weights(asked, selection, question)
+            values = values / values.sum().clamp_min(1e-30)
+            token = selection.token if selection.pinned and method.of_tokens else -1
+    if selection.view == "rollout" and large:
+        token, values = selection.token, record.rollout(selection.token, direction=selection.direction)
+    if values is None:
+        return None, told
+    view, direction = selection.view, selection.direction
+    return component.Given(view=view, token=token, direction=direction, values=values.tolist()), told
+
+
+def weights(asked: Asked, selection: Selection, question: Question | None):
+    """What the viewer shows for a selection: (N,)."""
+    from vit import export
+    from vit.methods import METHODS
+
+    if selection.view != "relevance" or question is None:
+        return export.weights(asked.explanation.record, selection)
+    method = METHODS[question.method]
+    token = selection.token if selection.pinned and method.of_tokens else None
+    return method.weights(subject(asked.key, question.target, asked), token, selection.direction)
+
+
+def taken(asked: Asked, selection: Selection, question: Question | None, given, method):
+    """For `take.show`: what gives the map of a class, None for other views, and what its viewer needs.
+
+    Args:
+        given, method: from `given`.
+    """
+    from vit.export import Shown
+    from vit.methods import METHODS
+    from vit.words import class_sentence, token_name
+
+    if selection.view != "relevance" or question is None:
+        return None, {"given": given}
+    linked = method and method["chain"]
+
+    def shown() -> Shown:
+        record, how = asked.explanation.record, METHODS[question.method]
+        target, direction = asked.checkpoint.labels[question.target], selection.direction
+        values = weights(asked, selection, question).clone()
+        if linked and selection.pinned:  # as the viewer does: what it begins with says nothing
+            values[selection.token] -= 1
+        elif linked:
+            values -= subject(asked.key, question.target, asked).kept.read
+        values = values / values.sum().clamp_min(1e-30)
+        facts, name, others = {"method": question.method, "target": target}, "", values.clone()
+        if selection.pinned and how.of_tokens:
+            facts |= {"query": selection.token, "direction": direction}
+            name = token_name(selection.token, record.prefix, record.grid)
+            others[selection.token] = 0
+        words = class_sentence(how.title, target, name, direction)
+        return Shown(values, facts, words, 0.0, float(record.heatmap(others).max()), "share")
+
+    return shown, {
+        "given": given,
+        "method": method,
+        "chain": chain(asked.key, question.target, asked) if linked else None,
+    }
+
+
+def pick(asked: Asked) -> Question | None:
+    """Let the person choose a class and a method; None for a model without classes."""
+    from vit.methods import METHODS
+
+    labels = asked.checkpoint.labels
+    if not labels:
+        return None
+    probabilities = asked.explanation.record.logits[0].softmax(0)
+    order = probabilities.argsort(descending=True)[:MOST].tolist()
+    methods = [name for name, method in METHODS.items() if method.of_class]
+
+    def remember(name: str, default: Any) -> None:
+        st.query_params.pop(name, None)
+        if st.session_state[name] != default:
+            st.query_params[name] = str(st.session_state[name])
+
+    wanted = st.query_params.get("target", "")
+    target = int(wanted) if wanted.isdecimal() and int(wanted) in order else order[0]
+    method = st.query_params.get("method", DEFAULT)
+    one, other = st.columns(2)
+    with one:
+        target = st.selectbox(
+            "Class",
+            order,
+            order.index(target),
+            format_func=lambda index: f"{plain(labels[index])} · {float(probabilities[index]):.1%}",
+            key="target",
+            on_change=remember,
+            args=("target", order[0]),
+            help="What should the picture speak for? Type to search. The most probable classes come first.",
+        )
+    with other:
+        method = st.selectbox(
+            "Method for the class",
+            methods,
+            methods.index(method) if method in methods else methods.index(DEFAULT),
+            format_func=lambda name: METHODS[name].title,
+            key="method",
+            on_change=remember,
+            args=("method", DEFAULT),
+            help="\n\n".join(f"**{METHODS[name].title}**: {METHODS[name].words}" for name in methods),
+        )
+    return Question(target, method)

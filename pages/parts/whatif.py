@@ -1,0 +1,178 @@
+"""What if some heads were off, or some patches hidden: the answer and the maps beside the old ones."""
+
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+import streamlit as st
+
+from pages.parts.reasons import Asked, Question
+from vit import samples
+from vit.matrix import component as matrix
+from vit.text import plain
+from vit.viewer import component
+from vit.viewer.selection import Selection
+
+SLOW = 20.0  # [s]; an importance matrix that takes longer waits for a button
+TOP = 5
+ACCENT, QUIET = "#3b929a", "#9aa5a8"
+
+
+@st.cache_resource(show_spinner=False, max_entries=4)
+def means(weights: str, _checkpoint):
+    """What heads give on average over the sample pictures, at the model's own size."""
+    import torch
+
+    from vit.images import decode_image
+    from vit.intervene import head_means
+
+    pictures = [_checkpoint.preprocess(decode_image(samples.read(name))) for name in samples.SAMPLES]
+    return head_means(_checkpoint.model, torch.cat(pictures))
+
+
+@st.cache_resource(show_spinner=False, max_entries=16)
+def importances(key: str, target: int, by_mean: bool, _asked: Asked) -> np.ndarray:
+    """How far the class's logit falls without each head (L, H)."""
+    from vit.intervene import importance
+
+    checkpoint = _asked.checkpoint
+    instead = means(checkpoint.hash, checkpoint) if by_mean else None
+    return importance(checkpoint.model, _asked.pixels, target, instead).numpy()
+
+
+@st.cache_resource(show_spinner=False, max_entries=8)
+def changed(key: str, off: tuple, by_mean: bool, hide: tuple, cover: str, _asked: Asked):
+    """The record of the changed picture through the changed model, and its payload."""
+    from vit.attention import record
+    from vit.intervene import hidden, without
+    from vit.overlay import COLORMAPS
+    from vit.viewer.payload import pack
+
+    checkpoint, explanation = _asked.checkpoint, _asked.explanation
+    pixels = hidden(_asked.pixels, hide, checkpoint.config.patch_size, cover)
+    instead = means(checkpoint.hash, checkpoint) if by_mean else None
+    kept = record(checkpoint.model, pixels, change=without(off, instead) if off else None)
+    return kept, pack(kept, explanation.picture, explanation.geometry.box, COLORMAPS)
+
+
+def heads_off(blocks: int, heads: int) -> tuple[tuple[int, int], ...]:
+    """The heads that the link switches off."""
+    found = set()
+    for part in st.query_params.get("off", "").split("."):
+        block, _, head = part.partition("-")
+        if block.isdecimal() and head.isdecimal() and int(block) < blocks and int(head) < heads:
+            found.add((int(block), int(head)))
+    return tuple(sorted(found))
+
+
+def show(asked: Asked, question: Question | None, selection: Selection) -> None:
+    """Switches for heads and patches, and what comes of them."""
+    record = asked.explanation.record
+    off = heads_off(record.blocks, record.heads)
+
+    def toggle(cell: tuple[int, int]) -> None:
+        left = set(off) ^ {cell}
+        st.query_params.pop("off", None)
+        if left:
+            st.query_params["off"] = ".".join(f"{block}-{head}" for block, head in sorted(left))
+
+    def all_on() -> None:
+        st.query_params.pop("off", None)
+
+    heads, patches = st.columns([3, 2], gap="large")
+    with heads:
+        by_mean = (
+            st.segmented_control(
+                "A head that is off gives",
+                ["its mean", "zero"],
+                default="its mean",
+                required=True,
+                key="instead",
+                help="Its mean over the sample pictures is the milder choice: zero is something that no head ever "
+                "gives, and overstates what it does.",
+            )
+            != "zero"
+        )
+        values = _importances(asked, question, by_mean)
+        label = "Click a head to switch it off"
+        if question and np.isfinite(values).any():
+            name = plain(asked.checkpoint.labels[question.target])
+            label = f"What “{name}” loses without each head [logits]. Click one to switch it off"
+        matrix.show("whatif", values, _signed, label=label, scale="signed", marked=off, on_choose=toggle)
+        if off:
+            words = ", ".join(f"block {block + 1} head {head + 1}" for block, head in off)
+            st.caption(f"Off: {words}.")
+            st.button("All heads on", on_click=all_on)
+    with patches:
+        cover = st.selectbox(
+            "Hidden patches become",
+            ["mean", "blur", "noise"],
+            format_func={"mean": "the mean colour", "blur": "blurred", "noise": "noise"}.__getitem__,
+            key="cover",
+        )
+        count = len(selection.hidden)
+        st.caption(
+            f"{count} of {record.tokens - len(record.prefix)} patches are hidden."
+            if count
+            else "Tick *Hide patches by dragging* below the picture above, and drag over it."
+        )
+    if not off and not selection.hidden:
+        return
+    kept, payload = changed(asked.key, off, by_mean, selection.hidden, cover, asked)
+    if question:
+        _show_answers(asked, record.logits[0].softmax(0), kept.logits[0].softmax(0), question)
+    st.caption("The same map after the change; it follows the one above, and both have one scale.")
+    component.show("changed viewer", component.feed("changed feeder", payload), selection, group="whatif", compact=True)
+
+
+def _importances(asked: Asked, question: Question | None, by_mean: bool) -> np.ndarray:
+    from vit.explain import cost
+
+    record = asked.explanation.record
+    unknown = np.full((record.blocks, record.heads), np.nan)
+    if question is None:
+        return unknown
+    seconds = cost(asked.checkpoint, asked.explanation.preprocess.size).seconds * unknown.size / 2
+    wanted = f"{asked.key} {question.target}"
+    if seconds > SLOW and st.session_state.get("importance") != wanted:
+        if not st.button(f"Measure every head (about {seconds:.0f} s)"):
+            return unknown
+        st.session_state.importance = wanted
+    with st.spinner("Switching heads off, one after the other…"):
+        return importances(asked.key, question.target, by_mean, asked)
+
+
+def _signed(value: float) -> str:
+    return f"{value:+.2f}".replace("-", "−")
+
+
+def _show_answers(asked: Asked, before: Any, after: Any, question: Question) -> None:
+    """Probabilities of the most probable classes, old and new."""
+    labels = asked.checkpoint.labels
+    shown = {question.target, *before.topk(min(TOP, len(before))).indices.tolist(), int(after.argmax())}
+    order = sorted(shown, key=lambda index: float(before[index]))
+    names = [plain(labels[index]) for index in order]
+    figure = go.Figure()
+    for name, values, color in (("after", after, ACCENT), ("before", before, QUIET)):
+        numbers = [float(values[index]) for index in order]
+        figure.add_bar(
+            x=numbers,
+            y=names,
+            name=name,
+            orientation="h",
+            marker_color=color,
+            text=[f"{number:.1%}" for number in numbers],
+            textposition="outside",
+            cliponaxis=False,
+            hoverinfo="skip",
+        )
+    figure.update_layout(
+        height=48 * len(order) + 40,
+        margin={"l": 0, "r": 56, "t": 0, "b": 0},
+        barmode="group",
+        legend={"orientation": "h", "traceorder": "reversed", "y": 1.1},
+    )
+    figure.update_xaxes(range=[0, 1], visible=False, fixedrange=True)
+    figure.update_yaxes(fixedrange=True)
+    best = plain(labels[int(after.argmax())])
+    st.plotly_chart(figure, config={"displayModeBar": False}, key="answers", alt=f"After the change: {best}")

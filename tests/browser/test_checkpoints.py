@@ -1,0 +1,247 @@
+"""A model from elsewhere: brought or fetched, opened, asked about, handed on, renamed, deleted."""
+
+import io
+import json
+import re
+import shutil
+import tomllib
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import timm
+import torch
+import transformers
+from conftest import fill
+from hub_server import HubServer
+from playwright.sync_api import Locator, Page, expect
+from safetensors.torch import save
+
+from vit import load_checkpoint, shelf
+from vit.attention import has_bfloat16
+
+from .serving import FIND
+
+ROOT = Path(__file__).parents[2]
+PATIENCE = 180_000  # [ms] on a busy machine
+WEIGHTS, CONFIG = "model.safetensors", "config.json"
+
+
+class Places(NamedTuple):
+    """Folders of this file's own, the Hub that its server asks, and a model of transformers' that was published."""
+
+    shelf: Path
+    downloads: Path
+    published: Path
+    hub: HubServer
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Places]:
+    root = tmp_path_factory.mktemp("checkpoints")
+    small = dict(hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=96, layer_norm_eps=1e-6)
+    config = transformers.ViTConfig(**small, image_size=32, patch_size=8, num_labels=3)
+    fill(transformers.ViTForImageClassification(config)).save_pretrained(root / "published")
+    with HubServer().running() as hub:
+        yield Places(root / "shelf", root / "downloads", root / "published", hub)
+
+
+@pytest.fixture
+def url(places: Places, serve: Callable[..., str], page: Page) -> str:
+    """The app with an empty shelf and nothing fetched."""
+    for folder in (places.shelf, places.downloads):
+        shutil.rmtree(folder, ignore_errors=True)
+    page.set_viewport_size({"width": 1280, "height": 1000})
+    page.set_default_timeout(PATIENCE)
+    return serve(
+        ROOT / "app.py",
+        OMP_NUM_THREADS="1",
+        HF_HUB_OFFLINE="0",
+        HF_ENDPOINT=places.hub.url,
+        VIT_CHECKPOINTS=str(places.shelf),
+        VIT_DOWNLOADS=str(places.downloads),
+        VIT_RUNS=str(places.shelf.parent / "runs"),
+    )
+
+
+@pytest.fixture
+def kept(url: str, places: Places) -> str:
+    """The name of the published model, which is on the shelf."""
+    files = {file: io.BytesIO((places.published / file).read_bytes()) for file in (WEIGHTS, CONFIG)}
+    return shelf.bring(files, "tiny", places.shelf).name
+
+
+def headless() -> bytes:
+    """A lone file of timm's, of a width from which nobody can tell the number of heads."""
+    size = dict(img_size=32, patch_size=8, embed_dim=64, depth=1, num_heads=4, num_classes=3)
+    model = fill(timm.create_model("vit_base_patch16_224", **size))
+    return save({name: tensor.contiguous() for name, tensor in model.state_dict().items()})
+
+
+def upload(page: Page, files: dict[str, bytes]) -> None:
+    chosen = [{"name": name, "mimeType": "application/octet-stream", "buffer": files[name]} for name in files]
+    page.locator("input[type=file]").set_input_files(chosen)
+    page.get_by_role("button", name="Add", exact=True).dblclick()  # an impatient person
+
+
+def row(page: Page, name: str) -> Locator:
+    """A checkpoint's row of the table, as screen readers have it: what is seen is painted."""
+    return page.locator("canvas tbody tr").filter(has=page.locator("td").get_by_text(name, exact=True))
+
+
+def expect_map(page: Page, **payload: int) -> None:
+    """Wait until the viewer holds a payload of these sizes, and paints over the picture."""
+    page.wait_for_function(
+        """sizes => {
+            const viewer = VIEWER;
+            if (!viewer?.payload || Object.entries(sizes).some(([name, size]) => viewer.payload[name] !== size)) return;
+            const { width, height } = viewer.over;
+            const seen = width && viewer.over.getContext("2d").getImageData(0, 0, width, height).data;
+            return seen && seen.some((value, i) => i % 4 === 3 && value);
+        }""".replace("VIEWER", FIND),
+        arg=payload,
+    )
+
+
+def choose(page: Page, label: str, option: str | re.Pattern[str]) -> None:
+    page.get_by_role("combobox", name=re.compile(label)).click()
+    page.get_by_role("option", name=option).click()
+
+
+def download(page: Page) -> bytes:
+    with page.expect_download() as started:
+        page.get_by_role("button", name="Download", exact=True).click()
+    return started.value.path().read_bytes()
+
+
+def opened(model: Any, checkpoint: Path) -> None:
+    """Assert that another library's model gives the logits of ours."""
+    images = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(1))
+    with torch.inference_mode():
+        theirs = model.eval()(images)
+        ours = load_checkpoint(checkpoint).model(images).logits
+    assert torch.allclose(getattr(theirs, "logits", theirs), ours, atol=1e-5)
+
+
+def test_a_model_that_is_brought_is_listed_and_opens_with_one_click(page: Page, url: str, places: Places) -> None:
+    page.goto(f"{url}/checkpoints")
+    expect(page.get_by_text("There is no checkpoint yet.")).to_be_visible()
+    upload(page, {name: (places.published / name).read_bytes() for name in (WEIGHTS, CONFIG)})
+    expect(row(page, "model")).to_contain_text("transformers")
+    expect(page.get_by_test_id("stAlert")).not_to_be_attached()
+    page.get_by_role("button", name="Open in the explorer").click()
+    expect(page).to_have_url(re.compile("checkpoint=model"))
+    expect_map(page, blocks=2, heads=4, tokens=17)
+
+
+def test_the_heads_that_no_file_states_are_asked_for(page: Page, url: str) -> None:
+    page.goto(f"{url}/checkpoints")
+    upload(page, {"theirs.safetensors": headless()})
+    expect(row(page, "theirs")).to_contain_text("Heads unknown")
+    page.get_by_role("button", name="Open in the explorer").click()
+    choose(page, "Attention heads", "4")
+    expect_map(page, heads=4)
+    expect(page).to_have_url(re.compile("heads=4"))
+    page.reload()
+    expect_map(page, heads=4)
+
+
+def test_a_converted_checkpoint_arrives_and_opens_in_other_libraries(
+    page: Page, url: str, places: Places, kept: str, tmp_path: Path
+) -> None:
+    page.goto(f"{url}/?checkpoint={kept}")
+    expect_map(page, heads=4)
+    page.get_by_role("button", name="For another library").click()
+    for library in ("transformers", "timm"):
+        if library == "timm":
+            choose(page, "Library", library)
+            expect(page.get_by_text("timm.create_model")).to_be_visible()
+        zipfile.ZipFile(io.BytesIO(download(page))).extractall(tmp_path / library)
+    opened(
+        transformers.ViTForImageClassification.from_pretrained(tmp_path / "transformers" / kept), places.shelf / kept
+    )
+    opened(timm.create_model(f"local-dir:{tmp_path / 'timm' / kept}", pretrained=True), places.shelf / kept)
+
+
+def test_a_model_is_fetched_by_name_while_a_bar_says_how_far_it_is(page: Page, url: str, places: Places) -> None:
+    commit = places.hub.publish("ada/tiny", places.published)
+    places.hub.gate.clear()
+    try:
+        page.goto(f"{url}/checkpoints")
+        page.get_by_role("textbox", name=re.compile("Hugging Face Hub")).fill("ada/tiny")
+        page.get_by_role("button", name="Fetch").click()
+        bar = page.get_by_test_id("stProgress")
+        expect(bar).to_contain_text("MB of ada/tiny")
+        expect(bar.get_by_role("progressbar")).to_have_attribute("aria-valuenow", re.compile(r"^(4\d|50)$"))
+    finally:
+        places.hub.gate.set()
+    expect(row(page, f"ada/tiny@{commit[:7]}")).to_be_attached()
+    expect(bar).not_to_be_attached()
+    page.get_by_role("button", name="Open in the explorer").click()
+    expect_map(page, heads=4)
+
+
+def test_a_checkpoint_is_renamed_and_deleted(page: Page, url: str, places: Places, kept: str) -> None:
+    page.goto(f"{url}/checkpoints?name={kept}")
+    page.get_by_role("button", name="Rename").click()
+    page.get_by_role("textbox", name="New name").fill("better")
+    page.get_by_role("textbox", name="New name").press("Enter")
+    page.get_by_test_id("stPopoverBody").get_by_role("button", name="Rename").dblclick()
+    expect(row(page, "better")).to_be_attached()
+    expect(row(page, kept)).not_to_be_attached()
+    expect(page).to_have_url(re.compile("name=better"))
+    expect(page.get_by_test_id("stAlert")).not_to_be_attached()
+
+    page.get_by_role("button", name="Delete", exact=True).click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("better goes for good")
+    dialog.get_by_role("button", name="Delete").dblclick()
+    expect(page.get_by_text("There is no checkpoint yet.")).to_be_visible()
+    expect(row(page, "better")).not_to_be_attached()
+    expect(page.get_by_test_id("stAlert")).to_have_count(1)  # and no word of a checkpoint that is not there
+    expect(dialog).not_to_be_attached()
+    assert not list(places.shelf.iterdir())
+
+
+def test_a_file_that_cannot_be_is_refused_where_it_was_given_and_leaves_nothing(
+    page: Page, url: str, places: Places
+) -> None:
+    header = json.dumps({"cls_token": {"dtype": "F32", "shape": [1 << 40], "data_offsets": [0, 1 << 42]}}).encode()
+    page.goto(f"{url}/checkpoints")
+    upload(page, {"evil.safetensors": len(header).to_bytes(8, "little") + header})
+    alert = page.get_by_test_id("stAlert").filter(has_text="evil.safetensors")
+    expect(alert).to_have_count(1)
+    expect(alert).to_have_text("evil.safetensors is not a valid safetensors file. Download or save it again.")
+    assert alert.bounding_box()["y"] > page.get_by_role("button", name="Add", exact=True).bounding_box()["y"]
+    assert not places.shelf.exists() or not list(places.shelf.iterdir())
+
+
+def test_a_larger_input_has_more_patches_and_a_link(page: Page, url: str, kept: str) -> None:
+    page.goto(f"{url}/?checkpoint={kept}")
+    expect_map(page, tokens=17)
+    choose(page, "Input size", re.compile("64 px"))
+    expect_map(page, tokens=65)
+    expect(page).to_have_url(re.compile("size=64"))
+    page.reload()
+    expect_map(page, tokens=65)
+
+
+@pytest.mark.skipif(not has_bfloat16(), reason="this processor is not faster in bfloat16")
+def test_the_fast_pass_is_in_the_link_and_shows_another_map(page: Page, url: str, kept: str) -> None:
+    page.goto(f"{url}/?checkpoint={kept}")
+    expect_map(page, tokens=17)
+    exact = page.evaluate(f"() => {FIND}.payloadId")
+    page.get_by_text("Fast, slightly inexact").click()
+    expect(page).to_have_url(re.compile("precision=bfloat16"))
+    page.wait_for_function(f"exact => {FIND}.payloadId !== exact", arg=exact)
+    expect_map(page, tokens=17)
+
+
+def test_the_uploader_states_the_limit_that_the_server_has(page: Page, url: str) -> None:
+    """Streamlit's words have no decimals, and are in GB from 500 MB on."""
+    with (ROOT / ".streamlit" / "config.toml").open("rb") as file:
+        most = tomllib.load(file)["server"]["maxUploadSize"]
+    page.goto(f"{url}/checkpoints")
+    expect(page.get_by_text("per file")).to_contain_text(f"{most / 1000:g}GB per file")

@@ -1,0 +1,88 @@
+"""Statistics of heads: by hand on a few patches, against full matrices, and what weights and norms show."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+
+from vit import attention
+from vit.atlas import filters, mean_statistics, outliers, position_similarity, statistics
+from vit.attention import AttentionRecord, record
+
+
+def looking(matrix: torch.Tensor, prefix: tuple[str, ...], grid: tuple[int, int]) -> AttentionRecord:
+    """A record of one block whose heads have exactly this attention: (H, N, N)."""
+    tokens = matrix.shape[-1]
+    queries = matrix.clamp_min(1e-30).log() * tokens**0.5
+    return AttentionRecord(torch.zeros(1, 2), (queries,), (torch.eye(tokens).expand_as(matrix),), prefix, grid)
+
+
+def test_a_head_by_hand() -> None:
+    """Two patches beside each other, and a class token that takes half of every row."""
+    matrix = torch.tensor([[[1.0, 0.0, 0.0], [0.5, 0.1, 0.4], [0.5, 0.5, 0.0]]])
+    found = statistics(looking(matrix, ("cls",), (1, 2)), patch_size=16)
+    assert float(found["cls"].values) == pytest.approx(0.5)
+    assert float(found["self"].values) == pytest.approx(0.05)
+    assert float(found["neighbours"].values) == pytest.approx(0.45)
+    assert float(found["distance"].values) == pytest.approx((0.8 + 1.0) / 2 * 16)  # of the half on patches
+    entropies = [-(0.5 * math.log(0.5) + 0.1 * math.log(0.1) + 0.4 * math.log(0.4)), math.log(2)]
+    assert float(found["entropy"].values) == pytest.approx(sum(entropies) / 2 / math.log(3), rel=1e-5)
+
+
+@pytest.mark.parametrize(("prefix", "grid"), [((), (3, 5)), (("cls", "dist", "reg1", "reg2"), (4, 2))])
+def test_uniform_attention_has_the_uniform_values(prefix: tuple[str, ...], grid: tuple[int, int]) -> None:
+    tokens = len(prefix) + grid[0] * grid[1]
+    found = statistics(looking(torch.full((2, tokens, tokens), 1 / tokens), prefix, grid), patch_size=14)
+    assert ("registers" in found) == ("reg1" in prefix) and "reg1" not in found
+    for name, statistic in found.items():
+        torch.testing.assert_close(statistic.values, torch.full((1, 2), statistic.uniform), msg=name)
+
+
+def test_a_few_rows_at_a_time_give_the_same(build: Any, pictures: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = build(prefix=("cls", "reg1"))
+    kept = record(model, pictures(count=1))
+    whole = statistics(kept, 8)
+    monkeypatch.setattr(attention, "_CHUNK", 1)
+    for name, statistic in statistics(kept, 8).items():
+        torch.testing.assert_close(statistic.values, whole[name].values)
+        assert statistic.values.shape == (2, 2)
+
+
+def test_the_mean_over_pictures(build: Any, pictures: Any) -> None:
+    model = build()
+    every = [statistics(record(model, picture[None]), 8) for picture in pictures(count=3)]
+    mean = mean_statistics(every)
+    torch.testing.assert_close(mean["self"].values, sum(one["self"].values for one in every) / 3)
+
+
+def test_positions_are_most_like_themselves(build: Any) -> None:
+    found = position_similarity(build(image_size=(32, 48)))
+    assert found is not None and found.shape == (24, 4, 6)
+    torch.testing.assert_close(found.flatten(1).diagonal(), torch.ones(24))
+    assert (found.flatten(1).argmax(-1) == torch.arange(24)).all()
+
+
+def test_rotary_positions_are_not_learnt(build: Any) -> None:
+    model = build(rope=100.0)
+    with torch.no_grad():
+        model.pos_embed.zero_()
+    assert position_similarity(model) is None
+
+
+def test_the_strongest_filter_is_the_one_that_was_put_in(build: Any) -> None:
+    model, pattern = build(), torch.randn(3, 8, 8, generator=torch.Generator().manual_seed(4))
+    with torch.no_grad():
+        weight = model.patch_embed.weight
+        weight.mul_(0.01).add_(torch.linspace(-1, 1, len(weight))[:, None, None, None] * pattern)
+    components, shares = filters(model, 5)
+    assert components.shape == (5, 3, 8, 8) and shares[0] > 0.95
+    assert abs(float((components[0] * pattern).sum() / pattern.norm())) > 0.99
+
+
+def test_only_what_stands_out_is_an_outlier() -> None:
+    norms = 10 + torch.rand(3, 50, generator=torch.Generator().manual_seed(0))
+    norms[1, 7] = 40
+    found = outliers(norms)
+    assert found.nonzero().tolist() == [[1, 7]]
+    assert not outliers(torch.ones(2, 9)).any()

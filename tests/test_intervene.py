@@ -1,0 +1,153 @@
+"""Heads knocked out, patches hidden, answers after every block: against the model run plainly."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from vit import intervene
+from vit.attention import record
+from vit.intervene import head_means, hidden, importance, logit_lens, without
+
+KINDS: dict[str, dict[str, Any]] = {
+    "cls": {},
+    "registers": {"prefix": ("cls", "reg1", "reg2"), "layer_scale": 0.5},
+    "mean": {"prefix": (), "pool": "mean", "norm": "after_pool"},
+    "both": {"pool": "cls_mean"},
+    "distilled": {"prefix": ("cls", "dist"), "pool": "cls_dist"},
+    "query": {"prefix": (), "pool": "map"},
+    "rotary": {"rope": 100.0, "prefix": ("cls", "reg1")},
+}
+kinds = pytest.mark.parametrize("kind", KINDS)
+
+
+def silenced(model: Any, block: int, head: int) -> Any:
+    """The model with a head's columns of the projection cut off: another way to give zero."""
+    width = model.config.dim // model.config.heads
+    with torch.no_grad():
+        model.blocks[block].attn.proj.weight[:, head * width : (head + 1) * width] = 0
+    return model
+
+
+@kinds
+def test_a_head_replaced_by_zero_is_a_head_cut_off(build: Any, pictures: Any, kind: str) -> None:
+    model, image = build(**KINDS[kind]), pictures(32, 48, count=1)
+    for block, head in ((0, 1), (1, 0)):
+        found = record(model, image, change=without([(block, head)]))
+        wanted = record(silenced(build(**KINDS[kind]), block, head), image)
+        torch.testing.assert_close(found.logits, wanted.logits)
+        torch.testing.assert_close(found.full(1), wanted.full(1))
+        with torch.inference_mode():
+            torch.testing.assert_close(model(image, change=without([(block, head)])).logits, wanted.logits)
+
+
+def test_the_model_stays_as_it_was(build: Any, pictures: Any) -> None:
+    model, image = build(), pictures(count=1)
+    before = record(model, image).logits
+    record(model, image, change=without([(0, 0), (1, 1)]))
+    assert torch.equal(record(model, image).logits, before)
+
+
+@kinds
+def test_means_are_those_of_the_heads_outputs(build: Any, pictures: Any, kind: str) -> None:
+    model, images = build(**KINDS[kind]), pictures(count=3)
+    means = head_means(model, images)
+    first = len(model.config.prefix)
+    assert means.shape == (2, 2, first + 1, 32)
+    outputs = []
+    for block in model.blocks:
+        block.attn.proj.register_forward_pre_hook(lambda _, args: outputs.append(args[0]))
+    model(images, output_attentions=True)
+    for found, output in zip(means, outputs, strict=True):
+        heads = output.detach().unflatten(-1, (2, -1)).permute(2, 0, 1, 3)  # (H, B, N, K)
+        torch.testing.assert_close(found[:, :first], heads[:, :, :first].mean(1))
+        torch.testing.assert_close(found[:, first], heads[:, :, first:].mean((1, 2)))
+
+
+@kinds
+@pytest.mark.parametrize("by", ["mean", "zero"])
+def test_importance_is_one_head_after_the_other(
+    build: Any, pictures: Any, kind: str, by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, image = build(**KINDS[kind]), pictures(48, 32, count=1)
+    means = head_means(model, pictures(count=2)) if by == "mean" else None
+    found = importance(model, image, 3, means)
+    whole = record(model, image).logits[0, 3]
+    for block in range(2):
+        for head in range(2):
+            left = record(model, image, change=without([(block, head)], means)).logits[0, 3]
+            assert float(found[block, head]) == pytest.approx(float(whole - left), abs=2e-5)
+    monkeypatch.setattr(intervene, "_BATCH", 1)
+    torch.testing.assert_close(importance(model, image, 3, means), found, atol=2e-5, rtol=1e-4)
+
+
+def test_importance_starts_a_block_s_heads_in_that_block(build: Any, pictures: Any) -> None:
+    model, passed = build(depth=4), []
+    for block in model.blocks:
+        block.register_forward_pre_hook(lambda _, args, passed=passed: passed.append(len(args[0])))
+    importance(model, pictures(count=1), 0)
+    assert sum(passed) < 2 * (4 + 3 + 2 + 1) + 4 + 4  # heads in every block from theirs on, and two passes
+
+
+# --- Patches --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cover", ["mean", "blur", "noise"])
+def test_only_hidden_patches_change(pictures: Any, cover: Any) -> None:
+    image: Tensor = pictures(32, 48, count=1) + 2
+    found = hidden(image, [0, 8], 8, cover)
+    changed = (found != image).any(1)[0].view(4, 8, 6, 8).any(3).any(1)
+    assert changed.nonzero().tolist() == [[0, 0], [1, 2]]
+    assert torch.equal(hidden(image, [], 8, cover), image)
+    if cover == "mean":
+        torch.testing.assert_close(found[0, :, 0, 0], image.mean((2, 3))[0])
+    assert torch.equal(found, hidden(image, [0, 8], 8, cover))  # noise too is the same each time
+
+
+def test_there_is_no_patch_outside(pictures: Any) -> None:
+    with pytest.raises(ValueError, match="0 to 23"):
+        hidden(pictures(32, 48, count=1), [24], 8)
+
+
+# --- After every block ----------------------------------------------------------------------------------------
+
+
+@kinds
+def test_the_lens_ends_with_the_answer(build: Any, pictures: Any, kind: str) -> None:
+    model, image = build(**KINDS[kind]), pictures(32, 48, count=1)
+    found = logit_lens(model, image, 2)
+    answer = record(model, image).logits[0].softmax(-1)
+    torch.testing.assert_close(found.answers[-1], answer)
+    tokens = len(model.config.prefix) + 24
+    assert found.classes.shape == found.targets.shape == found.lengths.shape == (2, tokens)
+    if model.config.pool == "cls":
+        torch.testing.assert_close(found.targets[-1, 0], answer[2])
+        assert found.classes[-1, 0] == answer.argmax() and float(found.certainty[-1, 0]) == pytest.approx(
+            float(answer.max())
+        )
+
+
+def test_a_token_s_answer_is_that_of_a_picture_of_such_tokens(build: Any, pictures: Any) -> None:
+    model, image = build(prefix=(), pool="mean"), pictures(count=1)
+    found = logit_lens(model, image, 1)
+    x, turns = model.enter(image)
+    x, _ = model.blocks[0](x, turns=turns)
+    wanted = model.head(model.gather(x[:, 5:6].expand(-1, 7, -1))[0]).softmax(-1)[0]
+    assert float(found.targets[0, 5]) == pytest.approx(float(wanted[1]), abs=1e-6)
+
+
+def test_the_lens_in_parts_is_the_same(build: Any, pictures: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, image = build(), pictures(count=1)
+    whole = logit_lens(model, image, 1)
+    monkeypatch.setattr(intervene, "_BATCH", 1)
+    torch.testing.assert_close(logit_lens(model, image, 1).targets, whole.targets)
+
+
+@pytest.mark.parametrize(
+    ("best", "block"), [([1, 2, 2, 2], 1), ([2, 2, 2, 2], 0), ([2, 1, 2, 1], 3), ([0, 2, 1, 1], 2)]
+)
+def test_the_block_that_decides(best: list[int], block: int) -> None:
+    answers = torch.nn.functional.one_hot(torch.tensor(best), 3).float()
+    empty = torch.zeros(4, 1)
+    assert intervene.Lens(answers, empty, empty, empty, empty).decided == block

@@ -1,0 +1,156 @@
+"""What each head does, in numbers: one per block and head, over one picture or the mean over several.
+
+Also what the weights alone show: how alike positions are, what the patch embedding looks for; and tokens that stand
+out by their length.
+"""
+
+from collections.abc import Iterable
+from typing import NamedTuple, cast
+
+import torch
+from torch import Tensor
+
+from vit.attention import AttentionRecord, entropy
+from vit.model import VisionTransformer
+
+_ROWS = 256  # of distances, held at once
+
+
+class Statistic(NamedTuple):
+    """One number for every head.
+
+    Attributes:
+        values: (L, H).
+        uniform: what a head that looks everywhere alike would have.
+    """
+
+    values: Tensor
+    uniform: float
+
+
+def statistics(record: AttentionRecord, patch_size: int) -> dict[str, Statistic]:
+    """How every head shares its attention, the mean over the patches that ask.
+
+    Args:
+        patch_size: side of a patch [px].
+
+    Returns:
+        "entropy": 0 is one key, 1 is uniform, of all tokens.
+        "distance": from a patch to where it looks [px], of the weight on patches made to sum to 1 (a class token that
+        takes 60 % would else shorten every distance). Source: Dosovitskiy et al. 2021, arXiv 2010.11929, figure 7.
+        "self": on the patch itself.
+        "neighbours": on the up to eight patches around it.
+        The names of prefix tokens: on that token; "registers" in place of reg1, reg2, ....
+    """
+    first, (rows, cols) = len(record.prefix), record.grid
+    places = torch.cartesian_prod(torch.arange(rows), torch.arange(cols)).view(-1, 2)  # (P, 2)
+    groups = _prefix_groups(record.prefix)
+    blocks: dict[str, list[Tensor]] = {name: [] for name in ("entropy", "distance", "self", "neighbours", *groups)}
+    for block in range(record.blocks):
+        sums = {name: torch.zeros(record.heads) for name in blocks}
+        for start, chunk in record.row_chunks(block):
+            asking = chunk[:, max(0, first - start) :]  # (H, q, N), queries that are patches
+            if not asking.shape[1]:
+                continue
+            which = torch.arange(max(start, first), start + chunk.shape[1]) - first
+            distances, near = _apart(places, which)
+            patches = asking[..., first:]
+            on_patches = patches.sum(-1).clamp_min(torch.finfo(torch.float32).tiny)
+            sums["entropy"] += entropy(asking).sum(-1)
+            sums["distance"] += ((patches * distances).sum(-1) * patch_size / on_patches).sum(-1)
+            sums["self"] += patches[:, torch.arange(len(which)), which].sum(-1)
+            sums["neighbours"] += (patches * near).sum((-1, -2))
+            for name, tokens in groups.items():
+                sums[name] += asking[..., tokens].sum((-1, -2))
+        for name, total in sums.items():
+            blocks[name].append(total / (rows * cols))
+    away = touching = 0.0
+    for which in torch.arange(rows * cols).split(_ROWS):
+        distances, near = _apart(places, which)
+        away, touching = away + float(distances.sum()), touching + float(near.sum())
+    uniform = {
+        "entropy": 1.0,
+        "distance": away * patch_size / (rows * cols) ** 2,
+        "self": 1 / record.tokens,
+        "neighbours": touching / (rows * cols) / record.tokens,
+    } | {name: len(tokens) / record.tokens for name, tokens in groups.items()}
+    return {name: Statistic(torch.stack(values), uniform[name]) for name, values in blocks.items()}
+
+
+def _apart(places: Tensor, which: Tensor) -> tuple[Tensor, Tensor]:
+    """Of some patches to all: the distance [patches], and whether they touch; both (q, P)."""
+    apart = (places[which, None] - places).abs()
+    return apart.float().norm(dim=-1), (apart.amax(-1) == 1).float()
+
+
+def _prefix_groups(prefix: tuple[str, ...]) -> dict[str, list[int]]:
+    groups: dict[str, list[int]] = {}
+    for token, name in enumerate(prefix):
+        groups.setdefault("registers" if name.startswith("reg") else name, []).append(token)
+    return groups
+
+
+def mean_statistics(every: Iterable[dict[str, Statistic]]) -> dict[str, Statistic]:
+    """The mean over several pictures."""
+    many = list(every)
+    return {
+        name: Statistic(torch.stack([one[name].values for one in many]).mean(0), many[0][name].uniform)
+        for name in many[0]
+    }
+
+
+# --- What the weights show ------------------------------------------------------------------------------------
+
+
+def position_similarity(model: VisionTransformer) -> Tensor | None:
+    """Cosines between the position embeddings of any two patches, (P, rows, cols); None where none are learnt.
+
+    Source: Dosovitskiy et al. 2021, arXiv 2010.11929, figure 7.
+    """
+    positions = model.pos_embed[0].detach().float()
+    if not positions.any():
+        return None
+    directions = torch.nn.functional.normalize(positions, dim=-1)
+    return (directions @ directions.T).unflatten(1, model.config.grid)
+
+
+class Filters(NamedTuple):
+    """Principal components of the patch embedding's filters.
+
+    Attributes:
+        components: (n, channels, patch, patch), each of length 1, the strongest first.
+        shares: (n,), of the filters' variance.
+    """
+
+    components: Tensor
+    shares: Tensor
+
+
+def filters(model: VisionTransformer, count: int = 28) -> Filters:
+    """What the patch embedding looks for. Source: Dosovitskiy et al. 2021, arXiv 2010.11929, figure 7."""
+    weight = cast("torch.nn.Conv2d", model.patch_embed).weight.detach().float()  # (D, channels, patch, patch)
+    flat = weight.flatten(1)
+    _, strengths, components = torch.linalg.svd(flat - flat.mean(0), full_matrices=False)
+    count = min(count, len(strengths))
+    shares = strengths**2 / (strengths**2).sum()
+    return Filters(components[:count].unflatten(1, weight.shape[1:]), shares[:count])
+
+
+# --- Outliers -------------------------------------------------------------------------------------------------
+
+
+def outliers(norms: Tensor, times: float = 6.0) -> Tensor:
+    """Tokens far longer than others of their block.
+
+    Args:
+        norms: (L, P), lengths of the patch tokens after every block.
+        times: median absolute deviations above the median.
+
+    Returns:
+        bool (L, P).
+
+    Source of the phenomenon: Darcet et al. 2024, arXiv 2309.16588. Their limit, 150, holds for DINOv2-g only.
+    """
+    median = norms.median(-1, keepdim=True).values
+    spread = (norms - median).abs().median(-1, keepdim=True).values
+    return norms > median + times * spread.clamp_min(1e-6)

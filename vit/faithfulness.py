@@ -1,0 +1,236 @@
+"""May a map be believed? What it calls important is taken away, and the answer should change the most.
+
+Every figure is of one picture and one class, and stands beside those of two controls: maps of random numbers, and a
+blob in the middle, where photographers put things.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torchvision.transforms.v2.functional import gaussian_blur
+
+from vit.model import VisionTransformer
+
+GROUPS = 10  # of pixels, in SaCo
+STEPS = 20  # of deletion and insertion
+SEEDS = 5  # random maps
+_BATCH = 1 << 23  # numbers of input at once; 32 MB
+_BLUR = 0.05  # deviation, in sides of the picture
+
+
+class Faithfulness(NamedTuple):
+    """How well a map tells what the model relies on, beside its controls.
+
+    Attributes:
+        saco: of the map, from -1 (the order is upside down) to 1 (the order is right).
+        random: of maps of random numbers.
+        blob: of a blob in the middle.
+    """
+
+    saco: float
+    random: tuple[float, ...]
+    blob: float
+
+    @property
+    def chance(self) -> float:
+        """What a random map reaches: mean plus two standard deviations."""
+        values = torch.tensor(self.random, dtype=torch.float64)
+        return float(values.mean() + 2 * values.std())
+
+    @property
+    def words(self) -> str:
+        """The verdict, in plain words."""
+        if self.saco <= self.chance:
+            return "This map predicts what the model relies on no better than chance."
+        if self.saco <= self.blob:
+            return (
+                "This map predicts what the model relies on better than chance, but no better than a blob in the "
+                "middle: it may show no more than where things usually stand."
+            )
+        return "This map predicts what the model relies on better than chance, and better than a blob in the middle."
+
+
+class Curve(NamedTuple):
+    """The class's probability while pixels go or come, the most important ones first.
+
+    Attributes:
+        shares: of the pixels, 0 to 1.
+        probabilities: one per share.
+    """
+
+    shares: tuple[float, ...]
+    probabilities: tuple[float, ...]
+
+    @property
+    def area(self) -> float:
+        """Area under the curve, 0 to 1."""
+        return float(torch.trapezoid(torch.tensor(self.probabilities), torch.tensor(self.shares)))
+
+
+# --- SaCo -----------------------------------------------------------------------------------------------------
+
+
+def saco(salience: Tensor, drops: Tensor) -> float:
+    """Salience-guided faithfulness coefficient: do groups that are called more important matter more?
+
+    Args:
+        salience: (K,), what the map gives to each group of pixels.
+        drops: (K,), how far the probability falls without it.
+
+    Returns:
+        sum of w over all pairs of groups, divided by the sum of |w|: w is the difference in salience, counted as
+        negative where the drops are in the other order. From -1 to 1; 0 for a map that makes no difference.
+
+    Source: Wu et al. CVPR 2024, "On the Faithfulness of Vision Transformer Explanations", algorithm 1.
+
+    >>> saco(torch.tensor([3.0, 2.0, 1.0]), torch.tensor([0.5, 0.1, 0.2]))
+    0.5
+    """
+    order = salience.argsort(descending=True, stable=True)
+    salience, drops = salience[order].double(), drops[order]
+    i, j = torch.triu_indices(len(order), len(order), 1)
+    weights = salience[i] - salience[j]
+    signed = torch.where(drops[i] >= drops[j], weights, -weights)
+    total = float(weights.abs().sum())
+    return float(signed.sum()) / total if total > 0 else 0.0
+
+
+def groups(heatmap: Tensor, size: tuple[int, int], count: int = GROUPS) -> tuple[Tensor, Tensor]:
+    """Pixels in groups of equal size, the most important first.
+
+    Args:
+        heatmap: (rows, cols).
+        size: (height, width) of the model's input [px]; the heatmap is interpolated to it.
+
+    Returns:
+        group of each pixel, int64 (height, width), 0 for the most important; and the salience of each, (count,).
+    """
+    pixels = enlarged(heatmap, size).flatten()
+    order = pixels.argsort(descending=True, stable=True)
+    group = torch.empty_like(order)
+    group[order] = torch.arange(len(order)) * count // len(order)
+    salience = torch.zeros(count, dtype=torch.float64).index_add_(0, group, pixels.double())
+    return group.view(size), salience
+
+
+def enlarged(heatmap: Tensor, size: tuple[int, int]) -> Tensor:
+    """(rows, cols) to (height, width), bilinear between the patches' centres."""
+    return F.interpolate(heatmap.float()[None, None], size, mode="bilinear", align_corners=False)[0, 0]
+
+
+def faithfulness(
+    model: VisionTransformer, pixels: Tensor, target: int, heatmaps: Sequence[Tensor], count: int = GROUPS
+) -> list[float]:
+    """SaCo of maps of one picture, `count` forwards each, all in batches.
+
+    Args:
+        pixels: (1, channels, height, width).
+        target: index of the class.
+        heatmaps: each (rows, cols); only the order and the differences of their numbers play a part.
+    """
+    size = pixels.shape[2], pixels.shape[3]
+    mean = pixels.mean((2, 3), keepdim=True)
+    inputs, saliences = [], []
+    for heatmap in heatmaps:
+        group, salience = groups(heatmap, size, count)
+        gone = group == torch.arange(count)[:, None, None]  # (count, height, width)
+        inputs.append(torch.where(gone[:, None], mean, pixels))
+        saliences.append(salience)
+    left = probabilities(model, inputs, target).view(len(heatmaps), count)
+    return [saco(salience, -row) for salience, row in zip(saliences, left, strict=True)]
+
+
+class Controls(NamedTuple):
+    """SaCo of maps that know nothing of the picture."""
+
+    random: tuple[float, ...]
+    blob: float
+
+
+def controls(
+    model: VisionTransformer, pixels: Tensor, target: int, grid: tuple[int, int], seeds: int = SEEDS
+) -> Controls:
+    """SaCo of random maps and of a blob in the middle; the same for every map of this picture and class.
+
+    Args:
+        grid: (rows, cols) of patches.
+    """
+    *random, blob = faithfulness(model, pixels, target, [*(noise(grid, seed) for seed in range(seeds)), centre(grid)])
+    return Controls(tuple(random), blob)
+
+
+def noise(grid: tuple[int, int], seed: int) -> Tensor:
+    """A map of random numbers from 0 to 1."""
+    return torch.rand(grid, generator=torch.Generator().manual_seed(seed))
+
+
+def centre(grid: tuple[int, int]) -> Tensor:
+    """A bell whose deviation is a quarter of each side."""
+    rows, cols = ((torch.arange(n) + 0.5) / n - 0.5 for n in grid)
+    return torch.exp(-8 * (rows[:, None] ** 2 + cols**2))
+
+
+# --- Deletion and insertion -----------------------------------------------------------------------------------
+
+
+def deletion(model: VisionTransformer, pixels: Tensor, target: int, heatmap: Tensor, steps: int = STEPS) -> Curve:
+    """The probability while pixels give way to the picture's mean colour; a true map has a small area.
+
+    Source: Petsiuk et al. 2018, RISE, arXiv 1806.07421.
+    """
+    return _curve(model, pixels, pixels.mean((2, 3), keepdim=True).expand_as(pixels), target, heatmap, steps)
+
+
+def insertion(model: VisionTransformer, pixels: Tensor, target: int, heatmap: Tensor, steps: int = STEPS) -> Curve:
+    """The probability while the blurred picture becomes sharp; a true map has a large area.
+
+    Source: Petsiuk et al. 2018, RISE, arXiv 1806.07421.
+    """
+    sigma = max(pixels.shape[2:]) * _BLUR
+    kernel = 2 * math.ceil(2 * sigma) + 1
+    largest = 2 * (min(pixels.shape[2:]) - 1) + 1  # what reflection at the border allows
+    blurred = gaussian_blur(pixels, [min(kernel, largest)] * 2, [sigma] * 2)
+    return _curve(model, blurred, pixels, target, heatmap, steps)
+
+
+def _curve(model: VisionTransformer, before: Tensor, after: Tensor, target: int, heatmap: Tensor, steps: int) -> Curve:
+    group, _ = groups(heatmap, (before.shape[2], before.shape[3]), steps)
+    changed = group < torch.arange(steps + 1)[:, None, None]  # (steps + 1, height, width)
+    found = probabilities(model, [torch.where(changed[:, None], after, before)], target)
+    return Curve(tuple(step / steps for step in range(steps + 1)), tuple(found.tolist()))
+
+
+@torch.inference_mode()
+def probabilities(model: VisionTransformer, inputs: Sequence[Tensor], target: int) -> Tensor:
+    """Of one class, for inputs (b, channels, height, width) each: (sum of b,), in batches that fit the memory."""
+    images = torch.cat(list(inputs))
+    at_once = max(1, _BATCH // images[0].numel())
+    return torch.cat([model(part).logits.softmax(-1)[:, target] for part in images.split(at_once)])
+
+
+# --- Against known objects ------------------------------------------------------------------------------------
+
+
+def points_at(heatmap: Tensor, mask: Tensor) -> bool:
+    """The pointing game: whether the strongest pixel is on the object.
+
+    Args:
+        mask: bool (height, width).
+
+    Source: Zhang et al. 2016, arXiv 1608.00507, without the tolerance of 15 px.
+    """
+    size = mask.shape[0], mask.shape[1]
+    return bool(mask.flatten()[enlarged(heatmap, size).argmax()])
+
+
+def overlap(heatmap: Tensor, mask: Tensor) -> float:
+    """Intersection over union of the object and as many of the strongest pixels as it has, 0 to 1."""
+    size = mask.shape[0], mask.shape[1]
+    strongest = torch.zeros(mask.numel(), dtype=torch.bool)
+    strongest[enlarged(heatmap, size).flatten().topk(int(mask.sum())).indices] = True
+    both = strongest & mask.flatten()
+    return float(both.sum() / (strongest | mask.flatten()).sum())

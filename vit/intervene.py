@@ -1,0 +1,212 @@
+"""What if: heads knocked out, patches hidden, and the answer read after every block.
+
+The model stays as it is, so that several people can do this with one model at once.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+from torchvision.transforms.v2.functional import gaussian_blur
+
+from vit.model import EVERY, Block, Change, VisionTransformer, onednn
+
+Head = tuple[int, int]  # block, head
+Cover = Literal["mean", "blur", "noise"]
+
+_BATCH = 1 << 22  # numbers of a residual stream at once; 16 MB
+_BLUR = 0.1  # deviation, in sides of the picture
+
+
+# --- Heads ----------------------------------------------------------------------------------------------------
+
+
+@torch.inference_mode()
+def head_means(model: VisionTransformer, pictures: Tensor) -> Tensor:
+    """What each head gives on average over a reference batch.
+
+    Args:
+        pictures: (B, channels, height, width).
+
+    Returns:
+        (L, H, S + 1, K): of each prefix token by itself, and of all patches together, so that they serve at any size.
+    """
+    first, means = len(model.config.prefix), []
+
+    def keep(block: int, heads: Tensor) -> Tensor:
+        patches = heads[:, :, first:].mean((0, 2))[:, None]
+        means.append(torch.cat([heads[:, :, :first].mean(0), patches], 1))
+        return heads
+
+    model(pictures, change=keep)
+    return torch.stack(means)
+
+
+def without(off: Collection[Head], means: Tensor | None = None) -> Change:
+    """What `record` and `VisionTransformer.forward` take to knock heads out.
+
+    Args:
+        off: heads whose outputs are replaced.
+        means: from `head_means`, to replace them by; zeros without it, which overstates what a head does.
+
+    Source: Michel et al. 2019, arXiv 1905.10650; of means and zeros, arXiv 2604.14433.
+    """
+
+    def change(block: int, heads: Tensor) -> Tensor:
+        here = [head for b, head in off if b == block]
+        if not here:
+            return heads
+        heads = heads.clone()
+        heads[:, here] = 0.0 if means is None else _spread(means[block, here], heads.shape[2]).to(heads.dtype)
+        return heads
+
+    return change
+
+
+def _spread(means: Tensor, tokens: int) -> Tensor:
+    """(..., S + 1, K) to (..., N, K)."""
+    first = means.shape[-2] - 1
+    patches = means[..., first:, :].expand(*means.shape[:-2], tokens - first, means.shape[-1])
+    return torch.cat([means[..., :first, :], patches], -2)
+
+
+@torch.inference_mode()
+def importance(model: VisionTransformer, pixels: Tensor, target: int, means: Tensor | None = None) -> Tensor:
+    """How far the class's logit falls when a head is knocked out, for every head by itself.
+
+    A block's heads go through the rest of the model as one batch, which starts where they differ: in that block.
+
+    Args:
+        pixels: (1, channels, height, width).
+        target: index of the class.
+        means: from `head_means`; zeros without it.
+
+    Returns:
+        (L, H), in logits; negative where the class gains.
+    """
+    heads, blocks = model.config.heads, [block for block in model.blocks if isinstance(block, Block)]
+    x, turns = model.enter(pixels)
+    tokens, at_once = x.shape[1], max(1, _BATCH // x.numel())
+    found = []
+    with onednn():
+        for index in range(len(blocks)):
+            logits = []
+            for some in torch.arange(heads).split(at_once):
+
+                def change(every: Tensor, index: int = index, some: Tensor = some) -> Tensor:
+                    """One picture per head of `some`, without that head."""
+                    every = every.expand(len(some), -1, -1, -1).clone()
+                    rows = model.read if index == len(blocks) - 1 else EVERY
+                    own = 0.0 if means is None else _spread(means[index, some], tokens)[:, rows]
+                    every[torch.arange(len(some)), some] = own
+                    return every
+
+                logits.append(_rest(model, blocks[index:], x, turns, change)[:, target])
+            found.append(torch.cat(logits))
+            if index + 1 < len(blocks):
+                x, _ = blocks[index](x, turns=turns)
+        whole = _rest(model, blocks[-1:], x, turns)[0, target]
+    return whole - torch.stack(found)
+
+
+def _rest(
+    model: VisionTransformer,
+    blocks: Sequence[Block],
+    x: Tensor,
+    turns: tuple[Tensor, Tensor] | None,
+    change: Callable[[Tensor], Tensor] | None = None,
+) -> Tensor:
+    """Logits (B, C) of tokens that enter the first of the last blocks, which is the one that is changed."""
+    for index, block in enumerate(blocks):
+        rows = model.read if index == len(blocks) - 1 else EVERY
+        x, _ = block(x, rows=rows, turns=turns, change=change if index == 0 else None)
+    return model.head(model.gather(x)[0])
+
+
+# --- Patches --------------------------------------------------------------------------------------------------
+
+
+def hidden(pixels: Tensor, patches: Collection[int], patch_size: int, cover: Cover = "mean", seed: int = 0) -> Tensor:
+    """The picture with patches covered.
+
+    Args:
+        pixels: (1, channels, height, width), normalised.
+        patches: numbers from 0, row by row.
+        cover: the picture's mean colour, the picture blurred, or noise of its mean and deviation.
+
+    Raises:
+        ValueError: there is no such patch.
+    """
+    rows, cols = pixels.shape[2] // patch_size, pixels.shape[3] // patch_size
+    if any(not 0 <= patch < rows * cols for patch in patches):
+        raise ValueError(f"Patches run from 0 to {rows * cols - 1}.")
+    mask = torch.zeros(rows * cols, dtype=torch.bool, device=pixels.device)
+    mask[list(patches)] = True
+    mask = mask.view(rows, cols).repeat_interleave(patch_size, 0).repeat_interleave(patch_size, 1)
+    mean = pixels.mean((2, 3), keepdim=True)
+    if cover == "mean":
+        other = mean
+    elif cover == "blur":
+        sigma = max(pixels.shape[2:]) * _BLUR
+        kernel = min(2 * round(2 * sigma) + 1, 2 * min(pixels.shape[2:]) - 1)  # what reflection at the border allows
+        other = gaussian_blur(pixels, [kernel, kernel], [sigma, sigma])
+    else:
+        noise = torch.randn(pixels.shape, generator=torch.Generator().manual_seed(seed)).to(pixels)
+        other = mean + noise * pixels.std((2, 3), keepdim=True)
+    return torch.where(mask, other, pixels)
+
+
+# --- After every block ----------------------------------------------------------------------------------------
+
+
+class Lens(NamedTuple):
+    """What the model would answer if it ended after a block, L of them.
+
+    Attributes:
+        answers: (L, C) probabilities, of the tokens that the head reads.
+        classes: (L, N), the most probable class of each token by itself.
+        certainty: (L, N), its probability.
+        targets: (L, N), the probability of the class asked about.
+        lengths: (L, N), of the tokens.
+    """
+
+    answers: Tensor
+    classes: Tensor
+    certainty: Tensor
+    targets: Tensor
+    lengths: Tensor
+
+    @property
+    def decided(self) -> int:
+        """The block from which on the answer is the last one's."""
+        best = self.answers.argmax(-1)
+        other = (best != best[-1]).nonzero()
+        return int(other[-1]) + 1 if len(other) else 0
+
+
+@torch.inference_mode()
+def logit_lens(model: VisionTransformer, pixels: Tensor, target: int) -> Lens:
+    """Read the answer after every block: the last norm and the head, applied to what is there.
+
+    Args:
+        pixels: (1, channels, height, width).
+        target: index of the class.
+
+    Source: nostalgebraist 2020, "interpreting GPT: the logit lens"; for Vision Transformers as in ViT-Prisma.
+    """
+    x, turns = model.enter(pixels)
+    copies = len(model.config.prefix) + 1  # a head that reads several tokens finds the same one in each place
+    kept = []
+    with onednn():
+        for block in model.blocks:
+            x, _ = block(x, turns=turns)
+            answer = model.head(model.gather(x[:, model.read])[0])[0].softmax(-1)
+            every = []
+            for some in x[0].split(max(1, _BATCH // (copies * x.shape[2] + model.config.num_classes))):
+                alone = some[:, None].expand(-1, copies, -1)[:, model.read]
+                every.append(model.head(model.gather(alone)[0]).softmax(-1))
+            each = torch.cat(every)  # (N, C)
+            best = each.max(-1)
+            kept.append((answer, best.indices, best.values, each[:, target], x[0].norm(dim=-1)))
+    return Lens(*(torch.stack(part) for part in zip(*kept, strict=True)))

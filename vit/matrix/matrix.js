@@ -1,0 +1,84 @@
+// A grid of buttons, one per head: rows are blocks. Text enters as textContent only.
+
+const GRIDS = new WeakMap();
+
+function element(tag, name, text) {
+  const made = document.createElement(tag);
+  if (name) made.className = name;
+  if (text !== undefined) made.textContent = text;
+  return made;
+}
+
+function build(parent) {
+  const root = element("div", "matrix");
+  const top = element("div", "top");
+  const label = element("span", "label");
+  const low = element("span"), ramp = element("span", "ramp"), high = element("span");
+  top.append(label, low, ramp, high);
+  const table = element("div", "table");
+  table.setAttribute("role", "group");
+  const said = element("p", "said");
+  said.setAttribute("aria-live", "polite");
+  root.append(top, table, said);
+  parent.appendChild(root);
+  const grid = { root, label, low, ramp, high, table, said, buttons: [], at: [0, 0], choose: () => {} };
+  table.addEventListener("keydown", (event) => {
+    const step = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }[event.key];
+    if (!step || event.ctrlKey || event.metaKey || event.altKey) return;
+    event.preventDefault();
+    grid.buttons[grid.at[0] + step[0]]?.[grid.at[1] + step[1]]?.focus();
+  });
+  return grid;
+}
+
+/** The buttons and their numbers along the sides; only when the number of blocks or heads is another. */
+function layOut(grid, blocks, heads) {
+  grid.table.style.setProperty("--heads", heads);
+  grid.table.replaceChildren(element("span"));
+  for (let head = 1; head <= heads; head++) grid.table.append(element("span", "column", String(head)));
+  grid.buttons = Array.from({ length: blocks }, (_, block) => {
+    grid.table.append(element("span", "row", String(block + 1)));
+    return Array.from({ length: heads }, (_, head) => {
+      const button = element("button");
+      button.type = "button";
+      button.tabIndex = block || head ? -1 : 0; // one stop for all; arrows go on from there
+      button.addEventListener("focus", () => {
+        grid.buttons[grid.at[0]]?.[grid.at[1]]?.setAttribute("tabindex", "-1");
+        grid.at = [block, head];
+        button.tabIndex = 0;
+        grid.said.textContent = button.title;
+      });
+      button.addEventListener("pointerenter", () => (grid.said.textContent = button.title));
+      button.addEventListener("click", () => grid.choose([block, head]));
+      grid.table.append(button);
+      return button;
+    });
+  });
+  grid.at = [0, 0];
+}
+
+export default function ({ data, parentElement, setTriggerValue }) {
+  let grid = GRIDS.get(parentElement);
+  if (!grid) GRIDS.set(parentElement, (grid = build(parentElement)));
+  const { cells } = data;
+  if (grid.buttons.length !== cells.length || grid.buttons[0]?.length !== cells[0]?.length)
+    layOut(grid, cells.length, cells[0]?.length ?? 0);
+  grid.choose = data.clickable ? (cell) => setTriggerValue("cell", cell) : () => {};
+  grid.root.classList.toggle("clickable", data.clickable);
+  grid.label.textContent = data.label;
+  [grid.low.textContent, grid.high.textContent] = data.ends;
+  grid.ramp.style.background = `linear-gradient(to right, ${data.ramp.join(", ")})`;
+  grid.table.setAttribute("aria-label", data.label);
+  cells.forEach((row, block) =>
+    row.forEach(({ color, text, marked }, head) => {
+      const button = grid.buttons[block][head];
+      button.style.backgroundColor = color;
+      button.classList.toggle("unknown", !color);
+      button.title = text;
+      button.setAttribute("aria-label", text);
+      button.setAttribute("aria-pressed", String(marked));
+    }),
+  );
+  if (!grid.said.textContent) grid.said.textContent = " ";
+  return () => GRIDS.delete(parentElement);
+}
