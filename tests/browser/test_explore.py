@@ -152,6 +152,7 @@ def test_sample_pin_and_head_come_back_from_the_link(app: App) -> None:
     assert chosen["token"] == 1 + 2 * 8 + 5 and chosen["pinned"]
     expect(app.page).to_have_url(re.compile(r"sample=raccoon"))
     expect(app.page).to_have_url(re.compile(rf"token={chosen['token']}"))
+    expect(app.page).to_have_url(re.compile(rf"block={chosen['block']}"))
     link = app.page.url
 
     app.page.goto("about:blank")
