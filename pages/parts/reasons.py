@@ -102,6 +102,44 @@ def weights(asked: Asked, selection: Selection, question: Question | None):
     return method.weights(subject(asked.key, question.target, asked), token, selection.direction)
 
 
+def taken(asked: Asked, selection: Selection, question: Question | None, given, method):
+    """For `take.show`: what gives the map of a class, None for other views, and what its viewer needs.
+
+    Args:
+        given, method: from `given`.
+    """
+    from vit.export import Shown
+    from vit.methods import METHODS
+    from vit.words import class_sentence, token_name
+
+    if selection.view != "relevance" or question is None:
+        return None, {"given": given}
+    linked = method and method["chain"]
+
+    def shown() -> Shown:
+        record, how = asked.explanation.record, METHODS[question.method]
+        target, direction = asked.checkpoint.labels[question.target], selection.direction
+        values = weights(asked, selection, question).clone()
+        if linked and selection.pinned:  # as the viewer does: what it begins with says nothing
+            values[selection.token] -= 1
+        elif linked:
+            values -= subject(asked.key, question.target, asked).kept.read
+        values = values / values.sum().clamp_min(1e-30)
+        facts, name, others = {"method": question.method, "target": target}, "", values.clone()
+        if selection.pinned and how.of_tokens:
+            facts |= {"query": selection.token, "direction": direction}
+            name = token_name(selection.token, record.prefix, record.grid)
+            others[selection.token] = 0
+        words = class_sentence(how.title, target, name, direction)
+        return Shown(values, facts, words, 0.0, float(record.heatmap(others).max()), "share")
+
+    return shown, {
+        "given": given,
+        "method": method,
+        "chain": chain(asked.key, question.target, asked) if linked else None,
+    }
+
+
 def pick(asked: Asked) -> Question | None:
     """Let the person choose a class and a method; None for a model without classes."""
     from vit.methods import METHODS

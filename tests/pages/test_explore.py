@@ -84,6 +84,37 @@ def test_upload_replaces_the_sample(page: AppTest) -> None:
     assert (header["picture"]["width"], header["picture"]["height"]) == (300, 200)
 
 
+def gif(count: int) -> bytes:
+    frames = [Image.new("RGB", (300, 200), (60 * i, 120, 200)) for i in range(count)]
+    out = io.BytesIO()
+    frames[0].save(out, "GIF", save_all=True, append_images=frames[1:])
+    return out.getvalue()
+
+
+def test_a_frame_of_an_animation_can_be_chosen(page: AppTest) -> None:
+    page.run()
+    assert not page.slider
+    page.file_uploader(key="upload").upload("wheel.gif", gif(4)).run()
+    assert not page.exception and (page.slider[0].min, page.slider[0].max, page.slider[0].value) == (1, 4, 1)
+    _, first = payload(page)
+    page.slider[0].set_value(3).run()
+    assert not page.exception
+    _, third = payload(page)
+    shown = Image.open(io.BytesIO(third["picture"].tobytes())).convert("RGB").getpixel((150, 100))
+    assert abs(shown[0] - 120) < 4 and first["picture"].tobytes() != third["picture"].tobytes()
+    assert "frame=2" in next(code.value for code in page.code if "import vit" in code.value)
+
+
+def test_the_code_of_the_view_names_sample_or_file(page: AppTest) -> None:
+    page.query_params["block"] = "2"
+    page.run()
+    program = next(code.value for code in page.code if "import vit" in code.value)
+    assert 'samples.read("cat")' in program and "block=2" in program
+    page.file_uploader(key="upload").upload("photo.png", png(300, 200)).run()
+    program = next(code.value for code in page.code if "import vit" in code.value)
+    assert 'Path("photo.png").read_bytes()' in program
+
+
 def test_broken_upload_is_one_sentence_and_keeps_a_picture(page: AppTest) -> None:
     page.run()
     page.file_uploader(key="upload").upload("photo.png", png(300, 200)[:80]).run()
@@ -261,6 +292,13 @@ def test_without_kept_checkpoints_those_of_runs_are_offered(page: AppTest, check
     shutil.rmtree(checkpoints / "cifar10")
     page.run()
     assert not page.exception and payload(page)[0]["grid"] == [4, 4]
+
+
+def test_the_map_of_a_class_is_taken_away_without_code(page: AppTest) -> None:
+    page.query_params["view"] = "relevance"
+    page.run()
+    assert not page.exception and not page.error
+    assert not any("import vit" in code.value for code in page.code)
 
 
 # --- Beyond looking -------------------------------------------------------------------------------------------

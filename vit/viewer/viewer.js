@@ -7,6 +7,7 @@ const QUICK_PRODUCTS = 16e6; // multiplications that all maps may take and still
 const REST = 100; // ms that the pointer rests before slower ones are computed
 const NEAREST = 5; // patches outlined
 const LONGEST = 2.5; // sides of the patch grid that a panorama is cut to
+const ALONE = "This map is computed in the app";
 const SETTLE = 300; // ms after the last key until Python hears of it
 
 const viewers = new WeakMap(); // parentElement: Viewer
@@ -91,6 +92,7 @@ class Viewer {
   update(data, send) {
     this.send = send;
     this.given = data.given;
+    this.alone = Boolean(data.alone); // nobody listens
     const before = JSON.stringify(this.method);
     this.method = data.method;
     const renamed = before !== JSON.stringify(this.method);
@@ -454,13 +456,13 @@ class Viewer {
       at = 0;
       ready = this.computeRollout(query);
       top = ready ? this.strongest(values, 0, query) : 1;
-      if (!ready) note = selection.pinned ? "Computing the rollout …" : "Click a patch for its rollout";
+      if (!ready) note = this.alone ? ALONE : selection.pinned ? "Computing the rollout …" : "Click a patch for its rollout";
     } else if (view === "relevance") {
       values = this.relevance;
       at = 0;
       ready = this.computeRelevance(asked);
       top = (ready && this.strongest(values, 0, asked)) || 1;
-      if (!ready) note = `Computing ${this.method.title} …`;
+      if (!ready) note = this.alone ? ALONE : `Computing ${this.method.title} …`;
     } else if (view === "similar") {
       values = this.similar;
       at = 0;
