@@ -135,6 +135,8 @@ class Viewer {
     this.similar = new Float32Array(payload.tokens);
     this.compared = -1; // token whose cosines these are
     this.shades = new Float32Array(payload.tokens);
+    this.marked = new Uint8Array(payload.patches);
+    this.find(".contour").setAttribute("viewBox", `0 0 ${payload.cols} ${payload.rows}`);
     this.nearest = new Int32Array(NEAREST);
     this.hovered = this.readKey = -1;
     this.preview = null;
@@ -245,6 +247,7 @@ class Viewer {
     this.find("[data-field=colormap]").value = selection.colormap;
     this.find("[data-field=opacity]").value = selection.opacity;
     this.find("[data-field=smooth]").checked = selection.smooth;
+    this.find("[data-field=contour]").value = selection.contour;
     const colormap = this.payload.colormaps.get(selection.colormap);
     if (this.colormap !== colormap || !this.lut) {
       this.colormap = colormap;
@@ -478,6 +481,7 @@ class Viewer {
     if (ready) this.overlay.paint(shades ?? values, at + payload.split, shades ? 1 : top, this.veil, selection.smooth);
     else if (view === "rollout" || view === "relevance") this.overlay.clear();
     this.over.classList.toggle("stale", !ready);
+    this.outlineStrongest(ready ? values : null, at + payload.split);
 
     this.outline(this.find(".query"), asked);
     this.outline(this.find(".key"), this.readKey === asked ? -1 : this.readKey);
@@ -501,6 +505,14 @@ class Viewer {
 
     stats.draw[stats.draws++ % STATS] = performance.now() - began;
     if (stats.timeFrames && this.asked) this.timeFrame();
+  }
+
+  /** Draw the line around the strongest patches, if people asked for one. */
+  outlineStrongest(values, at) {
+    const { contour } = this.selection;
+    const { rows, cols } = this.payload;
+    const path = contour === "none" || !values ? "" : border(outlined(values, at, contour, this.marked), rows, cols);
+    for (const line of this.find(".contour").children) if (line.getAttribute("d") !== path) line.setAttribute("d", path);
   }
 
   cellOfSelection() {
@@ -903,6 +915,7 @@ class Viewer {
     this.find("[data-field=paint]").addEventListener("change", () => over.classList.toggle("painted", this.painting));
     this.find(".unhide").addEventListener("click", () => this.change({ hidden: [] }));
     opacity.addEventListener("change", () => this.change({ opacity: Number(opacity.value) }));
+    this.find("[data-field=contour]").addEventListener("change", (event) => this.change({ contour: event.target.value }));
     this.find("[data-field=smooth]").addEventListener("change", (event) => this.change({ smooth: event.target.checked }));
     this.find("[data-field=lines]").addEventListener("change", (event) => (this.find(".lines").hidden = !event.target.checked));
   }
