@@ -1,18 +1,14 @@
 """The main page: a picture in, what the model makes of it, and where every head of every block looks."""
 
-import gc
 import hashlib
 import html
 import re
-from contextlib import nullcontext
-from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
 
 import plotly.graph_objects as go
 import streamlit as st
 
-from pages.parts import atlas, layers, navigation, reasons, take, tour, trust, whatif
+from pages.parts import atlas, layers, navigation, opening, reasons, take, tour, trust, whatif
 from vit import samples
 from vit.errors import UserError
 from vit.gallery import component as gallery
@@ -22,54 +18,10 @@ navigation.enter()
 
 TOP = 5  # predictions shown
 PANELS = {"Is it true?": True, "What if?": False, "Heads": False, "Layers": True, "Weights": False}  # needs classes
-SLOW = 2  # [s]; what takes longer says so before
 FEW = 20  # classes that are listed by name
 SEEN = 96  # width of the model's own view [px]
 FIRST_SAMPLE = "cat"
 BAR = "#3b929a"  # readable on a light and on a dark page
-LARGEST = 100  # [MB] of a picture
-KINDS = ["jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "avif", "mpo"]
-
-
-@st.cache_resource(show_spinner="Starting PyTorch…")
-def start_torch() -> None:
-    """Import what is heavy, once per server.
-
-    Streamlit collects garbage after every run; frozen, the 400,000 objects of torch cost nothing then.
-    """
-    import_module("vit.explain")
-    gc.collect()
-    gc.freeze()
-
-
-@st.cache_resource(show_spinner="Opening the checkpoint…", max_entries=3)
-def open_checkpoint(name: str, folder: str, stamp: int, heads: int | None):
-    """Load a checkpoint once per version of its files."""
-    from vit.checkpoints import load_checkpoint
-
-    return replace(load_checkpoint(Path(folder), heads), name=name)
-
-
-@st.cache_resource(show_spinner=False, max_entries=6)
-def explained(
-    name: str,
-    folder: str,
-    stamp: int,
-    heads: int | None,
-    digest: str,
-    size: tuple,
-    precision: str,
-    frame: int,
-    _image: bytes,
-):
-    """One picture through one checkpoint, once."""
-    from vit.explain import cost, explain
-
-    checkpoint = open_checkpoint(name, folder, stamp, heads)
-    expected = cost(checkpoint, size, precision)
-    about = f"{expected.tokens:,} tokens, about {expected.seconds:.0f} seconds…" if expected.seconds > SLOW else ""
-    with st.spinner(about, show_time=True) if about else nullcontext():
-        return explain(checkpoint, _image, size, precision, frame)
 
 
 @st.cache_resource(show_spinner=False, max_entries=6)
@@ -81,34 +33,13 @@ def verified(name: str, folder: str, stamp: int, heads: int | None, _checkpoint)
     return verify(_checkpoint.model, _checkpoint.preprocess(decode_image(samples.read(FIRST_SAMPLE))))
 
 
-def trained() -> dict[str, tuple[str, Path]]:
-    """The best checkpoint of every run, newest first: from its name in links to what is shown, and its folder."""
-    from vit.runs import list_runs, read_json
-
-    found: dict[str, tuple[str, Path]] = {}
-    for run in list_runs():
-        if run.best is None:
-            continue
-        facts = read_json(run.best / "config.json").get("training")
-        accuracy = facts.get("accuracy") if isinstance(facts, dict) else None
-        words = f"Run: {run.name}" + (f" · {accuracy:.1%}" if isinstance(accuracy, float) else "")
-        if any(words == others for others, _ in found.values()):
-            words += f" · {run.id}"
-        found[f"run-{run.id}"] = words, run.best
-    return found
-
-
 def pick_checkpoint():
     """Let the person choose a checkpoint, or the best one of a run; stop with a hint where there is none."""
     from vit import hub
-    from vit.checkpoints import list_checkpoints, summarise
     from vit.families.family import possible_heads
 
-    every = list_checkpoints() + [replace(summarise(one.folder), name=str(one.name)) for one in hub.cached()]
-    found = {info.name: info for info in every if not info.problem or info.choices}
-    names = sorted(found, key=lambda name: (name != "cifar10", name))
-    runs = {name: facts for name, facts in trained().items() if name not in found}
-    names += runs
+    offered = opening.offered()
+    names = offered.names
     if not names:
         st.info("There is no checkpoint yet. Train one: `python -m vit train --preset shapes`")
         st.stop()
@@ -134,31 +65,31 @@ def pick_checkpoint():
         "Checkpoint",
         names,
         names.index(asked) if asked in names else 0,
-        format_func=lambda name: hub.shortened(name) if name in found else runs[name][0],
+        format_func=offered.title,
         key="checkpoint",
         on_change=remember,
     )
-    info = found.get(name) or summarise(runs[name][1])
-    for broken in every if not info.problem else [info]:
+    info = offered.about(name)
+    for broken in offered.every if not info.problem else [info]:
         if broken.problem and not broken.choices:
             st.caption(f"{plain(broken.name)} cannot be opened. {plain(broken.problem)}")
     if info.problem and not info.choices:
         st.stop()
-    stamp = max(path.stat().st_mtime_ns for path in info.folder.iterdir())
+    stamp = opening.stamp(info.folder)
     heads = asked_heads(name)
     if info.choices and heads is None:
         st.info(plain(info.problem))
         pick_heads(name, info.choices, None)
         st.stop()
     try:
-        checkpoint = open_checkpoint(name, str(info.folder), stamp, heads)
+        checkpoint = opening.open_checkpoint(name, str(info.folder), stamp, heads)
     except UserError as error:  # a number of heads that the link asks for and the weights cannot have, above all
         st.error(plain(str(error)))
         if info.choices:
             pick_heads(name, info.choices, heads)
         if info.choices or heads is None:
             st.stop()
-        checkpoint, heads = open_checkpoint(name, str(info.folder), stamp, None), None
+        checkpoint, heads = opening.open_checkpoint(name, str(info.folder), stamp, None), None
     show_facts(checkpoint, info)
     offer_conversion(checkpoint)
     if "heads" in checkpoint.assumed:
@@ -280,7 +211,7 @@ def pick_size(checkpoint) -> tuple[tuple[int, int], str]:
 
     def words(size: tuple[int, int]) -> str:
         expected = cost(checkpoint, size)
-        slow = expected.seconds > SLOW and size != own  # a sidebar is narrow
+        slow = expected.seconds > opening.SLOW and size != own  # a sidebar is narrow
         takes = f"{expected.seconds:.0f} s · {expected.memory / 1e9:.1f} GB" if slow else f"{expected.tokens:,} tokens"
         return f"{pixels(size)} px · {takes}"
 
@@ -362,8 +293,8 @@ def pick_picture() -> take.Source:
     with st.container(horizontal=True, vertical_alignment="bottom"):
         uploaded = st.file_uploader(
             "Drop, paste or browse for a picture",
-            type=KINDS,
-            max_upload_size=LARGEST,
+            type=opening.KINDS,
+            max_upload_size=opening.LARGEST,
             key="upload",
             on_change=choose,
             args=("upload",),
@@ -523,9 +454,8 @@ inputs, predictions = st.columns(2, gap="large")
 with inputs:
     source = pick_picture()  # before anything that imports torch: a newcomer sees the page at once
 with model_controls:
-    start_torch()
+    opening.start_torch()
     checkpoint, stamp, heads = pick_checkpoint()
-    folder = str(checkpoint.path)
     size, precision = pick_size(checkpoint)
 
 
@@ -535,8 +465,7 @@ with inputs:
 
 def explanation_of(source: take.Source):
     """Of a picture, by the chosen model at the chosen size."""
-    digest = hashlib.sha256(source.data).hexdigest()
-    return explained(checkpoint.name, folder, stamp, heads, digest, size, precision, source.frame, source.data)
+    return opening.explained(checkpoint, stamp, heads, source.data, size, precision, source.frame)
 
 
 try:

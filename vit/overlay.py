@@ -14,6 +14,9 @@ from vit.images import Box
 Heatmap = NDArray[np.floating]  # (rows, cols)
 Colormap = Literal["viridis", "cividis", "inferno", "magma", "gray"]
 
+# Ends of "RdBu", told apart by colour-blind eyes too. Source: Brewer, colorbrewer2.org.
+RED, BLUE = (178, 24, 43), (33, 102, 172)
+
 DIMMED = 0.6  # brightness of what the model does not see
 SMALL = 128  # [px]; pictures up to this side are enlarged pixel by pixel, as in the viewer
 LONGEST = 2.5  # sides of the seen part that a panorama is cut to
@@ -153,6 +156,32 @@ def _extent(start: float, stop: float, length: int, longest: float) -> tuple[int
         return 0, length
     margin = max(0.0, longest - (stop - start)) / 2
     return max(0, round(start - margin)), min(length, round(stop + margin))
+
+
+def signed_overlay(
+    picture: Image.Image, difference: Heatmap, box: Box | None = None, *, vmax: float | None = None, side: int = 480
+) -> Image.Image:
+    """Lay red, where numbers are above 0, and blue, where they are below, over the picture in pale grey.
+
+    Args:
+        picture: RGB.
+        difference: (rows, cols), finite.
+        box: the part of the picture that it covers [px]; left out, all of it. Nothing else is shown.
+        vmax: the value, above or below 0, of the strongest colour; left out, the greatest one.
+        side: longer side of the result [px].
+
+    Returns:
+        RGB.
+    """
+    left, top, right, bottom = (round(edge) for edge in box or Box(0, 0, *picture.size))
+    scale = side / max(right - left, bottom - top)
+    size = max(1, round((right - left) * scale)), max(1, round((bottom - top) * scale))
+    grey = picture.crop((left, top, right, bottom)).convert("L").resize(size, Image.Resampling.BICUBIC)
+    pale = np.asarray(grey.point(lambda value: 112 + value // 2), np.float32)[..., None]
+    shares = np.clip(np.asarray(difference, np.float32) / _scale(np.abs(difference), vmax), -1, 1)
+    every = np.asarray(Image.fromarray(shares).resize(size, Image.Resampling.NEAREST))[..., None]  # (height, width, 1)
+    cover = 0.9 * np.abs(every)
+    return Image.fromarray(np.rint(pale * (1 - cover) + np.where(every > 0, RED, BLUE) * cover).astype(np.uint8))
 
 
 def _cover(opacity: float) -> NDArray[np.uint8]:

@@ -46,7 +46,7 @@ def show(run: Run) -> None:
     history = {}
     for epoch in epochs:
         try:
-            history[epoch] = _probes(str(folder), epoch, _stamp(folder, epoch))
+            history[epoch] = _probes(str(folder), epoch, stamp(folder, epoch))
         except UserError:
             continue  # it was thinned out or damaged; the others tell the story
     if not history:
@@ -68,7 +68,7 @@ def show(run: Run) -> None:
     with right:
         _trends(history, picture, epoch)
     try:
-        payload = component.feed("probe feeder", _payload(str(folder), epoch, picture, _stamp(folder, epoch)))
+        payload = component.feed("probe feeder", _payload(str(folder), epoch, picture, stamp(folder, epoch)))
     except UserError as error:
         st.error(plain(str(error)))
         return
@@ -91,7 +91,7 @@ def _animated(folder: Path, picture: int, selection: Selection) -> bytes:
     return over_epochs(folder, picture, selection)
 
 
-def _stamp(folder: Path, epoch: int) -> int:
+def stamp(folder: Path, epoch: int) -> int:
     try:
         return (folder / f"epoch-{epoch:05}.zip").stat().st_mtime_ns
     except OSError:

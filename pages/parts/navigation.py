@@ -17,6 +17,7 @@ def choose() -> st.Page:
     return st.navigation(
         [
             st.Page(_PAGES / "explore.py", title="Explore", default=True),
+            st.Page(_PAGES / "compare.py", title="Compare", url_path="compare"),
             st.Page(_PAGES / "checkpoints.py", title="Checkpoints", url_path="checkpoints"),
             st.Page(_PAGES / "train.py", title="Train", url_path="train"),
             st.Page(_PAGES / "runs.py", title="Runs", url_path="runs"),

@@ -61,8 +61,12 @@ class Question(NamedTuple):
     method: str
 
 
-def given(asked: Asked, selection: Selection, question: Question | None):
-    """The map that Python computes for the viewer, if it must, and what the viewer is to know of the method."""
+def given(asked: Asked, selection: Selection, question: Question | None, prefix: str = ""):
+    """The map that Python computes for the viewer, if it must, and what the viewer is to know of the method.
+
+    Args:
+        prefix: tells several viewers of a page apart.
+    """
     from vit.methods import METHODS
     from vit.viewer import component
     from vit.viewer.payload import MAPS_UP_TO
@@ -77,7 +81,7 @@ def given(asked: Asked, selection: Selection, question: Question | None):
         label = plain(asked.checkpoint.labels[question.target])
         told = component.Method(title=method.title, target=label, chain="", tokens=method.of_tokens)
         if selection.view == "relevance" and follows:
-            told["chain"] = component.feed("chain feeder", chain(asked.key, question.target, asked))
+            told["chain"] = component.feed(f"{prefix}chain feeder", chain(asked.key, question.target, asked))
         elif selection.view == "relevance":
             values = weights(asked, selection, question)
             values = values / values.sum().clamp_min(1e-30)
@@ -140,8 +144,12 @@ def taken(asked: Asked, selection: Selection, question: Question | None, given, 
     }
 
 
-def pick(asked: Asked) -> Question | None:
-    """Let the person choose a class and a method; None for a model without classes."""
+def pick(asked: Asked, prefix: str = "", side: str = "") -> Question | None:
+    """Let the person choose a class and a method; None for a model without classes.
+
+    Args:
+        prefix, side: of their names in links and on the page, where it asks twice.
+    """
     from vit.methods import METHODS
 
     labels = asked.checkpoint.labels
@@ -156,30 +164,30 @@ def pick(asked: Asked) -> Question | None:
         if st.session_state[name] != default:
             st.query_params[name] = str(st.session_state[name])
 
-    wanted = st.query_params.get("target", "")
+    wanted = st.query_params.get(f"{prefix}target", "")
     target = int(wanted) if wanted.isdecimal() and int(wanted) in order else order[0]
-    method = st.query_params.get("method", DEFAULT)
+    method = st.query_params.get(f"{prefix}method", DEFAULT)
     one, other = st.columns(2)
     with one:
         target = st.selectbox(
-            "Class",
+            f"{side} class".strip().capitalize(),
             order,
             order.index(target),
             format_func=lambda index: f"{plain(labels[index])} · {float(probabilities[index]):.1%}",
-            key="target",
+            key=f"{prefix}target",
             on_change=remember,
-            args=("target", order[0]),
+            args=(f"{prefix}target", order[0]),
             help="What should the picture speak for? Type to search. The most probable classes come first.",
         )
     with other:
         method = st.selectbox(
-            "Method for the class",
+            f"{side} method for the class".strip().capitalize(),
             methods,
             methods.index(method) if method in methods else methods.index(DEFAULT),
             format_func=lambda name: METHODS[name].title,
-            key="method",
+            key=f"{prefix}method",
             on_change=remember,
-            args=("method", DEFAULT),
+            args=(f"{prefix}method", DEFAULT),
             help="\n\n".join(f"**{METHODS[name].title}**: {METHODS[name].words}" for name in methods),
         )
     return Question(target, method)

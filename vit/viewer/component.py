@@ -74,6 +74,7 @@ def show(
     method: Method | None = None,
     *,
     group: str = "",
+    own_view: bool = False,
     compact: bool = False,
     paintable: bool = False,
     on_change: Callable[[Selection], None] | None = None,
@@ -87,7 +88,8 @@ def show(
             passing the same, or what `show` returned, leaves it alone.
         given: the map for the selection's view, token and direction, where the browser does not compute it.
         method: None hides the view "relevance".
-        group: viewers of one name move together, and share the colour scale of attention.
+        group: viewers of one name move together, and maps of one kind share a colour scale.
+        own_view: it keeps its view when the others of its group change theirs.
         compact: without controls and numbers, beside another one of its group.
         paintable: patches can be hidden by dragging; which ones is in the selection.
         on_change: called with the selection before the rerun that a click causes.
@@ -98,9 +100,9 @@ def show(
         return Selection.from_query(values, *shape)
 
     memory = st.session_state.setdefault(f"{key} (seed)", {})
-    wanted = parsed(asdict(selection))
+    passed = wanted = parsed(asdict(selection))
     if not memory:
-        memory |= {"revision": 0, "seed": wanted, "passed": wanted, "spoke": False}
+        memory |= {"revision": 0, "seed": wanted, "passed": passed, "spoke": False}
 
     def said() -> Selection | None:
         """What the browser chose since it was last told what to show."""
@@ -118,12 +120,12 @@ def show(
     current = chosen or parsed(asdict(memory["seed"]))
     if not wanted.colormap:
         wanted = replace(wanted, colormap=current.colormap)
-    moved = wanted not in (memory["passed"], current)
+    moved = passed != memory["passed"] and wanted != current
     reopened = chosen is None and memory["spoke"]  # the page was left and its widgets forgotten
     if moved or reopened:
         memory |= {"revision": memory["revision"] + 1, "seed": wanted}
         chosen, current = None, wanted
-    memory |= {"passed": wanted, "spoke": chosen is not None}
+    memory |= {"passed": passed, "spoke": chosen is not None}
 
     if given is not None:
         given = {**given, "values": [float(f"{float(value):.6g}") for value in given["values"]]}
@@ -136,6 +138,7 @@ def show(
             "given": given,
             "method": method,
             "group": group,
+            "ownView": own_view,
             "compact": compact,
             "paintable": paintable,
         },

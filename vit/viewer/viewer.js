@@ -51,6 +51,8 @@ class Viewer {
     this.given = null; // map that Python computed
     this.method = null; // what the view "relevance" shows
     this.group = ""; // of viewers that move together
+    this.ownView = false; // it keeps its view while the others of its group change theirs
+    this.reach = { view: "", top: 0 }; // its map's strongest patch, where colours end there
     this.stroke = null; // while patches are hidden (true) or shown again (false) by dragging
     this.send = () => {};
     this.selection = null;
@@ -96,6 +98,7 @@ class Viewer {
     const before = JSON.stringify(this.method);
     this.method = data.method;
     const renamed = before !== JSON.stringify(this.method);
+    this.ownView = data.ownView;
     this.join(data.group);
     this.root.classList.toggle("compact", data.compact);
     this.find(".painting").hidden = !data.paintable;
@@ -178,7 +181,8 @@ class Viewer {
     const at = (token) => this.counterpart(leader.payload, token);
     const { lines, heads } = this.payload;
     const { preview } = leader;
-    const selection = { ...leader.selection, token: at(leader.selection.token), hidden: this.selection.hidden };
+    const { view, hidden } = this.selection;
+    const selection = { ...leader.selection, token: at(leader.selection.token), hidden, ...(this.ownView && { view }) };
     this.hovered = at(leader.hovered);
     this.readKey = at(leader.readKey);
     this.touching = leader.touching;
@@ -207,6 +211,21 @@ class Viewer {
     let top = this.payload.top(token, direction);
     for (const peer of this.peers) top = Math.max(top, peer.payload.top(peer.counterpart(this.payload, token), direction));
     return top;
+  }
+
+  /** The strongest patch of this map and of all maps of the group that show the same view. */
+  commonTop(view, top) {
+    if (this.selection.scale === "own") return top;
+    if (this.reach.view !== view || this.reach.top !== top) {
+      this.reach = { view, top };
+      for (const peer of this.peers) peer.request();
+    }
+    return this.peers.reduce((most, { reach }) => (reach.view === view ? Math.max(most, reach.top) : most), top);
+  }
+
+  /** Another map of the group is of the same kind, so both share a scale. */
+  shares(view) {
+    return this.peers.some(({ reach }) => reach.view === view);
   }
 
   /** Fit the selection to the payload, and the controls to the selection. */
@@ -453,18 +472,19 @@ class Viewer {
 
     let values = engine.values, at = engine.offset(r, c), ready, note = "";
     let low = 0, top = view === "pool" ? payload.poolTop : this.sharedTop(query, selection.direction);
+    if (view !== "rollout" && view !== "relevance") this.commonTop(view, 0);
     let shades = null; // shares of the way from low to top, where low is not 0
     if (view === "rollout") {
       values = this.rollout;
       at = 0;
       ready = this.computeRollout(query);
-      top = ready ? this.strongest(values, 0, query) : 1;
+      top = ready ? this.commonTop(view, this.strongest(values, 0, query)) : 1;
       if (!ready) note = this.alone ? ALONE : selection.pinned ? "Computing the rollout …" : "Click a patch for its rollout";
     } else if (view === "relevance") {
       values = this.relevance;
       at = 0;
       ready = this.computeRelevance(asked);
-      top = (ready && this.strongest(values, 0, asked)) || 1;
+      top = (ready && this.commonTop(view, this.strongest(values, 0, asked))) || 1;
       if (!ready) note = this.alone ? ALONE : `Computing ${this.method.title} …`;
     } else if (view === "similar") {
       values = this.similar;
@@ -708,7 +728,7 @@ class Viewer {
     const read = this.readValue;
     caret.hidden = Number.isNaN(read);
     if (!caret.hidden) caret.style.left = percentage(Math.min(1, Math.max(0, top > low ? (read - low) / (top - low) : 0)));
-    const now = `${low} ${top} ${view} ${scale}`;
+    const now = `${low} ${top} ${view} ${scale} ${this.shares(view)}`;
     if (this.painted.legend === now) return;
     this.painted.legend = now;
     const legend = this.find(".legend");
@@ -721,7 +741,7 @@ class Viewer {
     this.drawTicks(this.find(".ticks.weights"), low, top, similar ? 1 : 100, (value) =>
       similar ? String(+value.toPrecision(3)).replace("-", "−") : value ? `${+value.toPrecision(3)} %` : "0",
     );
-    const text = legendText(this.payload, view, scale, low, top);
+    const text = legendText(this.payload, view, scale, low, top, this.shares(view));
     legend.title = text;
     legend.setAttribute("aria-label", `Colour scale from ${similar ? `${cosine(low)} to ${cosine(top)}` : `0 to ${percent(top)}`}. ${text}`);
   }

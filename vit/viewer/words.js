@@ -76,8 +76,8 @@ function sentence(payload, view, direction, block, head, token, method) {
   return `${where}: ${direction === "to" ? `who looks at ${name}` : `where ${name} looks`}.`;
 }
 
-/** What the colours of a map mean. */
-function legendText(payload, view, scale, low, top) {
+/** What the colours of a map mean; `shared` where a map of the same kind beside it has the same colours. */
+function legendText(payload, view, scale, low, top, shared) {
   const { tokens, pool } = payload;
   const alone = "Colours of two maps cannot be compared.";
   if (view === "similar")
@@ -87,9 +87,10 @@ function legendText(payload, view, scale, low, top) {
   const ends =
     `it ends at ${percent(top)}: the strongest patch of every second head stays below, ` +
     "stronger ones share the last colour. Tokens that are not patches do not count.";
+  const both = shared && scale !== "own";
   const reach =
-    view === "relevance" ? `This map alone, in shares of all its weight: it ends at the strongest patch other than the token itself, ${percent(top)}.`
-    : view === "rollout" ? `This rollout alone: it ends at the strongest patch other than the token itself, ${percent(top)}.`
+    view === "relevance" ? `${both ? "One scale for both maps" : "This map alone"}, in shares of all its weight: it ends at the strongest patch other than the token itself, ${percent(top)}.`
+    : view === "rollout" ? `${both ? "One scale for both rollouts" : "This rollout alone"}: it ends at the strongest patch other than the token itself, ${percent(top)}.`
     : scale === "own" ? `This map alone: it ends at its strongest patch, ${percent(top)}. ${alone}`
     : view === "pool" ? `One scale for every head of the pooling query: ${ends}`
     : `One scale for every block and head${pool ? "; the pooling query has another" : ""}. For this query ${ends}`;

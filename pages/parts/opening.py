@@ -1,0 +1,127 @@
+"""Checkpoints and pictures for whoever looks at them: what there is, and each opened and explained once."""
+
+import gc
+import hashlib
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from importlib import import_module
+from pathlib import Path
+
+import streamlit as st
+
+SLOW = 2  # [s]; what takes longer says so before
+LARGEST = 100  # [MB] of a picture
+KINDS = ["jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "avif", "mpo"]
+SHIPPED = "cifar10"
+
+
+@st.cache_resource(show_spinner="Starting PyTorch…")
+def start_torch() -> None:
+    """Import what is heavy, once per server.
+
+    Streamlit collects garbage after every run; frozen, the 400,000 objects of torch cost nothing then.
+    """
+    import_module("vit.explain")
+    gc.collect()
+    gc.freeze()
+
+
+@st.cache_resource(show_spinner="Opening the checkpoint…", max_entries=3)
+def open_checkpoint(name: str, folder: str, stamp: int, heads: int | None):
+    """Load a checkpoint once per version of its files."""
+    from vit.checkpoints import load_checkpoint
+
+    return replace(load_checkpoint(Path(folder), heads), name=name)
+
+
+def stamp(folder: Path) -> int:
+    """Changes with a checkpoint's files."""
+    return max(path.stat().st_mtime_ns for path in folder.iterdir())
+
+
+@st.cache_resource(show_spinner=False, max_entries=6)
+def _explained(
+    name: str,
+    folder: str,
+    stamp: int,
+    heads: int | None,
+    digest: str,
+    size: tuple,
+    precision: str,
+    frame: int,
+    _image: bytes,
+):
+    from vit.explain import cost, explain
+
+    checkpoint = open_checkpoint(name, folder, stamp, heads)
+    expected = cost(checkpoint, size, precision)
+    about = f"{expected.tokens:,} tokens, about {expected.seconds:.0f} seconds…" if expected.seconds > SLOW else ""
+    with st.spinner(about, show_time=True) if about else nullcontext():
+        return explain(checkpoint, _image, size, precision, frame)
+
+
+def explained(
+    checkpoint, stamp: int, heads: int | None, image: bytes, size: tuple, precision: str = "float32", frame: int = 0
+):
+    """One picture, or a frame of an animation, through one checkpoint, once."""
+    digest = hashlib.sha256(image).hexdigest()
+    return _explained(checkpoint.name, str(checkpoint.path), stamp, heads, digest, size, precision, frame, image)
+
+
+@dataclass(frozen=True)
+class Offered:
+    """The checkpoints that can be chosen.
+
+    Attributes:
+        every: of the checkpoints' folder and of those fetched by name, whether they can be opened or not.
+        found: those that can, by the name that links have.
+        runs: the best ones of runs, newest first: from the name in links to what is shown, and the folder.
+    """
+
+    every: list
+    found: dict
+    runs: dict[str, tuple[str, Path]]
+
+    @property
+    def names(self) -> list[str]:
+        """As links have them, the shipped one first."""
+        return [*sorted(self.found, key=lambda name: (name != SHIPPED, name)), *self.runs]
+
+    def title(self, name: str) -> str:
+        """As a list shows it."""
+        from vit import hub
+
+        return hub.shortened(name) if name in self.found else self.runs[name][0]
+
+    def about(self, name: str):
+        """What is known of it without its weights."""
+        from vit.checkpoints import summarise
+
+        return self.found.get(name) or summarise(self.runs[name][1])
+
+
+def offered() -> Offered:
+    """Everything that is here."""
+    from vit import hub
+    from vit.checkpoints import list_checkpoints, summarise
+
+    every = list_checkpoints() + [replace(summarise(one.folder), name=str(one.name)) for one in hub.cached()]
+    found = {info.name: info for info in every if not info.problem or info.choices}
+    return Offered(every, found, {name: facts for name, facts in _trained().items() if name not in found})
+
+
+def _trained() -> dict[str, tuple[str, Path]]:
+    """The best checkpoint of every run, newest first: from its name in links to what is shown, and its folder."""
+    from vit.runs import list_runs, read_json
+
+    found: dict[str, tuple[str, Path]] = {}
+    for run in list_runs():
+        if run.best is None:
+            continue
+        facts = read_json(run.best / "config.json").get("training")
+        accuracy = facts.get("accuracy") if isinstance(facts, dict) else None
+        words = f"Run: {run.name}" + (f" · {accuracy:.1%}" if isinstance(accuracy, float) else "")
+        if any(words == others for others, _ in found.values()):
+            words += f" · {run.id}"
+        found[f"run-{run.id}"] = words, run.best
+    return found

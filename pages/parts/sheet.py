@@ -1,0 +1,214 @@
+"""A contact sheet: many pictures with what the model makes of each, in the order of a figure."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import streamlit as st
+
+from pages.parts import choice, dataset, opening, reasons, sides
+from vit import samples
+from vit.errors import UserError
+from vit.text import plain
+
+SAMPLES, UPLOAD = "samples", "upload"
+ORDERS = {"": "As they come", "confidence": "Confidence", "entropy": "Spread", "faithfulness": "Faithfulness"}
+SHOWN = {"": "All", "right": "✓ Right", "wrong": "✗ Wrong"}
+LONG = 20.0  # [s]; what takes longer waits for a button
+TILE = 146  # [px]
+
+
+@st.cache_data(show_spinner=False, max_entries=2000)
+def looked(weights: str, heads: int, digest: str, method: str, _checkpoint: Any, _picture: Any):
+    """See `vit.sheet.look`."""
+    from vit.sheet import look
+
+    return look(_checkpoint, _picture, method)
+
+
+@st.cache_resource(show_spinner="Reading the pictures…", max_entries=4)
+def tested(spec: str, root: str, stamp: int, weights: str, _checkpoint: Any):
+    """See `vit.sheet.pictures_of`."""
+    from vit.sheet import pictures_of
+
+    return pictures_of(_checkpoint, spec, Path(root))
+
+
+def show() -> None:
+    """What to look at, and the sheet; stops with a hint where there is nothing to look with."""
+    from vit.sheet import arranged
+
+    offered = opening.offered()
+    if not offered.names:
+        st.info("There is no checkpoint yet. Train one: `python -m vit train --preset shapes`")
+        st.stop()
+    one, two, three = st.columns(3)
+    with one:
+        name = choice.select("Checkpoint", "m_checkpoint", offered.names, words=offered.title)
+    with two:
+        source = pick_source()
+    try:
+        checkpoint, _, _ = sides.open_checkpoint(name, offered)
+        with three:
+            method = pick_method(checkpoint)
+        pictures = chosen_pictures(checkpoint, source)
+    except UserError as error:
+        st.error(plain(str(error)))
+        return
+    if not pictures:
+        return
+    seen = look_at(checkpoint, pictures, method, f"{name} {source} {method}")
+    if not seen:
+        return
+    judged = any(one.right is not None for one in seen)
+    with st.container(horizontal=True, vertical_alignment="bottom"):
+        orders = list(ORDERS) if checkpoint.labels else ["", "entropy"]
+        order = choice.select("Sort by", "m_sort", orders, words=ORDERS.get, kind=st.segmented_control)
+        first = choice.select(
+            "First",
+            "m_first",
+            ["highest", "lowest"],
+            words=str.capitalize,
+            kind=st.segmented_control,
+            disabled=not order,
+        )
+        kept = ""
+        if judged:
+            kept = choice.select("Show", "m_show", list(SHOWN), words=SHOWN.get, kind=st.segmented_control)
+    if judged:
+        show_contrast(seen)
+    elif any(one.picture.truth for one in seen):
+        st.caption("This checkpoint does not know the classes of these pictures, so none is right or wrong.")
+    if kept:
+        seen = [one for one in seen if one.right is (kept == "right")]
+    if not seen:
+        st.caption("There is no such picture.")
+    draw(arranged(seen, order, first == "lowest") if order else seen, name, source)
+
+
+def pick_source() -> str:
+    """Which pictures: the samples, uploads, or a dataset that is here."""
+    from vit.survey import data_roots, list_folders
+
+    roots = data_roots()
+    sets = {spec: title for spec, title in dataset.NAMED.items() if dataset.is_here(spec, dataset.root_of(spec))}
+    sets |= {spec: dataset.folder_title(spec, roots) for spec in list_folders()}
+    words = {SAMPLES: "Samples", UPLOAD: "Your own …"} | {
+        spec: f"Test pictures: {title}" for spec, title in sets.items()
+    }
+    return choice.select("Pictures", "m_from", list(words), words=words.get)
+
+
+def pick_method(checkpoint: Any) -> str:
+    """How the predicted class is explained."""
+    from vit.methods import METHODS
+    from vit.sheet import WITHOUT_CLASSES
+
+    names = list(METHODS) if checkpoint.labels else list(WITHOUT_CLASSES)
+    default = reasons.DEFAULT if reasons.DEFAULT in names else names[0]
+    return choice.select(
+        "Map",
+        "m_method",
+        names,
+        default,
+        words=lambda name: METHODS[name].title,
+        help="Of the predicted class.\n\n"
+        + "\n\n".join(f"**{METHODS[name].title}**: {METHODS[name].words}" for name in names),
+    )
+
+
+def chosen_pictures(checkpoint: Any, source: str) -> list[Any]:
+    """The pictures of a source, not looked at yet.
+
+    Raises:
+        UserError: they cannot be read.
+    """
+    from vit.sheet import MOST, Picture
+
+    if source == SAMPLES:
+        return [Picture(sample.title, samples.read(sample.name)) for sample in samples.SAMPLES.values()]
+    if source != UPLOAD:
+        return tested(source, dataset.root_of(source), dataset.stamp(source), checkpoint.hash, checkpoint)
+    files = st.file_uploader(
+        f"Drop or browse for up to {MOST} pictures",
+        type=opening.KINDS,
+        max_upload_size=opening.LARGEST,
+        accept_multiple_files=True,
+        key="m_upload",
+    )
+    if len(files) > MOST:
+        st.caption(f"These are the first {MOST} of {len(files)} pictures.")
+    return [Picture(file.name, file.getvalue()) for file in files[:MOST]]
+
+
+def look_at(checkpoint: Any, pictures: Sequence[Any], method: str, wanted: str) -> list[Any]:
+    """Every picture through the model, those known from before at once; what cannot be read is named."""
+    from vit.sheet import judge, seconds
+
+    expected = seconds(checkpoint, len(pictures))
+    agreed = st.session_state.setdefault("sheets", set())
+    if expected > LONG and wanted not in agreed:
+        if not st.button(f"Look at {len(pictures)} pictures (about {expected:.0f} s)", type="primary"):
+            return []
+        agreed.add(wanted)
+    bar, seen, unreadable = st.progress(0.0), [], []
+    for done, picture in enumerate(pictures):
+        bar.progress(done / len(pictures), f"Picture {done + 1} of {len(pictures)}")
+        try:
+            found = looked(checkpoint.hash, checkpoint.config.heads, picture.digest, method, checkpoint, picture)
+            seen.append(judge(checkpoint, picture, found))
+        except UserError as error:
+            unreadable.append(f"{picture.name}: {error}")
+    bar.empty()
+    if unreadable:
+        st.error(
+            "A picture could not be read." if len(unreadable) == 1 else f"{len(unreadable)} pictures could not be read."
+        )
+        dataset.show_list("Left out", unreadable)
+    return seen
+
+
+def show_contrast(seen: Sequence[Any]) -> None:
+    """The pictures whose class was found against the others."""
+    from vit.sheet import means
+
+    lines = ["| | Pictures | Confidence | Spread | Faithfulness |", "|---|---|---|---|---|"]
+    for title, right in (("✓ Right", True), ("✗ Wrong", False)):
+        if found := means([one for one in seen if one.right is right]):
+            figures = f"{found.confidence:.0%} | {found.entropy:.2f} | {_signed(found.faithfulness)}"
+            lines.append(f"| {title} | {found.pictures} | {figures} |")
+    st.markdown("\n".join(lines))
+
+
+def draw(seen: Sequence[Any], name: str, source: str) -> None:
+    """The tiles."""
+    names = {sample.title: sample.name for sample in samples.SAMPLES.values()}
+    with st.container(horizontal=True):
+        for one in seen:
+            look, picture = one.look, one.picture
+            with st.container(width=TILE, gap=None):
+                st.image(look.thumbnail, width=TILE, alt=f"{picture.name} {look.label}".strip() or "A picture")
+                mark = {True: "✓ ", False: "✗ ", None: ""}[one.right]
+                if look.confidence is not None:
+                    st.markdown(f"**{mark}{plain(look.label)}** {look.confidence:.0%}")
+                facts = [picture.name] if picture.name else []
+                facts += [f"is {picture.truth}"] if picture.truth and not one.right else []
+                facts.append(f"spread {look.entropy:.2f}")
+                if look.faithfulness is not None:
+                    facts.append(f"faithful {_signed(look.faithfulness)}")
+                st.caption("  \n".join(map(plain, facts)))
+                if source == SAMPLES:
+                    query = {"sample": names[picture.name], "checkpoint": name}
+                    st.page_link("pages/explore.py", label="Open in Explore", query_params=query)
+    words = "Spread: entropy of the answer's attention in the last block, 0 for one token, 1 for all alike."
+    if any(one.look.faithfulness is not None for one in seen):
+        words += (
+            " Faithful: SaCo of the map, 1 where what it calls more important always matters more, near 0 by chance."
+        )
+    st.caption(words)
+    if source == SAMPLES:
+        st.caption("; ".join(f"{one.title}: {one.credit}, {one.licence}" for one in samples.SAMPLES.values()))
+
+
+def _signed(value: float) -> str:
+    return f"{value:.2f}".replace("-", "−")

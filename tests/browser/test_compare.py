@@ -1,0 +1,141 @@
+"""Page Compare as a visitor meets it: two viewers with one cursor, their difference, and many pictures."""
+
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from conftest import fill
+from playwright.sync_api import Page, expect
+
+from vit.checkpoints import save_checkpoint
+from vit.datasets import SHAPES
+from vit.images import Preprocess
+from vit.model import VisionTransformer, ViTConfig
+
+from .serving import ROOT
+
+PATIENCE = 180_000  # [ms] on a busy machine
+# JavaScript for both viewers, the left one first.
+BOTH = """(() => {
+  const found = [];
+  const search = (node) => {
+    for (const element of node.querySelectorAll("*")) {
+      if (element.__vitViewer) found.push(element.__vitViewer);
+      if (element.shadowRoot) search(element.shadowRoot);
+    }
+  };
+  search(document);
+  return found;
+})()"""
+
+
+@pytest.fixture(scope="module")
+def url(serve: Callable[..., str], tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The app with the shipped checkpoint and a coarser one."""
+    folder = tmp_path_factory.mktemp("compare")
+    shutil.copytree(ROOT / "checkpoints" / "cifar10", folder / "cifar10")
+    config = ViTConfig(image_size=(32, 32), patch_size=8, num_classes=4, dim=64, depth=2, heads=2, mlp_dim=128)
+    save_checkpoint(folder / "coarse", fill(VisionTransformer(config)), SHAPES, Preprocess((32, 32)))
+    return serve(ROOT / "app.py", VIT_CHECKPOINTS=str(folder), VIT_RUNS=str(folder / "runs"))
+
+
+@pytest.fixture
+def open_page(page: Page, url: str) -> Iterator[Callable[[str], Page]]:
+    """`open_page(query)` opens the page and waits for both viewers."""
+    errors: list[str] = []
+    page.set_default_timeout(PATIENCE)
+    page.set_viewport_size({"width": 1280, "height": 1600})
+    page.on("pageerror", lambda error: errors.append(str(error)))
+
+    def opened(query: str = "") -> Page:
+        page.goto(f"{url}/compare{query}")
+        page.wait_for_function(f"() => {BOTH}.filter((viewer) => viewer.payload).length === 2")
+        return page
+
+    yield opened
+    assert errors == []
+
+
+def ask(page: Page, code: str) -> Any:
+    """Evaluate a JavaScript expression of the viewers `a` and `b`."""
+    return page.evaluate(f"() => {{ const [a, b] = {BOTH}; return {code}; }}")
+
+
+def wait(page: Page, code: str) -> None:
+    page.wait_for_function(f"() => {{ const [a, b] = {BOTH}; return {code}; }}")
+
+
+def at(page: Page, which: int, row: int, col: int) -> tuple[float, float]:
+    """The middle of a patch of a viewer's picture."""
+    over = page.locator("canvas.over").nth(which)
+    over.scroll_into_view_if_needed()
+    area = over.bounding_box()
+    rows, cols = ask(page, f"[{'ab'[which]}.payload.rows, {'ab'[which]}.payload.cols]")
+    return area["x"] + (col + 0.5) / cols * area["width"], area["y"] + (row + 0.5) / rows * area["height"]
+
+
+def test_hovering_and_pinning_on_the_left_moves_the_right_and_the_difference(open_page: Callable[..., Page]) -> None:
+    page = open_page()
+    expect(page.get_by_text("attention, block 6, mean of heads")).to_be_visible()
+    page.mouse.move(*at(page, 0, 2, 5))
+    wait(page, "a.query === 1 + 2 * 8 + 5 && b.query === a.query")
+    before = page.get_by_test_id("stMetricValue").inner_text()
+    page.mouse.click(*at(page, 0, 2, 5))
+    wait(page, "b.selection.pinned && b.selection.token === 1 + 2 * 8 + 5")
+    assert ask(page, "[a.selection.view, b.selection.view]") == ["attention", "relevance"]
+    expect(page.get_by_test_id("stMetricValue")).not_to_have_text(before)
+    expect(page).to_have_url(re.compile(r"token=22"))
+    page.wait_for_timeout(1000)
+    assert ask(page, "[a, b].map((viewer) => viewer.selection.pinned && viewer.selection.token)") == [22, 22]
+    # the right one leads as well, in its own view
+    page.locator(".grid").nth(1).scroll_into_view_if_needed()
+    page.get_by_role("button", name="Rollout").nth(1).click()
+    wait(page, "b.selection.view === 'rollout' && a.selection.view === 'attention'")
+    expect(page.get_by_text(re.compile(r"right map \(rollout\)"))).to_be_visible()
+    expect(page).to_have_url(re.compile(r"b_view=rollout"))
+    page.get_by_role("button", name="Rollout").first.click()
+    wait(page, "a.selection.view === 'rollout'")
+    expect(page.get_by_text("Both maps are the same.")).to_be_visible()
+
+
+def test_another_checkpoint_on_the_right_has_the_same_cursor_and_scale(open_page: Callable[..., Page]) -> None:
+    page = open_page("?a_view=attention&b_view=attention")
+    expect(page.get_by_role("img", name="Left map minus right map")).to_be_visible()
+    page.get_by_role("combobox", name=re.compile("Right checkpoint")).click()
+    page.get_by_role("option", name="coarse").click()
+    wait(page, "b.payload.rows === 4")
+    expect(page.get_by_text(re.compile("There is no difference map"))).to_be_visible()
+    page.mouse.move(*at(page, 0, 7, 0))
+    wait(page, "b.query === 1 + 3 * 4")
+    assert ask(page, "a.sharedTop(a.query, 'from') === b.sharedTop(b.query, 'from')")
+    page.mouse.click(*at(page, 1, 1, 2))
+    wait(page, "a.selection.pinned && a.selection.token === 1 + 3 * 8 + 5")
+    expect(page).to_have_url(re.compile(r"token=30"))
+    page.wait_for_timeout(1000)
+    assert ask(page, "[a.selection.token, b.selection.token]") == [30, 1 + 1 * 4 + 2]
+    page.reload()
+    page.wait_for_function(f"() => {BOTH}.filter((viewer) => viewer.payload).length === 2")
+    wait(page, "b.payload.rows === 4 && a.selection.token === 30 && b.selection.token === 7")
+
+
+def test_maps_of_one_kind_share_a_scale(open_page: Callable[..., Page]) -> None:
+    page = open_page("?a_view=relevance&b_view=relevance&b_sample=horse")
+    wait(page, "a.reach.top > 0 && b.reach.top > 0 && a.reach.view === b.reach.view")
+    assert ask(page, "a.reach.top !== b.reach.top")
+    wait(page, "a.find('.legend').ariaLabel === b.find('.legend').ariaLabel")
+    expect(page.get_by_role("img", name=re.compile("One scale for both maps"))).to_have_count(2)
+    page.get_by_role("button", name="Own scales").first.click()
+    wait(page, "a.find('.legend').ariaLabel !== b.find('.legend').ariaLabel")
+
+
+def test_many_pictures_lead_to_the_explorer(page: Page, url: str) -> None:
+    page.set_default_timeout(PATIENCE)
+    page.goto(f"{url}/compare?mode=many")
+    expect(page.get_by_text("Open in Explore")).to_have_count(8)
+    page.get_by_role("radio", name="Faithfulness").or_(page.get_by_role("button", name="Faithfulness")).first.click()
+    expect(page).to_have_url(re.compile("m_sort=faithfulness"))
+    page.get_by_text("Open in Explore").first.click()
+    expect(page).to_have_url(re.compile(r"\?sample=\w+&checkpoint=cifar10"))
+    expect(page.locator("canvas.over")).to_be_visible()

@@ -1,0 +1,253 @@
+"""The page that compares, without a browser: empty, normal and error state."""
+
+import io
+import json
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+from streamlit.testing.v1 import AppTest
+
+from vit import samples
+from vit.checkpoints import save_checkpoint
+from vit.datasets import SHAPES, shapes
+from vit.images import Preprocess
+from vit.probes import ProbeWriter
+from vit.recipes import TrainConfig
+from vit.sheet import MOST
+from vit.viewer.payload import unpack
+
+ROOT = Path(__file__).parents[2]
+WAIT = 120  # [s]; the first run imports torch
+
+
+@pytest.fixture
+def checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, build: Callable[..., Any]) -> Path:
+    """A folder with the shipped checkpoint, one of another grid, and one without classes; no runs, no data."""
+    folder = tmp_path / "checkpoints"
+    shutil.copytree(ROOT / "checkpoints" / "cifar10", folder / "cifar10")
+    save_checkpoint(folder / "coarse", build(num_classes=4), SHAPES, Preprocess((32, 32)))
+    save_checkpoint(folder / "bare", build(num_classes=0), (), Preprocess((32, 32)))
+    monkeypatch.setenv("VIT_CHECKPOINTS", str(folder))
+    monkeypatch.setenv("VIT_RUNS", str(tmp_path / "runs"))
+    monkeypatch.setenv("VIT_DATA_ROOTS", str(tmp_path / "data"))
+    return folder
+
+
+@pytest.fixture
+def run(checkpoints: Path, build: Callable[..., Any]) -> str:
+    """A run whose two epochs are kept."""
+    folder = checkpoints.parent / "runs" / "20260101-120000-shapes-abcd"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(TrainConfig(epochs=2).model_dump_json())
+    (folder / "about.json").write_text(json.dumps({"name": "Two <b> epochs", "created": time.time()}))
+    drawn, _ = shapes(3, 32, seed=2)
+    writer = ProbeWriter(folder / "probes", drawn.images, drawn.labels.tolist(), SHAPES, Preprocess((32, 32)))
+    for epoch in (1, 2):
+        writer.store(epoch, build(epoch, num_classes=4))
+    return folder.name
+
+
+def show(**link: str) -> AppTest:
+    page = AppTest.from_file(str(ROOT / "app.py"), default_timeout=WAIT).switch_page("pages/compare.py")
+    for name, value in link.items():
+        page.query_params[name] = value
+    return page.run()
+
+
+def texts(page: AppTest, *kinds: str) -> str:
+    every = kinds or ("caption", "markdown", "info", "warning", "error")
+    return " ".join(str(found.value) for kind in every for found in page.get(kind))
+
+
+def grids(page: AppTest) -> list[list[int]]:
+    """Of the two payloads that the browser gets."""
+    return [unpack(page.get_by_key(f"{side} feeder").proto.bytes[64:])[0]["grid"] for side in "ab"]
+
+
+def views(page: AppTest) -> list[dict[str, Any]]:
+    """What the two viewers are told."""
+    return [json.loads(page.get_by_key(f"{side} viewer").proto.json) for side in "ab"]
+
+
+def png(*size: int) -> bytes:
+    out = io.BytesIO()
+    Image.linear_gradient("L").resize(size).convert("RGB").save(out, "PNG")
+    return out.getvalue()
+
+
+# --- Side by side ---------------------------------------------------------------------------------------------------
+
+
+def test_page_opens_with_attention_beside_relevance_of_one_picture(checkpoints: Path) -> None:
+    page = show()
+    assert not page.exception and not page.error
+    assert grids(page) == [[8, 8], [8, 8]]
+    left, right = views(page)
+    assert (left["seed"]["view"], right["seed"]["view"]) == ("attention", "relevance")
+    assert left["group"] == right["group"] and left["ownView"]
+    assert -1 <= float(page.metric[0].value.replace("−", "-")) <= 1
+    assert "Red" in texts(page) and "attention, block 6, mean of heads" in texts(page)
+
+
+def test_link_chooses_both_sides(checkpoints: Path) -> None:
+    page = show(b_sample="temple", b_method="legrad", a_view="rollout", b_target="3", token="9", pinned="1")
+    assert not page.exception and not page.error
+    assert page.selectbox(key="b_sample").value == "temple" and page.selectbox(key="b_target").value == 3
+    left, right = views(page)
+    assert left["seed"]["view"] == "rollout" and right["method"]["title"] == "LeGrad"
+    assert [side["seed"]["token"] for side in (left, right)] == [9, 9]
+    assert "the left one is shown" in texts(page)
+
+
+def test_two_equal_maps_are_said_to_be_the_same(checkpoints: Path) -> None:
+    page = show(b_view="attention")
+    assert "Both maps are the same" in texts(page) and page.metric[0].value == "1.00"
+
+
+def test_different_grids_have_viewers_and_a_reason_why_no_difference(checkpoints: Path) -> None:
+    page = show(b_checkpoint="coarse", token="12", pinned="1")
+    assert not page.exception and not page.error and not page.metric
+    assert grids(page) == [[8, 8], [4, 4]]
+    assert "8 × 8" in page.info[0].value and "4 × 4" in page.info[0].value
+    assert [side["seed"]["token"] for side in views(page)] == [12, 1 + 0 * 4 + 1]  # row 2, col 4 of 8 x 8
+
+
+def test_a_model_without_classes_is_compared_by_its_attention(checkpoints: Path) -> None:
+    page = show(a_checkpoint="bare", b_checkpoint="coarse")
+    assert not page.exception and not page.error
+    assert "no classes" in texts(page, "caption")
+    assert views(page)[0]["method"] is None and page.metric
+
+
+def test_choosing_a_checkpoint_is_kept_in_the_link(checkpoints: Path) -> None:
+    page = show()
+    page.selectbox(key="b_checkpoint").set_value("coarse").run()
+    assert not page.exception
+    assert page.query_params["b_checkpoint"] == "coarse" and grids(page)[1] == [4, 4]
+
+
+def test_own_picture_is_explained_and_a_broken_one_gives_way_to_a_sample(checkpoints: Path) -> None:
+    page = show(a_sample="upload")
+    page.file_uploader(key="a_upload").upload("photo.png", png(300, 200)).run()
+    assert not page.exception and not page.error
+    assert unpack(page.get_by_key("a feeder").proto.bytes[64:])[0]["picture"]["width"] == 300
+    page.file_uploader(key="a_upload").upload("photo.png", b"no picture").run()
+    assert not page.exception and len(page.error) == 1 and "\n" not in page.error[0].value
+    assert samples.SAMPLES["cat"].title in texts(page, "caption")
+
+
+@pytest.mark.parametrize("name", ["../../etc/passwd", "<img src=x>", "999", "-1", ""])
+def test_hostile_links_show_the_defaults(checkpoints: Path, run: str, name: str) -> None:
+    own = ("checkpoint", "sample", "target", "method", "view", "from", "run", "probe", "epoch")
+    shared = ("mode", "block", "head", "token", "pinned", "direction", "colormap", "opacity")
+    page = show(**{f"{side}_{part}": name for side in "ab" for part in own}, **dict.fromkeys(shared, name))
+    assert not page.exception and not page.error
+    assert grids(page) == [[8, 8], [8, 8]]
+    assert [side["seed"]["view"] for side in views(page)] == ["attention", "relevance"]
+
+
+def test_two_epochs_of_a_run_are_compared(checkpoints: Path, run: str) -> None:
+    page = show(a_from="epoch", b_from="epoch")
+    assert not page.exception and not page.error
+    assert [page.select_slider(key=f"{side}_epoch").value for side in "ab"] == [1, 2]
+    assert grids(page) == [[4, 4], [4, 4]] and page.metric
+    assert page.metric[0].value != "1.00"
+    page.select_slider(key="b_epoch").set_value(1).run()
+    assert not page.exception and page.query_params["b_epoch"] == "1"
+
+
+def test_an_epoch_can_stand_beside_a_checkpoint(checkpoints: Path, run: str) -> None:
+    page = show(a_from="epoch", b_checkpoint="coarse")
+    assert not page.exception and not page.error and page.metric
+    assert "it is circle" in texts(page, "caption")
+
+
+def test_a_damaged_epoch_is_one_sentence(checkpoints: Path, run: str) -> None:
+    (checkpoints.parent / "runs" / run / "probes" / "epoch-00001.zip").write_bytes(b"PK")
+    page = show(a_from="epoch")
+    assert not page.exception and len(page.error) == 1 and "damaged" in page.error[0].value
+
+
+def test_without_anything_the_page_says_how_to_get_a_checkpoint(checkpoints: Path) -> None:
+    shutil.rmtree(checkpoints)
+    for mode in ("two", "many"):
+        page = show(mode=mode)
+        assert not page.exception and "python -m vit train" in page.info[0].value
+
+
+# --- Many pictures --------------------------------------------------------------------------------------------------
+
+
+def test_every_sample_is_looked_at_and_leads_to_the_explorer(checkpoints: Path) -> None:
+    page = show(mode="many")
+    assert not page.exception and not page.error
+    assert len(page.get("image")) == len(samples.SAMPLES) == len(page.get("page_link"))
+    assert "sample=horse" in page.get("page_link")[1].proto.query_string
+
+
+def test_looks_are_sorted_by_confidence(checkpoints: Path) -> None:
+    page = show(mode="many", m_sort="confidence")
+    shown = [int(found.value.rpartition(" ")[2].rstrip("%")) for found in page.markdown]
+    assert shown == sorted(shown, reverse=True) and len(shown) == len(samples.SAMPLES)
+    page = show(mode="many", m_sort="confidence", m_first="lowest")
+    assert [int(found.value.rpartition(" ")[2].rstrip("%")) for found in page.markdown] == shown[::-1]
+
+
+def test_right_and_wrong_of_a_dataset_are_told_apart(checkpoints: Path) -> None:
+    page = show(mode="many", m_from="shapes", m_checkpoint="coarse")
+    assert not page.exception and not page.error
+    assert len(page.get("image")) == MOST
+    table = page.markdown[0].value
+    assert "✓ Right" in table and "✗ Wrong" in table
+    wrong = show(mode="many", m_from="shapes", m_checkpoint="coarse", m_show="wrong")
+    assert 0 < len(wrong.get("image")) < MOST
+    assert all(found.value.startswith("**✗") for found in wrong.markdown[1:])
+    assert all("is " in found.value for found in wrong.caption[: len(wrong.get("image"))])
+
+
+def test_classes_that_the_model_does_not_know_are_neither_right_nor_wrong(checkpoints: Path) -> None:
+    page = show(mode="many", m_from="shapes")
+    assert not page.exception and "does not know the classes" in texts(page, "caption")
+    assert not any("✓" in found.value or "✗" in found.value for found in page.markdown)
+
+
+def test_a_model_without_classes_shows_attention(checkpoints: Path) -> None:
+    page = show(mode="many", m_checkpoint="bare", m_sort="confidence")
+    assert not page.exception and not page.error
+    assert page.selectbox(key="m_method").options == ["Raw attention", "Rollout"]
+    assert len(page.get("image")) == len(samples.SAMPLES)
+
+
+def test_a_folder_in_the_data_folder_is_offered(checkpoints: Path, tmp_path: Path) -> None:
+    for split in ("train", "test"):
+        for name in SHAPES[:2]:
+            folder = tmp_path / "data" / "mine" / split / name
+            folder.mkdir(parents=True)
+            (folder / "one.png").write_bytes(png(40, 40))
+    page = show(mode="many", m_from=f"folder:{tmp_path / 'data' / 'mine'}", m_checkpoint="coarse")
+    assert not page.exception and not page.error
+    assert len(page.get("image")) == 2
+
+
+@pytest.mark.parametrize("name", ["../../etc/passwd", "folder:/etc", "cifar100", "<img src=x>", ""])
+def test_hostile_links_to_many_pictures_show_the_defaults(checkpoints: Path, name: str) -> None:
+    parts = ("checkpoint", "from", "method", "sort", "first", "show")
+    page = show(mode="many", **{f"m_{part}": name for part in parts})
+    assert not page.exception and not page.error
+    assert page.selectbox(key="m_from").value == "samples" and len(page.get("image")) == len(samples.SAMPLES)
+
+
+def test_uploads_are_looked_at_and_broken_ones_named(checkpoints: Path) -> None:
+    page = show(mode="many", m_from="upload")
+    assert not page.exception and not page.get("image")
+    page.file_uploader(key="m_upload").set_value(
+        [("a.png", png(60, 40), "image/png"), ("b.png", b"no picture", "image/png")]
+    ).run()
+    assert not page.exception
+    assert len(page.get("image")) == 1 and "a\\.png" in texts(page, "caption")
+    assert page.error[0].value == "A picture could not be read." and "b.png" in page.code[0].value

@@ -1,0 +1,88 @@
+"""Looks at many pictures: figures, order, and right against wrong."""
+
+import io
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+import vit
+from vit import samples, sheet
+from vit.attention import entropy
+from vit.checkpoints import Checkpoint, save_checkpoint
+from vit.datasets import SHAPES
+from vit.errors import InvalidImage
+from vit.faithfulness import faithfulness
+from vit.images import Preprocess
+from vit.methods import METHODS, Subject, heatmap
+from vit.sheet import Look, Picture, Seen, arranged, judge, look, means
+
+
+@pytest.fixture
+def checkpoint(saved: Path) -> Checkpoint:
+    return vit.load_checkpoint(saved)
+
+
+def test_figures_of_a_look_are_those_of_its_parts(checkpoint: Checkpoint) -> None:
+    found = look(checkpoint, Picture("", samples.read("cat")), "relevance")
+    subject = Subject.of(checkpoint.model, checkpoint.preprocess(vit.decode_image(samples.read("cat"))))
+    probabilities = subject.kept.logits[0].softmax(0)
+    assert found.label == checkpoint.labels[int(probabilities.argmax())]
+    assert found.confidence == pytest.approx(float(probabilities.max()))
+    assert found.entropy == pytest.approx(float(entropy(subject.kept.rows(1, [0]).mean(0)[0])), abs=1e-5)
+    (score,) = faithfulness(checkpoint.model, subject.pixels, subject.kept.target, [heatmap(subject, "relevance")])
+    assert found.faithfulness == score
+    assert Image.open(io.BytesIO(found.thumbnail)).size == (sheet.SIDE, sheet.SIDE)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_gives_a_look(checkpoint: Checkpoint, method: str) -> None:
+    assert look(checkpoint, Picture("", samples.read("cat")), method).faithfulness is not None
+
+
+@pytest.mark.parametrize("changes", [{"num_classes": 0}, {"num_classes": 0, "prefix": (), "pool": "mean"}])
+@pytest.mark.parametrize("method", sheet.WITHOUT_CLASSES)
+def test_a_model_without_classes_has_a_spread_and_a_map(build, tmp_path: Path, changes: dict, method: str) -> None:
+    folder = save_checkpoint(tmp_path / "bare", build(**changes), (), Preprocess((32, 32)))
+    found = look(vit.load_checkpoint(folder), Picture("", samples.read("cat")), method)
+    assert (found.label, found.confidence, found.faithfulness) == ("", None, None)
+    assert 0 < found.entropy < 1
+
+
+def test_a_file_that_is_no_picture_is_refused(checkpoint: Checkpoint) -> None:
+    with pytest.raises(InvalidImage):
+        look(checkpoint, Picture("notes.txt", b"no picture"), "relevance")
+
+
+def test_test_pictures_come_evenly_from_the_classes(checkpoint: Checkpoint) -> None:
+    pictures = sheet.pictures_of(checkpoint, "shapes")
+    assert len(pictures) == sheet.MOST
+    assert {name: sum(one.truth == name for one in pictures) for name in SHAPES} == dict.fromkeys(SHAPES, 15)
+    assert len({one.digest for one in pictures}) == sheet.MOST
+    assert isinstance(pictures[0].content, torch.Tensor)
+    assert look(checkpoint, pictures[0], "relevance").label in checkpoint.labels
+
+
+def test_right_and_wrong_are_known_only_of_classes_that_the_model_has(checkpoint: Checkpoint) -> None:
+    found = Look("cat", 0.9, 0.5, 0.1, b"")
+    seen = [judge(checkpoint, Picture("", b"", truth), found) for truth in ("cat", "dog", "whale", "")]
+    assert [one.right for one in seen] == [True, False, None, None]
+
+
+def entry(confidence: float | None, faithfulness: float | None = 0.0) -> Seen:
+    return Seen(Picture("", b""), Look("", confidence, 0.5, faithfulness, b""), None)
+
+
+def test_looks_are_arranged_by_a_figure_those_without_it_last() -> None:
+    seen = [entry(0.2), entry(None), entry(0.9)]
+    assert [one.look.confidence for one in arranged(seen, "confidence")] == [0.9, 0.2, None]
+    assert [one.look.confidence for one in arranged(seen, "confidence", lowest_first=True)] == [0.2, 0.9, None]
+
+
+def test_means_of_several_looks() -> None:
+    found = means([entry(0.2, -0.5), entry(0.6, 1.0)])
+    assert found is not None
+    assert found.pictures == 2
+    assert found[1:] == pytest.approx((0.4, 0.5, 0.25))
+    assert means([]) is None
