@@ -347,7 +347,7 @@ def test_several_files_go_on_where_they_were(server: HubServer, shards: dict[str
     assert {name: (folder / name).read_bytes() for name in shards} == shards
     asked = [request.path.rpartition("/")[2] for request in server.asked("/blobs/")]
     hashes = [hashlib.sha256(content).hexdigest() for content in shards.values()]
-    assert hashes[0] not in asked and set(asked) == set(hashes[1:])
+    assert set(hashes[2:]) <= set(asked) <= set(hashes[1:])  # of the second one all may have arrived at once
     assert told[0] > len(shards[first]) and told == sorted(told) and told[-1] == sum(map(len, shards.values()))
 
 

@@ -26,6 +26,7 @@ def silence(capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture)
     """No picture, good or bad, may print, log or warn."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
+        warnings.simplefilter("ignore", ResourceWarning)  # of whatever other tests left for collection
         yield
     assert tuple(capfd.readouterr()) == ("", "") and not caplog.records
 

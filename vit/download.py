@@ -138,6 +138,7 @@ def _asked(url: str, start: int, headers: Mapping[str, str]) -> Any:
     except HTTPError as error:
         if error.code == 416 and start:
             return error
+        error.close()  # it is an answer, too, with a connection of its own
         kind = _Broken if error.code >= 500 else OSError
         raise kind(f"the server answered {error.code} {error.reason}") from error
     except (OSError, HTTPException, ValueError) as error:
