@@ -400,8 +400,8 @@ def show_viewer(checkpoint, explanation, payload: str, source: take.Source) -> N
         )
 
     with more:
-        shown, viewer = reasons.taken(asked, selection, question, given, method)
-        take.show(explanation, selection, checkpoint, source, shown, **viewer)
+        shown, viewer, code = reasons.taken(asked, selection, question, given, method)
+        take.show(explanation, selection, checkpoint, source, shown, code, **viewer)
     show_panel(asked, question, selection, panel)
 
 

@@ -17,6 +17,7 @@ from vit.checkpoints import Checkpoint, load_checkpoint, save_checkpoint
 from vit.code import snippet
 from vit.explain import Explanation, explain
 from vit.images import Preprocess
+from vit.methods import METHODS, Subject
 from vit.model import VisionTransformer
 from vit.viewer.selection import Selection
 
@@ -65,6 +66,23 @@ def test_the_code_gives_the_numbers_that_are_shown(checkpoint: Checkpoint, selec
     Path("photo.png").write_bytes(photo())
     program = compare(explain(checkpoint, photo()), checkpoint, selection, picture="photo.png")
     assert 'load_checkpoint("tiny")' in program and len(program.splitlines()) <= 12
+
+
+@pytest.mark.parametrize("query", [None, 0, 7])
+@pytest.mark.parametrize("method", [name for name, method in METHODS.items() if method.of_class])
+def test_the_code_of_a_class_gives_the_method_s_numbers(checkpoint: Checkpoint, method: str, query: int | None) -> None:
+    how = METHODS[method]
+    if query is not None and not how.of_tokens:
+        return
+    Path("photo.png").write_bytes(photo())
+    explanation = explain(checkpoint, photo())
+    facts: dict[str, Any] = {"method": method, "target": 3}
+    for direction in ("from", "to") if query is not None else ("from",):
+        facts |= {} if query is None else {"query": query, "direction": direction}
+        left: dict[str, Any] = {}
+        exec(snippet(explanation, checkpoint, facts, "photo.png"), left)
+        subject = Subject.of(checkpoint.model, checkpoint.preprocess(explanation.picture), 3)
+        torch.testing.assert_close(left["weights"], how.weights(subject, query, direction))
 
 
 def test_another_selection_has_other_numbers(checkpoint: Checkpoint) -> None:

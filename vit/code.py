@@ -18,6 +18,19 @@ METHODS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "similar": lambda facts: f"record.similarity({facts['query']})",
     "pool": lambda facts: f"record.pool_attention{_pooled(facts['head'])}",
 }
+# The same of a class; what is shown are shares of all of it.
+OF_CLASS: dict[str, Callable[[Mapping[str, Any]], str]] = {
+    "relevance": lambda facts: f"record.relevance({_asked(facts)})",
+    "gradient-rollout": lambda facts: f"record.gradient_rollout({_asked(facts)})",
+    "attention-gradient": lambda facts: f"record.attention_gradient({_asked(facts)})",
+    "attention-gradient-last": lambda facts: "record.attention_gradient(block=-1)",
+    "relevance-rollout": lambda facts: (
+        f"geometric_mean(record.relevance({_asked(facts)}), "
+        f"record.rollout({facts.get('query', 'record.read')}{_direction(facts)}))"
+    ),
+    "legrad": lambda facts: f"vit.legrad(checkpoint.model, pixels, target={facts['target']})",
+    "gradcam": lambda facts: "record.gradcam()",
+}
 
 
 def snippet(
@@ -32,7 +45,7 @@ def snippet(
     """Python that computes the numbers of a view, with the public names of `vit` alone.
 
     Args:
-        facts: of a map whose method is one of `METHODS`.
+        facts: of a map whose method is one of `METHODS`; or of `OF_CLASS`, with the class's index as `target`.
         picture: the name of its file.
         sample: its name, of a picture of the gallery.
         frame: of an animation.
@@ -45,6 +58,9 @@ def snippet(
     imports = ["import vit"]
     if sample:
         imports.append("from vit import samples")
+    of_class = facts["method"] in OF_CLASS
+    if facts["method"] == "relevance-rollout":
+        imports.append("from vit.attention import geometric_mean")
     if not own:
         imports.append("from vit.explain import resized")
     if not sample:
@@ -61,9 +77,11 @@ def snippet(
         f"assert checkpoint.hash == {_quoted(checkpoint.hash)}",
         f"picture = vit.decode_image({data}{f', frame={frame}' if frame else ''})",
         f"pixels = {preprocess}(picture)  # (1, {explanation.preprocess.channels}, {size[0]}, {size[1]})",
-        f"record = vit.record(checkpoint.model, pixels{rounded})",
+        f"record = vit.relevance_record(checkpoint.model, pixels, target={facts['target']})"
+        if of_class
+        else f"record = vit.record(checkpoint.model, pixels{rounded})",
         "",
-        f"weights = {METHODS[facts['method']](facts)}  # ({record.tokens},)",
+        f"weights = {(METHODS | OF_CLASS)[facts['method']](facts)}  # ({record.tokens},)",
         f"heatmap = record.heatmap(weights)  # {tuple(record.grid)}",
     ]
     return "\n".join(lines) + "\n"
@@ -86,7 +104,11 @@ def _quoted(value: str | int) -> str:
 
 
 def _direction(facts: Mapping[str, Any]) -> str:
-    return ', direction="to"' if facts["direction"] == "to" else ""
+    return ', direction="to"' if facts.get("direction") == "to" else ""
+
+
+def _asked(facts: Mapping[str, Any]) -> str:
+    return f"query={facts['query']}{_direction(facts)}" if "query" in facts else ""
 
 
 def _pooled(head: str | int) -> str:

@@ -107,7 +107,7 @@ def weights(asked: Asked, selection: Selection, question: Question | None):
 
 
 def taken(asked: Asked, selection: Selection, question: Question | None, given, method):
-    """For `take.show`: what gives the map of a class, None for other views, and what its viewer needs.
+    """For `take.show`: what gives the map of a class, None for other views; what its viewer needs; what its code needs.
 
     Args:
         given, method: from `given`.
@@ -117,7 +117,10 @@ def taken(asked: Asked, selection: Selection, question: Question | None, given, 
     from vit.words import class_sentence, token_name
 
     if selection.view != "relevance" or question is None:
-        return None, {"given": given}
+        return None, {"given": given}, None
+    asks = selection.pinned and METHODS[question.method].of_tokens
+    code = {"method": question.method, "target": question.target}
+    code |= {"query": selection.token, "direction": selection.direction} if asks else {}
     linked = method and method["chain"]
 
     def shown() -> Shown:
@@ -130,18 +133,19 @@ def taken(asked: Asked, selection: Selection, question: Question | None, given, 
             values -= subject(asked.key, question.target, asked).kept.read
         values = values / values.sum().clamp_min(1e-30)
         facts, name, others = {"method": question.method, "target": target}, "", values.clone()
-        if selection.pinned and how.of_tokens:
+        if asks:
             facts |= {"query": selection.token, "direction": direction}
             name = token_name(selection.token, record.prefix, record.grid)
             others[selection.token] = 0
         words = class_sentence(how.title, target, name, direction)
         return Shown(values, facts, words, 0.0, float(record.heatmap(others).max()), "share")
 
-    return shown, {
+    needed = {
         "given": given,
         "method": method,
         "chain": chain(asked.key, question.target, asked) if linked else None,
     }
+    return shown, needed, code
 
 
 def pick(asked: Asked, prefix: str = "", side: str = "") -> Question | None:

@@ -43,7 +43,7 @@ class Source(NamedTuple):
         return f"{sample.title} by {sample.credit}, {sample.licence}"
 
 
-def show(explanation, selection, checkpoint, source: Source, shown=None, **viewer: Any) -> None:
+def show(explanation, selection, checkpoint, source: Source, shown=None, code=None, **viewer: Any) -> None:
     """A row of downloads for the view that is shown.
 
     Args:
@@ -52,6 +52,7 @@ def show(explanation, selection, checkpoint, source: Source, shown=None, **viewe
         checkpoint: from `load_checkpoint`.
         source: the picture.
         shown: gives the map as `vit.export.Shown`, where the selection does not tell.
+        code: what `vit.code.snippet` needs, likewise.
         viewer: `given`, `method` and `chain` of `vit.standalone.standalone`, where the viewer was given them.
     """
     from vit import export
@@ -83,8 +84,7 @@ def show(explanation, selection, checkpoint, source: Source, shown=None, **viewe
                 _others(explanation, selection, checkpoint, source, seen, viewer)
             if shown is None:
                 _frames(explanation, selection, checkpoint, source)
-        if shown is None:
-            _code(explanation, checkpoint, source, export.facts_of(explanation.record, selection))
+        _code(explanation, checkpoint, source, code or export.facts_of(explanation.record, selection))
 
 
 def _figures(explanation, selection, checkpoint, source: Source, seen) -> None:

@@ -294,11 +294,16 @@ def test_without_kept_checkpoints_those_of_runs_are_offered(page: AppTest, check
     assert not page.exception and payload(page)[0]["grid"] == [4, 4]
 
 
-def test_the_map_of_a_class_is_taken_away_without_code(page: AppTest) -> None:
+def test_the_map_of_a_class_comes_with_its_code(page: AppTest) -> None:
     page.query_params["view"] = "relevance"
+    page.query_params["method"] = "gradient-rollout"
     page.run()
     assert not page.exception and not page.error
-    assert not any("import vit" in code.value for code in page.code)
+    program = next(code.value for code in page.code if "import vit" in code.value)
+    left: dict = {}
+    exec(program, left)
+    told = json.loads(page.get_by_key("viewer").proto.json)["given"]["values"]
+    np.testing.assert_allclose(left["weights"] / left["weights"].sum(), told, rtol=1e-4)
 
 
 # --- Beyond looking -------------------------------------------------------------------------------------------
