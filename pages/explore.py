@@ -437,7 +437,7 @@ def show_panel(asked, question, selection, panel: str) -> None:
     elif panel == "What if?":
         whatif.show(asked, question, selection)
     elif panel == "Heads":
-        atlas.show(asked, selection, select)
+        atlas.show(asked, question, selection, select)
     elif panel == "Layers":
         layers.show(asked, question)
     else:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from vit import attention
-from vit.atlas import filters, mean_statistics, outliers, position_similarity, statistics
+from vit.atlas import agreement, filters, mean_statistics, outliers, position_similarity, statistics
 from vit.attention import AttentionRecord, record
 
 
@@ -54,6 +54,16 @@ def test_the_mean_over_pictures(build: Any, pictures: Any) -> None:
     every = [statistics(record(model, picture[None]), 8) for picture in pictures(count=3)]
     mean = mean_statistics(every)
     torch.testing.assert_close(mean["self"].values, sum(one["self"].values for one in every) / 3)
+
+
+def test_a_head_that_looks_like_the_map_agrees_with_it(build: Any, pictures: Any) -> None:
+    kept = record(build(), pictures(count=1))
+    read = torch.zeros(kept.tokens)
+    read[0] = 1
+    found = agreement(kept, read, kept.heatmap(kept.weights(0, 1, 0)))
+    assert float(found.values[1, 0]) == pytest.approx(1) and found.values.abs().max() <= 1 + 1e-6
+    turned = agreement(kept, read, -kept.heatmap(kept.weights(0, 1, 0)))
+    torch.testing.assert_close(turned.values, -found.values)
 
 
 def test_positions_are_most_like_themselves(build: Any) -> None:

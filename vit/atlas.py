@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from vit.attention import AttentionRecord, entropy
+from vit.comparing import rank_correlation
 from vit.model import VisionTransformer
 
 _ROWS = 256  # of distances, held at once
@@ -97,6 +98,26 @@ def mean_statistics(every: Iterable[dict[str, Statistic]]) -> dict[str, Statisti
         name: Statistic(torch.stack([one[name].values for one in many]).mean(0), many[0][name].uniform)
         for name in many[0]
     }
+
+
+def agreement(record: AttentionRecord, read: Tensor, heatmap: Tensor) -> Statistic:
+    """Which heads look where a map is strong: Spearman's rank correlation with the attention of what the head reads.
+
+    Args:
+        read: (N,), how much of each token the answer is read from; of `GradientRecord`.
+        heatmap: (rows, cols).
+
+    Returns:
+        values from -1 to 1, 0 for a head that looks everywhere alike.
+    """
+    values = torch.zeros(record.blocks, record.heads)
+    for block in range(record.blocks):
+        weights = torch.zeros(record.heads, record.tokens)
+        for start, rows in record.row_chunks(block):  # (H, R, N)
+            weights += read[start : start + rows.shape[1]] @ rows
+        for head, found in enumerate(record.heatmap(weights)):
+            values[block, head] = rank_correlation(found, heatmap) or 0.0
+    return Statistic(values, 0.0)
 
 
 # --- What the weights show ------------------------------------------------------------------------------------

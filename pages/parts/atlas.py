@@ -6,11 +6,13 @@ import numpy as np
 import plotly.graph_objects as go
 import streamlit as st
 
-from pages.parts.reasons import Asked
+from pages.parts import whatif
+from pages.parts.reasons import Asked, Question, subject
 from vit import samples
 from vit.matrix import component as matrix
 from vit.viewer.selection import Selection
 
+SIGNED = ("object", "effect")
 ACCENT, QUIET = "#3b929a", "#9aa5a8"
 TITLES = {
     "distance": "Mean attention distance [px]",
@@ -20,6 +22,8 @@ TITLES = {
     "cls": "On the class token",
     "dist": "On the distillation token",
     "registers": "On registers",
+    "object": "Agreement with the class's relevance (rank correlation)",
+    "effect": "What the class loses without it [logits]",
 }
 
 
@@ -45,7 +49,31 @@ def of_samples(weights: str, size: tuple, _asked: Asked):
     )
 
 
-def show(asked: Asked, selection: Selection, select: Any) -> None:
+@st.cache_resource(show_spinner=False, max_entries=16)
+def agreeing(key: str, target: int, _asked: Asked):
+    """How far each head looks where the class's relevance is."""
+    from vit.atlas import agreement
+
+    kept = subject(key, target, _asked).kept
+    return agreement(kept, kept.read, kept.heatmap(kept.relevance()))
+
+
+def of_class(asked: Asked, question: Question | None) -> dict:
+    """Statistics that ask about a class; what a head does for it where that was measured or is quick."""
+    import torch
+
+    from vit.atlas import Statistic
+
+    if question is None:
+        return {}
+    found = {"object": agreeing(asked.key, question.target, asked)}
+    if whatif.measured(asked, question):
+        values = whatif.importances(asked.key, question.target, True, asked)
+        found["effect"] = Statistic(torch.from_numpy(values), 0.0)
+    return found
+
+
+def show(asked: Asked, question: Question | None, selection: Selection, select: Any) -> None:
     """The atlas of heads.
 
     Args:
@@ -57,7 +85,7 @@ def show(asked: Asked, selection: Selection, select: Any) -> None:
             "Over", ["this picture", "the samples"], default="this picture", required=True, key="atlas over"
         )
         found = (
-            of_picture(asked.key, asked)
+            of_picture(asked.key, asked) | of_class(asked, question)
             if over == "this picture"
             else of_samples(asked.checkpoint.hash, asked.explanation.preprocess.size, asked)
         )
@@ -65,14 +93,15 @@ def show(asked: Asked, selection: Selection, select: Any) -> None:
         name = st.selectbox("Statistic", names, format_func=TITLES.__getitem__, key="atlas statistic")
     statistic = found[name]
     values = statistic.values.numpy()
-    words = _pixels if name == "distance" else _share if name != "entropy" else "{:.2f}".format
+    words = _words(name)
     chosen = isinstance(selection.block, int) and isinstance(selection.head, int)
     with one:
         matrix.show(
             "atlas",
             values,
             words,
-            label=f"{TITLES[name]}; uniform attention: {words(statistic.uniform)}",
+            label=TITLES[name] + ("" if name in SIGNED else f"; uniform attention: {words(statistic.uniform)}"),
+            scale="signed" if name in SIGNED else "viridis",
             marked=[(selection.block, selection.head)] if chosen else [],
             on_choose=select,
         )
@@ -81,27 +110,25 @@ def show(asked: Asked, selection: Selection, select: Any) -> None:
         _show_depth(values, statistic.uniform, TITLES[name])
 
 
-def _pixels(value: float) -> str:
-    return f"{value:.1f} px"
-
-
-def _share(value: float) -> str:
-    return f"{value:.1%}"
+def _words(name: str) -> Any:
+    if name in SIGNED:
+        return "{:+.2f}".format
+    return {"distance": "{:.1f} px", "entropy": "{:.2f}"}.get(name, "{:.1%}").format
 
 
 def _show_suggestions(found: dict, select: Any) -> None:
     """Heads to look at first, each with the number that says why."""
     ideas = [("Local", "distance", False), ("Far", "distance", True), ("Itself", "self", True)]
     ideas += [("Sink", name, True) for name in ("cls", "registers") if name in found][:1]
+    ideas += [(title, name, True) for title, name in (("Object", "object"), ("Needed", "effect")) if name in found]
     with st.container(horizontal=True):
         for title, name, largest in ideas:
             values = found[name].values
             place = int(values.argmax() if largest else values.argmin())
             block, head = divmod(place, values.shape[1])
             value = float(values[block, head])
-            words = _pixels(value) if name == "distance" else _share(value)
             st.button(
-                f"{title}: block {block + 1}, head {head + 1} ({words})",
+                f"{title}: block {block + 1}, head {head + 1} ({_words(name)(value)})",
                 key=f"suggest {title}",
                 on_click=select,
                 args=((block, head),),

@@ -132,19 +132,28 @@ def _of_class(selection: Selection) -> bool:
     return selection.view == "relevance"
 
 
-def _importances(asked: Asked, question: Question | None, by_mean: bool) -> np.ndarray:
+def _seconds(asked: Asked) -> float:
+    """What the importance of all heads takes."""
     from vit.explain import cost
 
+    heads = asked.explanation.record.blocks * asked.explanation.record.heads
+    return cost(asked.checkpoint, asked.explanation.preprocess.size).seconds * heads / 2
+
+
+def measured(asked: Asked, question: Question) -> bool:
+    """Whether the importance of all heads is known, or quickly found out."""
+    return st.session_state.get("importance") == f"{asked.key} {question.target}" or _seconds(asked) <= SLOW
+
+
+def _importances(asked: Asked, question: Question | None, by_mean: bool) -> np.ndarray:
     record = asked.explanation.record
     unknown = np.full((record.blocks, record.heads), np.nan)
     if question is None:
         return unknown
-    seconds = cost(asked.checkpoint, asked.explanation.preprocess.size).seconds * unknown.size / 2
-    wanted = f"{asked.key} {question.target}"
-    if seconds > SLOW and st.session_state.get("importance") != wanted:
-        if not st.button(f"Measure every head (about {seconds:.0f} s)"):
+    if not measured(asked, question):
+        if not st.button(f"Measure every head (about {_seconds(asked):.0f} s)"):
             return unknown
-        st.session_state.importance = wanted
+        st.session_state.importance = f"{asked.key} {question.target}"
     with st.spinner("Switching heads off, one after the other…"):
         return importances(asked.key, question.target, by_mean, asked)
 

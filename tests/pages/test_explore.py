@@ -417,6 +417,18 @@ def test_a_head_of_the_atlas_is_shown_when_it_is_chosen(page: AppTest) -> None:
     assert (page.query_params["block"], page.query_params["head"]) in ((["1"], ["3"]), ("1", "3"))
 
 
+@pytest.mark.parametrize("name", ["object", "effect", "distance", "cls"])
+def test_every_statistic_of_the_atlas_is_drawn(page: AppTest, name: str) -> None:
+    page.query_params["panel"] = "Heads"
+    page.run()
+    page.selectbox(key="atlas statistic").set_value(name).run()
+    assert not page.exception
+    told = json.loads(page.get_by_key("atlas").proto.json)
+    assert [len(row) for row in told["cells"]] == [4] * 6 and "Block 6, head 4: " in told["cells"][5][3]["text"]
+    page.segmented_control(key="atlas over").set_value("the samples").run() if name != "object" else None
+    assert not page.exception
+
+
 def test_a_model_without_classes_has_what_needs_none(page: AppTest, checkpoints: Path) -> None:
     model = fill(VisionTransformer(ViTConfig(**TINY | {"num_classes": 0})))
     vit.save_checkpoint(checkpoints / "backbone", model, [], Preprocess((32, 32)))
