@@ -427,7 +427,8 @@ def test_dragging_hides_patches_and_shows_them_again(open_viewer):
     viewer = open_viewer("case=small&paint=1")
     page = viewer.page
     page.get_by_label("Hide patches by dragging").check()
-    box = page.locator(".over").bounding_box()
+    viewer.over.scroll_into_view_if_needed()
+    box = viewer.over.bounding_box()
 
     def drag(first, last, row):
         xs = [box["x"] + (col + 0.5) * box["width"] / 6 for col in (first, last)]
