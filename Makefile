@@ -19,6 +19,8 @@ check: .venv/ready-dev
 benchmark: .venv/ready-dev
 	$(BIN)/python benchmarks/hover.py
 	$(BIN)/python benchmarks/relevance.py
+	$(BIN)/python benchmarks/faithfulness.py
+	$(BIN)/python benchmarks/forward.py
 	$(BIN)/python benchmarks/upload.py
 	$(BIN)/python benchmarks/train_speed.py
 	$(BIN)/python benchmarks/run_cost.py

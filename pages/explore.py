@@ -1,14 +1,14 @@
 """The main page: a picture in, what the model makes of it, and where every head of every block looks."""
 
+import hashlib
 import html
 import re
-from functools import partial
 from pathlib import Path
 
 import plotly.graph_objects as go
 import streamlit as st
 
-from pages.parts import atlas, layers, navigation, opening, reasons, trust, whatif
+from pages.parts import atlas, layers, navigation, opening, reasons, take, tour, trust, whatif
 from vit import samples
 from vit.errors import UserError
 from vit.gallery import component as gallery
@@ -272,7 +272,12 @@ def current_sample() -> str:
     return name if name in samples.SAMPLES else FIRST_SAMPLE
 
 
-def pick_picture() -> bytes:
+def sample_source(name: str) -> take.Source:
+    """A picture of the gallery."""
+    return take.Source(f"{name}.jpg", samples.read(name), name)
+
+
+def pick_picture() -> take.Source:
     """The picture that the person chose last: an upload, a camera shot, or a sample."""
 
     def choose(source: str) -> None:
@@ -298,10 +303,27 @@ def pick_picture() -> bytes:
             if st.toggle("Use the camera"):
                 taken = st.camera_input("Camera", key="camera", on_change=choose, args=("camera",))
     if source == "upload" and uploaded is not None:
-        return uploaded.getvalue()
+        return take.Source(uploaded.name, uploaded.getvalue())
     if source == "camera" and taken is not None:
-        return taken.getvalue()
-    return samples.read(sample)
+        return take.Source("camera.jpg", taken.getvalue())
+    return sample_source(sample)
+
+
+def pick_frame(source: take.Source) -> take.Source:
+    """Let the person choose a frame of an animation."""
+    from vit.images import MAX_FRAMES, count_frames
+
+    try:
+        frames = count_frames(source.data)
+    except UserError:  # said where it is explained
+        return source
+    if frames < 2:
+        return source
+    key = f"frame {hashlib.sha256(source.data).hexdigest()[:16]}"
+    frame = st.slider("Frame", 1, frames, key=key, help="The viewer shows this one; below, all can be taken away.")
+    if frames == MAX_FRAMES:
+        st.caption(f"Of long animations, the first {frames} frames can be chosen.")
+    return source._replace(frame=frame - 1)
 
 
 def show_predictions(checkpoint, explanation) -> None:
@@ -348,9 +370,8 @@ def feed(payload: bytes) -> str:
 
 
 @st.fragment
-def show_viewer(checkpoint, explanation, payload: str) -> None:
+def show_viewer(checkpoint, explanation, payload: str, source: take.Source) -> None:
     """The viewer, its downloads, and what follows from what it shows; a click in it reruns this part alone."""
-    from vit import export
     from vit.overlay import COLORMAPS
     from vit.viewer import component
     from vit.viewer.selection import Selection
@@ -378,27 +399,9 @@ def show_viewer(checkpoint, explanation, payload: str) -> None:
             "viewer", payload, wanted, given, method, group="whatif", paintable=panel == "What if?", on_change=remember
         )
 
-    # A rerun would withdraw the files of the other two buttons.
-    with more, st.container(horizontal=True, vertical_alignment="center"):
-        for label, draw, name in (
-            ("Map as PNG", export.overlay_png, "attention.png"),
-            ("All heads as PNG", export.grid_png, "heads.png"),
-        ):
-            picture = partial(draw, explanation, selection)
-            st.download_button(label, picture, name, "image/png", key=name, on_click="ignore")
-        size = export.attention_bytes(record)
-        st.download_button(
-            f"All attention as NPZ ({size / 1e6:.1f} MB)",
-            lambda: export.view_npz(explanation, selection, checkpoint),
-            "attention.npz",
-            "application/octet-stream",
-            key="npz",
-            on_click="ignore",
-            disabled=size > export.MAX_BYTES,
-            help="float16 (blocks, heads, tokens, tokens) with labels, geometry and versions inside"
-            if size <= export.MAX_BYTES
-            else "More than 1 GB: choose a smaller input size.",
-        )
+    with more:
+        shown, viewer = reasons.taken(asked, selection, question, given, method)
+        take.show(explanation, selection, checkpoint, source, shown, **viewer)
     show_panel(asked, question, selection, panel)
 
 
@@ -444,28 +447,35 @@ def show_panel(asked, question, selection, panel: str) -> None:
 with st.sidebar:
     st.header("ViT attention explorer")
     st.caption("Hover a patch: where does it look? Click to pin it.")
+    tour.offer()
     model_controls = st.container()
+tour.show()
 inputs, predictions = st.columns(2, gap="large")
 with inputs:
-    image = pick_picture()  # before anything that imports torch: a newcomer sees the page at once
+    source = pick_picture()  # before anything that imports torch: a newcomer sees the page at once
 with model_controls:
     opening.start_torch()
     checkpoint, stamp, heads = pick_checkpoint()
     size, precision = pick_size(checkpoint)
 
 
-def explanation_of(image: bytes):
+with inputs:
+    source = pick_frame(source)
+
+
+def explanation_of(source: take.Source):
     """Of a picture, by the chosen model at the chosen size."""
-    return opening.explained(checkpoint, stamp, heads, image, size, precision)
+    return opening.explained(checkpoint, stamp, heads, source.data, size, precision, source.frame)
 
 
 try:
-    explanation = explanation_of(image)
+    explanation = explanation_of(source)
 except UserError as error:
+    source = sample_source(current_sample())
     with inputs:
         st.error(plain(str(error)))
-        st.caption(f"Instead, this is the sample “{samples.SAMPLES[current_sample()].title}”.")
-    explanation = explanation_of(samples.read(current_sample()))
+        st.caption(f"Instead, this is the sample “{samples.SAMPLES[source.sample].title}”.")
+    explanation = explanation_of(source)
 with predictions:
     show_predictions(checkpoint, explanation)
-show_viewer(checkpoint, explanation, feed(explanation.payload))
+show_viewer(checkpoint, explanation, feed(explanation.payload), source)

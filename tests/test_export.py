@@ -17,7 +17,7 @@ from vit.attention import record
 from vit.checkpoints import Checkpoint, load_checkpoint, save_checkpoint
 from vit.errors import UserError
 from vit.explain import Explanation, explain
-from vit.export import attention_npz, grid_png, overlay_png, view_npz
+from vit.export import Shown, attention_npz, grid_png, overlay_png, view_json, view_npz
 from vit.images import Preprocess
 from vit.model import VisionTransformer
 from vit.viewer.selection import Selection
@@ -213,10 +213,66 @@ def test_the_pooling_query_exports_where_it_looks(pooling: Checkpoint, picture: 
     assert drawn(explanation, view="pool", head=1).tobytes() != levels.tobytes()
 
 
-@pytest.mark.parametrize("view", ["similar", "pool"])
+@pytest.mark.parametrize("view", ["similar", "pool", "relevance"])
 def test_a_view_that_the_model_does_not_have_exports_attention(
     explanation: Explanation, checkpoint: Checkpoint, view: Any
 ) -> None:
     without = replace(explanation, record=replace(explanation.record, features=None, pool_attention=None))
     assert npz(without, Selection(view=view), checkpoint)["view"]["method"] == "attention"
     assert overlay_png(without, Selection(view=view)) == overlay_png(without, Selection())
+
+
+SELECTIONS = [
+    Selection(block=0, head=1, token=6, direction="to"),
+    Selection(block="max", head="min", token=0),
+    Selection(view="rollout", token=3),
+    Selection(view="similar", token=3, scale="own"),
+]
+
+
+@pytest.mark.parametrize("selection", SELECTIONS)
+def test_json_holds_the_numbers_of_the_map_bit_by_bit(
+    explanation: Explanation, checkpoint: Checkpoint, selection: Selection
+) -> None:
+    truth = export.weights(explanation.record, selection)
+    shown = Shown.of(explanation.record, selection, explanation.payload)
+    held = json.loads(view_json(explanation, shown, checkpoint, "photo <1>.jpg"))
+    assert np.array_equal(np.array(held["values"], np.float32), truth.numpy())
+    assert held["prefix_values"] == {"cls": held["values"][0]}
+    assert np.array_equal(np.array(held["heatmap"], np.float32), explanation.record.heatmap(truth).numpy())
+    assert held["scale"] == {"unit": shown.unit, "low": shown.low, "top": shown.top}
+    assert held["predictions"][0] == explanation.predictions[0]._asdict() and len(held["predictions"]) == 5
+    assert held["picture"]["name"] == "photo <1>.jpg"
+
+
+def test_json_says_of_itself_what_the_npz_file_says(explanation: Explanation, checkpoint: Checkpoint) -> None:
+    selection = Selection(block=1, head="mean", token=6)
+    with np.load(io.BytesIO(view_npz(explanation, selection, checkpoint))) as arrays:
+        meta = json.loads(str(arrays["meta"]))
+    held = json.loads(view_json(explanation, Shown.of(explanation.record, selection), checkpoint))
+    assert held["picture"].pop("name") == ""
+    assert {name: held[name] for name in meta} == meta
+
+
+def test_at_most_twenty_predictions_are_told(explanation: Explanation, checkpoint: Checkpoint) -> None:
+    many = replace(explanation, predictions=explanation.predictions * 10)
+    held = json.loads(view_json(many, Shown.of(many.record, Selection()), checkpoint))
+    assert len(held["predictions"]) == 20
+
+
+def test_a_map_that_the_selection_does_not_tell_is_drawn_as_given(explanation: Explanation) -> None:
+    numbers = torch.arange(17.0)
+    shown = Shown(numbers, {"method": "other"}, "Another.", 0.0, 16.0, "share")
+    selection = Selection(opacity=1.0, colormap="gray")
+    picture = Image.open(io.BytesIO(overlay_png(explanation, selection, shown))).convert("RGB")
+    levels = np.asarray(picture.crop((25, 0, 75, 50)))[6::12, 6::12][:4, :4, 0]
+    assert np.abs(levels.ravel() - 255 * numbers[1:].numpy() / 16).max() <= 1
+
+
+def test_a_map_that_the_selection_does_not_tell_is_in_the_npz_file_too(
+    explanation: Explanation, checkpoint: Checkpoint
+) -> None:
+    shown = Shown(torch.arange(17.0), {"method": "other", "target": "cat"}, "Another.", 0.0, 16.0, "share")
+    with np.load(io.BytesIO(view_npz(explanation, Selection(), checkpoint, shown))) as arrays:
+        assert np.array_equal(arrays["heatmap"].ravel(), np.arange(1.0, 17.0)) and "attention" in arrays
+        assert json.loads(str(arrays["meta"]))["view"] == shown.facts

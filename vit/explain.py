@@ -82,6 +82,7 @@ def explain(
     image: bytes,
     size: Size | None = None,
     precision: Precision = "float32",
+    frame: int = 0,
 ) -> Explanation:
     """Classify a picture and keep its attention.
 
@@ -91,12 +92,13 @@ def explain(
         size: (height, width) of the model's input in whole patches, see `sizes`; None for the checkpoint's own.
             At others position embeddings are interpolated.
         precision: see `record`.
+        frame: of an animation, from 0.
 
     Raises:
         InvalidImage: the bytes are no picture, or the input is too large, see `cost`.
         ValueError: the size is not made of whole patches.
     """
-    picture = decode_image(image)
+    picture = decode_image(image, frame)
     preprocess = resized(checkpoint.preprocess, size or checkpoint.preprocess.size)
     if problem := _problem(checkpoint.config, preprocess.size, precision):
         raise InvalidImage(problem)

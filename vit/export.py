@@ -3,10 +3,12 @@
 import io
 import json
 import platform
-from typing import Any, cast
+from dataclasses import dataclass
+from typing import Any, Literal, Self, cast
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
@@ -14,12 +16,48 @@ from vit.attention import AttentionRecord, fuse
 from vit.checkpoints import Checkpoint
 from vit.errors import UserError
 from vit.explain import Explanation
-from vit.images import Geometry, Preprocess
+from vit.images import Box, Geometry, Preprocess
 from vit.overlay import COLORMAPS, Colormap, mosaic, overlay
 from vit.viewer.payload import read_header, unpack
 from vit.viewer.selection import Selection, View
+from vit.words import sentence
 
 MAX_BYTES = 1 << 30  # bytes of float16 attention in one file
+PREDICTIONS = 20  # most probable classes in a JSON file
+
+Unit = Literal["weight", "share", "cosine"]
+
+
+@dataclass(frozen=True)
+class Shown:
+    """One map as the viewer shows it; all that a figure or a file of numbers needs to know of a view.
+
+    Attributes:
+        weights: (N,).
+        facts: method and its parameters, as files name them.
+        sentence: the same for people.
+        low, top: the values of the first and the last colour.
+        unit: "weight" of attention and "share" of a whole, both from 0 to 1, or "cosine".
+    """
+
+    weights: Tensor
+    facts: dict[str, Any]
+    sentence: str
+    low: float
+    top: float
+    unit: Unit = "weight"
+
+    @classmethod
+    def of(cls, record: AttentionRecord, selection: Selection, payload: bytes = b"") -> Self:
+        """What the viewer shows for a selection; attention where the record has nothing for its view.
+
+        Args:
+            payload: for the end of the colour scale that maps share; without it, the map has its own scale.
+        """
+        numbers, facts = weights(record, selection), facts_of(record, selection)
+        low, top = _ends(record, selection, numbers, payload)
+        unit: Unit = "cosine" if facts["method"] == "similar" else "weight"
+        return cls(numbers, facts, sentence(facts, record.prefix, record.grid), low, top, unit)
 
 
 def attention_bytes(record: AttentionRecord) -> int:
@@ -67,7 +105,17 @@ def attention_npz(
         for block in range(record.blocks):
             attention[block] = record.full(block).half().numpy()
         arrays["attention"] = attention
-    meta = {
+    meta = provenance(record, checkpoint, preprocess, geometry, view)
+    out = io.BytesIO()
+    np.savez_compressed(out, **arrays, meta=np.array(json.dumps(meta)))  # type: ignore[arg-type]
+    return out.getvalue()
+
+
+def provenance(
+    record: AttentionRecord, checkpoint: Checkpoint, preprocess: Preprocess, geometry: Geometry, view: dict[str, Any]
+) -> dict[str, Any]:
+    """Where numbers came from; what every file says of itself."""
+    return {
         "view": view,
         "prefix": record.prefix,
         "grid": record.grid,
@@ -78,9 +126,33 @@ def attention_npz(
         "precision": str(record.queries[0].dtype).removeprefix("torch."),
         "versions": {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__},
     }
-    out = io.BytesIO()
-    np.savez_compressed(out, **arrays, meta=np.array(json.dumps(meta)))  # type: ignore[arg-type]
-    return out.getvalue()
+
+
+def view_json(explanation: Explanation, shown: Shown, checkpoint: Checkpoint, picture: str = "") -> bytes:
+    """The numbers of one map and where they came from, as JSON.
+
+    Args:
+        picture: its name.
+
+    Returns:
+        UTF-8; what an NPZ file's `meta` holds, and `values`, one per token in their order; the same again as
+        `prefix_values` by name and `heatmap`, rows of patches; `scale`, what the colours mean; the most probable
+        `predictions`. Numbers read back as float32 are those of the map, bit by bit.
+    """
+    record = explanation.record
+    meta = provenance(record, checkpoint, explanation.preprocess, explanation.geometry, shown.facts)
+    values = _decimals(shown.weights)
+    split, (_, cols) = len(record.prefix), record.grid
+    meta["picture"]["name"] = picture
+    meta |= {
+        "sentence": shown.sentence,
+        "values": values,
+        "prefix_values": dict(zip(record.prefix, values[:split], strict=True)),
+        "heatmap": [values[at : at + cols] for at in range(split, len(values), cols)],
+        "scale": {"unit": shown.unit, "low": shown.low, "top": shown.top},
+        "predictions": [prediction._asdict() for prediction in explanation.predictions[:PREDICTIONS]],
+    }
+    return json.dumps(meta, ensure_ascii=False, indent=1).encode()
 
 
 def weights(record: AttentionRecord, selection: Selection) -> Tensor:
@@ -96,84 +168,116 @@ def weights(record: AttentionRecord, selection: Selection) -> Tensor:
     return record.weights(selection.token, selection.block, selection.head, selection.direction)
 
 
-def overlay_png(explanation: Explanation, selection: Selection) -> bytes:
-    """The picture at its original size under the selected map, in the viewer's own colours."""
-    record = explanation.record
-    numbers = weights(record, selection)
-    low, top = _ends(explanation, selection, numbers)
-    return _png(
-        overlay(
-            explanation.picture,
-            record.heatmap(numbers).numpy() - low,
-            explanation.geometry.box,
-            opacity=selection.opacity,
-            colormap=_colormap(selection),
-            smooth=selection.smooth,
-            vmax=top - low,
-        )
+def overlay_png(explanation: Explanation, selection: Selection, shown: Shown | None = None) -> bytes:
+    """The picture at its original size under the selected map, in the viewer's own colours.
+
+    Args:
+        shown: the map, where the selection does not tell.
+    """
+    shown = shown or Shown.of(explanation.record, selection, explanation.payload)
+    return png(colored(explanation.picture, explanation.record, explanation.geometry.box, selection, shown))
+
+
+def colored(picture: Image.Image, record: AttentionRecord, box: Box, selection: Selection, shown: Shown) -> Image.Image:
+    """A picture under a map, with the selection's colours, opacity and smoothness.
+
+    Args:
+        picture: RGB, of any size.
+        box: the part of it that the model sees [px].
+    """
+    return overlay(
+        picture,
+        record.heatmap(shown.weights).numpy() - shown.low,
+        box,
+        opacity=selection.opacity,
+        colormap=colormap(selection),
+        smooth=selection.smooth,
+        vmax=shown.top - shown.low,
     )
 
 
 def grid_png(explanation: Explanation, selection: Selection, cell: int = 96) -> bytes:
     """The maps of every head of every block for the selected token, one row per block."""
-    record, token = explanation.record, selection.token
-    maps = []
-    for block in range(record.blocks):
-        if selection.direction == "from":
-            maps.append(record.rows(block, [token])[:, 0])
-        else:
-            maps.append(record.columns(block, [token])[:, :, 0])
-    return _png(
+    return png(
         mosaic(
-            record.heatmap(torch.stack(maps)).numpy(),
-            _colormap(selection),
+            grid_maps(explanation.record, selection),
+            colormap(selection),
             shared=selection.scale == "shared",
-            vmax=_shared_top(explanation, selection) if selection.scale == "shared" else None,
+            vmax=shared_top(explanation.payload, selection) if selection.scale == "shared" else None,
             cell=cell,
         )
     )
 
 
-def view_npz(explanation: Explanation, selection: Selection, checkpoint: Checkpoint) -> bytes:
-    """The selected view and all attention as NPZ; raises UserError as `attention_npz` does."""
+def grid_maps(record: AttentionRecord, selection: Selection) -> NDArray[np.float32]:
+    """Attention of the selected token in every head: (L, H, rows, cols)."""
+    maps = []
+    for block in range(record.blocks):
+        if selection.direction == "from":
+            maps.append(record.rows(block, [selection.token])[:, 0])
+        else:
+            maps.append(record.columns(block, [selection.token])[:, :, 0])
+    return record.heatmap(torch.stack(maps)).numpy()
+
+
+def view_npz(
+    explanation: Explanation, selection: Selection, checkpoint: Checkpoint, shown: Shown | None = None
+) -> bytes:
+    """The selected view and all attention as NPZ.
+
+    Args:
+        shown: the map, where the selection does not tell.
+
+    Raises:
+        UserError: as `attention_npz`.
+    """
     record = explanation.record
+    shown = shown or Shown.of(record, selection)
+    heatmap, geometry = record.heatmap(shown.weights), explanation.geometry
+    return attention_npz(record, heatmap, checkpoint, explanation.preprocess, geometry, shown.facts, every=True)
+
+
+def facts_of(record: AttentionRecord, selection: Selection) -> dict[str, Any]:
+    """The selected method and what it takes of the selection; blocks and heads from the start."""
     method = _view(record, selection)
     names = {
-        "attention": ("block", "head", "token", "direction"),
         "rollout": ("token", "direction"),
         "similar": ("token",),
         "pool": ("head",),
-    }[method]
-    view = {"method": method} | {"query" if name == "token" else name: getattr(selection, name) for name in names}
-    heatmap = record.heatmap(weights(record, selection))
-    return attention_npz(record, heatmap, checkpoint, explanation.preprocess, explanation.geometry, view, every=True)
+    }.get(method, ("block", "head", "token", "direction"))
+    counts = {"block": record.blocks, "head": record.heads}
+
+    def fact(name: str) -> Any:
+        value = getattr(selection, name)
+        return value % counts[name] if name in counts and isinstance(value, int) else value
+
+    return {"method": method} | {"query" if name == "token" else name: fact(name) for name in names}
 
 
 def _view(record: AttentionRecord, selection: Selection) -> View:
     """The selected view, or attention where the record has nothing for it."""
-    missing = {"similar": record.features is None, "pool": record.pool_attention is None}
+    missing = {"relevance": True, "similar": record.features is None, "pool": record.pool_attention is None}
     return "attention" if missing.get(selection.view) else selection.view
 
 
-def _ends(explanation: Explanation, selection: Selection, numbers: Tensor) -> tuple[float, float]:
+def _ends(record: AttentionRecord, selection: Selection, numbers: Tensor, payload: bytes) -> tuple[float, float]:
     """Where the viewer's colours begin and end."""
-    record = explanation.record
-    view, own = _view(record, selection), selection.scale == "own"
+    view, own = _view(record, selection), selection.scale == "own" or not payload
     if view == "similar":
         patches = torch.arange(len(record.prefix), record.tokens)
         others = numbers[patches[patches != selection.token]]
-        spread = own and len(others) > 0 and bool(others.max() > others.min())
+        spread = selection.scale == "own" and len(others) > 0 and bool(others.max() > others.min())
         return (float(others.min()), float(others.max())) if spread else (0.0, 1.0)
     if view == "rollout" or own:
         return 0.0, _strongest_patch(numbers, record, without=selection.token if view == "rollout" else None)
     if view == "pool":
-        return 0.0, read_header(explanation.payload)["pool_top"]
-    return 0.0, _shared_top(explanation, selection)
+        return 0.0, read_header(payload)["pool_top"]
+    return 0.0, shared_top(payload, selection)
 
 
-def _shared_top(explanation: Explanation, selection: Selection) -> float:
-    """The end of the viewer's shared colour scale for this query."""
-    tops = unpack(explanation.payload)[1]["tops"]  # (2, N)
+def shared_top(payload: bytes, selection: Selection) -> float:
+    """The end of the viewer's shared colour scale for the selected token."""
+    tops = unpack(payload)[1]["tops"]  # (2, N)
     return float(tops[0 if selection.direction == "from" else 1, selection.token])
 
 
@@ -184,11 +288,18 @@ def _strongest_patch(numbers: Tensor, record: AttentionRecord, without: int | No
     return float(record.heatmap(numbers).max())
 
 
-def _colormap(selection: Selection) -> Colormap:
+def _decimals(numbers: Tensor) -> list[float]:
+    """The shortest decimals that name these float32 numbers."""
+    return [float(str(number)) for number in numbers.float().numpy()]
+
+
+def colormap(selection: Selection) -> Colormap:
+    """The selected colours, or the first ones."""
     return cast(Colormap, selection.colormap) if selection.colormap in COLORMAPS else "viridis"
 
 
-def _png(picture: Image.Image) -> bytes:
+def png(picture: Image.Image) -> bytes:
+    """The bytes of a PNG file."""
     out = io.BytesIO()
     picture.save(out, "PNG")
     return out.getvalue()

@@ -1,6 +1,6 @@
 """From untrusted bytes to an upright RGB picture, from there to a model's input, and from a patch back to pixels.
 
-`decode_image` is the one place where a file becomes a picture; `Preprocess` turns the picture into numbers;
+`decode_image` and `decode_frames` are where a file becomes a picture; `Preprocess` turns the picture into numbers;
 `Geometry` says which part of the picture those numbers cover.
 """
 
@@ -11,7 +11,7 @@ import math
 import re
 import threading
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from typing import Any, Literal, NamedTuple, get_args
@@ -33,9 +33,12 @@ MAX_SCANS = 100  # passes over a JPEG; a camera writes 1 to 10, and a few bytes 
 MAX_SEGMENTS = 400  # of a JPEG; Pillow's time grows with the square of their bytes
 MAX_EXIF = 2**20  # [bytes] beyond that it is not read
 MAX_PIECES = 100_000  # tiles, strips or chunks of one file; honest files have fewer, and each costs an object
+MAX_FRAMES = 200  # of an animation; later ones are not offered
+MAX_FRAMES_PIXELS = 200_000_000  # of all frames up to the one asked for, as each is drawn on the one before it
 
 # Naming the formats keeps Pillow from handing a renamed PostScript file to Ghostscript.
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "TIFF", "BMP", "AVIF")
+ANIMATED = ("PNG", "WEBP", "GIF", "AVIF")  # several pictures in a TIFF or MPO are pages or views
 
 _CONVERT = "save or export it as JPEG or PNG and choose that file"
 _FOREIGN = (
@@ -77,15 +80,63 @@ with contextlib.suppress(AttributeError, OSError):  # a Pillow that was built wi
 _ONE_AT_A_TIME = threading.Lock()
 
 
-def decode_image(data: bytes) -> Image.Image:
+def decode_image(data: bytes, frame: int = 0) -> Image.Image:
     """Turn the bytes of a picture file into an upright RGB picture, without its metadata.
 
-    Reads JPEG (and the MPO of phones), PNG, WebP, GIF, TIFF, BMP and AVIF; of several frames the first. Keeps the
-    original size. Transparency is laid on white, colours with a profile become sRGB, 16 bits are scaled to 8.
+    Reads JPEG (and the MPO of phones), PNG, WebP, GIF, TIFF, BMP and AVIF. Keeps the original size. Transparency is
+    laid on white, colours with a profile become sRGB, 16 bits are scaled to 8.
+
+    Args:
+        frame: of an animation, from 0 up to `count_frames`.
 
     Raises:
-        InvalidImage: not such a file, damaged, or beyond the limits of this module.
+        InvalidImage: not such a file, damaged, beyond the limits of this module, or without this frame.
     """
+    _check_size(data)
+    with _reading():
+        return _render(_turned(_open(data), frame, data))
+
+
+class Frame(NamedTuple):
+    """One picture of an animation, and how long it is shown [ms]; 0 where the file does not say."""
+
+    picture: Image.Image
+    duration: int
+
+
+def decode_frames(data: bytes, frames: Sequence[int]) -> Iterator[Frame]:
+    """Decode some frames of an animation, one after the other, each as `decode_image` does.
+
+    Args:
+        frames: in ascending order, from 0.
+
+    Raises:
+        InvalidImage: as `decode_image`.
+    """
+    _check_size(data)
+    with _reading():
+        image = _open(data)
+    for number in frames:
+        with _reading():
+            frame = Frame(_render(_turned(image, number, data)), _duration(image))
+        yield frame
+
+
+def count_frames(data: bytes) -> int:
+    """How many frames of an animation may be asked for: 1 of a still picture, and as many as the limits of this module.
+
+    A damaged file may have fewer than it says.
+
+    Raises:
+        InvalidImage: as `decode_image`, as far as the header tells.
+    """
+    _check_size(data)
+    with _reading():
+        return _frames(_open(data), data)
+
+
+def _check_size(data: bytes) -> None:
+    """Refuse files that are empty, too large, or cost too much for their size."""
     if not data:
         raise InvalidImage("The file is empty; choose another one.")
     if len(data) > MAX_BYTES:
@@ -94,11 +145,16 @@ def decode_image(data: bytes) -> Image.Image:
             "save it as JPEG or make the picture smaller."
         )
     _check_pieces(data)
+
+
+@contextlib.contextmanager
+def _reading() -> Iterator[None]:
+    """Let one picture at a time meet Pillow, and turn whatever it raises into a sentence."""
     with _ONE_AT_A_TIME, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Pillow tells of odd metadata on the console
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         try:
-            return _render(_open(data))
+            yield
         except InvalidImage:
             raise
         except MemoryError as error:
@@ -107,6 +163,32 @@ def decode_image(data: bytes) -> Image.Image:
             raise InvalidImage(
                 "This picture is damaged, incomplete or of a rare kind; copy the file again, or save it as JPEG or PNG."
             ) from error
+
+
+def _frames(image: Image.Image, data: bytes) -> int:
+    """Count the frames that may be asked for; of a GIF without Pillow, which decodes them for that."""
+    if image.format not in ANIMATED:
+        return 1
+    found = _gif_frames(data) if image.format == "GIF" else int(getattr(image, "n_frames", 1))
+    return max(1, min(found, MAX_FRAMES, MAX_FRAMES_PIXELS // (image.width * image.height)))
+
+
+def _turned(image: Image.Image, frame: int, data: bytes) -> Image.Image:
+    """Go to a frame and return the same object; those in between are drawn on the way, so each size is looked at."""
+    size, last = image.size, _frames(image, data) - 1 if frame else 0
+    if not 0 <= frame <= last:
+        raise InvalidImage(f"There is no frame {frame}; those that can be shown run from 0 to {last}.")
+    for number in range(image.tell() + 1, frame + 1):
+        image.seek(number)
+        if image.size != size:
+            raise InvalidImage("The frames of this animation differ in size; save it anew or choose another one.")
+    return image
+
+
+def _duration(image: Image.Image) -> int:
+    """How long the frame is shown [ms]."""
+    duration = image.info.get("duration", 0)
+    return round(duration) if isinstance(duration, int | float) and 0 < duration < 1e6 else 0
 
 
 def _open(data: bytes) -> Image.Image:
@@ -257,6 +339,29 @@ def _png_chunks(data: bytes) -> int:
         position += 12 + int.from_bytes(data[position : position + 4], "big")
         chunks += 1
     return chunks
+
+
+def _gif_frames(data: bytes) -> int:
+    """Count the pictures of a GIF, no more than may be asked for. Source: GIF89a, sections 18 to 26."""
+
+    def table(flags: int) -> int:
+        """Bytes of a colour table."""
+        return 3 * 2 ** ((flags & 7) + 1) if flags & 0x80 else 0
+
+    frames, position = 0, 13 + table(data[10]) if len(data) > 10 else len(data)
+    while position < len(data) and frames < MAX_FRAMES:
+        kind = data[position]
+        if kind == 0x2C:  # a picture: 9 bytes on it, its colours, and the size of its codes
+            frames += 1
+            position += 11 + table(data[position + 9] if position + 9 < len(data) else 0)
+        elif kind == 0x21:  # an extension and its label
+            position += 2
+        else:
+            break
+        while position < len(data) and data[position]:  # blocks, each after its length
+            position += 1 + data[position]
+        position += 1
+    return frames
 
 
 def _tiff_values(data: bytes) -> int:

@@ -98,7 +98,8 @@ METHODS: dict[str, Method] = {
     "attention-gradient-last": Method(
         "Attention × gradient, last block",
         "Attention where more of it would raise the class, last block, mean of heads.",
-        lambda subject, query, direction: subject.kept.attention_gradient(query, -1, direction=direction),
+        lambda subject, query, direction: subject.kept.attention_gradient(None, -1),
+        of_tokens=False,  # where the head reads the class token alone, no other row of the last block plays a part
     ),
     "gradient-rollout": Method(
         "Gradient rollout",

@@ -18,6 +18,8 @@ Colormap = Literal["viridis", "cividis", "inferno", "magma", "gray"]
 RED, BLUE = (178, 24, 43), (33, 102, 172)
 
 DIMMED = 0.6  # brightness of what the model does not see
+SMALL = 128  # [px]; pictures up to this side are enlarged pixel by pixel, as in the viewer
+LONGEST = 2.5  # sides of the seen part that a panorama is cut to
 _STRIP = 256  # [px] rows worked on at once, so that a 50-megapixel picture needs one copy of itself and no more
 
 # Every fifth colour of the 256, as hexadecimal RGB; perceptually uniform and safe for colour-blind eyes.
@@ -149,6 +151,37 @@ def signed_overlay(
     every = np.asarray(Image.fromarray(shares).resize(size, Image.Resampling.NEAREST))[..., None]  # (height, width, 1)
     cover = 0.9 * np.abs(every)
     return Image.fromarray(np.rint(pale * (1 - cover) + np.where(every > 0, RED, BLUE) * cover).astype(np.uint8))
+
+
+def window(picture: Image.Image, box: Box) -> tuple[Image.Image, Box]:
+    """The picture, or of a panorama a part around what the model sees, and where that lies in it [px]."""
+    left, top, right, bottom = box
+    first, last = _extent(left, right, picture.width, LONGEST * (bottom - top))
+    upper, lower = _extent(top, bottom, picture.height, LONGEST * (right - left))
+    if (first, upper, last, lower) == (0, 0, *picture.size):
+        return picture, box
+    part = picture.crop((first, upper, last, lower))
+    return part, Box(left - first, top - upper, right - first, bottom - upper)
+
+
+def scaled(picture: Image.Image, box: Box, factor: float) -> tuple[Image.Image, Box]:
+    """The picture at another size, and where the box lies in it [px]; a small one at a whole multiple of its own."""
+    small = max(picture.size) <= SMALL
+    if small:
+        factor = max(1, round(factor))
+    width, height = max(1, round(picture.width * factor)), max(1, round(picture.height * factor))
+    x, y = width / picture.width, height / picture.height
+    left, top, right, bottom = box
+    filter = Image.Resampling.NEAREST if small else Image.Resampling.LANCZOS
+    return picture.resize((width, height), filter), Box(left * x, top * y, right * x, bottom * y)
+
+
+def _extent(start: float, stop: float, length: int, longest: float) -> tuple[int, int]:
+    """What to show along one side; see the viewer's `extent`."""
+    if length <= longest:
+        return 0, length
+    margin = max(0.0, longest - (stop - start)) / 2
+    return max(0, round(start - margin)), min(length, round(stop + margin))
 
 
 def _cover(opacity: float) -> NDArray[np.uint8]:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from vit.checkpoints import CONFIG, Checkpoint, save_checkpoint
+from vit.checkpoints import Checkpoint, save_checkpoint, summarise
 from vit.datasets import load_dataset
 from vit.errors import UserError
 from vit.evaluate import Normalise, labels_of
@@ -146,7 +146,7 @@ def record_in_card(checkpoint: Checkpoint, data: str, ranked: Sequence[Ranked]) 
     Raises:
         UserError: it is another library's, whose card is not ours to write.
     """
-    if checkpoint.assumed or not (checkpoint.path / CONFIG).is_file():
+    if not checkpoint.path.is_dir() or summarise(checkpoint.path).family != "saved":
         raise UserError(
             f"{checkpoint.name} was not saved by this app, so its card is left as it is. Go without --card."
         )

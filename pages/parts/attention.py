@@ -72,7 +72,23 @@ def show(run: Run) -> None:
     except UserError as error:
         st.error(plain(str(error)))
         return
-    component.show("probe viewer", payload, Selection())
+    selection = component.show("probe viewer", payload, Selection())
+    if len(epochs) > 1:
+        st.download_button(
+            "Epochs as GIF",
+            lambda: _animated(folder, picture, selection),
+            "epochs.gif",
+            "image/gif",
+            key="epochs.gif",
+            on_click="ignore",
+            help="This picture and token, in the selected block and head, from the first epoch to the last",
+        )
+
+
+def _animated(folder: Path, picture: int, selection: Selection) -> bytes:
+    from vit.animation import over_epochs  # brings torch along, which this page does without
+
+    return over_epochs(folder, picture, selection)
 
 
 def stamp(folder: Path, epoch: int) -> int:

@@ -41,7 +41,15 @@ def stamp(folder: Path) -> int:
 
 @st.cache_resource(show_spinner=False, max_entries=6)
 def _explained(
-    name: str, folder: str, stamp: int, heads: int | None, digest: str, size: tuple, precision: str, _image: bytes
+    name: str,
+    folder: str,
+    stamp: int,
+    heads: int | None,
+    digest: str,
+    size: tuple,
+    precision: str,
+    frame: int,
+    _image: bytes,
 ):
     from vit.explain import cost, explain
 
@@ -49,13 +57,15 @@ def _explained(
     expected = cost(checkpoint, size, precision)
     about = f"{expected.tokens:,} tokens, about {expected.seconds:.0f} seconds…" if expected.seconds > SLOW else ""
     with st.spinner(about, show_time=True) if about else nullcontext():
-        return explain(checkpoint, _image, size, precision)
+        return explain(checkpoint, _image, size, precision, frame)
 
 
-def explained(checkpoint, stamp: int, heads: int | None, image: bytes, size: tuple, precision: str = "float32"):
+def explained(
+    checkpoint, stamp: int, heads: int | None, image: bytes, size: tuple, precision: str = "float32", frame: int = 0
+):
     """One picture through one checkpoint, once."""
     digest = hashlib.sha256(image).hexdigest()
-    return _explained(checkpoint.name, str(checkpoint.path), stamp, heads, digest, size, precision, image)
+    return _explained(checkpoint.name, str(checkpoint.path), stamp, heads, digest, size, precision, frame, image)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from pages.parts.reasons import Asked, Question, subject, weights
 from vit.text import plain
 from vit.viewer.selection import Selection
 
+SMALL = 1e9  # parameters times tokens
 LIVE = 4.0  # [s]; what takes longer waits for a button
 ACCENT, QUIET = "#3b929a", "#9aa5a8"
 
@@ -19,7 +20,15 @@ def chance(key: str, target: int, _asked: Asked):
     """The controls of a picture and a class, once for all maps."""
     from vit.faithfulness import controls
 
-    return controls(_asked.checkpoint.model, _asked.pixels, target, _asked.explanation.record.grid)
+    return controls(_asked.checkpoint.model, _asked.pixels, target, _asked.explanation.record.grid, seeds(_asked))
+
+
+def seeds(asked: Asked) -> int:
+    """How many random maps: more of them where the model is small."""
+    from vit.faithfulness import SEEDS
+
+    parameters = sum(p.numel() for p in asked.checkpoint.model.parameters())
+    return 4 * SEEDS if parameters * asked.explanation.record.tokens < SMALL else SEEDS
 
 
 @st.cache_resource(show_spinner=False, max_entries=256)
@@ -58,7 +67,7 @@ def ranking(key: str, target: int, _asked: Asked) -> dict[str, float]:
 def show(asked: Asked, question: Question, selection: Selection) -> None:
     """The verdict on the map that is shown."""
     from vit.explain import cost
-    from vit.faithfulness import GROUPS, SEEDS, Faithfulness
+    from vit.faithfulness import GROUPS, Faithfulness
 
     target, label = question.target, plain(asked.checkpoint.labels[question.target])
     which = " ".join(f"{name}={getattr(selection, name)}" for name in ("view", "block", "head", "direction"))
@@ -70,7 +79,7 @@ def show(asked: Asked, question: Question, selection: Selection) -> None:
     seconds = cost(asked.checkpoint, asked.explanation.preprocess.size).seconds
     once = f"{asked.key} {target}"
     if seconds * GROUPS > LIVE and st.session_state.get("measure") != once:
-        total = seconds * GROUPS * (2 + SEEDS)
+        total = seconds * GROUPS * (2 + seeds(asked))
         st.caption("Is the map true? That is found out by taking away what it calls important.")
         if not st.button(f"Measure it (about {total:.0f} s)"):
             return
@@ -126,9 +135,9 @@ def _gauge(verdict) -> go.Figure:
             hovertemplate=f"{name}: %{{x:.2f}}<extra></extra>",
         )
     figure.update_layout(
-        height=140,
-        margin={"l": 0, "r": 0, "t": 30, "b": 0},
-        legend={"orientation": "h", "y": -0.5, "x": 0},
+        height=170,
+        margin={"l": 0, "r": 0, "t": 30, "b": 60},
+        legend={"orientation": "h", "y": -0.45, "x": 0},
         title={"text": "Faithfulness (SaCo)", "font": {"size": 14}},
     )
     figure.update_xaxes(range=[-1.08, 1.08], tickvals=[-1, -0.5, 0, 0.5, 1], zeroline=True, fixedrange=True)

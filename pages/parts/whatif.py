@@ -121,8 +121,15 @@ def show(asked: Asked, question: Question | None, selection: Selection) -> None:
     kept, payload = changed(asked.key, off, by_mean, selection.hidden, cover, asked)
     if question:
         _show_answers(asked, record.logits[0].softmax(0), kept.logits[0].softmax(0), question)
-    st.caption("The same map after the change; it follows the one above, and both have one scale.")
+    st.caption(
+        "After the change. It follows the viewer above, and attention has one scale in both."
+        + (" Maps of a class are there only without the change: this is attention." if _of_class(selection) else "")
+    )
     component.show("changed viewer", component.feed("changed feeder", payload), selection, group="whatif", compact=True)
+
+
+def _of_class(selection: Selection) -> bool:
+    return selection.view == "relevance"
 
 
 def _importances(asked: Asked, question: Question | None, by_mean: bool) -> np.ndarray:

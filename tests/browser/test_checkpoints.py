@@ -83,7 +83,7 @@ def headless() -> bytes:
 def upload(page: Page, files: dict[str, bytes]) -> None:
     chosen = [{"name": name, "mimeType": "application/octet-stream", "buffer": files[name]} for name in files]
     page.locator("input[type=file]").set_input_files(chosen)
-    page.get_by_role("button", name="Add").dblclick()  # an impatient person
+    page.get_by_role("button", name="Add", exact=True).dblclick()  # an impatient person
 
 
 def row(page: Page, name: str) -> Locator:
@@ -214,7 +214,7 @@ def test_a_file_that_cannot_be_is_refused_where_it_was_given_and_leaves_nothing(
     alert = page.get_by_test_id("stAlert").filter(has_text="evil.safetensors")
     expect(alert).to_have_count(1)
     expect(alert).to_have_text("evil.safetensors is not a valid safetensors file. Download or save it again.")
-    assert alert.bounding_box()["y"] > page.get_by_role("button", name="Add").bounding_box()["y"]
+    assert alert.bounding_box()["y"] > page.get_by_role("button", name="Add", exact=True).bounding_box()["y"]
     assert not places.shelf.exists() or not list(places.shelf.iterdir())
 
 

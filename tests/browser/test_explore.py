@@ -108,7 +108,7 @@ def test_photo_from_a_phone_is_upright_and_explained(app: App) -> None:
     app.shows("header.picture.height", 900)
     assert app.size() == [600, 900]
     app.still()  # Streamlit keeps the old chart until the new one is drawn
-    expect(app.page.locator(".js-plotly-plot").last).to_contain_text("%", timeout=PATIENCE)
+    expect(app.page.locator(".js-plotly-plot").first).to_contain_text("%", timeout=PATIENCE)
 
 
 def test_pasted_picture_is_explained(app: App) -> None:
@@ -152,6 +152,7 @@ def test_sample_pin_and_head_come_back_from_the_link(app: App) -> None:
     assert chosen["token"] == 1 + 2 * 8 + 5 and chosen["pinned"]
     expect(app.page).to_have_url(re.compile(r"sample=raccoon"))
     expect(app.page).to_have_url(re.compile(rf"token={chosen['token']}"))
+    expect(app.page).to_have_url(re.compile(rf"block={chosen['block']}"))
     link = app.page.url
 
     app.page.goto("about:blank")

@@ -8,6 +8,8 @@ import pytest
 import torch
 from playwright.sync_api import Page, expect
 
+from vit.attention import mass_threshold, otsu_threshold
+
 from . import synthetic
 from .serving import FIND
 
@@ -402,6 +404,23 @@ def test_viewers_of_a_group_move_together_and_share_a_scale(open_viewer):
     viewer.page.get_by_role("button", name="Rollout").first.click()
     viewer.page.wait_for_function(f"{OTHER}.selection.view === 'rollout'")
     assert viewer.errors == []
+
+
+@pytest.mark.parametrize("view", ["attention", "rollout"])
+@pytest.mark.parametrize("kind", ["mass", "otsu"])
+def test_the_outline_is_around_the_same_patches_as_in_python(open_viewer, kind, view):
+    viewer = open_viewer(f"case=alike&contour={kind}&view={view}&token=10&pinned=1")
+    kept = synthetic.record(*ALIKE)
+    heatmap = kept.heatmap(kept.rollout(10) if view == "rollout" else kept.weights(10))
+    wanted = mass_threshold(heatmap, 0.6) if kind == "mass" else otsu_threshold(heatmap)
+    assert viewer.ask("[...viewer.marked]") == wanted.flatten().int().tolist()
+    path = viewer.page.locator(".contour path").last.get_attribute("d")
+    padded = np.pad(wanted.numpy(), 1).astype(int)
+    assert path.count("h1") == np.abs(np.diff(padded, axis=0)).sum()
+    assert path.count("v1") == np.abs(np.diff(padded, axis=1)).sum()
+    viewer.page.get_by_label("Outline").select_option("none")
+    viewer.told("contour=none")
+    assert viewer.page.locator(".contour path").last.get_attribute("d") == ""
 
 
 def test_dragging_hides_patches_and_shows_them_again(open_viewer):

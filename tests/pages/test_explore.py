@@ -1,19 +1,29 @@
 """The main page without a browser: empty, normal and error state."""
 
 import io
+import json
 import shutil
+from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 from conftest import TINY, fill
 from PIL import Image
 from safetensors.torch import load_file, save_file
 from streamlit.testing.v1 import AppTest
+from torch import nn
+from torch.nn.modules.module import register_module_forward_pre_hook
 
 import vit
 from vit import samples
+from vit.attention import record
 from vit.images import Preprocess
-from vit.model import VisionTransformer, ViTConfig
+from vit.intervene import head_means, without
+from vit.methods import METHODS, Subject
+from vit.model import Block, VisionTransformer, ViTConfig
 from vit.viewer.payload import unpack
 
 ROOT = Path(__file__).parents[2]
@@ -72,6 +82,37 @@ def test_upload_replaces_the_sample(page: AppTest) -> None:
     assert not page.exception and not page.error
     header, _ = payload(page)
     assert (header["picture"]["width"], header["picture"]["height"]) == (300, 200)
+
+
+def gif(count: int) -> bytes:
+    frames = [Image.new("RGB", (300, 200), (60 * i, 120, 200)) for i in range(count)]
+    out = io.BytesIO()
+    frames[0].save(out, "GIF", save_all=True, append_images=frames[1:])
+    return out.getvalue()
+
+
+def test_a_frame_of_an_animation_can_be_chosen(page: AppTest) -> None:
+    page.run()
+    assert not page.slider
+    page.file_uploader(key="upload").upload("wheel.gif", gif(4)).run()
+    assert not page.exception and (page.slider[0].min, page.slider[0].max, page.slider[0].value) == (1, 4, 1)
+    _, first = payload(page)
+    page.slider[0].set_value(3).run()
+    assert not page.exception
+    _, third = payload(page)
+    shown = Image.open(io.BytesIO(third["picture"].tobytes())).convert("RGB").getpixel((150, 100))
+    assert abs(shown[0] - 120) < 4 and first["picture"].tobytes() != third["picture"].tobytes()
+    assert "frame=2" in next(code.value for code in page.code if "import vit" in code.value)
+
+
+def test_the_code_of_the_view_names_sample_or_file(page: AppTest) -> None:
+    page.query_params["block"] = "2"
+    page.run()
+    program = next(code.value for code in page.code if "import vit" in code.value)
+    assert 'samples.read("cat")' in program and "block=2" in program
+    page.file_uploader(key="upload").upload("photo.png", png(300, 200)).run()
+    program = next(code.value for code in page.code if "import vit" in code.value)
+    assert 'Path("photo.png").read_bytes()' in program
 
 
 def test_broken_upload_is_one_sentence_and_keeps_a_picture(page: AppTest) -> None:
@@ -251,3 +292,132 @@ def test_without_kept_checkpoints_those_of_runs_are_offered(page: AppTest, check
     shutil.rmtree(checkpoints / "cifar10")
     page.run()
     assert not page.exception and payload(page)[0]["grid"] == [4, 4]
+
+
+def test_the_map_of_a_class_is_taken_away_without_code(page: AppTest) -> None:
+    page.query_params["view"] = "relevance"
+    page.run()
+    assert not page.exception and not page.error
+    assert not any("import vit" in code.value for code in page.code)
+
+
+# --- Beyond looking -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def forwards() -> Iterator[list[str]]:
+    """Grows by one with every pass through a block of a model, whatever asks for it."""
+    passed: list[str] = []
+
+    def note(module: nn.Module, *_: object) -> None:
+        if isinstance(module, Block):
+            passed.append(type(module).__name__)
+
+    handle = register_module_forward_pre_hook(note)
+    yield passed
+    handle.remove()
+
+
+def chosen(page: AppTest, **selection: object) -> None:
+    """As the browser tells what was chosen in the viewer."""
+    seed = page.session_state["viewer (seed)"]
+    values = asdict(seed["seed"]) | selection | {"revision": seed["revision"]}
+    page.session_state["viewer"] = {"selection": values}
+    page.run()
+
+
+@pytest.mark.parametrize("panel", ["Is it true?", "What if?", "Heads", "Layers", "Weights"])
+def test_what_changes_only_how_it_looks_costs_no_forward(page: AppTest, forwards: list[str], panel: str) -> None:
+    page.query_params["panel"] = panel
+    page.run()
+    assert not page.exception and not page.error
+    before = len(forwards)
+    assert before > 0
+    chosen(page, colormap="magma", opacity=0.3)
+    assert not page.exception
+    if panel != "Is it true?":  # another map is another question there
+        chosen(page, block=2, head=1)
+    assert len(forwards) == before
+
+
+def test_the_verdict_is_there_with_its_controls(page: AppTest) -> None:
+    page.run()
+    assert any("This map predicts" in one.value for one in page.markdown)
+    page.toggle(key="curves").set_value(True).run()
+    page.toggle(key="ranking").set_value(True).run()
+    assert not page.exception
+    assert len(page.get("plotly_chart")) == 5  # predictions, gauge, two curves, ranking
+
+
+@pytest.mark.parametrize("method", [name for name in METHODS if METHODS[name].of_class])
+def test_every_method_of_a_class_reaches_the_viewer(page: AppTest, method: str) -> None:
+    page.query_params["view"] = "relevance"
+    page.query_params["method"] = method
+    page.query_params["target"] = "5"
+    page.run()
+    assert not page.exception and not page.error
+    told = json.loads(page.get_by_key("viewer").proto.json)
+    assert told["method"]["title"] == METHODS[method].title and told["method"]["target"] == "dog"
+    if method == "relevance":
+        assert told["method"]["chain"] and told["given"] is None
+        return
+    checkpoint = vit.load_checkpoint("cifar10")
+    subject = Subject.of(checkpoint.model, checkpoint.preprocess(vit.decode_image(samples.read("cat"))), 5)
+    weights = METHODS[method].weights(subject, None, "from")
+    torch.testing.assert_close(torch.tensor(told["given"]["values"]), weights / weights.sum(), rtol=1e-4, atol=1e-6)
+
+
+def test_a_head_that_is_off_changes_the_answer_and_the_second_viewer(page: AppTest) -> None:
+    page.query_params["panel"] = "What if?"
+    page.run()
+    assert not page.exception
+    page.query_params["off"] = "2-1.0-0"
+    page.run()
+    assert not page.exception
+    assert any("Off: block 1 head 1, block 3 head 2" in one.value for one in page.caption)
+    checkpoint = vit.load_checkpoint("cifar10")
+    pixels = checkpoint.preprocess(vit.decode_image(samples.read("cat")))
+    pictures = [checkpoint.preprocess(vit.decode_image(samples.read(name))) for name in samples.SAMPLES]
+    change = without([(0, 0), (2, 1)], head_means(checkpoint.model, torch.cat(pictures)))
+    wanted = record(checkpoint.model, pixels, change=change)
+    _, sections = unpack(page.get_by_key("changed feeder").proto.bytes[64:])
+    shown = sections["maps"] / 255 * sections["scales"][..., None]
+    np.testing.assert_allclose(shown[5], wanted.full(5)[..., 1:], atol=0.004)
+
+
+def test_hidden_patches_change_the_answer(page: AppTest) -> None:
+    page.query_params["panel"] = "What if?"
+    page.query_params["hidden"] = "0-40"
+    page.run()
+    assert not page.exception
+    assert any("41 of 64 patches are hidden" in one.value for one in page.caption)
+    assert page.get_by_key("changed feeder") is not None
+
+
+@pytest.mark.parametrize("off", ["9-9", "x", "-1-0", "0-0-0", "0.1", "²-1"])
+def test_a_hostile_link_switches_no_head_off(page: AppTest, off: str) -> None:
+    page.query_params["panel"] = "What if?"
+    page.query_params["off"] = off
+    page.run()
+    assert not page.exception and not page.error
+    assert not any(one.value.startswith("Off:") for one in page.caption)
+
+
+def test_a_head_of_the_atlas_is_shown_when_it_is_chosen(page: AppTest) -> None:
+    page.query_params["panel"] = "Heads"
+    page.run()
+    assert not page.exception
+    page.button(key="suggest Local").click().run()
+    assert not page.exception
+    assert (page.query_params["block"], page.query_params["head"]) in ((["1"], ["3"]), ("1", "3"))
+
+
+def test_a_model_without_classes_has_what_needs_none(page: AppTest, checkpoints: Path) -> None:
+    model = fill(VisionTransformer(ViTConfig(**TINY | {"num_classes": 0})))
+    vit.save_checkpoint(checkpoints / "backbone", model, [], Preprocess((32, 32)))
+    page.query_params["checkpoint"] = "backbone"
+    for panel in ("What if?", "Heads", "Weights", "Is it true?"):
+        page.query_params["panel"] = panel
+        page.query_params["off"] = "0-0"
+        page.run()
+        assert not page.exception and not page.error

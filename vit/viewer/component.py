@@ -8,30 +8,18 @@ an `st.fragment`: a click then reruns the fragment alone.
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any, TypedDict
 
 import streamlit as st
 
+from vit.viewer.assets import FEEDER, VIEWER, read
 from vit.viewer.payload import read_header
 from vit.viewer.selection import Direction, Selection, View
 
-_HERE = Path(__file__).parent
 _ID_BYTES = 64  # the payload's id in front of it, padded; a multiple of 8 keeps the sections aligned
 
-
-def _read(*names: str) -> str:
-    return "\n".join((_HERE / name).read_text(encoding="utf-8") for name in names)
-
-
-# The JavaScript files are parts of one module each, in this order.
-_feeder = st.components.v2.component("vit_feeder", js=_read("registry.js", "feeder.js"))
-_view = st.components.v2.component(
-    "vit_viewer",
-    html=_read("viewer.html"),
-    css=_read("viewer.css"),
-    js=_read("registry.js", "payload.js", "words.js", "engine.js", "paint.js", "viewer.js"),
-)
+_feeder = st.components.v2.component("vit_feeder", js=read(*FEEDER))
+_view = st.components.v2.component("vit_viewer", html=read("viewer.html"), css=read("viewer.css"), js=read(*VIEWER))
 
 
 class Given(TypedDict):

@@ -76,6 +76,46 @@ class Mosaic {
   }
 }
 
+const MASS = 0.6; // share that the outlined patches hold, as in DINO's pictures
+
+/** The patches to outline, as 1 in out (P): the fewest that hold most of the mass, or Otsu's stronger group. */
+function outlined(values, at, kind, out) {
+  const count = out.length;
+  const order = Uint32Array.from({ length: count }, (_, patch) => patch).sort((a, b) => values[at + b] - values[at + a]);
+  let sum = 0;
+  for (let i = 0; i < count; i++) sum += values[at + i];
+  let last = 0, best = 0; // of the order, how many; and how far apart the groups are
+  for (let i = 0, held = 0; i < count; i++) {
+    const value = values[at + order[i]];
+    if (kind === "mass") {
+      if (!(held < MASS * sum * (1 - 1e-12)) || !(value > 0)) break;
+      last = i + 1;
+      held += value;
+    } else {
+      held += value;
+      const n = i + 1;
+      if (n === count || !(values[at + order[n]] < value)) continue; // equal numbers stay together
+      const apart = n * (count - n) * (held / n - (sum - held) / (count - n)) ** 2;
+      if (apart > best) [best, last] = [apart, n];
+    }
+  }
+  out.fill(0);
+  for (let i = 0; i < last; i++) out[order[i]] = 1;
+  return out;
+}
+
+/** The border around marked patches, as a path on a plane of one unit per patch. */
+function border(marked, rows, cols) {
+  const at = (row, col) => row >= 0 && row < rows && col >= 0 && col < cols && marked[row * cols + col] === 1;
+  let path = "";
+  for (let row = 0; row <= rows; row++)
+    for (let col = 0; col <= cols; col++) {
+      if (at(row, col) !== at(row - 1, col)) path += `M${col} ${row}h1`;
+      if (at(row, col) !== at(row, col - 1)) path += `M${col} ${row}v1`;
+    }
+  return path;
+}
+
 /** The map over the picture: a pixel per patch, or values interpolated between patch centres. */
 class Overlay {
   constructor(canvas, payload) {

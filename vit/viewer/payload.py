@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from vit.attention import AttentionRecord
+    from vit.viewer.selection import Fusion, Selection
 
 MAGIC = b"vit1"
 MAPS_UP_TO = 256  # tokens; beyond, queries and keys are smaller than the maps they make
@@ -163,7 +164,7 @@ def unpack(payload: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     sections = {}
     for name, (offset, length) in header["sections"].items():
         dtype, shape = kinds.get(name, (np.uint8, (256, 3) if name.startswith("colormap:") else (-1,)))
-        sections[name] = np.frombuffer(payload[offset : offset + length], dtype).reshape(shape)
+        sections[name] = np.frombuffer(payload, np.uint8, length, offset).view(dtype).reshape(shape)
     return header, sections
 
 
@@ -176,6 +177,62 @@ def read_header(payload: bytes) -> dict[str, Any]:
     if payload[:4] != MAGIC:
         raise ValueError("These bytes are not a viewer payload.")
     return json.loads(payload[8 : 8 + int.from_bytes(payload[4:8], "little")])
+
+
+def weights_of(payload: bytes, selection: Selection) -> np.ndarray:
+    """What the viewer shows for a selection, from a payload alone: (N,).
+
+    Attention, rollout and the pooling query, as exact as the payload is; attention for other views.
+    """
+    header, sections = unpack(payload)
+    if selection.view == "pool" and "pool" in sections:
+        return _fused(sections["pool"], selection.head)
+    blocks = header["blocks"]
+    if selection.view == "rollout":
+        vector = np.zeros(header["tokens"], np.float32)
+        vector[selection.token] = 1
+        for block in reversed(range(blocks)) if selection.direction == "from" else range(blocks):
+            mixed = np.zeros_like(vector)
+            for head in range(header["heads"]):
+                matrix = _matrix(sections, block, head)
+                mixed += vector @ matrix if selection.direction == "from" else matrix @ vector
+            vector = (vector + mixed / header["heads"]) / 2
+        return vector
+    chosen = range(blocks) if isinstance(selection.block, str) else [selection.block]
+    maps = [
+        _fused(_token(sections, block, selection.token, selection.direction == "to"), selection.head)
+        for block in chosen
+    ]
+    return _fused(np.stack(maps), selection.block) if isinstance(selection.block, str) else maps[0]
+
+
+def _fused(maps: np.ndarray, how: int | Fusion) -> np.ndarray:
+    """One of several maps (M, N), or all of them in one: (N,)."""
+    if not isinstance(how, str):
+        return maps[how]
+    return maps.mean(0) if how == "mean" else maps.max(0) if how == "max" else maps.min(0)
+
+
+def _token(sections: Mapping[str, np.ndarray], block: int, token: int, to: bool) -> np.ndarray:
+    """Attention from or to a token, in every head of a block: (H, N)."""
+    if "maps" not in sections:
+        q, k = (sections[name][block].astype(np.float32) for name in ("queries", "keys"))
+        scores = np.einsum("hnk,hk->hn", *((q, k[:, token]) if to else (k, q[:, token])))
+        return np.exp(scores - (sections["log_sums"][block] if to else sections["log_sums"][block, :, token, None]))
+    prefix, scales, maps = (sections[name][block] for name in ("prefix", "scales", "maps"))
+    split = prefix.shape[-1]
+    if to:
+        return prefix[..., token].astype(np.float32) if token < split else maps[..., token - split] / 255 * scales
+    return np.concatenate([prefix[:, token], maps[:, token] / 255 * scales[:, token, None]], -1).astype(np.float32)
+
+
+def _matrix(sections: Mapping[str, np.ndarray], block: int, head: int) -> np.ndarray:
+    """All attention of a head: (N, N)."""
+    if "maps" in sections:
+        prefix, scales, maps = (sections[name][block, head] for name in ("prefix", "scales", "maps"))
+        return np.concatenate([prefix, maps / 255 * scales[:, None]], -1).astype(np.float32)
+    q, k = (sections[name][block, head].astype(np.float32) for name in ("queries", "keys"))
+    return np.exp(q @ k.T - sections["log_sums"][block, head][:, None])
 
 
 def _maps(record: AttentionRecord) -> dict[str, np.ndarray]:

@@ -9,6 +9,7 @@ Fusion = Literal["mean", "max", "min"]
 View = Literal["attention", "rollout", "relevance", "similar", "pool"]
 Direction = Literal["from", "to"]
 Scale = Literal["shared", "own"]
+Contour = Literal["none", "mass", "otsu"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +28,7 @@ class Selection:
         opacity: of the map over the picture, 0 to 1.
         smooth: interpolate between patches.
         scale: one colour scale for every map, or each map its own.
+        contour: a line around the fewest patches that hold 60 % of the weight, or around Otsu's stronger group.
         hidden: patches that are hidden from the model, from 0 in the order of rows.
     """
 
@@ -40,6 +42,7 @@ class Selection:
     opacity: float = 0.6
     smooth: bool = False
     scale: Scale = "shared"
+    contour: Contour = "none"
     hidden: tuple[int, ...] = ()
 
     def to_query(self) -> dict[str, str]:
@@ -61,7 +64,7 @@ class Selection:
 
         >>> Selection.from_query({"block": "999", "head": "2", "token": "<b>"}, 12, 3, 197)
         Selection(block=11, head=2, token=0, pinned=False, view='attention', direction='from', colormap='', \
-opacity=0.6, smooth=False, scale='shared', hidden=())
+opacity=0.6, smooth=False, scale='shared', contour='none', hidden=())
         """
         default = cls()
         token = _whole(query.get("token"))
@@ -80,6 +83,7 @@ opacity=0.6, smooth=False, scale='shared', hidden=())
             opacity=default.opacity if opacity is None else min(max(opacity, 0.0), 1.0),
             smooth=_flag(query.get("smooth")),
             scale=_choice(query.get("scale"), Scale, default.scale),
+            contour=_choice(query.get("contour"), Contour, default.contour),
             hidden=_patches(query.get("hidden"), tokens),
         )
 

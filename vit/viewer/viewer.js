@@ -7,6 +7,7 @@ const QUICK_PRODUCTS = 16e6; // multiplications that all maps may take and still
 const REST = 100; // ms that the pointer rests before slower ones are computed
 const NEAREST = 5; // patches outlined
 const LONGEST = 2.5; // sides of the patch grid that a panorama is cut to
+const ALONE = "This map is computed in the app";
 const SETTLE = 300; // ms after the last key until Python hears of it
 
 const viewers = new WeakMap(); // parentElement: Viewer
@@ -93,6 +94,7 @@ class Viewer {
   update(data, send) {
     this.send = send;
     this.given = data.given;
+    this.alone = Boolean(data.alone); // nobody listens
     const before = JSON.stringify(this.method);
     this.method = data.method;
     const renamed = before !== JSON.stringify(this.method);
@@ -136,6 +138,8 @@ class Viewer {
     this.similar = new Float32Array(payload.tokens);
     this.compared = -1; // token whose cosines these are
     this.shades = new Float32Array(payload.tokens);
+    this.marked = new Uint8Array(payload.patches);
+    this.find(".contour").setAttribute("viewBox", `0 0 ${payload.cols} ${payload.rows}`);
     this.nearest = new Int32Array(NEAREST);
     this.hovered = this.readKey = -1;
     this.preview = null;
@@ -262,6 +266,7 @@ class Viewer {
     this.find("[data-field=colormap]").value = selection.colormap;
     this.find("[data-field=opacity]").value = selection.opacity;
     this.find("[data-field=smooth]").checked = selection.smooth;
+    this.find("[data-field=contour]").value = selection.contour;
     const colormap = this.payload.colormaps.get(selection.colormap);
     if (this.colormap !== colormap || !this.lut) {
       this.colormap = colormap;
@@ -474,13 +479,13 @@ class Viewer {
       at = 0;
       ready = this.computeRollout(query);
       top = ready ? this.commonTop(view, this.strongest(values, 0, query)) : 1;
-      if (!ready) note = selection.pinned ? "Computing the rollout …" : "Click a patch for its rollout";
+      if (!ready) note = this.alone ? ALONE : selection.pinned ? "Computing the rollout …" : "Click a patch for its rollout";
     } else if (view === "relevance") {
       values = this.relevance;
       at = 0;
       ready = this.computeRelevance(asked);
       top = (ready && this.commonTop(view, this.strongest(values, 0, asked))) || 1;
-      if (!ready) note = `Computing ${this.method.title} …`;
+      if (!ready) note = this.alone ? ALONE : `Computing ${this.method.title} …`;
     } else if (view === "similar") {
       values = this.similar;
       at = 0;
@@ -496,6 +501,7 @@ class Viewer {
     if (ready) this.overlay.paint(shades ?? values, at + payload.split, shades ? 1 : top, this.veil, selection.smooth);
     else if (view === "rollout" || view === "relevance") this.overlay.clear();
     this.over.classList.toggle("stale", !ready);
+    this.outlineStrongest(ready ? values : null, at + payload.split);
 
     this.outline(this.find(".query"), asked);
     this.outline(this.find(".key"), this.readKey === asked ? -1 : this.readKey);
@@ -519,6 +525,14 @@ class Viewer {
 
     stats.draw[stats.draws++ % STATS] = performance.now() - began;
     if (stats.timeFrames && this.asked) this.timeFrame();
+  }
+
+  /** Draw the line around the strongest patches, if people asked for one. */
+  outlineStrongest(values, at) {
+    const { contour } = this.selection;
+    const { rows, cols } = this.payload;
+    const path = contour === "none" || !values ? "" : border(outlined(values, at, contour, this.marked), rows, cols);
+    for (const line of this.find(".contour").children) if (line.getAttribute("d") !== path) line.setAttribute("d", path);
   }
 
   cellOfSelection() {
@@ -921,6 +935,7 @@ class Viewer {
     this.find("[data-field=paint]").addEventListener("change", () => over.classList.toggle("painted", this.painting));
     this.find(".unhide").addEventListener("click", () => this.change({ hidden: [] }));
     opacity.addEventListener("change", () => this.change({ opacity: Number(opacity.value) }));
+    this.find("[data-field=contour]").addEventListener("change", (event) => this.change({ contour: event.target.value }));
     this.find("[data-field=smooth]").addEventListener("change", (event) => this.change({ smooth: event.target.checked }));
     this.find("[data-field=lines]").addEventListener("change", (event) => (this.find(".lines").hidden = !event.target.checked));
   }

@@ -1,0 +1,92 @@
+"""What measuring costs, in forwards of the same model: SaCo of a map, and the importance of every head.
+
+    python benchmarks/faithfulness.py                       # ViT-B/16 at 224 px, and the shipped checkpoint
+    python benchmarks/faithfulness.py --rounds 5 --skip-heads
+
+Forward and measurement take turns in one process; a ratio is that of two neighbours. The forward is one picture through
+the model as it classifies, nothing kept. Random weights: time does not depend on them.
+"""
+
+import argparse
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from vit.checkpoints import load_checkpoint
+from vit.faithfulness import GROUPS, faithfulness, noise
+from vit.intervene import head_means, importance
+from vit.model import VisionTransformer, ViTConfig
+
+SACO_GOAL = 12.0  # forwards
+HEADS_GOAL = 0.25  # forwards per head
+
+
+def seconds(run: Callable[[], Any]) -> float:
+    """That a call takes."""
+    begun = time.perf_counter()
+    run()
+    return time.perf_counter() - begun
+
+
+def ratios(one: Callable[[], Any], other: Callable[[], Any], rounds: int) -> list[float]:
+    """Of two calls that take turns, sorted."""
+    one(), other()
+    return sorted(seconds(one) / seconds(other) for _ in range(rounds))
+
+
+def told(what: str, found: list[float], goal: float) -> None:
+    """Print the median, the ends and the goal."""
+    print(
+        f"  {what:<44} {statistics.median(found):8.2f} ({found[0]:.2f} to {found[-1]:.2f})   goal {goal:.2f}",
+        flush=True,
+    )
+
+
+def measure(name: str, model: VisionTransformer, rounds: int, heads: bool) -> None:
+    """Both measurements on one model."""
+    config = model.config
+    pixels = torch.randn(1, config.channels, *config.image_size)
+
+    def forward() -> None:
+        with torch.inference_mode():
+            model(pixels)
+
+    print(
+        f"{name}: {config.depth} x {config.heads} heads, {len(config.prefix) + config.grid[0] * config.grid[1]} tokens"
+    )
+    heatmap = noise(config.grid, 0)
+    found = ratios(lambda: faithfulness(model, pixels, 0, [heatmap]), forward, rounds)
+    told(f"SaCo at {GROUPS} groups, in forwards", found, SACO_GOAL)
+    if heads:
+        means = head_means(model, pixels)
+        found = ratios(lambda: importance(model, pixels, 0, means), forward, max(3, rounds // 4))
+        every = config.depth * config.heads
+        told("importance of all heads, in forwards a head", [ratio / every for ratio in found], HEADS_GOAL)
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--threads", type=int, default=min(2, os.cpu_count() or 1))
+    parser.add_argument("--skip-heads", action="store_true")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    print(f"{options.threads} threads, torch {torch.__version__}, load {os.getloadavg()[0]:.1f}")
+    torch.manual_seed(0)
+    measure(
+        "ViT-B/16, 224 px", VisionTransformer(ViTConfig.preset("B/16")).eval(), options.rounds, not options.skip_heads
+    )
+    measure("cifar10", load_checkpoint("cifar10").model, options.rounds, not options.skip_heads)
+
+
+if __name__ == "__main__":
+    main()

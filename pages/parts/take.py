@@ -1,0 +1,215 @@
+"""What people take away from the explorer: pictures, numbers, figures, a page, animations, code."""
+
+import hashlib
+from collections.abc import Callable
+from functools import cache, partial
+from typing import Any, NamedTuple
+
+import streamlit as st
+
+from vit import samples
+from vit.errors import UserError
+from vit.text import plain
+
+BAR = "Frame by frame…"
+FIGURES = {
+    "PNG": ("figure.png", "image/png"),
+    "SVG": ("figure.svg", "image/svg+xml"),
+    "PDF": ("figure.pdf", "application/pdf"),
+}
+
+
+class Source(NamedTuple):
+    """The picture that is explained.
+
+    Attributes:
+        name: of its file.
+        data: its bytes.
+        sample: its name in the gallery, "" for one from elsewhere.
+        frame: of an animation, from 0.
+    """
+
+    name: str
+    data: bytes
+    sample: str = ""
+    frame: int = 0
+
+    @property
+    def credit(self) -> str:
+        """What to print beside it: its name, and of a sample who made it and under which licence."""
+        if not self.sample:
+            return f"{self.name}, frame {self.frame + 1}" if self.frame else self.name
+        sample = samples.SAMPLES[self.sample]
+        return f"{sample.title} by {sample.credit}, {sample.licence}"
+
+
+def show(explanation, selection, checkpoint, source: Source, shown=None, **viewer: Any) -> None:
+    """A row of downloads for the view that is shown.
+
+    Args:
+        explanation: from `explain`.
+        selection: what the viewer shows.
+        checkpoint: from `load_checkpoint`.
+        source: the picture.
+        shown: gives the map as `vit.export.Shown`, where the selection does not tell.
+        viewer: `given`, `method` and `chain` of `vit.standalone.standalone`, where the viewer was given them.
+    """
+    from vit import export
+
+    @cache
+    def seen() -> export.Shown:  # of a large model it takes seconds, so nobody waits for it who asks for no file
+        return shown() if shown else export.Shown.of(explanation.record, selection, explanation.payload)
+
+    # A rerun would withdraw the files of the other buttons.
+    with st.container(horizontal=True, vertical_alignment="center"):
+        _file("Map as PNG", lambda: export.overlay_png(explanation, selection, seen()), "attention.png", "image/png")
+        _file("All heads as PNG", partial(export.grid_png, explanation, selection), "heads.png", "image/png")
+        size = export.attention_bytes(explanation.record)
+        _file(
+            f"All attention as NPZ ({size / 1e6:.1f} MB)",
+            lambda: export.view_npz(explanation, selection, checkpoint, seen()),
+            "attention.npz",
+            "application/octet-stream",
+            key="npz",
+            disabled=size > export.MAX_BYTES,
+            help="float16 (blocks, heads, tokens, tokens) with labels, geometry and versions inside"
+            if size <= export.MAX_BYTES
+            else "More than 1 GB: choose a smaller input size.",
+        )
+        with st.popover("More ways to take it away", width="content"):
+            _figures(explanation, selection, checkpoint, source, seen)
+            st.markdown("**Other files** of what is shown")
+            with st.container(horizontal=True):
+                _others(explanation, selection, checkpoint, source, seen, viewer)
+            if shown is None:
+                _frames(explanation, selection, checkpoint, source)
+        if shown is None:
+            _code(explanation, checkpoint, source, export.facts_of(explanation.record, selection))
+
+
+def _figures(explanation, selection, checkpoint, source: Source, seen) -> None:
+    """For print: of the map, or of all heads."""
+
+    def draw(what: str, kind: Any, width: float) -> bytes:
+        from vit import figures
+
+        if what == "All heads":
+            facts = figures.caption(
+                explanation, checkpoint, figures.grid_sentence(explanation, selection), source.credit
+            )
+            return figures.grid_figure(explanation, selection, facts, width, kind)
+        facts = figures.caption(explanation, checkpoint, seen().sentence, source.credit)
+        return figures.map_figure(explanation, selection, seen(), facts, width, kind)
+
+    st.markdown("**Figure for print**, with colour bar and caption")
+    with st.container(horizontal=True, vertical_alignment="bottom"):
+        what = _choice("Of", "This map", "All heads")
+        kind = _choice("File", "PNG", "SVG", "PDF")
+        width = _choice("Width", "85 mm", "180 mm")
+        name, mime = FIGURES[kind]
+        draw_it = partial(draw, what, kind.lower(), float(width.removesuffix(" mm")))
+        _file("Figure", draw_it, name, mime, help="One column of a journal, or two; PNG at 300 dpi")
+
+
+def _choice(label: str, *options: str) -> str:
+    return st.segmented_control(label, options, default=options[0], required=True, key=f"figure {label}")
+
+
+def _others(explanation, selection, checkpoint, source: Source, seen, viewer: dict[str, Any]) -> None:
+    """A page, numbers, blocks."""
+    from vit.standalone import MAX_PAYLOAD
+
+    def page() -> bytes:
+        from vit.figures import caption
+        from vit.standalone import standalone
+
+        title, facts = f"{source.name} · {checkpoint.name}", caption(explanation, checkpoint, "", source.credit)
+        return standalone(explanation.payload, selection, title, [facts], **viewer)
+
+    def numbers() -> bytes:
+        from vit.export import view_json
+
+        return view_json(explanation, seen(), checkpoint, source.name)
+
+    def blocks() -> bytes:
+        from vit.animation import over_blocks
+
+        return over_blocks(explanation, selection)
+
+    size = len(explanation.payload) + len(viewer.get("chain") or b"")
+    _file(
+        f"Viewer as HTML ({size * 4 / 3e6:.1f} MB)",
+        page,
+        "attention.html",
+        "text/html",
+        disabled=size > MAX_PAYLOAD,
+        help="This viewer as one file. It works offline, opened from the disk."
+        if size <= MAX_PAYLOAD
+        else f"More than {MAX_PAYLOAD / 1e6:.0f} MB: choose a smaller input size.",
+    )
+    _file(
+        "Numbers as JSON", numbers, "attention.json", "application/json", help="Of this map, and where they came from"
+    )
+    _file(
+        "Blocks as GIF",
+        blocks,
+        "blocks.gif",
+        "image/gif",
+        help="Attention of this token, in the selected head or its fusion, from the first block to the last",
+    )
+
+
+def _frames(explanation, selection, checkpoint, source: Source) -> None:
+    """Of an animation: the selected map, frame by frame; each is a pass through the model, so it is asked for first."""
+    from vit.images import count_frames
+
+    try:
+        several = count_frames(source.data) > 1
+    except UserError:  # the page shows another picture instead
+        return
+    if not several:
+        return
+    size = explanation.preprocess.size
+    precision = str(explanation.record.queries[0].dtype).removeprefix("torch.")
+    asked = (hashlib.sha256(source.data).hexdigest(), checkpoint.hash, size, precision, selection)
+    made = st.session_state.get("frames made")
+    if made and made[0] == asked:
+        st.download_button("Frames as GIF", made[1], "frames.gif", "image/gif", key="frames.gif", on_click="ignore")
+    elif st.button("Make a GIF of all frames", help="Up to 60 frames, each through the model on its own"):
+        from vit.animation import over_frames
+
+        bar = st.progress(0.0, BAR)
+        try:
+            data = over_frames(
+                checkpoint, source.data, selection, size, precision, progress=lambda share: bar.progress(share, BAR)
+            )
+        except UserError as error:
+            st.error(plain(str(error)))
+            return
+        st.session_state["frames made"] = (asked, data)
+        st.rerun(scope="fragment")
+
+
+def _code(explanation, checkpoint, source: Source, facts: dict[str, Any]) -> None:
+    """The Python that computes the map, to copy."""
+    from vit.code import snippet
+
+    with st.popover("Copy as code", width="content"):
+        program = snippet(explanation, checkpoint, facts, source.name, sample=source.sample, frame=source.frame)
+        st.code(program, language="python")
+
+
+def _file(
+    label: str,
+    make: Callable[[], bytes],
+    name: str,
+    mime: str,
+    *,
+    key: str = "",
+    disabled: bool = False,
+    help: str = "",
+) -> None:
+    """A button for a file that is made when it is clicked."""
+    st.download_button(
+        label, make, name, mime, key=key or name, on_click="ignore", disabled=disabled, help=help or None
+    )

@@ -1,0 +1,205 @@
+"""The viewer as a file: opened from the disk, without a server and without a network."""
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from playwright.sync_api import Browser, Page, expect
+
+from vit import standalone as module
+from vit.attention import AttentionRecord, record
+from vit.errors import UserError
+from vit.export import Shown
+from vit.images import Preprocess
+from vit.model import VisionTransformer
+from vit.overlay import COLORMAPS
+from vit.standalone import standalone
+from vit.viewer.payload import pack, pack_chain
+from vit.viewer.selection import Selection
+
+from .serving import FIND
+
+HOSTILE = """</title></h1><script>window.hurt = 1</script><img src=x onerror="window.hurt = 1"> "quoted" & 照片"""
+
+
+@pytest.fixture
+def kept(build: Callable[..., VisionTransformer], preprocess: Preprocess) -> AttentionRecord:
+    """A picture of 17 tokens."""
+    return record(build(), preprocess(photo()))
+
+
+def photo() -> Image.Image:
+    return Image.fromarray(np.random.default_rng(0).integers(0, 256, (32, 32, 3), dtype=np.uint8))
+
+
+def packed(kept: AttentionRecord) -> bytes:
+    return pack(kept, photo(), (0, 0, 32, 32), COLORMAPS)
+
+
+class File:
+    """The file, opened in a browser without a network; nothing may go wrong there."""
+
+    def __init__(self, browser: Browser, folder: Path, **options: Any):
+        self.folder = folder
+        self.context = browser.new_context(offline=True, viewport={"width": 1200, "height": 900}, **options)
+        self.page: Page = self.context.new_page()
+        self.wrong: list[str] = []
+        self.asked: list[str] = []
+        self.page.on("console", lambda message: self.wrong.append(message.text))
+        self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
+        self.page.on("request", lambda request: self.asked.append(request.url))
+
+    def open(self, content: bytes) -> "File":
+        path = self.folder / "viewer.html"
+        path.write_bytes(content)
+        self.page.goto(path.as_uri())
+        expect(self.page.locator("canvas.over")).to_be_visible()
+        self.still()
+        return self
+
+    def still(self) -> None:
+        self.page.wait_for_timeout(200)
+
+    def ask(self, code: str) -> Any:
+        return self.page.evaluate(f"() => {{ const viewer = {FIND}; return {code}; }}")
+
+    def map(self) -> str:
+        return self.page.locator("canvas.over").evaluate("canvas => canvas.toDataURL()")
+
+    def hover(self, row: int, col: int) -> None:
+        area = self.page.locator("canvas.over").bounding_box()
+        assert area
+        self.page.mouse.move(area["x"] + (col + 0.5) / 4 * area["width"], area["y"] + (row + 0.5) / 4 * area["height"])
+        self.still()
+
+
+@pytest.fixture
+def opened(browser: Browser, tmp_path: Path) -> Any:
+    file = File(browser, tmp_path)
+    yield file
+    file.context.close()
+    assert not file.wrong
+    assert all(url.startswith(("file:", "blob:")) for url in file.asked)
+
+
+def test_hovering_changes_the_map(opened: File, kept: AttentionRecord) -> None:
+    opened.open(standalone(packed(kept), Selection(), "A picture"))
+    expect(opened.page).to_have_title("A picture")
+    before = opened.map()
+    opened.hover(1, 2)
+    assert opened.map() != before
+    assert opened.ask("viewer.query") == 1 + 1 * 4 + 2
+
+
+def test_it_opens_with_what_was_selected(opened: File, kept: AttentionRecord) -> None:
+    chosen = Selection(block=1, head="max", token=7, pinned=True, direction="to", colormap="magma", opacity=0.4)
+    opened.open(standalone(packed(kept), chosen, "A picture"))
+    assert opened.ask("viewer.selection") == asdict(chosen) | {"hidden": []}
+    values = opened.ask("[...viewer.engine.values.slice(viewer.engine.offset(2, 0)).slice(0, 17)]")
+    assert np.allclose(values, kept.weights(7, 1, "max", "to"), atol=0.002)
+
+
+def test_foreign_text_is_text(opened: File, kept: AttentionRecord) -> None:
+    renamed = replace(kept, prefix=("<script>window.hurt = 1</script>",))
+    selection = replace(Selection(), colormap="</script><script>window.hurt = 1</script>")
+    opened.open(standalone(packed(renamed), selection, HOSTILE, [HOSTILE, "Second."]))
+    expect(opened.page).to_have_title(HOSTILE)
+    expect(opened.page.locator("h1")).to_have_text(HOSTILE)
+    expect(opened.page.locator(".facts").first).to_have_text(HOSTILE)
+    expect(opened.page.locator(".facts").last).to_have_text("Second.")
+    assert opened.page.evaluate("window.hurt") is None
+    assert opened.page.locator("main img").count() == 1
+
+
+def test_a_script_that_got_in_would_not_run(opened: File, kept: AttentionRecord) -> None:
+    content = standalone(packed(kept), Selection(), "A picture")
+    opened.open(content.replace(b"<main>", b"<main><script>window.hurt = 1</script>"))
+    assert opened.page.evaluate("window.hurt") is None
+    assert opened.wrong and all("Content Security Policy" in text for text in opened.wrong)
+    opened.wrong.clear()
+
+
+@pytest.mark.parametrize(("scheme", "dark"), [("light", False), ("dark", True)])
+def test_it_is_light_or_dark_as_the_reader_wants(
+    browser: Browser, tmp_path: Path, kept: AttentionRecord, scheme: str, dark: bool
+) -> None:
+    file = File(browser, tmp_path, color_scheme=scheme).open(standalone(packed(kept), Selection(), "A picture"))
+    color = file.page.evaluate("getComputedStyle(document.body).backgroundColor")
+    brightness = sum(map(int, re.findall(r"\d+", color)[:3]))
+    assert (brightness < 200) is dark, color
+    file.context.close()
+
+
+def test_what_only_python_computes_is_shown_and_nothing_is_waited_for(
+    opened: File, build: Callable[..., VisionTransformer], tmp_path: Path
+) -> None:
+    large = record(build(), Preprocess((160, 160))(photo()))  # 401 tokens: no rollout in the browser
+    given = {"view": "rollout", "token": 30, "direction": "from", "values": large.rollout(30).tolist()}
+    selection = Selection(view="rollout", token=30, pinned=True)
+    opened.open(standalone(packed(large), selection, "A picture", given=given))
+    assert np.allclose(opened.ask("[...viewer.rollout]"), large.rollout(30), rtol=1e-5)
+    assert opened.page.locator(".note").is_hidden()
+    opened.page.get_by_role("button", name="Who looks at it").click()
+    opened.still()
+    expect(opened.page.locator(".note")).to_have_text("This map is computed in the app")
+
+
+def test_a_chain_of_a_class_comes_along(opened: File, kept: AttentionRecord) -> None:
+    matrices = [kept.full(block).mean(0) for block in range(2)]
+    chain = pack_chain(matrices, kept.rows(1, [0]).mean(0)[0])
+    method = {"title": "Method", "target": "cat", "chain": "elsewhere", "tokens": True}
+    opened.open(standalone(packed(kept), Selection(view="relevance"), "A picture", method=method, chain=chain))
+    expect(opened.page.locator(".sentence")).to_have_text("Method: what speaks for “cat”.")
+    assert opened.ask("viewer.relevance.reduce((a, b) => a + b)") == pytest.approx(1, abs=0.01)
+
+
+SELECTIONS = [
+    Selection(block=0, head=1, token=6),
+    Selection(block=-1, head="max", token=0, direction="to"),
+    Selection(block="min", head=0, token=2),
+    Selection(block="mean", head="mean", token=5),
+    Selection(block="max", head="min", token=1, direction="to"),
+    Selection(view="rollout", token=3),
+    Selection(view="rollout", token=0, direction="to"),
+    Selection(view="similar", token=9),
+]
+
+
+def test_sentences_are_those_of_the_viewer(
+    opened: File, build: Callable[..., VisionTransformer], preprocess: Preprocess
+) -> None:
+    kept = record(build(prefix=("cls", "dist", "reg1")), preprocess(photo()))
+    opened.open(standalone(packed(kept), Selection(), "A picture"))
+    for selection in SELECTIONS:
+        wanted = asdict(replace(selection, block=selection.block if selection.block != -1 else 1))
+        chosen = f"Object.assign(viewer.selection, {json.dumps(wanted)})"
+        opened.ask(f"({chosen}, viewer.settle(), viewer.draw())")
+        said = Shown.of(kept, selection).sentence
+        expect(opened.page.locator(".sentence")).to_have_text(said)
+
+
+def test_the_pooling_query_has_the_viewers_sentence(
+    opened: File, build: Callable[..., VisionTransformer], preprocess: Preprocess
+) -> None:
+    kept = record(build(prefix=(), pool="map"), preprocess(photo()))
+    for head in (1, "max"):
+        selection = Selection(view="pool", head=head)
+        opened.open(standalone(packed(kept), selection, "A picture"))
+        expect(opened.page.locator(".sentence")).to_have_text(Shown.of(kept, selection).sentence)
+
+
+def test_more_than_a_browser_opens_is_refused(kept: AttentionRecord, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_PAYLOAD", 1000)
+    with pytest.raises(UserError, match="Choose a smaller input size"):
+        standalone(packed(kept), Selection(), "A picture")
+
+
+def test_what_is_no_payload_is_refused() -> None:
+    with pytest.raises(ValueError, match="not a viewer payload"):
+        standalone(b"nothing", Selection(), "A picture")

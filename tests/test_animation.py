@@ -1,0 +1,214 @@
+"""Maps that move: as many pictures as there are blocks, epochs or frames, each with its own map."""
+
+import io
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from vit import animation
+from vit.animation import LAST, over_blocks, over_epochs, over_frames
+from vit.attention import record
+from vit.checkpoints import Checkpoint, load_checkpoint
+from vit.errors import InvalidImage, InvalidRun, UserError
+from vit.evaluate import Normalise
+from vit.explain import Explanation, explain
+from vit.export import Shown
+from vit.images import Preprocess, decode_frames
+from vit.model import VisionTransformer
+from vit.overlay import COLORMAPS
+from vit.probes import ProbeWriter
+from vit.viewer.payload import pack, weights_of
+from vit.viewer.selection import Selection
+
+GRAY: dict[str, Any] = {"opacity": 1.0, "colormap": "gray"}
+CLASS_TOKEN = Selection(**GRAY)  # no outline lies on its map
+
+
+@pytest.fixture
+def checkpoint(saved: Path) -> Checkpoint:
+    return load_checkpoint(saved)
+
+
+@pytest.fixture
+def explanation(checkpoint: Checkpoint) -> Explanation:
+    return explain(checkpoint, animated(1))
+
+
+def animated(count: int, **options: Any) -> bytes:
+    """Pictures of noise, 60 x 40."""
+    noise = np.random.default_rng(0).integers(0, 256, (count, 40, 60, 3), dtype=np.uint8)
+    frames = [Image.fromarray(pixels) for pixels in noise]
+    out = io.BytesIO()
+    frames[0].save(out, "PNG", save_all=True, append_images=frames[1:], **options)
+    return out.getvalue()
+
+
+def played(data: bytes) -> tuple[list[np.ndarray], list[int]]:
+    """The pictures of a GIF (height, width, 3), and how long each is shown [ms]."""
+    frames = list(decode_frames(data, range(Image.open(io.BytesIO(data)).n_frames)))
+    return [np.asarray(frame.picture).astype(int) for frame in frames], [frame.duration for frame in frames]
+
+
+def patches(picture: np.ndarray, box: tuple[float, float, float, float]) -> np.ndarray:
+    """The grey in the middle of each patch (4, 4)."""
+    left, top, right, bottom = box
+    x = (left + (np.arange(4) + 0.5) * (right - left) / 4).astype(int)
+    y = (top + (np.arange(4) + 0.5) * (bottom - top) / 4).astype(int)
+    return picture[y][:, x, 0]
+
+
+BOX = (80, 0, 400, 320)  # of a 60 x 40 picture, eight times as large
+
+
+@pytest.mark.parametrize("direction", ["from", "to"])
+@pytest.mark.parametrize("head", [1, "max"])
+def test_over_blocks_every_block_has_its_turn(explanation: Explanation, head: Any, direction: Any) -> None:
+    selection = replace(CLASS_TOKEN, head=head, direction=direction, scale="own")
+    pictures, durations = played(over_blocks(explanation, selection))
+    assert len(pictures) == 2 and durations[1] == LAST > durations[0]
+    kept = explanation.record
+    for block, picture in enumerate(pictures):
+        truth = kept.heatmap(kept.weights(0, block, head, direction)).numpy()
+        assert np.abs(patches(picture, BOX) - truth / truth.max() * 255).max() <= 4
+
+
+def test_over_blocks_the_shared_scale_is_that_of_the_viewer(explanation: Explanation) -> None:
+    top = Shown.of(explanation.record, CLASS_TOKEN, explanation.payload).top
+    kept = explanation.record
+    for block, picture in enumerate(played(over_blocks(explanation, CLASS_TOKEN))[0]):
+        truth = np.clip(kept.heatmap(kept.weights(0, block)).numpy() / top, 0, 1)
+        assert np.abs(patches(picture, BOX) - truth * 255).max() <= 4
+
+
+def test_blocks_are_labelled_and_the_query_is_marked(explanation: Explanation) -> None:
+    first, second = played(over_blocks(explanation, Selection(token=6, **GRAY)))[0]
+    assert (first[320:] != second[320:]).any() and first[320:].min() < 60
+    row, col = 80, 160  # the corner of patch (1, 1)
+    assert (first[row + 1, col + 5 : col + 70] > 240).all() and (first[row, col + 5 : col + 70] < 15).all()
+
+
+@pytest.fixture
+def probes(
+    tmp_path: Path, build: Callable[..., VisionTransformer], labels: tuple[str, ...]
+) -> tuple[Path, torch.Tensor, list[VisionTransformer]]:
+    """The folder of a run of three epochs, its pictures, and the models."""
+    images = torch.randint(0, 256, (2, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
+    models = [build(seed) for seed in range(3)]
+    writer = ProbeWriter(tmp_path / "probes", images, [4, 0], labels, Preprocess((32, 32)))
+    for epoch, model in enumerate(models, 1):
+        writer.store(epoch, model)
+    return tmp_path / "probes", images, models
+
+
+@pytest.mark.parametrize("view", ["attention", "rollout"])
+def test_over_epochs_every_epoch_has_its_turn(probes: Any, view: Any) -> None:
+    folder, images, models = probes
+    selection = replace(CLASS_TOKEN, block=0, head=1, view=view, scale="own")
+    pictures, durations = played(over_epochs(folder, 1, selection))
+    assert len(pictures) == 3 and durations[-1] == LAST
+    for model, picture in zip(models, pictures, strict=True):
+        kept = record(model, Normalise(Preprocess((32, 32)), torch.device("cpu"))(images[1:]))
+        truth = kept.heatmap(kept.rollout(0) if view == "rollout" else kept.weights(0, 0, 1)).numpy()
+        assert np.abs(patches(picture, (0, 0, 480, 480)) - truth / truth.max() * 255).max() <= 4
+
+
+def test_over_epochs_the_shared_scale_is_one_for_all(probes: Any) -> None:
+    folder, images, models = probes
+    pictures, _ = played(over_epochs(folder, 0, replace(CLASS_TOKEN, block=1)))
+    truth = []
+    for model in models:
+        kept = record(model, Normalise(Preprocess((32, 32)), torch.device("cpu"))(images[:1]))
+        truth.append(kept.heatmap(kept.weights(0, 1)).numpy())
+    levels = np.stack([patches(picture, (0, 0, 480, 480)) for picture in pictures])
+    below = levels < 250
+    ratio = levels[below] / np.stack(truth)[below]
+    assert below.sum() > 30 and ratio.std() < 0.05 * ratio.mean()
+
+
+def test_epochs_that_are_damaged_are_passed_over(probes: Any) -> None:
+    folder, _, _ = probes
+    (folder / "epoch-00002.zip").write_bytes(b"torn")
+    assert len(played(over_epochs(folder, 0, Selection()))[0]) == 2
+    for path in folder.iterdir():
+        path.write_bytes(b"torn")
+    with pytest.raises(InvalidRun):
+        over_epochs(folder, 0, Selection())
+
+
+def test_over_frames_each_frame_is_explained_on_its_own(checkpoint: Checkpoint) -> None:
+    data, selection, told = animated(3, duration=[100, 200, 300]), replace(CLASS_TOKEN, scale="own"), []
+    pictures, durations = played(over_frames(checkpoint, data, selection, (32, 32), progress=told.append))
+    assert durations == [100, 200, 300] and told == [1 / 3, 2 / 3, 1]
+    for number, picture in enumerate(pictures):
+        kept = explain(checkpoint, data, frame=number).record
+        truth = kept.heatmap(kept.weights(0)).numpy()
+        assert np.abs(patches(picture, BOX) - truth / truth.max() * 255).max() <= 4
+
+
+def test_over_frames_the_shared_scale_ends_at_the_strongest_patch_of_any(checkpoint: Checkpoint) -> None:
+    data = animated(3)
+    levels = [patches(picture, BOX) for picture in played(over_frames(checkpoint, data, CLASS_TOKEN, (32, 32)))[0]]
+    records = [explain(checkpoint, data, frame=number).record for number in range(3)]
+    truth = np.stack([kept.heatmap(kept.weights(0)).numpy() for kept in records])
+    assert np.abs(np.stack(levels) - truth / truth.max() * 255).max() <= 4
+
+
+def test_a_map_that_the_selection_does_not_tell_is_drawn_as_given(checkpoint: Checkpoint) -> None:
+    shown = Shown(torch.arange(17.0), {"method": "other"}, "Another.", 0.0, 16.0, "share")
+    pictures, _ = played(over_frames(checkpoint, animated(2), CLASS_TOKEN, (32, 32), shown=lambda kept: shown))
+    assert all(np.abs(patches(p, BOX).ravel() - np.arange(1, 17) / 16 * 255).max() <= 4 for p in pictures)
+
+
+def test_many_frames_become_few_that_last_as_long(checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(animation.evenly, "__defaults__", (4,))
+    pictures, durations = played(over_frames(checkpoint, animated(10, duration=50), CLASS_TOKEN, (32, 32)))
+    assert len(pictures) == 4 and sum(durations) == 10 * 50
+
+
+def test_of_a_panorama_a_part_around_the_patches_is_drawn(checkpoint: Checkpoint) -> None:
+    out = io.BytesIO()
+    Image.linear_gradient("L").resize((3000, 200)).save(out, "PNG")
+    picture = played(over_blocks(explain(checkpoint, out.getvalue()), CLASS_TOKEN))[0][0]
+    assert picture.shape[0] - 26 == pytest.approx(480 / 2.5, abs=1) and picture.shape[1] == 480
+
+
+def test_a_still_picture_or_none_is_refused(checkpoint: Checkpoint) -> None:
+    with pytest.raises(UserError, match="still picture"):
+        over_frames(checkpoint, animated(1), Selection(), (32, 32))
+    with pytest.raises(InvalidImage):
+        over_frames(checkpoint, b"nothing", Selection(), (32, 32))
+
+
+@pytest.mark.parametrize("side", [32, 160])
+@pytest.mark.parametrize(
+    "selection",
+    [
+        Selection(block=0, head=1, token=6),
+        Selection(block=1, head="max", token=0, direction="to"),
+        Selection(block="min", head="mean", token=9, direction="to"),
+        Selection(view="rollout", token=3),
+        Selection(view="rollout", token=0, direction="to"),
+    ],
+)
+def test_a_payload_gives_the_weights_of_its_record(
+    build: Callable[..., VisionTransformer], side: int, selection: Selection
+) -> None:
+    pixels = torch.randn(1, 3, side, side, generator=torch.Generator().manual_seed(7))
+    kept = record(build(), pixels)
+    payload = pack(kept, Image.new("RGB", (side, side)), (0, 0, side, side), COLORMAPS)
+    truth = Shown.of(kept, selection).weights.numpy()
+    assert np.abs(weights_of(payload, selection) - truth).max() < 0.005 * truth.max()
+
+
+def test_a_payload_gives_the_weights_of_the_pooling_query(build: Callable[..., VisionTransformer]) -> None:
+    kept = record(build(prefix=(), pool="map"), torch.randn(1, 3, 32, 32))
+    payload = pack(kept, Image.new("RGB", (32, 32)), (0, 0, 32, 32), COLORMAPS)
+    for head in (1, "max"):
+        selection = Selection(view="pool", head=head)
+        assert np.allclose(weights_of(payload, selection), Shown.of(kept, selection).weights, atol=1e-6)

@@ -1,0 +1,128 @@
+"""Code to copy: run as it is, it gives the numbers that are shown."""
+
+import io
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from vit import export, samples
+from vit.checkpoints import Checkpoint, load_checkpoint, save_checkpoint
+from vit.code import snippet
+from vit.explain import Explanation, explain
+from vit.images import Preprocess
+from vit.model import VisionTransformer
+from vit.viewer.selection import Selection
+
+
+@pytest.fixture
+def checkpoint(saved: Path, monkeypatch: pytest.MonkeyPatch) -> Checkpoint:
+    """One that is found by its name."""
+    monkeypatch.setenv("VIT_CHECKPOINTS", str(saved.parent))
+    monkeypatch.chdir(saved.parent)
+    return load_checkpoint("tiny")
+
+
+def photo(count: int = 1) -> bytes:
+    noise = np.random.default_rng(0).integers(0, 256, (count, 40, 60, 3), dtype=np.uint8)
+    frames = [Image.fromarray(pixels) for pixels in noise]
+    out = io.BytesIO()
+    frames[0].save(out, "PNG", save_all=True, append_images=frames[1:])
+    return out.getvalue()
+
+
+def compare(explanation: Explanation, checkpoint: Checkpoint, selection: Selection, **options: Any) -> str:
+    """Run the code and compare its numbers, bit by bit; returns it."""
+    shown = export.Shown.of(explanation.record, selection, explanation.payload)
+    program = snippet(explanation, checkpoint, shown.facts, **options)
+    left: dict[str, Any] = {}
+    exec(compile(program, "copied.py", "exec"), left)
+    truth = export.weights(explanation.record, selection)
+    assert torch.equal(left["weights"], truth)
+    assert torch.equal(left["heatmap"], explanation.record.heatmap(truth))
+    return program
+
+
+SELECTIONS = [
+    Selection(),
+    Selection(block=0, head=1, token=6, direction="to"),
+    Selection(block="max", head="min", token=0),
+    Selection(block="mean", head=1, token=9, direction="to"),
+    Selection(view="rollout", token=3),
+    Selection(view="rollout", token=0, direction="to"),
+    Selection(view="similar", token=5),
+]
+
+
+@pytest.mark.parametrize("selection", SELECTIONS)
+def test_the_code_gives_the_numbers_that_are_shown(checkpoint: Checkpoint, selection: Selection) -> None:
+    Path("photo.png").write_bytes(photo())
+    program = compare(explain(checkpoint, photo()), checkpoint, selection, picture="photo.png")
+    assert 'load_checkpoint("tiny")' in program and len(program.splitlines()) <= 12
+
+
+def test_another_selection_has_other_numbers(checkpoint: Checkpoint) -> None:
+    Path("photo.png").write_bytes(photo())
+    explanation = explain(checkpoint, photo())
+    other = export.Shown.of(explanation.record, Selection(block=0)).facts
+    left: dict[str, Any] = {}
+    exec(snippet(explanation, checkpoint, other, "photo.png"), left)
+    assert not torch.equal(left["weights"], export.weights(explanation.record, Selection()))
+
+
+def test_a_sample_needs_no_file(checkpoint: Checkpoint) -> None:
+    program = compare(explain(checkpoint, samples.read("cat")), checkpoint, Selection(), sample="cat")
+    assert "Path" not in program
+
+
+def test_size_precision_and_frame_are_told_where_they_are_not_the_usual(checkpoint: Checkpoint) -> None:
+    Path("a.png").write_bytes(photo(3))
+    explanation = explain(checkpoint, photo(3), (64, 48), "bfloat16", frame=2)
+    program = compare(explanation, checkpoint, Selection(block=1, head=0), picture="a.png", frame=2)
+    assert all(word in program for word in ("(64, 48)", "bfloat16", "frame=2"))
+    plain = snippet(explain(checkpoint, photo()), checkpoint, export.Shown.of(explanation.record, Selection()).facts)
+    assert not any(word in plain for word in ("resized", "float", "frame=", "heads="))
+
+
+@pytest.mark.parametrize("head", [1, "mean", "max", "min"])
+def test_the_pooling_query_has_its_code(
+    head: Any,
+    tmp_path: Path,
+    build: Callable[..., VisionTransformer],
+    preprocess: Preprocess,
+    labels: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    save_checkpoint(tmp_path / "pooling", build(prefix=(), pool="map"), labels, preprocess)
+    monkeypatch.setenv("VIT_CHECKPOINTS", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    Path("photo.jpg").write_bytes(photo())
+    pooling = load_checkpoint("pooling")
+    compare(explain(pooling, photo()), pooling, Selection(view="pool", head=head))
+
+
+def test_a_number_of_heads_that_no_file_tells_is_told(checkpoint: Checkpoint) -> None:
+    explanation, facts = explain(checkpoint, photo()), {"method": "similar", "query": 0}
+    assert "heads=2)" in snippet(explanation, replace(checkpoint, assumed={"heads": "why"}), facts)
+
+
+def test_the_checkpoint_of_a_run_is_named_by_its_place(checkpoint: Checkpoint, saved: Path) -> None:
+    shutil.copytree(saved, Path("runs") / "20260101-tiny" / "checkpoints" / "best")
+    Path("photo.jpg").write_bytes(photo())
+    compare(explain(checkpoint, photo()), replace(checkpoint, name="run-20260101-tiny"), Selection())
+
+
+@pytest.mark.parametrize("name", ['"); hurt = 1; ("', "'\n\\\u2028照.png", 'it\'s "it".png'])
+def test_foreign_names_are_literals(checkpoint: Checkpoint, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr(Path, "read_bytes", lambda path: asked.append(str(path)) or photo())
+    left: dict[str, Any] = {}
+    facts = {"method": "similar", "query": 0}
+    exec(snippet(explain(checkpoint, photo()), replace(checkpoint, assumed={}), facts, name), left)
+    assert name in asked and "hurt" not in left

@@ -1,0 +1,167 @@
+"""Figures for print: their size, their colours, and that words are words."""
+
+import base64
+import io
+import re
+import zlib
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from vit.checkpoints import Checkpoint, load_checkpoint
+from vit.explain import Explanation, explain
+from vit.export import Shown
+from vit.figures import DPI, caption, grid_figure, grid_sentence, map_figure
+from vit.images import Preprocess
+from vit.overlay import COLORMAPS
+from vit.viewer.selection import Selection
+
+SVG = "{http://www.w3.org/2000/svg}"
+HOSTILE = "\x00\x1b\ud800</text><script>alert(1)</script> $\\frac{$ & <b> \U0001f600 照片.jpg"
+
+
+@pytest.fixture
+def checkpoint(saved: Path) -> Checkpoint:
+    return load_checkpoint(saved)
+
+
+@pytest.fixture
+def explanation(checkpoint: Checkpoint) -> Explanation:
+    return explained(checkpoint, 100, 50)
+
+
+def explained(checkpoint: Checkpoint, width: int, height: int) -> Explanation:
+    pixels = np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8)
+    out = io.BytesIO()
+    Image.fromarray(pixels).save(out, "PNG")
+    return explain(checkpoint, out.getvalue())
+
+
+def figure(explanation: Explanation, selection: Selection, facts: str = "Facts.", **options: Any) -> bytes:
+    shown = Shown.of(explanation.record, selection, explanation.payload)
+    return map_figure(explanation, selection, shown, facts, **options)
+
+
+def words(svg: bytes) -> str:
+    return " ".join("".join(text.itertext()) for text in ElementTree.fromstring(svg).iter(f"{SVG}text"))
+
+
+@pytest.mark.parametrize("width", [85, 180])
+def test_a_figure_has_the_width_of_its_column_at_300_dpi(explanation: Explanation, width: float) -> None:
+    picture = Image.open(io.BytesIO(figure(explanation, Selection(), width=width)))
+    assert picture.width == pytest.approx(width / 25.4 * DPI, abs=1)
+    assert picture.info["dpi"][0] == pytest.approx(DPI, abs=1)
+    across = ElementTree.fromstring(figure(explanation, Selection(), width=width, kind="svg")).get("width")
+    assert across and float(across.removesuffix("pt")) == pytest.approx(width / 25.4 * 72, abs=0.1)
+
+
+def embedded(svg: bytes) -> list[np.ndarray]:
+    """The pictures inside."""
+    found = []
+    for image in ElementTree.fromstring(svg).iter(f"{SVG}image"):
+        address = image.get("{http://www.w3.org/1999/xlink}href") or ""
+        found.append(np.asarray(Image.open(io.BytesIO(base64.b64decode(address.partition(",")[2]))).convert("RGB")))
+    return found
+
+
+def test_the_second_picture_is_the_first_under_the_map(explanation: Explanation) -> None:
+    selection = Selection(block=1, head=0, token=3, opacity=1.0, colormap="cividis")
+    plain, under = embedded(figure(explanation, selection, kind="svg"))[:2]
+    assert plain.shape == under.shape
+    side = plain.shape[0]
+    left = (plain.shape[1] - side) // 2  # the model sees the square in the middle
+    shown = Shown.of(explanation.record, selection, explanation.payload)
+    levels = np.clip(explanation.record.heatmap(shown.weights).numpy() / shown.top, 0, 1) * 255
+    centres = ((np.arange(4) + 0.5) * side / 4).astype(int)
+    colours = under[centres][:, left + centres].astype(int)
+    assert np.abs(colours - COLORMAPS["cividis"][np.rint(levels).astype(int)]).max() <= 3
+    assert np.abs(plain.astype(int) - under.astype(int)).max() > 50
+
+
+def test_words_stay_words_in_svg_and_pdf(explanation: Explanation, checkpoint: Checkpoint) -> None:
+    selection = Selection(block=0, head=1, token=6)
+    shown = Shown.of(explanation.record, selection, explanation.payload)
+    facts = caption(explanation, checkpoint, shown.sentence, "photo.png")
+    said = words(map_figure(explanation, selection, shown, facts, kind="svg"))
+    for fact in ("Block 1, head 2", "patch (row 2, col 2)", "tiny", checkpoint.hash, "32 × 32 px", "photo.png"):
+        assert fact in said.replace("  ", " ")
+    assert "10 %" in said and "2×" in said and "Attention weight" in said
+    pdf = map_figure(explanation, selection, shown, facts, kind="pdf")
+    assert pdf.startswith(b"%PDF") and b"/ToUnicode" in pdf
+    drawn = b"".join(
+        zlib.decompress(part) for part in re.findall(rb"stream\r?\n(x.+?)\r?\nendstream", pdf, re.DOTALL)[:1]
+    )
+    assert b" Tf" in drawn and (b"TJ" in drawn or b" Tj" in drawn)
+
+
+def test_cosines_and_shares_have_their_own_unit(explanation: Explanation) -> None:
+    said = words(figure(explanation, Selection(view="similar", token=3), kind="svg"))
+    assert "Cosine" in said and "%" not in said and "×" not in said
+    shown = Shown(torch.arange(17) / 136, {"method": "other"}, "Another.", 0.0, 0.2, "share")
+    said = words(map_figure(explanation, Selection(), shown, "Facts.", kind="svg"))
+    assert "Share" in said and "20 %" in said and "×" not in said
+
+
+@pytest.mark.parametrize("kind", ["png", "svg", "pdf"])
+def test_foreign_text_is_text(explanation: Explanation, checkpoint: Checkpoint, kind: Any) -> None:
+    facts = caption(explanation, checkpoint, "Sentence.", HOSTILE)
+    content = figure(explanation, Selection(), facts, kind=kind)
+    if kind == "svg":
+        tags = {element.tag for element in ElementTree.fromstring(content).iter()}
+        assert f"{SVG}script" not in tags and f"{SVG}b" not in tags
+        assert "alert(1)" in words(content) and "frac{$" in words(content)
+
+
+def test_a_long_word_is_broken_to_fit(explanation: Explanation) -> None:
+    content = figure(explanation, Selection(), "x" * 300, kind="svg")
+    lines = [line for line in re.findall(r">(x+)<", content.decode())]
+    assert "".join(lines) == "x" * 300 and len(lines) >= 4
+
+
+@pytest.mark.parametrize("kind", ["png", "svg", "pdf"])
+def test_the_same_view_is_the_same_file(explanation: Explanation, kind: Any) -> None:
+    assert figure(explanation, Selection(), kind=kind) == figure(explanation, Selection(), kind=kind)
+
+
+@pytest.mark.parametrize("resize", ["shortest", "squash"])
+@pytest.mark.parametrize("size", [(3000, 60), (60, 3000), (1, 1)])
+def test_a_figure_of_a_thin_or_tiny_picture_fits_a_page(
+    checkpoint: Checkpoint, size: tuple[int, int], resize: Any
+) -> None:
+    checkpoint = replace(checkpoint, preprocess=Preprocess((32, 32), resize=resize))
+    drawn = Image.open(io.BytesIO(figure(explained(checkpoint, *size), Selection(token=4))))
+    assert drawn.height / DPI * 25.4 < 240
+
+
+def test_the_grid_has_a_map_for_every_head_and_their_numbers(explanation: Explanation, checkpoint: Checkpoint) -> None:
+    selection = Selection(token=6, colormap="gray", direction="to")
+    facts = caption(explanation, checkpoint, grid_sentence(explanation, selection))
+    content = grid_figure(explanation, selection, facts, kind="svg")
+    assert {"Head", "Block", "1", "2"} <= set(words(content).split())
+    assert "who looks at patch (row 2, col 2)" in words(content)
+    drawn = embedded(content)[0][..., 0].astype(int)
+    record = explanation.record
+    top = Shown.of(record, selection, explanation.payload).top
+    side = drawn.shape[0] / 2
+    for block in range(2):
+        for head in range(2):
+            truth = record.heatmap(record.weights(6, block, head, "to")).numpy()
+            centres = [((np.arange(4) + 0.5) * side / 4 + i * side).astype(int) for i in (block, head)]
+            levels = np.clip(truth / top, 0, 1) * 255
+            assert np.abs(drawn[centres[0]][:, centres[1]] - levels).max() <= 2
+
+
+def test_a_grid_without_one_scale_says_so(explanation: Explanation) -> None:
+    said = words(grid_figure(explanation, Selection(scale="own"), "Facts.", kind="svg"))
+    assert "cannot be compared" in said and "×" not in said
+
+
+def test_a_grid_of_many_blocks_fits_a_page(explanation: Explanation) -> None:
+    tall = Image.open(io.BytesIO(grid_figure(explanation, Selection(), "Facts.")))
+    assert tall.height / DPI * 25.4 < 240

@@ -1,0 +1,117 @@
+"""Animations as input: which frames there are, what each shows, and what it may cost."""
+
+import io
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from vit import images
+from vit.checkpoints import load_checkpoint
+from vit.errors import InvalidImage
+from vit.explain import explain
+from vit.images import count_frames, decode_frames, decode_image
+
+DURATIONS = [100, 200, 300, 100]  # [ms]
+
+
+def animation(kind: str, count: int = 4, size: tuple[int, int] = (60, 40), **options: Any) -> bytes:
+    """Frames of one grey each, 40 brighter than the one before, with a red corner."""
+    frames = [Image.new("RGB", size, (40 * i,) * 3) for i in range(count)]
+    for frame in frames:
+        frame.paste("red", (0, 0, 8, 8))
+    out = io.BytesIO()
+    lossless = {"lossless": True} if kind == "WEBP" else {}
+    several = {"save_all": True, "append_images": frames[1:]} if count > 1 else {}
+    frames[0].save(out, kind, **several, **lossless, **options)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("kind", ["GIF", "PNG", "WEBP"])
+def test_every_frame_is_shown_as_it_is_and_for_as_long(kind: str) -> None:
+    data = animation(kind, duration=DURATIONS)
+    assert count_frames(data) == 4
+    found = list(decode_frames(data, range(4)))
+    assert [frame.picture.getpixel((30, 30)) for frame in found] == [(40 * i,) * 3 for i in range(4)]
+    assert [frame.duration for frame in found] == DURATIONS
+    assert all(frame.picture.size == (60, 40) and frame.picture.mode == "RGB" for frame in found)
+
+
+@pytest.mark.parametrize("kind", ["GIF", "PNG", "WEBP", "AVIF"])
+def test_one_frame_alone_is_the_same_as_in_turn(kind: str) -> None:
+    data = animation(kind)
+    assert decode_image(data).tobytes() == decode_image(data, 0).tobytes()
+    third = next(decode_frames(data, [2])).picture
+    assert decode_image(data, 2).tobytes() == third.tobytes() != decode_image(data).tobytes()
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "TIFF", "BMP"])
+def test_a_still_picture_or_pages_are_one_frame(kind: str) -> None:
+    data = animation(kind, count=4 if kind == "TIFF" else 1)
+    assert count_frames(data) == 1
+    with pytest.raises(InvalidImage, match="no frame 1"):
+        decode_image(data, 1)
+
+
+@pytest.mark.parametrize("frame", [-1, 4])
+def test_a_frame_that_is_not_there_is_refused(frame: int) -> None:
+    with pytest.raises(InvalidImage, match="from 0 to 3"):
+        decode_image(animation("GIF"), frame)
+
+
+def test_frames_are_bounded_in_number_and_in_pixels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(images, "MAX_FRAMES", 3)
+    assert [count_frames(animation(kind)) for kind in ("GIF", "PNG", "WEBP")] == [3, 3, 3]
+    monkeypatch.setattr(images, "MAX_FRAMES_PIXELS", 2 * 60 * 40)
+    data = animation("GIF")
+    assert count_frames(data) == 2
+    with pytest.raises(InvalidImage, match="from 0 to 1"):
+        decode_image(data, 2)
+
+
+def test_a_gif_of_very_many_frames_is_counted_at_once() -> None:
+    data = animation("GIF", count=2, size=(8, 8))
+    picture = b"\x2c" + bytes(4) + b"\x01\0\x01\0\0" + b"\x02\x02\x44\x01\0"
+    data = data[:-1] + picture * 2_000_000 + b";"
+    began = time.perf_counter()
+    assert count_frames(data) == images.MAX_FRAMES
+    assert time.perf_counter() - began < 5
+
+
+@pytest.mark.parametrize("kind", ["GIF", "PNG", "WEBP"])
+def test_a_torn_animation_is_one_sentence(kind: str) -> None:
+    generator = np.random.default_rng(0)
+    whole = animation(kind)
+    for _ in range(200):
+        data = bytearray(whole[: generator.integers(20, len(whole))])
+        for place in generator.integers(0, len(data), 3):
+            data[place] = generator.integers(256)
+        try:
+            frames = count_frames(bytes(data))
+            list(decode_frames(bytes(data), range(frames)))
+        except InvalidImage as error:
+            assert "\n" not in str(error)
+
+
+def test_frames_of_a_gif_that_grow_are_refused() -> None:
+    data = animation("GIF", size=(20, 20))
+    second = data.index(b"\x2c", data.index(b"\x2c") + 10)
+    while data[second + 1 : second + 5] != bytes(4):
+        second = data.index(b"\x2c", second + 1)
+    grown = bytearray(data)
+    grown[second + 5 : second + 9] = (3000).to_bytes(2, "little") * 2
+    with pytest.raises(InvalidImage):
+        list(decode_frames(bytes(grown), range(4)))
+
+
+def test_the_frame_that_is_explained_is_the_one_asked_for(saved: Any) -> None:
+    checkpoint, data = load_checkpoint(saved), animation("PNG")
+    found = explain(checkpoint, data, frame=2)
+    out = io.BytesIO()
+    decode_image(data, 2).save(out, "PNG")
+    alone = explain(checkpoint, out.getvalue())
+    assert found.picture.getpixel((30, 30)) == (80, 80, 80)
+    assert found.record.logits.tolist() == alone.record.logits.tolist()
+    assert found.record.logits.tolist() != explain(checkpoint, data).record.logits.tolist()

@@ -1,0 +1,90 @@
+"""The list of methods: each gives one number per token, of any model, and is what its own module computes."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from vit.attention import geometric_mean, record
+from vit.methods import METHODS, Subject, heatmap
+
+KINDS: dict[str, dict[str, Any]] = {
+    "cls": {},
+    "registers": {"prefix": ("cls", "reg1")},
+    "mean": {"prefix": (), "pool": "mean"},
+    "both": {"pool": "cls_mean"},
+    "query": {"prefix": (), "pool": "map"},
+}
+names = pytest.mark.parametrize("name", METHODS)
+
+
+@pytest.fixture(params=KINDS)
+def subject(request: Any, build: Any, pictures: Any) -> Subject:
+    return Subject.of(build(**KINDS[request.param]), pictures(32, 48, count=1), 3)
+
+
+@names
+def test_every_method_gives_a_number_for_every_patch(subject: Subject, name: str) -> None:
+    found = heatmap(subject, name)
+    assert found.shape == (4, 6) and torch.isfinite(found).all() and (found >= 0).all() and found.max() > 0
+
+
+@names
+def test_tokens_can_be_asked_about_where_the_method_says_so(subject: Subject, name: str) -> None:
+    token = subject.kept.patch(1, 2)
+    if not METHODS[name].of_tokens:
+        with pytest.raises(ValueError, match="the class as a whole"):
+            heatmap(subject, name, token)
+        return
+    row, column = heatmap(subject, name, token), heatmap(subject, name, token, "to")
+    assert not torch.allclose(row, heatmap(subject, name))
+    assert not torch.allclose(row, column)
+
+
+@names
+def test_only_methods_of_a_class_differ_from_class_to_class(build: Any, pictures: Any, name: str) -> None:
+    model, image = build(), pictures(count=1)
+    one, other = (heatmap(Subject.of(model, image, target), name) for target in (0, 4))
+    assert torch.allclose(one, other) != METHODS[name].of_class
+
+
+def test_of_the_class_token_they_are_what_the_record_says(build: Any, pictures: Any) -> None:
+    model, image = build(), pictures(count=1)
+    subject, kept = Subject.of(model, image, 1), record(model, image)
+    torch.testing.assert_close(heatmap(subject, "attention"), kept.heatmap(kept.weights(0)))
+    torch.testing.assert_close(heatmap(subject, "rollout"), kept.heatmap(kept.rollout(0)))
+    relevance = heatmap(subject, "relevance")
+    torch.testing.assert_close(relevance, kept.heatmap(subject.kept.relevance()))
+    torch.testing.assert_close(
+        heatmap(subject, "relevance-rollout"), geometric_mean(relevance, heatmap(subject, "rollout"))
+    )
+
+
+def test_attention_of_a_mean_is_the_mean_of_its_tokens(build: Any, pictures: Any) -> None:
+    model, image = build(prefix=(), pool="mean"), pictures(count=1)
+    kept = record(model, image)
+    wanted = kept.full(-1).mean((0, 1))
+    torch.testing.assert_close(heatmap(Subject.of(model, image), "attention"), kept.heatmap(wanted))
+
+
+def test_attention_of_a_pooling_query_is_its_own(build: Any, pictures: Any) -> None:
+    subject = Subject.of(build(prefix=(), pool="map"), pictures(count=1))
+    assert subject.kept.pool_attention is not None
+    torch.testing.assert_close(heatmap(subject, "attention"), subject.kept.heatmap(subject.kept.pool_attention.mean(0)))
+
+
+@pytest.mark.parametrize("token", [None, 0, 9])
+def test_the_browser_s_chain_is_relevance(build: Any, pictures: Any, token: int | None) -> None:
+    """What is sent to the browser, multiplied as it multiplies."""
+    kept = Subject.of(build(prefix=("cls", "reg1")), pictures(count=1), 2).kept
+    row = kept.read if token is None else torch.eye(kept.tokens)[token]
+    for block in reversed(range(kept.blocks)):
+        row = row + row @ kept.flow(block)
+    torch.testing.assert_close(row, kept.relevance(token))
+
+
+def test_rollout_of_a_mixture_is_the_mixture_of_rollouts(build: Any, pictures: Any) -> None:
+    kept = record(build(), pictures(count=1))
+    mixture = torch.zeros(kept.tokens)
+    mixture[1], mixture[5] = 0.25, 0.75
+    torch.testing.assert_close(kept.rollout(mixture), 0.25 * kept.rollout(1) + 0.75 * kept.rollout(5))

@@ -1,0 +1,117 @@
+"""The ranking of methods on a dataset: its numbers, its words, and the card that carries them."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from vit.checkpoints import Checkpoint, load_checkpoint, save_checkpoint
+from vit.datasets import SHAPES
+from vit.errors import InvalidDataset, UserError
+from vit.faithfulness import faithfulness
+from vit.images import Preprocess
+from vit.methods import METHODS, Subject, heatmap
+from vit.ranking import BLOB, RANDOM, Interval, Ranked, interval, rank, record_in_card, table, verdict
+
+
+@pytest.fixture
+def folder(tmp_path: Path, build: Any) -> Path:
+    """A checkpoint that knows the generated shapes, by name only."""
+    return save_checkpoint(tmp_path / "shapes", build(num_classes=4), SHAPES, Preprocess((32, 32)), {"accuracy": 0.25})
+
+
+@pytest.fixture
+def checkpoint(folder: Path) -> Checkpoint:
+    return load_checkpoint(folder)
+
+
+def test_every_method_and_control_is_ranked_on_the_same_pictures(checkpoint: Checkpoint) -> None:
+    found = rank(checkpoint, "shapes", 6)
+    assert {one.name for one in found} == {*METHODS, RANDOM, BLOB}
+    means = [one.saco.mean for one in found]
+    assert means == sorted(means, reverse=True)
+    for one in found:
+        assert one.pictures == 6 and one.points is not None and one.overlap is not None
+        assert one.saco.low <= one.saco.mean <= one.saco.high
+        assert 0 <= one.points.mean <= 1 and 0 < one.overlap.mean < 1
+
+
+def test_a_mean_is_that_of_its_pictures(checkpoint: Checkpoint) -> None:
+    from vit.datasets import load_dataset
+    from vit.evaluate import Normalise
+
+    found = {one.name: one for one in rank(checkpoint, "shapes", 3, names=["rollout"])}
+    dataset = load_dataset("shapes", checkpoint.preprocess, only_test=True, at_most=3)
+    normalise, values = Normalise(checkpoint.preprocess, torch.device("cpu")), []
+    for image, _ in dataset.test.batches(torch.arange(3), 1, torch.device("cpu")):
+        subject = Subject.of(checkpoint.model, normalise(image))
+        values += faithfulness(checkpoint.model, subject.pixels, subject.kept.target, [heatmap(subject, "rollout")])
+    assert found["rollout"].saco.mean == pytest.approx(sum(values) / 3)
+
+
+def test_classes_must_be_known(folder: Path, tmp_path: Path, build: Any) -> None:
+    other = save_checkpoint(tmp_path / "other", build(), list("abcde"), Preprocess((32, 32)))
+    with pytest.raises(InvalidDataset, match="does not know the class"):
+        rank(load_checkpoint(other), "shapes", 2)
+
+
+def test_an_interval_narrows_with_more_pictures_and_holds_the_mean() -> None:
+    few, many = (torch.randn(n, generator=torch.Generator().manual_seed(n), dtype=torch.float64) for n in (10, 1000))
+    wide, narrow = interval(few), interval(many)
+    assert wide.high - wide.low > 3 * (narrow.high - narrow.low)
+    assert narrow.high - narrow.low == pytest.approx(2 * 1.96 / 1000**0.5, rel=0.15)
+    assert interval(torch.ones(5, dtype=torch.float64)) == Interval(1.0, 1.0, 1.0)
+
+
+def ranked(**saco: float) -> list[Ranked]:
+    return [Ranked(name.replace("_", "-"), Interval(v, v - 0.1, v + 0.1), None, None, 9) for name, v in saco.items()]
+
+
+@pytest.mark.parametrize(
+    ("numbers", "words"),
+    [
+        ({"relevance": 0.4, "rollout": 0.2, "random": 0.01}, ("within 0.1", "is above rollout", "rollout is above")),
+        ({"relevance": 0.1, "rollout": 0.2, "random": 0.3}, ("not within", "is not above", "rollout is not above")),
+    ],
+)
+def test_the_verdict_says_so_where_it_is_not_as_published(numbers: dict[str, float], words: tuple[str, ...]) -> None:
+    said = verdict(ranked(**numbers))
+    assert all(word in said for word in words) and "Relevance" in said
+
+
+def test_the_table_has_a_line_for_each() -> None:
+    lines = table(ranked(relevance=0.4, random=0.01))
+    assert lines[2] == "| Relevance | 0.400 (0.300 to 0.500) |" and lines[3].startswith("| Random |")
+
+
+def test_the_command_ranks_and_the_card_carries_the_table(folder: Path) -> None:
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "vit", "faithfulness", "--checkpoint", str(folder), "--data", "shapes", *words]
+        return subprocess.run(command, capture_output=True, text=True, timeout=300)
+
+    before = load_checkpoint(folder)
+    done = run("--limit", "3", "--card", "--json")
+    assert done.returncode == 0, done.stderr
+    facts = json.loads(done.stdout)
+    assert facts["pictures"] == 3 and {one["name"] for one in facts["methods"]} == {*METHODS, RANDOM, BLOB}
+    after = load_checkpoint(folder)
+    assert after.hash == before.hash and after.facts["accuracy"] == 0.25
+    assert "## Faithfulness" in after.card and "| Relevance |" in after.card and "Random maps reach" in after.card
+    refused = run("--limit", "0")
+    assert refused.returncode == 2 and refused.stderr.strip() == "--limit must be at least 1, not 0."
+
+
+def test_another_library_s_card_is_left_alone(folder: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    file = folder / "model.safetensors"
+    save_file(load_file(file), file)  # without our metadata
+    found = rank(load_checkpoint(folder), "shapes", 2, names=["rollout", "relevance"])
+    before = (folder / "README.md").read_bytes()
+    with pytest.raises(UserError, match="card is left as it is"):
+        record_in_card(load_checkpoint(folder), "shapes", found)
+    assert (folder / "README.md").read_bytes() == before

@@ -1,0 +1,220 @@
+"""Maps that move, as GIF: over the blocks of a model, the epochs of a run, the frames of an animation.
+
+Pillow writes them. There is no MP4: that needs a video encoder, which nothing that is here brings along.
+"""
+
+import io
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+from vit.attention import AttentionRecord, Precision, record
+from vit.checkpoints import Checkpoint
+from vit.errors import InvalidRun, UserError
+from vit.explain import Explanation, Size, resized
+from vit.export import Shown, colormap, shared_top
+from vit.images import Box, count_frames, decode_frames
+from vit.overlay import Heatmap, overlay, scaled, window
+from vit.probes import list_epochs, read_payload, read_probes
+from vit.viewer.payload import unpack, weights_of
+from vit.viewer.selection import Selection
+from vit.words import where
+
+MAX_STEPS = 60  # pictures in one file, evenly chosen from more
+SIDE = 480  # longer side of a picture [px]
+BLOCK, EPOCH, FRAME = 700, 300, 100  # how long each is shown [ms]; a frame as long as its file says, if it does
+LAST = 1500  # the last one, before it begins again [ms]
+
+_LABEL = 26  # height of the line of text [px]
+
+
+class Step(NamedTuple):
+    """One picture of an animation.
+
+    Attributes:
+        picture: RGB.
+        box: the part of it that the map covers [px].
+        heatmap: (rows, cols).
+        low, top: the values of the first and the last colour.
+        query: (row, col) of the patch that is asked about, if it is one.
+        label: what stands below.
+        duration: [ms].
+    """
+
+    picture: Image.Image
+    box: Box
+    heatmap: Heatmap
+    low: float
+    top: float
+    query: tuple[int, int] | None
+    label: str
+    duration: int
+
+
+def over_blocks(explanation: Explanation, selection: Selection) -> bytes:
+    """The attention of the selected token and head, from the first block to the last.
+
+    On the shared scale colours mean what they mean in the viewer.
+    """
+    kept = explanation.record
+    picture, box = _fitted(explanation.picture, explanation.geometry.box)
+    steps = []
+    for block in range(kept.blocks):
+        numbers = kept.weights(selection.token, block, selection.head, selection.direction)
+        heatmap = kept.heatmap(numbers).numpy()
+        top = shared_top(explanation.payload, selection) if selection.scale == "shared" else float(heatmap.max())
+        head = selection.head if isinstance(selection.head, str) else selection.head % kept.heads
+        query = _query(selection, len(kept.prefix), kept.grid)
+        steps.append(Step(picture, box, heatmap, 0.0, top, query, where(block, head), BLOCK))
+    return gif(steps, selection)
+
+
+def over_epochs(folder: Path, picture: int, selection: Selection) -> bytes:
+    """A probe picture of a run, from its first kept epoch to its last; see `vit.probes`.
+
+    Attention, rollout and the pooling query; other views are not kept and show attention. On the shared scale one
+    colour means one weight in all epochs.
+
+    Raises:
+        InvalidRun: no epoch can be read.
+    """
+    steps: list[Step] = []
+    for epoch in evenly(list_epochs(folder)):
+        try:
+            payload = read_payload(folder, epoch, picture)
+            probe = read_probes(folder, epoch)[picture]
+        except (InvalidRun, IndexError):
+            continue  # thinned out meanwhile, or damaged
+        header, sections = unpack(payload)
+        split, grid = len(header["prefix"]), (header["grid"][0], header["grid"][1])
+        heatmap = weights_of(payload, selection)[split:].reshape(grid)
+        query = _query(selection, split, grid) if selection.view != "pool" or "pool" not in sections else None
+        counted = heatmap.copy()
+        if query and selection.view == "rollout":
+            counted[query] = 0  # what a token keeps of itself would leave the others dark
+        tops = sections["tops"][0 if selection.direction == "from" else 1, selection.token]
+        top = float(tops) if selection.scale == "shared" and selection.view == "attention" else float(counted.max())
+        shown, box = _fitted(Image.open(io.BytesIO(sections["picture"].tobytes())).convert("RGB"), Box(*header["box"]))
+        label = f"Epoch {epoch}: {probe.label} {probe.probability:.0%}"
+        steps.append(Step(shown, box, heatmap, 0.0, top, query, label, EPOCH))
+    if not steps:
+        raise InvalidRun("No epoch of these probe pictures can be read.")
+    return gif(_alike(steps) if selection.scale == "shared" else steps, selection)
+
+
+def over_frames(
+    checkpoint: Checkpoint,
+    data: bytes,
+    selection: Selection,
+    size: Size,
+    precision: Precision = "float32",
+    *,
+    shown: Callable[[AttentionRecord], Shown] | None = None,
+    progress: Callable[[float], None] = lambda share: None,
+) -> bytes:
+    """An animation under the selected map, each frame through the model on its own.
+
+    On the shared scale one colour means one weight in all frames: it ends at the strongest patch of any.
+
+    Args:
+        data: the bytes of a GIF, PNG, WebP or AVIF file.
+        size: (height, width) of the model's input [px].
+        shown: the map of a frame's record, where the selection does not tell.
+        progress: told how much is done, 0 to 1.
+
+    Raises:
+        InvalidImage: the bytes are no picture, or a frame is damaged.
+        UserError: it is a still picture.
+    """
+    frames = evenly(range(count_frames(data)))
+    if len(frames) < 2:
+        raise UserError("This is a still picture; choose an animation.")
+    preprocess = resized(checkpoint.preprocess, size)
+    steps: list[Step] = []
+    for place, frame in enumerate(decode_frames(data, frames)):
+        kept = record(checkpoint.model, preprocess(frame.picture), precision)
+        seen = shown(kept) if shown else Shown.of(kept, selection)
+        picture, box = _fitted(frame.picture, preprocess.geometry(frame.picture).box)
+        following = frames[place + 1] if place + 1 < len(frames) else frames[place] + 1
+        duration = (frame.duration or FRAME) * (following - frames[place])
+        query = _query(selection, len(kept.prefix), kept.grid) if "query" in seen.facts else None
+        heatmap, label = kept.heatmap(seen.weights).numpy(), f"Frame {frames[place] + 1}"
+        steps.append(Step(picture, box, heatmap, seen.low, seen.top, query, label, duration))
+        progress((place + 1) / len(frames))
+    return gif(_alike(steps) if selection.scale == "shared" else steps, selection, hold=False)
+
+
+def gif(steps: Sequence[Step], selection: Selection, hold: bool = True) -> bytes:
+    """Draw the steps, with the selection's colours, opacity and smoothness.
+
+    Args:
+        steps: of one size.
+        hold: show the last one longer.
+
+    Returns:
+        a GIF file that repeats.
+    """
+    drawn = [_drawn(step, selection) for step in steps]
+    durations = [step.duration for step in steps]
+    if hold:
+        durations[-1] = LAST
+    out = io.BytesIO()
+    drawn[0].save(out, "GIF", save_all=True, append_images=drawn[1:], duration=durations, loop=0, disposal=1)
+    return out.getvalue()
+
+
+def evenly(every: Iterable[int], count: int = MAX_STEPS) -> list[int]:
+    """At most this many of them, the first and the last among them.
+
+    >>> evenly(range(10), 4)
+    [0, 3, 6, 9]
+    """
+    found = list(every)
+    if len(found) <= count:
+        return found
+    return [found[round(i * (len(found) - 1) / (count - 1))] for i in range(count)]
+
+
+def _alike(steps: list[Step]) -> list[Step]:
+    """The same steps on one scale."""
+    low, top = min(step.low for step in steps), max(step.top for step in steps)
+    return [step._replace(low=low, top=top) for step in steps]
+
+
+def _drawn(step: Step, selection: Selection) -> Image.Image:
+    """One picture with its label, in at most 256 colours."""
+    picture = overlay(
+        step.picture,
+        step.heatmap - np.float32(step.low),
+        step.box,
+        opacity=selection.opacity,
+        colormap=colormap(selection),
+        smooth=selection.smooth,
+        vmax=step.top - step.low,
+    )
+    sheet = Image.new("RGB", (picture.width, picture.height + _LABEL), "white")
+    sheet.paste(picture)
+    draw = ImageDraw.Draw(sheet)
+    draw.text((6, picture.height + _LABEL // 2), step.label, "black", ImageFont.load_default(14), anchor="lm")
+    if step.query:
+        (rows, cols), (row, col) = step.heatmap.shape, step.query
+        left, top, right, bottom = step.box
+        width, height = (right - left) / cols, (bottom - top) / rows
+        edges = (left + col * width, top + row * height, left + (col + 1) * width - 1, top + (row + 1) * height - 1)
+        draw.rectangle(edges, outline="black", width=3)
+        draw.rectangle((edges[0] + 1, edges[1] + 1, edges[2] - 1, edges[3] - 1), outline="white")
+    return sheet.quantize(256, Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
+
+
+def _query(selection: Selection, split: int, grid: tuple[int, int]) -> tuple[int, int] | None:
+    patch = selection.token - split
+    return divmod(patch, grid[1]) if patch >= 0 else None
+
+
+def _fitted(picture: Image.Image, box: Box) -> tuple[Image.Image, Box]:
+    """The picture at about `SIDE`, and where the model's part lies in it [px]."""
+    picture, box = window(picture, box)
+    return scaled(picture, box, SIDE / max(picture.size))

@@ -1,0 +1,93 @@
+"""A view as the Python that computes its numbers, to be read, copied and run elsewhere."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from vit.checkpoints import Checkpoint
+from vit.explain import Explanation
+
+_FUSED = {"mean": "mean(0)", "max": "amax(0)", "min": "amin(0)"}
+
+# Of each method, what computes it from a record; for the facts of `vit.export.Shown`.
+METHODS: dict[str, Callable[[Mapping[str, Any]], str]] = {
+    "attention": lambda facts: (
+        f"record.weights(query={facts['query']}, block={_quoted(facts['block'])}, head={_quoted(facts['head'])}"
+        f"{_direction(facts)})"
+    ),
+    "rollout": lambda facts: f"record.rollout(query={facts['query']}{_direction(facts)})",
+    "similar": lambda facts: f"record.similarity({facts['query']})",
+    "pool": lambda facts: f"record.pool_attention{_pooled(facts['head'])}",
+}
+
+
+def snippet(
+    explanation: Explanation,
+    checkpoint: Checkpoint,
+    facts: Mapping[str, Any],
+    picture: str = "photo.jpg",
+    *,
+    sample: str = "",
+    frame: int = 0,
+) -> str:
+    """Python that computes the numbers of a view, with the public names of `vit` alone.
+
+    Args:
+        facts: of a map whose method is one of `METHODS`.
+        picture: the name of its file.
+        sample: its name, of a picture of the gallery.
+        frame: of an animation.
+
+    Returns:
+        a program that leaves `weights` (N,) and `heatmap` (rows, cols).
+    """
+    record, size = explanation.record, explanation.preprocess.size
+    own = size == checkpoint.preprocess.size
+    imports = ["import vit"]
+    if sample:
+        imports.append("from vit import samples")
+    if not own:
+        imports.append("from vit.explain import resized")
+    if not sample:
+        imports = ["from pathlib import Path", "", *imports]
+    data = f"samples.read({_quoted(sample)})" if sample else f"Path({_quoted(picture)}).read_bytes()"
+    heads = f", heads={checkpoint.config.heads}" if "heads" in checkpoint.assumed else ""
+    preprocess = "checkpoint.preprocess" if own else f"resized(checkpoint.preprocess, {size})"
+    precision = str(record.queries[0].dtype).removeprefix("torch.")
+    rounded = f", {_quoted(precision)}" if precision != "float32" else ""
+    lines = [
+        *imports,
+        "",
+        f"checkpoint = vit.load_checkpoint({_quoted(_reference(checkpoint))}{heads})",
+        f"assert checkpoint.hash == {_quoted(checkpoint.hash)}",
+        f"picture = vit.decode_image({data}{f', frame={frame}' if frame else ''})",
+        f"pixels = {preprocess}(picture)  # (1, {explanation.preprocess.channels}, {size[0]}, {size[1]})",
+        f"record = vit.record(checkpoint.model, pixels{rounded})",
+        "",
+        f"weights = {METHODS[facts['method']](facts)}  # ({record.tokens},)",
+        f"heatmap = record.heatmap(weights)  # {tuple(record.grid)}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _reference(checkpoint: Checkpoint) -> str:
+    """What `load_checkpoint` takes: the name, or of a run's checkpoint its place."""
+    run = checkpoint.name.removeprefix("run-")
+    return checkpoint.name if run == checkpoint.name else f"runs/{run}/checkpoints/best"
+
+
+def _quoted(value: str | int) -> str:
+    """A literal, in double quotes where that is as safe.
+
+    >>> _quoted("cat"), _quoted('a"b'), _quoted(3)
+    ('"cat"', '\\'a"b\\'', '3')
+    """
+    plain = isinstance(value, str) and value.isprintable() and not set(value) & set("\"'\\")
+    return f'"{value}"' if plain else repr(value)
+
+
+def _direction(facts: Mapping[str, Any]) -> str:
+    return ', direction="to"' if facts["direction"] == "to" else ""
+
+
+def _pooled(head: str | int) -> str:
+    return f".{_FUSED[head]}" if isinstance(head, str) else f"[{head}]"

@@ -1,0 +1,78 @@
+"""What a map shows, as a sentence: the same as the viewer's `words.js` says. People count from 1, the code from 0."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from vit.overlay import spoken
+
+_PREFIX = {"cls": "the class token", "dist": "the distillation token"}
+
+
+def token_name(token: int, prefix: Sequence[str], grid: tuple[int, int]) -> str:
+    """What people call a token.
+
+    >>> token_name(0, ["cls"], (2, 2)), token_name(4, ["cls"], (2, 2))
+    ('the class token', 'patch (row 2, col 2)')
+    """
+    if token >= len(prefix):
+        row, col = divmod(token - len(prefix), grid[1])
+        return f"patch (row {row + 1}, col {col + 1})"
+    name = prefix[token]
+    register = re.fullmatch(r"reg(\d+)", name)
+    return f"register {register[1]}" if register else _PREFIX.get(name, f"the {name} token")
+
+
+def sentence(facts: Mapping[str, Any], prefix: Sequence[str], grid: tuple[int, int]) -> str:
+    """One plain sentence for a map.
+
+    Args:
+        facts: method, and what it takes of block, head, query and direction; see `vit.export.Shown`.
+
+    >>> facts = {"method": "attention", "block": 2, "head": "max", "query": 0, "direction": "to"}
+    >>> sentence(facts, ["cls"], (2, 2))
+    'Block 3, max of heads: who looks at the class token.'
+    """
+    method, to = facts["method"], facts.get("direction") == "to"
+    name = token_name(facts["query"], prefix, grid) if "query" in facts else ""
+    if method == "rollout":
+        return f"Rollout through all blocks: {f'which tokens {name} reaches' if to else f'what {name} is made of'}."
+    if method == "similar":
+        return f"Patches most like {name}, by their features after the last block."
+    if method == "pool":
+        return f"Pooling query after the last block, {_heads(facts['head'])}: where it looks."
+    return f"{where(facts['block'], facts['head'])}: {f'who looks at {name}' if to else f'where {name} looks'}."
+
+
+def class_sentence(title: str, target: str, name: str = "", direction: str = "from") -> str:
+    """One plain sentence for the map of a class.
+
+    Args:
+        title: of the method.
+        target: the class.
+        name: of the token that is asked about, "" for the class itself.
+
+    >>> class_sentence("Relevance", "cat")
+    'Relevance: what speaks for “cat”.'
+    """
+    if not name:
+        return f"{title}: what speaks for “{target}”."
+    return f"{title} for “{target}”: {f'which tokens drew on {name}' if direction == 'to' else f'what {name} drew on'}."
+
+
+def where(block: int | str, head: int | str) -> str:
+    """Which of all maps of a token.
+
+    >>> where(0, 3), where("mean", "mean"), where("max", 3)
+    ('Block 1, head 4', 'Mean of all blocks and heads', 'Head 4, max of blocks')
+    """
+    if not isinstance(block, str):
+        return f"{spoken('Block', block)}, {_heads(head)}"
+    if not isinstance(head, str):
+        return f"{spoken('Head', head)}, {block} of blocks"
+    which = "all blocks and heads" if block == head else f"blocks, {_heads(head)}"
+    return f"{block.capitalize()} of {which}"
+
+
+def _heads(head: int | str) -> str:
+    return f"{head} of heads" if isinstance(head, str) else spoken("head", head)
