@@ -77,10 +77,9 @@ def given(asked: Asked, selection: Selection, question: Question | None, prefix:
     token, values = -1, None
     if question:
         method = METHODS[question.method]
-        follows = question.method == "relevance" and not large
         label = plain(asked.checkpoint.labels[question.target])
         told = component.Method(title=method.title, target=label, chain="", tokens=method.of_tokens)
-        if selection.view == "relevance" and follows:
+        if selection.view == "relevance" and follows(asked, question):
             told["chain"] = component.feed(f"{prefix}chain feeder", chain(asked.key, question.target, asked))
         elif selection.view == "relevance":
             values = weights(asked, selection, question)
@@ -106,6 +105,26 @@ def weights(asked: Asked, selection: Selection, question: Question | None):
     return method.weights(subject(asked.key, question.target, asked), token, selection.direction)
 
 
+def drawn(asked: Asked, selection: Selection, question: Question | None):
+    """The same as the viewer draws it: of relevance that follows the pointer, without what it begins with."""
+    values = weights(asked, selection, question)
+    if selection.view != "relevance" or question is None or not follows(asked, question):
+        return values
+    values = values.clone()
+    if selection.pinned:
+        values[selection.token] -= 1
+    else:
+        values -= subject(asked.key, question.target, asked).kept.read
+    return values
+
+
+def follows(asked: Asked, question: Question) -> bool:
+    """Whether the browser traces the class's map itself, for any token."""
+    from vit.viewer.payload import MAPS_UP_TO
+
+    return question.method == "relevance" and asked.explanation.record.tokens <= MAPS_UP_TO
+
+
 def taken(asked: Asked, selection: Selection, question: Question | None, given, method):
     """For `take.show`: what gives the map of a class, None for other views; what its viewer needs; what its code needs.
 
@@ -126,11 +145,7 @@ def taken(asked: Asked, selection: Selection, question: Question | None, given, 
     def shown() -> Shown:
         record, how = asked.explanation.record, METHODS[question.method]
         target, direction = asked.checkpoint.labels[question.target], selection.direction
-        values = weights(asked, selection, question).clone()
-        if linked and selection.pinned:  # as the viewer does: what it begins with says nothing
-            values[selection.token] -= 1
-        elif linked:
-            values -= subject(asked.key, question.target, asked).kept.read
+        values = drawn(asked, selection, question)
         values = values / values.sum().clamp_min(1e-30)
         facts, name, others = {"method": question.method, "target": target}, "", values.clone()
         if asks:
