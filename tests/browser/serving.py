@@ -25,6 +25,18 @@ FIND = """(() => {
   };
   return search(document);
 })()"""
+# All viewers of a page, in its order.
+VIEWERS = """(() => {
+  const found = [];
+  const search = (node) => {
+    for (const element of node.querySelectorAll("*")) {
+      if (element.__vitViewer) found.push(element.__vitViewer);
+      if (element.shadowRoot) search(element.shadowRoot);
+    }
+  };
+  search(document);
+  return found;
+})()"""
 BROWSER_ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 
 

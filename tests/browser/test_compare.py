@@ -14,21 +14,9 @@ from vit.datasets import SHAPES
 from vit.images import Preprocess
 from vit.model import VisionTransformer, ViTConfig
 
-from .serving import ROOT
+from .serving import ROOT, VIEWERS
 
 PATIENCE = 180_000  # [ms] on a busy machine
-# JavaScript for both viewers, the left one first.
-BOTH = """(() => {
-  const found = [];
-  const search = (node) => {
-    for (const element of node.querySelectorAll("*")) {
-      if (element.__vitViewer) found.push(element.__vitViewer);
-      if (element.shadowRoot) search(element.shadowRoot);
-    }
-  };
-  search(document);
-  return found;
-})()"""
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +39,7 @@ def open_page(page: Page, url: str) -> Iterator[Callable[[str], Page]]:
 
     def opened(query: str = "") -> Page:
         page.goto(f"{url}/compare{query}")
-        page.wait_for_function(f"() => {BOTH}.filter((viewer) => viewer.payload).length === 2")
+        page.wait_for_function(f"() => {VIEWERS}.filter((viewer) => viewer.payload).length === 2")
         return page
 
     yield opened
@@ -60,11 +48,11 @@ def open_page(page: Page, url: str) -> Iterator[Callable[[str], Page]]:
 
 def ask(page: Page, code: str) -> Any:
     """Evaluate a JavaScript expression of the viewers `a` and `b`."""
-    return page.evaluate(f"() => {{ const [a, b] = {BOTH}; return {code}; }}")
+    return page.evaluate(f"() => {{ const [a, b] = {VIEWERS}; return {code}; }}")
 
 
 def wait(page: Page, code: str) -> None:
-    page.wait_for_function(f"() => {{ const [a, b] = {BOTH}; return {code}; }}")
+    page.wait_for_function(f"() => {{ const [a, b] = {VIEWERS}; return {code}; }}")
 
 
 def at(page: Page, which: int, row: int, col: int) -> tuple[float, float]:
@@ -116,7 +104,7 @@ def test_another_checkpoint_on_the_right_has_the_same_cursor_and_scale(open_page
     page.wait_for_timeout(1000)
     assert ask(page, "[a.selection.token, b.selection.token]") == [30, 1 + 1 * 4 + 2]
     page.reload()
-    page.wait_for_function(f"() => {BOTH}.filter((viewer) => viewer.payload).length === 2")
+    page.wait_for_function(f"() => {VIEWERS}.filter((viewer) => viewer.payload).length === 2")
     wait(page, "b.payload.rows === 4 && a.selection.token === 30 && b.selection.token === 7")
 
 

@@ -11,7 +11,7 @@ from playwright.sync_api import Page, expect
 from vit.attention import mass_threshold, otsu_threshold
 
 from . import synthetic
-from .serving import FIND
+from .serving import FIND, VIEWERS
 
 PAGE = Path(__file__).parent / "viewer_page.py"
 PATIENCE = 60_000  # [ms] on a busy machine
@@ -372,17 +372,7 @@ def test_without_a_method_there_is_no_class_map(open_viewer):
     viewer.says(re.compile("where the class token looks"))
 
 
-OTHER = """(() => {
-  const found = [];
-  const search = (node) => {
-    for (const element of node.querySelectorAll("*")) {
-      if (element.__vitViewer) found.push(element.__vitViewer);
-      if (element.shadowRoot) search(element.shadowRoot);
-    }
-  };
-  search(document);
-  return found[1];
-})()"""
+OTHER = f"{VIEWERS}[1]"
 
 
 def test_viewers_of_a_group_move_together_and_share_a_scale(open_viewer):
