@@ -8,6 +8,7 @@ import io
 import json
 import math
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -681,3 +682,15 @@ def test_the_command_writes_and_says_how_to_open_it(made: Any, tmp_path: Path) -
     refused = run(str(source), str(tmp_path / "theirs.pth"), "--to", "torchvision")
     assert refused.returncode == 2 and len(refused.stderr.splitlines()) == 1
     assert "its prefix tokens are cls, reg1, reg2" in refused.stderr
+
+
+def test_what_was_assumed_is_said_and_goes_along_in_the_card(made: Any, tmp_path: Path) -> None:
+    """A guessed number of heads would look like a fact in the converted file."""
+    source = made("registers")
+    lone = convert(source, tmp_path / "timm", "timm") / "model.safetensors"
+    lone = shutil.copy(lone, tmp_path / "lone.safetensors")
+    command = [sys.executable, "-m", "vit", "convert", str(lone), str(tmp_path / "again"), "--to", "timm"]
+    done = subprocess.run([*command, "--heads", "2"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "Assumed: heads: You chose 2 attention heads." in done.stderr
+    assert "You chose 2 attention heads." in (tmp_path / "again" / "README.md").read_text()
