@@ -194,6 +194,8 @@ def test_a_still_picture_or_none_is_refused(checkpoint: Checkpoint) -> None:
         Selection(block="min", head="mean", token=9, direction="to"),
         Selection(view="rollout", token=3),
         Selection(view="rollout", token=0, direction="to"),
+        Selection(view="rollout", token=3, residual=0.2, fusion="max", discard=0.5),
+        Selection(view="rollout", token=0, direction="to", fusion="min", discard=0.25),
     ],
 )
 def test_a_payload_gives_the_weights_of_its_record(
@@ -203,7 +205,9 @@ def test_a_payload_gives_the_weights_of_its_record(
     kept = record(build(), pixels)
     payload = pack(kept, Image.new("RGB", (side, side)), (0, 0, side, side), COLORMAPS)
     truth = Shown.of(kept, selection).weights.numpy()
-    assert np.abs(weights_of(payload, selection) - truth).max() < 0.005 * truth.max()
+    wrong = np.abs(weights_of(payload, selection) - truth) / truth.max()
+    swapped = 1 if selection.discard else 0  # of two patches that are nearly the weakest, the other may go
+    assert (wrong > 0.005).sum() <= swapped and wrong.max() < 0.05
 
 
 def test_a_payload_gives_the_weights_of_the_pooling_query(build: Callable[..., VisionTransformer]) -> None:

@@ -19,6 +19,7 @@ from vit.explain import Explanation, explain
 from vit.images import Preprocess
 from vit.methods import METHODS, Subject
 from vit.model import VisionTransformer
+from vit.tuning import Tuning
 from vit.viewer.selection import Selection
 
 
@@ -57,6 +58,7 @@ SELECTIONS = [
     Selection(block="mean", head=1, token=9, direction="to"),
     Selection(view="rollout", token=3),
     Selection(view="rollout", token=0, direction="to"),
+    Selection(view="rollout", token=4, residual=0.3, fusion="max", discard=0.5),
     Selection(view="similar", token=5),
 ]
 
@@ -76,13 +78,15 @@ def test_the_code_of_a_class_gives_the_method_s_numbers(checkpoint: Checkpoint, 
         return
     Path("photo.png").write_bytes(photo())
     explanation = explain(checkpoint, photo())
-    facts: dict[str, Any] = {"method": method, "target": 3}
+    unusual = Tuning(residual=0.3, fusion="min", discard=0.25, start_block=1)
+    tuning = unusual if query == 7 or not how.of_tokens else Tuning()
+    facts: dict[str, Any] = {"method": method, "target": 3} | tuning.changed(how.settings)
     for direction in ("from", "to") if query is not None else ("from",):
         facts |= {} if query is None else {"query": query, "direction": direction}
         left: dict[str, Any] = {}
         exec(snippet(explanation, checkpoint, facts, "photo.png"), left)
         subject = Subject.of(checkpoint.model, checkpoint.preprocess(explanation.picture), 3)
-        torch.testing.assert_close(left["weights"], how.weights(subject, query, direction))
+        torch.testing.assert_close(left["weights"], how.weights(subject, query, direction, tuning))
 
 
 def test_another_selection_has_other_numbers(checkpoint: Checkpoint) -> None:

@@ -6,7 +6,9 @@ import pytest
 import torch
 
 from vit.attention import geometric_mean, record
+from vit.intervene import without
 from vit.methods import METHODS, Subject, heatmap
+from vit.tuning import Tuning
 
 KINDS: dict[str, dict[str, Any]] = {
     "cls": {},
@@ -46,6 +48,42 @@ def test_only_methods_of_a_class_differ_from_class_to_class(build: Any, pictures
     model, image = build(), pictures(count=1)
     one, other = (heatmap(Subject.of(model, image, target), name) for target in (0, 4))
     assert torch.allclose(one, other) != METHODS[name].of_class
+
+
+CHANGES: dict[str, Any] = {"residual": 0.2, "fusion": "max", "discard": 0.5, "start_block": 1}
+
+
+@pytest.mark.parametrize("setting", CHANGES)
+@names
+def test_settings_count_where_the_method_says_so(build: Any, pictures: Any, name: str, setting: str) -> None:
+    subject = Subject.of(build(depth=3), pictures(32, 48, count=1), 3)
+    changed = heatmap(subject, name, tuning=Tuning(**{setting: CHANGES[setting]}))
+    assert torch.equal(changed, heatmap(subject, name)) != (setting in METHODS[name].settings)
+
+
+def test_settings_are_those_of_the_record(build: Any, pictures: Any) -> None:
+    subject = Subject.of(build(depth=3), pictures(count=1), 3)
+    kept, tuning = subject.kept, Tuning(**CHANGES)
+    assert torch.equal(
+        heatmap(subject, "rollout", 0, "to", tuning), kept.heatmap(kept.rollout(0, 0.2, "to", "max", 0.5))
+    )
+    assert torch.equal(heatmap(subject, "relevance", 0, "to", tuning), kept.heatmap(kept.relevance(0, "to", 1)))
+    gradient = kept.gradient_rollout(None, "from", 0.5, 1)
+    assert torch.equal(heatmap(subject, "gradient-rollout", tuning=tuning), kept.heatmap(gradient))
+
+
+@names
+def test_maps_of_a_changed_model_are_those_of_a_model_cut_so(build: Any, pictures: Any, name: str) -> None:
+    """Heads that are off are heads whose columns of the projection are zero."""
+    for changes in ({}, {"prefix": ("cls", "reg1")}, {"prefix": (), "pool": "mean"}):
+        model, image = build(**changes), pictures(32, 48, count=1)
+        off = without([(0, 1), (1, 0)])
+        before, found = (heatmap(Subject.of(model, image, 3, change), name) for change in (None, off))
+        with torch.no_grad():
+            model.blocks[0].attn.proj.weight[:, 32:] = 0
+            model.blocks[1].attn.proj.weight[:, :32] = 0
+        torch.testing.assert_close(found, heatmap(Subject.of(model, image, 3), name))
+        assert not torch.allclose(found, before)
 
 
 def test_of_the_class_token_they_are_what_the_record_says(build: Any, pictures: Any) -> None:

@@ -14,6 +14,7 @@ import vit.model
 import vit.relevance
 from vit.attention import discarded
 from vit.errors import UserError
+from vit.intervene import without
 from vit.model import VisionTransformer, rounded
 from vit.relevance import GradientRecord, legrad, relevance_record
 
@@ -119,6 +120,24 @@ def test_the_logits_are_those_of_the_plain_pass(case: Case) -> None:
     check(case.kept.logits, wanted)
     assert case.kept.target == TARGET
     assert relevance_record(case.model, case.pixels).target == wanted.argmax()
+
+
+def test_the_gradient_of_the_pixels_is_autograds(case: Case) -> None:
+    pixels, side = case.pixels.clone().requires_grad_(), case.model.config.patch_size
+    (gradient,) = torch.autograd.grad(case.model(pixels).logits[0, TARGET], pixels)
+    wanted = torch.nn.functional.unfold(gradient, side, stride=side)[0].norm(dim=0)  # (P,)
+    found, prefix = case.kept.input_gradient, len(case.kept.prefix)
+    check(found[prefix:], wanted)
+    assert (found[:prefix] == 0).all()
+
+
+def test_a_change_counts_in_the_pass_and_the_model_stays(case: Case) -> None:
+    off = without([(0, 0)])
+    changed = relevance_record(case.model, case.pixels, TARGET, off)
+    with torch.inference_mode():
+        check(changed.logits, case.model(case.pixels, change=off).logits)
+    assert (changed.gradients[0][0] == 0).all() and (case.kept.gradients[0][0] != 0).any()
+    check(relevance_record(case.model, case.pixels, TARGET).logits, case.kept.logits)
 
 
 def test_what_the_head_reads_sums_to_one(case: Case) -> None:

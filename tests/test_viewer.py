@@ -232,7 +232,8 @@ def test_packing_needs_no_streamlit():
 def test_a_selection_survives_a_link():
     chosen = Selection(
         block="max", head=2, token=30, pinned=True, view="rollout", direction="to",
-        colormap="magma", opacity=0.3, smooth=True, scale="own",
+        colormap="magma", opacity=0.3, smooth=True, scale="own", contour="mass", mass=0.35, hidden=(1, 2, 9),
+        residual=0.15, fusion="min", discard=0.95, start_block=5,
     )  # fmt: skip
     query = chosen.to_query()
     assert all(isinstance(value, str) for value in query.values())
@@ -273,7 +274,9 @@ def test_hostile_values_become_something_that_can_be_shown(name, value):
         assert index in ("mean", "max", "min") or (type(index) is int and 0 <= index < count)
     assert type(shown.token) is int and 0 <= shown.token < 197
     assert type(shown.pinned) is bool and type(shown.smooth) is bool
-    assert 0 <= shown.opacity <= 1
+    assert 0 <= shown.opacity <= 1 and 0 <= shown.residual <= 1 and 0 <= shown.discard < 1 and 0 < shown.mass <= 1
+    assert type(shown.start_block) is int and 0 <= shown.start_block < 12
+    assert shown.fusion in ("mean", "max", "min")
     assert shown.view in ("attention", "rollout", "relevance", "similar", "pool")
     assert shown.direction in ("from", "to")
     assert shown.scale in ("shared", "own")

@@ -9,9 +9,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vit.model import Change, VisionTransformer, attention_weights, onednn, processor
+from vit.tuning import Direction, Fusion
 
-Direction = Literal["from", "to"]
-Fusion = Literal["mean", "max", "min"]
 Precision = Literal["float32", "bfloat16"]
 
 # Scores held at once while streaming over rows; 4 Mi float32 numbers are 16 MB.

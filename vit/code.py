@@ -1,11 +1,13 @@
 """A view as the Python that computes its numbers, to be read, copied and run elsewhere."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from vit.checkpoints import Checkpoint
 from vit.explain import Explanation
+from vit.tuning import ROLLOUT
 
+START = ("start_block",)  # what methods know that go through the blocks from one on
 _FUSED = {"mean": "mean(0)", "max": "amax(0)", "min": "amin(0)"}
 
 # Of each method, what computes it from a record; for the facts of `vit.export.Shown`.
@@ -14,21 +16,24 @@ METHODS: dict[str, Callable[[Mapping[str, Any]], str]] = {
         f"record.weights(query={facts['query']}, block={_quoted(facts['block'])}, head={_quoted(facts['head'])}"
         f"{_direction(facts)})"
     ),
-    "rollout": lambda facts: f"record.rollout(query={facts['query']}{_direction(facts)})",
+    "rollout": lambda facts: f"record.rollout(query={facts['query']}{_direction(facts)}{_set(facts, ROLLOUT)})",
     "similar": lambda facts: f"record.similarity({facts['query']})",
     "pool": lambda facts: f"record.pool_attention{_pooled(facts['head'])}",
 }
 # The same of a class; what is shown are shares of all of it.
 OF_CLASS: dict[str, Callable[[Mapping[str, Any]], str]] = {
-    "relevance": lambda facts: f"record.relevance({_asked(facts)})",
-    "gradient-rollout": lambda facts: f"record.gradient_rollout({_asked(facts)})",
+    "relevance": lambda facts: f"record.relevance({_arguments(_asked(facts), _set(facts, START))})",
+    "gradient-rollout": lambda facts: (
+        f"record.gradient_rollout({_arguments(_asked(facts), _set(facts, ('discard', *START)))})"
+    ),
     "attention-gradient": lambda facts: f"record.attention_gradient({_asked(facts)})",
     "attention-gradient-last": lambda facts: "record.attention_gradient(block=-1)",
+    "input-gradient": lambda facts: f"record.last_attention({_asked(facts)}) * record.input_gradient",
     "relevance-rollout": lambda facts: (
-        f"geometric_mean(record.relevance({_asked(facts)}), "
-        f"record.rollout({facts.get('query', 'record.read')}{_direction(facts)}))"
+        f"geometric_mean(record.relevance({_arguments(_asked(facts), _set(facts, START))}), "
+        f"record.rollout({facts.get('query', 'record.read')}{_direction(facts)}{_set(facts, ROLLOUT)}))"
     ),
-    "legrad": lambda facts: f"vit.legrad(checkpoint.model, pixels, target={facts['target']})",
+    "legrad": lambda facts: f"vit.legrad(checkpoint.model, pixels, target={facts['target']}{_set(facts, START)})",
     "gradcam": lambda facts: "record.gradcam()",
 }
 
@@ -105,6 +110,24 @@ def _quoted(value: str | int) -> str:
 
 def _direction(facts: Mapping[str, Any]) -> str:
     return ', direction="to"' if facts.get("direction") == "to" else ""
+
+
+def _set(facts: Mapping[str, Any], names: Sequence[str]) -> str:
+    """Settings that are not as usual, as more arguments."""
+    return "".join(
+        f", {name}={_quoted(facts[name]) if isinstance(facts[name], str) else facts[name]}"
+        for name in names
+        if name in facts
+    )
+
+
+def _arguments(*parts: str) -> str:
+    """Parts of a call, of which some may be empty or begin with a comma.
+
+    >>> _arguments("", ", start_block=2"), _arguments("query=3", ", start_block=2")
+    ('start_block=2', 'query=3, start_block=2')
+    """
+    return "".join(parts).removeprefix(", ")
 
 
 def _asked(facts: Mapping[str, Any]) -> str:

@@ -18,6 +18,7 @@ from vit.errors import UserError
 from vit.explain import Explanation
 from vit.images import Box, Geometry, Preprocess
 from vit.overlay import COLORMAPS, Colormap, mosaic, overlay
+from vit.tuning import ROLLOUT
 from vit.viewer.payload import read_header, unpack
 from vit.viewer.selection import Selection, View
 from vit.words import sentence
@@ -159,7 +160,8 @@ def weights(record: AttentionRecord, selection: Selection) -> Tensor:
     """What the viewer shows for a selection: (N,); attention where the record has nothing for its view."""
     view = _view(record, selection)
     if view == "rollout":
-        return record.rollout(selection.token, direction=selection.direction)
+        how = selection
+        return record.rollout(how.token, how.residual, how.direction, how.fusion, how.discard)
     if view == "similar":
         return record.similarity(selection.token)
     if view == "pool":
@@ -238,7 +240,7 @@ def view_npz(
 
 
 def facts_of(record: AttentionRecord, selection: Selection) -> dict[str, Any]:
-    """The selected method and what it takes of the selection; blocks and heads from the start."""
+    """The selected method and what it takes of the selection; blocks and heads from the start, unusual settings."""
     method = _view(record, selection)
     names = {
         "rollout": ("token", "direction"),
@@ -251,7 +253,8 @@ def facts_of(record: AttentionRecord, selection: Selection) -> dict[str, Any]:
         value = getattr(selection, name)
         return value % counts[name] if name in counts and isinstance(value, int) else value
 
-    return {"method": method} | {"query" if name == "token" else name: fact(name) for name in names}
+    facts = {"method": method} | {"query" if name == "token" else name: fact(name) for name in names}
+    return facts | (selection.changed(ROLLOUT) if method == "rollout" else {})
 
 
 def _view(record: AttentionRecord, selection: Selection) -> View:

@@ -4,12 +4,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
-from vit.attention import Direction, geometric_mean
-from vit.model import VisionTransformer
+from vit.attention import geometric_mean
+from vit.model import Change, VisionTransformer
 from vit.relevance import GradientRecord, legrad, relevance_record
+from vit.tuning import ROLLOUT, Direction, Tuning
 
 
 @dataclass(frozen=True)
@@ -20,16 +20,24 @@ class Subject:
         model: that answered.
         pixels: (1, channels, height, width).
         kept: of the pass forward, and back from the class.
+        change: of what the model's heads give, as in `relevance_record`.
     """
 
     model: VisionTransformer
     pixels: Tensor
     kept: GradientRecord
+    change: Change | None = None
 
     @classmethod
-    def of(cls, model: VisionTransformer, pixels: Tensor, target: int | None = None) -> "Subject":
+    def of(
+        cls, model: VisionTransformer, pixels: Tensor, target: int | None = None, change: Change | None = None
+    ) -> "Subject":
         """Run the picture through the model and back; see `relevance_record`."""
-        return cls(model, pixels, relevance_record(model, pixels, target))
+        return cls(model, pixels, relevance_record(model, pixels, target, change), change)
+
+
+Query = int | None  # a token, or the class itself
+USUAL = Tuning()
 
 
 class Method(NamedTuple):
@@ -38,19 +46,23 @@ class Method(NamedTuple):
     Attributes:
         title: for people.
         words: what it does, one sentence.
-        weights: of a subject, a token (None for the class itself) and a direction: (N,), at least 0.
+        weights: of a subject, a token (None for the class itself), a direction and settings: (N,), at least 0.
         of_class: it differs from class to class.
         of_tokens: it can be asked about any token.
+        settings: those of `Tuning` that mean something to it.
     """
 
     title: str
     words: str
-    weights: Callable[[Subject, int | None, Direction], Tensor]
+    weights: Callable[[Subject, Query, Direction, Tuning], Tensor]
     of_class: bool = True
     of_tokens: bool = True
+    settings: tuple[str, ...] = ()
 
 
-def heatmap(subject: Subject, name: str, query: int | None = None, direction: Direction = "from") -> Tensor:
+def heatmap(
+    subject: Subject, name: str, query: Query = None, direction: Direction = "from", tuning: Tuning = USUAL
+) -> Tensor:
     """The map of a method, (rows, cols), before any scaling for display.
 
     Raises:
@@ -60,70 +72,87 @@ def heatmap(subject: Subject, name: str, query: int | None = None, direction: Di
     method = METHODS[name]
     if query is not None and not method.of_tokens:
         raise ValueError(f"{method.title} explains the class as a whole, not a token.")
-    return subject.kept.heatmap(method.weights(subject, query, direction))
+    return subject.kept.heatmap(method.weights(subject, query, direction, tuning))
 
 
-def _attention(subject: Subject, query: int | None, direction: Direction) -> Tensor:
-    kept = subject.kept
-    if query is not None:
-        return kept.weights(query, direction=direction)
-    if kept.pool_attention is not None:  # the last to look is the pooling query
-        return kept.pool_attention.mean(0)
-    weights = torch.zeros_like(kept.read)
-    for start, rows in kept.row_chunks(kept.blocks - 1):  # (H, R, N)
-        weights += (kept.read[start : start + rows.shape[1]] @ rows).mean(0)
-    return weights
+def _rollout(subject: Subject, query: Query, direction: Direction, tuning: Tuning) -> Tensor:
+    start = subject.kept.read if query is None else query
+    return subject.kept.rollout(start, tuning.residual, direction, tuning.fusion, tuning.discard)
 
 
-def _rollout(subject: Subject, query: int | None, direction: Direction) -> Tensor:
-    return subject.kept.rollout(subject.kept.read if query is None else query, direction=direction)
+def _relevance(subject: Subject, query: Query, direction: Direction, tuning: Tuning) -> Tensor:
+    return subject.kept.relevance(query, direction, tuning.start_block)
 
 
-def _both(subject: Subject, query: int | None, direction: Direction) -> Tensor:
-    return geometric_mean(subject.kept.relevance(query, direction), _rollout(subject, query, direction))
+def _both(subject: Subject, query: Query, direction: Direction, tuning: Tuning) -> Tensor:
+    return geometric_mean(*(one(subject, query, direction, tuning) for one in (_relevance, _rollout)))
 
 
 METHODS: dict[str, Method] = {
     "attention": Method(
-        "Raw attention", "The last block, mean of heads: where the model looks last.", _attention, of_class=False
+        "Raw attention",
+        "The last block, mean of heads: where the model looks last.",
+        lambda subject, query, direction, _: subject.kept.last_attention(query, direction),
+        of_class=False,
     ),
     "rollout": Method(
-        "Rollout", "Attention multiplied through all blocks, half of every token staying.", _rollout, of_class=False
+        "Rollout",
+        "Attention multiplied through all blocks, half of every token staying.",
+        _rollout,
+        of_class=False,
+        settings=ROLLOUT,
     ),
     "attention-gradient": Method(
         "Attention × gradient",
         "Attention where more of it would raise the class, mean of all blocks and heads.",
-        lambda subject, query, direction: subject.kept.attention_gradient(query, direction=direction),
+        lambda subject, query, direction, _: subject.kept.attention_gradient(query, direction=direction),
     ),
     "attention-gradient-last": Method(
         "Attention × gradient, last block",
         "Attention where more of it would raise the class, last block, mean of heads.",
-        lambda subject, query, direction: subject.kept.attention_gradient(None, -1),
+        lambda subject, query, direction, _: subject.kept.attention_gradient(None, -1),
         of_tokens=False,  # where the head reads the class token alone, no other row of the last block plays a part
+    ),
+    "input-gradient": Method(
+        "Attention × input gradient",
+        "Raw attention, times how strongly each patch's pixels move the class.",
+        lambda subject, query, direction, _: (
+            subject.kept.last_attention(query, direction) * subject.kept.input_gradient
+        ),
     ),
     "gradient-rollout": Method(
         "Gradient rollout",
         "Rollout of attention times its gradient.",
-        lambda subject, query, direction: subject.kept.gradient_rollout(query, direction),
+        lambda subject, query, direction, tuning: subject.kept.gradient_rollout(
+            query, direction, tuning.discard, tuning.start_block
+        ),
+        settings=("discard", "start_block"),
     ),
     "relevance": Method(
         "Relevance",
         "Attention times the positive part of its gradient, added up through all blocks (Chefer et al. 2021).",
-        lambda subject, query, direction: subject.kept.relevance(query, direction),
+        _relevance,
+        settings=("start_block",),
     ),
     "relevance-rollout": Method(
-        "Relevance and rollout", "What both maps agree on: their geometric mean.", _both
+        "Relevance and rollout",
+        "What both maps agree on: their geometric mean.",
+        _both,
+        settings=("start_block", *ROLLOUT),
     ),
     "legrad": Method(
         "LeGrad",
         "What the class would gain by more attention, mean of all blocks (Bousselham et al. 2024).",
-        lambda subject, query, direction: legrad(subject.model, subject.pixels, subject.kept.target),
+        lambda subject, query, direction, tuning: legrad(
+            subject.model, subject.pixels, subject.kept.target, tuning.start_block, subject.change
+        ),
         of_tokens=False,
+        settings=("start_block",),
     ),
     "gradcam": Method(
         "Grad-CAM",
         "Channels of the last block's tokens, weighed by what the class gains by them (Selvaraju et al. 2017).",
-        lambda subject, query, direction: subject.kept.gradcam(),
+        lambda subject, query, direction, _: subject.kept.gradcam(),
         of_tokens=False,
     ),
-}  # fmt: skip
+}

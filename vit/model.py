@@ -384,7 +384,7 @@ class Attention(nn.Module):
 
         Args:
             turns: cosine and sine (N, K) of the rotary positions.
-            change: what becomes of the heads' outputs (B, H, Q, K) before they are joined; not with "gradients".
+            change: what becomes of the heads' outputs (B, H, Q, K) before they are joined.
         """
         asked = EVERY if keep == "gradients" else rows
         q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in self.project(x, asked))
@@ -393,7 +393,8 @@ class Attention(nn.Module):
             q, k = turn(q, *(part[asked] for part in turns)), turn(k, *turns)
         if keep == "gradients":
             kept = HeadOutputs(x, q, k, v, mixed_both_ways(q[:, :, rows], k, v))
-            return self.proj(kept.heads.transpose(1, 2).flatten(2)), kept
+            out = kept.heads if change is None else change(kept.heads)
+            return self.proj(out.transpose(1, 2).flatten(2)), kept
         if keep == "attention" or self.explicit:
             attention = attention_weights(q, k)
             out = attention @ v

@@ -7,14 +7,16 @@ gradient of a block's attention is then g v^T; it is made for a few rows at a ti
 import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from vit.attention import AttentionRecord, Direction, Fusion, checked_index, discarded, fuse
+from vit.attention import AttentionRecord, checked_index, discarded, fuse
 from vit.errors import UserError
-from vit.model import EVERY, HeadOutputs, VisionTransformer, ViTConfig, onednn
+from vit.model import EVERY, Change, HeadOutputs, VisionTransformer, ViTConfig, onednn
+from vit.tuning import Direction, Fusion
 
 # Numbers of a matrix held at once while streaming over rows: 512 Ki in float32 are 2 MB, which stay in a CPU's cache.
 _CHUNK = {"cpu": 1 << 19, "cuda": 1 << 24}
@@ -33,6 +35,8 @@ class GradientRecord(AttentionRecord):
         channel_maps: (L, N), Grad-CAM's of the tokens that each block's attention reads, before the relu.
         read: (N,), how much of each token the head reads, sums to 1: 1 for the class token where only that is read,
             equal shares of the patches where their mean is, the pooling query's attention where it gathers.
+        input_gradient: (N,), the length of the gradient of the target's logit by each patch's pixels, as the model
+            reads them; 0 for prefix tokens.
     """
 
     target: int
@@ -40,6 +44,29 @@ class GradientRecord(AttentionRecord):
     gradients: tuple[Tensor, ...] = field(repr=False)
     channel_maps: Tensor = field(repr=False)
     read: Tensor = field(repr=False)
+    input_gradient: Tensor = field(repr=False)
+
+    def last_attention(self, query: int | None = None, direction: Direction = "from") -> Tensor:
+        """Raw attention of the last block, mean of heads; of the answer, where whatever the head reads looks.
+
+        Args:
+            query: the token asked about; None for the answer.
+            direction: of a token, "from" is where it looks, "to" who looks at it.
+
+        Returns:
+            (N,)
+
+        Raises:
+            ValueError: there is no such token.
+        """
+        if query is not None:
+            return self.weights(query, direction=direction)
+        if self.pool_attention is not None:  # the last to look is the pooling query
+            return self.pool_attention.mean(0)
+        weights = torch.zeros_like(self.read)
+        for start, rows in self.row_chunks(self.blocks - 1):  # (H, R, N)
+            weights += (self.read[start : start + rows.shape[1]] @ rows).mean(0)
+        return weights
 
     def relevance(self, query: int | None = None, direction: Direction = "from", start_block: int = 0) -> Tensor:
         """Generic attention explainability: attention times the positive part of its gradient, through all blocks.
@@ -228,7 +255,9 @@ class Step(NamedTuple):
     after: Tensor
 
 
-def relevance_record(model: VisionTransformer, pixels: Tensor, target: int | None = None) -> GradientRecord:
+def relevance_record(
+    model: VisionTransformer, pixels: Tensor, target: int | None = None, change: Change | None = None
+) -> GradientRecord:
     """Run one picture (1, channels, height, width) through the model, and back from one class.
 
     The model is left as it is: nothing is hooked to it, no parameter gets a gradient, and several threads can do this
@@ -236,6 +265,7 @@ def relevance_record(model: VisionTransformer, pixels: Tensor, target: int | Non
 
     Args:
         target: the class asked about; None for the predicted one.
+        change: of what the heads give, see `VisionTransformer.forward`. Gradients are by what they gave before.
 
     Raises:
         UserError: the model has no classes, or no such class.
@@ -243,24 +273,26 @@ def relevance_record(model: VisionTransformer, pixels: Tensor, target: int | Non
     """
     with torch.inference_mode(False), torch.enable_grad(), onednn():
         model = _frozen(model, pixels)
-        steps = list(_steps(model, pixels, model.read))
+        rows = model.read if change is None else EVERY  # a change counts on all tokens
+        steps = list(_steps(model, pixels, rows, change))
         last = steps[-1].after.detach().requires_grad_()
-        features, pool_attention = model.gather(last)
+        features, pool_attention = model.gather(last if rows == model.read else last[:, model.read])
         logits = model.head(features)
         target = int(logits[0].argmax()) if target is None else target
         _check_target(model.config, target)
         (back,) = torch.autograd.grad(logits[0, target], last)
         kept = []
-        prefix, read = len(model.config.prefix), model.read
+        prefix = len(model.config.prefix)
         while steps:  # from the last block to the first; what a block held is free after its turn
             before, attention, after = steps.pop()
             by_heads, by_tokens, back = torch.autograd.grad(after, (attention.heads, attention.tokens, before), back)
             q, k, v = (part.detach()[0].contiguous() for part in attention[1:4])
             g = torch.zeros_like(q)
-            g[:, read if len(steps) == model.config.depth - 1 else EVERY] = by_heads[0]
+            g[:, rows if len(steps) == model.config.depth - 1 else EVERY] = by_heads[0]
             channels = by_tokens[0, prefix:].mean(0)  # (D,)
             kept.append((q, k, v, g, attention.tokens.detach()[0] @ channels))
             del attention, after
+        by_pixels = _input_gradient(model, pixels, back)
     queries, keys, values, gradients, maps = zip(*reversed(kept), strict=True)
     patch = model.config.patch_size
     return GradientRecord(
@@ -275,10 +307,17 @@ def relevance_record(model: VisionTransformer, pixels: Tensor, target: int | Non
         grid=(pixels.shape[2] // patch, pixels.shape[3] // patch),
         pool_attention=None if pool_attention is None else pool_attention.detach()[0],
         read=_read(model.config, queries[0], pool_attention),
+        input_gradient=by_pixels,
     )
 
 
-def legrad(model: VisionTransformer, pixels: Tensor, target: int | None = None, start_block: int = 0) -> Tensor:
+def legrad(
+    model: VisionTransformer,
+    pixels: Tensor,
+    target: int | None = None,
+    start_block: int = 0,
+    change: Change | None = None,
+) -> Tensor:
     """LeGrad: what a class would gain by more attention, block by block.
 
     A block's score is the class logit that the model's head reads from the tokens after it, where the mean of all
@@ -288,6 +327,7 @@ def legrad(model: VisionTransformer, pixels: Tensor, target: int | None = None, 
     Args:
         target: the class asked about; None for the predicted one.
         start_block: blocks before this one are left out.
+        change: as for `relevance_record`.
 
     Returns:
         (N,), not normalised.
@@ -303,10 +343,10 @@ def legrad(model: VisionTransformer, pixels: Tensor, target: int | None = None, 
         model = _frozen(model, pixels)
         if target is None:
             with torch.no_grad():
-                target = int(model(pixels).logits[0].argmax())
+                target = int(model(pixels, change=change).logits[0].argmax())
         _check_target(model.config, target)
         maps = []
-        for block, (_, attention, after) in enumerate(_steps(model, pixels, EVERY)):
+        for block, (_, attention, after) in enumerate(_steps(model, pixels, EVERY, change)):
             if block < start_block:
                 continue
             tokens = after.mean(1, keepdim=True).expand_as(after) if model.config.pool in ("cls", "cls_dist") else after
@@ -334,14 +374,29 @@ def _frozen(model: VisionTransformer, pixels: Tensor) -> VisionTransformer:
     return copy.deepcopy(model, same).eval()
 
 
-def _steps(model: VisionTransformer, pixels: Tensor, read: slice) -> Iterator[Step]:
+def _steps(model: VisionTransformer, pixels: Tensor, read: slice, change: Change | None) -> Iterator[Step]:
     """Block by block through the model; after the last one only the tokens in `read`."""
     with torch.no_grad():
         x, turns = model.enter(pixels.detach())
     for index, block in enumerate(model.blocks):
         before = x.detach().requires_grad_()
-        x, kept = block(before, "gradients", read if index == len(model.blocks) - 1 else EVERY, turns)
+        rows = read if index == len(model.blocks) - 1 else EVERY
+        x, kept = block(before, "gradients", rows, turns, None if change is None else partial(change, index))
         yield Step(before, kept, x)
+
+
+def _input_gradient(model: VisionTransformer, pixels: Tensor, back: Tensor) -> Tensor:
+    """See `GradientRecord.input_gradient`.
+
+    Args:
+        back: (1, N, D), gradient by what the first block reads.
+    """
+    side = model.config.patch_size
+    pixels = pixels.detach().clone().requires_grad_()  # also of a tensor made in inference mode
+    (by_pixels,) = torch.autograd.grad(model.enter(pixels)[0], pixels, back)
+    patches = by_pixels[0].unflatten(2, (-1, side)).unflatten(1, (-1, side))  # (channels, rows, side, cols, side)
+    lengths = patches.square().sum((0, 2, 4)).sqrt()
+    return torch.cat([back.new_zeros(len(model.config.prefix)), lengths.flatten()])
 
 
 def _check_target(config: ViTConfig, target: int) -> None:

@@ -18,7 +18,7 @@ from vit.evaluate import Normalise
 from vit.explain import cost
 from vit.faithfulness import GROUPS, faithfulness
 from vit.images import decode_image
-from vit.methods import METHODS, Subject
+from vit.methods import Subject, heatmap
 from vit.overlay import overlay
 
 MOST = 60  # pictures
@@ -96,14 +96,14 @@ def look(checkpoint: Checkpoint, picture: Picture, method: str) -> Look:
         return Look("", None, _spread(attention), None, _thumbnail(shown, kept.heatmap(weights), checkpoint))
     subject = Subject.of(checkpoint.model, pixels)
     target = subject.kept.target
-    heatmap = subject.kept.heatmap(METHODS[method].weights(subject, None, "from"))
-    (score,) = faithfulness(checkpoint.model, pixels, target, [heatmap])
+    found = heatmap(subject, method)
+    (score,) = faithfulness(checkpoint.model, pixels, target, [found])
     return Look(
         checkpoint.labels[target],
         float(subject.kept.logits[0].softmax(0)[target]),
-        _spread(METHODS["attention"].weights(subject, None, "from")),
+        _spread(subject.kept.last_attention()),
         score,
-        _thumbnail(shown, heatmap, checkpoint),
+        _thumbnail(shown, found, checkpoint),
     )
 
 

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from vit.overlay import spoken
@@ -36,7 +37,8 @@ def sentence(facts: Mapping[str, Any], prefix: Sequence[str], grid: tuple[int, i
     method, to = facts["method"], facts.get("direction") == "to"
     name = token_name(facts["query"], prefix, grid) if "query" in facts else ""
     if method == "rollout":
-        return f"Rollout through all blocks: {f'which tokens {name} reaches' if to else f'what {name} is made of'}."
+        traced = f"which tokens {name} reaches" if to else f"what {name} is made of"
+        return f"Rollout through all blocks{settings(facts)}: {traced}."
     if method == "similar":
         return f"Patches most like {name}, by their features after the last block."
     if method == "pool":
@@ -44,20 +46,42 @@ def sentence(facts: Mapping[str, Any], prefix: Sequence[str], grid: tuple[int, i
     return f"{where(facts['block'], facts['head'])}: {f'who looks at {name}' if to else f'where {name} looks'}."
 
 
-def class_sentence(title: str, target: str, name: str = "", direction: str = "from") -> str:
+def class_sentence(
+    title: str, target: str, name: str = "", direction: str = "from", unusual: Mapping[str, Any] = MappingProxyType({})
+) -> str:
     """One plain sentence for the map of a class.
 
     Args:
         title: of the method.
         target: the class.
         name: of the token that is asked about, "" for the class itself.
+        unusual: settings of the method, see `vit.tuning.Tuning.changed`.
 
     >>> class_sentence("Relevance", "cat")
     'Relevance: what speaks for “cat”.'
     """
+    title += settings(unusual)
     if not name:
         return f"{title}: what speaks for “{target}”."
     return f"{title} for “{target}”: {f'which tokens drew on {name}' if direction == 'to' else f'what {name} drew on'}."
+
+
+def settings(facts: Mapping[str, Any]) -> str:
+    """Those settings among some facts that are not as usual, to stand behind a method's name.
+
+    >>> settings({"discard": 0.9, "start_block": 2})
+    ' (from block 3 on, weakest 90 % left out)'
+    """
+    words = []
+    if "start_block" in facts:
+        words.append(f"from block {facts['start_block'] + 1} on")
+    if "residual" in facts:
+        words.append(f"{facts['residual']:.0%} staying".replace("%", " %"))
+    if "fusion" in facts:
+        words.append(f"{facts['fusion']} of heads")
+    if "discard" in facts:
+        words.append(f"weakest {facts['discard']:.0%} left out".replace("%", " %"))
+    return f" ({', '.join(words)})" if words else ""
 
 
 def where(block: int | str, head: int | str) -> str:

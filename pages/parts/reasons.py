@@ -20,16 +20,20 @@ class Asked:
         key: tells this checkpoint, picture, size and precision from all others.
         checkpoint: from `load_checkpoint`.
         explanation: from `explain`.
+        covered: the model's input, where it is not the picture as it is.
+        change: of what the model's heads give, see `VisionTransformer.forward`.
     """
 
     key: str
     checkpoint: Any
     explanation: Any
+    covered: Any = None
+    change: Any = None
 
     @property
     def pixels(self):
         """The model's input (1, channels, height, width)."""
-        return self.explanation.preprocess(self.explanation.picture)
+        return self.explanation.preprocess(self.explanation.picture) if self.covered is None else self.covered
 
 
 @st.cache_resource(show_spinner=False, max_entries=8)
@@ -37,7 +41,7 @@ def subject(key: str, target: int, _asked: Asked):
     """The picture asked about a class, once."""
     from vit.methods import Subject
 
-    return Subject.of(_asked.checkpoint.model, _asked.pixels, target)
+    return Subject.of(_asked.checkpoint.model, _asked.pixels, target, _asked.change)
 
 
 @st.cache_resource(show_spinner=False, max_entries=8)
@@ -78,7 +82,9 @@ def given(asked: Asked, selection: Selection, question: Question | None, prefix:
     if question:
         method = METHODS[question.method]
         label = plain(asked.checkpoint.labels[question.target])
-        told = component.Method(title=method.title, target=label, chain="", tokens=method.of_tokens)
+        told = component.Method(
+            title=method.title, target=label, chain="", tokens=method.of_tokens, settings=method.settings
+        )
         if selection.view == "relevance" and follows(asked, question):
             told["chain"] = component.feed(f"{prefix}chain feeder", chain(asked.key, question.target, asked))
         elif selection.view == "relevance":
@@ -86,11 +92,14 @@ def given(asked: Asked, selection: Selection, question: Question | None, prefix:
             values = values / values.sum().clamp_min(1e-30)
             token = selection.token if selection.pinned and method.of_tokens else -1
     if selection.view == "rollout" and large:
-        token, values = selection.token, record.rollout(selection.token, direction=selection.direction)
+        token, values = selection.token, weights(asked, selection, None)
     if values is None:
         return None, told
     view, direction = selection.view, selection.direction
-    return component.Given(view=view, token=token, direction=direction, values=values.tolist()), told
+    given = component.Given(
+        view=view, token=token, direction=direction, settings=selection.settings(), values=values.tolist()
+    )
+    return given, told
 
 
 def weights(asked: Asked, selection: Selection, question: Question | None):
@@ -102,7 +111,7 @@ def weights(asked: Asked, selection: Selection, question: Question | None):
         return export.weights(asked.explanation.record, selection)
     method = METHODS[question.method]
     token = selection.token if selection.pinned and method.of_tokens else None
-    return method.weights(subject(asked.key, question.target, asked), token, selection.direction)
+    return method.weights(subject(asked.key, question.target, asked), token, selection.direction, selection)
 
 
 def drawn(asked: Asked, selection: Selection, question: Question | None):
@@ -137,22 +146,24 @@ def taken(asked: Asked, selection: Selection, question: Question | None, given, 
 
     if selection.view != "relevance" or question is None:
         return None, {"given": given}, None
-    asks = selection.pinned and METHODS[question.method].of_tokens
-    code = {"method": question.method, "target": question.target}
+    how = METHODS[question.method]
+    asks = selection.pinned and how.of_tokens
+    unusual = selection.changed(how.settings)
+    code = {"method": question.method, "target": question.target} | unusual
     code |= {"query": selection.token, "direction": selection.direction} if asks else {}
     linked = method and method["chain"]
 
     def shown() -> Shown:
-        record, how = asked.explanation.record, METHODS[question.method]
+        record = asked.explanation.record
         target, direction = asked.checkpoint.labels[question.target], selection.direction
         values = drawn(asked, selection, question)
         values = values / values.sum().clamp_min(1e-30)
-        facts, name, others = {"method": question.method, "target": target}, "", values.clone()
+        facts, name, others = {"method": question.method, "target": target} | unusual, "", values.clone()
         if asks:
             facts |= {"query": selection.token, "direction": direction}
             name = token_name(selection.token, record.prefix, record.grid)
             others[selection.token] = 0
-        words = class_sentence(how.title, target, name, direction)
+        words = class_sentence(how.title, target, name, direction, unusual)
         return Shown(values, facts, words, 0.0, float(record.heatmap(others).max()), "share")
 
     needed = {

@@ -8,6 +8,7 @@ import streamlit as st
 
 from pages.parts.reasons import Asked, Question, subject, weights
 from vit.text import plain
+from vit.tuning import Tuning
 from vit.viewer.selection import Selection
 
 SMALL = 1e9  # parameters times tokens
@@ -53,13 +54,13 @@ def curves(key: str, target: int, which: str, _asked: Asked, _heatmap: Callable[
 
 
 @st.cache_resource(show_spinner=False, max_entries=16)
-def ranking(key: str, target: int, _asked: Asked) -> dict[str, float]:
+def ranking(key: str, target: int, tuning: Tuning, _asked: Asked) -> dict[str, float]:
     """SaCo of every method on this picture, best first."""
     from vit.faithfulness import faithfulness
     from vit.methods import METHODS, heatmap
 
     asked = subject(key, target, _asked)
-    maps = [heatmap(asked, name) for name in METHODS]
+    maps = [heatmap(asked, name, tuning=tuning) for name in METHODS]
     found = faithfulness(asked.model, asked.pixels, target, maps)
     return dict(sorted(zip(METHODS, found, strict=True), key=lambda pair: -pair[1]))
 
@@ -71,7 +72,8 @@ def show(asked: Asked, question: Question, selection: Selection) -> None:
 
     target, label = question.target, plain(asked.checkpoint.labels[question.target])
     which = " ".join(f"{name}={getattr(selection, name)}" for name in ("view", "block", "head", "direction"))
-    which += f" {selection.token} {selection.pinned}" + (question.method if selection.view == "relevance" else "")
+    which += f" {selection.token} {selection.pinned} {selection.settings()}"
+    which += question.method if selection.view == "relevance" else ""
 
     def heatmap():
         return asked.explanation.record.heatmap(weights(asked, selection, question))
@@ -105,7 +107,7 @@ def show(asked: Asked, question: Question, selection: Selection) -> None:
     if both:
         _show_curves(curves(asked.key, target, which, asked, heatmap), label)
     if compare:
-        _show_ranking(ranking(asked.key, target, asked), verdict)
+        _show_ranking(ranking(asked.key, target, Tuning(**selection.settings()), asked), verdict)
 
 
 def _alt(verdict) -> str:

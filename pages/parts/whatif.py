@@ -1,11 +1,13 @@
 """What if some heads were off, or some patches hidden: the answer and the maps beside the old ones."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
 import streamlit as st
 
+from pages.parts import reasons
 from pages.parts.reasons import Asked, Question
 from vit import samples
 from vit.matrix import component as matrix
@@ -42,7 +44,7 @@ def importances(key: str, target: int, by_mean: bool, _asked: Asked) -> np.ndarr
 
 @st.cache_resource(show_spinner=False, max_entries=8)
 def changed(key: str, off: tuple, by_mean: bool, hide: tuple, cover: str, _asked: Asked):
-    """The record of the changed picture through the changed model, and its payload."""
+    """The changed picture through the changed model, with a payload of its own."""
     from vit.attention import record
     from vit.intervene import hidden, without
     from vit.overlay import COLORMAPS
@@ -51,8 +53,11 @@ def changed(key: str, off: tuple, by_mean: bool, hide: tuple, cover: str, _asked
     checkpoint, explanation = _asked.checkpoint, _asked.explanation
     pixels = hidden(_asked.pixels, hide, checkpoint.config.patch_size, cover)
     instead = means(checkpoint.hash, checkpoint) if by_mean else None
-    kept = record(checkpoint.model, pixels, change=without(off, instead) if off else None)
-    return kept, pack(kept, explanation.picture, explanation.geometry.box, COLORMAPS)
+    change = without(off, instead) if off else None
+    kept = record(checkpoint.model, pixels, change=change)
+    payload = pack(kept, explanation.picture, explanation.geometry.box, COLORMAPS)
+    name = f"{key} without {off} {by_mean} {hide} {cover}"  # heads of the last block change no attention
+    return Asked(name, checkpoint, replace(explanation, record=kept, payload=payload), pixels, change)
 
 
 def heads_off(blocks: int, heads: int) -> tuple[tuple[int, int], ...]:
@@ -118,18 +123,14 @@ def show(asked: Asked, question: Question | None, selection: Selection) -> None:
         )
     if not off and not selection.hidden:
         return
-    kept, payload = changed(asked.key, off, by_mean, selection.hidden, cover, asked)
+    after = changed(asked.key, off, by_mean, selection.hidden, cover, asked)
     if question:
-        _show_answers(asked, record.logits[0].softmax(0), kept.logits[0].softmax(0), question)
-    st.caption(
-        "After the change. It follows the viewer above, and attention has one scale in both."
-        + (" Maps of a class are there only without the change: this is attention." if _of_class(selection) else "")
-    )
-    component.show("changed viewer", component.feed("changed feeder", payload), selection, group="whatif", compact=True)
-
-
-def _of_class(selection: Selection) -> bool:
-    return selection.view == "relevance"
+        answers = (one.explanation.record.logits[0].softmax(0) for one in (asked, after))
+        _show_answers(asked, *answers, question)
+    st.caption("After the change. It follows the viewer above, and maps of one kind have one scale in both.")
+    payload = component.feed("changed feeder", after.explanation.payload)
+    given, method = reasons.given(after, selection, question, "changed ")
+    component.show("changed viewer", payload, selection, given, method, group="whatif", compact=True)
 
 
 def _seconds(asked: Asked) -> float:

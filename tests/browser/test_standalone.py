@@ -142,6 +142,7 @@ def test_what_only_python_computes_is_shown_and_nothing_is_waited_for(
     large = record(build(), Preprocess((160, 160))(photo()))  # 401 tokens: no rollout in the browser
     given = {"view": "rollout", "token": 30, "direction": "from", "values": large.rollout(30).tolist()}
     selection = Selection(view="rollout", token=30, pinned=True)
+    given["settings"] = selection.settings()
     opened.open(standalone(packed(large), selection, "A picture", given=given))
     assert np.allclose(opened.ask("[...viewer.rollout]"), large.rollout(30), rtol=1e-5)
     assert opened.page.locator(".note").is_hidden()
@@ -153,7 +154,7 @@ def test_what_only_python_computes_is_shown_and_nothing_is_waited_for(
 def test_a_chain_of_a_class_comes_along(opened: File, kept: AttentionRecord) -> None:
     matrices = [kept.full(block).mean(0) for block in range(2)]
     chain = pack_chain(matrices, kept.rows(1, [0]).mean(0)[0])
-    method = {"title": "Method", "target": "cat", "chain": "elsewhere", "tokens": True}
+    method = {"title": "Method", "target": "cat", "chain": "elsewhere", "tokens": True, "settings": []}
     opened.open(standalone(packed(kept), Selection(view="relevance"), "A picture", method=method, chain=chain))
     expect(opened.page.locator(".sentence")).to_have_text("Method: what speaks for “cat”.")
     assert opened.ask("viewer.relevance.reduce((a, b) => a + b)") == pytest.approx(1, abs=0.01)

@@ -37,7 +37,7 @@ class Viewer:
         page.goto(f"{url}/?{query}")
         self.over = page.locator("canvas.over").first
         expect(page.locator(".instrument").first).to_be_visible(timeout=PATIENCE)
-        page.get_by_text("selection block=").wait_for()
+        page.get_by_text("selection residual=").wait_for()
         self.still()
 
     def still(self) -> None:
@@ -78,7 +78,7 @@ class Viewer:
     def told(self, *parts: str) -> None:
         """Python has heard."""
         for part in parts:
-            expect(self.page.get_by_text("selection block=")).to_contain_text(part)
+            expect(self.page.get_by_text("selection residual=")).to_contain_text(part)
 
     def row(self, block: int, head: int, token: int, direction: str) -> np.ndarray:
         code = """(() => {
@@ -262,19 +262,66 @@ def test_queries_and_keys_give_the_numbers_of_the_record(open_viewer, direction)
         np.testing.assert_allclose(viewer.row(block, head, token, direction), of, rtol=0.02, atol=1e-6)
 
 
+@pytest.mark.parametrize("fusion", ["mean", "max", "min"])
 @pytest.mark.parametrize("direction", ["from", "to"])
-def test_rollout_is_that_of_the_record(open_viewer, direction):
+def test_rollout_is_that_of_the_record(open_viewer, direction, fusion):
     viewer = open_viewer("case=small")
     record = synthetic.record(*SMALL[0])
-    for token in (0, 12):
-        code = """(() => {
-          const out = new Float32Array(viewer.payload.tokens);
-          viewer.payload.rollout(args[0], args[1], out);
-          return [...out];
-        })()"""
-        np.testing.assert_allclose(
-            viewer.ask(code, token, direction), record.rollout(token, direction=direction), atol=2e-3
-        )
+    code = """(() => {
+      const out = new Float32Array(viewer.payload.tokens);
+      viewer.payload.rollout(args[0], args[1], args[2], out);
+      return [...out];
+    })()"""
+    for residual, discard in ((0.5, 0.0), (0.2, 0.0), (0.5, 0.35), (0.3, 0.9)):
+        for token in (0, 12):
+            settings = {"residual": residual, "fusion": fusion, "discard": discard}
+            truth = record.rollout(token, direction=direction, **settings)
+            np.testing.assert_allclose(viewer.ask(code, token, direction, settings), truth, atol=2e-3)
+
+
+def test_settings_of_rollout_are_there_with_rollout_and_move_at_once(open_viewer):
+    viewer = open_viewer("case=small")
+    stays = viewer.page.get_by_label("Share that stays")
+    expect(stays).to_be_hidden()
+    viewer.page.get_by_role("button", name="Rollout").click()
+    viewer.told("view=rollout")
+    expect(viewer.page.get_by_label("First block")).to_be_hidden()
+    before, runs = viewer.pixels(".over"), viewer.page.get_by_text("runs ").inner_text()
+    stays.evaluate("(slider) => { slider.value = 0.2; slider.dispatchEvent(new Event('input')); }")
+    viewer.says("Rollout through all blocks (20 % staying): what the class token is made of.")
+    assert viewer.pixels(".over") != before
+    assert viewer.page.get_by_text("runs ").inner_text() == runs
+    stays.fill("0.3")
+    viewer.page.get_by_label("Heads become one by").select_option("max")
+    viewer.told("residual=0.3", "fusion=max")
+    np.testing.assert_allclose(
+        viewer.ask("[...viewer.rollout]"), synthetic.record(*SMALL[0]).rollout(0, 0.3, "from", "max"), atol=2e-3
+    )
+
+
+def test_settings_of_a_large_model_s_rollout_come_from_python(open_viewer):
+    viewer = open_viewer("case=small-qk&view=rollout&token=59&pinned=1")
+    viewer.page.get_by_label("Share left out").fill("0.5")
+    viewer.told("discard=0.5")
+    expect(viewer.page.locator(".note")).to_be_hidden()
+    truth = synthetic.record(2, 2, (16, 18), ("cls",), 18).rollout(59, discard=0.5)
+    np.testing.assert_allclose(viewer.ask("[...viewer.rollout]"), truth, rtol=1e-4, atol=1e-7)
+
+
+def test_relevance_begins_at_the_chosen_block(open_viewer):
+    viewer = open_viewer("case=small&method=chain&view=relevance&token=12&pinned=1")
+    first = viewer.page.get_by_label("First block")
+    expect(viewer.page.get_by_label("Share that stays")).to_be_hidden()
+    first.fill("3")
+    first.press("Enter")
+    viewer.told("start_block=2")
+    viewer.says("Relevance (from block 3 on) for “<b>cat</b>”: what patch (row 2, col 4) drew on.")
+    matrices, start = synthetic.chain(synthetic.record(*SMALL[0]))
+    truth = synthetic.traced(matrices[2:], torch.eye(len(start))[12], "from")
+    np.testing.assert_allclose(viewer.ask("[...viewer.relevance]"), truth, rtol=0.005, atol=1e-6)
+    first.fill("99")
+    first.press("Enter")
+    expect(first).to_have_value("3")
 
 
 @pytest.mark.parametrize("view", ["attention", "rollout", "relevance", "similar"])
@@ -327,7 +374,7 @@ def test_a_chain_is_that_of_its_full_product(open_viewer, token, direction):
     matrices, start = synthetic.chain(synthetic.record(*SMALL[0]))
     code = """(() => {
       const out = new Float32Array(viewer.payload.tokens);
-      takePayload(viewer.method.chain).trace(args[0], args[1], out);
+      takePayload(viewer.method.chain).trace(args[0], args[1], 0, out);
       return [...out];
     })()""".replace("takePayload(viewer.method.chain)", "globalThis.__vitPayloads.get(viewer.method.chain).decoded")
     row = start if token < 0 else torch.eye(len(start))[token]
@@ -402,7 +449,13 @@ def test_the_outline_is_around_the_same_patches_as_in_python(open_viewer, kind, 
     viewer = open_viewer(f"case=alike&contour={kind}&view={view}&token=10&pinned=1")
     kept = synthetic.record(*ALIKE)
     heatmap = kept.heatmap(kept.rollout(10) if view == "rollout" else kept.weights(10))
-    wanted = mass_threshold(heatmap, 0.6) if kind == "mass" else otsu_threshold(heatmap)
+    if kind == "mass":
+        assert viewer.ask("[...viewer.marked]") == mass_threshold(heatmap, 0.6).flatten().int().tolist()
+        viewer.page.get_by_label("Share inside the line").fill("0.3")
+        viewer.told("mass=0.3")
+    else:
+        expect(viewer.page.locator(".mass")).to_be_hidden()
+    wanted = mass_threshold(heatmap, 0.3) if kind == "mass" else otsu_threshold(heatmap)
     assert viewer.ask("[...viewer.marked]") == wanted.flatten().int().tolist()
     path = viewer.page.locator(".contour path").last.get_attribute("d")
     padded = np.pad(wanted.numpy(), 1).astype(int)

@@ -63,14 +63,24 @@ def viewer() -> None:
     given = method = None
     now = st.session_state.get("shown", shown)
     if kept.tokens > 256 and now.view == "rollout":
-        values = kept.rollout(now.token, direction=now.direction)
-        given = component.Given(view="rollout", token=now.token, direction=now.direction, values=values.tolist())
+        values = kept.rollout(now.token, now.residual, now.direction, now.fusion, now.discard)
+        given = component.Given(
+            view="rollout",
+            token=now.token,
+            direction=now.direction,
+            settings=now.settings(),
+            values=values.tolist(),
+        )
     if how == "chain":
-        method = component.Method(title="Relevance", target="<b>cat</b>", chain=chain_id, tokens=True)
+        method = component.Method(
+            title="Relevance", target="<b>cat</b>", chain=chain_id, tokens=True, settings=("start_block",)
+        )
     if how == "given":
-        method = component.Method(title="LeGrad", target="cat", chain="", tokens=False)
+        method = component.Method(title="LeGrad", target="cat", chain="", tokens=False, settings=())
         values = list(range(kept.tokens))
-        given = component.Given(view="relevance", token=-1, direction=now.direction, values=values)
+        given = component.Given(
+            view="relevance", token=-1, direction=now.direction, settings=now.settings(), values=values
+        )
 
     def changed(selection: Selection) -> None:
         st.session_state.shown = selection

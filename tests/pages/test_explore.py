@@ -24,6 +24,7 @@ from vit.images import Preprocess
 from vit.intervene import head_means, without
 from vit.methods import METHODS, Subject
 from vit.model import Block, VisionTransformer, ViTConfig
+from vit.tuning import Tuning
 from vit.viewer.payload import unpack
 
 ROOT = Path(__file__).parents[2]
@@ -368,7 +369,7 @@ def test_every_method_of_a_class_reaches_the_viewer(page: AppTest, method: str) 
         return
     checkpoint = vit.load_checkpoint("cifar10")
     subject = Subject.of(checkpoint.model, checkpoint.preprocess(vit.decode_image(samples.read("cat"))), 5)
-    weights = METHODS[method].weights(subject, None, "from")
+    weights = METHODS[method].weights(subject, None, "from", Tuning())
     torch.testing.assert_close(torch.tensor(told["given"]["values"]), weights / weights.sum(), rtol=1e-4, atol=1e-6)
 
 

@@ -12,9 +12,10 @@ from typing import Any, TypedDict
 
 import streamlit as st
 
+from vit.tuning import Direction
 from vit.viewer.assets import FEEDER, VIEWER, read
 from vit.viewer.payload import read_header
-from vit.viewer.selection import Direction, Selection, View
+from vit.viewer.selection import Selection, View
 
 _ID_BYTES = 64  # the payload's id in front of it, padded; a multiple of 8 keeps the sections aligned
 
@@ -28,12 +29,14 @@ class Given(TypedDict):
     Attributes:
         view: "rollout" or "relevance".
         token: that it was asked about; -1 for the class itself.
+        settings: of the method, see `vit.tuning.Tuning.settings`.
         values: (N,); of relevance, shares of all of it.
     """
 
     view: View
     token: int
     direction: Direction
+    settings: Mapping[str, Any]
     values: Sequence[float]
 
 
@@ -45,12 +48,14 @@ class Method(TypedDict):
         target: the class, for people.
         chain: from `feed`, "" for a method whose maps are given one by one.
         tokens: it can be asked about any token, not about the class alone.
+        settings: those of `vit.tuning.Tuning` that mean something to it.
     """
 
     title: str
     target: str
     chain: str
     tokens: bool
+    settings: Sequence[str]
 
 
 def feed(key: str, payload: bytes) -> str:

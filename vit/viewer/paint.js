@@ -76,10 +76,8 @@ class Mosaic {
   }
 }
 
-const MASS = 0.6; // share that the outlined patches hold, as in DINO's pictures
-
-/** The patches to outline, as 1 in out (P): the fewest that hold most of the mass, or Otsu's stronger group. */
-function outlined(values, at, kind, out) {
+/** The patches to outline, as 1 in out (P): the fewest that hold a share of the mass, or Otsu's stronger group. */
+function outlined(values, at, kind, mass, out) {
   const count = out.length;
   const order = Uint32Array.from({ length: count }, (_, patch) => patch).sort((a, b) => values[at + b] - values[at + a]);
   let sum = 0;
@@ -88,7 +86,7 @@ function outlined(values, at, kind, out) {
   for (let i = 0, held = 0; i < count; i++) {
     const value = values[at + order[i]];
     if (kind === "mass") {
-      if (!(held < MASS * sum * (1 - 1e-12)) || !(value > 0)) break;
+      if (!(held < mass * sum * (1 - 1e-12)) || !(value > 0)) break;
       last = i + 1;
       held += value;
     } else {

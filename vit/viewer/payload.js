@@ -74,9 +74,9 @@ class Payload {
     return this.tops[direction === "to" ? this.tokens + token : token];
   }
 
-  /** Rollout of one token into out (N); only for kind "maps". */
-  rollout(token, direction, out) {
-    this.attention.rollout(token, direction === "to", out);
+  /** Rollout of one token into out (N), with its settings as in tuning.py; only for kind "maps". */
+  rollout(token, direction, settings, out) {
+    this.attention.rollout(token, direction === "to", settings, out);
   }
 }
 
@@ -93,14 +93,17 @@ class Chain {
     this.spare = new Float32Array(this.tokens);
   }
 
-  /** What a token drew on, or for "to" who drew on it, as shares of all into out (N); -1 asks about the class itself. */
-  trace(token, direction, out) {
+  /**
+   * What a token drew on, or for "to" who drew on it, as shares of all into out (N); -1 asks about the class itself.
+   * Blocks before `first` are left out.
+   */
+  trace(token, direction, first, out) {
     const { blocks, tokens, matrices, scales, start, spare } = this;
     const to = direction === "to" && token >= 0;
     if (token < 0) out.set(start);
     else out.fill(0)[token] = 1;
-    for (let step = 0; step < blocks; step++) {
-      const block = to ? step : blocks - 1 - step;
+    for (let step = 0; step < blocks - first; step++) {
+      const block = to ? first + step : blocks - 1 - step;
       const scale = scales[block];
       spare.fill(0);
       for (let i = 0, at = block * tokens * tokens; i < tokens; i++, at += tokens) {
@@ -152,7 +155,7 @@ class Maps {
     const prefix = section("prefix", Uint16Array);
     this.prefix = decodeHalves(prefix, 0, new Float32Array(prefix.length));
     this.units = section("scales", Float32Array).map((scale) => scale / 255);
-    this.means = null; // (L, N, N), for rollout
+    this.fused = { how: "", maps: null }; // (L, N, N), for rollout
     this.spare = new Float32Array(payload.tokens);
   }
 
@@ -175,9 +178,10 @@ class Maps {
     }
   }
 
-  rollout(token, to, out) {
+  rollout(token, to, settings, out) {
     const { blocks, tokens } = this.payload;
-    const means = (this.means ??= this.meanMaps());
+    const { residual } = settings;
+    const maps = this.fusedMaps(settings);
     const next = this.spare;
     out.fill(0);
     out[token] = 1;
@@ -186,37 +190,51 @@ class Maps {
       if (to) {
         for (let i = 0; i < tokens; i++, at += tokens) {
           let sum = 0;
-          for (let j = 0; j < tokens; j++) sum += means[at + j] * out[j];
-          next[i] = 0.5 * sum + 0.5 * out[i];
+          for (let j = 0; j < tokens; j++) sum += maps[at + j] * out[j];
+          next[i] = (1 - residual) * sum + residual * out[i];
         }
       } else {
-        for (let j = 0; j < tokens; j++) next[j] = 0.5 * out[j];
+        for (let j = 0; j < tokens; j++) next[j] = residual * out[j];
         for (let i = 0; i < tokens; i++, at += tokens) {
-          const share = 0.5 * out[i];
-          if (share > 0) for (let j = 0; j < tokens; j++) next[j] += share * means[at + j];
+          const share = (1 - residual) * out[i];
+          if (share > 0) for (let j = 0; j < tokens; j++) next[j] += share * maps[at + j];
         }
       }
       out.set(next);
     }
   }
 
-  /** Mean over heads; rows are made to sum to 1 again, which rounding to uint8 broke. */
-  meanMaps() {
-    const { blocks, heads, tokens } = this.payload;
-    const means = new Float32Array(blocks * tokens * tokens);
-    const row = this.spare;
+  /** All heads in one, without the weakest patches of each row; rows are made to sum to 1 again. */
+  fusedMaps({ fusion, discard }) {
+    const how = `${fusion} ${discard}`;
+    if (this.fused.how === how) return this.fused.maps;
+    const { blocks, heads, tokens, split, patches } = this.payload;
+    const maps = this.fused.maps ?? new Float32Array(blocks * tokens * tokens);
+    const one = this.spare, weakest = Math.floor(discard * patches), order = new Float32Array(patches);
     for (let block = 0; block < blocks; block++)
       for (let i = 0; i < tokens; i++) {
-        const at = (block * tokens + i) * tokens;
-        for (let head = 0; head < heads; head++) {
-          this.fill(block, head, i, false, row, 0);
-          for (let j = 0; j < tokens; j++) means[at + j] += row[j];
+        const from = (block * tokens + i) * tokens;
+        const row = maps.subarray(from, from + tokens);
+        this.fill(block, 0, i, false, row, 0);
+        for (let head = 1; head < heads; head++) {
+          this.fill(block, head, i, false, one, 0);
+          if (fusion === "mean") for (let j = 0; j < tokens; j++) row[j] += one[j];
+          else if (fusion === "max") for (let j = 0; j < tokens; j++) row[j] = Math.max(row[j], one[j]);
+          else for (let j = 0; j < tokens; j++) row[j] = Math.min(row[j], one[j]);
+        }
+        if (weakest) {
+          order.set(row.subarray(split));
+          const limit = order.sort()[weakest - 1];
+          let equal = weakest; // of those at the limit, as many go as it takes
+          for (let j = 0; j < patches && order[j] < limit; j++) equal--;
+          for (let j = split; j < tokens; j++) if (row[j] < limit || (row[j] === limit && equal-- > 0)) row[j] = 0;
         }
         let sum = 0;
-        for (let j = 0; j < tokens; j++) sum += means[at + j];
-        for (let j = 0; j < tokens; j++) means[at + j] /= sum;
+        for (let j = 0; j < tokens; j++) sum += row[j];
+        if (sum > 0) for (let j = 0; j < tokens; j++) row[j] /= sum;
       }
-    return means;
+    this.fused = { how, maps };
+    return maps;
   }
 }
 

@@ -189,14 +189,14 @@ def weights_of(payload: bytes, selection: Selection) -> np.ndarray:
         return _fused(sections["pool"], selection.head)
     blocks = header["blocks"]
     if selection.view == "rollout":
-        vector = np.zeros(header["tokens"], np.float32)
+        vector, split, stays = np.zeros(header["tokens"], np.float32), len(header["prefix"]), selection.residual
         vector[selection.token] = 1
         for block in reversed(range(blocks)) if selection.direction == "from" else range(blocks):
-            mixed = np.zeros_like(vector)
-            for head in range(header["heads"]):
-                matrix = _matrix(sections, block, head)
-                mixed += vector @ matrix if selection.direction == "from" else matrix @ vector
-            vector = (vector + mixed / header["heads"]) / 2
+            heads = np.stack([_matrix(sections, block, head) for head in range(header["heads"])])
+            matrix = _discarded(_fused(heads, selection.fusion), selection.discard, split)
+            matrix /= matrix.sum(-1, keepdims=True)
+            mixed = vector @ matrix if selection.direction == "from" else matrix @ vector
+            vector = stays * vector + (1 - stays) * mixed
         return vector
     chosen = range(blocks) if isinstance(selection.block, str) else [selection.block]
     maps = [
@@ -207,10 +207,19 @@ def weights_of(payload: bytes, selection: Selection) -> np.ndarray:
 
 
 def _fused(maps: np.ndarray, how: int | Fusion) -> np.ndarray:
-    """One of several maps (M, N), or all of them in one: (N,)."""
+    """One of several maps (M, ...), or all of them in one: (...)."""
     if not isinstance(how, str):
         return maps[how]
     return maps.mean(0) if how == "mean" else maps.max(0) if how == "max" else maps.min(0)
+
+
+def _discarded(rows: np.ndarray, share: float, split: int) -> np.ndarray:
+    """As `vit.attention.discarded`, of (N, N)."""
+    count = int(share * (rows.shape[-1] - split))
+    if count:
+        weakest = np.argpartition(rows[:, split:], count - 1, -1)[:, :count] + split
+        np.put_along_axis(rows, weakest, 0, -1)
+    return rows
 
 
 def _token(sections: Mapping[str, np.ndarray], block: int, token: int, to: bool) -> np.ndarray:

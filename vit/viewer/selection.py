@@ -5,15 +5,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal, Self, cast, get_args
 
-Fusion = Literal["mean", "max", "min"]
+from vit.tuning import Direction, Fusion, Tuning
+
 View = Literal["attention", "rollout", "relevance", "similar", "pool"]
-Direction = Literal["from", "to"]
 Scale = Literal["shared", "own"]
 Contour = Literal["none", "mass", "otsu"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Selection:
+class Selection(Tuning):
     """One state of the viewer; blocks, heads and tokens count from zero.
 
     Attributes:
@@ -28,7 +28,8 @@ class Selection:
         opacity: of the map over the picture, 0 to 1.
         smooth: interpolate between patches.
         scale: one colour scale for every map, or each map its own.
-        contour: a line around the fewest patches that hold 60 % of the weight, or around Otsu's stronger group.
+        contour: a line around the fewest patches that hold a share of the weight, or around Otsu's stronger group.
+        mass: that share, above 0 and at most 1.
         hidden: patches that are hidden from the model, from 0 in the order of rows.
     """
 
@@ -43,6 +44,7 @@ class Selection:
     smooth: bool = False
     scale: Scale = "shared"
     contour: Contour = "none"
+    mass: float = 0.6
     hidden: tuple[int, ...] = ()
 
     def to_query(self) -> dict[str, str]:
@@ -63,15 +65,15 @@ class Selection:
         or model, so the default token is shown, not pinned.
 
         >>> Selection.from_query({"block": "999", "head": "2", "token": "<b>"}, 12, 3, 197)
-        Selection(block=11, head=2, token=0, pinned=False, view='attention', direction='from', colormap='', \
-opacity=0.6, smooth=False, scale='shared', contour='none', hidden=())
+        Selection(residual=0.5, fusion='mean', discard=0.0, start_block=0, block=11, head=2, token=0, pinned=False, \
+view='attention', direction='from', colormap='', opacity=0.6, smooth=False, scale='shared', contour='none', mass=0.6, \
+hidden=())
         """
         default = cls()
         token = _whole(query.get("token"))
         if token is not None and not 0 <= token < tokens:
             token = None
         colormap = query.get("colormap")
-        opacity = _real(query.get("opacity"))
         return cls(
             block=_index(query.get("block"), blocks, default.block),
             head=_index(query.get("head"), heads, default.head),
@@ -80,10 +82,15 @@ opacity=0.6, smooth=False, scale='shared', contour='none', hidden=())
             view=_choice(query.get("view"), View, default.view),
             direction=_choice(query.get("direction"), Direction, default.direction),
             colormap=colormap if isinstance(colormap, str) and len(colormap) <= 32 else default.colormap,
-            opacity=default.opacity if opacity is None else min(max(opacity, 0.0), 1.0),
+            opacity=_share(query.get("opacity"), default.opacity),
             smooth=_flag(query.get("smooth")),
             scale=_choice(query.get("scale"), Scale, default.scale),
             contour=_choice(query.get("contour"), Contour, default.contour),
+            mass=_share(query.get("mass"), default.mass, 0.01),
+            residual=_share(query.get("residual"), default.residual),
+            fusion=_choice(query.get("fusion"), Fusion, default.fusion),
+            discard=_share(query.get("discard"), default.discard, 0.0, 0.99),
+            start_block=min(max(_whole(query.get("start_block")) or 0, 0), blocks - 1),
             hidden=_patches(query.get("hidden"), tokens),
         )
 
@@ -141,6 +148,12 @@ def _real(value: Any) -> float | None:
     except (ValueError, OverflowError):
         return None
     return number if math.isfinite(number) else None
+
+
+def _share(value: Any, default: float, least: float = 0.0, most: float = 1.0) -> float:
+    """A number brought between two."""
+    number = _real(value)
+    return default if number is None else min(max(number, least), most)
 
 
 def _flag(value: Any) -> bool:

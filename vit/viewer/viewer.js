@@ -8,6 +8,8 @@ const REST = 100; // ms that the pointer rests before slower ones are computed
 const NEAREST = 5; // patches outlined
 const LONGEST = 2.5; // sides of the patch grid that a panorama is cut to
 const ALONE = "This map is computed in the app";
+const ROLLOUT = ["residual", "fusion", "discard"]; // settings that rollout knows
+const SHARES = ["residual", "discard", "mass"]; // fields of a selection that sliders set
 const SETTLE = 300; // ms after the last key until Python hears of it
 
 const viewers = new WeakMap(); // parentElement: Viewer
@@ -242,6 +244,7 @@ class Viewer {
     if (this.home >= payload.tokens) this.home = 0;
     if ({ similar: !payload.features, pool: !payload.pool, relevance: !this.method }[selection.view]) selection.view = "attention";
     selection.hidden = (selection.hidden ?? []).filter((patch) => Number.isInteger(patch) && patch >= 0 && patch < payload.patches);
+    selection.start_block = Math.min(selection.start_block, payload.blocks - 1);
     if (!payload.colormaps.has(selection.colormap)) selection.colormap = payload.header.colormaps[0];
     this.reflect();
   }
@@ -267,6 +270,11 @@ class Viewer {
     this.find("[data-field=opacity]").value = selection.opacity;
     this.find("[data-field=smooth]").checked = selection.smooth;
     this.find("[data-field=contour]").value = selection.contour;
+    this.find(".mass").hidden = selection.contour !== "mass";
+    this.reflectShares();
+    for (const label of this.root.querySelectorAll("[data-setting]")) label.hidden = !this.settings.includes(label.dataset.setting);
+    this.find("[data-field=fusion]").value = selection.fusion;
+    Object.assign(this.find("[data-field=start_block]"), { value: selection.start_block + 1, max: this.payload.blocks });
     const colormap = this.payload.colormaps.get(selection.colormap);
     if (this.colormap !== colormap || !this.lut) {
       this.colormap = colormap;
@@ -280,6 +288,15 @@ class Viewer {
     this.fade(selection.opacity);
     this.painted.token = -2; // colours or scale may differ: paint every map again
     this.cover();
+  }
+
+  /** Show what sliders are at, and say it beside them. */
+  reflectShares() {
+    for (const name of SHARES) {
+      const slider = this.find(`[data-field=${name}]`);
+      slider.value = this.selection[name];
+      write(slider.nextElementSibling, `${Math.round(100 * this.selection[name])} %`);
+    }
   }
 
   /** Draw the patches that are hidden from the model. */
@@ -414,6 +431,12 @@ class Viewer {
     return view === "pool" || (view === "relevance" && !this.method.tokens) ? "attention" : view;
   }
 
+  /** Settings that mean something to what is shown. */
+  get settings() {
+    const { view } = this.selection;
+    return view === "rollout" ? ROLLOUT : view === "relevance" ? this.method.settings : [];
+  }
+
   get query() {
     const { selection, hovered } = this;
     if (hovered >= 0 && !this.fixed && (this.touching || !selection.pinned)) return hovered;
@@ -511,7 +534,7 @@ class Viewer {
     const mapped = selection.view === "attention" || selection.view === "pool"; // one of the grid's maps is selected
     this.mark(this.find(".mark.selected"), mapped ? this.cellOfSelection() : null);
     this.mark(this.find(".mark.previewed"), this.preview);
-    const said = sentence(payload, view, selection.direction, this.blockOf(r), this.headOf(c), view === "relevance" ? asked : query, this.method);
+    const said = sentence(payload, view, selection.direction, this.blockOf(r), this.headOf(c), view === "relevance" ? asked : query, this.method, view === selection.view ? settingsText(this.settings, selection) : "");
     write(this.find(".sentence"), said);
     const noteElement = this.find(".note");
     noteElement.hidden = !note;
@@ -529,9 +552,9 @@ class Viewer {
 
   /** Draw the line around the strongest patches, if people asked for one. */
   outlineStrongest(values, at) {
-    const { contour } = this.selection;
+    const { contour, mass } = this.selection;
     const { rows, cols } = this.payload;
-    const path = contour === "none" || !values ? "" : border(outlined(values, at, contour, this.marked), rows, cols);
+    const path = contour === "none" || !values ? "" : border(outlined(values, at, contour, mass, this.marked), rows, cols);
     for (const line of this.find(".contour").children) if (line.getAttribute("d") !== path) line.setAttribute("d", path);
   }
 
@@ -605,33 +628,39 @@ class Viewer {
   computeRollout(token) {
     const { payload, given } = this;
     const direction = this.selection.direction;
-    const wanted = `${token} ${direction}`;
+    const { residual, fusion, discard } = this.selection;
+    const wanted = `${token} ${direction} ${residual} ${fusion} ${discard}`;
     if (payload.quick) {
-      if (this.rolled !== wanted) payload.rollout(token, direction, this.rollout);
+      if (this.rolled !== wanted) payload.rollout(token, direction, this.selection, this.rollout);
       this.rolled = wanted;
       return true;
     }
-    if (!given || given.view !== "rollout" || given.token !== token || given.direction !== direction || given.values.length !== payload.tokens)
-      return false;
+    if (!this.fits("rollout", token) || given.direction !== direction) return false;
     if (this.rolled !== given) this.rollout.set(given.values);
     this.rolled = given;
     return true;
   }
 
+  /** Whether Python's map is of this view and token, and of the settings that are chosen. */
+  fits(view, token) {
+    const { given, payload, selection } = this;
+    if (!given || given.view !== view || given.token !== token || given.values.length !== payload.tokens) return false;
+    return this.settings.every((name) => given.settings[name] === selection[name]);
+  }
+
   /** True if this.relevance holds the class's map for the token. */
   computeRelevance(token) {
     const { method, given } = this;
-    const { direction } = this.selection;
+    const { direction, start_block } = this.selection;
     if (method.chain) {
       const chain = takePayload(method.chain, (bytes) => new Chain(bytes));
       if (!chain || chain.tokens !== this.payload.tokens) return false;
-      const wanted = `${token} ${direction} ${method.chain}`;
-      if (this.traced !== wanted) chain.trace(token, direction, this.relevance);
+      const wanted = `${token} ${direction} ${start_block} ${method.chain}`;
+      if (this.traced !== wanted) chain.trace(token, direction, start_block, this.relevance);
       this.traced = wanted;
       return true;
     }
-    const fits = given && given.view === "relevance" && given.token === token && given.values.length === this.payload.tokens;
-    if (!fits || (token >= 0 && given.direction !== direction)) return false;
+    if (!this.fits("relevance", token) || (token >= 0 && given.direction !== direction)) return false;
     if (this.traced !== given) this.relevance.set(given.values);
     this.traced = given;
     return true;
@@ -936,6 +965,20 @@ class Viewer {
     this.find(".unhide").addEventListener("click", () => this.change({ hidden: [] }));
     opacity.addEventListener("change", () => this.change({ opacity: Number(opacity.value) }));
     this.find("[data-field=contour]").addEventListener("change", (event) => this.change({ contour: event.target.value }));
+    for (const name of SHARES) {
+      const slider = this.find(`[data-field=${name}]`);
+      slider.addEventListener("input", () => {
+        this.selection[name] = Number(slider.value);
+        this.reflectShares();
+        this.act();
+      });
+      slider.addEventListener("change", () => this.change({ [name]: Number(slider.value) }));
+    }
+    this.find("[data-field=fusion]").addEventListener("change", (event) => this.change({ fusion: event.target.value }));
+    this.find("[data-field=start_block]").addEventListener("change", (event) => {
+      const block = Math.round(Number(event.target.value)) || 1;
+      this.change({ start_block: Math.min(Math.max(block, 1), this.payload.blocks) - 1 });
+    });
     this.find("[data-field=smooth]").addEventListener("change", (event) => this.change({ smooth: event.target.checked }));
     this.find("[data-field=lines]").addEventListener("change", (event) => (this.find(".lines").hidden = !event.target.checked));
   }

@@ -56,14 +56,29 @@ function tokenName(payload, token) {
   return /^register/.test(name) ? name : `the ${name}`;
 }
 
-/** One plain sentence for the map on the picture. */
-function sentence(payload, view, direction, block, head, token, method) {
-  if (view === "relevance" && token < 0) return `${method.title}: what speaks for “${method.target}”.`;
+/** Settings of a method that are not as usual, to stand behind its name. */
+function settingsText(names, selection) {
+  const usual = { residual: 0.5, fusion: "mean", discard: 0, start_block: 0 };
+  const words = {
+    start_block: (value) => `from block ${value + 1} on`,
+    residual: (value) => `${Math.round(100 * value)} % staying`,
+    fusion: (value) => `${value} of heads`,
+    discard: (value) => `weakest ${Math.round(100 * value)} % left out`,
+  };
+  const said = Object.keys(words)
+    .filter((name) => names.includes(name) && selection[name] !== usual[name])
+    .map((name) => words[name](selection[name]));
+  return said.length ? ` (${said.join(", ")})` : "";
+}
+
+/** One plain sentence for the map on the picture; `set` from settingsText. */
+function sentence(payload, view, direction, block, head, token, method, set) {
+  if (view === "relevance" && token < 0) return `${method.title}${set}: what speaks for “${method.target}”.`;
   const name = tokenName(payload, Math.max(token, 0));
   if (view === "relevance")
-    return `${method.title} for “${method.target}”: ${direction === "to" ? `which tokens drew on ${name}` : `what ${name} drew on`}.`;
+    return `${method.title}${set} for “${method.target}”: ${direction === "to" ? `which tokens drew on ${name}` : `what ${name} drew on`}.`;
   if (view === "rollout")
-    return `Rollout through all blocks: ${direction === "to" ? `which tokens ${name} reaches` : `what ${name} is made of`}.`;
+    return `Rollout through all blocks${set}: ${direction === "to" ? `which tokens ${name} reaches` : `what ${name} is made of`}.`;
   if (view === "similar") return `Patches most like ${name}, by their features after the last block.`;
   if (view === "pool")
     return `Pooling query after the last block, ${typeof head === "string" ? `${head} of heads` : `head ${head + 1}`}: where it looks.`;
