@@ -8,7 +8,7 @@ from pathlib import Path
 import plotly.graph_objects as go
 import streamlit as st
 
-from pages.parts import atlas, layers, navigation, opening, reasons, take, tour, trust, whatif
+from pages.parts import atlas, choice, layers, navigation, opening, reasons, take, tour, trust, whatif
 from vit import samples
 from vit.errors import UserError
 from vit.gallery import component as gallery
@@ -44,31 +44,16 @@ def pick_checkpoint():
         st.info("There is no checkpoint yet. Train one: `python -m vit train --preset shapes`")
         st.stop()
 
-    def remember() -> None:
-        if st.session_state.checkpoint != names[0]:
-            st.query_params["checkpoint"] = st.session_state.checkpoint
-        elif "checkpoint" in st.query_params:
-            del st.query_params["checkpoint"]
-        if "heads" in st.query_params:  # of the other one
-            del st.query_params["heads"]
-
     asked = st.query_params.get("checkpoint")
     if asked and asked not in names and (here := hub.find(asked)):
-        asked = str(here.name)
+        st.query_params["checkpoint"] = str(here.name)
     elif asked and asked not in names and hub.parse(asked):
         st.info(f"{plain(asked)} is not here yet.")
         if st.button("Fetch it"):
             st.switch_page("pages/checkpoints.py", query_params={"fetch": asked})
     elif asked and asked not in names:
         st.info(f"There is no checkpoint {plain(asked)}. This is another one.")
-    name = st.selectbox(
-        "Checkpoint",
-        names,
-        names.index(asked) if asked in names else 0,
-        format_func=offered.title,
-        key="checkpoint",
-        on_change=remember,
-    )
+    name = choice.select("Checkpoint", "checkpoint", names, words=offered.title, resets=("heads", "target"))
     info = offered.about(name)
     for broken in offered.every if not info.problem else [info]:
         if broken.problem and not broken.choices:
@@ -124,10 +109,13 @@ def pick_heads(name: str, choices: tuple[int, ...], current: int | None) -> None
             st.query_params["heads"] = str(st.session_state.heads)
             st.session_state.setdefault("known heads", {})[name] = st.session_state.heads
 
+    current = current if current in choices else None
+    if st.session_state.get("heads", current) != current:  # of another checkpoint
+        st.session_state.heads = current
     st.selectbox(
         "Attention heads",
         choices,
-        choices.index(current) if current in choices else None,
+        None if current is None else choices.index(current),
         key="heads",
         on_change=remember,
         placeholder="Choose",
@@ -205,9 +193,9 @@ def pick_size(checkpoint) -> tuple[tuple[int, int], str]:
     from vit.explain import cost, enlarged_size, sizes
 
     own, offered = checkpoint.preprocess.size, sizes(checkpoint)
-    links = {pixels(size): size for size in offered}
-    links |= {f"{factor}x": enlarged_size(checkpoint, factor) for factor in range(2, 9)}  # as older links say it
-    asked = links.get(st.query_params.get("size") or f"{st.query_params.get('factor')}x")
+    factor = st.query_params.pop("factor", "")  # older links enlarge by that
+    if factor in map(str, range(2, 9)):
+        st.query_params["size"] = pixels(enlarged_size(checkpoint, int(factor)))
 
     def words(size: tuple[int, int]) -> str:
         expected = cost(checkpoint, size)
@@ -215,19 +203,13 @@ def pick_size(checkpoint) -> tuple[tuple[int, int], str]:
         takes = f"{expected.seconds:.0f} s · {expected.memory / 1e9:.1f} GB" if slow else f"{expected.tokens:,} tokens"
         return f"{pixels(size)} px · {takes}"
 
-    def remember() -> None:
-        st.query_params.pop("factor", None)
-        st.query_params.pop("size", None)
-        if st.session_state.size != own:
-            st.query_params["size"] = pixels(st.session_state.size)
-
-    size = st.selectbox(
+    size = choice.select(
         "Input size",
+        "size",
         offered,
-        offered.index(asked) if asked in offered else offered.index(own),
-        format_func=words,
-        key="size",
-        on_change=remember,
+        own,
+        words=words,
+        link=pixels,
         help="The model was trained at one size. At others its position embeddings are interpolated: larger ones give "
         "finer maps and less reliable predictions. Seconds and memory are estimates for this computer.",
     )
@@ -390,10 +372,11 @@ def show_viewer(checkpoint, explanation, payload: str, source: take.Source) -> N
     asked = reasons.Asked(payload, checkpoint, explanation)
     question = reasons.pick(asked)
     wanted = Selection.from_query(st.query_params, *shape)
-    given, method = reasons.given(asked, wanted, question)
-    place = st.container()
-    more = st.container()
-    panel = pick_panel(question)
+    place, more, below, feeders = (st.container() for _ in range(4))
+    with feeders:  # behind the viewer, which would be mounted anew if something came in before it
+        given, method = reasons.given(asked, wanted, question)
+    with below:
+        panel = pick_panel(question)
     with place:
         selection = component.show(
             "viewer", payload, wanted, given, method, group="whatif", paintable=panel == "What if?", on_change=remember
@@ -402,28 +385,14 @@ def show_viewer(checkpoint, explanation, payload: str, source: take.Source) -> N
     with more:
         shown, viewer, code = reasons.taken(asked, selection, question, given, method)
         take.show(explanation, selection, checkpoint, source, shown, code, **viewer)
-    show_panel(asked, question, selection, panel)
+    with below:
+        show_panel(asked, question, selection, panel)
 
 
 def pick_panel(question) -> str:
     """What is shown below the viewer."""
-
-    def remember() -> None:
-        st.query_params.pop("panel", None)
-        if st.session_state.panel != names[0]:
-            st.query_params["panel"] = st.session_state.panel
-
     names = [name for name, needs_class in PANELS.items() if question or not needs_class]
-    asked = st.query_params.get("panel")
-    return st.segmented_control(
-        "Ask more",
-        names,
-        default=asked if asked in names else names[0],
-        required=True,
-        key="panel",
-        on_change=remember,
-        label_visibility="collapsed",
-    )
+    return choice.select("Ask more", "panel", names, kind=st.segmented_control, label_visibility="collapsed")
 
 
 def show_panel(asked, question, selection, panel: str) -> None:

@@ -44,7 +44,7 @@ for (const name of names) {
   storePayload(name, bytes(element(name).textContent));
   element(name).remove();
 }
-mount({ data, key: "viewer", parentElement: document.querySelector("main"), setStateValue() {} });
+mount({ data, parentElement: document.querySelector("main"), setStateValue() {} });
 """
 
 
@@ -84,6 +84,7 @@ def standalone(
     if method is not None:
         method = {**method, "chain": "chain" if chain else ""}
     data = {
+        "name": "viewer",
         "payload": "payload",
         "seed": asdict(selection),
         "revision": 1,

@@ -13,6 +13,8 @@ def select(
     default: Any = None,
     words: Callable[[Any], Any] = str,
     kind: Callable[..., Any] = st.selectbox,
+    link: Callable[[Any], str] = str,
+    resets: Sequence[str] = (),
     **more: Any,
 ) -> Any:
     """Let the person choose one of several.
@@ -20,20 +22,25 @@ def select(
     Args:
         name: of the control's key and in links.
         default: that links leave out; the first option if it is None.
-        words: an option as the page shows it; links hold its `str`.
+        words: an option as the page shows it.
         kind: `st.selectbox`, `st.select_slider` or `st.segmented_control`.
+        link: an option as links hold it.
+        resets: what a new choice takes out of the link.
     """
     default = options[0] if default is None else default
 
     def remember() -> None:
-        st.query_params.pop(name, None)
+        for part in (name, *resets):
+            st.query_params.pop(part, None)
         if st.session_state[name] != default:
-            st.query_params[name] = str(st.session_state[name])
+            st.query_params[name] = link(st.session_state[name])
 
-    asked = {str(option): option for option in options}.get(st.query_params.get(name, ""), default)
-    first = {
-        st.selectbox: {"index": list(options).index(asked)},
-        st.select_slider: {"value": asked},
-        st.segmented_control: {"default": asked, "required": True},
-    }[kind]
-    return kind(label, options, **first, format_func=words, key=name, on_change=remember, **more)
+    asked = {link(option): option for option in options}.get(st.query_params.get(name, ""), default)
+    # Streamlit keeps a control at its old words when its options or their words change, so it is told again then.
+    now, told = (asked, [words(option) for option in options]), st.session_state.setdefault("choices", {})
+    if name not in st.session_state or told.get(name) != now:
+        st.session_state[name] = asked
+    told[name] = now
+    if kind is st.segmented_control:
+        more["required"] = True
+    return kind(label, options, format_func=words, key=name, on_change=remember, **more)

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import streamlit as st
 
+from pages.parts import choice
 from vit.text import plain
 from vit.viewer.selection import Selection
 
@@ -187,37 +188,23 @@ def pick(asked: Asked, prefix: str = "", side: str = "") -> Question | None:
         return None
     probabilities = asked.explanation.record.logits[0].softmax(0)
     order = probabilities.argsort(descending=True)[:MOST].tolist()
-    methods = [name for name, method in METHODS.items() if method.of_class]
-
-    def remember(name: str, default: Any) -> None:
-        st.query_params.pop(name, None)
-        if st.session_state[name] != default:
-            st.query_params[name] = str(st.session_state[name])
-
-    wanted = st.query_params.get(f"{prefix}target", "")
-    target = int(wanted) if wanted.isdecimal() and int(wanted) in order else order[0]
-    method = st.query_params.get(f"{prefix}method", DEFAULT)
     one, other = st.columns(2)
     with one:
-        target = st.selectbox(
+        target = choice.select(
             f"{side} class".strip().capitalize(),
+            f"{prefix}target",
             order,
-            order.index(target),
-            format_func=lambda index: f"{plain(labels[index])} · {float(probabilities[index]):.1%}",
-            key=f"{prefix}target",
-            on_change=remember,
-            args=(f"{prefix}target", order[0]),
+            words=lambda index: f"{plain(labels[index])} · {float(probabilities[index]):.1%}",
             help="What should the picture speak for? Type to search. The most probable classes come first.",
         )
     with other:
-        method = st.selectbox(
+        methods = [name for name, method in METHODS.items() if method.of_class]
+        method = choice.select(
             f"{side} method for the class".strip().capitalize(),
+            f"{prefix}method",
             methods,
-            methods.index(method) if method in methods else methods.index(DEFAULT),
-            format_func=lambda name: METHODS[name].title,
-            key=f"{prefix}method",
-            on_change=remember,
-            args=(f"{prefix}method", DEFAULT),
+            DEFAULT,
+            words=lambda name: METHODS[name].title,
             help="\n\n".join(f"**{METHODS[name].title}**: {METHODS[name].words}" for name in methods),
         )
     return Question(target, method)

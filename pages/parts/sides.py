@@ -220,8 +220,11 @@ def show_both(left: Side, right: Side) -> None:
     show_difference(left, right)
     for column, side in zip(st.columns(2, gap="large"), (left, right), strict=True):
         shown = selection(side, left, right)
-        given, method = reasons.given(side.asked, shown, side.question, f"{side.name} ")
         with column:
+            place, feeders = st.container(), st.container()
+        with feeders:
+            given, method = reasons.given(side.asked, shown, side.question, f"{side.name} ")
+        with place:
             component.show(
                 f"{side.name} viewer",
                 side.asked.key,

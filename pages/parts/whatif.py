@@ -129,8 +129,11 @@ def show(asked: Asked, question: Question | None, selection: Selection) -> None:
         _show_answers(asked, *answers, question)
     st.caption("After the change. It follows the viewer above, and maps of one kind have one scale in both.")
     payload = component.feed("changed feeder", after.explanation.payload)
-    given, method = reasons.given(after, selection, question, "changed ")
-    component.show("changed viewer", payload, selection, given, method, group="whatif", compact=True)
+    place, feeders = st.container(), st.container()
+    with feeders:
+        given, method = reasons.given(after, selection, question, "changed ")
+    with place:
+        component.show("changed viewer", payload, selection, given, method, group="whatif", compact=True)
 
 
 def _seconds(asked: Asked) -> float:

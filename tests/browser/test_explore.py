@@ -231,3 +231,40 @@ def test_panorama_shows_its_patches_large_enough_to_point_at(app: App) -> None:
     app.shows("header.picture.width", 6000)
     area = app.page.locator("canvas.over").bounding_box()
     assert area and min(area["width"], area["height"]) > 100
+
+
+def choose_sample(app: App, name: str) -> None:
+    app.page.locator(".strip button").nth(list(samples.SAMPLES).index(name)).click()
+
+
+def test_the_first_click_on_the_class_s_map_shows_it(app: App) -> None:
+    """What it needs comes to the page, and the viewer stays mounted as it is."""
+    app.open()
+    app.page.evaluate(f"() => {{ window.first = {FIND}; }}")
+    relevance = app.page.get_by_role("button", name="Relevance", exact=True).first
+    relevance.click()
+    app.page.wait_for_function(f"() => {FIND}?.relevance.some((value) => value > 0)")
+    expect(app.page.locator(".sentence")).to_have_text("Relevance: what speaks for “cat”.")
+    app.still()
+    assert app.ask("viewer === window.first && viewer.selection.view") == "relevance"
+    app.page.get_by_role("button", name="Rollout", exact=True).first.click()
+    app.still()
+    expect(app.page.locator(".sentence")).to_have_text(re.compile("^Rollout"))
+    assert app.ask("viewer === window.first && viewer.selection.view") == "rollout"
+
+
+def test_the_class_that_is_named_is_the_one_that_is_explained(app: App) -> None:
+    """Streamlit leaves a control at its old words unless it is told."""
+    app.open("?view=relevance")
+    named = app.page.get_by_role("combobox", name=re.compile("^(Selected )?.*Class", re.IGNORECASE)).first
+    field = app.page.locator('[data-testid="stSelectbox"]', has_text=re.compile("^Class")).first
+    for name, label in (("horse", "horse"), ("temple", None), ("cat", "cat")):
+        choose_sample(app, name)
+        app.page.wait_for_function(f"() => !{FIND}.root.hasAttribute('data-waiting')")
+        app.still()
+        heading = app.page.locator(".sentence").inner_text()
+        explained = re.search("“(.+)”", heading)
+        assert explained and explained[1] == (label or explained[1])
+        shown = field.locator("input").input_value() or field.inner_text()
+        assert explained[1] in shown, (name, shown, named)
+        assert "target" not in app.page.url

@@ -137,6 +137,7 @@ def show(
     _view(
         key=key,
         data={
+            "name": key,  # the browser is told another one at each mount
             "payload": payload_id,
             "seed": asdict(memory["seed"]),
             "revision": memory["revision"],

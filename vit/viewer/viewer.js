@@ -14,7 +14,7 @@ const SETTLE = 300; // ms after the last key until Python hears of it
 
 const viewers = new WeakMap(); // parentElement: Viewer
 const groups = (globalThis.__vitGroups ??= new Map()); // name: Set of viewers that move together
-const chosen = (globalThis.__vitSelections ??= new Map()); // key of a viewer: what it last showed, across mounts
+const chosen = (globalThis.__vitSelections ??= new Map()); // name of a viewer: what it last showed, across mounts
 
 function write(element, text) {
   if (element.textContent !== text) element.textContent = text;
@@ -33,8 +33,8 @@ function extent(from, to, length, longest) {
 }
 
 class Viewer {
-  constructor(parent, key) {
-    this.name = key;
+  constructor(parent) {
+    this.name = ""; // by which the page knows it, across mounts
     this.root = parent.querySelector(".vit");
     const found = new Map(); // the page's own elements stay; asking for them costs nothing
     this.find = (selector) => {
@@ -95,6 +95,7 @@ class Viewer {
 
   update(data, send) {
     this.send = send;
+    this.name = data.name;
     this.given = data.given;
     this.alone = Boolean(data.alone); // nobody listens
     const before = JSON.stringify(this.method);
@@ -1181,9 +1182,9 @@ class Viewer {
   }
 }
 
-export default ({ data, key, parentElement, setStateValue }) => {
+export default ({ data, parentElement, setStateValue }) => {
   let viewer = viewers.get(parentElement);
-  if (!viewer) viewers.set(parentElement, (viewer = new Viewer(parentElement, key)));
+  if (!viewer) viewers.set(parentElement, (viewer = new Viewer(parentElement)));
   viewer.update(data, (selection) => setStateValue("selection", selection));
   return () => {
     viewer.destroy();
