@@ -44,7 +44,7 @@ def statistics(record: AttentionRecord, patch_size: int) -> dict[str, Statistic]
         The names of prefix tokens: on that token; "registers" in place of reg1, reg2, ....
     """
     first, (rows, cols) = len(record.prefix), record.grid
-    places = torch.cartesian_prod(torch.arange(rows), torch.arange(cols)).view(-1, 2)  # (P, 2)
+    places = torch.cartesian_prod(torch.arange(float(rows)), torch.arange(float(cols))).view(-1, 2)  # (P, 2)
     groups = _prefix_groups(record.prefix)
     blocks: dict[str, list[Tensor]] = {name: [] for name in ("entropy", "distance", "self", "neighbours", *groups)}
     for block in range(record.blocks):
@@ -80,8 +80,8 @@ def statistics(record: AttentionRecord, patch_size: int) -> dict[str, Statistic]
 
 def _apart(places: Tensor, which: Tensor) -> tuple[Tensor, Tensor]:
     """Of some patches to all: the distance [patches], and whether they touch; both (q, P)."""
-    apart = (places[which, None] - places).abs()
-    return apart.float().norm(dim=-1), (apart.amax(-1) == 1).float()
+    distances = torch.cdist(places[which], places, compute_mode="donot_use_mm_for_euclid_dist")
+    return distances, ((distances > 0) & (distances < 1.5)).float()  # 1 or the square root of 2
 
 
 def _prefix_groups(prefix: tuple[str, ...]) -> dict[str, list[int]]:
