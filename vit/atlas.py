@@ -1,4 +1,4 @@
-"""What each head does, in numbers: one per block and head, over one picture or the mean over several.
+"""What each head does, in numbers: one per block and head, over one picture; `vit.census` has the mean over many.
 
 Also what the weights alone show: how alike positions are, what the patch embedding looks for; and tokens that stand
 out by their length.
@@ -21,12 +21,16 @@ class Statistic(NamedTuple):
     """One number for every head.
 
     Attributes:
-        values: (L, H).
+        values: (L, H); of several pictures, their mean.
         uniform: what a head that looks everywhere alike would have.
+        deviation: (L, H), the standard deviation over the pictures; None for a single one.
+        pictures: how many.
     """
 
     values: Tensor
     uniform: float
+    deviation: Tensor | None = None
+    pictures: int = 1
 
 
 def statistics(record: AttentionRecord, patch_size: int) -> dict[str, Statistic]:
@@ -46,7 +50,7 @@ def statistics(record: AttentionRecord, patch_size: int) -> dict[str, Statistic]
     first, (rows, cols) = len(record.prefix), record.grid
     places = torch.cartesian_prod(torch.arange(float(rows)), torch.arange(float(cols))).view(-1, 2)  # (P, 2)
     groups = _prefix_groups(record.prefix)
-    blocks: dict[str, list[Tensor]] = {name: [] for name in ("entropy", "distance", "self", "neighbours", *groups)}
+    blocks: dict[str, list[Tensor]] = {name: [] for name in names(record.prefix)}
     for block in range(record.blocks):
         sums = {name: torch.zeros(record.heads) for name in blocks}
         for start, chunk in record.row_chunks(block):
@@ -76,6 +80,15 @@ def statistics(record: AttentionRecord, patch_size: int) -> dict[str, Statistic]
         "neighbours": touching / (rows * cols) / record.tokens,
     } | {name: len(tokens) / record.tokens for name, tokens in groups.items()}
     return {name: Statistic(torch.stack(values), uniform[name]) for name, values in blocks.items()}
+
+
+def names(prefix: tuple[str, ...]) -> tuple[str, ...]:
+    """The statistics of a model with these tokens before the patches.
+
+    >>> names(("cls", "reg1", "reg2"))
+    ('distance', 'entropy', 'self', 'neighbours', 'cls', 'registers')
+    """
+    return ("distance", "entropy", "self", "neighbours", *_prefix_groups(prefix))
 
 
 def _apart(places: Tensor, which: Tensor) -> tuple[Tensor, Tensor]:
