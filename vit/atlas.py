@@ -4,7 +4,6 @@ Also what the weights alone show: how alike positions are, what the patch embedd
 out by their length.
 """
 
-from collections.abc import Iterable
 from typing import NamedTuple, cast
 
 import torch
@@ -102,15 +101,6 @@ def _prefix_groups(prefix: tuple[str, ...]) -> dict[str, list[int]]:
     for token, name in enumerate(prefix):
         groups.setdefault("registers" if name.startswith("reg") else name, []).append(token)
     return groups
-
-
-def mean_statistics(every: Iterable[dict[str, Statistic]]) -> dict[str, Statistic]:
-    """The mean over several pictures."""
-    many = list(every)
-    return {
-        name: Statistic(torch.stack([one[name].values for one in many]).mean(0), many[0][name].uniform)
-        for name in many[0]
-    }
 
 
 def agreement(record: AttentionRecord, read: Tensor, heatmap: Tensor) -> Statistic:

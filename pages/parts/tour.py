@@ -105,7 +105,7 @@ def _current() -> int | None:
 def _go(number: int) -> None:
     """Show what a step shows, and nothing of what was chosen before."""
     st.query_params.from_dict({"tour": str(number + 1), **STEPS[number].link})
-    for key in ("size", "precision", "target", "method", "panel", "curves", "ranking", "heads"):
+    for key in ("size", "precision", "target", "method", "panel", "curves", "ranking", "heads", "statistic"):
         st.session_state.pop(key, None)
     st.session_state.checkpoint = CHECKPOINT
     st.session_state.source = "sample"
