@@ -231,3 +231,16 @@ def test_panorama_shows_its_patches_large_enough_to_point_at(app: App) -> None:
     app.shows("header.picture.width", 6000)
     area = app.page.locator("canvas.over").bounding_box()
     assert area and min(area["width"], area["height"]) > 100
+
+
+def test_a_look_at_many_pictures_hears_stop(app: App) -> None:
+    app.open("?panel=Heads&size=256")
+    main = app.page.get_by_test_id("stMain")
+    main.get_by_text("many pictures", exact=True).click()
+    main.get_by_test_id("stSelectbox").filter(has_text="Pictures").last.locator("input").click()
+    app.page.get_by_role("option").filter(has_text="Shapes").click()
+    main.get_by_role("button", name=re.compile(r"Look at 128 pictures \(about \d+ s\)")).click()
+    main.get_by_role("button", name="Stop", exact=True).click()
+    expect(main.get_by_text("Stopped after")).to_be_visible(timeout=PATIENCE)
+    expect(main.get_by_role("button", name="Go on")).to_be_visible()
+    app.still()  # and the browser asks for no more of it
