@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from vit import attention
-from vit.atlas import agreement, filters, mean_statistics, outliers, position_similarity, statistics
+from vit.atlas import agreement, filters, outliers, position_similarity, statistics
 from vit.attention import AttentionRecord, record
 
 
@@ -47,13 +47,6 @@ def test_a_few_rows_at_a_time_give_the_same(build: Any, pictures: Any, monkeypat
     for name, statistic in statistics(kept, 8).items():
         torch.testing.assert_close(statistic.values, whole[name].values)
         assert statistic.values.shape == (2, 2)
-
-
-def test_the_mean_over_pictures(build: Any, pictures: Any) -> None:
-    model = build()
-    every = [statistics(record(model, picture[None]), 8) for picture in pictures(count=3)]
-    mean = mean_statistics(every)
-    torch.testing.assert_close(mean["self"].values, sum(one["self"].values for one in every) / 3)
 
 
 def test_a_head_that_looks_like_the_map_agrees_with_it(build: Any, pictures: Any) -> None:

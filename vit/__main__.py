@@ -1,4 +1,4 @@
-"""The command line: `python -m vit classify|explain|evaluate|faithfulness|convert|train|runs`.
+"""The command line: `python -m vit classify|explain|evaluate|faithfulness|heads|convert|train|runs`.
 
 Exit status: 0 done, 1 a bug (with its traceback), 2 a mistake of the user's, told in one line.
 """
@@ -89,13 +89,22 @@ def parser() -> argparse.ArgumentParser:
     faithful.add_argument("--limit", type=int, default=500, metavar="N", help="pictures (default: %(default)s)")
     faithful.add_argument("--card", action="store_true", help="also put the table into the checkpoint's card")
 
-    for command in (classify, explain, evaluate, faithful):
+    heads = add("heads", "Say what every head does: mean and spread of a statistic over test pictures.")
+    heads.add_argument("--data", required=True, metavar="NAME|folder:PATH")
+    heads.add_argument("--data-root", type=Path, default=Path("data"), help="where downloads are kept")
+    heads.add_argument("--limit", type=int, default=128, metavar="N", help="pictures (default: %(default)s)")
+    heads.add_argument(
+        "--statistic", choices=_STATISTICS, default="distance", help="of the table (default: %(default)s)"
+    )
+    heads.add_argument("--card", action="store_true", help="also put the distance by block into the checkpoint's card")
+
+    for command in (classify, explain, evaluate, faithful, heads):
         command.add_argument(
             "--checkpoint", default="cifar10", metavar="NAME_OR_PATH",
             help="a name in checkpoints/, a folder or file, or to be fetched: owner/name[@revision] on the Hugging "
             "Face Hub, torchvision/vit_b_16 (default: %(default)s)",
         )  # fmt: skip
-    for command in (classify, evaluate, faithful):
+    for command in (classify, evaluate, faithful, heads):
         command.add_argument("--json", action="store_true", help="print one JSON document")
 
     convert = add("convert", "Give a checkpoint to another library, computing the same there.")
@@ -139,6 +148,8 @@ _METHODS = {
     "gradcam": ("target", "block"),
     "attention-gradient": ("target", "block", "head", "query", "direction"),
 }
+# What `heads` measures; the last three of models that have such tokens.
+_STATISTICS = ("distance", "entropy", "self", "neighbours", "cls", "dist", "registers")
 
 
 def _presets() -> list[str]:
@@ -349,8 +360,7 @@ def _faithfulness(options: argparse.Namespace) -> None:
     from vit.checkpoints import load_checkpoint
     from vit.ranking import rank, record_in_card, table, verdict
 
-    if options.limit < 1:
-        raise UserError(f"--limit must be at least 1, not {options.limit}.")
+    _check_limit(options.limit)
     checkpoint = load_checkpoint(options.checkpoint)
     ranked = rank(checkpoint, options.data, options.limit, root=options.data_root, bar=not options.json)
     if options.card:
@@ -361,6 +371,42 @@ def _faithfulness(options: argparse.Namespace) -> None:
         return
     print("\n".join(table(ranked)))
     print(f"\n{ranked[0].pictures} pictures. {verdict(ranked)}")
+
+
+def _check_limit(limit: int) -> None:
+    if limit < 1:
+        raise UserError(f"--limit must be at least 1, not {limit}.")
+
+
+def _heads(options: argparse.Namespace) -> None:
+    from tqdm import tqdm
+
+    from vit.census import census, check_name, record_in_card, sentence, table, to_dict
+    from vit.checkpoints import load_checkpoint
+
+    _check_limit(options.limit)
+    checkpoint = load_checkpoint(options.checkpoint)
+    check_name(checkpoint, options.statistic)
+    bar: Any = None
+
+    def progress(done: int, total: int) -> None:  # the data are read by then, with a bar of their own
+        nonlocal bar
+        if bar is None:
+            bar = tqdm(total=total, unit="pictures", leave=False, disable=options.json)
+        bar.update(done - bar.n)
+        if done == total:
+            bar.close()
+
+    found = census(checkpoint, options.data, options.limit, root=options.data_root, progress=progress)
+    statistic = found[options.statistic]
+    if options.card:
+        record_in_card(checkpoint, options.data, found)
+    if options.json:
+        facts = {"checkpoint": checkpoint.name, "sha256": checkpoint.hash, "data": options.data}
+        print(json.dumps(facts | {"pictures": statistic.pictures, "statistics": to_dict(found)}))
+        return
+    print("\n".join(table(options.statistic, statistic)))
+    print(f"\n{sentence(options.statistic, statistic)}")
 
 
 def _convert(options: argparse.Namespace) -> None:
@@ -472,6 +518,7 @@ _COMMANDS = {
     "explain": _explain,
     "evaluate": _evaluate,
     "faithfulness": _faithfulness,
+    "heads": _heads,
     "convert": _convert,
     "train": _train,
     "runs": _runs,

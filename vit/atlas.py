@@ -1,10 +1,9 @@
-"""What each head does, in numbers: one per block and head, over one picture or the mean over several.
+"""What each head does, in numbers: one per block and head, over one picture; `vit.census` has the mean over many.
 
 Also what the weights alone show: how alike positions are, what the patch embedding looks for; and tokens that stand
 out by their length.
 """
 
-from collections.abc import Iterable
 from typing import NamedTuple, cast
 
 import torch
@@ -21,12 +20,16 @@ class Statistic(NamedTuple):
     """One number for every head.
 
     Attributes:
-        values: (L, H).
+        values: (L, H); of several pictures, their mean.
         uniform: what a head that looks everywhere alike would have.
+        deviation: (L, H), the standard deviation over the pictures; None for a single one.
+        pictures: how many.
     """
 
     values: Tensor
     uniform: float
+    deviation: Tensor | None = None
+    pictures: int = 1
 
 
 def statistics(record: AttentionRecord, patch_size: int) -> dict[str, Statistic]:
@@ -44,9 +47,9 @@ def statistics(record: AttentionRecord, patch_size: int) -> dict[str, Statistic]
         The names of prefix tokens: on that token; "registers" in place of reg1, reg2, ....
     """
     first, (rows, cols) = len(record.prefix), record.grid
-    places = torch.cartesian_prod(torch.arange(rows), torch.arange(cols)).view(-1, 2)  # (P, 2)
+    places = torch.cartesian_prod(torch.arange(float(rows)), torch.arange(float(cols))).view(-1, 2)  # (P, 2)
     groups = _prefix_groups(record.prefix)
-    blocks: dict[str, list[Tensor]] = {name: [] for name in ("entropy", "distance", "self", "neighbours", *groups)}
+    blocks: dict[str, list[Tensor]] = {name: [] for name in names(record.prefix)}
     for block in range(record.blocks):
         sums = {name: torch.zeros(record.heads) for name in blocks}
         for start, chunk in record.row_chunks(block):
@@ -78,10 +81,19 @@ def statistics(record: AttentionRecord, patch_size: int) -> dict[str, Statistic]
     return {name: Statistic(torch.stack(values), uniform[name]) for name, values in blocks.items()}
 
 
+def names(prefix: tuple[str, ...]) -> tuple[str, ...]:
+    """The statistics of a model with these tokens before the patches.
+
+    >>> names(("cls", "reg1", "reg2"))
+    ('distance', 'entropy', 'self', 'neighbours', 'cls', 'registers')
+    """
+    return ("distance", "entropy", "self", "neighbours", *_prefix_groups(prefix))
+
+
 def _apart(places: Tensor, which: Tensor) -> tuple[Tensor, Tensor]:
     """Of some patches to all: the distance [patches], and whether they touch; both (q, P)."""
-    apart = (places[which, None] - places).abs()
-    return apart.float().norm(dim=-1), (apart.amax(-1) == 1).float()
+    distances = torch.cdist(places[which], places, compute_mode="donot_use_mm_for_euclid_dist")
+    return distances, ((distances > 0) & (distances < 1.5)).float()  # 1 or the square root of 2
 
 
 def _prefix_groups(prefix: tuple[str, ...]) -> dict[str, list[int]]:
@@ -89,15 +101,6 @@ def _prefix_groups(prefix: tuple[str, ...]) -> dict[str, list[int]]:
     for token, name in enumerate(prefix):
         groups.setdefault("registers" if name.startswith("reg") else name, []).append(token)
     return groups
-
-
-def mean_statistics(every: Iterable[dict[str, Statistic]]) -> dict[str, Statistic]:
-    """The mean over several pictures."""
-    many = list(every)
-    return {
-        name: Statistic(torch.stack([one[name].values for one in many]).mean(0), many[0][name].uniform)
-        for name in many[0]
-    }
 
 
 def agreement(record: AttentionRecord, read: Tensor, heatmap: Tensor) -> Statistic:

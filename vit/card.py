@@ -20,6 +20,7 @@ _SECTIONS = (
     _Section("Accuracy", ("accuracy", "accuracy_on")),
     _Section("Limits", ("limits", "assumed")),
 )
+_MEASURED = ("faithfulness", "heads")  # sections that are there once somebody measured
 
 
 def write_card(
@@ -48,7 +49,7 @@ def write_card(
         f"A Vision Transformer for pictures of {size} px in patches of {config.patch_size} px: {config.depth} blocks, "
         f"width {config.dim}, {config.heads} heads, {facts.get('params', 0):,} parameters, {len(labels)} classes."
     )
-    told = {"faithfulness"} | {fact for section in _SECTIONS for fact in section.facts} | {"license", "params"}
+    told = set(_MEASURED) | {fact for section in _SECTIONS for fact in section.facts} | {"license", "params"}
     others = {key: value for key, value in facts.items() if key not in told}
     for section in _SECTIONS:
         known = {key: facts[key] for key in section.facts if facts.get(key) is not None}
@@ -56,8 +57,9 @@ def write_card(
         lines += [_stated(key, value) for key, value in known.items()] or ["Not recorded."]
         if section.title == "Recipe":
             lines += [_stated(key, value) for key, value in others.items()]
-    if isinstance(facts.get("faithfulness"), list):
-        lines += ["", "## Faithfulness", "", *map(str, facts["faithfulness"])]
+    for key in _MEASURED:
+        if isinstance(facts.get(key), list):
+            lines += ["", f"## {key.capitalize()}", "", *map(str, facts[key])]
     usage = _how_to_open(name, config) if how_to_open is None else how_to_open
     return "\n".join([*lines, "", "## How to open it", "", *usage]) + "\n"
 

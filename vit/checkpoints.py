@@ -651,6 +651,20 @@ def save_checkpoint(
     return folder
 
 
+def record_facts(checkpoint: Checkpoint, facts: Mapping[str, Any]) -> None:
+    """Add to what a checkpoint that this app saved, and its card, tell of it.
+
+    Raises:
+        UserError: it is another library's, whose card is not ours to write.
+    """
+    if not checkpoint.path.is_dir() or summarise(checkpoint.path).family != "saved":
+        raise UserError(
+            f"{checkpoint.name} was not saved by this app, so its card is left as it is. Go without --card."
+        )
+    told = {**checkpoint.facts, **facts}
+    save_checkpoint(checkpoint.path, checkpoint.model, checkpoint.labels, checkpoint.preprocess, told)
+
+
 _OURS = (WEIGHTS, CONFIG, PREPROCESS, CARD)
 
 

@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from vit.checkpoints import Checkpoint, save_checkpoint, summarise
+from vit.checkpoints import Checkpoint, record_facts
 from vit.datasets import load_dataset
-from vit.errors import UserError
 from vit.evaluate import Normalise, labels_of
 from vit.faithfulness import SEEDS, centre, faithfulness, noise, overlap, points_at
 from vit.methods import METHODS, Subject, heatmap
@@ -146,10 +145,5 @@ def record_in_card(checkpoint: Checkpoint, data: str, ranked: Sequence[Ranked]) 
     Raises:
         UserError: it is another library's, whose card is not ours to write.
     """
-    if not checkpoint.path.is_dir() or summarise(checkpoint.path).family != "saved":
-        raise UserError(
-            f"{checkpoint.name} was not saved by this app, so its card is left as it is. Go without --card."
-        )
     intro = f"Test pictures of {data}: {ranked[0].pictures}, by `python -m vit faithfulness`. {verdict(ranked)}"
-    facts = {**checkpoint.facts, "faithfulness": [intro, "", *table(ranked)]}
-    save_checkpoint(checkpoint.path, checkpoint.model, checkpoint.labels, checkpoint.preprocess, facts)
+    record_facts(checkpoint, {"faithfulness": [intro, "", *table(ranked)]})

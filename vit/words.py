@@ -8,6 +8,19 @@ from typing import Any
 from vit.overlay import spoken
 
 _PREFIX = {"cls": "the class token", "dist": "the distillation token"}
+# Of a head, see `vit.atlas`.
+STATISTICS = {
+    "distance": "Mean attention distance [px]",
+    "entropy": "Entropy (1 is uniform)",
+    "self": "On the patch itself",
+    "neighbours": "On the eight patches around it",
+    "cls": "On the class token",
+    "dist": "On the distillation token",
+    "registers": "On registers",
+    "object": "Agreement with the class's relevance (rank correlation)",
+    "effect": "What the class loses without it [logits]",
+}
+SIGNED = ("object", "effect")  # statistics on both sides of 0
 
 
 def token_name(token: int, prefix: Sequence[str], grid: tuple[int, int]) -> str:
@@ -96,6 +109,24 @@ def where(block: int | str, head: int | str) -> str:
         return f"{spoken('Head', head)}, {block} of blocks"
     which = "all blocks and heads" if block == head else f"blocks, {_heads(head)}"
     return f"{block.capitalize()} of {which}"
+
+
+def amount(statistic: str, value: float, deviation: float | None = None) -> str:
+    """A statistic of a head, with its unit.
+
+    Args:
+        statistic: in `STATISTICS`.
+        deviation: how far pictures differ in it, where there are several.
+
+    >>> amount("distance", 12.34), amount("self", 0.051, 0.0123), amount("effect", 1.5)
+    ('12.3 px', '5.1 ± 1.2%', '+1.50')
+    """
+    signed = "+.2f" if statistic in SIGNED else ""
+    times, digits, unit = {"distance": (1, ".1f", " px"), "entropy": (1, ".2f", "")}.get(
+        statistic, (1, signed, "") if signed else (100, ".1f", "%")
+    )
+    spread = "" if deviation is None else f" ± {deviation * times:{digits.lstrip('+')}}"
+    return f"{value * times:{digits}}{spread}{unit}"
 
 
 def _heads(head: int | str) -> str:

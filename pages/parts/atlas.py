@@ -1,30 +1,23 @@
-"""What the heads do: a number for each, over this picture or over the samples, and what the weights alone show."""
+"""What the heads do: a number for each, over this picture, the samples or many pictures."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
 import streamlit as st
 
-from pages.parts import whatif
+from pages.parts import census, choice, whatif
 from pages.parts.reasons import Asked, Question, subject
 from vit import samples
 from vit.matrix import component as matrix
 from vit.viewer.selection import Selection
+from vit.words import SIGNED, STATISTICS, amount
 
-SIGNED = ("object", "effect")
+ONE, SAMPLES, MANY = "this picture", "the samples", "many pictures"
 ACCENT, QUIET = "#3b929a", "#9aa5a8"
-TITLES = {
-    "distance": "Mean attention distance [px]",
-    "entropy": "Entropy (1 is uniform)",
-    "self": "On the patch itself",
-    "neighbours": "On the eight patches around it",
-    "cls": "On the class token",
-    "dist": "On the distillation token",
-    "registers": "On registers",
-    "object": "Agreement with the class's relevance (rank correlation)",
-    "effect": "What the class loses without it [logits]",
-}
+WIDE = 330  # of the list of statistics, so that it goes below where it would be cut off [px]
+SPREAD = 0.6  # of the way between two blocks, that its heads take
 
 
 @st.cache_resource(show_spinner=False, max_entries=16)
@@ -37,16 +30,12 @@ def of_picture(key: str, _asked: Asked):
 
 @st.cache_resource(show_spinner="Looking at the sample pictures…", max_entries=4)
 def of_samples(weights: str, size: tuple, _asked: Asked):
-    """The mean over the sample pictures, at the size that is chosen."""
-    from vit.atlas import mean_statistics, statistics
-    from vit.attention import record
-    from vit.images import decode_image
+    """Mean and spread over the sample pictures, at the size that is chosen."""
+    from vit.census import Tally, decoded, tally
 
-    checkpoint, preprocess = _asked.checkpoint, _asked.explanation.preprocess
-    pictures = (preprocess(decode_image(samples.read(name))) for name in samples.SAMPLES)
-    return mean_statistics(
-        statistics(record(checkpoint.model, pixels), checkpoint.config.patch_size) for pixels in pictures
-    )
+    model, preprocess = _asked.checkpoint.model, _asked.explanation.preprocess
+    files = ((name, samples.read(name)) for name in samples.SAMPLES)
+    return sum((tally(model, decoded([file], preprocess).pixels) for file in files), Tally()).statistics()
 
 
 @st.cache_resource(show_spinner=False, max_entries=16)
@@ -80,40 +69,36 @@ def show(asked: Asked, question: Question | None, selection: Selection, select: 
         select: called with (block, head) when one is clicked.
     """
     one, other = st.columns([3, 2], gap="large")
-    with one, st.container(horizontal=True, vertical_alignment="bottom"):
-        over = st.segmented_control(
-            "Over", ["this picture", "the samples"], default="this picture", required=True, key="atlas over"
-        )
-        found = (
-            of_picture(asked.key, asked) | of_class(asked, question)
-            if over == "this picture"
-            else of_samples(asked.checkpoint.hash, asked.explanation.preprocess.size, asked)
-        )
-        names = sorted(found, key=list(TITLES).index)
-        name = st.selectbox("Statistic", names, format_func=TITLES.__getitem__, key="atlas statistic")
+    with one:
+        controls = st.container(horizontal=True, vertical_alignment="bottom")
+        over = controls.segmented_control("Over", [ONE, SAMPLES, MANY], default=ONE, required=True, key="atlas over")
+        if over == ONE:
+            found = of_picture(asked.key, asked) | of_class(asked, question)
+        elif over == SAMPLES:
+            found = of_samples(asked.checkpoint.hash, asked.explanation.preprocess.size, asked)
+        else:
+            found = census.show(asked)
+    if not found:
+        return
+    with controls:
+        order = sorted(found, key=list(STATISTICS).index)
+        name = choice.select("Statistic", "statistic", order, words=STATISTICS.__getitem__, width=WIDE)
     statistic = found[name]
-    values = statistic.values.numpy()
-    words = _words(name)
+    words, title = partial(amount, name), STATISTICS[name]
     chosen = isinstance(selection.block, int) and isinstance(selection.head, int)
     with one:
         matrix.show(
             "atlas",
-            values,
+            statistic.values.numpy(),
             words,
-            label=TITLES[name] + ("" if name in SIGNED else f"; uniform attention: {words(statistic.uniform)}"),
+            label=title + ("" if name in SIGNED else f"; uniform attention: {words(statistic.uniform)}"),
             scale="signed" if name in SIGNED else "viridis",
             marked=[(selection.block, selection.head)] if chosen else [],
             on_choose=select,
         )
         _show_suggestions(found, select)
     with other:
-        _show_depth(values, statistic.uniform, TITLES[name])
-
-
-def _words(name: str) -> Any:
-    if name in SIGNED:
-        return "{:+.2f}".format
-    return {"distance": "{:.1f} px", "entropy": "{:.2f}"}.get(name, "{:.1%}").format
+        _show_depth(statistic, title)
 
 
 def _show_suggestions(found: dict, select: Any) -> None:
@@ -128,29 +113,46 @@ def _show_suggestions(found: dict, select: Any) -> None:
             block, head = divmod(place, values.shape[1])
             value = float(values[block, head])
             st.button(
-                f"{title}: block {block + 1}, head {head + 1} ({_words(name)(value)})",
+                f"{title}: block {block + 1}, head {head + 1} ({amount(name, value)})",
                 key=f"suggest {title}",
                 on_click=select,
                 args=((block, head),),
-                help=TITLES[name],
+                help=STATISTICS[name],
             )
 
 
-def _show_depth(values: np.ndarray, uniform: float, title: str) -> None:
-    """Every head over its block, as in the ViT paper."""
+def _show_depth(statistic: Any, title: str) -> None:
+    """Every head over its block, as in the ViT paper; of several pictures, with how far they differ."""
+    values, pictures = statistic.values.numpy(), statistic.pictures
     blocks, heads = values.shape
+    apart = (np.arange(heads) - (heads - 1) / 2) * (SPREAD / heads)  # so that bars do not hide each other
+    bars = {} if statistic.deviation is None else {"error_y": _bars(statistic.deviation.numpy().ravel())}
     figure = go.Figure(
         go.Scatter(
-            x=np.repeat(np.arange(1, blocks + 1), heads),
+            x=(np.arange(1, blocks + 1)[:, None] + (apart if bars else 0 * apart)).ravel(),
             y=values.ravel(),
             mode="markers",
             marker={"color": ACCENT, "size": 8, "opacity": 0.7},
-            customdata=np.tile(np.arange(1, heads + 1), blocks),
-            hovertemplate="block %{x}, head %{customdata}: %{y:.3g}<extra></extra>",
+            customdata=np.stack(
+                [np.repeat(np.arange(1, blocks + 1), heads), np.tile(np.arange(1, heads + 1), blocks)], 1
+            ),
+            hovertemplate="block %{customdata[0]}, head %{customdata[1]}: %{y:.3g}"
+            + (" ± %{error_y.array:.2g}" if bars else "")
+            + "<extra></extra>",
+            **bars,
         )
     )
-    figure.add_hline(y=uniform, line={"color": QUIET, "dash": "dash"}, annotation_text="uniform attention")
-    figure.update_layout(height=320, margin={"l": 0, "r": 0, "t": 10, "b": 0})
+    figure.add_hline(y=statistic.uniform, line={"color": QUIET, "dash": "dash"}, annotation_text="uniform attention")
+    said = f"Mean over {pictures:,} pictures" if pictures > 1 else "One picture"
+    small = "<br><sup>bars: standard deviation</sup>" if bars else ""
+    figure.update_layout(
+        height=360, margin={"l": 0, "r": 0, "t": 56, "b": 0}, title={"text": said + small, "font": {"size": 14}}
+    )
     figure.update_xaxes(title="block", dtick=1 if blocks <= 16 else 4, fixedrange=True)
     figure.update_yaxes(title=title, rangemode="tozero", fixedrange=True)
-    st.plotly_chart(figure, config={"displayModeBar": False}, key="depth", alt=f"{title} of every head by block")
+    alt = f"{title} of every head by block. {said}."
+    st.plotly_chart(figure, config={"displayModeBar": False}, key="depth", alt=alt)
+
+
+def _bars(deviations: np.ndarray) -> dict[str, Any]:
+    return {"array": deviations, "color": ACCENT, "thickness": 1, "width": 2}

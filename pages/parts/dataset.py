@@ -82,6 +82,15 @@ def is_here(spec: str, root: str) -> bool:
     return spec.startswith("folder:") or is_downloaded(spec, Path(root))
 
 
+def here() -> dict[str, str]:
+    """What can be read without a download: from specs to titles."""
+    from vit.survey import data_roots, list_folders
+
+    roots = data_roots()
+    sets = {spec: title for spec, title in NAMED.items() if is_here(spec, root_of(spec))}
+    return sets | {spec: folder_title(spec, roots) for spec in list_folders()}
+
+
 def can_come(spec: str, root: str) -> bool:
     """Whether a run can download it: it is not here, and nobody tried in vain to get it from this page."""
     return not is_here(spec, root) and spec not in st.session_state.get("failed", {})

@@ -88,13 +88,8 @@ def show() -> None:
 
 def pick_source() -> str:
     """Which pictures: the samples, uploads, or a dataset that is here."""
-    from vit.survey import data_roots, list_folders
-
-    roots = data_roots()
-    sets = {spec: title for spec, title in dataset.NAMED.items() if dataset.is_here(spec, dataset.root_of(spec))}
-    sets |= {spec: dataset.folder_title(spec, roots) for spec in list_folders()}
     words = {SAMPLES: "Samples", UPLOAD: "Your own …"} | {
-        spec: f"Test pictures: {title}" for spec, title in sets.items()
+        spec: f"Test pictures: {title}" for spec, title in dataset.here().items()
     }
     return choice.select("Pictures", "m_from", list(words), words=words.get)
 

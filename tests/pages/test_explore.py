@@ -1,5 +1,6 @@
 """The main page without a browser: empty, normal and error state."""
 
+import base64
 import io
 import json
 import shutil
@@ -18,7 +19,9 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 import vit
+from pages.parts import census
 from vit import samples
+from vit.atlas import statistics
 from vit.attention import record
 from vit.images import Preprocess
 from vit.intervene import head_means, without
@@ -217,6 +220,7 @@ def test_hostile_link_shows_the_defaults(page: AppTest, name: str) -> None:
         "factor",
         "precision",
         "panel",
+        "statistic",
         "target",
         "method",
         "off",
@@ -422,12 +426,112 @@ def test_a_head_of_the_atlas_is_shown_when_it_is_chosen(page: AppTest) -> None:
 def test_every_statistic_of_the_atlas_is_drawn(page: AppTest, name: str) -> None:
     page.query_params["panel"] = "Heads"
     page.run()
-    page.selectbox(key="atlas statistic").set_value(name).run()
+    page.selectbox(key="statistic").set_value(name).run()
     assert not page.exception
     told = json.loads(page.get_by_key("atlas").proto.json)
     assert [len(row) for row in told["cells"]] == [4] * 6 and "Block 6, head 4: " in told["cells"][5][3]["text"]
     page.segmented_control(key="atlas over").set_value("the samples").run() if name != "object" else None
     assert not page.exception
+
+
+def many(page: AppTest, **link: str) -> AppTest:
+    """The atlas of heads over many pictures."""
+    page.query_params.update({"panel": "Heads"} | link)
+    page.run()
+    return page.segmented_control(key="atlas over").set_value("many pictures").run()
+
+
+def shows_atlas(page: AppTest) -> bool:
+    return any(getattr(one, "key", None) == "suggest Local" for one in page.button)
+
+
+def depth(page: AppTest) -> tuple[str, np.ndarray, np.ndarray]:
+    """The chart over the blocks: its title, its numbers and the length of their bars."""
+    specs = [json.loads(one.proto.spec) for one in page.get("plotly_chart")]
+    (spec,) = (spec for spec in specs if "pictures" in spec["layout"].get("title", {}).get("text", ""))
+    found = spec["data"][0]
+    y, bars = (
+        np.frombuffer(base64.b64decode(packed["bdata"]), packed["dtype"])
+        for packed in (found["y"], found["error_y"]["array"])
+    )
+    return spec["layout"]["title"]["text"], y, bars
+
+
+def test_the_statistic_of_the_atlas_stands_in_the_link(page: AppTest) -> None:
+    page.query_params.update({"panel": "Heads", "statistic": "self"})
+    page.run()
+    assert not page.exception and page.selectbox(key="statistic").value == "self"
+    page.selectbox(key="statistic").set_value("entropy").run()
+    assert page.query_params["statistic"] in ("entropy", ["entropy"])
+
+
+def test_own_pictures_are_averaged_and_broken_ones_named(page: AppTest, forwards: list[str]) -> None:
+    many(page)
+    assert page.selectbox(key="atlas pictures").value == "upload" and not shows_atlas(page)
+    files = [(f"{side}.png", png(side, 40, color=color), "image/png") for side, color in ((60, "teal"), (70, "red"))]
+    page.file_uploader(key="atlas upload").set_value([*files, ("b.png", b"no picture", "image/png")]).run()
+    assert not page.exception
+    assert page.error[0].value == "A picture could not be read." and any("b.png" in one.value for one in page.code)
+    checkpoint = vit.load_checkpoint("cifar10")
+    pixels = [checkpoint.preprocess(vit.decode_image(content)) for _, content, _ in files]
+    wanted = [statistics(record(checkpoint.model, one), 4)["distance"].values for one in pixels]
+    title, means, bars = depth(page)
+    assert "Mean over 2 pictures" in title
+    np.testing.assert_allclose(means, torch.stack(wanted).mean(0).flatten(), rtol=1e-5)
+    np.testing.assert_allclose(bars, torch.stack(wanted).std(0).flatten(), rtol=1e-3, atol=1e-4)
+    before = len(forwards)
+    page.selectbox(key="statistic").set_value("cls").run()
+    assert not page.exception and len(forwards) == before
+
+
+def test_a_look_at_many_pictures_can_be_stopped_and_continued(page: AppTest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(census, "SLICE", 0.0)
+    many(page)
+    page.selectbox(key="atlas pictures").set_value("shapes").run()  # 128 in parts of 31, one in each run
+    page.button(key="stop census").click().run()
+    assert not page.exception
+    said = next(one.value for one in page.caption if one.value.startswith("Stopped"))
+    assert said in ("Stopped after 31 of 128 pictures.", "Stopped after 62 of 128 pictures.")
+    assert said.split()[2] in depth(page)[0]
+    page.button(key="resume census").click().run()
+    for _ in range(5):
+        page.run()
+    assert not page.exception and not any(one.value.startswith("Stopped") for one in page.caption)
+    assert "Mean over 128 pictures" in depth(page)[0]
+
+
+def test_what_takes_long_says_so_and_waits(page: AppTest, monkeypatch: pytest.MonkeyPatch, forwards: list[str]) -> None:
+    monkeypatch.setattr(census, "LONG", 0.0)
+    many(page)
+    page.selectbox(key="atlas pictures").set_value("shapes").run()
+    before = len(forwards)
+    button = next(one for one in page.button if one.label.startswith("Look at 128 pictures (about "))
+    assert not shows_atlas(page)
+    page.run()
+    assert len(forwards) == before
+    next(one for one in page.button if one.label == button.label).click().run()
+    assert not page.exception
+
+
+def test_only_datasets_of_the_data_folder_are_offered(
+    page: AppTest, checkpoints: Path, trained: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VIT_DATA_ROOTS", str(checkpoints / "data"))
+    for root in (checkpoints / "data" / "mine", checkpoints / "elsewhere"):
+        for label in ("cat", "dog"):
+            (root / label).mkdir(parents=True)
+            for side in (20, 30):
+                (root / label / f"{side}.png").write_bytes(png(side, side))
+    config = checkpoints / "runs" / trained.removeprefix("run-") / "config.json"
+    for root, offered in ((checkpoints / "elsewhere", False), (checkpoints / "data" / "mine", True)):
+        config.write_text(json.dumps({"data": f"folder:{root}"}))
+        many(page, checkpoint=trained)
+        assert not page.exception and not page.error
+        titles = page.selectbox(key="atlas pictures").options
+        assert not any("elsewhere" in title for title in titles)
+        assert (titles[0] == "Test pictures: mine (folder), which it learnt from") == offered
+    page.selectbox(key="atlas pictures").set_value(f"folder:{root}").run()
+    assert "Mean over 2 pictures" in depth(page)[0]
 
 
 def test_a_model_without_classes_has_what_needs_none(page: AppTest, checkpoints: Path) -> None:

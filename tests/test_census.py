@@ -1,0 +1,181 @@
+"""Heads over many pictures: the same mean and spread as one by one, however they are grouped; command, table, card."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+
+from vit.atlas import Statistic, names, statistics
+from vit.attention import record
+from vit.census import (
+    Tally,
+    batch_size,
+    census,
+    check_name,
+    decoded,
+    picked,
+    pictures_of,
+    record_in_card,
+    sentence,
+    table,
+    tally,
+    to_dict,
+)
+from vit.checkpoints import Checkpoint, load_checkpoint, save_checkpoint
+from vit.datasets import SHAPES
+from vit.errors import InvalidDataset, UserError
+from vit.evaluate import Normalise
+from vit.images import Preprocess
+from vit.model import VisionTransformer
+
+Build = Callable[..., VisionTransformer]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, build: Build) -> Path:
+    """A checkpoint that knows the generated shapes, by name only."""
+    return save_checkpoint(tmp_path / "shapes", build(num_classes=4), SHAPES, Preprocess((32, 32)), {"accuracy": 0.25})
+
+
+@pytest.fixture
+def checkpoint(folder: Path) -> Checkpoint:
+    return load_checkpoint(folder)
+
+
+@pytest.fixture
+def set_of_files(tmp_path: Path) -> Path:
+    """A folder of two classes, with three test pictures and one that is broken."""
+    root = tmp_path / "pictures"
+    for split, count in (("train", 1), ("test", 2)):
+        for label in ("cat", "dog"):
+            (root / split / label).mkdir(parents=True)
+            for i in range(count):
+                Image.linear_gradient("L").rotate(90 * i).resize((48, 40)).save(root / split / label / f"{i}.png")
+    (root / "test" / "dog" / "1.png").write_bytes(b"no picture")
+    return root
+
+
+def one_by_one(model: VisionTransformer, pixels: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Of every statistic the values of each picture, (B, L, H)."""
+    every = [statistics(record(model, picture[None]), model.config.patch_size) for picture in pixels]
+    return {name: torch.stack([one[name].values for one in every]).double() for name in every[0]}
+
+
+@pytest.mark.parametrize("sizes", [(7,), (1, 1, 1, 1, 1, 1, 1), (3, 0, 4), (2, 5)])
+@pytest.mark.parametrize("prefix", [("cls",), ("cls", "reg1", "reg2")])
+def test_mean_and_spread_are_those_of_single_pictures(
+    build: Build, pictures: Any, prefix: tuple[str, ...], sizes: tuple[int, ...]
+) -> None:
+    model, pixels = build(prefix=prefix), pictures(count=7)
+    found = sum((tally(model, part) for part in pixels.split(list(sizes))), Tally()).statistics()
+    wanted = one_by_one(model, pixels)
+    assert tuple(wanted) == tuple(found) == names(prefix)
+    for name, values in wanted.items():
+        one = found[name]
+        torch.testing.assert_close(one.values.double(), values.mean(0), atol=1e-6, rtol=1e-6)
+        assert one.deviation is not None and one.pictures == 7
+        torch.testing.assert_close(one.deviation.double(), values.std(0), atol=1e-5, rtol=1e-4)
+        assert values.std(0).min() > 1e-4  # else nothing was compared
+
+
+def test_many_numbers_far_from_zero_keep_their_spread() -> None:
+    """Where the difference of a sum of squares and a squared sum would have lost all digits."""
+    values = 1e6 + torch.randn(1000, 1, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    zero = torch.zeros(1, 1, dtype=torch.float64)
+    found = sum((Tally(1, {"self": one}, {"self": zero}, {"self": 0.0}) for one in values), Tally())
+    deviation = found.statistics()["self"].deviation
+    assert deviation is not None and float(deviation) == pytest.approx(float(values.std()), rel=1e-6)
+
+
+def test_a_single_picture_has_no_spread_and_none_has_no_numbers(build: Build, pictures: Any) -> None:
+    found = tally(build(), pictures(count=1)).statistics()
+    assert all(one.deviation is None and one.pictures == 1 for one in found.values())
+    assert tally(build(), pictures(count=0)).statistics() == {}
+
+
+def test_a_tally_is_as_large_for_many_pictures_as_for_one(build: Build, pictures: Any) -> None:
+    model = build()
+    one, many = tally(model, pictures(count=1)), sum((tally(model, pictures(count=9)) for _ in range(3)), Tally())
+    assert many.pictures == 27
+    for held, more in ((one.means, many.means), (one.squares, many.squares)):
+        assert {name: t.shape for name, t in held.items()} == {name: t.shape for name, t in more.items()}
+
+
+def test_a_dataset_is_looked_at_evenly_and_to_its_limit(checkpoint: Checkpoint) -> None:
+    told: list[tuple[int, int]] = []
+    found = census(checkpoint, "shapes", 130, progress=lambda done, total: told.append((done, total)))
+    assert (
+        told[0] == (0, 130)
+        and told[-1] == (130, 130)
+        and len(told) == 2 + (130 - 1) // batch_size(checkpoint, checkpoint.preprocess)
+    )
+    images = pictures_of("shapes", checkpoint.preprocess, limit=130)
+    ((pixels, _),) = images.batches(torch.arange(130), 130, torch.device("cpu"))
+    normalise = Normalise(checkpoint.preprocess, torch.device("cpu"))
+    wanted = one_by_one(checkpoint.model, normalise(pixels))
+    torch.testing.assert_close(found["distance"].values.double(), wanted["distance"].mean(0), atol=1e-6, rtol=1e-6)
+    some = picked(images, range(5, 8), checkpoint.preprocess).pixels
+    torch.testing.assert_close(some, normalise(pixels[5:8]))
+
+
+def test_files_that_are_no_pictures_are_named_and_not_counted(checkpoint: Checkpoint, set_of_files: Path) -> None:
+    files = [(path.name, path.read_bytes()) for path in sorted((set_of_files / "test" / "dog").iterdir())]
+    opened = decoded(files, checkpoint.preprocess)
+    assert opened.pixels.shape == (1, 3, 32, 32) and len(opened.unreadable) == 1
+    assert opened.unreadable[0].startswith("1.png: ")
+    assert decoded(files[1:], checkpoint.preprocess).pixels.shape == (0, 3, 32, 32)
+
+
+def test_a_model_without_classes_is_counted(tmp_path: Path, build: Build) -> None:
+    bare = save_checkpoint(tmp_path / "bare", build(num_classes=0), (), Preprocess((32, 32)))
+    assert census(load_checkpoint(bare), "shapes", 3)["self"].pictures == 3
+
+
+def test_what_a_model_does_not_have_is_refused(checkpoint: Checkpoint) -> None:
+    with pytest.raises(UserError, match=r"has no statistic 'registers'\. Choose from distance, entropy"):
+        check_name(checkpoint, "registers")
+    with pytest.raises(InvalidDataset, match="no dataset 'nope'"):
+        census(checkpoint, "nope", 3)
+
+
+def test_the_table_has_a_row_for_each_block_and_says_what_it_holds() -> None:
+    values = torch.tensor([[8.0, 12.0], [16.04, 20.06]])
+    many = Statistic(values, 16.5, values / 10, 128)
+    lines = table("distance", many)
+    assert [cell.strip() for cell in lines[3].split("|")[1:-1]] == ["2", "16.0 ± 1.6 px", "20.1 ± 2.0 px", "18.1 px"]
+    assert len(lines) == 4 and len({len(line) for line in lines}) == 1
+    assert sentence("distance", many).startswith("Mean attention distance [px], mean ± standard deviation over 128")
+    assert "±" not in "".join(table("self", Statistic(values / 100, 0.1)))
+
+
+def test_the_command_prints_a_table_or_all_numbers_of_a_folder(folder: Path, set_of_files: Path) -> None:
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "vit", "heads", "--checkpoint", str(folder), *words]
+        return subprocess.run(command, capture_output=True, text=True, timeout=300)
+
+    data = f"folder:{set_of_files}"
+    done = run("--data", data, "--json")
+    assert done.returncode == 0, done.stderr
+    facts, checkpoint = json.loads(done.stdout), load_checkpoint(folder)
+    assert (facts["sha256"], facts["data"], facts["pictures"]) == (checkpoint.hash, data, 3)  # one is broken
+    assert facts["statistics"] == json.loads(json.dumps(to_dict(census(checkpoint, data))))
+    printed = run("--data", data, "--statistic", "self")
+    assert printed.returncode == 0 and "over 3 pictures" in printed.stdout and "| Head 2 " in printed.stdout
+    for words, said in ((("--limit", "0"), "--limit must be"), (("--statistic", "dist"), "no statistic 'dist'")):
+        refused = run("--data", data, *words)
+        assert refused.returncode == 2 and said in refused.stderr and refused.stderr.count("\n") == 1
+
+
+def test_the_card_carries_how_far_each_block_looks(checkpoint: Checkpoint, folder: Path) -> None:
+    found = census(checkpoint, "shapes", 3)
+    record_in_card(checkpoint, "shapes", found)
+    after = load_checkpoint(folder)
+    assert after.hash == checkpoint.hash and after.facts["accuracy"] == 0.25
+    blocks = ", ".join(f"{mean:.1f}" for mean in found["distance"].values.mean(1).tolist())
+    assert "## Heads" in after.card and f"{blocks} px" in after.card and "--data shapes --limit 3" in after.card
