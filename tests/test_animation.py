@@ -6,13 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import av
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
 from vit import animation
-from vit.animation import LAST, over_blocks, over_epochs, over_frames
+from vit.animation import LAST, Film, encode, over_blocks, over_epochs, over_frames
 from vit.attention import record
 from vit.checkpoints import Checkpoint, load_checkpoint
 from vit.errors import InvalidImage, InvalidRun, UserError
@@ -49,8 +50,9 @@ def animated(count: int, **options: Any) -> bytes:
     return out.getvalue()
 
 
-def played(data: bytes) -> tuple[list[np.ndarray], list[int]]:
-    """The pictures of a GIF (height, width, 3), and how long each is shown [ms]."""
+def played(film: Film) -> tuple[list[np.ndarray], list[int]]:
+    """What a GIF of it shows (height, width, 3), and how long each [ms]."""
+    data = encode(film, "GIF")
     frames = list(decode_frames(data, range(Image.open(io.BytesIO(data)).n_frames)))
     return [np.asarray(frame.picture).astype(int) for frame in frames], [frame.duration for frame in frames]
 
@@ -169,6 +171,15 @@ def test_many_frames_become_few_that_last_as_long(checkpoint: Checkpoint, monkey
     monkeypatch.setattr(animation.evenly, "__defaults__", (4,))
     pictures, durations = played(over_frames(checkpoint, animated(10, duration=50), CLASS_TOKEN, (32, 32)))
     assert len(pictures) == 4 and sum(durations) == 10 * 50
+
+
+def test_an_mp4_shows_what_the_gif_shows(explanation: Explanation) -> None:
+    film = over_blocks(explanation, CLASS_TOKEN)
+    with av.open(io.BytesIO(encode(film, "MP4"))) as container:
+        shown = [frame.to_image() for frame in container.decode(video=0)]
+    assert len(shown) == len(film.pictures)
+    for found, truth in zip(shown, played(film)[0], strict=True):
+        assert np.abs(patches(np.asarray(found).astype(int), BOX) - patches(truth, BOX)).max() <= 6
 
 
 def test_of_a_panorama_a_part_around_the_patches_is_drawn(checkpoint: Checkpoint) -> None:

@@ -17,6 +17,7 @@ FIGURES = {
     "SVG": ("figure.svg", "image/svg+xml"),
     "PDF": ("figure.pdf", "application/pdf"),
 }
+FILMS = {"GIF": "image/gif", "MP4": "video/mp4"}
 
 
 class Source(NamedTuple):
@@ -131,7 +132,7 @@ def _others(explanation, selection, checkpoint, source: Source, seen, viewer: di
 
         return view_json(explanation, seen(), checkpoint, source.name)
 
-    def blocks() -> bytes:
+    def blocks():
         from vit.animation import over_blocks
 
         return over_blocks(explanation, selection)
@@ -150,11 +151,9 @@ def _others(explanation, selection, checkpoint, source: Source, seen, viewer: di
     _file(
         "Numbers as JSON", numbers, "attention.json", "application/json", help="Of this map, and where they came from"
     )
-    _file(
-        "Blocks as GIF",
+    films(
+        "Blocks",
         blocks,
-        "blocks.gif",
-        "image/gif",
         help="Attention of this token, in the selected head or its fusion, from the first block to the last",
     )
 
@@ -174,20 +173,39 @@ def _frames(explanation, selection, checkpoint, source: Source) -> None:
     asked = (hashlib.sha256(source.data).hexdigest(), checkpoint.hash, size, precision, selection)
     made = st.session_state.get("frames made")
     if made and made[0] == asked:
-        st.download_button("Frames as GIF", made[1], "frames.gif", "image/gif", key="frames.gif", on_click="ignore")
-    elif st.button("Make a GIF of all frames", help="Up to 60 frames, each through the model on its own"):
-        from vit.animation import over_frames
+        with st.container(horizontal=True):
+            for kind, data in made[1].items():
+                _file(f"Frames as {kind}", data, f"frames.{kind.lower()}", FILMS[kind])
+    elif st.button("Animate all frames", help="Up to 60 frames, each through the model on its own: as GIF and as MP4"):
+        from vit.animation import encode, over_frames
 
         bar = st.progress(0.0, BAR)
         try:
-            data = over_frames(
+            film = over_frames(
                 checkpoint, source.data, selection, size, precision, progress=lambda share: bar.progress(share, BAR)
             )
         except UserError as error:
             st.error(plain(str(error)))
             return
-        st.session_state["frames made"] = (asked, data)
+        st.session_state["frames made"] = (asked, {kind: encode(film, kind) for kind in FILMS})
         st.rerun(scope="fragment")
+
+
+def films(what: str, draw: Callable[[], Any], help: str) -> None:
+    """A button for each kind of file.
+
+    Args:
+        what: is shown one after the other, "Blocks".
+        draw: gives the `vit.animation.Film`, when a button is clicked.
+    """
+
+    def make(kind: str) -> bytes:
+        from vit.animation import encode
+
+        return encode(draw(), kind)
+
+    for kind, mime in FILMS.items():
+        _file(f"{what} as {kind}", partial(make, kind), f"{what.lower()}.{kind.lower()}", mime, help=help)
 
 
 def _code(explanation, checkpoint, source: Source, facts: dict[str, Any]) -> None:
@@ -201,7 +219,7 @@ def _code(explanation, checkpoint, source: Source, facts: dict[str, Any]) -> Non
 
 def _file(
     label: str,
-    make: Callable[[], bytes],
+    make: Callable[[], bytes] | bytes,
     name: str,
     mime: str,
     *,
@@ -209,7 +227,7 @@ def _file(
     disabled: bool = False,
     help: str = "",
 ) -> None:
-    """A button for a file that is made when it is clicked."""
+    """A button for a file, which is made when it is clicked unless it is there already."""
     st.download_button(
         label, make, name, mime, key=key or name, on_click="ignore", disabled=disabled, help=help or None
     )

@@ -112,7 +112,7 @@ def test_an_animation_is_shown_by_frame_and_taken_away_as_a_whole(app: App) -> N
     app.page.wait_for_function(f"() => {FIND}?.payloadId !== {json.dumps(before)}")
     app.still()
     more(app)
-    app.page.get_by_role("button", name="Make a GIF of all frames").click()
+    app.page.get_by_role("button", name="Animate all frames").click()
     expect(app.page.get_by_role("button", name="Frames as GIF")).to_be_visible(timeout=PATIENCE)
     made = app.download("Frames as GIF")
     assert [frame.duration for frame in decode_frames(made, range(count_frames(made)))] == [100, 200, 300]
