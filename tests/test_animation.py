@@ -168,7 +168,7 @@ def test_a_map_that_the_selection_does_not_tell_is_drawn_as_given(checkpoint: Ch
 
 
 def test_many_frames_become_few_that_last_as_long(checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(animation.evenly, "__defaults__", (4,))
+    monkeypatch.setattr(animation, "MAX_STEPS", 4)
     pictures, durations = played(over_frames(checkpoint, animated(10, duration=50), CLASS_TOKEN, (32, 32)))
     assert len(pictures) == 4 and sum(durations) == 10 * 50
 

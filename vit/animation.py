@@ -4,7 +4,7 @@ What draws them gives a `Film`; `encode` makes a GIF or an MP4 of it.
 """
 
 import io
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -19,7 +19,7 @@ from vit.export import Shown, colormap, shared_top
 from vit.images import Box, count_frames, decode_frames
 from vit.overlay import Heatmap, overlay, scaled, window
 from vit.probes import list_epochs, read_payload, read_probes
-from vit.video import mp4
+from vit.video import evenly, mp4
 from vit.viewer.payload import unpack, weights_of
 from vit.viewer.selection import Selection
 from vit.words import where
@@ -97,7 +97,7 @@ def over_epochs(folder: Path, picture: int, selection: Selection) -> Film:
         InvalidRun: no epoch can be read.
     """
     steps: list[Step] = []
-    for epoch in evenly(list_epochs(folder)):
+    for epoch in evenly(list_epochs(folder), MAX_STEPS):
         try:
             payload = read_payload(folder, epoch, picture)
             probe = read_probes(folder, epoch)[picture]
@@ -130,23 +130,23 @@ def over_frames(
     shown: Callable[[AttentionRecord], Shown] | None = None,
     progress: Callable[[float], None] = lambda share: None,
 ) -> Film:
-    """An animation under the selected map, each frame through the model on its own.
+    """An animation or a video under the selected map, each frame through the model on its own.
 
     On the shared scale one colour means one weight in all frames: it ends at the strongest patch of any.
 
     Args:
-        data: the bytes of a GIF, PNG, WebP or AVIF file.
+        data: the bytes of a GIF, PNG, WebP or AVIF file, or of a video.
         size: (height, width) of the model's input [px].
         shown: the map of a frame's record, where the selection does not tell.
         progress: told how much is done, 0 to 1.
 
     Raises:
-        InvalidImage: the bytes are no picture, or a frame is damaged.
+        InvalidImage: the bytes are neither picture nor video, or a frame is damaged.
         UserError: it is a still picture.
     """
-    frames = evenly(range(count_frames(data)))
+    frames = evenly(range(count_frames(data)), MAX_STEPS)
     if len(frames) < 2:
-        raise UserError("This is a still picture; choose an animation.")
+        raise UserError("This is a still picture; choose an animation or a video.")
     preprocess = resized(checkpoint.preprocess, size)
     steps: list[Step] = []
     for place, frame in enumerate(decode_frames(data, frames)):
@@ -170,18 +170,6 @@ def encode(film: Film, kind: Kind) -> bytes:
     durations, out = list(film.durations), io.BytesIO()
     few[0].save(out, "GIF", save_all=True, append_images=few[1:], duration=durations, loop=0, disposal=1)
     return out.getvalue()
-
-
-def evenly(every: Iterable[int], count: int = MAX_STEPS) -> list[int]:
-    """At most this many of them, the first and the last among them.
-
-    >>> evenly(range(10), 4)
-    [0, 3, 6, 9]
-    """
-    found = list(every)
-    if len(found) <= count:
-        return found
-    return [found[round(i * (len(found) - 1) / (count - 1))] for i in range(count)]
 
 
 def _alike(steps: list[Step]) -> list[Step]:

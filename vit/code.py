@@ -41,6 +41,7 @@ def snippet(
     *,
     sample: str = "",
     frame: int = 0,
+    video: bool = False,
 ) -> str:
     """Python that computes the numbers of a view, with the public names of `vit` alone.
 
@@ -48,7 +49,8 @@ def snippet(
         facts: of a map whose method is one of `METHODS`; or of `OF_CLASS`, with the class's index as `target`.
         picture: the name of its file.
         sample: its name, of a picture of the gallery.
-        frame: of an animation.
+        frame: of an animation or a video.
+        video: it is a frame of one.
 
     Returns:
         a program that leaves `weights` (N,) and `heatmap` (rows, cols).
@@ -63,6 +65,8 @@ def snippet(
         imports.append("from vit.attention import geometric_mean")
     if not own:
         imports.append("from vit.explain import resized")
+    if video:
+        imports.append("from vit.images import decode_frames")
     if not sample:
         imports = ["from pathlib import Path", "", *imports]
     data = f"samples.read({_quoted(sample)})" if sample else f"Path({_quoted(picture)}).read_bytes()"
@@ -75,7 +79,9 @@ def snippet(
         "",
         f"checkpoint = vit.load_checkpoint({_quoted(_reference(checkpoint))}{heads})",
         f"assert checkpoint.hash == {_quoted(checkpoint.hash)}",
-        f"picture = vit.decode_image({data}{f', frame={frame}' if frame else ''})",
+        f"picture = next(decode_frames({data}, [{frame}])).picture"
+        if video
+        else f"picture = vit.decode_image({data}{f', frame={frame}' if frame else ''})",
         f"pixels = {preprocess}(picture)  # (1, {explanation.preprocess.channels}, {size[0]}, {size[1]})",
         f"record = vit.relevance_record(checkpoint.model, pixels, target={facts['target']})"
         if of_class

@@ -27,7 +27,7 @@ class Source(NamedTuple):
         name: of its file.
         data: its bytes.
         sample: its name in the gallery, "" for one from elsewhere.
-        frame: of an animation, from 0.
+        frame: of an animation or a video, from 0.
     """
 
     name: str
@@ -159,7 +159,7 @@ def _others(explanation, selection, checkpoint, source: Source, seen, viewer: di
 
 
 def _frames(explanation, selection, checkpoint, source: Source) -> None:
-    """Of an animation: the selected map, frame by frame; each is a pass through the model, so it is asked for first."""
+    """Of several frames: the selected map of each; they are passes through the model, so they are asked for first."""
     from vit.images import count_frames
 
     try:
@@ -211,9 +211,18 @@ def films(what: str, draw: Callable[[], Any], help: str) -> None:
 def _code(explanation, checkpoint, source: Source, facts: dict[str, Any]) -> None:
     """The Python that computes the map, to copy."""
     from vit.code import snippet
+    from vit.video import is_video
 
     with st.popover("Copy as code", width="content"):
-        program = snippet(explanation, checkpoint, facts, source.name, sample=source.sample, frame=source.frame)
+        program = snippet(
+            explanation,
+            checkpoint,
+            facts,
+            source.name,
+            sample=source.sample,
+            frame=source.frame,
+            video=is_video(source.data),
+        )
         st.code(program, language="python")
 
 
