@@ -178,24 +178,28 @@ def pick(asked: Asked, prefix: str = "", side: str = "") -> Question | None:
     order = probabilities.argsort(descending=True)[:MOST].tolist()
     methods = [name for name, method in METHODS.items() if method.of_class]
 
-    def remember(name: str, default: Any) -> None:
+    def remember(name: str, default: Any, choices: list) -> None:
+        chosen = st.session_state[name]
+        if chosen not in choices:  # words of another picture, where the class had another probability
+            return
         st.query_params.pop(name, None)
-        if st.session_state[name] != default:
-            st.query_params[name] = str(st.session_state[name])
+        if chosen != default:
+            st.query_params[name] = str(chosen)
 
     wanted = st.query_params.get(f"{prefix}target", "")
     target = int(wanted) if wanted.isdecimal() and int(wanted) in order else order[0]
+    if st.session_state.get(f"{prefix}target") != target:  # with the next picture the class stays, its words change
+        st.session_state[f"{prefix}target"] = target
     method = st.query_params.get(f"{prefix}method", DEFAULT)
     one, other = st.columns(2)
     with one:
         target = st.selectbox(
             f"{side} class".strip().capitalize(),
             order,
-            order.index(target),
             format_func=lambda index: f"{plain(labels[index])} · {float(probabilities[index]):.1%}",
             key=f"{prefix}target",
             on_change=remember,
-            args=(f"{prefix}target", order[0]),
+            args=(f"{prefix}target", order[0], order),
             help="What should the picture speak for? Type to search. The most probable classes come first.",
         )
     with other:
@@ -206,7 +210,7 @@ def pick(asked: Asked, prefix: str = "", side: str = "") -> Question | None:
             format_func=lambda name: METHODS[name].title,
             key=f"{prefix}method",
             on_change=remember,
-            args=(f"{prefix}method", DEFAULT),
+            args=(f"{prefix}method", DEFAULT, methods),
             help="\n\n".join(f"**{METHODS[name].title}**: {METHODS[name].words}" for name in methods),
         )
     return Question(target, method)
