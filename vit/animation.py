@@ -11,12 +11,13 @@ from typing import Literal, NamedTuple
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from vit.attention import AttentionRecord, Precision, record
+from vit.attention import Precision, record
 from vit.checkpoints import Checkpoint
 from vit.errors import InvalidRun, UserError
 from vit.explain import Explanation, Size, resized
 from vit.export import Shown, colormap, shared_top
 from vit.images import Box, count_frames, decode_frames
+from vit.methods import METHODS, Subject
 from vit.overlay import Heatmap, overlay, scaled, window
 from vit.probes import list_epochs, read_payload, read_probes
 from vit.video import evenly, mp4
@@ -127,7 +128,8 @@ def over_frames(
     size: Size,
     precision: Precision = "float32",
     *,
-    shown: Callable[[AttentionRecord], Shown] | None = None,
+    target: int | None = None,
+    method: str = "relevance",
     progress: Callable[[float], None] = lambda share: None,
 ) -> Film:
     """An animation or a video under the selected map, each frame through the model on its own.
@@ -137,7 +139,8 @@ def over_frames(
     Args:
         data: the bytes of a GIF, PNG, WebP or AVIF file, or of a video.
         size: (height, width) of the model's input [px].
-        shown: the map of a frame's record, where the selection does not tell.
+        target: index of a class, for the map that a method makes of it, in float32; None for what is selected.
+        method: its name in `vit.methods.METHODS`; it is asked about the selected token where that is pinned.
         progress: told how much is done, 0 to 1.
 
     Raises:
@@ -148,15 +151,23 @@ def over_frames(
     if len(frames) < 2:
         raise UserError("This is a still picture; choose an animation or a video.")
     preprocess = resized(checkpoint.preprocess, size)
+    asks = selection.pinned and METHODS[method].of_tokens
     steps: list[Step] = []
     for place, frame in enumerate(decode_frames(data, frames)):
-        kept = record(checkpoint.model, preprocess(frame.picture), precision)
-        seen = shown(kept) if shown else Shown.of(kept, selection)
+        pixels, label = preprocess(frame.picture), f"Frame {frames[place] + 1}"
+        if target is None:
+            kept = record(checkpoint.model, pixels, precision)
+            seen = Shown.of(kept, selection)
+        else:
+            subject, name = Subject.of(checkpoint.model, pixels, target), checkpoint.labels[target]
+            kept = subject.kept
+            seen = Shown.of_class(subject, method, name, selection.token if asks else None, selection.direction)
+            label += f": {name} {float(kept.logits[0].softmax(0)[target]):.0%}"
         picture, box = _fitted(frame.picture, preprocess.geometry(frame.picture).box)
         following = frames[place + 1] if place + 1 < len(frames) else frames[place] + 1
         duration = (frame.duration or FRAME) * (following - frames[place])
         query = _query(selection, len(kept.prefix), kept.grid) if "query" in seen.facts else None
-        heatmap, label = kept.heatmap(seen.weights).numpy(), f"Frame {frames[place] + 1}"
+        heatmap = kept.heatmap(seen.weights).numpy()
         steps.append(Step(picture, box, heatmap, seen.low, seen.top, query, label, duration))
         progress((place + 1) / len(frames))
     return _film(_alike(steps) if selection.scale == "shared" else steps, selection, hold=False)

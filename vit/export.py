@@ -12,15 +12,16 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from vit.attention import AttentionRecord, fuse
+from vit.attention import AttentionRecord, Direction, fuse
 from vit.checkpoints import Checkpoint
 from vit.errors import UserError
 from vit.explain import Explanation
 from vit.images import Box, Geometry, Preprocess
+from vit.methods import METHODS, Subject
 from vit.overlay import COLORMAPS, Colormap, mosaic, overlay
-from vit.viewer.payload import read_header, unpack
+from vit.viewer.payload import MAPS_UP_TO, read_header, unpack
 from vit.viewer.selection import Selection, View
-from vit.words import sentence
+from vit.words import class_sentence, sentence, token_name
 
 MAX_BYTES = 1 << 30  # bytes of float16 attention in one file
 PREDICTIONS = 20  # most probable classes in a JSON file
@@ -58,6 +59,50 @@ class Shown:
         low, top = _ends(record, selection, numbers, payload)
         unit: Unit = "cosine" if facts["method"] == "similar" else "weight"
         return cls(numbers, facts, sentence(facts, record.prefix, record.grid), low, top, unit)
+
+    @classmethod
+    def of_class(
+        cls, subject: Subject, method: str, label: str, query: int | None = None, direction: Direction = "from"
+    ) -> Self:
+        """What the viewer shows of a class, as shares of the whole map.
+
+        Args:
+            method: its name in `vit.methods.METHODS`.
+            label: of the class that the subject was asked about.
+            query: the token asked about, of methods that can be asked about one; None for the class itself.
+        """
+        record = subject.kept
+        numbers = class_weights(subject, method, query, direction)
+        numbers = numbers / numbers.sum().clamp_min(1e-30)
+        facts: dict[str, Any] = {"method": method, "target": label}
+        name = ""
+        if query is not None:
+            facts |= {"query": query, "direction": direction}
+            name = token_name(query, record.prefix, record.grid)
+        words = class_sentence(METHODS[method].title, label, name, direction)
+        return cls(numbers, facts, words, 0.0, _strongest_patch(numbers, record, without=query), "share")
+
+
+def class_weights(subject: Subject, method: str, query: int | None = None, direction: Direction = "from") -> Tensor:
+    """The map of a class as the viewer draws it: of relevance that it traces itself, without what that begins with.
+
+    Returns:
+        (N,), not normalised.
+    """
+    values = METHODS[method].weights(subject, query, direction)
+    if not traced(method, subject.kept.tokens):
+        return values
+    values = values.clone()
+    if query is None:
+        values -= subject.kept.read
+    else:
+        values[query] -= 1
+    return values
+
+
+def traced(method: str, tokens: int) -> bool:
+    """Whether the viewer traces a class's map itself, for any token."""
+    return method == "relevance" and tokens <= MAPS_UP_TO
 
 
 def attention_bytes(record: AttentionRecord) -> int:

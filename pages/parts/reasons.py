@@ -67,6 +67,7 @@ def given(asked: Asked, selection: Selection, question: Question | None, prefix:
     Args:
         prefix: tells several viewers of a page apart.
     """
+    from vit.export import traced
     from vit.methods import METHODS
     from vit.viewer import component
     from vit.viewer.payload import MAPS_UP_TO
@@ -79,7 +80,7 @@ def given(asked: Asked, selection: Selection, question: Question | None, prefix:
         method = METHODS[question.method]
         label = plain(asked.checkpoint.labels[question.target])
         told = component.Method(title=method.title, target=label, chain="", tokens=method.of_tokens)
-        if selection.view == "relevance" and follows(asked, question):
+        if selection.view == "relevance" and traced(question.method, record.tokens):
             told["chain"] = component.feed(f"{prefix}chain feeder", chain(asked.key, question.target, asked))
         elif selection.view == "relevance":
             values = weights(asked, selection, question)
@@ -100,29 +101,25 @@ def weights(asked: Asked, selection: Selection, question: Question | None):
 
     if selection.view != "relevance" or question is None:
         return export.weights(asked.explanation.record, selection)
-    method = METHODS[question.method]
-    token = selection.token if selection.pinned and method.of_tokens else None
-    return method.weights(subject(asked.key, question.target, asked), token, selection.direction)
+    chosen, token = METHODS[question.method], _token(selection, question)
+    return chosen.weights(subject(asked.key, question.target, asked), token, selection.direction)
 
 
 def drawn(asked: Asked, selection: Selection, question: Question | None):
     """The same as the viewer draws it: of relevance that follows the pointer, without what it begins with."""
-    values = weights(asked, selection, question)
-    if selection.view != "relevance" or question is None or not follows(asked, question):
-        return values
-    values = values.clone()
-    if selection.pinned:
-        values[selection.token] -= 1
-    else:
-        values -= subject(asked.key, question.target, asked).kept.read
-    return values
+    from vit.export import class_weights
+
+    if selection.view != "relevance" or question is None:
+        return weights(asked, selection, question)
+    token = _token(selection, question)
+    return class_weights(subject(asked.key, question.target, asked), question.method, token, selection.direction)
 
 
-def follows(asked: Asked, question: Question) -> bool:
-    """Whether the browser traces the class's map itself, for any token."""
-    from vit.viewer.payload import MAPS_UP_TO
+def _token(selection: Selection, question: Question) -> int | None:
+    """What the method is asked about: the pinned token, or None for the class itself."""
+    from vit.methods import METHODS
 
-    return question.method == "relevance" and asked.explanation.record.tokens <= MAPS_UP_TO
+    return selection.token if selection.pinned and METHODS[question.method].of_tokens else None
 
 
 def taken(asked: Asked, selection: Selection, question: Question | None, given, method):
@@ -132,28 +129,18 @@ def taken(asked: Asked, selection: Selection, question: Question | None, given, 
         given, method: from `given`.
     """
     from vit.export import Shown
-    from vit.methods import METHODS
-    from vit.words import class_sentence, token_name
 
     if selection.view != "relevance" or question is None:
         return None, {"given": given}, None
-    asks = selection.pinned and METHODS[question.method].of_tokens
+    token = _token(selection, question)
     code = {"method": question.method, "target": question.target}
-    code |= {"query": selection.token, "direction": selection.direction} if asks else {}
+    code |= {"query": token, "direction": selection.direction} if token is not None else {}
     linked = method and method["chain"]
 
     def shown() -> Shown:
-        record, how = asked.explanation.record, METHODS[question.method]
-        target, direction = asked.checkpoint.labels[question.target], selection.direction
-        values = drawn(asked, selection, question)
-        values = values / values.sum().clamp_min(1e-30)
-        facts, name, others = {"method": question.method, "target": target}, "", values.clone()
-        if asks:
-            facts |= {"query": selection.token, "direction": direction}
-            name = token_name(selection.token, record.prefix, record.grid)
-            others[selection.token] = 0
-        words = class_sentence(how.title, target, name, direction)
-        return Shown(values, facts, words, 0.0, float(record.heatmap(others).max()), "share")
+        label = asked.checkpoint.labels[question.target]
+        found = subject(asked.key, question.target, asked)
+        return Shown.of_class(found, question.method, label, token, selection.direction)
 
     needed = {
         "given": given,

@@ -83,8 +83,7 @@ def show(explanation, selection, checkpoint, source: Source, shown=None, code=No
             st.markdown("**Other files** of what is shown")
             with st.container(horizontal=True):
                 _others(explanation, selection, checkpoint, source, seen, viewer)
-            if shown is None:
-                _frames(explanation, selection, checkpoint, source)
+            _frames(explanation, selection, checkpoint, source, {} if code is None else code)
         _code(explanation, checkpoint, source, code or export.facts_of(explanation.record, selection))
 
 
@@ -158,7 +157,7 @@ def _others(explanation, selection, checkpoint, source: Source, seen, viewer: di
     )
 
 
-def _frames(explanation, selection, checkpoint, source: Source) -> None:
+def _frames(explanation, selection, checkpoint, source: Source, code: dict[str, Any]) -> None:
     """Of several frames: the selected map of each; they are passes through the model, so they are asked for first."""
     from vit.images import count_frames
 
@@ -170,7 +169,8 @@ def _frames(explanation, selection, checkpoint, source: Source) -> None:
         return
     size = explanation.preprocess.size
     precision = str(explanation.record.queries[0].dtype).removeprefix("torch.")
-    asked = (hashlib.sha256(source.data).hexdigest(), checkpoint.hash, size, precision, selection)
+    question = {name: code[name] for name in ("target", "method") if name in code}
+    asked = (hashlib.sha256(source.data).hexdigest(), checkpoint.hash, size, precision, selection, question)
     made = st.session_state.get("frames made")
     if made and made[0] == asked:
         with st.container(horizontal=True):
@@ -182,7 +182,13 @@ def _frames(explanation, selection, checkpoint, source: Source) -> None:
         bar = st.progress(0.0, BAR)
         try:
             film = over_frames(
-                checkpoint, source.data, selection, size, precision, progress=lambda share: bar.progress(share, BAR)
+                checkpoint,
+                source.data,
+                selection,
+                size,
+                precision,
+                **question,
+                progress=lambda share: bar.progress(share, BAR),
             )
         except UserError as error:
             st.error(plain(str(error)))
