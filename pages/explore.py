@@ -21,6 +21,7 @@ PANELS = {"Is it true?": True, "What if?": False, "Heads": False, "Layers": True
 FEW = 20  # classes that are listed by name
 SEEN = 96  # width of the model's own view [px]
 FIRST_SAMPLE = "cat"
+READING = "Reading the video…"
 BAR = "#3b929a"  # readable on a light and on a dark page
 
 
@@ -274,8 +275,8 @@ def pick_picture() -> take.Source:
     taken = None
     with st.container(horizontal=True, vertical_alignment="bottom"):
         uploaded = st.file_uploader(
-            "Drop, paste or browse for a picture",
-            type=opening.KINDS,
+            "Drop, paste or browse for a picture or a short video",
+            type=opening.KINDS + opening.VIDEOS,
             max_upload_size=opening.LARGEST,
             key="upload",
             on_change=choose,
@@ -292,18 +293,27 @@ def pick_picture() -> take.Source:
 
 
 def pick_frame(source: take.Source) -> take.Source:
-    """Let the person choose a frame of an animation."""
+    """Let the person choose a frame of an animation or a video, which is decoded for that."""
     from vit.images import MAX_FRAMES, count_frames
+    from vit.video import is_video, read_video
 
+    place = st.empty()
+    video, total = is_video(source.data), 0
     try:
+        if video:
+            total = read_video(source.data, MAX_FRAMES, lambda share: place.progress(share, READING)).total
+            place.empty()
         frames = count_frames(source.data)
     except UserError:  # said where it is explained
+        place.empty()
         return source
     if frames < 2:
         return source
     key = f"frame {hashlib.sha256(source.data).hexdigest()[:16]}"
     frame = st.slider("Frame", 1, frames, key=key, help="The viewer shows this one; below, all can be taken away.")
-    if frames == MAX_FRAMES:
+    if total > frames:
+        st.caption(f"Of its {total:,} frames, {frames} can be chosen, evenly spread.")
+    elif frames == MAX_FRAMES and not video:
         st.caption(f"Of long animations, the first {frames} frames can be chosen.")
     return source._replace(frame=frame - 1)
 

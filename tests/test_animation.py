@@ -6,13 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import av
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
 from vit import animation
-from vit.animation import LAST, over_blocks, over_epochs, over_frames
+from vit.animation import LAST, Film, encode, over_blocks, over_epochs, over_frames
 from vit.attention import record
 from vit.checkpoints import Checkpoint, load_checkpoint
 from vit.errors import InvalidImage, InvalidRun, UserError
@@ -20,6 +21,7 @@ from vit.evaluate import Normalise
 from vit.explain import Explanation, explain
 from vit.export import Shown
 from vit.images import Preprocess, decode_frames
+from vit.methods import METHODS, Subject
 from vit.model import VisionTransformer
 from vit.overlay import COLORMAPS
 from vit.probes import ProbeWriter
@@ -49,8 +51,9 @@ def animated(count: int, **options: Any) -> bytes:
     return out.getvalue()
 
 
-def played(data: bytes) -> tuple[list[np.ndarray], list[int]]:
-    """The pictures of a GIF (height, width, 3), and how long each is shown [ms]."""
+def played(film: Film) -> tuple[list[np.ndarray], list[int]]:
+    """What a GIF of it shows (height, width, 3), and how long each [ms]."""
+    data = encode(film, "GIF")
     frames = list(decode_frames(data, range(Image.open(io.BytesIO(data)).n_frames)))
     return [np.asarray(frame.picture).astype(int) for frame in frames], [frame.duration for frame in frames]
 
@@ -159,16 +162,48 @@ def test_over_frames_the_shared_scale_ends_at_the_strongest_patch_of_any(checkpo
     assert np.abs(np.stack(levels) - truth / truth.max() * 255).max() <= 4
 
 
-def test_a_map_that_the_selection_does_not_tell_is_drawn_as_given(checkpoint: Checkpoint) -> None:
-    shown = Shown(torch.arange(17.0), {"method": "other"}, "Another.", 0.0, 16.0, "share")
-    pictures, _ = played(over_frames(checkpoint, animated(2), CLASS_TOKEN, (32, 32), shown=lambda kept: shown))
-    assert all(np.abs(patches(p, BOX).ravel() - np.arange(1, 17) / 16 * 255).max() <= 4 for p in pictures)
+@pytest.mark.parametrize("method", [name for name, one in METHODS.items() if one.of_class])
+@pytest.mark.parametrize("pinned", [False, True])
+def test_over_frames_a_class_has_the_map_of_its_method(checkpoint: Checkpoint, method: str, pinned: bool) -> None:
+    data = animated(3)
+    selection = replace(CLASS_TOKEN, view="relevance", token=9, pinned=pinned, direction="to")
+    film = over_frames(checkpoint, data, selection, (32, 32), target=3, method=method)
+    asked = 9 if pinned and METHODS[method].of_tokens else None
+    truth = []
+    for frame in decode_frames(data, range(3)):
+        subject = Subject.of(checkpoint.model, checkpoint.preprocess(frame.picture), 3)
+        weights = METHODS[method].weights(subject, asked, "to", selection)
+        truth.append(subject.kept.heatmap(weights / weights.sum()).numpy().ravel())
+    counted = np.stack(truth)
+    if asked is not None:
+        counted[:, asked - 1] = 0  # colours end at the strongest of the others
+    levels = np.clip(np.stack(truth) / counted.max(), 0, 1) * 255
+    found = np.stack([patches(picture, BOX).ravel() for picture in played(film)[0]])
+    inside = np.ones(16, bool) if asked is None else np.arange(16) != asked - 1  # an outline lies on that one
+    assert np.abs(found - levels)[:, inside].max() <= 4
+
+
+def test_frames_of_a_class_say_how_probable_it_is(checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(animation, "_drawn", lambda step, selection: said.append(step.label) or step.picture)
+    over_frames(checkpoint, animated(2), CLASS_TOKEN, (32, 32), target=3)
+    probability = explain(checkpoint, animated(2), frame=1).record.logits[0].softmax(0)[3]
+    assert said[1] == f"Frame 2: {checkpoint.labels[3]} {float(probability):.0%}"
 
 
 def test_many_frames_become_few_that_last_as_long(checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(animation.evenly, "__defaults__", (4,))
+    monkeypatch.setattr(animation, "MAX_STEPS", 4)
     pictures, durations = played(over_frames(checkpoint, animated(10, duration=50), CLASS_TOKEN, (32, 32)))
     assert len(pictures) == 4 and sum(durations) == 10 * 50
+
+
+def test_an_mp4_shows_what_the_gif_shows(explanation: Explanation) -> None:
+    film = over_blocks(explanation, CLASS_TOKEN)
+    with av.open(io.BytesIO(encode(film, "MP4"))) as container:
+        shown = [frame.to_image() for frame in container.decode(video=0)]
+    assert len(shown) == len(film.pictures)
+    for found, truth in zip(shown, played(film)[0], strict=True):
+        assert np.abs(patches(np.asarray(found).astype(int), BOX) - patches(truth, BOX)).max() <= 6
 
 
 def test_of_a_panorama_a_part_around_the_patches_is_drawn(checkpoint: Checkpoint) -> None:

@@ -1,24 +1,26 @@
-"""Maps that move, as GIF: over the blocks of a model, the epochs of a run, the frames of an animation.
+"""Maps that move: over the blocks of a model, the epochs of a run, the frames of an animation.
 
-Pillow writes them. There is no MP4: that needs a video encoder, which nothing that is here brings along.
+What draws them gives a `Film`; `encode` makes a GIF or an MP4 of it.
 """
 
 import io
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from vit.attention import AttentionRecord, Precision, record
+from vit.attention import Precision, record
 from vit.checkpoints import Checkpoint
 from vit.errors import InvalidRun, UserError
 from vit.explain import Explanation, Size, resized
 from vit.export import Shown, colormap, shared_top
 from vit.images import Box, count_frames, decode_frames
+from vit.methods import METHODS, Subject
 from vit.overlay import Heatmap, overlay, scaled, window
 from vit.probes import list_epochs, read_payload, read_probes
+from vit.video import evenly, mp4
 from vit.viewer.payload import unpack, weights_of
 from vit.viewer.selection import Selection
 from vit.words import where
@@ -28,7 +30,21 @@ SIDE = 480  # longer side of a picture [px]
 BLOCK, EPOCH, FRAME = 700, 300, 100  # how long each is shown [ms]; a frame as long as its file says, if it does
 LAST = 1500  # the last one, before it begins again [ms]
 
+Kind = Literal["GIF", "MP4"]
+
 _LABEL = 26  # height of the line of text [px]
+
+
+class Film(NamedTuple):
+    """Pictures one after the other.
+
+    Attributes:
+        pictures: RGB, of one size.
+        durations: how long each is shown [ms].
+    """
+
+    pictures: tuple[Image.Image, ...]
+    durations: tuple[int, ...]
 
 
 class Step(NamedTuple):
@@ -54,7 +70,7 @@ class Step(NamedTuple):
     duration: int
 
 
-def over_blocks(explanation: Explanation, selection: Selection) -> bytes:
+def over_blocks(explanation: Explanation, selection: Selection) -> Film:
     """The attention of the selected token and head, from the first block to the last.
 
     On the shared scale colours mean what they mean in the viewer.
@@ -69,10 +85,10 @@ def over_blocks(explanation: Explanation, selection: Selection) -> bytes:
         head = selection.head if isinstance(selection.head, str) else selection.head % kept.heads
         query = _query(selection, len(kept.prefix), kept.grid)
         steps.append(Step(picture, box, heatmap, 0.0, top, query, where(block, head), BLOCK))
-    return gif(steps, selection)
+    return _film(steps, selection)
 
 
-def over_epochs(folder: Path, picture: int, selection: Selection) -> bytes:
+def over_epochs(folder: Path, picture: int, selection: Selection) -> Film:
     """A probe picture of a run, from its first kept epoch to its last; see `vit.probes`.
 
     Attention, rollout and the pooling query; other views are not kept and show attention. On the shared scale one
@@ -82,7 +98,7 @@ def over_epochs(folder: Path, picture: int, selection: Selection) -> bytes:
         InvalidRun: no epoch can be read.
     """
     steps: list[Step] = []
-    for epoch in evenly(list_epochs(folder)):
+    for epoch in evenly(list_epochs(folder), MAX_STEPS):
         try:
             payload = read_payload(folder, epoch, picture)
             probe = read_probes(folder, epoch)[picture]
@@ -102,7 +118,7 @@ def over_epochs(folder: Path, picture: int, selection: Selection) -> bytes:
         steps.append(Step(shown, box, heatmap, 0.0, top, query, label, EPOCH))
     if not steps:
         raise InvalidRun("No epoch of these probe pictures can be read.")
-    return gif(_alike(steps) if selection.scale == "shared" else steps, selection)
+    return _film(_alike(steps) if selection.scale == "shared" else steps, selection)
 
 
 def over_frames(
@@ -112,70 +128,60 @@ def over_frames(
     size: Size,
     precision: Precision = "float32",
     *,
-    shown: Callable[[AttentionRecord], Shown] | None = None,
+    target: int | None = None,
+    method: str = "relevance",
     progress: Callable[[float], None] = lambda share: None,
-) -> bytes:
-    """An animation under the selected map, each frame through the model on its own.
+) -> Film:
+    """An animation or a video under the selected map, each frame through the model on its own.
 
     On the shared scale one colour means one weight in all frames: it ends at the strongest patch of any.
 
     Args:
-        data: the bytes of a GIF, PNG, WebP or AVIF file.
+        data: the bytes of a GIF, PNG, WebP or AVIF file, or of a video.
         size: (height, width) of the model's input [px].
-        shown: the map of a frame's record, where the selection does not tell.
+        target: index of a class, for the map that a method makes of it, in float32; None for what is selected.
+        method: its name in `vit.methods.METHODS`; it is asked about the selected token where that is pinned.
         progress: told how much is done, 0 to 1.
 
     Raises:
-        InvalidImage: the bytes are no picture, or a frame is damaged.
+        InvalidImage: the bytes are neither picture nor video, or a frame is damaged.
         UserError: it is a still picture.
     """
-    frames = evenly(range(count_frames(data)))
+    frames = evenly(range(count_frames(data)), MAX_STEPS)
     if len(frames) < 2:
-        raise UserError("This is a still picture; choose an animation.")
+        raise UserError("This is a still picture; choose an animation or a video.")
     preprocess = resized(checkpoint.preprocess, size)
+    asks = selection.pinned and METHODS[method].of_tokens
     steps: list[Step] = []
     for place, frame in enumerate(decode_frames(data, frames)):
-        kept = record(checkpoint.model, preprocess(frame.picture), precision)
-        seen = shown(kept) if shown else Shown.of(kept, selection)
+        pixels, label = preprocess(frame.picture), f"Frame {frames[place] + 1}"
+        if target is None:
+            kept = record(checkpoint.model, pixels, precision)
+            seen = Shown.of(kept, selection)
+        else:
+            subject, name = Subject.of(checkpoint.model, pixels, target), checkpoint.labels[target]
+            kept = subject.kept
+            token = selection.token if asks else None
+            seen = Shown.of_class(subject, method, name, token, selection.direction, selection)
+            label += f": {name} {float(kept.logits[0].softmax(0)[target]):.0%}"
         picture, box = _fitted(frame.picture, preprocess.geometry(frame.picture).box)
         following = frames[place + 1] if place + 1 < len(frames) else frames[place] + 1
         duration = (frame.duration or FRAME) * (following - frames[place])
         query = _query(selection, len(kept.prefix), kept.grid) if "query" in seen.facts else None
-        heatmap, label = kept.heatmap(seen.weights).numpy(), f"Frame {frames[place] + 1}"
+        heatmap = kept.heatmap(seen.weights).numpy()
         steps.append(Step(picture, box, heatmap, seen.low, seen.top, query, label, duration))
         progress((place + 1) / len(frames))
-    return gif(_alike(steps) if selection.scale == "shared" else steps, selection, hold=False)
+    return _film(_alike(steps) if selection.scale == "shared" else steps, selection, hold=False)
 
 
-def gif(steps: Sequence[Step], selection: Selection, hold: bool = True) -> bytes:
-    """Draw the steps, with the selection's colours, opacity and smoothness.
-
-    Args:
-        steps: of one size.
-        hold: show the last one longer.
-
-    Returns:
-        a GIF file that repeats.
-    """
-    drawn = [_drawn(step, selection) for step in steps]
-    durations = [step.duration for step in steps]
-    if hold:
-        durations[-1] = LAST
-    out = io.BytesIO()
-    drawn[0].save(out, "GIF", save_all=True, append_images=drawn[1:], duration=durations, loop=0, disposal=1)
+def encode(film: Film, kind: Kind) -> bytes:
+    """Make a file of pictures and their durations: a GIF, which repeats, or an MP4 (H.264), as browsers play it."""
+    if kind == "MP4":
+        return mp4(film.pictures, film.durations)
+    few = [picture.quantize(256, Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE) for picture in film.pictures]
+    durations, out = list(film.durations), io.BytesIO()
+    few[0].save(out, "GIF", save_all=True, append_images=few[1:], duration=durations, loop=0, disposal=1)
     return out.getvalue()
-
-
-def evenly(every: Iterable[int], count: int = MAX_STEPS) -> list[int]:
-    """At most this many of them, the first and the last among them.
-
-    >>> evenly(range(10), 4)
-    [0, 3, 6, 9]
-    """
-    found = list(every)
-    if len(found) <= count:
-        return found
-    return [found[round(i * (len(found) - 1) / (count - 1))] for i in range(count)]
 
 
 def _alike(steps: list[Step]) -> list[Step]:
@@ -184,8 +190,20 @@ def _alike(steps: list[Step]) -> list[Step]:
     return [step._replace(low=low, top=top) for step in steps]
 
 
+def _film(steps: Sequence[Step], selection: Selection, hold: bool = True) -> Film:
+    """Draw steps of one size, with the selection's colours, opacity and smoothness.
+
+    Args:
+        hold: show the last one longer.
+    """
+    durations = [step.duration for step in steps]
+    if hold:
+        durations[-1] = LAST
+    return Film(tuple(_drawn(step, selection) for step in steps), tuple(durations))
+
+
 def _drawn(step: Step, selection: Selection) -> Image.Image:
-    """One picture with its label, in at most 256 colours."""
+    """One picture with its label."""
     picture = overlay(
         step.picture,
         step.heatmap - np.float32(step.low),
@@ -206,7 +224,7 @@ def _drawn(step: Step, selection: Selection) -> Image.Image:
         edges = (left + col * width, top + row * height, left + (col + 1) * width - 1, top + (row + 1) * height - 1)
         draw.rectangle(edges, outline="black", width=3)
         draw.rectangle((edges[0] + 1, edges[1] + 1, edges[2] - 1, edges[3] - 1), outline="white")
-    return sheet.quantize(256, Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
+    return sheet
 
 
 def _query(selection: Selection, split: int, grid: tuple[int, int]) -> tuple[int, int] | None:

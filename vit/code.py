@@ -22,7 +22,7 @@ METHODS: dict[str, Callable[[Mapping[str, Any]], str]] = {
 }
 # The same of a class; what is shown are shares of all of it.
 OF_CLASS: dict[str, Callable[[Mapping[str, Any]], str]] = {
-    "relevance": lambda facts: f"record.relevance({_arguments(_asked(facts), _set(facts, START))})",
+    "relevance": lambda facts: _relevance(facts),
     "gradient-rollout": lambda facts: (
         f"record.gradient_rollout({_arguments(_asked(facts), _set(facts, ('discard', *START)))})"
     ),
@@ -30,7 +30,7 @@ OF_CLASS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "attention-gradient-last": lambda facts: "record.attention_gradient(block=-1)",
     "input-gradient": lambda facts: f"record.last_attention({_asked(facts)}) * record.input_gradient",
     "relevance-rollout": lambda facts: (
-        f"geometric_mean(record.relevance({_arguments(_asked(facts), _set(facts, START))}), "
+        f"geometric_mean({_relevance(facts)}, "
         f"record.rollout({facts.get('query', 'record.read')}{_direction(facts)}{_set(facts, ROLLOUT)}))"
     ),
     "legrad": lambda facts: f"vit.legrad(checkpoint.model, pixels, target={facts['target']}{_set(facts, START)})",
@@ -46,6 +46,7 @@ def snippet(
     *,
     sample: str = "",
     frame: int = 0,
+    video: bool = False,
 ) -> str:
     """Python that computes the numbers of a view, with the public names of `vit` alone.
 
@@ -53,7 +54,8 @@ def snippet(
         facts: of a map whose method is one of `METHODS`; or of `OF_CLASS`, with the class's index as `target`.
         picture: the name of its file.
         sample: its name, of a picture of the gallery.
-        frame: of an animation.
+        frame: of an animation or a video.
+        video: it is a frame of one.
 
     Returns:
         a program that leaves `weights` (N,) and `heatmap` (rows, cols).
@@ -68,6 +70,8 @@ def snippet(
         imports.append("from vit.attention import geometric_mean")
     if not own:
         imports.append("from vit.explain import resized")
+    if video:
+        imports.append("from vit.images import decode_frames")
     if not sample:
         imports = ["from pathlib import Path", "", *imports]
     data = f"samples.read({_quoted(sample)})" if sample else f"Path({_quoted(picture)}).read_bytes()"
@@ -80,13 +84,16 @@ def snippet(
         "",
         f"checkpoint = vit.load_checkpoint({_quoted(_reference(checkpoint))}{heads})",
         f"assert checkpoint.hash == {_quoted(checkpoint.hash)}",
-        f"picture = vit.decode_image({data}{f', frame={frame}' if frame else ''})",
+        f"picture = next(decode_frames({data}, [{frame}])).picture"
+        if video
+        else f"picture = vit.decode_image({data}{f', frame={frame}' if frame else ''})",
         f"pixels = {preprocess}(picture)  # (1, {explanation.preprocess.channels}, {size[0]}, {size[1]})",
         f"record = vit.relevance_record(checkpoint.model, pixels, target={facts['target']})"
         if of_class
         else f"record = vit.record(checkpoint.model, pixels{rounded})",
         "",
         f"weights = {(METHODS | OF_CLASS)[facts['method']](facts)}  # ({record.tokens},)",
+        *(["weights = weights / weights.sum().clamp_min(1e-30)"] if of_class else []),
         f"heatmap = record.heatmap(weights)  # {tuple(record.grid)}",
     ]
     return "\n".join(lines) + "\n"
@@ -110,6 +117,10 @@ def _quoted(value: str | int) -> str:
 
 def _direction(facts: Mapping[str, Any]) -> str:
     return ', direction="to"' if facts.get("direction") == "to" else ""
+
+
+def _relevance(facts: Mapping[str, Any]) -> str:
+    return f"record.relevance({_arguments(_asked(facts), _set(facts, START), ', own=False')})"
 
 
 def _set(facts: Mapping[str, Any], names: Sequence[str]) -> str:

@@ -13,7 +13,7 @@ from vit.attention import AttentionRecord, Precision, record
 from vit.checkpoints import Checkpoint
 from vit.devices import memory
 from vit.errors import InvalidImage
-from vit.images import Geometry, Preprocess, decode_image
+from vit.images import Geometry, Preprocess, decode_frames
 from vit.model import VisionTransformer, ViTConfig
 from vit.overlay import COLORMAPS
 from vit.viewer.payload import MAPS_UP_TO, pack
@@ -88,17 +88,17 @@ def explain(
 
     Args:
         checkpoint: what to ask.
-        image: the bytes of a picture file.
+        image: the bytes of a file that `decode_frames` reads.
         size: (height, width) of the model's input in whole patches, see `sizes`; None for the checkpoint's own.
             At others position embeddings are interpolated.
         precision: see `record`.
-        frame: of an animation, from 0.
+        frame: of an animation or a video, from 0.
 
     Raises:
-        InvalidImage: the bytes are no picture, or the input is too large, see `cost`.
+        InvalidImage: the bytes are neither picture nor video, or the input is too large, see `cost`.
         ValueError: the size is not made of whole patches.
     """
-    picture = decode_image(image, frame)
+    picture = next(decode_frames(image, [frame])).picture
     preprocess = resized(checkpoint.preprocess, size or checkpoint.preprocess.size)
     if problem := _problem(checkpoint.config, preprocess.size, precision):
         raise InvalidImage(problem)

@@ -17,11 +17,12 @@ from vit.checkpoints import Checkpoint
 from vit.errors import UserError
 from vit.explain import Explanation
 from vit.images import Box, Geometry, Preprocess
+from vit.methods import METHODS, USUAL, Subject
 from vit.overlay import COLORMAPS, Colormap, mosaic, overlay
-from vit.tuning import ROLLOUT
+from vit.tuning import ROLLOUT, Direction, Tuning
 from vit.viewer.payload import read_header, unpack
 from vit.viewer.selection import Selection, View
-from vit.words import sentence
+from vit.words import class_sentence, sentence, token_name
 
 MAX_BYTES = 1 << 30  # bytes of float16 attention in one file
 PREDICTIONS = 20  # most probable classes in a JSON file
@@ -59,6 +60,34 @@ class Shown:
         low, top = _ends(record, selection, numbers, payload)
         unit: Unit = "cosine" if facts["method"] == "similar" else "weight"
         return cls(numbers, facts, sentence(facts, record.prefix, record.grid), low, top, unit)
+
+    @classmethod
+    def of_class(
+        cls,
+        subject: Subject,
+        method: str,
+        label: str,
+        query: int | None = None,
+        direction: Direction = "from",
+        tuning: Tuning = USUAL,
+    ) -> Self:
+        """What the viewer shows of a class, as shares of the whole map.
+
+        Args:
+            method: its name in `vit.methods.METHODS`.
+            label: of the class that the subject was asked about.
+            query: the token asked about, of methods that can be asked about one; None for the class itself.
+        """
+        record, unusual = subject.kept, tuning.changed(METHODS[method].settings)
+        numbers = METHODS[method].weights(subject, query, direction, tuning)
+        numbers = numbers / numbers.sum().clamp_min(1e-30)
+        facts: dict[str, Any] = {"method": method, "target": label} | unusual
+        name = ""
+        if query is not None:
+            facts |= {"query": query, "direction": direction}
+            name = token_name(query, record.prefix, record.grid)
+        words = class_sentence(METHODS[method].title, label, name, direction, unusual)
+        return cls(numbers, facts, words, 0.0, _strongest_patch(numbers, record, without=query), "share")
 
 
 def attention_bytes(record: AttentionRecord) -> int:

@@ -1,7 +1,7 @@
 """From untrusted bytes to an upright RGB picture, from there to a model's input, and from a patch back to pixels.
 
-`decode_image` and `decode_frames` are where a file becomes a picture; `Preprocess` turns the picture into numbers;
-`Geometry` says which part of the picture those numbers cover.
+`decode_image` and `decode_frames` are where a file becomes a picture, of videos through `vit.video`; `Preprocess` turns
+the picture into numbers; `Geometry` says which part of the picture those numbers cover.
 """
 
 import contextlib
@@ -22,6 +22,7 @@ from PIL import Image, ImageCms, UnidentifiedImageError, _imaging
 from torch import Tensor
 
 from vit.errors import InvalidCheckpoint, InvalidImage
+from vit.video import is_video, read_video
 
 # --- Decoding -------------------------------------------------------------------------------------------------
 
@@ -33,7 +34,7 @@ MAX_SCANS = 100  # passes over a JPEG; a camera writes 1 to 10, and a few bytes 
 MAX_SEGMENTS = 400  # of a JPEG; Pillow's time grows with the square of their bytes
 MAX_EXIF = 2**20  # [bytes] beyond that it is not read
 MAX_PIECES = 100_000  # tiles, strips or chunks of one file; honest files have fewer, and each costs an object
-MAX_FRAMES = 200  # of an animation; later ones are not offered
+MAX_FRAMES = 200  # of an animation, where later ones are not offered; of a video, where they are evenly chosen
 MAX_FRAMES_PIXELS = 200_000_000  # of all frames up to the one asked for, as each is drawn on the one before it
 
 # Naming the formats keeps Pillow from handing a renamed PostScript file to Ghostscript.
@@ -43,7 +44,9 @@ ANIMATED = ("PNG", "WEBP", "GIF", "AVIF")  # several pictures in a TIFF or MPO a
 _CONVERT = "save or export it as JPEG or PNG and choose that file"
 _FOREIGN = (
     (rb".{4}ftyp(hei|hev|mif1|msf1)", "a HEIC photo"),
-    (rb".{4}ftyp|\x1aE\xdf\xa3|RIFF.{4}AVI ", "a video"),
+    (rb".{4}ftyp|\x1aE\xdf\xa3", "a video"),
+    (rb"RIFF.{4}AVI ", "an AVI video"),
+    (rb"#EXTM3U|ffconcat ", "a playlist"),
     (rb"\0\0\0\x0cjP  |\xffO\xffQ", "a JPEG 2000 picture"),
     (rb"\0\0\0\x0cJXL |\xff\x0a", "a JPEG XL picture"),
     (rb"%!PS|\xc5\xd0\xd3\xc6", "a PostScript drawing"),
@@ -98,22 +101,30 @@ def decode_image(data: bytes, frame: int = 0) -> Image.Image:
 
 
 class Frame(NamedTuple):
-    """One picture of an animation, and how long it is shown [ms]; 0 where the file does not say."""
+    """One picture of an animation or video, and how long it is shown [ms]; 0 where the file does not say."""
 
     picture: Image.Image
     duration: int
 
 
 def decode_frames(data: bytes, frames: Sequence[int]) -> Iterator[Frame]:
-    """Decode some frames of an animation, one after the other, each as `decode_image` does.
+    """Decode some frames of an animation or a video, one after the other, each as `decode_image` does.
 
     Args:
-        frames: in ascending order, from 0.
+        data: the bytes of a file that `decode_image` reads, or of a video, see `read_video`.
+        frames: in ascending order, from 0 up to `count_frames`; of a long video they count those that were chosen.
 
     Raises:
-        InvalidImage: as `decode_image`.
+        InvalidImage: as `decode_image` and `read_video`.
     """
     _check_size(data)
+    if is_video(data):
+        clip = read_video(data, MAX_FRAMES)
+        for number in frames:
+            if not 0 <= number < len(clip.frames):
+                raise InvalidImage(_absent(number, len(clip.frames) - 1))
+            yield Frame(decode_image(clip.frames[number]), clip.durations[number])
+        return
     with _reading():
         image = _open(data)
     for number in frames:
@@ -123,14 +134,16 @@ def decode_frames(data: bytes, frames: Sequence[int]) -> Iterator[Frame]:
 
 
 def count_frames(data: bytes) -> int:
-    """How many frames of an animation may be asked for: 1 of a still picture, and as many as the limits of this module.
+    """How many frames may be asked for: 1 of a still picture, else as many as the limits of this module.
 
-    A damaged file may have fewer than it says.
+    A damaged animation may have fewer than it says. A video is decoded for this, once.
 
     Raises:
-        InvalidImage: as `decode_image`, as far as the header tells.
+        InvalidImage: as `decode_image`, as far as the header tells, and as `read_video`.
     """
     _check_size(data)
+    if is_video(data):
+        return len(read_video(data, MAX_FRAMES).frames)
     with _reading():
         return _frames(_open(data), data)
 
@@ -142,7 +155,7 @@ def _check_size(data: bytes) -> None:
     if len(data) > MAX_BYTES:
         raise InvalidImage(
             f"The file has {len(data) / 1e6:,.1f} MB and the limit is {MAX_BYTES / 1e6:.0f} MB; "
-            "save it as JPEG or make the picture smaller."
+            + ("make the video shorter." if is_video(data) else "save it as JPEG or make the picture smaller.")
         )
     _check_pieces(data)
 
@@ -177,12 +190,16 @@ def _turned(image: Image.Image, frame: int, data: bytes) -> Image.Image:
     """Go to a frame and return the same object; those in between are drawn on the way, so each size is looked at."""
     size, last = image.size, _frames(image, data) - 1 if frame else 0
     if not 0 <= frame <= last:
-        raise InvalidImage(f"There is no frame {frame}; those that can be shown run from 0 to {last}.")
+        raise InvalidImage(_absent(frame, last))
     for number in range(image.tell() + 1, frame + 1):
         image.seek(number)
         if image.size != size:
             raise InvalidImage("The frames of this animation differ in size; save it anew or choose another one.")
     return image
+
+
+def _absent(frame: int, last: int) -> str:
+    return f"There is no frame {frame}; those that can be shown run from 0 to {last}."
 
 
 def _duration(image: Image.Image) -> int:

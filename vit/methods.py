@@ -81,7 +81,7 @@ def _rollout(subject: Subject, query: Query, direction: Direction, tuning: Tunin
 
 
 def _relevance(subject: Subject, query: Query, direction: Direction, tuning: Tuning) -> Tensor:
-    return subject.kept.relevance(query, direction, tuning.start_block)
+    return subject.kept.relevance(query, direction, tuning.start_block, own=False)
 
 
 def _both(subject: Subject, query: Query, direction: Direction, tuning: Tuning) -> Tensor:

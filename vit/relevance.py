@@ -68,13 +68,16 @@ class GradientRecord(AttentionRecord):
             weights += (self.read[start : start + rows.shape[1]] @ rows).mean(0)
         return weights
 
-    def relevance(self, query: int | None = None, direction: Direction = "from", start_block: int = 0) -> Tensor:
+    def relevance(
+        self, query: int | None = None, direction: Direction = "from", start_block: int = 0, own: bool = True
+    ) -> Tensor:
         """Generic attention explainability: attention times the positive part of its gradient, through all blocks.
 
         Args:
             query: the token asked about; None for the answer.
             direction: "from" is row `query` of the relevance matrix, "to" its column.
             start_block: blocks before this one are left out.
+            own: with what each token begins with, the identity; it hides the rest of the map of a token.
 
         Returns:
             (N,), not normalised.
@@ -85,7 +88,8 @@ class GradientRecord(AttentionRecord):
         Source: Chefer et al. 2021, arXiv 2103.15679, eq. 5 and 6: R = (I + A_L) ... (I + A_1), A_l the mean over heads
         of relu(dA * A).
         """
-        return self._chain(query, direction, start_block, lambda block, rows: self._mean_flow(block, rows, True))
+        found = self._chain(query, direction, start_block, lambda block, rows: self._mean_flow(block, rows, True))
+        return found if own else (found - self._start(query)).clamp_(min=0)
 
     def gradient_rollout(
         self, query: int | None = None, direction: Direction = "from", discard: float = 0.0, start_block: int = 0

@@ -8,7 +8,7 @@ from typing import Any
 import streamlit as st
 from PIL import Image
 
-from pages.parts import curves
+from pages.parts import curves, take
 from vit.errors import UserError
 from vit.probes import Probe, list_epochs, read_payload, read_probes
 from vit.runs import Run
@@ -74,18 +74,15 @@ def show(run: Run) -> None:
         return
     selection = component.show("probe viewer", payload, Selection())
     if len(epochs) > 1:
-        st.download_button(
-            "Epochs as GIF",
-            lambda: _animated(folder, picture, selection),
-            "epochs.gif",
-            "image/gif",
-            key="epochs.gif",
-            on_click="ignore",
-            help="This picture and token, in the selected block and head, from the first epoch to the last",
-        )
+        with st.container(horizontal=True):
+            take.films(
+                "Epochs",
+                lambda: _animated(folder, picture, selection),
+                help="This picture and token, in the selected block and head, from the first epoch to the last",
+            )
 
 
-def _animated(folder: Path, picture: int, selection: Selection) -> bytes:
+def _animated(folder: Path, picture: int, selection: Selection):
     from vit.animation import over_epochs  # brings torch along, which this page does without
 
     return over_epochs(folder, picture, selection)

@@ -10,8 +10,9 @@ from pathlib import Path
 import streamlit as st
 
 SLOW = 2  # [s]; what takes longer says so before
-LARGEST = 100  # [MB] of a picture
+LARGEST = 100  # [MB] of a picture or a video
 KINDS = ["jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "avif", "mpo"]
+VIDEOS = ["mp4", "m4v", "mov", "webm", "mkv"]
 SHIPPED = "cifar10"
 
 
@@ -63,7 +64,7 @@ def _explained(
 def explained(
     checkpoint, stamp: int, heads: int | None, image: bytes, size: tuple, precision: str = "float32", frame: int = 0
 ):
-    """One picture, or a frame of an animation, through one checkpoint, once."""
+    """One picture, or a frame of an animation or a video, through one checkpoint, once."""
     digest = hashlib.sha256(image).hexdigest()
     return _explained(checkpoint.name, str(checkpoint.path), stamp, heads, digest, size, precision, frame, image)
 

@@ -86,12 +86,12 @@ def given(asked: Asked, selection: Selection, question: Question | None, prefix:
         told = component.Method(
             title=method.title, target=label, chain="", tokens=method.of_tokens, settings=method.settings
         )
-        if selection.view == "relevance" and follows(asked, question):
+        if selection.view == "relevance" and question.method == "relevance" and not large:
             told["chain"] = component.feed(f"{prefix}chain feeder", chain(asked.key, question.target, asked))
         elif selection.view == "relevance":
             values = weights(asked, selection, question)
             values = values / values.sum().clamp_min(1e-30)
-            token = selection.token if selection.pinned and method.of_tokens else -1
+            token = -1 if (asks := _token(selection, question)) is None else asks
     if selection.view == "rollout" and large:
         token, values = selection.token, weights(asked, selection, None)
     if values is None:
@@ -111,28 +111,16 @@ def weights(asked: Asked, selection: Selection, question: Question | None):
     if selection.view != "relevance" or question is None:
         return export.weights(asked.explanation.record, selection)
     method = METHODS[question.method]
-    token = selection.token if selection.pinned and method.of_tokens else None
-    return method.weights(subject(asked.key, question.target, asked), token, selection.direction, selection)
+    return method.weights(
+        subject(asked.key, question.target, asked), _token(selection, question), selection.direction, selection
+    )
 
 
-def drawn(asked: Asked, selection: Selection, question: Question | None):
-    """The same as the viewer draws it: of relevance that follows the pointer, without what it begins with."""
-    values = weights(asked, selection, question)
-    if selection.view != "relevance" or question is None or not follows(asked, question):
-        return values
-    values = values.clone()
-    if selection.pinned:
-        values[selection.token] -= 1
-    else:
-        values -= subject(asked.key, question.target, asked).kept.read
-    return values
+def _token(selection: Selection, question: Question) -> int | None:
+    """What the method is asked about: the pinned token, or None for the class itself."""
+    from vit.methods import METHODS
 
-
-def follows(asked: Asked, question: Question) -> bool:
-    """Whether the browser traces the class's map itself, for any token."""
-    from vit.viewer.payload import MAPS_UP_TO
-
-    return question.method == "relevance" and asked.explanation.record.tokens <= MAPS_UP_TO
+    return selection.token if selection.pinned and METHODS[question.method].of_tokens else None
 
 
 def taken(asked: Asked, selection: Selection, question: Question | None, given, method):
@@ -143,29 +131,18 @@ def taken(asked: Asked, selection: Selection, question: Question | None, given, 
     """
     from vit.export import Shown
     from vit.methods import METHODS
-    from vit.words import class_sentence, token_name
 
     if selection.view != "relevance" or question is None:
         return None, {"given": given}, None
-    how = METHODS[question.method]
-    asks = selection.pinned and how.of_tokens
-    unusual = selection.changed(how.settings)
+    token, unusual = _token(selection, question), selection.changed(METHODS[question.method].settings)
     code = {"method": question.method, "target": question.target} | unusual
-    code |= {"query": selection.token, "direction": selection.direction} if asks else {}
+    code |= {"query": token, "direction": selection.direction} if token is not None else {}
     linked = method and method["chain"]
 
     def shown() -> Shown:
-        record = asked.explanation.record
-        target, direction = asked.checkpoint.labels[question.target], selection.direction
-        values = drawn(asked, selection, question)
-        values = values / values.sum().clamp_min(1e-30)
-        facts, name, others = {"method": question.method, "target": target} | unusual, "", values.clone()
-        if asks:
-            facts |= {"query": selection.token, "direction": direction}
-            name = token_name(selection.token, record.prefix, record.grid)
-            others[selection.token] = 0
-        words = class_sentence(how.title, target, name, direction, unusual)
-        return Shown(values, facts, words, 0.0, float(record.heatmap(others).max()), "share")
+        label = asked.checkpoint.labels[question.target]
+        found = subject(asked.key, question.target, asked)
+        return Shown.of_class(found, question.method, label, token, selection.direction, selection)
 
     needed = {
         "given": given,

@@ -305,7 +305,7 @@ def show_difference(left: Side, right: Side) -> None:
     maps, names = [], []
     for side in (left, right):
         shown = selection(side, left, right)
-        maps.append(side.record.heatmap(reasons.drawn(side.asked, shown, side.question)))
+        maps.append(side.record.heatmap(reasons.weights(side.asked, shown, side.question)))
         names.append(describe(shown, side.question))
     one, other = maps
     both, correlation = difference(one, other), rank_correlation(one, other)

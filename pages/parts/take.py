@@ -17,6 +17,7 @@ FIGURES = {
     "SVG": ("figure.svg", "image/svg+xml"),
     "PDF": ("figure.pdf", "application/pdf"),
 }
+FILMS = {"GIF": "image/gif", "MP4": "video/mp4"}
 
 
 class Source(NamedTuple):
@@ -26,7 +27,7 @@ class Source(NamedTuple):
         name: of its file.
         data: its bytes.
         sample: its name in the gallery, "" for one from elsewhere.
-        frame: of an animation, from 0.
+        frame: of an animation or a video, from 0.
     """
 
     name: str
@@ -82,8 +83,7 @@ def show(explanation, selection, checkpoint, source: Source, shown=None, code=No
             st.markdown("**Other files** of what is shown")
             with st.container(horizontal=True):
                 _others(explanation, selection, checkpoint, source, seen, viewer)
-            if shown is None:
-                _frames(explanation, selection, checkpoint, source)
+            _frames(explanation, selection, checkpoint, source, {} if code is None else code)
         _code(explanation, checkpoint, source, code or export.facts_of(explanation.record, selection))
 
 
@@ -131,7 +131,7 @@ def _others(explanation, selection, checkpoint, source: Source, seen, viewer: di
 
         return view_json(explanation, seen(), checkpoint, source.name)
 
-    def blocks() -> bytes:
+    def blocks():
         from vit.animation import over_blocks
 
         return over_blocks(explanation, selection)
@@ -150,17 +150,15 @@ def _others(explanation, selection, checkpoint, source: Source, seen, viewer: di
     _file(
         "Numbers as JSON", numbers, "attention.json", "application/json", help="Of this map, and where they came from"
     )
-    _file(
-        "Blocks as GIF",
+    films(
+        "Blocks",
         blocks,
-        "blocks.gif",
-        "image/gif",
         help="Attention of this token, in the selected head or its fusion, from the first block to the last",
     )
 
 
-def _frames(explanation, selection, checkpoint, source: Source) -> None:
-    """Of an animation: the selected map, frame by frame; each is a pass through the model, so it is asked for first."""
+def _frames(explanation, selection, checkpoint, source: Source, code: dict[str, Any]) -> None:
+    """Of several frames: the selected map of each; they are passes through the model, so they are asked for first."""
     from vit.images import count_frames
 
     try:
@@ -171,37 +169,72 @@ def _frames(explanation, selection, checkpoint, source: Source) -> None:
         return
     size = explanation.preprocess.size
     precision = str(explanation.record.queries[0].dtype).removeprefix("torch.")
-    asked = (hashlib.sha256(source.data).hexdigest(), checkpoint.hash, size, precision, selection)
+    question = {name: code[name] for name in ("target", "method") if name in code}
+    asked = (hashlib.sha256(source.data).hexdigest(), checkpoint.hash, size, precision, selection, question)
     made = st.session_state.get("frames made")
     if made and made[0] == asked:
-        st.download_button("Frames as GIF", made[1], "frames.gif", "image/gif", key="frames.gif", on_click="ignore")
-    elif st.button("Make a GIF of all frames", help="Up to 60 frames, each through the model on its own"):
-        from vit.animation import over_frames
+        with st.container(horizontal=True):
+            for kind, data in made[1].items():
+                _file(f"Frames as {kind}", data, f"frames.{kind.lower()}", FILMS[kind])
+    elif st.button("Animate all frames", help="Up to 60 frames, each through the model on its own: as GIF and as MP4"):
+        from vit.animation import encode, over_frames
 
         bar = st.progress(0.0, BAR)
         try:
-            data = over_frames(
-                checkpoint, source.data, selection, size, precision, progress=lambda share: bar.progress(share, BAR)
+            film = over_frames(
+                checkpoint,
+                source.data,
+                selection,
+                size,
+                precision,
+                **question,
+                progress=lambda share: bar.progress(share, BAR),
             )
         except UserError as error:
             st.error(plain(str(error)))
             return
-        st.session_state["frames made"] = (asked, data)
+        st.session_state["frames made"] = (asked, {kind: encode(film, kind) for kind in FILMS})
         st.rerun(scope="fragment")
+
+
+def films(what: str, draw: Callable[[], Any], help: str) -> None:
+    """A button for each kind of file.
+
+    Args:
+        what: is shown one after the other, "Blocks".
+        draw: gives the `vit.animation.Film`, when a button is clicked.
+    """
+
+    def make(kind: str) -> bytes:
+        from vit.animation import encode
+
+        return encode(draw(), kind)
+
+    for kind, mime in FILMS.items():
+        _file(f"{what} as {kind}", partial(make, kind), f"{what.lower()}.{kind.lower()}", mime, help=help)
 
 
 def _code(explanation, checkpoint, source: Source, facts: dict[str, Any]) -> None:
     """The Python that computes the map, to copy."""
     from vit.code import snippet
+    from vit.video import is_video
 
     with st.popover("Copy as code", width="content"):
-        program = snippet(explanation, checkpoint, facts, source.name, sample=source.sample, frame=source.frame)
+        program = snippet(
+            explanation,
+            checkpoint,
+            facts,
+            source.name,
+            sample=source.sample,
+            frame=source.frame,
+            video=is_video(source.data),
+        )
         st.code(program, language="python")
 
 
 def _file(
     label: str,
-    make: Callable[[], bytes],
+    make: Callable[[], bytes] | bytes,
     name: str,
     mime: str,
     *,
@@ -209,7 +242,7 @@ def _file(
     disabled: bool = False,
     help: str = "",
 ) -> None:
-    """A button for a file that is made when it is clicked."""
+    """A button for a file, which is made when it is clicked unless it is there already."""
     st.download_button(
         label, make, name, mime, key=key or name, on_click="ignore", disabled=disabled, help=help or None
     )

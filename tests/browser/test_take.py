@@ -7,15 +7,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import av
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 from playwright.sync_api import Page, expect
 
+from vit.animation import encode, over_frames
+from vit.checkpoints import load_checkpoint
 from vit.images import Preprocess, count_frames, decode_frames
 from vit.model import VisionTransformer
 from vit.probes import ProbeWriter
+from vit.viewer.selection import Selection
 
 from .serving import FIND
 from .test_explore import PATIENCE, ROOT, App
@@ -48,7 +52,7 @@ def test_numbers_blocks_page_and_code_are_of_the_view_that_is_shown(app: App, tm
     told = json.loads(app.download("Numbers as JSON"))
     assert told["view"] == {"method": "attention", "block": BLOCK, "head": HEAD, "query": TOKEN, "direction": "from"}
     assert told["picture"]["name"] == "cat.jpg" and len(told["values"]) == 65
-    assert count_frames(app.download("Blocks as GIF")) == 6
+    assert count_frames(app.download("Blocks as GIF")) == count_frames(app.download("Blocks as MP4")) == 6
 
     file = tmp_path / "viewer.html"
     file.write_bytes(app.download(re.compile("Viewer as HTML")))  # type: ignore[arg-type]
@@ -112,10 +116,65 @@ def test_an_animation_is_shown_by_frame_and_taken_away_as_a_whole(app: App) -> N
     app.page.wait_for_function(f"() => {FIND}?.payloadId !== {json.dumps(before)}")
     app.still()
     more(app)
-    app.page.get_by_role("button", name="Make a GIF of all frames").click()
+    app.page.get_by_role("button", name="Animate all frames").click()
     expect(app.page.get_by_role("button", name="Frames as GIF")).to_be_visible(timeout=PATIENCE)
     made = app.download("Frames as GIF")
     assert [frame.duration for frame in decode_frames(made, range(count_frames(made)))] == [100, 200, 300]
+
+
+def test_a_video_is_shown_by_frame_and_the_map_of_a_class_taken_away_of_all(app: App) -> None:
+    app.open("?sample=cat&view=relevance&target=5&method=gradient-rollout")
+    data = turned_video(6)
+    upload = {"name": "IMG_0001.MOV", "mimeType": "video/quicktime", "buffer": data}
+    app.page.locator('[data-testid="stFileUploader"] input[type="file"]').set_input_files(upload)
+    app.shows("header.picture.height", 120)  # upright
+    app.still()
+    before = app.ask("viewer.payloadId")
+    app.page.get_by_role("slider", name="Frame").press("ArrowRight")
+    app.page.wait_for_function(f"() => {FIND}?.payloadId !== {json.dumps(before)}")
+    app.still()
+    assert "target=5" in app.page.url  # the class stays, though its probability is another one
+    expect(app.page.locator(".sentence").first).to_contain_text("dog")
+    more(app)
+    app.page.get_by_role("button", name="Animate all frames").click()
+    expect(app.page.get_by_role("button", name="Frames as MP4")).to_be_visible(timeout=PATIENCE)
+    shown = pictures(app.download("Frames as MP4"))
+    film = over_frames(
+        load_checkpoint("cifar10"), data, Selection(view="relevance"), (32, 32), target=5, method="gradient-rollout"
+    )
+    assert len(shown) == 6
+    for found, truth in zip(shown, pictures(encode(film, "MP4")), strict=True):
+        assert np.abs(found - truth).mean() < 1
+
+
+def test_a_video_that_cannot_be_read_is_one_sentence(app: App) -> None:
+    app.open()
+    upload = {"name": "clip.mp4", "mimeType": "video/mp4", "buffer": turned_video(6)[:900]}
+    app.page.locator('[data-testid="stFileUploader"] input[type="file"]').set_input_files(upload)
+    expect(app.page.get_by_test_id("stAlert")).to_contain_text("This video is damaged", timeout=PATIENCE)
+    expect(app.page.locator("canvas.over")).to_be_visible()
+
+
+def pictures(data: bytes) -> list[np.ndarray]:
+    """What an MP4 shows, each (height, width, 3)."""
+    with av.open(io.BytesIO(data)) as container:
+        return [np.asarray(frame.to_image()).astype(int) for frame in container.decode(video=0)]
+
+
+def turned_video(count: int) -> bytes:
+    """Noise as a phone writes it: 120 x 90, to be shown turned."""
+    blocks = np.random.default_rng(0).integers(0, 256, (count, 9, 12, 3), dtype=np.uint8)
+    out = io.BytesIO()
+    with av.open(out, "w", format="mov") as container:
+        stream = container.add_stream("libx264", rate=10)
+        assert isinstance(stream, av.VideoStream)
+        stream.width, stream.height, stream.pix_fmt = 120, 90, "yuv420p"
+        stream.set_display_rotation(-90)
+        for few in blocks:
+            picture = Image.fromarray(few).resize((120, 90), Image.Resampling.NEAREST)
+            container.mux(stream.encode(av.VideoFrame.from_image(picture)))
+        container.mux(stream.encode(None))
+    return out.getvalue()
 
 
 def test_the_epochs_of_a_run_come_as_one_animation(
@@ -137,5 +196,5 @@ def test_the_epochs_of_a_run_come_as_one_animation(
     page.goto(f"{app.url}/runs?run={run.name}&view=Attention")
     expect(page.locator("canvas.over")).to_be_visible(timeout=PATIENCE)
     app.still()
-    assert count_frames(app.download("Epochs as GIF")) == 3
+    assert count_frames(app.download("Epochs as GIF")) == count_frames(app.download("Epochs as MP4")) == 3
     assert not app.errors and not app.foreign

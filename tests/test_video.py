@@ -1,0 +1,395 @@
+"""Videos: those we write play where people need them, those people bring are read safely and as players show them."""
+
+import contextlib
+import io
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from fractions import Fraction
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from vit import video
+from vit.checkpoints import load_checkpoint
+from vit.code import snippet
+from vit.errors import InvalidImage
+from vit.explain import explain
+from vit.images import count_frames, decode_frames, decode_image
+from vit.video import _Packet, _plan, evenly, is_video, mp4, read_video
+
+# --- Writing --------------------------------------------------------------------------------------------------
+
+
+def noise(count: int, width: int, height: int) -> list[Image.Image]:
+    """Pictures of coarse colours, as maps are."""
+    colours = np.random.default_rng(0).integers(0, 256, (count, 3, 4, 3), dtype=np.uint8)
+    return [Image.fromarray(few).resize((width, height), Image.Resampling.NEAREST) for few in colours]
+
+
+def test_an_mp4_is_what_every_browser_plays() -> None:
+    data = mp4(noise(3, 96, 64), [100, 100, 100])
+    assert data.index(b"moov") < data.index(b"mdat")  # it starts before all of it has arrived
+    with av.open(io.BytesIO(data)) as container:
+        stream = container.streams.video[0]
+        assert (stream.codec_context.name, stream.codec_context.pix_fmt) == ("h264", "yuv420p")
+
+
+def test_an_mp4_shows_each_picture_in_its_colours_for_as_long_as_asked() -> None:
+    pictures, durations = noise(4, 96, 64), [700, 40, 33, 1500]
+    data = mp4(pictures, durations)
+    with av.open(io.BytesIO(data)) as container:
+        lengths = [p.duration * p.time_base * 1000 for p in container.demux(video=0) if p.size]
+    with av.open(io.BytesIO(data)) as container:
+        shown = [np.asarray(frame.to_image()).astype(int) for frame in container.decode(video=0)]
+    assert lengths == durations
+    for picture, found in zip(pictures, shown, strict=True):
+        # Colours are kept for every second pixel only, so edges between them blur; most of a patch does not.
+        assert np.median(np.abs(found - np.asarray(picture))) <= 3 and np.abs(found - np.asarray(picture)).mean() < 6
+
+
+@pytest.mark.parametrize("size", [(95, 64), (96, 63), (95, 63)])
+def test_odd_sides_repeat_their_last_pixels(size: tuple[int, int]) -> None:
+    with av.open(io.BytesIO(mp4(noise(2, *size), [100, 100]))) as container:
+        frame = next(container.decode(video=0)).to_image()
+    assert frame.size == (96, 64)
+    assert np.abs(np.asarray(frame).astype(int)[-1, -1] - np.asarray(noise(1, *size)[0])[-1, -1]).max() < 16
+
+
+def test_nothing_that_starts_with_the_app_imports_pyav() -> None:
+    program = "import sys, vit, vit.explain, vit.images, vit.animation, pages.parts.take; sys.exit('av' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+# --- Reading --------------------------------------------------------------------------------------------------
+
+CODINGS: dict[str, tuple[str, str, str, dict[str, str]]] = {
+    "mp4": ("mp4", "libx264", "yuv420p", {}),
+    "open groups": ("mov", "libx264", "yuv420p", {"x264-params": "open-gop=1:keyint=6:min-keyint=6:bframes=3"}),
+    "mov of a phone": ("mov", "libx265", "yuv420p10le", {"x265-params": "log-level=none"}),
+    "webm, vp8": ("webm", "libvpx", "yuv420p", {"auto-alt-ref": "1", "lag-in-frames": "16"}),
+    "webm, vp9": ("webm", "libvpx-vp9", "yuv420p", {}),
+    "av1": ("mp4", "libsvtav1", "yuv420p", {}),
+    "mkv": ("matroska", "libx264", "yuv420p", {}),
+    "mpeg4": ("mp4", "mpeg4", "yuv420p", {"q": "2"}),
+    "mjpeg": ("mov", "mjpeg", "yuvj420p", {}),
+    "prores": ("mov", "prores_ks", "yuv422p10le", {}),
+}
+MP4 = CODINGS["mp4"]
+
+
+def clip(
+    count: int = 30,
+    size: tuple[int, int] = (96, 64),
+    coding: tuple[str, str, str, dict[str, str]] = MP4,
+    prepare: Callable[[Any], None] = lambda stream: None,
+) -> bytes:
+    """Frames of one grey each, 8 brighter than the one before, red in the upper left corner; 30 a second."""
+    kind, codec, pixels, options = coding
+    out = io.BytesIO()
+    with av.open(out, "w", format=kind) as container:
+        stream = container.add_stream(codec, rate=30, options=options)
+        assert isinstance(stream, av.VideoStream)
+        (stream.width, stream.height), stream.pix_fmt = size, pixels
+        prepare(stream)
+        for number in range(count):
+            picture = Image.new("RGB", size, (8 * number % 256,) * 3)
+            picture.paste("red", (0, 0, size[0] // 3, size[1] // 3))
+            container.mux(stream.encode(av.VideoFrame.from_image(picture)))
+        container.mux(stream.encode(None))
+    return out.getvalue()
+
+
+def greys(data: bytes, count: int = 200) -> list[int]:
+    """The grey of each frame that is kept."""
+    pictures = [decode_image(frame) for frame in read_video(data, count).frames]
+    return [picture.getpixel((picture.width - 9, picture.height - 9))[1] for picture in pictures]  # type: ignore[index]
+
+
+@pytest.fixture(autouse=True)
+def forgotten() -> None:
+    video._remembered.clear()
+
+
+@pytest.mark.parametrize("coding", CODINGS)
+def test_every_frame_is_read_in_its_turn(coding: str) -> None:
+    data = clip(coding=CODINGS[coding])
+    assert is_video(data) and count_frames(data) == 30
+    assert np.abs(np.array(greys(data)) - 8 * np.arange(30)).max() < 8
+    assert sum(read_video(data, 200).durations) == pytest.approx(1000, abs=20)
+
+
+@pytest.mark.parametrize("coding", ["mp4", "open groups", "webm, vp9"])
+def test_of_many_frames_those_are_read_that_are_evenly_chosen(coding: str) -> None:
+    data = clip(coding=CODINGS[coding])
+    every = greys(data)
+    for count in (2, 3, 7, 29):
+        kept = read_video(data, count)
+        assert kept.total == 30 and len(kept.frames) == count
+        assert greys(data, count) == [every[place] for place in evenly(range(30), count)]
+        assert sum(kept.durations) == pytest.approx(1000, abs=20)
+
+
+def test_only_packets_that_are_needed_are_decoded() -> None:
+    packets = [_Packet(time, time % 10 == 0, True) for time in range(1000)]
+    wanted, runs, total = _plan(packets, 5)
+    assert total == 1000 and wanted[0] == 0 and wanted[-1] == 999
+    assert sum(stop - start for start, stop in runs) <= 5 * 10
+
+
+def test_frames_that_lean_on_what_was_cut_off_are_not_offered() -> None:
+    packets = [_Packet(3, False, True), _Packet(4, True, True), _Packet(2, False, True), _Packet(5, False, True)]
+    assert _plan(packets, 9) == ([4, 5], [(1, 4)], 2)
+
+
+# Where the red corner is after players have turned the frame; angles are counterclockwise.
+TURNS: dict[str, tuple[Callable[[Any], None], tuple[int, int]]] = {
+    "as it is": (lambda stream: None, (0, 0)),
+    "90": (lambda stream: stream.set_display_rotation(90), (0, -1)),
+    "180": (lambda stream: stream.set_display_rotation(180), (-1, -1)),
+    "270": (lambda stream: stream.set_display_rotation(270), (-1, 0)),
+}
+
+
+@pytest.mark.parametrize("turn", TURNS)
+def test_a_video_from_a_phone_is_upright(turn: str) -> None:
+    prepare, (x, y) = TURNS[turn]
+    picture = next(decode_frames(clip(3, prepare=prepare), [2])).picture
+    assert picture.size == ((64, 96) if turn in ("90", "270") else (96, 64))
+    red, green, _ = picture.getpixel((x * 9 % picture.width or 9, y * 9 % picture.height or 9))  # type: ignore[misc]
+    assert red > 200 and green < 60
+
+
+@pytest.mark.parametrize("matrix", [(1, 0, 0, 1), *video._UPRIGHT], ids=lambda matrix: ",".join(map(str, matrix)))
+def test_every_display_matrix_puts_pixels_where_it_says(matrix: tuple[int, int, int, int]) -> None:
+    # A pixel (x, y) is shown at (a x + c y, b x + d y), moved to begin at 0.
+    a, b, c, d = matrix
+    stored = np.arange(6).reshape(2, 3)
+    x, y = np.meshgrid(range(3), range(2))
+    col, row = a * x + c * y, b * x + d * y
+    shown = np.zeros((3, 2) if a == 0 else (2, 3), int)
+    shown[row - row.min(), col - col.min()] = stored
+    picture, turn = Image.fromarray(stored.astype(np.uint8)), video._UPRIGHT.get(matrix)
+    assert np.array_equal(np.asarray(picture if turn is None else picture.transpose(turn)), shown)
+
+
+def test_pixels_that_are_no_squares_become_some() -> None:
+    def prepare(stream: Any) -> None:
+        stream.codec_context.sample_aspect_ratio = Fraction(3, 2)
+
+    assert next(decode_frames(clip(2, prepare=prepare), [0])).picture.size == (144, 64)
+
+
+@pytest.mark.parametrize("height", [480, 720])
+def test_colours_that_the_file_does_not_name_are_those_of_its_size(height: int) -> None:
+    out, space = io.BytesIO(), "itu709" if height > 576 else "itu601"
+    with av.open(out, "w", format="mp4") as container:
+        stream = container.add_stream("libx264", rate=30)
+        assert isinstance(stream, av.VideoStream)
+        stream.width, stream.height, stream.pix_fmt = 640, height, "yuv420p"
+        frame = av.VideoFrame.from_image(Image.new("RGB", (640, height), (200, 30, 60)))
+        frame = frame.reformat(format="yuv420p", dst_colorspace=space, dst_color_range="MPEG")
+        frame.colorspace = 2  # unspecified
+        container.mux(stream.encode(frame))
+        container.mux(stream.encode(None))
+    pixel = next(decode_frames(out.getvalue(), [0])).picture.getpixel((9, 9))
+    assert np.abs(np.subtract(pixel, (200, 30, 60))).max() <= 5
+
+
+def test_large_frames_are_kept_smaller() -> None:
+    assert next(decode_frames(clip(2, (1920, 1080)), [0])).picture.size == (1280, 720)
+
+
+def test_a_video_is_known_by_its_content() -> None:
+    gif, avif = io.BytesIO(), io.BytesIO()
+    Image.new("RGB", (9, 9)).save(gif, "GIF")
+    Image.new("RGB", (9, 9)).save(avif, "AVIF")
+    assert not is_video(gif.getvalue()) and not is_video(avif.getvalue()) and not is_video(b"")
+    with pytest.raises(InvalidImage, match="This is a video"):
+        decode_image(clip(1))  # what reads data sets wants pictures
+
+
+def test_the_frame_that_is_explained_is_the_one_asked_for(saved: Path, tmp_path: Path) -> None:
+    checkpoint, data = load_checkpoint(saved), clip(5)
+    found = explain(checkpoint, data, frame=3)
+    assert found.picture.getpixel((80, 50))[1] == pytest.approx(24, abs=3)
+    (tmp_path / "clip.mp4").write_bytes(data)
+    facts = {"method": "attention", "block": 0, "head": 0, "query": 0}
+    program = snippet(found, checkpoint, facts, str(tmp_path / "clip.mp4"), frame=3, video=True)
+    left: dict[str, Any] = {}
+    exec(program.replace(f'"{checkpoint.name}"', f"{str(saved)!r}"), left)
+    assert torch.equal(left["weights"], found.record.weights(0, 0, 0))
+
+
+# --- What is refused ------------------------------------------------------------------------------------------
+
+
+def sound() -> bytes:
+    out = io.BytesIO()
+    with av.open(out, "w", format="mp4") as container:
+        stream = container.add_stream("aac", rate=8000)
+        frame = av.AudioFrame.from_ndarray(np.zeros((1, 1024), np.float32), format="fltp", layout="mono")
+        frame.sample_rate = 8000
+        container.mux(stream.encode(frame))  # type: ignore[attr-defined]
+        container.mux(stream.encode(None))  # type: ignore[attr-defined]
+    return out.getvalue()
+
+
+def lying(width: int, height: int) -> bytes:
+    """A video whose container says another size than what is coded."""
+    data = bytearray(clip(2))
+    entry = data.index(b"avc1", data.index(b"stsd"))
+    data[entry + 28 : entry + 32] = width.to_bytes(2, "big") + height.to_bytes(2, "big")
+    return bytes(data)
+
+
+REFUSED: dict[str, tuple[Callable[[], bytes], str]] = {
+    "too large": (lambda: clip(1, (4096, 2304)), "4,096 x 2,304 pixels and the limit is 9 megapixels"),
+    "sound alone": (sound, "no video"),
+    "cut off": (lambda: mp4(noise(20, 320, 240), [50] * 20)[:-3000], "damaged"),
+    "no index": (lambda: clip()[: clip().index(b"moov")], "damaged"),
+    "a rare coding": (lambda: clip(2, coding=("mov", "qtrle", "rgb24", {})), "qtrle, which is not read here"),
+    "an MP4 in name": (lambda: b"\0\0\0\x18ftypmp42" + bytes(5000), "damaged"),
+    "a WebM in name": (lambda: b"\x1aE\xdf\xa3" + bytes(5000), "damaged"),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_what_cannot_be_read_is_refused_in_one_sentence(kind: str) -> None:
+    make, sentence = REFUSED[kind]
+    with pytest.raises(InvalidImage, match=sentence) as told:
+        count_frames(make())
+    assert "\n" not in str(told.value)
+
+
+def test_what_is_coded_counts_and_not_what_the_container_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert next(decode_frames(lying(4000, 4000), [0])).picture.height == 64
+    monkeypatch.setattr(video, "MAX_PIXELS", 95 * 64)
+    with pytest.raises((InvalidImage, av.FFmpegError)):
+        list(video._frames(lying(8, 8), 9))
+
+
+def test_a_video_that_would_take_too_long_is_refused_before_it_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(video, "MAX_WORK", 10 * 96 * 64)
+    monkeypatch.setattr(video, "_decoded", None)
+    with pytest.raises(InvalidImage, match=r"30 frames of 96 x 64 pixels.*cut out a part of 33\.3%"):
+        list(video._frames(clip(), 30))
+    monkeypatch.setattr(video, "MAX_PACKETS", 20)
+    with pytest.raises(InvalidImage, match="more than 20 frames"):
+        list(video._frames(clip(), 30))
+
+
+def test_a_video_that_takes_too_long_nevertheless_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(video, "PATIENCE", 0.01)
+    with pytest.raises(InvalidImage, match="takes more than"):
+        read_video(clip(), 30)
+
+
+def test_torn_videos_are_one_sentence_or_frames() -> None:
+    generator = np.random.default_rng(0)
+    for whole in (clip(8), clip(8, coding=CODINGS["webm, vp8"])):
+        for _ in range(15):
+            data = bytearray(whole)
+            for place in generator.integers(12, len(data), 4):
+                data[place] = generator.integers(256)
+            try:
+                assert read_video(bytes(data), 9).frames
+            except InvalidImage as error:
+                assert "\n" not in str(error)
+
+
+@contextmanager
+def listening() -> Iterator[tuple[str, list[str]]]:
+    """A web server, and what it was asked for."""
+    asked: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            self.send_error(404)
+
+        def log_message(self, *arguments: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}", asked
+        server.shutdown()
+
+
+PLAYLISTS = {
+    "hls": "#EXTM3U\n#EXT-X-TARGETDURATION:5\n#EXTINF:5,\n{place}/a.ts\n#EXT-X-ENDLIST\n",
+    "concat": "ffconcat version 1.0\nfile '{place}/a.mp4'\n",
+    "dash": '<?xml version="1.0"?><MPD xmlns="urn:mpeg:dash:schema:mpd:2011" type="static" '
+    'mediaPresentationDuration="PT9S"><Period><AdaptationSet mimeType="video/mp4"><Representation id="1" '
+    'bandwidth="9"><BaseURL>{place}/</BaseURL><SegmentList duration="9"><SegmentURL media="a.mp4"/></SegmentList>'
+    "</Representation></AdaptationSet></Period></MPD>",
+}
+
+
+@pytest.mark.parametrize("kind", PLAYLISTS)
+@pytest.mark.parametrize("disguise", [b"", b"\0\0\0\x18ftypmp42", b"\x1aE\xdf\xa3"])
+def test_no_playlist_is_followed(kind: str, disguise: bytes) -> None:
+    with listening() as (place, asked):
+        with pytest.raises(InvalidImage):
+            count_frames(disguise + PLAYLISTS[kind].format(place=place).encode())
+        assert not asked
+
+
+def test_ffmpeg_would_follow_a_playlist() -> None:
+    with listening() as (place, asked):
+        with contextlib.suppress(av.FFmpegError):
+            av.open(io.BytesIO(PLAYLISTS["hls"].format(place=place).encode()), format="hls")
+        assert asked
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such limits")
+@pytest.mark.parametrize("act", ["open('/etc/hosts')", "socket.socket()", "bytes(5 * 10**9)"])
+def test_the_process_that_decodes_has_given_its_rights_away(act: str) -> None:
+    program = f"import socket, vit.video; vit.video._restrict(0); {act}"
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert "Too many open files" in ended.stderr or "MemoryError" in ended.stderr
+
+
+# --- What is remembered ---------------------------------------------------------------------------------------
+
+
+def test_a_video_is_decoded_once_and_told_how_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    data, told = clip(10), []
+    first = read_video(data, 5, told.append)
+    assert told == [0.2, 0.4, 0.6, 0.8, 1.0]
+    with pytest.raises(InvalidImage):
+        read_video(data[:500], 5)
+    monkeypatch.setattr(subprocess, "Popen", None)
+    assert read_video(data, 5) is first
+    with pytest.raises(InvalidImage):
+        read_video(data[:500], 5)
+
+
+def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, other = clip(3), clip(4)
+    monkeypatch.setattr(video, "KEPT", 100)
+    for data in (one, other):
+        read_video(data, 9)
+    assert len(video._remembered) == 1
+
+
+def test_whoever_leaves_while_a_video_is_read_ends_the_reading() -> None:
+    class Gone(Exception):
+        pass
+
+    def leave(share: float) -> None:
+        raise Gone
+
+    data = clip(10)
+    with pytest.raises(Gone):
+        read_video(data, 9, leave)
+    assert len(read_video(data, 9).frames) == 9
