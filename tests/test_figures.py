@@ -84,6 +84,17 @@ def test_the_second_picture_is_the_first_under_the_map(explanation: Explanation)
     assert np.abs(plain.astype(int) - under.astype(int)).max() > 50
 
 
+@pytest.mark.parametrize("contour", ["mass", "otsu"])
+def test_the_outline_is_drawn_and_told(explanation: Explanation, contour: Any) -> None:
+    plain = Selection(block=1, head=0, token=3, opacity=0.0)
+    outlined = replace(plain, contour=contour, mass=0.3)
+    before, after = (embedded(figure(explanation, selection, kind="svg"))[1] for selection in (plain, outlined))
+    changed = (before != after).any(-1)
+    assert 0 < changed.mean() < 0.2
+    wanted = {"mass": "with 30 % of the weight", "otsu": "Otsu"}[contour]
+    assert wanted in words(figure(explanation, outlined, kind="svg")).replace("  ", " ")
+
+
 def test_words_stay_words_in_svg_and_pdf(explanation: Explanation, checkpoint: Checkpoint) -> None:
     selection = Selection(block=0, head=1, token=6)
     shown = Shown.of(explanation.record, selection, explanation.payload)

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from vit.images import Box, decode_image
-from vit.overlay import COLORMAPS, DIMMED, colorize, mosaic, overlay, spoken
+from vit.overlay import COLORMAPS, DIMMED, bordered, colorize, mosaic, overlay, spoken
 from vit.samples import SAMPLES, read
 
 
@@ -175,3 +175,18 @@ def test_a_sample_is_a_small_picture_with_a_credit(name: str) -> None:
 def test_every_sample_is_credited_in_the_readme() -> None:
     readme = SAMPLES["cat"].path.with_name("README.md").read_text()
     assert all(f"`{name}.jpg`" in readme for name in SAMPLES)
+
+
+def test_a_line_runs_around_marked_patches_and_nowhere_else() -> None:
+    marked = np.array([[True, True, False], [False, False, False]])
+    grey = Image.new("RGB", (120, 80), (128, 128, 128))
+    changed = pixels(bordered(grey, marked, Box(0, 0, 120, 80))) != 128
+    rows, cols = changed.any(1).nonzero()[0], changed.any(0).nonzero()[0]
+    assert rows.max() in (40, 41) and cols.max() in (80, 81)  # no line between the two, none around the others
+    assert not changed[10:30, 10:70].any()
+    assert pixels(grey).min() == 128
+
+
+def test_no_patch_has_no_line() -> None:
+    grey = Image.new("RGB", (30, 30), (128, 128, 128))
+    assert (pixels(bordered(grey, np.zeros((3, 3), bool))) == 128).all()

@@ -8,17 +8,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from vit.attention import Precision, record
 from vit.checkpoints import Checkpoint
 from vit.errors import InvalidRun, UserError
 from vit.explain import Explanation, Size, resized
-from vit.export import Shown, colormap, shared_top
+from vit.export import Shown, painted, shared_top
 from vit.images import Box, count_frames, decode_frames
 from vit.methods import METHODS, Subject
-from vit.overlay import Heatmap, overlay, scaled, window
+from vit.overlay import Heatmap, scaled, window
 from vit.probes import list_epochs, read_payload, read_probes
 from vit.video import evenly, mp4
 from vit.viewer.payload import unpack, weights_of
@@ -204,15 +203,7 @@ def _film(steps: Sequence[Step], selection: Selection, hold: bool = True) -> Fil
 
 def _drawn(step: Step, selection: Selection) -> Image.Image:
     """One picture with its label."""
-    picture = overlay(
-        step.picture,
-        step.heatmap - np.float32(step.low),
-        step.box,
-        opacity=selection.opacity,
-        colormap=colormap(selection),
-        smooth=selection.smooth,
-        vmax=step.top - step.low,
-    )
+    picture = painted(step.picture, step.heatmap, step.box, selection, step.low, step.top)
     sheet = Image.new("RGB", (picture.width, picture.height + _LABEL), "white")
     sheet.paste(picture)
     draw = ImageDraw.Draw(sheet)

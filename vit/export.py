@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from vit.attention import AttentionRecord, fuse
+from vit.attention import AttentionRecord, fuse, mass_threshold, otsu_threshold
 from vit.checkpoints import Checkpoint
 from vit.errors import UserError
 from vit.explain import Explanation
 from vit.images import Box, Geometry, Preprocess
 from vit.methods import METHODS, USUAL, Subject
-from vit.overlay import COLORMAPS, Colormap, mosaic, overlay
+from vit.overlay import COLORMAPS, Colormap, Heatmap, bordered, mosaic, overlay
 from vit.tuning import ROLLOUT, Direction, Tuning
 from vit.viewer.payload import read_header, unpack
 from vit.viewer.selection import Selection, View
@@ -206,25 +206,36 @@ def overlay_png(explanation: Explanation, selection: Selection, shown: Shown | N
         shown: the map, where the selection does not tell.
     """
     shown = shown or Shown.of(explanation.record, selection, explanation.payload)
-    return png(colored(explanation.picture, explanation.record, explanation.geometry.box, selection, shown))
+    heatmap = explanation.record.heatmap(shown.weights).numpy()
+    return png(painted(explanation.picture, heatmap, explanation.geometry.box, selection, shown.low, shown.top))
 
 
-def colored(picture: Image.Image, record: AttentionRecord, box: Box, selection: Selection, shown: Shown) -> Image.Image:
-    """A picture under a map, with the selection's colours, opacity and smoothness.
+def painted(
+    picture: Image.Image, heatmap: Heatmap, box: Box, selection: Selection, low: float, top: float
+) -> Image.Image:
+    """A picture under a map, with the selection's colours, opacity, smoothness and outline.
 
     Args:
         picture: RGB, of any size.
+        heatmap: (rows, cols).
         box: the part of it that the model sees [px].
+        low, top: the values of the first and the last colour.
     """
-    return overlay(
+    covered = overlay(
         picture,
-        record.heatmap(shown.weights).numpy() - shown.low,
+        heatmap - np.float32(low),
         box,
         opacity=selection.opacity,
         colormap=colormap(selection),
         smooth=selection.smooth,
-        vmax=shown.top - shown.low,
+        vmax=top - low,
     )
+    numbers = torch.from_numpy(np.asarray(heatmap, np.float32))
+    if selection.contour == "mass" and (numbers > 0).any():
+        covered = bordered(covered, mass_threshold(numbers.clamp(min=0), selection.mass).numpy(), box)
+    if selection.contour == "otsu":
+        covered = bordered(covered, otsu_threshold(numbers).numpy(), box)
+    return covered
 
 
 def grid_png(explanation: Explanation, selection: Selection, cell: int = 96) -> bytes:

@@ -26,11 +26,11 @@ from PIL import Image
 
 from vit.checkpoints import Checkpoint
 from vit.explain import Explanation
-from vit.export import Shown, colored, colormap, grid_maps, shared_top
+from vit.export import Shown, colormap, grid_maps, painted, shared_top
 from vit.images import Box
 from vit.overlay import COLORMAPS, mosaic, scaled, window
 from vit.viewer.selection import Selection
-from vit.words import token_name
+from vit.words import outline, token_name
 
 Kind = Literal["png", "svg", "pdf"]
 KINDS: dict[Kind, str] = {"png": "image/png", "svg": "image/svg+xml", "pdf": "application/pdf"}
@@ -111,17 +111,17 @@ def map_figure(
     high = side * picture.height / picture.width
     # As many pixels as are printed, so that the edges of patches are sharp.
     picture, box = scaled(picture, box, side / _INCH * DPI / picture.width)
-    weight = shown.unit == "weight"
+    weight, patches = shown.unit == "weight", record.heatmap(shown.weights)
+    facts = " ".join(filter(None, (facts, outline(selection.contour, selection.mass))))
     with _drawing(width, high + (_LINE if weight else 0) + _COLOURS, facts, kind) as sheet:
         for left, drawn in (
             (0.0, picture),
-            (column + _GAP, colored(picture, record, box, selection, shown)),
+            (column + _GAP, painted(picture, patches.numpy(), box, selection, shown.low, shown.top)),
         ):
             axes = sheet.axes(left, 0, side, high)
             _show(axes, drawn)
             if "query" in shown.facts and shown.facts["query"] >= len(record.prefix):
                 _outline(axes, shown.facts["query"] - len(record.prefix), record.grid, box)
-        patches = record.heatmap(shown.weights)
         sheet.colours(
             high + 1.2 + (_LINE if weight else 0),
             colormap(selection),

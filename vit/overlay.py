@@ -127,6 +127,30 @@ def overlay(
     return result
 
 
+def bordered(picture: Image.Image, marked: NDArray[np.bool_], box: Box | None = None) -> Image.Image:
+    """Draw a line around marked patches, white on black.
+
+    Args:
+        picture: RGB.
+        marked: (rows, cols).
+        box: the part of the picture that the patches cover [px]; left out, all of it.
+
+    Returns:
+        RGB, of the picture's size.
+    """
+    left, top, right, bottom = box or Box(0, 0, *picture.size)
+    (rows, cols), edges = marked.shape, np.pad(marked, 1).astype(int)
+    x, y = np.linspace(left, right, cols + 1) - 0.5, np.linspace(top, bottom, rows + 1) - 0.5
+    lines = [((x[c], y[r]), (x[c + 1], y[r])) for r, c in np.argwhere(np.diff(edges, axis=0)[:, 1:-1])]
+    lines += [((x[c], y[r]), (x[c], y[r + 1])) for r, c in np.argwhere(np.diff(edges, axis=1)[1:-1])]
+    result, thin = picture.copy(), max(1, round(max(picture.size) / 400))
+    draw = ImageDraw.Draw(result)
+    for color, width in (("black", 3 * thin), ("white", thin)):
+        for line in lines:
+            draw.line(line, color, width)
+    return result
+
+
 def window(picture: Image.Image, box: Box) -> tuple[Image.Image, Box]:
     """The picture, or of a panorama a part around what the model sees, and where that lies in it [px]."""
     left, top, right, bottom = box

@@ -97,6 +97,18 @@ def settings(facts: Mapping[str, Any]) -> str:
     return f" ({', '.join(words)})" if words else ""
 
 
+def outline(contour: str, mass: float) -> str:
+    """What a line around patches means, "" without one.
+
+    >>> outline("mass", 0.6)
+    'Outlined: the fewest patches with 60 % of the weight.'
+    """
+    if contour == "none":
+        return ""
+    kind = f"the fewest patches with {mass:.0%} of the weight".replace("%", " %")
+    return f"Outlined: {kind if contour == 'mass' else 'the stronger of two groups of patches (Otsu)'}."
+
+
 def where(block: int | str, head: int | str) -> str:
     """Which of all maps of a token.
 

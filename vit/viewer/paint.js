@@ -81,7 +81,7 @@ function outlined(values, at, kind, mass, out) {
   const count = out.length;
   const order = Uint32Array.from({ length: count }, (_, patch) => patch).sort((a, b) => values[at + b] - values[at + a]);
   let sum = 0;
-  for (let i = 0; i < count; i++) sum += values[at + i];
+  for (let i = 0; i < count; i++) sum += kind === "mass" ? Math.max(0, values[at + i]) : values[at + i];
   let last = 0, best = 0; // of the order, how many; and how far apart the groups are
   for (let i = 0, held = 0; i < count; i++) {
     const value = values[at + order[i]];
