@@ -387,9 +387,18 @@ def show_viewer(checkpoint, explanation, payload: str, source: take.Source) -> N
         given, method = reasons.given(asked, wanted, question)
     with below:
         panel = pick_panel(question)
+        probe = whatif.probe(asked, question, wanted) if panel == "What if?" else None
     with place:
         selection = component.show(
-            "viewer", payload, wanted, given, method, group="whatif", paintable=panel == "What if?", on_change=remember
+            "viewer",
+            payload,
+            wanted,
+            given,
+            method,
+            group="whatif",
+            paintable=panel == "What if?",
+            probe=probe,
+            on_change=remember,
         )
 
     with more:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from vit import intervene
 from vit.attention import record
-from vit.intervene import head_means, hidden, importance, logit_lens, without
+from vit.intervene import head_means, hidden, importance, logit_lens, occlusion, without
 
 KINDS: dict[str, dict[str, Any]] = {
     "cls": {},
@@ -79,7 +79,9 @@ def test_importance_is_one_head_after_the_other(
             left = record(model, image, change=without([(block, head)], means)).logits[0, 3]
             assert float(found[block, head]) == pytest.approx(float(whole - left), abs=2e-5)
     monkeypatch.setattr(intervene, "_BATCH", 1)
-    torch.testing.assert_close(importance(model, image, 3, means), found, atol=2e-5, rtol=1e-4)
+    shares: list[float] = []
+    torch.testing.assert_close(importance(model, image, 3, means, shares.append), found, atol=2e-5, rtol=1e-4)
+    assert shares == sorted(shares) and shares[-1] == 1
 
 
 def test_importance_starts_a_block_s_heads_in_that_block(build: Any, pictures: Any) -> None:
@@ -103,6 +105,23 @@ def test_only_hidden_patches_change(pictures: Any, cover: Any) -> None:
     if cover == "mean":
         torch.testing.assert_close(found[0, :, 0, 0], image.mean((2, 3))[0])
     assert torch.equal(found, hidden(image, [0, 8], 8, cover))  # noise too is the same each time
+
+
+@kinds
+@pytest.mark.parametrize("cover", ["mean", "blur", "noise"])
+def test_occlusion_is_one_patch_after_the_other(
+    build: Any, pictures: Any, kind: str, cover: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, image, off = build(**KINDS[kind]), pictures(32, 48, count=1), without([(0, 1)])
+    shares: list[float] = []
+    found = occlusion(model, image, cover, off, shares.append)
+    assert found.shape == (24, 5) and shares[-1] == 1
+    for patch in (0, 7, 23):
+        kept = record(model, hidden(image, [patch], 8, cover), change=off)
+        torch.testing.assert_close(found[patch], kept.logits[0].softmax(0))
+    monkeypatch.setattr(intervene, "_BATCH", 1)
+    torch.testing.assert_close(occlusion(model, image, cover, off, shares.append), found)
+    assert len(shares) > 24 and not torch.allclose(found, occlusion(model, image, cover))
 
 
 def test_there_is_no_patch_outside(pictures: Any) -> None:

@@ -14,6 +14,7 @@ from vit.model import EVERY, Block, Change, VisionTransformer, onednn
 
 Head = tuple[int, int]  # block, head
 Cover = Literal["mean", "blur", "noise"]
+Progress = Callable[[float], None]
 
 _BATCH = 1 << 22  # numbers of a residual stream at once; 16 MB
 _BLUR = 0.1  # deviation, in sides of the picture
@@ -72,7 +73,13 @@ def _spread(means: Tensor, tokens: int) -> Tensor:
 
 
 @torch.inference_mode()
-def importance(model: VisionTransformer, pixels: Tensor, target: int, means: Tensor | None = None) -> Tensor:
+def importance(
+    model: VisionTransformer,
+    pixels: Tensor,
+    target: int,
+    means: Tensor | None = None,
+    progress: Progress = lambda share: None,
+) -> Tensor:
     """How far the class's logit falls when a head is knocked out, for every head by itself.
 
     A block's heads go through the rest of the model as one batch, which starts where they differ: in that block.
@@ -81,6 +88,7 @@ def importance(model: VisionTransformer, pixels: Tensor, target: int, means: Ten
         pixels: (1, channels, height, width).
         target: index of the class.
         means: from `head_means`; zeros without it.
+        progress: called with the share that is done.
 
     Returns:
         (L, H), in logits; negative where the class gains.
@@ -104,6 +112,7 @@ def importance(model: VisionTransformer, pixels: Tensor, target: int, means: Ten
 
                 logits.append(_rest(model, blocks[index:], x, turns, change)[:, target])
             found.append(torch.cat(logits))
+            progress(1 - (1 - (index + 1) / len(blocks)) ** 2)  # each block's heads go through one block less
             if index + 1 < len(blocks):
                 x, _ = blocks[index](x, turns=turns)
         whole = _rest(model, blocks[-1:], x, turns)[0, target]
@@ -155,6 +164,42 @@ def hidden(pixels: Tensor, patches: Collection[int], patch_size: int, cover: Cov
         noise = torch.randn(pixels.shape, generator=torch.Generator().manual_seed(seed)).to(pixels)
         other = mean + noise * pixels.std((2, 3), keepdim=True)
     return torch.where(mask, other, pixels)
+
+
+@torch.inference_mode()
+def occlusion(
+    model: VisionTransformer,
+    pixels: Tensor,
+    cover: Cover = "mean",
+    change: Change | None = None,
+    progress: Progress = lambda share: None,
+) -> Tensor:
+    """What the model answers when one patch is covered, for every patch by itself.
+
+    Args:
+        pixels: (1, channels, height, width), normalised.
+        cover: see `hidden`.
+        change: of what the heads give, see `VisionTransformer.forward`.
+        progress: called with the share that is done.
+
+    Returns:
+        (P, C) probabilities.
+
+    Source: Zeiler and Fergus 2014, arXiv 1311.2901, section 4.2; with the model's own patches.
+    """
+    side = model.config.patch_size
+    rows, cols = pixels.shape[2] // side, pixels.shape[3] // side
+    other = hidden(pixels, range(rows * cols), side, cover)
+    at_once, answers = max(1, _BATCH // (rows * cols * model.config.dim)), []
+    with onednn():
+        for some in torch.arange(rows * cols).split(at_once):
+            pictures = pixels.repeat(len(some), 1, 1, 1)
+            for picture, patch in zip(pictures, some.tolist(), strict=True):
+                down, right = (slice(at * side, (at + 1) * side) for at in divmod(patch, cols))
+                picture[:, down, right] = other[0, :, down, right]
+            answers.append(model(pictures, change=change).logits.softmax(-1))
+            progress((int(some[-1]) + 1) / (rows * cols))
+    return torch.cat(answers)
 
 
 # --- After every block ----------------------------------------------------------------------------------------

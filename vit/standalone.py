@@ -93,6 +93,7 @@ def standalone(
         "group": "",
         "compact": False,
         "paintable": False,
+        "probe": None,
         "alone": True,
     }
     script = _module()

@@ -57,7 +57,7 @@ def of_class(asked: Asked, question: Question | None) -> dict:
         return {}
     found = {"object": agreeing(asked.key, question.target, asked)}
     if whatif.measured(asked, question):
-        values = whatif.importances(asked.key, question.target, True, asked)
+        values = whatif.importances(asked, question.target, True)
         found["effect"] = Statistic(torch.from_numpy(values), 0.0)
     return found
 

@@ -7,7 +7,8 @@ import numpy as np
 import plotly.graph_objects as go
 import streamlit as st
 
-from pages.parts import reasons
+from pages.parts import choice, reasons
+from pages.parts.once import once
 from pages.parts.reasons import Asked, Question
 from vit import samples
 from vit.matrix import component as matrix
@@ -15,6 +16,9 @@ from vit.text import plain
 from vit.viewer import component
 from vit.viewer.selection import Selection
 
+MEAN = "its mean"
+COVERS = {"mean": "the mean colour", "blur": "blurred", "noise": "noise"}
+LONG = 3.0  # [s]; what takes longer tells how long
 SLOW = 20.0  # [s]; an importance matrix that takes longer waits for a button
 TOP = 5
 ACCENT, QUIET = "#3b929a", "#9aa5a8"
@@ -32,14 +36,17 @@ def means(weights: str, _checkpoint):
     return head_means(_checkpoint.model, torch.cat(pictures))
 
 
-@st.cache_resource(show_spinner=False, max_entries=16)
-def importances(key: str, target: int, by_mean: bool, _asked: Asked) -> np.ndarray:
+def importances(asked: Asked, target: int, by_mean: bool) -> np.ndarray:
     """How far the class's logit falls without each head (L, H)."""
     from vit.intervene import importance
 
-    checkpoint = _asked.checkpoint
+    checkpoint = asked.checkpoint
     instead = means(checkpoint.hash, checkpoint) if by_mean else None
-    return importance(checkpoint.model, _asked.pixels, target, instead).numpy()
+    return once(
+        ("importance", asked.key, target, by_mean),
+        "Switching heads off, one after the other…",
+        lambda progress: importance(checkpoint.model, asked.pixels, target, instead, progress).numpy(),
+    )
 
 
 @st.cache_resource(show_spinner=False, max_entries=8)
@@ -60,6 +67,41 @@ def changed(key: str, off: tuple, by_mean: bool, hide: tuple, cover: str, _asked
     return Asked(name, checkpoint, replace(explanation, record=kept, payload=payload), pixels, change)
 
 
+def probe(asked: Asked, question: Question | None, selection: Selection):
+    """Let the person replace the patch under the pointer; what the viewer needs for that."""
+    if question is None:
+        return None
+    from vit.explain import cost
+    from vit.intervene import occlusion
+
+    record, labels = asked.explanation.record, asked.checkpoint.labels
+    seconds = cost(asked.checkpoint, asked.explanation.preprocess.size).seconds * record.tokens
+    takes = f" (about {seconds:.0f} s)" if seconds > LONG else ""
+    with st.container(horizontal=True, vertical_alignment="center"):
+        asks = st.toggle(
+            f"Replace the patch under the pointer{takes}",
+            key="probe",
+            help="By what hidden patches become. Every patch is tried once, then the answer follows the pointer.",
+        )
+        cover = choice.select("Hidden patches become", "cover", list(COVERS), words=COVERS.__getitem__, width=220)
+    if not asks:
+        return None
+    now = after(asked, selection, cover)
+    answers = once(
+        ("occlusion", now.key, cover),
+        "Replacing one patch after the other…",
+        lambda progress: occlusion(now.checkpoint.model, now.pixels, cover, now.change, progress),
+    )
+    before = now.explanation.record.logits[0].softmax(0)
+    best, usual = answers.argmax(-1).tolist(), int(before.argmax())
+    return component.Probe(
+        target=plain(labels[question.target]),
+        before=float(before[question.target]),
+        after=answers[:, question.target].tolist(),
+        answers=[plain(labels[one]) if one != usual else "" for one in best],
+    )
+
+
 def heads_off(blocks: int, heads: int) -> tuple[tuple[int, int], ...]:
     """The heads that the link switches off."""
     found = set()
@@ -68,6 +110,19 @@ def heads_off(blocks: int, heads: int) -> tuple[tuple[int, int], ...]:
         if block.isdecimal() and head.isdecimal() and int(block) < blocks and int(head) < heads:
             found.add((int(block), int(head)))
     return tuple(sorted(found))
+
+
+def after(asked: Asked, selection: Selection, cover: str) -> Asked:
+    """The picture and the model as the person changed them."""
+    record = asked.explanation.record
+    off = heads_off(record.blocks, record.heads)
+    if not off and not selection.hidden:
+        return asked
+    return changed(asked.key, off, _by_mean(), selection.hidden, cover, asked)
+
+
+def _by_mean() -> bool:
+    return st.query_params.get("instead", MEAN) == MEAN
 
 
 def show(asked: Asked, question: Question | None, selection: Selection) -> None:
@@ -86,19 +141,15 @@ def show(asked: Asked, question: Question | None, selection: Selection) -> None:
 
     heads, patches = st.columns([3, 2], gap="large")
     with heads:
-        by_mean = (
-            st.segmented_control(
-                "A head that is off gives",
-                ["its mean", "zero"],
-                default="its mean",
-                required=True,
-                key="instead",
-                help="Its mean over the sample pictures is the milder choice: zero is something that no head ever "
-                "gives, and overstates what it does.",
-            )
-            != "zero"
+        choice.select(
+            "A head that is off gives",
+            "instead",
+            [MEAN, "zero"],
+            kind=st.segmented_control,
+            help="Its mean over the sample pictures is the milder choice: zero is something that no head ever gives, "
+            "and overstates what it does.",
         )
-        values = _importances(asked, question, by_mean)
+        values = _importances(asked, question, _by_mean())
         label = "Click a head to switch it off"
         if question and np.isfinite(values).any():
             name = plain(asked.checkpoint.labels[question.target])
@@ -109,12 +160,6 @@ def show(asked: Asked, question: Question | None, selection: Selection) -> None:
             st.caption(f"Off: {words}.")
             st.button("All heads on", on_click=all_on)
     with patches:
-        cover = st.selectbox(
-            "Hidden patches become",
-            ["mean", "blur", "noise"],
-            format_func={"mean": "the mean colour", "blur": "blurred", "noise": "noise"}.__getitem__,
-            key="cover",
-        )
         count = len(selection.hidden)
         st.caption(
             f"{count} of {record.tokens - len(record.prefix)} patches are hidden."
@@ -123,15 +168,15 @@ def show(asked: Asked, question: Question | None, selection: Selection) -> None:
         )
     if not off and not selection.hidden:
         return
-    after = changed(asked.key, off, by_mean, selection.hidden, cover, asked)
+    now = after(asked, selection, st.session_state.get("cover", "mean"))
     if question:
-        answers = (one.explanation.record.logits[0].softmax(0) for one in (asked, after))
+        answers = (one.explanation.record.logits[0].softmax(0) for one in (asked, now))
         _show_answers(asked, *answers, question)
     st.caption("After the change. It follows the viewer above, and maps of one kind have one scale in both.")
-    payload = component.feed("changed feeder", after.explanation.payload)
+    payload = component.feed("changed feeder", now.explanation.payload)
     place, feeders = st.container(), st.container()
     with feeders:
-        given, method = reasons.given(after, selection, question, "changed ")
+        given, method = reasons.given(now, selection, question, "changed ")
     with place:
         component.show("changed viewer", payload, selection, given, method, group="whatif", compact=True)
 
@@ -158,8 +203,7 @@ def _importances(asked: Asked, question: Question | None, by_mean: bool) -> np.n
         if not st.button(f"Measure every head (about {_seconds(asked):.0f} s)"):
             return unknown
         st.session_state.importance = f"{asked.key} {question.target}"
-    with st.spinner("Switching heads off, one after the other…"):
-        return importances(asked.key, question.target, by_mean, asked)
+    return importances(asked, question.target, by_mean)
 
 
 def _signed(value: float) -> str:

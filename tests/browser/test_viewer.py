@@ -466,6 +466,24 @@ def test_the_outline_is_around_the_same_patches_as_in_python(open_viewer, kind, 
     assert viewer.page.locator(".contour path").last.get_attribute("d") == ""
 
 
+def test_the_answer_without_the_patch_under_the_pointer_is_told(open_viewer):
+    viewer = open_viewer("case=small&probe=1")
+    told = viewer.page.locator(".probe")
+    expect(told).to_have_text("Point at a patch to replace it.")
+    frames = len(viewer.frames)
+    viewer.point(0, 2)
+    expect(told).to_have_text("Without the patch (row 1, col 3): “cat” 48 % (−2.0 points).")
+    viewer.point(0, 5)
+    expect(told).to_have_text(
+        "Without the patch (row 1, col 6): “cat” 45 % (−5.0 points). The answer becomes “<b>dog</b>”."
+    )
+    assert len(viewer.frames) == frames
+    viewer.click(1, 1)
+    viewer.told("pinned=1")
+    viewer.point(0, 2)
+    expect(told).to_have_text("Without the patch (row 1, col 3): “cat” 48 % (−2.0 points).")
+
+
 def test_dragging_hides_patches_and_shows_them_again(open_viewer):
     viewer = open_viewer("case=small&paint=1")
     page = viewer.page

@@ -86,6 +86,12 @@ def viewer() -> None:
         st.session_state.shown = selection
         st.query_params.update(selection.to_query())
 
+    count = kept.tokens - len(kept.prefix)
+    after = [0.5 - 0.01 * patch for patch in range(count)]
+    answers = ["<b>dog</b>" if patch == 5 else "" for patch in range(count)]
+    probe = component.Probe(target="cat", before=0.5, after=after, answers=answers)
+    if "probe" not in st.query_params:
+        probe = None
     paired = "pair" in st.query_params
     result = component.show(
         "viewer",
@@ -95,6 +101,7 @@ def viewer() -> None:
         method,
         group="pair" if paired else "",
         paintable="paint" in st.query_params,
+        probe=probe,
         on_change=changed,
     )
     if paired:

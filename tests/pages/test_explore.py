@@ -24,7 +24,7 @@ from vit import samples
 from vit.atlas import statistics
 from vit.attention import record
 from vit.images import Preprocess
-from vit.intervene import head_means, without
+from vit.intervene import head_means, hidden, without
 from vit.methods import METHODS, Subject
 from vit.model import Block, VisionTransformer, ViTConfig
 from vit.tuning import Tuning
@@ -402,6 +402,49 @@ def test_hidden_patches_change_the_answer(page: AppTest) -> None:
     assert not page.exception
     assert any("41 of 64 patches are hidden" in one.value for one in page.caption)
     assert page.get_by_key("changed feeder") is not None
+
+
+@pytest.mark.parametrize("cover", ["mean", "noise"])
+def test_the_patch_under_the_pointer_can_be_replaced(page: AppTest, cover: str) -> None:
+    page.query_params.update({"panel": "What if?", "off": "0-0", "hidden": "3", "target": "5", "instead": "zero"})
+    page.query_params["cover"] = cover
+    page.run()
+    assert json.loads(page.get_by_key("viewer").proto.json)["probe"] is None
+    page.toggle(key="probe").set_value(True).run()
+    assert not page.exception and not page.error
+    told = json.loads(page.get_by_key("viewer").proto.json)["probe"]
+    checkpoint = vit.load_checkpoint("cifar10")
+    pixels = checkpoint.preprocess(vit.decode_image(samples.read("cat")))
+    one, both = (hidden(pixels, patches, 4, cover) for patches in ([3], [3, 20]))
+    model, off = checkpoint.model, without([(0, 0)])
+    assert told["target"] == "dog"
+    assert told["before"] == pytest.approx(float(record(model, one, change=off).logits[0].softmax(0)[5]), abs=1e-5)
+    if cover == "mean":  # of the whole picture, which one hidden patch changes a little
+        assert told["after"][20] == pytest.approx(
+            float(record(model, both, change=off).logits[0].softmax(0)[5]), abs=0.01
+        )
+    assert len(told["after"]) == 64 and len(set(told["after"])) > 32
+
+
+@pytest.mark.parametrize("view", ["attention", "relevance"])
+@pytest.mark.parametrize("method", ["relevance", "gradient-rollout", "legrad"])
+def test_the_map_of_the_changed_model_is_its_own(page: AppTest, view: str, method: str) -> None:
+    page.query_params.update({"panel": "What if?", "off": "5-0", "instead": "zero", "view": view, "method": method})
+    page.run()
+    assert not page.exception and not page.error
+    before, told = (json.loads(page.get_by_key(name).proto.json) for name in ("viewer", "changed viewer"))
+    assert told["method"]["title"] == METHODS[method].title
+    if view == "attention":
+        return
+    if method == "relevance":
+        assert told["method"]["chain"] not in ("", before["method"]["chain"])
+        return
+    checkpoint = vit.load_checkpoint("cifar10")
+    pixels = checkpoint.preprocess(vit.decode_image(samples.read("cat")))
+    target = int(record(checkpoint.model, pixels).logits[0].argmax())
+    subject = Subject.of(checkpoint.model, pixels, target, without([(5, 0)]))
+    weights = METHODS[method].weights(subject, None, "from", Tuning())
+    torch.testing.assert_close(torch.tensor(told["given"]["values"]), weights / weights.sum(), rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("off", ["9-9", "x", "-1-0", "0-0-0", "0.1", "²-1"])

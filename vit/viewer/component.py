@@ -58,6 +58,22 @@ class Method(TypedDict):
     settings: Sequence[str]
 
 
+class Probe(TypedDict):
+    """What the model answers with the patch under the pointer replaced.
+
+    Attributes:
+        target: the class, for people.
+        before: its probability as it is.
+        after: (P,), with each patch by itself replaced.
+        answers: (P,), the most probable class then, where it is another one, and "".
+    """
+
+    target: str
+    before: float
+    after: Sequence[float]
+    answers: Sequence[str]
+
+
 def feed(key: str, payload: bytes) -> str:
     """Bring a payload to the browser, once; returns the id that `show` takes.
 
@@ -82,6 +98,7 @@ def show(
     own_view: bool = False,
     compact: bool = False,
     paintable: bool = False,
+    probe: Probe | None = None,
     on_change: Callable[[Selection], None] | None = None,
 ) -> Selection:
     """Draw the viewer and return what it shows.
@@ -97,6 +114,7 @@ def show(
         own_view: it keeps its view when the others of its group change theirs.
         compact: without controls and numbers, beside another one of its group.
         paintable: patches can be hidden by dragging; which ones is in the selection.
+        probe: to say what becomes of the answer without the patch under the pointer.
         on_change: called with the selection before the rerun that a click causes.
     """
     shape = tuple(int(part) for part in payload_id.partition("-")[0].split("x"))
@@ -147,6 +165,7 @@ def show(
             "ownView": own_view,
             "compact": compact,
             "paintable": paintable,
+            "probe": probe,
         },
         default={"selection": None},
         on_selection_change=changed,

@@ -102,6 +102,7 @@ class Viewer {
     this.method = data.method;
     const renamed = before !== JSON.stringify(this.method);
     this.ownView = data.ownView;
+    this.probe = data.probe;
     this.join(data.group);
     this.root.classList.toggle("compact", data.compact);
     this.find(".painting").hidden = !data.paintable;
@@ -540,6 +541,7 @@ class Viewer {
     const noteElement = this.find(".note");
     noteElement.hidden = !note;
     write(noteElement, note);
+    this.drawProbe();
     if (ready) {
       if (view === "similar") this.drawSimilarities(values, query);
       else this.drawReadings(values, at, asked, view, r, c);
@@ -549,6 +551,16 @@ class Viewer {
 
     stats.draw[stats.draws++ % STATS] = performance.now() - began;
     if (stats.timeFrames && this.asked) this.timeFrame();
+  }
+
+  /** Say what becomes of the answer without the patch under the pointer. */
+  drawProbe() {
+    const { probe, payload, hovered, readKey } = this;
+    const element = this.find(".probe");
+    element.hidden = !probe || probe.after.length !== payload.patches;
+    if (element.hidden) return;
+    const token = readKey >= payload.split ? readKey : hovered;
+    write(element, token < payload.split ? "Point at a patch to replace it." : probeText(probe, token - payload.split, place(payload, token)));
   }
 
   /** Draw the line around the strongest patches, if people asked for one. */

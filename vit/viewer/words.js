@@ -91,6 +91,14 @@ function sentence(payload, view, direction, block, head, token, method, set) {
   return `${where}: ${direction === "to" ? `who looks at ${name}` : `where ${name} looks`}.`;
 }
 
+/** What becomes of the answer when a patch is replaced. */
+function probeText({ target, before, after, answers }, patch, where) {
+  const points = 100 * (after[patch] - before);
+  const change = `${points < 0 ? "−" : "+"}${Math.abs(points).toFixed(1)} points`;
+  const answer = answers[patch] ? ` The answer becomes “${answers[patch]}”.` : "";
+  return `Without the patch (${where}): “${target}” ${percent(after[patch])} (${change}).${answer}`;
+}
+
 /** What the colours of a map mean; `shared` where a map of the same kind beside it has the same colours. */
 function legendText(payload, view, scale, low, top, shared) {
   const { tokens, pool } = payload;
