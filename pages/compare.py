@@ -4,7 +4,7 @@ import streamlit as st
 
 from pages.parts import choice, navigation, opening, sheet, sides
 
-navigation.enter()
+navigation.enter("compare")
 
 MODES = {"two": "Side by side", "many": "Many pictures"}
 

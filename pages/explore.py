@@ -14,7 +14,7 @@ from vit.errors import UserError
 from vit.gallery import component as gallery
 from vit.text import plain
 
-navigation.enter()
+navigation.enter("explore")
 
 TOP = 5  # predictions shown
 PANELS = {"Is it true?": True, "What if?": False, "Heads": False, "Layers": True, "Weights": False}  # needs classes
@@ -191,39 +191,12 @@ FACTS_STYLE = """<style>
 
 def pick_size(checkpoint) -> tuple[tuple[int, int], str]:
     """Let the person enlarge the model's input, at a cost told before; returns (height, width) and the precision."""
-    from vit.explain import cost, enlarged_size, sizes
+    from vit.explain import enlarged_size
 
-    own, offered = checkpoint.preprocess.size, sizes(checkpoint)
     factor = st.query_params.pop("factor", "")  # older links enlarge by that
     if factor in map(str, range(2, 9)):
-        st.query_params["size"] = pixels(enlarged_size(checkpoint, int(factor)))
-
-    def words(size: tuple[int, int]) -> str:
-        expected = cost(checkpoint, size)
-        slow = expected.seconds > opening.SLOW and size != own  # a sidebar is narrow
-        takes = f"{expected.seconds:.0f} s · {expected.memory / 1e9:.1f} GB" if slow else f"{expected.tokens:,} tokens"
-        return f"{pixels(size)} px · {takes}"
-
-    size = choice.select(
-        "Input size",
-        "size",
-        offered,
-        own,
-        words=words,
-        link=pixels,
-        help="The model was trained at one size. At others its position embeddings are interpolated: larger ones give "
-        "finer maps and less reliable predictions. Seconds and memory are estimates for this computer.",
-    )
-    wanted = st.query_params.get("size")
-    if wanted and wanted not in map(pixels, offered):
-        st.caption(f"An input of {plain(wanted)} px is not offered here: sizes are made of whole patches.")
-    return size, pick_precision()
-
-
-def pixels(size: tuple[int, int]) -> str:
-    """An input's size, as wide as high unless it says so."""
-    height, width = size
-    return str(width) if width == height else f"{width}x{height}"
+        st.query_params["size"] = opening.pixels(enlarged_size(checkpoint, int(factor)))
+    return opening.pick_size(checkpoint, "Input size", "size"), pick_precision()
 
 
 def pick_precision() -> str:
@@ -265,6 +238,9 @@ def pick_picture() -> take.Source:
 
     def choose(source: str) -> None:
         st.session_state.source = source
+        st.query_params.pop("upload", None)
+        if source == "upload":
+            st.session_state.pop("kept upload", None)
 
     def choose_sample(name: str) -> None:
         st.query_params["sample"] = name
@@ -285,10 +261,20 @@ def pick_picture() -> take.Source:
         with st.popover("Camera", width="content"):
             if st.toggle("Use the camera"):
                 taken = st.camera_input("Camera", key="camera", on_change=choose, args=("camera",))
-    if source == "upload" and uploaded is not None:
-        return take.Source(uploaded.name, uploaded.getvalue())
+    if uploaded is not None:
+        st.session_state["kept upload"] = take.Source(uploaded.name, uploaded.getvalue())
+    kept = st.session_state.get("kept upload")  # when people come back from another page, the uploader is empty
+    if source == "upload" and kept:
+        if uploaded is None:
+            st.caption(f"This is {plain(kept.name)}, which you uploaded before.")
+        st.query_params["upload"] = kept.name
+        return kept
     if source == "camera" and taken is not None:
         return take.Source("camera.jpg", taken.getvalue())
+    if missed := st.query_params.get("upload"):
+        st.info(
+            f"This link was made with a picture that links do not carry, {plain(missed)}. Upload it to see the same."
+        )
     return sample_source(sample)
 
 
@@ -368,6 +354,7 @@ def show_viewer(checkpoint, explanation, payload: str, source: take.Source) -> N
     from vit.viewer import component
     from vit.viewer.selection import Selection
 
+    navigation.keep("explore")
     record = explanation.record
     shape = record.blocks, record.heads, record.tokens
 

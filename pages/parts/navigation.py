@@ -26,8 +26,24 @@ def choose() -> st.Page:
     )
 
 
-def enter() -> None:
-    """Run the page again below `app.py`, unless it is there already."""
-    if not st.session_state.get("in_app"):
+def enter(page: str = "") -> None:
+    """Run the page again below `app.py`, unless it is there already.
+
+    Args:
+        page: the name of one that looks as it was left when people come back to it.
+    """
+    state = st.session_state
+    if not state.get("in_app"):
         choose()  # from here on, Streamlit runs app.py in this server
         st.rerun()
+    left = state.get("links", {}).get(page)
+    if left and state["entered"] != page and not st.query_params:
+        st.query_params.from_dict(left)
+    state.entered = page
+    if page:
+        keep(page)
+
+
+def keep(page: str) -> None:
+    """Remember how a page looks; for fragments, which change links without a run of the whole page."""
+    st.session_state.setdefault("links", {})[page] = st.query_params.to_dict()

@@ -9,6 +9,9 @@ from pathlib import Path
 
 import streamlit as st
 
+from pages.parts import choice
+from vit.text import plain
+
 SLOW = 2  # [s]; what takes longer says so before
 LARGEST = 100  # [MB] of a picture or a video
 KINDS = ["jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "avif", "mpo"]
@@ -67,6 +70,44 @@ def explained(
     """One picture, or a frame of an animation or a video, through one checkpoint, once."""
     digest = hashlib.sha256(image).hexdigest()
     return _explained(checkpoint.name, str(checkpoint.path), stamp, heads, digest, size, precision, frame, image)
+
+
+def pick_size(checkpoint, label: str, name: str) -> tuple[int, int]:
+    """Let the person enlarge the model's input, at a cost told before; (height, width).
+
+    Args:
+        name: of the control's key and in links.
+    """
+    from vit.explain import cost, sizes
+
+    own, offered = checkpoint.preprocess.size, sizes(checkpoint)
+
+    def words(size: tuple[int, int]) -> str:
+        expected = cost(checkpoint, size)
+        slow = expected.seconds > SLOW and size != own  # a sidebar is narrow
+        takes = f"{expected.seconds:.0f} s · {expected.memory / 1e9:.1f} GB" if slow else f"{expected.tokens:,} tokens"
+        return f"{pixels(size)} px · {takes}"
+
+    size = choice.select(
+        label,
+        name,
+        offered,
+        own,
+        words=words,
+        link=pixels,
+        help="The model was trained at one size. At others its position embeddings are interpolated: larger ones give "
+        "finer maps and less reliable predictions. Seconds and memory are estimates for this computer.",
+    )
+    wanted = st.query_params.get(name)
+    if wanted and wanted not in map(pixels, offered):
+        st.caption(f"An input of {plain(wanted)} px is not offered here: sizes are made of whole patches.")
+    return size
+
+
+def pixels(size: tuple[int, int]) -> str:
+    """An input's size, as wide as high unless it says so."""
+    height, width = size
+    return str(width) if width == height else f"{width}x{height}"
 
 
 @dataclass(frozen=True)

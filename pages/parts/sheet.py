@@ -6,7 +6,7 @@ from typing import Any
 
 import streamlit as st
 
-from pages.parts import choice, dataset, opening, reasons, sides
+from pages.parts import choice, dataset, opening, reasons, sides, take
 from vit import samples
 from vit.errors import UserError
 from vit.text import plain
@@ -83,7 +83,7 @@ def show() -> None:
         seen = [one for one in seen if one.right is (kept == "right")]
     if not seen:
         st.caption("There is no such picture.")
-    draw(arranged(seen, order, first == "lowest") if order else seen, name, source)
+    draw(arranged(seen, order, first == "lowest") if order else seen, name, source, checkpoint, method)
 
 
 def pick_source() -> str:
@@ -175,11 +175,11 @@ def show_contrast(seen: Sequence[Any]) -> None:
     st.markdown("\n".join(lines))
 
 
-def draw(seen: Sequence[Any], name: str, source: str) -> None:
+def draw(seen: Sequence[Any], name: str, source: str, checkpoint: Any, method: str) -> None:
     """The tiles."""
     names = {sample.title: sample.name for sample in samples.SAMPLES.values()}
     with st.container(horizontal=True):
-        for one in seen:
+        for number, one in enumerate(seen):
             look, picture = one.look, one.picture
             with st.container(width=TILE, gap=None):
                 st.image(look.thumbnail, width=TILE, alt=f"{picture.name} {look.label}".strip() or "A picture")
@@ -193,8 +193,15 @@ def draw(seen: Sequence[Any], name: str, source: str) -> None:
                     facts.append(f"faithful {_signed(look.faithfulness)}")
                 st.caption("  \n".join(map(plain, facts)))
                 if source == SAMPLES:
-                    query = {"sample": names[picture.name], "checkpoint": name}
+                    query = {"sample": names[picture.name], "checkpoint": name, **link_to(method)}
                     st.page_link("pages/explore.py", label="Open in Explore", query_params=query)
+                elif (content := file_of(picture, checkpoint)) and st.button(
+                    "Open in Explore", key=f"open {number}", type="tertiary"
+                ):
+                    title = picture.name or f"{picture.truth}.png"
+                    st.session_state.update({"kept upload": take.Source(title, content), "source": "upload"})
+                    query = {"checkpoint": name, "upload": title, **link_to(method)}
+                    st.switch_page("pages/explore.py", query_params=query)
     words = "Spread: entropy of the answer's attention in the last block, 0 for one token, 1 for all alike."
     if any(one.look.faithfulness is not None for one in seen):
         words += (
@@ -203,6 +210,27 @@ def draw(seen: Sequence[Any], name: str, source: str) -> None:
     st.caption(words)
     if source == SAMPLES:
         st.caption("; ".join(f"{one.title}: {one.credit}, {one.licence}" for one in samples.SAMPLES.values()))
+
+
+def link_to(method: str) -> dict[str, str]:
+    """What page Explore is asked to show of a picture: the map that the sheet shows."""
+    if method in ("attention", "rollout"):
+        return {"view": method}
+    return {"view": "relevance", "method": method}
+
+
+def file_of(picture: Any, checkpoint: Any) -> bytes:
+    """A picture as page Explore takes it, b"" for one that the model would read differently there."""
+    from PIL import Image
+
+    from vit.export import png
+
+    if isinstance(picture.content, bytes):
+        return picture.content
+    bands = picture.content.permute(1, 2, 0).numpy()
+    shown = Image.fromarray(bands if bands.shape[2] == 3 else bands[..., 0])
+    whole = tuple(checkpoint.preprocess.geometry(shown).box) == (0, 0, *shown.size)
+    return png(shown) if whole else b""
 
 
 def _signed(value: float) -> str:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, get_args
 
 import streamlit as st
 
-from pages.parts import attention, choice, opening, reasons
+from pages.parts import attention, choice, navigation, opening, reasons
 from vit import samples
 from vit.errors import InvalidImage, UserError
 from vit.text import plain
@@ -119,7 +119,7 @@ def pick_side(name: str, offered: opening.Offered, runs: dict[str, Any]):
 
 def pick_picture(name: str, offered: opening.Offered):
     """A checkpoint and a picture."""
-    one, other = st.columns(2)
+    one, other, third = st.columns([3, 3, 2])
     with one:
         chosen = choice.select(f"{SIDES[name]} checkpoint", f"{name}_checkpoint", offered.names, words=offered.title)
     with other:
@@ -140,7 +140,9 @@ def pick_picture(name: str, offered: opening.Offered):
         )
         source = next(iter(samples.SAMPLES))  # until there is one, or where it cannot be read
     checkpoint, stamp, heads = open_checkpoint(chosen, offered)
-    size, explanation = checkpoint.preprocess.size, None
+    with third:
+        size = opening.pick_size(checkpoint, f"{SIDES[name]} input size", f"{name}_size")
+    explanation = None
     if uploaded:
         try:
             explanation = opening.explained(checkpoint, stamp, heads, uploaded.getvalue(), size)
@@ -207,6 +209,7 @@ def show_both(left: Side, right: Side) -> None:
     """Classes, methods, viewers and difference; a click in a viewer reruns this part alone."""
     from vit.viewer import component
 
+    navigation.keep("compare")
     if any(side.asked.checkpoint and side.asked.checkpoint.labels for side in (left, right)):
         pair = []
         for column, side in zip(st.columns(2, gap="large"), (left, right), strict=True):

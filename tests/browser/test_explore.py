@@ -280,3 +280,25 @@ def test_a_look_at_many_pictures_hears_stop(app: App) -> None:
     expect(main.get_by_text("Stopped after")).to_be_visible(timeout=PATIENCE)
     expect(main.get_by_role("button", name="Go on")).to_be_visible()
     app.still()  # and the browser asks for no more of it
+
+
+def test_coming_back_from_another_page_finds_everything_as_it_was(app: App) -> None:
+    app.open("?sample=raccoon&view=similar&token=30&pinned=1")
+    app.page.get_by_role("button", name="Own scales").first.click()
+    app.still()
+    upload = {"name": "mine.png", "mimeType": "image/png", "buffer": photo(333, 222)}
+    app.page.locator('[data-testid="stFileUploader"] input[type="file"]').set_input_files(upload)
+    app.shows("header.picture.width", 333)
+    app.still()
+    app.page.get_by_role("link", name="Runs").click()
+    expect(app.page).to_have_url(re.compile("/runs"))
+    app.still()
+    app.page.get_by_role("link", name="Explore").click()
+    app.shows("header.picture.width", 333)
+    app.still()
+    chosen = app.ask("viewer.selection")
+    assert (chosen["view"], chosen["token"], chosen["scale"], chosen["pinned"]) == ("similar", 30, "own", True)
+    for part in ("sample=raccoon", "view=similar", "scale=own", "upload=mine.png"):
+        expect(app.page).to_have_url(re.compile(part))
+    app.page.goto(app.page.url)
+    expect(app.page.get_by_text("links do not carry, mine.png")).to_be_visible()

@@ -117,6 +117,13 @@ def test_different_grids_have_viewers_and_a_reason_why_no_difference(checkpoints
     assert [side["seed"]["token"] for side in views(page)] == [12, 1 + 0 * 4 + 1]  # row 2, col 4 of 8 x 8
 
 
+def test_each_side_has_its_own_input_size(checkpoints: Path) -> None:
+    page = show(b_size="64")
+    assert not page.exception and not page.error
+    assert grids(page) == [[8, 8], [16, 16]]
+    assert page.selectbox(key="a_size").value == (32, 32)
+
+
 def test_a_model_without_classes_is_compared_by_its_attention(checkpoints: Path) -> None:
     page = show(a_checkpoint="bare", b_checkpoint="coarse")
     assert not page.exception and not page.error
