@@ -109,6 +109,25 @@ def outline(contour: str, mass: float) -> str:
     return f"Outlined: {kind if contour == 'mass' else 'the stronger of two groups of patches (Otsu)'}."
 
 
+def file_stem(picture: str, facts: Mapping[str, Any], target: str = "") -> str:
+    """A file's name, without what comes after the dot, that tells what is in it.
+
+    Args:
+        picture: the name of the picture's file.
+        facts: of the map, see `sentence`.
+        target: the class, of a map of one.
+
+    >>> file_stem("my cat.jpg", {"method": "attention", "block": 2, "head": "max", "query": 0})
+    'my-cat-attention-block-3-head-max-token-0'
+    """
+    parts = [picture.rpartition(".")[0] or picture, facts["method"], target]
+    for name, key in (("block", "block"), ("head", "head"), ("token", "query")):
+        if key in facts:
+            value = facts[key]
+            parts += [name, str(value + 1 if isinstance(value, int) and key != "query" else value)]
+    return re.sub(r"[^\w.]+", "-", "-".join(filter(None, parts))).strip("-.")[:100]
+
+
 def where(block: int | str, head: int | str) -> str:
     """Which of all maps of a token.
 

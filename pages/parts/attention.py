@@ -78,6 +78,7 @@ def show(run: Run) -> None:
             take.films(
                 "Epochs",
                 lambda: _animated(folder, picture, selection),
+                f"{run.name}-epochs",
                 help="This picture and token, in the selected block and head, from the first epoch to the last",
             )
 

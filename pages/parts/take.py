@@ -12,11 +12,7 @@ from vit.errors import UserError
 from vit.text import plain
 
 BAR = "Frame by frame…"
-FIGURES = {
-    "PNG": ("figure.png", "image/png"),
-    "SVG": ("figure.svg", "image/svg+xml"),
-    "PDF": ("figure.pdf", "application/pdf"),
-}
+FIGURES = {"PNG": "image/png", "SVG": "image/svg+xml", "PDF": "application/pdf"}
 FILMS = {"GIF": "image/gif", "MP4": "video/mp4"}
 
 
@@ -57,6 +53,10 @@ def show(explanation, selection, checkpoint, source: Source, shown=None, code=No
         viewer: `given`, `method` and `chain` of `vit.standalone.standalone`, where the viewer was given them.
     """
     from vit import export
+    from vit.words import file_stem
+
+    facts = code or export.facts_of(explanation.record, selection)
+    stem = file_stem(source.name, facts, checkpoint.labels[facts["target"]] if "target" in facts else "")
 
     @cache
     def seen() -> export.Shown:  # of a large model it takes seconds, so nobody waits for it who asks for no file
@@ -64,13 +64,25 @@ def show(explanation, selection, checkpoint, source: Source, shown=None, code=No
 
     # A rerun would withdraw the files of the other buttons.
     with st.container(horizontal=True, vertical_alignment="center"):
-        _file("Map as PNG", lambda: export.overlay_png(explanation, selection, seen()), "attention.png", "image/png")
-        _file("All heads as PNG", partial(export.grid_png, explanation, selection), "heads.png", "image/png")
+        _file(
+            "Map as PNG",
+            lambda: export.overlay_png(explanation, selection, seen()),
+            f"{stem}.png",
+            "image/png",
+            key="map",
+        )
+        _file(
+            "All heads as PNG",
+            partial(export.grid_png, explanation, selection),
+            f"{stem}-heads.png",
+            "image/png",
+            key="heads.png",
+        )
         size = export.attention_bytes(explanation.record)
         _file(
             f"All attention as NPZ ({size / 1e6:.1f} MB)",
             lambda: export.view_npz(explanation, selection, checkpoint, seen()),
-            "attention.npz",
+            f"{stem}.npz",
             "application/octet-stream",
             key="npz",
             disabled=size > export.MAX_BYTES,
@@ -78,16 +90,16 @@ def show(explanation, selection, checkpoint, source: Source, shown=None, code=No
             if size <= export.MAX_BYTES
             else "More than 1 GB: choose a smaller input size.",
         )
-        with st.popover("More ways to take it away", width="content"):
-            _figures(explanation, selection, checkpoint, source, seen)
+        with st.popover("More files", width="content"):
+            _figures(explanation, selection, checkpoint, source, seen, stem)
             st.markdown("**Other files** of what is shown")
             with st.container(horizontal=True):
-                _others(explanation, selection, checkpoint, source, seen, viewer)
-            _frames(explanation, selection, checkpoint, source, {} if code is None else code)
-        _code(explanation, checkpoint, source, code or export.facts_of(explanation.record, selection))
+                _others(explanation, selection, checkpoint, source, seen, viewer, stem)
+            _frames(explanation, selection, checkpoint, source, {} if code is None else code, stem)
+        _code(explanation, checkpoint, source, facts)
 
 
-def _figures(explanation, selection, checkpoint, source: Source, seen) -> None:
+def _figures(explanation, selection, checkpoint, source: Source, seen, stem: str) -> None:
     """For print: of the map, or of all heads."""
 
     def draw(what: str, kind: Any, width: float) -> bytes:
@@ -106,16 +118,23 @@ def _figures(explanation, selection, checkpoint, source: Source, seen) -> None:
         what = _choice("Of", "This map", "All heads")
         kind = _choice("File", "PNG", "SVG", "PDF")
         width = _choice("Width", "85 mm", "180 mm")
-        name, mime = FIGURES[kind]
         draw_it = partial(draw, what, kind.lower(), float(width.removesuffix(" mm")))
-        _file("Figure", draw_it, name, mime, help="One column of a journal, or two; PNG at 300 dpi")
+        suffix = "-heads" if what == "All heads" else "-figure"
+        _file(
+            "Figure",
+            draw_it,
+            f"{stem}{suffix}.{kind.lower()}",
+            FIGURES[kind],
+            key="figure",
+            help="One column of a journal, or two; PNG at 300 dpi",
+        )
 
 
 def _choice(label: str, *options: str) -> str:
     return st.segmented_control(label, options, default=options[0], required=True, key=f"figure {label}")
 
 
-def _others(explanation, selection, checkpoint, source: Source, seen, viewer: dict[str, Any]) -> None:
+def _others(explanation, selection, checkpoint, source: Source, seen, viewer: dict[str, Any], stem: str) -> None:
     """A page, numbers, blocks."""
     from vit.standalone import MAX_PAYLOAD
 
@@ -140,24 +159,31 @@ def _others(explanation, selection, checkpoint, source: Source, seen, viewer: di
     _file(
         f"Viewer as HTML ({size * 4 / 3e6:.1f} MB)",
         page,
-        "attention.html",
+        f"{stem}.html",
         "text/html",
+        key="page",
         disabled=size > MAX_PAYLOAD,
         help="This viewer as one file. It works offline, opened from the disk."
         if size <= MAX_PAYLOAD
         else f"More than {MAX_PAYLOAD / 1e6:.0f} MB: choose a smaller input size.",
     )
     _file(
-        "Numbers as JSON", numbers, "attention.json", "application/json", help="Of this map, and where they came from"
+        "Numbers as JSON",
+        numbers,
+        f"{stem}.json",
+        "application/json",
+        key="json",
+        help="Of this map, and where they came from",
     )
     films(
-        "Blocks",
+        "Attention over blocks",
         blocks,
+        f"{stem}-blocks",
         help="Attention of this token, in the selected head or its fusion, from the first block to the last",
     )
 
 
-def _frames(explanation, selection, checkpoint, source: Source, code: dict[str, Any]) -> None:
+def _frames(explanation, selection, checkpoint, source: Source, code: dict[str, Any], stem: str) -> None:
     """Of several frames: the selected map of each; they are passes through the model, so they are asked for first."""
     from vit.images import count_frames
 
@@ -175,7 +201,7 @@ def _frames(explanation, selection, checkpoint, source: Source, code: dict[str, 
     if made and made[0] == asked:
         with st.container(horizontal=True):
             for kind, data in made[1].items():
-                _file(f"Frames as {kind}", data, f"frames.{kind.lower()}", FILMS[kind])
+                _file(f"Frames as {kind}", data, f"{stem}-frames.{kind.lower()}", FILMS[kind], key=f"Frames {kind}")
     elif st.button("Animate all frames", help="Up to 60 frames, each through the model on its own: as GIF and as MP4"):
         from vit.animation import encode, over_frames
 
@@ -197,12 +223,13 @@ def _frames(explanation, selection, checkpoint, source: Source, code: dict[str, 
         st.rerun(scope="fragment")
 
 
-def films(what: str, draw: Callable[[], Any], help: str) -> None:
+def films(what: str, draw: Callable[[], Any], stem: str, help: str) -> None:
     """A button for each kind of file.
 
     Args:
         what: is shown one after the other, "Blocks".
         draw: gives the `vit.animation.Film`, when a button is clicked.
+        stem: of the file's name.
     """
 
     def make(kind: str) -> bytes:
@@ -211,7 +238,7 @@ def films(what: str, draw: Callable[[], Any], help: str) -> None:
         return encode(draw(), kind)
 
     for kind, mime in FILMS.items():
-        _file(f"{what} as {kind}", partial(make, kind), f"{what.lower()}.{kind.lower()}", mime, help=help)
+        _file(f"{what} as {kind}", partial(make, kind), f"{stem}.{kind.lower()}", mime, key=f"{what} {kind}", help=help)
 
 
 def _code(explanation, checkpoint, source: Source, facts: dict[str, Any]) -> None:

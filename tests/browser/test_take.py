@@ -36,7 +36,7 @@ def app(page: Page, serve: Callable[..., str]) -> Iterator[App]:
 
 
 def more(app: App) -> None:
-    app.page.get_by_role("button", name="More ways to take it away").click()
+    app.page.get_by_role("button", name="More files").click()
     expect(app.page.get_by_role("button", name="Numbers as JSON")).to_be_visible()
 
 
@@ -52,7 +52,11 @@ def test_numbers_blocks_page_and_code_are_of_the_view_that_is_shown(app: App, tm
     told = json.loads(app.download("Numbers as JSON"))
     assert told["view"] == {"method": "attention", "block": BLOCK, "head": HEAD, "query": TOKEN, "direction": "from"}
     assert told["picture"]["name"] == "cat.jpg" and len(told["values"]) == 65
-    assert count_frames(app.download("Blocks as GIF")) == count_frames(app.download("Blocks as MP4")) == 6
+    assert (
+        count_frames(app.download("Attention over blocks as GIF"))
+        == count_frames(app.download("Attention over blocks as MP4"))
+        == 6
+    )
 
     file = tmp_path / "viewer.html"
     file.write_bytes(app.download(re.compile("Viewer as HTML")))  # type: ignore[arg-type]

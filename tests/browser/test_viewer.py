@@ -466,6 +466,29 @@ def test_the_outline_is_around_the_same_patches_as_in_python(open_viewer, kind, 
     assert viewer.page.locator(".contour path").last.get_attribute("d") == ""
 
 
+def test_the_scale_tells_that_stronger_patches_lie_beyond_it(open_viewer):
+    viewer = open_viewer("case=maps&head=0")
+    beyond = viewer.page.locator(".beyond")
+    strongest = """(() => {
+      const { payload } = viewer, out = new Float32Array(payload.tokens), top = payload.top(0, "from");
+      const reach = (head) => {
+        payload.fill(11, head, 0, "from", out, 0);
+        return Math.max(...out.slice(payload.split));
+      };
+      return [...Array(payload.heads).keys()].map((head) => reach(head) > top * 1.005);
+    })()"""
+    over = viewer.ask(strongest)
+    assert True in over and False in over
+    for head in (over.index(True), over.index(False)):
+        viewer.ask(f"viewer.change({{ block: 11, head: {head} }})")
+        viewer.told(f"head={head}")
+        expect(beyond).to_be_visible() if over[head] else expect(beyond).to_be_hidden()
+    viewer.ask(f"viewer.change({{ head: {over.index(True)} }})")
+    viewer.page.get_by_role("button", name="Own scales").click()
+    viewer.told("scale=own")
+    expect(beyond).to_be_hidden()
+
+
 def test_the_answer_without_the_patch_under_the_pointer_is_told(open_viewer):
     viewer = open_viewer("case=small&probe=1")
     told = viewer.page.locator(".probe")

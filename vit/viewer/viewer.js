@@ -523,6 +523,7 @@ class Viewer {
       ready = engine.need(r, c);
       if (ready && own) top = this.strongest(values, at, -1);
     }
+    this.most = ready && !shades ? this.strongest(values, at, view === "rollout" || view === "relevance" ? asked : -1) : 0;
     if (ready) this.overlay.paint(shades ?? values, at + payload.split, shades ? 1 : top, this.veil, selection.smooth);
     else if (view === "rollout" || view === "relevance") this.overlay.clear();
     this.over.classList.toggle("stale", !ready);
@@ -770,6 +771,9 @@ class Viewer {
     const read = this.readValue;
     caret.hidden = Number.isNaN(read);
     if (!caret.hidden) caret.style.left = percentage(Math.min(1, Math.max(0, top > low ? (read - low) / (top - low) : 0)));
+    const beyond = this.find(".beyond");
+    beyond.hidden = !(this.most > top * 1.005);
+    beyond.title = beyond.hidden ? "" : `Stronger patches, up to ${percent(this.most)}, have the last colour`;
     const now = `${low} ${top} ${view} ${scale} ${this.shares(view)}`;
     if (this.painted.legend === now) return;
     this.painted.legend = now;
@@ -844,7 +848,8 @@ class Viewer {
     else this.read(1, `On ${split} prefix tokens`, percent(prefix), `${first} ${percent(values[at])}`);
 
     const strongest = values[at + best];
-    this.read(2, "Strongest patch", place(payload, best), `${percent(strongest)} · ${multiple(strongest * tokens)} uniform`);
+    if (strongest > 0) this.read(2, "Strongest patch", place(payload, best), `${percent(strongest)} · ${multiple(strongest * tokens)} uniform`);
+    else this.read(2, "Strongest patch", "–", "every patch has 0");
 
     const held = selection.pinned || this.fixed || query < 0;
     const key = held ? this.readKey : query;
