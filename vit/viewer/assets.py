@@ -3,7 +3,8 @@
 from pathlib import Path
 
 _HERE = Path(__file__).parent
-VIEWER = ("registry.js", "payload.js", "words.js", "engine.js", "paint.js", "viewer.js")  # parts of one module
+# Parts of one module, each builds on those before it.
+VIEWER = ("registry.js", "payload.js", "words.js", "engine.js", "paint.js", "page.js", "viewer.js", "hands.js")
 FEEDER = ("registry.js", "feeder.js")
 
 
