@@ -230,19 +230,12 @@ def pick_precision() -> str:
     """Let the person trade exactness for time, where the processor is faster at that."""
     from vit.attention import has_bfloat16
 
-    def remember() -> None:
-        st.query_params.pop("precision", None)
-        if st.session_state.precision:
-            st.query_params["precision"] = "bfloat16"
-
-    asked = st.query_params.get("precision") == "bfloat16"
-    if not asked and not has_bfloat16():
+    if st.query_params.get("precision") != "bfloat16" and not has_bfloat16():
         return "float32"
-    rounded = st.toggle(
+    rounded = choice.toggle(
         "Fast, slightly inexact (bfloat16)",
-        asked,
-        key="precision",
-        on_change=remember,
+        "precision",
+        "bfloat16",
         help="Rounds what goes into every product to 8 bits. Probabilities and weights change in the second or third "
         "digit. Off, everything is computed in float32.",
     )
