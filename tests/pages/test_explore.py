@@ -221,6 +221,9 @@ def test_hostile_link_shows_the_defaults(page: AppTest, name: str) -> None:
         "precision",
         "panel",
         "statistic",
+        "over",
+        "curves",
+        "ranking",
         "target",
         "method",
         "off",
@@ -357,6 +360,80 @@ def test_the_verdict_is_there_with_its_controls(page: AppTest) -> None:
     page.toggle(key="ranking").set_value(True).run()
     assert not page.exception
     assert len(page.get("plotly_chart")) == 5  # predictions, gauge, two curves, ranking
+    assert page.query_params["curves"] in ("1", ["1"]) and page.query_params["ranking"] in ("1", ["1"])
+
+
+def test_switches_follow_the_link(page: AppTest) -> None:
+    page.query_params.update({"curves": "1", "ranking": "yes", "precision": "bfloat16"})
+    page.run()
+    assert not page.exception
+    assert page.toggle(key="curves").value and not page.toggle(key="ranking").value
+    assert page.toggle(key="precision").value
+    page.toggle(key="curves").set_value(False).run()
+    assert "curves" not in page.query_params and not page.toggle(key="curves").value
+    page.query_params["ranking"] = "1"  # as Back and the tour do
+    page.run()
+    assert page.toggle(key="ranking").value
+
+
+def chart(page: AppTest, key: str) -> dict:
+    (found,) = (one for one in page.get("plotly_chart") if one.key == key)
+    return json.loads(found.proto.spec)
+
+
+@pytest.mark.parametrize(
+    ("link", "shown"),
+    [
+        ({}, "Raw attention"),
+        ({"view": "rollout"}, "Rollout"),
+        ({"view": "relevance", "method": "legrad"}, "LeGrad"),
+        ({"view": "rollout", "residual": "0.8"}, "Rollout"),
+        ({"view": "relevance", "precision": "bfloat16"}, "Relevance"),
+        ({"precision": "bfloat16"}, "Raw attention"),
+        ({"view": "relevance", "token": "20", "pinned": "1"}, None),
+        ({"block": "2"}, None),
+        ({"view": "similar"}, None),
+    ],
+)
+def test_the_ranking_marks_the_method_that_is_shown(page: AppTest, link: dict[str, str], shown: str | None) -> None:
+    page.query_params.update({"ranking": "1"} | link)
+    page.run()
+    assert not page.exception
+    names = chart(page, "ranked")["data"][0]["y"]
+    assert [name for name in names if "▸" in name] == ([f"<b>▸ {shown}</b>"] if shown else [])
+    assert any(("none of them" in one.value) == (shown is None) for one in page.caption if "Each method" in one.value)
+
+
+def test_what_chance_reaches_is_drawn_and_every_mark_has_its_row(page: AppTest) -> None:
+    page.run()
+    spec = chart(page, "gauge")
+    (band,) = spec["layout"]["shapes"]
+    (word,) = spec["layout"]["annotations"]
+    assert word["text"] == "chance" and band["x0"] < word["x"] < band["x1"]
+    told = next(one.value for one in page.caption if one.value.startswith("For “cat”"))
+    assert f"reach {band['x1']:.2f} by chance" in told
+    rows = [set(trace["y"]) for trace in spec["data"]]
+    assert len(rows) == 3 and all(len(row) == 1 for row in rows) and len(set.union(*rows)) == 3
+
+
+def test_a_model_that_nothing_changes_is_told_so_without_a_gauge(page: AppTest, checkpoints: Path) -> None:
+    model = VisionTransformer(ViTConfig(**TINY)).eval()
+    nn.init.zeros_(model.head.weight)
+    vit.save_checkpoint(checkpoints / "idle", model, list("abcde"), Preprocess((32, 32)))
+    page.query_params["checkpoint"] = "idle"
+    page.run()
+    assert not page.exception
+    assert any("hardly changes the answer" in one.value for one in page.markdown)
+    assert [one.key for one in page.get("plotly_chart")] == ["predictions"]
+
+
+def test_a_blurred_picture_that_is_the_class_already_is_told(page: AppTest) -> None:
+    page.query_params["curves"] = "1"
+    page.run()
+    (said,) = (one.value for one in page.caption if "The higher the area" in one.value)
+    assert "Blurred, the picture is “cat” to 92% already" in said
+    (other,) = (one.value for one in page.caption if "The lower the area" in one.value)
+    assert other == "The lower the area, the better the map."
 
 
 @pytest.mark.parametrize("method", [name for name in METHODS if METHODS[name].of_class])
@@ -417,6 +494,7 @@ def test_a_head_of_the_atlas_is_shown_when_it_is_chosen(page: AppTest) -> None:
     page.query_params["panel"] = "Heads"
     page.run()
     assert not page.exception
+    assert any(one.value == "Looks 8.4 px far on average, less than all others." for one in page.caption)
     page.button(key="suggest Local").click().run()
     assert not page.exception
     assert (page.query_params["block"], page.query_params["head"]) in ((["1"], ["3"]), ("1", "3"))
@@ -514,7 +592,6 @@ def test_what_takes_long_says_so_and_waits(page: AppTest, monkeypatch: pytest.Mo
 
 
 def test_only_datasets_of_the_data_folder_are_offered(
-    assert any(one.value == "Looks 8.4 px far on average, less than all others." for one in page.caption)
     page: AppTest, checkpoints: Path, trained: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("VIT_DATA_ROOTS", str(checkpoints / "data"))

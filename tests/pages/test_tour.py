@@ -10,7 +10,7 @@ import vit
 from pages.parts.tour import STEPS
 from vit import samples
 from vit.atlas import statistics
-from vit.faithfulness import Faithfulness, controls, faithfulness
+from vit.faithfulness import Faithfulness, controls, scores
 from vit.intervene import logit_lens
 from vit.methods import Subject, heatmap
 from vit.viewer.selection import Selection
@@ -96,7 +96,7 @@ def test_the_answer_is_found_where_the_tour_says(subjects: dict[str, Subject]) -
 
 def verdict(subject: Subject, name: str) -> Faithfulness:
     asked = subject.model, subject.pixels, subject.kept.target
-    return Faithfulness(faithfulness(*asked, [heatmap(subject, name)])[0], *controls(*asked, subject.kept.grid))
+    return Faithfulness(scores(*asked, [heatmap(subject, name)])[0], controls(*asked, subject.kept.grid))
 
 
 def test_relevance_is_truer_than_rollout_where_the_tour_compares_them(subjects: dict[str, Subject]) -> None:
