@@ -21,7 +21,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 import vit
 from pages.parts import census
 from vit import samples
-from vit.atlas import statistics
+from vit.atlas import position_similarity, statistics
 from vit.attention import record
 from vit.images import Preprocess
 from vit.intervene import head_means, without
@@ -434,6 +434,26 @@ def test_a_blurred_picture_that_is_the_class_already_is_told(page: AppTest) -> N
     assert "Blurred, the picture is “cat” to 92% already" in said
     (other,) = (one.value for one in page.caption if "The lower the area" in one.value)
     assert other == "The lower the area, the better the map."
+
+
+@pytest.mark.parametrize(
+    ("sample", "words"),
+    [("cat", "1 patch token stands out by its length"), ("horse", "2 patch tokens stand out by their length")],
+)
+def test_tokens_that_stand_out_are_counted(page: AppTest, sample: str, words: str) -> None:
+    page.query_params.update({"panel": "Layers", "sample": sample})
+    page.run()
+    assert any(one.value == f"{words} after block 6." for one in page.caption)
+
+
+def test_colours_of_positions_say_what_they_mean(page: AppTest) -> None:
+    page.query_params["panel"] = "Weights"
+    page.run()
+    assert not page.exception
+    similar = position_similarity(vit.load_checkpoint("cifar10").model)
+    assert similar is not None
+    said = [one.value for one in page.caption]
+    assert f"{float(similar.min()):.2f}" in said and "1.00" in said
 
 
 @pytest.mark.parametrize("method", [name for name in METHODS if METHODS[name].of_class])
