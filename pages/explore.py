@@ -375,7 +375,10 @@ def show_viewer(checkpoint, explanation, payload: str, source: take.Source) -> N
     asked = reasons.Asked(payload, checkpoint, explanation)
     question = reasons.pick(asked)
     wanted = Selection.from_query(st.query_params, *shape)
-    place, more, below, feeders = (st.container() for _ in range(4))
+    with st.container(gap=None):
+        tour.mark_map()
+        place = st.container()
+    more, below, feeders = (st.container() for _ in range(3))
     with feeders:  # behind the viewer, which would be mounted anew if something came in before it
         given, method = reasons.given(asked, wanted, question)
     with below:
@@ -395,6 +398,7 @@ def show_viewer(checkpoint, explanation, payload: str, source: take.Source) -> N
 def pick_panel(question) -> str:
     """What is shown below the viewer."""
     names = [name for name, needs_class in PANELS.items() if question or not needs_class]
+    st.markdown("##### Ask more")
     return choice.select("Ask more", "panel", names, kind=st.segmented_control, label_visibility="collapsed")
 
 
