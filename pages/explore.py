@@ -203,19 +203,12 @@ def pick_precision() -> str:
     """Let the person trade exactness for time, where the processor is faster at that."""
     from vit.attention import has_bfloat16
 
-    def remember() -> None:
-        st.query_params.pop("precision", None)
-        if st.session_state.precision:
-            st.query_params["precision"] = "bfloat16"
-
-    asked = st.query_params.get("precision") == "bfloat16"
-    if not asked and not has_bfloat16():
+    if st.query_params.get("precision") != "bfloat16" and not has_bfloat16():
         return "float32"
-    rounded = st.toggle(
+    rounded = choice.toggle(
         "Fast, slightly inexact (bfloat16)",
-        asked,
-        key="precision",
-        on_change=remember,
+        "precision",
+        "bfloat16",
         help="Rounds what goes into every product to 8 bits. Probabilities and weights change in the second or third "
         "digit. Off, everything is computed in float32.",
     )
@@ -369,7 +362,10 @@ def show_viewer(checkpoint, explanation, payload: str, source: take.Source) -> N
     asked = reasons.Asked(payload, checkpoint, explanation)
     question = reasons.pick(asked)
     wanted = Selection.from_query(st.query_params, *shape)
-    place, more, below, feeders = (st.container() for _ in range(4))
+    with st.container(gap=None):
+        tour.mark_map()
+        place = st.container()
+    more, below, feeders = (st.container() for _ in range(3))
     with feeders:  # behind the viewer, which would be mounted anew if something came in before it
         given, method = reasons.given(asked, wanted, question)
     with below:
@@ -398,6 +394,7 @@ def show_viewer(checkpoint, explanation, payload: str, source: take.Source) -> N
 def pick_panel(question) -> str:
     """What is shown below the viewer."""
     names = [name for name, needs_class in PANELS.items() if question or not needs_class]
+    st.markdown("##### Ask more")
     return choice.select("Ask more", "panel", names, kind=st.segmented_control, label_visibility="collapsed")
 
 

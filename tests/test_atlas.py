@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from vit import attention
-from vit.atlas import agreement, filters, outliers, position_similarity, statistics
+from vit.atlas import Statistic, agreement, filters, outliers, position_similarity, statistics, suggestions
 from vit.attention import AttentionRecord, record
 
 
@@ -57,6 +57,30 @@ def test_a_head_that_looks_like_the_map_agrees_with_it(build: Any, pictures: Any
     assert float(found.values[1, 0]) == pytest.approx(1) and found.values.abs().max() <= 1 + 1e-6
     turned = agreement(kept, read, -kept.heatmap(kept.weights(0, 1, 0)))
     torch.testing.assert_close(turned.values, -found.values)
+
+
+def test_suggested_heads_have_the_most_and_the_least() -> None:
+    found = {
+        "distance": Statistic(torch.tensor([[10.0, 4.0], [30.0, 12.0]]), 20.0),
+        "self": Statistic(torch.tensor([[0.1, 0.2], [0.3, 0.1]]), 0.02),
+        "registers": Statistic(torch.tensor([[0.1, 0.6], [0.3, 0.1]]), 0.02),
+        "effect": Statistic(torch.tensor([[-3.0, 0.2], [0.3, 1.5]]), 0.0),
+    }
+    assert [one[:4] for one in suggestions(found)] == [
+        ("Local", "distance", 0, 1),
+        ("Far", "distance", 1, 0),
+        ("Itself", "self", 1, 0),
+        ("Sink", "registers", 0, 1),
+        ("Needed", "effect", 1, 1),
+    ]
+    assert suggestions(found)[-1].value == 1.5
+
+
+def test_a_head_that_hardly_differs_is_not_suggested() -> None:
+    tokens = 17
+    record = looking(torch.full((2, tokens, tokens), 1 / tokens), ("cls",), (4, 4))
+    small = {name: Statistic(torch.tensor([[0.0, 0.05]]), 0.0) for name in ("object", "effect")}
+    assert suggestions(statistics(record, 8) | small) == []
 
 
 def test_positions_are_most_like_themselves(build: Any) -> None:

@@ -8,7 +8,11 @@ import torch
 from torch import Tensor
 
 from vit.faithfulness import (
+    Controls,
+    Curve,
     Faithfulness,
+    Range,
+    Score,
     centre,
     controls,
     deletion,
@@ -20,6 +24,7 @@ from vit.faithfulness import (
     overlap,
     points_at,
     saco,
+    scores,
 )
 
 GRID, SIZE = (4, 5), (32, 40)
@@ -128,9 +133,18 @@ def test_curves_of_the_true_map_fall_and_rise_fastest(model: Any, pixels: Tensor
 
 
 def test_a_curve_s_area_by_hand() -> None:
-    from vit.faithfulness import Curve
-
     assert Curve((0.0, 0.5, 1.0), (1.0, 0.5, 0.0)).area == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(
+    ("probabilities", "leads"), [((0.9, 0.1, 0.8), False), ((0.9, 0.9, 0.7), True), ((0.0, 0.5), True)]
+)
+def test_a_curve_whose_ends_are_alike_says_little(probabilities: tuple[float, ...], leads: bool) -> None:
+    assert Curve((0.0,) * len(probabilities), probabilities).leads_somewhere == leads
+
+
+RANDOM = (-0.1, 0.0, 0.1, 0.05, -0.05)
+WIDE = Range(0.2, 0.9)  # it matters which part is gone
 
 
 @pytest.mark.parametrize(
@@ -138,7 +152,50 @@ def test_a_curve_s_area_by_hand() -> None:
     [(0.9, "and better than a blob"), (0.5, "no better than a blob"), (0.1, "no better than chance")],
 )
 def test_the_verdict_follows_the_controls(value: float, words: str) -> None:
-    assert words in Faithfulness(value, (-0.1, 0.0, 0.1, 0.05, -0.05), 0.6).words
+    assert words in Faithfulness(Score(value, WIDE), Controls(RANDOM, 0.6, WIDE)).words
+
+
+def test_chance_is_two_deviations_around_the_mean_and_ends_at_one() -> None:
+    found = Faithfulness(Score(1.0, WIDE), Controls(RANDOM, 0.6, WIDE)).chance
+    deviation = (2 * (0.1**2 + 0.05**2) / 4) ** 0.5
+    assert found == pytest.approx((-2 * deviation, 2 * deviation))
+    all_over = Faithfulness(Score(1.0, WIDE), Controls((-1.0, 0.9, 1.0), 0.6, WIDE))
+    assert all_over.chance == (-1, 1) and "no map can be told from chance" in all_over.words
+
+
+@pytest.mark.parametrize(
+    ("of_map", "of_controls", "decidable"),
+    [
+        (Range(0.8999, 0.9), Range(0.8999, 0.9), False),
+        (Range(0.5, 0.9), Range(0.8999, 0.9), True),  # groups of this map matter
+        (Range(0.8999, 0.9), Range(0.5, 0.9), True),  # others do, so this map could have found them
+        (Range(1e-5, 2e-5), Range(1e-5, 2e-5), True),  # half of little
+        (Range(0.0, 0.0), Range(0.0, 0.0), False),
+    ],
+)
+def test_no_verdict_where_it_hardly_matters_what_is_gone(of_map: Range, of_controls: Range, decidable: bool) -> None:
+    found = Faithfulness(Score(1.0, of_map), Controls(RANDOM, 0.6, of_controls))
+    assert found.decidable == decidable
+    assert ("no map can be called true or false" in found.words) != decidable
+
+
+def test_a_model_that_nothing_changes_gets_no_verdict(pixels: Tensor, reasons: Tensor) -> None:
+    """All drops are equal then, which SaCo counts as right for every map."""
+    model: Any = Weighing(torch.zeros(1, *SIZE))
+    (found,) = scores(model, pixels, 1, [reasons])
+    assert found.saco == 1 and found.left == (0.5, 0.5)
+    assert not Faithfulness(found, controls(model, pixels, 1, GRID)).decidable
+
+
+def test_what_is_left_is_that_of_all_groups(model: Any, pixels: Tensor, reasons: Tensor) -> None:
+    (found,) = scores(model, pixels, 1, [reasons])
+    group, _ = groups(reasons, SIZE)
+    mean = pixels.mean((2, 3), keepdim=True)
+    left = [float(model(torch.where(group == i, mean, pixels)).logits.softmax(-1)[0, 1]) for i in range(10)]
+    assert found.left == pytest.approx((min(left), max(left)))
+    every = [scores(model, pixels, 1, [one])[0].left for one in (*(noise(GRID, i) for i in range(5)), centre(GRID))]
+    kept = controls(model, pixels, 1, GRID).left
+    assert kept == pytest.approx((min(one.lowest for one in every), max(one.highest for one in every)))
 
 
 def test_pointing_and_overlap() -> None:

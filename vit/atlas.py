@@ -4,6 +4,7 @@ Also what the weights alone show: how alike positions are, what the patch embedd
 out by their length.
 """
 
+from collections.abc import Mapping
 from typing import NamedTuple, cast
 
 import torch
@@ -121,6 +122,45 @@ def agreement(record: AttentionRecord, read: Tensor, heatmap: Tensor) -> Statist
         for head, found in enumerate(record.heatmap(weights)):
             values[block, head] = rank_correlation(found, heatmap) or 0.0
     return Statistic(values, 0.0)
+
+
+class Suggestion(NamedTuple):
+    """A head worth a look.
+
+    Attributes:
+        title: what it does, in a word.
+        statistic: that tells it, one of `vit.words.STATISTICS`.
+    """
+
+    title: str
+    statistic: str
+    block: int
+    head: int
+    value: float
+
+
+NEGLIGIBLE = 0.1  # of what uniform attention has, or of 1 where that has 0: a correlation, or logits
+
+
+def suggestions(found: Mapping[str, Statistic]) -> list[Suggestion]:
+    """The heads with the most and the least of something, where that is not negligible.
+
+    Args:
+        found: by name, from `statistics` and `agreement`; "effect" is what the class loses without each head.
+    """
+    ideas = [("Local", "distance", -1), ("Far", "distance", 1), ("Itself", "self", 1)]
+    ideas += [("Sink", name, 1) for name in ("cls", "registers") if name in found][:1]
+    ideas += [("Object", "object", 1), ("Needed", "effect", 1)]
+    chosen = []
+    for title, name, sign in ideas:
+        if name not in found:
+            continue
+        values, uniform = found[name].values, found[name].uniform
+        block, head = divmod(int((sign * values).argmax()), values.shape[1])
+        value = float(values[block, head])
+        if sign * (value - uniform) > NEGLIGIBLE * (uniform or 1.0):
+            chosen.append(Suggestion(title, name, block, head, value))
+    return chosen
 
 
 # --- What the weights show ------------------------------------------------------------------------------------

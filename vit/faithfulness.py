@@ -18,35 +18,94 @@ from vit.model import VisionTransformer
 GROUPS = 10  # of pixels, in SaCo
 STEPS = 20  # of deletion and insertion
 SEEDS = 5  # random maps
+LEAST = 0.01  # of the class's probability, that it must matter which part is taken away
+APART = 0.2  # of the higher end of a curve, that the lower one must be below it
 _BATCH = 1 << 23  # numbers of input at once; 32 MB
 _BLUR = 0.05  # deviation, in sides of the picture
 
 
-class Faithfulness(NamedTuple):
-    """How well a map tells what the model relies on, beside its controls.
+class Range(NamedTuple):
+    """The lowest and the highest probability of the class that is left when a group of pixels is gone."""
+
+    lowest: float
+    highest: float
+
+
+class Score(NamedTuple):
+    """What taking away the groups of one map showed.
 
     Attributes:
-        saco: of the map, from -1 (the order is upside down) to 1 (the order is right).
-        random: of maps of random numbers.
-        blob: of a blob in the middle.
+        saco: from -1 (the order is upside down) to 1 (the order is right).
+        left: over its groups.
     """
 
     saco: float
+    left: Range
+
+
+class Controls(NamedTuple):
+    """What maps that know nothing of the picture reach.
+
+    Attributes:
+        random: SaCo of maps of random numbers.
+        blob: SaCo of a blob in the middle.
+        left: over the groups of all of them.
+    """
+
     random: tuple[float, ...]
     blob: float
+    left: Range
+
+
+class Faithfulness(NamedTuple):
+    """How well a map tells what the model relies on, beside its controls."""
+
+    score: Score
+    controls: Controls
 
     @property
-    def chance(self) -> float:
-        """What a random map reaches: mean plus two standard deviations."""
-        values = torch.tensor(self.random, dtype=torch.float64)
-        return float(values.mean() + 2 * values.std())
+    def saco(self) -> float:
+        """Of the map."""
+        return self.score.saco
+
+    @property
+    def chance(self) -> Range:
+        """Between which a random map's SaCo lies: two standard deviations around the mean, within -1 and 1."""
+        values = torch.tensor(self.controls.random, dtype=torch.float64)
+        mean, both = float(values.mean()), 2 * float(values.std())
+        return Range(max(mean - both, -1.0), min(mean + both, 1.0))
+
+    @property
+    def difference(self) -> float:
+        """What it matters which part is taken away: of the highest probability that is left, the share that is lost
+        where the lowest one is left, over all groups of this map and of its controls.
+        """
+        lowest = min(self.score.left.lowest, self.controls.left.lowest)
+        highest = max(self.score.left.highest, self.controls.left.highest)
+        return 1 - lowest / highest if highest > 0 else 0.0
+
+    @property
+    def decidable(self) -> bool:
+        """Whether taking parts away changes enough for any map to be right or wrong.
+
+        SaCo knows the order of the changes only, so it gives a number to changes of a millionth, and 1 to any map
+        where nothing changes at all.
+        """
+        return self.difference >= LEAST
 
     @property
     def words(self) -> str:
         """The verdict, in plain words."""
-        if self.saco <= self.chance:
+        if not self.decidable:
+            return (
+                "Taking parts of the picture away hardly changes the answer, whichever part it is, so no map can be "
+                "called true or false here."
+            )
+        if self.chance.highest >= 1:
+            return "Random maps reach any score here, so no map can be told from chance."
+        if self.saco <= self.chance.highest:
             return "This map predicts what the model relies on no better than chance."
-        if self.saco <= self.blob:
+        if self.saco <= self.controls.blob:
             return (
                 "This map predicts what the model relies on better than chance, but no better than a blob in the "
                 "middle: it may show no more than where things usually stand."
@@ -69,6 +128,12 @@ class Curve(NamedTuple):
     def area(self) -> float:
         """Area under the curve, 0 to 1."""
         return float(torch.trapezoid(torch.tensor(self.probabilities), torch.tensor(self.shares)))
+
+    @property
+    def leads_somewhere(self) -> bool:
+        """Whether one end is a fifth below the other; where it is not, the area alone says little about the map."""
+        ends = sorted((self.probabilities[0], self.probabilities[-1]))
+        return ends[0] < (1 - APART) * ends[1]
 
 
 # --- SaCo -----------------------------------------------------------------------------------------------------
@@ -125,7 +190,14 @@ def enlarged(heatmap: Tensor, size: tuple[int, int]) -> Tensor:
 def faithfulness(
     model: VisionTransformer, pixels: Tensor, target: int, heatmaps: Sequence[Tensor], count: int = GROUPS
 ) -> list[float]:
-    """SaCo of maps of one picture, `count` forwards each, all in batches.
+    """SaCo of maps of one picture; see `scores`."""
+    return [score.saco for score in scores(model, pixels, target, heatmaps, count)]
+
+
+def scores(
+    model: VisionTransformer, pixels: Tensor, target: int, heatmaps: Sequence[Tensor], count: int = GROUPS
+) -> list[Score]:
+    """Take the groups of each map away, `count` forwards each, all in batches.
 
     Args:
         pixels: (1, channels, height, width).
@@ -141,26 +213,24 @@ def faithfulness(
         inputs.append(torch.where(gone[:, None], mean, pixels))
         saliences.append(salience)
     left = probabilities(model, inputs, target).view(len(heatmaps), count)
-    return [saco(salience, -row) for salience, row in zip(saliences, left, strict=True)]
-
-
-class Controls(NamedTuple):
-    """SaCo of maps that know nothing of the picture."""
-
-    random: tuple[float, ...]
-    blob: float
+    return [
+        Score(saco(salience, -row), Range(float(row.min()), float(row.max())))
+        for salience, row in zip(saliences, left, strict=True)
+    ]
 
 
 def controls(
     model: VisionTransformer, pixels: Tensor, target: int, grid: tuple[int, int], seeds: int = SEEDS
 ) -> Controls:
-    """SaCo of random maps and of a blob in the middle; the same for every map of this picture and class.
+    """Random maps and a blob in the middle; the same for every map of this picture and class.
 
     Args:
         grid: (rows, cols) of patches.
     """
-    *random, blob = faithfulness(model, pixels, target, [*(noise(grid, seed) for seed in range(seeds)), centre(grid)])
-    return Controls(tuple(random), blob)
+    found = scores(model, pixels, target, [*(noise(grid, seed) for seed in range(seeds)), centre(grid)])
+    *random, blob = (score.saco for score in found)
+    lefts = [score.left for score in found]
+    return Controls(tuple(random), blob, Range(min(left.lowest for left in lefts), max(left.highest for left in lefts)))
 
 
 def noise(grid: tuple[int, int], seed: int) -> Tensor:

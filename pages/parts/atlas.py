@@ -15,8 +15,19 @@ from vit.viewer.selection import Selection
 from vit.words import SIGNED, STATISTICS, amount
 
 ONE, SAMPLES, MANY = "this picture", "the samples", "many pictures"
+OVER = {ONE: "picture", SAMPLES: "samples", MANY: "many"}  # as links say it
 ACCENT, QUIET = "#3b929a", "#9aa5a8"
 WIDE = 330  # of the list of statistics, so that it goes below where it would be cut off [px]
+SHARES = set(STATISTICS) - {"distance", "entropy", *SIGNED}
+COLUMNS = 3  # of suggestions
+WHY = {  # a head is suggested
+    "Local": "Looks {} far on average, less than all others.",
+    "Far": "Looks {} far on average, further than all others.",
+    "Itself": "Keeps {} of each patch's attention on the patch itself.",
+    "Sink": "Gives {} of attention to a token that is no patch.",
+    "Object": "Looks where the class's relevance is (rank correlation {}).",
+    "Needed": "The class loses most without it ({} logits).",
+}
 SPREAD = 0.6  # of the way between two blocks, that its heads take
 
 
@@ -68,10 +79,11 @@ def show(asked: Asked, question: Question | None, selection: Selection, select: 
     Args:
         select: called with (block, head) when one is clicked.
     """
+    controls = st.container(horizontal=True, vertical_alignment="top")
     one, other = st.columns([3, 2], gap="large")
+    with controls:
+        over = choice.select("Over", "over", list(OVER), kind=st.segmented_control, link=OVER.__getitem__)
     with one:
-        controls = st.container(horizontal=True, vertical_alignment="bottom")
-        over = controls.segmented_control("Over", [ONE, SAMPLES, MANY], default=ONE, required=True, key="atlas over")
         if over == ONE:
             found = of_picture(asked.key, asked) | of_class(asked, question)
         elif over == SAMPLES:
@@ -96,33 +108,38 @@ def show(asked: Asked, question: Question | None, selection: Selection, select: 
             marked=[(selection.block, selection.head)] if chosen else [],
             on_choose=select,
         )
-        _show_suggestions(found, select)
     with other:
-        _show_depth(statistic, title)
+        _show_depth(statistic, title, ".1%" if name in SHARES else ".3g")
+    _show_suggestions(found, select)
 
 
 def _show_suggestions(found: dict, select: Any) -> None:
     """Heads to look at first, each with the number that says why."""
-    ideas = [("Local", "distance", False), ("Far", "distance", True), ("Itself", "self", True)]
-    ideas += [("Sink", name, True) for name in ("cls", "registers") if name in found][:1]
-    ideas += [(title, name, True) for title, name in (("Object", "object"), ("Needed", "effect")) if name in found]
-    with st.container(horizontal=True):
-        for title, name, largest in ideas:
-            values = found[name].values
-            place = int(values.argmax() if largest else values.argmin())
-            block, head = divmod(place, values.shape[1])
-            value = float(values[block, head])
-            st.button(
-                f"{title}: block {block + 1}, head {head + 1} ({amount(name, value)})",
-                key=f"suggest {title}",
+    from vit.atlas import suggestions
+
+    chosen = suggestions(found)
+    if not chosen:
+        st.caption("No head stands out: all of them look nearly everywhere alike.")
+        return
+    st.markdown("**Heads worth a look**")
+    for start in range(0, len(chosen), COLUMNS):  # row by row, so that a narrow window keeps the order
+        for column, one in zip(st.columns(COLUMNS), chosen[start : start + COLUMNS], strict=False):
+            column.button(
+                f"{one.title}: block {one.block + 1}, head {one.head + 1}",
+                key=f"suggest {one.title}",
                 on_click=select,
-                args=((block, head),),
-                help=STATISTICS[name],
+                args=((one.block, one.head),),
+                width="stretch",
             )
+            column.caption(WHY[one.title].format(amount(one.statistic, one.value)))
 
 
-def _show_depth(statistic: Any, title: str) -> None:
-    """Every head over its block, as in the ViT paper; of several pictures, with how far they differ."""
+def _show_depth(statistic: Any, title: str, digits: str) -> None:
+    """Every head over its block, as in the ViT paper; of several pictures, with how far they differ.
+
+    Args:
+        digits: of a number, as d3 has it.
+    """
     values, pictures = statistic.values.numpy(), statistic.pictures
     blocks, heads = values.shape
     apart = (np.arange(heads) - (heads - 1) / 2) * (SPREAD / heads)  # so that bars do not hide each other
@@ -132,24 +149,32 @@ def _show_depth(statistic: Any, title: str) -> None:
             x=(np.arange(1, blocks + 1)[:, None] + (apart if bars else 0 * apart)).ravel(),
             y=values.ravel(),
             mode="markers",
+            name="a head",
+            showlegend=True,
             marker={"color": ACCENT, "size": 8, "opacity": 0.7},
             customdata=np.stack(
                 [np.repeat(np.arange(1, blocks + 1), heads), np.tile(np.arange(1, heads + 1), blocks)], 1
             ),
-            hovertemplate="block %{customdata[0]}, head %{customdata[1]}: %{y:.3g}"
-            + (" ± %{error_y.array:.2g}" if bars else "")
+            hovertemplate=f"block %{{customdata[0]}}, head %{{customdata[1]}}: %{{y:{digits}}}"
+            + (f" ± %{{error_y.array:{digits}}}" if bars else "")
             + "<extra></extra>",
             **bars,
         )
     )
-    figure.add_hline(y=statistic.uniform, line={"color": QUIET, "dash": "dash"}, annotation_text="uniform attention")
+    figure.add_hline(
+        y=statistic.uniform, line={"color": QUIET, "dash": "dash"}, name="uniform attention", showlegend=True
+    )
     said = f"Mean over {pictures:,} pictures" if pictures > 1 else "One picture"
     small = "<br><sup>bars: standard deviation</sup>" if bars else ""
     figure.update_layout(
-        height=360, margin={"l": 0, "r": 0, "t": 56, "b": 0}, title={"text": said + small, "font": {"size": 14}}
+        height=360,
+        margin={"l": 0, "r": 0, "t": 56, "b": 0},
+        title={"text": said + small, "font": {"size": 14}},
+        legend={"orientation": "h", "y": -0.2},
     )
     figure.update_xaxes(title="block", dtick=1 if blocks <= 16 else 4, fixedrange=True)
-    figure.update_yaxes(title=title, rangemode="tozero", fixedrange=True)
+    ticks = ".0%" if digits.endswith("%") else None
+    figure.update_yaxes(title=title, tickformat=ticks, rangemode="tozero", fixedrange=True)
     alt = f"{title} of every head by block. {said}."
     st.plotly_chart(figure, config={"displayModeBar": False}, key="depth", alt=alt)
 

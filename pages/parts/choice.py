@@ -36,11 +36,35 @@ def select(
             st.query_params[name] = link(st.session_state[name])
 
     asked = {link(option): option for option in options}.get(st.query_params.get(name, ""), default)
-    # Streamlit keeps a control at its old words when its options or their words change, so it is told again then.
-    now, told = (asked, [words(option) for option in options]), st.session_state.setdefault("choices", {})
-    if name not in st.session_state or told.get(name) != now:
-        st.session_state[name] = asked
-    told[name] = now
+    _tell(name, asked, [words(option) for option in options])
     if kind is st.segmented_control:
         more["required"] = True
     return kind(label, options, format_func=words, key=name, on_change=remember, **more)
+
+
+def toggle(label: str, name: str, link: str = "1", **more: Any) -> bool:
+    """Let the person switch something on.
+
+    Args:
+        name: of the control's key and in links.
+        link: what links hold while it is on; off, they leave it out.
+    """
+
+    def remember() -> None:
+        st.query_params.pop(name, None)
+        if st.session_state[name]:
+            st.query_params[name] = link
+
+    _tell(name, st.query_params.get(name) == link)
+    return st.toggle(label, key=name, on_change=remember, **more)
+
+
+def _tell(name: str, asked: Any, words: Sequence[Any] = ()) -> None:
+    """Set a control to what the link asks for, where that is news.
+
+    Streamlit keeps a control at its old words when its options or their words change, so it is told again then too.
+    """
+    now, told = (asked, list(words)), st.session_state.setdefault("choices", {})
+    if name not in st.session_state or told.get(name) != now:
+        st.session_state[name] = asked
+    told[name] = now

@@ -12,6 +12,7 @@ from vit.text import plain
 ACCENT, QUIET = "#3b929a", "#9aa5a8"
 FEW = 4  # classes drawn
 TILE = 96  # [px]
+RAMP = 160  # width of a colour scale [px]
 
 
 @st.cache_resource(show_spinner="Reading the answer after every block…", max_entries=8)
@@ -73,8 +74,10 @@ def _show_outliers(asked: Asked, found) -> None:
         st.caption("No patch token is far longer than the others of its block.")
         return
     block = int(strange.sum(1).argmax())
+    count = int(strange[block].sum())
+    many = "1 patch token stands out by its" if count == 1 else f"{count} patch tokens stand out by their"
     st.caption(
-        f"{int(strange[block].sum())} patch tokens stand out by their length after block {block + 1}.",
+        f"{many} length after block {block + 1}.",
         help="More than six median deviations above the median. Large models keep global facts in such tokens, and "
         "attention to them says little about what is in those patches (Darcet et al. 2024).",
     )
@@ -94,28 +97,42 @@ def show_weights(asked: Asked) -> None:
         if similar is None:
             st.caption("This model's positions are rotary: none are learnt.")
         else:
-            st.image(_positions(similar.numpy()), width="stretch")
-            st.caption("Cosine of each patch's position embedding with all others, from −1 (dark) to 1 (bright).")
+            low, top = float(similar.min()), float(similar.max())
+            st.image(_positions(similar.numpy(), low, top), width="stretch", alt="How alike positions are")
+            with st.container(horizontal=True, vertical_alignment="center"):
+                st.caption(f"{low:.2f}".replace("-", "−"), width="content")
+                st.image(_ramp(), width=RAMP, alt="Colours from dark to bright")
+                st.caption(f"{top:.2f}", width="content")
+            st.caption(
+                "Each map stands where its patch lies, and is brightest where positions are most like that patch's: "
+                "colours are the cosine of the two position embeddings, from the lowest to the highest there is."
+            )
     with right:
         st.markdown("**What the patch embedding looks for**, its strongest principal components")
         components, shares = filters(model)
         st.image(_filters(components.numpy()), width="stretch")
         st.caption(
-            f"They make up {float(shares.sum()):.0%} of its filters' variance; the first one {float(shares[0]):.0%}."
+            "Each tile is one patch of the input. Grey counts nothing; what is brighter or darker than grey, or "
+            "coloured, is what the filter answers to, or to its negative. Together they make up "
+            f"{float(shares.sum()):.0%} of the filters' variance, the first one {float(shares[0]):.0%}."
         )
 
 
 MOST = 14  # maps of positions along a side
 
 
-def _positions(similar: np.ndarray) -> Image.Image:
+def _ramp() -> Image.Image:
+    return Image.fromarray(np.broadcast_to(COLORMAPS["viridis"], (12, 256, 3)).copy())
+
+
+def _positions(similar: np.ndarray, low: float, top: float) -> Image.Image:
     _, rows, cols = similar.shape
     down, right = (np.unique(np.linspace(0, n - 1, min(n, MOST)).round().astype(int)) for n in (rows, cols))
     scale = max(1, 1000 // (len(right) * (cols + 1)))
     sheet = np.full((len(down) * (rows + 1) - 1, len(right) * (cols + 1) - 1, 3), 128, np.uint8)
     for i, row in enumerate(down):
         for j, col in enumerate(right):
-            levels = np.rint((similar[row * cols + col] + 1) * 127.5).clip(0, 255).astype(np.uint8)
+            levels = np.rint((similar[row * cols + col] - low) / ((top - low) or 1) * 255).astype(np.uint8)
             sheet[i * (rows + 1) : i * (rows + 1) + rows, j * (cols + 1) : j * (cols + 1) + cols] = COLORMAPS[
                 "viridis"
             ][levels]

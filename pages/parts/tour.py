@@ -5,6 +5,7 @@ from typing import NamedTuple
 import streamlit as st
 
 CHECKPOINT = "cifar10"
+MAP, PANELS = "map", "ask-more"  # where links in a step lead
 
 
 class Step(NamedTuple):
@@ -20,56 +21,63 @@ class Step(NamedTuple):
     link: dict[str, str]
 
 
+def _below(panel: str) -> str:
+    """A panel's name that leads there."""
+    return f"[{panel}](#{PANELS})"
+
+
 STEPS = (
     Step(
         "Patches",
         "A Vision Transformer cuts the picture into a grid, here 8 × 8, and from then on knows only these "
-        "**patches**. Small on the right is what this model saw: 32 × 32 pixels. Tick *Patch lines* below the"
-        " picture to see the grid.",
+        "**patches**. *What it saw* is all that this model gets: 32 × 32 pixels. Tick *Patch lines* to see the grid.",
         {"sample": "cat"},
     ),
     Step(
         "Tokens",
-        "Each patch becomes a list of numbers, a **token**. One more token, the **class token** below the "
-        "picture, belongs to no patch: the answer is read from it after the last block. The colours show from"
-        " which patches it gathers there.",
+        "Each patch becomes a list of numbers, a **token**. One more, the **class token**, belongs to no patch: the "
+        "answer is read from it after the last block. The colours show from which patches it gathers there.",
         {"sample": "cat", "block": "5", "head": "mean"},
     ),
     Step(
         "Query and key",
-        "In every head each token asks a question, its **query**, and looks at the tokens whose **keys** fit."
-        " The outlined patch on the eye asks; move the pointer over others to make them ask. *Who looks at "
-        "it* turns the question around.",
-        {"sample": "cat", "block": "2", "head": "0", "token": "22", "pinned": "1"},
+        "In every head each token asks a question, its **query**, and looks at the tokens whose **keys** fit. The "
+        "outlined patch, an eye, asks; point at others to make them ask. *Who looks at it* turns it around.",
+        {"sample": "cat", "block": "2", "head": "0", "token": "31", "pinned": "1"},
     ),
     Step(
         "Heads",
-        "Every block has several **heads** that look for different things at the same time. This one, block 2"
-        " head 3, is local: it gives 36 % of its attention to the eight patches around. Hover its neighbours "
-        "in the grid on the right. *Heads* below the picture has these numbers for all.",
-        {"sample": "cat", "block": "1", "head": "2", "token": "22", "pinned": "1", "panel": "Heads"},
+        "Every block has several **heads** that look for different things. Block 2 head 4 is local: patches give "
+        f"36.4% of their attention to the eight around them, the most of all heads. {_below('Heads')} has all numbers.",
+        {"sample": "cat", "block": "1", "head": "3", "panel": "Heads", "statistic": "neighbours"}
+        | {"token": "31", "pinned": "1"},
     ),
     Step(
         "Blocks",
-        "**Blocks** work one after the other, each on what the last one left. Read after every block, the "
-        "answer becomes “cat” at block 3 and sure only in the last one: see the curves below.",
+        "**Blocks** work one after the other, each on what the last one left. Read after every block, the answer "
+        f"becomes “cat” at block 3 and sure only in the last one: see the curves in {_below('Layers')}.",
         {"sample": "cat", "block": "2", "head": "mean", "panel": "Layers"},
     ),
     Step(
         "Rollout or relevance",
-        "One block's attention is not the whole way. **Rollout** multiplies all blocks and asks where content"
-        " came from, whatever the class. **Relevance** also asks which of it speaks for the class, “horse” "
-        "here. Switch between the two above the picture, and watch the measurement below.",
-        {"sample": "horse", "view": "relevance"},
+        "One block is not the whole way. **Rollout** asks where content came from through all blocks, whatever the "
+        "class; **relevance**, which of it speaks for “cat”. Here, at 64 pixels, relevance is true and rollout no "
+        f"better than chance: switch above the picture, and read {_below('Is it true?')}.",
+        {"sample": "cat", "size": "64", "view": "relevance"},
     ),
     Step(
         "When not to believe a map",
-        "Attention shows where information moves, not why the answer is what it is. Below, parts of the "
-        "picture are taken away: if what the map calls important matters no more than random patches, do not "
-        "believe it. Here the last block's attention fails. Try other methods, and your own picture.",
+        "Attention shows where information moves, not why the answer is what it is. "
+        f"{_below('Is it true?')} takes parts of the picture away: here what the last block looks at matters no more "
+        "than random patches. Ask it of other methods, and of your own pictures.",
         {"sample": "cat", "block": "5", "head": "mean"},
     ),
 )
+
+
+def mark_map() -> None:
+    """Where *See it* leads."""
+    st.html(f'<div id="{MAP}" style="scroll-margin-top: 4rem"></div>')
 
 
 def offer() -> None:
@@ -79,15 +87,18 @@ def offer() -> None:
 
 
 def show() -> None:
-    """The step that the link names, if any, with the way on and back."""
+    """The step that the link names, if any, with the way on and back.
+
+    It stays at the bottom of the window, so that what it talks about can be scrolled to while it is read.
+    """
     number = _current()
     if number is None:
         return
-    step = STEPS[number]
-    with st.container(border=True):
-        st.markdown(f"**{number + 1} of {len(STEPS)}. {step.title}**  \n{step.words}")
-        with st.container(horizontal=True):
-            last = number == len(STEPS) - 1
+    step, last = STEPS[number], number == len(STEPS) - 1
+    with st.bottom:
+        told, buttons = st.columns([4, 1], gap="medium")
+        told.markdown(f"**{number + 1} of {len(STEPS)}. {step.title}** · [See\u00a0it](#{MAP})  \n{step.words}")
+        with buttons.container(horizontal=True, gap="small"):
             st.button("Back", key="tour back", on_click=_go, args=(number - 1,), disabled=number == 0)
             if last:
                 st.button("Done", key="tour end", on_click=_end, type="primary")
@@ -105,8 +116,6 @@ def _current() -> int | None:
 def _go(number: int) -> None:
     """Show what a step shows, and nothing of what was chosen before."""
     st.query_params.from_dict({"tour": str(number + 1), "checkpoint": CHECKPOINT, **STEPS[number].link})
-    for key in ("precision", "curves", "ranking", "heads"):
-        st.session_state.pop(key, None)
     st.session_state.source = "sample"
 
 

@@ -1,11 +1,12 @@
 """May this map be believed: measured on this picture, beside two controls."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import plotly.graph_objects as go
 import streamlit as st
 
+from pages.parts import choice
 from pages.parts.reasons import Asked, Question, subject, weights
 from vit.text import plain
 from vit.tuning import Tuning
@@ -13,6 +14,7 @@ from vit.viewer.selection import Selection
 
 SMALL = 1e9  # parameters times tokens
 LIVE = 4.0  # [s]; what takes longer waits for a button
+SAME = 0.01  # of a map's maximum; rounding to bfloat16 stays below
 ACCENT, QUIET = "#3b929a", "#9aa5a8"
 
 
@@ -33,11 +35,11 @@ def seeds(asked: Asked) -> int:
 
 
 @st.cache_resource(show_spinner=False, max_entries=256)
-def measured(key: str, target: int, which: str, _asked: Asked, _heatmap: Callable[[], Any]) -> float:
-    """SaCo of one map."""
-    from vit.faithfulness import faithfulness
+def measured(key: str, target: int, which: str, _asked: Asked, _heatmap: Callable[[], Any]):
+    """The score of one map."""
+    from vit.faithfulness import scores
 
-    return faithfulness(_asked.checkpoint.model, _asked.pixels, target, [_heatmap()])[0]
+    return scores(_asked.checkpoint.model, _asked.pixels, target, [_heatmap()])[0]
 
 
 @st.cache_resource(show_spinner=False, max_entries=32)
@@ -53,16 +55,23 @@ def curves(key: str, target: int, which: str, _asked: Asked, _heatmap: Callable[
     }
 
 
+class Ranked(NamedTuple):
+    """A method on this picture: SaCo and map (rows, cols)."""
+
+    saco: float
+    heatmap: Any
+
+
 @st.cache_resource(show_spinner=False, max_entries=16)
-def ranking(key: str, target: int, tuning: Tuning, _asked: Asked) -> dict[str, float]:
-    """SaCo of every method on this picture, best first."""
+def ranking(key: str, target: int, tuning: Tuning, _asked: Asked) -> dict[str, Ranked]:
+    """Every method, best first."""
     from vit.faithfulness import faithfulness
     from vit.methods import METHODS, heatmap
 
     asked = subject(key, target, _asked)
     maps = [heatmap(asked, name, tuning=tuning) for name in METHODS]
-    found = faithfulness(asked.model, asked.pixels, target, maps)
-    return dict(sorted(zip(METHODS, found, strict=True), key=lambda pair: -pair[1]))
+    found = map(Ranked, faithfulness(asked.model, asked.pixels, target, maps), maps)
+    return dict(sorted(zip(METHODS, found, strict=True), key=lambda pair: -pair[1].saco))
 
 
 def show(asked: Asked, question: Question, selection: Selection) -> None:
@@ -88,63 +97,106 @@ def show(asked: Asked, question: Question, selection: Selection) -> None:
         st.session_state.measure = once
     with st.spinner("Taking parts of the picture away…"):
         score = measured(asked.key, target, which, asked, heatmap)
-        random, blob = chance(asked.key, target, asked)
-    verdict = Faithfulness(score, random, blob)
-    left, right = st.columns([3, 2], gap="large", vertical_alignment="center")
-    with left:
-        st.plotly_chart(_gauge(verdict), config={"displayModeBar": False}, key="gauge", alt=_alt(verdict))
+        verdict = Faithfulness(score, chance(asked.key, target, asked))
+    if verdict.decidable:
+        left, right = st.columns([3, 2], gap="large", vertical_alignment="center")
+        left.plotly_chart(_gauge(verdict), config={"displayModeBar": False}, key="gauge", alt=_alt(verdict))
+        why = f"1 is always right. Maps of random numbers reach {_number(verdict.chance.highest)} by chance."
+    else:
+        right = st.container()
+        why = f"Whichever tenth is gone, its probability stays within {verdict.difference:.2%} of the highest."
     with right:
         st.markdown(f"**{verdict.words}**")
         st.caption(
-            f"For “{label}”, on this picture.",
+            f"For “{label}”, on this picture. {why}",
             help="SaCo (Wu et al. 2024): the pixels are put into ten groups by what the map gives them. Each "
             "group is replaced by the mean colour; taking a group that the map calls more important should lower the "
-            "class more. 1: always so, -1: always the other way round, near 0: random.",
+            "class more. 1: always so, −1: always the other way round, near 0: random. Chance reaches two standard "
+            "deviations above the mean of the random maps. Where the probability stays within 1% whichever group is "
+            "gone, the order of the groups says nothing, and there is no verdict.",
         )
     with st.container(horizontal=True):
-        both = st.toggle("Deletion and insertion", key="curves")
-        compare = st.toggle("All methods on this picture", key="ranking")
+        both = choice.toggle("Deletion and insertion", "curves")
+        compare = choice.toggle("All methods on this picture", "ranking")
     if both:
         _show_curves(curves(asked.key, target, which, asked, heatmap), label)
     if compare:
-        _show_ranking(ranking(asked.key, target, Tuning(**selection.settings()), asked), verdict)
+        found = ranking(asked.key, target, Tuning(**selection.settings()), asked)
+        _show_ranking(found, verdict, _shown(found, selection, question, heatmap()))
+
+
+def _shown(found: dict[str, Ranked], selection: Selection, question: Question, heatmap: Any) -> str | None:
+    """The method whose map for the class as a whole is the one that is shown, to rounding."""
+    name = {"relevance": question.method, "rollout": "rollout", "attention": "attention"}.get(selection.view)
+    if name is None:
+        return None
+    other = found[name].heatmap
+    one, other = (each / each.sum().clamp_min(1e-30) for each in (heatmap, other))
+    return name if bool((one - other).abs().max() <= SAME * other.max()) else None
+
+
+def _number(saco: float) -> str:
+    return f"{saco:.2f}".replace("-", "−")
 
 
 def _alt(verdict) -> str:
     return (
-        f"SaCo of this map {verdict.saco:.2f}, of random maps {min(verdict.random):.2f} to {max(verdict.random):.2f}, "
-        f"of a blob in the middle {verdict.blob:.2f}"
+        f"SaCo of this map {verdict.saco:.2f}, of a blob in the middle {verdict.controls.blob:.2f}; chance reaches "
+        f"from {verdict.chance.lowest:.2f} to {verdict.chance.highest:.2f}"
     )
 
 
 def _gauge(verdict) -> go.Figure:
-    """One line from -1 to 1 with the map, the blob and the random maps on it."""
+    """A line from -1 to 1 for the map, one for the blob, one for the random maps, and what chance reaches behind."""
     figure = go.Figure()
     marks = (
-        ("random maps", list(verdict.random), QUIET, "circle-open", 9, "bottom center"),
-        ("blob in the middle", [verdict.blob], QUIET, "diamond", 12, "bottom center"),
-        ("this map", [verdict.saco], ACCENT, "circle", 16, "top center"),
+        ("this map", [verdict.saco], ACCENT, "circle", 16),
+        ("blob in the middle", [verdict.controls.blob], QUIET, "diamond", 12),
+        ("random maps", list(verdict.controls.random), QUIET, "circle-open", 9),
     )
-    for name, values, color, symbol, size, where in marks:
+    for row, (name, values, color, symbol, size) in enumerate(marks):
         figure.add_scatter(
             x=values,
-            y=[0] * len(values),
+            y=[-row] * len(values),
             mode="markers+text",
             marker={"color": color, "symbol": symbol, "size": size, "line": {"width": 2, "color": color}},
-            text=[f"{values[0]:.2f}"] if name == "this map" else [""] * len(values),
-            textposition=where,
-            name=name,
+            text=[_number(value) if len(values) == 1 else "" for value in values],
+            textposition="middle left" if values[0] > 0 else "middle right",
             hovertemplate=f"{name}: %{{x:.2f}}<extra></extra>",
+            cliponaxis=False,
         )
+    _show_chance(figure, verdict)
     figure.update_layout(
-        height=170,
-        margin={"l": 0, "r": 0, "t": 30, "b": 60},
-        legend={"orientation": "h", "y": -0.45, "x": 0},
+        height=200,
+        margin={"l": 0, "r": 12, "t": 50, "b": 0},
+        showlegend=False,
         title={"text": "Faithfulness (SaCo)", "font": {"size": 14}},
     )
     figure.update_xaxes(range=[-1.08, 1.08], tickvals=[-1, -0.5, 0, 0.5, 1], zeroline=True, fixedrange=True)
-    figure.update_yaxes(visible=False, range=[-1, 1.6], fixedrange=True)
+    names = [name for name, *_ in marks]
+    figure.update_yaxes(
+        range=[-len(marks) + 0.4, 0.6],
+        tickvals=[-row for row in range(len(marks))],
+        ticktext=names,
+        showgrid=False,
+        zeroline=False,
+        fixedrange=True,
+    )
     return figure
+
+
+def _show_chance(figure: go.Figure, verdict) -> None:
+    """Shade what random maps reach, with a word above."""
+    figure.add_vrect(
+        *verdict.chance,
+        fillcolor=QUIET,
+        opacity=0.25,
+        line_width=0,
+        layer="below",
+    )
+    figure.add_annotation(
+        text="chance", x=sum(verdict.chance) / 2, y=1, yref="paper", yanchor="bottom", showarrow=False
+    )
 
 
 def _show_curves(every, label: str) -> None:
@@ -166,32 +218,47 @@ def _show_curves(every, label: str) -> None:
         )
         figure.update_xaxes(title=f"pixels {how}", tickformat=".0%", range=[0, 1], fixedrange=True)
         figure.update_yaxes(tickformat=".0%", range=[0, 1], fixedrange=True)
-        better = "lower" if title == "Deletion" else "higher"
         column.plotly_chart(figure, config={"displayModeBar": False}, key=f"curve {title}", alt=f"{title} curve")
-        column.caption(f"The {better} the area, the better the map.")
+        column.caption(_about(title, lines["this map"], label))
 
 
-def _show_ranking(found: dict[str, float], verdict) -> None:
+def _about(title: str, curve, label: str) -> str:
+    """How to read a curve; and where it can say little, why."""
+    if title == "Deletion":
+        left, better = f"With all pixels gone it is still “{label}” to {curve.probabilities[-1]:.0%}", "lower"
+        why = f"{left}: there is little to lose"
+    else:
+        left, better = f"Blurred, the picture is “{label}” to {curve.probabilities[0]:.0%} already", "higher"
+        why = f"{left}: sharp pixels have little to add"
+    words = f"The {better} the area, the better the map."
+    return words if curve.leads_somewhere else f"{words} {why}, so here the area alone says little."
+
+
+def _show_ranking(found: dict[str, Ranked], verdict, shown: str | None) -> None:
     from vit.methods import METHODS
 
     names = list(found)[::-1]
     figure = go.Figure(
         go.Bar(
-            x=[found[name] for name in names],
-            y=[METHODS[name].title for name in names],
+            x=[found[name].saco for name in names],
+            y=[f"<b>▸ {METHODS[name].title}</b>" if name == shown else METHODS[name].title for name in names],
             orientation="h",
-            marker_color=ACCENT,
-            text=[f"{found[name]:.2f}" for name in names],
+            marker={"color": ACCENT, "opacity": [1.0 if name == shown else 0.55 for name in names]},
+            text=[_number(found[name].saco) for name in names],
             hoverinfo="skip",
         )
     )
-    figure.add_vrect(x0=min(verdict.random), x1=max(verdict.random), fillcolor=QUIET, opacity=0.25, line_width=0)
-    figure.add_vline(x=verdict.blob, line={"color": QUIET, "dash": "dot", "width": 2})
-    figure.update_layout(height=34 * len(names) + 60, margin={"l": 0, "r": 0, "t": 0, "b": 0})
+    _show_chance(figure, verdict)
+    figure.add_vline(x=verdict.controls.blob, line={"color": QUIET, "dash": "dot", "width": 2})
+    figure.update_layout(height=34 * len(names) + 80, margin={"l": 0, "r": 0, "t": 20, "b": 0})
     figure.update_xaxes(range=[-1, 1], title="SaCo", fixedrange=True)
     figure.update_yaxes(fixedrange=True)
-    st.plotly_chart(figure, config={"displayModeBar": False}, key="ranked", alt="SaCo of every method on this picture")
+    marked = f", {METHODS[shown].title} is the one shown" if shown else ""
+    alt = f"SaCo of every method on this picture{marked}"
+    st.plotly_chart(figure, config={"displayModeBar": False}, key="ranked", alt=alt)
+    which = "▸ is shown above" if shown else "the one above is none of them"
     st.caption(
-        "Each method's map for the class as a whole. Grey: what random maps reach; dotted: a blob in the middle. One "
-        "picture says little about a method: `python -m vit faithfulness` ranks them on a dataset."
+        f"Each method's map for the class as a whole; {which}. "
+        "Grey: what chance reaches; dotted: a blob in the middle. One picture says little about a method: "
+        "`python -m vit faithfulness` ranks them on a dataset."
     )

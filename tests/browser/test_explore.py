@@ -302,3 +302,30 @@ def test_coming_back_from_another_page_finds_everything_as_it_was(app: App) -> N
         expect(app.page).to_have_url(re.compile(part))
     app.page.goto(app.page.url)
     expect(app.page.get_by_text("links do not carry, mine.png")).to_be_visible()
+
+
+@pytest.mark.parametrize(("width", "height"), [(1280, 800), (390, 844)])
+def test_a_step_of_the_tour_stays_in_sight_and_leads_to_what_it_explains(app: App, width: int, height: int) -> None:
+    app.page.set_viewport_size({"width": width, "height": height})
+    app.open("?tour=3&sample=cat&block=2&head=0&token=31&pinned=1")
+    box = app.page.get_by_test_id("stBottomBlockContainer")
+
+    def sees(step: str, seen: Any) -> None:
+        """The step is at the bottom of the window, and this above it."""
+        expect(box.get_by_text(step)).to_be_in_viewport(ratio=1)
+        app.page.wait_for_timeout(700)
+        area, below = seen.bounding_box(), box.bounding_box()
+        assert area and below and area["y"] >= 0 and area["y"] + 80 < below["y"] < height * 0.8
+
+    box.get_by_role("link", name="See").click()
+    sees("3 of 7", app.page.locator("canvas.over"))
+    for step, panel, where in ((4, "Heads", ".table"), (5, "Layers", None)):
+        box.get_by_role("button", name="Next").click()
+        expect(box.get_by_text(f"{step} of 7")).to_be_visible()
+        app.still()
+        chosen = app.page.locator('[data-testid*="segmented_controlActive"], [aria-checked="true"]')
+        expect(chosen.filter(has_text=re.compile(f"^{panel}$"))).to_be_visible()
+        box.get_by_role("link", name=panel).click()
+        sees(f"{step} of 7", app.page.locator(where).first if where else app.page.get_by_text("Decided at block 3"))
+    box.get_by_role("link", name="See").click()
+    sees("5 of 7", app.page.locator("canvas.over"))

@@ -21,7 +21,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 import vit
 from pages.parts import census
 from vit import samples
-from vit.atlas import statistics
+from vit.atlas import position_similarity, statistics
 from vit.attention import record
 from vit.images import Preprocess
 from vit.intervene import head_means, hidden, without
@@ -221,6 +221,9 @@ def test_hostile_link_shows_the_defaults(page: AppTest, name: str) -> None:
         "precision",
         "panel",
         "statistic",
+        "over",
+        "curves",
+        "ranking",
         "target",
         "method",
         "off",
@@ -357,6 +360,100 @@ def test_the_verdict_is_there_with_its_controls(page: AppTest) -> None:
     page.toggle(key="ranking").set_value(True).run()
     assert not page.exception
     assert len(page.get("plotly_chart")) == 5  # predictions, gauge, two curves, ranking
+    assert page.query_params["curves"] in ("1", ["1"]) and page.query_params["ranking"] in ("1", ["1"])
+
+
+def test_switches_follow_the_link(page: AppTest) -> None:
+    page.query_params.update({"curves": "1", "ranking": "yes", "precision": "bfloat16"})
+    page.run()
+    assert not page.exception
+    assert page.toggle(key="curves").value and not page.toggle(key="ranking").value
+    assert page.toggle(key="precision").value
+    page.toggle(key="curves").set_value(False).run()
+    assert "curves" not in page.query_params and not page.toggle(key="curves").value
+    page.query_params["ranking"] = "1"  # as Back and the tour do
+    page.run()
+    assert page.toggle(key="ranking").value
+
+
+def chart(page: AppTest, key: str) -> dict:
+    (found,) = (one for one in page.get("plotly_chart") if one.key == key)
+    return json.loads(found.proto.spec)
+
+
+@pytest.mark.parametrize(
+    ("link", "shown"),
+    [
+        ({}, "Raw attention"),
+        ({"view": "rollout"}, "Rollout"),
+        ({"view": "relevance", "method": "legrad"}, "LeGrad"),
+        ({"view": "rollout", "residual": "0.8"}, "Rollout"),
+        ({"view": "relevance", "precision": "bfloat16"}, "Relevance"),
+        ({"precision": "bfloat16"}, "Raw attention"),
+        ({"view": "relevance", "token": "20", "pinned": "1"}, None),
+        ({"block": "2"}, None),
+        ({"view": "similar"}, None),
+    ],
+)
+def test_the_ranking_marks_the_method_that_is_shown(page: AppTest, link: dict[str, str], shown: str | None) -> None:
+    page.query_params.update({"ranking": "1"} | link)
+    page.run()
+    assert not page.exception
+    names = chart(page, "ranked")["data"][0]["y"]
+    assert [name for name in names if "▸" in name] == ([f"<b>▸ {shown}</b>"] if shown else [])
+    assert any(("none of them" in one.value) == (shown is None) for one in page.caption if "Each method" in one.value)
+
+
+def test_what_chance_reaches_is_drawn_and_every_mark_has_its_row(page: AppTest) -> None:
+    page.run()
+    spec = chart(page, "gauge")
+    (band,) = spec["layout"]["shapes"]
+    (word,) = spec["layout"]["annotations"]
+    assert word["text"] == "chance" and band["x0"] < word["x"] < band["x1"]
+    told = next(one.value for one in page.caption if one.value.startswith("For “cat”"))
+    assert f"reach {band['x1']:.2f} by chance" in told
+    rows = [set(trace["y"]) for trace in spec["data"]]
+    assert len(rows) == 3 and all(len(row) == 1 for row in rows) and len(set.union(*rows)) == 3
+
+
+def test_a_model_that_nothing_changes_is_told_so_without_a_gauge(page: AppTest, checkpoints: Path) -> None:
+    model = VisionTransformer(ViTConfig(**TINY)).eval()
+    nn.init.zeros_(model.head.weight)
+    vit.save_checkpoint(checkpoints / "idle", model, list("abcde"), Preprocess((32, 32)))
+    page.query_params["checkpoint"] = "idle"
+    page.run()
+    assert not page.exception
+    assert any("hardly changes the answer" in one.value for one in page.markdown)
+    assert [one.key for one in page.get("plotly_chart")] == ["predictions"]
+
+
+def test_a_blurred_picture_that_is_the_class_already_is_told(page: AppTest) -> None:
+    page.query_params["curves"] = "1"
+    page.run()
+    (said,) = (one.value for one in page.caption if "The higher the area" in one.value)
+    assert "Blurred, the picture is “cat” to 92% already" in said
+    (other,) = (one.value for one in page.caption if "The lower the area" in one.value)
+    assert other == "The lower the area, the better the map."
+
+
+@pytest.mark.parametrize(
+    ("sample", "words"),
+    [("cat", "1 patch token stands out by its length"), ("horse", "2 patch tokens stand out by their length")],
+)
+def test_tokens_that_stand_out_are_counted(page: AppTest, sample: str, words: str) -> None:
+    page.query_params.update({"panel": "Layers", "sample": sample})
+    page.run()
+    assert any(one.value == f"{words} after block 6." for one in page.caption)
+
+
+def test_colours_of_positions_say_what_they_mean(page: AppTest) -> None:
+    page.query_params["panel"] = "Weights"
+    page.run()
+    assert not page.exception
+    similar = position_similarity(vit.load_checkpoint("cifar10").model)
+    assert similar is not None
+    said = [one.value for one in page.caption]
+    assert f"{float(similar.min()):.2f}" in said and "1.00" in said
 
 
 @pytest.mark.parametrize("method", [name for name in METHODS if METHODS[name].of_class])
@@ -460,6 +557,7 @@ def test_a_head_of_the_atlas_is_shown_when_it_is_chosen(page: AppTest) -> None:
     page.query_params["panel"] = "Heads"
     page.run()
     assert not page.exception
+    assert any(one.value == "Looks 8.4 px far on average, less than all others." for one in page.caption)
     page.button(key="suggest Local").click().run()
     assert not page.exception
     assert (page.query_params["block"], page.query_params["head"]) in ((["1"], ["3"]), ("1", "3"))
@@ -473,7 +571,7 @@ def test_every_statistic_of_the_atlas_is_drawn(page: AppTest, name: str) -> None
     assert not page.exception
     told = json.loads(page.get_by_key("atlas").proto.json)
     assert [len(row) for row in told["cells"]] == [4] * 6 and "Block 6, head 4: " in told["cells"][5][3]["text"]
-    page.segmented_control(key="atlas over").set_value("the samples").run() if name != "object" else None
+    page.segmented_control(key="over").set_value("the samples").run() if name != "object" else None
     assert not page.exception
 
 
@@ -481,7 +579,7 @@ def many(page: AppTest, **link: str) -> AppTest:
     """The atlas of heads over many pictures."""
     page.query_params.update({"panel": "Heads"} | link)
     page.run()
-    return page.segmented_control(key="atlas over").set_value("many pictures").run()
+    return page.segmented_control(key="over").set_value("many pictures").run()
 
 
 def shows_atlas(page: AppTest) -> bool:
