@@ -164,7 +164,8 @@ def show(asked: Asked, question: Question | None, selection: Selection) -> None:
         st.caption(
             f"{count} of {record.tokens - len(record.prefix)} patches are hidden."
             if count
-            else "Tick *Hide patches by dragging* below the picture above, and drag over it."
+            else "Tick *Hide patches by dragging* below the picture above, and drag over it; *Keep only these* turns "
+            "it around."
         )
     if not off and not selection.hidden:
         return

@@ -82,6 +82,10 @@ class Instrument extends Viewer {
     });
     this.find("[data-field=paint]").addEventListener("change", () => over.classList.toggle("painted", this.painting));
     this.find(".unhide").addEventListener("click", () => this.change({ hidden: [] }));
+    this.find(".swap").addEventListener("click", () => {
+      const hidden = new Set(this.selection.hidden);
+      this.change({ hidden: [...Array(this.payload.patches).keys()].filter((patch) => !hidden.has(patch)) });
+    });
     opacity.addEventListener("change", () => this.change({ opacity: Number(opacity.value) }));
     this.find("[data-field=contour]").addEventListener("change", (event) => this.change({ contour: event.target.value }));
     for (const name of SHARES) {

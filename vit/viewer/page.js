@@ -184,7 +184,7 @@ class Page {
     const context = canvas.getContext("2d");
     context.fillStyle = "rgb(120 120 120 / 88%)";
     for (const patch of this.find(".painting").hidden ? [] : selection.hidden) context.fillRect(patch % payload.cols, Math.floor(patch / payload.cols), 1, 1);
-    this.find(".unhide").hidden = selection.hidden.length === 0;
+    this.find(".unhide").hidden = this.find(".swap").hidden = selection.hidden.length === 0;
   }
 
   /** The colours over the picture: stronger attention covers more of it. All or nothing at 1 and 0. */
