@@ -244,7 +244,7 @@ def pick_picture() -> take.Source:
     taken = None
     with st.container(horizontal=True, vertical_alignment="bottom"):
         uploaded = st.file_uploader(
-            "Drop, paste or browse for a picture or a short video",
+            "Drop, paste or browse for a file",
             type=opening.KINDS + opening.VIDEOS,
             max_upload_size=opening.LARGEST,
             key="upload",

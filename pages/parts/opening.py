@@ -72,11 +72,12 @@ def explained(
     return _explained(checkpoint.name, str(checkpoint.path), stamp, heads, digest, size, precision, frame, image)
 
 
-def pick_size(checkpoint, label: str, name: str) -> tuple[int, int]:
+def pick_size(checkpoint, label: str, name: str, narrow: bool = False) -> tuple[int, int]:
     """Let the person enlarge the model's input, at a cost told before; (height, width).
 
     Args:
         name: of the control's key and in links.
+        narrow: there is no room for the number of tokens.
     """
     from vit.explain import cost, sizes
 
@@ -84,9 +85,10 @@ def pick_size(checkpoint, label: str, name: str) -> tuple[int, int]:
 
     def words(size: tuple[int, int]) -> str:
         expected = cost(checkpoint, size)
-        slow = expected.seconds > SLOW and size != own  # a sidebar is narrow
-        takes = f"{expected.seconds:.0f} s · {expected.memory / 1e9:.1f} GB" if slow else f"{expected.tokens:,} tokens"
-        return f"{pixels(size)} px · {takes}"
+        takes = "" if narrow else f" · {expected.tokens:,} tokens"
+        if expected.seconds > SLOW and size != own:
+            takes = f" · {expected.seconds:.0f} s · {expected.memory / 1e9:.1f} GB"
+        return f"{pixels(size)} px{takes}"
 
     size = choice.select(
         label,

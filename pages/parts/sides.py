@@ -141,7 +141,7 @@ def pick_picture(name: str, offered: opening.Offered):
         source = next(iter(samples.SAMPLES))  # until there is one, or where it cannot be read
     checkpoint, stamp, heads = open_checkpoint(chosen, offered)
     with third:
-        size = opening.pick_size(checkpoint, f"{SIDES[name]} input size", f"{name}_size")
+        size = opening.pick_size(checkpoint, f"{SIDES[name]} size", f"{name}_size", narrow=True)
     explanation = None
     if uploaded:
         try:
@@ -302,7 +302,7 @@ def show_difference(left: Side, right: Side) -> None:
         grids = ["{} × {}".format(*side.record.grid) for side in (left, right)]
         st.info(
             f"There is no difference map: the left picture has {grids[0]} patches and the right one {grids[1]}, so "
-            "they cannot be subtracted. Choose checkpoints with equal grids."
+            "they cannot be subtracted. Choose checkpoints or sizes with equal grids."
         )
         return
     maps, names = [], []
