@@ -54,7 +54,7 @@ def agreeing(key: str, target: int, _asked: Asked):
     """How far each head looks where the class's relevance is."""
     from vit.atlas import agreement
 
-    kept = subject(key, target, _asked).kept
+    kept = subject(_asked, target).kept
     return agreement(kept, kept.read, kept.heatmap(kept.relevance()))
 
 

@@ -1,28 +1,95 @@
-"""Long work that is done once for everybody, with a bar meanwhile."""
+"""Expensive work, done once for everybody and remembered within a budget of memory.
 
-from collections.abc import Callable, Hashable
+Streamlit's own caches count results; of pictures of 4,097 tokens, six take gigabytes.
+"""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 import streamlit as st
+from PIL import Image
+
+BUDGET = 1_500_000_000  # [bytes] of all results together; the newest one stays, however large
 
 
-@st.cache_resource(show_spinner=False, max_entries=64)
-def _place(key: Hashable) -> list:
-    """Where a result lies; a cached function may not draw a bar itself."""
-    return []
+class Memory:
+    """Results by their keys; the longest unused ones go first."""
+
+    def __init__(self, budget: int = BUDGET):
+        self.budget = budget
+        self._lock = threading.Lock()
+        self._found: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
+        self._turns: dict[Hashable, threading.Lock] = {}
+
+    def get(self, key: Hashable, work: Callable[[], Any]) -> Any:
+        """What `work` gave the first time; who asks meanwhile waits for it."""
+        with self._lock:
+            turn = self._turns.setdefault(key, threading.Lock())
+        try:
+            with turn:
+                with self._lock:
+                    if key in self._found:
+                        self._found.move_to_end(key)
+                        return self._found[key][0]
+                result = work()
+                with self._lock:
+                    self._found[key] = result, size_of(result)
+                    while len(self._found) > 1 and sum(size for _, size in self._found.values()) > self.budget:
+                        self._found.popitem(last=False)
+                return result
+        finally:
+            with self._lock:
+                self._turns.pop(key, None)
 
 
-def once(key: Hashable, words: str, work: Callable[[Callable[[float], None]], Any]) -> Any:
+def size_of(value: Any) -> int:
+    """Memory of the tensors, arrays, bytes and pictures in a result [bytes]; models, which others use too, are free.
+
+    >>> size_of((b"12345", {"a": b"12"}, "free"))
+    7
+    """
+    if isinstance(value, bytes):
+        return len(value)
+    if isinstance(value, Image.Image):
+        return value.width * value.height * len(value.getbands())
+    if isinstance(value, Mapping):
+        return sum(map(size_of, value.values()))
+    if isinstance(value, list | tuple):
+        return sum(map(size_of, value))
+    if is_dataclass(value):
+        return sum(size_of(getattr(value, field.name)) for field in fields(value))
+    return int(value.nbytes) if hasattr(value, "nbytes") else 0
+
+
+@st.cache_resource(show_spinner=False)
+def _memory() -> Memory:
+    return Memory()
+
+
+def once(key: Hashable, work: Callable[[], Any]) -> Any:
     """What some work gives, computed the first time.
 
     Args:
         key: tells it from all other work.
+    """
+    return _memory().get(key, work)
+
+
+def with_bar(key: Hashable, words: str, work: Callable[[Callable[[float], None]], Any]) -> Any:
+    """The same, with a bar meanwhile.
+
+    Args:
         words: what the bar says.
         work: is given what to call with the share that is done.
     """
-    place = _place(key)
-    if not place:
+
+    def drawn() -> Any:
         bar = st.progress(0.0, words)
-        place.append(work(lambda share: bar.progress(min(share, 1.0), words)))
+        result = work(lambda share: bar.progress(min(share, 1.0), words))
         bar.empty()
-    return place[0]
+        return result
+
+    return once(key, drawn)

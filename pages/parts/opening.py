@@ -10,6 +10,7 @@ from pathlib import Path
 import streamlit as st
 
 from pages.parts import choice
+from pages.parts.once import once
 from vit.text import plain
 
 SLOW = 2  # [s]; what takes longer says so before
@@ -43,33 +44,21 @@ def stamp(folder: Path) -> int:
     return max(path.stat().st_mtime_ns for path in folder.iterdir())
 
 
-@st.cache_resource(show_spinner=False, max_entries=6)
-def _explained(
-    name: str,
-    folder: str,
-    stamp: int,
-    heads: int | None,
-    digest: str,
-    size: tuple,
-    precision: str,
-    frame: int,
-    _image: bytes,
-):
-    from vit.explain import cost, explain
-
-    checkpoint = open_checkpoint(name, folder, stamp, heads)
-    expected = cost(checkpoint, size, precision)
-    about = f"{expected.tokens:,} tokens, about {expected.seconds:.0f} seconds…" if expected.seconds > SLOW else ""
-    with st.spinner(about, show_time=True) if about else nullcontext():
-        return explain(checkpoint, _image, size, precision, frame)
-
-
 def explained(
     checkpoint, stamp: int, heads: int | None, image: bytes, size: tuple, precision: str = "float32", frame: int = 0
 ):
     """One picture, or a frame of an animation or a video, through one checkpoint, once."""
+    from vit.explain import cost, explain
+
+    def work():
+        expected = cost(checkpoint, size, precision)
+        about = f"{expected.tokens:,} tokens, about {expected.seconds:.0f} seconds…" if expected.seconds > SLOW else ""
+        with st.spinner(about, show_time=True) if about else nullcontext():
+            return explain(checkpoint, image, size, precision, frame)
+
     digest = hashlib.sha256(image).hexdigest()
-    return _explained(checkpoint.name, str(checkpoint.path), stamp, heads, digest, size, precision, frame, image)
+    key = checkpoint.name, str(checkpoint.path), stamp, heads, digest, size, precision, frame
+    return once(("explained", *key), work)
 
 
 def pick_size(checkpoint, label: str, name: str, narrow: bool = False) -> tuple[int, int]:

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import streamlit as st
 
 from pages.parts import choice
+from pages.parts.once import once
 from vit.text import plain
 from vit.viewer.selection import Selection
 
@@ -37,21 +38,25 @@ class Asked:
         return self.explanation.preprocess(self.explanation.picture) if self.covered is None else self.covered
 
 
-@st.cache_resource(show_spinner=False, max_entries=8)
-def subject(key: str, target: int, _asked: Asked):
+def subject(asked: Asked, target: int):
     """The picture asked about a class, once."""
     from vit.methods import Subject
 
-    return Subject.of(_asked.checkpoint.model, _asked.pixels, target, _asked.change)
+    return once(
+        ("subject", asked.key, target),
+        lambda: Subject.of(asked.checkpoint.model, asked.pixels, target, asked.change),
+    )
 
 
-@st.cache_resource(show_spinner=False, max_entries=8)
-def chain(key: str, target: int, _asked: Asked) -> bytes:
+def chain(asked: Asked, target: int) -> bytes:
     """What the browser needs to follow the pointer with relevance."""
     from vit.viewer.payload import pack_chain
 
-    kept = subject(key, target, _asked).kept
-    return pack_chain([kept.flow(block) for block in range(kept.blocks)], kept.read)
+    def packed() -> bytes:
+        kept = subject(asked, target).kept
+        return pack_chain([kept.flow(block) for block in range(kept.blocks)], kept.read)
+
+    return once(("chain", asked.key, target), packed)
 
 
 class Question(NamedTuple):
@@ -87,7 +92,7 @@ def given(asked: Asked, selection: Selection, question: Question | None, prefix:
             title=method.title, target=label, chain="", tokens=method.of_tokens, settings=method.settings
         )
         if selection.view == "relevance" and question.method == "relevance" and not large:
-            told["chain"] = component.feed(f"{prefix}chain feeder", chain(asked.key, question.target, asked))
+            told["chain"] = component.feed(f"{prefix}chain feeder", chain(asked, question.target))
         elif selection.view == "relevance":
             values = weights(asked, selection, question)
             values = values / values.sum().clamp_min(1e-30)
@@ -111,9 +116,7 @@ def weights(asked: Asked, selection: Selection, question: Question | None):
     if selection.view != "relevance" or question is None:
         return export.weights(asked.explanation.record, selection)
     method = METHODS[question.method]
-    return method.weights(
-        subject(asked.key, question.target, asked), _token(selection, question), selection.direction, selection
-    )
+    return method.weights(subject(asked, question.target), _token(selection, question), selection.direction, selection)
 
 
 def _token(selection: Selection, question: Question) -> int | None:
@@ -141,13 +144,13 @@ def taken(asked: Asked, selection: Selection, question: Question | None, given, 
 
     def shown() -> Shown:
         label = asked.checkpoint.labels[question.target]
-        found = subject(asked.key, question.target, asked)
+        found = subject(asked, question.target)
         return Shown.of_class(found, question.method, label, token, selection.direction, selection)
 
     needed = {
         "given": given,
         "method": method,
-        "chain": chain(asked.key, question.target, asked) if linked else None,
+        "chain": chain(asked, question.target) if linked else None,
     }
     return shown, needed, code
 

@@ -68,7 +68,7 @@ def ranking(key: str, target: int, tuning: Tuning, _asked: Asked) -> dict[str, R
     from vit.faithfulness import faithfulness
     from vit.methods import METHODS, heatmap
 
-    asked = subject(key, target, _asked)
+    asked = subject(_asked, target)
     maps = [heatmap(asked, name, tuning=tuning) for name in METHODS]
     found = map(Ranked, faithfulness(asked.model, asked.pixels, target, maps), maps)
     return dict(sorted(zip(METHODS, found, strict=True), key=lambda pair: -pair[1].saco))

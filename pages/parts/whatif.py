@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 import streamlit as st
 
 from pages.parts import choice, reasons
-from pages.parts.once import once
+from pages.parts.once import once, with_bar
 from pages.parts.reasons import Asked, Question
 from vit import samples
 from vit.matrix import component as matrix
@@ -42,28 +42,31 @@ def importances(asked: Asked, target: int, by_mean: bool) -> np.ndarray:
 
     checkpoint = asked.checkpoint
     instead = means(checkpoint.hash, checkpoint) if by_mean else None
-    return once(
+    return with_bar(
         ("importance", asked.key, target, by_mean),
         "Switching heads off, one after the other…",
         lambda progress: importance(checkpoint.model, asked.pixels, target, instead, progress).numpy(),
     )
 
 
-@st.cache_resource(show_spinner=False, max_entries=8)
-def changed(key: str, off: tuple, by_mean: bool, hide: tuple, cover: str, _asked: Asked):
+def changed(asked: Asked, off: tuple, by_mean: bool, hide: tuple, cover: str) -> Asked:
     """The changed picture through the changed model, with a payload of its own."""
+    name = f"{asked.key} without {off} {by_mean} {hide} {cover}"  # heads of the last block change no attention
+    return once(("changed", name), lambda: _changed(name, asked, off, by_mean, hide, cover))
+
+
+def _changed(name: str, asked: Asked, off: tuple, by_mean: bool, hide: tuple, cover: str) -> Asked:
     from vit.attention import record
     from vit.intervene import hidden, without
     from vit.overlay import COLORMAPS
     from vit.viewer.payload import pack
 
-    checkpoint, explanation = _asked.checkpoint, _asked.explanation
-    pixels = hidden(_asked.pixels, hide, checkpoint.config.patch_size, cover)
+    checkpoint, explanation = asked.checkpoint, asked.explanation
+    pixels = hidden(asked.pixels, hide, checkpoint.config.patch_size, cover)
     instead = means(checkpoint.hash, checkpoint) if by_mean else None
     change = without(off, instead) if off else None
     kept = record(checkpoint.model, pixels, change=change)
     payload = pack(kept, explanation.picture, explanation.geometry.box, COLORMAPS)
-    name = f"{key} without {off} {by_mean} {hide} {cover}"  # heads of the last block change no attention
     return Asked(name, checkpoint, replace(explanation, record=kept, payload=payload), pixels, change)
 
 
@@ -87,7 +90,7 @@ def probe(asked: Asked, question: Question | None, selection: Selection):
     if not asks:
         return None
     now = after(asked, selection, cover)
-    answers = once(
+    answers = with_bar(
         ("occlusion", now.key, cover),
         "Replacing one patch after the other…",
         lambda progress: occlusion(now.checkpoint.model, now.pixels, cover, now.change, progress),
@@ -118,7 +121,7 @@ def after(asked: Asked, selection: Selection, cover: str) -> Asked:
     off = heads_off(record.blocks, record.heads)
     if not off and not selection.hidden:
         return asked
-    return changed(asked.key, off, _by_mean(), selection.hidden, cover, asked)
+    return changed(asked, off, _by_mean(), selection.hidden, cover)
 
 
 def _by_mean() -> bool:

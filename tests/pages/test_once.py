@@ -1,0 +1,68 @@
+"""What pages remember: computed once, within a budget."""
+
+import threading
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import torch
+from PIL import Image
+
+from pages.parts.once import Memory, size_of
+from vit.methods import Subject
+
+
+class Large(NamedTuple):
+    """A result of so many bytes."""
+
+    content: bytes
+
+
+def test_work_is_done_once_and_what_fails_is_tried_again() -> None:
+    memory, done = Memory(), []
+    for _ in range(2):
+        assert memory.get("a", lambda: done.append(1) or "result") == "result"
+    with pytest.raises(OSError):
+        memory.get("b", Path("/nowhere/at/all").read_bytes)
+    assert memory.get("b", lambda: "then") == "then" and done == [1]
+
+
+def test_the_longest_unused_results_go_first_and_the_newest_stays() -> None:
+    memory, made = Memory(budget=100), []
+
+    def get(name: str, size: int = 40) -> None:
+        memory.get(name, lambda: made.append(name) or Large(bytes(size)))
+
+    for name in ("a", "b", "a", "c", "a", "b"):  # c takes the place of b
+        get(name)
+    assert made == ["a", "b", "c", "b"]
+    get("huge", 1000)
+    get("huge", 1000)
+    assert made[4:] == ["huge"]
+    get("a")
+    assert made[5:] == ["a"]
+
+
+def test_who_asks_meanwhile_waits_for_the_same_work() -> None:
+    memory, made, begun = Memory(), [], threading.Event()
+
+    def work() -> str:
+        begun.set()
+        made.append(threading.get_ident())
+        return str(len(made))
+
+    threads = [threading.Thread(target=memory.get, args=("a", work)) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert begun.is_set() and len(made) == 1
+
+
+def test_tensors_count_and_the_model_does_not(build, pictures) -> None:
+    model, picture = build(), pictures(count=1)
+    subject = Subject.of(model, picture, 3)
+    numbers = [*subject.kept.queries, *subject.kept.keys, *subject.kept.values, *subject.kept.gradients]
+    least = sum(tensor.nbytes for tensor in numbers)
+    assert least < size_of(subject) < least * 1.2 + picture.nbytes
+    assert size_of(Image.new("RGB", (10, 20))) == 600 and size_of({"a": torch.zeros(3)}) == 12
