@@ -16,7 +16,10 @@ Head = tuple[int, int]  # block, head
 Cover = Literal["mean", "blur", "noise"]
 Progress = Callable[[float], None]
 
-_BATCH = 1 << 22  # numbers of a residual stream at once; 16 MB
+Turns = tuple[Tensor, Tensor] | None  # cosine and sine (N, K) of rotary positions
+
+_BATCH = 1 << 20  # numbers of a residual stream in one block at once; 4 MB, which with the MLP's stay in caches
+_HELD = 1 << 25  # and held between blocks; 128 MB
 _BLUR = 0.1  # deviation, in sides of the picture
 
 
@@ -82,7 +85,8 @@ def importance(
 ) -> Tensor:
     """How far the class's logit falls when a head is knocked out, for every head by itself.
 
-    A block's heads go through the rest of the model as one batch, which starts where they differ: in that block.
+    One pass in which the batch grows: in every block, what is left without each of its heads joins what is left without
+    those of the blocks before.
 
     Args:
         pixels: (1, channels, height, width).
@@ -93,44 +97,60 @@ def importance(
     Returns:
         (L, H), in logits; negative where the class gains.
     """
-    heads, blocks = model.config.heads, [block for block in model.blocks if isinstance(block, Block)]
+    blocks = [block for block in model.blocks if isinstance(block, Block)]
     x, turns = model.enter(pixels)
-    tokens, at_once = x.shape[1], max(1, _BATCH // x.numel())
-    found = []
+    found, moving = [], x[:0]  # logits, and the pictures on their way (M, N, D)
     with onednn():
-        for index in range(len(blocks)):
-            logits = []
-            for some in torch.arange(heads).split(at_once):
-
-                def change(every: Tensor, index: int = index, some: Tensor = some) -> Tensor:
-                    """One picture per head of `some`, without that head."""
-                    every = every.expand(len(some), -1, -1, -1).clone()
-                    rows = model.read if index == len(blocks) - 1 else EVERY
-                    own = 0.0 if means is None else _spread(means[index, some], tokens)[:, rows]
-                    every[torch.arange(len(some)), some] = own
-                    return every
-
-                logits.append(_rest(model, blocks[index:], x, turns, change)[:, target])
-            found.append(torch.cat(logits))
-            progress(1 - (1 - (index + 1) / len(blocks)) ** 2)  # each block's heads go through one block less
-            if index + 1 < len(blocks):
-                x, _ = blocks[index](x, turns=turns)
-        whole = _rest(model, blocks[-1:], x, turns)[0, target]
-    return whole - torch.stack(found)
+        for index, block in enumerate(blocks):
+            rows = model.read if index == len(blocks) - 1 else EVERY
+            if len(moving) and moving.numel() > _HELD:
+                found.append(_rest(model, blocks[index:], moving, turns)[:, target])
+                moving = x[:0]
+            instead = None if means is None else means[index]
+            here = _without_each(block, x, rows, turns, model.config.heads, instead)
+            moving = torch.cat([_through(block, moving, rows, turns), here[1:]])
+            x = here[:1]
+            progress(((index + 1) / len(blocks)) ** 2)
+        found.append(model.head(model.gather(moving)[0])[:, target])
+        whole = model.head(model.gather(x)[0])[0, target]
+    return whole - torch.cat(found).view(len(blocks), -1)
 
 
-def _rest(
-    model: VisionTransformer,
-    blocks: Sequence[Block],
-    x: Tensor,
-    turns: tuple[Tensor, Tensor] | None,
-    change: Callable[[Tensor], Tensor] | None = None,
-) -> Tensor:
-    """Logits (B, C) of tokens that enter the first of the last blocks, which is the one that is changed."""
-    for index, block in enumerate(blocks):
-        rows = model.read if index == len(blocks) - 1 else EVERY
-        x, _ = block(x, rows=rows, turns=turns, change=change if index == 0 else None)
+def _without_each(block: Block, x: Tensor, rows: slice, turns: Turns, heads: int, means: Tensor | None) -> Tensor:
+    """What leaves a block as it is, and without each of its heads: (1, N, D) to (1 + H, Q, D) for the tokens in `rows`.
+
+    Args:
+        means: (H, S + 1, K), zeros without it.
+    """
+    left = []
+    for some in torch.arange(heads).split(_at_once(x)):
+
+        def change(every: Tensor, some: Tensor = some) -> Tensor:
+            """(1, H, Q, K) to (1 + len(some), H, Q, K)."""
+            every = every.expand(1 + len(some), -1, -1, -1).clone()
+            own = 0.0 if means is None else _spread(means[some], x.shape[1])[:, rows]
+            every[1 + torch.arange(len(some)), some] = own
+            return every
+
+        left.append(block(x, rows=rows, turns=turns, change=change)[0])
+    return torch.cat([left[0][:1], *(one[1:] for one in left)])
+
+
+def _through(block: Block, x: Tensor, rows: slice, turns: Turns) -> Tensor:
+    """Pictures (M, N, D) through a block, to (M, Q, D)."""
+    return torch.cat([block(some, rows=rows, turns=turns)[0] for some in x.split(_at_once(x[:1]) if len(x) else 1)])
+
+
+def _rest(model: VisionTransformer, blocks: Sequence[Block], x: Tensor, turns: Turns) -> Tensor:
+    """Logits (M, C) of pictures that enter the first of the last blocks."""
+    for block in blocks:
+        x = _through(block, x, model.read if block is blocks[-1] else EVERY, turns)
     return model.head(model.gather(x)[0])
+
+
+def _at_once(x: Tensor) -> int:
+    """How many pictures like this one (1, N, D) go through a block together."""
+    return max(1, _BATCH // x.numel())
 
 
 # --- Patches --------------------------------------------------------------------------------------------------
