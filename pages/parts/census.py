@@ -113,16 +113,7 @@ def uploaded(asked: Asked) -> list[Part]:
     """Files of the visitor's own."""
     from vit.census import MOST, batch_size, decoded
 
-    files = st.file_uploader(
-        f"Drop or browse for up to {MOST} pictures",
-        type=opening.KINDS,
-        max_upload_size=opening.LARGEST,
-        accept_multiple_files=True,
-        key="atlas upload",
-    )
-    if len(files) > MOST:
-        st.caption(f"These are the first {MOST} of {len(files)} pictures.")
-    preprocess, files = asked.explanation.preprocess, files[:MOST]
+    preprocess, files = asked.explanation.preprocess, opening.pick_files(MOST, "atlas upload")
     step = batch_size(asked.checkpoint, preprocess)
 
     def part(some: Sequence[Any]) -> Part:

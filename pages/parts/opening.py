@@ -61,6 +61,20 @@ def explained(
     return once(("explained", *key), work)
 
 
+def pick_files(most: int, key: str) -> list:
+    """Pictures that the person uploads, so many at most."""
+    files = st.file_uploader(
+        f"Drop or browse for up to {most} pictures",
+        type=KINDS,
+        max_upload_size=LARGEST,
+        accept_multiple_files=True,
+        key=key,
+    )
+    if len(files) > most:
+        st.caption(f"These are the first {most} of {len(files)} pictures.")
+    return files[:most]
+
+
 def pick_size(checkpoint, label: str, name: str, narrow: bool = False) -> tuple[int, int]:
     """Let the person enlarge the model's input, at a cost told before; (height, width).
 

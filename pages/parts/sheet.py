@@ -124,16 +124,7 @@ def chosen_pictures(checkpoint: Any, source: str) -> list[Any]:
         return [Picture(sample.title, samples.read(sample.name)) for sample in samples.SAMPLES.values()]
     if source != UPLOAD:
         return tested(source, dataset.root_of(source), dataset.stamp(source), checkpoint.hash, checkpoint)
-    files = st.file_uploader(
-        f"Drop or browse for up to {MOST} pictures",
-        type=opening.KINDS,
-        max_upload_size=opening.LARGEST,
-        accept_multiple_files=True,
-        key="m_upload",
-    )
-    if len(files) > MOST:
-        st.caption(f"These are the first {MOST} of {len(files)} pictures.")
-    return [Picture(file.name, file.getvalue()) for file in files[:MOST]]
+    return [Picture(file.name, file.getvalue()) for file in opening.pick_files(MOST, "m_upload")]
 
 
 def look_at(checkpoint: Any, pictures: Sequence[Any], method: str, wanted: str) -> list[Any]:
