@@ -196,6 +196,21 @@ def test_rollout_is_exported_without_the_attention_behind_it(
             {"target": {"index": 4, "label": "éléphant"}, "block": 0},
         ),
         (
+            ["--method=rollout", "--residual=0.2"],
+            lambda m, x: vit.record(m, x).rollout(0, 0.2),
+            {"residual": 0.2, "discard": 0.0},
+        ),
+        (
+            ["--method=input-gradient", "--target=cat"],
+            lambda m, x: (kept := vit.relevance_record(m, x, 2)).last_attention() * kept.input_gradient,
+            {"target": {"index": 2, "label": "cat"}, "query": None},
+        ),
+        (
+            ["--method=relevance-rollout", "--target=cat", "--query=1,2"],
+            lambda m, x: ((kept := vit.relevance_record(m, x, 2)).relevance(7, own=False) * kept.rollout(7)).sqrt(),
+            {"target": {"index": 2, "label": "cat"}, "query": "1,2", "start_block": 0},
+        ),
+        (
             ["--method=legrad", "--target=dog", "--start-block=1"],
             lambda m, x: vit.legrad(m, x, 3, 1),
             {"target": {"index": 3, "label": "dog"}, "start_block": 1},
@@ -223,7 +238,9 @@ def test_each_method_exports_its_map_and_says_how_it_was_made(
     assert {name: view[name] for name in named} == named
 
 
-@pytest.mark.parametrize("method", ["relevance", "gradient-rollout", "legrad", "gradcam", "attention-gradient"])
+@pytest.mark.parametrize(
+    "method", ["relevance", "gradient-rollout", "legrad", "gradcam", "attention-gradient", "input-gradient"]
+)
 def test_the_predicted_class_is_explained_unless_another_is_named(
     command: Command, saved: Path, picture: Path, tmp_path: Path, method: str
 ) -> None:

@@ -61,6 +61,9 @@ def parser() -> argparse.ArgumentParser:
     explain.add_argument("--head", type=_number_or(*fusions), default="mean", help="from 0, or mean, max, min")
     explain.add_argument("--start-block", type=int, metavar="BLOCK", help="leave earlier blocks out")
     explain.add_argument(
+        "--residual", type=float, metavar="SHARE", help="this share of every token stays (default: 0.5)"
+    )
+    explain.add_argument(
         "--discard", type=float, metavar="SHARE", help="leave this share of each row's patches out, the weakest"
     )
     explain.add_argument(
@@ -141,12 +144,14 @@ def parser() -> argparse.ArgumentParser:
 # Each method of `explain` with the options that mean something for it.
 _METHODS = {
     "attention": ("block", "head", "query", "direction", "precision"),
-    "rollout": ("head", "discard", "query", "direction", "precision"),
+    "rollout": ("head", "residual", "discard", "query", "direction", "precision"),
     "relevance": ("target", "start_block", "query", "direction"),
     "gradient-rollout": ("target", "start_block", "discard", "query", "direction"),
     "legrad": ("target", "start_block"),
     "gradcam": ("target", "block"),
     "attention-gradient": ("target", "block", "head", "query", "direction"),
+    "input-gradient": ("target", "query", "direction"),
+    "relevance-rollout": ("target", "start_block", "query", "direction"),
 }
 # What `heads` measures; the last three of models that have such tokens.
 _STATISTICS = ("distance", "entropy", "self", "neighbours", "cls", "dist", "registers")
@@ -248,7 +253,7 @@ def _explain(options: argparse.Namespace) -> None:
 def _check_options(options: argparse.Namespace) -> None:
     """Refuse what a method would ignore."""
     defaults = {"block": -1, "head": "mean", "direction": "from", "precision": "float32"}
-    defaults |= dict.fromkeys(("target", "start_block", "discard", "query"))
+    defaults |= dict.fromkeys(("target", "start_block", "residual", "discard", "query"))
     for name, default in defaults.items():
         if getattr(options, name) != default and name not in _METHODS[options.method]:
             suited = ", ".join(method for method, names in _METHODS.items() if name in names)
@@ -270,15 +275,19 @@ def _weights(options: argparse.Namespace, checkpoint: Any, pixels: Any) -> Weigh
         return kept, kept.weights(query, options.block, head, direction), view | {"block": options.block}
     if isinstance(head, int):
         raise UserError(f"rollout takes all heads: --head must be mean, max or min, not {head}.")
-    discard = options.discard or 0.0
-    weights = kept.rollout(query, direction=direction, fusion=head, discard=discard)
-    return kept, weights, view | {"discard": discard}
+    discard, residual = options.discard or 0.0, 0.5 if options.residual is None else options.residual
+    if not 0 <= residual <= 1:
+        raise UserError(f"--residual must be 0 to 1, not {residual:g}.")
+    weights = kept.rollout(query, residual, direction, head, discard)
+    return kept, weights, view | {"residual": residual, "discard": discard}
 
 
 def _class_weights(options: argparse.Namespace, checkpoint: Any, pixels: Any) -> Weights:
     """What a method says about a class."""
     from vit.attention import record
+    from vit.methods import METHODS, Subject
     from vit.relevance import legrad, relevance_record
+    from vit.tuning import Tuning
 
     if not checkpoint.labels:
         raise InvalidCheckpoint(
@@ -307,6 +316,10 @@ def _class_weights(options: argparse.Namespace, checkpoint: Any, pixels: Any) ->
         elif options.method == "attention-gradient":
             weights = kept.attention_gradient(query, options.block, options.head, options.direction)
             view |= asked | {"block": options.block, "head": options.head}
+        elif "block" not in _METHODS[options.method]:
+            subject, tuning = Subject(checkpoint.model, pixels, kept), Tuning(start_block=start)
+            weights = METHODS[options.method].weights(subject, query, options.direction, tuning)
+            view |= asked | ({"start_block": start} if "start_block" in _METHODS[options.method] else {})
         else:
             weights = kept.gradcam(options.block)
             view |= {"block": options.block}
