@@ -12,7 +12,7 @@ from typing import Any
 import streamlit as st
 from PIL import Image
 
-BUDGET = 1_500_000_000  # [bytes] of all results together; the newest one stays, however large
+BUDGET = 1_000_000_000  # [bytes] of all results together; the newest one stays, however large
 
 
 class Memory:
