@@ -231,7 +231,8 @@ def pick_picture() -> take.Source:
 
     def choose(source: str) -> None:
         st.session_state.source = source
-        st.query_params.pop("upload", None)
+        for part in ("upload", "frame"):
+            st.query_params.pop(part, None)
         if source == "upload":
             st.session_state.pop("kept upload", None)
 
@@ -289,7 +290,21 @@ def pick_frame(source: take.Source) -> take.Source:
     if frames < 2:
         return source
     key = f"frame {hashlib.sha256(source.data).hexdigest()[:16]}"
-    frame = st.slider("Frame", 1, frames, key=key, help="The viewer shows this one; below, all can be taken away.")
+
+    def remember() -> None:
+        st.query_params["frame"] = str(st.session_state[key])
+
+    asked = st.query_params.get("frame", "")
+    first = min(int(asked), frames) if asked.isdecimal() and 0 < len(asked) < 5 and int(asked) else 1
+    frame = st.slider(
+        "Frame",
+        1,
+        frames,
+        first,
+        key=key,
+        on_change=remember,
+        help="The viewer shows this one; below, all can be taken away.",
+    )
     if total > frames:
         st.caption(f"Of its {total:,} frames, {frames} can be chosen, evenly spread.")
     elif frames == MAX_FRAMES and not video:
@@ -359,6 +374,7 @@ def show_viewer(checkpoint, explanation, payload: str, source: take.Source) -> N
             elif name in st.query_params:
                 del st.query_params[name]
 
+    keep_place(record)
     asked = reasons.Asked(payload, checkpoint, explanation)
     question = reasons.pick(asked)
     wanted = Selection.from_query(st.query_params, *shape)
@@ -389,6 +405,21 @@ def show_viewer(checkpoint, explanation, payload: str, source: take.Source) -> N
         take.show(explanation, selection, checkpoint, source, shown, code, **viewer)
     with below:
         show_panel(asked, question, selection, panel)
+
+
+def keep_place(record) -> None:
+    """Of another grid, keep the token that the link asks about at its place on the picture."""
+    from vit.comparing import Layout, counterpart
+
+    here = Layout(record.prefix, record.grid)
+    before = st.session_state.get("layout", here)
+    st.session_state.layout = here
+    if before == here:
+        return
+    token = st.query_params.get("token", "")
+    if token.isdecimal() and len(token) < 6 and int(token) < len(before.prefix) + before.grid[0] * before.grid[1]:
+        st.query_params["token"] = str(counterpart(int(token), before, here))
+    st.query_params.pop("hidden", None)
 
 
 def pick_panel(question) -> str:

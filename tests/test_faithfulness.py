@@ -149,7 +149,7 @@ WIDE = Range(0.2, 0.9)  # it matters which part is gone
 
 @pytest.mark.parametrize(
     ("value", "words"),
-    [(0.9, "and better than a blob"), (0.5, "no better than a blob"), (0.1, "no better than chance")],
+    [(0.9, "and better than a blob"), (0.5, "no better than a blob"), (0.1, "cannot be told from chance")],
 )
 def test_the_verdict_follows_the_controls(value: float, words: str) -> None:
     assert words in Faithfulness(Score(value, WIDE), Controls(RANDOM, 0.6, WIDE)).words

@@ -118,13 +118,13 @@ def test_occlusion_is_one_patch_after_the_other(
 ) -> None:
     model, image, off = build(**KINDS[kind]), pictures(32, 48, count=1), without([(0, 1)])
     shares: list[float] = []
-    found = occlusion(model, image, cover, off, shares.append)
+    found = occlusion(model, image, cover, off, [2, 9], shares.append)
     assert found.shape == (24, 5) and shares[-1] == 1
     for patch in (0, 7, 23):
-        kept = record(model, hidden(image, [patch], 8, cover), change=off)
+        kept = record(model, hidden(image, [2, 9, patch], 8, cover), change=off)
         torch.testing.assert_close(found[patch], kept.logits[0].softmax(0))
     monkeypatch.setattr(intervene, "_BATCH", 1)
-    torch.testing.assert_close(occlusion(model, image, cover, off, shares.append), found)
+    torch.testing.assert_close(occlusion(model, image, cover, off, [9, 2], shares.append), found)
     assert len(shares) > 24 and not torch.allclose(found, occlusion(model, image, cover))
 
 

@@ -139,6 +139,7 @@ class Suggestion(NamedTuple):
     value: float
 
 
+SINK = 0.05  # of the attention, that a token must get to be called one
 NEGLIGIBLE = 0.1  # of what uniform attention has, or of 1 where that has 0: a correlation, or logits
 
 
@@ -158,7 +159,8 @@ def suggestions(found: Mapping[str, Statistic]) -> list[Suggestion]:
         values, uniform = found[name].values, found[name].uniform
         block, head = divmod(int((sign * values).argmax()), values.shape[1])
         value = float(values[block, head])
-        if sign * (value - uniform) > NEGLIGIBLE * (uniform or 1.0):
+        enough = title != "Sink" or value > SINK
+        if enough and sign * (value - uniform) > NEGLIGIBLE * (uniform or 1.0):
             chosen.append(Suggestion(title, name, block, head, value))
     return chosen
 

@@ -104,7 +104,7 @@ class Faithfulness(NamedTuple):
         if self.chance.highest >= 1:
             return "Random maps reach any score here, so no map can be told from chance."
         if self.saco <= self.chance.highest:
-            return "This map predicts what the model relies on no better than chance."
+            return "This map cannot be told from chance: on this picture, maps of random numbers reach as far."
         if self.saco <= self.controls.blob:
             return (
                 "This map predicts what the model relies on better than chance, but no better than a blob in the "

@@ -192,6 +192,7 @@ def occlusion(
     pixels: Tensor,
     cover: Cover = "mean",
     change: Change | None = None,
+    hide: Collection[int] = (),
     progress: Progress = lambda share: None,
 ) -> Tensor:
     """What the model answers when one patch is covered, for every patch by itself.
@@ -200,6 +201,7 @@ def occlusion(
         pixels: (1, channels, height, width), normalised.
         cover: see `hidden`.
         change: of what the heads give, see `VisionTransformer.forward`.
+        hide: patches that are covered all the time.
         progress: called with the share that is done.
 
     Returns:
@@ -210,6 +212,7 @@ def occlusion(
     side = model.config.patch_size
     rows, cols = pixels.shape[2] // side, pixels.shape[3] // side
     other = hidden(pixels, range(rows * cols), side, cover)
+    pixels = hidden(pixels, hide, side, cover)
     at_once, answers = max(1, _BATCH // (rows * cols * model.config.dim)), []
     with onednn():
         for some in torch.arange(rows * cols).split(at_once):

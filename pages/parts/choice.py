@@ -5,6 +5,8 @@ from typing import Any
 
 import streamlit as st
 
+MOST = 20_000  # words remembered of a control
+
 
 def select(
     label: str,
@@ -29,11 +31,21 @@ def select(
     """
     default = options[0] if default is None else default
 
+    known = st.session_state.setdefault("words", {}).setdefault(name, {})  # of every option, as ever shown
+    if len(known) > MOST:
+        known.clear()
+    known |= {words(option): option for option in options}
+
     def remember() -> None:
+        chosen = st.session_state[name]
+        if chosen not in options:  # the browser sent words that have changed since
+            chosen = known.get(chosen)
+        if chosen not in options:
+            return
         for part in (name, *resets):
             st.query_params.pop(part, None)
-        if st.session_state[name] != default:
-            st.query_params[name] = link(st.session_state[name])
+        if chosen != default:
+            st.query_params[name] = link(chosen)
 
     asked = {link(option): option for option in options}.get(st.query_params.get(name, ""), default)
     _tell(name, asked, [words(option) for option in options])
@@ -65,6 +77,6 @@ def _tell(name: str, asked: Any, words: Sequence[Any] = ()) -> None:
     Streamlit keeps a control at its old words when its options or their words change, so it is told again then too.
     """
     now, told = (asked, list(words)), st.session_state.setdefault("choices", {})
-    if name not in st.session_state or told.get(name) != now:
+    if name not in st.session_state or told.get(name) != now or st.session_state[name] != asked:
         st.session_state[name] = asked
     told[name] = now

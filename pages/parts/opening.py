@@ -63,13 +63,20 @@ def explained(
 
 def pick_files(most: int, key: str) -> list:
     """Pictures that the person uploads, so many at most."""
+    kept = f"kept {key}"
     files = st.file_uploader(
         f"Drop or browse for up to {most} pictures",
         type=KINDS,
         max_upload_size=LARGEST,
         accept_multiple_files=True,
         key=key,
+        on_change=st.session_state.pop,
+        args=(kept, None),
     )
+    if files:
+        st.session_state[kept] = files
+    elif files := st.session_state.get(kept, []):  # when people come back from another page, the uploader is empty
+        st.caption(f"These are the {len(files)} pictures that you uploaded before.")
     if len(files) > most:
         st.caption(f"These are the first {most} of {len(files)} pictures.")
     return files[:most]
@@ -105,7 +112,8 @@ def pick_size(checkpoint, label: str, name: str, narrow: bool = False) -> tuple[
     )
     wanted = st.query_params.get(name)
     if wanted and wanted not in map(pixels, offered):
-        st.caption(f"An input of {plain(wanted)} px is not offered here: sizes are made of whole patches.")
+        why = "" if narrow else " here: sizes are made of whole patches"
+        st.caption(f"{plain(wanted)} px is not offered{why}.")
     return size
 
 

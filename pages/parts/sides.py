@@ -154,7 +154,7 @@ def pick_picture(name: str, offered: opening.Offered):
         credit = (
             f" · {samples.SAMPLES[source].title}: {samples.SAMPLES[source].credit}, {samples.SAMPLES[source].licence}"
         )
-    top = ", ".join(f"{one.label} {one.probability:.0%}" for one in explanation.predictions[:TOP])
+    top = ", ".join(f"{one.label} {share(one.probability)}" for one in explanation.predictions[:TOP])
     st.caption(plain((top or "This model has no classes: its maps are of attention alone") + credit))
     return checkpoint, explanation
 
@@ -196,9 +196,14 @@ def pick_epoch(name: str, runs: dict[str, Any]):
         last = epochs[-1] if name == "b" else epochs[0]  # at first, how it began beside how it ended
         epoch = choice.select(f"{SIDES[name]} epoch", f"{name}_epoch", epochs, last, kind=st.select_slider)
     probe = read_probes(folder, epoch)[picture]
-    said = ", ".join(f"{plain(label)} {probability:.0%}" for label, probability in probe.predictions[:TOP])
+    said = ", ".join(f"{plain(label)} {share(probability)}" for label, probability in probe.predictions[:TOP])
     st.caption(f"{said} · it is {plain(probe.label)}")
     return None, stored(str(folder), epoch, picture, attention.stamp(folder, epoch))
+
+
+def share(probability: float) -> str:
+    """A probability in few digits, but never nothing."""
+    return f"{probability:.0%}" if probability >= 0.01 else f"{probability:.1%}"
 
 
 # --- What is shown --------------------------------------------------------------------------------------------------

@@ -101,7 +101,10 @@ def show(asked: Asked, question: Question, selection: Selection) -> None:
     if verdict.decidable:
         left, right = st.columns([3, 2], gap="large", vertical_alignment="center")
         left.plotly_chart(_gauge(verdict), config={"displayModeBar": False}, key="gauge", alt=_alt(verdict))
-        why = f"1 is always right. Maps of random numbers reach {_number(verdict.chance.highest)} by chance."
+        why = (
+            f"1 is always right. Chance reaches {_number(verdict.chance.highest)}: two standard deviations above the "
+            "mean of the random maps."
+        )
     else:
         right = st.container()
         why = f"Whichever tenth is gone, its probability stays within {verdict.difference:.2%} of the highest."

@@ -81,9 +81,9 @@ def probe(asked: Asked, question: Question | None, selection: Selection):
     seconds = cost(asked.checkpoint, asked.explanation.preprocess.size).seconds * record.tokens
     takes = f" (about {seconds:.0f} s)" if seconds > LONG else ""
     with st.container(horizontal=True, vertical_alignment="center"):
-        asks = st.toggle(
+        asks = choice.toggle(
             f"Replace the patch under the pointer{takes}",
-            key="probe",
+            "probe",
             help="By what hidden patches become. Every patch is tried once, then the answer follows the pointer.",
         )
         cover = choice.select("Hidden patches become", "cover", list(COVERS), words=COVERS.__getitem__, width=220)
@@ -93,7 +93,7 @@ def probe(asked: Asked, question: Question | None, selection: Selection):
     answers = with_bar(
         ("occlusion", now.key, cover),
         "Replacing one patch after the other…",
-        lambda progress: occlusion(now.checkpoint.model, now.pixels, cover, now.change, progress),
+        lambda progress: occlusion(asked.checkpoint.model, asked.pixels, cover, now.change, selection.hidden, progress),
     )
     before = now.explanation.record.logits[0].softmax(0)
     best, usual = answers.argmax(-1).tolist(), int(before.argmax())
@@ -156,7 +156,8 @@ def show(asked: Asked, question: Question | None, selection: Selection) -> None:
         label = "Click a head to switch it off"
         if question and np.isfinite(values).any():
             name = plain(asked.checkpoint.labels[question.target])
-            label = f"What “{name}” loses without each head [logits]. Click one to switch it off"
+            when = ", of the picture and the model as they are" if off or selection.hidden else ""
+            label = f"What “{name}” loses without each head [logits]{when}. Click one to switch it off"
         matrix.show("whatif", values, _signed, label=label, scale="signed", marked=off, on_choose=toggle)
         if off:
             words = ", ".join(f"block {block + 1} head {head + 1}" for block, head in off)

@@ -267,6 +267,11 @@ def test_the_class_that_is_named_is_the_one_that_is_explained(app: App) -> None:
         shown = field.locator("input").input_value() or field.inner_text()
         assert explained[1] in shown, (name, shown)
         assert "target" not in app.page.url
+    for name in ("dog" if "dog" in samples.SAMPLES else "raccoon", "horse", "flower", "temple", "cat"):
+        choose_sample(app, name)
+        app.page.wait_for_timeout(60)
+    app.still()
+    assert "target" not in app.page.url and app.page.get_by_test_id("stException").count() == 0
 
 
 def test_a_look_at_many_pictures_hears_stop(app: App) -> None:

@@ -466,6 +466,24 @@ def test_the_outline_is_around_the_same_patches_as_in_python(open_viewer, kind, 
     assert viewer.page.locator(".contour path").last.get_attribute("d") == ""
 
 
+@pytest.mark.parametrize("query", ["case=small-qk", "case=qk"])
+def test_every_map_of_a_large_model_is_painted_for_the_query(open_viewer, query):
+    """The row that the large map needs first is computed at once, and painted too."""
+    viewer = open_viewer(query)
+    code = """(() => {
+      const before = viewer.mosaic.pixels.slice();
+      for (let row = 0; row <= viewer.payload.lines; row++) viewer.paintRow(row);
+      return [viewer.engine.token, before.every((pixel, i) => pixel === viewer.mosaic.pixels[i])];
+    })()"""
+    for place in (None, (1, 2), (3, 5)):
+        if place:
+            viewer.point(*place)
+        viewer.page.wait_for_function(f"!{FIND}.root.hasAttribute('data-busy') && {FIND}.engine.complete")
+        viewer.page.wait_for_timeout(200)
+        token, same = viewer.ask(code)
+        assert same and (place is None or token > 0)
+
+
 def test_the_scale_tells_that_stronger_patches_lie_beyond_it(open_viewer):
     viewer = open_viewer("case=maps&head=0")
     beyond = viewer.page.locator(".beyond")
@@ -496,11 +514,14 @@ def test_the_answer_without_the_patch_under_the_pointer_is_told(open_viewer):
     frames = len(viewer.frames)
     viewer.point(0, 2)
     expect(told).to_have_text("Without the patch (row 1, col 3): “cat” 48 % (−2.0 points).")
+    assert len(viewer.frames) == frames
+    viewer.ask("viewer.change({ hidden: [7] })")
+    viewer.point(1, 1)
+    expect(told).to_have_text("This patch is hidden already.")
     viewer.point(0, 5)
     expect(told).to_have_text(
         "Without the patch (row 1, col 6): “cat” 45 % (−5.0 points). The answer becomes “<b>dog</b>”."
     )
-    assert len(viewer.frames) == frames
     viewer.click(1, 1)
     viewer.told("pinned=1")
     viewer.point(0, 2)

@@ -183,7 +183,8 @@ class Page {
     Object.assign(canvas, { width: payload.cols, height: payload.rows });
     const context = canvas.getContext("2d");
     context.fillStyle = "rgb(120 120 120 / 88%)";
-    for (const patch of this.find(".painting").hidden ? [] : selection.hidden) context.fillRect(patch % payload.cols, Math.floor(patch / payload.cols), 1, 1);
+    const told = !this.find(".painting").hidden || this.root.classList.contains("compact"); // of a picture without them
+    for (const patch of told ? selection.hidden : []) context.fillRect(patch % payload.cols, Math.floor(patch / payload.cols), 1, 1);
     this.find(".unhide").hidden = this.find(".swap").hidden = selection.hidden.length === 0;
   }
 

@@ -326,13 +326,20 @@ class Viewer extends Page {
       if (!own || !(top > low)) [low, top] = [0, 1];
       shades = this.shade(values, low, top);
     } else {
+      const before = engine.done[r];
       ready = engine.need(r, c);
+      if (engine.done[r] && !before) { // nobody else paints this row then
+        this.paintRow(r);
+        this.mosaic.show();
+      }
       if (ready && own) top = this.strongest(values, at, -1);
     }
     this.most = ready && !shades ? this.strongest(values, at, view === "rollout" || view === "relevance" ? asked : -1) : 0;
     if (ready) this.overlay.paint(shades ?? values, at + payload.split, shades ? 1 : top, this.veil, selection.smooth);
     else if (view === "rollout" || view === "relevance") this.overlay.clear();
     this.over.classList.toggle("stale", !ready);
+    this.root.toggleAttribute("data-unready", !ready);
+    this.find(".aside").hidden = view === "attention" || view === "pool";
     this.outlineStrongest(ready ? values : null, at + payload.split);
 
     this.outline(this.find(".query"), asked);
@@ -368,7 +375,10 @@ class Viewer extends Page {
     element.hidden = !probe || probe.after.length !== payload.patches;
     if (element.hidden) return;
     const token = readKey >= payload.split ? readKey : hovered;
-    write(element, token < payload.split ? "Point at a patch to replace it." : probeText(probe, token - payload.split, place(payload, token)));
+    const patch = token - payload.split;
+    if (patch < 0) write(element, "Point at a patch to replace it.");
+    else if (this.selection.hidden.includes(patch)) write(element, "This patch is hidden already.");
+    else write(element, probeText(probe, patch, place(payload, token)));
   }
 
   /** Draw the line around the strongest patches, if people asked for one. */
