@@ -156,7 +156,7 @@ def show(asked: Asked, question: Question | None, selection: Selection) -> None:
         label = "Click a head to switch it off"
         if question and np.isfinite(values).any():
             name = plain(asked.checkpoint.labels[question.target])
-            when = ", of the picture and the model as they are" if off or selection.hidden else ""
+            when = ", before any change" if off or selection.hidden else ""
             label = f"What “{name}” loses without each head [logits]{when}. Click one to switch it off"
         matrix.show("whatif", values, _signed, label=label, scale="signed", marked=off, on_choose=toggle)
         if off:
