@@ -54,7 +54,7 @@ def pick_checkpoint():
             st.switch_page("pages/checkpoints.py", query_params={"fetch": asked})
     elif asked and asked not in names:
         st.info(f"There is no checkpoint {plain(asked)}. This is another one.")
-    name = choice.select("Checkpoint", "checkpoint", names, words=offered.title, resets=("heads", "target"))
+    name = choice.select("Checkpoint", "checkpoint", names, words=offered.title, resets=("heads", "target", "off"))
     info = offered.about(name)
     for broken in offered.every if not info.problem else [info]:
         if broken.problem and not broken.choices:
