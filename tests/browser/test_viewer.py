@@ -388,6 +388,7 @@ def test_a_class_s_map_follows_the_pointer_without_the_server(open_viewer):
     viewer.told("view=relevance")
     viewer.says("Relevance: what speaks for “<b>cat</b>”.")
     expect(viewer.page.locator(".query")).to_be_hidden()
+    expect(viewer.page.locator(".labels .chosen")).to_have_count(0)  # it is no block's map
     viewer.still()
     before, frames = viewer.pixels(".over"), len(viewer.frames)
     viewer.point(1, 1)

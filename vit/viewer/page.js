@@ -210,6 +210,10 @@ class Page {
 
   mark(element, cell) {
     element.hidden = !cell;
+    if (element.classList.contains("selected")) {
+      this.bold(".labels.rows", cell ? cell.r - 1 : -1);
+      this.bold(".labels.columns", cell ? cell.c - 1 : -1);
+    }
     if (!cell) return;
     const { mosaic } = this;
     Object.assign(element.style, {
@@ -218,10 +222,6 @@ class Page {
       width: percentage(mosaic.tileWidth / mosaic.width),
       height: percentage(mosaic.tileHeight / mosaic.height),
     });
-    if (element.classList.contains("selected")) {
-      this.bold(".labels.rows", cell.r - 1);
-      this.bold(".labels.columns", cell.c - 1);
-    }
   }
 
   bold(selector, index) {
