@@ -97,7 +97,8 @@ def test_curves_grow_in_place(page: Page, url: str) -> None:
 def test_a_reload_keeps_how_curves_are_seen(page: Page, url: str) -> None:
     run = wait(launch("Seen", epochs=3), "finished")
     page.goto(f"{url}/runs?run={run.id}")
-    smoothing, zoom = page.get_by_role("slider").nth(0), page.get_by_role("slider").nth(1)
+    sliders = page.get_by_test_id("stSlider")  # by their names: while the page is drawn, the first one may be another
+    smoothing, zoom = (sliders.filter(has_text=name).get_by_role("slider").first for name in ("Smoothing", "Zoom"))
     smoothing.press("ArrowRight")
     expect(page).to_have_url(re.compile("smoothing=0.61"))
     zoom.press("ArrowRight")
