@@ -375,7 +375,7 @@ def show_viewer(checkpoint, explanation, payload: str, source: take.Source) -> N
                 del st.query_params[name]
 
     keep_place(record)
-    asked = reasons.Asked(payload, checkpoint, explanation)
+    asked = reasons.Asked(f"{payload} {checkpoint.hash}", checkpoint, explanation)
     question = reasons.pick(asked)
     wanted = Selection.from_query(st.query_params, *shape)
     with st.container(gap=None):
@@ -408,18 +408,22 @@ def show_viewer(checkpoint, explanation, payload: str, source: take.Source) -> N
 
 
 def keep_place(record) -> None:
-    """Of another grid, keep the token that the link asks about at its place on the picture."""
+    """Of another grid, keep the token that the link asks about at its place on the picture.
+
+    A link that names another token than before, by the browser's way back or the tour, means one of its own grid.
+    """
     from vit.comparing import Layout, counterpart
 
     here = Layout(record.prefix, record.grid)
-    before = st.session_state.get("layout", here)
-    st.session_state.layout = here
-    if before == here:
-        return
-    token = st.query_params.get("token", "")
-    if token.isdecimal() and len(token) < 6 and int(token) < len(before.prefix) + before.grid[0] * before.grid[1]:
-        st.query_params["token"] = str(counterpart(int(token), before, here))
-    st.query_params.pop("hidden", None)
+    before, asked = st.session_state.get("place", (here, {}))
+    now = {name: st.query_params.get(name, "") for name in ("token", "hidden")}
+    if before != here and now == asked:
+        token = now["token"]
+        if token.isdecimal() and len(token) < 6 and int(token) < len(before.prefix) + before.grid[0] * before.grid[1]:
+            st.query_params["token"] = now["token"] = str(counterpart(int(token), before, here))
+        st.query_params.pop("hidden", None)
+        now["hidden"] = ""
+    st.session_state.place = here, now
 
 
 def pick_panel(question) -> str:

@@ -19,7 +19,8 @@ class Asked:
     """What the page is about.
 
     Attributes:
-        key: tells this checkpoint, picture, size and precision from all others.
+        key: tells this checkpoint, picture, size and precision from all others; the payload alone does not, as it is
+            the same for two answers read from one backbone.
         checkpoint: from `load_checkpoint`.
         explanation: from `explain`.
         covered: the model's input, where it is not the picture as it is.

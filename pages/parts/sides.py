@@ -33,11 +33,13 @@ class Side:
 
     Attributes:
         name: "a" or "b", before everything of its own in links.
+        payload: from `vit.viewer.component.feed`.
         asked: its picture; the checkpoint is None for one of a run.
         question: class and method; None where there are no classes.
     """
 
     name: str
+    payload: str
     asked: reasons.Asked
     question: reasons.Question | None = None
 
@@ -85,8 +87,9 @@ def show() -> None:
             explained = pick_side(name, offered, runs)
             if explained:
                 checkpoint, explanation = explained
-                key = component.feed(f"{name} feeder", explanation.payload)
-                found.append(Side(name, reasons.Asked(key, checkpoint, explanation)))
+                payload = component.feed(f"{name} feeder", explanation.payload)
+                key = f"{payload} {checkpoint.hash if checkpoint else ''}"
+                found.append(Side(name, payload, reasons.Asked(key, checkpoint, explanation)))
     if len(found) == len(SIDES):
         show_both(*found)
 
@@ -235,7 +238,7 @@ def show_both(left: Side, right: Side) -> None:
         with place:
             component.show(
                 f"{side.name} viewer",
-                side.asked.key,
+                side.payload,
                 seeds[side.name],
                 given,
                 method,

@@ -153,6 +153,11 @@ def test_of_another_size_a_pin_stays_at_its_place_on_the_picture(page: AppTest) 
     assert not page.exception
     seed = json.loads(page.get_by_key("viewer").proto.json)["seed"]
     assert (seed["token"], seed["pinned"], seed["hidden"]) == (1 + 7 * 16 + 9, True, [])
+    del page.query_params["size"]  # another link, as the browser's way back leads to
+    page.query_params.update({"token": "5", "hidden": "3"})
+    page.run()
+    seed = json.loads(page.get_by_key("viewer").proto.json)["seed"]
+    assert (seed["token"], seed["hidden"]) == (5, [3])
 
 
 def test_larger_input_gives_more_patches(page: AppTest) -> None:
@@ -486,6 +491,22 @@ def test_every_method_of_a_class_reaches_the_viewer(page: AppTest, method: str) 
     subject = Subject.of(checkpoint.model, checkpoint.preprocess(vit.decode_image(samples.read("cat"))), 5)
     weights = METHODS[method].weights(subject, None, "from", Tuning())
     torch.testing.assert_close(torch.tensor(told["given"]["values"]), weights / weights.sum(), rtol=1e-4, atol=1e-6)
+
+
+def test_two_answers_read_from_one_backbone_have_maps_of_their_own(page: AppTest, checkpoints: Path) -> None:
+    """Their attention is the same to the last bit, and so is what the viewer is sent."""
+    first = vit.load_checkpoint("cifar10")
+    with torch.no_grad():
+        first.model.head.weight.neg_()
+    vit.save_checkpoint(checkpoints / "turned", first.model, first.labels, first.preprocess)
+    pixels = first.preprocess(vit.decode_image(samples.read("cat")))
+    for name in ("cifar10", "turned"):
+        page.query_params.update({"checkpoint": name, "view": "relevance", "method": "gradcam", "target": "5"})
+        page.run()
+        assert not page.exception and not page.error
+        found = json.loads(page.get_by_key("viewer").proto.json)["given"]["values"]
+        weights = Subject.of(vit.load_checkpoint(name).model, pixels, 5).kept.gradcam()
+        torch.testing.assert_close(torch.tensor(found), weights / weights.sum(), rtol=1e-4, atol=1e-6)
 
 
 def test_a_head_that_is_off_changes_the_answer_and_the_second_viewer(page: AppTest) -> None:
