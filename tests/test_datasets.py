@@ -14,7 +14,18 @@ import pytest
 import torch
 from PIL import Image
 
-from vit.datasets import SHAPES, TORCHVISION, Dataset, download, in_turn, is_downloaded, load_dataset, shapes
+from vit.datasets import (
+    SHAPES,
+    TORCHVISION,
+    Dataset,
+    Resident,
+    Streamed,
+    download,
+    in_turn,
+    is_downloaded,
+    load_dataset,
+    shapes,
+)
 from vit.errors import InvalidDataset
 from vit.images import Preprocess
 
@@ -158,6 +169,31 @@ def test_streamed_pictures_equal_resident_ones(fill_folder: Fill, workers: int) 
     for streamed, resident in zip(*batches, strict=True):
         assert torch.equal(streamed[0], resident[0])
         assert torch.equal(streamed[1], resident[1])
+
+
+@pytest.mark.parametrize("budget", [0, 1 << 30])
+def test_pictures_beyond_the_limit_are_not_even_opened(fill_folder: Fill, budget: int) -> None:
+    for name in ("train/bus", "train/car", "test/car"):
+        root = fill_folder(name, 12)
+    wanted = load(root, budget=0, workers=0, limit=5)
+    images, labels = next(wanted.train.batches(torch.arange(5), 5, CPU))
+    assert len(wanted.train.labels) == 5 and len(wanted.test.labels) == 12
+    for file in (root / "train").rglob("*.png"):
+        with Image.open(file) as picture:
+            pixels = torch.from_numpy(np.array(picture)).permute(2, 0, 1)
+        if not any(torch.equal(pixels, image) for image in images):
+            file.write_bytes(b"no picture")
+    found = load(root, budget=budget, workers=0, limit=5)
+    assert not found.skipped and torch.equal(found.train.labels, labels)
+    assert torch.equal(next(found.train.batches(torch.arange(5), 5, CPU))[0], images)
+
+
+def test_a_limit_decides_whether_pictures_fit_into_memory(fill_folder: Fill) -> None:
+    fill_folder("bus", 20)
+    root, ten = fill_folder("car", 20), 10 * 8 * 8 * 3  # [bytes]; two of each class are for testing
+    assert isinstance(load(root, budget=ten).train, Streamed)
+    assert isinstance(load(root, budget=ten, limit=6).train, Resident)
+    assert isinstance(load(root, budget=ten, limit=7).train, Streamed)
 
 
 def test_a_grey_picture_stands_in_for_an_unreadable_streamed_one(

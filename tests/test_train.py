@@ -154,6 +154,8 @@ def test_streamed_pictures_train_the_same_weights(
     monkeypatch.setattr(os, "sysconf", lambda name: 1)  # a machine with one byte of memory
     train(describe(folder, epochs=1, workers=0), tmp_path / "streamed")
     assert weights(tmp_path / "resident") == weights(tmp_path / "streamed")
+    train(describe(folder, epochs=1, workers=0, limit=20), tmp_path / "few")
+    assert read_metrics(tmp_path / "few" / "metrics.jsonl")[0]["train_pictures"] == 20
 
 
 # --- Kill and resume ---------------------------------------------------------------------------------------------

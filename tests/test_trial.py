@@ -5,10 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from vit.errors import InvalidConfig
 from vit.model import VisionTransformer
+from vit.place import choose_place
 from vit.recipes import TrainConfig, train_config
+from vit.train import Training
 from vit.trial import overfit, preview, sample, time_steps
 
 
@@ -51,6 +54,20 @@ def test_sample_is_the_same_for_the_same_seed(config: TrainConfig) -> None:
     once, again = sample(config, 6), sample(config, 6)
     assert torch.equal(once.images, again.images) and once.images.shape == (6, 3, 32, 32)
     assert (once.train_pictures, once.test_pictures) == (200, 1000)
+
+
+@pytest.mark.parametrize("limit", [None, 7])
+def test_a_limit_counts_for_a_folder_as_it_does_in_the_run(tmp_path: Path, limit: int | None) -> None:
+    for label in ("bus", "car"):
+        for i in range(20):
+            (tmp_path / label).mkdir(exist_ok=True)
+            Image.new("RGB", (8, 8), (i, 0, 0)).save(tmp_path / label / f"{i}.png")
+    config = train_config(
+        "shapes", data=f"folder:{tmp_path}", image_size=8, limit=limit, device="cpu", batch_size=4, epochs=1
+    )
+    found = sample(config, 3)
+    run = Training(config, tmp_path / "run", choose_place(config))
+    assert (found.train_pictures, found.test_pictures) == (len(run.train_set.labels), len(run.test_set.labels))
 
 
 def rows(sheet: np.ndarray, count: int) -> list[np.ndarray]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from http.client import HTTPException
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self, TypeVar
 from urllib.request import Request, urlopen
 
 import numpy as np
@@ -49,6 +49,7 @@ _CHUNK = 1 << 18
 _PATIENCE = 30  # [s] without a byte
 
 log = logging.getLogger(__name__)
+_T = TypeVar("_T")
 
 
 class Files(NamedTuple):
@@ -174,6 +175,7 @@ def load_dataset(
     workers: int = 2,
     only_test: bool = False,
     at_most: int | None = None,
+    limit: int | None = None,
 ) -> Dataset:
     """Read a dataset at a model's input size.
 
@@ -186,12 +188,13 @@ def load_dataset(
         workers: processes that decode what is streamed.
         only_test: leave the training split empty.
         at_most: pictures of each split, taken evenly from its classes; no others are decoded.
+        limit: pictures of the training split, always the same ones in the same random order; no others are decoded.
 
     Raises:
         InvalidDataset: unknown name, missing folder, fewer than two classes, nothing readable.
     """
     if spec.startswith("folder:"):
-        return _folder(spec, preprocess, budget, workers, only_test, at_most)
+        return _folder(spec, preprocess, budget, workers, only_test, at_most, limit)
     if spec == "shapes":
         height, width = preprocess.size
         if height != width or preprocess.channels != 3:
@@ -200,9 +203,12 @@ def load_dataset(
         train_count, test_count = counts if at_most is None else (min(count, at_most) for count in counts)
         train, _ = shapes(train_count, height, seed=1)
         test, masks = shapes(test_count, height, seed=2)
+        if limit is not None and limit < train_count:
+            chosen = _limited(list(range(train_count)), limit)
+            train = Resident(train.images[chosen], train.labels[chosen])
         return Dataset(spec, SHAPES, train, test, masks)
     if spec in TORCHVISION:
-        return _torchvision(spec, preprocess, root, budget, workers, only_test, at_most)
+        return _torchvision(spec, preprocess, root, budget, workers, only_test, at_most, limit)
     raise InvalidDataset(f"There is no dataset {spec!r}. Choose from: {', '.join(NAMES)}.")
 
 
@@ -331,6 +337,14 @@ def _evenly(labels: Sequence[int], count: int | None) -> list[int]:
     return list(range(len(labels))) if count is None else sorted(in_turn(labels)[:count])
 
 
+def _limited(items: list[_T], limit: int | None) -> list[_T]:
+    """Choose `limit` items at random, always the same ones; all of them, in their order, where that is no limit."""
+    if limit is None or limit >= len(items):
+        return items
+    order = torch.randperm(len(items), generator=torch.Generator().manual_seed(_SPLIT_SEED)).tolist()
+    return [items[index] for index in order[:limit]]
+
+
 def _as_tensor(picture: Image.Image, preprocess: Preprocess) -> Tensor:
     pixels = torch.from_numpy(np.array(preprocess.seen(picture)))
     return pixels.reshape(*preprocess.size, preprocess.channels).permute(2, 0, 1).contiguous()
@@ -347,7 +361,14 @@ def _resident(images: list[Tensor], labels: list[int], preprocess: Preprocess) -
 
 
 def _torchvision(
-    spec: str, preprocess: Preprocess, root: Path, budget: int, workers: int, only_test: bool, at_most: int | None
+    spec: str,
+    preprocess: Preprocess,
+    root: Path,
+    budget: int,
+    workers: int,
+    only_test: bool,
+    at_most: int | None,
+    limit: int | None,
 ) -> Dataset:
     if not is_downloaded(spec, root):
         with _bar(desc=f"downloading {spec}", unit="B", unit_scale=True) as bar:
@@ -369,6 +390,8 @@ def _torchvision(
             ) from error
         labels = [int(label) for label in source.targets][: len(source)]
         kept = _evenly(labels, 0 if only_test and name == "train" else at_most)
+        if name == "train":
+            kept = _limited(kept, limit)
         source.data, source.targets = source.data[kept], [labels[place] for place in kept]
     fits = _bytes(sum(map(len, sources.values())), preprocess) <= budget
     splits: list[Pictures] = []
@@ -430,7 +453,13 @@ def list_files(path: Path, only_test: bool = False) -> Files:
 
 
 def _folder(
-    spec: str, preprocess: Preprocess, budget: int, workers: int, only_test: bool, at_most: int | None
+    spec: str,
+    preprocess: Preprocess,
+    budget: int,
+    workers: int,
+    only_test: bool,
+    at_most: int | None,
+    limit: int | None,
 ) -> Dataset:
     path = Path(spec.removeprefix("folder:")).expanduser()
     classes, train_files, test_files = list_files(path, only_test)
@@ -438,6 +467,7 @@ def _folder(
         [files[place] for place in _evenly([label for _, label in files], at_most)]
         for files in (train_files, test_files)
     )
+    train_files = _limited(train_files, limit)
     fits = _bytes(len(train_files) + len(test_files), preprocess) <= budget
     splits: list[Pictures] = []
     skipped: list[str] = []

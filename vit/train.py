@@ -216,9 +216,10 @@ class Training:
                 root=Path(config.data_root),
                 budget=_memory_budget(place.device),
                 workers=config.workers,
+                limit=config.limit,
             )
-        self.train_set = _placed(self.dataset.train, place.device, config.limit)
-        self.test_set = _placed(self.dataset.test, place.device, None)
+        self.train_set = _placed(self.dataset.train, place.device)
+        self.test_set = _placed(self.dataset.test, place.device)
         source = load_checkpoint(config.init_from) if config.init_from else None
         if source:
             mean, std = source.preprocess.mean, source.preprocess.std
@@ -580,16 +581,9 @@ def _memory_budget(device: torch.device) -> int:
     return pages * os.sysconf("SC_PAGE_SIZE") // 2 if pages else 4 << 30
 
 
-def _placed(pictures: Pictures, device: torch.device, limit: int | None) -> Pictures:
-    """On the device where they are held in memory, and no more of them than `limit`."""
-    if not isinstance(pictures, Resident):
-        if limit:
-            raise InvalidConfig("limit works for pictures that fit into memory; these are streamed. Leave it out.")
-        return pictures
-    if limit and limit < len(pictures.labels):
-        chosen = torch.randperm(len(pictures.labels), generator=torch.Generator().manual_seed(0))[:limit]
-        pictures = Resident(pictures.images[chosen], pictures.labels[chosen])
-    return pictures.to(device)
+def _placed(pictures: Pictures, device: torch.device) -> Pictures:
+    """On the device, where they are held in memory."""
+    return pictures.to(device) if isinstance(pictures, Resident) else pictures
 
 
 def _mean_and_std(pictures: Pictures, device: torch.device) -> tuple[tuple[float, ...], tuple[float, ...]]:

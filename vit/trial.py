@@ -125,19 +125,19 @@ def sample(config: "TrainConfig", count: int) -> Sample:
     """
     import torch
 
-    from vit.datasets import SHAPES, Resident, load_dataset, shapes
+    from vit.datasets import SHAPES, load_dataset, shapes
     from vit.images import Preprocess
 
     model = config.vit_config(num_classes=1)
     if config.data == "shapes" and model.channels == 3:
         pictures, _ = shapes(count, model.image_size[0], seed=1)
-        return Sample(pictures.images, pictures.labels, SHAPES, min(4000, config.limit or 4000), 1000)
+        train, test = (4000, 1000)
+        return Sample(pictures.images, pictures.labels, SHAPES, min(train, config.limit or train), test)
     as_they_are = Preprocess(model.image_size, mean=(0.0,) * model.channels, std=(1.0,) * model.channels)
-    dataset = load_dataset(config.data, as_they_are, root=Path(config.data_root), budget=0, workers=0)
+    root = Path(config.data_root)
+    dataset = load_dataset(config.data, as_they_are, root=root, budget=0, workers=0, limit=config.limit)
     train = len(dataset.train.labels)
-    if isinstance(dataset.train, Resident) and config.limit:
-        train = min(train, config.limit)
-    order = torch.randperm(len(dataset.train.labels), generator=torch.Generator().manual_seed(config.seed))[:count]
+    order = torch.randperm(train, generator=torch.Generator().manual_seed(config.seed))[:count]
     images, labels = next(dataset.train.batches(order, max(len(order), 1), torch.device("cpu")))
     return Sample(images, labels, dataset.classes, train, len(dataset.test.labels))
 
