@@ -26,7 +26,7 @@ BAR = "#3b929a"  # readable on a light and on a dark page
 
 
 @st.cache_resource(show_spinner=False, max_entries=6)
-def verified(name: str, folder: str, stamp: int, heads: int | None, _checkpoint):
+def verified(identity: str, _checkpoint):
     """How far the attention that is shown is from the one that the model uses, on the sample picture."""
     from vit.images import decode_image
     from vit.verify import verify
@@ -75,12 +75,12 @@ def pick_checkpoint():
             pick_heads(name, info.choices, heads)
         if info.choices or heads is None:
             st.stop()
-        checkpoint, heads = opening.open_checkpoint(name, str(info.folder), stamp, None), None
+        checkpoint = opening.open_checkpoint(name, str(info.folder), stamp, None)
     show_facts(checkpoint, info)
     offer_conversion(checkpoint)
     if "heads" in checkpoint.assumed:
         pick_heads(name, possible_heads(checkpoint.config.dim), checkpoint.config.heads)
-    found_error = verified(name, str(info.folder), stamp, heads, checkpoint).error
+    found_error = verified(checkpoint.identity, checkpoint).error
     cannot = " It cannot tell whether the number of heads is right." if "heads" in checkpoint.assumed else ""
     st.caption(
         f"Self-check: the attention shown gives what every block computed, to {found_error:.0e}.{cannot}",
@@ -88,7 +88,7 @@ def pick_checkpoint():
         "to the largest number; 1e-05 and less is rounding. It would show a wrong scale or order of the attention; it "
         "cannot show a wrong number of heads.",
     )
-    return checkpoint, stamp, heads
+    return checkpoint
 
 
 def asked_heads(name: str) -> int | None:
@@ -375,7 +375,7 @@ def show_viewer(checkpoint, explanation, payload: str, source: take.Source) -> N
                 del st.query_params[name]
 
     keep_place(record)
-    asked = reasons.Asked(f"{payload} {checkpoint.hash}", checkpoint, explanation)
+    asked = reasons.Asked(f"{payload} {checkpoint.identity}", checkpoint, explanation)
     question = reasons.pick(asked)
     wanted = Selection.from_query(st.query_params, *shape)
     with st.container(gap=None):
@@ -462,7 +462,7 @@ with inputs:
     source = pick_picture()  # before anything that imports torch: a newcomer sees the page at once
 with model_controls:
     opening.start_torch()
-    checkpoint, stamp, heads = pick_checkpoint()
+    checkpoint = pick_checkpoint()
     size, precision = pick_size(checkpoint)
 
 
@@ -472,7 +472,7 @@ with inputs:
 
 def explanation_of(source: take.Source):
     """Of a picture, by the chosen model at the chosen size."""
-    return opening.explained(checkpoint, stamp, heads, source.data, size, precision, source.frame)
+    return opening.explained(checkpoint, source.data, size, precision, source.frame)
 
 
 try:

@@ -118,6 +118,29 @@ def test_what_is_saved_comes_back_bit_by_bit(tmp_path: Path, build: Any, changes
     assert torch.equal(alone.model(x).logits, model(x).logits)
 
 
+def test_whatever_changes_results_changes_the_identity(tmp_path: Path, build: Any) -> None:
+    saved = save(tmp_path / "tiny", build(dim=96, heads=4))
+    edits: dict[str, dict[str, Any]] = {
+        "config.json": {"vit": build(dim=96, heads=4, activation="quick_gelu").config.to_dict(), "vit_probe": None},
+        "preprocessor_config.json": {"image_mean": [0.4, 0.5, 0.5]},
+    }
+    for number, (file, changes) in enumerate(edits.items()):
+        shutil.copytree(saved, tmp_path / f"edited{number}")
+        edit(tmp_path / f"edited{number}" / file, **changes)
+    save_file(load_file(saved / "model.safetensors"), tmp_path / "w.safetensors")  # without what ours say of themselves
+    ways = [saved, tmp_path / "edited0", tmp_path / "edited1"]
+    opened = [*map(load_checkpoint, ways), *(load_checkpoint(tmp_path / "w.safetensors", heads) for heads in (4, 8))]
+    assert len({checkpoint.hash for checkpoint in opened}) == 2
+    assert len({checkpoint.identity for checkpoint in opened}) == len(opened)
+
+
+def test_a_copy_has_the_same_identity(tmp_path: Path, saved: Path) -> None:
+    shutil.copytree(saved, tmp_path / "copy")
+    shutil.copy(saved / "model.safetensors", tmp_path / "alone.safetensors")
+    ways = (saved, tmp_path / "copy", tmp_path / "alone.safetensors")
+    assert len({load_checkpoint(way).identity for way in ways}) == 1
+
+
 def test_saving_changes_nothing_in_the_model(tmp_path: Path, build: Any) -> None:
     model = build().train()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}

@@ -24,6 +24,7 @@ import struct
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 from io import BufferedReader
 from pathlib import Path
 from typing import Any
@@ -85,6 +86,15 @@ class Checkpoint:
     card: str
     facts: Mapping[str, Any]
     hash: str
+
+    @cached_property
+    def identity(self) -> str:
+        """Tells all that results depend on, weights, config, preprocessing and labels, from every other checkpoint's.
+
+        The weights alone do not: with another number of heads or another mean colour they answer differently.
+        """
+        parts = self.hash, self.config, self.preprocess, self.labels
+        return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)

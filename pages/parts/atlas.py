@@ -40,7 +40,7 @@ def of_picture(key: str, _asked: Asked):
 
 
 @st.cache_resource(show_spinner="Looking at the sample pictures…", max_entries=4)
-def of_samples(weights: str, size: tuple, _asked: Asked):
+def of_samples(identity: str, size: tuple, _asked: Asked):
     """Mean and spread over the sample pictures, at the size that is chosen."""
     from vit.census import Tally, decoded, tally
 
@@ -87,7 +87,7 @@ def show(asked: Asked, question: Question | None, selection: Selection, select: 
         if over == ONE:
             found = of_picture(asked.key, asked) | of_class(asked, question)
         elif over == SAMPLES:
-            found = of_samples(asked.checkpoint.hash, asked.explanation.preprocess.size, asked)
+            found = of_samples(asked.checkpoint.identity, asked.explanation.preprocess.size, asked)
         else:
             found = census.show(asked)
     if not found:

@@ -43,7 +43,7 @@ class Progress:
 
 
 @st.cache_resource(show_spinner=False, max_entries=1000)
-def counted(weights: str, heads: int, preprocess: str, name: str, _model: Any, _part: Part):
+def counted(identity: str, size: tuple, name: str, _model: Any, _part: Part):
     """What the heads do on these pictures, and which of them could not be read."""
     from vit.census import tally
 
@@ -208,6 +208,6 @@ def result(asked: Asked, parts: Sequence[Part], count: int, progress: Progress) 
     return found.statistics() or None
 
 
-def _key(asked: Asked) -> tuple[str, int, str]:
+def _key(asked: Asked) -> tuple[str, tuple[int, int]]:
     """Tells what the pictures go through from all else."""
-    return asked.checkpoint.hash, asked.checkpoint.config.heads, repr(asked.explanation.preprocess)
+    return asked.checkpoint.identity, asked.explanation.preprocess.size

@@ -44,9 +44,7 @@ def stamp(folder: Path) -> int:
     return max(path.stat().st_mtime_ns for path in folder.iterdir())
 
 
-def explained(
-    checkpoint, stamp: int, heads: int | None, image: bytes, size: tuple, precision: str = "float32", frame: int = 0
-):
+def explained(checkpoint, image: bytes, size: tuple, precision: str = "float32", frame: int = 0):
     """One picture, or a frame of an animation or a video, through one checkpoint, once."""
     from vit.explain import cost, explain
 
@@ -57,8 +55,7 @@ def explained(
             return explain(checkpoint, image, size, precision, frame)
 
     digest = hashlib.sha256(image).hexdigest()
-    key = checkpoint.name, str(checkpoint.path), stamp, heads, digest, size, precision, frame
-    return once(("explained", *key), work)
+    return once(("explained", checkpoint.identity, digest, size, precision, frame), work)
 
 
 def pick_files(most: int, key: str) -> list:

@@ -19,7 +19,7 @@ TILE = 146  # [px]
 
 
 @st.cache_data(show_spinner=False, max_entries=2000)
-def looked(weights: str, heads: int, digest: str, method: str, _checkpoint: Any, _picture: Any):
+def looked(identity: str, digest: str, method: str, _checkpoint: Any, _picture: Any):
     """See `vit.sheet.look`."""
     from vit.sheet import look
 
@@ -27,7 +27,7 @@ def looked(weights: str, heads: int, digest: str, method: str, _checkpoint: Any,
 
 
 @st.cache_resource(show_spinner="Reading the pictures…", max_entries=4)
-def tested(spec: str, root: str, stamp: int, weights: str, _checkpoint: Any):
+def tested(spec: str, root: str, stamp: int, identity: str, _checkpoint: Any):
     """See `vit.sheet.pictures_of`."""
     from vit.sheet import pictures_of
 
@@ -48,7 +48,7 @@ def show() -> None:
     with two:
         source = pick_source()
     try:
-        checkpoint, _, _ = sides.open_checkpoint(name, offered)
+        checkpoint = sides.open_checkpoint(name, offered)
         with three:
             method = pick_method(checkpoint)
         pictures = chosen_pictures(checkpoint, source)
@@ -123,7 +123,7 @@ def chosen_pictures(checkpoint: Any, source: str) -> list[Any]:
     if source == SAMPLES:
         return [Picture(sample.title, samples.read(sample.name)) for sample in samples.SAMPLES.values()]
     if source != UPLOAD:
-        return tested(source, dataset.root_of(source), dataset.stamp(source), checkpoint.hash, checkpoint)
+        return tested(source, dataset.root_of(source), dataset.stamp(source), checkpoint.identity, checkpoint)
     return [Picture(file.name, file.getvalue()) for file in opening.pick_files(MOST, "m_upload")]
 
 
@@ -141,7 +141,7 @@ def look_at(checkpoint: Any, pictures: Sequence[Any], method: str, wanted: str) 
     for done, picture in enumerate(pictures):
         bar.progress(done / len(pictures), f"Picture {done + 1} of {len(pictures)}")
         try:
-            found = looked(checkpoint.hash, checkpoint.config.heads, picture.digest, method, checkpoint, picture)
+            found = looked(checkpoint.identity, picture.digest, method, checkpoint, picture)
             seen.append(judge(checkpoint, picture, found))
         except UserError as error:
             unreadable.append(f"{picture.name}: {error}")

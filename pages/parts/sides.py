@@ -88,7 +88,7 @@ def show() -> None:
             if explained:
                 checkpoint, explanation = explained
                 payload = component.feed(f"{name} feeder", explanation.payload)
-                key = f"{payload} {checkpoint.hash if checkpoint else ''}"
+                key = f"{payload} {checkpoint.identity if checkpoint else ''}"
                 found.append(Side(name, payload, reasons.Asked(key, checkpoint, explanation)))
     if len(found) == len(SIDES):
         show_both(*found)
@@ -142,18 +142,18 @@ def pick_picture(name: str, offered: opening.Offered):
             label_visibility="collapsed",
         )
         source = next(iter(samples.SAMPLES))  # until there is one, or where it cannot be read
-    checkpoint, stamp, heads = open_checkpoint(chosen, offered)
+    checkpoint = open_checkpoint(chosen, offered)
     with third:
         size = opening.pick_size(checkpoint, f"{SIDES[name]} size", f"{name}_size", narrow=True)
     explanation = None
     if uploaded:
         try:
-            explanation = opening.explained(checkpoint, stamp, heads, uploaded.getvalue(), size)
+            explanation = opening.explained(checkpoint, uploaded.getvalue(), size)
         except InvalidImage as error:
             st.error(plain(str(error)))
     credit = ""
     if explanation is None:
-        explanation = opening.explained(checkpoint, stamp, heads, samples.read(source), size)
+        explanation = opening.explained(checkpoint, samples.read(source), size)
         credit = (
             f" · {samples.SAMPLES[source].title}: {samples.SAMPLES[source].credit}, {samples.SAMPLES[source].licence}"
         )
@@ -163,7 +163,7 @@ def pick_picture(name: str, offered: opening.Offered):
 
 
 def open_checkpoint(chosen: str, offered: opening.Offered):
-    """A checkpoint with its stamp and number of heads.
+    """A checkpoint, with the number of heads that was chosen for it.
 
     Raises:
         UserError: it cannot be opened, or nobody said how many heads it has.
@@ -174,8 +174,7 @@ def open_checkpoint(chosen: str, offered: opening.Offered):
         raise UserError(info.problem)
     if info.choices and heads is None:
         raise UserError(f"{info.problem} Choose their number on page Explore first.")
-    stamp = opening.stamp(info.folder)
-    return opening.open_checkpoint(chosen, str(info.folder), stamp, heads), stamp, heads
+    return opening.open_checkpoint(chosen, str(info.folder), opening.stamp(info.folder), heads)
 
 
 def pick_epoch(name: str, runs: dict[str, Any]):

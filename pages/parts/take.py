@@ -196,7 +196,7 @@ def _frames(explanation, selection, checkpoint, source: Source, code: dict[str, 
     size = explanation.preprocess.size
     precision = str(explanation.record.queries[0].dtype).removeprefix("torch.")
     question = {name: code[name] for name in ("target", "method") if name in code}
-    asked = (hashlib.sha256(source.data).hexdigest(), checkpoint.hash, size, precision, selection, question)
+    asked = (hashlib.sha256(source.data).hexdigest(), checkpoint.identity, size, precision, selection, question)
     made = st.session_state.get("frames made")
     if made and made[0] == asked:
         with st.container(horizontal=True):

@@ -25,7 +25,7 @@ ACCENT, QUIET = "#3b929a", "#9aa5a8"
 
 
 @st.cache_resource(show_spinner=False, max_entries=4)
-def means(weights: str, _checkpoint):
+def means(identity: str, _checkpoint):
     """What heads give on average over the sample pictures, at the model's own size."""
     import torch
 
@@ -41,7 +41,7 @@ def importances(asked: Asked, target: int, by_mean: bool) -> np.ndarray:
     from vit.intervene import importance
 
     checkpoint = asked.checkpoint
-    instead = means(checkpoint.hash, checkpoint) if by_mean else None
+    instead = means(checkpoint.identity, checkpoint) if by_mean else None
     return with_bar(
         ("importance", asked.key, target, by_mean),
         "Switching heads off, one after the other…",
@@ -63,7 +63,7 @@ def _changed(name: str, asked: Asked, off: tuple, by_mean: bool, hide: tuple, co
 
     checkpoint, explanation = asked.checkpoint, asked.explanation
     pixels = hidden(asked.pixels, hide, checkpoint.config.patch_size, cover)
-    instead = means(checkpoint.hash, checkpoint) if by_mean else None
+    instead = means(checkpoint.identity, checkpoint) if by_mean else None
     change = without(off, instead) if off else None
     kept = record(checkpoint.model, pixels, change=change)
     payload = pack(kept, explanation.picture, explanation.geometry.box, COLORMAPS)

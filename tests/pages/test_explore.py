@@ -220,6 +220,47 @@ def test_chosen_heads_are_remembered_when_one_comes_back(page: AppTest, headless
     assert payload(page)[0]["heads"] == 4
 
 
+def test_numbers_over_the_samples_are_those_of_the_heads_that_are_chosen(page: AppTest, headless: str) -> None:
+    page.query_params.update({"checkpoint": headless, "heads": "4", "panel": "Heads", "over": "samples"})
+    for heads in (4, 8):
+        page.run() if heads == 4 else page.selectbox(key="heads").set_value(heads).run()
+        assert not page.exception and not page.error
+        assert [len(row) for row in json.loads(page.get_by_key("atlas").proto.json)["cells"]] == [heads] * 2
+
+
+def test_a_head_that_is_off_gives_the_mean_of_the_number_of_heads_that_is_chosen(page: AppTest, headless: str) -> None:
+    page.query_params.update({"checkpoint": headless, "heads": "4", "panel": "What if?", "off": "0-1"})
+    for heads in (4, 8):
+        page.run() if heads == 4 else page.selectbox(key="heads").set_value(heads).run()
+        assert not page.exception and not page.error
+        checkpoint = vit.load_checkpoint(headless, heads)
+        inputs = [checkpoint.preprocess(vit.decode_image(samples.read(name))) for name in samples.SAMPLES]
+        change = without([(0, 1)], head_means(checkpoint.model, torch.cat(inputs)))
+        cat = checkpoint.preprocess(vit.decode_image(samples.read("cat")))
+        wanted = record(checkpoint.model, cat, change=change).full(1)
+        _, sections = unpack(page.get_by_key("changed feeder").proto.bytes[64:])
+        np.testing.assert_allclose(
+            (sections["maps"] / 255 * sections["scales"][..., None])[1], wanted[..., 1:], atol=0.004
+        )
+
+
+def test_numbers_over_the_samples_are_those_of_the_checkpoints_own_preprocessing(
+    page: AppTest, checkpoints: Path
+) -> None:
+    shutil.copytree(checkpoints / "cifar10", checkpoints / "darker")
+    file = checkpoints / "darker" / "preprocessor_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"image_mean": [0.9, 0.9, 0.9]}))
+    assert vit.load_checkpoint("cifar10").hash == vit.load_checkpoint("darker").hash
+    for name in ("cifar10", "darker"):
+        page.query_params.update({"checkpoint": name, "panel": "Heads", "over": "samples", "statistic": "distance"})
+        page.run()
+        assert not page.exception and not page.error
+        checkpoint = vit.load_checkpoint(name)
+        inputs = [checkpoint.preprocess(vit.decode_image(samples.read(sample))) for sample in samples.SAMPLES]
+        wanted = torch.stack([statistics(record(checkpoint.model, one), 4)["distance"].values for one in inputs])
+        np.testing.assert_allclose(depth(page)[1], wanted.mean(0).flatten(), rtol=1e-4)
+
+
 def test_weights_that_lack_a_tensor_are_told_even_where_heads_are_asked(
     page: AppTest, headless: str, checkpoints: Path
 ) -> None:
