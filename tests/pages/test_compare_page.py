@@ -12,6 +12,7 @@ import pytest
 from PIL import Image
 from streamlit.testing.v1 import AppTest
 
+from tests.pages.offered import fed
 from vit import samples
 from vit.checkpoints import save_checkpoint
 from vit.datasets import SHAPES, shapes
@@ -66,7 +67,7 @@ def texts(page: AppTest, *kinds: str) -> str:
 
 def grids(page: AppTest) -> list[list[int]]:
     """Of the two payloads that the browser gets."""
-    return [unpack(page.get_by_key(f"{side} feeder").proto.bytes[64:])[0]["grid"] for side in "ab"]
+    return [unpack(fed(page, f"{side} feeder"))[0]["grid"] for side in "ab"]
 
 
 def views(page: AppTest) -> list[dict[str, Any]]:
@@ -142,7 +143,7 @@ def test_own_picture_is_explained_and_a_broken_one_gives_way_to_a_sample(checkpo
     page = show(a_sample="upload")
     page.file_uploader(key="a_upload").upload("photo.png", png(300, 200)).run()
     assert not page.exception and not page.error
-    assert unpack(page.get_by_key("a feeder").proto.bytes[64:])[0]["picture"]["width"] == 300
+    assert unpack(fed(page, "a feeder"))[0]["picture"]["width"] == 300
     page.file_uploader(key="a_upload").upload("photo.png", b"no picture").run()
     assert not page.exception and len(page.error) == 1 and "\n" not in page.error[0].value
     assert samples.SAMPLES["cat"].title in texts(page, "caption")

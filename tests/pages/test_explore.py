@@ -20,6 +20,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 import vit
 from pages.parts import census
+from tests.pages.offered import fed
 from vit import samples
 from vit.atlas import position_similarity, statistics
 from vit.attention import record
@@ -57,8 +58,7 @@ def png(*size: int, color: str = "teal") -> bytes:
 
 def payload(page: AppTest) -> tuple[dict, dict]:
     """What the page last sent to the viewer."""
-    data = page.get_by_key("feeder").proto.bytes
-    return unpack(data[64:])
+    return unpack(fed(page, "feeder"))
 
 
 def test_page_opens_with_a_sample_already_explained(page: AppTest) -> None:
@@ -563,7 +563,7 @@ def test_a_head_that_is_off_changes_the_answer_and_the_second_viewer(page: AppTe
     pictures = [checkpoint.preprocess(vit.decode_image(samples.read(name))) for name in samples.SAMPLES]
     change = without([(0, 0), (2, 1)], head_means(checkpoint.model, torch.cat(pictures)))
     wanted = record(checkpoint.model, pixels, change=change)
-    _, sections = unpack(page.get_by_key("changed feeder").proto.bytes[64:])
+    _, sections = unpack(fed(page, "changed feeder"))
     shown = sections["maps"] / 255 * sections["scales"][..., None]
     np.testing.assert_allclose(shown[5], wanted.full(5)[..., 1:], atol=0.004)
 

@@ -20,6 +20,7 @@ from streamlit.testing.v1 import AppTest
 
 from pages.parts import access, curves, fields, results, watch
 from pages.parts.compare import title, to_csv
+from tests.pages.offered import fed
 from vit import runs
 from vit.checkpoints import save_checkpoint
 from vit.images import Preprocess
@@ -346,9 +347,9 @@ def test_the_attention_of_every_epoch_can_be_looked_at(write: Callable[..., str]
     assert not page.exception and not page.error
     slider = page.select_slider(key="epoch")
     assert slider.value == 4
-    newest = page.get_by_key("probe feeder").proto.bytes
+    newest = fed(page, "probe feeder")
     slider.set_value(1).run()
-    assert page.get_by_key("probe feeder").proto.bytes != newest
+    assert fed(page, "probe feeder") != newest
     assert len(option(page, "probe entropy")["series"]) == 2  # one per block
 
 

@@ -1,8 +1,8 @@
-"""Mounts the viewer on a Streamlit page: a feeder carries the bytes, a view draws them.
+"""Mounts the viewer on a Streamlit page: a feeder fetches the bytes, a view draws them.
 
-They are two components because Streamlit sends all of a component's data again when any of it changes: the feeder's
-megabytes travel once per picture, the view's few numbers as often as they like. Call `feed` outside and `show` inside
-an `st.fragment`: a click then reruns the fragment alone.
+They are two components because Streamlit sends all of a component's data again when any of it changes. The megabytes
+travel beside its messages, as pictures of a page do: the browser fetches them once, and a rerun neither copies nor
+hashes them. Call `feed` outside and `show` inside an `st.fragment`: a click then reruns the fragment alone.
 """
 
 import hashlib
@@ -11,13 +11,12 @@ from dataclasses import asdict, replace
 from typing import Any, TypedDict
 
 import streamlit as st
+from streamlit.runtime import get_instance
 
 from vit.tuning import Direction
 from vit.viewer.assets import FEEDER, VIEWER, read
 from vit.viewer.payload import read_header
 from vit.viewer.selection import Selection, View
-
-_ID_BYTES = 64  # the payload's id in front of it, padded; a multiple of 8 keeps the sections aligned
 
 _feeder = st.components.v2.component("vit_feeder", js=read(*FEEDER))
 _view = st.components.v2.component("vit_viewer", html=read("viewer.html"), css=read("viewer.css"), js=read(*VIEWER))
@@ -75,7 +74,9 @@ class Probe(TypedDict):
 
 
 def feed(key: str, payload: bytes) -> str:
-    """Bring a payload to the browser, once; returns the id that `show` takes.
+    """Let the browser fetch a payload, once; returns the id that `show` takes.
+
+    The server holds it while this session's page shows it.
 
     Raises:
         ValueError: `payload` does not come from `vit.viewer.payload.pack`.
@@ -83,7 +84,9 @@ def feed(key: str, payload: bytes) -> str:
     header = read_header(payload)
     shape = f"{header['blocks']}x{header['heads']}x{header['tokens']}"
     payload_id = f"{shape}-{hashlib.blake2b(payload, digest_size=16).hexdigest()}"
-    _feeder(key=key, data=payload_id.encode().ljust(_ID_BYTES) + payload, height=1)
+    # With the id as its name: of large files, Streamlit's own hash reads parts only.
+    address = get_instance().media_file_mgr.add(payload, "application/octet-stream", f"payload {key}", payload_id)
+    _feeder(key=key, data={"payload": payload_id, "address": address}, height=1)
     return payload_id
 
 

@@ -1,13 +1,13 @@
-// Keeps the payload that Python sent for as long as the feeder is on the page.
+// Has the payload that Python offers fetched and kept for as long as the feeder is on the page.
 
-const ID_BYTES = 64;
 const fed = new WeakMap(); // parentElement: id
 
 export default ({ data, parentElement }) => {
   const before = fed.get(parentElement);
-  const id = data ? new TextDecoder().decode(data.subarray(0, ID_BYTES)).trim() : undefined;
+  const id = data?.payload;
   if (id !== before) {
-    if (id) storePayload(id, data.slice(ID_BYTES)); // a copy, so that sections are aligned
+    // Pages lie one level deep, so that this holds below any path of a proxy, as for Streamlit's own files.
+    if (id) fetchPayload(id, new URL(`.${data.address}`, document.baseURI));
     if (before) dropPayload(before);
     fed.set(parentElement, id);
   }

@@ -1,17 +1,39 @@
 // The payloads of this browser window, by id. Feeders put bytes in, views take decoded payloads out; either may
 // be mounted first, so a view that finds nothing listens for the event.
 
-const payloads = (globalThis.__vitPayloads ??= new Map()); // id: {bytes, decoded, feeders}
+const payloads = (globalThis.__vitPayloads ??= new Map()); // id: {bytes, decoded, feeders}; bytes until decoded
 const PAYLOAD_EVENT = "vit-payload";
 
+const FIRST_WAIT = 200, LONGEST_WAIT = 5000; // ms between two tries to fetch one
+
 function storePayload(id, bytes) {
-  const entry = payloads.get(id);
-  if (entry) {
-    entry.feeders += 1;
+  const entry = payloads.get(id) ?? { decoded: null, feeders: 1 };
+  payloads.set(id, entry);
+  if (!entry.decoded) entry.bytes = bytes;
+  globalThis.dispatchEvent(new CustomEvent(PAYLOAD_EVENT, { detail: id }));
+}
+
+/** Get a payload from the server, once for all feeders; again and again while it fails and one of them wants it. */
+async function fetchPayload(id, address) {
+  const known = payloads.get(id);
+  if (known) {
+    known.feeders += 1;
     return;
   }
-  payloads.set(id, { bytes, decoded: null, feeders: 1 });
-  globalThis.dispatchEvent(new CustomEvent(PAYLOAD_EVENT, { detail: id }));
+  const entry = { bytes: null, decoded: null, feeders: 1 };
+  payloads.set(id, entry);
+  for (let wait = FIRST_WAIT; payloads.get(id) === entry; wait = Math.min(2 * wait, LONGEST_WAIT)) {
+    try {
+      // A part of it, even the whole, comes as it is: the server would take longer to compress it than to send it.
+      const answer = await fetch(address, { headers: { Range: "bytes=0-" } });
+      if (answer.ok) {
+        const bytes = new Uint8Array(await answer.arrayBuffer());
+        if (payloads.get(id) === entry) storePayload(id, bytes);
+        return;
+      }
+    } catch {} // the server is not there
+    await new Promise((resolve) => setTimeout(resolve, wait));
+  }
 }
 
 function dropPayload(id) {
@@ -22,7 +44,7 @@ function dropPayload(id) {
 /** The payload, decoded once however many views show it; null until its feeder brought it. */
 function takePayload(id, decode) {
   const entry = payloads.get(id);
-  if (entry && !entry.decoded) {
+  if (entry?.bytes) {
     entry.decoded = decode(entry.bytes);
     entry.bytes = null; // the decoded payload holds them
   }
