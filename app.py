@@ -2,7 +2,9 @@
 
 import streamlit as st
 
-from pages.parts import navigation
+from pages.parts import navigation, watchdog
 
 st.set_page_config(page_title="ViT attention explorer", page_icon="🔬", layout="wide")
-navigation.choose().run()
+page = navigation.choose()
+watchdog.mount()
+page.run()

@@ -13,7 +13,7 @@ from .serving import BROWSER_ARGUMENTS, chromium, streamlit
 PATIENCE = 180_000  # [ms] on a busy machine
 
 expect.set_options(timeout=PATIENCE)
-collect_ignore = ["viewer_page.py"]  # a page, run by Streamlit
+collect_ignore = ["viewer_page.py", "watchdog_page.py"]  # pages, run by Streamlit
 
 
 @pytest.fixture(scope="session")
