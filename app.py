@@ -2,9 +2,12 @@
 
 import streamlit as st
 
-from pages.parts import navigation, watchdog
+from pages.parts import guard, navigation, watchdog
 
-st.set_page_config(page_title="ViT attention explorer", page_icon="🔬", layout="wide")
-page = navigation.choose()
-watchdog.mount()
-page.run()
+if __name__ == "__main__":  # a visitor's run of the pages
+    st.set_page_config(page_title="ViT attention explorer", page_icon="🔬", layout="wide")
+    page = navigation.choose()
+    watchdog.mount()
+    page.run()
+else:  # `streamlit run`, which finds this object and serves it
+    app = st.App(__file__, middleware=guard.MIDDLEWARE, lifespan=guard.lifespan)

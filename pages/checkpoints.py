@@ -6,7 +6,7 @@ from functools import partial
 import pandas as pd
 import streamlit as st
 
-from pages.parts import access, change, navigation
+from pages.parts import access, change, navigation, uploads
 from vit.errors import UserError
 from vit.text import plain
 
@@ -185,7 +185,7 @@ def upload(refused: bool) -> None:
         "Weights, best with their config.json and preprocessor_config.json",
         type=WEIGHTS,
         accept_multiple_files=True,
-        max_upload_size=access.upload_megabytes(),
+        max_upload_size=uploads.limit(access.upload_megabytes()),
         key=f"weights {state.setdefault('brought', 0)}",
         help="Files are looked into before they are read, and nothing in them is executed. Larger ones: put a folder "
         "with the weights into the server's folder of checkpoints.",
@@ -220,7 +220,7 @@ def bring(files: list) -> None:
     kept = act(
         f"{name} was added.",
         shelf.bring,
-        {file.name.removesuffix(".tar"): file for file in files},
+        {file.name.removesuffix(".tar"): uploads.opened(file) for file in files},
         name,
         None,
         access.limits().free_bytes,

@@ -8,7 +8,7 @@ from pathlib import Path
 import plotly.graph_objects as go
 import streamlit as st
 
-from pages.parts import atlas, choice, layers, navigation, opening, reasons, take, tour, trust, whatif
+from pages.parts import atlas, choice, layers, navigation, opening, reasons, take, tour, trust, uploads, whatif
 from vit import samples
 from vit.errors import UserError
 from vit.gallery import component as gallery
@@ -246,8 +246,8 @@ def pick_picture() -> take.Source:
     with st.container(horizontal=True, vertical_alignment="bottom"):
         uploaded = st.file_uploader(
             "Drop, paste or browse for a file",
-            type=opening.KINDS + opening.VIDEOS,
-            max_upload_size=opening.LARGEST,
+            type=uploads.KINDS + uploads.VIDEOS,
+            max_upload_size=uploads.limit(uploads.LARGEST),
             key="upload",
             on_change=choose,
             args=("upload",),

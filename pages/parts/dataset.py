@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 import streamlit as st
 
-from pages.parts import access
+from pages.parts import access, uploads
 from vit.errors import InvalidDataset, UserError
 from vit.text import plain
 
@@ -102,7 +102,7 @@ def upload(folder: Path, on_change: Callable[[], None]) -> None:
     file = st.file_uploader(
         "A zip or tar with one folder of pictures per class",
         type=KINDS,
-        max_upload_size=most,
+        max_upload_size=uploads.limit(most),
         key=f"archive_{state.setdefault('archives', 0)}",
         help="The folders may lie directly in it, or below train/ and test/. Larger sets: put a folder into the "
         "server's data folder.",
@@ -123,7 +123,7 @@ def upload(folder: Path, on_change: Callable[[], None]) -> None:
     on_change()
 
 
-def take_in(file: Any, uploads: Path, most: int) -> str:
+def take_in(file: Any, parent: Path, most: int) -> str:
     """Check and unpack an uploaded archive into a folder named by its content; returns its spec.
 
     Raises:
@@ -131,21 +131,25 @@ def take_in(file: Any, uploads: Path, most: int) -> str:
     """
     from vit import import_dataset
 
-    content = file.getvalue()
-    if len(content) > most * 10**6 * 1.05:  # the browser counts in 2**20
-        raise InvalidDataset(f"The archive has {len(content) / 1e6:.0f} MB; {most} MB are allowed here.")
-    uploads.mkdir(parents=True, exist_ok=True)
+    content = uploads.opened(file)
+    size = content.seek(0, io.SEEK_END)
+    if size > most * 10**6 * 1.05:  # the browser counts in 2**20
+        raise InvalidDataset(f"The archive has {size / 1e6:.0f} MB; {most} MB are allowed here.")
+    parent.mkdir(parents=True, exist_ok=True)
     keep = access.limits().free_bytes
-    if shutil.disk_usage(uploads).free < keep + 3 * len(content):
+    if shutil.disk_usage(parent).free < keep + 3 * size:
         raise InvalidDataset("The server is short of disk space. Nothing was saved. Delete old runs or uploads first.")
+    content.seek(0)
+    digest = hashlib.file_digest(content, "sha256").hexdigest()  # type: ignore[arg-type]  # any file will do
     stem = re.sub(r"[^a-z0-9]+", "-", file.name.lower().partition(".")[0]).strip("-")[:40] or "pictures"
-    folder = uploads / f"{stem}-{hashlib.sha256(content).hexdigest()[:8]}"
+    folder = parent / f"{stem}-{digest[:8]}"
     if folder.is_dir():
         return f"folder:{folder}"
     bar = st.progress(0.0, "Checking and unpacking…")
     try:
-        with tempfile.NamedTemporaryFile(dir=uploads, prefix=".", suffix=Path(file.name).suffix) as archive:
-            archive.write(content)
+        with tempfile.NamedTemporaryFile(dir=parent, prefix=".", suffix=Path(file.name).suffix) as archive:
+            content.seek(0)
+            shutil.copyfileobj(content, archive, 1 << 20)
             archive.flush()
             imported = import_dataset(
                 archive.name, folder, progress=lambda done, total: bar.progress(min(done / max(total, 1), 1.0))

@@ -9,14 +9,11 @@ from pathlib import Path
 
 import streamlit as st
 
-from pages.parts import choice
+from pages.parts import choice, uploads
 from pages.parts.once import once
 from vit.text import plain
 
 SLOW = 2  # [s]; what takes longer says so before
-LARGEST = 100  # [MB] of a picture or a video
-KINDS = ["jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "avif", "mpo"]
-VIDEOS = ["mp4", "m4v", "mov", "webm", "mkv"]
 SHIPPED = "cifar10"
 
 
@@ -63,8 +60,8 @@ def pick_files(most: int, key: str) -> list:
     kept = f"kept {key}"
     files = st.file_uploader(
         f"Drop or browse for up to {most} pictures",
-        type=KINDS,
-        max_upload_size=LARGEST,
+        type=uploads.KINDS,
+        max_upload_size=uploads.limit(uploads.LARGEST),
         accept_multiple_files=True,
         key=key,
         on_change=st.session_state.pop,

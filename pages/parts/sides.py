@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, get_args
 
 import streamlit as st
 
-from pages.parts import attention, choice, navigation, opening, reasons
+from pages.parts import attention, choice, navigation, opening, reasons, uploads
 from vit import samples
 from vit.errors import InvalidImage, UserError
 from vit.text import plain
@@ -136,8 +136,8 @@ def pick_picture(name: str, offered: opening.Offered):
     if source == UPLOAD:
         uploaded = st.file_uploader(
             "Drop or browse for a picture",
-            type=opening.KINDS,
-            max_upload_size=opening.LARGEST,
+            type=uploads.KINDS,
+            max_upload_size=uploads.limit(uploads.LARGEST),
             key=f"{name}_upload",
             label_visibility="collapsed",
         )

@@ -1,0 +1,229 @@
+"""What stands in front of the server: origins, kinds of messages, uploads, framing."""
+
+import asyncio
+import http.client
+import os
+import tempfile
+import threading
+import time
+import urllib.request
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from streamlit.proto.BackMsg_pb2 import BackMsg
+from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import ClientConnection, connect
+
+from pages.parts import guard, uploads
+from pages.parts.uploads import MB, OnDisk, Refused, Uploads
+from tests.browser.serving import streamlit
+
+ROOT = Path(__file__).parents[2]
+PATIENCE = 60  # [s]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Host and port of the app."""
+    folder = tmp_path_factory.mktemp("server")
+    names = {f"VIT_{name}": str(folder / name) for name in ("RUNS", "CHECKPOINTS", "DATA_ROOTS")}
+    with streamlit(ROOT / "app.py", TMPDIR=str(folder), **names) as address:
+        yield address.removeprefix("http://")
+
+
+def visit(server: str, origin: str = "") -> ClientConnection:
+    """A visitor's socket."""
+    return connect(
+        f"ws://{server}/_stcore/stream",
+        origin=origin or f"http://{server}",  # type: ignore[arg-type]
+        subprotocols=["streamlit"],  # type: ignore[list-item]
+        open_timeout=PATIENCE,
+        max_size=None,
+    )
+
+
+def announce(socket: ClientConnection, *names: str) -> list[str]:
+    """Where files of these names may be sent."""
+    asks = BackMsg()
+    asks.file_urls_request.request_id = uuid.uuid4().hex
+    asks.file_urls_request.file_names.extend(names)
+    socket.send(asks.SerializeToString())
+    while True:
+        told = ForwardMsg.FromString(socket.recv(timeout=PATIENCE))  # type: ignore[arg-type]
+        if told.WhichOneof("type") == "file_urls_response":
+            return [urls.upload_url for urls in told.file_urls_response.file_urls]
+
+
+def send(server: str, path: str, content: bytes, name: str = "file", **headers: str) -> int:
+    """Upload as the page does it; the status."""
+    with urllib.request.urlopen(f"http://{server}/_stcore/health", timeout=PATIENCE) as answer:
+        token = answer.headers["Set-Cookie"].partition(";")[0].partition("=")[2]
+    body = (
+        f'--edge\r\nContent-Disposition: form-data; name="file"; filename="{name}"\r\n\r\n'.encode()
+        + content
+        + b"\r\n--edge--\r\n"
+    )
+    connection = http.client.HTTPConnection(server, timeout=PATIENCE)
+    headers = {
+        "Content-Type": "multipart/form-data; boundary=edge",
+        "Cookie": f"_streamlit_xsrf={token}",
+        "X-Xsrftoken": token,
+    } | {key.replace("_", "-"): value for key, value in headers.items()}
+    try:
+        connection.request("PUT", path, body, headers)
+        return connection.getresponse().status
+    except (BrokenPipeError, ConnectionResetError):  # it answered before it had everything
+        return connection.getresponse().status
+    finally:
+        connection.close()
+
+
+def test_an_upload_that_no_page_asked_for_is_refused(server: str) -> None:
+    with visit(server) as socket:
+        [wanted] = announce(socket, "photo.png")
+        session = wanted.split("/")[-2]
+        for path in (f"/_stcore/upload_file/{session}/{uuid.uuid4()}", "/_stcore/upload_file/nobody/nothing"):
+            assert send(server, path, b"anything") == 404
+        assert send(server, wanted, b"anything", "photo.png") == 204
+        assert send(server, wanted, b"once more", "photo.png") == 404
+
+
+def test_who_has_gone_uploads_nothing(server: str) -> None:
+    with visit(server) as socket:
+        paths = announce(socket, *["photo.png"] * 200)
+    until = time.monotonic() + PATIENCE
+    while time.monotonic() < until and send(server, paths.pop(), b"late") != 404:  # until the server has noticed
+        pass
+    assert send(server, paths.pop(), b"later still") == 404
+
+
+def test_who_may_not_train_has_a_small_quota(server: str) -> None:
+    """No page has told the server that this visitor may train, so it is a stranger."""
+    with visit(server) as socket:
+        large, *more = announce(socket, *["photo.png"] * 4)
+        assert send(server, large, bytes(26 * MB)) == 413
+        assert [send(server, path, bytes(24 * MB)) for path in more] == [204, 204, 413]
+
+
+def test_uploads_need_the_token_and_the_apps_own_origin(server: str) -> None:
+    with visit(server) as socket:
+        [path] = announce(socket, "photo.png")
+        assert send(server, path, b"x", X_Xsrftoken="") == 403
+        assert send(server, path, b"x", Origin="http://127.0.0.1:9") == 403
+        assert send(server, path, b"x", Origin=f"http://{server}") == 204
+
+
+@pytest.mark.parametrize("origin", ["http://127.0.0.1:9", "http://localhost:3000", "https://evil.example", "null"])
+def test_pages_of_other_ports_and_hosts_get_no_socket(server: str, origin: str) -> None:
+    with pytest.raises(InvalidStatus) as refused:
+        visit(server, origin)
+    assert refused.value.response.status_code == 403
+
+
+def test_no_page_may_frame_the_app(server: str) -> None:
+    with urllib.request.urlopen(f"http://{server}/", timeout=PATIENCE) as answer:
+        assert "frame-ancestors 'none'" in answer.headers["Content-Security-Policy"]
+        assert answer.headers["X-Frame-Options"] == "DENY"
+
+
+# --- Without a server -----------------------------------------------------------------------------------------
+
+
+def passed(*messages: BackMsg) -> list[str]:
+    """Kinds of messages that reach Streamlit."""
+    coming = [{"type": "websocket.receive", "bytes": message.SerializeToString()} for message in messages]
+    coming.append({"type": "websocket.disconnect"})
+    heard: list[str] = []
+
+    async def app(_scope: Any, receive: Any, _send: Any) -> None:
+        while (message := await receive())["type"] != "websocket.disconnect":
+            heard.append(BackMsg.FromString(message["bytes"]).WhichOneof("type"))
+
+    async def receive() -> Any:
+        return coming.pop(0)
+
+    async def never(_message: Any) -> None:
+        raise AssertionError("nothing is to be sent")
+
+    asyncio.run(guard.Guard(app)({"type": "websocket", "headers": []}, receive, never))
+    return heard
+
+
+def test_only_messages_that_a_page_needs_reach_streamlit() -> None:
+    every = []
+    for field in BackMsg.DESCRIPTOR.oneofs_by_name["type"].fields:
+        message = BackMsg()
+        if field.message_type:
+            getattr(message, field.name).SetInParent()
+        else:
+            setattr(message, field.name, True)
+        every.append(message)
+    kept = {"rerun_script", "stop_script", "app_heartbeat", "file_urls_request", "backend_operation_request"}
+    assert set(passed(*every)) == kept and len(every) > len(kept)
+
+
+def test_an_origin_that_the_settings_name_is_let_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    headers = guard.Headers({"origin": "https://vit.example.com", "host": "10.0.0.7:8501"})
+    assert guard.is_foreign(headers)
+    real = guard.st.get_option
+    origins = {"server.corsAllowedOrigins": ["https://vit.example.com"]}
+    monkeypatch.setattr(guard.st, "get_option", lambda name: origins.get(name, real(name)))
+    assert not guard.is_foreign(headers)
+
+
+class Record:
+    """As Streamlit keeps a file."""
+
+    def __init__(self, data: bytes):
+        self.data = data
+
+
+def test_strangers_together_leave_room_for_who_may_train() -> None:
+    quotas = Uploads()
+    full = {f"session {i}": {"a": Record(bytes(50 * MB))} for i in range(12)}
+    with pytest.raises(Refused, match="Others"), quotas.room("late", "a.png", MB, full):
+        pass
+    quotas.allow("owner", 400 * MB)
+    with quotas.room("owner", "a.zip", 300 * MB, full):
+        pass
+
+
+def test_files_that_arrive_together_count_together() -> None:
+    quotas = Uploads()
+    first, second, third = (quotas.room("one", name, 25 * MB, {}) for name in ("a.png", "b.png", "c.png"))
+    with first, second, pytest.raises(Refused), third:
+        pass
+    with quotas.room("one", "c.png", 25 * MB, {}):
+        pass
+
+
+def test_what_arrives_for_the_disk_is_in_no_memory() -> None:
+    spooled: Any = tempfile.SpooledTemporaryFile(max_size=10 * MB)  # noqa: SIM115  # whoever keeps it closes it
+    spooled.write(b"short")
+    kept = guard._keep(guard.UploadFile(spooled))
+    assert spooled._rolled and kept == b"" and kept.size == 5 and kept.open().read() == b"short"
+
+
+def test_several_read_a_file_on_disk_at_once(tmp_path: Path) -> None:
+    content = os.urandom(3 * MB)
+    path = tmp_path / "file"
+    path.write_bytes(content)
+    kept = OnDisk(path.open("rb"), len(content))
+    assert len(kept) == 0 and kept.size == len(content)
+    found: dict[int, bytes] = {}
+    threads = [threading.Thread(target=lambda i=i: found.update({i: kept.open().read()})) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(found[i] == content for i in range(4))
+    reader = kept.open()
+    assert reader.seek(0, 2) == len(content) and reader.seek(5) == 5 and reader.read(3) == content[5:8]
+
+
+def test_archives_and_weights_are_no_pictures() -> None:
+    assert not any(map(uploads.is_picture, ("a.zip", "model.safetensors", "png", "a.png.tar", "")))
