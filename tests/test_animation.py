@@ -28,7 +28,7 @@ from vit.probes import ProbeWriter
 from vit.viewer.payload import pack, weights_of
 from vit.viewer.selection import Selection
 
-GRAY: dict[str, Any] = {"opacity": 1.0, "colormap": "gray"}
+GRAY: dict[str, Any] = {"opacity": 1.0, "cover": "film", "colormap": "gray"}
 CLASS_TOKEN = Selection(**GRAY)  # no outline lies on its map
 
 

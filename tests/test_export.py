@@ -163,7 +163,7 @@ def test_nearest_patches_export_their_cosines_and_features(explanation: Explanat
 
 def drawn(explanation: Explanation, **selection: Any) -> np.ndarray:
     """The colours of the overlay alone, one per patch: (4, 4, 3)."""
-    chosen = Selection(opacity=1.0, colormap="gray", **selection)
+    chosen = Selection(opacity=1.0, cover="film", colormap="gray", **selection)
     picture = Image.open(io.BytesIO(overlay_png(explanation, chosen))).convert("RGB")
     return np.asarray(picture.crop((25, 0, 75, 50)))[6::12, 6::12][:4, :4]
 
@@ -263,7 +263,7 @@ def test_at_most_twenty_predictions_are_told(explanation: Explanation, checkpoin
 def test_a_map_that_the_selection_does_not_tell_is_drawn_as_given(explanation: Explanation) -> None:
     numbers = torch.arange(17.0)
     shown = Shown(numbers, {"method": "other"}, "Another.", 0.0, 16.0, "share")
-    selection = Selection(opacity=1.0, colormap="gray")
+    selection = Selection(opacity=1.0, cover="film", colormap="gray")
     picture = Image.open(io.BytesIO(overlay_png(explanation, selection, shown))).convert("RGB")
     levels = np.asarray(picture.crop((25, 0, 75, 50)))[6::12, 6::12][:4, :4, 0]
     assert np.abs(levels.ravel() - 255 * numbers[1:].numpy() / 16).max() <= 1

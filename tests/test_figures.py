@@ -71,7 +71,7 @@ def embedded(svg: bytes) -> list[np.ndarray]:
 
 
 def test_the_second_picture_is_the_first_under_the_map(explanation: Explanation) -> None:
-    selection = Selection(block=1, head=0, token=3, opacity=1.0, colormap="cividis")
+    selection = Selection(block=1, head=0, token=3, opacity=1.0, cover="film", colormap="cividis")
     plain, under = embedded(figure(explanation, selection, kind="svg"))[:2]
     assert plain.shape == under.shape
     side = plain.shape[0]
@@ -130,7 +130,7 @@ def test_foreign_text_is_text(explanation: Explanation, checkpoint: Checkpoint, 
 
 
 def test_a_long_word_is_broken_to_fit(explanation: Explanation) -> None:
-    content = figure(explanation, Selection(), "x" * 300, kind="svg")
+    content = figure(explanation, Selection(cover="film"), "x" * 300, kind="svg")
     lines = [line for line in re.findall(r">(x+)<", content.decode())]
     assert "".join(lines) == "x" * 300 and len(lines) >= 4
 

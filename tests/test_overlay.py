@@ -56,7 +56,7 @@ def pixels(image: Image.Image) -> np.ndarray:
 
 def test_patches_cover_their_own_pixels_and_no_others() -> None:
     heatmap = np.array([[0.0, 1.0], [0.5, 0.25]])
-    result = pixels(overlay(Image.new("RGB", (6, 4)), heatmap, opacity=1, colormap="gray"))
+    result = pixels(overlay(Image.new("RGB", (6, 4)), heatmap, opacity=1, cover="film", colormap="gray"))
     assert (result == np.repeat(np.repeat([[0, 255], [128, 64]], 2, axis=0), 3, axis=1)).all()
 
 
@@ -67,6 +67,7 @@ def test_the_map_fills_the_box_and_the_rest_is_dimmed() -> None:
             np.ones((3, 3)),
             Box(2, 0, 8, 6),
             opacity=1,
+            cover="film",
             colormap="gray",
         )
     )
@@ -75,7 +76,7 @@ def test_the_map_fills_the_box_and_the_rest_is_dimmed() -> None:
 
 
 def test_a_pixel_belongs_to_the_box_that_holds_its_centre() -> None:
-    result = pixels(overlay(Image.new("RGB", (6, 1)), np.ones((1, 1)), Box(1.4, 0, 4.6, 1), opacity=1, colormap="gray"))
+    result = pixels(overlay(Image.new("RGB", (6, 1)), np.ones((1, 1)), Box(1.4, 0, 4.6, 1), opacity=1, cover="film", colormap="gray"))
     assert result[0].tolist() == [0, 255, 255, 255, 255, 0]
 
 
@@ -86,35 +87,56 @@ def test_opacity_zero_leaves_the_picture_as_it_is() -> None:
 
 def test_strong_values_cover_more_of_the_picture_than_weak_ones() -> None:
     white = Image.new("RGB", (4, 2), "white")
-    result = np.asarray(overlay(white, np.array([[0.0, 1.0]]), opacity=0.5, colormap="viridis")).astype(int)
+    result = np.asarray(overlay(white, np.array([[0.0, 1.0]]), opacity=0.5, cover="film")).astype(int)
     weak, strong = COLORMAPS["viridis"][[0, 255]].astype(int)
     least, most = round(255 * 0.5**2) / 255, round(255 * 0.5**0.5) / 255
     assert abs(result[0, 0] - (255 * (1 - least) + weak * least)).max() <= 1
     assert abs(result[0, 3] - (255 * (1 - most) + strong * most)).max() <= 1
 
 
+def test_the_picture_is_clear_where_values_are_below_their_mean() -> None:
+    grey = Image.new("RGB", (40, 10), (100, 100, 100))
+    result = np.asarray(overlay(grey, np.array([[0.0, 0.2, 0.4, 1.0]]), opacity=0.8)).astype(int)  # the mean is 0.4
+    assert (result[:, :30] == 100).all()
+    strongest = COLORMAPS["viridis"][255].astype(int)
+    assert abs(result[0, 35] - (100 + (strongest - 100) * 0.8**0.5)).max() <= 2
+
+
+def test_the_further_above_the_mean_the_more_is_covered() -> None:
+    black = Image.new("RGB", (90, 1))
+    heatmap = np.concatenate([np.zeros(20), np.linspace(0.1, 1, 10)])[None]
+    covered = pixels(overlay(black, heatmap, colormap="gray"))[0, 61::3]
+    assert (np.diff(covered) >= 0).all() and covered[0] == 0 and covered[-1] > 180
+
+
+@pytest.mark.parametrize("value", [0.0, 0.3])
+def test_a_map_that_is_the_same_everywhere_leaves_the_picture_clear(value: float) -> None:
+    picture = decode_image(read("cat"))
+    assert overlay(picture, np.full((8, 8), value)).tobytes() == picture.tobytes()
+
+
 def test_smooth_keeps_the_value_at_each_patch_centre() -> None:
     heatmap = np.random.default_rng(0).random((3, 5))
-    result = pixels(overlay(Image.new("RGB", (55, 33)), heatmap, opacity=1, colormap="gray", smooth=True, vmax=1))
+    result = pixels(overlay(Image.new("RGB", (55, 33)), heatmap, opacity=1, cover="film", colormap="gray", smooth=True, vmax=1))
     assert (result[5::11, 5::11] == np.floor(heatmap * 255 + 0.5)).all()
 
 
 def test_smooth_stays_between_its_neighbours() -> None:
-    result = pixels(overlay(Image.new("RGB", (40, 1)), np.array([[0.0, 1.0]]), opacity=1, colormap="gray", smooth=True))
+    result = pixels(overlay(Image.new("RGB", (40, 1)), np.array([[0.0, 1.0]]), opacity=1, cover="film", colormap="gray", smooth=True))
     assert (np.diff(result[0]) >= 0).all() and result[0, 0] == 0 and result[0, -1] == 255
 
 
 @pytest.mark.parametrize("smooth", [False, True])
 def test_strips_leave_no_seam(smooth: bool) -> None:
     column = np.linspace(0, 1, 5)[:, None]
-    tall = pixels(overlay(Image.new("RGB", (3, 1000)), column, opacity=1, colormap="gray", smooth=smooth))
-    wide = pixels(overlay(Image.new("RGB", (1000, 3)), column.T, opacity=1, colormap="gray", smooth=smooth))
+    tall = pixels(overlay(Image.new("RGB", (3, 1000)), column, opacity=1, cover="film", colormap="gray", smooth=smooth))
+    wide = pixels(overlay(Image.new("RGB", (1000, 3)), column.T, opacity=1, cover="film", colormap="gray", smooth=smooth))
     assert (tall == wide.T).all()
 
 
 def test_maps_with_one_vmax_can_be_compared() -> None:
     strong, weak = (
-        overlay(Image.new("RGB", (2, 2)), np.full((1, 1), v), opacity=1, colormap="gray", vmax=1) for v in (1, 0.5)
+        overlay(Image.new("RGB", (2, 2)), np.full((1, 1), v), opacity=1, cover="film", colormap="gray", vmax=1) for v in (1, 0.5)
     )
     assert pixels(strong)[0, 0] == 255 and pixels(weak)[0, 0] == 128
 

@@ -190,7 +190,7 @@ def _alike(steps: list[Step]) -> list[Step]:
 
 
 def _film(steps: Sequence[Step], selection: Selection, hold: bool = True) -> Film:
-    """Draw steps of one size, with the selection's colours, opacity and smoothness.
+    """Draw steps of one size, with the selection's colours, opacity, cover and smoothness.
 
     Args:
         hold: show the last one longer.

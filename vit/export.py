@@ -213,7 +213,7 @@ def overlay_png(explanation: Explanation, selection: Selection, shown: Shown | N
 def painted(
     picture: Image.Image, heatmap: Heatmap, box: Box, selection: Selection, low: float, top: float
 ) -> Image.Image:
-    """A picture under a map, with the selection's colours, opacity, smoothness and outline.
+    """A picture under a map, with the selection's colours, opacity, cover, smoothness and outline.
 
     Args:
         picture: RGB, of any size.
@@ -226,6 +226,7 @@ def painted(
         heatmap - np.float32(low),
         box,
         opacity=selection.opacity,
+        cover=selection.cover,
         colormap=colormap(selection),
         smooth=selection.smooth,
         vmax=top - low,

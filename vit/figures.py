@@ -30,7 +30,7 @@ from vit.export import Shown, colormap, grid_maps, painted, shared_top
 from vit.images import Box
 from vit.overlay import COLORMAPS, mosaic, scaled, window
 from vit.viewer.selection import Selection
-from vit.words import outline, token_name
+from vit.words import clear, outline, token_name
 
 Kind = Literal["png", "svg", "pdf"]
 KINDS: dict[Kind, str] = {"png": "image/png", "svg": "image/svg+xml", "pdf": "application/pdf"}
@@ -96,7 +96,7 @@ def map_figure(
     """The picture, the picture under the map, colours and facts.
 
     Args:
-        selection: colours, opacity, smoothness.
+        selection: colours, opacity, cover, smoothness, outline.
         shown: the map.
         facts: printed below, see `caption`.
         width: of the figure [mm].
@@ -112,7 +112,7 @@ def map_figure(
     # As many pixels as are printed, so that the edges of patches are sharp.
     picture, box = scaled(picture, box, side / _INCH * DPI / picture.width)
     weight, patches = shown.unit == "weight", record.heatmap(shown.weights)
-    facts = " ".join(filter(None, (facts, outline(selection.contour, selection.mass))))
+    facts = " ".join(filter(None, (facts, clear(selection.cover), outline(selection.contour, selection.mass))))
     with _drawing(width, high + (_LINE if weight else 0) + _COLOURS, facts, kind) as sheet:
         for left, drawn in (
             (0.0, picture),

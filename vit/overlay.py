@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from vit.images import Box
+from vit.viewer.selection import Cover
 
 Heatmap = NDArray[np.floating]  # (rows, cols)
 Colormap = Literal["viridis", "cividis", "inferno", "magma", "gray"]
@@ -87,6 +88,7 @@ def overlay(
     box: Box | None = None,
     *,
     opacity: float = 0.6,
+    cover: Cover = "weight",
     colormap: Colormap = "viridis",
     smooth: bool = False,
     vmax: float | None = None,
@@ -97,7 +99,9 @@ def overlay(
         picture: RGB, at its original size.
         heatmap: (rows, cols), finite; below 0 counts as 0.
         box: the part of the picture that the heatmap covers [px], `Geometry.box`; left out, all of it.
-        opacity: 0 shows the picture alone, 1 the heatmap alone; in between, stronger values cover more of it.
+        opacity: 0 shows the picture alone; the greater, the more of it is covered.
+        cover: "weight" covers nothing where values are below their mean, and more of the picture the further they are
+            above; "film" covers all of it, at opacity 1 by the heatmap alone.
         colormap: a name in `COLORMAPS`.
         smooth: blend from patch centre to patch centre, instead of one flat colour per patch.
         vmax: the value of the last colour; left out, the greatest one.
@@ -111,6 +115,7 @@ def overlay(
     x, y = _inside(left, right, picture.width), _inside(top, bottom, picture.height)
     across = _weights(x, left, right, heatmap.shape[1], smooth)  # (width seen, cols)
     shades = across @ heatmap.T  # (width seen, rows)
+    veil = _veil(opacity, _levels(heatmap, vmax).mean() if cover == "weight" else None)
     picture = picture if picture.mode == "RGB" else picture.convert("RGB")  # no copy where it is one already
     covered = len(x) == picture.width and len(y) == picture.height
     result = picture.copy() if covered else picture.point(lambda value: round(value * DIMMED))
@@ -122,8 +127,8 @@ def overlay(
     for start in range(0, len(y), _STRIP):
         part = y[start : start + _STRIP]
         levels = _levels(_weights(part, top, bottom, heatmap.shape[0], smooth) @ shades.T, vmax)  # (strip, width seen)
-        colors, cover = Image.fromarray(COLORMAPS[colormap][levels]), Image.fromarray(_cover(opacity)[levels])
-        result.paste(colors, (int(x[0]), int(part[0])), cover)
+        colors = Image.fromarray(COLORMAPS[colormap][levels])
+        result.paste(colors, (int(x[0]), int(part[0])), Image.fromarray(veil[levels]))
     return result
 
 
@@ -208,9 +213,18 @@ def signed_overlay(
     return Image.fromarray(np.rint(pale * (1 - cover) + np.where(every > 0, RED, BLUE) * cover).astype(np.uint8))
 
 
-def _cover(opacity: float) -> NDArray[np.uint8]:
-    """How much of the picture each colour covers (256,), 0 to 255; the viewer does the same."""
-    return np.rint(255 * np.linspace(opacity**2, opacity**0.5, 256)).astype(np.uint8)
+def _veil(opacity: float, mean: float | None) -> NDArray[np.uint8]:
+    """How much of the picture each colour covers (256,), 0 to 255; the viewer does the same.
+
+    Args:
+        mean: of all patches' colours, 0 to 255; those below leave the picture clear. None for a film.
+    """
+    if mean is None:
+        covered = np.linspace(opacity**2, opacity**0.5, 256)
+    else:
+        clear = np.floor(mean + 0.5)
+        covered = np.sqrt(opacity * np.clip((np.arange(256) - clear) / max(255 - clear, 1), 0, 1))
+    return np.rint(255 * covered).astype(np.uint8)
 
 
 def mosaic(

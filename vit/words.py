@@ -109,6 +109,15 @@ def outline(contour: str, mass: float) -> str:
     return f"Outlined: {kind if contour == 'mass' else 'the stronger of two groups of patches (Otsu)'}."
 
 
+def clear(cover: str) -> str:
+    """What is not covered, "" where all is.
+
+    >>> clear("weight")
+    'The picture is clear where patches have less than their mean.'
+    """
+    return "The picture is clear where patches have less than their mean." if cover == "weight" else ""
+
+
 def file_stem(picture: str, facts: Mapping[str, Any], target: str = "") -> str:
     """A file's name, without what comes after the dot, that tells what is in it.
 

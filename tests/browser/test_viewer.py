@@ -6,9 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from playwright.sync_api import Page, expect
 
 from vit.attention import mass_threshold, otsu_threshold
+from vit.export import painted
+from vit.images import Box
+from vit.viewer.selection import Selection
 
 from . import synthetic
 from .serving import FIND, VIEWERS
@@ -616,7 +620,7 @@ def test_the_nearest_other_patches_are_outlined_and_the_first_is_named(open_view
 
 
 def test_colours_of_nearest_patches_run_from_0_to_1_or_over_what_there_is(open_viewer):
-    viewer = open_viewer("case=alike&view=similar&token=10&pinned=1&opacity=1&colormap=gray")
+    viewer = open_viewer("case=alike&view=similar&token=10&pinned=1&opacity=1&cover=film&colormap=gray")
     cosines = synthetic.record(*ALIKE).similarity(10).numpy()[2:]
     assert cosines.min() < 0
     painted = "[...viewer.overlay.plain.pixels].map((pixel) => pixel & 255)"
@@ -628,6 +632,27 @@ def test_colours_of_nearest_patches_run_from_0_to_1_or_over_what_there_is(open_v
     expect(legend).to_have_attribute("aria-label", re.compile(f"to {others.max():.2f}. This map alone"))
     levels = np.asarray(viewer.ask(painted))
     assert levels[8] == 255 and levels[cosines == others.max()] == 255 and levels[cosines == others.min()] == 0
+
+
+@pytest.mark.parametrize("query", ["", "&cover=film&opacity=0.9", "&view=similar&token=5&pinned=1", "&scale=own"])
+def test_colours_over_the_picture_are_those_of_files(open_viewer, query):
+    viewer = open_viewer("case=small" + query)
+    shown = viewer.ask(
+        "[[...viewer.overlay.plain.pixels], [...(viewer.selection.view === 'similar' ? viewer.similar"
+        " : viewer.engine.values.subarray(viewer.engine.offset(viewer.cell.r, viewer.cell.c)))]"
+        ".slice(viewer.payload.split, viewer.payload.tokens), viewer.selection, viewer.ends]"
+    )
+    colours, values, chosen, (low, top) = shown
+    rgba = np.asarray(colours, np.uint32)[:, None] >> np.array([0, 8, 16, 24]) & 255
+    cover = rgba[:, 3:] / 255
+    on_white = np.rint(rgba[:, :3] * cover + 255 * (1 - cover)).reshape(4, 6, 3)
+    chosen = Selection.from_query(chosen, 3, 2, 27)
+    assert chosen.cover == ("film" if "film" in query else "weight")
+    heatmap = np.asarray(values, np.float32).reshape(4, 6)
+    drawn = painted(Image.new("RGB", (6, 4), "white"), heatmap, Box(0, 0, 6, 4), chosen, low, top)
+    assert np.abs(np.asarray(drawn).astype(int) - on_white).max() <= 3 and on_white.std() > 5
+    clear = np.asarray(drawn).min(-1) == 255
+    assert (clear.sum() == 0) if "film" in query else (clear.mean() > 0.3 and (~clear).mean() > 0.1)
 
 
 def test_nearest_patches_know_no_direction(open_viewer):

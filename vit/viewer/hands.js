@@ -74,10 +74,11 @@ class Instrument extends Viewer {
         const value = event.target.closest("button")?.dataset.value;
         if (value) this.change({ [group.dataset.field]: value });
       });
-    this.find("[data-field=colormap]").addEventListener("change", (event) => this.change({ colormap: event.target.value }));
+    for (const field of ["colormap", "cover", "contour"])
+      this.find(`[data-field=${field}]`).addEventListener("change", (event) => this.change({ [field]: event.target.value }));
     const opacity = this.find("[data-field=opacity]");
     opacity.addEventListener("input", () => {
-      this.fade(Number(opacity.value));
+      this.selection.opacity = Number(opacity.value);
       this.request();
     });
     this.find("[data-field=paint]").addEventListener("change", () => over.classList.toggle("painted", this.painting));
@@ -87,7 +88,6 @@ class Instrument extends Viewer {
       this.change({ hidden: [...Array(this.payload.patches).keys()].filter((patch) => !hidden.has(patch)) });
     });
     opacity.addEventListener("change", () => this.change({ opacity: Number(opacity.value) }));
-    this.find("[data-field=contour]").addEventListener("change", (event) => this.change({ contour: event.target.value }));
     for (const name of SHARES) {
       const slider = this.find(`[data-field=${name}]`);
       slider.addEventListener("input", () => {

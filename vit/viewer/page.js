@@ -157,12 +157,9 @@ class Page {
       this.colormap = colormap;
       this.lut = pixelTable(colormap);
       this.veil = new Uint32Array(256);
-      const context = this.find(".ramp canvas").getContext("2d");
-      const image = context.createImageData(256, 1);
-      new Uint32Array(image.data.buffer).set(this.lut);
-      context.putImageData(image, 0, 0);
     }
-    this.fade(selection.opacity);
+    this.veiled = "";
+    this.find("[data-field=cover]").value = selection.cover;
     this.painted.token = -2; // colours or scale may differ: paint every map again
     this.cover();
   }
@@ -188,11 +185,27 @@ class Page {
     this.find(".unhide").hidden = this.find(".swap").hidden = selection.hidden.length === 0;
   }
 
-  /** The colours over the picture: stronger attention covers more of it. All or nothing at 1 and 0. */
-  fade(opacity) {
+  /**
+   * The colours over the picture. By weight, those below the mean of all patches (0 to 255) leave it clear, and the
+   * further above, the more they cover; a film covers all of it, more where colours are stronger.
+   */
+  fade(mean) {
+    const { opacity, cover } = this.selection;
+    const now = `${opacity} ${cover} ${mean}`;
+    if (this.veiled === now) return;
+    this.veiled = now;
     const least = opacity ** 2, most = opacity ** 0.5;
-    for (let i = 0; i < 256; i++)
-      this.veil[i] = (this.lut[i] & 0xffffff) | (Math.round(255 * (least + ((most - least) * i) / 255)) << 24);
+    for (let i = 0; i < 256; i++) {
+      const above = Math.max(0, (i - mean) / Math.max(255 - mean, 1));
+      const covered = cover === "film" ? least + ((most - least) * i) / 255 : Math.sqrt(opacity * above);
+      this.veil[i] = (this.lut[i] & 0xffffff) | (Math.round(255 * covered) << 24);
+    }
+    const context = this.find(".ramp canvas").getContext("2d");
+    const image = context.createImageData(256, 2); // in the maps, and on the picture
+    const pixels = new Uint32Array(image.data.buffer);
+    pixels.set(this.lut);
+    pixels.set(this.veil, 256);
+    context.putImageData(image, 0, 0);
   }
 
   outline(element, token) {
@@ -237,7 +250,7 @@ class Page {
     return `rgb(${this.colormap[i]} ${this.colormap[i + 1]} ${this.colormap[i + 2]})`;
   }
 
-  drawLegend(low, top, view, scale) {
+  drawLegend(low, top, view, scale, mean) {
     const caret = this.find(".caret");
     const read = this.readValue;
     caret.hidden = Number.isNaN(read);
@@ -245,7 +258,7 @@ class Page {
     const beyond = this.find(".beyond");
     beyond.hidden = !(this.most > top * 1.005);
     beyond.title = beyond.hidden ? "" : `Stronger patches, up to ${percent(this.most)}, have the last colour`;
-    const now = `${low} ${top} ${view} ${scale} ${this.shares(view)}`;
+    const now = `${low} ${top} ${view} ${scale} ${mean} ${this.shares(view)}`;
     if (this.painted.legend === now) return;
     this.painted.legend = now;
     const legend = this.find(".legend");
@@ -258,7 +271,8 @@ class Page {
     this.drawTicks(this.find(".ticks.weights"), low, top, similar ? 1 : 100, (value) =>
       similar ? String(+value.toPrecision(3)).replace("-", "−") : value ? `${+value.toPrecision(3)} %` : "0",
     );
-    const text = legendText(this.payload, view, scale, low, top, this.shares(view));
+    const clear = mean ? clearText(view, low + (mean / 255) * (top - low)) : "";
+    const text = legendText(this.payload, view, scale, low, top, this.shares(view)) + clear;
     legend.title = text;
     legend.setAttribute("aria-label", `Colour scale from ${similar ? `${cosine(low)} to ${cosine(top)}` : `0 to ${percent(top)}`}. ${text}`);
   }

@@ -146,6 +146,18 @@ class Overlay {
     return { before, weight };
   }
 
+  /** Mean colour of all patches, 0 to 255. */
+  mean(values, at, top) {
+    const scale = top > 0 ? 255 / top : 0;
+    const count = this.payload.patches;
+    let sum = 0;
+    for (let i = at; i < at + count; i++) {
+      const level = values[i] * scale;
+      sum += level >= 255 ? 255 : level > 0 ? (level + 0.5) | 0 : 0;
+    }
+    return Math.floor(sum / count + 0.5);
+  }
+
   paint(values, at, top, colors, smooth) {
     const target = smooth ? this.fine : this.plain;
     const scale = top > 0 ? 255 / top : 0;

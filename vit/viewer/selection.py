@@ -10,6 +10,7 @@ from vit.tuning import Direction, Fusion, Tuning
 View = Literal["attention", "rollout", "relevance", "similar", "pool"]
 Scale = Literal["shared", "own"]
 Contour = Literal["none", "mass", "otsu"]
+Cover = Literal["weight", "film"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +27,7 @@ class Selection(Tuning):
         direction: "from" is where the token looks, "to" is who looks at it.
         colormap: its name in the payload; "" is the first one there.
         opacity: of the map over the picture, 0 to 1.
+        cover: "weight" leaves the picture clear where patches have less than their mean; "film" covers all of it.
         smooth: interpolate between patches.
         scale: one colour scale for every map, or each map its own.
         contour: a line around the fewest patches that hold a share of the weight, or around Otsu's stronger group.
@@ -41,6 +43,7 @@ class Selection(Tuning):
     direction: Direction = "from"
     colormap: str = ""
     opacity: float = 0.6
+    cover: Cover = "weight"
     smooth: bool = False
     scale: Scale = "shared"
     contour: Contour = "none"
@@ -66,8 +69,8 @@ class Selection(Tuning):
 
         >>> Selection.from_query({"block": "999", "head": "2", "token": "<b>"}, 12, 3, 197)
         Selection(residual=0.5, fusion='mean', discard=0.0, start_block=0, block=11, head=2, token=0, pinned=False, \
-view='attention', direction='from', colormap='', opacity=0.6, smooth=False, scale='shared', contour='none', mass=0.6, \
-hidden=())
+view='attention', direction='from', colormap='', opacity=0.6, cover='weight', smooth=False, scale='shared', \
+contour='none', mass=0.6, hidden=())
         """
         default = cls()
         token = _whole(query.get("token"))
@@ -83,6 +86,7 @@ hidden=())
             direction=_choice(query.get("direction"), Direction, default.direction),
             colormap=colormap if isinstance(colormap, str) and len(colormap) <= 32 else default.colormap,
             opacity=_share(query.get("opacity"), default.opacity),
+            cover=_choice(query.get("cover"), Cover, default.cover),
             smooth=_flag(query.get("smooth")),
             scale=_choice(query.get("scale"), Scale, default.scale),
             contour=_choice(query.get("contour"), Contour, default.contour),

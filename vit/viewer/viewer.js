@@ -334,8 +334,12 @@ class Viewer extends Page {
       }
       if (ready && own) top = this.strongest(values, at, -1);
     }
+    this.ends = [low, top];
     this.most = ready && !shades ? this.strongest(values, at, view === "rollout" || view === "relevance" ? asked : -1) : 0;
-    if (ready) this.overlay.paint(shades ?? values, at + payload.split, shades ? 1 : top, this.veil, selection.smooth);
+    const over = [shades ?? values, at + payload.split, shades ? 1 : top];
+    const mean = ready ? this.overlay.mean(...over) : 0;
+    this.fade(mean);
+    if (ready) this.overlay.paint(...over, this.veil, selection.smooth);
     else if (view === "rollout" || view === "relevance") this.overlay.clear();
     this.over.classList.toggle("stale", !ready);
     this.root.toggleAttribute("data-unready", !ready);
@@ -361,7 +365,7 @@ class Viewer extends Page {
       if (view === "similar") this.drawSimilarities(values, query);
       else this.drawReadings(values, at, asked, view, r, c);
       this.drawChips(values, at, low, top, asked, view);
-      this.drawLegend(low, top, view, selection.scale);
+      this.drawLegend(low, top, view, selection.scale, selection.cover === "film" ? 0 : mean);
     }
 
     stats.draw[stats.draws++ % STATS] = performance.now() - began;

@@ -120,6 +120,11 @@ function legendText(payload, view, scale, low, top, shared) {
   return `${reach} Uniform attention is 1/${tokens} = ${percent(1 / tokens)}.`;
 }
 
+/** Which patches leave the picture clear: those below their mean. */
+function clearText(view, mean) {
+  return ` On the picture, patches below their mean, ${view === "similar" ? cosine(mean) : percent(mean)}, are left clear.`;
+}
+
 function capital(word) {
   return word[0].toUpperCase() + word.slice(1);
 }
