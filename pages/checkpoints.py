@@ -6,7 +6,7 @@ from functools import partial
 import pandas as pd
 import streamlit as st
 
-from pages.parts import access, change, navigation, uploads
+from pages.parts import access, change, navigation, uploads, watch
 from vit.errors import UserError
 from vit.text import plain
 
@@ -52,7 +52,7 @@ def table(infos: list) -> pd.DataFrame:
                 "Size": info.size / 1e6,
                 "Classes": info.labels or None,
                 "File from": "this app" if info.family == "saved" else info.family,
-                "Trained on": str(info.facts.get("data", "")),
+                "Trained on": watch.short(str(info.facts.get("data", ""))),
                 "Note": "Heads unknown" if info.choices else "Cannot be opened" if info.problem else "",
             }
         )

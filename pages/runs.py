@@ -8,13 +8,14 @@ import time
 import pandas as pd
 import streamlit as st
 
-from pages.parts import access, actions, attention, bell, change, compare, curves, navigation, results, watch
+from pages.parts import access, actions, attention, bell, change, compare, curves, dataset, navigation, results, watch
 from vit.runs import Run
 from vit.text import plain
 
 navigation.enter()
 
 VIEWS = ["Curves", "Attention", "Results", "Settings", "Log"]
+CLOSED = "The pictures of this run are shown to people who may train. Sign in on the page Train."
 ROWS = 7  # of the table before it scrolls
 # [s] between two looks at what changes: each takes time from a training on the same cores
 STATE, CURVES, TABLE = 4, 8, 16
@@ -128,8 +129,9 @@ def show_run(run: Run) -> None:
         say_figures(now)
 
     state()
+    views = VIEWS if access.may_train() else VIEWS[:-1]  # a log names people's files, and the server's folders
     view = st.segmented_control(
-        "View", VIEWS, default=VIEWS[0], required=True, key="view", bind="query-params", label_visibility="collapsed"
+        "View", views, default=VIEWS[0], required=True, key="view", bind="query-params", label_visibility="collapsed"
     )
     seen = curves.View()
     if view == "Curves":
@@ -146,7 +148,9 @@ def show_run(run: Run) -> None:
             st.rerun()
 
     live()
-    if view == "Attention":
+    if view == "Attention" and not dataset.may_see(str(run.config.get("data", ""))):
+        st.caption(CLOSED)
+    elif view == "Attention":
         attention.show(run)
     elif view == "Results":
         results.show(run)
@@ -168,13 +172,15 @@ def facts(run: Run) -> list[str]:
         ", ".join(run.devices),
     ]
     started = time.strftime("%d %B %Y, %H:%M UTC", time.gmtime(run.created)).lstrip("0")
-    return [part for part in (*named, started, run.owner) if part]
+    owner = run.owner if access.may_train() else ""
+    return [part for part in (*named, started, owner) if part]
 
 
 def say_status(run: Run) -> None:
     """How the run is, where the bar does not tell."""
     if run.status == "failed":
-        st.error(plain(run.reason) or "It failed without a word. The log may say why.")
+        why = plain(run.reason) or "It failed without a word. The log may say why."
+        st.error(why if access.may_train() else "It failed.")
     elif run.status in ("interrupted", "stalled"):
         st.warning(plain(run.reason))
     elif run.status == "waiting":
@@ -276,7 +282,10 @@ def draw(run: Run, view: curves.View) -> None:
 
 def settings(run: Run) -> None:
     """Every setting of the run, with its name on the command line."""
-    rows = [(compare.title(name), "–" if value is None else str(value), name) for name, value in run.settings.items()]
+    rows = []
+    for name in run.settings:
+        value = watch.setting(run, name)
+        rows.append((compare.title(name), "–" if value is None else str(value), name))
     st.dataframe(
         pd.DataFrame(rows, columns=["Setting", "Value", "Command line"]),
         hide_index=True,

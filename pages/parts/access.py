@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import streamlit as st
+from streamlit import config
 from streamlit.errors import StreamlitSecretNotFoundError
 
 from pages.parts import navigation
@@ -24,7 +25,42 @@ from vit.text import plain
 
 NETWORK_MEGABYTES = 100
 _LOOPBACK = {"localhost", "127.0.0.1", "::1", "[::1]"}
-_PROXY_HEADERS = ("Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Real-Ip")
+# Headers that proxies, content networks and load balancers add, by how they begin. One is enough: a browser that talks
+# to the app itself sends none of them.
+_FORWARDED = (
+    "ali-cdn-",
+    "cdn-",
+    "cf-",
+    "client-ip",
+    "cloudfront-",
+    "do-connecting-ip",
+    "fastly-",
+    "fly-",
+    "forwarded",
+    "incap-client-ip",
+    "proxy-",
+    "remote-addr",
+    "remote-user",
+    "true-client-ip",
+    "via",
+    "x-amz",
+    "x-appengine-",
+    "x-arr-",
+    "x-auth-request-",
+    "x-azure-",
+    "x-client-ip",
+    "x-cloud-trace-context",
+    "x-cluster-client-ip",
+    "x-envoy-",
+    "x-forwarded",
+    "x-goog-",
+    "x-host",
+    "x-original-",
+    "x-proxy",
+    "x-real-ip",
+    "x-remote-",
+    "x-scheme",
+)
 
 
 def may_train() -> bool:
@@ -55,13 +91,22 @@ def require_trainer() -> None:
 
 
 def is_local() -> bool:
-    """Whether only this machine can reach the app: its address and names are loopback, no proxy, no login set up."""
+    """Whether only this machine can reach the app.
+
+    Its address and names are loopback, pages from elsewhere get no socket, nothing says that there is a proxy, and no
+    login is set up.
+    """
     names = st.get_option("server.allowedHosts")
     return (
         st.get_option("server.address") in _LOOPBACK
         and bool(names)
         and all(name in _LOOPBACK for name in names)
-        and not any(name in st.context.headers for name in _PROXY_HEADERS)
+        and bool(st.get_option("server.enableCORS"))
+        and bool(st.get_option("server.enableXsrfProtection"))
+        and not st.get_option("server.corsAllowedOrigins")
+        and not st.get_option("server.trustedUserHeaders")
+        and not config.is_manually_set("browser.serverAddress")
+        and not any(name.lower().startswith(_FORWARDED) for name in st.context.headers)
         and not _unreadable_secrets()
         and "auth" not in _secrets()
     )

@@ -63,7 +63,7 @@ def labels(chosen: Sequence[Run]) -> dict[str, str]:
     settings = varied(chosen)
     if not settings or not _is_sweep(chosen):
         return names(chosen)
-    return _told_apart({run.id: ", ".join(f"{name} {run.config.get(name)}" for name in settings) for run in chosen})
+    return _told_apart({run.id: ", ".join(f"{name} {watch.setting(run, name)}" for name in settings) for run in chosen})
 
 
 def _told_apart(called: dict[str, str]) -> dict[str, str]:
@@ -161,7 +161,7 @@ def table(chosen: Sequence[Run]) -> pd.DataFrame:
             "Best accuracy [%]": None if best is None else round(100 * best, 2),
             "Minutes": round(figures.seconds / 60, 1),
         }
-        rows.append(row | {title(name): run.settings.get(name) for name in settings})
+        rows.append(row | {title(name): watch.setting(run, name) for name in settings})
     return pd.DataFrame(rows)
 
 

@@ -83,12 +83,17 @@ def is_here(spec: str, root: str) -> bool:
 
 
 def here() -> dict[str, str]:
-    """What can be read without a download: from specs to titles."""
+    """What can be read without a download, and the visitor may see: from specs to titles."""
     from vit.survey import data_roots, list_folders
 
     roots = data_roots()
     sets = {spec: title for spec, title in NAMED.items() if is_here(spec, root_of(spec))}
-    return sets | {spec: folder_title(spec, roots) for spec in list_folders()}
+    return sets | {spec: folder_title(spec, roots) for spec in list_folders() if may_see(spec)}
+
+
+def may_see(spec: str) -> bool:
+    """Whether the visitor may see pictures of a dataset: all of them who may train, others those that are public."""
+    return spec in NAMED or access.may_train()
 
 
 def can_come(spec: str, root: str) -> bool:

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import streamlit as st
 
-from pages.parts import access, actions
+from pages.parts import access, actions, dataset
 from vit import report, runs
 from vit.errors import UserError
 from vit.text import plain
@@ -107,7 +107,8 @@ def _show_report(run: runs.Run) -> None:
         _confusion(found)
     with right:
         _per_class(found)
-    _mistakes(found)
+    if dataset.may_see(str(run.config.get("data", ""))):
+        _mistakes(found)
 
 
 def _confusion(found: report.Report) -> None:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, get_args
 
 import streamlit as st
 
-from pages.parts import attention, choice, navigation, opening, reasons, uploads
+from pages.parts import attention, choice, dataset, navigation, opening, reasons, uploads
 from vit import samples
 from vit.errors import InvalidImage, UserError
 from vit.text import plain
@@ -77,7 +77,8 @@ def show() -> None:
     from vit.viewer import component
 
     offered = opening.offered()
-    runs = {run.id: run for run in list_runs() if attention.stored(run)}
+    seen = (run for run in list_runs() if dataset.may_see(str(run.config.get("data", ""))))
+    runs = {run.id: run for run in seen if attention.stored(run)}
     if not offered.names and not runs:
         st.info("There is no checkpoint yet. Train one: `python -m vit train --preset shapes`")
         st.stop()

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import streamlit as st
 
+from pages.parts import access
 from vit import runs
 from vit.devices import Device, list_devices
 from vit.metrics import MetricsReader, Progress, progress
@@ -15,6 +16,7 @@ from vit.metrics import MetricsReader, Progress, progress
 PAUSE = 0.5  # [s] between two looks at a file
 LOG_BYTES = 20_000
 LOG_LINES = 30
+_PLACES = ("data", "init_from", "data_root")  # settings that are folders of the server
 _HASH = re.compile(r"-[0-9a-f]{8}$")  # at the end of an uploaded folder's name
 
 STATUS = {
@@ -137,7 +139,16 @@ def share_done(run: runs.Run) -> float:
 
 def data_name(run: runs.Run) -> str:
     """The dataset without the path that leads to a folder."""
-    kind, colon, path = str(run.config.get("data", "")).partition(":")
+    return short(str(run.config.get("data", "")))
+
+
+def short(spec: str) -> str:
+    """A dataset's name, without the path of a folder and what tells uploads apart.
+
+    >>> short("folder:/srv/data/uploads/birds-0123abcd"), short("cifar10")
+    ('birds', 'cifar10')
+    """
+    kind, colon, path = spec.partition(":")
     return _HASH.sub("", Path(path).name) if colon else kind
 
 
@@ -148,6 +159,13 @@ def start_name(run: runs.Run) -> str:
         return path.name
     known = {found.folder.name: found.name for found in every_run()}
     return known.get(path.parent.parent.name, path.parent.parent.name)
+
+
+def setting(run: runs.Run, name: str) -> Any:
+    """What a run uses for a setting; those who may not train see no folders of the server."""
+    if name in _PLACES and not access.may_train():
+        return {"data": data_name(run), "init_from": start_name(run)}.get(name) or None
+    return run.settings.get(name)
 
 
 def last_lines(run: runs.Run) -> str:

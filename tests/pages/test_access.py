@@ -74,9 +74,61 @@ def test_without_a_login_a_network_keeps_training_closed(
     assert "no login is set up" in page.markdown[1].value
 
 
-def test_behind_a_proxy_nobody_counts_as_local(serve: Callable[..., AppTest], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(type(st.context), "headers", {"X-Forwarded-For": "203.0.113.9"})
+@pytest.mark.parametrize(
+    "header",
+    [
+        "Forwarded",
+        "X-Forwarded-For",
+        "x-forwarded-proto",
+        "X-Forwarded-Prefix",
+        "X-Real-IP",
+        "Via",
+        "CF-Connecting-IP",
+        "True-Client-IP",
+        "X-Client-IP",
+        "X-Original-Host",
+        "X-Cluster-Client-Ip",
+        "Fastly-Client-IP",
+        "X-Envoy-External-Address",
+        "X-Amzn-Trace-Id",
+    ],
+)
+def test_behind_a_proxy_nobody_counts_as_local(
+    serve: Callable[..., AppTest], monkeypatch: pytest.MonkeyPatch, header: str
+) -> None:
+    monkeypatch.setattr(type(st.context), "headers", {"Host": "localhost:8501", header: "203.0.113.9"})
     assert not is_open(serve(*HERE))
+
+
+def test_what_a_browser_at_the_machine_sends_is_no_proxys(
+    serve: Callable[..., AppTest], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ("Host", "Origin", "User-Agent", "Accept-Language", "Cookie", "Upgrade", "Connection", "Pragma", "DNT")
+    names += ("Cache-Control", "Sec-WebSocket-Key", "Sec-Fetch-Site", "Accept-Encoding", "Sec-WebSocket-Protocol")
+    monkeypatch.setattr(type(st.context), "headers", dict.fromkeys(names, "value"))
+    assert is_open(serve(*HERE))
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("server.enableCORS", False),
+        ("server.enableXsrfProtection", False),
+        ("server.corsAllowedOrigins", ["https://vit.example.com"]),
+        ("server.trustedUserHeaders", {"X-User": "email"}),
+        ("browser.serverAddress", "vit.example.com"),
+    ],
+)
+def test_a_setting_that_lets_others_in_ends_being_local(
+    serve: Callable[..., AppTest], monkeypatch: pytest.MonkeyPatch, option: str, value: Any
+) -> None:
+    assert is_open(serve(*HERE))
+    before = st.config.get_option(option), st.config.get_where_defined(option)
+    st.config.set_option(option, value, "set by a test")
+    try:
+        assert not is_open(serve(*HERE))
+    finally:
+        st.config.set_option(option, *before)
 
 
 @pytest.mark.parametrize("where", [HERE, NETWORK])

@@ -12,6 +12,7 @@ import pytest
 from PIL import Image
 from streamlit.testing.v1 import AppTest
 
+from pages.parts import access
 from tests.pages.offered import fed
 from vit import samples
 from vit.checkpoints import save_checkpoint
@@ -259,3 +260,25 @@ def test_uploads_are_looked_at_and_broken_ones_named(checkpoints: Path) -> None:
     assert not page.exception
     assert len(page.get("image")) == 1 and "a\\.png" in texts(page, "caption")
     assert page.error[0].value == "A picture could not be read." and "b.png" in page.code[0].value
+
+
+def test_pictures_of_others_are_offered_to_who_may_train(
+    checkpoints: Path, run: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = checkpoints.parent / "data" / "uploads" / "faces-0123abcd"
+    for name in ("ada", "eve"):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "1.png").write_bytes(png(40, 40))
+    config = checkpoints.parent / "runs" / run / "config.json"
+    config.write_text(TrainConfig(epochs=2, data=f"folder:{folder}").model_dump_json())
+    spec = f"folder:{folder}"
+
+    def offered(**link: str) -> str:
+        page = show(**link)
+        assert not page.exception
+        return " ".join(" ".join(box.options) for box in (*page.selectbox, *page.get("button_group")))
+
+    assert "faces" in offered(mode="many") and "An epoch of a run" in offered()
+    monkeypatch.setattr(access, "may_train", lambda: False)
+    assert "faces" not in offered(mode="many", m_from=spec)
+    assert "An epoch of a run" not in offered(a_from="epoch")

@@ -311,6 +311,42 @@ def test_without_the_right_nothing_can_be_done(
     assert not [button for button in page.button if button.key in ("stop", "kill", "save", "delete")]
 
 
+def test_who_may_not_train_sees_no_owner_log_folder_or_pictures_of_others(
+    write: Callable[..., str], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    private = write("Mine", "failed", "No /srv/secret/file", probes=True, data="folder:/srv/secret/birds-0123abcd")
+    public = write("Open", probes=True, data="cifar10")
+    for run in (private, public):
+        about = json.loads((folder / run / "about.json").read_text())
+        (folder / run / "about.json").write_text(json.dumps(about | {"owner": "ada@example.com"}))
+
+    def everything(run: str, view: str) -> str:
+        page = show(run, view=view)
+        assert not page.exception
+        frames = " ".join(str(frame.value.to_dict()) for frame in page.dataframe)
+        return (
+            texts(page)
+            + frames
+            + " ".join(code.value for code in page.code)
+            + " ".join(f"choose a {pill.label}" for pill in page.pills)
+        )
+
+    views = ("Curves", "Attention", "Settings", "Log")
+    known = [everything(private, view) for view in views]
+    assert (
+        all("ada@example\\.com" in text for text in known)
+        and "/srv/secret" in known[2]
+        and "choose a Picture" in known[1]
+    )
+    assert "fine" in known[3]
+    monkeypatch.setattr(access, "may_train", lambda: False)
+    hidden = [everything(private, view) for view in views]
+    told = " ".join(hidden)
+    assert "@example" not in told and "secret" not in told and "fine" not in told and "birds" in hidden[2]
+    assert "people who may train" in hidden[1] and "choose a Picture" not in hidden[1]
+    assert "choose a Picture" in everything(public, "Attention")
+
+
 def test_a_run_is_renamed_and_annotated(write: Callable[..., str]) -> None:
     run = write("First")
     page = show(run)
