@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 import streamlit as st
 
 from pages.parts import census, choice, whatif
-from pages.parts.reasons import Asked, Question, subject
+from pages.parts.reasons import Asked, Question, pass_of, subject
 from vit import samples
 from vit.matrix import component as matrix
 from vit.viewer.selection import Selection
@@ -46,7 +46,8 @@ def of_samples(identity: str, size: tuple, _asked: Asked):
 
     model, preprocess = _asked.checkpoint.model, _asked.explanation.preprocess
     files = ((name, samples.read(name)) for name in samples.SAMPLES)
-    return sum((tally(model, decoded([file], preprocess).pixels) for file in files), Tally()).statistics()
+    with pass_of(_asked):
+        return sum((tally(model, decoded([file], preprocess).pixels) for file in files), Tally()).statistics()
 
 
 @st.cache_resource(show_spinner=False, max_entries=16)

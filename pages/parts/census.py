@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import streamlit as st
 
 from pages.parts import dataset, opening
-from pages.parts.reasons import Asked
+from pages.parts.reasons import Asked, pass_of
 from vit.errors import InvalidRun, UserError
 from vit.text import plain
 
@@ -43,12 +43,13 @@ class Progress:
 
 
 @st.cache_resource(show_spinner=False, max_entries=1000)
-def counted(identity: str, size: tuple, name: str, _model: Any, _part: Part):
+def counted(identity: str, size: tuple, name: str, _asked: Asked, _part: Part):
     """What the heads do on these pictures, and which of them could not be read."""
     from vit.census import tally
 
     opened = _part.read()
-    return tally(_model, opened.pixels), opened.unreadable
+    with pass_of(_asked):
+        return tally(_asked.checkpoint.model, opened.pixels), opened.unreadable
 
 
 @st.cache_resource(show_spinner="Reading the pictures…", max_entries=4)
@@ -177,7 +178,7 @@ def look(asked: Asked, parts: Sequence[Part], count: int, progress: Progress) ->
         st.button("Stop", key="stop census", on_click=stop)
     until = time.monotonic() + SLICE
     while progress.done < len(parts) and not progress.stopped:
-        counted(*_key(asked), parts[progress.done].name, asked.checkpoint.model, parts[progress.done])
+        counted(*_key(asked), parts[progress.done].name, asked, parts[progress.done])
         progress.done += 1
         if time.monotonic() > until:
             break
@@ -191,7 +192,7 @@ def result(asked: Asked, parts: Sequence[Part], count: int, progress: Progress) 
 
     found, unreadable = Tally(), []
     for part in parts:
-        more, left_out = counted(*_key(asked), part.name, asked.checkpoint.model, part)
+        more, left_out = counted(*_key(asked), part.name, asked, part)
         found, unreadable = found + more, [*unreadable, *left_out]
 
     def go_on() -> None:

@@ -5,7 +5,7 @@ import plotly.graph_objects as go
 import streamlit as st
 from PIL import Image
 
-from pages.parts.reasons import Asked, Question
+from pages.parts.reasons import Asked, Question, pass_of
 from vit.overlay import COLORMAPS
 from vit.text import plain
 
@@ -20,7 +20,8 @@ def lens(key: str, target: int, _asked: Asked):
     """See `vit.intervene.logit_lens`."""
     from vit.intervene import logit_lens
 
-    return logit_lens(_asked.checkpoint.model, _asked.pixels, target)
+    with pass_of(_asked):
+        return logit_lens(_asked.checkpoint.model, _asked.pixels, target)
 
 
 def show(asked: Asked, question: Question) -> None:

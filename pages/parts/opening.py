@@ -9,7 +9,7 @@ from pathlib import Path
 
 import streamlit as st
 
-from pages.parts import choice, uploads
+from pages.parts import choice, passes, uploads
 from pages.parts.once import once
 from vit.text import plain
 
@@ -48,7 +48,8 @@ def explained(checkpoint, image: bytes, size: tuple, precision: str = "float32",
     def work():
         expected = cost(checkpoint, size, precision)
         about = f"{expected.tokens:,} tokens, about {expected.seconds:.0f} seconds…" if expected.seconds > SLOW else ""
-        with st.spinner(about, show_time=True) if about else nullcontext():
+        spinner = st.spinner(about, show_time=True) if about else nullcontext()
+        with passes.reserved(checkpoint, size, precision=precision), spinner:
             return explain(checkpoint, image, size, precision, frame)
 
     digest = hashlib.sha256(image).hexdigest()

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import streamlit as st
 
-from pages.parts import choice
+from pages.parts import choice, passes
 from pages.parts.once import once
 from vit.text import plain
 from vit.viewer.selection import Selection
@@ -43,10 +43,16 @@ def subject(asked: Asked, target: int):
     """The picture asked about a class, once."""
     from vit.methods import Subject
 
-    return once(
-        ("subject", asked.key, target),
-        lambda: Subject.of(asked.checkpoint.model, asked.pixels, target, asked.change),
-    )
+    def work():
+        with pass_of(asked):
+            return Subject.of(asked.checkpoint.model, asked.pixels, target, asked.change)
+
+    return once(("subject", asked.key, target), work)
+
+
+def pass_of(asked: Asked):
+    """Room for a pass that keeps more than attention: see `passes.reserved`."""
+    return passes.reserved(asked.checkpoint, asked.explanation.preprocess.size, passes.KEPT)
 
 
 def chain(asked: Asked, target: int) -> bytes:

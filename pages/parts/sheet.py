@@ -6,7 +6,7 @@ from typing import Any
 
 import streamlit as st
 
-from pages.parts import choice, dataset, opening, reasons, sides, take
+from pages.parts import choice, dataset, opening, passes, reasons, sides, take
 from vit import samples
 from vit.errors import UserError
 from vit.text import plain
@@ -23,7 +23,8 @@ def looked(identity: str, digest: str, method: str, _checkpoint: Any, _picture: 
     """See `vit.sheet.look`."""
     from vit.sheet import look
 
-    return look(_checkpoint, _picture, method)
+    with passes.reserved(_checkpoint, _checkpoint.preprocess.size, passes.KEPT):
+        return look(_checkpoint, _picture, method)
 
 
 @st.cache_resource(show_spinner="Reading the pictures…", max_entries=4)

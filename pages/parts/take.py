@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import streamlit as st
 
+from pages.parts import passes
 from vit import samples
 from vit.errors import UserError
 from vit.text import plain
@@ -207,15 +208,16 @@ def _frames(explanation, selection, checkpoint, source: Source, code: dict[str, 
 
         bar = st.progress(0.0, BAR)
         try:
-            film = over_frames(
-                checkpoint,
-                source.data,
-                selection,
-                size,
-                precision,
-                **question,
-                progress=lambda share: bar.progress(share, BAR),
-            )
+            with passes.reserved(checkpoint, size, passes.KEPT, precision):
+                film = over_frames(
+                    checkpoint,
+                    source.data,
+                    selection,
+                    size,
+                    precision,
+                    **question,
+                    progress=lambda share: bar.progress(share, BAR),
+                )
         except UserError as error:
             st.error(plain(str(error)))
             return

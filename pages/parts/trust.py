@@ -7,7 +7,7 @@ import plotly.graph_objects as go
 import streamlit as st
 
 from pages.parts import choice
-from pages.parts.reasons import Asked, Question, subject, weights
+from pages.parts.reasons import Asked, Question, pass_of, subject, weights
 from vit.text import plain
 from vit.tuning import Tuning
 from vit.viewer.selection import Selection
@@ -23,7 +23,8 @@ def chance(key: str, target: int, _asked: Asked):
     """The controls of a picture and a class, once for all maps."""
     from vit.faithfulness import controls
 
-    return controls(_asked.checkpoint.model, _asked.pixels, target, _asked.explanation.record.grid, seeds(_asked))
+    with pass_of(_asked):
+        return controls(_asked.checkpoint.model, _asked.pixels, target, _asked.explanation.record.grid, seeds(_asked))
 
 
 def seeds(asked: Asked) -> int:
@@ -39,7 +40,9 @@ def measured(key: str, target: int, which: str, _asked: Asked, _heatmap: Callabl
     """The score of one map."""
     from vit.faithfulness import scores
 
-    return scores(_asked.checkpoint.model, _asked.pixels, target, [_heatmap()])[0]
+    heatmap = _heatmap()
+    with pass_of(_asked):
+        return scores(_asked.checkpoint.model, _asked.pixels, target, [heatmap])[0]
 
 
 @st.cache_resource(show_spinner=False, max_entries=32)
@@ -49,10 +52,11 @@ def curves(key: str, target: int, which: str, _asked: Asked, _heatmap: Callable[
 
     model, pixels = _asked.checkpoint.model, _asked.pixels
     maps = {"this map": _heatmap(), "a blob in the middle": centre(_asked.explanation.record.grid)}
-    return {
-        title: {name: draw(model, pixels, target, one) for name, one in maps.items()}
-        for title, draw in (("Deletion", deletion), ("Insertion", insertion))
-    }
+    with pass_of(_asked):
+        return {
+            title: {name: draw(model, pixels, target, one) for name, one in maps.items()}
+            for title, draw in (("Deletion", deletion), ("Insertion", insertion))
+        }
 
 
 class Ranked(NamedTuple):
@@ -69,8 +73,9 @@ def ranking(key: str, target: int, tuning: Tuning, _asked: Asked) -> dict[str, R
     from vit.methods import METHODS, heatmap
 
     asked = subject(_asked, target)
-    maps = [heatmap(asked, name, tuning=tuning) for name in METHODS]
-    found = map(Ranked, faithfulness(asked.model, asked.pixels, target, maps), maps)
+    with pass_of(_asked):
+        maps = [heatmap(asked, name, tuning=tuning) for name in METHODS]
+        found = map(Ranked, faithfulness(asked.model, asked.pixels, target, maps), maps)
     return dict(sorted(zip(METHODS, found, strict=True), key=lambda pair: -pair[1].saco))
 
 

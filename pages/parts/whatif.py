@@ -7,9 +7,9 @@ import numpy as np
 import plotly.graph_objects as go
 import streamlit as st
 
-from pages.parts import choice, reasons
+from pages.parts import choice, passes, reasons
 from pages.parts.once import once, with_bar
-from pages.parts.reasons import Asked, Question
+from pages.parts.reasons import Asked, Question, pass_of
 from vit import samples
 from vit.matrix import component as matrix
 from vit.text import plain
@@ -33,7 +33,8 @@ def means(identity: str, _checkpoint):
     from vit.intervene import head_means
 
     pictures = [_checkpoint.preprocess(decode_image(samples.read(name))) for name in samples.SAMPLES]
-    return head_means(_checkpoint.model, torch.cat(pictures))
+    with passes.reserved(_checkpoint, _checkpoint.preprocess.size, len(pictures)):
+        return head_means(_checkpoint.model, torch.cat(pictures))
 
 
 def importances(asked: Asked, target: int, by_mean: bool) -> np.ndarray:
@@ -42,11 +43,12 @@ def importances(asked: Asked, target: int, by_mean: bool) -> np.ndarray:
 
     checkpoint = asked.checkpoint
     instead = means(checkpoint.identity, checkpoint) if by_mean else None
-    return with_bar(
-        ("importance", asked.key, target, by_mean),
-        "Switching heads off, one after the other…",
-        lambda progress: importance(checkpoint.model, asked.pixels, target, instead, progress).numpy(),
-    )
+
+    def work(progress):
+        with pass_of(asked):
+            return importance(checkpoint.model, asked.pixels, target, instead, progress).numpy()
+
+    return with_bar(("importance", asked.key, target, by_mean), "Switching heads off, one after the other…", work)
 
 
 def changed(asked: Asked, off: tuple, by_mean: bool, hide: tuple, cover: str) -> Asked:
@@ -65,8 +67,9 @@ def _changed(name: str, asked: Asked, off: tuple, by_mean: bool, hide: tuple, co
     pixels = hidden(asked.pixels, hide, checkpoint.config.patch_size, cover)
     instead = means(checkpoint.identity, checkpoint) if by_mean else None
     change = without(off, instead) if off else None
-    kept = record(checkpoint.model, pixels, change=change)
-    payload = pack(kept, explanation.picture, explanation.geometry.box, COLORMAPS)
+    with passes.reserved(checkpoint, explanation.preprocess.size):
+        kept = record(checkpoint.model, pixels, change=change)
+        payload = pack(kept, explanation.picture, explanation.geometry.box, COLORMAPS)
     return Asked(name, checkpoint, replace(explanation, record=kept, payload=payload), pixels, change)
 
 
@@ -90,11 +93,12 @@ def probe(asked: Asked, question: Question | None, selection: Selection):
     if not asks:
         return None
     now = after(asked, selection, cover)
-    answers = with_bar(
-        ("occlusion", now.key, cover),
-        "Replacing one patch after the other…",
-        lambda progress: occlusion(asked.checkpoint.model, asked.pixels, cover, now.change, selection.hidden, progress),
-    )
+
+    def work(progress):
+        with pass_of(asked):
+            return occlusion(asked.checkpoint.model, asked.pixels, cover, now.change, selection.hidden, progress)
+
+    answers = with_bar(("occlusion", now.key, cover), "Replacing one patch after the other…", work)
     before = now.explanation.record.logits[0].softmax(0)
     best, usual = answers.argmax(-1).tolist(), int(before.argmax())
     return component.Probe(

@@ -1,0 +1,108 @@
+"""Passes through models, for all visitors together: each waits until there is memory for it, in the order they came.
+
+Only what computes stands inside `reserved`, and never what asks for something remembered or reserves again: who holds
+memory waits for nobody, so nobody waits forever.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import streamlit as st
+
+SHARE = 0.5  # of the memory that was free when the first visitor came
+UNKNOWN = 4_000_000_000  # [bytes] where the machine does not say
+BEAT = 0.5  # [s] between two words to who waits
+KEPT = 3  # times what a pass takes, for one that keeps its gradients, or takes several pictures at once
+
+
+class Line:
+    """Memory that is handed out; who finds none left waits in line.
+
+    Args:
+        budget: to hand out [bytes]. What needs more than all of it goes alone.
+    """
+
+    def __init__(self, budget: int):
+        self.budget = budget
+        self._changed = threading.Condition()
+        self._waiting: list[object] = []
+        self._reserved: dict[object, int] = {}
+
+    @contextmanager
+    def reserve(self, needed: int, tell: Callable[[int], None] = lambda place: None) -> Iterator[None]:
+        """Hold memory while the body runs.
+
+        Args:
+            needed: [bytes]
+            tell: called with the place in the line, from 1, every now and then while it waits; what it raises ends the
+                waiting.
+        """
+        ticket = object()
+        with self._changed:
+            self._waiting.append(ticket)
+        try:
+            while place := self._place(ticket, needed):
+                tell(place)
+            yield
+        finally:
+            with self._changed:
+                if ticket in self._waiting:
+                    self._waiting.remove(ticket)
+                self._reserved.pop(ticket, None)
+                self._changed.notify_all()
+
+    def _place(self, ticket: object, needed: int) -> int:
+        """Wait for a moment; 0 once the memory is reserved, else the place in the line."""
+
+        def goes() -> bool:
+            used = sum(self._reserved.values())
+            return self._waiting[0] is ticket and (not used or used + needed <= self.budget)
+
+        with self._changed:
+            if not self._changed.wait_for(goes, BEAT):
+                return self._waiting.index(ticket) + 1
+            self._waiting.remove(ticket)
+            self._reserved[ticket] = needed
+            self._changed.notify_all()  # the next one may fit too
+            return 0
+
+
+@st.cache_resource(show_spinner=False)
+def _line() -> Line:
+    from vit.devices import memory
+
+    return Line(int(SHARE * memory()[1]) or UNKNOWN)
+
+
+@contextmanager
+def reserved(checkpoint: Any, size: tuple[int, int], times: float = 1, precision: Any = "float32") -> Iterator[None]:
+    """Hold the memory that a pass takes while the body runs it; the page says for how many it waits.
+
+    Args:
+        checkpoint, size, precision: see `vit.explain.cost`.
+        times: as much as one picture's pass, see `KEPT`.
+    """
+    from vit.explain import cost
+
+    shown: list[Any] = []
+
+    def tell(place: int) -> None:
+        if not shown:
+            shown.append(st.empty())
+        # Streamlit ends a run that was stopped where it writes to the page, so who has left leaves the line too.
+        shown[0].caption(f"The memory for this is in use by others. You are number {place} in the line.")
+
+    assert not getattr(_here, "computes", False), "what computes reserves once"
+    with _line().reserve(int(times * cost(checkpoint, size, precision).memory), tell):
+        for one in shown:
+            one.empty()
+        _here.computes = True
+        try:
+            yield
+        finally:
+            _here.computes = False
+
+
+_here = threading.local()

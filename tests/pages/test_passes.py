@@ -1,0 +1,121 @@
+"""Memory for passes is handed out in order, within a budget, and nobody waits forever."""
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from pages.parts import passes
+from pages.parts.passes import Line
+
+ROOT = Path(__file__).parents[2]
+WAIT = 60  # [s]
+
+
+class Visitor(threading.Thread):
+    """Reserves, says so, and holds on until it is let go."""
+
+    def __init__(self, line: Line, needed: int, order: list["Visitor"], leave: Callable[[], bool] = lambda: False):
+        super().__init__(daemon=True)
+        self.line, self.needed, self.order, self.leave = line, needed, order, leave
+        self.waits, self.computes, self.go = threading.Event(), threading.Event(), threading.Event()
+        self.places: list[int] = []
+        self.start()
+
+    def tell(self, place: int) -> None:
+        self.places.append(place)
+        self.waits.set()
+        if self.leave():
+            raise InterruptedError
+
+    def run(self) -> None:
+        try:
+            with self.line.reserve(self.needed, self.tell):
+                self.order.append(self)
+                self.computes.set()
+                self.go.wait(WAIT)
+        except InterruptedError:
+            self.go.set()
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(passes, "BEAT", 0.01)
+
+
+def test_passes_share_the_budget_and_the_rest_wait_in_line() -> None:
+    line, order = Line(100), list[Visitor]()
+    one, two = Visitor(line, 60, order), None
+    assert one.computes.wait(WAIT)
+    two = Visitor(line, 60, order)
+    assert two.waits.wait(WAIT)
+    three = Visitor(line, 10, order)  # it would fit, but comes after
+    assert three.waits.wait(WAIT)
+    assert (two.places[-1], three.places[-1]) == (1, 2) and order == [one]
+    one.go.set()
+    assert two.computes.wait(WAIT) and three.computes.wait(WAIT)
+    assert order == [one, two, three]
+
+
+def test_what_needs_more_than_all_goes_alone() -> None:
+    line, order = Line(100), list[Visitor]()
+    small = Visitor(line, 10, order)
+    assert small.computes.wait(WAIT)
+    huge = Visitor(line, 1000, order)
+    assert huge.waits.wait(WAIT)
+    small.go.set()
+    assert huge.computes.wait(WAIT)
+
+
+def test_who_leaves_the_line_holds_nobody_up() -> None:
+    line, order, left = Line(100), list[Visitor](), threading.Event()
+    one = Visitor(line, 100, order)
+    assert one.computes.wait(WAIT)
+    two = Visitor(line, 100, order, left.is_set)
+    assert two.waits.wait(WAIT)
+    three = Visitor(line, 100, order)
+    assert three.waits.wait(WAIT)
+    left.set()
+    two.join(WAIT)
+    one.go.set()
+    assert three.computes.wait(WAIT) and order == [one, three]
+
+
+def test_a_pass_that_fails_gives_its_memory_back() -> None:
+    line = Line(100)
+    with pytest.raises(ZeroDivisionError), line.reserve(100):
+        raise ZeroDivisionError
+    with line.reserve(100, lambda place: pytest.fail("it waits")):
+        pass
+
+
+def test_the_page_names_the_place_in_the_line_and_a_stopped_run_leaves_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    line = Line(10)
+    monkeypatch.setattr(passes, "_line", lambda: line)
+    told: list[Any] = []
+    real = Line._place
+
+    def place(self: Line, ticket: object, needed: int) -> int:
+        found = real(self, ticket, needed)
+        if found and threading.current_thread() is not threading.main_thread():
+            told.append(found)
+            if len(told) == 3:
+                gone.set()  # the one who computes is done
+        return found
+
+    monkeypatch.setattr(Line, "_place", place)
+    gone, holds = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with line.reserve(10):
+            holds.set()
+            gone.wait(WAIT)
+
+    threading.Thread(target=hold, daemon=True).start()
+    assert holds.wait(WAIT)
+    page = AppTest.from_file(str(ROOT / "app.py"), default_timeout=120).run()
+    assert not page.exception and told[:3] == [1, 1, 1]
+    assert not line._waiting and not line._reserved
