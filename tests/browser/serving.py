@@ -47,8 +47,12 @@ def chromium() -> dict[str, str]:
 
 
 @contextmanager
-def streamlit(page: Path, **environment: str) -> Iterator[str]:
+def streamlit(page: Path, cwd: Path = ROOT, **environment: str) -> Iterator[str]:
     """Run `page` on a free port of this machine; gives its address.
+
+    Args:
+        cwd: whose `.streamlit/config.toml` holds.
+        environment: variables beside this process's own.
 
     Raises:
         RuntimeError: it did not start; the message is its log.
@@ -74,7 +78,7 @@ def streamlit(page: Path, **environment: str) -> Iterator[str]:
     with tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen(
             command,
-            cwd=ROOT,
+            cwd=cwd,
             env=os.environ | {"PYTHONPATH": str(ROOT)} | environment,
             stdout=log,
             stderr=subprocess.STDOUT,
