@@ -25,6 +25,8 @@ benchmark: .venv/ready-dev
 	$(BIN)/python benchmarks/train_speed.py
 	$(BIN)/python benchmarks/run_cost.py
 	$(BIN)/python benchmarks/watchers.py
+	$(BIN)/python benchmarks/cold_start.py
+	$(BIN)/python benchmarks/load.py
 
 .venv/ready: requirements.txt
 	$(PYTHON) -m venv .venv

@@ -156,12 +156,14 @@ def resident(pid: int) -> int:
 
 def serve_and_measure(project: Path, options: argparse.Namespace) -> Load:
     """A fresh server of a working copy, warmed by one visitor, under load."""
-    with tempfile.TemporaryDirectory() as folder:
-        with streamlit(project / "app.py", cwd=project, VIT_RUNS=folder, PYTHONPATH=str(project)) as address:
-            port = address.rpartition(":")[2]
-            (server,) = (pid for pid in every_pid() if f"--server.port={port}".encode() in command_line(pid))
-            asyncio.run(measure(address, server, argparse.Namespace(**vars(options) | {"sessions": 1, "seconds": 8})))
-            return asyncio.run(measure(address, server, options))
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        streamlit(project / "app.py", cwd=project, VIT_RUNS=folder, PYTHONPATH=str(project)) as address,
+    ):
+        port = address.rpartition(":")[2]
+        (server,) = (pid for pid in every_pid() if f"--server.port={port}".encode() in command_line(pid))
+        asyncio.run(measure(address, server, argparse.Namespace(**vars(options) | {"sessions": 1, "seconds": 8})))
+        return asyncio.run(measure(address, server, options))
 
 
 def main() -> None:

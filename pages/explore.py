@@ -5,10 +5,9 @@ import html
 import re
 from pathlib import Path
 
-import plotly.graph_objects as go
 import streamlit as st
 
-from pages.parts import atlas, choice, layers, navigation, opening, reasons, take, tour, trust, uploads, whatif
+from pages.parts import atlas, bars, choice, layers, navigation, opening, reasons, take, tour, trust, uploads, whatif
 from vit import samples
 from vit.errors import UserError
 from vit.gallery import component as gallery
@@ -22,7 +21,6 @@ FEW = 20  # classes that are listed by name
 SEEN = 96  # width of the model's own view [px]
 FIRST_SAMPLE = "cat"
 READING = "Reading the video…"
-BAR = "#3b929a"  # readable on a light and on a dark page
 
 
 @st.cache_resource(show_spinner=False, max_entries=6)
@@ -163,7 +161,10 @@ def offer_conversion(checkpoint) -> None:
     from vit import shelf
     from vit.convert import SUFFIXES, how_to_open, obstacle
 
-    with st.popover("For another library", width="stretch"):
+    popover = st.popover("For another library", width="stretch", key="conversion", on_change="rerun")
+    if not popover.open:  # four libraries' names for every tensor are not worked out for nobody
+        return
+    with popover:
         to = st.selectbox("Library", ["transformers", "timm", "torchvision", "onnx"], key="library")
         if problem := obstacle(checkpoint, to):
             st.info(plain(problem))
@@ -319,23 +320,10 @@ def show_predictions(checkpoint, explanation) -> None:
         chart.info("This model has no classes, so it predicts none. All about its attention is below.")
         show_seen(seen, explanation)
         return
-    top = explanation.predictions[:TOP][::-1]
-    bars = go.Bar(
-        x=[p.probability for p in top],
-        y=[html.escape(p.label) for p in top],
-        text=[f"{p.probability:.1%}" for p in top],
-        textposition="outside",
-        cliponaxis=False,
-        orientation="h",
-        hoverinfo="skip",
-        marker={"color": BAR, "opacity": [0.55] * (len(top) - 1) + [1.0]},
-    )
-    figure = go.Figure(bars)
-    figure.update_layout(height=28 * len(top), margin={"l": 0, "r": 48, "t": 0, "b": 0}, bargap=0.35)
-    figure.update_xaxes(range=[0, 1], visible=False, fixedrange=True)
-    figure.update_yaxes(fixedrange=True, tickfont={"size": 14})
-    names = ", ".join(f"{p.label} {p.probability:.0%}" for p in explanation.predictions[:TOP])
-    chart.plotly_chart(figure, config={"displayModeBar": False}, key="predictions", alt=f"Predictions: {names}")
+    top = explanation.predictions[:TOP]
+    names = ", ".join(f"{p.label} {p.probability:.0%}" for p in top)
+    with chart:
+        bars.show([bars.Bar(*p, strong=p == top[0]) for p in top], f"Predictions: {names}")
     chart.caption(f"It knows {len(checkpoint.labels)} classes; all else is a guess.")
     show_seen(seen, explanation)
 

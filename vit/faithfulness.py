@@ -6,6 +6,7 @@ blob in the middle, where photographers put things.
 
 import math
 from collections.abc import Sequence
+from statistics import fmean, stdev
 from typing import NamedTuple
 
 import torch
@@ -71,8 +72,7 @@ class Faithfulness(NamedTuple):
     @property
     def chance(self) -> Range:
         """Between which a random map's SaCo lies: two standard deviations around the mean, within -1 and 1."""
-        values = torch.tensor(self.controls.random, dtype=torch.float64)
-        mean, both = float(values.mean()), 2 * float(values.std())
+        mean, both = fmean(self.controls.random), 2 * stdev(self.controls.random)
         return Range(max(mean - both, -1.0), min(mean + both, 1.0))
 
     @property

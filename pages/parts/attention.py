@@ -1,6 +1,5 @@
 """Attention while it learns: the probe pictures of a run, epoch by epoch, in the viewer."""
 
-import html
 import io
 from pathlib import Path
 from typing import Any
@@ -8,7 +7,7 @@ from typing import Any
 import streamlit as st
 from PIL import Image
 
-from pages.parts import curves, take
+from pages.parts import bars, curves, take
 from vit.errors import UserError
 from vit.probes import Probe, list_epochs, read_payload, read_probes
 from vit.runs import Run
@@ -128,26 +127,8 @@ def _thumbnail(folder: str, epoch: int, picture: int) -> str:
 
 def _predictions(probe: Probe) -> None:
     """The most probable classes as bars; the true one stands out."""
-    rows = []
-    for label, probability in probe.predictions:
-        kind = "true" if label == probe.label else "other"
-        rows.append(
-            f'<div class="guess {kind}"><span>{html.escape(label)}</span>'
-            f'<i><b style="width:{100 * probability:.1f}%"></b></i><em>{probability:.1%}</em></div>'
-        )
-    st.html(_STYLE + "".join(rows))
-
-
-_STYLE = """<style>
-.guess { display: grid; grid-template-columns: 6.5rem 1fr 3.5rem; gap: 0.6rem; align-items: center; line-height: 1.75;
-  font-size: 0.875rem; }
-.guess span { overflow: hidden; text-overflow: ellipsis; white-space: nowrap; }
-.guess i { height: 0.6rem; }
-.guess b { display: block; height: 100%; background: #888f94; opacity: 0.6; border-radius: 2px; min-width: 1px; }
-.guess.true b { background: #3b929a; opacity: 1; }
-.guess.true span { font-weight: 600; }
-.guess em { font-style: normal; text-align: right; font-variant-numeric: tabular-nums; opacity: 0.8; }
-</style>"""
+    every = [bars.Bar(label, probability, label == probe.label) for label, probability in probe.predictions]
+    bars.show(every, "Predictions: " + ", ".join(f"{one.label} {one.share:.0%}" for one in every))
 
 
 def _trends(history: dict[int, list[Probe]], picture: int, epoch: int) -> None:

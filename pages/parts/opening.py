@@ -2,14 +2,16 @@
 
 import gc
 import hashlib
+import os
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 
 import streamlit as st
 
-from pages.parts import choice, passes, uploads
+from pages.parts import choice, passes, uploads, watch
 from pages.parts.once import once
 from vit.text import plain
 
@@ -37,8 +39,25 @@ def open_checkpoint(name: str, folder: str, stamp: int, heads: int | None):
 
 
 def stamp(folder: Path) -> int:
-    """Changes with a checkpoint's files."""
-    return max(path.stat().st_mtime_ns for path in folder.iterdir())
+    """Changes with a checkpoint's files; 0 where it cannot be looked into."""
+    try:
+        with os.scandir(folder) as entries:
+            found = sorted((entry.name, (facts := entry.stat()).st_mtime_ns, facts.st_size) for entry in entries)
+    except OSError:
+        return 0
+    return hash(tuple(found))
+
+
+def summarise(folder: Path):
+    """What a list shows of a checkpoint, read once per version of its files."""
+    return _summarised(str(folder), stamp(folder))
+
+
+@st.cache_resource(show_spinner=False, max_entries=1000)
+def _summarised(folder: str, stamp: int):
+    from vit.checkpoints import summarise
+
+    return summarise(Path(folder))
 
 
 def explained(checkpoint, image: bytes, size: tuple, precision: str = "float32", frame: int = 0):
@@ -88,6 +107,7 @@ def pick_size(checkpoint, label: str, name: str, narrow: bool = False) -> tuple[
 
     own, offered = checkpoint.preprocess.size, sizes(checkpoint)
 
+    @cache  # a control asks several times
     def words(size: tuple[int, int]) -> str:
         expected = cost(checkpoint, size)
         takes = "" if narrow else f" · {expected.tokens:,} tokens"
@@ -145,27 +165,26 @@ class Offered:
 
     def about(self, name: str):
         """What is known of it without its weights."""
-        from vit.checkpoints import summarise
-
         return self.found.get(name) or summarise(self.runs[name][1])
 
 
 def offered() -> Offered:
     """Everything that is here."""
     from vit import hub
-    from vit.checkpoints import list_checkpoints, summarise
+    from vit.checkpoints import list_folders
 
-    every = list_checkpoints() + [replace(summarise(one.folder), name=str(one.name)) for one in hub.cached()]
+    every = [summarise(folder) for folder in list_folders()]
+    every += [replace(summarise(one.folder), name=str(one.name)) for one in hub.cached()]
     found = {info.name: info for info in every if not info.problem or info.choices}
     return Offered(every, found, {name: facts for name, facts in _trained().items() if name not in found})
 
 
 def _trained() -> dict[str, tuple[str, Path]]:
     """The best checkpoint of every run, newest first: from its name in links to what is shown, and its folder."""
-    from vit.runs import list_runs, read_json
+    from vit.runs import read_json
 
     found: dict[str, tuple[str, Path]] = {}
-    for run in list_runs():
+    for run in watch.every_run():
         if run.best is None:
             continue
         facts = read_json(run.best / "config.json").get("training")

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import plotly.graph_objects as go
 import streamlit as st
 
-from pages.parts import choice
+from pages.parts import bars, choice
 from pages.parts.reasons import Asked, Question, pass_of, subject, weights
 from vit.text import plain
 from vit.tuning import Tuning
@@ -15,7 +15,6 @@ from vit.viewer.selection import Selection
 SMALL = 1e9  # parameters times tokens
 LIVE = 4.0  # [s]; what takes longer waits for a button
 SAME = 0.01  # of a map's maximum; rounding to bfloat16 stays below
-ACCENT, QUIET = "#3b929a", "#9aa5a8"
 
 
 @st.cache_resource(show_spinner=False, max_entries=16)
@@ -105,10 +104,11 @@ def show(asked: Asked, question: Question, selection: Selection) -> None:
         verdict = Faithfulness(score, chance(asked.key, target, asked))
     if verdict.decidable:
         left, right = st.columns([3, 2], gap="large", vertical_alignment="center")
-        left.plotly_chart(_gauge(verdict), config={"displayModeBar": False}, key="gauge", alt=_alt(verdict))
+        with left:
+            _show_gauge(verdict)
         why = (
-            f"1 is always right. Chance reaches {_number(verdict.chance.highest)}: two standard deviations above the "
-            "mean of the random maps."
+            f"1 is always right. Chance reaches {bars.number(verdict.chance.highest)}: two standard deviations above "
+            "the mean of the random maps."
         )
     else:
         right = st.container()
@@ -143,10 +143,6 @@ def _shown(found: dict[str, Ranked], selection: Selection, question: Question, h
     return name if bool((one - other).abs().max() <= SAME * other.max()) else None
 
 
-def _number(saco: float) -> str:
-    return f"{saco:.2f}".replace("-", "−")
-
-
 def _alt(verdict) -> str:
     return (
         f"SaCo of this map {verdict.saco:.2f}, of a blob in the middle {verdict.controls.blob:.2f}; chance reaches "
@@ -154,50 +150,21 @@ def _alt(verdict) -> str:
     )
 
 
-def _gauge(verdict) -> go.Figure:
+def _show_gauge(verdict) -> None:
     """A line from -1 to 1 for the map, one for the blob, one for the random maps, and what chance reaches behind."""
-    figure = go.Figure()
-    marks = (
-        ("this map", [verdict.saco], ACCENT, "circle", 16),
-        ("blob in the middle", [verdict.controls.blob], QUIET, "diamond", 12),
-        ("random maps", list(verdict.controls.random), QUIET, "circle-open", 9),
-    )
-    for row, (name, values, color, symbol, size) in enumerate(marks):
-        figure.add_scatter(
-            x=values,
-            y=[-row] * len(values),
-            mode="markers+text",
-            marker={"color": color, "symbol": symbol, "size": size, "line": {"width": 2, "color": color}},
-            text=[_number(value) if len(values) == 1 else "" for value in values],
-            textposition="middle left" if values[0] > 0 else "middle right",
-            hovertemplate=f"{name}: %{{x:.2f}}<extra></extra>",
-            cliponaxis=False,
-        )
-    _show_chance(figure, verdict)
-    figure.update_layout(
-        height=200,
-        margin={"l": 0, "r": 12, "t": 50, "b": 0},
-        showlegend=False,
-        title={"text": "Faithfulness (SaCo)", "font": {"size": 14}},
-    )
-    figure.update_xaxes(range=[-1.08, 1.08], tickvals=[-1, -0.5, 0, 0.5, 1], zeroline=True, fixedrange=True)
-    names = [name for name, *_ in marks]
-    figure.update_yaxes(
-        range=[-len(marks) + 0.4, 0.6],
-        tickvals=[-row for row in range(len(marks))],
-        ticktext=names,
-        showgrid=False,
-        zeroline=False,
-        fixedrange=True,
-    )
-    return figure
+    rows = [
+        bars.Marks("this map", [verdict.saco], "disc"),
+        bars.Marks("blob in the middle", [verdict.controls.blob], "diamond"),
+        bars.Marks("random maps", verdict.controls.random, "ring"),
+    ]
+    bars.show_line("Faithfulness (SaCo)", rows, verdict.chance, "chance", _alt(verdict))
 
 
 def _show_chance(figure: go.Figure, verdict) -> None:
     """Shade what random maps reach, with a word above."""
     figure.add_vrect(
         *verdict.chance,
-        fillcolor=QUIET,
+        fillcolor=bars.QUIET,
         opacity=0.25,
         line_width=0,
         layer="below",
@@ -210,12 +177,12 @@ def _show_chance(figure: go.Figure, verdict) -> None:
 def _show_curves(every, label: str) -> None:
     for column, (title, lines) in zip(st.columns(2, gap="large"), every.items(), strict=True):
         figure = go.Figure()
-        for (name, curve), color in zip(lines.items(), (ACCENT, QUIET), strict=True):
+        for (name, curve), color in zip(lines.items(), (bars.STRONG, bars.QUIET), strict=True):
             figure.add_scatter(
                 x=curve.shares,
                 y=curve.probabilities,
                 name=f"{name}: area {curve.area:.2f}",
-                line={"color": color, "width": 3 if color == ACCENT else 2},
+                line={"color": color, "width": 3 if color == bars.STRONG else 2},
             )
         how = "gone, the most important first" if title == "Deletion" else "sharp, the most important first"
         figure.update_layout(
@@ -251,13 +218,13 @@ def _show_ranking(found: dict[str, Ranked], verdict, shown: str | None) -> None:
             x=[found[name].saco for name in names],
             y=[f"<b>▸ {METHODS[name].title}</b>" if name == shown else METHODS[name].title for name in names],
             orientation="h",
-            marker={"color": ACCENT, "opacity": [1.0 if name == shown else 0.55 for name in names]},
-            text=[_number(found[name].saco) for name in names],
+            marker={"color": bars.STRONG, "opacity": [1.0 if name == shown else 0.55 for name in names]},
+            text=[bars.number(found[name].saco) for name in names],
             hoverinfo="skip",
         )
     )
     _show_chance(figure, verdict)
-    figure.add_vline(x=verdict.controls.blob, line={"color": QUIET, "dash": "dot", "width": 2})
+    figure.add_vline(x=verdict.controls.blob, line={"color": bars.QUIET, "dash": "dot", "width": 2})
     figure.update_layout(height=34 * len(names) + 80, margin={"l": 0, "r": 0, "t": 20, "b": 0})
     figure.update_xaxes(range=[-1, 1], title="SaCo", fixedrange=True)
     figure.update_yaxes(fixedrange=True)

@@ -108,7 +108,7 @@ def test_photo_from_a_phone_is_upright_and_explained(app: App) -> None:
     app.shows("header.picture.height", 900)
     assert app.size() == [600, 900]
     app.still()  # Streamlit keeps the old chart until the new one is drawn
-    expect(app.page.locator(".js-plotly-plot").first).to_contain_text("%", timeout=PATIENCE)
+    expect(app.page.get_by_role("img", name="Predictions")).to_contain_text("%", timeout=PATIENCE)
 
 
 def test_pasted_picture_is_explained(app: App) -> None:

@@ -3,6 +3,7 @@
 import base64
 import io
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -419,7 +420,7 @@ def test_the_verdict_is_there_with_its_controls(page: AppTest) -> None:
     page.toggle(key="curves").set_value(True).run()
     page.toggle(key="ranking").set_value(True).run()
     assert not page.exception
-    assert len(page.get("plotly_chart")) == 5  # predictions, gauge, two curves, ranking
+    assert len(page.get("plotly_chart")) == 3  # two curves, ranking
     assert page.query_params["curves"] in ("1", ["1"]) and page.query_params["ranking"] in ("1", ["1"])
 
 
@@ -466,14 +467,45 @@ def test_the_ranking_marks_the_method_that_is_shown(page: AppTest, link: dict[st
 
 def test_what_chance_reaches_is_drawn_and_every_mark_has_its_row(page: AppTest) -> None:
     page.run()
-    spec = chart(page, "gauge")
-    (band,) = spec["layout"]["shapes"]
-    (word,) = spec["layout"]["annotations"]
-    assert word["text"] == "chance" and band["x0"] < word["x"] < band["x1"]
+    (line,) = drawn(page, "line")
+    zero, one = (float(re.search(rf'<small style="left:([\d.]+)%">{tick}<', line)[1]) for tick in ("0", "1"))
+    start, width = map(float, re.search(r'<s style="left:(.*?)%;width:(.*?)%"', line).groups())
+    word = float(re.search(r'<strong style="left:(.*?)%">chance<', line)[1])
+    assert start < word < start + width
     told = next(one.value for one in page.caption if one.value.startswith("For “cat”"))
-    assert f"Chance reaches {band['x1']:.2f}" in told
-    rows = [set(trace["y"]) for trace in spec["data"]]
-    assert len(rows) == 3 and all(len(row) == 1 for row in rows) and len(set.union(*rows)) == 3
+    assert f"Chance reaches {(start + width - zero) / (one - zero):.2f}" in told
+    rows = re.findall(r"<span>(.*?)</span><div class=row>(.*?)</div>", line)
+    assert [name for name, _ in rows] == ["this map", "blob in the middle", "random maps"]
+    assert [marks.count("<b ") for _, marks in rows][:2] == [1, 1] and rows[2][1].count("<b ") >= 5
+    (alone, written) = re.search(r'<b class="disc" style="left:(.*?)%"></b><em .*?>(.*?)</em>', rows[0][1]).groups()
+    assert f"{(float(alone) - zero) / (one - zero):.2f}".replace("-", "−") == written
+
+
+def test_the_most_probable_classes_are_bars_as_long_as_they_are_probable(page: AppTest, checkpoints: Path) -> None:
+    page.run()
+    checkpoint = vit.load_checkpoint(checkpoints / "cifar10")
+    logits = checkpoint.model(checkpoint.preprocess(vit.decode_image(samples.read("cat")))).logits[0]
+    wanted = sorted(zip(logits.softmax(0).tolist(), checkpoint.labels, strict=True), reverse=True)[:5]
+    (found,) = drawn(page, "bar")
+    rows = re.findall(r'<span>(.*?)</span><i><b style="width:(.*?)%"></b></i><em>(.*?)%</em>', found)
+    assert rows == [(label, f"{100 * share:.1f}", f"{100 * share:.1f}") for share, label in wanted]
+    assert f'aria-label="Predictions: cat {wanted[0][0]:.0%}, ' in found
+    assert re.findall('class="bar(.*?)"', found) == [" strong", "", "", "", ""]
+
+
+def test_names_of_classes_are_text_in_the_bars(page: AppTest, checkpoints: Path) -> None:
+    model = VisionTransformer(ViTConfig(**TINY)).eval()
+    vit.save_checkpoint(checkpoints / "hostile", model, ["<img src=x>", *"bcde"], Preprocess((32, 32)))
+    page.query_params["checkpoint"] = "hostile"
+    page.run()
+    (found,) = drawn(page, "bar")
+    assert "<img" not in found and found.count("&lt;img src=x&gt;") == 2
+
+
+def drawn(page: AppTest, kind: str) -> list[str]:
+    """What is drawn as plain HTML with a mark of this class."""
+    found = [one.proto.body for one in page.get("html")]
+    return [body.rpartition("</style>")[2] for body in found if f'class="{kind}' in body]
 
 
 def test_a_model_that_nothing_changes_is_told_so_without_a_gauge(page: AppTest, checkpoints: Path) -> None:
@@ -484,7 +516,7 @@ def test_a_model_that_nothing_changes_is_told_so_without_a_gauge(page: AppTest, 
     page.run()
     assert not page.exception
     assert any("hardly changes the answer" in one.value for one in page.markdown)
-    assert [one.key for one in page.get("plotly_chart")] == ["predictions"]
+    assert not drawn(page, "line") and drawn(page, "bar")
 
 
 def test_a_blurred_picture_that_is_the_class_already_is_told(page: AppTest) -> None:

@@ -1,0 +1,130 @@
+"""Shares as bars, and numbers as marks on a line: plain HTML, which costs a page next to nothing to draw again."""
+
+import html
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import streamlit as st
+
+STRONG, QUIET = "#3b929a", "#9aa5a8"  # readable on a light and on a dark page
+
+
+class Bar(NamedTuple):
+    """One row.
+
+    Attributes:
+        label: what it is about, as people read it; not trusted.
+        share: 0 to 1.
+        strong: it stands out among the others.
+    """
+
+    label: str
+    share: float
+    strong: bool = False
+
+
+def show(bars: Iterable[Bar], alt: str) -> None:
+    """Draw shares as bars, one below the other.
+
+    Args:
+        alt: what they say, for those who do not see them.
+    """
+    rows = "".join(
+        f'<div class="bar{" strong" * bar.strong}"><span>{html.escape(bar.label)}</span>'
+        f'<i><b style="width:{100 * bar.share:.1f}%"></b></i><em>{bar.share:.1%}</em></div>'
+        for bar in bars
+    )
+    st.html(f'{_BARS}<div role="img" aria-label="{html.escape(alt)}">{rows}</div>')
+
+
+_BARS = f"""<style>
+.bar {{ display: grid; grid-template-columns: 7.5rem 1fr 3.5rem; gap: 0.6rem; align-items: center; line-height: 1.75;
+  font-size: 0.875rem; }}
+.bar span {{ overflow: hidden; text-overflow: ellipsis; white-space: nowrap; }}
+.bar i {{ height: 0.75rem; }}
+.bar b {{ display: block; height: 100%; background: #888f94; opacity: 0.6; border-radius: 2px; min-width: 1px; }}
+.bar.strong b {{ background: {STRONG}; opacity: 1; }}
+.bar.strong span {{ font-weight: 600; }}
+.bar em {{ font-style: normal; text-align: right; font-variant-numeric: tabular-nums; opacity: 0.8; }}
+</style>"""
+
+
+class Marks(NamedTuple):
+    """One row of a line from -1 to 1.
+
+    Attributes:
+        label: what they are.
+        values: -1 to 1; a single one is written beside its mark.
+        shape: "disc", "diamond" or "ring".
+    """
+
+    label: str
+    values: Sequence[float]
+    shape: str
+
+
+def show_line(title: str, rows: Sequence[Marks], band: tuple[float, float], word: str, alt: str) -> None:
+    """Draw numbers between -1 and 1 as marks, a row for each kind, before a band that all rows share.
+
+    Args:
+        band: from where to where it reaches.
+        word: what it is, above it.
+        alt: what it all says, for those who do not see it.
+    """
+    low, high = (_place(end) for end in band)
+    lines = []
+    for row in rows:
+        lone = len(row.values) == 1
+        marks = "".join(f'<b class="{row.shape}" style="left:{_place(value):.2f}%"></b>' for value in row.values)
+        if lone:
+            side = "left" if row.values[0] > 0 else "right"
+            marks += f'<em class="{side}" style="left:{_place(row.values[0]):.2f}%">{number(row.values[0])}</em>'
+        lines.append(f"<span>{html.escape(row.label)}</span><div class=row>{marks}</div>")
+    ticks = "".join(
+        f'<u style="left:{_place(tick):.2f}%"></u><small style="left:{_place(tick):.2f}%">{tick:g}</small>'.replace(
+            ">-", ">−"
+        )
+        for tick in (-1, -0.5, 0, 0.5, 1)
+    )
+    st.html(
+        f'{_LINE}<div class="line" role="img" aria-label="{html.escape(alt)}"><p>{html.escape(title)}</p>'
+        f'<div class="rows">{"".join(lines)}'
+        f'<div class="plane"><strong style="left:{(low + high) / 2:.2f}%">{html.escape(word)}</strong>'
+        f'<s style="left:{low:.2f}%;width:{high - low:.2f}%"></s>{ticks}</div></div></div>'
+    )
+
+
+def number(value: float) -> str:
+    """With two digits, and a minus as long as a plus.
+
+    >>> number(-0.5)
+    '−0.50'
+    """
+    return f"{value:.2f}".replace("-", "−")
+
+
+def _place(value: float) -> float:
+    """Where a number lies on the line [%]; its ends keep a margin for their marks."""
+    return 50 + 46 * min(max(value, -1.0), 1.0)
+
+
+_LINE = f"""<style>
+.line {{ font-size: 0.8rem; padding-bottom: 1.4rem; }}
+.line p {{ margin: 0 0 1.6rem; font-size: 0.875rem; font-weight: 600; }}
+.line .rows {{ position: relative; display: grid; grid-template-columns: 8rem 1fr;
+  grid-auto-rows: 2.2rem; align-items: center; }}
+.line .row {{ position: relative; height: 100%; z-index: 1; }}
+.line .row > *, .line .plane > * {{ position: absolute; }}
+.line .plane {{ position: absolute; inset: 0 0 0 8rem; }}
+.line b {{ top: 50%; width: 12px; height: 12px; margin: -6px; box-sizing: border-box; }}
+.line .disc {{ width: 16px; height: 16px; margin: -8px; border-radius: 50%; background: {STRONG}; }}
+.line .diamond {{ background: {QUIET}; transform: rotate(45deg); }}
+.line .ring {{ border: 2px solid {QUIET}; border-radius: 50%; width: 10px; height: 10px; margin: -5px; }}
+.line em {{ top: 50%; font-style: normal; font-variant-numeric: tabular-nums; }}
+.line em.left {{ transform: translate(calc(-100% - 0.9rem), -50%); }}
+.line em.right {{ transform: translate(0.9rem, -50%); }}
+.line s {{ top: 0; bottom: 0; background: {QUIET}; opacity: 0.25; }}
+.line strong {{ bottom: 100%; transform: translateX(-50%); font-weight: 400; padding-bottom: 0.2rem; }}
+.line u {{ top: 0; bottom: 0; border-left: 1px solid #888f9440; }}
+.line small {{ top: 100%; transform: translateX(-50%); padding-top: 0.2rem; opacity: 0.8; }}
+</style>"""
