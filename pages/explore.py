@@ -103,20 +103,19 @@ def asked_heads(name: str) -> int | None:
 def pick_heads(name: str, choices: tuple[int, ...], current: int | None) -> None:
     """Let the person say how many attention heads a checkpoint has, where no file does."""
 
-    def remember() -> None:
-        if st.session_state.heads is not None:
-            st.query_params["heads"] = str(st.session_state.heads)
-            st.session_state.setdefault("known heads", {})[name] = st.session_state.heads
+    def remember(heads: int) -> None:
+        st.query_params["heads"] = str(heads)
+        st.session_state.setdefault("known heads", {})[name] = heads
 
     current = current if current in choices else None
-    if st.session_state.get("heads", current) != current:  # of another checkpoint
-        st.session_state.heads = current
+    key = choice.key_of("heads", current, (name, choices))
     st.selectbox(
         "Attention heads",
         choices,
         None if current is None else choices.index(current),
-        key="heads",
-        on_change=remember,
+        key=key,
+        on_change=choice.heard,
+        args=(key, remember),
         placeholder="Choose",
         help="The weights do not tell. A wrong number loads without error and makes every map wrong: look it up where "
         "the file comes from.",
@@ -290,20 +289,21 @@ def pick_frame(source: take.Source) -> take.Source:
         return source
     if frames < 2:
         return source
-    key = f"frame {hashlib.sha256(source.data).hexdigest()[:16]}"
 
-    def remember() -> None:
-        st.query_params["frame"] = str(st.session_state[key])
+    def remember(frame: int) -> None:
+        st.query_params["frame"] = str(frame)
 
     asked = st.query_params.get("frame", "")
     first = min(int(asked), frames) if asked.isdecimal() and 0 < len(asked) < 5 and int(asked) else 1
+    key = choice.key_of("frame", first, (hashlib.sha256(source.data).hexdigest(), frames))
     frame = st.slider(
         "Frame",
         1,
         frames,
         first,
         key=key,
-        on_change=remember,
+        on_change=choice.heard,
+        args=(key, remember),
         help="The viewer shows this one; below, all can be taken away.",
     )
     if total > frames:

@@ -1,11 +1,29 @@
-"""Controls whose choice stands in the link; what a link says in vain is left aside."""
+"""Controls whose choice stands in the link; what a link says in vain is left aside.
+
+A browser sends the values of all its controls with every click, so also those that it holds because it has not drawn
+yet what the server made of the click before. Taken for choices, they would put into the link what nobody chose.
+Therefore a control is another one, with a key of its own, as soon as it offers something else or is told something
+else than what was chosen in it; and only a value that differs from what it was told is a choice.
+"""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import streamlit as st
 
-MOST = 20_000  # words remembered of a control
+REMEMBERED = 8  # controls of one name whose values may still arrive
+
+
+class _Drawn(NamedTuple):
+    """A control as it was drawn last.
+
+    Attributes:
+        number: how many of its name there were before it.
+        offers: what makes it another one when it changes.
+    """
+
+    number: int
+    offers: Any
 
 
 def select(
@@ -22,7 +40,7 @@ def select(
     """Let the person choose one of several.
 
     Args:
-        name: of the control's key and in links.
+        name: in links, and where its key begins.
         default: that links leave out; the first option if it is None.
         words: an option as the page shows it.
         kind: `st.selectbox`, `st.select_slider` or `st.segmented_control`.
@@ -31,52 +49,91 @@ def select(
     """
     default = options[0] if default is None else default
 
-    known = st.session_state.setdefault("words", {}).setdefault(name, {})  # of every option, as ever shown
-    if len(known) > MOST:
-        known.clear()
-    known |= {words(option): option for option in options}
-
-    def remember() -> None:
-        chosen = st.session_state[name]
-        if chosen not in options:  # the browser sent words that have changed since
-            chosen = known.get(chosen)
-        if chosen not in options:
+    def choose(option: Any) -> None:
+        if option not in options:  # no browser of ours sends that
             return
         for part in (name, *resets):
             st.query_params.pop(part, None)
-        if chosen != default:
-            st.query_params[name] = link(chosen)
+        if option != default:
+            st.query_params[name] = link(option)
 
     asked = {link(option): option for option in options}.get(st.query_params.get(name, ""), default)
-    _tell(name, asked, [words(option) for option in options])
+    shown = _distinct([str(words(option)) for option in options])
     if kind is st.segmented_control:
-        more["required"] = True
-    return kind(label, options, format_func=words, key=name, on_change=remember, **more)
+        more |= {"required": True, "default": asked}
+    elif kind is st.select_slider:
+        more["value"] = asked
+    else:
+        more["index"] = list(options).index(asked)
+    key = key_of(name, asked, shown)
+    return kind(
+        label,
+        options,
+        format_func=dict(zip(options, shown, strict=True)).get,
+        key=key,
+        on_change=heard,
+        args=(key, choose),
+        **more,
+    )
 
 
 def toggle(label: str, name: str, link: str = "1", **more: Any) -> bool:
     """Let the person switch something on.
 
     Args:
-        name: of the control's key and in links.
+        name: in links, and where its key begins.
         link: what links hold while it is on; off, they leave it out.
     """
 
-    def remember() -> None:
+    def choose(on: bool) -> None:
         st.query_params.pop(name, None)
-        if st.session_state[name]:
+        if on:
             st.query_params[name] = link
 
-    _tell(name, st.query_params.get(name) == link)
-    return st.toggle(label, key=name, on_change=remember, **more)
+    asked = st.query_params.get(name) == link
+    key = key_of(name, asked)
+    return st.toggle(label, asked, key=key, on_change=heard, args=(key, choose), **more)
 
 
-def _tell(name: str, asked: Any, words: Sequence[Any] = ()) -> None:
-    """Set a control to what the link asks for, where that is news.
+def key_of(name: str, asked: Any, offers: Any = None) -> str:
+    """The key of a control that is to show `asked`: a new one where it must be told something; for `heard`.
 
-    Streamlit keeps a control at its old words when its options or their words change, so it is told again then too.
+    Args:
+        name: the key of the first one.
+        offers: what makes it another control when it changes.
     """
-    now, told = (asked, list(words)), st.session_state.setdefault("choices", {})
-    if name not in st.session_state or told.get(name) != now or st.session_state[name] != asked:
-        st.session_state[name] = asked
-    told[name] = now
+    state = st.session_state
+    drawn, told = state.setdefault("controls", {}), state.setdefault("told", {})
+    before = drawn.get(name, _Drawn(0, offers))
+    now = before.offers == offers and state.get(_key(name, before.number), asked) == asked
+    drawn[name] = _Drawn(before.number + (not now), offers)
+    key = _key(name, drawn[name].number)
+    told[key] = asked
+    told.pop(_key(name, drawn[name].number - REMEMBERED), None)
+    return key
+
+
+def heard(key: str, choose: Callable[[Any], None]) -> None:
+    """From a control: `choose` its value, unless it is what the control was told or said before."""
+    value, told = st.session_state[key], st.session_state.get("told", {})
+    if key in told and value is not None and value != told[key]:
+        told[key] = value
+        choose(value)
+
+
+def _key(name: str, number: int) -> str:
+    return f"{name} {number}" if number else name
+
+
+def _distinct(words: Sequence[str]) -> list[str]:
+    """The same words; those that came before with a number, as the browser tells options apart by them.
+
+    >>> _distinct(["crane", "maillot", "crane"])
+    ['crane', 'maillot', 'crane (2)']
+    """
+    seen: dict[str, int] = {}
+    found = []
+    for word in words:
+        seen[word] = seen.get(word, 0) + 1
+        found.append(f"{word} ({seen[word]})" if seen[word] > 1 else word)
+    return found

@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 
 import streamlit as st
 
+from pages.parts import choice
+
 POINTS = 1000  # of one trace, at most
 COLORS = ("#3b929a", "#c07f3c", "#7d72c4", "#b3597a", "#6f8f3a", "#5a7fb5", "#9a7a55", "#888f94")  # on light and dark
 HEIGHT = 280  # of a chart [px]
@@ -96,27 +98,33 @@ def controls(longest: int, unit: str = "epochs") -> View:
         longest: end of the horizontal axis.
         unit: what it counts.
     """
-    asked, state = View.from_query(st.query_params, longest, unit), st.session_state
-    zoom = f"zoom {unit} {longest}"  # as the end moves, a slider begins anew from the address
+    asked = View.from_query(st.query_params, longest, unit)
 
-    def chosen() -> View:
-        first, last = state.get(zoom, (0, longest))
-        return View(state.smoothing, state.log, first, None if last == longest else last)
+    def write(view: View, name: str) -> None:
+        if text := view.to_query(unit)[name]:
+            st.query_params[name] = text
+        else:
+            st.query_params.pop(name, None)
 
-    def remember() -> None:
-        for name, text in chosen().to_query(unit).items():
-            if text:
-                st.query_params[name] = text
-            elif name in st.query_params:
-                del st.query_params[name]
+    def smoothe(strength: float) -> None:
+        write(asked._replace(smoothing=strength), "smoothing")
+
+    def zoom(ends: tuple[int, int]) -> None:
+        first, last = ends
+        write(asked._replace(first=first, last=None if last == longest else last), unit)
 
     with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
-        st.slider("Smoothing", 0.0, 0.99, asked.smoothing, key="smoothing", on_change=remember, width=160)
+        key = choice.key_of("smoothing", asked.smoothing)
+        st.slider(
+            "Smoothing", 0.0, 0.99, asked.smoothing, key=key, on_change=choice.heard, args=(key, smoothe), width=160
+        )
         if longest > 1:
             ends = (asked.first, longest if asked.last is None else asked.last)
-            st.slider(f"Zoom [{unit}]", 0, longest, ends, key=zoom, on_change=remember, width=220)
-        st.toggle("Logarithmic loss", asked.log, key="log", on_change=remember)
-    return chosen()
+            key = choice.key_of(f"zoom {unit} {longest}", ends)  # as the end moves, it begins anew from the address
+            heard = {"on_change": choice.heard, "args": (key, zoom)}
+            st.slider(f"Zoom [{unit}]", 0, longest, ends, key=key, width=220, **heard)
+        choice.toggle("Logarithmic loss", "log")
+    return asked
 
 
 def line(

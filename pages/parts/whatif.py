@@ -177,7 +177,8 @@ def show(asked: Asked, question: Question | None, selection: Selection) -> None:
         )
     if not off and not selection.hidden:
         return
-    now = after(asked, selection, st.session_state.get("cover", "mean"))
+    cover = st.query_params.get("cover", "")
+    now = after(asked, selection, cover if cover in COVERS else "mean")
     if question:
         answers = (one.explanation.record.logits[0].softmax(0) for one in (asked, now))
         _show_answers(asked, *answers, question)

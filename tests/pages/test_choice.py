@@ -1,0 +1,131 @@
+"""What a link says is what somebody chose, however late the browser hears what the server made of the click before."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from vit import samples
+
+ROOT = Path(__file__).parents[2]
+WAIT = 120  # [s] on a busy machine
+KINDS = ("kind_select", "kind_segments", "kind_slider", "kind_toggle", "kind_frame")
+
+
+def controls() -> None:
+    """A page with every kind of control; the picture decides what they offer, and in which words."""
+    import streamlit as st
+
+    from pages.parts import choice
+
+    picture = st.query_params.get("picture", "a")
+    order = {"a": ["cat", "dog", "fox"], "b": ["dog", "fox", "cat"], "c": ["fox", "cat", "dog"]}[picture]
+    kinds = {"select": st.selectbox, "segments": st.segmented_control, "slider": st.select_slider}
+    for name, kind in kinds.items():
+        choice.select(name, f"kind_{name}", order, words=lambda one: f"{one} of {picture}", kind=kind)
+    choice.toggle("Toggle", "kind_toggle")
+
+    def remember(frame: int) -> None:
+        st.query_params["kind_frame"] = str(frame)
+
+    frame = int(st.query_params.get("kind_frame", "1"))
+    key = choice.key_of("kind_frame", frame, picture)
+    st.slider("Frame", 1, 9, frame, key=key, on_change=choice.heard, args=(key, remember))
+
+
+@pytest.fixture
+def page() -> AppTest:
+    return AppTest.from_function(controls, default_timeout=WAIT).run()
+
+
+def held(page: AppTest) -> Any:
+    """What a browser that shows the page sends with its next click."""
+    return page._tree.get_widget_states()
+
+
+def find(page: AppTest, name: str) -> Any:
+    """The control of this name, whichever it is by now."""
+    found = [page.selectbox, page.button_group, page.select_slider, page.toggle, page.slider]
+    return next(one for kind in found for one in kind if (one.key or "").split()[0] == name)
+
+
+def choices(page: AppTest) -> dict[str, str]:
+    """What the link says of the controls."""
+    found = {name: page.query_params[name] for name in KINDS if name in page.query_params}
+    return {name: value if isinstance(value, str) else value[-1] for name, value in found.items()}
+
+
+def test_what_the_browser_still_holds_is_no_choice(page: AppTest) -> None:
+    before = held(page)
+    page.query_params["picture"] = "b"
+    page.run()
+    page.query_params["picture"] = "c"
+    page._run(before)  # a click by a browser that has not drawn b yet
+    assert not page.exception and choices(page) == {}
+    page._run(before)
+    assert choices(page) == {}
+
+
+def test_a_link_that_the_browser_went_back_to_is_not_overruled_by_what_it_held(page: AppTest) -> None:
+    find(page, "kind_select").set_value("fox")
+    find(page, "kind_toggle").set_value(True)
+    page.run()
+    assert choices(page) == {"kind_select": "fox", "kind_toggle": "1"}
+    before = held(page)
+    page.query_params.clear()
+    page.run()
+    page._run(before)
+    assert choices(page) == {} and find(page, "kind_select").value == "cat"
+
+
+def test_a_choice_made_in_what_is_about_to_change_counts(page: AppTest) -> None:
+    late = AppTest.from_function(controls, default_timeout=WAIT).run()
+    find(late, "kind_select").set_value("fox")
+    page.query_params["picture"] = "b"
+    page.run()
+    page._run(held(late))
+    assert choices(page) == {"kind_select": "fox"} and find(page, "kind_select").value == "fox"
+
+
+def test_a_choice_can_be_taken_back_before_the_page_has_drawn_it(page: AppTest) -> None:
+    find(page, "kind_frame").set_value(5).run()
+    find(page, "kind_frame").set_value(1).run()
+    find(page, "kind_slider").set_value("dog").run()
+    find(page, "kind_slider").set_value("cat").run()
+    assert choices(page) == {"kind_frame": "1"}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_link_never_says_what_nobody_chose(page: AppTest, seed: int) -> None:
+    """A hasty person, and a browser that lags by up to three answers."""
+    chance = random.Random(seed)
+    answers, drawn, wanted = [held(page)], 0, dict[str, str]()
+    for step in range(25):
+        what = chance.choice(("picture", "picture", "back", "choose"))
+        drawn = max(drawn, len(answers) - chance.choice((1, 1, 2, 3)))
+        if what == "picture":
+            page.query_params["picture"] = chance.choice("abc")
+        elif what == "back":
+            page.query_params.clear()
+            wanted = {}
+        else:
+            wanted["kind_frame"] = str(chance.randint(2, 9))
+            find(page, "kind_frame").set_value(int(wanted["kind_frame"]))
+            answers.append(held(page))
+            drawn = len(answers) - 1  # what people chose themselves, they see
+        page._run(answers[drawn])
+        assert not page.exception and choices(page) == wanted, (seed, step, what)
+        answers.append(held(page))
+
+
+def test_fast_clicks_on_samples_choose_no_class(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("VIT_RUNS", str(tmp_path))
+    page = AppTest.from_file(str(ROOT / "app.py"), default_timeout=WAIT).run()
+    before = held(page)
+    for name in list(samples.SAMPLES)[:4]:
+        page.query_params["sample"] = name
+        page._run(before)
+        assert not page.exception
+    assert page.query_params.keys() <= {"sample"}
