@@ -3,12 +3,14 @@
 import hashlib
 import html
 import re
+import time
 from pathlib import Path
+from typing import NamedTuple
 
 import streamlit as st
 
 from pages.parts import atlas, bars, choice, layers, navigation, opening, reasons, take, tour, trust, uploads, whatif
-from vit import samples
+from vit import pictures, samples
 from vit.errors import UserError
 from vit.gallery import component as gallery
 from vit.text import plain
@@ -21,6 +23,8 @@ FEW = 20  # classes that are listed by name
 SEEN = 96  # width of the model's own view [px]
 FIRST_SAMPLE = "cat"
 READING = "Reading the video…"
+LONGEST_NAME = 200  # characters of an uploaded picture's, out of a link
+TOUCH = 3600.0  # [s] after which an uploaded picture that is still looked at counts as opened again
 
 
 @st.cache_resource(show_spinner=False, max_entries=6)
@@ -231,7 +235,7 @@ def pick_picture() -> take.Source:
 
     def choose(source: str) -> None:
         st.session_state.source = source
-        for part in ("upload", "frame"):
+        for part in ("upload", "picture", "frame"):
             st.query_params.pop(part, None)
         if source == "upload":
             st.session_state.pop("kept upload", None)
@@ -240,6 +244,7 @@ def pick_picture() -> take.Source:
         st.query_params["sample"] = name
         choose("sample")
 
+    reopen_upload()
     source, sample = st.session_state.get("source", "sample"), current_sample()
     gallery.show("gallery", sample if source == "sample" else None, choose_sample)
     taken = None
@@ -251,12 +256,14 @@ def pick_picture() -> take.Source:
             key="upload",
             on_change=choose,
             args=("upload",),
+            help="It stays on the server for a day, for whoever has the link that the address bar then shows.",
         )
         with st.popover("Camera", width="content"):
             if st.toggle("Use the camera"):
                 taken = st.camera_input("Camera", key="camera", on_change=choose, args=("camera",))
-    if uploaded is not None:
+    if uploaded is not None and uploaded.file_id != st.session_state.get("taken upload"):
         st.session_state["kept upload"] = take.Source(uploaded.name, uploaded.getvalue())
+        st.session_state["taken upload"] = uploaded.file_id
     kept = st.session_state.get("kept upload")  # when people come back from another page, the uploader is empty
     if source == "upload" and kept:
         if uploaded is None:
@@ -267,9 +274,46 @@ def pick_picture() -> take.Source:
         return take.Source("camera.jpg", taken.getvalue())
     if missed := st.query_params.get("upload"):
         st.info(
-            f"This link was made with a picture that links do not carry, {plain(missed)}. Upload it to see the same."
+            f"This link was made with a picture that is not here any more, {plain(missed)}. Upload it to see the same."
         )
     return sample_source(sample)
+
+
+def reopen_upload() -> None:
+    """Take up the uploaded picture that the link names, where the server has it and the session another one."""
+    state, key = st.session_state, st.query_params.get("picture")
+    if key and key != state.get("carried", _NOTHING).key and (content := pictures.find(key)) is not None:
+        name = st.query_params.get("upload", "")[:LONGEST_NAME] or "picture"
+        state["kept upload"], state.source = take.Source(name, content), "upload"
+        state.carried = Carried(content, key, time.monotonic())
+
+
+def carry(source: take.Source) -> None:
+    """Let the link reopen a picture that was uploaded and could be read: while the session lasts, and a day longer."""
+    state = st.session_state
+    kept = state.get("kept upload")
+    if kept is None or source.data is not kept.data:
+        return
+    if state.get("carried", _NOTHING).content is not kept.data or time.monotonic() > state.carried.since + TOUCH:
+        state.carried = Carried(kept.data, pictures.keep(kept.data), time.monotonic())
+    if state.carried.key:
+        st.query_params["picture"] = state.carried.key
+
+
+class Carried(NamedTuple):
+    """An uploaded picture that the server keeps.
+
+    Attributes:
+        key: see `vit.pictures`; "" where it could not be kept.
+        since: moment of the monotonic clock when it was written down, or found there.
+    """
+
+    content: bytes
+    key: str
+    since: float
+
+
+_NOTHING = Carried(b"", "", 0.0)
 
 
 def pick_frame(source: take.Source) -> take.Source:
@@ -471,6 +515,8 @@ except UserError as error:
         st.error(plain(str(error)))
         st.caption(f"Instead, this is the sample “{samples.SAMPLES[source.sample].title}”.")
     explanation = explanation_of(source)
+else:
+    carry(source)
 with predictions:
     show_predictions(checkpoint, explanation)
 show_viewer(checkpoint, explanation, feed(explanation.payload), source)

@@ -45,6 +45,12 @@ def fill(model: Any, seed: int = 0) -> Any:
     return model.eval()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def pictures_apart(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """No test leaves uploaded pictures beside the package."""
+    os.environ["VIT_PICTURES"] = str(tmp_path_factory.mktemp("pictures"))
+
+
 @pytest.fixture
 def randomise() -> Callable[..., Any]:
     """`randomise(model, seed)` fills every parameter and returns the model in evaluation mode."""

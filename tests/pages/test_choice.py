@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from tests.pages.controls import control
 from vit import samples
 
 ROOT = Path(__file__).parents[2]
@@ -46,9 +47,8 @@ def held(page: AppTest) -> Any:
 
 
 def find(page: AppTest, name: str) -> Any:
-    """The control of this name, whichever it is by now."""
-    found = [page.selectbox, page.button_group, page.select_slider, page.toggle, page.slider]
-    return next(one for kind in found for one in kind if (one.key or "").split()[0] == name)
+    """The control of this name, of any kind."""
+    return control([*page.selectbox, *page.button_group, *page.select_slider, *page.toggle, *page.slider], name)
 
 
 def choices(page: AppTest) -> dict[str, str]:

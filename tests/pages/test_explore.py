@@ -3,6 +3,7 @@
 import base64
 import io
 import json
+import os
 import re
 import shutil
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 import vit
 from pages.parts import census
+from tests.pages.controls import control
 from tests.pages.offered import fed
 from vit import samples
 from vit.atlas import position_similarity, statistics
@@ -113,6 +115,38 @@ def test_a_frame_of_an_animation_can_be_chosen(page: AppTest) -> None:
     again.query_params["frame"] = "99"
     again.run()
     assert not again.exception and not again.slider
+
+
+def linked(page: AppTest) -> AppTest:
+    """The page of a new session that opens the same link, by a reload or elsewhere."""
+    again = AppTest.from_file(str(ROOT / "app.py"), default_timeout=120)
+    for name, value in page.query_params.items():
+        again.query_params[name] = value
+    return again.run()
+
+
+def test_a_reload_shows_the_uploaded_picture_again(page: AppTest) -> None:
+    page.run()
+    page.file_uploader(key="upload").upload("photo.png", png(300, 200)).run()
+    again = linked(page)
+    assert not again.exception and not again.error and payload(again)[0]["picture"]["width"] == 300
+    assert any("photo\\.png, which you uploaded" in caption.value for caption in again.caption)
+    again.file_uploader(key="upload").upload("other.png", png(400, 200)).run()
+    assert payload(again)[0]["picture"]["width"] == payload(linked(again))[0]["picture"]["width"] == 400
+    again.query_params.update(page.query_params)  # the browser's way back
+    assert payload(again.run())[0]["picture"]["width"] == 300
+
+
+def test_a_picture_that_is_gone_or_was_none_is_not_carried_on(page: AppTest, monkeypatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("VIT_PICTURES", str(tmp_path / "pictures"))
+    page.run()
+    page.file_uploader(key="upload").upload("photo.png", b"no picture").run()
+    assert "picture" not in page.query_params and not (tmp_path / "pictures").exists()
+    page.file_uploader(key="upload").upload("photo.png", png(300, 200)).run()
+    (key,) = os.listdir(tmp_path / "pictures")
+    (tmp_path / "pictures" / key).unlink()
+    again = linked(page)
+    assert not again.exception and "not here any more, photo\\.png" in again.info[0].value
 
 
 def test_the_code_of_the_view_names_sample_or_file(page: AppTest) -> None:
@@ -239,7 +273,7 @@ def test_a_head_that_is_off_gives_the_mean_of_the_number_of_heads_that_is_chosen
         change = without([(0, 1)], head_means(checkpoint.model, torch.cat(inputs)))
         cat = checkpoint.preprocess(vit.decode_image(samples.read("cat")))
         wanted = record(checkpoint.model, cat, change=change).full(1)
-        _, sections = unpack(page.get_by_key("changed feeder").proto.bytes[64:])
+        _, sections = unpack(fed(page, "changed feeder"))
         np.testing.assert_allclose(
             (sections["maps"] / 255 * sections["scales"][..., None])[1], wanted[..., 1:], atol=0.004
         )
@@ -428,13 +462,13 @@ def test_switches_follow_the_link(page: AppTest) -> None:
     page.query_params.update({"curves": "1", "ranking": "yes", "precision": "bfloat16"})
     page.run()
     assert not page.exception
-    assert page.toggle(key="curves").value and not page.toggle(key="ranking").value
-    assert page.toggle(key="precision").value
-    page.toggle(key="curves").set_value(False).run()
-    assert "curves" not in page.query_params and not page.toggle(key="curves").value
+    assert control(page.toggle, "curves").value and not control(page.toggle, "ranking").value
+    assert control(page.toggle, "precision").value
+    control(page.toggle, "curves").set_value(False).run()
+    assert "curves" not in page.query_params and not control(page.toggle, "curves").value
     page.query_params["ranking"] = "1"  # as Back and the tour do
     page.run()
-    assert page.toggle(key="ranking").value
+    assert control(page.toggle, "ranking").value
 
 
 def chart(page: AppTest, key: str) -> dict:

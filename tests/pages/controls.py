@@ -1,0 +1,9 @@
+"""The controls of a page, whose keys begin with their names."""
+
+from collections.abc import Iterable
+from typing import Any
+
+
+def control(some: Iterable[Any], name: str) -> Any:
+    """The one of this name, whichever of that name it is by now."""
+    return next(one for one in some if (one.key or "").split(" ")[0] == name)
