@@ -325,7 +325,12 @@ def pick_frame(source: take.Source) -> take.Source:
     video, total = is_video(source.data), 0
     try:
         if video:
-            total = read_video(source.data, MAX_FRAMES, lambda share: place.progress(share, READING)).total
+            total = read_video(
+                source.data,
+                MAX_FRAMES,
+                lambda share: place.progress(share, READING),
+                lambda: place.caption("Other videos are being read first."),
+            ).total
             place.empty()
         frames = count_frames(source.data)
     except UserError:  # said where it is explained

@@ -374,6 +374,55 @@ def test_a_video_is_decoded_once_and_told_how_far(monkeypatch: pytest.MonkeyPatc
         read_video(data[:500], 5)
 
 
+def test_a_long_film_of_black_4k_frames_is_refused_at_once() -> None:
+    """97 kB once held the only decoder for 35 s: what is decoded counts, not what is sent."""
+    frames, size = 2400, (3840, 2160)
+    assert frames * size[0] * size[1] > video.MAX_WORK > 100 * 30 * 1920 * 1080
+
+
+def test_a_few_videos_are_read_at_once_and_the_others_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(video, "BEAT", 0.01)
+    films = [clip(count) for count in (5, 6, 7)]
+    begun, go, told = threading.Semaphore(0), threading.Event(), threading.Event()
+
+    def hold(share: float) -> None:
+        begun.release()
+        assert go.wait(60)
+
+    threads = [threading.Thread(target=read_video, args=(film, 4, hold)) for film in films[: video.AT_ONCE]]
+    for thread in threads:
+        thread.start()
+    for _ in threads:
+        assert begun.acquire(timeout=60)
+    third = threading.Thread(target=read_video, args=(films[2], 4, lambda share: None, told.set))
+    third.start()
+    assert told.wait(60)
+    go.set()
+    for thread in (*threads, third):
+        thread.join(60)
+        assert not thread.is_alive()
+    assert not video._being_read
+
+
+def test_a_video_that_two_ask_for_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(video, "BEAT", 0.01)
+    film, found = clip(8), []
+    begun, told = threading.Event(), threading.Event()
+
+    def hold(share: float) -> None:
+        begun.set()
+        assert told.wait(60)
+
+    one = threading.Thread(target=lambda: found.append(read_video(film, 4, hold)))
+    one.start()
+    assert begun.wait(60)
+    other = threading.Thread(target=lambda: found.append(read_video(film, 4, hold, told.set)))
+    other.start()
+    for thread in (one, other):
+        thread.join(60)
+    assert found[0] is found[1]
+
+
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     one, other = clip(3), clip(4)
     monkeypatch.setattr(video, "KEPT", 100)

@@ -34,9 +34,11 @@ if TYPE_CHECKING:
 # --- Reading --------------------------------------------------------------------------------------------------
 
 MAX_PIXELS = 9_000_000  # of a frame; 4K has 8.8 million
-MAX_WORK = 20_000_000_000  # pixels to decode; five minutes of 1080p, which take about half a minute
+MAX_WORK = 8_000_000_000  # pixels to decode; two minutes of 1080p, which take about a quarter of a minute
 MAX_PACKETS = 200_000  # frames of a file; an hour at 50 a second has fewer
-PATIENCE = 120  # [s] for one file
+PATIENCE = 60  # [s] for one file
+AT_ONCE = 2  # files, of all visitors together; bounds the memory too
+BEAT = 0.5  # [s] between two words to who waits
 SIDE = 1280  # longer side of a frame that is kept [px]
 MEMORY = 2_000_000_000  # [bytes] for the process that decodes, beside the file
 KEPT = 200_000_000  # [bytes] of frames that are remembered, of all files together
@@ -87,7 +89,12 @@ def is_video(data: bytes) -> bool:
     return _reader(data) is not None
 
 
-def read_video(data: bytes, count: int, progress: Callable[[float], None] = lambda share: None) -> Clip:
+def read_video(
+    data: bytes,
+    count: int,
+    progress: Callable[[float], None] = lambda share: None,
+    waiting: Callable[[], None] = lambda: None,
+) -> Clip:
     """Decode some frames of a video, evenly chosen, the first and the last among them; remembered for the next time.
 
     Rotation and the shape of pixels that the file asks for are honoured. Of HDR, colours stay as they are stored.
@@ -96,29 +103,50 @@ def read_video(data: bytes, count: int, progress: Callable[[float], None] = lamb
         data: the bytes of a file for which `is_video` holds.
         count: of frames, at most.
         progress: told how much is done, 0 to 1; what it raises ends the reading.
+        waiting: called every now and then while others' videos, or this one for another, are read first; likewise.
 
     Raises:
         InvalidImage: there is no video inside, it is damaged, or beyond the limits of this module.
     """
     key = hashlib.sha256(data).digest(), count
-    with _ONE_AT_A_TIME:
-        found = _remembered.pop(key, None)
-        if found is None:
+    if (found := _remembered_of(key, waiting)) is None:
+        try:
             try:
                 found = _read(data, count, progress)
             except InvalidImage as error:
                 found = str(error)  # remembered too, as a page asks several times
-        _remembered[key] = found
-        while len(_remembered) > 1 and sum(map(_size, _remembered.values())) > KEPT:
-            _remembered.popitem(last=False)
+            with _changed:
+                _remembered[key] = found
+                while len(_remembered) > 1 and sum(map(_size, _remembered.values())) > KEPT:
+                    _remembered.popitem(last=False)
+        finally:
+            with _changed:
+                _being_read.discard(key)
+                _changed.notify_all()
     if isinstance(found, str):
         raise InvalidImage(found)
     return found
 
 
-# One at a time bounds the memory for all visitors together.
-_ONE_AT_A_TIME = threading.Lock()
-_remembered: OrderedDict[tuple[bytes, int], Clip | str] = OrderedDict()
+_Key = tuple[bytes, int]
+_changed = threading.Condition()
+_remembered: OrderedDict[_Key, Clip | str] = OrderedDict()
+_being_read: set[_Key] = set()
+
+
+def _remembered_of(key: _Key, waiting: Callable[[], None]) -> Clip | str | None:
+    """What is known of a video; None where the caller has to read it, whose turn it is then."""
+    while True:
+        with _changed:
+            if key in _remembered:
+                _remembered.move_to_end(key)
+                return _remembered[key]
+            if key not in _being_read and len(_being_read) < AT_ONCE:
+                _being_read.add(key)
+                return None
+            if _changed.wait(BEAT):
+                continue
+        waiting()
 
 
 def _size(found: Clip | str) -> int:
