@@ -1,6 +1,7 @@
 """The report of a model's mistakes: counted by hand, read back, and refused when damaged."""
 
 import os
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -130,6 +131,21 @@ def test_a_failed_evaluation_says_why(constant: Checkpoint, tmp_path: Path) -> N
     report.start(run, "folder:/nowhere", "data")
     found = wait(run)
     assert found.status == "failed" and "nowhere" in found.reason
+
+
+def test_an_evaluation_that_has_ended_leaves_no_dead_process(
+    constant: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, started, real = tmp_path / "run", list[subprocess.Popen](), subprocess.Popen
+    (run / "checkpoints").mkdir()
+    (run / "best").rename(run / "checkpoints" / "best")
+    monkeypatch.setattr(subprocess, "Popen", lambda *a, **k: started.append(real(*a, **k)) or started[-1])
+    report.start(run, "folder:/nowhere", "data")
+    assert wait(run).status == "failed"
+    until = time.monotonic() + 20
+    while started[0].returncode is None and time.monotonic() < until:  # nobody here asks for it
+        time.sleep(0.05)
+    assert started[0].returncode
 
 
 def test_progress_is_read_from_the_bar(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -237,7 +238,7 @@ def start(run: Path, data: str, root: str) -> None:
         command = [sys.executable, "-m", "vit", "evaluate", "--checkpoint", str(best), "--data", data]
         project = str(Path(__file__).parent.parent)
         with (run / _LOG).open("wb") as log:
-            subprocess.Popen(
+            process = subprocess.Popen(
                 [*command, "--data-root", root, "--report", str(run / FILE)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -246,6 +247,8 @@ def start(run: Path, data: str, root: str) -> None:
                 pass_fds=[lock],
                 start_new_session=True,
             )
+        # Whoever started it takes notice of its end, so that no dead process stays behind.
+        threading.Thread(target=process.wait, name="report", daemon=True).start()
     finally:
         os.close(lock)
 
