@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import vit
-from vit import runs, supervise
+from vit import files, runs, supervise
 from vit.errors import InvalidCheckpoint, InvalidConfig, InvalidRun
 from vit.metrics import MetricsReader, read_metrics
 from vit.recipes import TrainConfig, train_config
@@ -332,6 +332,28 @@ def test_a_run_that_says_nothing_for_long_is_stalled(folder: Path) -> None:
         assert runs.find_run(silent.name).status == "running"
         os.utime(silent / "heartbeat", (0, 0))
         assert runs.find_run(silent.name).status == "stalled"
+
+
+@pytest.mark.parametrize("moved", [-86_400, 86_400])
+def test_a_clock_that_was_set_neither_hides_nor_invents_silence(folder: Path, moved: int) -> None:
+    run = dead(folder)
+    heartbeat = run / "heartbeat"
+    with runs.living(run):
+        files.beat(heartbeat)
+        os.utime(heartbeat, (time.time() + moved,) * 2)
+        assert runs.find_run(run.name).status == "running"
+        boot, _, at = heartbeat.read_text().partition(" ")
+        heartbeat.write_text(f"{boot} {float(at) - runs.STALLED - 60}")
+        os.utime(heartbeat, (time.time() + moved,) * 2)
+        assert runs.find_run(run.name).status == "stalled"
+
+
+def test_a_heartbeat_of_another_machine_counts_by_its_files_time(folder: Path) -> None:
+    heartbeat = dead(folder) / "heartbeat"
+    heartbeat.write_text("another-boot 1.0")
+    assert files.silence(heartbeat) < 60
+    os.utime(heartbeat, (time.time() - 500,) * 2)
+    assert files.silence(heartbeat) > 400
 
 
 def test_a_run_from_the_command_line_is_one_like_the_others(folder: Path) -> None:

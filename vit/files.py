@@ -31,6 +31,35 @@ def replaced(path: Path) -> Iterator[BinaryIO]:
     os.close(folder)
 
 
+def beat(path: Path) -> None:
+    """Give a sign of life that `silence` reads."""
+    path.write_text(f"{_boot()} {time.monotonic()}")
+
+
+def silence(path: Path) -> float:
+    """How long ago the last sign of life was [s], whatever was done to the clock since.
+
+    By the clock that starts with the machine, and by the file's own time for one of another machine.
+
+    Raises:
+        OSError: there was none.
+    """
+    changed = path.stat().st_mtime
+    boot, _, at = path.read_text(errors="replace").partition(" ")
+    try:
+        return time.monotonic() - float(at) if at and boot == _boot() else time.time() - changed
+    except ValueError:  # it was being written
+        return time.time() - changed
+
+
+def _boot() -> str:
+    """Tells this start of this machine from all others, where the system says so."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
 def take_lock(file: int, kind: int) -> bool:
     """Take a lock (`fcntl.LOCK_EX` or `LOCK_SH`) on an open file at once, or not at all.
 

@@ -14,6 +14,7 @@ from tqdm import tqdm
 
 from vit.errors import UserError
 from vit.evaluate import Evaluation
+from vit.files import beat
 from vit.metrics import MetricsWriter
 from vit.place import Place
 
@@ -77,7 +78,7 @@ class Journal(AbstractContextManager["Journal"]):
     def beat(self) -> None:
         """Give a sign of life, now and then."""
         if self.place.leads and time.monotonic() - self._beaten > _BEAT:
-            (self.run / "heartbeat").touch()
+            beat(self.run / "heartbeat")
             self._beaten = time.monotonic()
 
     def step(self, step: int, loss: Tensor, share: float) -> None:

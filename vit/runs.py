@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from vit.errors import InvalidConfig, InvalidRun
-from vit.files import is_locked, replaced, take_lock
+from vit.files import is_locked, replaced, silence, take_lock
 
 if TYPE_CHECKING:
     from vit.recipes import TrainConfig
@@ -195,7 +195,7 @@ def _status(folder: Path, waiting: Sequence[str]) -> tuple[Status, str]:
         if folder.name in waiting:
             return "waiting", "It starts by itself when its device is free."
         with suppress(OSError):
-            silent = time.time() - (folder / "heartbeat").stat().st_mtime
+            silent = silence(folder / "heartbeat")
             if silent > STALLED:
                 return "stalled", f"No step in the last {silent / 60:.0f} minutes. The log may say why."
         return "running", ""
