@@ -6,7 +6,7 @@ from functools import partial
 import pandas as pd
 import streamlit as st
 
-from pages.parts import access, change, navigation, uploads, watch
+from pages.parts import access, change, downloads, navigation, uploads, watch
 from vit.errors import UserError
 from vit.text import plain
 
@@ -87,8 +87,6 @@ def choose(infos: list):
 
 def show(info) -> None:
     """What can be done with one checkpoint."""
-    from vit import shelf
-
     st.markdown(f"**{plain(info.name)}**")
     if info.problem:
         if info.choices:
@@ -98,14 +96,8 @@ def show(info) -> None:
     with st.container(horizontal=True, vertical_alignment="center"):
         if st.button("Open in the explorer", type="primary", disabled=bool(info.problem) and not info.choices):
             st.switch_page("pages/explore.py", query_params={"checkpoint": info.name})
-        st.download_button(
-            f"Download ({info.size / 1e6:,.1f} MB)",
-            lambda: shelf.zipped(info.folder, info.folder.name),
-            f"{info.folder.name}.zip",
-            "application/zip",
-            on_click="ignore",
-            help="Every file of its folder, in one ZIP.",
-        )
+        size = f"{info.size / 1e6:,.1f} MB"
+        downloads.link(f"Download ({size})", downloads.CHECKPOINT, info.name, "Every file of its folder, in one ZIP.")
         if access.may_train():
             if "/" not in info.name:  # what was fetched keeps the name that says where it comes from
                 with st.popover("Rename"):

@@ -1,6 +1,8 @@
 """What people bring is kept whole or not at all; what they delete is gone at once."""
 
 import io
+import os
+import shutil
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -99,10 +101,23 @@ def test_rename_and_delete(weights: bytes, tmp_path: Path) -> None:
 
 def test_a_zip_unpacks_to_a_folder_of_its_name_and_opens(weights: bytes, tmp_path: Path) -> None:
     folder = brought(weights, tmp_path)
-    archive = zipfile.ZipFile(io.BytesIO(shelf.zipped(folder, "again")))
+    archive = zipfile.ZipFile(io.BytesIO(b"".join(shelf.zip_chunks(folder, "again"))))
+    assert archive.testzip() is None
     assert archive.namelist() == ["again/own.safetensors"]
     archive.extractall(tmp_path)
     assert load_checkpoint(tmp_path / "again", heads=4).hash == load_checkpoint(folder, heads=4).hash
+
+
+def test_a_zip_comes_in_pieces_and_outlives_the_checkpoint(tmp_path: Path) -> None:
+    folder = tmp_path / "large"
+    folder.mkdir()
+    content = os.urandom(20 * shelf._CHUNK)
+    (folder / "model.safetensors").write_bytes(content)
+    pieces = shelf.zip_chunks(folder, "large")
+    shutil.rmtree(folder)
+    sent = list(pieces)
+    assert max(map(len, sent)) < 2 * shelf._CHUNK
+    assert zipfile.ZipFile(io.BytesIO(b"".join(sent))).read("large/model.safetensors") == content
 
 
 @pytest.mark.parametrize(

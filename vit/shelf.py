@@ -8,9 +8,9 @@ import shutil
 import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from vit.checkpoints import (
     CARD,
@@ -114,14 +114,52 @@ def folders(root: Path | None = None) -> list[tuple[Path, int]]:
     return found
 
 
-def zipped(folder: Path, name: str) -> bytes:
-    """A checkpoint as one ZIP file, unpacking to a folder of that name; stored, as weights hardly compress."""
-    out = io.BytesIO()
-    with zipfile.ZipFile(out, "w") as archive:
-        for path in sorted(folder.iterdir()):
-            if path.is_file() and not path.is_symlink():
-                archive.write(path, f"{name}/{path.name}")
-    return out.getvalue()
+def zip_chunks(folder: Path, name: str) -> Iterator[bytes]:
+    """A checkpoint as one ZIP file, piece by piece, unpacking to a folder of that name.
+
+    Stored, as weights hardly compress. It is whole even if the checkpoint is replaced or deleted meanwhile.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with ExitStack() as stack:
+        paths = [path for path in sorted(folder.iterdir()) if path.is_file() and not path.is_symlink()]
+        files = [(zipfile.ZipInfo.from_file(path, f"{name}/{path.name}"), path.open("rb")) for path in paths]
+        for _, file in files:
+            stack.enter_context(file)
+        opened = stack.pop_all()
+
+    def chunks() -> Iterator[bytes]:
+        out = _Pipe()
+        with opened:
+            with zipfile.ZipFile(out, "w") as archive:
+                for info, file in files:
+                    with archive.open(info, "w") as entry:
+                        while chunk := file.read(_CHUNK):
+                            entry.write(chunk)
+                            yield out.taken()
+            yield out.taken()
+
+    return chunks()
+
+
+class _Pipe(io.RawIOBase):
+    """Keeps what was written until it is taken."""
+
+    def __init__(self) -> None:
+        self._written = bytearray()
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, content: Any) -> int:
+        self._written += content
+        return len(content)
+
+    def taken(self) -> bytes:
+        found = bytes(self._written)
+        self._written.clear()
+        return found
 
 
 def converted(checkpoint: Checkpoint, to: "To") -> tuple[str, bytes]:
@@ -135,7 +173,11 @@ def converted(checkpoint: Checkpoint, to: "To") -> tuple[str, bytes]:
     called = checkpoint.path.stem if checkpoint.path.is_file() else checkpoint.path.name
     with tempfile.TemporaryDirectory() as folder:
         path = convert(checkpoint, Path(folder) / (called + SUFFIXES.get(to, ("",))[0]), to)
-        return (f"{called}-{to}.zip", zipped(path, called)) if path.is_dir() else (path.name, path.read_bytes())
+        return (
+            (f"{called}-{to}.zip", b"".join(zip_chunks(path, called)))
+            if path.is_dir()
+            else (path.name, path.read_bytes())
+        )
 
 
 def folder_of(name: str, root: Path | None = None) -> Path:

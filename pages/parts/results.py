@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import streamlit as st
 
-from pages.parts import access, actions, dataset
+from pages.parts import access, actions, dataset, downloads
 from vit import report, runs
 from vit.errors import UserError
 from vit.text import plain
@@ -64,28 +64,17 @@ def _checkpoint(run: runs.Run) -> None:
         actions.act(f"Kept as checkpoint {name}.", runs.keep, run.id, name)
 
     with st.container(horizontal=True, vertical_alignment="center"):
-        st.download_button(
+        downloads.link(
             "Download checkpoint",
-            lambda: zipped(run),
-            f"{run.id}.zip",
-            "application/zip",
-            key="zip",
-            on_click="ignore",
-            help="Weights, config, preprocessing and card, as transformers and this app open them.",
+            downloads.RUN,
+            run.id,
+            "Weights, config, preprocessing and card, as transformers and this app open them.",
         )
         if access.may_train():
             with st.popover("Keep as checkpoint"):
                 words = "Small letters, digits, dots, dashes, underscores."
                 st.text_input("Name", runs.slug(run.name) or "model", key="keep name", help=words)
                 st.button("Copy to the checkpoints", key="keep", on_click=keep, type="primary")
-
-
-def zipped(run: runs.Run) -> bytes:
-    """The best checkpoint's files in one archive, in a folder named after the run."""
-    from vit import shelf
-
-    assert run.best is not None
-    return shelf.zipped(run.best, runs.slug(run.name) or run.id)
 
 
 @st.cache_resource(show_spinner=False, max_entries=8)

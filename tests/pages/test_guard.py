@@ -6,6 +6,7 @@ import os
 import tempfile
 import threading
 import time
+import urllib.error
 import urllib.request
 import uuid
 from collections.abc import Iterator
@@ -128,6 +129,14 @@ def test_no_page_may_frame_the_app(server: str) -> None:
     with urllib.request.urlopen(f"http://{server}/", timeout=PATIENCE) as answer:
         assert "frame-ancestors 'none'" in answer.headers["Content-Security-Policy"]
         assert answer.headers["X-Frame-Options"] == "DENY"
+
+
+@pytest.mark.parametrize("name", ["../checkpoints", "%2e%2e", "", "none", "/etc"])
+@pytest.mark.parametrize("kind", ["checkpoint", "run"])
+def test_only_checkpoints_that_are_listed_are_sent(server: str, kind: str, name: str) -> None:
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(f"http://{server}/download/{kind}?name={name}", timeout=PATIENCE)
+    assert refused.value.code == 404
 
 
 # --- Without a server -----------------------------------------------------------------------------------------

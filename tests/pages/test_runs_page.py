@@ -16,9 +16,11 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
+from starlette.applications import Starlette
+from starlette.testclient import TestClient
 from streamlit.testing.v1 import AppTest
 
-from pages.parts import access, curves, fields, results, watch
+from pages.parts import access, curves, downloads, fields, watch
 from pages.parts.compare import title, to_csv
 from tests.pages.offered import fed
 from vit import runs
@@ -421,7 +423,10 @@ def test_a_checkpoint_unpacks_to_a_folder_named_after_its_run(
     write: Callable[..., str], name: str, folder_name: str
 ) -> None:
     run = runs.find_run(write(name))
-    with zipfile.ZipFile(io.BytesIO(results.zipped(run))) as archive:
+    client = TestClient(Starlette(routes=downloads.routes()))
+    answer = client.get("/download/run", params={"name": run.id})
+    assert answer.headers["Content-Disposition"].endswith(f"{folder_name or run.id}.zip")
+    with zipfile.ZipFile(io.BytesIO(answer.content)) as archive:
         assert {path.partition("/")[0] for path in archive.namelist()} == {folder_name or run.id}
         assert any(path.endswith("/model.safetensors") for path in archive.namelist())
 
