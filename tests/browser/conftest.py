@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from .serving import BROWSER_ARGUMENTS, chromium, streamlit
+from .waiting import Conversation
 
 PATIENCE = 180_000  # [ms] on a busy machine
 
@@ -21,6 +22,28 @@ def browser_type_launch_args(browser_type_launch_args: dict[str, Any]) -> dict[s
     """Of pytest-playwright, with a browser that is there."""
     arguments = [*browser_type_launch_args.get("args", []), *BROWSER_ARGUMENTS]
     return {**browser_type_launch_args, **chromium(), "args": arguments}
+
+
+@pytest.fixture(scope="session")
+def shared_context(browser: Browser, browser_context_args: dict[str, Any]) -> Iterator[BrowserContext]:
+    """One for all tests, so that Streamlit's own files are fetched and compiled once."""
+    context = browser.new_context(**browser_context_args)
+    yield context
+    context.close()
+
+
+@pytest.fixture
+def page(shared_context: BrowserContext) -> Iterator[Page]:
+    """A tab of its own."""
+    page = shared_context.new_page()
+    yield page
+    page.close()
+
+
+@pytest.fixture
+def talk(page: Page) -> Conversation:
+    """What the page and its server say to each other; before the page is opened."""
+    return Conversation(page)
 
 
 @pytest.fixture(scope="session")

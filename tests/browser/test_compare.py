@@ -15,6 +15,7 @@ from vit.images import Preprocess
 from vit.model import VisionTransformer, ViTConfig
 
 from .serving import ROOT, VIEWERS
+from .waiting import Conversation
 
 PATIENCE = 180_000  # [ms] on a busy machine
 
@@ -64,7 +65,9 @@ def at(page: Page, which: int, row: int, col: int) -> tuple[float, float]:
     return area["x"] + (col + 0.5) / cols * area["width"], area["y"] + (row + 0.5) / rows * area["height"]
 
 
-def test_hovering_and_pinning_on_the_left_moves_the_right_and_the_difference(open_page: Callable[..., Page]) -> None:
+def test_hovering_and_pinning_on_the_left_moves_the_right_and_the_difference(
+    open_page: Callable[..., Page], talk: Conversation
+) -> None:
     page = open_page()
     expect(page.get_by_text("attention, block 6, mean of heads")).to_be_visible()
     page.mouse.move(*at(page, 0, 2, 5))
@@ -75,7 +78,7 @@ def test_hovering_and_pinning_on_the_left_moves_the_right_and_the_difference(ope
     assert ask(page, "[a.selection.view, b.selection.view]") == ["attention", "relevance"]
     expect(page.get_by_test_id("stMetricValue")).not_to_have_text(before)
     expect(page).to_have_url(re.compile(r"token=22"))
-    page.wait_for_timeout(1000)
+    talk.finish()
     assert ask(page, "[a, b].map((viewer) => viewer.selection.pinned && viewer.selection.token)") == [22, 22]
     # the right one leads as well, in its own view
     page.locator(".grid").nth(1).scroll_into_view_if_needed()
@@ -88,7 +91,9 @@ def test_hovering_and_pinning_on_the_left_moves_the_right_and_the_difference(ope
     expect(page.get_by_text("Both maps are the same.")).to_be_visible()
 
 
-def test_another_checkpoint_on_the_right_has_the_same_cursor_and_scale(open_page: Callable[..., Page]) -> None:
+def test_another_checkpoint_on_the_right_has_the_same_cursor_and_scale(
+    open_page: Callable[..., Page], talk: Conversation
+) -> None:
     page = open_page("?a_view=attention&b_view=attention")
     expect(page.get_by_role("img", name="Left map minus right map")).to_be_visible()
     page.get_by_role("combobox", name=re.compile("Right checkpoint")).click()
@@ -101,7 +106,7 @@ def test_another_checkpoint_on_the_right_has_the_same_cursor_and_scale(open_page
     page.mouse.click(*at(page, 1, 1, 2))
     wait(page, "a.selection.pinned && a.selection.token === 1 + 3 * 8 + 5")
     expect(page).to_have_url(re.compile(r"token=30"))
-    page.wait_for_timeout(1000)
+    talk.finish()
     assert ask(page, "[a.selection.token, b.selection.token]") == [30, 1 + 1 * 4 + 2]
     page.reload()
     page.wait_for_function(f"() => {VIEWERS}.filter((viewer) => viewer.payload).length === 2")

@@ -18,6 +18,7 @@ from vit import samples
 from vit.explain import explain
 
 from .serving import FIND
+from .waiting import Conversation
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 180_000  # [ms] on a busy machine
@@ -35,11 +36,10 @@ class App:
 
     def __init__(self, page: Page, url: str):
         self.page, self.url = page, url
-        self.sent: list[str] = []
         self.foreign: list[str] = []
         self.errors: list[str] = []
+        self.talk = Conversation(page)
         page.set_default_timeout(PATIENCE)
-        page.on("websocket", lambda ws: ws.on("framesent", lambda frame: self.sent.append(str(frame)[:80])))
         page.on("request", lambda r: None if r.url.startswith((url, "blob:", "data:")) else self.foreign.append(r.url))
         page.on("pageerror", lambda error: self.errors.append(str(error)))
 
@@ -50,11 +50,8 @@ class App:
         return self
 
     def still(self) -> None:
-        """Wait until the page has stopped talking to the server."""
-        before = -1
-        while before != len(self.sent):
-            before = len(self.sent)
-            self.page.wait_for_timeout(700)
+        """Wait until the page has painted everything, and has the server's answer to all that it asked."""
+        self.talk.finish()
 
     def ask(self, code: str) -> Any:
         """Evaluate a JavaScript expression of `viewer`."""
@@ -131,12 +128,12 @@ def test_broken_upload_says_so_and_keeps_the_page(app: App) -> None:
 def test_hover_changes_the_picture_and_sends_nothing(app: App) -> None:
     app.open()
     app.page.mouse.move(*app.at(1, 1))
-    app.page.wait_for_timeout(200)
-    before, sent = app.picture(), len(app.sent)
+    app.still()
+    before, asked = app.picture(), app.talk.asked
     app.page.mouse.move(*app.at(6, 5))
-    app.page.wait_for_timeout(200)
+    app.still()
     assert app.picture() != before
-    assert len(app.sent) == sent
+    assert app.talk.asked == asked
 
 
 def test_sample_pin_and_head_come_back_from_the_link(app: App) -> None:
@@ -189,7 +186,7 @@ def test_larger_input_hovers_with_queries_and_keys(app: App) -> None:
     checkpoint = vit.load_checkpoint("cifar10")
     record = explain(checkpoint, samples.read("cat"), (128, 128)).record
     app.page.mouse.move(*app.at(20, 9))
-    app.page.wait_for_timeout(500)
+    app.still()
     token = app.ask("viewer.engine.token")
     assert token == 1 + 20 * 32 + 9
     fill = "viewer.payload.fill(3, 2, viewer.engine.token, 'from', row, 0)"
@@ -318,7 +315,7 @@ def test_a_step_of_the_tour_stays_in_sight_and_leads_to_what_it_explains(app: Ap
     def sees(step: str, seen: Any) -> None:
         """The step is at the bottom of the window, and this above it."""
         expect(box.get_by_text(step)).to_be_in_viewport(ratio=1)
-        app.page.wait_for_timeout(700)
+        app.still()
         area, below = seen.bounding_box(), box.bounding_box()
         assert area and below and area["y"] >= 0 and area["y"] + 80 < below["y"] < height * 0.8
 

@@ -12,6 +12,7 @@ from vit import runs
 from vit.recipes import train_config
 
 from .serving import FIND
+from .waiting import Conversation
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 180_000  # [ms] on a busy machine
@@ -115,7 +116,7 @@ def test_a_reload_keeps_how_curves_are_seen(page: Page, url: str) -> None:
     expect(page).to_have_url(re.compile(f"run={run.id}"))
 
 
-def test_attention_follows_the_slider_and_the_choice_stays(page: Page, url: str) -> None:
+def test_attention_follows_the_slider_and_the_choice_stays(page: Page, url: str, talk: Conversation) -> None:
     run = wait(launch("Probed", epochs=3), "finished")
     page.goto(f"{url}/runs?run={run.id}&view=Attention")
     expect(page.locator("canvas.over")).to_be_visible(timeout=PATIENCE)
@@ -123,7 +124,7 @@ def test_attention_follows_the_slider_and_the_choice_stays(page: Page, url: str)
     ask = f"(() => {{ const v = {FIND}; return {shown}; }})()"
     page.wait_for_function(f"() => {ask}")
     page.locator("canvas.over").press("PageUp")
-    page.wait_for_timeout(1000)
+    talk.finish()
     first = page.evaluate(ask)
     slider = page.get_by_role("slider", name=re.compile("Epoch"))
     slider.press("ArrowLeft")
@@ -178,8 +179,7 @@ def test_the_names_of_many_curves_are_not_cut(page: Page, url: str) -> None:
       const rows = new Set();
       for (let i = 3; i < data.length; i += 4) if (data[i] > 40) rows.add(Math.floor(i / 4 / width));
       return rows.size / scale; }"""
-    page.wait_for_timeout(1000)
-    assert canvas.evaluate(count) >= 12  # brackets are the highest letters
+    page.wait_for_function(f"(canvas) => ({count})(canvas) >= 12", arg=canvas.element_handle())  # as high as brackets
 
 
 def test_a_browser_that_refuses_notifications_is_told(page: Page, url: str) -> None:

@@ -64,7 +64,7 @@ class File:
         return self
 
     def still(self) -> None:
-        self.page.wait_for_timeout(200)
+        self.page.wait_for_function(f"() => {FIND}.settled")
 
     def ask(self, code: str) -> Any:
         return self.page.evaluate(f"() => {{ const viewer = {FIND}; return {code}; }}")

@@ -16,6 +16,7 @@ from vit.viewer.selection import Selection
 
 from . import synthetic
 from .serving import FIND, VIEWERS
+from .waiting import Conversation
 
 PAGE = Path(__file__).parent / "viewer_page.py"
 PATIENCE = 60_000  # [ms] on a busy machine
@@ -23,7 +24,6 @@ SMALL = ((3, 2, (4, 6), ("cls", "reg1", "reg2"), 16), 27)
 ALIKE = (3, 2, (4, 6), ("cls", "reg1"), 16, 0, 50)
 POOLED = (3, 2, (4, 6), (), 16, 0, 48, True)
 POOLED_LARGE = (2, 3, (16, 18), (), 18, 0, 50, True)
-CHUNK = 40  # [ms] several frames
 
 
 class Viewer:
@@ -31,10 +31,9 @@ class Viewer:
 
     def __init__(self, page: Page, url: str, query: str):
         self.page = page
-        self.frames: list[str] = []
         self.dialogs: list[str] = []
         self.errors: list[str] = []
-        page.on("websocket", lambda ws: ws.on("framesent", lambda frame: self.frames.append(str(frame)[:80])))
+        self.talk = Conversation(page)
         page.on("dialog", lambda dialog: (self.dialogs.append(dialog.message), dialog.dismiss()))
         page.on("pageerror", lambda error: self.errors.append(str(error)))
         page.set_default_timeout(PATIENCE)
@@ -45,11 +44,12 @@ class Viewer:
         self.still()
 
     def still(self) -> None:
-        """Wait until the page has stopped talking to the server."""
-        before = -1
-        while before != len(self.frames):
-            before = len(self.frames)
-            self.page.wait_for_timeout(500)
+        """Wait until the page has painted everything, and has the server's answer to all that it asked."""
+        self.talk.finish()
+
+    def painted(self) -> None:
+        """Wait until what the pointer asked for is on the picture."""
+        self.page.wait_for_function(f"() => !{FIND}.frame")
 
     def ask(self, code: str, *args):
         """Evaluate `code`, a JavaScript expression of `viewer` and `args`."""
@@ -62,7 +62,7 @@ class Viewer:
         self.page.mouse.move(
             area["x"] + (col + 0.5) / cols * area["width"], area["y"] + (row + 0.5) / rows * area["height"]
         )
-        self.page.wait_for_timeout(CHUNK * 2)
+        self.painted()
 
     def click(self, row: int, col: int) -> None:
         self.point(row, col)
@@ -71,7 +71,7 @@ class Viewer:
 
     def leave(self) -> None:
         self.page.mouse.move(2, 2)
-        self.page.wait_for_timeout(CHUNK * 2)
+        self.painted()
 
     def pixels(self, name: str) -> str:
         return self.ask(f"viewer.find('{name}').toDataURL()")
@@ -107,7 +107,7 @@ def open_viewer(page: Page, serve):
 
 def test_hovering_redraws_everything_and_tells_the_server_nothing(open_viewer):
     viewer = open_viewer()
-    over, grid, frames = viewer.pixels(".over"), viewer.pixels(".grid"), len(viewer.frames)
+    over, grid, frames = viewer.pixels(".over"), viewer.pixels(".grid"), viewer.talk.asked
     viewer.point(1, 2)
     viewer.says("Block 3, mean of heads: where patch (row 2, col 3) looks.")
     assert viewer.pixels(".over") != over
@@ -116,7 +116,7 @@ def test_hovering_redraws_everything_and_tells_the_server_nothing(open_viewer):
     viewer.says("Block 3, mean of heads: where the class token looks.")
     assert viewer.pixels(".over") == over
     viewer.still()
-    assert len(viewer.frames) == frames
+    assert viewer.talk.asked == frames
 
 
 def test_a_click_pins_and_escape_releases(open_viewer):
@@ -162,10 +162,10 @@ def test_pointing_at_a_map_previews_it_and_a_click_chooses_it(open_viewer):
         "[(viewer.mosaic.left(2) + viewer.mosaic.tileWidth / 2) / viewer.mosaic.width,"
         " (viewer.mosaic.above(1) + viewer.mosaic.tileHeight / 2) / viewer.mosaic.height]"
     )
-    frames = len(viewer.frames)
+    frames = viewer.talk.asked
     viewer.page.mouse.move(area["x"] + at[0] * area["width"], area["y"] + at[1] * area["height"])
     viewer.says("Block 1, head 2: where the class token looks.")
-    assert len(viewer.frames) == frames
+    assert viewer.talk.asked == frames
     viewer.page.mouse.down()
     viewer.page.mouse.up()
     viewer.told("block=0", "head=1")
@@ -394,12 +394,12 @@ def test_a_class_s_map_follows_the_pointer_without_the_server(open_viewer):
     expect(viewer.page.locator(".query")).to_be_hidden()
     expect(viewer.page.locator(".labels .chosen")).to_have_count(0)  # it is no block's map
     viewer.still()
-    before, frames = viewer.pixels(".over"), len(viewer.frames)
+    before, frames = viewer.pixels(".over"), viewer.talk.asked
     viewer.point(1, 1)
     viewer.says("Relevance for “<b>cat</b>”: what patch (row 2, col 2) drew on.")
     assert viewer.pixels(".over") != before
     viewer.still()
-    assert len(viewer.frames) == frames
+    assert viewer.talk.asked == frames
     viewer.click(1, 1)
     viewer.told("view=relevance", "pinned=1")
     viewer.page.get_by_role("button", name="Who looks at it").click()
@@ -484,7 +484,7 @@ def test_every_map_of_a_large_model_is_painted_for_the_query(open_viewer, query)
         if place:
             viewer.point(*place)
         viewer.page.wait_for_function(f"!{FIND}.root.hasAttribute('data-busy') && {FIND}.engine.complete")
-        viewer.page.wait_for_timeout(200)
+        viewer.still()
         token, same = viewer.ask(code)
         assert same and (place is None or token > 0)
 
@@ -516,10 +516,10 @@ def test_the_answer_without_the_patch_under_the_pointer_is_told(open_viewer):
     viewer = open_viewer("case=small&probe=1")
     told = viewer.page.locator(".probe")
     expect(told).to_have_text("Point at a patch to replace it.")
-    frames = len(viewer.frames)
+    frames = viewer.talk.asked
     viewer.point(0, 2)
     expect(told).to_have_text("Without the patch (row 1, col 3): “cat” 48 % (−2.0 points).")
-    assert len(viewer.frames) == frames
+    assert viewer.talk.asked == frames
     viewer.ask("viewer.change({ hidden: [7] })")
     viewer.point(1, 1)
     expect(told).to_have_text("This patch is hidden already.")
@@ -575,17 +575,17 @@ def test_a_link_hides_patches(open_viewer):
 
 def test_nearest_patches_follow_the_pointer_without_the_server(open_viewer):
     viewer = open_viewer("case=alike")
-    frames = len(viewer.frames)
+    frames = viewer.talk.asked
     viewer.page.get_by_role("button", name="Nearest patches").click()
     viewer.told("view=similar")
     viewer.says("Patches most like the class token, by their features after the last block.")
     viewer.still()
-    over, frames = viewer.pixels(".over"), len(viewer.frames)
+    over, frames = viewer.pixels(".over"), viewer.talk.asked
     viewer.point(1, 2)
     viewer.says(re.compile(r"most like patch \(row 2, col 3\)"))
     assert viewer.pixels(".over") != over
     viewer.still()
-    assert len(viewer.frames) == frames
+    assert viewer.talk.asked == frames
 
 
 @pytest.mark.parametrize("token", [0, 2, 10, 25])
@@ -811,6 +811,6 @@ def test_a_new_theme_keeps_what_is_shown(open_viewer, page):
     viewer.click(1, 1)
     viewer.told("pinned=1")
     page.emulate_media(color_scheme="dark")
-    page.wait_for_timeout(500)
+    viewer.still()
     viewer.leave()
     viewer.says(re.compile("row 2, col 2"))

@@ -205,9 +205,11 @@ class Instrument extends Viewer {
     this.speak();
     chosen.set(this.name, { revision: this.revision, selection: { ...this.selection } });
     clearTimeout(this.settling);
+    this.untold = true;
     const tell = () =>
       requestAnimationFrame(() =>
         setTimeout(() => {
+          this.untold = false;
           const now = JSON.stringify(this.selection);
           if (now !== this.sent) this.send({ ...this.selection, revision: this.revision });
           this.sent = now;

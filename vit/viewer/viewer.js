@@ -286,6 +286,11 @@ class Viewer extends Page {
       });
   }
 
+  /** Whether all that was asked of it is painted, and told to Python. */
+  get settled() {
+    return !this.frame && !this.untold && !this.root.matches("[data-waiting], [data-busy]");
+  }
+
   draw() {
     const began = performance.now();
     const { payload, selection, engine, stats } = this;

@@ -1,0 +1,52 @@
+"""When a page is done: its server has answered all that it asked, and its viewers have painted and told everything."""
+
+from playwright.sync_api import Page, WebSocket
+from streamlit.proto.BackMsg_pb2 import BackMsg
+from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
+
+from .serving import VIEWERS
+
+# Streamlit's own state of the page, and what the viewers on it still have to do.
+QUIET = f"""() => {{
+  const said = document.querySelector('[data-testid="stApp"]')?.dataset;
+  const idle = !said || (said.testScriptState === "notRunning" && said.testConnectionState === "CONNECTED");
+  return idle && {VIEWERS}.every((viewer) => viewer.settled);
+}}"""
+LOOK = 60  # [ms] between two looks; both have to find the page quiet, because a browser hears of its own clicks later
+UNFINISHED = (ForwardMsg.FINISHED_EARLY_FOR_RERUN,)  # another run follows by itself
+
+
+class Conversation:
+    """What a page and its server say to each other.
+
+    Attributes:
+        asked: how many runs of the script the page has asked for.
+    """
+
+    def __init__(self, page: Page):
+        self.page, self.asked, self._answered = page, 0, 0
+        page.on("websocket", self._listen)
+
+    def finish(self) -> None:
+        """Wait until nothing is left to be said or painted."""
+        quiet = 0
+        while quiet < 2:
+            self.page.wait_for_function(QUIET)
+            self.page.wait_for_timeout(LOOK)  # also lets the messages in that this process has not seen
+            quiet = quiet + 1 if self._answered == self.asked and self.page.evaluate(QUIET) else 0
+
+    def _listen(self, socket: WebSocket) -> None:
+        self._answered = self.asked  # a new page; of the one before, nothing will come
+        socket.on("framesent", self._heard)
+        socket.on("framereceived", self._answer)
+
+    def _heard(self, frame: bytes | str) -> None:
+        if isinstance(frame, bytes) and BackMsg.FromString(frame).WhichOneof("type") == "rerun_script":
+            self.asked += 1
+
+    def _answer(self, frame: bytes | str) -> None:
+        if not isinstance(frame, bytes):
+            return
+        message = ForwardMsg.FromString(frame)
+        if message.WhichOneof("type") == "script_finished" and message.script_finished not in UNFINISHED:
+            self._answered = self.asked
