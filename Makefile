@@ -1,20 +1,35 @@
-# `make` sets everything up and opens the app; `make test` sets up what the tests need and runs them all.
+# `make` sets everything up and opens the app; `make test` sets up what the tests need and runs them all, but for the
+# browser of the browser tests, which `make browser` installs where there is none. `make quick` does without.
 
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: app test check benchmark
+CHROMIUM := $(BIN)/python tests/browser/serving.py
+WORKERS ?= 2
+
+.PHONY: app test quick check browser benchmark
 
 app: .venv/ready
 	$(BIN)/streamlit run app.py
 
 test: check
-	$(BIN)/python -m pytest
+	@$(CHROMIUM) || { echo "The browser tests need a Chromium: make browser installs one. make quick does without."; exit 1; }
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+
+quick: .venv/ready-dev
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "unit and not slow"
 
 check: .venv/ready-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+browser: .venv/ready-dev
+	@$(CHROMIUM) && exit 0; \
+	echo "Installing Chromium for the tests: Playwright's own build with the system libraries it needs,"; \
+	echo "or else Debian's package chromium. Both ask for administrator rights."; \
+	$(BIN)/playwright install --with-deps chromium || { apt-get update && apt-get install -y chromium; } \
+		|| $(BIN)/playwright install chromium
 
 benchmark: .venv/ready-dev
 	$(BIN)/python benchmarks/hover.py
@@ -35,8 +50,4 @@ benchmark: .venv/ready-dev
 
 .venv/ready-dev: .venv/ready requirements-dev.txt
 	$(BIN)/python -m pip install -r requirements-dev.txt
-	command -v chromium || command -v chromium-browser || command -v google-chrome \
-		|| $(BIN)/playwright install --with-deps chromium \
-		|| (apt-get update && apt-get install -y chromium) \
-		|| $(BIN)/playwright install chromium
 	touch $@

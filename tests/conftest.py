@@ -1,9 +1,12 @@
-"""Shared by all tests: a tiny model with every parameter random, and no network."""
+"""Shared by all tests: what kind each is, a tiny model with every parameter random, and no network."""
 
+import gc
 import os
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before anything imports transformers
 os.environ["TRANSFORMERS_OFFLINE"] = "1"
+if "PYTEST_XDIST_WORKER" in os.environ:  # before anything imports torch: as many processes as cores are at work
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from collections.abc import Callable
 from pathlib import Path
@@ -25,6 +28,23 @@ TINY: dict[str, Any] = {
     "mlp_dim": 128,
 }
 LABELS = ("apple", "bus", "cat", "dog", "éléphant")
+
+
+KINDS = {"browser": "browser", "pages": "page"}  # of the tests in a folder; all others are unit tests
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark every test by its kind."""
+    for item in items:
+        item.add_marker(KINDS.get(item.path.parent.name, "unit"))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def frozen(request: pytest.FixtureRequest) -> None:
+    """Streamlit collects garbage after every run of a page; what the tests' libraries hold is then walked each time."""
+    if request.path.parent.name == "pages":
+        gc.collect()
+        gc.freeze()
 
 
 def fill(model: Any, seed: int = 0) -> Any:

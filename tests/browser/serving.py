@@ -105,3 +105,11 @@ def _healthy(process: subprocess.Popen, url: str) -> bool:
         except OSError:
             time.sleep(0.2)
     return False
+
+
+if __name__ == "__main__":  # whether there is a browser, for the Makefile
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        here = Path(chromium().get("executable_path", playwright.chromium.executable_path)).exists()
+    sys.exit(not here)
