@@ -123,7 +123,9 @@ def test_every_kind_of_archive_is_known_by_its_content(place: Place, kind: str) 
     files = classes("cat", "dog", count=20)
     result = place.pack(files, kind).read()
     assert result.classes == ("cat", "dog")
-    assert result.counts == {"train": {"cat": 18, "dog": 18}, "test": {"cat": 2, "dog": 2}}
+    assert result.counts == {
+        split: {"cat": n, "dog": n} for split, n in (("train", 15), ("validation", 3), ("test", 2))
+    }
     assert (result.skipped, result.ignored) == ((), 0)
     assert result.spec == f"folder:{place.into}"
     assert place.written() == {f"data/pets/{c}/{i:06}.png" for c in ("cat", "dog") for i in range(20)}
@@ -142,7 +144,8 @@ def test_what_was_imported_loads_with_the_counts_that_were_told(place: Place) ->
     result = place.pack(classes("cat", count=30) | classes("dog", count=11)).read()
     dataset = load_dataset(result.spec, INPUT)
     assert dataset.classes == result.classes
-    for split, pictures in (("train", dataset.train), ("test", dataset.test)):
+    for split in ("train", "validation", "test"):
+        pictures = getattr(dataset, split)
         assert pictures.labels.bincount().tolist() == [result.counts[split][name] for name in result.classes]
 
 
@@ -155,17 +158,30 @@ def test_the_package_exports_it() -> None:
 def test_splits_are_understood(place: Place, test: str, root: str) -> None:
     files = classes(f"{root}train/cat", f"{root}train/dog") | classes(f"{root}{test}/cat", count=2)
     result = place.pack(files).read()
-    assert result.counts == {"train": {"cat": 3, "dog": 3}, "test": {"cat": 2, "dog": 0}}
+    assert result.counts == {
+        "train": {"cat": 2, "dog": 2},
+        "validation": {"cat": 1, "dog": 1},
+        "test": {"cat": 2, "dog": 0},
+    }
     assert (place.into / "train/dog/000002.png").is_file() and (place.into / "test/cat/000001.png").is_file()
 
 
-def test_of_two_splits_to_test_on_the_first_is_kept_and_the_other_named(place: Place) -> None:
-    files = {
-        k: v for split in ("train", "test", "val") for k, v in classes(f"{split}/cat", f"{split}/dog", count=1).items()
-    }
+@pytest.mark.parametrize("validation", ["val", "valid", "Validation"])
+def test_three_splits_are_kept(place: Place, validation: str) -> None:
+    counts = {"train": 3, validation: 2, "test": 1}
+    files = {k: v for split, n in counts.items() for k, v in classes(f"{split}/cat", f"{split}/dog", count=n).items()}
     result = place.pack(files).read()
-    assert result.counts["test"] == {"cat": 1, "dog": 1}
-    assert [line.partition(":")[0] for line in result.skipped] == ["val/cat/0.png", "val/dog/0.png"]
+    assert result.counts == {split: {"cat": n, "dog": n} for split, n in (("train", 3), ("validation", 2), ("test", 1))}
+    assert result.skipped == ()
+    assert (place.into / "val/dog/000001.png").read_bytes() == files[f"{validation}/dog/1.png"]
+
+
+def test_of_several_splits_to_validate_on_the_first_is_kept_and_the_other_named(place: Place) -> None:
+    splits = ("train", "test", "val", "valid")
+    files = {k: v for split in splits for k, v in classes(f"{split}/cat", f"{split}/dog", count=1).items()}
+    result = place.pack(files).read()
+    assert result.counts["validation"] == {"cat": 1, "dog": 1}
+    assert [line.partition(":")[0] for line in result.skipped] == ["valid/cat/0.png", "valid/dog/0.png"]
 
 
 def test_unlabelled_test_pictures_are_left_out_and_counted(place: Place) -> None:
@@ -240,7 +256,7 @@ def test_pictures_outside_the_class_folders_are_named(place: Place) -> None:
     stray = {"cover.png": picture(1), "pets/title.png": picture(2), "pets/cat/more/0.png": picture(3)}
     result = place.pack(classes("pets/cat", "pets/dog") | stray).read()
     assert {line.partition(":")[0] for line in result.skipped} == set(stray)
-    assert result.counts["train"]["cat"] + result.counts["test"]["cat"] == 3
+    assert sum(own["cat"] for own in result.counts.values()) == 3
 
 
 def test_what_was_left_out_is_kept_beside_the_classes(place: Place) -> None:

@@ -23,6 +23,7 @@ from vit.datasets import (
     download,
     in_turn,
     is_downloaded,
+    list_files,
     load_dataset,
     shapes,
 )
@@ -67,8 +68,39 @@ def test_a_folder_with_both_splits_keeps_them(fill_folder: Fill, test: str) -> N
         root = fill_folder(name, count)
     dataset = load(root)
     assert dataset.classes == ("bus", "car")
-    assert dataset.train.labels.tolist() == [0, 0, 0, 1, 1]
+    assert dataset.train.labels.tolist() == [0, 0, 1]
+    assert dataset.validation.labels.tolist() == [0, 1]
     assert dataset.test.labels.tolist() == [1]
+
+
+@pytest.mark.parametrize("validation", ["val", "valid", "validation"])
+def test_a_folder_with_three_splits_keeps_them(fill_folder: Fill, validation: str) -> None:
+    for split, count in (("train", 3), (validation, 2), ("test", 1)):
+        fill_folder(f"{split}/bus", count)
+        root = fill_folder(f"{split}/car", count)
+    dataset = load(root)
+    for split, count in ((dataset.train, 3), (dataset.validation, 2), (dataset.test, 1)):
+        assert split.labels.tolist() == [0] * count + [1] * count
+    images, _ = next(dataset.validation.batches(torch.tensor([0]), 1, CPU))
+    first = np.array(Image.open(root / validation / "bus" / "00.png"))
+    assert (images[0].permute(1, 2, 0).numpy() == first).all()
+    fill_folder(f"{validation}/tram", 1)
+    assert "tram" in refusal(root)
+
+
+@pytest.mark.parametrize(("pictures", "aside"), [(4, 1), (20, 4), (50, 10), (100, 10), (400, 20)])
+def test_validation_is_a_twentieth_of_a_class_and_at_least_ten_pictures_of_a_large_one(
+    tmp_path: Path, pictures: int, aside: int
+) -> None:
+    for name in ("train/bus", "train/car", "test/bus"):
+        (tmp_path / name).mkdir(parents=True)
+        for i in range(pictures):  # only names are looked at
+            (tmp_path / name / f"{i:03}.png").touch()
+    found = list_files(tmp_path)
+    assert [label for _, label in found.validation] == [0] * aside + [1] * aside
+    assert len(found.train) == 2 * (pictures - aside) and len(found.test) == pictures
+    assert not {file for file, _ in found.train} & {file for file, _ in found.validation}
+    assert list_files(tmp_path) == found
 
 
 def test_pixels_come_through_unchanged_at_the_input_size(fill_folder: Fill) -> None:
@@ -81,11 +113,12 @@ def test_pixels_come_through_unchanged_at_the_input_size(fill_folder: Fill) -> N
     assert labels.tolist() == [0]
 
 
-def test_a_plain_folder_gives_a_tenth_of_each_class_to_testing(fill_folder: Fill) -> None:
+def test_a_plain_folder_gives_a_tenth_of_each_class_to_testing_and_a_part_to_validation(fill_folder: Fill) -> None:
     fill_folder("bus", 30)
     root = fill_folder("car", 10)
     dataset = load(root)
-    assert torch.bincount(dataset.train.labels).tolist() == [27, 9]
+    assert torch.bincount(dataset.train.labels).tolist() == [22, 8]
+    assert torch.bincount(dataset.validation.labels).tolist() == [5, 1]
     assert torch.bincount(dataset.test.labels).tolist() == [3, 1]
 
 
@@ -95,12 +128,12 @@ def test_the_split_is_always_the_same_and_shares_no_picture(fill_folder: Fill) -
 
     def parts() -> list[list[bytes]]:
         dataset = load(root)
-        return [[i.numpy().tobytes() for i in split.images] for split in (dataset.train, dataset.test)]  # type: ignore[attr-defined]
+        splits = (dataset.train, dataset.validation, dataset.test)
+        return [[i.numpy().tobytes() for i in split.images] for split in splits]  # type: ignore[attr-defined]
 
-    train, test = parts()
-    assert not set(train) & set(test)
-    assert len({*train, *test}) == 40
-    assert [train, test] == parts()
+    first = parts()
+    assert len({picture for split in first for picture in split}) == sum(map(len, first)) == 40
+    assert first == parts()
 
 
 def test_the_last_picture_of_a_class_stays_for_training(fill_folder: Fill) -> None:
@@ -121,7 +154,7 @@ def test_unreadable_files_are_left_out_and_named(fill_folder: Fill, caplog: pyte
     root = fill_folder("test/car", 1)
     (root / "train/bus/broken.png").write_bytes(b"no picture")
     dataset = load(root)
-    assert len(dataset.train.labels) == 4
+    assert len(dataset.train.labels) + len(dataset.validation.labels) == 4
     assert len(dataset.skipped) == 1
     assert "broken.png" in dataset.skipped[0] and "broken.png" in caplog.text
 
@@ -164,7 +197,7 @@ def test_colour_pictures_become_grey_for_a_grey_model(fill_folder: Fill) -> None
 def test_streamed_pictures_equal_resident_ones(fill_folder: Fill, workers: int) -> None:
     fill_folder("bus", 8)
     root = fill_folder("car", 8)
-    order = torch.tensor([5, 0, 13, 2, 7])
+    order = torch.tensor([5, 0, 10, 2, 7])
     batches = [load(root, budget=b, workers=workers).train.batches(order, 2, CPU) for b in (0, 1 << 20)]
     for streamed, resident in zip(*batches, strict=True):
         assert torch.equal(streamed[0], resident[0])
@@ -266,9 +299,10 @@ def test_at_most_reads_so_many_pictures_of_each_split_evenly_from_the_classes(fi
     for path in root.glob("*/car/*"):
         path.write_bytes(b"no picture")  # shows what is opened
     few, all_ = load(root, at_most=9, budget=budget), load(root)
-    assert torch.bincount(few.train.labels).tolist() == ([4, 0, 3] if budget else [4, 2, 3])
+    assert torch.bincount(few.train.labels).tolist() == ([4, 0, 4] if budget else [4, 1, 4])
     assert len(few.test.labels) == (7 if budget else 9)
-    assert len(few.skipped) == (4 if budget else 0)
+    assert len(few.skipped) == (4 if budget else 0)  # all of the cars
+    assert len(few.validation.labels) == (8 if budget else 9)
     assert load(root, at_most=9, budget=budget).train.labels.tolist() == few.train.labels.tolist()
     assert len(load(root, at_most=1000).train.labels) == len(all_.train.labels)
     assert len(load(root, at_most=4, only_test=True).train.labels) == 0
@@ -288,7 +322,7 @@ def test_at_most_keeps_pictures_with_their_labels(fill_folder: Fill) -> None:
 def test_at_most_bounds_the_shapes() -> None:
     few = load_dataset("shapes", INPUT, at_most=8)
     assert few.train.labels.bincount().tolist() == [2, 2, 2, 2]
-    assert few.masks is not None and len(few.masks) == len(few.test.labels) == 8
+    assert few.masks is not None and len(few.masks) == len(few.test.labels) == len(few.validation.labels) == 8
 
 
 def test_classes_take_turns() -> None:
@@ -375,7 +409,23 @@ def test_mnist_is_read_from_torchvisions_files(mnist: Path, budget: int) -> None
 
 def test_mnist_for_testing_leaves_training_pictures_undecoded(mnist: Path) -> None:
     dataset = load_dataset("mnist", DIGITS, root=mnist, only_test=True)
-    assert (len(dataset.train.labels), len(dataset.test.labels)) == (0, 4)
+    assert [len(split.labels) for split in (dataset.train, dataset.validation, dataset.test)] == [0, 0, 4]
+
+
+@pytest.mark.parametrize("budget", [0, 1 << 20])
+def test_part_of_the_training_digits_is_for_validation(mnist: Path, budget: int) -> None:
+    pixels = np.random.default_rng(7).integers(0, 256, (60, 28, 28), dtype=np.uint8)
+    raw = mnist / "MNIST" / "raw"
+    (raw / "train-images-idx3-ubyte").write_bytes(struct.pack(">4i", 0x803, 60, 28, 28) + pixels.tobytes())
+    (raw / "train-labels-idx1-ubyte").write_bytes(struct.pack(">2i", 0x801, 60) + bytes(i % 2 for i in range(60)))
+    dataset = load_dataset("mnist", DIGITS, root=mnist, budget=budget, workers=0)
+    seen = {}
+    for name, split in (("train", dataset.train), ("validation", dataset.validation)):
+        ((images, labels),) = split.batches(torch.arange(len(split.labels)), 60, CPU)
+        seen[name] = [(image.numpy().tobytes(), int(label)) for image, label in zip(images, labels, strict=True)]
+    assert (len(seen["train"]), len(seen["validation"])) == (48, 12)  # of each class a fifth
+    assert sorted(label for _, label in seen["validation"]) == [0] * 6 + [1] * 6
+    assert sorted(seen["train"] + seen["validation"]) == sorted((pixels[i].tobytes(), i % 2) for i in range(60))
 
 
 def test_at_most_bounds_the_digits(mnist: Path) -> None:

@@ -38,7 +38,7 @@ def fill(tmp_path: Path) -> Fill:
 
 @pytest.fixture
 def pets(fill: Fill) -> Path:
-    """Four training and two test pictures of each of two classes."""
+    """Four training pictures, one of them for validation, and two test pictures of each of two classes."""
     for name in ("cat", "dog"):
         fill(f"train/{name}", 4)
         root = fill(f"test/{name}", 2)
@@ -52,14 +52,22 @@ def look(root: Path) -> Survey:
 def test_counts_are_those_of_each_split_and_class(pets: Path) -> None:
     found = look(pets)
     assert found.classes == ("cat", "dog")
-    assert found.counts == {"train": {"cat": 4, "dog": 4}, "test": {"cat": 2, "dog": 2}}
+    assert found.counts == {
+        "train": {"cat": 3, "dog": 3},
+        "validation": {"cat": 1, "dog": 1},
+        "test": {"cat": 2, "dog": 2},
+    }
     assert (found.opened, found.compared) == (12, 12)
     assert (found.repeated, found.leaked, found.contradicting, found.unreadable) == (0, 0, 0, ())
 
 
 def test_a_folder_without_splits_is_counted_as_it_will_be_split(fill: Fill) -> None:
     fill("cat", 20)
-    assert look(fill("dog", 10)).counts == {"train": {"cat": 18, "dog": 9}, "test": {"cat": 2, "dog": 1}}
+    assert look(fill("dog", 10)).counts == {
+        "train": {"cat": 15, "dog": 8},
+        "validation": {"cat": 3, "dog": 1},
+        "test": {"cat": 2, "dog": 1},
+    }
 
 
 def test_sizes_are_width_and_height_by_area(fill: Fill) -> None:
@@ -81,12 +89,12 @@ def test_pictures_in_both_splits_are_leaks(pets: Path) -> None:
 def test_pictures_twice_in_one_split_are_repeats(pets: Path) -> None:
     for name in ("a", "b"):
         (pets / f"train/cat/{name}.png").write_bytes((pets / "train/cat/00.png").read_bytes())
-    assert (look(pets).repeated, look(pets).leaked) == (2, 0)
+    assert look(pets).repeated + look(pets).leaked == 2  # one of the three may be for validation
 
 
 def test_one_picture_in_two_classes_is_a_contradiction(pets: Path) -> None:
     (pets / "train/dog/copy.png").write_bytes((pets / "train/cat/00.png").read_bytes())
-    assert (look(pets).repeated, look(pets).contradicting) == (1, 1)
+    assert (look(pets).repeated + look(pets).leaked, look(pets).contradicting) == (1, 1)
 
 
 def test_files_of_equal_size_are_not_taken_for_equal(pets: Path) -> None:
@@ -101,7 +109,7 @@ def test_files_that_cannot_be_read_are_named_with_the_reason(pets: Path) -> None
     found = look(pets)
     assert len(found.unreadable) == 1
     assert found.unreadable[0].startswith("train/cat/broken.png: This picture is damaged")
-    assert (found.opened, found.counts["train"]["cat"]) == (13, 5)
+    assert (found.opened, found.counts["train"]["cat"] + found.counts["validation"]["cat"]) == (13, 5)
 
 
 def test_only_so_many_pictures_are_opened_and_that_is_said(pets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,7 +123,7 @@ def test_only_so_many_pictures_are_opened_and_that_is_said(pets: Path, monkeypat
 def test_only_so_many_files_are_compared_and_that_is_said(pets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for i in range(8):
         (pets / f"train/cat/{i}.png").write_bytes(b"same" * 1000)
-    assert (look(pets).compared, look(pets).repeated) == (20, 7)
+    assert (look(pets).compared, look(pets).repeated + look(pets).leaked) == (20, 7)
     monkeypatch.setattr(surveys, "MAX_HASHED_BYTES", 10_000)
     assert (look(pets).compared, look(pets).repeated) == (12, 0)
     monkeypatch.setattr(surveys, "MAX_HASHED", 0)
@@ -159,7 +167,8 @@ def test_the_shapes_are_surveyed_too(tmp_path: Path) -> None:
     found = survey("shapes", tmp_path)
     assert found.counts["train"] == dict.fromkeys(found.classes, 1000)
     assert found.sizes == ((32, 32),) * 3
-    assert found.compared == 5000
+    assert found.counts["validation"] == dict.fromkeys(found.classes, 250)
+    assert found.compared == 6000
     assert list(tmp_path.iterdir()) == []
 
 

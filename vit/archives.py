@@ -92,9 +92,9 @@ class ImportedDataset:
     """A data set that came out of an archive.
 
     Attributes:
-        folder: holds one folder per class, directly or below train/ and test/.
+        folder: holds one folder per class, directly or below train/, test/ and perhaps val/.
         classes: their names, sorted.
-        counts: of "train" and "test" the pictures per class, as `load_dataset` splits them.
+        counts: of "train", "validation" and "test" the pictures per class, as `load_dataset` splits them.
         skipped: pictures that were left out, with the reason.
         ignored: files that are no pictures: notes, archives, what macOS and Windows add.
     """
@@ -137,8 +137,8 @@ def import_dataset(
 ) -> ImportedDataset:
     """Unpack a zip or tar of class folders, checked while it unpacks.
 
-    The archive holds a folder of pictures per class, directly or in train/ and test/ (or val/). One level too many
-    is understood: around everything, or a folder of the same name in every class. Its name plays no part; a tar may
+    The archive holds a folder of pictures per class, directly or in train/, test/ and val/ (one of the two is enough).
+    One level too many is understood: around everything, or a folder of the same name in every class. Its name plays no part; a tar may
     be packed with gzip, bzip2 or xz.
 
     Args:
@@ -180,7 +180,7 @@ def import_dataset(
     labels = [[label for _, label in split] for split in files]
     counts = {
         split: {name: own.count(label) for label, name in enumerate(classes)}
-        for split, own in zip(("train", "test"), labels, strict=True)
+        for split, own in zip(("train", "validation", "test"), labels, strict=True)
     }
     return ImportedDataset(into, classes, counts, (*unpacked.unreadable, *unused), unpacked.ignored)
 
@@ -612,7 +612,7 @@ def _arrange(pictures: list[_Picture]) -> tuple[dict[str, _Classes], list[str]]:
     """Find the classes.
 
     Returns:
-        the pictures by split ("train" and "test", or "" for all) and class, in the order of their names; and what
+        the pictures by split ("train", "test" and perhaps "val", or "" for all) and class, in the order of their names; and what
         is in none of them, with the reason.
     """
     root = _Folder()
@@ -648,13 +648,17 @@ def _arrange(pictures: list[_Picture]) -> tuple[dict[str, _Classes], list[str]]:
 
 
 def _splits(root: _Folder) -> dict[str, _Classes]:
-    """Read a folder as train/ and test/ with class folders in each, or else as class folders."""
+    """Read a folder as train/, test/ and val/ with class folders in each, or else as class folders."""
     named = {name.casefold(): folder for name, folder in root.folders.items()}
     train = _class_folders(named.get("train", _Folder()), unwrap=True)
-    for name in TEST_FOLDERS:
-        test = _class_folders(named.get(name, _Folder()), unwrap=True)
-        if len(train) > 1 and set(test) & set(train):  # else its pictures have no labels, as in a competition
-            return {"train": train, "test": test}
+    if len(train) > 1:
+        beside = {name: _class_folders(named.get(name, _Folder()), unwrap=True) for name in TEST_FOLDERS}
+        # without classes of train/ its pictures have no labels, as in a competition
+        known = {name: classes for name, classes in beside.items() if set(classes) & set(train)}
+        if known:
+            first, *others = known
+            val = {"val": known[others[0]]} if first == "test" and others else {}
+            return {"train": train, "test": known[first], **val}
     return {"": train if len(train) > 1 else _class_folders(root)}
 
 
@@ -675,13 +679,13 @@ def _class_folders(root: _Folder, unwrap: bool = False) -> _Classes:
 
 def _refuse_unfit(splits: dict[str, _Classes]) -> None:
     """Refuse what cannot be trained on."""
-    classes = splits[max(splits)]  # of "" or "train"
+    classes = splits["train"] if "train" in splits else splits[""]
     if len(classes) < 2:
         raise InvalidDataset(
             f"Class folders with readable pictures in the archive: {len(classes)}. A classifier needs at least two: "
             "pack one folder of pictures per class."
         )
-    strangers = sorted(set(splits.get("test", {})) - set(classes))
+    strangers = sorted({name for split in splits.values() for name in split} - set(classes))
     if strangers:
         names = ", ".join(_shown(name) for name in strangers[:10])
         raise InvalidDataset(f"The archive has classes for testing that train/ lacks: {names}. Add or remove them.")

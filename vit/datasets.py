@@ -2,8 +2,13 @@
 
 Pictures become uint8 tensors once, cut to the model's input size, and stay on the training device while they fit.
 Larger sets are decoded as they are needed, in worker processes.
+
+Three splits: `train` is learnt from, `validation` chooses (the best epoch, when to stop, settings), `test` is looked at
+once, at the end. What a dataset does not bring is cut from the rest by a fixed seed, so that it depends on the data
+alone and is the same for every run.
 """
 
+import copy
 import fcntl
 import hashlib
 import logging
@@ -39,8 +44,10 @@ NAMES = (*TORCHVISION, "shapes", "folder:PATH")
 SHAPES = ("circle", "square", "triangle", "cross")
 
 PICTURES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".avif"}
-TEST_FOLDERS = ("test", "val", "valid", "validation")
+VALIDATION_FOLDERS = ("val", "valid", "validation")
+TEST_FOLDERS = ("test", *VALIDATION_FOLDERS)  # the first that is there is for testing
 _TEST_SHARE = 0.1
+_VALIDATION_SHARE, _VALIDATION_LEAST = 0.05, 10  # of a class; the second in pictures
 _SPLIT_SEED = 0
 
 # What a whole download comes to [bytes], to say how far it is; its checksum decides whether it is right.
@@ -57,6 +64,7 @@ class Files(NamedTuple):
 
     classes: tuple[str, ...]
     train: list[tuple[Path, int]]
+    validation: list[tuple[Path, int]]
     test: list[tuple[Path, int]]
 
 
@@ -148,12 +156,12 @@ class _Decoded(TorchDataset[tuple[Tensor, int]]):
 
 @dataclass(frozen=True)
 class Dataset:
-    """Pictures to learn from and pictures to be judged by.
+    """Pictures to learn from, to choose by, and to be judged by.
 
     Attributes:
         name: as given on the command line.
         classes: one name per label.
-        train, test: the two splits.
+        train, validation, test: the splits, see the top of this file.
         masks: bool (n, height, width) of the test pictures, True on the object; only `shapes` knows them.
         skipped: files that could not be read, with the reason.
     """
@@ -161,6 +169,7 @@ class Dataset:
     name: str
     classes: tuple[str, ...]
     train: Pictures
+    validation: Pictures
     test: Pictures
     masks: Tensor | None = None
     skipped: tuple[str, ...] = ()
@@ -181,12 +190,12 @@ def load_dataset(
 
     Args:
         spec: "cifar10", "cifar100", "mnist", "fashion-mnist", "shapes", or "folder:PATH" where PATH holds one
-            folder per class, directly (a fixed tenth of each is then for testing) or below train/ and test/ (or val/).
+            folder per class, directly or in splits, see `list_files`.
         preprocess: decides size, channels and cut.
         root: where torchvision keeps its downloads.
         budget: pictures that take more memory than this are streamed [bytes].
         workers: processes that decode what is streamed.
-        only_test: leave the training split empty.
+        only_test: leave the other splits empty.
         at_most: pictures of each split, taken evenly from its classes; no others are decoded.
         limit: pictures of the training split, always the same ones in the same random order; no others are decoded.
 
@@ -199,14 +208,14 @@ def load_dataset(
         height, width = preprocess.size
         if height != width or preprocess.channels != 3:
             raise InvalidDataset("The shapes dataset is square and in colour. Use a square model with 3 channels.")
-        counts = (0 if only_test else 4000, 1000)
-        train_count, test_count = counts if at_most is None else (min(count, at_most) for count in counts)
-        train, _ = shapes(train_count, height, seed=1)
-        test, masks = shapes(test_count, height, seed=2)
-        if limit is not None and limit < train_count:
-            chosen = _limited(list(range(train_count)), limit)
-            train = Resident(train.images[chosen], train.labels[chosen])
-        return Dataset(spec, SHAPES, train, test, masks)
+        counts = (0, 0, 1000) if only_test else (4000, 1000, 1000)
+        train, validation, test = (count if at_most is None else min(count, at_most) for count in counts)
+        learnt, _ = shapes(train, height, seed=1)
+        chosen = _limited(list(range(train)), limit)
+        learnt = Resident(learnt.images[chosen], learnt.labels[chosen])
+        held_out, _ = shapes(validation, height, seed=3)
+        pictures, masks = shapes(test, height, seed=2)
+        return Dataset(spec, SHAPES, learnt, held_out, pictures, masks)
     if spec in TORCHVISION:
         return _torchvision(spec, preprocess, root, budget, workers, only_test, at_most, limit)
     raise InvalidDataset(f"There is no dataset {spec!r}. Choose from: {', '.join(NAMES)}.")
@@ -381,29 +390,41 @@ def _torchvision(
     sources = {}
     for name in ("train", "test"):
         try:
-            source = sources[name] = _source(spec)(root, train=name == "train")
+            sources[name] = _source(spec)(root, train=name == "train")
         except (OSError, RuntimeError, ValueError, EOFError) as error:
             reason = str(error).strip().partition("\n")[0] or type(error).__name__
             raise InvalidDataset(
                 f"{spec} in {root}/ is damaged ({reason}). Delete {_home(spec, root)}/ and start again: it is "
                 "then downloaded anew."
             ) from error
-        labels = [int(label) for label in source.targets][: len(source)]
-        kept = _evenly(labels, 0 if only_test and name == "train" else at_most)
-        if name == "train":
-            kept = _limited(kept, limit)
-        source.data, source.targets = source.data[kept], [labels[place] for place in kept]
-    fits = _bytes(sum(map(len, sources.values())), preprocess) <= budget
+    labels = [int(label) for label in sources["train"].targets][: len(sources["train"])]
+    aside = _set_aside(labels, _validation_count)
+    rest = sorted(set(range(len(labels))) - set(aside))
+    parts = {
+        "train": _part(sources["train"], [] if only_test else rest, at_most, limit),
+        "validation": _part(sources["train"], [] if only_test else aside, at_most),
+        "test": _part(sources["test"], list(range(len(sources["test"]))), at_most),
+    }
+    fits = _bytes(sum(map(len, parts.values())), preprocess) <= budget
     splits: list[Pictures] = []
-    for name, source in sources.items():
+    for name, part in parts.items():
         if fits:
-            bar = _bar(range(len(source)), desc=f"{spec} {name}", unit="pictures", leave=False)
-            images = [_as_tensor(_item(source, i), preprocess) for i in bar]
-            splits.append(_resident(images, source.targets, preprocess))
+            bar = _bar(range(len(part)), desc=f"{spec} {name}", unit="pictures", leave=False)
+            images = [_as_tensor(_item(part, i), preprocess) for i in bar]
+            splits.append(_resident(images, part.targets, preprocess))
         else:
-            targets = torch.tensor(source.targets, dtype=torch.int64)
-            splits.append(Streamed(partial(_item, source), targets, preprocess, workers))
-    return Dataset(spec, tuple(sources["test"].classes), splits[0], splits[1])
+            targets = torch.tensor(part.targets, dtype=torch.int64)
+            splits.append(Streamed(partial(_item, part), targets, preprocess, workers))
+    return Dataset(spec, tuple(sources["test"].classes), *splits)
+
+
+def _part(source: Any, places: Sequence[int], at_most: int | None, limit: int | None = None) -> Any:
+    """These pictures of a torchvision dataset, or so many of them, as one of its kind; see `load_dataset`."""
+    labels = [int(source.targets[place]) for place in places]
+    kept = _limited(_evenly(labels, at_most), limit)
+    part = copy.copy(source)
+    part.data, part.targets = source.data[[places[i] for i in kept]], [labels[i] for i in kept]
+    return part
 
 
 def _item(source: Any, index: int) -> Image.Image:
@@ -413,18 +434,23 @@ def _item(source: Any, index: int) -> Image.Image:
 def list_files(path: Path, only_test: bool = False) -> Files:
     """Find the pictures of a folder of class folders, by their names only.
 
+    Class folders may lie directly in `path`: then a tenth of each class is for testing, and of the rest a part for
+    validation. They may lie below train/ and test/ (or val/, valid/, validation/, where there is no test/): then a part
+    of train/ is for validation. Or below train/, val/ and test/. A part is 5 % of a class and at least 10 pictures, but
+    no more than a fifth. All are chosen by a fixed seed: the same files give the same splits.
+
     Args:
-        path: holds one folder per class, directly (a fixed tenth of each is then for testing) or below train/ and
-            test/ (or val/).
-        only_test: list no picture for training, and be content without any.
+        only_test: list test pictures only, and be content without others.
 
     Raises:
-        InvalidDataset: no such folder, fewer than two classes, a split that is missing or does not fit the other.
+        InvalidDataset: no such folder, fewer than two classes, a split that is missing or does not fit the others.
     """
     if not path.is_dir():
         raise InvalidDataset(f"There is no folder {str(path)!r}. Name one that holds a folder of pictures per class.")
     train_root = path / "train"
-    test_root = next((path / name for name in TEST_FOLDERS if class_folders(path / name)), None)
+    beside = [path / name for name in TEST_FOLDERS if class_folders(path / name)]
+    test_root = beside[0] if beside else None
+    validation_root = beside[1] if len(beside) > 1 and beside[0].name == "test" else None
     if class_folders(train_root) and test_root is None:
         raise InvalidDataset(
             f"{str(path)!r} has train/ but no test/ or val/ beside it. Add one, or drop the train/ level."
@@ -439,17 +465,23 @@ def list_files(path: Path, only_test: bool = False) -> Files:
         raise InvalidDataset(
             f"Folders with pictures in {str(root)!r}: {len(classes)}. A classifier needs at least two, one per class."
         )
-    train = _labelled(root, classes)
+    for other in filter(None, (validation_root, test_root)):
+        if strangers := sorted(set(class_folders(other)) - set(classes)):
+            raise InvalidDataset(f"{str(other)!r} has classes that train/ lacks: {', '.join(strangers)}.")
     if test_root:
-        strangers = sorted(set(class_folders(test_root)) - set(classes))
-        if strangers:
-            raise InvalidDataset(f"{str(test_root)!r} has classes that train/ lacks: {', '.join(strangers)}.")
         test = _labelled(test_root, classes)
+        train = [] if only_test else _labelled(root, classes)
     else:
-        train, test = _split(train)
+        train, test = _split(_labelled(root, classes), _test_count)
         if not test:
             raise InvalidDataset(f"{str(path)!r} has one picture per class, and none to test on. Add more.")
-    return Files(classes, [] if only_test else train, test)
+    if only_test:
+        return Files(classes, [], [], test)
+    if validation_root:
+        validation = _labelled(validation_root, classes)
+    else:
+        train, validation = _split(train, _validation_count)
+    return Files(classes, train, validation, test)
 
 
 def _folder(
@@ -462,18 +494,15 @@ def _folder(
     limit: int | None,
 ) -> Dataset:
     path = Path(spec.removeprefix("folder:")).expanduser()
-    classes, train_files, test_files = list_files(path, only_test)
-    train_files, test_files = (
-        [files[place] for place in _evenly([label for _, label in files], at_most)]
-        for files in (train_files, test_files)
-    )
-    train_files = _limited(train_files, limit)
-    fits = _bytes(len(train_files) + len(test_files), preprocess) <= budget
+    classes, *every = list_files(path, only_test)
+    parts = [[files[place] for place in _evenly([label for _, label in files], at_most)] for files in every]
+    parts[0] = _limited(parts[0], limit)
+    fits = _bytes(sum(map(len, parts)), preprocess) <= budget
     splits: list[Pictures] = []
     skipped: list[str] = []
-    for files, name in ((train_files, "train"), (test_files, "test")):
+    for files, name in zip(parts, ("training", "validation", "test"), strict=True):
         if fits:
-            resident, unreadable = _read(files, preprocess, f"reading {name}")
+            resident, unreadable = _read(files, preprocess, f"reading {name} pictures")
             if files and not len(resident.labels):
                 raise InvalidDataset(f"No {name} picture in {str(path)!r} could be read. The first: {unreadable[0]}")
             splits.append(resident)
@@ -483,7 +512,7 @@ def _folder(
             splits.append(Streamed(partial(_nth, [file for file, _ in files]), labels, preprocess, workers))
     for line in skipped:
         log.warning("left out %s", line)
-    return Dataset(spec, classes, splits[0], splits[1], skipped=tuple(skipped))
+    return Dataset(spec, classes, *splits, skipped=tuple(skipped))
 
 
 def class_folders(root: Path) -> tuple[str, ...]:
@@ -513,18 +542,40 @@ def _labelled(root: Path, classes: Sequence[str]) -> list[tuple[Path, int]]:
     ]
 
 
-def _split(files: list[tuple[Path, int]]) -> tuple[list[tuple[Path, int]], list[tuple[Path, int]]]:
-    """Set a fixed tenth of each class aside for testing: at least one picture, but never a class's last."""
+_Labelled = list[tuple[Path, int]]
+
+
+def _split(files: _Labelled, count: Callable[[int], int]) -> tuple[_Labelled, _Labelled]:
+    """Set some files of each class aside: those that are left, and those."""
+    chosen = set(_set_aside([label for _, label in files], count))
+    return (
+        [file for place, file in enumerate(files) if place not in chosen],
+        [file for place, file in enumerate(files) if place in chosen],
+    )
+
+
+def _set_aside(labels: Sequence[int], count: Callable[[int], int]) -> list[int]:
+    """Choose places of each class, as many as `count` says for a class of so many; always the same, in order."""
     generator = torch.Generator().manual_seed(_SPLIT_SEED)
-    train, test = [], []
-    for label in sorted({label for _, label in files}):
-        own = [file for file in files if file[1] == label]
-        order = torch.randperm(len(own), generator=generator).tolist()
-        count = min(max(1, round(len(own) * _TEST_SHARE)), len(own) - 1)
-        chosen = set(order[:count])
-        train += [file for i, file in enumerate(own) if i not in chosen]
-        test += [file for i, file in enumerate(own) if i in chosen]
-    return train, test
+    places: dict[int, list[int]] = {}
+    for place, label in enumerate(labels):
+        places.setdefault(label, []).append(place)
+    chosen = []
+    for _, own in sorted(places.items()):
+        order = torch.randperm(len(own), generator=generator)
+        chosen += [own[i] for i in order[: count(len(own))].tolist()]
+    return sorted(chosen)
+
+
+def _test_count(pictures: int) -> int:
+    """Of a class: a tenth, at least one picture, but never the last."""
+    return min(max(1, round(pictures * _TEST_SHARE)), pictures - 1)
+
+
+def _validation_count(pictures: int) -> int:
+    """Of a class: a twentieth and at least ten, but no more than a fifth of a small one, and never the last."""
+    wanted = max(round(pictures * _VALIDATION_SHARE), _VALIDATION_LEAST)
+    return min(wanted, max(pictures // 5, 1), pictures - 1)
 
 
 def _opened(path: Path) -> Image.Image:

@@ -44,6 +44,8 @@ COLUMNS = 8  # pictures of each
 CELL, GAP = 64, 2  # [px]
 MAX_EXAMPLES = 50  # repeats that are named
 
+SPLITS = ("train", "validation", "test")
+
 _SIDE = 32  # [px] of `shapes`, and what torchvision's pictures are offered at; they stay as they are
 _DEPTH = 3  # of folders below a root in which datasets are looked for
 _MAX_FOLDERS = 2000  # that are looked into
@@ -64,13 +66,13 @@ class Survey:
     Attributes:
         spec: as `load_dataset` takes it.
         classes: one name per label.
-        counts: of "train" and "test" the pictures per class.
+        counts: of "train", "validation" and "test" the pictures per class.
         opened: pictures that were decoded, evenly from the classes; `sizes` and `unreadable` are theirs.
         sizes: None where nothing could be read.
         unreadable: files that could not be decoded, with the reason.
         compared: pictures among which repeats were looked for: files with equal bytes, else equal pixels.
         repeated: pictures that are in their own split before.
-        leaked: test pictures that are in the training split as well: they flatter every accuracy.
+        leaked: pictures that are in another split as well: they flatter every accuracy.
         contradicting: repeats of either kind that have another class.
         repeats: a few of them by name: the first, and what repeats it.
         contact_sheet: RGBA, one row per class, see-through where there is nothing.
@@ -116,7 +118,7 @@ def survey(spec: str, root: Path = Path("data")) -> Survey:
     folder = spec.startswith("folder:")
     classes, items = _in_folder(Path(spec[7:]).expanduser()) if folder else _named(spec, root)
     counted = Counter((item.split, item.label) for item in items)
-    counts = {split: {name: counted[split, label] for label, name in enumerate(classes)} for split in ("train", "test")}
+    counts = {split: {name: counted[split, label] for label, name in enumerate(classes)} for split in SPLITS}
     sizes, cells, unreadable = _open(items)
     compared, repeats = _repeats(items)
     return Survey(
@@ -140,7 +142,7 @@ def _in_folder(path: Path) -> tuple[tuple[str, ...], list[_Item]]:
     files = list_files(path)
     items = [
         _Item(split, label, str(file.relative_to(path)), file.stat().st_size, file.read_bytes, partial(_decoded, file))
-        for split, own in (("train", files.train), ("test", files.test))
+        for split, own in zip(SPLITS, files[1:], strict=True)
         for file, label in own
     ]
     return files.classes, items
@@ -155,7 +157,7 @@ def _named(spec: str, root: Path) -> tuple[tuple[str, ...], list[_Item]]:
         raise InvalidDataset(f"{spec} is not in {root}/. Download it first.")
     dataset = load_dataset(spec, Preprocess((_SIDE, _SIDE)), root=root, budget=0, workers=0)
     items = []
-    for split, pictures in (("train", dataset.train), ("test", dataset.test)):
+    for split, pictures in zip(SPLITS, (dataset.train, dataset.validation, dataset.test), strict=True):
         picture = pictures.open if isinstance(pictures, Streamed) else partial(_drawn, pictures)
         for place, label in enumerate(pictures.labels.tolist()):
             name = f"{split} picture {place}"

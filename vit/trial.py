@@ -263,7 +263,8 @@ def _run(config: "TrainConfig", pictures: Sample, test: "Tensor") -> Any:
     from vit.datasets import Dataset, Resident
 
     labels = torch.arange(len(test)) % len(pictures.classes)
-    dataset = Dataset(config.data, pictures.classes, Resident(pictures.images, pictures.labels), Resident(test, labels))
+    held_out = Resident(test, labels)
+    dataset = Dataset(config.data, pictures.classes, Resident(pictures.images, pictures.labels), held_out, held_out)
     return train.Training(config, Path(tempfile.gettempdir()) / "vit-trial", train.choose_place(config), dataset)
 
 

@@ -109,7 +109,7 @@ def upload(folder: Path, on_change: Callable[[], None]) -> None:
         type=KINDS,
         max_upload_size=uploads.limit(most),
         key=f"archive_{state.setdefault('archives', 0)}",
-        help="The folders may lie directly in it, or below train/ and test/. Larger sets: put a folder into the "
+        help="The folders may lie directly in it, or below train/, test/ and val/. Larger sets: put a folder into the "
         "server's data folder.",
     )
     if file is None:
@@ -307,7 +307,7 @@ def size(spec: str, root: str) -> Size:
 
 
 def table(found: Any) -> pd.DataFrame:
-    """Per class its name, a strip of pictures and the counts of both splits."""
+    """Per class its name, a strip of pictures and the counts of all splits."""
     sheet, height = found.contact_sheet, found.contact_sheet.height / max(len(found.rows), 1)
     strips = {}
     for row, name in enumerate(found.rows):
@@ -317,8 +317,7 @@ def table(found: Any) -> pd.DataFrame:
     return pd.DataFrame(
         {
             "class": list(found.classes),
-            "train": [found.counts["train"].get(name, 0) for name in found.classes],
-            "test": [found.counts["test"].get(name, 0) for name in found.classes],
+            **{split: [counts.get(name, 0) for name in found.classes] for split, counts in found.counts.items()},
             "pictures": [strips.get(name) for name in found.classes],
         }
     )
@@ -330,7 +329,7 @@ def show_survey(found: Any, classes: pd.DataFrame) -> None:
         split: st.column_config.ProgressColumn(
             format="localized", min_value=0, max_value=int(classes[split].max()) or 1, width=80
         )
-        for split in ("train", "test")
+        for split in found.counts
     }
     st.dataframe(
         classes,
@@ -343,15 +342,18 @@ def show_survey(found: Any, classes: pd.DataFrame) -> None:
             **counts,
         },
     )
-    train, test = int(classes["train"].sum()), int(classes["test"].sum())
-    said = f"{len(classes):,} classes. {train:,} pictures to learn from, {test:,} to be tested on."
+    train, validation, test = (int(classes[split].sum()) for split in found.counts)
+    said = f"{len(classes):,} classes. {train:,} pictures to learn from, {validation:,} for validation, which chooses "
+    said += f"the best epoch, {test:,} to be tested on at the end."
     if found.sizes:
         smallest, median, largest = ("{} × {}".format(*size) for size in found.sizes)
         said += f" {median} px." if smallest == largest else f" {smallest} to {largest} px, {median} in the middle."
     st.caption(said)
+    if not validation:
+        st.warning("These are too few pictures to keep any for validation, which chooses the best epoch. Add some.")
     if found.leaked:
-        many = f"{found.leaked:,} test pictures are" if found.leaked > 1 else "1 test picture is"
-        st.warning(f"{many} in the training split as well: that flatters every accuracy.")
+        many = f"{found.leaked:,} pictures are" if found.leaked > 1 else "1 picture is"
+        st.warning(f"{many} in two splits: that flatters every accuracy.")
     if found.contradicting:
         one = found.contradicting == 1
         st.warning(f"{found.contradicting:,} repeated {'picture is' if one else 'pictures are'} in two classes.")
