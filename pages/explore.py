@@ -142,6 +142,8 @@ def show_facts(checkpoint, info) -> None:
         rows["File from"] = info.family
     if isinstance(facts.get("accuracy"), float):
         rows["Test accuracy"] = f"{facts['accuracy']:.1%}"
+    elif isinstance(facts.get("validation_accuracy"), float):
+        rows["Validation accuracy"] = f"{facts['validation_accuracy']:.1%}"
     st.html(
         FACTS_STYLE + "".join(f"<div class=fact><span>{k}</span><b>{html.escape(v)}</b></div>" for k, v in rows.items())
     )

@@ -9,6 +9,7 @@ import pandas as pd
 import streamlit as st
 
 from pages.parts import access, actions, attention, bell, change, compare, curves, dataset, navigation, results, watch
+from vit.metrics import best_epoch, evaluations, final_test
 from vit.runs import Run
 from vit.text import plain
 
@@ -70,7 +71,14 @@ def list_all() -> None:
             column_config={
                 "Status": st.column_config.TextColumn(width=95),
                 "Run": st.column_config.TextColumn(width="medium"),
-                "Accuracy": st.column_config.NumberColumn(format="%.1f %%", help="The best so far, on test pictures"),
+                "Validation": st.column_config.NumberColumn(
+                    format="%.1f %%", help="Accuracy on validation pictures, of the best epoch so far"
+                ),
+                "Test": st.column_config.NumberColumn(
+                    format="%.1f %%",
+                    help="Accuracy on test pictures, looked at once, at the end, by the weights that validation chose. "
+                    "Of older runs, which show no validation, the best epoch by test accuracy.",
+                ),
                 "Progress": st.column_config.ProgressColumn(format="%.0f %%", min_value=0, max_value=100, width=130),
                 "Started": st.column_config.DatetimeColumn(format="D MMM, HH:mm", width=110),
             },
@@ -94,7 +102,8 @@ def summary(found: list[Run]) -> pd.DataFrame:
         {
             "Run": run.name,
             "Status": f"{watch.STATUS[run.status]} · {run.place}" if run.place else watch.STATUS[run.status],
-            "Accuracy": None if (best := watch.best_accuracy(run)) is None else 100 * best,
+            "Validation": None if (best := watch.validation_accuracy(run)) is None else 100 * best,
+            "Test": None if (test := watch.test_accuracy(run)) is None else 100 * test,
             "Progress": 100 * watch.share_done(run),
             "Time": watch.duration(watch.figures(run).seconds),
             "Data": watch.data_name(run),
@@ -103,7 +112,7 @@ def summary(found: list[Run]) -> pd.DataFrame:
         }
         for run in found
     ]
-    columns = ["Run", "Status", "Accuracy", "Progress", "Time", "Data", "Device", "Started"]
+    columns = ["Run", "Status", "Validation", "Test", "Progress", "Time", "Data", "Device", "Started"]
     return pd.DataFrame(rows, columns=columns)
 
 
@@ -199,16 +208,19 @@ def say_figures(run: Run) -> None:
     """Bar and numbers."""
     figures = watch.figures(run)
     progress = figures.progress
-    steps, epochs = figures.records.get("step", []), figures.records.get("epoch", [])
+    steps = figures.records.get("step", [])
     if run.status not in ("finished", "waiting") and (progress or run.alive):
         done = f"Epoch {progress.epoch:.1f} of {progress.epochs}" if progress else "Getting ready"
         if run.status == "running" and progress and progress.seconds_left is not None:
             done += f" · {watch.duration(progress.seconds_left)} left"
         st.progress(watch.share_done(run), done)
     told: dict[str, str] = {}
-    if epochs:
-        best = max(epochs, key=lambda record: record["accuracy"])
-        told["Best accuracy"] = f"{100 * best['accuracy']:.1f} % in epoch {best['epoch']}"
+    if best := best_epoch(figures.records):
+        weights = f", {best['weights']} weights" if best.get("weights") in ("raw", "averaged") else ""
+        chosen = "Validation accuracy" if "validation" in figures.records else "Best epoch by test accuracy"
+        told[chosen] = f"{100 * best['accuracy']:.1f} % in epoch {best['epoch']}{weights}"
+    if final := final_test(figures.records):
+        told["Test accuracy"] = f"{100 * final['accuracy']:.1f} %"
     if steps:
         told["Loss"] = f"{steps[-1]['loss']:.3f}"
         if progress and progress.pictures_per_second:
@@ -241,16 +253,17 @@ def draw(run: Run, view: curves.View) -> None:
     """Loss, accuracy and learning rate against epochs."""
     figures = watch.figures(run)
     per_epoch = figures.steps_per_epoch
-    steps, epochs = figures.records.get("step", []), figures.records.get("epoch", [])
+    steps, epochs = figures.records.get("step", []), evaluations(figures.records)
     if not steps and not epochs:
         return
+    split = "test" if "test" in figures.records and "validation" not in figures.records else "validation"
     train = [(record["step"] / per_epoch, record["loss"]) for record in steps]
-    test = [(record["step"] / per_epoch, record["test_loss"]) for record in epochs]
+    held_out = [(record["step"] / per_epoch, record["loss"]) for record in epochs]
     first, second = curves.COLORS[:2]
     losses = [curves.line("training", train, first, faint=True)] if view.smoothing else []
     losses += [
         curves.line("training", curves.smooth(train, view.smoothing), first),
-        curves.line("test", test, second, dots=True),
+        curves.line(split, held_out, second, dots=True),
     ]
     accuracy = [(record["step"] / per_epoch, 100 * record["accuracy"]) for record in epochs]
     rates = [(record["step"] / per_epoch, record["lr"]) for record in steps if "lr" in record]
@@ -260,14 +273,14 @@ def draw(run: Run, view: curves.View) -> None:
     )
     right.echarts_chart(
         curves.chart(
-            "Test accuracy",
-            [curves.line("test", accuracy, first, dots=True)],
+            f"{split.capitalize()} accuracy",
+            [curves.line(split, accuracy, first, dots=True)],
             view=view._replace(log=False),
             percent=True,
         ),
         key="accuracy",
         height=curves.HEIGHT,
-        alt="Test accuracy over the epochs",
+        alt=f"{split.capitalize()} accuracy over the epochs",
     )
     if rates:
         st.echarts_chart(

@@ -139,11 +139,13 @@ def _day(moment: float) -> str:
 def starts() -> dict[str, str]:
     """What a run can start from, a checkpoint's name or path or "" for none, with its name for people."""
     from vit.checkpoints import list_checkpoints
-    from vit.runs import list_runs
+    from vit.runs import learnt, list_runs, resumable
 
     known = {info.name: info.name for info in list_checkpoints() if not info.problem}
     runs = {str(run.best): f"{run.name} (run of {_day(run.created)})" for run in list_runs() if run.best}
-    return {"": "Random weights"} | known | runs
+    cut_off = [run for run in list_runs() if not run.alive and (run.status == "failed" or not resumable(run.folder))]
+    last = {str(path): f"{run.name}, last weights" for run in cut_off if (path := learnt(run.folder))}
+    return {"": "Random weights"} | known | last | runs
 
 
 def pick_start(titles: Mapping[str, str]) -> str:

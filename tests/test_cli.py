@@ -332,7 +332,7 @@ def test_train_leaves_a_run_whose_checkpoint_the_other_commands_open(
     run = tmp_path / "run"
     trained = command("train", "--preset", "shapes", "--data", f"folder:{folder}", *settings("epochs=1"), "--run", run)
     assert trained.status == 0
-    assert "of 4 test pictures right" in trained.out
+    assert "validation pictures right" in trained.out and "of 4 test pictures right" in trained.out
     assert command("classify", picture, "--checkpoint", run / "checkpoints" / "best").status == 0
     resumed = command("train", "--resume", run)
     assert resumed.status == 0

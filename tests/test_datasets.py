@@ -211,7 +211,7 @@ def test_pictures_beyond_the_limit_are_not_even_opened(fill_folder: Fill, budget
     wanted = load(root, budget=0, workers=0, limit=5)
     images, labels = next(wanted.train.batches(torch.arange(5), 5, CPU))
     assert len(wanted.train.labels) == 5 and len(wanted.test.labels) == 12
-    for file in (root / "train").rglob("*.png"):
+    for file, _ in list_files(root).train:
         with Image.open(file) as picture:
             pixels = torch.from_numpy(np.array(picture)).permute(2, 0, 1)
         if not any(torch.equal(pixels, image) for image in images):
@@ -223,10 +223,10 @@ def test_pictures_beyond_the_limit_are_not_even_opened(fill_folder: Fill, budget
 
 def test_a_limit_decides_whether_pictures_fit_into_memory(fill_folder: Fill) -> None:
     fill_folder("bus", 20)
-    root, ten = fill_folder("car", 20), 10 * 8 * 8 * 3  # [bytes]; two of each class are for testing
-    assert isinstance(load(root, budget=ten).train, Streamed)
-    assert isinstance(load(root, budget=ten, limit=6).train, Resident)
-    assert isinstance(load(root, budget=ten, limit=7).train, Streamed)
+    root, sixteen = fill_folder("car", 20), 16 * 8 * 8 * 3  # [bytes]; five of each class are held out
+    assert isinstance(load(root, budget=sixteen).train, Streamed)
+    assert isinstance(load(root, budget=sixteen, limit=6).train, Resident)
+    assert isinstance(load(root, budget=sixteen, limit=7).train, Streamed)
 
 
 def test_a_grey_picture_stands_in_for_an_unreadable_streamed_one(

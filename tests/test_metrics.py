@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from vit.metrics import MetricsReader, MetricsWriter, progress, read_metrics
+from vit.metrics import MetricsReader, MetricsWriter, best_epoch, evaluations, final_test, progress, read_metrics
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def step(number: int, **values: object) -> dict[str, object]:
 
 
 def epoch(step: int, **values: object) -> dict[str, object]:
-    return {"kind": "epoch", "step": step, "epoch": 1, "accuracy": 0.5, "test_loss": 1.0} | values
+    return {"kind": "validation", "step": step, "epoch": 1, "accuracy": 0.5, "loss": 1.0} | values
 
 
 def start(step: int, **values: object) -> dict[str, object]:
@@ -72,7 +72,7 @@ def test_the_latest_attempt_at_a_step_counts(path: Path) -> None:
 
 def test_a_step_and_an_epoch_at_the_same_step_are_both_kept(path: Path) -> None:
     write(path, step(4), epoch(4))
-    assert [record["kind"] for record in read_metrics(path)] == ["step", "epoch"]
+    assert [record["kind"] for record in read_metrics(path)] == ["step", "validation"]
 
 
 # --- Following a run ----------------------------------------------------------------------------------------------
@@ -117,7 +117,7 @@ def test_a_reader_begins_anew_with_another_file(path: Path, replaced: bool) -> N
 def test_a_resumed_run_drops_what_it_is_about_to_repeat(path: Path) -> None:
     write(path, start(0), step(10), epoch(10), step(20), start(10, attempt=1), step(15))
     assert [(r["kind"], r["step"]) for r in read_metrics(path)] == [
-        ("start", 0), ("start", 10), ("step", 10), ("epoch", 10), ("step", 15),
+        ("start", 0), ("start", 10), ("step", 10), ("validation", 10), ("step", 15),
     ]  # fmt: skip
 
 
@@ -145,3 +145,39 @@ def test_time_left_follows_the_pace_of_this_attempt_alone(path: Path) -> None:
 def test_progress_knows_the_best_accuracy(path: Path) -> None:
     now = progress(followed(path, start(0), epoch(10, accuracy=0.4), epoch(20, accuracy=0.3)).records)
     assert now is not None and now.accuracy == 0.4
+
+
+# --- Validation and test -------------------------------------------------------------------------------------------
+
+
+def test_the_best_epoch_has_the_highest_accuracy_and_of_these_the_lowest_loss(path: Path) -> None:
+    rows = [(10, 0.5, 1.0), (20, 0.7, 0.9), (30, 0.7, 0.8), (40, 0.6, 0.1)]
+    epochs = [epoch(step, epoch=step // 10, accuracy=accuracy, loss=loss) for step, accuracy, loss in rows]
+    records = followed(path, start(0), *epochs).records
+    best = best_epoch(records)
+    assert best is not None and best["epoch"] == 3
+    assert final_test(records) is None
+
+
+def test_the_test_belongs_to_what_validation_chose(path: Path) -> None:
+    test = {"kind": "test", "step": 20, "epoch": 1, "accuracy": 0.45, "loss": 1.1, "pictures": 8}
+    records = followed(path, start(0), epoch(10), epoch(20, epoch=2, accuracy=0.4), test).records
+    assert final_test(records) == test
+    assert [record["epoch"] for record in evaluations(records)] == [1, 2]
+    now = progress(records)
+    assert now is not None and now.accuracy == 0.5
+
+
+def test_an_older_run_shows_its_test_pictures_per_epoch(path: Path) -> None:
+    rows = [(10, 0.5), (20, 0.7), (30, 0.7)]
+    older = [
+        {"kind": "epoch", "step": step, "epoch": step // 10, "accuracy": accuracy, "test_loss": 0.1 * step}
+        for step, accuracy in rows
+    ]
+    records = followed(path, start(0), *older).records
+    assert [(one["epoch"], one["accuracy"], one["loss"]) for one in evaluations(records)] == [
+        (1, 0.5, 1.0), (2, 0.7, 2.0), (3, 0.7, 3.0),
+    ]  # fmt: skip
+    best = best_epoch(records)
+    assert best is not None and best["epoch"] == 2  # the first of the highest accuracy was kept
+    assert final_test(records) is None and "validation" not in records

@@ -4,12 +4,13 @@ import pytest
 
 from vit.errors import InvalidConfig
 from vit.recipes import PRESETS, TrainConfig, describe, train_config
+from vit.start import model_config
 
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_every_preset_describes_a_model_that_can_be_built(name: str) -> None:
     config = train_config(name)
-    assert config.vit_config(num_classes=3).num_classes == 3
+    assert model_config(config, num_classes=3).num_classes == 3
 
 
 def test_settings_replace_what_the_preset_says() -> None:

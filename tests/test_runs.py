@@ -77,7 +77,7 @@ def begun(run: runs.Run) -> runs.Run:
 
 
 def saved(run: runs.Run) -> runs.Run:
-    until(lambda: (run.folder / "checkpoints" / "state.pt").exists(), "a saved state")
+    until(lambda: (run.folder / "checkpoints" / "last").exists(), "a saved epoch")
     return runs.find_run(run.id)
 
 
@@ -230,7 +230,7 @@ def test_a_loss_that_is_no_number_is_the_reason_with_its_step(folder: Path) -> N
 def test_early_stopping_ends_a_run_that_gets_no_better(folder: Path) -> None:
     run = ended(runs.launch(tiny(epochs=500, lr=1e-8, patience=2)))
     assert run.status == "finished" and "not better in 2 epochs" in run.reason
-    epochs = [record for record in read_metrics(run.folder / "metrics.jsonl") if record["kind"] == "epoch"]
+    epochs = [record for record in read_metrics(run.folder / "metrics.jsonl") if record["kind"] == "validation"]
     assert 3 <= len(epochs) < 500
 
 
@@ -244,7 +244,7 @@ from vit.recipes import TrainConfig
 root = Path(sys.argv[1])
 os.environ["VIT_RUNS"] = str(root)
 run = runs.launch(TrainConfig.model_validate_json(sys.argv[2]), limits=runs.Limits(free_bytes=0))
-state = run.folder / "checkpoints" / "state.pt"
+state = run.folder / "checkpoints" / "state.previous.pt"  # beside the state after the first epoch
 while not state.exists():
     time.sleep(0.02)
 filler = (root / "filler").open("wb")
@@ -531,7 +531,7 @@ def test_a_finished_run_continues_only_with_more_epochs(folder: Path) -> None:
         runs.resume(run.id)
     runs.resume(run.id, epochs=2)
     assert ended(run).status == "finished"
-    assert run.folder.joinpath("metrics.jsonl").read_text().count('"kind": "epoch"') == 2
+    assert run.folder.joinpath("metrics.jsonl").read_text().count('"kind": "validation"') == 2
 
 
 def test_a_run_is_kept_as_a_checkpoint_under_a_free_name(

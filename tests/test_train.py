@@ -5,6 +5,7 @@ import math
 import multiprocessing
 import os
 import random
+import shlex
 import shutil
 import signal
 import subprocess
@@ -20,14 +21,20 @@ from PIL import Image
 from torch import nn
 
 import vit
-from vit.errors import InvalidCheckpoint, InvalidConfig, InvalidDataset
+from vit import start as start_module
+from vit import train as train_module
+from vit.__main__ import main
+from vit.checkpoints import load_checkpoint
+from vit.errors import InvalidConfig, InvalidDataset, InvalidRun
 from vit.evaluate import evaluate_checkpoint
 from vit.files import replaced
 from vit.metrics import read_metrics
 from vit.model import VisionTransformer
-from vit.optimizers import learning_rate_share, make_optimizers
+from vit.optimizers import average_, learning_rate_share, make_optimizers
 from vit.place import choose_place
 from vit.recipes import TrainConfig, train_config
+from vit.runs import begin_anew
+from vit.start import resolve
 from vit.train import Diverged, Training, train
 
 # Everything that draws random numbers or keeps a state, on a model that trains in a second.
@@ -40,11 +47,11 @@ EVERYTHING: dict[str, Any] = dict(
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """16 training and 4 test pictures of each of 2 classes: noise, light or dark."""
+    """16 training, 4 validation and 4 test pictures of each of 2 classes: noise, light or dark."""
     root = tmp_path_factory.mktemp("pictures")
     random_numbers = np.random.default_rng(0)
     for label, light in (("dark", 0), ("light", 60)):
-        for split, count in (("train", 16), ("test", 4)):
+        for split, count in (("train", 16), ("val", 4), ("test", 4)):
             (root / split / label).mkdir(parents=True)
             for i in range(count):
                 noise = random_numbers.integers(light, light + 196, (16, 16, 3), dtype=np.uint8)
@@ -66,7 +73,7 @@ def figures(run: Path) -> list[dict[str, Any]]:
     return [
         {key: value for key, value in record.items() if key not in aside}
         for record in read_metrics(run / "metrics.jsonl")
-        if record["kind"] in ("step", "epoch")
+        if record["kind"] in ("step", "validation", "test")
     ]
 
 
@@ -83,7 +90,9 @@ def whole(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_shapes_are_learnt_in_a_few_steps(tmp_path: Path) -> None:
     config = train_config("shapes", patch_size=8, limit=2000, epochs=3, device="cpu")
-    assert train(config, tmp_path / "run").accuracy > 0.5  # chance is 0.25
+    result = train(config, tmp_path / "run")
+    assert result.validation is not None and result.validation.accuracy > 0.5  # chance is 0.25
+    assert result.test is not None and result.test.accuracy > 0.5
 
 
 def test_best_and_last_open_as_checkpoints(whole: Path) -> None:
@@ -95,9 +104,10 @@ def test_best_and_last_open_as_checkpoints(whole: Path) -> None:
 
 
 def test_the_card_states_the_accuracy_that_evaluation_prints(whole: Path, folder: Path) -> None:
-    for name in ("best", "last"):
-        checkpoint = vit.load_checkpoint(whole / "checkpoints" / name)
-        assert evaluate_checkpoint(checkpoint, f"folder:{folder}").accuracy == checkpoint.facts["accuracy"]
+    checkpoint = vit.load_checkpoint(whole / "checkpoints" / "best")
+    assert evaluate_checkpoint(checkpoint, f"folder:{folder}").accuracy == checkpoint.facts["accuracy"]
+    assert "8 test pictures, looked at once" in checkpoint.facts["accuracy_on"]
+    assert f"Accuracy: {checkpoint.facts['accuracy']:.2%}" in checkpoint.card
 
 
 def test_a_card_names_the_data_without_the_path_to_it(whole: Path, folder: Path) -> None:
@@ -106,10 +116,83 @@ def test_a_card_names_the_data_without_the_path_to_it(whole: Path, folder: Path)
     assert str(folder.parent) not in checkpoint.card + (checkpoint.path / "config.json").read_text()
 
 
-def test_best_is_the_first_epoch_of_the_highest_accuracy(whole: Path) -> None:
-    epochs = [record for record in figures(whole) if record["kind"] == "epoch"]
-    best = max(epochs, key=lambda record: record["accuracy"])
-    assert vit.load_checkpoint(whole / "checkpoints" / "best").facts["epoch"] == best["epoch"]
+def test_best_is_the_epoch_of_the_highest_accuracy_and_of_these_of_the_lowest_loss(whole: Path) -> None:
+    epochs = [record for record in figures(whole) if record["kind"] == "validation"]
+    highest = [record for record in epochs if record["accuracy"] == max(r["accuracy"] for r in epochs)]
+    best = min(highest, key=lambda record: record["loss"])
+    facts = vit.load_checkpoint(whole / "checkpoints" / "best").facts
+    assert (facts["epoch"], facts["validation_accuracy"]) == (best["epoch"], best["accuracy"])
+    assert facts["weights"] == best["weights"]
+
+
+def test_test_pictures_are_looked_at_once_by_what_validation_chose(whole: Path) -> None:
+    tests = [record for record in figures(whole) if record["kind"] == "test"]
+    facts = vit.load_checkpoint(whole / "checkpoints" / "best").facts
+    assert [(r["step"], r["epoch"], r["pictures"]) for r in tests] == [(32, facts["epoch"], 8)]
+    assert tests[0]["accuracy"] == facts["accuracy"]
+    assert "accuracy" not in vit.load_checkpoint(whole / "checkpoints" / "last").facts
+
+
+def test_other_test_pictures_change_no_weight_and_no_choice(whole: Path, folder: Path, tmp_path: Path) -> None:
+    other = shutil.copytree(folder, tmp_path / "other")
+    for file in (other / "test").rglob("*.png"):
+        Image.new("RGB", (16, 16)).save(file)  # all black: half of them right, whatever the model
+    result = train(describe(other), tmp_path / "run")
+    assert weights(tmp_path / "run", "best") == weights(whole, "best")
+    assert result.test is not None and result.test.accuracy == 0.5
+
+
+def test_other_validation_pictures_choose_another_epoch(folder: Path, tmp_path: Path) -> None:
+    """Validation pictures with their labels exchanged prefer the worst epoch."""
+    other = shutil.copytree(folder, tmp_path / "other")
+    (other / "val" / "dark").rename(other / "val" / "x")
+    (other / "val" / "light").rename(other / "val" / "dark")
+    (other / "val" / "x").rename(other / "val" / "light")
+    train(describe(other), tmp_path / "run")
+    epochs = [record for record in figures(tmp_path / "run") if record["kind"] == "validation"]
+    facts = vit.load_checkpoint(tmp_path / "run" / "checkpoints" / "best").facts
+    assert facts["validation_accuracy"] == max(record["accuracy"] for record in epochs)
+    assert facts["epoch"] < 8
+    assert len([record for record in figures(tmp_path / "run") if record["kind"] == "test"]) == 1
+
+
+def test_averaged_weights_leave_their_start_within_a_short_run(folder: Path, tmp_path: Path) -> None:
+    """With 0.9998 from the first step, 32 steps would leave 99 % of the start in the average."""
+    config = describe(folder, ema=0.9998)
+    run = Training(config, tmp_path / "run", choose_place(config))
+    start = {name: value.clone() for name, value in run.models["averaged"].state_dict().items()}
+    train(config, tmp_path / "run")
+    state = torch.load(tmp_path / "run" / "checkpoints" / "state.pt")["models"]
+    name = "blocks.0.attn.qkv.weight"
+    moved = (state["averaged"][name] - start[name]).norm() / (state["raw"][name] - start[name]).norm()
+    assert moved > 0.5
+    assert not torch.equal(state["averaged"][name], state["raw"][name])
+
+
+def test_the_decay_of_the_average_warms_up() -> None:
+    model, averaged = torch.nn.Linear(1, 1, bias=False), torch.nn.Linear(1, 1, bias=False)
+    torch.nn.init.ones_(model.weight)
+    torch.nn.init.zeros_(averaged.weight)
+    left = []
+    for step in range(3):  # of the start is left: 1/10, of that 2/11, of that 3/12
+        average_(averaged, model, step, most=0.9998)  # type: ignore[arg-type]
+        left.append(1 - averaged.weight.item())
+    assert left == pytest.approx([0.1, 0.2 / 11, 0.6 / 132])
+    torch.nn.init.zeros_(averaged.weight)
+    average_(averaged, model, 10**6, most=0.9)  # type: ignore[arg-type]
+    assert averaged.weight.item() == pytest.approx(0.1)
+
+
+def test_the_better_of_raw_and_averaged_weights_is_kept_and_named(whole: Path) -> None:
+    records = [record for record in figures(whole) if record["kind"] == "validation"]
+    for record in records:
+        both = {kind: record[f"{kind}_accuracy"] for kind in ("raw", "averaged")}
+        assert record["accuracy"] == both[record["weights"]] == max(both.values())
+    assert {"raw", "averaged"} >= {record["weights"] for record in records}
+    state = torch.load(whole / "checkpoints" / "state.pt")
+    kept = vit.load_checkpoint(whole / "checkpoints" / "last").model.state_dict()
+    assert all(torch.equal(kept[name], value) for name, value in state["models"][records[-1]["weights"]].items())
+    assert f"Weights: {records[-1]['weights']}" in vit.load_checkpoint(whole / "checkpoints" / "last").card
 
 
 def test_the_folder_says_what_was_done_and_where(whole: Path, folder: Path) -> None:
@@ -121,7 +204,7 @@ def test_the_folder_says_what_was_done_and_where(whole: Path, folder: Path) -> N
 
 def test_every_epoch_is_on_record_once(whole: Path) -> None:
     records = figures(whole)
-    assert [r["epoch"] for r in records if r["kind"] == "epoch"] == list(range(1, 9))
+    assert [r["epoch"] for r in records if r["kind"] == "validation"] == list(range(1, 9))
     assert [r["step"] for r in records if r["kind"] == "step"] == [4 * epoch for epoch in range(1, 9)]
     assert all(math.isfinite(r["loss"]) for r in records if r["kind"] == "step")
 
@@ -130,14 +213,20 @@ def test_tensorboard_reads_the_same_figures(whole: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     events = EventAccumulator(str(whole / "events")).Reload()
-    for tag, kind, key in (("train/loss", "step", "loss"), ("test/accuracy", "epoch", "accuracy")):
+    for tag, kind, key in (
+        ("train/loss", "step", "loss"),
+        ("validation/accuracy", "validation", "accuracy"),
+        ("test/accuracy", "test", "accuracy"),
+    ):
         wanted = [(r["step"], r[key]) for r in figures(whole) if r["kind"] == kind]
         assert [(e.step, e.value) for e in events.Scalars(tag)] == [(s, pytest.approx(v)) for s, v in wanted]
 
 
 def test_nothing_half_written_is_left(whole: Path) -> None:
     assert not list(whole.rglob("*.partial"))
-    assert sorted(path.name for path in (whole / "checkpoints").iterdir()) == ["best", "last", "state.pt"]
+    assert sorted(path.name for path in (whole / "checkpoints").iterdir()) == [
+        "best", "last", "state.previous.pt", "state.pt",
+    ]  # fmt: skip
 
 
 def test_the_same_seed_gives_the_same_weights_and_another_one_others(folder: Path, tmp_path: Path) -> None:
@@ -212,10 +301,81 @@ def test_checkpoints_and_figures_newer_than_the_state_are_written_again(
     whole: Path, folder: Path, tmp_path: Path
 ) -> None:
     run = shutil.copytree(whole, tmp_path / "run")
-    (run / "checkpoints" / "state.pt").unlink()  # as if killed before the first one was saved
+    (run / "checkpoints" / "state.pt").unlink()  # as if killed before it was saved
     train(describe(folder), run, resume=True)
     assert weights(run) == weights(whole)
     assert figures(run) == figures(whole)
+
+
+@pytest.mark.parametrize("damage", ["deleted", "truncated", "empty", "something else"])
+def test_a_damaged_state_falls_back_to_the_one_before_it_and_says_so(
+    whole: Path, folder: Path, tmp_path: Path, damage: str
+) -> None:
+    run = shutil.copytree(whole, tmp_path / "run")
+    state = run / "checkpoints" / "state.pt"
+    content = {"truncated": state.read_bytes()[:-1000], "empty": b"", "something else": b"no archive"}.get(damage)
+    state.unlink()
+    if content is not None:
+        state.write_bytes(content)
+    train(describe(folder), run, resume=True)
+    assert weights(run) == weights(whole) and weights(run, "best") == weights(whole, "best")
+    assert figures(run) == figures(whole)
+    notes = [record["text"] for record in read_metrics(run / "metrics.jsonl") if record["kind"] == "note"]
+    assert len(notes) == 1 and "went on from the one before it, of epoch 8" in notes[0]
+    for name in ("state.pt", "state.previous.pt"):
+        assert torch.load(run / "checkpoints" / name)["step"] == 32
+
+
+def test_the_state_before_the_last_epoch_is_kept(folder: Path, tmp_path: Path) -> None:
+    config = describe(folder, epochs=3)
+    run = Training(config, tmp_path, choose_place(config))
+    steps = []
+    for run.step in (4, 8, 12):
+        run._save_state()
+        steps.append([torch.load(path)["step"] for path in (run.state, run.previous) if path.exists()])
+    assert steps == [[4], [8, 4], [12, 8]]
+
+
+def test_a_damaged_state_is_never_put_in_place_of_the_sound_one(whole: Path, folder: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(whole, tmp_path / "run")
+    (run / "checkpoints" / "state.pt").write_bytes(b"torn")
+    config = describe(folder)
+    job = Training(config, run, choose_place(config), resumed=True)
+    job.load()
+    job._save_state()
+    assert {torch.load(path)["step"] for path in (job.state, job.previous)} == {32}
+
+
+@pytest.mark.parametrize("left", [["best", "last"], ["last"], ["best"]])
+def test_a_run_without_its_state_is_not_begun_again_over_what_it_learnt(
+    whole: Path, folder: Path, tmp_path: Path, left: list[str]
+) -> None:
+    run = shutil.copytree(whole, tmp_path / "run")
+    for name in {"best", "last", "state.pt", "state.previous.pt"} - set(left):
+        path = run / "checkpoints" / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    start = run / "checkpoints" / ("last" if "last" in left else "best")
+    with pytest.raises(InvalidRun, match=rf"cannot be continued.*--set init_from={start}"):
+        train(describe(folder), run, resume=True)
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+
+
+def test_the_command_that_begins_anew_from_a_lost_run_works(
+    whole: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = shutil.copytree(whole, tmp_path / "run")
+    for name in ("state.pt", "state.previous.pt"):
+        (run / "checkpoints" / name).unlink()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("VIT_RUNS", str(tmp_path / "runs"))
+    said = begin_anew(run)
+    words = shlex.split(said[said.index("`python") :].strip("`"))
+    assert main([*words[3:], "--set", "epochs=1", "--set", "lr=1e-12", "--set", "muon_lr=1e-12"]) == 0
+    (again,) = (tmp_path / "runs").iterdir()
+    first, second = (vit.load_checkpoint(path / "checkpoints" / "last") for path in (run, again))
+    name = "blocks.0.attn.qkv.weight"
+    assert torch.allclose(first.model.state_dict()[name], second.model.state_dict()[name], atol=1e-5)
 
 
 def test_resuming_a_finished_run_changes_nothing(folder: Path, tmp_path: Path) -> None:
@@ -240,14 +400,38 @@ def test_other_settings_or_pictures_do_not_resume_a_run(folder: Path, tmp_path: 
 def test_more_epochs_may_be_asked_for_when_resuming(folder: Path, tmp_path: Path) -> None:
     train(describe(folder, epochs=1), tmp_path)
     train(describe(folder, epochs=2), tmp_path, resume=True)
-    assert [r["epoch"] for r in figures(tmp_path) if r["kind"] == "epoch"] == [1, 2]
+    assert [r["epoch"] for r in figures(tmp_path) if r["kind"] == "validation"] == [1, 2]
+
+
+def test_a_run_of_a_version_without_validation_is_not_resumed(folder: Path, tmp_path: Path) -> None:
+    train(describe(folder, epochs=1), tmp_path)
+    for name in ("state.pt", "state.previous.pt"):
+        state = torch.load(tmp_path / "checkpoints" / name)
+        torch.save({"model": state["models"]["raw"]} | {k: v for k, v in state.items() if k != "models"},
+                   tmp_path / "checkpoints" / name)  # fmt: skip
+    with pytest.raises(InvalidRun, match=r"test pictures chose.*A new run can start from its last weights"):
+        train(describe(folder, epochs=1), tmp_path, resume=True)
+
+
+def test_the_test_pictures_wait_until_a_stopped_run_has_ended(folder: Path, tmp_path: Path) -> None:
+    config = describe(folder, epochs=2)
+    process = start(config, tmp_path / "run")
+    while not (tmp_path / "run" / "metrics.jsonl").exists():
+        time.sleep(0.01)
+    (tmp_path / "run" / "stop").touch()
+    process.join()
+    kinds = {record["kind"] for record in figures(tmp_path / "run")}
+    assert "test" not in kinds
+    result = train(config, tmp_path / "run", resume=True)
+    assert result.test is not None
+    assert [r["kind"] for r in figures(tmp_path / "run")].count("test") == 1
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04torn", b"no archive at all"])
 def test_a_damaged_state_is_told_in_a_sentence(folder: Path, tmp_path: Path, content: bytes) -> None:
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "checkpoints" / "state.pt").write_bytes(content)
-    with pytest.raises(InvalidCheckpoint, match="damaged"):
+    with pytest.raises(InvalidRun, match="damaged"):
         train(describe(folder), tmp_path, resume=True)
 
 
@@ -271,7 +455,7 @@ train(config, run)
 
 def test_two_processes_agree_with_each_other_and_with_one(folder: Path, tmp_path: Path) -> None:
     plain = dict(dropout=0, drop_path=0, operations=0, erase=0, mixup=0, cutmix=0, crop_padding=0, flip=False)
-    config = describe(folder, **plain, epochs=2, precision="float32")
+    config = describe(folder, **plain, epochs=3, patience=2, precision="float32")
     (tmp_path / "two.py").write_text(TWO)
     launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--rdzv-backend=c10d"]
     launch += ["--rdzv-endpoint=127.0.0.1:0", str(tmp_path / "two.py"), config.model_dump_json(), str(tmp_path / "two")]
@@ -322,7 +506,7 @@ def test_a_device_that_is_not_there_is_refused() -> None:
 
 def test_more_pictures_per_step_than_there_are_is_one_step(folder: Path, tmp_path: Path) -> None:
     train(describe(folder, epochs=1, batch_size=1000), tmp_path)
-    assert [r["step"] for r in figures(tmp_path)] == [1, 1]
+    assert [r["step"] for r in figures(tmp_path)] == [1, 1, 1]
 
 
 # --- Schedule and optimisers --------------------------------------------------------------------------------------
@@ -434,7 +618,9 @@ def test_fine_tuning_begins_with_the_checkpoint_it_names(whole: Path, folder: Pa
     before = vit.load_checkpoint(best)
     same = train_config(data=f"folder:{folder}", init_from=str(best), epochs=1, lr=1e-12, batch_size=8, device="cpu")
     result = train(same, tmp_path / "same")
-    assert result.accuracy == before.facts["accuracy"]  # nothing was learnt, and nothing lost
+    assert result.validation is not None and result.test is not None
+    assert result.validation.accuracy == before.facts["validation_accuracy"]  # nothing was learnt, and nothing lost
+    assert result.test.accuracy == before.facts["accuracy"]
     after = vit.load_checkpoint(tmp_path / "same" / "checkpoints" / "last")
     assert after.preprocess == before.preprocess
     assert after.facts["started_from"] == "whole"  # the run; its checkpoint is always "best"
@@ -455,6 +641,73 @@ def test_fine_tuning_on_other_classes_and_a_larger_input_keeps_the_blocks(whole:
 
 
 @pytest.mark.parametrize("setting", [{"dim": 99}, {"registers": 3}, {"depth": 1}])
-def test_fine_tuning_refuses_another_model_size(whole: Path, setting: dict[str, int]) -> None:
+def test_fine_tuning_refuses_another_model_size(whole: Path, tmp_path: Path, setting: dict[str, int]) -> None:
+    config = train_config(init_from=str(whole / "checkpoints" / "best"), **setting)
     with pytest.raises(InvalidConfig, match="which this run starts from"):
-        train_config(init_from=str(whole / "checkpoints" / "best"), **setting)
+        resolve(config)
+    with pytest.raises(InvalidConfig, match="which this run starts from"):
+        train(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_padding_is_checked_against_the_input_of_the_checkpoint(whole: Path) -> None:
+    best = str(whole / "checkpoints" / "best")
+    with pytest.raises(InvalidConfig, match="more than half of the input of 16 px"):
+        resolve(train_config(init_from=best, crop_padding=9))
+    with pytest.raises(InvalidConfig, match="more than half of the input of 32 px"):
+        train_config(init_from=best, image_size=32, crop_padding=17)  # known without the checkpoint
+    assert resolve(train_config(init_from=best, image_size=32, crop_padding=9)) is not None
+
+
+@pytest.fixture
+def loads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Which checkpoints are opened to start from; the cache of what follows from them is empty."""
+    opened: list[str] = []
+
+    def counted(name: str) -> Any:
+        opened.append(Path(name).name)
+        return load_checkpoint(name)
+
+    start_module._open_base.cache_clear()
+    for module in (start_module, train_module):
+        monkeypatch.setattr(module, "load_checkpoint", counted)
+    return opened
+
+
+def test_no_checkpoint_is_opened_to_describe_a_run(loads: list[str], whole: Path) -> None:
+    best = str(whole / "checkpoints" / "best")
+    for lr in (1e-4, 1e-3):
+        config = train_config("fine-tune", init_from=best, lr=lr)
+        TrainConfig.model_validate_json(config.model_dump_json())
+    train_config(init_from="nobody/has-this-model")
+    assert loads == []
+    for lr in (1e-4, 1e-3):
+        resolve(train_config("fine-tune", init_from=best, lr=lr))
+    assert loads == ["best"]
+
+
+def test_another_checkpoint_of_the_same_name_is_opened_anew(loads: list[str], whole: Path, tmp_path: Path) -> None:
+    base = shutil.copytree(whole / "checkpoints" / "best", tmp_path / "base")
+    config = train_config(init_from=str(base))
+    first = resolve(config)
+    shutil.rmtree(base)
+    shutil.copytree(Path(vit.__file__).parents[1] / "checkpoints" / "cifar10", base)
+    second = resolve(config)
+    assert first is not None and second is not None
+    assert (first.model.dim, second.model.dim) == (24, 128)
+
+
+def test_a_fine_tuned_run_goes_on_when_its_base_is_gone(
+    loads: list[str], whole: Path, folder: Path, tmp_path: Path
+) -> None:
+    base = shutil.copytree(whole / "checkpoints" / "best", tmp_path / "base")
+    config = train_config(data=f"folder:{folder}", init_from=str(base), epochs=1, batch_size=8, device="cpu")
+    train(config, tmp_path / "run")
+    longer = config.model_copy(update={"epochs": 2})
+    train(longer, tmp_path / "whole")
+    assert loads == ["base", "base", "best", "base", "best"]  # sizes once; weights, and the choice to test, per run
+    shutil.rmtree(base)
+    start_module._open_base.cache_clear()
+    result = train(longer, tmp_path / "run", resume=True)
+    assert result.test is not None
+    assert [r["epoch"] for r in figures(tmp_path / "run") if r["kind"] == "validation"] == [1, 2]

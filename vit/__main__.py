@@ -453,17 +453,19 @@ def _train(options: argparse.Namespace) -> None:
     if options.preset:
         print(f"{PRESETS[options.preset].title}. {PRESETS[options.preset].expect}", flush=True)
     try:
-        best = train(config, run, resume=bool(options.resume))
+        result = train(config, run, resume=bool(options.resume))
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"Stopped. Continue with --resume {run}") from None
     if int(os.environ.get("RANK", 0)):  # one of several processes, not the leading one
         return
     if reason := read_json(run / "outcome.json").get("reason"):
         print(f"{reason} --resume {run}")
-    if best.pictures:
-        print(
-            f"{best.accuracy:.2%} of {best.pictures:,} test pictures right. The model: {run / 'checkpoints' / 'best'}"
-        )
+    if result.validation:
+        print(f"{result.validation.accuracy:.2%} of {result.validation.pictures:,} validation pictures right.")
+    if result.test:
+        print(f"{result.test.accuracy:.2%} of {result.test.pictures:,} test pictures right.")
+    if result.validation:
+        print(f"The model: {run / 'checkpoints' / 'best'}")
 
 
 def _runs(options: argparse.Namespace) -> None:

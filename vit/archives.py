@@ -137,9 +137,9 @@ def import_dataset(
 ) -> ImportedDataset:
     """Unpack a zip or tar of class folders, checked while it unpacks.
 
-    The archive holds a folder of pictures per class, directly or in train/, test/ and val/ (one of the two is enough).
-    One level too many is understood: around everything, or a folder of the same name in every class. Its name plays no part; a tar may
-    be packed with gzip, bzip2 or xz.
+    The archive holds a folder of pictures per class, directly or in train/, test/ and val/ (one of the last two is
+    enough). One level too many is understood: around everything, or a folder of the same name in every class. Its name
+    plays no part; a tar may be packed with gzip, bzip2 or xz.
 
     Args:
         archive: the file.
@@ -612,8 +612,8 @@ def _arrange(pictures: list[_Picture]) -> tuple[dict[str, _Classes], list[str]]:
     """Find the classes.
 
     Returns:
-        the pictures by split ("train", "test" and perhaps "val", or "" for all) and class, in the order of their names; and what
-        is in none of them, with the reason.
+        the pictures by split ("train", "test" and perhaps "val", or "" for all) and class, in the order of their names;
+        and what is in none of them, with the reason.
     """
     root = _Folder()
     for picture in sorted(pictures):

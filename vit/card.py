@@ -17,7 +17,7 @@ _SECTIONS = (
     _Section("Data", ("data", "images", "augmentation")),
     _Section("Recipe", ("recipe", "preset", "epochs", "batch_size", "lr", "seed")),
     _Section("Cost", ("hardware", "time", "seconds")),
-    _Section("Accuracy", ("accuracy", "accuracy_on")),
+    _Section("Accuracy", ("accuracy", "accuracy_on", "validation_accuracy", "weights")),
     _Section("Limits", ("limits", "assumed")),
 )
 _MEASURED = ("faithfulness", "heads")  # sections that are there once somebody measured
@@ -33,15 +33,16 @@ def write_card(
     """The README.md of a checkpoint.
 
     Args:
-        facts: `accuracy` (share from 0 to 1) and `accuracy_on`, `data`, `recipe`, `hardware`, `time` (text, or
-            seconds), `limits`, `license`, `params` and whatever else was recorded. A mapping becomes a list.
+        facts: `accuracy` (on test pictures, share from 0 to 1) and `accuracy_on`, `validation_accuracy`, `data`,
+            `recipe`, `hardware`, `time` (text, or seconds), `limits`, `license`, `params` and whatever else was
+            recorded. A mapping becomes a list.
         how_to_open: the lines of the last section, for a checkpoint that is not in our own format.
     """
     lines = ["---"]
     if facts.get("license"):
         lines.append(f"license: {dump_json(facts['license'])}")
     lines += ["pipeline_tag: image-classification", "tags:", "  - vit", "  - image-classification"]
-    if "accuracy" in facts:
+    if "accuracy" in facts or "validation_accuracy" in facts:
         lines += ["metrics:", "  - accuracy"]
     size = " x ".join(map(str, config.image_size))
     lines += ["---", "", f"# {name}", ""]
@@ -68,7 +69,7 @@ def _stated(key: str, value: object) -> str:
     title = "Time" if key == "seconds" else key.replace("_", " ").capitalize()
     if isinstance(value, Mapping):
         return "\n".join([f"- {title}:", *(f"  - {k}: {v}" for k, v in value.items())])
-    if key == "accuracy" and isinstance(value, int | float):
+    if key in ("accuracy", "validation_accuracy") and isinstance(value, int | float):
         return f"- {title}: {value:.2%}"
     if key in ("time", "seconds") and isinstance(value, int | float):
         return f"- {title}: {value:,.0f} s"

@@ -415,7 +415,8 @@ def _torchvision(
         else:
             targets = torch.tensor(part.targets, dtype=torch.int64)
             splits.append(Streamed(partial(_item, part), targets, preprocess, workers))
-    return Dataset(spec, tuple(sources["test"].classes), *splits)
+    train, validation, test = splits
+    return Dataset(spec, tuple(sources["test"].classes), train, validation, test)
 
 
 def _part(source: Any, places: Sequence[int], at_most: int | None, limit: int | None = None) -> Any:
@@ -512,7 +513,8 @@ def _folder(
             splits.append(Streamed(partial(_nth, [file for file, _ in files]), labels, preprocess, workers))
     for line in skipped:
         log.warning("left out %s", line)
-    return Dataset(spec, classes, *splits, skipped=tuple(skipped))
+    train, validation, test = splits
+    return Dataset(spec, classes, train, validation, test, skipped=tuple(skipped))
 
 
 def class_folders(root: Path) -> tuple[str, ...]:

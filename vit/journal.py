@@ -3,6 +3,7 @@
 import math
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -122,11 +123,27 @@ class Journal(AbstractContextManager["Journal"]):
             self.bar.set_postfix(self.shown, refresh=False)
             self.bar.update(count)
 
-    def epoch(self, epoch: int, result: Evaluation, seconds: float) -> None:
-        """Record the evaluation after an epoch, counted from 1; only the leading process does."""
-        self._record("epoch", epoch=epoch, accuracy=result.accuracy, test_loss=result.loss, seconds=seconds)
-        self.events.add_scalar("test/accuracy", result.accuracy, self.at)
-        self.events.add_scalar("test/loss", result.loss, self.at)
+    def epoch(self, epoch: int, results: Mapping[str, Evaluation], better: str, seconds: float) -> None:
+        """Record the evaluations on validation pictures after an epoch; only the leading process does.
+
+        Args:
+            epoch: counted from 1.
+            results: of each kind of weights, "raw" and perhaps "averaged".
+            better: the kind that counts.
+            seconds: of training so far.
+        """
+        result = results[better]
+        both = {"weights": better} | {f"{kind}_accuracy": one.accuracy for kind, one in results.items()}
+        self._record(
+            "validation",
+            epoch=epoch,
+            accuracy=result.accuracy,
+            loss=result.loss,
+            seconds=seconds,
+            **(both if len(results) > 1 else {}),
+        )
+        self.events.add_scalar("validation/accuracy", result.accuracy, self.at)
+        self.events.add_scalar("validation/loss", result.loss, self.at)
         self.events.flush()  # a kill after this epoch is saved must not lose its events
         self.best = max(self.best, result.accuracy)
         pace = (time.perf_counter() - self.begun) / max(self.at - self.first, 1)
@@ -136,9 +153,17 @@ class Journal(AbstractContextManager["Journal"]):
         if self.bar.disable:
             print(
                 f"Epoch {epoch} of {self.facts['epochs']}: loss {self.shown.get('loss', '?')}, "
-                f"accuracy {result.accuracy:.2%} (best {self.best:.2%}), {tqdm.format_interval(left)} left",
+                f"validation accuracy {result.accuracy:.2%} (best {self.best:.2%}), "
+                f"{tqdm.format_interval(left)} left",
                 flush=True,
             )
+
+    def test(self, epoch: int, result: Evaluation) -> None:
+        """Record the evaluation on test pictures, of the weights of this epoch; only the leading process does."""
+        self._record("test", epoch=epoch, accuracy=result.accuracy, loss=result.loss, pictures=result.pictures)
+        self.events.add_scalar("test/accuracy", result.accuracy, self.at)
+        self.events.add_scalar("test/loss", result.loss, self.at)
+        self.events.flush()
 
     def note(self, text: str) -> None:
         """Record something that a person should know."""

@@ -2,11 +2,16 @@
 
 Every record has `kind`, `step`, `t` (unix time [s]) and `attempt` (from 0, one more for each resumption):
 
-    start   total_steps, steps_per_epoch, batch_size, epochs, train_pictures, test_pictures, classes, params, device
-    step    loss, lr, lr_share, pictures_per_second, memory [bytes]; means over the last few steps
-    epoch   epoch (from 1), accuracy (0 to 1), test_loss, seconds (of training so far)
-    note    text
-    end     outcome ("finished", "stopped" or "failed"), reason
+    start       total_steps, steps_per_epoch, batch_size, epochs, train_pictures, validation_pictures, test_pictures,
+                classes, params, device
+    step        loss, lr, lr_share, pictures_per_second, memory [bytes]; means over the last few steps
+    validation  after each epoch: epoch (from 1), accuracy (0 to 1), loss, seconds (of training so far); where weights
+                are averaged, also which were better, weights ("raw" or "averaged"), raw_accuracy, averaged_accuracy
+    test        once, of the epoch that validation chose: epoch, accuracy, loss, pictures
+    note        text
+
+In older runs test pictures were evaluated after each epoch and chose the best one: records of kind `epoch`, with
+`test_loss`. They are read as records of kind `test`, one per epoch, and no `validation` stands beside them.
 """
 
 import bisect
@@ -22,7 +27,8 @@ Record = dict[str, Any]
 _NEEDED = {
     "start": ("t", "attempt", "total_steps", "steps_per_epoch", "epochs"),
     "step": ("loss",),
-    "epoch": ("epoch", "accuracy", "test_loss"),
+    "validation": ("epoch", "accuracy", "loss"),
+    "test": ("epoch", "accuracy", "loss"),
 }
 
 
@@ -79,6 +85,8 @@ class MetricsReader:
     def _take(self, line: bytes) -> bool:
         try:
             record = json.loads(line)
+            if record["kind"] == "epoch":  # of an older run
+                record |= {"kind": "test", "loss": record["test_loss"]}
             kind, step = record["kind"], record["step"]
             if not all(_is_number(record[name]) for name in ("step", *_NEEDED.get(kind, ()))):
                 return False
@@ -107,6 +115,25 @@ def read_metrics(path: Path) -> list[Record]:
     return sorted((r for kind in reader.records.values() for r in kind), key=lambda record: record["step"])
 
 
+def evaluations(records: dict[str, list[Record]]) -> list[Record]:
+    """What was measured after each epoch, of `MetricsReader.records`: on validation pictures, in older runs test."""
+    return records.get("validation") or records.get("test", [])
+
+
+def best_epoch(records: dict[str, list[Record]]) -> Record | None:
+    """The evaluation of the epoch whose weights are kept as best; None before the first epoch is complete."""
+    loss_counts = "validation" in records
+    return max(
+        evaluations(records), key=lambda one: (one["accuracy"], -one["loss"] if loss_counts else 0), default=None
+    )
+
+
+def final_test(records: dict[str, list[Record]]) -> Record | None:
+    """The evaluation on test pictures of the epoch that validation chose; None before the end, and of older runs."""
+    tests = records.get("test", [])
+    return tests[-1] if tests and records.get("validation") else None
+
+
 class Progress(NamedTuple):
     """How far a run is.
 
@@ -114,7 +141,7 @@ class Progress(NamedTuple):
         epoch: done, with the part of the present one.
         pictures_per_second: lately, 0 before the first figure.
         seconds_left: at the pace of this attempt, evaluations included; None before there is a pace.
-        accuracy: best so far, None before the first evaluation.
+        accuracy: best so far on validation pictures (of older runs on test pictures), None before the first evaluation.
         memory: of the training process on its device [bytes], None where unknown.
     """
 
@@ -138,7 +165,7 @@ def progress(records: dict[str, list[Record]]) -> Progress | None:
     if not records.get("start"):
         return None
     start = max(records["start"], key=lambda record: record["attempt"])
-    steps, epochs = records.get("step", []), records.get("epoch", [])
+    steps, epochs = records.get("step", []), evaluations(records)
     last = max([start, *steps[-1:], *epochs[-1:]], key=lambda record: record["step"])
     total = start["total_steps"]
     since = last.get("t", start["t"]) - start["t"]

@@ -4,6 +4,7 @@ import math
 
 import torch
 from torch.optim import Optimizer
+from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from vit.model import VisionTransformer
 from vit.recipes import TrainConfig
@@ -45,3 +46,17 @@ def make_optimizers(model: VisionTransformer, config: TrainConfig, device: torch
             torch.optim.Muon(matrices, lr=config.muon_lr, weight_decay=config.weight_decay, momentum=0.95)
         )
     return optimizers
+
+
+def average_(averaged: VisionTransformer, model: VisionTransformer, step: int, most: float) -> None:
+    """Move the exponential average of the weights on by one step, in place.
+
+    Args:
+        step: averaged before this one.
+        most: decay per step in the long run. At first it is (1 + step) / (10 + step), so that a short run is not left
+            with its random start.
+
+    Source: TensorFlow's `tf.train.ExponentialMovingAverage`, argument `num_updates`.
+    """
+    decay = min(most, (1 + step) / (10 + step))
+    get_ema_multi_avg_fn(decay)(list(averaged.parameters()), list(model.parameters()), step)

@@ -1,4 +1,4 @@
-"""Attention while it learns: a few test pictures, explained after every epoch and kept small.
+"""Attention while it learns: a few validation pictures, explained after every epoch and kept small.
 
 A run's folder `probes/` holds one file per epoch, `epoch-00001.zip`, whole or absent. It is a ZIP file of
 

@@ -64,8 +64,12 @@ class TrainConfig(BaseModel):
     )
     label_smoothing: float = Field(0.1, ge=0, lt=1)
     grad_clip: float = Field(1.0, ge=0, description="largest norm of the gradient; 0 for no limit")
-    ema: float = Field(0.0, ge=0, lt=1, description="decay per step of the averaged weights; 0 for none")
-    patience: int | None = Field(None, ge=1, description="stop after so many epochs without a better test accuracy")
+    ema: float = Field(
+        0.0, ge=0, lt=1, description="decay per step of the averaged weights, lower in the first steps; 0 for none"
+    )
+    patience: int | None = Field(
+        None, ge=1, description="stop after so many epochs without a better validation accuracy"
+    )
 
     # Augmentation
     crop_padding: int = Field(0, ge=0, le=256, description="random shifts by up to so much [px]")
@@ -86,39 +90,50 @@ class TrainConfig(BaseModel):
 
     @model_validator(mode="after")
     def _fits(self) -> "TrainConfig":
-        side = min(self.vit_config(num_classes=1).image_size)  # raises ValueError, which pydantic reports
+        """Check what the settings alone decide: no checkpoint is opened here, see `vit.start.resolve`."""
+        if not self.init_from:
+            self.vit_config(num_classes=1)  # raises ValueError, which pydantic reports
+        elif self.image_size:
+            self._check_crop(self.image_size)
+        return self
+
+    def _check_crop(self, side: int) -> None:
         if self.crop_padding > side // 2:
             raise ValueError(
                 f"crop_padding {self.crop_padding} is more than half of the input of {side} px. "
                 "Lower it, or use crop_scale, which suits every size."
             )
-        return self
 
-    def vit_config(self, num_classes: int) -> ViTConfig:
+    def vit_config(self, num_classes: int, base: ViTConfig | None = None) -> ViTConfig:
         """The model that this run trains, for a dataset of so many classes.
 
+        Args:
+            base: the model of the checkpoint that it starts from, where it starts from one; see `vit.start.resolve`.
+
         Raises:
-            ValueError: the settings do not make a model, or do not fit the checkpoint that it starts from.
+            ValueError: the settings do not make a model, or do not fit the checkpoint; or `base` is missing.
         """
         changes: dict[str, Any] = {name: getattr(self, name) for name in _SIZES if getattr(self, name) is not None}
         changes |= dict(num_classes=num_classes, dropout=self.dropout, drop_path=self.drop_path)
         if self.init_from:
-            return self._fine_tuned(changes)
-        if self.registers:
-            changes["prefix"] = ("cls", *(f"reg{i + 1}" for i in range(self.registers)))
-        return ViTConfig.preset(self.size, **changes)
+            if base is None:
+                raise ValueError(f"The model follows from {self.init_from}, which has to be resolved first.")
+            model = self._fine_tuned(base, changes)
+        else:
+            if self.registers:
+                changes["prefix"] = ("cls", *(f"reg{i + 1}" for i in range(self.registers)))
+            model = ViTConfig.preset(self.size, **changes)
+        self._check_crop(min(model.image_size))
+        return model
 
-    def _fine_tuned(self, changes: dict[str, Any]) -> ViTConfig:
-        from vit.checkpoints import load_checkpoint
-
-        config = load_checkpoint(self.init_from).config
-        fixed = {name: getattr(config, name) for name in _SIZES if name != "image_size"}
-        for name, value in fixed.items():
-            if changes.get(name, value) != value:
+    def _fine_tuned(self, base: ViTConfig, changes: dict[str, Any]) -> ViTConfig:
+        for name in _SIZES:
+            value = getattr(base, name)
+            if name != "image_size" and changes.get(name, value) != value:
                 raise ValueError(f"{name} is {value!r} in {self.init_from}, which this run starts from. Leave it out.")
-        if self.registers:
+        if self.registers and self.registers != sum(token.startswith("reg") for token in base.prefix):
             raise ValueError(f"registers follow from {self.init_from}, which this run starts from. Leave them out.")
-        return replace(config, **changes)
+        return replace(base, **changes)
 
     def augmentation(self) -> Augmentation:
         """What is done to each batch."""

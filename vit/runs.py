@@ -2,6 +2,7 @@
 
     <runs>/<time>-<name>-<4 hex>/
         config.json        what is trained (`vit.recipes.TrainConfig`)
+        base.json          what follows from the checkpoint that it starts from (`vit.start.Base`)
         about.json         name, notes, owner, devices; all that a person may change
         environment.json, metrics.jsonl, events/, checkpoints/, probes/    see `vit.train`
         log.txt            what the processes printed
@@ -21,6 +22,7 @@ import json
 import os
 import re
 import secrets
+import shlex
 import shutil
 import signal
 import subprocess
@@ -45,6 +47,7 @@ ANY_GPU = "gpu"  # in place of a device's name: the first that is free
 
 STALLED = 300  # [s] without a sign of life; compiling a large model takes minutes
 MAX_NAME, MAX_NOTES = 60, 5000  # characters
+STATES = ("state.pt", "state.previous.pt")  # in checkpoints/, the newest first
 _ID = re.compile(r"[a-z0-9-]{1,64}")
 _PROJECT = Path(__file__).parent.parent
 
@@ -280,7 +283,9 @@ def launch(
         nonce: of the form that was sent; sent twice, it starts one run.
 
     Raises:
-        InvalidConfig: no devices, too many runs of this owner, or too little disk.
+        InvalidConfig: no devices, too many runs of this owner, too little disk, or settings that contradict the
+            checkpoint that the run starts from.
+        InvalidCheckpoint: that checkpoint cannot be opened.
     """
     if not devices or not all(re.fullmatch(rf"cpu|mps|cuda:\d+|{ANY_GPU}", device) for device in devices):
         raise InvalidConfig("devices: choose cpu, or one or more GPUs.")
@@ -291,6 +296,11 @@ def launch(
     places = {"data": kind + colon + (str(Path(path).expanduser().absolute()) if colon else path)}
     places |= {"data_root": str(Path(config.data_root).absolute()), "device": kinds.pop()}
     config = config.model_copy(update=places)  # wherever it is resumed from
+    base = None
+    if config.init_from:
+        from vit.start import resolve, write_base  # bring torch along
+
+        base = resolve(config)
     root = runs_folder()
     limits = limits or Limits()
     with _queue(root) as line:
@@ -324,6 +334,8 @@ def launch(
         _write_json(folder / "about.json", about)
         with replaced(folder / "config.json") as file:
             file.write(config.model_dump_json(indent=2).encode() + b"\n")
+        if base:
+            write_base(folder, base)
         if not share:  # keeps the order in which runs were launched, whichever supervisor is up first
             line["waiting"] = [*_waiting(line), folder.name]
         _start(folder)
@@ -391,7 +403,7 @@ def resume(run_id: str, *, devices: Sequence[str] | None = None, epochs: int | N
     """Continue a run from its last saved state, in the queue's last place if its devices are not free.
 
     Raises:
-        InvalidRun: it is alive, or it has finished all its epochs.
+        InvalidRun: it is alive, it has finished all its epochs, or its state is gone.
         InvalidConfig: `epochs` is no number of epochs.
     """
     from vit.recipes import train_config
@@ -399,6 +411,7 @@ def resume(run_id: str, *, devices: Sequence[str] | None = None, epochs: int | N
     run = find_run(run_id)
     if run.alive:
         raise InvalidRun("This run is going on already.")
+    check_resumable(run.folder)
     if run.status == "finished" and (epochs is None or epochs <= run.config.get("epochs", 0)):
         raise InvalidRun("This run has finished. Give it more epochs to continue it.")
     if epochs is not None:
@@ -412,6 +425,41 @@ def resume(run_id: str, *, devices: Sequence[str] | None = None, epochs: int | N
         if not run.share:
             line["waiting"] = [*_waiting(line), run.id]
     return find_run(run_id)
+
+
+def check_resumable(folder: Path) -> None:
+    """Refuse to continue what has learnt something and lost its state: it would begin again, and overwrite that.
+
+    Raises:
+        InvalidRun: how a new run can start from what it learnt.
+    """
+    if not resumable(folder):
+        raise InvalidRun(f"The saved state of {folder.name} is gone, so it cannot be continued. {begin_anew(folder)}")
+
+
+def resumable(folder: Path) -> bool:
+    """Whether a state is there to continue from, or nothing that could be lost; whether it is sound is seen later."""
+    return learnt(folder) is None or any((folder / "checkpoints" / name).exists() for name in STATES)
+
+
+def learnt(folder: Path) -> Path | None:
+    """The last checkpoint of a run, or its best one; None before there is any."""
+    checkpoints = [folder / "checkpoints" / name for name in ("last", "best")]
+    return next((path for path in checkpoints if path.is_dir()), None)
+
+
+def begin_anew(folder: Path) -> str:
+    """How a new run starts from what a run has learnt that cannot be continued."""
+    weights = learnt(folder)
+    if weights is None:
+        return "Start another run."
+    here = Path.cwd()
+    config, weights = (
+        path.relative_to(here) if path.is_relative_to(here) else path
+        for path in (folder.absolute() / "config.json", weights.absolute())
+    )
+    command = shlex.join(["python", "-m", "vit", "train", "--config", str(config), "--set", f"init_from={weights}"])
+    return f"A new run can start from its last weights: *Begin anew* on page Runs, or `{command}`"
 
 
 def delete(run_id: str) -> None:

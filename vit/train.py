@@ -7,14 +7,25 @@
 `vit/recipes.py` says what each preset takes and reaches. A run is a folder:
 
     config.json        the validated description
+    base.json          what follows from the checkpoint that it starts from, see `vit.start`
     environment.json   versions, commit, hardware, seed, command
     metrics.jsonl      one record per line, see `vit.metrics`
     events/            the same for TensorBoard
     probes/            a few pictures explained after every epoch, see `vit.probes`
     checkpoints/best, checkpoints/last   open in the explorer
     checkpoints/state.pt                 everything that --resume needs, in one file
+    checkpoints/state.previous.pt        the one before it, for when that one is damaged
 
-and more that `vit.runs` says. Every random choice is a function of the seed and the step (`vit.augment.Chance`), and
+and more that `vit.runs` says.
+
+Pictures of three splits take part (`vit.datasets` says how they are cut). `train` is learnt from. `validation` is
+evaluated after each epoch and chooses: the best epoch is the one of the highest accuracy, of several the one of the
+lowest loss; `patience` counts epochs without a higher accuracy. Where weights are averaged (`ema`), raw and averaged
+ones are both evaluated, and the better ones are that epoch's. `test` is looked at once, at the end, by the weights that
+validation chose: that is the accuracy to publish. A run that is made longer looks again only if validation then
+chooses other weights.
+
+Every random choice is a function of the seed and the step (`vit.augment.Chance`), and
 the state is replaced whole after each epoch, every few minutes of a long one, and when a person stops the run. A run
 killed at any moment and resumed therefore repeats exactly what it would have done.
 """
@@ -22,9 +33,9 @@ killed at any moment and resumed therefore repeats exactly what it would have do
 import errno
 import fcntl
 import json
+import logging
 import math
 import os
-import pickle
 import platform
 import shutil
 import signal
@@ -34,38 +45,40 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from copy import deepcopy
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from vit.augment import Chance
-from vit.checkpoints import load_checkpoint, save_checkpoint
+from vit.checkpoints import load_checkpoint, record_facts, save_checkpoint
 from vit.datasets import Dataset, Pictures, Resident, load_dataset
-from vit.errors import InvalidCheckpoint, InvalidConfig, InvalidDataset, InvalidRun, UserError
+from vit.errors import InvalidConfig, InvalidDataset, InvalidRun, UserError
 from vit.evaluate import Evaluation, Normalise, evaluate
 from vit.files import replaced
 from vit.images import Preprocess
 from vit.journal import Diverged, Journal
 from vit.model import Attention, VisionTransformer
-from vit.optimizers import learning_rate_share, make_optimizers
+from vit.optimizers import average_, learning_rate_share, make_optimizers
 from vit.place import Place, choose_place
 from vit.probes import ProbeWriter, choose
 from vit.recipes import TrainConfig
-from vit.runs import last_word, living, read_json
-from vit.start import mimetic_, take_over_
+from vit.runs import STATES, begin_anew, check_resumable, last_word, living, read_json
+from vit.start import Base, base_of, mimetic_, resolve, take_over_, write_base
 from vit.supervise import AGAIN
 
-__all__ = ["DiskFull", "Diverged", "Training", "train"]
+__all__ = ["DiskFull", "Diverged", "Result", "Training", "train"]
 
 _MAY_CHANGE = {"epochs", "device", "workers", "data_root", "compile", "patience"}  # between a run and its resumption
 _SAVE_EVERY = 300  # [s] of training after which the state is saved within an epoch
 _RESERVE = 1 << 16  # [bytes] of disk that are given up so that the last words fit on a full one
+
+log = logging.getLogger(__name__)
 
 
 class DiskFull(UserError):
@@ -76,7 +89,19 @@ class _OutOfMemory(UserError):
     """The devices of several processes have too little memory for a batch in so many parts."""
 
 
-def train(config: TrainConfig, run: Path, *, resume: bool = False) -> Evaluation:
+class Result(NamedTuple):
+    """What the weights reached that validation chose.
+
+    Attributes:
+        validation: None before the first epoch is complete.
+        test: None before the end of the run.
+    """
+
+    validation: Evaluation | None
+    test: Evaluation | None
+
+
+def train(config: TrainConfig, run: Path, *, resume: bool = False) -> Result:
     """Train a model and leave everything about it in the folder `run`.
 
     SIGTERM, or a file named "stop" in the folder, ends the run after the present step, with its state saved.
@@ -87,34 +112,40 @@ def train(config: TrainConfig, run: Path, *, resume: bool = False) -> Evaluation
         resume: continue from the last saved state.
 
     Returns:
-        the best evaluation of the run, on the test pictures.
+        the evaluations of the best epoch, which only the leading process knows.
 
     Raises:
         InvalidConfig, InvalidDataset: the description cannot be carried out.
-        InvalidCheckpoint: the state to resume from is damaged.
-        InvalidRun: another process trains in this folder.
+        InvalidCheckpoint: the checkpoint to start from cannot be opened.
+        InvalidRun: another process trains in this folder, or there is no sound state to resume from.
         Diverged: the loss became NaN or infinite; the last complete epoch is kept.
         DiskFull: the last complete state is kept.
     """
     if not resume and run.exists() and (not run.is_dir() or any(run.iterdir())):
         raise InvalidConfig(f"{run} exists and is not empty. Continue it with --resume {run}, or choose another --run.")
+    if resume:
+        check_resumable(run)
+    base = base_of(config, run)
     place = choose_place(config)
     try:
         with _folder_of(run, place):
-            return _train(config, run, place, resume)
+            return _train(config, run, place, resume, base)
     finally:
         if place.world > 1:
             dist.destroy_process_group()
 
 
-def _train(config: TrainConfig, run: Path, place: Place, resume: bool) -> Evaluation:
+def _train(config: TrainConfig, run: Path, place: Place, resume: bool, base: Base | None) -> Result:
+    resumed = resume and any((run / "checkpoints" / name).exists() for name in STATES)
     try:
         attempt = _describe(config, run, place) if place.leads else 0
-        job = Training(config, run, place)
-        if resume and job.state.exists():
+        if base and place.leads:
+            write_base(run, base)
+        job = Training(config, run, place, base=base, resumed=resumed)
+        if resumed:
             job.load()
         with _asked_to_end() as asked:
-            best, ending = job.train(attempt, asked)
+            result, ending = job.train(attempt, asked)
     except BaseException as error:
         if not resume and not (run / "metrics.jsonl").exists() and isinstance(error, UserError):
             if place.leads:  # nothing was begun
@@ -129,7 +160,7 @@ def _train(config: TrainConfig, run: Path, place: Place, resume: bool) -> Evalua
     if place.leads:
         (run / "stop").unlink(missing_ok=True)
         last_word(run, *ending)
-    return best
+    return result
 
 
 @contextmanager
@@ -202,12 +233,24 @@ class Training:
 
     Args:
         dataset: in place of what `config.data` names, for trials.
+        base: what follows from the checkpoint that the run starts from; looked up there unless it is given.
+        resumed: the weights will come from `load`: no checkpoint is needed to start from.
     """
 
-    def __init__(self, config: TrainConfig, run: Path, place: Place, dataset: Dataset | None = None):
+    def __init__(
+        self,
+        config: TrainConfig,
+        run: Path,
+        place: Place,
+        dataset: Dataset | None = None,
+        *,
+        base: Base | None = None,
+        resumed: bool = False,
+    ):
         self.config, self.run, self.place = config, run, place
-        self.state = run / "checkpoints" / "state.pt"
-        sizes = config.vit_config(num_classes=1)
+        self.state, self.previous = (run / "checkpoints" / name for name in STATES)
+        base = base or resolve(config)
+        sizes = config.vit_config(1, base and base.model)
         as_they_are = Preprocess(sizes.image_size, mean=(0.0,) * sizes.channels, std=(1.0,) * sizes.channels)
         with place.leader_first():
             self.dataset = dataset or load_dataset(
@@ -219,12 +262,13 @@ class Training:
                 limit=config.limit,
             )
         self.train_set = _placed(self.dataset.train, place.device)
+        self.validation_set = _placed(self.dataset.validation, place.device)
         self.test_set = _placed(self.dataset.test, place.device)
-        source = load_checkpoint(config.init_from) if config.init_from else None
-        if source:
-            mean, std = source.preprocess.mean, source.preprocess.std
-        else:
-            mean, std = _mean_and_std(self.train_set, place.device)
+        if not len(self.validation_set.labels):
+            raise InvalidDataset(
+                f"{config.data} has too few pictures to keep any for validation. Add some: four of a class are enough."
+            )
+        mean, std = (base.mean, base.std) if base else _mean_and_std(self.train_set, place.device)
         self.preprocess = Preprocess(sizes.image_size, mean=mean, std=std)
         self.normalise = Normalise(self.preprocess, place.device)
 
@@ -236,13 +280,16 @@ class Training:
         self.total_steps = self.steps_per_epoch * config.epochs
 
         torch.manual_seed(config.seed)
-        self.model = VisionTransformer(config.vit_config(len(self.dataset.classes)))
-        if source:
-            take_over_(self.model, source, self.dataset.classes)
-        elif config.start == "mimetic":
+        self.model = VisionTransformer(config.vit_config(len(self.dataset.classes), base and base.model))
+        if config.init_from and not resumed:
+            take_over_(self.model, load_checkpoint(config.init_from), self.dataset.classes)
+        elif config.start == "mimetic" and not config.init_from:
             mimetic_(self.model)
         self.model.to(place.device)
-        self.averaged = AveragedModel(self.model, multi_avg_fn=get_ema_multi_avg_fn(config.ema)) if config.ema else None
+        self.models = {"raw": self.model}
+        if config.ema:
+            self.models["averaged"] = deepcopy(self.model).requires_grad_(False)
+        self.better = "raw"  # of the models, when they were last evaluated
         self.optimizers = make_optimizers(self.model, config, place.device)
         self.peaks = [group["lr"] for optimizer in self.optimizers for group in optimizer.param_groups]
         self.parallel: DistributedDataParallel | None = None
@@ -251,10 +298,12 @@ class Training:
         self.chance = Chance(place.device)
         self.step, self.seconds = 0, 0.0
         self.parts = 1  # of a batch, whose gradients are summed
-        self.best: Evaluation | None = None
-        self.best_epoch = 0
+        self.best: Evaluation | None = None  # on validation pictures
+        self.best_epoch = self.improved_epoch = 0  # of the best weights; the first of their accuracy
+        self.test: Evaluation | None = None  # of the best weights
+        self.notes: list[str] = []  # for the journal, as soon as it is open
 
-    def train(self, attempt: int, asked: threading.Event) -> tuple[Evaluation, tuple[Any, ...]]:
+    def train(self, attempt: int, asked: threading.Event) -> tuple[Result, tuple[Any, ...]]:
         """Do the epochs that are left.
 
         Args:
@@ -262,36 +311,43 @@ class Training:
             asked: set from outside to end after the present step.
 
         Returns:
-            the best evaluation, which only the leading process knows, and the outcome with its reason.
+            what was reached, which only the leading process knows, and the outcome with its reason.
         """
         self.parts = max(self.parts, read_json(self.run / AGAIN).get("parts", 1))
         with Journal(self.run, self.step, self.place, attempt, self._facts()) as journal:
-            probes = self._probes() if self.place.leads else None
-            while self.step < self.total_steps:
-                started = time.perf_counter()
-                complete = self._epoch(journal, asked)
-                if complete and self.place.leads:
-                    result = self._evaluate(journal)
-                    if probes:
-                        probes.store(self.step // self.steps_per_epoch, self.shown)
-                    self.seconds += time.perf_counter() - started
-                    journal.epoch(self.step // self.steps_per_epoch, result, self.seconds)
-                    self._save_epoch(result)
-                elif self.place.leads:
-                    self.seconds += time.perf_counter() - started
-                    self._save(["last"], accuracy=None)
-                epochs = self.step / self.steps_per_epoch
-                if self.place.any(
-                    self.config.patience is not None and epochs - self.best_epoch >= self.config.patience
-                ):
-                    return self._so_far, ("finished", f"Ended early: not better in {self.config.patience} epochs.")
-                if self.step < self.total_steps and self._shall_end(asked):
-                    return self._so_far, ("stopped", f"Stopped after {epochs:.4g} epochs. Resume continues there.")
-        return self._so_far, ("finished", "")
+            for note in self.notes:
+                journal.note(note)
+            if self.place.leads and not self.state.exists() and not self.previous.exists():
+                self._save_state()  # before any checkpoint: one without a state beside it has lost it
+            ending = self._epochs(journal, asked)
+            if self.place.leads and ending[0] == "finished" and self.test is None and self.best is not None:
+                self._test(journal)
+        return Result(self.best, self.test), ending
 
-    @property
-    def _so_far(self) -> Evaluation:
-        return self.best or Evaluation(math.nan, math.nan, 0)
+    def _epochs(self, journal: Journal, asked: threading.Event) -> tuple[Any, ...]:
+        """Do the epochs that are left; returns the outcome with its reason."""
+        probes = self._probes() if self.place.leads else None
+        patience = self.config.patience
+        while self.step < self.total_steps:
+            started = time.perf_counter()
+            complete = self._epoch(journal, asked)
+            epochs = self.step / self.steps_per_epoch
+            if complete and self.place.leads:
+                results = self._evaluate(journal)
+                if probes:
+                    probes.store(int(epochs), self.shown)
+                self.seconds += time.perf_counter() - started
+                journal.epoch(int(epochs), results, self.better, self.seconds)
+                self._save_epoch(results[self.better])
+            elif self.place.leads:
+                self.seconds += time.perf_counter() - started
+                self._save(["last"])
+            weary = patience is not None and epochs - self.improved_epoch >= patience
+            if self.place.any(self.place.leads and weary):  # the others do not know what was evaluated
+                return "finished", f"Ended early: not better in {patience} epochs."
+            if self.step < self.total_steps and self._shall_end(asked):
+                return "stopped", f"Stopped after {epochs:.4g} epochs. Resume continues there."
+        return "finished", ""
 
     def _facts(self) -> dict[str, Any]:
         """What the "start" record says."""
@@ -302,6 +358,7 @@ class Training:
             "epochs": self.config.epochs,
             "lr": self.config.lr,
             "train_pictures": len(self.train_set.labels),
+            "validation_pictures": len(self.validation_set.labels),
             "test_pictures": len(self.test_set.labels),
             "classes": list(self.dataset.classes),
             "params": sum(parameter.numel() for parameter in self.model.parameters()),
@@ -310,9 +367,10 @@ class Training:
         }
 
     def _probes(self) -> ProbeWriter:
-        """A few test pictures that are explained after every epoch."""
-        chosen = choose(self.test_set.labels.cpu())
-        images, labels = next(iter(self.test_set.batches(torch.as_tensor(chosen), len(chosen), torch.device("cpu"))))
+        """A few validation pictures that are explained after every epoch."""
+        pictures = self.validation_set
+        chosen = choose(pictures.labels.cpu())
+        images, labels = next(iter(pictures.batches(torch.as_tensor(chosen), len(chosen), torch.device("cpu"))))
         return ProbeWriter(self.run / "probes", images, labels.tolist(), self.dataset.classes, self.preprocess)
 
     def _forward(self) -> Callable[[Tensor], Tensor]:
@@ -361,7 +419,7 @@ class Training:
                 journal.flush()
                 return False
             if place.leads and time.monotonic() - saved > _SAVE_EVERY:
-                self._save([], accuracy=None)
+                self._save([])
                 saved = time.monotonic()
                 journal.resume_clock()
         return True
@@ -407,8 +465,8 @@ class Training:
         for optimizer in self.optimizers:
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
-        if self.averaged is not None:
-            self.averaged.update_parameters(self.model)
+        if averaged := self.models.get("averaged"):
+            average_(averaged, self.model, self.step, config.ema)
         return loss, share
 
     def _gradients(self, inputs: Tensor, targets: Tensor) -> Tensor:
@@ -442,30 +500,53 @@ class Training:
 
     @property
     def shown(self) -> VisionTransformer:
-        """The model that is evaluated and saved: the averaged one where there is one."""
-        return self.model if self.averaged is None else cast(VisionTransformer, self.averaged.module)
+        """The model that is explained and saved: the raw or the averaged one, which was better in the last epoch."""
+        return self.models[self.better]
 
-    def _evaluate(self, journal: Journal) -> Evaluation:
-        """In float32, as `python -m vit evaluate` does, so that the card states what that prints."""
-        result = evaluate(self.shown, self.test_set, self.normalise, device=self.place.device, tick=journal.beat)
-        if not math.isfinite(result.loss):
-            raise Diverged(result.loss, self.step)
-        return result
+    def _evaluate(self, journal: Journal) -> dict[str, Evaluation]:
+        """On validation pictures, each of the models; notes which one is better."""
+        results = {}
+        for name, model in self.models.items():
+            result = evaluate(model, self.validation_set, self.normalise, device=self.place.device, tick=journal.beat)
+            if not math.isfinite(result.loss):
+                raise Diverged(result.loss, self.step)
+            results[name] = result
+        self.better = max(results, key=lambda name: _merit(results[name]))
+        return results
+
+    def _test(self, journal: Journal) -> None:
+        """Look at the test pictures, as `python -m vit evaluate` does, so that the card states what that prints."""
+        best = load_checkpoint(self.state.parent / "best")
+        model = best.model.to(self.place.device)
+        self.test = evaluate(model, self.test_set, self.normalise, device=self.place.device, tick=journal.beat)
+        model.cpu()
+        facts = {
+            "accuracy": round(self.test.accuracy, 4),
+            "accuracy_on": f"{self.test.pictures:,} test pictures, looked at once, by the weights of the epoch that "
+            f"{len(self.validation_set.labels):,} validation pictures chose",
+        }
+        record_facts(best, facts)
+        journal.test(self.best_epoch, self.test)
+        self._save_state()
 
     def _save_epoch(self, result: Evaluation) -> None:
-        names = ["last"]
+        """Save what the epoch led to, on validation pictures."""
+        names, epoch = ["last"], self.step // self.steps_per_epoch
         if self.best is None or result.accuracy > self.best.accuracy:
-            self.best, self.best_epoch = result, self.step // self.steps_per_epoch
+            self.improved_epoch = epoch
+        if self.best is None or _merit(result) > _merit(self.best):
+            self.best, self.best_epoch, self.test = result, epoch, None
             names.append("best")
-        self._save(names, accuracy=round(result.accuracy, 4))
+        self._save(names, result)
 
-    def _save(self, names: list[str], accuracy: float | None) -> None:
+    def _save(self, names: list[str], result: Evaluation | None = None) -> None:
         """First what people open, then the state: a kill in between repeats the epoch and writes the same again."""
         epochs = self.step / self.steps_per_epoch
         facts = {
             "data": self._data_name(),
-            **({} if accuracy is None else {"accuracy": accuracy}),
+            **({} if result is None else {"validation_accuracy": round(result.accuracy, 4)}),
             "epoch": int(epochs) if epochs.is_integer() else round(epochs, 3),
+            **({"weights": self.better} if len(self.models) > 1 else {}),
             "seconds": round(self.seconds, 1),
             "hardware": _hardware(self.place.device),
             "recipe": self.config.model_dump(
@@ -475,7 +556,21 @@ class Training:
         }
         for name in names:
             save_checkpoint(self.state.parent / name, self.shown, self.dataset.classes, self.preprocess, facts=facts)
+        self._save_state()
+
+    def _save_state(self) -> None:
+        """Replace the state whole; the one before stays beside it."""
         self.state.parent.mkdir(exist_ok=True)
+        if self.state.exists():
+            link = self.previous.with_name(self.previous.name + ".partial")
+            link.unlink(missing_ok=True)
+            try:
+                os.link(self.state, link)
+            except OSError:  # a file system without hard links: for a moment there is the previous one only
+                self.state.replace(self.previous)
+            else:
+                link.replace(self.previous)
+                link.unlink(missing_ok=True)  # to rename one link of a file to another leaves both
         with replaced(self.state) as file:
             torch.save(self._everything(), file)
 
@@ -487,51 +582,82 @@ class Training:
     def _everything(self) -> dict[str, object]:
         """What a resumed run needs; random numbers follow from seed and step, so no generator is among it."""
         return {
-            "model": self.model.state_dict(),
-            "averaged": None if self.averaged is None else self.averaged.state_dict(),
+            "models": {name: model.state_dict() for name, model in self.models.items()},
+            "better": self.better,
             "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
             "step": self.step,
             "seconds": self.seconds,
             "parts": self.parts,
             "best": None if self.best is None else tuple(self.best),
             "best_epoch": self.best_epoch,
+            "improved_epoch": self.improved_epoch,
+            "test": None if self.test is None else tuple(self.test),
             "config": self.config.model_dump(),
             "data": self._fingerprint(),
         }
 
     def _fingerprint(self) -> list[object]:
         """What has to be the same about the pictures when a run is resumed."""
-        return [*self.dataset.classes, len(self.train_set.labels), *self.preprocess.mean, *self.preprocess.std]
+        counts = [len(self.train_set.labels), len(self.validation_set.labels)]
+        return [*self.dataset.classes, *counts, *self.preprocess.mean, *self.preprocess.std]
 
     def load(self) -> None:
         """Take up the saved state.
 
         Raises:
-            InvalidCheckpoint: the file is damaged.
+            InvalidRun: there is none that is sound, or it is of a run whose test pictures chose its best epoch.
             InvalidConfig, InvalidDataset: it is of a run with other settings or other pictures.
         """
-        try:
-            saved = torch.load(self.state, map_location=self.place.device, weights_only=True)
-        except (OSError, RuntimeError, ValueError, EOFError, pickle.UnpicklingError) as error:
-            raise InvalidCheckpoint(
-                f"{self.state} is damaged, so this run cannot be continued. Its checkpoints/last can still be opened."
-            ) from error
+        saved = self._read_state()
         for name, value in self.config.model_dump().items():
             before = saved["config"].get(name, TrainConfig.model_fields[name].default)
             if name not in _MAY_CHANGE and value != before:
                 raise InvalidConfig(
                     f"{name} was {before!r} in this run, not {value!r}. Resume it as it was, or start another run."
                 )
+        if "models" not in saved:
+            raise InvalidRun(
+                "This run is of a version in which test pictures chose the best epoch; some of the pictures that it "
+                f"learnt from are for validation now. {begin_anew(self.run)}"
+            )
         if saved["data"] != self._fingerprint():
             raise InvalidDataset(f"{self.config.data} has changed since this run began. Start another run.")
-        self.model.load_state_dict(saved["model"])
-        if self.averaged is not None:
-            self.averaged.load_state_dict(saved["averaged"])
+        for name, model in self.models.items():
+            model.load_state_dict(saved["models"][name])
         for optimizer, values in zip(self.optimizers, saved["optimizers"], strict=True):
             optimizer.load_state_dict(values)
-        self.step, self.seconds, self.parts = saved["step"], saved["seconds"], saved.get("parts", 1)
-        self.best = None if saved["best"] is None else Evaluation(*saved["best"])
-        self.best_epoch = saved.get("best_epoch", 0)
+        self.better = saved["better"]
+        self.step, self.seconds, self.parts = saved["step"], saved["seconds"], saved["parts"]
+        self.best, self.test = (None if saved[key] is None else Evaluation(*saved[key]) for key in ("best", "test"))
+        self.best_epoch, self.improved_epoch = saved["best_epoch"], saved["improved_epoch"]
+
+    def _read_state(self) -> dict[str, Any]:
+        """The saved state, or the one before it if that is damaged."""
+        for path in (self.state, self.previous):
+            try:
+                saved = torch.load(path, map_location=self.place.device, weights_only=True)
+                if not isinstance(saved, dict) or not {"config", "step"} <= saved.keys():
+                    raise ValueError("something else")
+            except (torch.OutOfMemoryError, MemoryError):
+                raise
+            except Exception as error:  # damaged bytes make the unpickler stumble in ways that cannot be listed
+                log.warning("%s cannot be read: %s", path, error)
+                continue
+            if path == self.previous:
+                epochs = saved["step"] / self.steps_per_epoch
+                self.notes.append(
+                    f"The last saved state was damaged or missing: the run went on from the one before it, of epoch "
+                    f"{epochs:.4g}."
+                )
+                if self.place.leads:
+                    self.state.unlink(missing_ok=True)  # or the next save would put it in place of the sound one
+            return saved
+        raise InvalidRun(f"The saved state of {self.run.name} is damaged. {begin_anew(self.run)}")
+
+
+def _merit(result: Evaluation) -> tuple[float, float]:
+    """What makes one evaluation better than another: accuracy, and where that is equal a low loss."""
+    return result.accuracy, -result.loss
 
 
 def _checkpoint_name(spec: str) -> str:

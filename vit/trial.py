@@ -122,13 +122,15 @@ def sample(config: "TrainConfig", count: int) -> Sample:
 
     Raises:
         InvalidDataset: there are none.
+        InvalidCheckpoint, InvalidConfig: of the checkpoint that the run starts from, see `vit.start.resolve`.
     """
     import torch
 
     from vit.datasets import SHAPES, load_dataset, shapes
     from vit.images import Preprocess
+    from vit.start import model_config
 
-    model = config.vit_config(num_classes=1)
+    model = model_config(config, num_classes=1)
     if config.data == "shapes" and model.channels == 3:
         pictures, _ = shapes(count, model.image_size[0], seed=1)
         train, test = (4000, 1000)

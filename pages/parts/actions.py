@@ -6,7 +6,7 @@ from typing import Any
 
 import streamlit as st
 
-from pages.parts import access, change, watch
+from pages.parts import access, change, fields, watch
 from vit import runs
 from vit.text import plain
 
@@ -39,7 +39,11 @@ def buttons(run: runs.Run) -> None:
         if st.button("Kill", key="kill", type="tertiary", help="For a run that does not stop."):
             _confirm_kill(run)
     else:
-        _resume(run)
+        sound = runs.resumable(run.folder)
+        if sound:
+            _resume(run)
+        if runs.learnt(run.folder) and (not sound or run.status == "failed"):
+            _begin_anew(run)
     with st.popover("Edit"):
         _edit(run)
     if not run.alive and st.button("Delete", key="delete", type="tertiary"):
@@ -90,6 +94,17 @@ def _resume(run: runs.Run) -> None:
             help="Continues from the last saved state. With more epochs, the learning rate rises again.",
         )
         st.button("Continue", key="resume", on_click=resume, type="primary")
+
+
+def _begin_anew(run: runs.Run) -> None:
+    """A new run from this one's last weights, on page Train with its settings."""
+    if not runs.resumable(run.folder):
+        st.caption("Its saved state is gone, so it cannot be continued.")
+    words = "A new run starts from the last weights of this one, with its settings."
+    if st.button("Begin anew", key="anew", help=words):
+        kept = {name: run.config[name] for name in ("data", *fields.NAMES) if name in run.config}
+        recipe = {name: fields.write(value) for name, value in kept.items() if name not in fields.FROM_CHECKPOINT}
+        st.switch_page("pages/train.py", query_params=recipe | {"init_from": str(runs.learnt(run.folder))})
 
 
 def _edit(run: runs.Run) -> None:

@@ -10,6 +10,7 @@ import pandas as pd
 import streamlit as st
 
 from pages.parts import actions, curves, fields, watch
+from vit.metrics import evaluations
 from vit.runs import Run
 
 _ASIDE = {"data_root", "workers"}  # settings that say nothing about the result
@@ -82,7 +83,7 @@ def title(name: str) -> str:
 
 def draw(chosen: Sequence[Run], against: str, view: curves.View) -> None:
     """Accuracy and loss of all runs, each in its own colour."""
-    accuracy, loss = [], []
+    accuracy, loss, older = [], [], 0
     called = labels(chosen)
     for i, run in enumerate(chosen):
         figures, color = watch.figures(run), curves.COLORS[i % len(curves.COLORS)]
@@ -91,20 +92,27 @@ def draw(chosen: Sequence[Run], against: str, view: curves.View) -> None:
         def at(record: dict[str, Any], figures: watch.Figures = figures, clock: _Clock = clock) -> float:
             return clock.minutes(record) if against == "minutes" else record["step"] / figures.steps_per_epoch
 
-        epochs, steps = figures.records.get("epoch", []), figures.records.get("step", [])
-        tests = [(at(record), 100 * record["accuracy"]) for record in epochs]
-        accuracy.append(curves.line(called[run.id], tests, color, dots=True))
+        epochs, steps = evaluations(figures.records), figures.records.get("step", [])
+        reached = [(at(record), 100 * record["accuracy"]) for record in epochs]
+        older += bool(epochs) and "validation" not in figures.records
+        accuracy.append(curves.line(called[run.id], reached, color, dots=True))
         losses = [(at(record), record["loss"]) for record in steps]
         loss.append(curves.line(called[run.id], curves.smooth(losses, view.smoothing), color))
     left, right = st.columns(2, gap="medium")
     left.echarts_chart(
-        curves.chart("Test accuracy", accuracy, x=against, view=view._replace(log=False), percent=True),
+        curves.chart("Validation accuracy", accuracy, x=against, view=view._replace(log=False), percent=True),
         key="compared accuracy",
         height=curves.HEIGHT,
     )
     right.echarts_chart(
         curves.chart("Training loss", loss, x=against, view=view), key="compared loss", height=curves.HEIGHT
     )
+    if older:
+        st.caption(
+            f"Accuracy on test pictures, which chose the best epoch, of {older:,} older runs."
+            if older > 1
+            else "One of the runs is older: its accuracy is that on test pictures, which chose its best epoch."
+        )
 
 
 class _Clock:
@@ -154,11 +162,12 @@ def table(chosen: Sequence[Run]) -> pd.DataFrame:
     """One row per run: how it went, and the settings in which they differ."""
     rows, settings = [], differing(chosen)
     for run, name in zip(chosen, names(chosen).values(), strict=True):
-        figures, best = watch.figures(run), watch.best_accuracy(run)
+        figures, best, test = watch.figures(run), watch.validation_accuracy(run), watch.test_accuracy(run)
         row = {
             "Run": name,
             "Status": watch.STATUS[run.status],
-            "Best accuracy [%]": None if best is None else round(100 * best, 2),
+            "Validation accuracy [%]": None if best is None else round(100 * best, 2),
+            "Test accuracy [%]": None if test is None else round(100 * test, 2),
             "Minutes": round(figures.seconds / 60, 1),
         }
         rows.append(row | {title(name): watch.setting(run, name) for name in settings})
@@ -201,7 +210,7 @@ def to_csv(found: pd.DataFrame) -> str:
 
 
 def show_sweep(chosen: Sequence[Run]) -> None:
-    """Best accuracy against what the sweep varied: a line for one setting, a heat map for two."""
+    """Validation accuracy against what the sweep varied: a line for one setting, a heat map for two."""
     settings = [name for name in varied(chosen) if name not in ("seed",)] or varied(chosen)
     results = [(run.config, watch.best_accuracy(run)) for run in chosen]
     known = [(config, 100 * best) for config, best in results if best is not None]
@@ -209,7 +218,7 @@ def show_sweep(chosen: Sequence[Run]) -> None:
         return
     if len(settings) == 1:
         (name,) = settings
-        heading = f"Best accuracy against {title(name)}"
+        heading = f"Validation accuracy against {title(name)}"
         pairs = sorted(((config.get(name), best) for config, best in known), key=lambda pair: _order(pair[0]))
         option = {
             "animation": False,
@@ -221,7 +230,7 @@ def show_sweep(chosen: Sequence[Run]) -> None:
             "yAxis": {"type": "value", "scale": True, "axisLabel": {"formatter": "{value} %"}},
             "series": [
                 {
-                    "name": "best accuracy",
+                    "name": "validation accuracy",
                     "type": "line",
                     "data": [round(best, 2) for _, best in pairs],
                     "symbolSize": 8,
@@ -261,7 +270,7 @@ def _heatmap(settings: Sequence[str], known: Sequence[tuple[dict[str, Any], floa
     figure.update_layout(height=80 + 48 * len(down), margin={"l": 0, "r": 0, "t": 8, "b": 0})
     figure.update_xaxes(title=x_title, type="category")
     figure.update_yaxes(title=y_title, type="category")
-    heading = f"Best accuracy against {x_title} and {y_title}"
+    heading = f"Validation accuracy against {x_title} and {y_title}"
     st.plotly_chart(figure, config={"displayModeBar": False}, key="sweep", alt=heading)
 
 

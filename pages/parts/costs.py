@@ -2,6 +2,7 @@
 
 import html
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import streamlit as st
@@ -66,14 +67,15 @@ def few_pictures(subject: tuple[Any, ...], _config: Any) -> Any:
 
 def show_preview(config: Any) -> Any:
     """What augmentation makes of a few pictures; returns them, or None where there are none yet."""
+    from vit.start import model_config
     from vit.trial import preview
 
     if not dataset.is_here(config.data, config.data_root):
         st.caption("A preview of the pictures comes with the download.")
         return None
-    model = config.vit_config(num_classes=1)
     try:
         with st.spinner("Opening pictures…", show_time=False):
+            model = model_config(config, num_classes=1)
             version = dataset.stamp(config.data)
             shape = (*model.image_size, model.channels)
             pictures = few_pictures((config.data, config.data_root, version, shape, config.seed, config.limit), config)
@@ -89,6 +91,7 @@ def show_preview(config: Any) -> Any:
 def show_costs(config: Any, devices: Sequence[str], pictures: Any) -> Any:
     """Size of the model, and memory and time once a few steps have been tried; returns the trial or None."""
     from vit import trial
+    from vit.start import model_config
 
     state = st.session_state
     subject = (config.model_copy(update={"seed": 0, "patience": None}).model_dump_json(), tuple(devices))
@@ -106,12 +109,12 @@ def show_costs(config: Any, devices: Sequence[str], pictures: Any) -> Any:
             st.error(plain(str(error)))
     measured = tried[1] if tried and tried[0] == subject else None
 
-    sizes = config.vit_config(len(pictures.classes) if pictures else 10)
-    params = count_parameters(sizes)
-    rows = {
-        "Parameters": f"{params / 1e6:.2f} M" if params >= 1e6 else f"{params:,}",
-        "Tokens per picture": f"{sizes.tokens:,}",
-    }
+    rows = {}
+    with suppress(UserError):  # said by the preview
+        sizes = model_config(config, len(pictures.classes) if pictures else 10)
+        params = count_parameters(sizes)
+        rows["Parameters"] = f"{params / 1e6:.2f} M" if params >= 1e6 else f"{params:,}"
+        rows["Tokens per picture"] = f"{sizes.tokens:,}"
     if pictures:
         steps = max(pictures.train_pictures // config.batch_size, 1)
         rows["Epochs × steps"] = f"{config.epochs:,} × {steps:,}"

@@ -188,7 +188,7 @@ def _trained() -> dict[str, tuple[str, Path]]:
         if run.best is None:
             continue
         facts = read_json(run.best / "config.json").get("training")
-        accuracy = facts.get("accuracy") if isinstance(facts, dict) else None
+        accuracy = facts.get("accuracy", facts.get("validation_accuracy")) if isinstance(facts, dict) else None
         words = f"Run: {run.name}" + (f" · {accuracy:.1%}" if isinstance(accuracy, float) else "")
         if any(words == others for others, _ in found.values()):
             words += f" · {run.id}"

@@ -11,7 +11,7 @@ import streamlit as st
 from pages.parts import access
 from vit import runs
 from vit.devices import Device, list_devices
-from vit.metrics import MetricsReader, Progress, progress
+from vit.metrics import MetricsReader, Progress, best_epoch, evaluations, final_test, progress
 
 PAUSE = 0.5  # [s] between two looks at a file
 LOG_BYTES = 20_000
@@ -48,7 +48,7 @@ class Figures(NamedTuple):
         start = self.records.get("start")
         if start:
             return float(start[-1]["steps_per_epoch"])
-        epochs = self.records.get("epoch")
+        epochs = evaluations(self.records)
         return epochs[-1]["step"] / epochs[-1]["epoch"] if epochs else 1.0
 
     @property
@@ -116,9 +116,21 @@ def devices() -> dict[str, Device]:
 
 
 def best_accuracy(run: runs.Run) -> float | None:
-    """Of all evaluations so far, 0 to 1."""
-    epochs = figures(run).records.get("epoch", [])
-    return max((record["accuracy"] for record in epochs), default=None)
+    """Of the best epoch so far, on validation pictures (of older runs on test pictures), 0 to 1."""
+    best = best_epoch(figures(run).records)
+    return best["accuracy"] if best else None
+
+
+def test_accuracy(run: runs.Run) -> float | None:
+    """On test pictures, 0 to 1, of the weights that validation chose; of older runs, the highest of all epochs."""
+    records = figures(run).records
+    result = final_test(records) or (None if "validation" in records else best_epoch(records))
+    return result["accuracy"] if result else None
+
+
+def validation_accuracy(run: runs.Run) -> float | None:
+    """On validation pictures, of the best epoch so far, 0 to 1; None for older runs, which had none."""
+    return best_accuracy(run) if "validation" in figures(run).records else None
 
 
 def guesses(run: runs.Run) -> bool:
@@ -133,7 +145,7 @@ def share_done(run: runs.Run) -> float:
     found = figures(run)
     if found.progress:
         return found.progress.share
-    epochs = found.records.get("epoch")
+    epochs = evaluations(found.records)
     return min(epochs[-1]["epoch"] / max(run.config.get("epochs", 1), 1), 1.0) if epochs else 0.0
 
 

@@ -25,9 +25,11 @@ from pages.parts.compare import title, to_csv
 from tests.pages.offered import fed
 from vit import runs
 from vit.checkpoints import save_checkpoint
+from vit.errors import InvalidRun
 from vit.images import Preprocess
 from vit.probes import ProbeWriter
 from vit.recipes import TrainConfig
+from vit.start import model_config
 
 ROOT = Path(__file__).parents[2]
 WAIT = 120  # [s]; the first run imports torch
@@ -50,7 +52,7 @@ def write(folder: Path, build: Callable[..., Any], labels: tuple[str, ...]) -> C
 
     def make(
         name: str, outcome: str = "finished", reason: str = "", done: int = EPOCHS, probes: bool = False,
-        sweep: str = "", **config: Any,
+        sweep: str = "", older: bool = False, **config: Any,
     ) -> str:  # fmt: skip
         run = folder / runs.new_id(name)
         run.mkdir()
@@ -66,17 +68,20 @@ def write(folder: Path, build: Callable[..., Any], labels: tuple[str, ...]) -> C
             records.append({"kind": "step", "step": step, "loss": 2 / step, "lr": 1e-3, "pictures_per_second": 500.0})
             if step % STEPS == 0:
                 epoch = step // STEPS
-                records.append(
-                    {"kind": "epoch", "step": step, "epoch": epoch, "accuracy": 0.5 + epoch / 10, "test_loss": 1.0}
-                )
+                result = {"step": step, "epoch": epoch, "accuracy": 0.5 + epoch / 10}
+                named = {"kind": "epoch", "test_loss": 1.0} if older else {"kind": "validation", "loss": 1.0}
+                records.append(named | result)
+                if epoch == EPOCHS and not older:
+                    records.append({"kind": "test", "loss": 1.0} | result | {"accuracy": 0.875, "pictures": 8})
         lines = [json.dumps(record | {"t": start + record["step"] / 10, "attempt": 0}) for record in records]
         (run / "metrics.jsonl").write_text("\n".join(lines) + "\n")
         (run / "log.txt").write_text("Epoch 1 of 4: <b>fine</b>\n")
         (run / "alive.lock").touch()
         if outcome:
             (run / "outcome.json").write_text(json.dumps({"outcome": outcome, "reason": reason}))
-        model = build(**settings.vit_config(len(labels)).to_dict())
+        model = build(**model_config(settings, len(labels)).to_dict())
         save_checkpoint(run / "checkpoints" / "best", model, labels, Preprocess((32, 32)), facts={"accuracy": 0.9})
+        (run / "checkpoints" / "state.pt").touch()
         if probes:
             images = torch.zeros(3, 3, 32, 32, dtype=torch.uint8)
             writer = ProbeWriter(run / "probes", images, [0, 1, 2], labels, Preprocess((32, 32)))
@@ -138,7 +143,10 @@ def test_all_runs_are_in_the_table(write: Callable[..., str], alive: Callable[[s
         ("First", "Finished"), ("Broken", "Failed"), ("Going", "Running"),
     }  # fmt: skip
     going = table.set_index("Run").loc["Going"]
-    assert going["Accuracy"] == pytest.approx(70) and going["Progress"] == pytest.approx(50)
+    assert going["Validation"] == pytest.approx(70) and going["Progress"] == pytest.approx(50)
+    assert pd.isna(going["Test"])
+    done = table.set_index("Run").loc["First"]
+    assert (done["Validation"], done["Test"]) == (pytest.approx(90), pytest.approx(87.5))
 
 
 def test_a_run_that_waits_has_its_place_in_the_table(
@@ -190,8 +198,22 @@ def test_a_link_opens_a_run_with_its_curves(write: Callable[..., str]) -> None:
     assert not page.exception and not page.error
     assert page.subheader[0].value == "First"
     series = {trace["name"]: trace["data"] for trace in option(page, "accuracy")["series"]}
+    assert series["validation"] == [[1, 60], [2, 70], [3, 80], [4, 90]]
+    said = texts(page)
+    assert "Validation accuracy</span><b>90.0 % in epoch 4<" in said and "Test accuracy</span><b>87.5 %<" in said
+
+
+def test_an_older_run_whose_test_pictures_chose_is_shown_as_that(write: Callable[..., str]) -> None:
+    page = show(write("Old", older=True))
+    assert not page.exception and not page.error
+    series = {trace["name"]: trace["data"] for trace in option(page, "accuracy")["series"]}
     assert series["test"] == [[1, 60], [2, 70], [3, 80], [4, 90]]
-    assert "90.0 % in epoch 4" in texts(page)
+    assert option(page, "accuracy")["title"]["text"] == "Test accuracy"
+    assert "Best epoch by test accuracy</span><b>90.0 % in epoch 4<" in texts(page)
+    row = page.dataframe[0].value.set_index("Run").loc["Old"]
+    assert pd.isna(row["Validation"]) and row["Test"] == pytest.approx(90)
+    both = show(write("Old", older=True), write("New"))
+    assert "which chose its best epoch" in texts(both)
 
 
 def test_zoom_and_scale_are_what_the_person_chose(write: Callable[..., str]) -> None:
@@ -256,6 +278,38 @@ def test_a_failed_run_says_why_and_can_be_resumed(write: Callable[..., str]) -> 
     assert page.button(key="resume") and page.button(key="delete")
 
 
+@pytest.mark.parametrize("lost", [True, False])
+def test_a_run_that_lost_its_state_offers_a_new_one_in_place_of_resuming(
+    write: Callable[..., str], folder: Path, lost: bool
+) -> None:
+    run = write("Lost", outcome="stopped", done=2)
+    if lost:
+        (folder / run / "checkpoints" / "state.pt").unlink()
+    page = show(run)
+    keys = {button.key for button in page.button}
+    assert ("resume" not in keys, "anew" in keys) == (lost, lost)
+    assert ("cannot be continued" in texts(page)) == lost
+    if lost:
+        with pytest.raises(InvalidRun, match="Begin anew"):
+            runs.resume(run)
+
+
+def test_beginning_anew_fills_the_form_of_page_train(
+    write: Callable[..., str], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = write("Lost", outcome="stopped", done=2, lr=0.005, registers=0, batch_size=17, optimizer="adamw")
+    (folder / run / "checkpoints" / "state.pt").unlink()
+    app = AppTest.from_file(str(ROOT / "app.py"), default_timeout=WAIT)
+    app.switch_page("pages/runs.py")
+    app.query_params["run"] = run
+    app.run()
+    app.button(key="anew").click().run()
+    assert not app.exception and not app.error and not app.warning
+    assert app.selectbox(key="init_from").value == str(folder / run / "checkpoints" / "best")
+    values = {name: app.session_state[fields.key(name)] for name in ("lr", "batch_size", "epochs", "optimizer")}
+    assert values == {"lr": 0.005, "batch_size": 17, "epochs": EPOCHS, "optimizer": "adamw"}
+
+
 def test_a_run_that_failed_before_its_first_step_shows_no_bar(write: Callable[..., str], folder: Path) -> None:
     run = write("Broken", outcome="failed", reason="There is no folder.", done=0)
     (folder / run / "metrics.jsonl").write_text("")
@@ -280,7 +334,7 @@ def test_a_run_that_learnt_nothing_says_so(
     run = write("Guessing", done=0)
     shared = {"t": 1.0, "attempt": 0}
     start = {"kind": "start", "step": 0, "total_steps": 9, "steps_per_epoch": 9, "epochs": 1, "classes": list("abcd")}
-    epoch = {"kind": "epoch", "step": 9, "epoch": 1, "accuracy": accuracy, "test_loss": 1.4}
+    epoch = {"kind": "validation", "step": 9, "epoch": 1, "accuracy": accuracy, "loss": 1.4}
     lines = "".join(json.dumps(record | shared) + "\n" for record in (start, epoch))
     (folder / run / "metrics.jsonl").write_text(lines)
     assert len([w for w in show(run).warning if "no better than guessing" in w.value]) == warned
@@ -452,7 +506,7 @@ def test_settings_that_follow_from_a_size_are_compared_as_they_were_used(write: 
 def test_what_is_not_known_yet_is_no_difference(write: Callable[..., str], folder: Path) -> None:
     known, begun = write("Known"), write("Begun", lr=0.5, outcome="stopped", done=0)
     shutil.rmtree(folder / begun / "checkpoints")
-    assert list(show(known, begun).dataframe[1].value.columns[4:]) == ["Learning rate, AdamW"]
+    assert list(show(known, begun).dataframe[1].value.columns[5:]) == ["Learning rate, AdamW"]
     deep = write("Deep", depth=6)
     assert show(deep, begun).dataframe[1].value.set_index("Run")["Blocks"]["Deep"] == 6
 
