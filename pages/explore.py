@@ -9,19 +9,33 @@ from typing import NamedTuple
 
 import streamlit as st
 
-from pages.parts import atlas, bars, choice, layers, navigation, opening, reasons, take, tour, trust, uploads, whatif
+from pages.parts import (
+    atlas,
+    bars,
+    choice,
+    first,
+    layers,
+    navigation,
+    opening,
+    reasons,
+    take,
+    tour,
+    trust,
+    uploads,
+    whatif,
+)
 from vit import pictures, samples
 from vit.errors import UserError
 from vit.gallery import component as gallery
 from vit.text import plain
 
 navigation.enter("explore")
+first.fill()
 
 TOP = 5  # predictions shown
 PANELS = {"Is it true?": True, "What if?": False, "Heads": False, "Layers": True, "Weights": False}  # needs classes
 FEW = 20  # classes that are listed by name
 SEEN = 96  # width of the model's own view [px]
-FIRST_SAMPLE = "cat"
 READING = "Reading the video…"
 LONGEST_NAME = 200  # characters of an uploaded picture's, out of a link
 TOUCH = 3600.0  # [s] after which an uploaded picture that is still looked at counts as opened again
@@ -33,7 +47,7 @@ def verified(identity: str, _checkpoint):
     from vit.images import decode_image
     from vit.verify import verify
 
-    return verify(_checkpoint.model, _checkpoint.preprocess(decode_image(samples.read(FIRST_SAMPLE))))
+    return verify(_checkpoint.model, _checkpoint.preprocess(decode_image(samples.read(first.VIEW["sample"]))))
 
 
 def pick_checkpoint():
@@ -223,8 +237,8 @@ def pick_precision() -> str:
 
 def current_sample() -> str:
     """The sample that the link names."""
-    name = st.query_params.get("sample", FIRST_SAMPLE)
-    return name if name in samples.SAMPLES else FIRST_SAMPLE
+    name = st.query_params.get("sample", first.VIEW["sample"])
+    return name if name in samples.SAMPLES else first.VIEW["sample"]
 
 
 def sample_source(name: str) -> take.Source:
@@ -241,8 +255,12 @@ def pick_picture() -> take.Source:
             st.query_params.pop(part, None)
         if source == "upload":
             st.session_state.pop("kept upload", None)
+        if source != "sample":
+            first.leave()
 
     def choose_sample(name: str) -> None:
+        if name != current_sample():
+            first.leave()
         st.query_params["sample"] = name
         choose("sample")
 
@@ -375,8 +393,11 @@ def show_predictions(checkpoint, explanation) -> None:
     names = ", ".join(f"{p.label} {p.probability:.0%}" for p in top)
     with chart:
         bars.show([bars.Bar(*p, strong=p == top[0]) for p in top], f"Predictions: {names}")
-    chart.caption(f"It knows {len(checkpoint.labels)} classes; all else is a guess.")
+    known = len(checkpoint.labels)
+    chart.caption(f"It knows {known:,} classes" + ("; all else is a guess." if known <= FEW else "."))
     show_seen(seen, explanation)
+    if first.is_shown(checkpoint.name):
+        st.markdown(first.WORDS)
 
 
 def show_seen(place, explanation) -> None:
@@ -468,7 +489,7 @@ def keep_place(record) -> None:
 def pick_panel(question) -> str:
     """What is shown below the viewer."""
     names = [name for name, needs_class in PANELS.items() if question or not needs_class]
-    st.markdown("##### Ask more")
+    st.markdown("## Ask more")
     return choice.select("Ask more", "panel", names, kind=st.segmented_control, label_visibility="collapsed")
 
 
@@ -491,7 +512,7 @@ def show_panel(asked, question, selection, panel: str) -> None:
 
 
 with st.sidebar:
-    st.header("ViT attention explorer")
+    st.title("ViT attention explorer")
     st.caption("Hover a patch: where does it look? Click to pin it.")
     tour.offer()
     model_controls = st.container()
@@ -502,6 +523,8 @@ with inputs:
 with model_controls:
     opening.start_torch()
     checkpoint = pick_checkpoint()
+    if checkpoint.name != first.CHECKPOINT:
+        first.leave()
     size, precision = pick_size(checkpoint)
 
 

@@ -76,7 +76,11 @@ def test_the_map_fills_the_box_and_the_rest_is_dimmed() -> None:
 
 
 def test_a_pixel_belongs_to_the_box_that_holds_its_centre() -> None:
-    result = pixels(overlay(Image.new("RGB", (6, 1)), np.ones((1, 1)), Box(1.4, 0, 4.6, 1), opacity=1, cover="film", colormap="gray"))
+    result = pixels(
+        overlay(
+            Image.new("RGB", (6, 1)), np.ones((1, 1)), Box(1.4, 0, 4.6, 1), opacity=1, cover="film", colormap="gray"
+        )
+    )
     assert result[0].tolist() == [0, 255, 255, 255, 255, 0]
 
 
@@ -117,12 +121,18 @@ def test_a_map_that_is_the_same_everywhere_leaves_the_picture_clear(value: float
 
 def test_smooth_keeps_the_value_at_each_patch_centre() -> None:
     heatmap = np.random.default_rng(0).random((3, 5))
-    result = pixels(overlay(Image.new("RGB", (55, 33)), heatmap, opacity=1, cover="film", colormap="gray", smooth=True, vmax=1))
+    result = pixels(
+        overlay(Image.new("RGB", (55, 33)), heatmap, opacity=1, cover="film", colormap="gray", smooth=True, vmax=1)
+    )
     assert (result[5::11, 5::11] == np.floor(heatmap * 255 + 0.5)).all()
 
 
 def test_smooth_stays_between_its_neighbours() -> None:
-    result = pixels(overlay(Image.new("RGB", (40, 1)), np.array([[0.0, 1.0]]), opacity=1, cover="film", colormap="gray", smooth=True))
+    result = pixels(
+        overlay(
+            Image.new("RGB", (40, 1)), np.array([[0.0, 1.0]]), opacity=1, cover="film", colormap="gray", smooth=True
+        )
+    )
     assert (np.diff(result[0]) >= 0).all() and result[0, 0] == 0 and result[0, -1] == 255
 
 
@@ -130,13 +140,16 @@ def test_smooth_stays_between_its_neighbours() -> None:
 def test_strips_leave_no_seam(smooth: bool) -> None:
     column = np.linspace(0, 1, 5)[:, None]
     tall = pixels(overlay(Image.new("RGB", (3, 1000)), column, opacity=1, cover="film", colormap="gray", smooth=smooth))
-    wide = pixels(overlay(Image.new("RGB", (1000, 3)), column.T, opacity=1, cover="film", colormap="gray", smooth=smooth))
+    wide = pixels(
+        overlay(Image.new("RGB", (1000, 3)), column.T, opacity=1, cover="film", colormap="gray", smooth=smooth)
+    )
     assert (tall == wide.T).all()
 
 
 def test_maps_with_one_vmax_can_be_compared() -> None:
     strong, weak = (
-        overlay(Image.new("RGB", (2, 2)), np.full((1, 1), v), opacity=1, cover="film", colormap="gray", vmax=1) for v in (1, 0.5)
+        overlay(Image.new("RGB", (2, 2)), np.full((1, 1), v), opacity=1, cover="film", colormap="gray", vmax=1)
+        for v in (1, 0.5)
     )
     assert pixels(strong)[0, 0] == 255 and pixels(weak)[0, 0] == 128
 

@@ -232,7 +232,8 @@ def test_packing_needs_no_streamlit():
 def test_a_selection_survives_a_link():
     chosen = Selection(
         block="max", head=2, token=30, pinned=True, view="rollout", direction="to",
-        colormap="magma", opacity=0.3, cover="film", smooth=True, scale="own", contour="mass", mass=0.35, hidden=(1, 2, 9),
+        colormap="magma", opacity=0.3, cover="film", smooth=True, scale="own",
+        contour="mass", mass=0.35, hidden=(1, 2, 9),
         residual=0.15, fusion="min", discard=0.95, start_block=5,
     )  # fmt: skip
     query = chosen.to_query()

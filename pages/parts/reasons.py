@@ -12,6 +12,7 @@ from vit.viewer.selection import Selection
 
 MOST = 2000  # classes to choose from, the most probable ones
 DEFAULT = "relevance"
+CHAIN = 1 << 21  # numbers of a chain through all blocks that the browser follows the pointer with; 4 MB, 3 ms
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,7 @@ def given(asked: Asked, selection: Selection, question: Question | None, prefix:
 
     record = asked.explanation.record
     large = record.tokens > MAPS_UP_TO
+    chained = record.blocks * record.tokens**2 <= CHAIN
     told = None
     token, values = -1, None
     if question:
@@ -98,7 +100,7 @@ def given(asked: Asked, selection: Selection, question: Question | None, prefix:
         told = component.Method(
             title=method.title, target=label, chain="", tokens=method.of_tokens, settings=method.settings
         )
-        if selection.view == "relevance" and question.method == "relevance" and not large:
+        if selection.view == "relevance" and question.method == "relevance" and chained:
             told["chain"] = component.feed(f"{prefix}chain feeder", chain(asked, question.target))
         elif selection.view == "relevance":
             values = weights(asked, selection, question)

@@ -43,7 +43,7 @@ class App:
         page.on("request", lambda r: None if r.url.startswith((url, "blob:", "data:")) else self.foreign.append(r.url))
         page.on("pageerror", lambda error: self.errors.append(str(error)))
 
-    def open(self, query: str = "") -> "App":
+    def open(self, query: str = "?sample=cat") -> "App":
         self.page.goto(f"{self.url}/{query}")
         expect(self.page.locator("canvas.over")).to_be_visible(timeout=PATIENCE)
         self.still()

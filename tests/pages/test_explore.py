@@ -40,8 +40,10 @@ WAIT = 120  # [s]; the first run imports torch
 
 @pytest.fixture
 def page(checkpoints: Path) -> AppTest:
-    """The app with one small checkpoint, not yet run."""
-    return AppTest.from_file(str(ROOT / "app.py"), default_timeout=WAIT)
+    """The app with one small checkpoint and a link to a sample, not yet run."""
+    found = AppTest.from_file(str(ROOT / "app.py"), default_timeout=WAIT)
+    found.query_params["sample"] = "cat"
+    return found
 
 
 @pytest.fixture

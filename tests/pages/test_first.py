@@ -1,0 +1,110 @@
+"""What the page shows without a link, and that what it says of it is so."""
+
+import json
+from pathlib import Path
+
+import pytest
+from PIL import Image
+from streamlit.testing.v1 import AppTest
+
+import vit
+from pages.parts import first
+from vit import samples
+from vit.explain import Explanation, explain
+from vit.faithfulness import controls, faithfulness
+from vit.methods import Subject, heatmap
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AppTest:
+    monkeypatch.setenv("VIT_RUNS", str(tmp_path / "runs"))
+    monkeypatch.setenv("VIT_DOWNLOADS", str(tmp_path / "downloads"))
+    return AppTest.from_file(str(ROOT / "app.py"), default_timeout=120)
+
+
+@pytest.fixture(scope="module")
+def explanation() -> Explanation:
+    checkpoint = vit.load_checkpoint(ROOT / "checkpoints" / first.CHECKPOINT)
+    return explain(checkpoint, samples.read(first.VIEW["sample"]), (int(first.VIEW["size"]),) * 2)
+
+
+@pytest.fixture(scope="module")
+def subject(explanation: Explanation) -> Subject:
+    model = vit.load_checkpoint(ROOT / "checkpoints" / first.CHECKPOINT).model
+    return Subject.of(model, explanation.preprocess(explanation.picture))
+
+
+def viewer(page: AppTest) -> dict:
+    """What the page told the viewer."""
+    return json.loads(page.get_by_key("viewer").proto.json)
+
+
+def link(page: AppTest) -> dict[str, str]:
+    """The address, one value per name."""
+    return {name: value if isinstance(value, str) else value[0] for name, value in page.query_params.items()}
+
+
+def size(page: AppTest) -> tuple[int, int]:
+    """The chosen input size."""
+    return next(one.value for one in page.selectbox if one.label == "Input size")
+
+
+def words(page: AppTest) -> bool:
+    return any(one.value == first.WORDS for one in page.markdown)
+
+
+def test_an_empty_link_is_the_first_view_and_follows_the_pointer(page: AppTest) -> None:
+    page.run()
+    assert not page.exception and not page.error
+    assert link(page) == first.VIEW and words(page)
+    told = viewer(page)
+    assert told["seed"]["view"] == "relevance" and told["method"]["chain"] and told["method"]["target"] == "cat"
+    assert size(page) == (64, 64)
+
+
+def test_another_picture_is_shown_at_the_model_s_own_size(page: AppTest, tmp_path: Path) -> None:
+    page.run()
+    Image.new("RGB", (40, 30), "teal").save(tmp_path / "teal.png")
+    page.file_uploader(key="upload").upload("teal.png", (tmp_path / "teal.png").read_bytes()).run()
+    assert not page.exception and size(page) == (32, 32)
+    assert "size" not in page.query_params and not words(page)
+
+
+def test_a_link_of_its_own_keeps_its_size(page: AppTest) -> None:
+    page.query_params.update({"sample": "cat", "block": "2"})
+    page.run()
+    assert size(page) == (32, 32) and viewer(page)["seed"]["view"] == "attention"
+    assert not words(page)
+
+
+def test_headings_of_the_page_are_in_order(page: AppTest) -> None:
+    page.run()
+    found = [level for level, kind in ((1, page.title), (2, page.header), (3, page.subheader)) for _ in kind]
+    found += [len(one.value) - len(one.value.lstrip("#")) for one in page.markdown if one.value.startswith("#")]
+    assert found == [1, 2]
+
+
+def test_the_picture_is_taken_for_what_it_is(explanation: Explanation) -> None:
+    assert explanation.predictions[0].label == "cat" and explanation.predictions[0].probability > 0.8
+
+
+def test_the_strongest_patches_lie_where_the_sentence_says(subject: Subject) -> None:
+    """Seen in the picture of 16 × 16 patches: rows and columns of the three places, from 0."""
+    strongest = heatmap(subject, "relevance").flatten().argsort(descending=True)[:16]
+    places = {
+        "one eye and its rim": (range(4, 8), range(3, 7)),
+        "the fur between the eyes": (range(4, 6), range(8, 11)),
+        "and the nose": (range(9, 13), range(7, 11)),
+    }
+    for words, (rows, cols) in places.items():
+        inside = [divmod(int(patch), 16) for patch in strongest]
+        assert words in first.WORDS and sum(row in rows and col in cols for row, col in inside) >= 3
+    assert all(any(row in rows and col in cols for rows, cols in places.values()) for row, col in inside)
+
+
+def test_the_map_is_true(subject: Subject) -> None:
+    score = faithfulness(subject.model, subject.pixels, subject.kept.target, [heatmap(subject, "relevance")])[0]
+    chance = controls(subject.model, subject.pixels, subject.kept.target, subject.kept.grid, 20)
+    assert score > max(*chance.random, chance.blob) + 0.1
