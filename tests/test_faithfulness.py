@@ -1,5 +1,7 @@
 """SaCo, deletion and insertion: by hand, on a model whose reasons are known, and by the paper's own words."""
 
+import gc
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -7,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from vit import faithfulness as module
 from vit.faithfulness import (
     Controls,
     Curve,
@@ -20,12 +23,15 @@ from vit.faithfulness import (
     faithfulness,
     groups,
     insertion,
+    memory,
     noise,
     overlap,
     points_at,
+    probabilities,
     saco,
     scores,
 )
+from vit.model import ViTConfig
 
 GRID, SIZE = (4, 5), (32, 40)
 
@@ -196,6 +202,53 @@ def test_what_is_left_is_that_of_all_groups(model: Any, pixels: Tensor, reasons:
     every = [scores(model, pixels, 1, [one])[0].left for one in (*(noise(GRID, i) for i in range(5)), centre(GRID))]
     kept = controls(model, pixels, 1, GRID).left
     assert kept == pytest.approx((min(one.lowest for one in every), max(one.highest for one in every)))
+
+
+class Counting(Weighing):
+    """Counts at every batch the pictures that are held in memory, the batch's own included."""
+
+    def __init__(self, weights: Tensor):
+        super().__init__(weights)
+        self.held: list[int] = []
+
+    def __call__(self, images: Tensor) -> SimpleNamespace:
+        every = (one for one in gc.get_objects() if type(one) is Tensor and one.shape[1:] == (3, *SIZE))
+        self.held.append(sum(map(len, every)))
+        return super().__call__(images)
+
+
+@pytest.mark.parametrize("at_once", [1, 4, 1000])
+def test_memory_does_not_grow_with_the_maps(
+    pixels: Tensor, reasons: Tensor, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    every = [noise(GRID, seed) for seed in range(7)]
+    model: Any = Counting(enlarged(reasons, SIZE)[None] * 3e-4)
+    wanted = scores(model, pixels, 1, every)
+    monkeypatch.setattr(module, "_BATCH", at_once * pixels.numel() + 1)
+    model.held.clear()
+    found = scores(model, pixels, 1, every)
+    assert len(model.held) == -(-70 // at_once)
+    assert max(model.held) <= 2 * min(at_once, 70) + 2  # its parts and the whole; what is explained, and what comes
+    for one, other in zip(found, wanted, strict=True):
+        assert one.saco == other.saco and one.left == pytest.approx(other.left, rel=1e-6)
+    curve = deletion(model, pixels, 1, every[0], 40)
+    assert max(model.held) <= 2 * min(at_once, 70) + 3 and len(curve.probabilities) == 41
+
+
+def test_the_memory_that_is_told_is_that_of_a_batch() -> None:
+    config = ViTConfig(image_size=(224, 224))
+    small, large = memory(config, (224, 224)), memory(config, (1024, 1024))
+    assert 2 * 4 * 3 * 1024**2 * 2 < large < 1.5e9  # two pictures twice, and their pass
+    assert small > 55 * 2 * 4 * 3 * 224**2  # 55 of them
+
+
+def test_probabilities_are_in_the_order_of_the_pictures(model: Any, pixels: Tensor) -> None:
+    def each() -> Iterator[Tensor]:
+        for factor in range(5):
+            yield pixels * factor
+
+    found = probabilities(model, each(), 1)
+    assert found.tolist() == [float(model(pixels * factor).logits.softmax(-1)[0, 1]) for factor in range(5)]
 
 
 def test_pointing_and_overlap() -> None:

@@ -218,8 +218,12 @@ def _memory(config: ViTConfig, tokens: int, precision: Precision) -> int:
     """The larger of what the pass and what the payload takes [bytes]; measured ones were up to 15 % larger."""
     number = 2 if precision == "bfloat16" else 4
     kept = 2 * config.depth * tokens * config.dim * number
-    widest = 4 * tokens * (10 * config.dim + (3 if config.gated_mlp else 2) * config.mlp_dim)
-    return int(1.15 * (kept + max(widest, COPIES * _payload(config, tokens)))) + 50_000_000
+    return int(1.15 * (kept + max(pass_memory(config, tokens), COPIES * _payload(config, tokens)))) + 50_000_000
+
+
+def pass_memory(config: ViTConfig, tokens: int) -> int:
+    """The most that one picture takes at once on its way through a model [bytes]."""
+    return 4 * tokens * (10 * config.dim + (3 if config.gated_mlp else 2) * config.mlp_dim)
 
 
 def _problem(config: ViTConfig, size: Size, precision: Precision = "float32") -> str:

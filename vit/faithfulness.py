@@ -5,7 +5,8 @@ blob in the middle, where photographers put things.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, islice
 from statistics import fmean, stdev
 from typing import NamedTuple
 
@@ -14,7 +15,8 @@ from torch import Tensor
 from torch.nn import functional as F
 from torchvision.transforms.v2.functional import gaussian_blur
 
-from vit.model import VisionTransformer
+from vit.explain import count_tokens, pass_memory
+from vit.model import VisionTransformer, ViTConfig
 
 GROUPS = 10  # of pixels, in SaCo
 STEPS = 20  # of deletion and insertion
@@ -206,13 +208,16 @@ def scores(
     """
     size = pixels.shape[2], pixels.shape[3]
     mean = pixels.mean((2, 3), keepdim=True)
-    inputs, saliences = [], []
-    for heatmap in heatmaps:
-        group, salience = groups(heatmap, size, count)
-        gone = group == torch.arange(count)[:, None, None]  # (count, height, width)
-        inputs.append(torch.where(gone[:, None], mean, pixels))
-        saliences.append(salience)
-    left = probabilities(model, inputs, target).view(len(heatmaps), count)
+    saliences = []
+
+    def pictures() -> Iterator[Tensor]:
+        for heatmap in heatmaps:
+            group, salience = groups(heatmap, size, count)
+            saliences.append(salience)
+            for index in range(count):
+                yield torch.where(group == index, mean, pixels)
+
+    left = probabilities(model, pictures(), target).view(len(heatmaps), count)
     return [
         Score(saco(salience, -row), Range(float(row.min()), float(row.max())))
         for salience, row in zip(saliences, left, strict=True)
@@ -269,17 +274,37 @@ def insertion(model: VisionTransformer, pixels: Tensor, target: int, heatmap: Te
 
 def _curve(model: VisionTransformer, before: Tensor, after: Tensor, target: int, heatmap: Tensor, steps: int) -> Curve:
     group, _ = groups(heatmap, (before.shape[2], before.shape[3]), steps)
-    changed = group < torch.arange(steps + 1)[:, None, None]  # (steps + 1, height, width)
-    found = probabilities(model, [torch.where(changed[:, None], after, before)], target)
+    pictures = (torch.where(group < step, after, before) for step in range(steps + 1))
+    found = probabilities(model, pictures, target)
     return Curve(tuple(step / steps for step in range(steps + 1)), tuple(found.tolist()))
 
 
 @torch.inference_mode()
-def probabilities(model: VisionTransformer, inputs: Sequence[Tensor], target: int) -> Tensor:
-    """Of one class, for inputs (b, channels, height, width) each: (sum of b,), in batches that fit the memory."""
-    images = torch.cat(list(inputs))
-    at_once = max(1, _BATCH // images[0].numel())
-    return torch.cat([model(part).logits.softmax(-1)[:, target] for part in images.split(at_once)])
+def probabilities(model: VisionTransformer, pictures: Iterable[Tensor], target: int) -> Tensor:
+    """Of one class, for pictures (1, channels, height, width) that are made when their batch comes: one number each."""
+    waiting = iter(pictures)
+    first = next(waiting)
+    waiting, at_once = chain([first], waiting), batch_size(first.numel())
+    found = []
+    while batch := list(islice(waiting, at_once)):
+        found.append(model(torch.cat(batch)).logits.softmax(-1)[:, target])
+    return torch.cat(found)
+
+
+def batch_size(numbers: int) -> int:
+    """How many pictures of so many numbers go through a model together."""
+    return max(1, _BATCH // numbers)
+
+
+def memory(config: ViTConfig, size: tuple[int, int]) -> int:
+    """The most that judging maps takes beside the model, however many maps there are [bytes].
+
+    Args:
+        size: (height, width) of the input [px].
+    """
+    numbers = config.channels * size[0] * size[1]
+    at_once = batch_size(numbers)
+    return 2 * 4 * at_once * numbers + at_once * pass_memory(config, count_tokens(config, size)) + 50_000_000
 
 
 # --- Against known objects ------------------------------------------------------------------------------------
