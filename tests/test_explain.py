@@ -11,11 +11,13 @@ import torch
 from PIL import Image
 
 from vit import explain as module
+from vit import pace
 from vit.checkpoints import Checkpoint, load_checkpoint
 from vit.errors import InvalidImage
 from vit.explain import cost, count_tokens, explain, resized, size_near, sizes
 from vit.images import Preprocess
 from vit.model import ViTConfig
+from vit.pace import Pace
 from vit.viewer.payload import unpack
 
 
@@ -84,11 +86,13 @@ def test_the_cost_tells_tokens_and_bytes(checkpoint: Checkpoint, photo: bytes, s
 def test_the_time_is_judged_by_what_pictures_took(
     checkpoint: Checkpoint, photo: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seconds = iter(range(0, 1000, 10))  # as if everything took ten seconds
-    monkeypatch.setattr(module.time, "perf_counter", lambda: next(seconds))
+    seconds = iter(range(0, 10_000, 10))  # as if everything took ten seconds
+    monkeypatch.setattr(pace, "PACE", Pace(lambda: next(seconds)))
     explain(checkpoint, photo, (64, 64))
     assert cost(checkpoint, (64, 64)).seconds == pytest.approx(10)
-    assert cost(checkpoint, (128, 128)).seconds > 40
+    assert cost(checkpoint, (128, 128)).seconds == pytest.approx(10), "a piece took ten seconds as well"
+    explain(checkpoint, photo, (64, 64), "bfloat16")
+    assert cost(checkpoint, (64, 64)).seconds == pytest.approx(10)
 
 
 MEMORY = """

@@ -6,6 +6,7 @@ figure 7).
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,10 +19,11 @@ from vit.checkpoints import Checkpoint, record_facts
 from vit.datasets import Pictures, load_dataset
 from vit.errors import InvalidImage, UserError
 from vit.evaluate import Normalise
-from vit.explain import cost, count_tokens
+from vit.explain import count_tokens
 from vit.images import Preprocess, decode_image
 from vit.model import VisionTransformer
 from vit.overlay import spoken
+from vit.pace import Kind, doing, expected
 from vit.words import STATISTICS, amount
 
 MOST = 128  # pictures, as in the paper
@@ -29,7 +31,7 @@ MOST = 128  # pictures, as in the paper
 # Tokens that go through a model together. On two cores the shipped model takes a third of the time per picture in
 # batches of 32 that it takes one by one; ViT-B/16 the same in any.
 _TOGETHER = 2048
-_EXPLANATIONS = 2  # whose time a picture takes: a half at 65 tokens, one at 197, two and more from 785
+_KIND = "census"
 _BUDGET = 1 << 28  # of pictures held in memory [bytes]; more are decoded when they are needed
 
 
@@ -79,6 +81,11 @@ def tally(model: VisionTransformer, pixels: Tensor) -> Tally:
     """See what the heads do on several pictures (B, channels, height, width), none included."""
     if not len(pixels):
         return Tally()
+    with doing(model, Kind(_KIND, (pixels.shape[2], pixels.shape[3])), len(pixels)):
+        return _tally(model, pixels)
+
+
+def _tally(model: VisionTransformer, pixels: Tensor) -> Tally:
     output, patch = model(pixels, output_queries_keys=True), model.config.patch_size
     together = AttentionRecord(  # every head is judged by itself, so those of all pictures can stand side by side
         logits=output.logits,
@@ -134,7 +141,8 @@ def batch_size(checkpoint: Checkpoint, preprocess: Preprocess) -> int:
 
 def seconds(checkpoint: Checkpoint, preprocess: Preprocess, count: int) -> float:
     """How long so many pictures will take, estimated [s]."""
-    return _EXPLANATIONS * count * cost(checkpoint, preprocess.size).seconds
+    run = partial(tally, checkpoint.model)
+    return expected(checkpoint.model, Kind(_KIND, preprocess.size), count, run, batch_size(checkpoint, preprocess))
 
 
 def pictures_of(

@@ -1,10 +1,9 @@
 """One picture through one checkpoint, with everything a page shows of it, at a size whose cost is known before."""
 
 import math
-import time
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import NamedTuple
-from weakref import WeakKeyDictionary
 
 import torch
 from PIL import Image
@@ -14,8 +13,9 @@ from vit.checkpoints import Checkpoint
 from vit.devices import memory
 from vit.errors import InvalidImage
 from vit.images import Geometry, Preprocess, decode_frames
-from vit.model import VisionTransformer, ViTConfig
+from vit.model import ViTConfig
 from vit.overlay import COLORMAPS
+from vit.pace import Kind, doing, expected
 from vit.viewer.payload import MAPS_UP_TO, pack
 
 MAX_TOKENS = 16_448  # of one picture; a 128 x 128 grid and its prefix
@@ -63,7 +63,7 @@ class Cost(NamedTuple):
         tokens: N.
         memory: most that it takes beside the model, on the way to the browser included [bytes].
         payload: what the browser gets [bytes].
-        seconds: to the payload, judged by how long this model took for other pictures.
+        seconds: to the payload, see `vit.pace`.
         problem: why this size is not possible, "" if it is.
     """
 
@@ -102,16 +102,13 @@ def explain(
     preprocess = resized(checkpoint.preprocess, size or checkpoint.preprocess.size)
     if problem := _problem(checkpoint.config, preprocess.size, precision):
         raise InvalidImage(problem)
-    started = time.perf_counter()
-    kept = record(checkpoint.model, preprocess(picture), precision)
-    order = kept.logits[0].softmax(0).sort(descending=True)
-    ranked = zip(order.values.tolist(), order.indices.tolist(), strict=True) if checkpoint.labels else ()
-    predictions = tuple(Prediction(checkpoint.labels[i], p) for p, i in ranked)
-    geometry = preprocess.geometry(picture)
-    payload = pack(kept, picture, geometry.box, COLORMAPS)
-    if precision == "float32":
-        speed = _work(checkpoint.config, kept.tokens) / (time.perf_counter() - started)
-        _speeds[checkpoint.model] = max(speed, _speeds.get(checkpoint.model, 0.0))
+    with _timed(checkpoint, preprocess.size, precision):
+        kept = record(checkpoint.model, preprocess(picture), precision)
+        order = kept.logits[0].softmax(0).sort(descending=True)
+        ranked = zip(order.values.tolist(), order.indices.tolist(), strict=True) if checkpoint.labels else ()
+        predictions = tuple(Prediction(checkpoint.labels[i], p) for p, i in ranked)
+        geometry = preprocess.geometry(picture)
+        payload = pack(kept, picture, geometry.box, COLORMAPS)
     return Explanation(picture, preprocess, preprocess.seen(picture), geometry, kept, predictions, payload)
 
 
@@ -169,43 +166,30 @@ def count_tokens(config: ViTConfig, size: Size) -> int:
 
 
 def cost(checkpoint: Checkpoint, size: Size, precision: Precision = "float32") -> Cost:
-    """What `explain` will take with these arguments; runs at most one small picture through the model.
+    """What `explain` will take with these arguments; where this model is new, runs a small picture through it.
 
     Raises:
         ValueError: the size is not made of whole patches.
     """
     config, tokens = checkpoint.config, count_tokens(checkpoint.config, size)
-    if checkpoint.model not in _speeds:
-        _speeds[checkpoint.model] = _measured(checkpoint.model)
-    seconds = _work(config, tokens) / _speeds[checkpoint.model]
+    seconds = expected(checkpoint.model, Kind(_KIND, size), 1, lambda pixels: _time_one(checkpoint, pixels), at_once=1)
     needed = _memory(config, tokens, precision)
     return Cost(tokens, needed, _payload(config, tokens), seconds, _problem(config, size, precision))
 
 
-# Products per second of each model, the most that was seen: small pictures are slowed by what is not their size.
-_speeds: WeakKeyDictionary[VisionTransformer, float] = WeakKeyDictionary()
+_KIND = "picture"
 
 
-def _measured(model: VisionTransformer) -> float:
-    """Products per second, by a picture of 8 x 8 patches; the second one, as the first one sets things up."""
-    config = model.config
-    side = 8 * config.patch_size
-    first = next(model.parameters())
-    pixels = torch.zeros(1, config.channels, side, side, device=first.device)
-    for _ in range(2):
-        started = time.perf_counter()
-        kept = record(model, pixels)
-        kept.logits.tolist()  # a GPU has finished when the numbers are here
-        seconds = time.perf_counter() - started
-    return _work(config, kept.tokens) / seconds
+def _time_one(checkpoint: Checkpoint, pixels: torch.Tensor) -> None:
+    """What takes long in `explain`."""
+    kept = record(checkpoint.model, pixels)
+    height, width = pixels.shape[2:]
+    pack(kept, Image.new("RGB", (width, height)), (0, 0, width, height), COLORMAPS)
 
 
-def _work(config: ViTConfig, tokens: int) -> float:
-    """Multiplications and additions of a picture, those of attention weighed by what they take more than others."""
-    matrices = 4 * config.dim + (3 if config.gated_mlp else 2) * config.mlp_dim
-    attention = 4 * tokens**2 * config.dim * config.depth
-    packing = 1.1 if tokens > MAPS_UP_TO else 0.5
-    return 2 * tokens * config.depth * config.dim * matrices + (1.3 + packing) * attention
+def _timed(checkpoint: Checkpoint, size: Size, precision: Precision) -> AbstractContextManager[None]:
+    """Remember how long a picture took, in the precision that estimates are of."""
+    return doing(checkpoint.model, Kind(_KIND, size), 1) if precision == "float32" else nullcontext()
 
 
 def _payload(config: ViTConfig, tokens: int) -> int:

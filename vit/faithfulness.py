@@ -17,6 +17,7 @@ from torchvision.transforms.v2.functional import gaussian_blur
 
 from vit.explain import count_tokens, pass_memory
 from vit.model import VisionTransformer, ViTConfig
+from vit.pace import Kind, doing, expected
 
 GROUPS = 10  # of pixels, in SaCo
 STEPS = 20  # of deletion and insertion
@@ -217,11 +218,25 @@ def scores(
             for index in range(count):
                 yield torch.where(group == index, mean, pixels)
 
-    left = probabilities(model, pictures(), target).view(len(heatmaps), count)
+    with doing(model, Kind(_KIND, size), len(heatmaps) * count):
+        left = probabilities(model, pictures(), target).view(len(heatmaps), count)
     return [
         Score(saco(salience, -row), Range(float(row.min()), float(row.max())))
         for salience, row in zip(saliences, left, strict=True)
     ]
+
+
+def seconds(model: VisionTransformer, size: tuple[int, int], maps: float, count: int = GROUPS) -> float:
+    """How long judging so many maps will take, see `vit.pace` [s].
+
+    Args:
+        size: (height, width) of the input [px].
+    """
+    at_once = batch_size(model.config.channels * size[0] * size[1])
+    return expected(model, Kind(_KIND, size), maps * count, at_once=at_once)
+
+
+_KIND = "verdict"
 
 
 def controls(

@@ -11,6 +11,7 @@ from torch import Tensor
 from torchvision.transforms.v2.functional import gaussian_blur
 
 from vit.model import EVERY, Block, Change, VisionTransformer, onednn
+from vit.pace import Kind, doing, expected
 
 Head = tuple[int, int]  # block, head
 Cover = Literal["mean", "blur", "noise"]
@@ -21,6 +22,7 @@ Turns = tuple[Tensor, Tensor] | None  # cosine and sine (N, K) of rotary positio
 _BATCH = 1 << 20  # numbers of a residual stream in one block at once; 4 MB, which with the MLP's stay in caches
 _HELD = 1 << 25  # and held between blocks; 128 MB
 _BLUR = 0.1  # deviation, in sides of the picture
+_HEADS, _PATCHES = "heads", "patches"  # kinds of work
 
 
 # --- Heads ----------------------------------------------------------------------------------------------------
@@ -100,7 +102,7 @@ def importance(
     blocks = [block for block in model.blocks if isinstance(block, Block)]
     x, turns = model.enter(pixels)
     found, moving = [], x[:0]  # logits, and the pictures on their way (M, N, D)
-    with onednn():
+    with onednn(), doing(model, Kind(_HEADS, _size(pixels)), _passes(model)):
         for index, block in enumerate(blocks):
             rows = model.read if index == len(blocks) - 1 else EVERY
             if len(moving) and moving.numel() > _HELD:
@@ -114,6 +116,26 @@ def importance(
         found.append(model.head(model.gather(moving)[0])[:, target])
         whole = model.head(model.gather(x)[0])[0, target]
     return whole - torch.cat(found).view(len(blocks), -1)
+
+
+def importance_seconds(model: VisionTransformer, size: tuple[int, int]) -> float:
+    """How long `importance` will take for an input (height, width) [px], see `vit.pace` [s]."""
+    return expected(model, Kind(_HEADS, size), _passes(model), at_once=_together(model, size))
+
+
+def _passes(model: VisionTransformer) -> float:
+    """As which `importance` counts: each picture begins at its own block."""
+    return model.config.depth * model.config.heads / 2
+
+
+def _size(pixels: Tensor) -> tuple[int, int]:
+    return pixels.shape[2], pixels.shape[3]
+
+
+def _together(model: VisionTransformer, size: tuple[int, int]) -> int:
+    """How many pictures go through a block together."""
+    patches = (size[0] // model.config.patch_size) * (size[1] // model.config.patch_size)
+    return max(1, _BATCH // (patches * model.config.dim))
 
 
 def _without_each(block: Block, x: Tensor, rows: slice, turns: Turns, heads: int, means: Tensor | None) -> Tensor:
@@ -213,8 +235,8 @@ def occlusion(
     rows, cols = pixels.shape[2] // side, pixels.shape[3] // side
     other = hidden(pixels, range(rows * cols), side, cover)
     pixels = hidden(pixels, hide, side, cover)
-    at_once, answers = max(1, _BATCH // (rows * cols * model.config.dim)), []
-    with onednn():
+    at_once, answers = _together(model, _size(pixels)), []
+    with onednn(), doing(model, Kind(_PATCHES, _size(pixels)), rows * cols):
         for some in torch.arange(rows * cols).split(at_once):
             pictures = pixels.repeat(len(some), 1, 1, 1)
             for picture, patch in zip(pictures, some.tolist(), strict=True):
@@ -223,6 +245,12 @@ def occlusion(
             answers.append(model(pictures, change=change).logits.softmax(-1))
             progress((int(some[-1]) + 1) / (rows * cols))
     return torch.cat(answers)
+
+
+def occlusion_seconds(model: VisionTransformer, size: tuple[int, int]) -> float:
+    """How long `occlusion` will take for an input (height, width) [px], see `vit.pace` [s]."""
+    patches = (size[0] // model.config.patch_size) * (size[1] // model.config.patch_size)
+    return expected(model, Kind(_PATCHES, size), patches, at_once=_together(model, size))
 
 
 # --- After every block ----------------------------------------------------------------------------------------

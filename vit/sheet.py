@@ -15,16 +15,17 @@ from vit.attention import AttentionRecord, entropy, record
 from vit.checkpoints import Checkpoint
 from vit.datasets import load_dataset
 from vit.evaluate import Normalise
-from vit.explain import cost
 from vit.faithfulness import GROUPS, faithfulness
 from vit.images import decode_image
 from vit.methods import Subject, heatmap
 from vit.overlay import overlay
+from vit.pace import Kind, doing, expected
 
 MOST = 60  # pictures
 SIDE = 192  # longer side of a thumbnail [px]
 WITHOUT_CLASSES = ("attention", "rollout")  # methods that need none
 _PASSES = GROUPS + 4  # through the model for each picture, the one back counted as two
+_KIND = "sheet"
 
 Order = Literal["confidence", "entropy", "faithfulness"]
 
@@ -88,6 +89,11 @@ def look(checkpoint: Checkpoint, picture: Picture, method: str) -> Look:
     Raises:
         InvalidImage: the file is no picture.
     """
+    with doing(checkpoint.model, Kind(_KIND, checkpoint.preprocess.size), _PASSES):
+        return _look(checkpoint, picture, method)
+
+
+def _look(checkpoint: Checkpoint, picture: Picture, method: str) -> Look:
     pixels, shown = _opened(checkpoint, picture)
     if not checkpoint.labels:
         kept = record(checkpoint.model, pixels)
@@ -157,7 +163,7 @@ def pictures_of(checkpoint: Checkpoint, spec: str, root: Path = Path("data")) ->
 
 def seconds(checkpoint: Checkpoint, count: int) -> float:
     """How long so many pictures will take, estimated [s]."""
-    return _PASSES * count * cost(checkpoint, checkpoint.preprocess.size).seconds
+    return expected(checkpoint.model, Kind(_KIND, checkpoint.preprocess.size), _PASSES * count)
 
 
 def _opened(checkpoint: Checkpoint, picture: Picture) -> tuple[Tensor, Image.Image]:

@@ -169,5 +169,32 @@ def amount(statistic: str, value: float, deviation: float | None = None) -> str:
     return f"{value * times:{digits}}{spread}{unit}"
 
 
+def about(seconds: float) -> str:
+    """How long something takes, by orders of magnitude: who waits needs no more, and nobody knows more.
+
+    >>> about(0.4), about(4), about(11), about(28), about(55)
+    ('a moment', 'a few seconds', 'about ten seconds', 'about half a minute', 'about a minute')
+    >>> about(200), about(1400), about(2500), about(4000), about(11_000), about(780_000)
+    ('some minutes', 'about 25 minutes', 'about 40 minutes', 'about an hour', 'about 3 hours', 'about 9 days')
+    """
+    for below, words in _ORDERS:
+        if seconds < below:
+            return words
+    if seconds < 52 * 60:
+        return f"about {5 * round(seconds / 300)} minutes"
+    if seconds < 90 * 60:
+        return "about an hour"
+    if seconds < 36 * 3600:
+        return f"about {seconds / 3600:.0f} hours"
+    days = seconds / 86400
+    return f"about {days:.0f} days" if days < 1000 else "years"
+
+
+_ORDERS = (
+    (1, "a moment"), (8, "a few seconds"), (20, "about ten seconds"), (45, "about half a minute"),
+    (90, "about a minute"), (480, "some minutes"),
+)  # fmt: skip
+
+
 def _heads(head: int | str) -> str:
     return f"{head} of heads" if isinstance(head, str) else spoken("head", head)

@@ -13,6 +13,7 @@ from pages.parts import dataset, opening
 from pages.parts.reasons import Asked, pass_of
 from vit.errors import InvalidRun, UserError
 from vit.text import plain
+from vit.words import about
 
 UPLOAD = "upload"
 LONG = 20.0  # [s]; what takes longer waits for a button
@@ -158,7 +159,7 @@ def started(asked: Asked, parts: Sequence[Part]) -> Progress | None:
         expected = seconds(asked.checkpoint, asked.explanation.preprocess, count)
         if expected > LONG:
             place = st.empty()
-            if not place.button(f"Look at {count} pictures (about {expected:.0f} s)", type="primary"):
+            if not place.button(f"Look at {count} pictures ({about(expected)})", type="primary"):
                 return None
             place.empty()
         every[key] = Progress()

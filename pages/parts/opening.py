@@ -14,6 +14,7 @@ import streamlit as st
 from pages.parts import choice, passes, uploads, watch
 from pages.parts.once import once
 from vit.text import plain
+from vit.words import about
 
 SLOW = 2  # [s]; what takes longer says so before
 SHIPPED = "cifar10"
@@ -66,8 +67,8 @@ def explained(checkpoint, image: bytes, size: tuple, precision: str = "float32",
 
     def work():
         expected = cost(checkpoint, size, precision)
-        about = f"{expected.tokens:,} tokens, about {expected.seconds:.0f} seconds…" if expected.seconds > SLOW else ""
-        spinner = st.spinner(about, show_time=True) if about else nullcontext()
+        words = f"{expected.tokens:,} tokens, {about(expected.seconds)}…" if expected.seconds > SLOW else ""
+        spinner = st.spinner(words, show_time=True) if words else nullcontext()
         with passes.reserved(checkpoint, size, precision=precision), spinner:
             return explain(checkpoint, image, size, precision, frame)
 
@@ -104,6 +105,7 @@ def pick_size(checkpoint, label: str, name: str, narrow: bool = False) -> tuple[
         narrow: there is no room for the number of tokens.
     """
     from vit.explain import cost, sizes
+    from vit.faithfulness import memory
 
     own, offered = checkpoint.preprocess.size, sizes(checkpoint)
 
@@ -112,7 +114,8 @@ def pick_size(checkpoint, label: str, name: str, narrow: bool = False) -> tuple[
         expected = cost(checkpoint, size)
         takes = "" if narrow else f" · {expected.tokens:,} tokens"
         if expected.seconds > SLOW and size != own:
-            takes = f" · {expected.seconds:.0f} s · {expected.memory / 1e9:.1f} GB"
+            needed = max(expected.memory, memory(checkpoint.config, size) if checkpoint.labels else 0)
+            takes = f" · {about(expected.seconds)} · {needed / 1e9:.1f} GB"
         return f"{pixels(size)} px{takes}"
 
     size = choice.select(

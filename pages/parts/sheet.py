@@ -10,6 +10,7 @@ from pages.parts import choice, dataset, opening, passes, reasons, sides, take
 from vit import samples
 from vit.errors import UserError
 from vit.text import plain
+from vit.words import about
 
 SAMPLES, UPLOAD = "samples", "upload"
 ORDERS = {"": "As they come", "confidence": "Confidence", "entropy": "Spread", "faithfulness": "Faithfulness"}
@@ -135,7 +136,7 @@ def look_at(checkpoint: Any, pictures: Sequence[Any], method: str, wanted: str) 
     expected = seconds(checkpoint, len(pictures))
     agreed = st.session_state.setdefault("sheets", set())
     if expected > LONG and wanted not in agreed:
-        if not st.button(f"Look at {len(pictures)} pictures (about {expected:.0f} s)", type="primary"):
+        if not st.button(f"Look at {len(pictures)} pictures ({about(expected)})", type="primary"):
             return []
         agreed.add(wanted)
     bar, seen, unreadable = st.progress(0.0), [], []

@@ -11,9 +11,12 @@ from pages.parts.reasons import Asked, Question, pass_of, subject, weights
 from vit.text import plain
 from vit.tuning import Tuning
 from vit.viewer.selection import Selection
+from vit.words import about
 
 SMALL = 1e9  # parameters times tokens
-LIVE = 4.0  # [s]; what takes longer waits for a button
+LIVE = 8.0  # [s]; what takes longer waits for a button
+LONG = 3.0  # [s]; what takes longer tells how long
+MAPPED = 1.4  # maps, as which a method counts: those with a gradient take four passes besides
 SAME = 0.01  # of a map's maximum; rounding to bfloat16 stays below
 
 
@@ -80,8 +83,8 @@ def ranking(key: str, target: int, tuning: Tuning, _asked: Asked) -> dict[str, R
 
 def show(asked: Asked, question: Question, selection: Selection) -> None:
     """The verdict on the map that is shown."""
-    from vit.explain import cost
-    from vit.faithfulness import GROUPS, Faithfulness
+    from vit.faithfulness import Faithfulness, seconds
+    from vit.methods import METHODS
 
     target, label = question.target, plain(asked.checkpoint.labels[question.target])
     which = " ".join(f"{name}={getattr(selection, name)}" for name in ("view", "block", "head", "direction"))
@@ -91,12 +94,14 @@ def show(asked: Asked, question: Question, selection: Selection) -> None:
     def heatmap():
         return asked.explanation.record.heatmap(weights(asked, selection, question))
 
-    seconds = cost(asked.checkpoint, asked.explanation.preprocess.size).seconds
-    once = f"{asked.key} {target}"
-    if seconds * GROUPS > LIVE and st.session_state.get("measure") != once:
-        total = seconds * GROUPS * (2 + seeds(asked))
+    if problem := _problem(asked):
+        st.caption(problem)
+        return
+    model, size, once = asked.checkpoint.model, asked.explanation.preprocess.size, f"{asked.key} {target}"
+    expected = seconds(model, size, 2 + seeds(asked))  # this map, the random ones and the blob
+    if expected > LIVE and st.session_state.get("measure") != once:
         st.caption("Is the map true? That is found out by taking away what it calls important.")
-        if not st.button(f"Measure it (about {total:.0f} s)"):
+        if not st.button(f"Measure it ({about(expected)})"):
             return
         st.session_state.measure = once
     with st.spinner("Taking parts of the picture away…"):
@@ -125,12 +130,28 @@ def show(asked: Asked, question: Question, selection: Selection) -> None:
         )
     with st.container(horizontal=True):
         both = choice.toggle("Deletion and insertion", "curves")
-        compare = choice.toggle("All methods on this picture", "ranking")
+        every = seconds(model, size, MAPPED * len(METHODS))
+        takes = f" ({about(every)})" if every > LONG else ""
+        compare = choice.toggle(f"All methods on this picture{takes}", "ranking")
     if both:
         _show_curves(curves(asked.key, target, which, asked, heatmap), label)
     if compare:
         found = ranking(asked.key, target, Tuning(**selection.settings()), asked)
         _show_ranking(found, verdict, _shown(found, selection, question, heatmap()))
+
+
+def _problem(asked: Asked) -> str:
+    """Why no map can be judged here, "" if one can."""
+    from vit import devices
+    from vit.faithfulness import memory
+
+    needed, (_, free) = memory(asked.checkpoint.config, asked.explanation.preprocess.size), devices.memory()
+    if not 0 < free < needed:
+        return ""
+    return (
+        f"Whether the map is true would take {needed / 1e9:.1f} GB of memory, and {free / 1e9:.1f} GB are free. "
+        "Choose a smaller input."
+    )
 
 
 def _shown(found: dict[str, Ranked], selection: Selection, question: Question, heatmap: Any) -> str | None:

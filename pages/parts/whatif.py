@@ -15,6 +15,7 @@ from vit.matrix import component as matrix
 from vit.text import plain
 from vit.viewer import component
 from vit.viewer.selection import Selection
+from vit.words import about
 
 MEAN = "its mean"
 COVERS = {"mean": "the mean colour", "blur": "blurred", "noise": "noise"}
@@ -77,12 +78,11 @@ def probe(asked: Asked, question: Question | None, selection: Selection):
     """Let the person replace the patch under the pointer; what the viewer needs for that."""
     if question is None:
         return None
-    from vit.explain import cost
-    from vit.intervene import occlusion
+    from vit.intervene import occlusion, occlusion_seconds
 
-    record, labels = asked.explanation.record, asked.checkpoint.labels
-    seconds = cost(asked.checkpoint, asked.explanation.preprocess.size).seconds * record.tokens
-    takes = f" (about {seconds:.0f} s)" if seconds > LONG else ""
+    labels = asked.checkpoint.labels
+    seconds = occlusion_seconds(asked.checkpoint.model, asked.explanation.preprocess.size)
+    takes = f" ({about(seconds)})" if seconds > LONG else ""
     with st.container(horizontal=True, vertical_alignment="center"):
         asks = choice.toggle(
             f"Replace the patch under the pointer{takes}",
@@ -193,10 +193,9 @@ def show(asked: Asked, question: Question | None, selection: Selection) -> None:
 
 def _seconds(asked: Asked) -> float:
     """What the importance of all heads takes."""
-    from vit.explain import cost
+    from vit.intervene import importance_seconds
 
-    heads = asked.explanation.record.blocks * asked.explanation.record.heads
-    return cost(asked.checkpoint, asked.explanation.preprocess.size).seconds * heads / 2
+    return importance_seconds(asked.checkpoint.model, asked.explanation.preprocess.size)
 
 
 def measured(asked: Asked, question: Question) -> bool:
@@ -210,7 +209,7 @@ def _importances(asked: Asked, question: Question | None, by_mean: bool) -> np.n
     if question is None:
         return unknown
     if not measured(asked, question):
-        if not st.button(f"Measure every head (about {_seconds(asked):.0f} s)"):
+        if not st.button(f"Measure every head ({about(_seconds(asked))})"):
             return unknown
         st.session_state.importance = f"{asked.key} {question.target}"
     return importances(asked, question.target, by_mean)

@@ -787,7 +787,7 @@ def test_what_takes_long_says_so_and_waits(page: AppTest, monkeypatch: pytest.Mo
     many(page)
     page.selectbox(key="atlas pictures").set_value("shapes").run()
     before = len(forwards)
-    button = next(one for one in page.button if one.label.startswith("Look at 128 pictures (about "))
+    button = next(one for one in page.button if one.label.startswith("Look at 128 pictures ("))
     assert not shows_atlas(page)
     page.run()
     assert len(forwards) == before

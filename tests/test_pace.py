@@ -1,0 +1,150 @@
+"""Estimates, by a clock that only the tests move."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from vit import faithfulness, intervene, pace
+from vit.pace import Kind, Pace, Piece, expected, piece_size
+from vit.words import about
+
+SMALL, LARGE = Kind("verdict", (32, 32)), Kind("verdict", (64, 64))
+
+
+class Clock:
+    """Stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def taking(self, *seconds: float) -> Callable[[], None]:
+        """Work that takes so long the first time, the second time, and from then on."""
+        left = list(seconds)
+
+        def work() -> None:
+            self.now += left.pop(0) if len(left) > 1 else left[0]
+
+        return work
+
+
+class Model:
+    """Anything that can be told from others."""
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def told(one: Pace, model: Model, kind: Kind, passes: float, work: Callable[[], Any], products: float = 1.0) -> float:
+    """As if a piece were one pass at 32 px, of one product."""
+    return one.expected(model, kind, passes, products, lambda: Piece(SMALL, 1.0, work))
+
+
+def test_the_fastest_of_several_pieces_counts(clock: Clock) -> None:
+    assert told(Pace(clock), Model(), SMALL, 10, clock.taking(0.9, 0.02, 0.03)) == pytest.approx(0.2)
+
+
+def test_pieces_end_soon_where_they_take_long(clock: Clock) -> None:
+    assert told(Pace(clock), Model(), SMALL, 10, clock.taking(5, 3)) == pytest.approx(30)
+    assert clock.now == 8
+
+
+def test_a_piece_is_timed_once(clock: Clock) -> None:
+    one, model = Pace(clock), Model()
+    first = told(one, model, SMALL, 10, clock.taking(0.2))
+    spent = clock.now
+    assert told(one, model, SMALL, 20, clock.taking(99)) == pytest.approx(2 * first)
+    assert told(one, model, LARGE, 10, clock.taking(99), products=6) == pytest.approx(6 * first)
+    assert clock.now == spent
+
+
+def test_what_was_done_is_told_as_long_as_it_took(clock: Clock) -> None:
+    one, model = Pace(clock), Model()
+    assert told(one, model, SMALL, 220, clock.taking(0.6)) == pytest.approx(132)
+    for seconds in (3.8, 1.9, 7.9):
+        with one.doing(model, SMALL, 220):
+            clock.now += seconds
+    assert told(one, model, SMALL, 220, clock.taking(0.6)) == pytest.approx(1.9)
+    for _ in range(3):  # the machine has become slower
+        with one.doing(model, SMALL, 110):
+            clock.now += 4
+    assert told(one, model, SMALL, 220, clock.taking(0.6)) == pytest.approx(8)
+
+
+def test_what_one_model_took_corrects_what_is_told_of_another(clock: Clock) -> None:
+    one, known, new = Pace(clock), Model(), Model()
+    told(one, known, SMALL, 10, clock.taking(1))
+    with one.doing(known, SMALL, 10):
+        clock.now += 3  # not 10
+    assert told(one, new, SMALL, 10, clock.taking(2)) == pytest.approx(20 * 0.3)
+    assert told(one, new, Kind("census", (32, 32)), 10, clock.taking(2)) == pytest.approx(20), "that is other work"
+    assert told(one, new, LARGE, 10, clock.taking(2), products=4) == pytest.approx(80), "from a smaller piece"
+
+
+def test_work_that_failed_says_nothing(clock: Clock) -> None:
+    one, model = Pace(clock), Model()
+    with pytest.raises(KeyError), one.doing(model, SMALL, 10):
+        clock.now += 1
+        raise KeyError
+    assert told(one, model, SMALL, 10, clock.taking(2)) == pytest.approx(20)
+
+
+@pytest.mark.parametrize(
+    ("size", "at_once", "batch"),
+    [
+        ((32, 32), 1, (1, 32)),
+        ((32, 32), 50, (50, 32)),
+        ((32, 32), 9999, (2048 // 17, 32)),
+        ((160, 160), 9999, (5, 160)),
+    ],
+)
+def test_a_piece_is_done_in_batches_as_the_work_is(
+    build: Any, size: tuple[int, int], at_once: int, batch: tuple[int, int]
+) -> None:
+    seen: list[torch.Tensor] = []
+    expected(build(), Kind("verdict", size), 10, seen.append, at_once)
+    assert len(seen) >= 2 and {(len(pixels), pixels.shape[2]) for pixels in seen} == {batch}
+
+
+def test_a_large_picture_is_told_from_a_smaller_one(build: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = build()
+    assert piece_size(model.config, (256, 256)) == (256, 256), "this model is small"
+    monkeypatch.setattr(pace, "HEAVY", 1.0)
+    assert piece_size(model.config, (1024, 1024)) == (64, 64) and piece_size(model.config, (32, 48)) == (32, 48)
+
+
+def test_what_was_done_refreshes_what_is_told(
+    build: Any, pictures: Any, monkeypatch: pytest.MonkeyPatch, clock: Clock
+) -> None:
+    """Through the functions that do the work, each with a second of the clock in every look at it."""
+
+    def later() -> float:
+        clock.now += 1
+        return clock.now
+
+    monkeypatch.setattr(pace, "PACE", Pace(later))
+    model, image = build(), pictures(count=1)
+    faithfulness.scores(model, image, 1, [faithfulness.noise((4, 4), 0)])
+    intervene.occlusion(model, image)
+    intervene.importance(model, image, 1)
+    assert faithfulness.seconds(model, (32, 32), 7) == pytest.approx(7)
+    assert intervene.occlusion_seconds(model, (32, 32)) == pytest.approx(1)
+    assert intervene.importance_seconds(model, (32, 32)) == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (0.0, "a moment"), (1.9, "a few seconds"), (7.9, "a few seconds"), (30, "about half a minute"),
+        (78, "about a minute"), (432, "some minutes"), (480, "about 10 minutes"), (3119, "about 50 minutes"),
+        (3600, "about an hour"), (40_000, "about 11 hours"), (86_400 * 9.4, "about 9 days"), (1e12, "years"),
+    ],
+)  # fmt: skip
+def test_durations_are_told_by_their_order(seconds: float, words: str) -> None:
+    assert about(seconds) == words

@@ -1,0 +1,168 @@
+"""How long work takes here: timed on a little of it, done as all of it will be, and corrected by what it really took.
+
+One pass says little about many: small pictures together take a third of what they take one by one, the first pass of a
+model sets things up, and other programs use the machine too.
+"""
+
+import math
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from threading import RLock
+from typing import NamedTuple
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+
+from vit.model import VisionTransformer, ViTConfig, onednn
+
+REPEATS = 3  # of a piece; the fastest counts
+ENOUGH = 0.5  # [s] of them, once there are two
+KEPT = 3  # times that work really took; the fastest counts
+TOGETHER = 2048  # tokens of the pictures in a piece
+HEAVY = 10e9  # products; of a picture that has more, a piece is smaller
+SIDES = (16, 8)  # patches along the sides of such a piece
+
+
+class Kind(NamedTuple):
+    """Work whose passes through a model take alike.
+
+    Attributes:
+        name: of what is done, such as "verdict".
+        size: (height, width) of the input [px].
+    """
+
+    name: str
+    size: tuple[int, int]
+
+
+class Piece(NamedTuple):
+    """A little of some work.
+
+    Attributes:
+        kind: of work, which several may have in common.
+        products: multiplications and additions in it.
+        run: does it.
+    """
+
+    kind: Kind
+    products: float
+    run: Callable[[], object]
+
+
+class Pace:
+    """What passes take, for each model and kind of work.
+
+    Args:
+        clock: tells the time [s].
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter):
+        self._clock, self._lock = clock, RLock()
+        self._rates: WeakKeyDictionary[object, dict[Kind, float]] = WeakKeyDictionary()  # [s] per product, of pieces
+        self._told: WeakKeyDictionary[object, dict[Kind, tuple[float, bool]]] = WeakKeyDictionary()  # [s] per pass
+        self._taken: WeakKeyDictionary[object, dict[Kind, deque[float]]] = WeakKeyDictionary()  # [s] per pass, real
+        # Of what was taken to what was told, by the kind's name and whether its piece was smaller.
+        self._ratios: defaultdict[tuple[str, bool], deque[float]] = defaultdict(partial(deque, maxlen=KEPT))
+
+    def expected(self, model: object, kind: Kind, passes: float, products: float, piece: Callable[[], Piece]) -> float:
+        """How long some work will take [s].
+
+        Args:
+            model: that does it.
+            passes: how many.
+            products: of each.
+            piece: gives a little of the work, which is done where this model has not done such work yet.
+        """
+        with self._lock:
+            if taken := self._taken.get(model, {}).get(kind):
+                return passes * min(taken)
+            if kind not in self._told.setdefault(model, {}):
+                little, rates = piece(), self._rates.setdefault(model, {})
+                if little.kind not in rates:
+                    rates[little.kind] = self._time(little.run) / little.products
+                self._told[model][kind] = rates[little.kind] * products, little.kind.size != kind.size
+            told, scaled = self._told[model][kind]
+            return passes * told * min(self._ratios.get((kind.name, scaled), [1.0]))
+
+    @contextmanager
+    def doing(self, model: object, kind: Kind, passes: float) -> Iterator[None]:
+        """Remember how long some work took, unless it failed."""
+        started = self._clock()
+        yield
+        each = (self._clock() - started) / passes
+        with self._lock:
+            kinds = self._taken.setdefault(model, {})
+            kinds.setdefault(kind, deque(maxlen=KEPT)).append(each)
+            if told := self._told.get(model, {}).get(kind):
+                self._ratios[kind.name, told[1]].append(each / told[0])
+
+    def _time(self, run: Callable[[], object]) -> float:
+        """The fastest of several [s], the first of which sets things up."""
+        times: list[float] = []
+        while len(times) < 2 or (len(times) < REPEATS and sum(times) < ENOUGH):
+            started = self._clock()
+            run()
+            times.append(self._clock() - started)
+        return min(times)
+
+
+PACE = Pace()  # of this process, whose work shares one machine
+
+
+def products(config: ViTConfig, size: tuple[int, int]) -> float:
+    """Multiplications and additions of a pass, those of attention weighed by what they take more than others.
+
+    Args:
+        size: (height, width) of the input [px].
+    """
+    tokens = len(config.prefix) + math.prod(side // config.patch_size for side in size)
+    matrices = 4 * config.dim + (3 if config.gated_mlp else 2) * config.mlp_dim
+    return config.depth * config.dim * (2 * tokens * matrices + 1.3 * 4 * tokens**2)
+
+
+def doing(model: object, kind: Kind, passes: float) -> AbstractContextManager[None]:
+    """Remember how long some work took, see `Pace.doing`."""
+    return PACE.doing(model, kind, passes)
+
+
+def expected(
+    model: VisionTransformer,
+    kind: Kind,
+    passes: float,
+    run: Callable[[Tensor], object] | None = None,
+    at_once: int = TOGETHER,
+) -> float:
+    """How long so many passes will take [s].
+
+    Args:
+        run: what is done with a batch of pictures, in place of a plain pass.
+        at_once: pictures that the work takes together, at most.
+    """
+    config, whole = model.config, products(model.config, kind.size)
+
+    def piece() -> Piece:
+        size = piece_size(config, kind.size)
+        tokens = len(config.prefix) + math.prod(side // config.patch_size for side in size)
+        count = max(1, min(at_once, TOGETHER // tokens, int(HEAVY // products(config, size))))
+        pixels = torch.zeros(count, config.channels, *size, device=next(model.parameters()).device)
+        name = kind.name if run else "plain passes"
+        return Piece(Kind(name, size), count * products(config, size), partial(run or partial(_pass, model), pixels))
+
+    return PACE.expected(model, kind, passes, whole, piece)
+
+
+def piece_size(config: ViTConfig, size: tuple[int, int]) -> tuple[int, int]:
+    """(height, width) of a picture that can be timed in a moment, `size` itself where that can [px]."""
+    smaller = [(min(size[0], side), min(size[1], side)) for side in (patches * config.patch_size for patches in SIDES)]
+    light = (one for one in (size, *smaller) if products(config, one) <= HEAVY)
+    return next(light, smaller[-1])
+
+
+@torch.inference_mode()
+def _pass(model: VisionTransformer, pixels: Tensor) -> list[float]:
+    with onednn():
+        return model(pixels).logits.flatten().tolist()  # a GPU has finished when the numbers are here
