@@ -13,6 +13,7 @@ import streamlit as st
 from pages.parts import access, costs, dataset, fields, link, navigation
 from vit.errors import UserError
 from vit.text import plain
+from vit.words import about
 
 access.require_trainer()
 navigation.enter()
@@ -265,9 +266,13 @@ def pick_sweep(settings: Mapping[str, Any]) -> list[dict[str, Any]]:
 def start(
     base: Mapping[str, Any], runs: Sequence[Mapping[str, Any]], name: str, devices: Sequence[str], share: bool
 ) -> None:
-    """Launch the runs and go to see them; the same form sent twice starts them once."""
+    """Launch the runs and go to see them; the same form sent twice starts them once.
+
+    Args:
+        name: what they are called in place of what is trained, "" for none.
+    """
     from vit import survey
-    from vit.recipes import train_config
+    from vit.recipes import run_name, train_config
     from vit.runs import launch
 
     state = st.session_state
@@ -278,9 +283,11 @@ def start(
         survey.check_spec(base["data"])
         for number, changes in enumerate(runs):
             suffix = ", ".join(f"{field} {value}" for field, value in changes.items()) if sweep else ""
+            config = train_config(None, **{**base, **changes})
+            title = name or run_name(config)
             run = launch(
-                train_config(None, **{**base, **changes}),
-                name=f"{name}, {suffix}" if suffix else name,
+                config,
+                name=f"{title}, {suffix}" if suffix else title,
                 devices=devices,
                 share=share,
                 owner=access.visitor(),
@@ -294,6 +301,13 @@ def start(
         st.error(plain(f"{before}{error}"))
         return
     st.switch_page("pages/runs.py", query_params={"run": [run.id for run in launched]})
+
+
+def name_of(config: Any) -> str:
+    """What a run is called unless somebody names it."""
+    from vit.recipes import run_name
+
+    return run_name(config)
 
 
 def show_command(config: Any, devices: Sequence[str]) -> None:
@@ -360,9 +374,13 @@ with right:
     else:
         pictures = costs.show_preview(config)
         sound = pictures is not None or dataset.can_come(data, data_root)  # a run downloads what is not here
+        if devices and (problem := costs.problem(config, devices, pictures)):
+            st.error(plain(problem))
+            sound = False
         measured = costs.show_costs(config, devices, pictures) if devices else None
         runs = pick_sweep(settings)
-    name = st.text_input("Name", key="name", placeholder=state.preset, max_chars=60, persist_state="session")
+    usual = name_of(config) if config else ""
+    name = st.text_input("Name", key="name", placeholder=usual, max_chars=60, persist_state="session")
     ready = bool(sound and devices and runs)
     many = len(runs) > 1
     clicked = st.button(
@@ -370,9 +388,9 @@ with right:
     )
     if many and measured:
         together = measured.seconds_per_epoch * sum(run.get("epochs", config.epochs) for run in runs)
-        st.caption(f"About {costs.duration(together)} if all take as long as this.")
+        st.caption(f"All of them: {about(together)}, if each epoch takes as long as this.")
     if clicked and ready:
-        start(settings, runs, name.strip() or state.preset, devices, share)
+        start(settings, runs, name.strip(), devices, share)
     elif state.pop("started", False):
         state.nonce = secrets.token_hex(8)  # the next click is another run
     if config is not None and devices:

@@ -1,18 +1,41 @@
-"""A trial uses the training loop's own steps, in a process of its own, and leaves nothing behind."""
+"""A trial uses the training loop's own steps, in a process of its own, within its time, and leaves nothing behind."""
 
+import subprocess
+import sys
+from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
-from vit.errors import InvalidConfig
+from vit.errors import InvalidConfig, InvalidDataset
 from vit.model import VisionTransformer
 from vit.place import choose_place
 from vit.recipes import TrainConfig, train_config
 from vit.train import Training
-from vit.trial import overfit, preview, sample, time_steps
+from vit.trial import (
+    DEAR,
+    FITS,
+    ROUGH,
+    Sample,
+    Trial,
+    batches_in_time,
+    extrapolated,
+    fitting,
+    lighter,
+    overfit,
+    preview,
+    sample,
+    time_steps,
+    too_large,
+    try_steps,
+)
+
+PATIENCE = 600  # [s] on a busy machine
 
 
 @pytest.fixture
@@ -20,23 +43,195 @@ def config() -> TrainConfig:
     return train_config("shapes", limit=200, device="cpu")
 
 
+def known(config: TrainConfig, pictures: int = 9469, classes: int = 10) -> Sample:
+    """Of a dataset that nobody has to open."""
+    model = config.vit_config(classes)
+    images = torch.zeros(1, model.channels, *model.image_size, dtype=torch.uint8)
+    return Sample(images, torch.zeros(1, dtype=torch.int64), tuple(map(str, range(classes))), pictures, 1000, 500, 0.01)
+
+
 def test_trial_measures_the_model_that_would_be_trained(config: TrainConfig) -> None:
-    trial = time_steps(config)
+    *moments, trial = try_steps(config, limit=PATIENCE)
+    assert isinstance(trial, Trial)
     model = VisionTransformer(config.vit_config(4))
     assert trial.params == sum(parameter.numel() for parameter in model.parameters())
     assert (trial.tokens, trial.classes, trial.train_pictures, trial.parts) == (65, 4, 200, 1)
+    assert (trial.timed, trial.share, trial.extrapolated, trial.streamed) == (50, 1, False, False)
     assert trial.seconds_per_step > 0 and trial.memory > 200 * 3 * 32 * 32
     assert trial.seconds_per_epoch > trial.seconds_per_step * 4  # 4 steps of 50, and the evaluation
+    assert moments == sorted(moments) and 0 < moments[-1] <= 1
+
+
+@pytest.mark.parametrize(
+    ("fixed", "each", "seconds"),
+    [(0.1, 0.01, 9.0), (0.2, 0.5, 9.0), (3.0, 1.0, 9.0), (0.0, 30.0, 9.0), (0.1, 0.5, 1.0)],
+)
+def test_batches_grow_as_long_as_there_is_time(fixed: float, each: float, seconds: float) -> None:
+    now, done = 0.0, []
+
+    def step(count: int) -> None:
+        nonlocal now
+        now += fixed + each * count
+        done.append(count)
+
+    timed = list(batches_in_time(step, 256, seconds, lambda: now))
+    assert now <= max(seconds, 2 * (fixed + each)), "two steps of one picture are always done"
+    assert [count for count, _ in timed] == done[1:], "the first one sets things up"
+    assert all(later in (2 * count, 256) for count, later in pairwise(done[1:]))
+    following = min(2 * done[-1], 256)
+    assert done[-1] == 256 or now + 2 * (fixed + each * following) > seconds, "no time is left for more"
+
+
+def test_what_was_not_timed_lies_on_the_line_of_what_was() -> None:
+    fixed, each = extrapolated([(1, 2.5), (2, 3.0), (16, 10.0), (8, 6.0), (16, 11.0)])
+    assert fixed + 256 * each == pytest.approx(2 + 256 * 0.5)
+    assert extrapolated([(1, 3.0)]) == (0.0, 3.0)
+    noisy = extrapolated([(8, 4.0), (16, 3.9)])  # twice as many took less
+    assert noisy[1] > 0 and noisy[0] + 16 * noisy[1] == pytest.approx(3.9)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [dict(), dict(size="H/14", image_size=1022), dict(size="L/16", image_size=1024, depth=64), dict(size="Ti/8")],
+)
+def test_a_model_that_is_too_large_is_timed_on_a_part_of_it(settings: dict[str, Any]) -> None:
+    from vit.pace import products
+
+    config = train_config("pictures", **settings)
+    part = lighter(config, 10)
+    own, whole = part.vit_config(10), config.vit_config(10)
+    light = 60e9
+    assert 3 * products(own, own.image_size) <= light or (own.depth == 1 and own.tokens <= 65)
+    assert own.dim == whole.dim and own.patch_size == whole.patch_size
+    if 3 * products(whole, whole.image_size) <= light:
+        assert part == config
+
+
+PEAK = """
+import sys, torch
+from pathlib import Path
+from vit import trial, train
+from vit.recipes import TrainConfig
+
+config, batch = TrainConfig.model_validate_json(sys.argv[1]), int(sys.argv[2])
+
+def now(field):
+    return int(Path("/proc/self/status").read_text().split(f"{field}:")[1].split()[0]) * 1024
+
+def run(config, count):
+    model = config.vit_config(10)
+    noise = torch.randint(0, 256, (count, model.channels, *model.image_size), dtype=torch.uint8)
+    known = trial.Sample(noise, torch.arange(count) % 10, tuple("0123456789"), count, 1)
+    made = trial._run(config, known, noise[:1])
+    for _ in range(3):
+        made.take_step(made.train_set.images, made.train_set.labels, print)
+
+small = config.model_copy(update=dict(size="shapes", image_size=32, patch_size=4, crop_padding=0))
+run(small, 2)  # what is loaded and set up once
+Path("/proc/self/clear_refs").write_text("5")
+before = now("VmRSS")
+run(config, batch)
+place = train.choose_place(config)
+print(now("VmHWM") - before, trial.count_memory(config.vit_config(10), config, batch, False, place.autocast))
+"""
+
+
+@pytest.mark.parametrize(
+    ("settings", "batch"),
+    [
+        (dict(size="S/16", depth=6, crop_padding=0, ema=0.999), 12),  # attention and MLPs
+        (dict(size="B/16", image_size=64, depth=6, crop_padding=0), 2),  # weights and moments
+        (dict(size="cifar-small", image_size=64, patch_size=4, crop_padding=4, optimizer="muon"), 32),  # many tokens
+    ],
+)
+def test_the_memory_that_is_counted_is_near_what_a_step_takes(settings: dict[str, Any], batch: int) -> None:
+    """In processes of their own, for their peak memory."""
+    config = train_config("pictures", device="cpu", data="shapes", workers=0, **settings)
+    result = subprocess.run(
+        [sys.executable, "-c", PEAK, config.model_dump_json(), str(batch)],
+        capture_output=True, text=True, check=True, timeout=PATIENCE,
+    )  # fmt: skip
+    taken, counted = map(int, result.stdout.split())
+    assert taken / ROUGH < counted < taken * ROUGH
+
+
+def test_a_step_that_the_memory_cannot_hold_is_refused_before_it_is_tried() -> None:
+    config = train_config("pictures", device="cpu")
+    assert "GB are free" in too_large(config, 10, 256, 2 * 10**9)
+    assert not too_large(config, 10, 1, 2 * 10**9) and not too_large(config, 10, 256, 0)
+    assert not too_large(train_config("shapes"), 4, 50, 2 * 10**9)
+
+
+def trial_of(config: TrainConfig, seconds_per_epoch: float) -> Trial:
+    """As if that had been found out."""
+    params = sum(p.numel() for p in VisionTransformer(config.vit_config(10)).parameters())
+    return Trial(
+        params=params, tokens=197, classes=10, train_pictures=9469, test_pictures=1000, streamed=False, memory=10**9,
+        seconds_per_step=200.0, seconds_per_epoch=seconds_per_epoch, pictures_per_second=1.2, timed=8, batch=256,
+        share=1.0, parts=1, device="cpu",
+    )  # fmt: skip
+
+
+def test_a_recipe_that_fits_is_offered_where_the_own_one_is_too_dear() -> None:
+    config = train_config("pictures")
+    trial = trial_of(config, 9 * 86400 / 100)
+    assert trial.seconds_per_epoch * config.epochs > DEAR
+    found = fitting(config, trial)
+    assert found is not None and found.seconds <= FITS
+    smaller = train_config("pictures", **found.settings)
+    assert sum(p.numel() for p in VisionTransformer(smaller.vit_config(10)).parameters()) == found.params
+    assert smaller.image_size is not None and smaller.image_size <= 96 and smaller.data == config.data
+    quicker = fitting(config, trial, found.seconds * 0.9)
+    assert quicker is not None and (quicker.params < found.params or "epochs" in quicker.settings)
+    assert fitting(config, trial_of(config, 1e9)) is None
+
+
+def test_a_given_model_is_offered_smaller_pictures_or_fewer_epochs() -> None:
+    config = train_config("fine-tune", image_size=224, epochs=100)
+    found = fitting(config, trial_of(config, 5000))
+    assert found is not None and found.settings.keys() <= {"image_size", "crop_padding", "epochs"}
+
+
+def processes() -> list[str]:
+    """Trials that are going on below this process."""
+    found = []
+    for path in Path("/proc/self/task").glob("*/children"):
+        for child in path.read_text().split():
+            if "vit.trial" in (command := Path(f"/proc/{child}/cmdline")).read_text():
+                found.append(str(command))
+    return found
+
+
+def heavy() -> TrainConfig:
+    return train_config("pictures", size="L/16", device="cpu")
+
+
+@pytest.mark.parametrize("begin", [lambda: try_steps(heavy(), known=known(heavy()), limit=PATIENCE), None])
+def test_closing_a_trial_ends_its_process(config: TrainConfig, begin: Callable[[], Any] | None) -> None:
+    going_on = begin() if begin else overfit(config)
+    next(going_on)
+    assert len(processes()) == 1
+    going_on.close()
+    assert not processes()
+
+
+def test_a_trial_ends_in_time_even_where_not_a_step_was_done() -> None:
+    config = heavy()
+    trial = time_steps(config, known=known(config), limit=0.1)
+    assert not processes()
+    assert trial.timed == 0 and trial.extrapolated
+    assert trial.params == sum(p.numel() for p in VisionTransformer(config.vit_config(10)).parameters())
+    assert trial.memory > 16 * trial.params and trial.seconds_per_epoch > 100
 
 
 def test_a_sound_model_learns_one_batch_by_heart(config: TrainConfig) -> None:
-    points = list(overfit(config))
+    points = [point for point in overfit(config, seconds=PATIENCE) if point]
     assert points[0].loss > 1 and points[0].accuracy < 0.6
     assert points[-1].accuracy == 1 and points[-1].loss < 0.1
 
 
 def test_what_cannot_be_done_is_one_sentence(config: TrainConfig, tmp_path: Path) -> None:
-    with pytest.raises(InvalidConfig, match="no folder"):
+    with pytest.raises(InvalidDataset, match="no folder"):
         time_steps(config.model_copy(update={"data": f"folder:{tmp_path / 'none'}", "limit": None}))
 
 
@@ -53,7 +248,7 @@ def test_a_second_trial_is_refused_while_one_is_under_way(config: TrainConfig) -
 def test_sample_is_the_same_for_the_same_seed(config: TrainConfig) -> None:
     once, again = sample(config, 6), sample(config, 6)
     assert torch.equal(once.images, again.images) and once.images.shape == (6, 3, 32, 32)
-    assert (once.train_pictures, once.test_pictures) == (200, 1000)
+    assert (once.train_pictures, once.validation_pictures, once.test_pictures) == (200, 1000, 1000)
 
 
 @pytest.mark.parametrize("limit", [None, 7])
@@ -67,7 +262,9 @@ def test_a_limit_counts_for_a_folder_as_it_does_in_the_run(tmp_path: Path, limit
     )
     found = sample(config, 3)
     run = Training(config, tmp_path / "run", choose_place(config))
-    assert (found.train_pictures, found.test_pictures) == (len(run.train_set.labels), len(run.test_set.labels))
+    parts = (run.train_set, run.validation_set, run.test_set)
+    told = (found.train_pictures, found.validation_pictures, found.test_pictures)
+    assert told == tuple(len(part.labels) for part in parts)
 
 
 def rows(sheet: np.ndarray, count: int) -> list[np.ndarray]:

@@ -436,7 +436,7 @@ def _convert(options: argparse.Namespace) -> None:
 
 
 def _train(options: argparse.Namespace) -> None:
-    from vit.recipes import PRESETS, describe, train_config
+    from vit.recipes import PRESETS, describe, run_name, train_config
     from vit.runs import new_id, read_json, runs_folder
     from vit.train import train
 
@@ -448,8 +448,7 @@ def _train(options: argparse.Namespace) -> None:
     if not (options.preset or options.config or options.data or options.resume):
         raise InvalidConfig(f"Name a --preset ({', '.join(PRESETS)}), a --config or at least --data.")
     config = train_config(options.preset, **_settings(options))
-    name = options.preset or config.size
-    run = options.resume or options.run or runs_folder() / new_id(name)
+    run = options.resume or options.run or runs_folder() / new_id(run_name(config))
     if options.preset:
         print(f"{PRESETS[options.preset].title}. {PRESETS[options.preset].expect}", flush=True)
     try:

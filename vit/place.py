@@ -88,3 +88,11 @@ def choose_place(config: TrainConfig) -> Place:
     if world > 1 and not dist.is_initialized():
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     return Place(device, autocast, dist.get_rank() if world > 1 else 0, world)
+
+
+def memory_budget(device: torch.device) -> int:
+    """Bytes that pictures may take before they are streamed: half of what is free on the device."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0] // 2
+    pages = os.sysconf("SC_AVPHYS_PAGES") if "SC_AVPHYS_PAGES" in os.sysconf_names else 0
+    return pages * os.sysconf("SC_PAGE_SIZE") // 2 if pages else 4 << 30

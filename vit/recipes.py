@@ -1,6 +1,7 @@
 """What a training run is: one validated description for the command line, the page and the run's own file."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -237,6 +238,32 @@ def train_config(preset: str | None = None, /, **settings: Any) -> TrainConfig:
         elif name:
             problem = f"{name}: {problem}, not {first['input']!r}."
         raise InvalidConfig(problem) from error
+
+
+def run_name(config: TrainConfig) -> str:
+    """What a run is called unless somebody names it: what is trained, blocks x width / patch where no size has a name.
+
+    >>> run_name(train_config("pictures"))
+    'ViT-S/16, 224 px'
+    >>> run_name(train_config("pictures", dim=64, depth=4, heads=4, image_size=32, patch_size=4, crop_padding=4))
+    'ViT 4x64/4, 32 px'
+    >>> run_name(train_config("fine-tune", image_size=64))
+    'cifar10, fine-tuned at 64 px'
+    """
+    if config.init_from:
+        side = f" at {config.image_size} px" if config.image_size else ""
+        return f"{checkpoint_name(config.init_from)}, fine-tuned{side}"
+    model = config.vit_config(num_classes=1)
+    named = ViTConfig.preset(config.size)
+    same = all(getattr(model, name) == getattr(named, name) for name in ("patch_size", "dim", "depth", "mlp_dim"))
+    sizes = f"-{config.size}" if same and "/" in config.size else f" {model.depth}x{model.dim}/{model.patch_size}"
+    return f"ViT{sizes}, {min(model.image_size)} px"
+
+
+def checkpoint_name(spec: str) -> str:
+    """Of a checkpoint that a run starts from: the folder's name, or the run's whose best or last it is."""
+    path = Path(spec)
+    return path.parent.parent.name if path.parent.name == "checkpoints" and path.name in ("best", "last") else path.name
 
 
 def describe() -> str:

@@ -278,6 +278,7 @@ def launch(
 
     Args:
         config: what to do; its `device` is replaced by what `devices` says.
+        name: what `run_name` says, unless it is given.
         devices: "cpu", "mps", "cuda:0" and so on, `ANY_GPU`; several for several processes.
         share: do not wait for other runs on these devices.
         nonce: of the form that was sent; sent twice, it starts one run.
@@ -287,6 +288,8 @@ def launch(
             checkpoint that the run starts from.
         InvalidCheckpoint: that checkpoint cannot be opened.
     """
+    from vit.recipes import run_name
+
     if not devices or not all(re.fullmatch(rf"cpu|mps|cuda:\d+|{ANY_GPU}", device) for device in devices):
         raise InvalidConfig("devices: choose cpu, or one or more GPUs.")
     kinds = {device.partition(":")[0].replace(ANY_GPU, "cuda") for device in devices}
@@ -302,6 +305,7 @@ def launch(
 
         base = resolve(config)
     root = runs_folder()
+    name = name or run_name(config)
     limits = limits or Limits()
     with _queue(root) as line:
         every = list_runs()
@@ -319,7 +323,7 @@ def launch(
                 f"The disk has {free / 1e9:.1f} GB free, and {limits.free_bytes / 1e9:.1f} GB are kept free. "
                 "Delete old runs first."
             )
-        folder = root / new_id(name or config.size)
+        folder = root / new_id(name)
         folder.mkdir()
         about = {
             "name": _short(name, MAX_NAME),

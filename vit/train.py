@@ -65,9 +65,9 @@ from vit.images import Preprocess
 from vit.journal import Diverged, Journal
 from vit.model import Attention, VisionTransformer
 from vit.optimizers import average_, learning_rate_share, make_optimizers
-from vit.place import Place, choose_place
+from vit.place import Place, choose_place, memory_budget
 from vit.probes import ProbeWriter, choose
-from vit.recipes import TrainConfig
+from vit.recipes import TrainConfig, checkpoint_name
 from vit.runs import STATES, begin_anew, check_resumable, last_word, living, read_json
 from vit.start import Base, base_of, mimetic_, resolve, take_over_, write_base
 from vit.supervise import AGAIN
@@ -257,7 +257,7 @@ class Training:
                 config.data,
                 as_they_are,
                 root=Path(config.data_root),
-                budget=_memory_budget(place.device),
+                budget=memory_budget(place.device),
                 workers=config.workers,
                 limit=config.limit,
             )
@@ -552,7 +552,7 @@ class Training:
             "recipe": self.config.model_dump(
                 exclude_defaults=True, exclude={"data", "data_root", "device", "workers", "init_from"}
             ),
-            **({"started_from": _checkpoint_name(self.config.init_from)} if self.config.init_from else {}),
+            **({"started_from": checkpoint_name(self.config.init_from)} if self.config.init_from else {}),
         }
         for name in names:
             save_checkpoint(self.state.parent / name, self.shown, self.dataset.classes, self.preprocess, facts=facts)
@@ -660,12 +660,6 @@ def _merit(result: Evaluation) -> tuple[float, float]:
     return result.accuracy, -result.loss
 
 
-def _checkpoint_name(spec: str) -> str:
-    """For the card: the folder's name, or the run's whose best or last it is."""
-    path = Path(spec)
-    return path.parent.parent.name if path.parent.name == "checkpoints" and path.name in ("best", "last") else path.name
-
-
 def _describe(config: TrainConfig, run: Path, place: Place) -> int:
     """Write what the run is and where it computes, before anything that takes long; returns the attempt, from 0."""
     environment = run / "environment.json"
@@ -697,14 +691,6 @@ def _commit() -> str | None:
     with suppress(OSError, subprocess.SubprocessError):
         return subprocess.run(git, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
     return None
-
-
-def _memory_budget(device: torch.device) -> int:
-    """Bytes that pictures may take before they are streamed: half of what is free on the device."""
-    if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0] // 2
-    pages = os.sysconf("SC_AVPHYS_PAGES") if "SC_AVPHYS_PAGES" in os.sysconf_names else 0
-    return pages * os.sysconf("SC_PAGE_SIZE") // 2 if pages else 4 << 30
 
 
 def _placed(pictures: Pictures, device: torch.device) -> Pictures:

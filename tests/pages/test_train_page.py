@@ -11,8 +11,8 @@ import streamlit as st
 from PIL import Image
 from streamlit.testing.v1 import AppTest
 
-from pages.parts import fields
-from vit import runs
+from pages.parts import costs, fields
+from vit import runs, trial
 from vit.__main__ import _settings, parser
 from vit.recipes import PRESETS, TrainConfig, train_config
 
@@ -423,6 +423,80 @@ def test_sweep_values_are_read_by_the_type_of_their_setting() -> None:
 
 def test_every_preset_is_offered(page: AppTest) -> None:
     assert sorted(page.radio(key="preset").options) == sorted(preset.title for preset in PRESETS.values())
+
+
+def button(page: AppTest, key: str):
+    return next((one for one in page.button if one.key == key), None)
+
+
+def said(page: AppTest) -> str:
+    return " ".join(one.proto.body for one in page.get("html"))
+
+
+def test_a_few_steps_tell_what_a_run_takes(page: AppTest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trial, "LIMIT", 600.0)  # on a busy machine
+    setting(page, "limit").set_value(100).run()
+    assert "<span>Epochs × steps</span><b>8 × 2</b>" in said(page) and "not tried" in said(page)
+    next(one for one in page.button if one.label == "Try a few steps").click().run()
+    assert not page.exception and not page.error and "not tried" not in said(page)
+    assert not button(page, "take_smaller"), "this one fits"
+    assert not button(page, "cancel_trial"), "it is over"
+
+
+def test_a_recipe_that_fits_is_taken_with_one_click(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trial, "LIMIT", 600.0)
+    pictures(folders / "data" / "zoo")
+    page = opened(data=f"folder:{folders / 'data' / 'zoo'}")
+    page.selectbox(key="init_from").set_value("").run()
+    page.radio(key="preset").set_value("pictures").run()
+    config = described(page)
+    found = trial.Trial(
+        params=22_000_000, tokens=197, classes=2, train_pictures=6, test_pictures=2, streamed=False, memory=10**9,
+        seconds_per_step=60.0, seconds_per_epoch=7776.0, pictures_per_second=0.1, timed=1, batch=6, share=1.0, parts=1,
+        device="cpu",
+    )  # fmt: skip
+    page.session_state.trial = (costs.subject_of(config, ("cpu",)), found)
+    page.run()
+    assert any("On this CPU all epochs take about 9 days" in one.value for one in page.warning)
+    offered = button(page, "take_smaller")
+    assert offered and "px, " in offered.label and "M parameters" in offered.label
+    offered.click().run()
+    assert not page.exception and not page.error and not page.warning
+    taken = described(page)
+    assert taken.image_size < 224 and taken.data == config.data and f"{taken.image_size} px" in offered.label
+    assert "not tried" not in said(page), "it was tried at once"
+
+
+def test_a_batch_that_the_memory_cannot_hold_is_refused_at_the_form(page: AppTest) -> None:
+    page.radio(key="preset").set_value("pictures").run()
+    setting(page, "limit").set_value(None)
+    setting(page, "batch_size").set_value(4000)
+    setting(page, "size").set_value("H/14")
+    setting(page, "image_size").set_value(448).run()
+    assert start(page).disabled and any("GB are free" in one.value for one in page.error)
+    setting(page, "size").set_value("shapes")
+    setting(page, "image_size").set_value(32)
+    setting(page, "crop_padding").set_value(2).run()
+    assert not start(page).disabled and not page.error
+
+
+def test_a_run_is_named_after_what_is_trained(page: AppTest) -> None:
+    assert page.text_input(key="name").placeholder == "ViT 3x48/4, 32 px"
+    setting(page, "size").set_value("S/16")
+    setting(page, "image_size").set_value(64).run()
+    assert page.text_input(key="name").placeholder == "ViT-S/16, 64 px"
+    setting(page, "patch_size").set_value(8)
+    setting(page, "dim").set_value(16)
+    setting(page, "heads").set_value(2)
+    setting(page, "mlp_dim").set_value(16)
+    setting(page, "limit").set_value(50)
+    page.selectbox(key="sweep_1").set_value("depth").run()
+    page.text_input(key="values_1").set_value("1, 2").run()
+    start(page).click().run()
+    assert not page.exception
+    names = {run.name for run in runs.list_runs()}
+    assert names == {"ViT 1x16/8, 64 px, depth 1", "ViT 2x16/8, 64 px, depth 2"}
+    assert all(run.id[16:].startswith("vit-") for run in runs.list_runs())
 
 
 def test_one_doubtful_picture_is_told_in_the_singular(page: AppTest, folders: Path) -> None:
