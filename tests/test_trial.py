@@ -16,6 +16,7 @@ from vit.errors import InvalidConfig, InvalidDataset
 from vit.model import VisionTransformer
 from vit.place import choose_place
 from vit.recipes import TrainConfig, train_config
+from vit.start import model_config
 from vit.train import Training
 from vit.trial import (
     DEAR,
@@ -164,7 +165,7 @@ def test_a_step_that_the_memory_cannot_hold_is_refused_before_it_is_tried() -> N
 
 def trial_of(config: TrainConfig, seconds_per_epoch: float) -> Trial:
     """As if that had been found out."""
-    params = sum(p.numel() for p in VisionTransformer(config.vit_config(10)).parameters())
+    params = sum(p.numel() for p in VisionTransformer(model_config(config, 10)).parameters())
     return Trial(
         params=params, tokens=197, classes=10, train_pictures=9469, test_pictures=1000, streamed=False, memory=10**9,
         seconds_per_step=200.0, seconds_per_epoch=seconds_per_epoch, pictures_per_second=1.2, timed=8, batch=256,

@@ -15,7 +15,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
@@ -132,7 +132,7 @@ def time_steps(
 
 def try_steps(
     config: "TrainConfig", devices: Sequence[str] = ("cpu",), known: Sample | None = None, limit: float = LIMIT
-) -> Iterator[float | Trial]:
+) -> Generator[float | Trial, None, None]:
     """Time training steps on the first of `devices`, with its share of the batch, as far as the limit allows.
 
     Args:
@@ -368,7 +368,9 @@ def count_memory(model: "ViTConfig", config: "TrainConfig", batch: int, on_gpu: 
     return 4 * states * params + batch * (number * model.depth * (kept + matrices) + pictures)
 
 
-def overfit(config: "TrainConfig", device: str = "cpu", seconds: float = _SECONDS) -> Iterator[Point | None]:
+def overfit(
+    config: "TrainConfig", device: str = "cpu", seconds: float = _SECONDS
+) -> Generator[Point | None, None, None]:
     """Learn one batch of the training pictures by heart, without augmentation: a model that cannot do this is broken.
 
     Args:
@@ -452,7 +454,7 @@ def preview(config: "TrainConfig", images: "Tensor") -> "Image.Image":
 
 def _ask(
     what: str, config: "TrainConfig", device: str, limit: float, request: dict[str, Any]
-) -> Iterator[dict[str, Any] | None]:
+) -> Generator[dict[str, Any] | None, None, None]:
     """Run this file in a process of its own; yields what it prints, and None now and then.
 
     Args:
@@ -470,7 +472,7 @@ def _ask(
 
 def _listen(
     what: str, config: "TrainConfig", device: str, limit: float, request: dict[str, Any], log: IO[str]
-) -> Iterator[dict[str, Any] | None]:
+) -> Generator[dict[str, Any] | None, None, None]:
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1]), "PYTHONUNBUFFERED": "1"}
     if device.startswith("cuda:"):
         environment |= {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": device.removeprefix("cuda:")}
@@ -543,7 +545,8 @@ def main(what: str) -> int:
     request = json.load(sys.stdin)
     try:
         config = train_config(None, **request.pop("config"))
-        for values in {"time": _time, "overfit": _overfit}[what](config, **request):
+        does: dict[str, Callable[..., Iterator[dict[str, Any]]]] = {"time": _time, "overfit": _overfit}
+        for values in does[what](config, **request):
             tell(values)
     except UserError as error:
         tell({"error": str(error)})

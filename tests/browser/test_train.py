@@ -4,6 +4,7 @@ import io
 import re
 import zipfile
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -175,3 +176,26 @@ def test_a_hostile_archive_is_refused_in_one_sentence(page: Page, url: str, plac
     )
     expect(page.get_by_test_id("stAlert").first).to_contain_text("escaped.png")
     assert not list(Path(places["VIT_DATA_ROOTS"]).parent.rglob("escaped.png"))
+
+
+def trials(places: dict[str, str]) -> list[str]:
+    """Processes of trials that this file's server started."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            ours = places["VIT_RUNS"].encode() in (process / "environ").read_bytes()
+            if ours and b"vit.trial" in (process / "cmdline").read_bytes():
+                found.append(process.name)
+    return found
+
+
+def test_cancelling_a_trial_ends_its_process(page: Page, url: str, places: dict[str, str]) -> None:
+    page.goto(f"{url}/train?size=L%2F16&image_size=224&patch_size=16")
+    page.get_by_role("button", name="Try a few steps").click()
+    cancel = page.get_by_role("button", name="Cancel")
+    expect(page.get_by_text("Trying a few steps…")).to_be_visible()
+    cancel.click()
+    expect(page.get_by_text("Cancelled.")).to_be_visible()
+    expect(cancel).not_to_be_attached()
+    assert not trials(places)
+    expect(page.get_by_role("button", name="Try a few steps")).to_be_enabled()
