@@ -11,10 +11,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
+from conftest import LABELS
 from PIL import Image
 
 import vit
-from vit.__main__ import _COMMANDS, main
+from vit.__main__ import _COMMANDS, _METHODS, main
+from vit.methods import METHODS, Subject, heatmap
 from vit.report import read as read_report
 
 ROOT = Path(vit.__file__).parent.parent
@@ -177,7 +179,7 @@ def test_rollout_is_exported_without_the_attention_behind_it(
         ),
         (
             ["--method=relevance", "--target=2", "--query=cls", "--direction=to"],
-            lambda m, x: vit.relevance_record(m, x, 2).relevance(0, "to"),
+            lambda m, x: vit.relevance_record(m, x, 2).relevance(0, "to", own=False),
             {"target": {"index": 2, "label": "cat"}, "start_block": 0, "query": "cls", "direction": "to"},
         ),
         (
@@ -238,9 +240,49 @@ def test_each_method_exports_its_map_and_says_how_it_was_made(
     assert {name: view[name] for name in named} == named
 
 
-@pytest.mark.parametrize(
-    "method", ["relevance", "gradient-rollout", "legrad", "gradcam", "attention-gradient", "input-gradient"]
-)
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("pool", [{}, {"pool": "mean", "prefix": ()}, {"pool": "mean"}, {"pool": "map", "prefix": ()}])
+def test_without_options_a_method_draws_the_map_that_the_table_of_methods_has_of_the_class(
+    command: Command, tmp_path: Path, picture: Path, build: Any, preprocess: Any, pool: dict[str, Any], method: str
+) -> None:
+    path = vit.save_checkpoint(tmp_path / "model", build(depth=3, **pool), LABELS, preprocess)
+    out = tmp_path / "map.npz"
+    assert command("explain", picture, "--checkpoint", path, "--method", method, "--out", out).status == 0
+    checkpoint = vit.load_checkpoint(path)
+    subject = Subject.of(checkpoint.model, checkpoint.preprocess(vit.decode_image(picture.read_bytes())))
+    with np.load(out) as arrays:
+        np.testing.assert_allclose(arrays["heatmap"], heatmap(subject, method), rtol=0, atol=1e-6)
+        np.testing.assert_allclose(arrays["heatmap"], heatmap(subject, method), rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_options_of_a_method_are_those_that_the_table_of_methods_knows(name: str) -> None:
+    method = METHODS[name]
+    known = {"fusion": "head"}
+    wanted = {known.get(setting, setting) for setting in method.settings} | set(method.layers)
+    wanted |= {"target"} if method.of_class else {"precision"}
+    wanted |= {"query", "direction"} if method.of_tokens else set()
+    assert set(_METHODS[name]) == wanted and set(_METHODS) == set(METHODS)
+
+
+@pytest.mark.parametrize("pool", [{"pool": "mean", "prefix": ()}, {"pool": "map", "prefix": ()}])
+def test_attention_of_another_block_is_that_of_the_tokens_that_the_answer_is_read_from(
+    command: Command, tmp_path: Path, picture: Path, build: Any, preprocess: Any, pool: dict[str, Any]
+) -> None:
+    path = vit.save_checkpoint(tmp_path / "model", build(**pool), LABELS, preprocess)
+    out = tmp_path / "map.npz"
+    assert command("explain", picture, "--checkpoint", path, "--block=0", "--head=1", "--out", out).status == 0
+    checkpoint = vit.load_checkpoint(path)
+    with torch.inference_mode():
+        pixels = checkpoint.preprocess(vit.decode_image(picture.read_bytes()))
+        given = checkpoint.model(pixels, output_attentions=True)
+    rows = given.attentions[0][0, 1]  # (N, N)
+    share = torch.full((16,), 1 / 16) if pool["pool"] == "mean" else given.pool_attention[0].mean(0)
+    with np.load(out) as arrays:
+        np.testing.assert_allclose(arrays["heatmap"].ravel(), share @ rows, rtol=1e-4)
+
+
+@pytest.mark.parametrize("method", [name for name, method in METHODS.items() if method.of_class])
 def test_the_predicted_class_is_explained_unless_another_is_named(
     command: Command, saved: Path, picture: Path, tmp_path: Path, method: str
 ) -> None:
@@ -280,17 +322,27 @@ def test_classes_of_one_name_are_told_apart_by_number(
         (["--method=legrad", "--target=9", "--out=map.npz"], "There is no class 9: they run from 0 to 4."),
         (["--target=cat", "--out=map.npz"], "--target means nothing to attention; it is for relevance, gradient-roll"),
         (["--method=legrad", "--query=cls", "--out=map.npz"], "--query means nothing to legrad"),
-        (["--method=relevance", "--discard=0.5", "--out=map.npz"], "it is for rollout, gradient-rollout."),
+        (
+            ["--method=relevance", "--discard=0.5", "--out=map.npz"],
+            "for rollout, gradient-rollout, relevance-rollout.",
+        ),
         (["--method=rollout", "--start-block=1", "--out=map.npz"], "--start-block means nothing to rollout"),
         (["--method=gradcam", "--direction=to", "--out=map.npz"], "--direction means nothing to gradcam"),
         (["--method=rollout", "--block=0", "--out=map.npz"], "--block means nothing to rollout"),
         (["--method=gradcam", "--precision=bfloat16", "--out=map.npz"], "--precision means nothing to gradcam"),
-        (["--method=rollout", "--discard=1", "--out=map.npz"], "share must be at least 0 and under 1, not 1"),
+        (["--method=rollout", "--discard=1", "--out=map.npz"], "--discard must be at least 0 and under 1, not 1."),
         (["--method=rollout", "--head=1", "--out=map.npz"], "rollout takes all heads: --head must be mean, max or min"),
         (["--method=legrad", "--start-block=2", "--out=map.npz"], "There is no block 2: they run from 0 to 1"),
         (["--query=4,0", "--out=map.npz"], "There is no patch 4,0: rows run from 0 to 3"),
         (["--query=here", "--out=map.npz"], "--query must be a prefix token (cls) or ROW,COL, not 'here'"),
         (["--query=1,2,3", "--out=map.npz"], "--query must be"),
+        (["--direction=to", "--out=map.npz"], "--direction to says who looks at a token. Name it with --query."),
+        (["--method=relevance-rollout", "--head=0", "--out=map.npz"], "relevance-rollout takes all heads: --head must"),
+        (
+            ["--method=attention-gradient-last", "--block=0", "--out=map.npz"],
+            "--block means nothing to attention-gradi",
+        ),
+        (["--method=rollout", "--block=-1", "--out=map.npz"], "--block means nothing to rollout"),
         (["--block=2", "--out=map.npz"], "There is no block 2: they run from 0 to 1"),
         (["--head=-3", "--out=map.npz"], "There is no head -3"),
         (["--head=all", "--out=map.npz"], "'all' is neither a number nor one of mean, max, min"),

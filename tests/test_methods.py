@@ -7,7 +7,7 @@ import torch
 
 from vit.attention import geometric_mean, record
 from vit.intervene import without
-from vit.methods import METHODS, Subject, heatmap
+from vit.methods import METHODS, Subject, heatmap, of_layers, weights
 from vit.tuning import Tuning
 
 KINDS: dict[str, dict[str, Any]] = {
@@ -41,6 +41,29 @@ def test_tokens_can_be_asked_about_where_the_method_says_so(subject: Subject, na
     row, column = heatmap(subject, name, token), heatmap(subject, name, token, "to")
     assert not torch.allclose(row, heatmap(subject, name))
     assert not torch.allclose(row, column)
+
+
+@names
+def test_the_class_itself_has_no_direction(subject: Subject, name: str) -> None:
+    assert torch.equal(heatmap(subject, name, direction="to"), heatmap(subject, name))
+
+
+@pytest.mark.parametrize("name", [name for name, method in METHODS.items() if method.layers])
+def test_the_usual_layers_are_those_of_the_usual_map(subject: Subject, name: str) -> None:
+    usual, last = weights(subject, name), of_layers(subject, name, None, "from", {"block": -1})
+    if name == "attention" and subject.kept.pool_attention is not None:  # there the pooling query looks last
+        usual = subject.kept.read @ subject.kept.full(1).mean(0)
+    torch.testing.assert_close(of_layers(subject, name, None, "from", {}), usual)
+    assert torch.allclose(last, usual) == (METHODS[name].layers["block"] == -1)
+
+
+@pytest.mark.parametrize("name", [name for name, method in METHODS.items() if not method.of_class])
+def test_methods_of_no_class_need_no_way_back(build: Any, pictures: Any, name: str) -> None:
+    for changes in KINDS.values():
+        model, image = build(**changes), pictures(count=1)
+        torch.testing.assert_close(
+            heatmap(Subject.without_class(model, image), name), heatmap(Subject.of(model, image), name)
+        )
 
 
 @names

@@ -56,9 +56,13 @@ def parser() -> argparse.ArgumentParser:
     explain.add_argument("--target", metavar="LABEL", help="a class or its number from 0 (default: the predicted one)")
     fusions = ("mean", "max", "min")
     explain.add_argument(
-        "--block", type=_number_or(*fusions), default=-1, help="from 0, -1 is the last, or mean, max, min"
-    )
-    explain.add_argument("--head", type=_number_or(*fusions), default="mean", help="from 0, or mean, max, min")
+        "--block", type=_number_or(*fusions),
+        help="from 0, -1 is the last, or mean, max, min (default: the last, of attention-gradient the mean)",
+    )  # fmt: skip
+    explain.add_argument(
+        "--head", type=_number_or(*fusions), help="from 0, or mean, max, min; of rollout, how heads become one "
+        "(default: mean)",
+    )  # fmt: skip
     explain.add_argument("--start-block", type=int, metavar="BLOCK", help="leave earlier blocks out")
     explain.add_argument(
         "--residual", type=float, metavar="SHARE", help="this share of every token stays (default: 0.5)"
@@ -68,14 +72,14 @@ def parser() -> argparse.ArgumentParser:
     )
     explain.add_argument(
         "--query", metavar="cls|ROW,COL",
-        help="the token asked about (default: cls; with a class, the tokens that the answer is read from)",
+        help="the token asked about (default: those that the answer is read from)",
     )  # fmt: skip
     explain.add_argument(
-        "--direction", choices=("from", "to"), default="from", help="where the token looks, or who looks at it"
+        "--direction", choices=("from", "to"), help="where the --query looks, or who looks at it (default: from)"
     )
     explain.add_argument("--size", type=int, metavar="PX", help="shorter side of the model's input, to whole patches")
     explain.add_argument(
-        "--precision", choices=("float32", "bfloat16"), default="float32", help="bfloat16 is faster and inexact"
+        "--precision", choices=("float32", "bfloat16"), help="bfloat16 is faster and inexact (default: float32)"
     )
     explain.add_argument("--out", type=Path, required=True, metavar="FILE.png|.npz")
 
@@ -141,7 +145,8 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
-# Each method of `explain` with the options that mean something for it.
+# Each method of `explain` with the options that mean something for it. `vit.methods.METHODS` has them too, but needs
+# torch, which --help does without.
 _METHODS = {
     "attention": ("block", "head", "query", "direction", "precision"),
     "rollout": ("head", "residual", "discard", "query", "direction", "precision"),
@@ -150,8 +155,9 @@ _METHODS = {
     "legrad": ("target", "start_block"),
     "gradcam": ("target", "block"),
     "attention-gradient": ("target", "block", "head", "query", "direction"),
+    "attention-gradient-last": ("target",),
     "input-gradient": ("target", "query", "direction"),
-    "relevance-rollout": ("target", "start_block", "query", "direction"),
+    "relevance-rollout": ("target", "start_block", "head", "residual", "discard", "query", "direction"),
 }
 # What `heads` measures; the last three of models that have such tokens.
 _STATISTICS = ("distance", "entropy", "self", "neighbours", "cls", "dist", "registers")
@@ -233,11 +239,7 @@ def _explain(options: argparse.Namespace) -> None:
         if not 1 <= options.size <= 4096:
             raise UserError(f"--size must be 1 to 4096 px, not {options.size}.")
         preprocess = resized(preprocess, size_near(checkpoint, options.size))
-    try:
-        ask = _class_weights if "target" in _METHODS[options.method] else _weights
-        kept, weights, view = ask(options, checkpoint, preprocess(picture))
-    except ValueError as error:
-        raise UserError(str(error)) from error
+    kept, weights, view = _weights(options, checkpoint, preprocess(picture))
     heatmap = kept.heatmap(weights)
     geometry = preprocess.geometry(picture)
     try:
@@ -251,79 +253,76 @@ def _explain(options: argparse.Namespace) -> None:
 
 
 def _check_options(options: argparse.Namespace) -> None:
-    """Refuse what a method would ignore."""
-    defaults = {"block": -1, "head": "mean", "direction": "from", "precision": "float32"}
-    defaults |= dict.fromkeys(("target", "start_block", "residual", "discard", "query"))
-    for name, default in defaults.items():
-        if getattr(options, name) != default and name not in _METHODS[options.method]:
+    """Refuse what a method would ignore, and shares that cannot be."""
+    for name in ("target", "block", "head", "start_block", "residual", "discard", "query", "direction", "precision"):
+        if getattr(options, name) is not None and name not in _METHODS[options.method]:
             suited = ", ".join(method for method, names in _METHODS.items() if name in names)
             raise UserError(f"--{name.replace('_', '-')} means nothing to {options.method}; it is for {suited}.")
+    if options.direction == "to" and options.query is None:
+        raise UserError("--direction to says who looks at a token. Name it with --query.")
+    if options.residual is not None and not 0 <= options.residual <= 1:
+        raise UserError(f"--residual must be 0 to 1, not {options.residual:g}.")
+    if options.discard is not None and not 0 <= options.discard < 1:
+        raise UserError(f"--discard must be at least 0 and under 1, not {options.discard:g}.")
 
 
-Weights = tuple[Any, Any, dict[str, Any]]  # a record, one number per token (N,), and what names them
+def _check_numbers(options: argparse.Namespace, config: Any) -> None:
+    """Refuse blocks and heads that the model does not have."""
+    from vit.attention import checked_index
+
+    for name, count in (("block", config.depth), ("start_block", config.depth), ("head", config.heads)):
+        if isinstance(number := getattr(options, name), int):
+            try:
+                checked_index(name.removeprefix("start_"), number, count)
+            except ValueError as error:
+                raise UserError(str(error)) from None
 
 
-def _weights(options: argparse.Namespace, checkpoint: Any, pixels: Any) -> Weights:
-    """What a method says that needs no class."""
-    from vit.attention import record
+def _weights(options: argparse.Namespace, checkpoint: Any, pixels: Any) -> tuple[Any, Any, dict[str, Any]]:
+    """What a method says: a record, one number per token (N,), and what names them."""
+    from vit import methods
+    from vit.tuning import Direction, Tuning
 
-    kept = record(checkpoint.model, pixels, options.precision)
-    name, direction, head = options.query or "cls", options.direction, options.head
-    query = _token(name, kept)
-    view = {"method": options.method, "query": name, "direction": direction, "head": head}
-    if options.method == "attention":
-        return kept, kept.weights(query, options.block, head, direction), view | {"block": options.block}
-    if isinstance(head, int):
-        raise UserError(f"rollout takes all heads: --head must be mean, max or min, not {head}.")
-    discard, residual = options.discard or 0.0, 0.5 if options.residual is None else options.residual
-    if not 0 <= residual <= 1:
-        raise UserError(f"--residual must be 0 to 1, not {residual:g}.")
-    weights = kept.rollout(query, residual, direction, head, discard)
-    return kept, weights, view | {"residual": residual, "discard": discard}
-
-
-def _class_weights(options: argparse.Namespace, checkpoint: Any, pixels: Any) -> Weights:
-    """What a method says about a class."""
-    from vit.attention import record
-    from vit.methods import METHODS, Subject
-    from vit.relevance import legrad, relevance_record
-    from vit.tuning import Tuning
-
-    if not checkpoint.labels:
+    method = methods.METHODS[options.method]
+    direction: Direction = options.direction or "from"
+    if method.of_class and not checkpoint.labels:
         raise InvalidCheckpoint(
             f"{checkpoint.name} computes features and has no classes, so {options.method} has nothing to explain. "
             "Choose another checkpoint, or --method attention or rollout."
         )
-    target = None if options.target is None else _class(options.target, checkpoint.labels)
-    start, discard = options.start_block or 0, options.discard or 0.0
-    view: dict[str, Any] = {"method": options.method}
-    if options.method == "legrad":
-        kept: Any = record(checkpoint.model, pixels)
-        target = int(kept.logits[0].argmax()) if target is None else target
-        weights = legrad(checkpoint.model, pixels, target, start)
-        view |= {"start_block": start}
+    _check_numbers(options, checkpoint.config)
+    if method.of_class:
+        target = None if options.target is None else _class(options.target, checkpoint.labels)
+        subject = methods.Subject.of(checkpoint.model, pixels, target)
     else:
-        kept = relevance_record(checkpoint.model, pixels, target)
-        target = kept.target
-        query = None if options.query is None else _token(options.query, kept)
-        asked = {"query": options.query, "direction": options.direction}
-        if options.method == "relevance":
-            weights = kept.relevance(query, options.direction, start)
-            view |= asked | {"start_block": start}
-        elif options.method == "gradient-rollout":
-            weights = kept.gradient_rollout(query, options.direction, discard, start)
-            view |= asked | {"start_block": start, "discard": discard}
-        elif options.method == "attention-gradient":
-            weights = kept.attention_gradient(query, options.block, options.head, options.direction)
-            view |= asked | {"block": options.block, "head": options.head}
-        elif "block" not in _METHODS[options.method]:
-            subject, tuning = Subject(checkpoint.model, pixels, kept), Tuning(start_block=start)
-            weights = METHODS[options.method].weights(subject, query, options.direction, tuning)
-            view |= asked | ({"start_block": start} if "start_block" in _METHODS[options.method] else {})
-        else:
-            weights = kept.gradcam(options.block)
-            view |= {"block": options.block}
-    return kept, weights, view | {"target": {"index": target, "label": checkpoint.labels[target]}}
+        subject = methods.Subject.without_class(checkpoint.model, pixels, options.precision or "float32")
+    query = None if options.query is None else _token(options.query, subject.kept)
+
+    tuning = Tuning(**{name: value for name in method.settings if (value := _setting(options, name)) is not None})
+    layers = {name: value for name in method.layers if (value := getattr(options, name)) is not None}
+    if layers:
+        weights = methods.of_layers(subject, options.method, query, direction, layers)
+    else:
+        weights = methods.weights(subject, options.method, query, direction, tuning)
+
+    view = {"method": options.method} | dict(method.layers) | layers
+    view |= {_OPTIONS.get(name, name): getattr(tuning, name) for name in method.settings}
+    if method.of_tokens:
+        view |= {"query": options.query, "direction": direction}
+    if method.of_class:
+        target = subject.kept.target
+        view["target"] = {"index": target, "label": checkpoint.labels[target]}
+    return subject.kept, weights, view
+
+
+_OPTIONS = {"fusion": "head"}  # settings whose option has another name
+
+
+def _setting(options: argparse.Namespace, name: str) -> Any:
+    value = getattr(options, _OPTIONS.get(name, name))
+    if name == "fusion" and isinstance(value, int):
+        raise UserError(f"{options.method} takes all heads: --head must be mean, max or min, not {value}.")
+    return value
 
 
 def _class(name: str, labels: Sequence[str]) -> int:
@@ -350,7 +349,10 @@ def _token(query: str, kept: Any) -> int:
     except ValueError:
         names = ", ".join(kept.prefix) or "none here"
         raise UserError(f"--query must be a prefix token ({names}) or ROW,COL, not {query!r}.") from None
-    return kept.patch(row, col)
+    try:
+        return kept.patch(row, col)
+    except ValueError as error:
+        raise UserError(str(error)) from None
 
 
 def _evaluate(options: argparse.Namespace) -> None:

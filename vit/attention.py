@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from vit.model import Change, VisionTransformer, attention_weights, onednn, processor
+from vit.model import Change, VisionTransformer, ViTConfig, attention_weights, onednn, processor
 from vit.tuning import Direction, Fusion
 
 Precision = Literal["float32", "bfloat16"]
@@ -28,6 +28,7 @@ class AttentionRecord:
         grid: (rows, cols) of patches.
         features: (N, D), the tokens after the last block; None if nobody kept them.
         pool_attention: (H, N), where the query of a model that pools by attention looks; None for other models.
+        read: (N,), how much of each token the head reads, see `read_by_head`; None if nobody kept it.
     """
 
     logits: Tensor
@@ -37,6 +38,7 @@ class AttentionRecord:
     grid: tuple[int, int]
     features: Tensor | None = None
     pool_attention: Tensor | None = None
+    read: Tensor | None = None
     _log_sums: dict[int, Tensor] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -71,12 +73,12 @@ class AttentionRecord:
         return attention_weights(self.queries[block].float(), self.keys[block].float())
 
     def weights(
-        self, query: int, block: int | Fusion = -1, head: int | Fusion = "mean", direction: Direction = "from"
+        self, query: int | Tensor, block: int | Fusion = -1, head: int | Fusion = "mean", direction: Direction = "from"
     ) -> Tensor:
         """Attention of one token, of one head and block or fused: first over heads, then over blocks.
 
         Args:
-            query: the token asked about.
+            query: the token asked about, or how much of each (N,).
             block, head: an index, negative from the end, or how to fuse all of them.
             direction: "from" is where the token looks, "to" is who looks at it.
 
@@ -86,9 +88,43 @@ class AttentionRecord:
         blocks = range(self.blocks) if isinstance(block, str) else [checked_index("block", block, self.blocks)]
         maps = []
         for b in blocks:
-            every = self.rows(b, [query])[:, 0] if direction == "from" else self.columns(b, [query])[:, :, 0]  # (H, N)
+            every = self._of_heads(query, b, direction)
             maps.append(fuse(every, head) if isinstance(head, str) else every[checked_index("head", head, self.heads)])
         return fuse(torch.stack(maps), block) if isinstance(block, str) else maps[0]
+
+    def _of_heads(self, query: int | Tensor, block: int, direction: Direction) -> Tensor:
+        """Attention of a token, or of a mixture of them, in every head of a block: (H, N)."""
+        if not isinstance(query, Tensor):
+            return self.rows(block, [query])[:, 0] if direction == "from" else self.columns(block, [query])[:, :, 0]
+        found = query.new_zeros(self.heads, self.tokens)
+        for start, rows in self.row_chunks(block):  # (H, R, N)
+            part = slice(start, start + rows.shape[1])
+            if direction == "from":
+                found += query[part] @ rows
+            else:
+                found[:, part] = rows @ query
+        return found
+
+    def last_attention(self, query: int | None = None, direction: Direction = "from") -> Tensor:
+        """Raw attention of the last block, mean of heads; of the answer, where whatever the head reads looks.
+
+        Args:
+            query: the token asked about; None for the answer.
+            direction: of a token, "from" is where it looks, "to" who looks at it.
+
+        Returns:
+            (N,)
+
+        Raises:
+            ValueError: there is no such token, or nobody kept what the head reads.
+        """
+        if query is not None:
+            return self.weights(query, direction=direction)
+        if self.pool_attention is not None:  # the last to look is the pooling query
+            return self.pool_attention.mean(0)
+        if self.read is None:
+            raise ValueError("This record does not hold what the head reads.")
+        return self.weights(self.read)
 
     def heatmap(self, weights: Tensor) -> Tensor:
         """The patches' part of (..., N) numbers, laid out as (..., rows, cols)."""
@@ -227,6 +263,7 @@ def record(
     with torch.autocast(pixels.device.type, torch.bfloat16, enabled=precision == "bfloat16"):
         output = model(pixels, output_queries_keys=True, change=change)
     patch = model.config.patch_size
+    pool_attention = None if output.pool_attention is None else output.pool_attention[0].float()
     return AttentionRecord(
         logits=output.logits.float(),
         queries=tuple(q[0] for q in output.queries),
@@ -234,8 +271,31 @@ def record(
         prefix=model.config.prefix,
         grid=(pixels.shape[2] // patch, pixels.shape[3] // patch),
         features=output.tokens[0].float(),
-        pool_attention=None if output.pool_attention is None else output.pool_attention[0].float(),
+        pool_attention=pool_attention,
+        read=read_by_head(model.config, output.queries[0], pool_attention),
     )
+
+
+def read_by_head(config: ViTConfig, like: Tensor, pool_attention: Tensor | None = None) -> Tensor:
+    """How much of each token a model's head reads, (N,) in float32; sums to 1.
+
+    1 for the class token where only that is read, equal shares of the patches where their mean is, the pooling query's
+    attention where it gathers.
+
+    Args:
+        like: (..., N, K), for the number of tokens and the device.
+        pool_attention: (H, N), see `AttentionRecord`.
+    """
+    if pool_attention is not None:
+        return pool_attention.mean(0)
+    tokens, prefix, parts = like.shape[-2], len(config.prefix), config.pool.split("_")
+    read = like.new_zeros(tokens, dtype=torch.float32)
+    for part in parts:
+        if part == "mean":
+            read[prefix:] += 1 / (len(parts) * (tokens - prefix))
+        else:
+            read[config.prefix.index(part)] += 1 / len(parts)
+    return read
 
 
 def rollout(

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
+from vit import methods
 from vit.attention import AttentionRecord, fuse, mass_threshold, otsu_threshold
 from vit.checkpoints import Checkpoint
 from vit.errors import UserError
@@ -79,7 +80,7 @@ class Shown:
             query: the token asked about, of methods that can be asked about one; None for the class itself.
         """
         record, unusual = subject.kept, tuning.changed(METHODS[method].settings)
-        numbers = METHODS[method].weights(subject, query, direction, tuning)
+        numbers = methods.weights(subject, method, query, direction, tuning)
         numbers = numbers / numbers.sum().clamp_min(1e-30)
         facts: dict[str, Any] = {"method": method, "target": label} | unusual
         name = ""

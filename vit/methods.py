@@ -1,15 +1,16 @@
 """Every way to explain a prediction that the app offers, by name; each gives one number per token."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import Any, NamedTuple, cast
 
 from torch import Tensor
 
-from vit.attention import geometric_mean
+from vit.attention import Precision, geometric_mean, record
 from vit.model import Change, VisionTransformer
 from vit.relevance import GradientRecord, legrad, relevance_record
-from vit.tuning import ROLLOUT, Direction, Tuning
+from vit.tuning import ROLLOUT, Direction, Fusion, Tuning
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,7 @@ class Subject:
     Attributes:
         model: that answered.
         pixels: (1, channels, height, width).
-        kept: of the pass forward, and back from the class.
+        kept: of the pass forward, and back from the class; the latter not where it was asked `without_class`.
         change: of what the model's heads give, as in `relevance_record`.
     """
 
@@ -34,6 +35,13 @@ class Subject:
     ) -> "Subject":
         """Run the picture through the model and back; see `relevance_record`."""
         return cls(model, pixels, relevance_record(model, pixels, target, change), change)
+
+    @classmethod
+    def without_class(
+        cls, model: VisionTransformer, pixels: Tensor, precision: Precision = "float32", change: Change | None = None
+    ) -> "Subject":
+        """Run the picture through the model only, which is enough for methods that are not of a class."""
+        return cls(model, pixels, cast(GradientRecord, record(model, pixels, precision, change)), change)
 
 
 Query = int | None  # a token, or the class itself
@@ -50,6 +58,7 @@ class Method(NamedTuple):
         of_class: it differs from class to class.
         of_tokens: it can be asked about any token.
         settings: those of `Tuning` that mean something to it.
+        layers: the block and the head that it takes, of methods that can take others, see `of_layers`.
     """
 
     title: str
@@ -58,12 +67,17 @@ class Method(NamedTuple):
     of_class: bool = True
     of_tokens: bool = True
     settings: tuple[str, ...] = ()
+    layers: Mapping[str, int | Fusion] = MappingProxyType({})
 
 
-def heatmap(
+def weights(
     subject: Subject, name: str, query: Query = None, direction: Direction = "from", tuning: Tuning = USUAL
 ) -> Tensor:
-    """The map of a method, (rows, cols), before any scaling for display.
+    """What a method gives each token, (N,); page, command line and ranking ask here.
+
+    Args:
+        query: the token asked about; None for the class itself.
+        direction: of a token; the class itself only looks.
 
     Raises:
         KeyError: there is no such method.
@@ -72,7 +86,32 @@ def heatmap(
     method = METHODS[name]
     if query is not None and not method.of_tokens:
         raise ValueError(f"{method.title} explains the class as a whole, not a token.")
-    return subject.kept.heatmap(method.weights(subject, query, direction, tuning))
+    return method.weights(subject, query, "from" if query is None else direction, tuning)
+
+
+def heatmap(
+    subject: Subject, name: str, query: Query = None, direction: Direction = "from", tuning: Tuning = USUAL
+) -> Tensor:
+    """The map of a method, (rows, cols), before any scaling for display; see `weights`."""
+    return subject.kept.heatmap(weights(subject, name, query, direction, tuning))
+
+
+def of_layers(subject: Subject, name: str, query: Query, direction: Direction, layers: Mapping[str, Any]) -> Tensor:
+    """What a method gives each token, (N,), of another block or head than usual.
+
+    Args:
+        layers: "block" and "head", of those in `Method.layers`; those left out are as usual.
+
+    Raises:
+        KeyError: the method has no such choice.
+        ValueError: there is no such token, block or head.
+    """
+    kept, layers = subject.kept, {**METHODS[name].layers, **layers}
+    if name == "attention":
+        return kept.weights(kept.read if query is None else query, direction=direction, **layers)
+    if name == "attention-gradient":
+        return kept.attention_gradient(query, direction=direction, **layers)
+    return {"gradcam": kept.gradcam}[name](**layers)
 
 
 def _rollout(subject: Subject, query: Query, direction: Direction, tuning: Tuning) -> Tensor:
@@ -94,6 +133,7 @@ METHODS: dict[str, Method] = {
         "The last block, mean of heads: where the model looks last.",
         lambda subject, query, direction, _: subject.kept.last_attention(query, direction),
         of_class=False,
+        layers={"block": -1, "head": "mean"},
     ),
     "rollout": Method(
         "Rollout",
@@ -106,6 +146,7 @@ METHODS: dict[str, Method] = {
         "Attention × gradient",
         "Attention where more of it would raise the class, mean of all blocks and heads.",
         lambda subject, query, direction, _: subject.kept.attention_gradient(query, direction=direction),
+        layers={"block": "mean", "head": "mean"},
     ),
     "attention-gradient-last": Method(
         "Attention × gradient, last block",
@@ -154,5 +195,6 @@ METHODS: dict[str, Method] = {
         "Channels of the last block's tokens, weighed by what the class gains by them (Selvaraju et al. 2017).",
         lambda subject, query, direction, _: subject.kept.gradcam(),
         of_tokens=False,
+        layers={"block": -1},
     ),
 }

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from vit.attention import AttentionRecord, checked_index, discarded, fuse
+from vit.attention import AttentionRecord, checked_index, discarded, fuse, read_by_head
 from vit.errors import UserError
 from vit.model import EVERY, Change, HeadOutputs, VisionTransformer, ViTConfig, onednn
 from vit.tuning import Direction, Fusion
@@ -33,8 +33,7 @@ class GradientRecord(AttentionRecord):
         values: L tensors (H, N, K).
         gradients: L tensors (H, N, K), of the target's logit by each head's mix of values before the projection.
         channel_maps: (L, N), Grad-CAM's of the tokens that each block's attention reads, before the relu.
-        read: (N,), how much of each token the head reads, sums to 1: 1 for the class token where only that is read,
-            equal shares of the patches where their mean is, the pooling query's attention where it gathers.
+        read: (N,), how much of each token the head reads, see `read_by_head`.
         input_gradient: (N,), the length of the gradient of the target's logit by each patch's pixels, as the model
             reads them; 0 for prefix tokens.
     """
@@ -45,28 +44,6 @@ class GradientRecord(AttentionRecord):
     channel_maps: Tensor = field(repr=False)
     read: Tensor = field(repr=False)
     input_gradient: Tensor = field(repr=False)
-
-    def last_attention(self, query: int | None = None, direction: Direction = "from") -> Tensor:
-        """Raw attention of the last block, mean of heads; of the answer, where whatever the head reads looks.
-
-        Args:
-            query: the token asked about; None for the answer.
-            direction: of a token, "from" is where it looks, "to" who looks at it.
-
-        Returns:
-            (N,)
-
-        Raises:
-            ValueError: there is no such token.
-        """
-        if query is not None:
-            return self.weights(query, direction=direction)
-        if self.pool_attention is not None:  # the last to look is the pooling query
-            return self.pool_attention.mean(0)
-        weights = torch.zeros_like(self.read)
-        for start, rows in self.row_chunks(self.blocks - 1):  # (H, R, N)
-            weights += (self.read[start : start + rows.shape[1]] @ rows).mean(0)
-        return weights
 
     def relevance(
         self, query: int | None = None, direction: Direction = "from", start_block: int = 0, own: bool = True
@@ -299,6 +276,7 @@ def relevance_record(
         by_pixels = _input_gradient(model, pixels, back)
     queries, keys, values, gradients, maps = zip(*reversed(kept), strict=True)
     patch = model.config.patch_size
+    looks = None if pool_attention is None else pool_attention.detach()[0]
     return GradientRecord(
         logits=logits.detach(),
         target=target,
@@ -309,8 +287,8 @@ def relevance_record(
         channel_maps=torch.stack(maps),
         prefix=model.config.prefix,
         grid=(pixels.shape[2] // patch, pixels.shape[3] // patch),
-        pool_attention=None if pool_attention is None else pool_attention.detach()[0],
-        read=_read(model.config, queries[0], pool_attention),
+        pool_attention=looks,
+        read=read_by_head(model.config, queries[0], looks),
         input_gradient=by_pixels,
     )
 
@@ -406,17 +384,3 @@ def _input_gradient(model: VisionTransformer, pixels: Tensor, back: Tensor) -> T
 def _check_target(config: ViTConfig, target: int) -> None:
     if not 0 <= target < config.num_classes:
         raise UserError(f"There is no class {target}: they run from 0 to {config.num_classes - 1}.")
-
-
-def _read(config: ViTConfig, like: Tensor, pool_attention: Tensor | None) -> Tensor:
-    """See `GradientRecord.read`."""
-    if pool_attention is not None:
-        return pool_attention.detach()[0].mean(0)
-    prefix, parts = len(config.prefix), config.pool.split("_")
-    read = like.new_zeros(like.shape[1])
-    for part in parts:
-        if part == "mean":
-            read[prefix:] += 1 / (len(parts) * (len(read) - prefix))
-        else:
-            read[config.prefix.index(part)] += 1 / len(parts)
-    return read

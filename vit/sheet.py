@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from vit.attention import AttentionRecord, entropy, record
+from vit.attention import entropy
 from vit.checkpoints import Checkpoint
 from vit.datasets import load_dataset
 from vit.evaluate import Normalise
@@ -96,10 +96,9 @@ def look(checkpoint: Checkpoint, picture: Picture, method: str) -> Look:
 def _look(checkpoint: Checkpoint, picture: Picture, method: str) -> Look:
     pixels, shown = _opened(checkpoint, picture)
     if not checkpoint.labels:
-        kept = record(checkpoint.model, pixels)
-        attention = _last_look(kept)
-        weights = attention if method != "rollout" else kept.rollout(_reader(kept))
-        return Look("", None, _spread(attention), None, _thumbnail(shown, kept.heatmap(weights), checkpoint))
+        subject = Subject.without_class(checkpoint.model, pixels)
+        attention = subject.kept.last_attention()
+        return Look("", None, _spread(attention), None, _thumbnail(shown, heatmap(subject, method), checkpoint))
     subject = Subject.of(checkpoint.model, pixels)
     target = subject.kept.target
     found = heatmap(subject, method)
@@ -187,23 +186,6 @@ def _thumbnail(shown: Image.Image, heatmap: Tensor, checkpoint: Checkpoint) -> b
     out = io.BytesIO()
     overlay(small, heatmap.numpy()).save(out, "JPEG", quality=85)
     return out.getvalue()
-
-
-def _reader(kept: AttentionRecord) -> Tensor:
-    """How much of each token an answer would read (N,): the class token where there is one, else all patches alike."""
-    read = torch.zeros(kept.tokens)
-    if "cls" in kept.prefix:
-        read[kept.prefix.index("cls")] = 1
-    else:
-        read[len(kept.prefix) :] = 1 / (kept.tokens - len(kept.prefix))
-    return read
-
-
-def _last_look(kept: AttentionRecord) -> Tensor:
-    """Where the answer looks last (N,)."""
-    if kept.pool_attention is not None:
-        return kept.pool_attention.mean(0)
-    return (_reader(kept) @ kept.full(kept.blocks - 1)).mean(0)
 
 
 def _spread(weights: Tensor) -> float:

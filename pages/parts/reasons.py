@@ -119,13 +119,12 @@ def given(asked: Asked, selection: Selection, question: Question | None, prefix:
 
 def weights(asked: Asked, selection: Selection, question: Question | None):
     """What the viewer shows for a selection: (N,)."""
-    from vit import export
-    from vit.methods import METHODS
+    from vit import export, methods
 
     if selection.view != "relevance" or question is None:
         return export.weights(asked.explanation.record, selection)
-    method = METHODS[question.method]
-    return method.weights(subject(asked, question.target), _token(selection, question), selection.direction, selection)
+    found, token = subject(asked, question.target), _token(selection, question)
+    return methods.weights(found, question.method, token, selection.direction, selection)
 
 
 def _token(selection: Selection, question: Question) -> int | None:

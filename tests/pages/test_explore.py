@@ -29,7 +29,7 @@ from vit.atlas import position_similarity, statistics
 from vit.attention import record
 from vit.images import Preprocess
 from vit.intervene import head_means, hidden, without
-from vit.methods import METHODS, Subject
+from vit.methods import METHODS, Subject, heatmap
 from vit.model import Block, VisionTransformer, ViTConfig
 from vit.tuning import Tuning
 from vit.viewer.payload import unpack
@@ -600,6 +600,24 @@ def test_every_method_of_a_class_reaches_the_viewer(page: AppTest, method: str) 
     subject = Subject.of(checkpoint.model, checkpoint.preprocess(vit.decode_image(samples.read("cat"))), 5)
     weights = METHODS[method].weights(subject, None, "from", Tuning())
     torch.testing.assert_close(torch.tensor(told["given"]["values"]), weights / weights.sum(), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("pool", ["mean", "map"])
+def test_maps_of_a_class_are_those_of_the_table_of_methods_whatever_the_head_reads(
+    page: AppTest, checkpoints: Path, pool: str
+) -> None:
+    model = fill(VisionTransformer(ViTConfig(**TINY | {"pool": pool, "prefix": ()})))
+    path = vit.save_checkpoint(checkpoints / "pooled", model, list("abcde"), Preprocess((32, 32)))
+    checkpoint = vit.load_checkpoint(path)
+    subject = Subject.of(checkpoint.model, checkpoint.preprocess(vit.decode_image(samples.read("cat"))))
+    page.query_params.update({"checkpoint": "pooled", "view": "relevance"})
+    for method in [name for name in METHODS if METHODS[name].of_class and name != "relevance"]:
+        page.query_params["method"] = method
+        page.run()
+        assert not page.exception and not page.error
+        found = subject.kept.heatmap(torch.tensor(json.loads(page.get_by_key("viewer").proto.json)["given"]["values"]))
+        wanted = heatmap(subject, method)
+        torch.testing.assert_close(found / found.sum(), wanted / wanted.sum(), rtol=1e-4, atol=1e-6)
 
 
 def test_two_answers_read_from_one_backbone_have_maps_of_their_own(page: AppTest, checkpoints: Path) -> None:
