@@ -34,12 +34,14 @@ from transformers import (
 
 from vit.card import write_card
 from vit.checkpoints import (
+    _opened,
     checkpoints_folder,
     find_checkpoint,
     list_checkpoints,
     load_checkpoint,
     probe,
     save_checkpoint,
+    summarise,
 )
 from vit.errors import InvalidCheckpoint, UserError
 from vit.images import Preprocess
@@ -453,11 +455,26 @@ def test_a_full_disk_is_said_and_nothing_is_left(saved: Path, build: Any, monkey
     assert os.listdir(saved.parent) == ["tiny"] and load_checkpoint(saved).hash == old
 
 
+@pytest.mark.parametrize("bug", [ValueError("not enough values to unpack"), OSError(5, "Input/output error")])
+def test_a_bug_behind_the_opening_is_no_mistake_of_the_users(saved: Path, bug: Exception) -> None:
+    with pytest.raises(type(bug)) as found, _opened(saved):
+        raise bug
+    assert found.value is bug
+
+
+@pytest.mark.parametrize("name", ["a\0b", "\ud800"])
+def test_a_name_that_no_file_can_have_is_told(tmp_path: Path, name: str) -> None:
+    for path in (tmp_path / name, tmp_path / name / "model.safetensors"):
+        with pytest.raises(InvalidCheckpoint):
+            load_checkpoint(path)
+        assert summarise(path).problem
+
+
 def test_what_does_not_fit_is_not_saved(tmp_path: Path, build: Any, preprocess: Preprocess) -> None:
     model = build()
     with pytest.raises(ValueError, match="4 labels for 5 classes"):
         save_checkpoint(tmp_path / "x", model, LABELS[:4], preprocess)
-    with pytest.raises(ValueError, match="channels"):
+    with pytest.raises(InvalidCheckpoint, match="channels"):
         save_checkpoint(tmp_path / "x", model, LABELS, Preprocess((32, 32), mean=(0.5,), std=(0.5,)))
     model.head.bias.data[0] = float("nan")
     with pytest.raises(InvalidCheckpoint, match="NaN"):

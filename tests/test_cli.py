@@ -520,6 +520,14 @@ def test_a_process_ends_with_status_2_and_one_line_for_a_mistake(tmp_path: Path)
     check_mistake(Result(done.returncode, done.stdout, done.stderr), "There is no folder 'nowhere'")
 
 
+def test_a_bug_in_a_method_is_no_mistake_of_the_users(
+    command: Command, saved: Path, picture: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(METHODS, "gradcam", METHODS["gradcam"]._replace(weights=lambda *_: int("bug")))
+    with pytest.raises(ValueError, match="invalid literal"):
+        command("explain", picture, "--checkpoint", saved, "--method=gradcam", "--out=map.npz")
+
+
 def test_a_bug_keeps_its_traceback(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(_COMMANDS, "train", lambda options: 1 / 0)
     with pytest.raises(ZeroDivisionError):  # with which Python ends with status 1

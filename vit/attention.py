@@ -277,7 +277,7 @@ def record(
 
 
 def read_by_head(config: ViTConfig, like: Tensor, pool_attention: Tensor | None = None) -> Tensor:
-    """How much of each token a model's head reads, (N,) in float32; sums to 1.
+    """How much of each token a model's head reads, (N,), sums to 1; never in half precision.
 
     1 for the class token where only that is read, equal shares of the patches where their mean is, the pooling query's
     attention where it gathers.
@@ -289,7 +289,7 @@ def read_by_head(config: ViTConfig, like: Tensor, pool_attention: Tensor | None 
     if pool_attention is not None:
         return pool_attention.mean(0)
     tokens, prefix, parts = like.shape[-2], len(config.prefix), config.pool.split("_")
-    read = like.new_zeros(tokens, dtype=torch.float32)
+    read = like.new_zeros(tokens, dtype=torch.promote_types(like.dtype, torch.float32))
     for part in parts:
         if part == "mean":
             read[prefix:] += 1 / (len(parts) * (tokens - prefix))

@@ -253,34 +253,42 @@ def _opened(path: Path) -> Iterator[_Source]:
     All is opened through one descriptor of the folder. If the path leads to another folder afterwards, some files
     may have been gone already, so it is done again; what is open stays whole whatever happens later.
     """
-    lone = os.path.lexists(path) and not path.is_dir()
-    folder = path.parent if lone else path
     for _ in range(100):
         with ExitStack() as stack:
             try:
-                descriptor = _open_folder(folder)
-                stack.callback(os.close, descriptor)
-                try:
-                    source = _source(descriptor, path, lone, stack)
-                except InvalidCheckpoint:
-                    if _leads_to(folder, descriptor):
-                        raise
-                    continue
-                if _leads_to(folder, descriptor):
-                    yield source
-                    return
-            except (OSError, ValueError) as error:
-                if isinstance(error, UserError):
-                    raise
+                source = _taken(path, stack)
+            except OSError as error:
                 raise InvalidCheckpoint(f"{shown(path.name)!r} cannot be opened: {_reason(error)}.") from error
+            if source:
+                yield source
+                return
     raise InvalidCheckpoint("The checkpoint is replaced again and again while it is opened. Try again in a moment.")
+
+
+def _taken(path: Path, stack: ExitStack) -> _Source | None:
+    """Take what is there, None if it was replaced meanwhile; `stack` closes it."""
+    lone = os.path.lexists(path) and not path.is_dir()
+    folder = path.parent if lone else path
+    descriptor = _open_folder(folder)
+    stack.callback(os.close, descriptor)
+    try:
+        source = _source(descriptor, path, lone, stack)
+    except InvalidCheckpoint:
+        if _leads_to(folder, descriptor):
+            raise
+        return None
+    return source if _leads_to(folder, descriptor) else None
 
 
 def _open_folder(path: Path) -> int:
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
     for candidate in (path, _old(path), path):  # between the two renames of a save only the old one is there
-        with suppress(FileNotFoundError):
+        try:
             return os.open(candidate, flags)
+        except FileNotFoundError:
+            continue
+        except ValueError as error:  # a NUL, or half a surrogate pair
+            raise InvalidCheckpoint(f"{shown(path.name)!r} cannot be opened: {_reason(error)}.") from error
     raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
 
 
@@ -612,9 +620,9 @@ def save_checkpoint(
         files: further files to keep in the folder, such as the state of an optimiser.
 
     Raises:
-        InvalidCheckpoint: the weights are not finite.
+        InvalidCheckpoint: the weights are not finite, or the preprocessing does not fit the model.
         UserError: the folder holds other things, or the disk refuses.
-        ValueError: labels or preprocessing do not fit the model.
+        ValueError: labels do not fit the model, or `files` would replace one of its own.
     """
     folder = Path(os.path.abspath(folder))
     config = build_config(model.config.to_dict())

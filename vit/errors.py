@@ -1,8 +1,11 @@
 """What a user can cause, each with one clear sentence to show; everything else is a bug."""
 
 
-class UserError(ValueError):
-    """The user's input cannot be used: the message says what is wrong, why, and what to do."""
+class UserError(Exception):
+    """The user's input cannot be used: the message says what is wrong, why, and what to do.
+
+    No `ValueError`: one that comes out of a library, or of our own arithmetic, is a bug.
+    """
 
 
 class InvalidImage(UserError):

@@ -194,8 +194,6 @@ def read_probes(folder: Path, epoch: int) -> list[Probe]:
             for fact in facts
         ]
     except (ValueError, KeyError, TypeError) as error:
-        if isinstance(error, InvalidRun):
-            raise
         raise _damaged(epoch) from error
 
 
