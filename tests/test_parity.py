@@ -175,6 +175,52 @@ TRANSFORMERS = {
 }  # fmt: skip
 
 
+CLASSES = {i: name for i, name in enumerate(("ant", "bee", "cow", "dog", "elk", "fox", "gnu"))}
+CUT = {  # classifier, what is left without its head, settings of both
+    "ViT": ("ViTForImageClassification", "ViTModel", {}),
+    "DeiT": ("DeiTForImageClassification", "DeiTModel", {}),
+    "MSN": ("ViTMSNForImageClassification", "ViTMSNModel", {}),
+    "Dinov2": ("Dinov2ForImageClassification", "Dinov2Model", {"intermediate_size": None}),
+}
+
+
+@pytest.mark.parametrize(("classifier", "backbone", "settings"), CUT.values(), ids=CUT)
+def test_a_backbone_cut_from_a_classifier_leaves_the_names_of_classes_behind(
+    tmp_path: Path, classifier: str, backbone: str, settings: dict[str, Any]
+) -> None:
+    whole = theirs(classifier, num_labels=None, id2label=CLASSES, **settings)()
+    whole.save_pretrained(tmp_path / "whole")
+    assert load_checkpoint(tmp_path / "whole").labels == tuple(CLASSES.values())
+    getattr(transformers, backbone).from_pretrained(tmp_path / "whole").save_pretrained(tmp_path / "cut")
+    cut = load_checkpoint(tmp_path / "cut")
+    assert (cut.labels, cut.config.num_classes) == ((), 0)
+    assert cut.assumed["labels"] == (
+        "config.json names 7 classes, but the weights hold no head for them, so they are left out."
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "outputs"),
+    [
+        ("CLIPVisionModelWithProjection", "CLIPVisionConfig", 24),
+        ("CLIPVisionModel", "CLIPVisionConfig", 0),
+        ("SiglipVisionModel", "SiglipVisionConfig", 0),
+    ],
+)
+def test_a_tower_of_another_task_leaves_the_names_of_classes_behind(
+    tmp_path: Path, kind: str, settings: str, outputs: int
+) -> None:
+    more = {"projection_dim": outputs} if outputs else {}
+    tower = theirs(kind, settings, num_labels=None, id2label=CLASSES, **more)()
+    tower.save_pretrained(tmp_path)
+    opened = load_checkpoint(tmp_path)
+    assert (opened.labels, opened.config.num_classes) == ((), outputs)
+    assert "config.json names 7 classes" in opened.assumed["labels"]
+    image = torch.randn(1, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    with torch.inference_mode():
+        assert difference(opened.model(image).logits, ask_transformers(tower, image).logits) <= TOLERANCE
+
+
 # --- timm -----------------------------------------------------------------------------------------------------
 
 TINY = dict(img_size=32, patch_size=8, embed_dim=64, depth=2, num_heads=4, num_classes=5)

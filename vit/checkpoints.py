@@ -36,7 +36,7 @@ from vit import families
 from vit.card import write_card
 from vit.devices import memory
 from vit.errors import InvalidCheckpoint, UnknownHeads, UserError
-from vit.families import Reading, huggingface, torchvision
+from vit.families import Reading, clip, huggingface, torchvision
 from vit.families.family import MAX_PATCHES, Tensors, build_config, shown
 from vit.images import Preprocess
 from vit.model import VisionTransformer, ViTConfig
@@ -485,6 +485,10 @@ def _labels(document: Mapping[str, Any] | None, reading: Reading) -> tuple[tuple
     if stated and not isinstance(stated, dict):
         raise InvalidCheckpoint("Config field id2label must map numbers to class names.")
     if stated and stated != {str(i): f"LABEL_{i}" for i in range(len(stated))}:
+        projects = reading.family in (clip.FAMILY, clip.OPENAI) and config.pool == "cls"  # to a space shared with texts
+        if not count or (projects and len(stated) != count):
+            names = "1 class" if len(stated) == 1 else f"{len(stated)} classes"
+            return (), f"config.json names {names}, but the weights hold no head for them, so they are left out."
         if set(stated) != {str(i) for i in range(len(stated))} or len(stated) != count:
             raise InvalidCheckpoint(
                 f"The checkpoint names {len(stated)} classes and its head has {count}: "
