@@ -1,12 +1,23 @@
 """The command line that a page shows does what the page would."""
 
+import argparse
+import json
+import os
 import shlex
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
+from torch.distributed.run import get_args_parser
 
+import vit
 from vit.__main__ import _settings, parser
+from vit.checkpoints import load_checkpoint
 from vit.command import command_line
 from vit.recipes import PRESETS, TrainConfig, train_config
+
+ROOT = Path(vit.__file__).parent.parent
 
 
 def read_back(line: str) -> TrainConfig:
@@ -45,5 +56,40 @@ def test_a_preset_alone_is_one_short_line() -> None:
 def test_several_gpus_start_with_torchrun_on_those_gpus() -> None:
     config = train_config("cifar", device="cuda")
     line = command_line(config, "cifar", ("cuda:1", "cuda:3"))
-    assert line.startswith("CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES=1,3 torchrun --nproc-per-node=2 -m vit")
+    assert line.startswith(
+        "CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES=1,3 torchrun --standalone --nproc-per-node=2 "
+    )
     assert read_back(line) == config
+
+
+def options_of_train() -> list[str]:
+    """All but the spelling that is known to clash."""
+    commands = next(action for action in parser()._actions if isinstance(action, argparse._SubParsersAction))
+    every = {name for action in commands.choices["train"]._actions for name in action.option_strings}
+    return sorted(every - {"-h", "--help", "--run"})
+
+
+@pytest.mark.parametrize("option", options_of_train())
+def test_torchrun_leaves_the_options_of_train_alone(option: str) -> None:
+    """It takes what could be the beginning of an option of its own, wherever that stands."""
+    known = get_args_parser().parse_args(["--nproc-per-node=2", "-m", "vit", "train", option, "value"])
+    assert (known.training_script, known.training_script_args) == ("vit", ["train", option, "value"])
+
+
+def test_two_processes_train_by_the_command_that_the_page_shows(tmp_path: Path) -> None:
+    small = dict(image_size=16, dim=24, heads=2, depth=1, mlp_dim=48)
+    config = train_config("shapes", **small, batch_size=8, epochs=1, limit=16, device="cpu")
+    torchrun, *words = shlex.split(command_line(config, "shapes", ("cpu", "cpu")))
+    assert torchrun == "torchrun"
+    run = tmp_path / "run"
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", *words, "--run-dir", str(run)],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads((run / "environment.json").read_text())["devices"] == 2
+    assert load_checkpoint(run / "checkpoints" / "best").config.dim == 24

@@ -135,7 +135,10 @@ def parser() -> argparse.ArgumentParser:
     )
     train.add_argument("--data", metavar="NAME|folder:PATH", help="cifar10, cifar100, mnist, fashion-mnist, shapes")
     train.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change one setting; repeatable")
-    train.add_argument("--run", type=Path, metavar="DIR", help="the run's folder (default: runs/<time>-<preset>)")
+    train.add_argument(
+        "--run-dir", "--run", type=Path, dest="run", metavar="DIR",
+        help="the run's folder (default: runs/<time>-<preset>); torchrun takes --run for an option of its own",
+    )  # fmt: skip
     train.add_argument("--resume", type=Path, metavar="DIR", help="continue the run in this folder")
     train.add_argument("--settings", action="store_true", help="list presets and settings, and end")
 

@@ -18,7 +18,7 @@ def command_line(config: TrainConfig, preset: str | None = None, devices: Sequen
     """
     base = TrainConfig(**PRESETS[preset].settings if preset else {}).model_dump()
     changed = {name: value for name, value in config.model_dump().items() if value != base[name]}
-    words = ["python"] if len(devices) == 1 else ["torchrun", f"--nproc-per-node={len(devices)}"]
+    words = ["python"] if len(devices) == 1 else ["torchrun", "--standalone", f"--nproc-per-node={len(devices)}"]
     words += ["-m", "vit", "train"]
     if preset:
         words += ["--preset", preset]

@@ -2,7 +2,7 @@
 
     python -m vit train --preset shapes
     python -m vit train --preset cifar-cpu --data folder:data/cifar10
-    torchrun --nproc-per-node=2 -m vit train --preset cifar
+    torchrun --standalone --nproc-per-node=2 -m vit train --preset cifar --run-dir DIR
 
 `vit/recipes.py` says what each preset takes and reaches. A run is a folder:
 
