@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vit.checkpoints import CONFIG, Checkpoint, checkpoints_folder, load_checkpoint
-from vit.errors import InvalidConfig, UserError
+from vit.errors import InvalidConfig
 from vit.files import replaced
 from vit.model import Block, VisionTransformer, ViTConfig, resize_positions
 from vit.recipes import TrainConfig
@@ -56,8 +56,6 @@ def resolve(config: TrainConfig) -> Base | None:
     base = _open_base(config.init_from, _version(config.init_from))
     try:
         config.vit_config(1, base.model)
-    except UserError:
-        raise
     except ValueError as error:
         raise InvalidConfig(str(error)) from error
     return base
