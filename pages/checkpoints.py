@@ -187,21 +187,24 @@ def upload(refused: bool) -> None:
         if files:
             st.caption("The weights are still missing.")
         return
+    name = suggested(files, weights[0].name)
+    if state.get("suggested name") != name or "new name" not in state:  # a config.json may come after the weights
+        state["suggested name"] = state["new name"] = name
     with st.form("bring", border=False):
-        st.text_input("Name", suggested(weights[0].name), key="new name", help=NAME_HELP)
+        st.text_input("Name", key="new name", help=NAME_HELP)
         st.form_submit_button("Add", on_click=bring, args=(files,), type="primary")
     if refused:
         change.tell()
 
 
-def suggested(file: str) -> str:
-    """A name for a file's checkpoint."""
-    from vit.runs import slug
-    from vit.shelf import folder_of
+def suggested(files: list, weights: str) -> str:
+    """A name for what was uploaded, see `vit.shelf.suggest`."""
+    from vit.shelf import suggest
+    from vit.weight_files import MAX_TEXT
 
-    name = slug(file.removesuffix(".tar").rpartition(".")[0])[:60].strip("-") or "model"
-    taken = (number for number in range(2, 1000) if not folder_of(f"{name}-{number}").exists())
-    return f"{name}-{next(taken, 2)}" if folder_of(name).exists() else name
+    configs = (file for file in files if file.name == "config.json" and file.size <= MAX_TEXT)
+    config = next((uploads.opened(file).read() for file in configs), b"")
+    return suggest(weights, config)
 
 
 def bring(files: list) -> None:

@@ -1,6 +1,7 @@
 """What people bring is kept whole or not at all; what they delete is gone at once."""
 
 import io
+import json
 import os
 import shutil
 import zipfile
@@ -146,3 +147,24 @@ def test_a_checkpoint_is_handed_out_as_another_library_opens_it(
             assert torch.allclose(model(images), checkpoint.model(images).logits, atol=1e-5)
     else:
         assert "conv_proj.weight" in torch.load(tmp_path / name, weights_only=True)
+
+
+@pytest.mark.parametrize(
+    ("file", "config", "name"),
+    [
+        ("model.safetensors", {"architecture": "vit_base_patch16_224", "num_classes": 5}, "vit_base_patch16_224"),
+        ("model-00001-of-00002.safetensors", {"_name_or_path": "google/vit-base-patch16-224"}, "vit-base-patch16-224"),
+        ("open_clip_pytorch_model.bin", {"model_type": "clip_vision_model"}, "clip_vision_model"),
+        ("pytorch_model.bin", {"architecture": ["no", "text"]}, "pytorch_model"),
+        ("my cats.safetensors", {"architecture": "vit_base_patch16_224"}, "my-cats"),
+        ("model.safetensors", {"architecture": "taken"}, "taken-2"),
+        ("model.safetensors", None, "model"),
+    ],
+)
+def test_a_file_without_a_name_of_its_own_is_called_what_its_config_says(
+    tmp_path: Path, file: str, config: dict[str, Any] | None, name: str
+) -> None:
+    (tmp_path / "taken").mkdir()
+    content = b"{" if config is None else json.dumps(config).encode()
+    assert shelf.suggest(file, content, tmp_path) == name
+    assert shelf.NAME.fullmatch(name)

@@ -26,7 +26,7 @@ from vit.checkpoints import (
 )
 from vit.errors import InvalidCheckpoint
 from vit.families.family import shown
-from vit.weight_files import MAX_TEXT, SUFFIXES
+from vit.weight_files import MAX_TEXT, SUFFIXES, read_json
 
 if TYPE_CHECKING:
     from vit.convert import To
@@ -69,6 +69,38 @@ def bring(files: Mapping[str, BinaryIO], name: str, root: Path | None = None, ke
         if info.problem and not info.choices:
             raise InvalidCheckpoint(info.problem)
     return folder_of(name, root)
+
+
+def suggest(weights: str, config: bytes = b"", root: Path | None = None) -> str:
+    """A free name for files that people bring: the weights' own, or of "model" and the like what the config says.
+
+    Args:
+        weights: name of the file.
+        config: the content of the config.json beside it.
+    """
+    own = weights.removesuffix(".tar").rpartition(".")[0]
+    name = _slug(own)
+    if not name or _NAMELESS.fullmatch(name):
+        name = _slug(_stated_name(config)) or name or "model"
+    taken = (number for number in range(2, 1000) if not folder_of(f"{name}-{number}", root).exists())
+    return f"{name}-{next(taken, 2)}" if folder_of(name, root).exists() else name
+
+
+_NAMELESS = re.compile(r"(open_clip_)?(pytorch_)?(model|weights|checkpoint)(-\d+-of-\d+)?")
+
+
+def _slug(name: str) -> str:
+    return re.sub(r"[^a-z0-9_]+", "-", name.lower())[:60].strip("-")
+
+
+def _stated_name(config: bytes) -> str:
+    """The model's name as timm's or transformers' config.json has it, or at least its kind; "" for none."""
+    try:
+        document = read_json(config, CONFIG)
+    except InvalidCheckpoint:  # told when it is added
+        return ""
+    stated = (document.get(field) for field in ("architecture", "_name_or_path", "model_type"))
+    return next((name.rstrip("/").rpartition("/")[2] for name in stated if isinstance(name, str) and name), "")
 
 
 def copy(source: Path, name: str, root: Path | None = None) -> Path:

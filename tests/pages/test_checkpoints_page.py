@@ -136,6 +136,15 @@ def test_a_name_is_suggested_that_is_free(root: Path, file: str, name: str) -> N
     assert app.text_input(key="new name").value.replace("-", "_") == name.replace("-", "_")
 
 
+def test_a_config_that_comes_after_the_weights_names_them(root: Path) -> None:
+    app = page()
+    weights, config = (("model.safetensors", b""), ("config.json", b'{"architecture": "vit_base_patch16_224"}'))
+    for files, name in (([weights], "model"), ([weights, config], "vit_base_patch16_224")):
+        app.file_uploader[0].set_value([(*file, "application/octet-stream") for file in files]).run()
+        assert not app.exception
+        assert app.text_input(key="new name").value == name
+
+
 def test_a_pth_tar_is_taken_for_the_pth_that_it_is(root: Path) -> None:
     file = io.BytesIO()
     torch.save({"state_dict": load_file(root / "theirs" / "w.safetensors")}, file)
