@@ -511,42 +511,42 @@ def show_panel(asked, question, selection, panel: str) -> None:
         layers.show_weights(asked)
 
 
-with st.sidebar:
-    st.title("ViT attention explorer")
-    st.caption("Hover a patch: where does it look? Click to pin it.")
-    tour.offer()
-    model_controls = st.container()
-tour.show()
-inputs, predictions = st.columns(2, gap="large")
-with inputs:
-    source = pick_picture()  # before anything that imports torch: a newcomer sees the page at once
-with model_controls:
-    opening.start_torch()
-    checkpoint = pick_checkpoint()
-    if checkpoint.name != first.CHECKPOINT:
-        first.leave()
-    size, precision = pick_size(checkpoint)
-
-
-with inputs:
-    source = pick_frame(source)
-
-
-def explanation_of(source: take.Source):
-    """Of a picture, by the chosen model at the chosen size."""
-    return opening.explained(checkpoint, source.data, size, precision, source.frame)
-
-
-try:
-    explanation = explanation_of(source)
-except UserError as error:
-    source = sample_source(current_sample())
+def main() -> None:
+    """The page. In a function, as Streamlit keeps the names of a page's file for long: not this picture and model."""
+    with st.sidebar:
+        st.title("ViT attention explorer")
+        st.caption("Hover a patch: where does it look? Click to pin it.")
+        tour.offer()
+        model_controls = st.container()
+    tour.show()
+    inputs, predictions = st.columns(2, gap="large")
     with inputs:
-        st.error(plain(str(error)))
-        st.caption(f"Instead, this is the sample “{samples.SAMPLES[source.sample].title}”.")
-    explanation = explanation_of(source)
-else:
-    carry(source)
-with predictions:
-    show_predictions(checkpoint, explanation)
-show_viewer(checkpoint, explanation, feed(explanation.payload), source)
+        source = pick_picture()  # before anything that imports torch: a newcomer sees the page at once
+    with model_controls:
+        opening.start_torch()
+        checkpoint = pick_checkpoint()
+        if checkpoint.name != first.CHECKPOINT:
+            first.leave()
+        size, precision = pick_size(checkpoint)
+    with inputs:
+        source = pick_frame(source)
+
+    def explained(source: take.Source):
+        return opening.explained(checkpoint, source.data, size, precision, source.frame)
+
+    try:
+        explanation = explained(source)
+    except UserError as error:
+        source = sample_source(current_sample())
+        with inputs:
+            st.error(plain(str(error)))
+            st.caption(f"Instead, this is the sample “{samples.SAMPLES[source.sample].title}”.")
+        explanation = explained(source)
+    else:
+        carry(source)
+    with predictions:
+        show_predictions(checkpoint, explanation)
+    show_viewer(checkpoint, explanation, feed(explanation.payload), source)
+
+
+main()

@@ -26,6 +26,7 @@ from streamlit.web.server import server_util
 from streamlit.web.server.starlette.starlette_app_utils import validate_xsrf_token
 from streamlit.web.server.starlette.starlette_server_config import XSRF_COOKIE_NAME
 
+from pages.parts import housekeeping
 from pages.parts.uploads import UPLOADS, OnDisk, Refused, is_picture
 
 HEADERS = {
@@ -176,12 +177,14 @@ def _keep(upload: UploadFile) -> OnDisk:
 
 @asynccontextmanager
 async def lifespan(_app: Any) -> AsyncIterator[None]:
-    """Open the browser, as `streamlit run` does for a page by itself."""
+    """Open the browser, as `streamlit run` does for a page by itself, and keep house while the server runs."""
     if not st.get_option("server.headless"):
         named = next((n for n in ("browser.serverAddress", "server.address") if config.is_manually_set(n)), None)
         address = server_util.get_display_address(st.get_option(named)) if named else "localhost"
         cli_util.open_browser(server_util.get_url(address))
+    housekeeper = asyncio.create_task(housekeeping.watch())
     yield
+    housekeeper.cancel()
 
 
 MIDDLEWARE = [Middleware(Guard)]

@@ -7,12 +7,16 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import fields, is_dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import streamlit as st
 from PIL import Image
 
+from pages.parts.housekeeping import trim
+
 BUDGET = 1_000_000_000  # [bytes] of all results together; the newest one stays, however large
+LARGE = 50_000_000  # [bytes] that are worth giving back at once
+MODELS = 3  # that are remembered; results of others go, as they would keep their models
 
 
 class Memory:
@@ -21,7 +25,7 @@ class Memory:
     def __init__(self, budget: int = BUDGET):
         self.budget = budget
         self._lock = threading.Lock()
-        self._found: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
+        self._found: OrderedDict[Hashable, _Found] = OrderedDict()
         self._turns: dict[Hashable, threading.Lock] = {}
 
     def get(self, key: Hashable, work: Callable[[], Any]) -> Any:
@@ -33,16 +37,37 @@ class Memory:
                 with self._lock:
                     if key in self._found:
                         self._found.move_to_end(key)
-                        return self._found[key][0]
+                        return self._found[key].result
                 result = work()
                 with self._lock:
-                    self._found[key] = result, size_of(result)
-                    while len(self._found) > 1 and sum(size for _, size in self._found.values()) > self.budget:
-                        self._found.popitem(last=False)
+                    self._found[key] = _Found(result, size_of(result), models_of(result))
+                    freed = self._make_room()
+                if freed > LARGE:
+                    trim()
                 return result
         finally:
             with self._lock:
                 self._turns.pop(key, None)
+
+    def _make_room(self) -> int:
+        """Drop what is over the budget, or of models that were not used lately; how much that was [bytes]."""
+        before, models = sum(one.size for one in self._found.values()), set[int]()
+        for key in reversed(list(self._found)):
+            if len(models | self._found[key].models) > MODELS and len(models):
+                del self._found[key]
+            else:
+                models |= self._found[key].models
+        while len(self._found) > 1 and sum(one.size for one in self._found.values()) > self.budget:
+            self._found.popitem(last=False)
+        return before - sum(one.size for one in self._found.values())
+
+
+class _Found(NamedTuple):
+    """A result with its size [bytes] and the models that it holds on to, by their ids."""
+
+    result: Any
+    size: int
+    models: frozenset[int]
 
 
 def size_of(value: Any) -> int:
@@ -62,6 +87,19 @@ def size_of(value: Any) -> int:
     if is_dataclass(value):
         return sum(size_of(getattr(value, field.name)) for field in fields(value))
     return int(value.nbytes) if hasattr(value, "nbytes") else 0
+
+
+def models_of(value: Any) -> frozenset[int]:
+    """The models in a result, by their ids."""
+    if callable(getattr(value, "named_parameters", None)):
+        return frozenset({id(value)})
+    if isinstance(value, Mapping):
+        return frozenset().union(*map(models_of, value.values()))
+    if isinstance(value, list | tuple):
+        return frozenset().union(*map(models_of, value))
+    if is_dataclass(value):
+        return frozenset().union(*(models_of(getattr(value, field.name)) for field in fields(value)))
+    return frozenset()
 
 
 @st.cache_resource(show_spinner=False)

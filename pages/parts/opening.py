@@ -12,7 +12,7 @@ from pathlib import Path
 import streamlit as st
 
 from pages.parts import choice, passes, uploads, watch
-from pages.parts.once import once
+from pages.parts.once import MODELS, once
 from vit.text import plain
 from vit.words import about
 
@@ -31,7 +31,7 @@ def start_torch() -> None:
     gc.freeze()
 
 
-@st.cache_resource(show_spinner="Opening the checkpoint…", max_entries=3)
+@st.cache_resource(show_spinner="Opening the checkpoint…", max_entries=MODELS)
 def open_checkpoint(name: str, folder: str, stamp: int, heads: int | None):
     """Load a checkpoint once per version of its files."""
     from vit.checkpoints import load_checkpoint

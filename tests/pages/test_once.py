@@ -1,6 +1,8 @@
 """What pages remember: computed once, within a budget."""
 
+import gc
 import threading
+import weakref
 from pathlib import Path
 from typing import NamedTuple
 
@@ -8,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
-from pages.parts.once import Memory, size_of
+from pages.parts.once import MODELS, Memory, size_of
 from vit.methods import Subject
 
 
@@ -66,3 +68,23 @@ def test_tensors_count_and_the_model_does_not(build, pictures) -> None:
     least = sum(tensor.nbytes for tensor in numbers)
     assert least < size_of(subject) < least * 1.2 + picture.nbytes
     assert size_of(Image.new("RGB", (10, 20))) == 600 and size_of({"a": torch.zeros(3)}) == 12
+
+
+def test_results_go_with_models_that_were_not_used_lately(build) -> None:
+    memory, made = Memory(), []
+
+    def get(name: str, *held) -> None:
+        memory.get(name, lambda: made.append(name) or held)
+
+    models = [build(seed) for seed in range(MODELS + 1)]
+    for number, model in enumerate(models):
+        get(f"first of {number}", model)
+        get(f"second of {number}", {"nested": [model]})
+    get("of none")
+    kept = [weakref.ref(model) for model in models]
+    del models, model
+    gc.collect()
+    assert [one() is None for one in kept] == [True] + [False] * MODELS
+    get("first of 1")
+    get("of none")
+    assert "first of 1" in made and made.count("first of 1") == made.count("of none") == 1

@@ -1,0 +1,66 @@
+"""What the server gives back: sessions that nobody came back to, and all that was remembered once nobody is there.
+
+Streamlit forgets a session that lost its page when the next one loses its own; of the last one everything would stay.
+"""
+
+import asyncio
+import ctypes
+import gc
+import time
+from contextlib import suppress
+
+import streamlit as st
+from streamlit import runtime
+
+LOOK = 2.0  # [s] between two looks
+
+
+async def watch() -> None:
+    """Look after the server until cancelled, on its event loop."""
+    lost: dict[str, float] = {}  # when sessions were first seen without a page
+    used = False
+    while True:
+        await asyncio.sleep(LOOK)
+        if not runtime.exists():
+            continue
+        if close_lost(lost):
+            used = True
+        elif used:
+            used = False
+            await asyncio.to_thread(give_back)
+
+
+def close_lost(lost: dict[str, float]) -> int:
+    """Close sessions that have been without a page for too long to be taken up again; how many are left.
+
+    Args:
+        lost: since when each has been, by its id; kept up to date.
+    """
+    server, now = runtime.get_instance(), time.monotonic()
+    patience = st.get_option("server.disconnectedSessionTTL") - 2 * LOOK  # later, Streamlit does not list them any more
+    every = [info.session.id for info in server._session_mgr.list_sessions()]
+    for gone in lost.keys() - set(every):
+        del lost[gone]
+    for session in every:
+        if server.is_active_session(session):
+            lost.pop(session, None)
+        elif now - lost.setdefault(session, now) > patience:
+            server.close_session(session)
+    return len(server._session_mgr.list_sessions())
+
+
+def give_back() -> None:
+    """Forget everything that can be computed again, and let the operating system have its memory."""
+    st.cache_resource.clear()
+    st.cache_data.clear()
+    runtime.get_instance().media_file_mgr.remove_orphaned_files()  # downloads that nobody clicked hold what they need
+    gc.unfreeze()  # what was alive at the last freeze may be garbage now
+    gc.collect()
+    gc.freeze()
+    trim()
+
+
+def trim() -> None:
+    """Return freed memory to the operating system, which the C library keeps for later."""
+    with suppress(AttributeError, OSError):  # glibc alone has this
+        ctypes.CDLL(None).malloc_trim(0)
