@@ -8,7 +8,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import pandas as pd
 import streamlit as st
@@ -27,6 +27,8 @@ NAMED = {
 KINDS = ["zip", "tar", "gz", "tgz", "bz2", "xz"]
 ROW = 46  # height of a class in the table [px]
 ROWS = 6.5  # classes before it scrolls; half a row says that there are more
+COPYING = "Copying the archive…"
+BLOCK = 4 << 20  # [bytes] between two looks at how far a copy is
 LISTED = 200  # files that are listed by name
 
 
@@ -112,6 +114,7 @@ def upload(folder: Path, on_change: Callable[[], None]) -> None:
         help="The folders may lie directly in it, or below train/, test/ and val/. Larger sets: put a folder into the "
         "server's data folder.",
     )
+    place = st.empty()  # for a bar; it is there in every run
     if file is None:
         return
     refused, why = state.get("refused", ("", ""))
@@ -119,7 +122,7 @@ def upload(folder: Path, on_change: Callable[[], None]) -> None:
         st.error(plain(why))
         return
     try:
-        state.data = take_in(file, folder, most)
+        state.data = take_in(file, folder, most, place)
     except UserError as error:
         state.refused = file.file_id, str(error)
         st.error(plain(str(error)))
@@ -128,8 +131,27 @@ def upload(folder: Path, on_change: Callable[[], None]) -> None:
     on_change()
 
 
-def take_in(file: Any, parent: Path, most: int) -> str:
+def copy(source: BinaryIO, target: Any, tell: Callable[[int], None]) -> str:
+    """Copy a file; returns the SHA-256 of its content.
+
+    Args:
+        tell: called with the bytes that are done.
+    """
+    digest, done = hashlib.sha256(), 0
+    while block := source.read(BLOCK):
+        digest.update(block)
+        target.write(block)
+        done += len(block)
+        tell(done)
+    target.flush()
+    return digest.hexdigest()
+
+
+def take_in(file: Any, parent: Path, most: int, place: Any) -> str:
     """Check and unpack an uploaded archive into a folder named by its content; returns its spec.
+
+    Args:
+        place: an `st.empty` for a bar that says what happens.
 
     Raises:
         InvalidDataset: it is too large, or not a set of labelled pictures.
@@ -144,23 +166,24 @@ def take_in(file: Any, parent: Path, most: int) -> str:
     keep = access.limits().free_bytes
     if shutil.disk_usage(parent).free < keep + 3 * size:
         raise InvalidDataset("The server is short of disk space. Nothing was saved. Delete old runs or uploads first.")
-    content.seek(0)
-    digest = hashlib.file_digest(content, "sha256").hexdigest()  # type: ignore[arg-type]  # any file will do
     stem = re.sub(r"[^a-z0-9]+", "-", file.name.lower().partition(".")[0]).strip("-")[:40] or "pictures"
-    folder = parent / f"{stem}-{digest[:8]}"
-    if folder.is_dir():
-        return f"folder:{folder}"
-    bar = st.progress(0.0, "Checking and unpacking…")
+    bar = place.progress(0.0, COPYING)
+
+    def unpacking(done: int, total: int) -> None:
+        share = min(done / max(total, 1), 1.0)
+        words = f"Unpacking and checking every picture: {share:.0%}" if share < 1 else "Sorting pictures into classes…"
+        bar.progress(share, words)
+
     try:
         with tempfile.NamedTemporaryFile(dir=parent, prefix=".", suffix=Path(file.name).suffix) as archive:
             content.seek(0)
-            shutil.copyfileobj(content, archive, 1 << 20)
-            archive.flush()
-            imported = import_dataset(
-                archive.name, folder, progress=lambda done, total: bar.progress(min(done / max(total, 1), 1.0))
-            )
+            digest = copy(content, archive, lambda done: bar.progress(min(done / max(size, 1), 1.0), COPYING))
+            folder = parent / f"{stem}-{digest[:8]}"
+            if folder.is_dir():
+                return f"folder:{folder}"
+            imported = import_dataset(archive.name, folder, progress=unpacking)
     finally:
-        bar.empty()
+        place.empty()
     return imported.spec
 
 
