@@ -29,8 +29,8 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
-from tqdm import tqdm
 
+from vit.bar import tqdm
 from vit.errors import InvalidDataset, InvalidImage
 from vit.images import Preprocess, decode_image
 

@@ -1,7 +1,7 @@
 """Where a training process computes, and which share of the work is its own."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,7 +82,7 @@ def choose_place(config: TrainConfig) -> Place:
         torch.set_float32_matmul_precision("high")
         fast = torch.cuda.is_bf16_supported(including_emulation=False)
     else:
-        cpu = torch.cpu.get_capabilities()
+        cpu: Mapping[str, object] = getattr(torch.cpu, "get_capabilities", dict)()  # torch 2.11 may not say
         fast = device.type == "cpu" and bool(cpu.get("avx512_bf16") or cpu.get("amx_bf16"))
     autocast = fast if config.precision == "auto" else config.precision == "bfloat16"
     if world > 1 and not dist.is_initialized():

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
+from vit.bar import tqdm
 from vit.checkpoints import Checkpoint, record_facts
 from vit.datasets import load_dataset
 from vit.evaluate import Normalise, labels_of
