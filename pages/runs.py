@@ -9,7 +9,7 @@ import pandas as pd
 import streamlit as st
 
 from pages.parts import access, actions, attention, bell, change, compare, curves, dataset, navigation, results, watch
-from vit.metrics import best_epoch, evaluations, final_test
+from vit.metrics import Progress, best_epoch, evaluations, final_test
 from vit.runs import Run
 from vit.text import plain
 
@@ -144,7 +144,7 @@ def show_run(run: Run) -> None:
     )
     seen = curves.View()
     if view == "Curves":
-        seen = curves.controls(int(run.config.get("epochs", 1)))
+        seen = curves.controls(run.config.get("epochs", 1))
     epochs = attention.stored(run)
 
     @st.fragment(run_every=CURVES if run.alive else None)
@@ -187,6 +187,8 @@ def facts(run: Run) -> list[str]:
 
 def say_status(run: Run) -> None:
     """How the run is, where the bar does not tell."""
+    if run.problem:
+        st.warning(plain(run.problem))
     if run.status == "failed":
         why = plain(run.reason) or "It failed without a word. The log may say why."
         st.error(why if access.may_train() else "It failed.")
@@ -194,14 +196,30 @@ def say_status(run: Run) -> None:
         st.warning(plain(run.reason))
     elif run.status == "waiting":
         st.info(f"Number {run.place} in the queue. {plain(run.reason)}")
-    elif run.status == "stopping":
+    elif run.status in ("starting", "stopping", "ending"):
         st.info(plain(run.reason))
     elif run.status == "stopped" and run.reason:
         st.caption(plain(run.reason))
     elif run.status == "finished" and watch.guesses(run):
         st.warning("It does no better than guessing. Lower the learning rate, or look at its pictures and labels.")
-    for note in watch.figures(run).records.get("note", [])[-3:]:
-        st.caption(plain(str(note.get("text", ""))))
+    figures = watch.figures(run)
+    if figures.problem and run.status != "unreadable":
+        st.warning(plain(figures.problem))
+    for note in figures.records.get("note", [])[-3:]:
+        st.caption(plain(note["text"]))
+
+
+def where(run: Run, progress: Progress | None) -> str:
+    """The words at the bar: how far the training is, and the testing in between."""
+    if progress is None:
+        return "Getting ready"
+    epoch = max(progress.epoch, run.step * progress.epoch / progress.step if progress.step else 0)
+    words = f"Epoch {epoch:.1f} of {progress.epochs}"
+    if run.tested is not None:
+        return f"{words} · testing, {run.tested:.0%}"
+    if run.status == "running" and progress.seconds_left is not None:
+        words += f" · {watch.duration(progress.seconds_left)} left"
+    return words
 
 
 def say_figures(run: Run) -> None:
@@ -209,11 +227,8 @@ def say_figures(run: Run) -> None:
     figures = watch.figures(run)
     progress = figures.progress
     steps = figures.records.get("step", [])
-    if run.status not in ("finished", "waiting") and (progress or run.alive):
-        done = f"Epoch {progress.epoch:.1f} of {progress.epochs}" if progress else "Getting ready"
-        if run.status == "running" and progress and progress.seconds_left is not None:
-            done += f" · {watch.duration(progress.seconds_left)} left"
-        st.progress(watch.share_done(run), done)
+    if run.status not in ("finished", "waiting", "unreadable") and (progress or run.alive):
+        st.progress(watch.share_done(run), where(run, progress))
     told: dict[str, str] = {}
     if best := best_epoch(figures.records):
         weights = f", {best['weights']} weights" if best.get("weights") in ("raw", "averaged") else ""
@@ -228,7 +243,7 @@ def say_figures(run: Run) -> None:
         told["Time"] = watch.duration(figures.seconds)
     if progress and progress.memory:
         told["Memory"] = f"{progress.memory / 1e9:.1f} GB"
-    if run.status in ("running", "stopping", "stalled"):
+    if run.alive and run.status != "waiting":
         for name in dict.fromkeys(run.devices):
             device = watch.devices().get(name)
             if device and device.use is not None:

@@ -1,5 +1,6 @@
 """A run's figures survive whatever happens to the process that writes them."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,80 @@ def test_torn_and_foreign_lines_are_left_out(path: Path) -> None:
         file.write(b'{"kind": "step", "step": 7, "loss": NaN}\n{"kind": "step", "step": true, "loss": 1}\n')
     write(path, step(2))
     assert [record["step"] for record in read_metrics(path)] == [1, 2]
+
+
+DAMAGES = {
+    "a step's time as text": {"t": "noon"},
+    "an attempt as a list": {"attempt": [1]},
+    "a step of 400 digits": {"step": 10**400},
+    "a step below 0": {"step": -1},
+    "a speed as text": {"pictures_per_second": "fast"},
+    "no number": {"loss": float("nan")},
+    "infinity": {"lr": float("inf")},
+    "a memory below 0": {"memory": -5},
+    "a time that no calendar has": {"t": 1e30},
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_a_line_with_a_value_that_cannot_be_is_left_out_and_told(path: Path, damage: dict[str, object]) -> None:
+    reader = followed(path, start(0), step(1), step(2, **damage), step(3))
+    assert [record["step"] for record in reader.records["step"]] == [1, 3]
+    assert reader.problem == "A line of metrics.jsonl cannot be read, and left out."
+    assert progress(reader.records) is not None
+
+
+@pytest.mark.parametrize("damage", [{"steps_per_epoch": 0}, {"epochs": 0}, {"total_steps": -1}, {"attempt": []}])
+def test_a_start_that_cannot_be_is_none(path: Path, damage: dict[str, object]) -> None:
+    reader = followed(path, start(0, **damage), step(1))
+    assert "start" not in reader.records and reader.problem
+
+
+@pytest.mark.parametrize("damage", [{"epoch": 0}, {"epoch": 1.5}, {"accuracy": 7}, {"test_loss": "low"}])
+def test_an_epoch_that_cannot_be_is_none(path: Path, damage: dict[str, object]) -> None:
+    assert "epoch" not in followed(path, epoch(10, **damage)).records
+
+
+def test_what_is_nested_without_end_is_left_out(path: Path) -> None:
+    path.write_text("[" * 100_000 + "]" * 100_000 + '\n{"a":' * 1000 + "1" + "}" * 1000 + "\n")
+    write(path, step(1))
+    reader = followed(path)
+    assert [record["step"] for record in reader.records["step"]] == [1] and reader.problem
+
+
+def test_half_a_character_is_replaced(path: Path) -> None:
+    path.write_text('{"kind": "note", "step": 1, "text": "a \\ud800 b"}\n')
+    assert read_metrics(path)[0]["text"] == "a \ufffd b"
+
+
+def test_a_line_that_a_kill_tore_is_no_problem(path: Path) -> None:
+    path.write_text('{"kind": "step", "st\n')
+    assert followed(path, step(1)).problem == ""
+
+
+def test_a_folder_in_place_of_the_file_is_told(path: Path) -> None:
+    path.mkdir()
+    reader = MetricsReader(path)
+    assert not reader.update() and not reader.records
+    assert reader.problem == "metrics.jsonl cannot be read: it is a folder."
+
+
+def test_a_pipe_in_place_of_the_file_is_not_waited_for(path: Path) -> None:
+    os.mkfifo(path)
+    reader = MetricsReader(path)
+    assert not reader.update() and "no file" in reader.problem
+
+
+def test_a_file_of_any_length_is_not_taken_into_memory(path: Path) -> None:
+    write(path, step(1))
+    os.truncate(path, 1 << 40)
+    reader = MetricsReader(path)
+    assert not reader.update() and "MB are too many" in reader.problem
+
+
+def test_a_line_out_of_order_takes_its_place(path: Path) -> None:
+    write(path, step(1), step(3), step(2))
+    assert [record["step"] for record in read_metrics(path)] == [1, 2, 3]
 
 
 def test_a_writer_starts_a_line_of_its_own_after_a_torn_one(path: Path) -> None:

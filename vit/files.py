@@ -1,12 +1,15 @@
 """Files that are whole or absent, whatever happens while they are written; and locks that die with their holders."""
 
 import fcntl
+import json
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
+
+from vit.border import Unreadable, is_number, read_object
 
 
 @contextmanager
@@ -31,9 +34,16 @@ def replaced(path: Path) -> Iterator[BinaryIO]:
     os.close(folder)
 
 
-def beat(path: Path) -> None:
-    """Give a sign of life that `silence` reads."""
-    path.write_text(f"{_boot()} {time.monotonic()}")
+def beat(path: Path, **facts: object) -> None:
+    """Give a sign of life that `silence` reads, with facts for whoever watches; readers meet the old one or the new."""
+    words = json.dumps({"boot": _boot(), "at": time.monotonic(), **facts})
+    partial = path.with_name(path.name + ".partial")
+    try:
+        partial.write_text(words)
+        partial.replace(path)
+    except OSError:  # a full disk is no reason to seem dead
+        path.unlink(missing_ok=True)
+        path.touch()
 
 
 def silence(path: Path) -> float:
@@ -45,11 +55,13 @@ def silence(path: Path) -> float:
         OSError: there was none.
     """
     changed = path.stat().st_mtime
-    boot, _, at = path.read_text(errors="replace").partition(" ")
     try:
-        return time.monotonic() - float(at) if at and boot == _boot() else time.time() - changed
-    except ValueError:  # it was being written
-        return time.time() - changed
+        pulse = read_object(path)
+    except Unreadable:
+        pulse = {}
+    if is_number(at := pulse.get("at")) and pulse.get("boot") == _boot():
+        return time.monotonic() - at
+    return time.time() - changed
 
 
 def _boot() -> str:
@@ -77,9 +89,11 @@ def take_lock(file: int, kind: int) -> bool:
 
 def is_locked(path: Path) -> bool:
     """Whether a process holds a lock on the file; the operating system drops it when the process is gone."""
-    try:
-        file = os.open(path, os.O_RDWR)
-    except OSError:
+    for flags in (os.O_RDWR, os.O_RDONLY):  # a lock on another user's file needs no right to write it, but on NFS
+        with suppress(OSError):
+            file = os.open(path, flags | os.O_NONBLOCK)
+            break
+    else:
         return False
     try:
         return not take_lock(file, fcntl.LOCK_EX)

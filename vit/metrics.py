@@ -16,19 +16,57 @@ In older runs test pictures were evaluated after each epoch and chose the best o
 
 import bisect
 import json
-import math
 import os
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from vit.border import Unreadable, is_number, is_text, is_whole, parse_json, read_bytes
+
 Record = dict[str, Any]
 
-# Numbers without which a line is not taken for a record of its kind: the file may come from anywhere.
+FILE_BYTES = 64 << 20  # a run of 200,000 records takes 40 MB
+_LATE = 1000  # records before another of their kind, without a "start" between them, that are put in their place
+
+# Without these a line is not taken for a record of its kind: the file may come from anywhere.
 _NEEDED = {
     "start": ("t", "attempt", "total_steps", "steps_per_epoch", "epochs"),
     "step": ("loss",),
     "validation": ("epoch", "accuracy", "loss"),
     "test": ("epoch", "accuracy", "loss"),
+    "note": ("text",),
+}
+
+
+def _are_texts(value: object) -> bool:
+    return isinstance(value, list) and all(map(is_text, value))
+
+
+# What a value of this name must be, in every kind of record; of other names, whatever JSON can say.
+_CHECKS: dict[str, Callable[[object], bool]] = {
+    "kind": is_text,
+    "step": is_whole,
+    "t": partial(is_number, least=0, most=1e11),
+    "attempt": is_whole,
+    "total_steps": partial(is_whole, least=1),
+    "steps_per_epoch": partial(is_whole, least=1),
+    "epochs": partial(is_whole, least=1),
+    "epoch": partial(is_whole, least=1),
+    "batch_size": is_whole,
+    "train_pictures": is_whole,
+    "test_pictures": is_whole,
+    "params": is_whole,
+    "classes": _are_texts,
+    "loss": is_number,
+    "test_loss": is_number,
+    "accuracy": partial(is_number, least=0, most=1),
+    "lr": is_number,
+    "lr_share": is_number,
+    "pictures_per_second": partial(is_number, least=0),
+    "seconds": partial(is_number, least=0),
+    "memory": lambda value: value is None or is_whole(value, most=1 << 60),
+    "text": is_text,
 }
 
 
@@ -56,6 +94,7 @@ class MetricsReader:
     Attributes:
         records: by kind, in the order of their steps. Steps that a resumed run repeated appear once, as the latest
             attempt wrote them.
+        problem: why the file, or a part of it, cannot be read; "" where all of it can.
     """
 
     def __init__(self, path: Path):
@@ -64,48 +103,56 @@ class MetricsReader:
 
     def _begin(self) -> None:
         self.records: dict[str, list[Record]] = {}
+        self.problem, self._damaged, self._late = "", 0, 0
         self._offset, self._inode = 0, -1
 
     def update(self) -> bool:
         """Take up whole new lines; returns whether there were any. Torn and foreign lines are left out."""
         try:
-            with self.path.open("rb") as file:
-                facts = os.fstat(file.fileno())
-                if facts.st_ino != self._inode or facts.st_size < self._offset:
-                    self._begin()
-                    self._inode = facts.st_ino
-                file.seek(self._offset)
-                new = file.read()
+            facts = self.path.stat()
+            if facts.st_ino != self._inode or facts.st_size < self._offset:
+                self._begin()
+                self._inode = facts.st_ino
+            new = read_bytes(self.path, FILE_BYTES - self._offset, self._offset)
         except FileNotFoundError:
+            return False
+        except (OSError, Unreadable) as error:
+            self.problem = str(error) if isinstance(error, Unreadable) else f"{self.path.name}: {error.strerror}."
             return False
         whole = new[: new.rfind(b"\n") + 1]  # the rest is still being written
         self._offset += len(whole)
-        return sum(map(self._take, whole.split(b"\n"))) > 0
+        found = sum(map(self._take, whole.split(b"\n"))) > 0
+        if self._damaged:
+            lines = "A line" if self._damaged == 1 else f"{self._damaged:,} lines"
+            self.problem = f"{lines} of {self.path.name} cannot be read, and left out."
+        return found
 
     def _take(self, line: bytes) -> bool:
         try:
-            record = json.loads(line)
+            record = parse_json(line)
             if record["kind"] == "epoch":  # of an older run
                 record |= {"kind": "test", "loss": record["test_loss"]}
             kind, step = record["kind"], record["step"]
-            if not all(_is_number(record[name]) for name in ("step", *_NEEDED.get(kind, ()))):
-                return False
-        except (ValueError, KeyError, TypeError):
+            fits = all(_CHECKS[name](value) for name, value in record.items() if name in _CHECKS)
+            if not fits or not all(name in record for name in _NEEDED.get(kind, ())) or self._late > _LATE:
+                raise ValueError
+        except (ValueError, KeyError, TypeError, AttributeError):
+            self._damaged += line.rstrip().endswith((b"}", b"]"))  # others are torn, by the kill of a writer
             return False
         if kind == "start":  # what came after this step is about to be repeated
-            for name, records in self.records.items():
-                self.records[name] = [r for r in records if r["step"] <= step]
+            for records in self.records.values():
+                del records[bisect.bisect_right(records, step, key=_step) :]
         known = self.records.setdefault(kind, [])
-        place = bisect.bisect_left(known, step, key=lambda r: r["step"])
-        if place < len(known) and known[place]["step"] == step:
-            known[place] = record
-        else:
-            known.insert(place, record)
+        place = bisect.bisect_left(known, step, key=_step)
+        again = place < len(known) and known[place]["step"] == step
+        self._late += place < len(known) and not again
+        known[place : place + again] = [record]
         return True
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+def _step(record: Record) -> int:
+    step: int = record["step"]
+    return step
 
 
 def read_metrics(path: Path) -> list[Record]:
@@ -168,7 +215,7 @@ def progress(records: dict[str, list[Record]]) -> Progress | None:
     steps, epochs = records.get("step", []), evaluations(records)
     last = max([start, *steps[-1:], *epochs[-1:]], key=lambda record: record["step"])
     total = start["total_steps"]
-    since = last.get("t", start["t"]) - start["t"]
+    since = max(last.get("t", start["t"]) - start["t"], 0.0)  # clocks are set back at times
     done = last["step"] - start["step"]  # in this attempt; earlier ones may have run elsewhere
     left = (total - last["step"]) * since / done if done > 0 else None
     return Progress(

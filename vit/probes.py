@@ -14,10 +14,12 @@ import json
 import logging
 import re
 import zipfile
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from vit.border import is_number, is_text, parse_json
 from vit.errors import InvalidRun
 from vit.files import replaced
 
@@ -31,7 +33,7 @@ FOLDER_BYTES = 200 << 20  # of all epochs; then every other one goes
 EPOCH_BYTES = 8 << 20  # of one epoch, unless a single picture takes more
 TOP = 5  # predictions kept
 
-_FILE = re.compile(r"epoch-(\d{5,})\.zip")
+_FILE = re.compile(r"epoch-([0-9]{5,9})\.zip")
 
 log = logging.getLogger(__name__)
 
@@ -183,18 +185,30 @@ def read_probes(folder: Path, epoch: int) -> list[Probe]:
         InvalidRun: the epoch is not kept, or its file is damaged.
     """
     try:
-        facts = json.loads(_read(folder, epoch, "facts.json"))
-        return [
-            Probe(
-                str(fact["label"]),
-                float(fact["probability"]),
-                tuple((str(label), float(p)) for label, p in fact["predictions"]),
-                tuple(tuple(map(float, heads)) for heads in fact["entropy"]),
-            )
-            for fact in facts
-        ]
+        probes = [_probe(fact) for fact in parse_json(_read(folder, epoch, "facts.json"))]
     except (ValueError, KeyError, TypeError) as error:
         raise _damaged(epoch) from error
+    if not probes or len({tuple(map(len, probe.entropy)) for probe in probes}) > 1:
+        raise _damaged(epoch)
+    return probes
+
+
+def _probe(fact: dict[str, Any]) -> Probe:
+    """A picture's facts, none of them a value that it cannot have."""
+    predictions = tuple((label, p) for label, p in fact["predictions"])
+    entropy = tuple(map(tuple, fact["entropy"]))
+    sure = [fact["probability"], *(p for _, p in predictions)]
+    texts = [fact["label"], *(label for label, _ in predictions)]
+    spread = [value for heads in entropy for value in heads]
+    if not (
+        all(map(is_text, texts))
+        and all(is_number(p, 0, 1.001) for p in sure)
+        and all(map(is_number, spread))
+        and entropy
+        and all(entropy)
+    ):
+        raise ValueError("A picture's facts cannot be.")
+    return Probe(fact["label"], fact["probability"], predictions, entropy)
 
 
 def read_payload(folder: Path, epoch: int, picture: int) -> bytes:
@@ -203,7 +217,16 @@ def read_payload(folder: Path, epoch: int, picture: int) -> bytes:
     Raises:
         InvalidRun: the epoch is not kept, has no such picture, or its file is damaged.
     """
-    return _read(folder, epoch, f"{picture}.vit")
+    from vit.viewer.payload import unpack
+
+    payload = _read(folder, epoch, f"{picture}.vit")
+    try:
+        header, sections = unpack(payload)
+        if "picture" not in sections or header["blocks"] < 1 or header["heads"] < 1:
+            raise _damaged(epoch)
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+        raise _damaged(epoch) from error
+    return payload
 
 
 def _read(folder: Path, epoch: int, member: str) -> bytes:
@@ -214,7 +237,9 @@ def _read(folder: Path, epoch: int, member: str) -> bytes:
             return archive.read(member)
     except FileNotFoundError as error:
         raise InvalidRun(f"The probe pictures of epoch {epoch} are not kept. Choose another epoch.") from error
-    except (OSError, KeyError, zipfile.BadZipFile, NotImplementedError, EOFError) as error:
+    except (OSError, KeyError, ValueError, RuntimeError, zipfile.BadZipFile, zlib.error, EOFError) as error:
+        if isinstance(error, InvalidRun):
+            raise
         raise _damaged(epoch) from error
 
 

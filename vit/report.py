@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import zipfile
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -140,6 +141,8 @@ def write(
     return report
 
 
+_KINDS = {"confusion": "i", "indices": "i", "true": "i", "predicted": "i", "probability": "f"}  # of NumPy's
+_MOST = 256 << 20  # [bytes] of all arrays: 21,000 classes would take 3.5 GB, and be no help to anybody
 _ARRAYS = {"confusion": 2, "indices": 1, "pictures": 4, "overlays": 4, "true": 1, "predicted": 1, "probability": 1}
 
 
@@ -150,18 +153,48 @@ def read(file: Path) -> Report:
         UserError: there is none, or it is damaged.
     """
     try:
-        with np.load(file, allow_pickle=False) as archive:
-            checkpoint, data = map(str, archive["meta"])
-            arrays = {name: archive[name] for name in _ARRAYS}
-            classes = tuple(map(str, archive["classes"]))
+        with zipfile.ZipFile(file) as archive:
+            if sum(member.file_size for member in archive.infolist()) > _MOST:
+                raise ValueError("more than a report takes")
+        with np.load(file, allow_pickle=False) as arrays:
+            checkpoint, data = (_shown(text) for text in arrays["meta"])
+            classes = tuple(_shown(name) for name in arrays["classes"])
+            report = Report(checkpoint, data, classes, **{name: arrays[name] for name in _ARRAYS})
+        _check(report)
     except FileNotFoundError as error:
         raise UserError("This run has not been evaluated yet.") from error
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+    except (OSError, ValueError, TypeError, KeyError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
         raise UserError("The report is damaged. Evaluate again.") from error
-    shapes = all(arrays[name].ndim == dimensions for name, dimensions in _ARRAYS.items())
-    if not shapes or arrays["confusion"].shape != (len(classes), len(classes)):
-        raise UserError("The report is damaged. Evaluate again.")
-    return Report(checkpoint, data, classes, **arrays)
+    return report
+
+
+def _shown(text: object) -> str:
+    """Text that a page can show: NumPy's may hold halves of characters."""
+    return str(text).encode("utf-8", "replace").decode()
+
+
+def _check(report: Report) -> None:
+    """Refuse what no evaluation leaves.
+
+    Raises:
+        ValueError: shapes, kinds or ranges of the arrays do not belong together.
+    """
+    arrays = {name: getattr(report, name) for name in _ARRAYS}
+    classes, worst = len(report.classes), len(report.indices)
+    labels = np.concatenate([report.true.ravel(), report.predicted.ravel()])
+    fits = (
+        all(arrays[name].ndim == dimensions for name, dimensions in _ARRAYS.items())
+        and all(arrays[name].dtype.kind == kind for name, kind in _KINDS.items())
+        and all(len(arrays[name]) == worst for name in _ARRAYS if name != "confusion")
+        and all(arrays[name].dtype == np.uint8 and arrays[name].shape[3] == 3 for name in ("pictures", "overlays"))
+        and report.confusion.shape == (classes, classes)
+        and (report.confusion >= 0).all()
+        and ((labels >= 0) & (labels < classes)).all()
+        and np.isfinite(report.probability).all()
+        and all(min(arrays[name].shape[1:3]) > 0 for name in ("pictures", "overlays") if worst)
+    )
+    if not fits:
+        raise ValueError("These arrays are no report.")
 
 
 class _Worst(NamedTuple):
@@ -256,11 +289,11 @@ def start(run: Path, data: str, root: str) -> None:
 def state(run: Path) -> State:
     """Whether a run is being, or has been, evaluated."""
     if is_locked(run / _LOCK):
-        percents = re.findall(rb"(\d+)%\|", _tail(run / _LOG))
-        return State("running", int(percents[-1]) / 100 if percents else None)
-    if (run / FILE).exists():
+        percents = re.findall(rb"(\d{1,3})%\|", _tail(run / _LOG))
+        return State("running", min(int(percents[-1]) / 100, 1.0) if percents else None)
+    if os.path.exists(run / FILE):
         return State("done")
-    if not (run / _LOG).exists():
+    if not os.path.exists(run / _LOG):
         return State("none")
     lines = [line for line in re.split(r"[\r\n]+", _tail(run / _LOG).decode("utf-8", "replace")) if line.strip()]
     said = [line for line in lines if "%|" not in line]

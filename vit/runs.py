@@ -7,49 +7,63 @@
         environment.json, metrics.jsonl, events/, checkpoints/, probes/    see `vit.train`
         log.txt            what the processes printed
         alive.lock         every process of the run holds a shared lock on it
-        heartbeat          touched by the training loop
-        stop, kill         requests: present or not
+        heartbeat          written anew by the training loop: what it does, and how far that is
+        stop, kill         requests to this attempt: present or not
         outcome.json       the last word of an attempt: finished, stopped or failed, and why
     <runs>/.queue/queue.json, lock     who waits for a device, and who has one
 
 Nothing stores that a run is running. It is alive while its lock is held, and the operating system releases the lock
-when the last of its processes is gone, however it went; a process id is never asked. Each run has a supervisor
+when the last of its processes is gone, however it went; a process id is never asked. Requests and the last word stay
+until the next attempt begins, so that a state, once told, holds until it ends. Each run has a supervisor
 (`vit.supervise`), a process of its own, so neither the page, the browser nor the server is needed while it trains.
 """
 
 import fcntl
 import json
+import logging
 import os
 import re
 import secrets
 import shlex
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict
 
+from vit.border import DOCUMENT_BYTES, Unreadable, is_number, is_text, is_whole, read_object
 from vit.errors import InvalidConfig, InvalidRun
 from vit.files import is_locked, replaced, silence, take_lock
 
 if TYPE_CHECKING:
     from vit.recipes import TrainConfig
 
-Status = Literal["waiting", "running", "stopping", "stalled", "finished", "stopped", "failed", "interrupted"]
-ALIVE = ("waiting", "running", "stopping", "stalled")
+Status = Literal[
+    "waiting", "starting", "running", "testing", "stopping", "ending", "stalled",
+    "finished", "stopped", "failed", "interrupted", "unreadable",
+]  # fmt: skip
+ALIVE = ("waiting", "starting", "running", "testing", "stopping", "ending", "stalled")
 ANY_GPU = "gpu"  # in place of a device's name: the first that is free
 
 STALLED = 300  # [s] without a sign of life; compiling a large model takes minutes
-MAX_NAME, MAX_NOTES = 60, 5000  # characters
+MAX_NAME, MAX_NOTES, MAX_REASON = 60, 5000, 2000  # characters
+MOST_DEVICES = 64  # of one run
+MOST_EPOCHS = 10_000
+_LATEST = 2.0**32  # a moment in 2106 [s]
+_SMALL = 64 << 10  # [bytes] of a document that is remembered
 STATES = ("state.pt", "state.previous.pt")  # in checkpoints/, the newest first
 _ID = re.compile(r"[a-z0-9-]{1,64}")
+_DEVICE = re.compile(rf"cpu|mps|cuda:\d{{1,4}}|{ANY_GPU}", re.ASCII)
 _PROJECT = Path(__file__).parent.parent
+
+_log = logging.getLogger(__name__)
 
 
 class Limits(NamedTuple):
@@ -72,10 +86,14 @@ class Run:
         created: unix time [s].
         devices: that it asks for, such as ("cuda:0", "cuda:1"); the same twice means two processes on it.
         sweep: shared by runs that were started together to be compared, "" for none.
-        status: waiting (for a device), running, stopping (asked to), stalled (alive but silent); finished,
-            stopped, failed, or interrupted: it died without a last word, and can be resumed.
+        status: waiting (for a device), starting, running, testing, stopping (asked to), ending (said its last word),
+            stalled (alive but silent); finished, stopped, failed, or interrupted: it died without a last word, and can
+            be resumed; unreadable: nobody can say.
         reason: more about the status, in words; "" where there is nothing to say.
+        problem: what of its files cannot be read, and why; "" where all can.
         place: in the queue, from 1; 0 for a run that does not wait.
+        tested: share of the pictures that the present testing has seen, 0 to 1; None where it does not test.
+        step: done, as its last sign of life says, which may be ahead of its records.
     """
 
     id: str
@@ -88,7 +106,10 @@ class Run:
     devices: tuple[str, ...]
     status: Status
     reason: str
+    problem: str = ""
     place: int = 0
+    tested: float | None = None
+    step: int = 0
     share: bool = field(default=False, repr=False)
     nonce: str = field(default="", repr=False)
 
@@ -99,8 +120,8 @@ class Run:
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        """Its settings; empty where they cannot be read."""
-        return read_json(self.folder / "config.json")
+        """Its settings, those that can be read."""
+        return _config(self.folder)[0]
 
     @cached_property
     def settings(self) -> dict[str, Any]:
@@ -109,13 +130,14 @@ class Run:
         used = {name: model[name] for name in config if name in model} if isinstance(model, dict) else {}
         if isinstance(sides := used.get("image_size"), list) and sides:
             used["image_size"] = sides[0]
+        used = {name: value for name, value in used.items() if _is_setting(value)}
         return config | used | ({"size": None, "start": None} if config.get("init_from") else {})
 
     @property
     def best(self) -> Path | None:
         """The checkpoint of its best epoch, once there is one."""
         path = self.folder / "checkpoints" / "best"
-        return path if path.is_dir() else None
+        return path if os.path.isdir(path) else None
 
 
 # --- Finding --------------------------------------------------------------------------------------------------------
@@ -127,14 +149,14 @@ def runs_folder() -> Path:
 
 
 def list_runs() -> list[Run]:
-    """Every run, newest first."""
+    """Every run, newest first; those that cannot be read are among them, and say why."""
     root = runs_folder()
     try:
         names = sorted(e.name for e in os.scandir(root) if _ID.fullmatch(e.name) and e.is_dir(follow_symlinks=False))
     except OSError:
         return []
-    waiting = _waiting(_read_queue(root))
-    found = [_read(root / name, waiting) for name in names if (root / name / "config.json").exists()]
+    waiting = _read_queue(root)["waiting"]
+    found = [_read_guarded(root / name, waiting) for name in names if _is_run(root / name)]
     return sorted(found, key=lambda run: (run.created, run.id), reverse=True)
 
 
@@ -145,10 +167,10 @@ def find_run(run_id: str) -> Run:
         InvalidRun: there is none.
     """
     root = runs_folder()
-    known = isinstance(run_id, str) and _ID.fullmatch(run_id) and (root / run_id / "config.json").is_file()
+    known = isinstance(run_id, str) and _ID.fullmatch(run_id) and _is_run(root / run_id)
     if not known or (root / run_id).is_symlink():
         raise InvalidRun("There is no such run. It may have been deleted.")
-    return _read(root / run_id, _waiting(_read_queue(root)))
+    return _read_guarded(root / run_id, _read_queue(root)["waiting"])
 
 
 def queue() -> list[Run]:
@@ -159,52 +181,153 @@ def queue() -> list[Run]:
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object from a file; empty if there is none that can be read."""
     try:
-        values = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+        return _document(path)
+    except (FileNotFoundError, Unreadable):
         return {}
-    return values if isinstance(values, dict) else {}
+
+
+def _document(path: Path) -> dict[str, Any]:
+    """A file's JSON object, parsed once for each version of a small file."""
+    try:
+        facts = path.stat()
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise Unreadable(f"{path.name} cannot be read: {error.strerror}.") from error
+    if facts.st_size > _SMALL or not stat.S_ISREG(facts.st_mode):
+        return read_object(path, DOCUMENT_BYTES)
+    return dict(_parsed(path, facts.st_ino, facts.st_mtime_ns, facts.st_size))
+
+
+@lru_cache(2048)
+def _parsed(path: Path, inode: int, changed: int, size: int) -> dict[str, Any]:
+    return read_object(path, _SMALL)
+
+
+def _is_run(folder: Path) -> bool:
+    """Whether a folder is a run, or is closed to this user, who then cannot know."""
+    try:
+        os.stat(folder / "config.json")
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def _read_guarded(folder: Path, waiting: Sequence[str]) -> Run:
+    """A run, whatever its folder holds: what is wrong with one of them hides none of the others."""
+    try:
+        return _read(folder, waiting)
+    except OSError as error:
+        reason = f"Its folder cannot be read: {error.strerror}."
+    except Exception as error:
+        _log.exception("The run %s cannot be read", folder)
+        reason = f"It cannot be read: {type(error).__name__}. The server's log says more."
+    name = _name_of(folder)
+    return Run(folder.name, folder, name, "", "", "", 0.0, (), "unreadable", reason, reason)
 
 
 def _read(folder: Path, waiting: Sequence[str]) -> Run:
-    about = read_json(folder / "about.json")
+    os.stat(folder / "config.json")  # a closed folder is told as such, before anything is taken for absent
+    about, problem = _readable(folder / "about.json")
 
-    def text(name: str) -> str:
+    def text(name: str, most: int) -> str:
         value = about.get(name)
-        return value if isinstance(value, str) else ""
+        return value[:most] if isinstance(value, str) else ""
 
-    created, devices = about.get("created"), about.get("devices")
-    status, reason = _status(folder, waiting)
+    created = about.get("created")
+    if not is_number(created, 0, _LATEST):
+        created = min(max(os.stat(folder / "config.json").st_mtime, 0.0), _LATEST)
+    pulse = read_json(folder / "heartbeat")
+    status, reason = _status(folder, waiting, pulse)
+    unreadable = _config(folder)[1]
+    if unreadable and status not in ALIVE and not _config(folder)[0]:
+        status, reason = "unreadable", unreadable
     return Run(
         id=folder.name,
         folder=folder,
-        name=text("name") or re.sub(r"^\d{8}-\d{6}-|-[0-9a-f]{4}$", "", folder.name),
-        notes=text("notes"),
-        owner=text("owner"),
-        sweep=text("sweep"),
-        created=created if isinstance(created, int | float) else (folder / "config.json").stat().st_mtime,
-        devices=tuple(map(str, devices)) if isinstance(devices, list) else (),
+        name=_short(text("name", MAX_NAME), MAX_NAME) or _name_of(folder),
+        notes=text("notes", MAX_NOTES),
+        owner=text("owner", MAX_REASON),
+        sweep=text("sweep", MAX_REASON),
+        created=float(created),
+        devices=_devices(about.get("devices")),
         status=status,
         reason=reason,
+        problem=unreadable or problem,
         place=waiting.index(folder.name) + 1 if status == "waiting" else 0,
+        tested=_tested(pulse) if status in ("testing", "stopping") else None,
+        step=pulse["step"] if is_whole(pulse.get("step")) else 0,
         share=about.get("share") is True,
-        nonce=text("nonce"),
+        nonce=text("nonce", MAX_REASON),
     )
 
 
-def _status(folder: Path, waiting: Sequence[str]) -> tuple[Status, str]:
+def _devices(names: object) -> tuple[str, ...]:
+    """Devices as a run may ask for them; none where a name is no device."""
+    some = [name for name in names if is_text(name) and _DEVICE.fullmatch(name)] if isinstance(names, list) else []
+    return tuple(some) if isinstance(names, list) and len(some) == len(names) <= MOST_DEVICES else ()
+
+
+def _name_of(folder: Path) -> str:
+    return re.sub(r"^\d{8}-\d{6}-|-[0-9a-f]{4}$", "", folder.name)
+
+
+def _readable(path: Path) -> tuple[dict[str, Any], str]:
+    """A file's JSON object and "", or an empty one and why it cannot be read; no file is an empty object."""
+    try:
+        return _document(path), ""
+    except FileNotFoundError:
+        return {}, ""
+    except Unreadable as error:
+        return {}, str(error)
+
+
+def _config(folder: Path) -> tuple[dict[str, Any], str]:
+    """The settings that can be one, and in words those that cannot."""
+    values, problem = _readable(folder / "config.json")
+    kept = {name: value for name, value in values.items() if _is_setting(value)}
+    if not is_whole(kept.get("epochs", 1), 1, MOST_EPOCHS):
+        del kept["epochs"]
+    if values and len(kept) < len(values):
+        wrong = next(name for name in values if name not in kept)
+        problem = f"config.json cannot be read: {wrong[:MAX_NAME]} has a value that it cannot have."
+    return kept, problem
+
+
+def _is_setting(value: object) -> bool:
+    """Whether a run's setting may have this value; which one of them, `vit.recipes` knows."""
+    return value is None or isinstance(value, bool) or is_number(value) or is_text(value)
+
+
+def _tested(pulse: dict[str, Any]) -> float | None:
+    """The share of the present testing, if a sign of life tells of one."""
+    share = pulse.get("share")
+    return float(share) if pulse.get("doing") == "testing" and is_number(share, 0, 1) else None
+
+
+def _status(folder: Path, waiting: Sequence[str], pulse: dict[str, Any]) -> tuple[Status, str]:
+    outcome = read_json(folder / "outcome.json")
     if is_alive(folder):
-        if (folder / "stop").exists() or (folder / "kill").exists():
-            return "stopping", "It ends after the step that it is in."
+        if os.path.lexists(folder / "stop") or os.path.lexists(folder / "kill"):
+            words = "the testing is over" if _tested(pulse) is not None else "the step that it is in"
+            return "stopping", f"It ends after {words}."
+        if outcome:
+            return "ending", "It has said its last word, and clears up."
         if folder.name in waiting:
             return "waiting", "It starts by itself when its device is free."
-        with suppress(OSError):
+        try:
             silent = silence(folder / "heartbeat")
-            if silent > STALLED:
-                return "stalled", f"No step in the last {silent / 60:.0f} minutes. The log may say why."
-        return "running", ""
-    outcome = read_json(folder / "outcome.json")
-    if outcome.get("outcome") in ("finished", "stopped", "failed"):
-        return outcome["outcome"], str(outcome.get("reason") or "")
+        except OSError:
+            return "starting", "It loads PyTorch and its pictures."
+        if silent > STALLED:
+            return "stalled", f"No step in the last {silent / 60:.0f} minutes. The log may say why."
+        return ("running" if _tested(pulse) is None else "testing"), ""
+    ends: dict[Any, Status] = {"finished": "finished", "stopped": "stopped", "failed": "failed"}
+    word, reason = outcome.get("outcome"), outcome.get("reason")
+    if isinstance(word, str) and word in ends:
+        return ends[word], reason[:MAX_REASON] if isinstance(reason, str) else ""
     return "interrupted", "It was cut off, by a restart of the machine perhaps. Resume it: no complete epoch is lost."
 
 
@@ -218,13 +341,21 @@ def is_alive(folder: Path) -> bool:
 
 @contextmanager
 def living(folder: Path) -> Iterator[None]:
-    """Count this process, and those that it forks, to the run."""
+    """Count this process, and those that it forks, to the run; the first one begins an attempt."""
     file = os.open(folder / "alive.lock", os.O_RDWR | os.O_CREAT, 0o644)
     try:
+        if take_lock(file, fcntl.LOCK_EX):
+            _forget_attempt(folder)
         fcntl.flock(file, fcntl.LOCK_SH)
         yield
     finally:
         os.close(file)
+
+
+def _forget_attempt(folder: Path) -> None:
+    """Remove what was asked of the attempt before, and what it said; by whoever alone holds the run's lock."""
+    for leftover in ("stop", "kill", "outcome.json", "heartbeat"):
+        (folder / leftover).unlink(missing_ok=True)
 
 
 def _holders(folder: Path) -> list[int]:
@@ -340,10 +471,17 @@ def launch(
             file.write(config.model_dump_json(indent=2).encode() + b"\n")
         if base:
             write_base(folder, base)
-        if not share:  # keeps the order in which runs were launched, whichever supervisor is up first
-            line["waiting"] = [*_waiting(line), folder.name]
+        if not share:  # now, so that the order of the launches counts and a run whose device is free never waits
+            _grant(root, line, folder.name, devices, gpu_names)
         _start(folder)
     return find_run(folder.name)
+
+
+def gpu_names() -> list[str]:
+    """This machine's GPUs as devices are named."""
+    from vit.devices import list_devices
+
+    return [device.name for device in list_devices() if device.name.startswith("cuda")]
 
 
 def _start(folder: Path) -> None:
@@ -352,8 +490,7 @@ def _start(folder: Path) -> None:
     try:
         if not take_lock(lock, fcntl.LOCK_EX):
             raise InvalidRun("This run is going on already.")
-        for leftover in ("stop", "kill", "outcome.json", "heartbeat"):
-            (folder / leftover).unlink(missing_ok=True)
+        _forget_attempt(folder)
         fcntl.flock(lock, fcntl.LOCK_SH)
         path = os.pathsep.join(filter(None, [str(_PROJECT), os.environ.get("PYTHONPATH")]))
         with (folder / "log.txt").open("ab") as log:
@@ -377,7 +514,9 @@ def stop(run_id: str) -> None:
     Raises:
         InvalidRun: it is not alive.
     """
-    (_living_run(run_id).folder / "stop").touch()
+    folder = _living_run(run_id).folder
+    with _changing(folder):
+        (folder / "stop").touch()
 
 
 def kill(run_id: str, patience: float = 5.0) -> None:
@@ -390,7 +529,8 @@ def kill(run_id: str, patience: float = 5.0) -> None:
         InvalidRun: it is not alive.
     """
     folder = _living_run(run_id).folder
-    (folder / "kill").touch()
+    with _changing(folder):
+        (folder / "kill").touch()
     until = time.monotonic() + patience
     while time.monotonic() < until:
         if not is_alive(folder):
@@ -399,7 +539,7 @@ def kill(run_id: str, patience: float = 5.0) -> None:
     for pid in _holders(folder):
         with suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGKILL)
-    if not (folder / "outcome.json").exists():
+    if not os.path.exists(folder / "outcome.json"):
         last_word(folder, "stopped", "Killed on request. Resume continues from the last saved state.")
 
 
@@ -415,19 +555,22 @@ def resume(run_id: str, *, devices: Sequence[str] | None = None, epochs: int | N
     run = find_run(run_id)
     if run.alive:
         raise InvalidRun("This run is going on already.")
+    if run.status == "unreadable":
+        raise InvalidRun(run.reason)
     check_resumable(run.folder)
     if run.status == "finished" and (epochs is None or epochs <= run.config.get("epochs", 0)):
         raise InvalidRun("This run has finished. Give it more epochs to continue it.")
     if epochs is not None:
-        config = train_config(**run.config | {"epochs": epochs})
-        with replaced(run.folder / "config.json") as file:
+        config = train_config(**_document(run.folder / "config.json") | {"epochs": epochs})
+        with _changing(run.folder), replaced(run.folder / "config.json") as file:
             file.write(config.model_dump_json(indent=2).encode() + b"\n")
     with _queue(runs_folder()) as line:
         if devices is not None:
             _change(run.folder, devices=list(devices))
-        _start(run.folder)
+        with _changing(run.folder):
+            _start(run.folder)
         if not run.share:
-            line["waiting"] = [*_waiting(line), run.id]
+            _grant(runs_folder(), line, run.id, devices or run.devices, gpu_names)
     return find_run(run_id)
 
 
@@ -443,13 +586,13 @@ def check_resumable(folder: Path) -> None:
 
 def resumable(folder: Path) -> bool:
     """Whether a state is there to continue from, or nothing that could be lost; whether it is sound is seen later."""
-    return learnt(folder) is None or any((folder / "checkpoints" / name).exists() for name in STATES)
+    return learnt(folder) is None or any(os.path.exists(folder / "checkpoints" / name) for name in STATES)
 
 
 def learnt(folder: Path) -> Path | None:
     """The last checkpoint of a run, or its best one; None before there is any."""
     checkpoints = [folder / "checkpoints" / name for name in ("last", "best")]
-    return next((path for path in checkpoints if path.is_dir()), None)
+    return next((path for path in checkpoints if os.path.isdir(path)), None)
 
 
 def begin_anew(folder: Path) -> str:
@@ -476,7 +619,8 @@ def delete(run_id: str) -> None:
     if run.alive:
         raise InvalidRun("This run is going on. Stop it first.")
     doomed = run.folder.with_name(f".{run.id}.deleted")
-    run.folder.rename(doomed)  # gone at once, for everybody
+    with _changing(run.folder):
+        run.folder.rename(doomed)  # gone at once, for everybody
     shutil.rmtree(doomed, ignore_errors=True)
 
 
@@ -505,7 +649,7 @@ def move(run_id: str, place: int) -> None:
         InvalidRun: it does not wait.
     """
     with _queue(runs_folder()) as line:
-        waiting = _waiting(line)
+        waiting = line["waiting"]
         if run_id not in waiting:
             raise InvalidRun("This run does not wait any more.")
         waiting.remove(run_id)
@@ -551,7 +695,17 @@ def _write_json(path: Path, values: dict[str, Any]) -> None:
 
 
 def _change(folder: Path, **values: Any) -> None:
-    _write_json(folder / "about.json", read_json(folder / "about.json") | values)
+    with _changing(folder):
+        _write_json(folder / "about.json", read_json(folder / "about.json") | values)
+
+
+@contextmanager
+def _changing(folder: Path) -> Iterator[None]:
+    """Say in one sentence that a run's folder, another user's perhaps, cannot be changed."""
+    try:
+        yield
+    except OSError as error:
+        raise InvalidRun(f"The folder of {folder.name} cannot be changed: {error.strerror}.") from error
 
 
 # --- The queue ------------------------------------------------------------------------------------------------------
@@ -560,29 +714,42 @@ def _change(folder: Path, **values: Any) -> None:
 # it leaves out the runs that are dead. The waiting supervisors look at it once a second; no server takes part.
 
 
+class _Line(TypedDict):
+    """Who waits, in order, and who has which device."""
+
+    waiting: list[str]
+    held: dict[str, str]
+
+
 @contextmanager
-def _queue(root: Path) -> Iterator[dict[str, Any]]:
+def _queue(root: Path) -> Iterator[_Line]:
     """The queue, for this process alone; what is changed is written back."""
-    (root / ".queue").mkdir(parents=True, exist_ok=True)
-    lock = os.open(root / ".queue" / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+    with _changing(root):
+        (root / ".queue").mkdir(parents=True, exist_ok=True)
+        lock = os.open(root / ".queue" / "lock", os.O_RDWR | os.O_CREAT, 0o644)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         line = _read_queue(root)
         before = json.dumps(line)
         yield line
         if json.dumps(line) != before:
-            _write_json(root / ".queue" / "queue.json", line)
+            _write_json(root / ".queue" / "queue.json", dict(line))
     finally:
         os.close(lock)
 
 
-def _read_queue(root: Path) -> dict[str, Any]:
-    return read_json(root / ".queue" / "queue.json")
+def _read_queue(root: Path) -> _Line:
+    """The queue, without what no run wrote there."""
+    line = read_json(root / ".queue" / "queue.json")
+    waiting, held = line.get("waiting"), line.get("held")
+    return {
+        "waiting": [name for name in waiting if _is_id(name)] if isinstance(waiting, list) else [],
+        "held": {name: run for name, run in held.items() if _is_id(run)} if isinstance(held, dict) else {},
+    }
 
 
-def _waiting(line: dict[str, Any]) -> list[str]:
-    names = line.get("waiting")
-    return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
+def _is_id(value: object) -> bool:
+    return isinstance(value, str) and _ID.fullmatch(value) is not None
 
 
 def take_devices(folder: Path, gpus: Callable[[], Sequence[str]]) -> tuple[str, ...] | None:
@@ -599,33 +766,35 @@ def take_devices(folder: Path, gpus: Callable[[], Sequence[str]]) -> tuple[str, 
     if run.share:
         return _resolved(run.devices, {}, gpus)
     with _queue(root) as line:
-        waiting = [name for name in _waiting(line) if name == run.id or is_alive(root / name)]
-        if run.id not in waiting:
-            waiting.append(run.id)
-        held = {
-            device: holder
-            for device, holder in (line.get("held") or {}).items()
-            if holder != run.id and isinstance(holder, str) and is_alive(root / holder)
-        }
-        taken = dict(held)
-        for name in waiting[: waiting.index(run.id)]:  # those before it keep what they wait for
-            about = read_json(root / name / "about.json").get("devices")
-            wanted = tuple(map(str, about)) if isinstance(about, list) else ()
-            for device in _resolved(wanted, taken, gpus) or wanted:
-                taken[device] = name
-        given = _resolved(run.devices, taken, gpus)
-        if given is not None:
-            waiting.remove(run.id)
-            held |= dict.fromkeys(given, run.id)
-        line |= {"waiting": waiting, "held": held}
+        return _grant(root, line, run.id, run.devices, gpus)
+
+
+def _grant(
+    root: Path, line: _Line, run_id: str, wanted: Sequence[str], gpus: Callable[[], Sequence[str]]
+) -> tuple[str, ...] | None:
+    """Enter in the queue that a run has its devices, or else that it waits for them."""
+    waiting = [name for name in line["waiting"] if name == run_id or is_alive(root / name)]
+    if run_id not in waiting:  # what was granted at the launch, a supervisor asks for again
+        waiting.insert(0 if run_id in line["held"].values() else len(waiting), run_id)
+    held = {device: holder for device, holder in line["held"].items() if holder != run_id and is_alive(root / holder)}
+    taken = dict(held)
+    for name in waiting[: waiting.index(run_id)]:  # those before it keep what they wait for
+        theirs = _read_guarded(root / name, ()).devices
+        for device in _resolved(theirs, taken, gpus) or theirs:
+            taken[device] = name
+    given = _resolved(wanted, taken, gpus)
+    if given is not None:
+        waiting.remove(run_id)
+        held |= dict.fromkeys(given, run_id)
+    line["waiting"], line["held"] = waiting, held
     return given
 
 
 def leave_queue(folder: Path) -> None:
     """Give up the run's place and its devices."""
     with _queue(folder.parent) as line:
-        line["waiting"] = [name for name in _waiting(line) if name != folder.name]
-        line["held"] = {d: holder for d, holder in (line.get("held") or {}).items() if holder != folder.name}
+        line["waiting"] = [name for name in line["waiting"] if name != folder.name]
+        line["held"] = {device: holder for device, holder in line["held"].items() if holder != folder.name}
 
 
 def _resolved(

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from vit.runs import ANY_GPU, last_word, leave_queue, read_json, take_devices
+from vit.runs import ANY_GPU, gpu_names, last_word, leave_queue, read_json, take_devices
 
 _POLL = 0.5  # [s]
 _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER, from linux/prctl.h
@@ -53,26 +53,23 @@ def supervise(folder: Path, lock: int) -> None:
 def _wait(folder: Path) -> tuple[str, ...] | None:
     """Wait for the run's turn; None if it is called off before."""
     said = False
+    if not read_json(folder / "about.json").get("devices"):
+        last_word(folder, "failed", "Its about.json names no device, or cannot be read. Start another run.")
+        return None
     while True:
         for request in ("stop", "kill"):
             if (folder / request).exists():
                 last_word(folder, "stopped", "Cancelled while it waited for its turn.")
                 return None
-        if (devices := take_devices(folder, _gpus)) is not None:
+        if (devices := take_devices(folder, gpu_names)) is not None:
             return devices
-        if ANY_GPU in read_json(folder / "about.json").get("devices", ()) and not _gpus():
+        if ANY_GPU in read_json(folder / "about.json").get("devices", ()) and not gpu_names():
             last_word(folder, "failed", "There is no GPU on this machine. Resume the run on the CPU.")
             return None
         if not said:
             _say("Waiting for a device.")
             said = True
         time.sleep(_POLL)
-
-
-def _gpus() -> list[str]:
-    from vit.devices import list_devices
-
-    return [device.name for device in list_devices() if device.name.startswith("cuda")]
 
 
 def command(folder: Path, devices: Sequence[str]) -> list[str]:

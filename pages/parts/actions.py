@@ -1,6 +1,7 @@
 """What a person may do to a run: every action asks anew whether they may, and tells in one sentence what went wrong."""
 
 import math
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -8,6 +9,7 @@ import streamlit as st
 
 from pages.parts import access, change, fields, watch
 from vit import runs
+from vit.runs import MOST_EPOCHS
 from vit.text import plain
 
 
@@ -28,7 +30,7 @@ def buttons(run: runs.Run) -> None:
     if run.status == "waiting":
         _queue(run)
     elif run.alive:
-        if run.status != "stopping":
+        if run.status not in ("stopping", "ending"):
             st.button(
                 "Stop",
                 key="stop",
@@ -38,21 +40,22 @@ def buttons(run: runs.Run) -> None:
             )
         if st.button("Kill", key="kill", type="tertiary", help="For a run that does not stop."):
             _confirm_kill(run)
-    else:
+    elif run.status != "unreadable":
         sound = runs.resumable(run.folder)
         if sound:
             _resume(run)
         if runs.learnt(run.folder) and (not sound or run.status == "failed"):
             _begin_anew(run)
-    with st.popover("Edit"):
-        _edit(run)
+    if run.status != "unreadable":
+        with st.popover("Edit"):
+            _edit(run)
     if not run.alive and st.button("Delete", key="delete", type="tertiary"):
         _confirm_delete(run)
 
 
 def stop_all(chosen: Sequence[runs.Run]) -> None:
     """One button for several runs, those that wait first: none of them starts as another ends."""
-    going = [run.id for run in chosen if run.alive and run.status not in ("waiting", "stopping")]
+    going = [run.id for run in chosen if run.alive and run.status not in ("waiting", "stopping", "ending")]
     waiting = [run.id for run in chosen if run.status == "waiting"]
 
     def stop() -> None:
@@ -75,21 +78,22 @@ def _queue(run: runs.Run) -> None:
 
 
 def _resume(run: runs.Run) -> None:
-    epochs = run.config.get("epochs")
-    planned = epochs if isinstance(epochs, int) else 1
+    planned = run.config.get("epochs", 1)
 
     def resume() -> None:
         wanted = st.session_state["resume epochs"]
         act("It goes on.", runs.resume, run.id, epochs=wanted if wanted != planned else None)
 
     finished, progress = run.status == "finished", watch.figures(run).progress
+    if finished and planned >= MOST_EPOCHS:
+        return
     with st.popover("Train longer" if finished else "Resume", width="content"):
         least = planned + 1 if finished else min(max(math.ceil(progress.epoch) if progress else 1, 1), planned)
         st.number_input(
             "Epochs in all",
             least,
-            10_000,
-            min(planned + max(planned // 2, 1), 10_000) if finished else planned,
+            MOST_EPOCHS,
+            min(planned + max(planned // 2, 1), MOST_EPOCHS) if finished else planned,
             key="resume epochs",
             help="Continues from the last saved state. With more epochs, the learning rate rises again.",
         )
@@ -128,13 +132,19 @@ def _confirm_kill(run: runs.Run) -> None:
             st.rerun()
 
 
+def _size(path: str) -> int:
+    """Of a file that may be gone by now [bytes]."""
+    try:
+        return os.lstat(path).st_size
+    except OSError:
+        return 0
+
+
 @st.dialog("Delete this run?")
 def _confirm_delete(run: runs.Run) -> None:
-    files = [path for path in run.folder.rglob("*") if path.is_file()]
-    size = sum(path.stat().st_size for path in files if path.exists())
-    checkpoints = run.folder / "checkpoints"
-    held = sorted(path.name for path in checkpoints.iterdir() if path.is_dir()) if checkpoints.is_dir() else []
-    goes = [f"{size / 1e6:,.1f} MB in {len(files)} files", "its curves and log", "the attention of its epochs"]
+    sizes = [_size(os.path.join(folder, name)) for folder, _, names in os.walk(run.folder) for name in names]
+    held = sorted(next(os.walk(run.folder / "checkpoints"), ("", [], []))[1])
+    goes = [f"{sum(sizes) / 1e6:,.1f} MB in {len(sizes)} files", "its curves and log", "the attention of its epochs"]
     if held:
         goes.append("its checkpoints: " + ", ".join(held))
     st.markdown(f"**{plain(run.name)}** goes for good:\n" + "".join(f"\n- {plain(text)}" for text in goes))

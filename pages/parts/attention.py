@@ -51,12 +51,14 @@ def show(run: Run) -> None:
     if not history:
         st.error("The probe pictures cannot be read.")
         return
+    newest = history[max(history)]
+    shape = [(probe.label, len(probe.entropy)) for probe in newest]
+    history = {epoch: found for epoch, found in history.items() if [(p.label, len(p.entropy)) for p in found] == shape}
     epochs = list(history)
-    count = min(map(len, history.values()))
 
     left, right = st.columns([2, 3], gap="large")
     with left:
-        picture = _pick_picture(folder, epochs[-1], history[epochs[-1]][:count])
+        picture = _pick_picture(folder, epochs[-1], history[epochs[-1]])
         newest = epochs[-1]
         if st.session_state.get("epoch") not in epochs:
             st.session_state.epoch = newest
@@ -116,12 +118,13 @@ def _thumbnail(folder: str, epoch: int, picture: int) -> str:
 
     try:
         payload = read_payload(Path(folder), epoch, picture)
-    except UserError:
+        offset, length = read_header(payload)["sections"]["picture"]
+        image = Image.open(io.BytesIO(payload[offset : offset + length]), formats=("PNG", "JPEG"))
+        small = image.convert("RGB").resize((THUMBNAIL, THUMBNAIL * image.height // image.width), 0)
+    except (UserError, OSError, ValueError, SyntaxError, Image.DecompressionBombError):
         return ""
-    offset, length = read_header(payload)["sections"]["picture"]
-    image = Image.open(io.BytesIO(payload[offset : offset + length]), formats=("PNG", "JPEG"))
     out = io.BytesIO()
-    image.convert("RGB").resize((THUMBNAIL, THUMBNAIL * image.height // image.width), 0).save(out, "PNG")
+    small.save(out, "PNG")
     return "data:image/png;base64," + base64.b64encode(out.getvalue()).decode()
 
 

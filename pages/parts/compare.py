@@ -50,7 +50,7 @@ def show(chosen: Sequence[Run]) -> None:
 def _longest(chosen: Sequence[Run], unit: str) -> int:
     """Where the longest of the curves may end."""
     if unit == "epochs":
-        return max(int(run.config.get("epochs", 1)) for run in chosen)
+        return max(run.config.get("epochs", 1) for run in chosen)
     return max(math.ceil(watch.figures(run).seconds / 60) for run in chosen)
 
 

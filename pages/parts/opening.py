@@ -184,6 +184,7 @@ def offered() -> Offered:
 
 def _trained() -> dict[str, tuple[str, Path]]:
     """The best checkpoint of every run, newest first: from its name in links to what is shown, and its folder."""
+    from vit.border import is_number
     from vit.runs import read_json
 
     found: dict[str, tuple[str, Path]] = {}
@@ -192,7 +193,7 @@ def _trained() -> dict[str, tuple[str, Path]]:
             continue
         facts = read_json(run.best / "config.json").get("training")
         accuracy = facts.get("accuracy", facts.get("validation_accuracy")) if isinstance(facts, dict) else None
-        words = f"Run: {run.name}" + (f" · {accuracy:.1%}" if isinstance(accuracy, float) else "")
+        words = f"Run: {run.name}" + (f" · {accuracy:.1%}" if is_number(accuracy, 0, 1) else "")
         if any(words == others for others, _ in found.values()):
             words += f" · {run.id}"
         found[f"run-{run.id}"] = words, run.best

@@ -10,7 +10,9 @@ import streamlit as st
 
 from pages.parts import access
 from vit import runs
+from vit.border import read_bytes
 from vit.devices import Device, list_devices
+from vit.errors import UserError
 from vit.metrics import MetricsReader, Progress, best_epoch, evaluations, final_test, progress
 
 PAUSE = 0.5  # [s] between two looks at a file
@@ -21,13 +23,17 @@ _HASH = re.compile(r"-[0-9a-f]{8}$")  # at the end of an uploaded folder's name
 
 STATUS = {
     "waiting": "Waiting",
+    "starting": "Starting",
     "running": "Running",
+    "testing": "Testing",
     "stopping": "Stopping",
+    "ending": "Ending",
     "stalled": "Stalled",
     "finished": "Finished",
     "stopped": "Stopped",
     "failed": "Failed",
     "interrupted": "Interrupted",
+    "unreadable": "Cannot be read",
 }
 
 
@@ -37,10 +43,12 @@ class Figures(NamedTuple):
     Attributes:
         records: by kind; see `vit.metrics`. Read only: they are everyone's.
         progress: None before it has begun to train.
+        problem: what of them cannot be read, in words; "" where all can.
     """
 
     records: dict[str, list[dict[str, Any]]]
     progress: Progress | None
+    problem: str = ""
 
     @property
     def steps_per_epoch(self) -> float:
@@ -77,9 +85,9 @@ class _Followed:
     def look(self) -> Figures:
         with self.lock:
             if time.monotonic() - self.looked > PAUSE:
-                if self.reader.update() or self.looked == 0:
+                if self.reader.update() or self.looked == 0 or self.reader.problem != self.figures.problem:
                     records = {kind: list(found) for kind, found in self.reader.records.items()}
-                    self.figures = Figures(records, progress(records))
+                    self.figures = Figures(records, progress(records), self.reader.problem)
                 self.looked = time.monotonic()
             return self.figures
 
@@ -141,10 +149,10 @@ def guesses(run: runs.Run) -> bool:
 
 
 def share_done(run: runs.Run) -> float:
-    """0 to 1."""
+    """0 to 1, as its records or, later, its last sign of life say."""
     found = figures(run)
     if found.progress:
-        return found.progress.share
+        return max(found.progress.share, min(run.step / found.progress.total_steps, 1.0))
     epochs = evaluations(found.records)
     return min(epochs[-1]["epoch"] / max(run.config.get("epochs", 1), 1), 1.0) if epochs else 0.0
 
@@ -183,11 +191,9 @@ def setting(run: runs.Run, name: str) -> Any:
 def last_lines(run: runs.Run) -> str:
     """The end of the run's log."""
     try:
-        with (run.folder / "log.txt").open("rb") as file:
-            file.seek(0, 2)
-            file.seek(max(0, file.tell() - LOG_BYTES))
-            text = file.read().decode("utf-8", "replace")
-    except OSError:
+        size = (run.folder / "log.txt").stat().st_size
+        text = read_bytes(run.folder / "log.txt", 2 * LOG_BYTES, max(0, size - LOG_BYTES)).decode("utf-8", "replace")
+    except (OSError, UserError):
         return ""
     lines = [line.rpartition("\r")[2].rstrip() for line in text.split("\n")]
     return "\n".join([line for line in lines if line][-LOG_LINES:])

@@ -42,6 +42,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import Image
 
+from vit.border import parse_json
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -176,7 +178,8 @@ def read_header(payload: bytes) -> dict[str, Any]:
     """
     if payload[:4] != MAGIC:
         raise ValueError("These bytes are not a viewer payload.")
-    return json.loads(payload[8 : 8 + int.from_bytes(payload[4:8], "little")])
+    header: dict[str, Any] = parse_json(payload[8 : 8 + int.from_bytes(payload[4:8], "little")])
+    return header
 
 
 def weights_of(payload: bytes, selection: Selection) -> np.ndarray:

@@ -1,0 +1,145 @@
+"""What files say that anybody may have written or damaged: read at the border, so that nothing behind it is surprised.
+
+JSON may hold more than a page can show: numbers without end, halves of characters, lists in lists without bottom. The
+functions here let through what can be computed with and drawn, and say in words what they keep out.
+"""
+
+import json
+import math
+import os
+import stat
+from pathlib import Path
+from typing import Any, TypeGuard
+
+from vit.errors import UserError
+
+DOCUMENT_BYTES = 16 << 20  # of a JSON file; that of a model with 20,000 classes takes 2 MB
+_DEPTH = 20  # levels of lists and objects
+_DIGITS = 18  # of a whole number: int64, and exact enough as a float
+
+_REPLACED = {0: "\ufffd", **dict.fromkeys(range(0xD800, 0xE000), "\ufffd")}  # zero bytes, halves of surrogate pairs
+
+
+class Unreadable(UserError):
+    """A file cannot be read: the message says which, and why."""
+
+
+def read_bytes(path: Path, most: int = DOCUMENT_BYTES, offset: int = 0) -> bytes:
+    """A file's content from an offset on.
+
+    Raises:
+        FileNotFoundError: there is none.
+        Unreadable: it is a folder or a pipe, another user's, or more than `most` bytes long.
+    """
+    try:
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+            facts = os.fstat(file.fileno())
+            if not stat.S_ISREG(facts.st_mode):
+                raise Unreadable(f"{path.name} cannot be read: it is no file.")
+            if facts.st_size - offset > most:
+                raise Unreadable(f"{path.name} cannot be read: {facts.st_size / 1e6:,.0f} MB are too many.")
+            file.seek(offset)
+            return file.read(most)
+    except FileNotFoundError:
+        raise
+    except IsADirectoryError as error:
+        raise Unreadable(f"{path.name} cannot be read: it is a folder.") from error
+    except OSError as error:
+        raise Unreadable(f"{path.name} cannot be read: {error.strerror}.") from error
+
+
+def parse_json(text: bytes) -> Any:
+    """The value of a JSON text, with no number that is infinite or longer than 18 digits, and nothing nested deeply.
+
+    Halves of surrogate pairs and zero bytes, which no page and no path can hold, become replacement characters.
+
+    Raises:
+        ValueError: it is not JSON, or holds what is said above.
+
+    >>> parse_json(b'{"a": [1, 2.5, "\\\\ud800"]}')
+    {'a': [1, 2.5, '\ufffd']}
+    """
+    try:
+        value = _decode(text.decode())
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+    if b"\\u" in text or text.count(b"[") + text.count(b"{") > _DEPTH:
+        return _checked(value, 0)
+    return value
+
+
+def read_object(path: Path, most: int = DOCUMENT_BYTES) -> dict[str, Any]:
+    """A file's JSON object.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        Unreadable: it cannot be read, or holds something else.
+    """
+    try:
+        value = parse_json(read_bytes(path, most))
+    except Unreadable:
+        raise
+    except ValueError as error:
+        raise Unreadable(f"{path.name} cannot be read: it is damaged ({_reason(error)}).") from error
+    if not isinstance(value, dict):
+        raise Unreadable(f"{path.name} cannot be read: it holds no JSON object.")
+    return value
+
+
+def is_number(value: object, least: float = -math.inf, most: float = math.inf) -> TypeGuard[float]:
+    """Whether a value is a finite number within bounds; True and False are none."""
+    return (
+        isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and math.isfinite(value)
+        and (least <= value <= most)
+    )
+
+
+def is_whole(value: object, least: int = 0, most: int = 10**12) -> TypeGuard[int]:
+    """Whether a value is a whole number within bounds."""
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+
+
+def is_text(value: object) -> TypeGuard[str]:
+    """Whether a value is text."""
+    return isinstance(value, str)
+
+
+def _whole(digits: str) -> int:
+    if len(digits) > _DIGITS:
+        raise ValueError(f"a number has {len(digits)} digits")
+    return int(digits)
+
+
+def _real(digits: str) -> float:
+    value = float(digits)
+    if not math.isfinite(value):
+        raise ValueError("a number is too large")
+    return value
+
+
+def _constant(name: str) -> None:
+    raise ValueError(f"{name} is no number")
+
+
+_decode = json.JSONDecoder(parse_int=_whole, parse_float=_real, parse_constant=_constant).decode
+
+
+def _checked(value: Any, depth: int) -> Any:
+    if depth > _DEPTH:
+        raise ValueError("it is nested too deeply")
+    if isinstance(value, str):
+        return value.translate(_REPLACED)
+    if isinstance(value, list):
+        return [_checked(item, depth + 1) for item in value]
+    if isinstance(value, dict):
+        return {_checked(name, depth): _checked(item, depth + 1) for name, item in value.items()}
+    return value
+
+
+def _reason(error: ValueError) -> str:
+    """Why parsing failed, without the text itself, which may be long."""
+    if isinstance(error, json.JSONDecodeError):
+        return f"not JSON at line {error.lineno}"
+    return "not UTF-8" if isinstance(error, UnicodeError) else str(error)
