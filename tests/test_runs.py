@@ -14,15 +14,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import vit
 from vit import files, runs, supervise
 from vit.errors import InvalidCheckpoint, InvalidConfig, InvalidRun
+from vit.journal import Journal
 from vit.metrics import MetricsReader, read_metrics
+from vit.place import Place
 from vit.recipes import TrainConfig, train_config
 from vit.train import train
 
-PATIENCE = 120  # [s] for a process to do what it should, on a busy machine
+PATIENCE = 300  # [s] for a process to do what it should, on a busy machine
 
 
 @pytest.fixture(autouse=True)
@@ -118,8 +121,11 @@ def test_stop_finishes_the_step_saves_and_resume_ends_with_the_same_bits(folder:
     config = tiny(epochs=30, device="cpu")
     run = begun(runs.launch(config))
     runs.stop(run.id)
-    stopped = ended(run)
-    assert stopped.status == "stopped" and "Resume continues there" in stopped.reason
+    told: list[str] = []
+    until(lambda: told.append(status(run)) or told[-1] == "stopped", "the end")
+    assert list(dict.fromkeys(told)) == ["stopping", "stopped"]  # from the click to the end of its process
+    stopped = runs.find_run(run.id)
+    assert "Resume continues there" in stopped.reason
     done = steps(run)[-1]["step"]
     assert 0 < done < 30 * 40
     resumed = runs.resume(run.id)
@@ -327,8 +333,9 @@ def test_asking_whether_a_run_lives_does_not_make_it_alive(folder: Path) -> None
 
 def test_a_run_that_says_nothing_for_long_is_stalled(folder: Path) -> None:
     silent = dead(folder)
-    (silent / "heartbeat").touch()
     with runs.living(silent):
+        assert runs.find_run(silent.name).status == "starting"
+        (silent / "heartbeat").touch()
         assert runs.find_run(silent.name).status == "running"
         os.utime(silent / "heartbeat", (0, 0))
         assert runs.find_run(silent.name).status == "stalled"
@@ -342,18 +349,70 @@ def test_a_clock_that_was_set_neither_hides_nor_invents_silence(folder: Path, mo
         files.beat(heartbeat)
         os.utime(heartbeat, (time.time() + moved,) * 2)
         assert runs.find_run(run.name).status == "running"
-        boot, _, at = heartbeat.read_text().partition(" ")
-        heartbeat.write_text(f"{boot} {float(at) - runs.STALLED - 60}")
+        pulse = json.loads(heartbeat.read_text())
+        heartbeat.write_text(json.dumps(pulse | {"at": pulse["at"] - runs.STALLED - 60}))
         os.utime(heartbeat, (time.time() + moved,) * 2)
         assert runs.find_run(run.name).status == "stalled"
 
 
 def test_a_heartbeat_of_another_machine_counts_by_its_files_time(folder: Path) -> None:
     heartbeat = dead(folder) / "heartbeat"
-    heartbeat.write_text("another-boot 1.0")
+    heartbeat.write_text('{"boot": "another", "at": 1.0}')
     assert files.silence(heartbeat) < 60
     os.utime(heartbeat, (time.time() - 500,) * 2)
     assert files.silence(heartbeat) > 400
+
+
+def test_stopping_holds_until_the_process_is_gone(folder: Path) -> None:
+    run = dead(folder)
+    with runs.living(run):
+        (run / "heartbeat").touch()
+        runs.stop(run.name)
+        runs.last_word(run, "stopped", "Stopped after 2 epochs.")
+        assert runs.find_run(run.name).status == "stopping"
+    assert runs.find_run(run.name).status == "stopped"
+    with runs.living(run):  # another attempt
+        assert runs.find_run(run.name).status == "starting"
+
+
+def test_a_run_that_has_said_its_last_word_is_ending(folder: Path) -> None:
+    run = dead(folder)
+    with runs.living(run):
+        (run / "heartbeat").touch()
+        runs.last_word(run, "finished")
+        found = runs.find_run(run.name)
+        assert (found.status, found.alive) == ("ending", True)
+    assert runs.find_run(run.name).status == "finished"
+
+
+def test_testing_is_told_with_its_share_until_the_training_goes_on(folder: Path) -> None:
+    run = dead(folder)
+    facts = {"total_steps": 80, "steps_per_epoch": 40, "batch_size": 2, "epochs": 2, "lr": 1e-3}
+    with runs.living(run), Journal(run, 0, Place(torch.device("cpu"), False), 0, facts) as journal:
+        assert status_of(run) == ("running", None, 0)
+        journal.at = 40
+        journal.testing(0.25)
+        assert status_of(run) == ("testing", 0.25, 40)
+        runs.stop(run.name)
+        assert status_of(run) == ("stopping", 0.25, 40) and "testing" in runs.find_run(run.name).reason
+        (run / "stop").unlink()
+        journal.beat()
+        assert status_of(run) == ("running", None, 40)
+
+
+def status_of(folder: Path) -> tuple[str, float | None, int]:
+    run = runs.find_run(folder.name)
+    return run.status, run.tested, run.step
+
+
+def test_a_run_whose_device_is_free_never_waits(folder: Path) -> None:
+    first = runs.launch(endless())
+    assert (first.status, first.place, runs.queue()) == ("starting", 0, [])
+    second = runs.launch(endless())
+    assert (second.status, second.place) == ("waiting", 1)
+    runs.kill(first.id)
+    until(lambda: status(second) == "starting", "its turn")
+    runs.kill(second.id)
 
 
 def test_a_run_from_the_command_line_is_one_like_the_others(folder: Path) -> None:
@@ -557,8 +616,13 @@ def test_files_of_a_run_that_hold_nonsense_do_not_break_the_list(folder: Path) -
         (run / "about.json").write_text(text, encoding="latin-1")
         (run / "outcome.json").write_text(text, encoding="latin-1")
         (run / "config.json").write_text(text, encoding="latin-1")
-    assert {run.status for run in runs.list_runs()} == {"interrupted"}
-    assert len(runs.list_runs()) == 4 and runs.list_runs()[0].config == {}
+    assert [run.status for run in runs.list_runs() if run.id == "run-2"] == ["interrupted"]
+    unreadable = {run.id: run.reason for run in runs.list_runs() if run.status == "unreadable"}
+    assert unreadable == {
+        "run-0": "config.json cannot be read: it is damaged (not JSON at line 1).",
+        "run-1": "config.json cannot be read: it holds no JSON object.",
+        "run-3": "config.json cannot be read: it is damaged (not UTF-8).",
+    }
 
 
 def test_a_reader_follows_a_run_while_it_is_written(folder: Path) -> None:

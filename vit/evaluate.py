@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import torch
 from torch.nn import functional as F
-from tqdm import tqdm
 
+from vit.bar import tqdm
 from vit.checkpoints import Checkpoint
 from vit.datasets import Pictures, load_dataset
 from vit.errors import InvalidDataset
@@ -50,12 +50,12 @@ def evaluate(
     device: torch.device,
     batch_size: int = 500,
     bar: bool = False,
-    tick: Callable[[], None] = lambda: None,
+    tick: Callable[[float], None] = lambda share: None,
 ) -> Evaluation:
     """Classify every picture of a split, in the model's own precision; the model is left in evaluation mode.
 
     Args:
-        tick: called after every batch.
+        tick: called after every batch with the share of the pictures that were seen, 0 to 1.
 
     Raises:
         ValueError: there are no pictures.
@@ -67,11 +67,13 @@ def evaluate(
     right = torch.zeros((), device=device)
     loss = torch.zeros((), device=device)
     batches = pictures.batches(torch.arange(count), batch_size, device)
+    seen = 0
     for images, labels in tqdm(batches, total=-(-count // batch_size), unit="batches", leave=False, disable=not bar):
         logits = model(normalise(images)).logits
         right += (logits.argmax(1) == labels).sum()
         loss += F.cross_entropy(logits, labels, reduction="sum")
-        tick()
+        seen += len(labels)
+        tick(seen / count)
     return Evaluation(right.item() / count, loss.item() / count, count)
 
 

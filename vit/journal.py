@@ -11,8 +11,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from tqdm import tqdm
 
+from vit.bar import tqdm
 from vit.errors import UserError
 from vit.evaluate import Evaluation
 from vit.files import beat
@@ -33,6 +33,25 @@ class Diverged(UserError):
         )
 
 
+class _NoEvents:
+    """In place of TensorBoard's writer, where that is not installed."""
+
+    def add_scalar(self, *_: object) -> None:
+        """Leave it out."""
+
+    flush = close = add_scalar
+
+
+def _events(folder: Path, step: int) -> Any:
+    """A writer of TensorBoard's events; one that writes none on a bare machine, which is said once."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ModuleNotFoundError:
+        print("tensorboard is not installed, so no events are written for it.", file=sys.stderr)
+        return _NoEvents()
+    return SummaryWriter(folder, purge_step=step)
+
+
 class Journal(AbstractContextManager["Journal"]):
     """Records of one attempt; silent in all processes but the leading one.
 
@@ -48,15 +67,13 @@ class Journal(AbstractContextManager["Journal"]):
         self.run, self.place, self.attempt, self.facts = run, place, attempt, facts
         self.losses: list[Tensor] = []
         self.at, self.share = step, 0.0
-        self._beaten = 0.0
+        self._doing, self._beaten = "", 0.0
         self.best = 0.0
         self.begun, self.first = time.perf_counter(), step
         self.resume_clock()
         if place.leads:
-            from torch.utils.tensorboard import SummaryWriter
-
             self.metrics = MetricsWriter(run / "metrics.jsonl")
-            self.events = SummaryWriter(run / "events", purge_step=step)
+            self.events = _events(run / "events", step)
             self.bar = tqdm(
                 total=facts["total_steps"],
                 initial=step,
@@ -78,9 +95,17 @@ class Journal(AbstractContextManager["Journal"]):
 
     def beat(self) -> None:
         """Give a sign of life, now and then."""
-        if self.place.leads and time.monotonic() - self._beaten > _BEAT:
-            beat(self.run / "heartbeat")
-            self._beaten = time.monotonic()
+        self._pulse("training")
+
+    def testing(self, share: float) -> None:
+        """Tell that an evaluation goes on, and the share of its pictures that were seen, 0 to 1."""
+        self._pulse("testing", round(share, 3))
+
+    def _pulse(self, doing: str, share: float | None = None) -> None:
+        """Write what this process does, at once where that is news."""
+        if self.place.leads and (doing != self._doing or time.monotonic() - self._beaten > _BEAT):
+            beat(self.run / "heartbeat", doing=doing, share=share, step=self.at)
+            self._doing, self._beaten = doing, time.monotonic()
 
     def step(self, step: int, loss: Tensor, share: float) -> None:
         """Note one step; `step` of them are done. The loss stays on the device until it is recorded."""

@@ -158,7 +158,6 @@ def _train(config: TrainConfig, run: Path, place: Place, resume: bool, base: Bas
             raise DiskFull(_in_words(error)) from error
         raise
     if place.leads:
-        (run / "stop").unlink(missing_ok=True)
         last_word(run, *ending)
     return result
 
@@ -506,8 +505,12 @@ class Training:
     def _evaluate(self, journal: Journal) -> dict[str, Evaluation]:
         """On validation pictures, each of the models; notes which one is better."""
         results = {}
-        for name, model in self.models.items():
-            result = evaluate(model, self.validation_set, self.normalise, device=self.place.device, tick=journal.beat)
+        for number, (name, model) in enumerate(self.models.items()):
+
+            def tick(share: float, number: int = number) -> None:
+                journal.testing((number + share) / len(self.models))
+
+            result = evaluate(model, self.validation_set, self.normalise, device=self.place.device, tick=tick)
             if not math.isfinite(result.loss):
                 raise Diverged(result.loss, self.step)
             results[name] = result
@@ -518,7 +521,7 @@ class Training:
         """Look at the test pictures, as `python -m vit evaluate` does, so that the card states what that prints."""
         best = load_checkpoint(self.state.parent / "best")
         model = best.model.to(self.place.device)
-        self.test = evaluate(model, self.test_set, self.normalise, device=self.place.device, tick=journal.beat)
+        self.test = evaluate(model, self.test_set, self.normalise, device=self.place.device, tick=journal.testing)
         model.cpu()
         facts = {
             "accuracy": round(self.test.accuracy, 4),

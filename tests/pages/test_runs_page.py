@@ -354,6 +354,31 @@ def test_stop_asks_the_run_to_stop(write: Callable[..., str], alive: Callable[[s
     assert not page.exception and page.info[0].value
 
 
+def test_a_run_that_tests_says_how_far_it_is(
+    write: Callable[..., str], alive: Callable[[str], None], folder: Path
+) -> None:
+    run = write("Going", outcome="", done=2)
+    alive(run)
+    (folder / run / "heartbeat").write_text(json.dumps({"doing": "testing", "share": 0.42, "step": 3 * STEPS}))
+    page = show(run)
+    assert page.dataframe[0].value["Status"].tolist() == ["Testing"]
+    assert page.get("progress")[0].proto.text == "Epoch 3.0 of 4 · testing, 42%"
+    assert page.get("progress")[0].proto.value == 75
+
+
+def test_a_run_that_starts_says_so_and_can_be_stopped(
+    write: Callable[..., str], alive: Callable[[str], None], folder: Path
+) -> None:
+    run = write("Going", outcome="", done=0)
+    alive(run)
+    (folder / run / "heartbeat").unlink()
+    page = show(run)
+    assert page.dataframe[0].value["Status"].tolist() == ["Starting"]
+    page.button(key="stop").click().run()
+    assert page.dataframe[0].value["Status"].tolist() == ["Stopping"]
+    assert not [button for button in page.button if button.key == "stop"]
+
+
 def test_without_the_right_nothing_can_be_done(
     write: Callable[..., str], alive: Callable[[str], None], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
