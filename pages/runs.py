@@ -13,7 +13,8 @@ from vit.metrics import Progress, best_epoch, evaluations, final_test
 from vit.runs import Run
 from vit.text import plain
 
-navigation.enter()
+navigation.enter("runs")
+st.title("Runs", anchor=False)
 
 VIEWS = ["Curves", "Attention", "Results", "Settings", "Log"]
 CLOSED = "The pictures of this run are shown to people who may train. Sign in on the page Train."
@@ -120,7 +121,7 @@ def show_run(run: Run) -> None:
     """One run: what it is, what can be done to it, and how it learns."""
     head, buttons = st.columns([3, 2], vertical_alignment="center")
     with head:
-        st.subheader(plain(run.name), anchor=False)
+        st.header(plain(run.name), anchor=False)
         st.caption(" · ".join(map(plain, facts(run))))
     with buttons, st.container(horizontal=True, horizontal_alignment="right", vertical_alignment="center"):
         if run.best is not None and st.button("Open in Explore", key="open"):

@@ -46,4 +46,5 @@ def enter(page: str = "") -> None:
 
 def keep(page: str) -> None:
     """Remember how a page looks; for fragments, which change links without a run of the whole page."""
-    st.session_state.setdefault("links", {})[page] = st.query_params.to_dict()
+    link = {name: st.query_params.get_all(name) for name in st.query_params}  # some name several runs
+    st.session_state.setdefault("links", {})[page] = link

@@ -118,7 +118,7 @@ def show(*wanted: str, **link: str) -> AppTest:
 
 
 def texts(page: AppTest) -> str:
-    kinds = ("caption", "markdown", "subheader", "text", "info", "warning", "error", "html")
+    kinds = ("caption", "markdown", "header", "text", "info", "warning", "error", "html")
     return " ".join(str(getattr(found, "value", "")) for kind in kinds for found in page.get(kind))
 
 
@@ -196,7 +196,7 @@ def test_the_filter_looks_at_names_and_status(write: Callable[..., str]) -> None
 def test_a_link_opens_a_run_with_its_curves(write: Callable[..., str]) -> None:
     page = show(write("First"))
     assert not page.exception and not page.error
-    assert page.subheader[0].value == "First"
+    assert page.header[0].value == "First"
     series = {trace["name"]: trace["data"] for trace in option(page, "accuracy")["series"]}
     assert series["validation"] == [[1, 60], [2, 70], [3, 80], [4, 90]]
     said = texts(page)
@@ -214,6 +214,25 @@ def test_an_older_run_whose_test_pictures_chose_is_shown_as_that(write: Callable
     assert pd.isna(row["Validation"]) and row["Test"] == pytest.approx(90)
     both = show(write("Old", older=True), write("New"))
     assert "which chose its best epoch" in texts(both)
+
+
+def test_headings_skip_no_level(write: Callable[..., str]) -> None:
+    page = show(write("First"))
+    assert [title.value for title in page.title] == ["Runs"]
+    assert [header.value for header in page.header] == ["First"]
+    assert not page.subheader
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_who_comes_back_from_another_page_finds_the_runs_that_were_shown(write: Callable[..., str], count: int) -> None:
+    some = [write(f"Run {number}") for number in range(count)]
+    page = show(*some)
+    page.session_state["entered"] = "explore"  # what Open in Explore leads to; the browser's Back names no run
+    del page.query_params["run"]
+    page.run()
+    asked = page.query_params["run"]
+    assert ([asked] if isinstance(asked, str) else asked) == some
+    assert not page.exception and not page.error
 
 
 def test_zoom_and_scale_are_what_the_person_chose(write: Callable[..., str]) -> None:
@@ -342,7 +361,7 @@ def test_a_run_that_learnt_nothing_says_so(
 
 def test_names_are_shown_as_they_are(write: Callable[..., str]) -> None:
     page = show(write("![x](http://e) <b>"))
-    assert page.subheader[0].value.startswith("\\!\\[x\\]")
+    assert page.header[0].value.startswith("\\!\\[x\\]")
 
 
 def test_stop_asks_the_run_to_stop(write: Callable[..., str], alive: Callable[[str], None], folder: Path) -> None:
