@@ -124,10 +124,12 @@ def with_bar(key: Hashable, words: str, work: Callable[[Callable[[float], None]]
         work: is given what to call with the share that is done.
     """
 
+    place = st.empty()  # there in every run, so that what follows keeps its own place
+
     def drawn() -> Any:
-        bar = st.progress(0.0, words)
-        result = work(lambda share: bar.progress(min(share, 1.0), words))
-        bar.empty()
+        place.progress(0.0, words)
+        result = work(lambda share: place.progress(min(share, 1.0), words))
+        place.empty()
         return result
 
     return once(key, drawn)

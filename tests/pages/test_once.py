@@ -9,6 +9,7 @@ from typing import NamedTuple
 import pytest
 import torch
 from PIL import Image
+from streamlit.testing.v1 import AppTest
 
 from pages.parts.once import MODELS, Memory, size_of
 from vit.methods import Subject
@@ -88,3 +89,18 @@ def test_results_go_with_models_that_were_not_used_lately(build) -> None:
     get("first of 1")
     get("of none")
     assert "first of 1" in made and made.count("first of 1") == made.count("of none") == 1
+
+
+def test_what_follows_a_bar_keeps_its_place() -> None:
+    def page() -> None:
+        import streamlit as st
+
+        from pages.parts.once import with_bar
+
+        st.text(with_bar("a bar that keeps its place", "Working…", lambda tell: [tell(0.5), "done"][1]))
+
+    shown = AppTest.from_function(page, default_timeout=120).run()
+    places = [place for place, one in shown.main.children.items() if one.type == "text"]
+    again = shown.run()
+    assert not again.exception and again.text[0].value == "done"
+    assert [place for place, one in again.main.children.items() if one.type == "text"] == places
