@@ -57,7 +57,8 @@ def main() -> None:
     options = parser.parse_args()
     config = train_config("tintn", data="shapes", epochs=options.epochs, device=options.device)
     with tempfile.TemporaryDirectory() as folder:
-        dataset = Dataset("noise", ("a", "b", "c", "d"), noise(options.pictures), noise(options.pictures // 5))
+        few = noise(options.pictures // 5)
+        dataset = Dataset("noise", ("a", "b", "c", "d"), noise(options.pictures), few, few)
         run = Training(config, Path(folder), choose_place(config), dataset)
         for owner, name, part in (
             (Journal, "step", "records and heartbeat"),

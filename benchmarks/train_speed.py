@@ -14,7 +14,7 @@ import math
 import statistics
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +27,7 @@ from torchvision import transforms
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from vit.datasets import Dataset, Resident
+from vit.model import ViTConfig
 from vit.place import choose_place
 from vit.recipes import train_config
 from vit.train import Training
@@ -38,14 +39,17 @@ BATCH = 256
 class Pictures(data.Dataset[tuple[Tensor, int]]):
     """Pictures that are augmented one at a time, as they are asked for."""
 
-    def __init__(self, arrays: np.ndarray, labels: np.ndarray):
+    def __init__(
+        self, arrays: np.ndarray, labels: np.ndarray, transform: Callable[[Image.Image], Tensor] | None = None
+    ):
         self.arrays, self.labels = arrays, labels
-        self.transform = transforms.Compose(
+        size = arrays.shape[1:3]
+        self.transform = transform or transforms.Compose(
             [
                 transforms.ToTensor(),
-                transforms.Resize((32, 32)),
+                transforms.Resize(size),
                 transforms.RandomHorizontalFlip(),
-                transforms.RandomResizedCrop((32, 32), scale=(0.8, 1.0), ratio=(3 / 4, 4 / 3)),
+                transforms.RandomResizedCrop(size, scale=(0.8, 1.0), ratio=(3 / 4, 4 / 3)),
                 transforms.Normalize((0.5,) * 3, (0.5,) * 3),
             ]
         )
@@ -88,15 +92,17 @@ class TutorialBlock(nn.Module):
 
 
 class Tutorial(nn.Module):
-    """The whole model: 48 wide, 4 blocks of 4 heads, patches of 4 px."""
+    """The whole model, of one of our sizes; the tutorial's own is "tintn"."""
 
-    def __init__(self) -> None:
+    def __init__(self, size: str = "tintn", side: int = 32) -> None:
         super().__init__()
-        self.patches = nn.Conv2d(3, 48, 4, 4)
-        self.cls = nn.Parameter(torch.randn(1, 1, 48))
-        self.positions = nn.Parameter(torch.randn(1, 65, 48))
-        self.blocks = nn.ModuleList(TutorialBlock(48, 4, 192) for _ in range(4))
-        self.head = nn.Linear(48, 10)
+        like = ViTConfig.preset(size, image_size=(side, side))
+        dim, patches = like.dim, (side // like.patch_size) ** 2
+        self.patches = nn.Conv2d(3, dim, like.patch_size, like.patch_size)
+        self.cls = nn.Parameter(torch.randn(1, 1, dim))
+        self.positions = nn.Parameter(torch.randn(1, patches + 1, dim))
+        self.blocks = nn.ModuleList(TutorialBlock(dim, like.heads, like.mlp_dim) for _ in range(like.depth))
+        self.head = nn.Linear(dim, 10)
 
     def forward(self, images: Tensor) -> Tensor:
         x = self.patches(images).flatten(2).transpose(1, 2)
@@ -106,12 +112,14 @@ class Tutorial(nn.Module):
         return self.head(x[:, 0])
 
 
-def tutorial_steps(arrays: np.ndarray, labels: np.ndarray, device: torch.device) -> Iterator[None]:
+def tutorial_steps(
+    arrays: np.ndarray, labels: np.ndarray, device: torch.device, batch: int = BATCH, size: str = "tintn"
+) -> Iterator[None]:
     """Train as the tutorial does, for ever; gives way after each step."""
-    model = Tutorial().to(device)
+    model = Tutorial(size, arrays.shape[1]).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=1e-2)
     criterion = nn.CrossEntropyLoss()
-    loader = data.DataLoader(Pictures(arrays, labels), batch_size=BATCH, shuffle=True, num_workers=2, drop_last=True)
+    loader = data.DataLoader(Pictures(arrays, labels), batch_size=batch, shuffle=True, num_workers=2, drop_last=True)
     total = 0.0
     while True:
         for images, wanted in loader:
@@ -124,29 +132,31 @@ def tutorial_steps(arrays: np.ndarray, labels: np.ndarray, device: torch.device)
             yield
 
 
-def our_steps(arrays: np.ndarray, labels: np.ndarray, device: str, settings: dict[str, object]) -> Iterator[None]:
+def our_steps(
+    arrays: np.ndarray, labels: np.ndarray, device: str, settings: dict[str, object], preset: str = "tintn"
+) -> Iterator[None]:
     """Train as `python -m vit train --preset tintn` does, for ever; gives way after each step."""
-    config = train_config("tintn", **{"data": "shapes", "device": device, "batch_size": BATCH, **settings})
+    config = train_config(preset, **{"data": "shapes", "device": device, "batch_size": BATCH, **settings})
     pictures = Resident(torch.from_numpy(arrays).permute(0, 3, 1, 2).contiguous(), torch.from_numpy(labels))
-    dataset = Dataset("noise", tuple("abcdefghij"), pictures, pictures)
+    dataset = Dataset("noise", tuple("abcdefghij"), pictures, pictures, pictures)
     run = Training(config, Path(), choose_place(config), dataset)
     run.model.train()
     while True:
-        order = torch.randperm(len(labels))[: run.steps_per_epoch * BATCH]
-        for images, wanted in run.train_set.batches(order, BATCH, run.place.device):
+        order = torch.randperm(len(labels))[: run.steps_per_epoch * run.batch_size]
+        for images, wanted in run.train_set.batches(order, run.batch_size, run.place.device):
             run.take_step(images, wanted, print)
             run.step += 1
             yield
 
 
-def timed(steps: Iterator[None], count: int, device: torch.device) -> float:
+def timed(steps: Iterator[None], count: int, device: torch.device, batch: int = BATCH) -> float:
     """Pictures per second over `count` steps."""
     begun = time.perf_counter()
     for _ in range(count):
         next(steps)
     if device.type == "cuda":
         torch.cuda.synchronize()
-    return count * BATCH / (time.perf_counter() - begun)
+    return count * batch / (time.perf_counter() - begun)
 
 
 def main() -> None:

@@ -1,0 +1,712 @@
+"""Everything that needs a GPU, in steps: tests of the CUDA path, speed, and the training of preset `cifar`.
+
+    python benchmarks/gpu.py --out results                            # as many steps as nine minutes hold
+    python benchmarks/gpu.py --out results --data folder:data/cifar10 # the same call again: the steps that are left
+    python benchmarks/gpu.py --out results --dry                      # here, on the CPU, tiny: a minute or two
+
+A step is a process of its own. It leaves `results/<step>.json`: outcome, seconds, figures or the traceback; a step that
+failed keeps nobody from the next one. What is there is not done again, but with `--again`. Training goes on from its
+last state at each call until it has ended. `results/summary.md` says all in words, and `results/everything.tar.gz`
+holds the folder for a machine that is given back: unpacked into `--out`, it goes on there.
+
+Of a bare machine it needs torch 2.11, torchvision 0.26 and pydantic; timm is compared with where it is installed.
+"""
+
+import argparse
+import importlib.metadata
+import json
+import math
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tarfile
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # before CUDA begins: products that repeat bit by bit
+
+MINUTES = 9.0  # of one call
+LEAST = 20.0  # [s] that have to be left for another step to begin
+ALONE = 8  # [s] kept for the summary and the archive
+
+
+class Job(NamedTuple):
+    """What a step is told.
+
+    Attributes:
+        device: "cuda:0", or "cpu" where it is tried.
+        dry: tiny sizes, to see that it runs.
+        out: the folder of results; a step may have a folder of its own there.
+        data: of the training at the end.
+        seconds: that this process may take.
+    """
+
+    device: str
+    dry: bool
+    out: Path
+    data: str
+    seconds: float
+
+
+Result = dict[str, Any]
+
+
+def tiny(**changes: Any) -> Any:
+    """A model with every parameter random: zeros, as it starts with, would hide errors."""
+    import torch
+
+    from vit.model import VisionTransformer, ViTConfig
+
+    sizes = dict(image_size=(32, 32), patch_size=8, num_classes=5, dim=64, depth=3, heads=2, mlp_dim=128)
+    model = VisionTransformer(ViTConfig(**sizes | changes))
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            noise = torch.randn(parameter.shape, generator=generator)
+            scale = 1.5 * parameter[0].numel() ** -0.5 if parameter.ndim > 1 else 0.3
+            parameter.copy_(noise * scale + (parameter.ndim == 1))
+    return model.eval()
+
+
+def apart(one: Any, other: Any) -> float:
+    """The largest difference between two tensors, relative to the largest number of the second."""
+    one, other = one.detach().float().cpu(), other.detach().float().cpu()
+    return float((one - other).abs().max() / other.abs().max().clamp_min(1e-12))
+
+
+def within(figures: dict[str, float], most: float) -> Result:
+    """The figures, if none is above what is allowed."""
+    worse = {name: value for name, value in figures.items() if not value <= most}
+    if worse:
+        raise AssertionError(f"More than {most:g} apart from the CPU: {worse}")
+    return {"relative difference": figures, "allowed": most}
+
+
+def wait_for(device: str) -> None:
+    """Until the device has done what it was told."""
+    import torch
+
+    if device.startswith("cuda"):
+        torch.cuda.synchronize(device)
+
+
+def picture(side: int = 32, count: int = 1) -> Any:
+    """Normalised noise (count, 3, side, side), the same each time."""
+    import torch
+
+    return torch.randn(count, 3, side, side, generator=torch.Generator().manual_seed(7))
+
+
+# --- Tests of the CUDA path -----------------------------------------------------------------------------------------
+
+
+def environment(job: Job) -> Result:
+    """Versions, device, and which of our optional packages are missing."""
+    import torch
+    import torchvision
+
+    facts: Result = {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "torchvision": torchvision.__version__,
+        "cuda": torch.version.cuda,
+        "cpu": f"{os.cpu_count()} x {platform.processor() or platform.machine()}",
+        "Muon": hasattr(torch.optim, "Muon"),
+        "torch.cpu.get_capabilities": hasattr(torch.cpu, "get_capabilities"),
+    }
+    packages = ("pydantic", "tqdm", "tensorboard", "safetensors", "matplotlib", "timm", "numpy", "pillow", "triton")
+    for package in packages:
+        try:
+            facts[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            facts[package] = None
+    if job.device.startswith("cuda"):
+        free, total = torch.cuda.mem_get_info()
+        facts["gpu"] = torch.cuda.get_device_name()
+        facts["memory"] = f"{free / 1e9:.1f} of {total / 1e9:.1f} GB free"
+        facts["bfloat16"] = torch.cuda.is_bf16_supported(including_emulation=False)
+    return facts
+
+
+def model(job: Job) -> Result:
+    """Logits on the device are those of the CPU, for every pool, with maps and without."""
+    import torch
+
+    figures = {}
+    for pool in ("cls", "mean", "map"):
+        ours, pixels = tiny(pool=pool), picture(count=3)
+        with torch.inference_mode():
+            wanted = ours(pixels, output_attentions=True)
+            ours.to(job.device)
+            plain = ours(pixels.to(job.device))
+            maps = ours(pixels.to(job.device), output_attentions=True)
+        figures[f"{pool}: logits"] = apart(plain.logits, wanted.logits)
+        figures[f"{pool}: logits with maps"] = apart(maps.logits, wanted.logits)
+        figures[f"{pool}: maps"] = max(map(apart, maps.attentions, wanted.attentions))
+    return within(figures, 1e-4)
+
+
+def record(job: Job) -> Result:
+    """A record's rows, rollout and logits on the device are those of the CPU; its rows sum to one."""
+    import torch
+
+    from vit.attention import record as recorded
+
+    ours, pixels = tiny(), picture()
+    with torch.inference_mode():
+        wanted = recorded(ours, pixels)
+        found = recorded(ours.to(job.device), pixels.to(job.device))
+        sums = found.full(1).sum(-1)
+        figures = {
+            "logits": apart(found.logits, wanted.logits),
+            "rows": max(apart(found.full(block), wanted.full(block)) for block in range(found.blocks)),
+            "rollout": apart(found.rollout(0), wanted.rollout(0)),
+            "sum of a row": apart(sums, torch.ones_like(sums)),
+        }
+    return within(figures, 1e-4)
+
+
+def relevance(job: Job) -> Result:
+    """Every map of a class on the device is that of the CPU."""
+    from vit.relevance import legrad, relevance_record
+
+    ours, pixels = tiny(), picture()
+    wanted, chosen = relevance_record(ours, pixels, 2), legrad(ours, pixels, 2)
+    ours.to(job.device)
+    found = relevance_record(ours, pixels.to(job.device), 2)
+    figures = {
+        "relevance": apart(found.relevance(), wanted.relevance()),
+        "gradient rollout": apart(found.gradient_rollout(), wanted.gradient_rollout()),
+        "attention x gradient": apart(found.attention_gradient(), wanted.attention_gradient()),
+        "Grad-CAM": apart(found.gradcam(), wanted.gradcam()),
+        "LeGrad": apart(legrad(ours, pixels.to(job.device), 2), chosen),
+    }
+    return within(figures, 1e-3)
+
+
+def described(job: Job, **settings: Any) -> Any:
+    """A small run on shapes, in float32 and exact."""
+    from vit.recipes import train_config
+
+    few = dict(data="shapes", image_size=16, patch_size=4, dim=32, depth=2, heads=2, mlp_dim=64, limit=256)
+    few |= dict(batch_size=64, epochs=4, device=job.device, precision="float32", optimizer="muon", dropout=0, ema=0.9)
+    return train_config(**few | settings)
+
+
+def trainer(config: Any, folder: Path, place: Any = None) -> Any:
+    """The parts of a run, with a head that is not zero."""
+    import torch
+
+    from vit.place import choose_place
+    from vit.train import Training
+
+    run = Training(config, folder, place or choose_place(config))
+    torch.set_float32_matmul_precision("highest")  # what is compared with the CPU is not rounded to TF32
+    torch.nn.init.normal_(run.model.head.weight, std=0.1, generator=torch.Generator(run.place.device).manual_seed(0))
+    run.model.train()
+    return run
+
+
+def some(run: Any, count: int) -> tuple[Any, Any]:
+    """The first training pictures of a run and their labels."""
+    import torch
+
+    return next(iter(run.train_set.batches(torch.arange(count), count, run.place.device)))
+
+
+def step(job: Job) -> Result:
+    """Gradients and loss of a batch are those of the CPU; a step in the device's own precision lowers the loss."""
+    import torch
+
+    losses, gradients = [], []
+    for device in ("cpu", job.device):
+        run = trainer(described(job, device=device), job.out)
+        images, labels = (part.to(run.place.device) for part in some_on_cpu(run))
+        losses.append(run._gradients(run.normalise(images), labels))
+        gradients.append(torch.cat([p.grad.flatten().cpu() for p in run.model.parameters() if p.grad is not None]))
+    result = within({"loss": apart(losses[1], losses[0]), "gradients": apart(gradients[1], gradients[0])}, 1e-3)
+    run = trainer(described(job, precision="auto", compile=not job.dry, epochs=50), job.out)
+    images, labels = some(run, 64)
+    trace = []
+    for _ in range(5 if job.dry else 30):
+        trace.append(run.take_step(images, labels, print)[0].item())
+        run.step += 1
+    if not trace[-1] < trace[0]:
+        raise AssertionError(f"The loss did not fall: {trace}")
+    return result | {"loss": [round(trace[0], 4), round(trace[-1], 4)], "bfloat16": run.place.autocast}
+
+
+def some_on_cpu(run: Any) -> tuple[Any, Any]:
+    """The same 64 pictures, whichever the device: noise, so that no order of a dataset matters."""
+    import torch
+
+    generator = torch.Generator().manual_seed(1)
+    images = torch.randint(0, 256, (64, 3, 16, 16), generator=generator, dtype=torch.uint8)
+    return images, torch.arange(64) % len(run.dataset.classes)
+
+
+def resume(job: Job) -> Result:
+    """A run that is stopped in the middle and resumed on the same device ends with the weights of one that was not."""
+    import torch
+
+    from vit.checkpoints import load_checkpoint
+    from vit.train import train
+
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    config = described(job, epochs=2 if job.dry else 6, precision="auto")
+    with tempfile.TemporaryDirectory() as place:
+        whole, cut = Path(place) / "whole", Path(place) / "cut"
+        train(config, whole)
+        watch = threading.Thread(target=stop_after_an_epoch, args=(cut,), daemon=True)
+        watch.start()
+        train(config, cut)
+        begun = sum('"start"' in line for line in (cut / "metrics.jsonl").read_text().splitlines())
+        first = json.loads((cut / "outcome.json").read_text())["outcome"]
+        if first == "stopped":
+            train(config, cut, resume=True)
+        ends = [load_checkpoint(run / "checkpoints" / "last").model.state_dict() for run in (whole, cut)]
+    largest = max(float((ends[0][name] - ends[1][name]).abs().max()) for name in ends[0])
+    if largest:
+        raise AssertionError(f"The weights differ by up to {largest:g}.")
+    return {"weights": "equal to the last bit", "first attempt": first, "attempts before": begun}
+
+
+def stop_after_an_epoch(run: Path) -> None:
+    """Ask a run to end once its first epoch is recorded."""
+    while not (run / "checkpoints" / "state.pt").exists():
+        time.sleep(0.005)
+    (run / "stop").touch()
+
+
+def memory(job: Job) -> Result:
+    """A batch that does not fit is computed in parts, with the gradient of the whole."""
+    import torch
+
+    config = described(job, batch_size=256, ema=0.0)
+    plenty, scarce = (trainer(config, job.out) for _ in range(2))
+    images, labels = some(plenty, 256)
+    inputs = plenty.normalise(images)
+    plenty._gradients(inputs, labels)
+    forward = scarce.logits
+    if job.device.startswith("cuda"):
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        scarce._gradients(inputs, labels)
+        most = torch.cuda.max_memory_allocated() - before
+        for parameter in scarce.model.parameters():
+            parameter.grad = None
+        torch.cuda.empty_cache()
+        filler = torch.empty(
+            torch.cuda.mem_get_info()[0] - most // 2 - (64 << 20), dtype=torch.uint8, device=job.device
+        )
+    else:  # a CPU's memory does not end in this way
+
+        def limited(part: Any) -> Any:
+            if len(part) > 100:
+                raise torch.OutOfMemoryError("simulated")
+            return forward(part)
+
+        scarce.logits, filler = limited, None
+    notes: list[str] = []
+    scarce.take_step(images, labels, notes.append)
+    plenty.take_step(images, labels, notes.append)
+    del filler
+    weights = zip(scarce.model.parameters(), plenty.model.parameters(), strict=True)
+    if scarce.parts == 1:
+        raise AssertionError("The batch fitted after all: nothing was tested.")
+    figures = {"weights after a step": max(apart(one, other) for one, other in weights)}
+    return within(figures, 1e-2) | {"parts": scarce.parts, "notes": notes, "simulated": job.device == "cpu"}
+
+
+def processes(job: Job) -> Result:
+    """Two processes on one device, over gloo, take the step that one takes."""
+    import torch
+    import torch.multiprocessing as several
+
+    with tempfile.TemporaryDirectory() as place:
+        several.spawn(one_of_two, (job, place), nprocs=2)
+        shared = [torch.load(Path(place) / f"{rank}.pt", weights_only=True) for rank in range(2)]
+    run = trainer(described(job, optimizer="adamw", ema=0.0), job.out)
+    images, labels = (part.to(run.place.device) for part in some_on_cpu(run))
+    run._gradients(run.normalise(images), labels)
+    alone = {name: parameter.grad for name, parameter in run.model.named_parameters() if parameter.grad is not None}
+    figures = {
+        "the two processes": max(apart(shared[1][name], shared[0][name]) for name in alone),
+        "against one": max(apart(shared[0][name], gradient) for name, gradient in alone.items()),
+    }
+    return within(figures, 1e-3)
+
+
+def one_of_two(rank: int, job: Job, folder: str) -> None:
+    """Half of a batch in a process of its own; leaves the gradient that both agreed on."""
+    import torch
+    import torch.distributed as dist
+
+    from vit.place import Place
+
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
+    if job.device.startswith("cuda"):
+        torch.cuda.set_device(job.device)
+    place = Place(torch.device(job.device), False, rank, 2)
+    run = trainer(described(job, optimizer="adamw", ema=0.0), Path(folder), place)
+    images, labels = (part[rank::2].to(job.device) for part in some_on_cpu(run))
+    run._gradients(run.normalise(images), labels)
+    gradients = {name: p.grad.cpu() for name, p in run.model.named_parameters() if p.grad is not None}
+    torch.save(gradients, Path(folder) / f"{rank}.pt")
+    place.any(False)  # both are done
+    dist.destroy_process_group()
+
+
+# --- Speed ----------------------------------------------------------------------------------------------------------
+
+
+def speed(job: Job) -> Result:
+    """Pictures per second of three of our training loops, against the tutorial's and one like timm's train.py."""
+    import numpy as np
+    import torch
+    import train_speed
+
+    device, found = torch.device(job.device), {}
+    sizes = {
+        "tintn": (32, 256, 10_000, "tintn"),
+        "cifar": (32, 512, 10_000, "cifar"),
+        "S/16": (224, 256, 1024, "pictures"),
+    }
+    if job.dry:
+        sizes = {"tintn": (32, 32, 64, "tintn")}
+    for name, (side, batch, count, preset) in sizes.items():
+        dice = np.random.default_rng(0)
+        arrays = dice.integers(0, 256, (count, side, side, 3), dtype=np.uint8)
+        labels = dice.integers(0, 10, count)
+        settings: dict[str, Any] = {"batch_size": batch, "image_size": side}
+        if job.dry:
+            settings["compile"] = False
+        loops: dict[str, Iterator[None]] = {
+            "ours": train_speed.our_steps(arrays, labels, job.device, settings, preset),
+            "tutorial": train_speed.tutorial_steps(arrays, labels, device, batch, name),
+            "timm-like": timm_steps(arrays, labels, device, batch, name),
+        }
+        figures: dict[str, list[float]] = {loop: [] for loop in loops}
+        for steps in loops.values():
+            train_speed.timed(steps, 1 if job.dry else 8, device, batch)  # warm-up, compilation
+        for _ in range(1 if job.dry else 4):  # in turns
+            for loop, steps in loops.items():
+                figures[loop].append(train_speed.timed(steps, 1 if job.dry else 12, device, batch))
+        medians = {loop: statistics.median(values) for loop, values in figures.items()}
+        found[name] = {f"{loop} [pictures/s]": round(value, 1) for loop, value in medians.items()}
+        found[name] |= {
+            f"ours / {loop}": round(medians["ours"] / medians[loop], 2) for loop in ("tutorial", "timm-like")
+        }
+        del loops
+    return found | {"model of timm's loop": "timm" if timm_model("tintn", 32) is not None else "ours: timm is missing"}
+
+
+def timm_model(size: str, side: int) -> Any:
+    """timm's Vision Transformer of one of our sizes; None where timm is not installed."""
+    from vit.model import ViTConfig
+
+    try:
+        from timm.models.vision_transformer import VisionTransformer
+    except ModuleNotFoundError:
+        return None
+    config = ViTConfig.preset(size)
+    return VisionTransformer(
+        img_size=side, patch_size=config.patch_size, num_classes=10, embed_dim=config.dim, depth=config.depth,
+        num_heads=config.heads, mlp_ratio=config.mlp_dim / config.dim,
+    )  # fmt: skip
+
+
+def timm_steps(arrays: Any, labels: Any, device: Any, batch: int, size: str) -> Iterator[None]:
+    """Train as timm's train.py does by default, for ever: pictures are augmented in workers, one by one."""
+    import torch
+    from torch import nn
+    from torch.utils import data
+    from torchvision import transforms
+    from train_speed import Pictures
+
+    from vit.model import VisionTransformer, ViTConfig
+
+    side = arrays.shape[1]
+    augmented = transforms.Compose(
+        [
+            transforms.RandomResizedCrop(side, interpolation=transforms.InterpolationMode.BICUBIC),
+            transforms.RandomHorizontalFlip(),
+            transforms.ColorJitter(0.4, 0.4, 0.4),
+            transforms.PILToTensor(),
+        ]
+    )
+    theirs = timm_model(size, side)
+    ours = (
+        VisionTransformer(ViTConfig.preset(size, image_size=(side, side), num_classes=10)) if theirs is None else None
+    )
+    network: nn.Module = (theirs or ours).to(device)
+    optimizer = torch.optim.AdamW(network.parameters(), lr=5e-4, weight_decay=0.05, fused=device.type == "cuda")
+    criterion = nn.CrossEntropyLoss(label_smoothing=0.1)
+    mean = torch.tensor([0.485, 0.456, 0.406], device=device).view(1, 3, 1, 1) * 255
+    std = torch.tensor([0.229, 0.224, 0.225], device=device).view(1, 3, 1, 1) * 255
+    loader = data.DataLoader(
+        Pictures(arrays, labels, augmented), batch_size=batch, shuffle=True, drop_last=True,
+        num_workers=min(8, os.cpu_count() or 1), pin_memory=device.type == "cuda", persistent_workers=True,
+    )  # fmt: skip
+    while True:
+        for images, wanted in loader:
+            inputs = (images.to(device, non_blocking=True).float() - mean) / std
+            with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
+                answer = network(inputs)
+                loss = criterion(answer.logits if ours is not None else answer, wanted.to(device, non_blocking=True))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            yield
+
+
+def forward(job: Job) -> Result:
+    """Time and memory of one picture through ViT-B/16, plain and with a record of every row of attention."""
+    import torch
+
+    from vit.attention import record as recorded
+    from vit.model import VisionTransformer, ViTConfig
+
+    found: Result = {}
+    for side in (32, 64) if job.dry else (224, 512, 1024):
+        config = ViTConfig.preset("tintn" if job.dry else "B/16", image_size=(side, side), num_classes=10)
+        network, pixels = VisionTransformer(config).to(job.device).eval(), picture(side).to(job.device)
+        ways: dict[str, Callable[[], Any]] = {
+            "plain": lambda network=network, pixels=pixels: network(pixels),
+            "record": lambda network=network, pixels=pixels: recorded(network, pixels),
+        }
+        found[f"{side} px"] = figures = {}
+        with torch.inference_mode():
+            for way, run in ways.items():
+                for _ in range(3):
+                    run()
+                wait_for(job.device)
+                times = []
+                if job.device.startswith("cuda"):
+                    torch.cuda.reset_peak_memory_stats()
+                    before = torch.cuda.memory_allocated()
+                for _ in range(3 if job.dry else 20):
+                    begun = time.perf_counter()
+                    run()
+                    wait_for(job.device)
+                    times.append(time.perf_counter() - begun)
+                figures[f"{way} [ms]"] = round(1e3 * statistics.median(times), 2)
+                if job.device.startswith("cuda"):
+                    figures[f"{way} [MB]"] = round((torch.cuda.max_memory_allocated() - before) / 1e6, 1)
+            figures["record / plain"] = round(figures["record [ms]"] / figures["plain [ms]"], 2)
+    return found
+
+
+def ablation(job: Job) -> Result:
+    """Every head of ViT-B/16 knocked out by itself, in batches, against one pass for each head."""
+    import torch
+
+    from vit.intervene import importance, without
+    from vit.model import VisionTransformer, ViTConfig
+
+    side = 32 if job.dry else 224
+    config = ViTConfig.preset("tintn" if job.dry else "B/16", image_size=(side, side), num_classes=10)
+    network, pixels = VisionTransformer(config).eval(), picture(side).to(job.device)
+    with torch.no_grad():
+        torch.nn.init.normal_(network.head.weight, std=0.1)
+    network.to(job.device)
+    heads = [(block, head) for block in range(config.depth) for head in range(config.heads)]
+
+    def one_by_one() -> Any:
+        whole = network(pixels).logits[0, 3]
+        return torch.stack([whole - network(pixels, change=without([head])).logits[0, 3] for head in heads])
+
+    figures, answers = {}, {}
+    with torch.inference_mode():
+        for way, run in {"in batches": lambda: importance(network, pixels, 3), "one by one": one_by_one}.items():
+            run()
+            wait_for(job.device)
+            begun = time.perf_counter()
+            answers[way] = run().flatten()
+            wait_for(job.device)
+            figures[f"{way} [s]"] = round(time.perf_counter() - begun, 4)
+    difference = apart(answers["in batches"], answers["one by one"])
+    if not difference < 1e-2:
+        raise AssertionError(f"Both ways differ by {difference:g}.")
+    ratio = figures["one by one [s]"] / figures["in batches [s]"]
+    return figures | {"heads": len(heads), "times as fast": round(ratio, 1), "relative difference": difference}
+
+
+# --- Training -------------------------------------------------------------------------------------------------------
+
+
+class Unfinished(Exception):
+    """A step has more to do at the next call; the message says how far it is."""
+
+
+def cifar(job: Job) -> Result:
+    """Preset `cifar`, in as many pieces as calls it takes; its best checkpoint with its card lies in `run-cifar`."""
+    from vit.metrics import read_metrics
+    from vit.recipes import train_config
+    from vit.train import train
+
+    run = job.out / "run-cifar"
+    few = dict(data="shapes", epochs=2, limit=64, batch_size=32, compile=False, dim=32, depth=1, heads=2, mlp_dim=32)
+    config = train_config("cifar", **{"data": job.data, "device": job.device} | (few if job.dry else {}))
+    alarm = threading.Timer(max(job.seconds - 60, 1), lambda: (run / "stop").touch())  # a step, saving, and the card
+    if not job.dry:
+        alarm.daemon = True
+        alarm.start()
+    reached = train(config, run, resume=(run / "checkpoints" / "state.pt").exists())
+    alarm.cancel()
+    outcome = json.loads((run / "outcome.json").read_text())
+    if outcome["outcome"] == "stopped":
+        raise Unfinished(outcome["reason"])
+    records = read_metrics(run / "metrics.jsonl")
+    epochs = [record for record in records if record["kind"] == "validation"]
+    card = (run / "checkpoints" / "best" / "README.md").read_text()
+    return {
+        "accuracy on test pictures": reached.test.accuracy if reached.test else None,
+        "accuracy on validation pictures": reached.validation.accuracy if reached.validation else None,
+        "epochs": len(epochs),
+        "minutes of training": round(epochs[-1]["seconds"] / 60, 1),
+        "card": card,
+    }
+
+
+STEPS: dict[str, Callable[[Job], Result]] = {
+    found.__name__: found
+    for found in (
+        environment, model, record, relevance, step, resume, memory, processes, forward, ablation, speed, cifar,
+    )
+}  # fmt: skip
+
+
+# --- One after the other --------------------------------------------------------------------------------------------
+
+
+def do(name: str, job: Job) -> None:
+    """Do one step in this process and leave its result."""
+    begun = time.perf_counter()
+    told: Result = {"step": name, "device": job.device, "dry": job.dry}
+    try:
+        told |= {"outcome": "passed", "result": STEPS[name](job)}
+    except Unfinished as more:
+        told |= {"outcome": "unfinished", "result": str(more)}
+    except BaseException as error:
+        told |= {"outcome": "failed", "result": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()}
+    told["seconds"] = round(time.perf_counter() - begun, 1)
+    leave(job.out / f"{name}.json", told)
+
+
+def leave(path: Path, told: Result) -> None:
+    """Write a result whole."""
+    partial = path.with_suffix(".partial")
+    partial.write_text(json.dumps(told, indent=2, default=str) + "\n")
+    partial.replace(path)
+
+
+def known(out: Path, name: str) -> Result:
+    """What a step left; an empty result if it has not been done."""
+    try:
+        return dict(json.loads((out / f"{name}.json").read_text()))
+    except (OSError, ValueError):
+        return {}
+
+
+def summary(out: Path) -> str:
+    """All results for people."""
+    lines = ["# What the GPU said", "", "| Step | Outcome | Seconds |", "| --- | --- | --- |"]
+    results = [known(out, name) | {"step": name} for name in STEPS]
+    lines += [f"| {r['step']} | {r.get('outcome', 'not done')} | {r.get('seconds', '')} |" for r in results]
+    for result in results:
+        if "result" in result:
+            text = result.get("traceback") or json.dumps(result["result"], indent=2)
+            lines += ["", f"## {result['step']}", "", STEPS[result["step"]].__doc__ or "", "", "```", text, "```"]
+    return "\n".join(lines) + "\n"
+
+
+@contextmanager
+def limited(name: str, seconds: float, options: argparse.Namespace) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that does one step, ended with all of its own when its time is up."""
+    command = [sys.executable, __file__, "--only", name, "--out", str(options.out), "--data", options.data]
+    command += ["--seconds", str(seconds), "--device", options.device] + ["--dry"] * options.dry
+    with (options.out / f"{name}.log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, 9)
+                process.wait()
+
+
+def run_all(options: argparse.Namespace) -> None:
+    """Do the steps that are left, while there is time, and tell."""
+    options.out.mkdir(parents=True, exist_ok=True)
+    until = time.monotonic() + 60 * options.minutes - ALONE
+    for name in options.step or STEPS:
+        before = known(options.out, name)
+        if before.get("outcome") in ("passed", "failed") and not options.again:
+            continue
+        seconds = until - time.monotonic()
+        if seconds < LEAST:
+            print(f"{name}: left for the next call", flush=True)
+            continue
+        (options.out / f"{name}.json").unlink(missing_ok=True)
+        with limited(name, seconds, options) as process:
+            try:
+                process.wait(seconds)
+                words = f"It ended with status {process.returncode}. {name}.log holds what it said."
+                told: Result = {"outcome": "failed", "result": words, "seconds": None}
+            except subprocess.TimeoutExpired:  # with the whole of a call to itself, it would not end either
+                whole = seconds > 60 * options.minutes * 0.9
+                words = f"It was cut off after {seconds:.0f} s."
+                told = {"outcome": "failed" if whole else "unfinished", "result": words, "seconds": round(seconds)}
+        found = known(options.out, name)
+        if not found:
+            leave(options.out / f"{name}.json", told | {"step": name})
+        found = found or told
+        said = str(found["result"])[:200].replace("\n", " ") if found["outcome"] != "passed" else ""
+        print(f"{name}: {found['outcome']}, {found['seconds']} s  {said}".rstrip(), flush=True)
+    (options.out / "summary.md").write_text(summary(options.out))
+    archive = options.out / "everything.tar.gz"
+    with tarfile.open(archive.with_suffix(".partial"), "w:gz", compresslevel=1) as file:
+        for path in sorted(options.out.iterdir()):
+            if path.suffix not in (".partial", ".gz"):
+                file.add(path, path.name)
+    archive.with_suffix(".partial").replace(archive)
+    print(options.out / "summary.md")
+
+
+def main() -> None:
+    """Do all steps, or one in this process."""
+    import torch
+
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True, help="folder of results")
+    parser.add_argument("--data", default="cifar10", help="of the training: cifar10, or folder:PATH")
+    parser.add_argument("--dry", action="store_true", help="tiny, on the CPU")
+    parser.add_argument("--step", action="append", choices=STEPS, help="this one only; may be given several times")
+    parser.add_argument("--again", action="store_true", help="also what has been done")
+    parser.add_argument("--minutes", type=float, default=MINUTES, help="of this call")
+    parser.add_argument("--device", default="", help="cuda:0, or cpu with --dry")
+    parser.add_argument("--only", choices=STEPS, help=argparse.SUPPRESS)
+    parser.add_argument("--seconds", type=float, default=math.inf, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    options.device = options.device or ("cpu" if options.dry else "cuda:0")
+    if options.device.startswith("cuda") and not torch.cuda.is_available():
+        parser.error("torch sees no GPU here. Try the steps with --dry.")
+    if options.only:
+        do(options.only, Job(options.device, options.dry, options.out, options.data, options.seconds))
+    else:
+        run_all(options)
+
+
+if __name__ == "__main__":
+    main()
