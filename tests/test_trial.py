@@ -185,6 +185,8 @@ def test_a_recipe_that_fits_is_offered_where_the_own_one_is_too_dear() -> None:
     quicker = fitting(config, trial, found.seconds * 0.9)
     assert quicker is not None and (quicker.params < found.params or "epochs" in quicker.settings)
     assert fitting(config, trial_of(config, 1e9)) is None
+    again = fitting(smaller, trial_of(smaller, 50))
+    assert again and (again.params < found.params or "epochs" in again.settings), "not the same once more"
 
 
 def test_a_given_model_is_offered_smaller_pictures_or_fewer_epochs() -> None:

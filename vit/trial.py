@@ -305,7 +305,7 @@ def fitting(config: "TrainConfig", trial: Trial, seconds: float = FITS) -> Fitti
             changed = config.model_copy(update=settings)
             model = _model(changed, trial.classes)
             share = products(model, model.image_size) / work
-            if settings and share <= 1 and (takes := changed.epochs * each * work * share) <= seconds:
+            if (share < 1 or (share == 1 and epochs)) and (takes := changed.epochs * each * work * share) <= seconds:
                 return Fitting(settings, _params(model), takes)
     return None
 
