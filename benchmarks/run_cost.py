@@ -66,6 +66,7 @@ def main() -> None:
             (ProbeWriter, "store", "probes"),
             (Training, "_save_epoch", "checkpoints and state"),
             (Training, "_evaluate", "evaluation"),
+            (Training, "_test", "evaluation"),
             (Training, "take_step", "steps"),
         ):
             watch(owner, name, part)
@@ -80,7 +81,8 @@ def main() -> None:
     print(
         f"Everything but the steps: {machinery:.2f} s of {training:.1f} s, {machinery / training:.2%} of training time."
     )
-    print(f"(Evaluating on {options.pictures // 5:,} pictures after each epoch, not counted: {evaluation:.1f} s.)")
+    held_out = f"{options.pictures // 5:,} pictures after each epoch and at the end"
+    print(f"(Evaluating on {held_out}, not counted: {evaluation:.1f} s.)")
 
 
 if __name__ == "__main__":

@@ -312,7 +312,7 @@ def begin(run: runs.Run, records: int) -> None:
             kind="step", loss=2 - i / records, lr=1e-3, lr_share=0.5, pictures_per_second=2000.0, memory=None, **facts
         )
         if i % 10 == 0:
-            writer.write(kind="epoch", epoch=1, accuracy=0.3, test_loss=1.5, seconds=1.0, **facts)
+            writer.write(kind="validation", epoch=1, accuracy=0.3, loss=1.5, seconds=1.0, **facts)
     writer.close()
 
 
