@@ -53,7 +53,8 @@ def test_a_step_brings_the_page_back_to_what_it_talks_about(page: AppTest) -> No
     page.run()
     page.button(key="start tour").click().run()
     assert not page.exception
-    assert page.selectbox(key="size").value == (32, 32) and page.selectbox(key="method").value == "relevance"
+    chosen = {one.label: one.value for one in page.selectbox}
+    assert chosen["Input size"] == (32, 32) and chosen["Method for the class"] == "relevance"
     assert "view" not in page.query_params
 
 
