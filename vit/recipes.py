@@ -211,7 +211,7 @@ PRESETS = {
     ),
     "fine-tune": Preset(
         "Your own photos, from a checkpoint",
-        "400 pictures of shapes, 10 epochs: 95.5 %, and 42.0 % from scratch (best epochs by test accuracy).",
+        "400 pictures of shapes, 10 epochs: 95.3 % on test pictures, and 40.8 % from scratch.",
         dict(
             data="folder:PATH", init_from="cifar10", epochs=20, batch_size=64, lr=3e-4, crop_scale=0.6, flip=True,
         ),
