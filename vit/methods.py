@@ -1,16 +1,23 @@
-"""Every way to explain a prediction that the app offers, by name; each gives one number per token."""
+"""Every way to explain a prediction that the app offers, by name; each gives one number per token.
+
+The table itself needs no torch: a page that lists the methods opens at once.
+"""
+
+from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from torch import Tensor
-
-from vit.attention import Precision, geometric_mean, record
-from vit.model import Change, VisionTransformer
-from vit.relevance import GradientRecord, legrad, relevance_record
 from vit.tuning import ROLLOUT, Direction, Fusion, Tuning
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from vit.attention import Precision
+    from vit.model import Change, VisionTransformer
+    from vit.relevance import GradientRecord
 
 
 @dataclass(frozen=True)
@@ -32,16 +39,20 @@ class Subject:
     @classmethod
     def of(
         cls, model: VisionTransformer, pixels: Tensor, target: int | None = None, change: Change | None = None
-    ) -> "Subject":
+    ) -> Subject:
         """Run the picture through the model and back; see `relevance_record`."""
+        from vit.relevance import relevance_record
+
         return cls(model, pixels, relevance_record(model, pixels, target, change), change)
 
     @classmethod
     def without_class(
         cls, model: VisionTransformer, pixels: Tensor, precision: Precision = "float32", change: Change | None = None
-    ) -> "Subject":
+    ) -> Subject:
         """Run the picture through the model only, which is enough for methods that are not of a class."""
-        return cls(model, pixels, cast(GradientRecord, record(model, pixels, precision, change)), change)
+        from vit.attention import record
+
+        return cls(model, pixels, cast("GradientRecord", record(model, pixels, precision, change)), change)
 
 
 Query = int | None  # a token, or the class itself
@@ -123,7 +134,15 @@ def _relevance(subject: Subject, query: Query, direction: Direction, tuning: Tun
     return subject.kept.relevance(query, direction, tuning.start_block, own=False)
 
 
+def _legrad(subject: Subject, query: Query, direction: Direction, tuning: Tuning) -> Tensor:
+    from vit.relevance import legrad
+
+    return legrad(subject.model, subject.pixels, subject.kept.target, tuning.start_block, subject.change)
+
+
 def _both(subject: Subject, query: Query, direction: Direction, tuning: Tuning) -> Tensor:
+    from vit.attention import geometric_mean
+
     return geometric_mean(*(one(subject, query, direction, tuning) for one in (_relevance, _rollout)))
 
 
@@ -184,9 +203,7 @@ METHODS: dict[str, Method] = {
     "legrad": Method(
         "LeGrad",
         "What the class would gain by more attention, mean of all blocks (Bousselham et al. 2024).",
-        lambda subject, query, direction, tuning: legrad(
-            subject.model, subject.pixels, subject.kept.target, tuning.start_block, subject.change
-        ),
+        _legrad,
         of_tokens=False,
         settings=("start_block",),
     ),

@@ -8,14 +8,16 @@ import shutil
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
-import pandas as pd
 import streamlit as st
 
 from pages.parts import access, uploads
 from vit.errors import InvalidDataset, UserError
 from vit.text import plain
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 NAMED = {
     "shapes": "Shapes, drawn on the spot",
@@ -298,7 +300,7 @@ def stamp(spec: str) -> int:
 
 
 @st.cache_resource(show_spinner="Looking through the pictures…", max_entries=8)
-def surveyed(spec: str, root: str, stamp: int) -> tuple[Any, pd.DataFrame]:
+def surveyed(spec: str, root: str, stamp: int) -> tuple[Any, "pd.DataFrame"]:
     """Survey a dataset once per version of its folders; with the table of its classes."""
     from vit.survey import survey
 
@@ -329,7 +331,7 @@ def size(spec: str, root: str) -> Size:
     return Size(sum(found.counts["train"].values()), min(found.sizes.median) if found.sizes else 0)
 
 
-def table(found: Any) -> pd.DataFrame:
+def table(found: Any) -> "pd.DataFrame":
     """Per class its name, a strip of pictures and the counts of all splits."""
     sheet, height = found.contact_sheet, found.contact_sheet.height / max(len(found.rows), 1)
     strips = {}
@@ -337,6 +339,8 @@ def table(found: Any) -> pd.DataFrame:
         out = io.BytesIO()
         sheet.crop((0, round(row * height), sheet.width, round((row + 1) * height))).save(out, "WEBP", quality=80)
         strips[name] = f"data:image/webp;base64,{base64.b64encode(out.getvalue()).decode()}"
+    import pandas as pd
+
     return pd.DataFrame(
         {
             "class": list(found.classes),
@@ -346,7 +350,7 @@ def table(found: Any) -> pd.DataFrame:
     )
 
 
-def show_survey(found: Any, classes: pd.DataFrame) -> None:
+def show_survey(found: Any, classes: "pd.DataFrame") -> None:
     """Contact sheet and class counts, the split, sizes, and what is odd about the files."""
     counts = {
         split: st.column_config.ProgressColumn(

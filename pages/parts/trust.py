@@ -181,7 +181,7 @@ def _show_gauge(verdict) -> None:
     bars.show_line("Faithfulness (SaCo)", rows, verdict.chance, "chance", _alt(verdict))
 
 
-def _show_chance(figure: go.Figure, verdict) -> None:
+def _show_chance(figure: "go.Figure", verdict) -> None:
     """Shade what random maps reach, with a word above."""
     figure.add_vrect(
         *verdict.chance,
