@@ -2,7 +2,7 @@
 
 import streamlit as st
 
-from pages.parts import downloads, guard, navigation, watchdog
+from pages.parts import downloads, first_view, guard, navigation, watchdog
 
 if __name__ == "__main__":  # a visitor's run of the pages
     st.set_page_config(page_title="ViT attention explorer", page_icon="🔬", layout="wide")
@@ -10,4 +10,5 @@ if __name__ == "__main__":  # a visitor's run of the pages
     watchdog.mount()
     page.run()
 else:  # `streamlit run`, which finds this object and serves it
+    first_view.prepare()  # and what it needs is imported before the port opens
     app = st.App(__file__, routes=downloads.routes(), middleware=guard.MIDDLEWARE, lifespan=guard.lifespan)

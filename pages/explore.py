@@ -14,6 +14,7 @@ from pages.parts import (
     bars,
     choice,
     first,
+    first_view,
     layers,
     navigation,
     opening,
@@ -96,15 +97,19 @@ def pick_checkpoint():
     offer_conversion(checkpoint)
     if "heads" in checkpoint.assumed:
         pick_heads(name, possible_heads(checkpoint.config.dim), checkpoint.config.heads)
-    found_error = verified(checkpoint.identity, checkpoint).error
+    show_self_check(checkpoint, verified(checkpoint.identity, checkpoint).error)
+    return checkpoint
+
+
+def show_self_check(checkpoint, error: float) -> None:
+    """How far the attention that is shown is from the one that the model uses."""
     cannot = " It cannot tell whether the number of heads is right." if "heads" in checkpoint.assumed else ""
     st.caption(
-        f"Self-check: the attention shown gives what every block computed, to {found_error:.0e}.{cannot}",
+        f"Self-check: the attention shown gives what every block computed, to {error:.0e}.{cannot}",
         help="Measured on a sample picture: what the viewer shows against what the model's own pass computed, relative "
         "to the largest number; 1e-05 and less is rounding. It would show a wrong scale or order of the attention; it "
         "cannot show a wrong number of heads.",
     )
-    return checkpoint
 
 
 def asked_heads(name: str) -> int | None:
@@ -140,6 +145,18 @@ def pick_heads(name: str, choices: tuple[int, ...], current: int | None) -> None
     )
 
 
+def show_stored_model(view) -> None:
+    """What `pick_checkpoint` and `pick_size` show of the shipped checkpoint, before others can be chosen."""
+    checkpoint = view.checkpoint
+    st.selectbox("Checkpoint", [checkpoint.name], disabled=True)
+    show_facts(checkpoint, checkpoint)
+    st.popover("For another library", width="stretch", disabled=True)
+    show_self_check(checkpoint, view.error)
+    words = f"{opening.pixels(view.size)} px · {view.explanation.record.tokens:,} tokens"
+    st.selectbox("Input size", [words], disabled=True)
+    first_view.wait()
+
+
 def show_facts(checkpoint, info) -> None:
     """What is known about a checkpoint, as a small table, and its card."""
     config, facts = checkpoint.config, info.facts
@@ -149,7 +166,7 @@ def show_facts(checkpoint, info) -> None:
         "Patches": f"{config.grid[0]} × {config.grid[1]} of {config.patch_size} px",
         "Blocks × heads": f"{config.depth} × {config.heads}",
         "Width": str(config.dim),
-        "Parameters": f"{sum(p.numel() for p in checkpoint.model.parameters()) / 1e6:.2f} M",
+        "Parameters": f"{checkpoint.params / 1e6:.2f} M",
         "Classes": str(len(checkpoint.labels) or "none"),
     }
     if info.family and info.family != "saved":
@@ -416,8 +433,12 @@ def feed(payload: bytes) -> str:
 
 
 @st.fragment
-def show_viewer(checkpoint, explanation, payload: str, source: take.Source) -> None:
-    """The viewer, its downloads, and what follows from what it shows; a click in it reruns this part alone."""
+def show_viewer(checkpoint, explanation, payload: str, source: take.Source, stored=None) -> None:
+    """The viewer, its downloads, and what follows from what it shows; a click in it reruns this part alone.
+
+    Args:
+        stored: the first view, while there is no PyTorch to compute what follows.
+    """
     from vit.overlay import COLORMAPS
     from vit.viewer import component
     from vit.viewer.selection import Selection
@@ -434,8 +455,9 @@ def show_viewer(checkpoint, explanation, payload: str, source: take.Source) -> N
             elif name in st.query_params:
                 del st.query_params[name]
 
-    keep_place(record)
-    asked = reasons.Asked(f"{payload} {checkpoint.identity}", checkpoint, explanation)
+    if not stored:
+        keep_place(record)
+    asked = reasons.Asked(f"{payload} {checkpoint.identity}", checkpoint, explanation, stored=stored)
     question = reasons.pick(asked)
     wanted = Selection.from_query(st.query_params, *shape)
     with st.container(gap=None):
@@ -446,7 +468,7 @@ def show_viewer(checkpoint, explanation, payload: str, source: take.Source) -> N
         given, method = reasons.given(asked, wanted, question)
     with below:
         panel = pick_panel(question)
-        probe = whatif.probe(asked, question, wanted) if panel == "What if?" else None
+        probe = whatif.probe(asked, question, wanted) if panel == "What if?" and not stored else None
     with place:
         selection = component.show(
             "viewer",
@@ -460,6 +482,10 @@ def show_viewer(checkpoint, explanation, payload: str, source: take.Source) -> N
             on_change=remember,
         )
 
+    if stored:
+        with below:
+            first_view.wait()
+        return
     with more:
         shown, viewer, code = reasons.taken(asked, selection, question, given, method)
         take.show(explanation, selection, checkpoint, source, shown, code, **viewer)
@@ -511,6 +537,14 @@ def show_panel(asked, question, selection, panel: str) -> None:
         layers.show_weights(asked)
 
 
+def look_ahead() -> None:
+    """Compute what the page asks for where nothing else was chosen, so that all of it is drawn in one go."""
+    folder = opening.shipped_folder()
+    checkpoint = opening.open_checkpoint(opening.SHIPPED, str(folder), opening.stamp(folder), None)
+    opening.explained(checkpoint, samples.read(first.VIEW["sample"]), first.SIZE)
+    verified(checkpoint.identity, checkpoint)
+
+
 def main() -> None:
     """The page. In a function, as Streamlit keeps the names of a page's file for long: not this picture and model."""
     with st.sidebar:
@@ -522,6 +556,14 @@ def main() -> None:
     inputs, predictions = st.columns(2, gap="large")
     with inputs:
         source = pick_picture()  # before anything that imports torch: a newcomer sees the page at once
+    if stored := first_view.stored(source):
+        with model_controls:
+            show_stored_model(stored)
+        with predictions:
+            show_predictions(stored.checkpoint, stored.explanation)
+        show_viewer(stored.checkpoint, stored.explanation, feed(stored.explanation.payload), source, stored)
+        first_view.load_rest(look_ahead)
+        return
     with model_controls:
         opening.start_torch()
         checkpoint = pick_checkpoint()

@@ -88,6 +88,11 @@ class Checkpoint:
     hash: str
 
     @cached_property
+    def params(self) -> int:
+        """Numbers that the model learnt."""
+        return sum(parameter.numel() for parameter in self.model.parameters())
+
+    @cached_property
     def identity(self) -> str:
         """Tells all that results depend on, weights, config, preprocessing and labels, from every other checkpoint's.
 
@@ -688,6 +693,7 @@ def record_facts(checkpoint: Checkpoint, facts: Mapping[str, Any]) -> None:
 
 
 _OURS = (WEIGHTS, CONFIG, PREPROCESS, CARD)
+_DERIVED = ("first_view.zip",)  # made from these, see `vit.first_view`: what is saved anew is without it
 
 
 def _safetensors(tensors: Tensors, metadata: dict[str, str]) -> list[bytes | memoryview]:
@@ -743,10 +749,10 @@ def _swapped(folder: Path, contents: Mapping[str, Sequence[bytes | memoryview]])
 
 
 def _check_replaceable(folder: Path, contents: Mapping[str, object]) -> None:
-    """Never delete what is not a checkpoint."""
+    """Never delete what is not a checkpoint, or was made from one and can be made again."""
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
         raise UserError(f"{folder.name!r} is not a folder. Choose a new name for the checkpoint.")
-    others = sorted(set(os.listdir(folder)) - set(contents)) if folder.exists() else []
+    others = sorted(set(os.listdir(folder)) - {*contents, *_DERIVED}) if folder.exists() else []
     if others:
         raise UserError(f"The folder {folder.name!r} holds other files ({shown(others[0])}). Choose a new one.")
 

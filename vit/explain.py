@@ -3,6 +3,7 @@
 import math
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -54,6 +55,11 @@ class Explanation:
     record: AttentionRecord
     predictions: tuple[Prediction, ...]
     payload: bytes
+
+    @cached_property
+    def probabilities(self) -> tuple[float, ...]:
+        """Of every class, in the model's order; of a model without labels too."""
+        return tuple(self.record.logits[0].softmax(0).tolist())
 
 
 class Cost(NamedTuple):

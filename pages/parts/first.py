@@ -8,7 +8,10 @@ the horse at 32 px only. Of all maps of these, relevance of the cat at 64 px is 
 import streamlit as st
 from streamlit.runtime.scriptrunner import get_script_run_ctx
 
-VIEW = {"sample": "cat", "size": "64", "view": "relevance"}  # as links have it
+from vit import first_view
+
+SIZE = first_view.SIZE
+VIEW = {"sample": first_view.SAMPLE, "size": str(SIZE[0]), "view": "relevance"}  # as links have it
 CHECKPOINT = "cifar10"
 WORDS = (
     "What speaks for “cat” here: one eye and its rim, the fur between the eyes, and the nose. Point at a patch to see "

@@ -3,6 +3,7 @@
 import gc
 import hashlib
 import os
+import threading
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cache
@@ -18,17 +19,31 @@ from vit.words import about
 
 SLOW = 2  # [s]; what takes longer says so before
 SHIPPED = "cifar10"
+_PROJECT = Path(__file__).parents[2]
 
 
-@st.cache_resource(show_spinner="Starting PyTorch…")
+LOADING = threading.Event()  # set while PyTorch is being imported
+
+
+@st.cache_resource(show_spinner="Loading PyTorch (once)…")
 def start_torch() -> None:
     """Import what is heavy, once per server.
 
-    Streamlit collects garbage after every run; frozen, the 400,000 objects of torch cost nothing then.
+    Frozen, the 400,000 objects of torch cost nothing where Python collects garbage.
     """
-    import_module("vit.explain")
-    gc.collect()
-    gc.freeze()
+    LOADING.set()
+    try:
+        import_module("vit.explain")
+        gc.collect()
+        gc.freeze()
+    finally:
+        LOADING.clear()
+
+
+def shipped_folder() -> Path | None:
+    """Where the shipped checkpoint lies, if it is what a page opens with; found without torch."""
+    folder = Path(os.environ.get("VIT_CHECKPOINTS") or _PROJECT / "checkpoints") / SHIPPED
+    return folder if folder.is_dir() else None
 
 
 @st.cache_resource(show_spinner="Opening the checkpoint…", max_entries=MODELS)

@@ -7,12 +7,13 @@ import streamlit as st
 
 from pages.parts import choice, passes
 from pages.parts.once import once
+from vit import first_view
+from vit.first_view import FirstView
 from vit.text import plain
 from vit.viewer.selection import Selection
 
 MOST = 2000  # classes to choose from, the most probable ones
-DEFAULT = "relevance"
-CHAIN = 1 << 21  # numbers of a chain through all blocks that the browser follows the pointer with; 4 MB, 3 ms
+DEFAULT = first_view.METHOD
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class Asked:
         explanation: from `explain`.
         covered: the model's input, where it is not the picture as it is.
         change: of what the model's heads give, see `VisionTransformer.forward`.
+        stored: all that is known while PyTorch is not there; None once it is.
     """
 
     key: str
@@ -33,6 +35,7 @@ class Asked:
     explanation: Any
     covered: Any = None
     change: Any = None
+    stored: FirstView | None = None
 
     @property
     def pixels(self):
@@ -59,6 +62,9 @@ def pass_of(asked: Asked):
 def chain(asked: Asked, target: int) -> bytes:
     """What the browser needs to follow the pointer with relevance."""
     from vit.viewer.payload import pack_chain
+
+    if asked.stored:
+        return asked.stored.chain
 
     def packed() -> bytes:
         kept = subject(asked, target).kept
@@ -87,11 +93,11 @@ def given(asked: Asked, selection: Selection, question: Question | None, prefix:
     """
     from vit.methods import METHODS
     from vit.viewer import component
-    from vit.viewer.payload import MAPS_UP_TO
+    from vit.viewer.payload import CHAIN_UP_TO, MAPS_UP_TO
 
     record = asked.explanation.record
     large = record.tokens > MAPS_UP_TO
-    chained = record.blocks * record.tokens**2 <= CHAIN
+    chained = record.blocks * record.tokens**2 <= CHAIN_UP_TO
     told = None
     token, values = -1, None
     if question:
@@ -102,11 +108,13 @@ def given(asked: Asked, selection: Selection, question: Question | None, prefix:
         )
         if selection.view == "relevance" and question.method == "relevance" and chained:
             told["chain"] = component.feed(f"{prefix}chain feeder", chain(asked, question.target))
+        elif selection.view == "relevance" and asked.stored:
+            values = asked.stored.map_of(selection, *question)
         elif selection.view == "relevance":
             values = weights(asked, selection, question)
             values = values / values.sum().clamp_min(1e-30)
             token = -1 if (asks := _token(selection, question)) is None else asks
-    if selection.view == "rollout" and large:
+    if selection.view == "rollout" and large and not asked.stored:
         token, values = selection.token, weights(asked, selection, None)
     if values is None:
         return None, told
@@ -174,15 +182,15 @@ def pick(asked: Asked, prefix: str = "", side: str = "") -> Question | None:
     labels = asked.checkpoint.labels
     if not labels:
         return None
-    probabilities = asked.explanation.record.logits[0].softmax(0)
-    order = probabilities.argsort(descending=True)[:MOST].tolist()
+    probabilities = asked.explanation.probabilities
+    order = sorted(range(len(labels)), key=lambda index: -probabilities[index])[:MOST]
     one, other = st.columns(2)
     with one:
         target = choice.select(
             f"{side} class".strip().capitalize(),
             f"{prefix}target",
             order,
-            words=lambda index: f"{plain(labels[index])} · {float(probabilities[index]):.1%}",
+            words=lambda index: f"{plain(labels[index])} · {probabilities[index]:.1%}",
             help="What should the picture speak for? Type to search. The most probable classes come first.",
         )
     with other:

@@ -34,11 +34,12 @@ def show(key: str, chosen: str | None, on_choose: Callable[[str], None]) -> None
         if name in samples.SAMPLES:
             on_choose(name)
 
-    _gallery(key=key, data={"samples": _thumbnails(), "chosen": chosen}, on_sample_change=clicked)
+    _gallery(key=key, data={"samples": thumbnails(), "chosen": chosen}, on_sample_change=clicked)
 
 
 @cache
-def _thumbnails() -> list[dict[str, str]]:
+def thumbnails() -> list[dict[str, str]]:
+    """The samples as the browser gets them, small and square."""
     strip = []
     for sample in samples.SAMPLES.values():
         picture: Image.Image = Image.open(sample.path, formats=("JPEG",))

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from vit.viewer.selection import Fusion, Selection
 
 MAGIC = b"vit1"
+CHAIN_UP_TO = 1 << 21  # numbers of a chain through all blocks that follows the pointer; 4 MB, 3 ms
 MAPS_UP_TO = 256  # tokens; beyond, queries and keys are smaller than the maps they make
 
 # The colour scale that all blocks and heads share for a query ends where this share of them has its strongest patch:

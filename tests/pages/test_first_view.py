@@ -1,0 +1,151 @@
+"""The first view before PyTorch is there: what is stored is what is computed, and the rest takes its place."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from browser.serving import streamlit
+from streamlit.proto.BackMsg_pb2 import BackMsg
+from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
+from websockets.sync.client import ClientConnection, connect
+
+from vit import first_view
+from vit.checkpoints import load_checkpoint, save_checkpoint
+from vit.viewer.payload import unpack
+
+ROOT = Path(__file__).parents[2]
+SHIPPED = ROOT / "checkpoints" / "cifar10"
+WAIT = 180  # [s] for a run on a busy machine
+STALE = f"checkpoints/cifar10/{first_view.FILE} is stale. Make it anew: {first_view.COMMAND}"
+
+
+def close(one: bytes, other: bytes) -> bool:
+    """Whether two payloads say the same, to what float32 gives on another processor."""
+    (header, sections), (header_, sections_) = unpack(one), unpack(other)
+    same = {name: header[name] == header_[name] for name in header if name not in ("sections", "pool_top")}
+    for name, values in sections.items():
+        least = 1.0 if values.dtype in (np.uint8, np.int8) else 1e-3 * float(np.abs(values).max())
+        differ = np.abs(values.astype(np.float64) - sections_[name].astype(np.float64)).max()
+        same[name] = bool(differ <= least)
+    return all(same.values())
+
+
+def test_what_is_stored_is_what_a_fresh_pass_says() -> None:
+    stored = first_view.read(SHIPPED)
+    assert stored is not None, STALE
+    fresh = first_view.build(load_checkpoint(SHIPPED))
+    assert stored.checkpoint == fresh.checkpoint, STALE
+    assert (stored.size, stored.target) == (fresh.size, fresh.target), STALE
+    assert stored.explanation.record == fresh.explanation.record, STALE
+    assert np.array(stored.explanation.seen).tolist() == np.array(fresh.explanation.seen).tolist(), STALE
+    labels, shares = zip(*stored.explanation.predictions, strict=True)
+    labels_, shares_ = zip(*fresh.explanation.predictions, strict=True)
+    assert set(labels) == set(labels_) and shares == pytest.approx(shares_, abs=1e-4), STALE
+    assert stored.explanation.probabilities == pytest.approx(fresh.explanation.probabilities, abs=1e-4), STALE
+    assert close(stored.explanation.payload, fresh.explanation.payload), STALE
+    assert bool(stored.chain) == bool(fresh.chain), STALE
+    assert not stored.chain or close(stored.chain, fresh.chain), STALE
+    assert stored.values == pytest.approx(fresh.values, abs=1e-4), STALE
+    assert stored.error < 1e-5 and fresh.error < 1e-5
+
+
+@pytest.mark.parametrize("name", ["README.md", "config.json", "model.safetensors", "preprocessor_config.json"])
+def test_of_another_checkpoint_nothing_stored_is_shown(tmp_path: Path, name: str) -> None:
+    folder = shutil.copytree(SHIPPED, tmp_path / "cifar10")
+    assert first_view.read(folder) is not None
+    with (folder / name).open("ab") as file:
+        file.write(b" ")
+    assert first_view.read(folder) is None
+
+
+def test_a_damaged_first_view_is_none(tmp_path: Path) -> None:
+    folder = shutil.copytree(SHIPPED, tmp_path / "cifar10")
+    content = (folder / first_view.FILE).read_bytes()
+    for damaged in (b"", content[:1000], content.replace(b"view.json", b"wiev.json")):
+        (folder / first_view.FILE).write_bytes(damaged)
+        assert first_view.read(folder) is None
+
+
+def test_a_checkpoint_saved_anew_has_lost_its_first_view(tmp_path: Path) -> None:
+    folder = shutil.copytree(SHIPPED, tmp_path / "cifar10")
+    checkpoint = load_checkpoint(folder)
+    save_checkpoint(folder, checkpoint.model, checkpoint.labels, checkpoint.preprocess, checkpoint.facts)
+    assert not (folder / first_view.FILE).exists()
+
+
+def run_without_torch(link: str) -> str:
+    """Run the page in a process where nothing has imported torch; what it printed."""
+    program = f"""
+import sys
+from streamlit.testing.v1 import AppTest
+page = AppTest.from_file({str(ROOT / "app.py")!r}, default_timeout={WAIT})
+page.query_params.update({link})
+page.run()
+assert not page.exception, page.exception
+told = " ".join(one.value for one in page.caption)
+print("torch" in sys.modules, "Loading PyTorch" in told, "Self-check" in told, end=" ")
+print(any('class="bar' in one.proto.body for one in page.get("html")), "viewer" in str(page.get_by_key("viewer").proto))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True, text=True, timeout=WAIT,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+@pytest.mark.parametrize(
+    "link",
+    [{}, {"checkpoint": "cifar10", "sample": "cat", "size": "64", "block": "2", "head": "1", "view": "attention"}],
+)
+def test_the_first_view_is_drawn_without_torch(link: dict[str, str]) -> None:
+    assert run_without_torch(str(link)) == "False True True True True"
+
+
+@pytest.mark.parametrize("link", [{"sample": "horse"}, {"sample": "cat"}])
+def test_what_is_not_stored_waits_for_torch(link: dict[str, str]) -> None:
+    assert run_without_torch(str(link)) == "True False True True True"
+
+
+class Drawn:
+    """What one run of the page told a browser."""
+
+    def __init__(self, socket: ClientConnection, page: str = "", fragment: str = ""):
+        message = BackMsg()
+        state = message.rerun_script
+        state.page_script_hash, state.fragment_id, state.is_auto_rerun = page, fragment, bool(fragment)
+        state.context_info.timezone, state.context_info.locale = "UTC", "en"
+        socket.send(message.SerializeToString())
+        self.page, self.timer, self.text = page, "", ""
+        self.components: dict[str, tuple[list[int], str]] = {}  # by id, where it lies and what it was told
+        while True:
+            told = ForwardMsg.FromString(socket.recv(WAIT, decode=False))
+            kind = told.WhichOneof("type")
+            if kind == "new_session":
+                self.page = told.new_session.page_script_hash
+            elif kind == "auto_rerun":
+                self.timer = told.auto_rerun.fragment_id
+            elif kind == "delta":
+                element = told.delta.new_element
+                if element.WhichOneof("type") == "bidi_component":
+                    found = element.bidi_component
+                    self.components[found.id] = list(told.metadata.delta_path), found.json
+                self.text += str(element)
+            elif kind == "script_finished" and told.script_finished != ForwardMsg.FINISHED_EARLY_FOR_RERUN:
+                return
+
+
+def test_the_rest_comes_without_touching_the_viewer() -> None:
+    with streamlit(ROOT / "app.py") as address:
+        url = address.replace("http", "ws", 1) + "/_stcore/stream"
+        with connect(url, subprotocols=["streamlit"], max_size=None) as socket:
+            first = Drawn(socket)
+            assert "Loading PyTorch" in first.text and "All attention as NPZ" not in first.text and first.timer
+            rest = Drawn(socket, first.page, first.timer)  # the browser's timer says that it has drawn
+            assert "Loading PyTorch" not in rest.text and "All attention as NPZ" in rest.text
+            kept = {name: told for name, told in first.components.items() if "viewer" in name or "gallery" in name}
+            assert len(kept) == 2 and {name: rest.components[name] for name in kept} == kept
