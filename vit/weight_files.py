@@ -36,7 +36,10 @@ def look(file: BufferedReader, name: str) -> tuple[Tensors, dict[str, str]]:
         InvalidCheckpoint: not a file of weights, or one that promises more than it holds.
     """
     size = os.fstat(file.fileno()).st_size
-    start = rewound(file).read(64)
+    try:
+        start = rewound(file).read(64)
+    except OSError as error:  # the disk erred, or it is no file that can be read from its start
+        raise InvalidCheckpoint(f"{shown(name)} cannot be read: {error.strerror}.") from error
     if start.startswith(b"version https://git-lfs"):
         raise InvalidCheckpoint(f"{shown(name)} is a placeholder of Git LFS. Fetch the file itself with: git lfs pull.")
     if _is_archive(file):

@@ -780,7 +780,7 @@ def test_own_pictures_are_averaged_and_broken_ones_named(page: AppTest, forwards
     np.testing.assert_allclose(means, torch.stack(wanted).mean(0).flatten(), rtol=1e-5)
     np.testing.assert_allclose(bars, torch.stack(wanted).std(0).flatten(), rtol=1e-3, atol=1e-4)
     before = len(forwards)
-    page.selectbox(key="statistic").set_value("cls").run()
+    control(page.selectbox, "statistic").set_value("cls").run()
     assert not page.exception and len(forwards) == before
 
 
