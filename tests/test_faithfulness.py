@@ -161,6 +161,14 @@ def test_the_verdict_follows_the_controls(value: float, words: str) -> None:
     assert words in Faithfulness(Score(value, WIDE), Controls(RANDOM, 0.6, WIDE)).words
 
 
+def test_where_chance_reaches_far_a_map_below_it_is_not_decidable() -> None:
+    far = (-0.6, 0.6, 0.3, -0.3)  # up to 1
+    wide = Controls(tuple(value / 2 for value in far), 0.6, WIDE)
+    assert wide.random and "Not decidable on this picture" in Faithfulness(Score(0.4, WIDE), wide).words
+    near = Controls(tuple(value / 4 for value in far), 0.6, WIDE)
+    assert "cannot be told from chance" in Faithfulness(Score(0.2, WIDE), near).words
+
+
 def test_chance_is_two_deviations_around_the_mean_and_ends_at_one() -> None:
     found = Faithfulness(Score(1.0, WIDE), Controls(RANDOM, 0.6, WIDE)).chance
     deviation = (2 * (0.1**2 + 0.05**2) / 4) ** 0.5

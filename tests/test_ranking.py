@@ -15,7 +15,19 @@ from vit.errors import InvalidDataset, UserError
 from vit.faithfulness import faithfulness
 from vit.images import Preprocess
 from vit.methods import METHODS, Subject, heatmap
-from vit.ranking import BLOB, RANDOM, Interval, Ranked, interval, rank, record_in_card, table, verdict
+from vit.ranking import (
+    BLOB,
+    RANDOM,
+    Interval,
+    Ranked,
+    interval,
+    rank,
+    read_table,
+    record_in_card,
+    recorded,
+    table,
+    verdict,
+)
 
 
 @pytest.fixture
@@ -86,6 +98,21 @@ def test_the_verdict_says_so_where_it_is_not_as_published(numbers: dict[str, flo
 def test_the_table_has_a_line_for_each() -> None:
     lines = table(ranked(relevance=0.4, random=0.01))
     assert lines[2] == "| Relevance | 0.400 (0.300 to 0.500) |" and lines[3].startswith("| Random |")
+
+
+def test_what_the_card_states_is_read_back(folder: Path) -> None:
+    found = ranked(relevance=0.4, random=-0.01) + ranked(**{"blob in the middle": 0.2})
+    back = read_table(table(found))
+    assert list(back) == [one.name for one in found]
+    assert all(back[one.name] == pytest.approx(one.saco) for one in found)
+    shipped, scores = recorded(load_checkpoint("cifar10").facts)
+    assert shipped == 500 and max(scores, key=lambda name: scores[name].mean) == "gradient-rollout"
+    assert scores.keys() == {*METHODS, RANDOM, BLOB}
+
+
+@pytest.mark.parametrize("lines", [None, 3, [], [3], ["| Relevance | 0.1 |"], ["Test pictures of a: x, by"]])
+def test_a_card_without_a_ranking_states_none(lines: Any) -> None:
+    assert recorded({} if lines is None else {"faithfulness": lines}) == (0, {})
 
 
 def test_the_command_ranks_and_the_card_carries_the_table(folder: Path) -> None:

@@ -1,6 +1,7 @@
 """Which method's maps are true on a whole dataset: every method on every picture, with confidence intervals."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +17,9 @@ from vit.methods import METHODS, Subject, heatmap
 
 RANDOM, BLOB = "random", "blob in the middle"
 RESAMPLES = 2000
+_NUMBER = r"(-?\d\.\d{3})"
+_LINE = re.compile(rf"\| (?P<title>[^|]+) \| {_NUMBER} \({_NUMBER} to {_NUMBER}\) \|")
+_PICTURES = re.compile(r"Test pictures of .+: (\d{1,9}), by `python -m vit faithfulness`")
 
 
 class Interval(NamedTuple):
@@ -119,6 +123,26 @@ def table(ranked: Sequence[Ranked]) -> list[str]:
             line += f" {one.points.mean:.1%} | {_words(one.overlap)} |"
         lines.append(line)
     return lines
+
+
+def read_table(lines: Iterable[str]) -> dict[str, Interval]:
+    """SaCo by the name of the method, out of the lines of `table`; lines that are none of those are left out."""
+    names = {method.title: name for name, method in METHODS.items()} | {one.capitalize(): one for one in (RANDOM, BLOB)}
+    found = [one for one in map(_LINE.match, lines) if one and one["title"] in names]
+    return {names[one["title"]]: Interval(*map(float, one.groups()[1:])) for one in found}
+
+
+def recorded(facts: Mapping[str, Any]) -> tuple[int, dict[str, Interval]]:
+    """What `record_in_card` left in a checkpoint's facts, which anybody may have written.
+
+    Returns:
+        how many pictures, 0 if nothing was measured; and SaCo by the name of the method.
+    """
+    lines = facts.get("faithfulness")
+    if not isinstance(lines, list) or not lines or not all(isinstance(line, str) for line in lines):
+        return 0, {}
+    pictures = _PICTURES.match(lines[0])
+    return (int(pictures[1]), read_table(lines)) if pictures else (0, {})
 
 
 def _words(one: Interval) -> str:

@@ -121,7 +121,7 @@ def show(asked: Asked, question: Question, selection: Selection) -> None:
     with right:
         st.markdown(f"**{verdict.words}**")
         st.caption(
-            f"For “{label}”, on this picture. {why}",
+            f"For “{label}”, on this picture. {why}{_on_many(asked, question, selection)}",
             help="SaCo (Wu et al. 2024): the pixels are put into ten groups by what the map gives them. Each "
             "group is replaced by the mean colour; taking a group that the map calls more important should lower the "
             "class more. 1: always so, −1: always the other way round, near 0: random. Chance reaches two standard "
@@ -138,6 +138,25 @@ def show(asked: Asked, question: Question, selection: Selection) -> None:
     if compare:
         found = ranking(asked.key, target, Tuning(**selection.settings()), asked)
         _show_ranking(found, verdict, _shown(found, selection, question, heatmap()))
+
+
+def _on_many(asked: Asked, question: Question, selection: Selection) -> str:
+    """What the method that is shown reached on a dataset, where that was measured for this checkpoint."""
+    from vit.methods import METHODS
+    from vit.ranking import recorded
+
+    last, record = METHODS["attention"].layers, asked.explanation.record
+    if selection.view == "attention" and (selection.block, selection.head) != (record.blocks - 1, last["head"]):
+        return ""
+    name = {"relevance": question.method, "rollout": "rollout", "attention": "attention"}.get(selection.view, "")
+    pictures, found = recorded(asked.checkpoint.facts)
+    if name not in found:
+        return ""
+    one = found[name]
+    return (
+        f" On {pictures:,} test pictures {METHODS[name].title} reached {bars.number(one.mean)} "
+        f"({bars.number(one.low)} to {bars.number(one.high)})."
+    )
 
 
 def _problem(asked: Asked) -> str:
