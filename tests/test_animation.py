@@ -172,7 +172,8 @@ def test_over_frames_a_class_has_the_map_of_its_method(checkpoint: Checkpoint, m
     truth = []
     for frame in decode_frames(data, range(3)):
         subject = Subject.of(checkpoint.model, checkpoint.preprocess(frame.picture), 3)
-        weights = METHODS[method].weights(subject, asked, "to", selection)
+        direction = "from" if asked is None else "to"  # the class itself only looks
+        weights = METHODS[method].weights(subject, asked, direction, selection)
         truth.append(subject.kept.heatmap(weights / weights.sum()).numpy().ravel())
     counted = np.stack(truth)
     if asked is not None:

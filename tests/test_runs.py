@@ -26,6 +26,7 @@ from vit.recipes import TrainConfig, train_config
 from vit.train import train
 
 PATIENCE = 300  # [s] for a process to do what it should, on a busy machine
+TRAINS = ("running", "testing")  # of a run whose process is at work
 
 
 @pytest.fixture(autouse=True)
@@ -167,7 +168,7 @@ def test_a_run_goes_on_when_the_server_that_started_it_is_killed(folder: Path) -
     server.wait()
     before = steps(run)[-1]["step"]
     until(lambda: steps(run)[-1]["step"] > before + 40, "more steps")
-    assert status(run) == "running"
+    assert status(run) in TRAINS
 
 
 SERVER = """
@@ -184,7 +185,7 @@ def test_a_killed_supervisor_leaves_a_run_that_trains_and_can_be_stopped(folder:
     os.kill(supervisor(run), signal.SIGKILL)
     before = steps(run)[-1]["step"]
     until(lambda: steps(run)[-1]["step"] > before + 40, "more steps")
-    assert status(run) == "running"
+    assert status(run) in TRAINS
     runs.stop(run.id)
     assert ended(run).status == "stopped"
 
@@ -427,7 +428,7 @@ def test_a_folder_is_trained_by_one_process_only(folder: Path, tmp_path: Path) -
         train(endless(), run.folder, resume=True)
     with pytest.raises(InvalidRun, match="going on already"):
         runs.resume(run.id)
-    assert status(run) == "running"
+    assert status(run) in TRAINS
 
 
 # --- The queue ----------------------------------------------------------------------------------------------------
@@ -482,7 +483,7 @@ for _ in range(2):
 def test_a_shared_device_is_not_waited_for(folder: Path) -> None:
     begun(runs.launch(endless()))
     begun(runs.launch(endless(), share=True))
-    assert [run.status for run in runs.list_runs()] == ["running", "running"]
+    assert all(run.status in TRAINS for run in runs.list_runs()) and len(runs.list_runs()) == 2
 
 
 def take(root: Path, line: dict[str, Any], run: str, *gpus: str) -> tuple[str, ...] | None:
