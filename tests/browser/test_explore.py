@@ -180,7 +180,7 @@ def test_downloads_hold_what_is_shown(app: App) -> None:
 def test_larger_input_hovers_with_queries_and_keys(app: App) -> None:
     app.open()
     app.page.get_by_role("combobox", name=re.compile("Input size")).click()
-    app.page.get_by_role("option", name=re.compile("1,025 tokens")).click()
+    app.page.get_by_role("option", name=re.compile("^128 px")).click()
     app.shows("tokens", 1025)
     app.still()
     checkpoint = vit.load_checkpoint("cifar10")
