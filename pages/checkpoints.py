@@ -226,7 +226,7 @@ def bring(files: list) -> None:
         st.query_params["name"] = name
 
 
-st.subheader("Checkpoints")
+st.title("Checkpoints", anchor=False)
 refused = st.session_state.pop("refused", False)
 if refused:
     st.container()  # what is below keeps its own place
@@ -238,7 +238,7 @@ if every:
 else:
     st.info("There is no checkpoint yet. Bring one, or train one on the page Train.")
 st.divider()
-st.subheader("Bring another" if every else "Bring one")
+st.header("Bring another" if every else "Bring one", anchor=False)
 if access.may_train():
     by_name, by_file = st.columns(2, gap="large")
     with by_name:

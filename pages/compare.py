@@ -8,6 +8,7 @@ navigation.enter("compare")
 
 MODES = {"two": "Side by side", "many": "Many pictures"}
 
+st.title("Compare", anchor=False)
 mode = choice.select(
     "Compare", "mode", list(MODES), words=MODES.get, kind=st.segmented_control, label_visibility="collapsed"
 )

@@ -317,16 +317,17 @@ def show_command(config: Any, devices: Sequence[str]) -> None:
     st.code(command_line(config, st.session_state.preset, devices), language="bash", wrap_lines=True)
 
 
+st.title("Train", anchor=False)
 left, right = st.columns([3, 2], gap="large")
 with left:
-    st.markdown("#### Data")
+    st.header("Data", anchor=False)
     data_place = st.container()
-    st.markdown("#### Recipe")
+    st.header("Recipe", anchor=False)
     recipe_place = st.container()
 with right:
     start_place = st.container()
     device_place = st.container()
-    st.markdown("#### Before the start")
+    st.header("Before the start", anchor=False)
 start_torch()
 
 state = st.session_state
@@ -340,11 +341,11 @@ with data_place:
     data, data_root = dataset.pick(on_change=follow_data)
     dataset.show(data, data_root, on_change=follow_data)
 with start_place:
-    st.markdown("#### Start from")
+    st.header("Start from", anchor=False)
     init_from = pick_start(known_starts)
 link.remember()
 with device_place:
-    st.markdown("#### Device")
+    st.header("Device", anchor=False)
     devices, share = pick_devices()
 
 settings = fields.read() | {"data": data, "data_root": data_root, "init_from": init_from}

@@ -293,7 +293,7 @@ def test_a_full_disk_ends_a_run_with_its_last_state_sound(tmp_path: Path) -> Non
     ending, still, again = done.stdout.splitlines()
     assert ending == "failed|The disk is full. Free some space and resume: the last complete state is kept."
     assert still == ending
-    assert again == "running "
+    assert again.rstrip() in TRAINS
 
 
 def test_no_run_starts_on_a_disk_that_is_nearly_full(folder: Path) -> None:

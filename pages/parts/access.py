@@ -79,7 +79,7 @@ def require_trainer() -> None:
     if not reason:
         return
     navigation.enter()
-    st.markdown("#### Training is closed here")
+    st.title("Training is closed here", anchor=False)
     st.markdown(plain(reason))
     if "auth" in _secrets():
         if st.user.get("is_logged_in"):

@@ -10,6 +10,7 @@ import streamlit as st
 from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 from pages.parts import dataset, fields
+from vit.errors import UserError
 
 LONGEST = 300  # characters of a text
 
@@ -52,7 +53,7 @@ def adopt(starts: Collection[str]) -> list[str]:
             text = st.query_params[name]
             try:
                 asked[name] = _accept(name, text, starts)
-            except ValueError:
+            except (UserError, ValueError):
                 refused.append(f"{name}={text[:60]}")
     for name, value in (blank(asked.get("preset", "")) | asked).items():
         st.session_state[place(name)] = value
@@ -60,7 +61,7 @@ def adopt(starts: Collection[str]) -> list[str]:
 
 
 def _accept(name: str, text: str, starts: Collection[str]) -> Any:
-    """The value of a part of the form; ValueError where it has no such value, or none that can be had here."""
+    """The value of a part of the form; UserError or ValueError where it has none such, or none that can be had here."""
     from vit.recipes import PRESETS
     from vit.survey import check_spec
 

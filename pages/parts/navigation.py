@@ -9,6 +9,8 @@ from pathlib import Path
 import streamlit as st
 
 _PAGES = Path(__file__).parents[1]
+_NAMES = ("explore", "compare", "checkpoints", "train", "runs")  # of their files
+PATHS = ("", *_NAMES[1:])  # in addresses
 
 
 def choose() -> st.Page:
@@ -16,11 +18,8 @@ def choose() -> st.Page:
     st.session_state.in_app = True
     return st.navigation(
         [
-            st.Page(_PAGES / "explore.py", title="Explore", default=True),
-            st.Page(_PAGES / "compare.py", title="Compare", url_path="compare"),
-            st.Page(_PAGES / "checkpoints.py", title="Checkpoints", url_path="checkpoints"),
-            st.Page(_PAGES / "train.py", title="Train", url_path="train"),
-            st.Page(_PAGES / "runs.py", title="Runs", url_path="runs"),
+            st.Page(_PAGES / f"{name}.py", title=name.title(), url_path=path, default=not path)
+            for name, path in zip(_NAMES, PATHS, strict=True)
         ],
         position="top",
     )

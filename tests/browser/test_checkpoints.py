@@ -129,10 +129,10 @@ def test_a_model_that_is_brought_is_listed_and_opens_with_one_click(page: Page, 
     page.goto(f"{url}/checkpoints")
     expect(page.get_by_text("There is no checkpoint yet.")).to_be_visible()
     upload(page, {name: (places.published / name).read_bytes() for name in (WEIGHTS, CONFIG)})
-    expect(row(page, "model")).to_contain_text("transformers")
+    expect(row(page, "vit")).to_contain_text("transformers")  # after what its config says
     expect(page.get_by_test_id("stAlert")).not_to_be_attached()
     page.get_by_role("button", name="Open in the explorer").click()
-    expect(page).to_have_url(re.compile("checkpoint=model"))
+    expect(page).to_have_url(re.compile("checkpoint=vit"))
     expect_map(page, blocks=2, heads=4, tokens=17)
 
 

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 from streamlit.testing.v1 import AppTest
 
-from pages.parts import access, sheet
+from pages.parts import access
 from tests.pages.offered import fed
 from vit import samples
 from vit.checkpoints import save_checkpoint
@@ -222,7 +222,6 @@ def test_right_and_wrong_of_a_dataset_are_told_apart(checkpoints: Path) -> None:
 def test_classes_that_the_model_does_not_know_are_neither_right_nor_wrong(
     checkpoints: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sheet, "LONG", float("inf"))  # on a slow machine a button would come first
     page = show(mode="many", m_from="shapes")
     assert not page.exception and "does not know the classes" in texts(page, "caption")
     assert not any("✓" in found.value or "✗" in found.value for found in page.markdown)

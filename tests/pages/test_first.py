@@ -79,11 +79,12 @@ def test_a_link_of_its_own_keeps_its_size(page: AppTest) -> None:
     assert not words(page)
 
 
-def test_headings_of_the_page_are_in_order(page: AppTest) -> None:
-    page.run()
+@pytest.mark.parametrize("file", ["explore", "compare", "checkpoints", "train", "runs"])
+def test_headings_of_every_page_are_in_order(page: AppTest, file: str) -> None:
+    page.switch_page(f"pages/{file}.py").run()
     found = [level for level, kind in ((1, page.title), (2, page.header), (3, page.subheader)) for _ in kind]
     found += [len(one.value) - len(one.value.lstrip("#")) for one in page.markdown if one.value.startswith("#")]
-    assert found == [1, 2]
+    assert found[0] == 1 and set(found) == set(range(1, max(found) + 1))
 
 
 def test_the_picture_is_taken_for_what_it_is(explanation: Explanation) -> None:

@@ -1,6 +1,7 @@
 """The first view before PyTorch is there: what is stored is what is computed, and the rest takes its place."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -133,7 +134,11 @@ class Drawn:
                 element = told.delta.new_element
                 if element.WhichOneof("type") == "bidi_component":
                     found = element.bidi_component
-                    self.components[found.id] = list(told.metadata.delta_path), found.json
+                    # Not which bytes: the last digits of a map are another machine's.
+                    self.components[found.id] = (
+                        list(told.metadata.delta_path),
+                        re.sub(r"-[0-9a-f]{32}\b", "", found.json),
+                    )
                 self.text += str(element)
             elif kind == "script_finished" and told.script_finished != ForwardMsg.FINISHED_EARLY_FOR_RERUN:
                 return

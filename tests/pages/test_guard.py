@@ -10,6 +10,7 @@ import urllib.error
 import urllib.request
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -158,7 +159,9 @@ def passed(*messages: BackMsg) -> list[str]:
     async def never(_message: Any) -> None:
         raise AssertionError("nothing is to be sent")
 
-    asyncio.run(guard.Guard(app)({"type": "websocket", "headers": []}, receive, never))
+    talk = guard.Guard(app)({"type": "websocket", "headers": []}, receive, never)
+    with ThreadPoolExecutor(1) as thread:  # this one may already run Playwright's loop
+        thread.submit(asyncio.run, talk).result(PATIENCE)
     return heard
 
 

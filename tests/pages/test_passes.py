@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from pages.parts import passes
+from pages.parts import once, passes
 from pages.parts.passes import Line
 
 ROOT = Path(__file__).parents[2]
@@ -93,8 +93,9 @@ def test_a_pass_that_fails_gives_its_memory_back() -> None:
 
 
 def test_the_page_names_the_place_in_the_line_and_a_stopped_run_leaves_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    line = Line(10)
+    line, nothing = Line(10), once.Memory()  # what other tests asked for is forgotten
     monkeypatch.setattr(passes, "_line", lambda: line)
+    monkeypatch.setattr(once, "_memory", lambda: nothing)
     told: list[Any] = []
     real = Line._place
 

@@ -347,7 +347,7 @@ class Page {
     this.read(
       3,
       held && key !== query ? name : to ? "From itself" : "On itself",
-      percent(weight),
+      `≈ ${percent(weight)}`, // maps come in steps, see payload.py
       `${multiple(weight * tokens)} uniform · ${ordinal(stronger + 1)} of ${tokens}`,
     );
   }
