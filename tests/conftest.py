@@ -1,6 +1,7 @@
 """Shared by all tests: what kind each is, a tiny model with every parameter random, and no network."""
 
 import gc
+import math
 import os
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before anything imports transformers
@@ -45,6 +46,16 @@ def frozen(request: pytest.FixtureRequest) -> None:
     if request.path.parent.name == "pages":
         gc.collect()
         gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def quick(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No page waits for a button on a busy machine; tests of the buttons set limits of their own."""
+    if request.path.parent.name == "pages":
+        from pages.parts import census, sheet, trust  # only where Streamlit is wanted
+
+        for where, limit in ((trust, "LIVE"), (census, "LONG"), (sheet, "LONG")):
+            monkeypatch.setattr(where, limit, math.inf)
 
 
 def fill(model: Any, seed: int = 0) -> Any:
