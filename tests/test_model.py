@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from vit.model import SMALL, VisionTransformer, ViTConfig, preset_names, resize_positions
+from vit.config import SMALL, ViTConfig, preset_names
+from vit.model import VisionTransformer, resize_positions
 
 TOLERANCE = 1e-5
 

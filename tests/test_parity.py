@@ -23,9 +23,10 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from vit.checkpoints import Checkpoint, load_checkpoint
+from vit.config import PositionResize, ViTConfig
 from vit.errors import InvalidCheckpoint
 from vit.families import read
-from vit.model import PositionResize, VisionTransformer, ViTConfig, resize_positions
+from vit.model import VisionTransformer, resize_positions
 
 TOLERANCE = 1e-5
 

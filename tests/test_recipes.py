@@ -1,5 +1,8 @@
 """Descriptions of runs: presets that fit, settings that are checked, and mistakes told in a sentence."""
 
+import subprocess
+import sys
+
 import pytest
 
 from vit.errors import InvalidConfig
@@ -64,3 +67,14 @@ def test_one_epoch_is_enough_for_any_preset() -> None:
 def test_the_overview_names_every_preset_and_setting() -> None:
     text = describe()
     assert all(name in text for name in (*PRESETS, *TrainConfig.model_fields))
+
+
+def test_a_run_is_described_without_torch() -> None:
+    """Page Train and each process that launches a run would wait seconds for it."""
+    code = (
+        "import sys, vit.runs\n"
+        "from vit.recipes import run_name, train_config\n"
+        "run_name(train_config('cifar', epochs=3))\n"
+        "sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -10,9 +10,10 @@ if TYPE_CHECKING:
     from vit.archives import ImportedDataset, import_dataset
     from vit.attention import AttentionRecord, record, rollout
     from vit.checkpoints import Checkpoint, find_checkpoint, list_checkpoints, load_checkpoint, save_checkpoint
+    from vit.config import ViTConfig
     from vit.errors import InvalidCheckpoint, InvalidConfig, InvalidDataset, InvalidImage, UserError
     from vit.images import Preprocess, decode_image
-    from vit.model import VisionTransformer, ViTConfig, ViTOutput
+    from vit.model import VisionTransformer, ViTOutput
     from vit.relevance import GradientRecord, legrad, relevance_record
 
 # Loaded on first use, so that decoding a picture does not wait for torch.
@@ -34,7 +35,7 @@ _HOMES = {
     "UserError": "errors",
     "Preprocess": "images",
     "decode_image": "images",
-    "ViTConfig": "model",
+    "ViTConfig": "config",
     "VisionTransformer": "model",
     "ViTOutput": "model",
     "GradientRecord": "relevance",

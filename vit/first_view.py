@@ -49,7 +49,7 @@ class Prediction(NamedTuple):
 
 
 class Config(NamedTuple):
-    """What a page says of a `vit.model.ViTConfig`."""
+    """What a page says of a `vit.config.ViTConfig`."""
 
     image_size: tuple[int, int]
     patch_size: int

@@ -2,13 +2,15 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from vit.augment import Augmentation
+from vit.config import Activation, FinalNorm, ViTConfig
 from vit.errors import InvalidConfig
-from vit.model import Activation, FinalNorm, ViTConfig
+
+if TYPE_CHECKING:
+    from vit.augment import Augmentation
 
 Optimizer = Literal["adamw", "muon"]
 Schedule = Literal["cosine", "constant"]
@@ -136,8 +138,10 @@ class TrainConfig(BaseModel):
             raise ValueError(f"registers follow from {self.init_from}, which this run starts from. Leave them out.")
         return replace(base, **changes)
 
-    def augmentation(self) -> Augmentation:
+    def augmentation(self) -> "Augmentation":
         """What is done to each batch."""
+        from vit.augment import Augmentation  # brings torch along, which a description does without
+
         names = ("crop_padding", "crop_scale", "flip", "operations", "magnitude", "erase", "mixup", "cutmix")
         return Augmentation(**{name: getattr(self, name) for name in names})
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from PIL import Image
     from torch import Tensor
 
-    from vit.model import ViTConfig
+    from vit.config import ViTConfig
     from vit.place import Place
     from vit.recipes import TrainConfig
 
