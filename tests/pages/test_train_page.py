@@ -384,7 +384,7 @@ def test_only_who_may_upload_may_delete(page: AppTest, folders: Path, monkeypatc
     open_to_a_network(monkeypatch)
     page.button(key="really_delete_data").click().run()
     assert not page.exception and len(list((folders / "data" / "uploads").iterdir())) == 1
-    assert "closed" in page.markdown[0].value
+    assert "closed" in page.title[0].value
 
 
 def test_other_folders_cannot_be_deleted(folders: Path) -> None:
@@ -408,7 +408,7 @@ def test_page_alone_is_closed_where_the_app_is_open_to_a_network(
     open_to_a_network(monkeypatch)
     page = AppTest.from_file(str(ROOT / "pages" / "train.py"), default_timeout=WAIT).run()
     assert not page.exception and not page.button and not page.selectbox
-    assert "closed" in page.markdown[0].value
+    assert "closed" in page.title[0].value
 
 
 def test_sweep_values_are_read_by_the_type_of_their_setting() -> None:
