@@ -22,6 +22,7 @@ from pages.parts import (
     take,
     tour,
     trust,
+    unlike,
     uploads,
     whatif,
 )
@@ -410,8 +411,7 @@ def show_predictions(checkpoint, explanation) -> None:
     names = ", ".join(f"{p.label} {p.probability:.0%}" for p in top)
     with chart:
         bars.show([bars.Bar(*p, strong=p == top[0]) for p in top], f"Predictions: {names}")
-    known = len(checkpoint.labels)
-    chart.caption(f"It knows {known:,} classes" + ("; all else is a guess." if known <= FEW else "."))
+        unlike.show(checkpoint, explanation)
     show_seen(seen, explanation)
     if first.is_shown(checkpoint.name):
         st.markdown(first.WORDS)

@@ -1,4 +1,4 @@
-"""The command line: `python -m vit classify|explain|evaluate|faithfulness|heads|convert|train|runs`.
+"""The command line: `python -m vit classify|explain|evaluate|faithfulness|heads|ood|convert|train|runs`.
 
 Exit status: 0 done, 1 a bug (with its traceback), 2 a mistake of the user's, told in one line.
 """
@@ -105,13 +105,19 @@ def parser() -> argparse.ArgumentParser:
     )
     heads.add_argument("--card", action="store_true", help="also put the distance by block into the checkpoint's card")
 
-    for command in (classify, explain, evaluate, faithful, heads):
+    ood = add("ood", "Learn what known pictures are like, so that the app can say which ones are unlike them.")
+    ood.add_argument("--data", required=True, metavar="NAME|folder:PATH", help="what the model learnt from")
+    ood.add_argument("--others", default="", metavar="NAME|folder:PATH", help="pictures of other things, to try it on")
+    ood.add_argument("--data-root", type=Path, default=Path("data"), help="where downloads are kept")
+    ood.add_argument("--keep", action="store_true", help="also keep it beside the weights, for the app")
+
+    for command in (classify, explain, evaluate, faithful, heads, ood):
         command.add_argument(
             "--checkpoint", default="cifar10", metavar="NAME_OR_PATH",
             help="a name in checkpoints/, a folder or file, or to be fetched: owner/name[@revision] on the Hugging "
             "Face Hub, torchvision/vit_b_16 (default: %(default)s)",
         )  # fmt: skip
-    for command in (classify, evaluate, faithful, heads):
+    for command in (classify, evaluate, faithful, heads, ood):
         command.add_argument("--json", action="store_true", help="print one JSON document")
 
     convert = add("convert", "Give a checkpoint to another library, computing the same there.")
@@ -391,6 +397,29 @@ def _faithfulness(options: argparse.Namespace) -> None:
     print(f"\n{ranked[0].pictures} pictures. {verdict(ranked)}")
 
 
+def _ood(options: argparse.Namespace) -> None:
+    from vit import ood
+    from vit.checkpoints import load_checkpoint
+
+    checkpoint = load_checkpoint(options.checkpoint)
+    known = ood.fit(checkpoint, options.data, options.others, root=options.data_root, bar=not options.json)
+    if options.keep:
+        ood.write(checkpoint, known)
+    told = {"known_called_unlike": ood.ALARM, "others_called_unlike": known.noticed}
+    if options.json:
+        facts = {
+            "checkpoint": checkpoint.name,
+            "sha256": checkpoint.hash,
+            "data": known.data,
+            "others": known.other_data,
+        }
+        print(json.dumps(facts | told))
+        return
+    print(f"Unlike the pictures of {known.data} is what {ood.ALARM:.0%} of them exceed.")
+    if known.noticed is not None:
+        print(f"Of the pictures of {known.other_data}, {known.noticed:.0%} exceed it.")
+
+
 def _check_limit(limit: int) -> None:
     if limit < 1:
         raise UserError(f"--limit must be at least 1, not {limit}.")
@@ -538,6 +567,7 @@ _COMMANDS = {
     "evaluate": _evaluate,
     "faithfulness": _faithfulness,
     "heads": _heads,
+    "ood": _ood,
     "convert": _convert,
     "train": _train,
     "runs": _runs,

@@ -9,6 +9,7 @@ from streamlit.testing.v1 import AppTest
 
 import vit
 from pages.parts import first
+from tests.pages.controls import control
 from vit import samples
 from vit.explain import Explanation, explain
 from vit.faithfulness import controls, faithfulness
@@ -109,3 +110,17 @@ def test_the_map_is_true(subject: Subject) -> None:
     score = faithfulness(subject.model, subject.pixels, subject.kept.target, [heatmap(subject, "relevance")])[0]
     chance = controls(subject.model, subject.pixels, subject.kept.target, subject.kept.grid, 20)
     assert score > max(*chance.random, chance.blob) + 0.1
+
+
+def test_a_picture_unlike_the_known_ones_is_called_so_at_the_models_own_size(page: AppTest, tmp_path: Path) -> None:
+    def said() -> list[str]:
+        return [one.value for one in page.warning if "unlike those that the model learnt from" in one.value]
+
+    page.query_params["sample"] = "cat"
+    page.run()
+    assert not said() and any("The page notices" in one.value for one in page.caption)
+    Image.new("RGB", (40, 40), "white").save(tmp_path / "white.png")
+    page.file_uploader(key="upload").upload("white.png", (tmp_path / "white.png").read_bytes()).run()
+    assert not page.exception and len(said()) == 1 and "may be a guess" in said()[0]
+    control(page.selectbox, "size").set_value((64, 64)).run()
+    assert not page.exception and not said()

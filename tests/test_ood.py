@@ -1,0 +1,162 @@
+"""Pictures unlike those that a model learnt from: noticed where they are, and not more often than said where not."""
+
+import io
+import json
+import re
+import zipfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor
+
+import vit
+from vit import ood, samples
+from vit.__main__ import main
+from vit.checkpoints import Checkpoint, load_checkpoint, save_checkpoint
+from vit.datasets import shapes
+from vit.errors import UserError
+from vit.evaluate import Normalise
+from vit.ood import ALARM, FILE, Known
+
+SHIPPED = Path(vit.__file__).parent.parent / "checkpoints" / "cifar10"
+
+
+@pytest.fixture
+def checkpoint(saved: Path) -> Checkpoint:
+    return load_checkpoint(saved)
+
+
+@pytest.fixture
+def noise(tmp_path: Path) -> Path:
+    """A dataset of two classes of noise."""
+    generator = np.random.default_rng(0)
+    for number in range(40):
+        folder = tmp_path / "noise" / "test" / "ab"[number % 2]
+        folder.mkdir(parents=True, exist_ok=True)
+        pixels = generator.integers(0, 256, (32, 32, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(folder / f"{number}.png")
+    (tmp_path / "noise" / "train").mkdir()
+    return tmp_path / "noise"
+
+
+@pytest.fixture
+def known(checkpoint: Checkpoint, noise: Path) -> Known:
+    return ood.fit(checkpoint, "shapes", f"folder:{noise}", most=600)
+
+
+def scores(checkpoint: Checkpoint, known: Known, images: Tensor) -> Tensor:
+    pixels = Normalise(checkpoint.preprocess, torch.device("cpu"))(images)
+    return known.score(checkpoint.model, pixels)
+
+
+def test_new_pictures_of_the_known_kind_are_called_unlike_as_rarely_as_said(
+    checkpoint: Checkpoint, known: Known
+) -> None:
+    new, _ = shapes(600, 32, seed=99)
+    called = [known.place(float(score)).known <= ALARM for score in scores(checkpoint, known, new.images)]
+    assert sum(called) / len(called) == pytest.approx(ALARM, abs=0.05)
+
+
+def test_noise_is_unlike_shapes(known: Known) -> None:
+    assert known.noticed is not None and known.noticed > 0.6
+    assert known.data == "shapes" and known.other_data == "noise"
+
+
+def test_one_picture_scores_as_in_a_batch(checkpoint: Checkpoint, known: Known) -> None:
+    pictures, _ = shapes(5, 32, seed=5)
+    together = scores(checkpoint, known, pictures.images)
+    alone = torch.cat([scores(checkpoint, known, pictures.images[i : i + 1]) for i in range(5)])
+    torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-4)
+
+
+def test_what_is_kept_is_read_back_for_the_same_checkpoint_only(checkpoint: Checkpoint, known: Known) -> None:
+    assert ood.read(checkpoint) is None
+    ood.write(checkpoint, known)
+    back = ood.read(checkpoint)
+    assert back is not None and back.place(0.5) == known.place(0.5) and back.other_data == "noise"
+    assert ood.read(replace(checkpoint, labels=(*checkpoint.labels[:-1], "another"))) is None
+
+
+def test_without_foreign_pictures_nothing_is_said_of_them(checkpoint: Checkpoint, known: Known) -> None:
+    alone = replace(known, others=None)
+    ood.write(checkpoint, alone)
+    back = ood.read(checkpoint)
+    assert back is not None and back.noticed is None and back.place(0.0).others is None
+
+
+def test_a_checkpoint_with_it_can_be_saved_anew(checkpoint: Checkpoint, known: Known) -> None:
+    ood.write(checkpoint, known)
+    save_checkpoint(checkpoint.path, checkpoint.model, checkpoint.labels, checkpoint.preprocess, facts={})
+    assert not (checkpoint.path / FILE).exists()
+
+
+def packed(**members: bytes) -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in members.items():
+            archive.writestr(name.replace("_", "."), content)
+    return out.getvalue()
+
+
+def array(*shape: int) -> bytes:
+    out = io.BytesIO()
+    np.save(out, np.full(shape, np.nan, np.float32))
+    return out.getvalue()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda whole, facts: b"",
+        lambda whole, facts: whole[: len(whole) // 2],
+        lambda whole, facts: packed(facts_json=b"[]"),
+        lambda whole, facts: packed(facts_json=facts),
+        lambda whole, facts: packed(facts_json=facts, mean_npy=array(64)),
+        lambda whole, facts: packed(facts_json=facts, mean_npy=array(1 << 25)),
+        lambda whole, facts: packed(facts_json=facts, mean_npy=b"\x93NUMPY\x01\x00"),
+        lambda whole, facts: packed(facts_json=b"[" * 100_000),
+    ],
+)
+def test_a_damaged_file_counts_as_none(
+    checkpoint: Checkpoint, known: Known, damage: Callable[[bytes, bytes], bytes]
+) -> None:
+    file = ood.write(checkpoint, known)
+    facts = json.dumps({"identity": checkpoint.identity}).encode()
+    file.write_bytes(damage(file.read_bytes(), facts))
+    assert ood.read(checkpoint) is None
+
+
+def test_a_model_without_classes_is_refused(build: Callable, saved: Path) -> None:
+    folder = save_checkpoint(saved.parent / "bare", build(num_classes=0), (), load_checkpoint(saved).preprocess)
+    with pytest.raises(UserError, match="no classes"):
+        ood.fit(load_checkpoint(folder), "shapes", most=10)
+
+
+def test_the_command_says_what_it_found_and_keeps_it(
+    saved: Path, noise: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["ood", "--checkpoint", str(saved), "--data", "shapes", "--others", f"folder:{noise}"]
+    assert main([*arguments, "--keep"]) == 0
+    said = re.search(r"Of the pictures of noise, (\d+)% exceed it\.", capsys.readouterr().out)
+    assert ood.read(load_checkpoint(saved)) is not None
+    assert main([*arguments, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert said and told["others_called_unlike"] == pytest.approx(int(said[1]) / 100, abs=0.006)
+    assert told["data"] == "shapes" and told["others_called_unlike"] > 3 * told["known_called_unlike"]
+
+
+def test_the_shipped_checkpoint_knows_its_pictures() -> None:
+    checkpoint = load_checkpoint(SHIPPED)
+    known = ood.read(checkpoint)
+    assert known is not None and known.noticed is not None and known.noticed > 0.4
+    called = {}
+    for sample in samples.SAMPLES:
+        picture = Image.open(io.BytesIO(samples.read(sample))).convert("RGB")
+        score = known.score(checkpoint.model, checkpoint.preprocess(picture))
+        called[sample] = known.place(float(score)).known <= ALARM
+    assert not called["cat"] and any(called.values())
