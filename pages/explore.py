@@ -554,6 +554,7 @@ def main() -> None:
         model_controls = st.container()
     tour.show()
     inputs, predictions = st.columns(2, gap="large")
+    waiting = st.container()  # for what says that it takes long: a place of its own in every run
     with inputs:
         source = pick_picture()  # before anything that imports torch: a newcomer sees the page at once
     if stored := first_view.stored(source):
@@ -574,7 +575,8 @@ def main() -> None:
         source = pick_frame(source)
 
     def explained(source: take.Source):
-        return opening.explained(checkpoint, source.data, size, precision, source.frame)
+        with waiting:
+            return opening.explained(checkpoint, source.data, size, precision, source.frame)
 
     try:
         explanation = explained(source)
