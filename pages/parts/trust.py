@@ -100,9 +100,12 @@ def show(asked: Asked, question: Question, selection: Selection) -> None:
     model, size, once = asked.checkpoint.model, asked.explanation.preprocess.size, f"{asked.key} {target}"
     expected = seconds(model, size, 2 + seeds(asked))  # this map, the random ones and the blob
     if expected > LIVE and st.session_state.get("measure") != once:
-        st.caption("Is the map true? That is found out by taking away what it calls important.")
-        if not st.button(f"Measure it ({about(expected)})"):
-            return
+        place = st.empty()
+        with place.container():
+            st.caption("Is the map true? That is found out by taking away what it calls important.")
+            if not st.button(f"Measure it ({about(expected)})"):
+                return
+        place.empty()
         st.session_state.measure = once
     with st.spinner("Taking parts of the picture away…"):
         score = measured(asked.key, target, which, asked, heatmap)
