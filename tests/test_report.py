@@ -100,6 +100,10 @@ def test_a_damaged_report_is_one_sentence(constant: Checkpoint, folder: Path, tm
     np.savez(file, meta=np.array(["a", "b"], object))
     with pytest.raises(UserError, match="damaged"):
         report.read(file)
+    file.unlink()
+    os.mkfifo(file)  # nobody writes into it
+    with pytest.raises(UserError, match="damaged"):
+        report.read(file)
 
 
 def wait(run: Path) -> report.State:

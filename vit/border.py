@@ -8,8 +8,10 @@ import json
 import math
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any, BinaryIO, TypeGuard
 
 from vit.errors import UserError
 
@@ -24,6 +26,20 @@ class Unreadable(UserError):
     """A file cannot be read: the message says which, and why."""
 
 
+@contextmanager
+def open_file(path: Path) -> Iterator[BinaryIO]:
+    """Open a file to read, never a pipe, which would wait for somebody to write.
+
+    Raises:
+        OSError: as `open`.
+        Unreadable: it is no file.
+    """
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise Unreadable(f"{path.name} cannot be read: it is no file.")
+        yield file
+
+
 def read_bytes(path: Path, most: int = DOCUMENT_BYTES, offset: int = 0) -> bytes:
     """A file's content from an offset on.
 
@@ -32,12 +48,10 @@ def read_bytes(path: Path, most: int = DOCUMENT_BYTES, offset: int = 0) -> bytes
         Unreadable: it is a folder or a pipe, another user's, or more than `most` bytes long.
     """
     try:
-        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
-            facts = os.fstat(file.fileno())
-            if not stat.S_ISREG(facts.st_mode):
-                raise Unreadable(f"{path.name} cannot be read: it is no file.")
-            if facts.st_size - offset > most:
-                raise Unreadable(f"{path.name} cannot be read: {facts.st_size / 1e6:,.0f} MB are too many.")
+        with open_file(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            if size - offset > most:
+                raise Unreadable(f"{path.name} cannot be read: {size / 1e6:,.0f} MB are too many.")
             file.seek(offset)
             return file.read(most)
     except FileNotFoundError:

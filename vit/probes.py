@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from vit.border import is_number, is_text, parse_json
+from vit.border import Unreadable, is_number, is_text, open_file, parse_json
 from vit.errors import InvalidRun
 from vit.files import replaced
 
@@ -231,13 +231,13 @@ def read_payload(folder: Path, epoch: int, picture: int) -> bytes:
 
 def _read(folder: Path, epoch: int, member: str) -> bytes:
     try:
-        with zipfile.ZipFile(_path(folder, epoch)) as archive:
+        with open_file(_path(folder, epoch)) as file, zipfile.ZipFile(file) as archive:
             if archive.getinfo(member).file_size > FOLDER_BYTES:
                 raise _damaged(epoch)
             return archive.read(member)
     except FileNotFoundError as error:
         raise InvalidRun(f"The probe pictures of epoch {epoch} are not kept. Choose another epoch.") from error
-    except (OSError, KeyError, ValueError, RuntimeError, zipfile.BadZipFile, zlib.error, EOFError) as error:
+    except (OSError, Unreadable, KeyError, ValueError, RuntimeError, zipfile.BadZipFile, zlib.error, EOFError) as error:
         if isinstance(error, InvalidRun):
             raise
         raise _damaged(epoch) from error

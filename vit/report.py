@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from vit.border import Unreadable, open_file
 from vit.errors import UserError
 from vit.files import is_locked, replaced, take_lock
 
@@ -153,17 +154,21 @@ def read(file: Path) -> Report:
         UserError: there is none, or it is damaged.
     """
     try:
-        with zipfile.ZipFile(file) as archive:
-            if sum(member.file_size for member in archive.infolist()) > _MOST:
-                raise ValueError("more than a report takes")
-        with np.load(file, allow_pickle=False) as arrays:
+        with open_file(file) as raw:
+            with zipfile.ZipFile(raw) as archive:
+                if sum(member.file_size for member in archive.infolist()) > _MOST:
+                    raise ValueError("more than a report takes")
+            raw.seek(0)
+            arrays = np.load(raw, allow_pickle=False)
             checkpoint, data = (_shown(text) for text in arrays["meta"])
             classes = tuple(_shown(name) for name in arrays["classes"])
             report = Report(checkpoint, data, classes, **{name: arrays[name] for name in _ARRAYS})
         _check(report)
     except FileNotFoundError as error:
         raise UserError("This run has not been evaluated yet.") from error
-    except (OSError, ValueError, TypeError, KeyError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
+    except (
+        OSError, Unreadable, ValueError, TypeError, KeyError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error,
+    ) as error:  # fmt: skip
         raise UserError("The report is damaged. Evaluate again.") from error
     return report
 
@@ -302,8 +307,8 @@ def state(run: Path) -> State:
 
 def _tail(path: Path, size: int = 2000) -> bytes:
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - size))
             return file.read()
-    except OSError:
+    except (OSError, Unreadable):
         return b""
