@@ -6,34 +6,29 @@ import io
 import json
 import os
 import shutil
-import time
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
-import torch
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 from streamlit.testing.v1 import AppTest
+from written_runs import EPOCHS, STEPS, write_run
 
 from pages.parts import access, curves, downloads, fields, watch
 from pages.parts.compare import title, to_csv
 from tests.pages.offered import fed
 from vit import runs
-from vit.checkpoints import save_checkpoint
 from vit.errors import InvalidRun
-from vit.images import Preprocess
-from vit.probes import ProbeWriter
 from vit.recipes import TrainConfig
-from vit.start import model_config
 
 ROOT = Path(__file__).parents[2]
 WAIT = 120  # [s]; the first run imports torch
-EPOCHS, STEPS = 4, 50
 
 
 @pytest.fixture
@@ -47,49 +42,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def write(folder: Path, build: Callable[..., Any], labels: tuple[str, ...]) -> Callable[..., str]:
-    """`write(name, outcome="finished", reason="", done=4, probes=False, **config)` makes a run; gives its id."""
-
-    def make(
-        name: str, outcome: str = "finished", reason: str = "", done: int = EPOCHS, probes: bool = False,
-        sweep: str = "", older: bool = False, **config: Any,
-    ) -> str:  # fmt: skip
-        run = folder / runs.new_id(name)
-        run.mkdir()
-        start = time.time() - 100
-        settings = TrainConfig(epochs=EPOCHS, **config)
-        (run / "config.json").write_text(settings.model_dump_json())
-        about = {"name": name, "notes": "", "owner": "", "sweep": sweep, "created": start, "devices": ["cpu"]}
-        (run / "about.json").write_text(json.dumps(about))
-        records: list[dict[str, Any]] = [
-            {"kind": "start", "step": 0, "total_steps": EPOCHS * STEPS, "steps_per_epoch": STEPS, "epochs": EPOCHS}
-        ]
-        for step in range(10, done * STEPS + 1, 10):
-            records.append({"kind": "step", "step": step, "loss": 2 / step, "lr": 1e-3, "pictures_per_second": 500.0})
-            if step % STEPS == 0:
-                epoch = step // STEPS
-                result = {"step": step, "epoch": epoch, "accuracy": 0.5 + epoch / 10}
-                named = {"kind": "epoch", "test_loss": 1.0} if older else {"kind": "validation", "loss": 1.0}
-                records.append(named | result)
-                if epoch == EPOCHS and not older:
-                    records.append({"kind": "test", "loss": 1.0} | result | {"accuracy": 0.875, "pictures": 8})
-        lines = [json.dumps(record | {"t": start + record["step"] / 10, "attempt": 0}) for record in records]
-        (run / "metrics.jsonl").write_text("\n".join(lines) + "\n")
-        (run / "log.txt").write_text("Epoch 1 of 4: <b>fine</b>\n")
-        (run / "alive.lock").touch()
-        if outcome:
-            (run / "outcome.json").write_text(json.dumps({"outcome": outcome, "reason": reason}))
-        model = build(**model_config(settings, len(labels)).to_dict())
-        save_checkpoint(run / "checkpoints" / "best", model, labels, Preprocess((32, 32)), facts={"accuracy": 0.9})
-        (run / "checkpoints" / "state.pt").touch()
-        if probes:
-            images = torch.zeros(3, 3, 32, 32, dtype=torch.uint8)
-            writer = ProbeWriter(run / "probes", images, [0, 1, 2], labels, Preprocess((32, 32)))
-            for epoch in range(1, done + 1):
-                writer.store(epoch, build(epoch))
-        return run.name
-
-    return make
+def write(folder: Path) -> Callable[..., str]:
+    """`write(name, ...)` makes a run, as `write_run` says; gives its id."""
+    return partial(write_run, folder)
 
 
 @pytest.fixture

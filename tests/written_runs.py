@@ -1,0 +1,79 @@
+"""Runs as training leaves them, without training."""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from conftest import LABELS, TINY, fill
+
+from vit import runs
+from vit.checkpoints import save_checkpoint
+from vit.images import Preprocess
+from vit.model import VisionTransformer, ViTConfig
+from vit.probes import ProbeWriter
+from vit.recipes import TrainConfig
+from vit.start import model_config
+
+EPOCHS, STEPS = 4, 50
+
+
+def write_run(
+    folder: Path,
+    name: str,
+    outcome: str = "finished",
+    reason: str = "",
+    done: int = EPOCHS,
+    probes: bool = False,
+    sweep: str = "",
+    older: bool = False,
+    **config: Any,
+) -> str:
+    """Make a run of four epochs of 50 steps, of a tiny model that knows five classes.
+
+    Args:
+        folder: where runs are.
+        outcome: "" while it goes on.
+        done: epochs behind it.
+        probes: whether it kept the attention of each of them.
+        older: whether its epochs were recorded as earlier versions did.
+        config: settings.
+
+    Returns:
+        Its id.
+    """
+    run = folder / runs.new_id(name)
+    run.mkdir()
+    start = time.time() - 100
+    settings = TrainConfig(epochs=EPOCHS, **config)
+    (run / "config.json").write_text(settings.model_dump_json())
+    about = {"name": name, "notes": "", "owner": "", "sweep": sweep, "created": start, "devices": ["cpu"]}
+    (run / "about.json").write_text(json.dumps(about))
+    records: list[dict[str, Any]] = [
+        {"kind": "start", "step": 0, "total_steps": EPOCHS * STEPS, "steps_per_epoch": STEPS, "epochs": EPOCHS}
+    ]
+    for step in range(10, done * STEPS + 1, 10):
+        records.append({"kind": "step", "step": step, "loss": 2 / step, "lr": 1e-3, "pictures_per_second": 500.0})
+        if step % STEPS == 0:
+            epoch = step // STEPS
+            result = {"step": step, "epoch": epoch, "accuracy": 0.5 + epoch / 10}
+            named = {"kind": "epoch", "test_loss": 1.0} if older else {"kind": "validation", "loss": 1.0}
+            records.append(named | result)
+            if epoch == EPOCHS and not older:
+                records.append({"kind": "test", "loss": 1.0} | result | {"accuracy": 0.875, "pictures": 8})
+    lines = [json.dumps(record | {"t": start + record["step"] / 10, "attempt": 0}) for record in records]
+    (run / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    (run / "log.txt").write_text("Epoch 1 of 4: <b>fine</b>\n")
+    (run / "alive.lock").touch()
+    if outcome:
+        (run / "outcome.json").write_text(json.dumps({"outcome": outcome, "reason": reason}))
+    model = fill(VisionTransformer(model_config(settings, len(LABELS))))
+    save_checkpoint(run / "checkpoints" / "best", model, LABELS, Preprocess((32, 32)), facts={"accuracy": 0.9})
+    (run / "checkpoints" / "state.pt").touch()
+    if probes:
+        images = torch.zeros(3, 3, 32, 32, dtype=torch.uint8)
+        writer = ProbeWriter(run / "probes", images, [0, 1, 2], LABELS, Preprocess((32, 32)))
+        for epoch in range(1, done + 1):
+            writer.store(epoch, fill(VisionTransformer(ViTConfig(**TINY)), epoch))
+    return run.name
