@@ -1,5 +1,6 @@
 """Shared by all tests: what kind each is, a tiny model with every parameter random, and no network."""
 
+import functools
 import gc
 import math
 import os
@@ -9,7 +10,7 @@ os.environ["TRANSFORMERS_OFFLINE"] = "1"
 if "PYTEST_XDIST_WORKER" in os.environ:  # before anything imports torch: as many processes as cores are at work
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,10 +41,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         item.add_marker(KINDS.get(item.path.parent.name, "unit"))
 
 
+@pytest.fixture(scope="session")
+def served() -> Iterator[None]:
+    """What a server does once: AppTest compiles a page, and scans all that is installed for components, each time."""
+    from streamlit.components.v2 import manifest_scanner
+    from streamlit.testing.v1 import app_test, local_script_runner
+
+    cache, scan = local_script_runner.ScriptCache(), functools.cache(manifest_scanner.scan_component_manifests)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(manifest_scanner, "scan_component_manifests", scan)
+        for where in (app_test, local_script_runner):
+            patch.setattr(where, "ScriptCache", lambda: cache)
+        yield
+
+
 @pytest.fixture(autouse=True, scope="module")
-def frozen(request: pytest.FixtureRequest) -> None:
-    """Streamlit collects garbage after every run of a page; what the tests' libraries hold is then walked each time."""
+def prepared(request: pytest.FixtureRequest) -> None:
+    """Tests of pages run them as a server does, and walk no garbage of other tests' libraries."""
     if request.path.parent.name == "pages":
+        request.getfixturevalue("served")
         gc.collect()
         gc.freeze()
 

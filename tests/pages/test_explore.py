@@ -38,9 +38,22 @@ ROOT = Path(__file__).parents[2]
 WAIT = 120  # [s]; the first run imports torch
 
 
+@pytest.fixture(scope="module")
+def shipped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the shipped checkpoint under its own name, which the app opens and measures once for all tests."""
+    folder = tmp_path_factory.mktemp("shipped")
+    shutil.copytree(ROOT / "checkpoints" / "cifar10", folder / "cifar10")
+    return folder
+
+
 @pytest.fixture
-def page(checkpoints: Path) -> AppTest:
+def page(request: pytest.FixtureRequest, shipped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AppTest:
     """The app with one small checkpoint and a link to a sample, not yet run."""
+    if "checkpoints" in request.fixturenames:
+        request.getfixturevalue("checkpoints")  # the test changes what is there
+    else:
+        monkeypatch.setenv("VIT_CHECKPOINTS", str(shipped))
+        monkeypatch.setenv("VIT_RUNS", str(tmp_path / "runs"))
     found = AppTest.from_file(str(ROOT / "app.py"), default_timeout=WAIT)
     found.query_params["sample"] = "cat"
     return found
@@ -48,7 +61,7 @@ def page(checkpoints: Path) -> AppTest:
 
 @pytest.fixture
 def checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with the shipped checkpoint under its own name."""
+    """The same of this test's own, to change."""
     shutil.copytree(ROOT / "checkpoints" / "cifar10", tmp_path / "cifar10")
     monkeypatch.setenv("VIT_CHECKPOINTS", str(tmp_path))
     monkeypatch.setenv("VIT_RUNS", str(tmp_path / "runs"))
@@ -437,7 +450,9 @@ def chosen(page: AppTest, **selection: object) -> None:
 
 
 @pytest.mark.parametrize("panel", ["Is it true?", "What if?", "Heads", "Layers", "Weights"])
-def test_what_changes_only_how_it_looks_costs_no_forward(page: AppTest, forwards: list[str], panel: str) -> None:
+def test_what_changes_only_how_it_looks_costs_no_forward(
+    checkpoints: Path, page: AppTest, forwards: list[str], panel: str
+) -> None:
     page.query_params["panel"] = panel
     page.run()
     assert not page.exception and not page.error
