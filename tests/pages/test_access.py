@@ -71,7 +71,7 @@ def test_without_a_login_a_network_keeps_training_closed(
 ) -> None:
     page = serve(address, names)
     assert not is_open(page) and not page.button
-    assert "no login is set up" in page.markdown[1].value
+    assert "no login is set up" in page.markdown[0].value
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_people_on_the_list_may_train_in_any_spelling(serve: Callable[..., AppTe
 )
 def test_everybody_else_is_told_why_not(serve: Callable[..., AppTest], user: dict, words: str) -> None:
     page = serve(*NETWORK, LOGIN, user)
-    assert not is_open(page) and words in page.markdown[1].value
+    assert not is_open(page) and words in page.markdown[0].value
 
 
 def test_a_login_without_a_list_lets_nobody_in(serve: Callable[..., AppTest]) -> None:
