@@ -19,15 +19,18 @@ collect_ignore = ["viewer_page.py", "watchdog_page.py"]  # pages, run by Streaml
 
 @pytest.fixture(scope="session")
 def browser_type_launch_args(browser_type_launch_args: dict[str, Any]) -> dict[str, Any]:
-    """Of pytest-playwright, with a browser that is there."""
-    arguments = [*browser_type_launch_args.get("args", []), *BROWSER_ARGUMENTS]
+    """Of pytest-playwright, with a browser that is there, whose tabs share a process."""
+    arguments = [*browser_type_launch_args.get("args", []), *BROWSER_ARGUMENTS, "--process-per-site"]
     return {**browser_type_launch_args, **chromium(), "args": arguments}
 
 
 @pytest.fixture(scope="session")
 def shared_context(browser: Browser, browser_context_args: dict[str, Any]) -> Iterator[BrowserContext]:
-    """One for all tests, so that Streamlit's own files are fetched and compiled once."""
+    """One for all tests, so that Streamlit's own files are fetched and compiled once: 2 s of a core for every tab."""
     context = browser.new_context(**browser_context_args)
+    kept = context.new_page()  # of the site of all servers, whose process ends with its last tab
+    kept.route("**", lambda route: route.fulfill(body="kept"))
+    kept.goto("http://127.0.0.1/")
     yield context
     context.close()
 
