@@ -1,305 +1,31 @@
-"""Runs: they outlive whoever started them, wait for their turn, and say how they are and how they ended."""
+"""Runs as their folders tell of them: alive or dead, how they are and how they ended, and what a person may ask for."""
 
 import fcntl
-import itertools
 import json
 import os
 import re
-import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from short_runs import dead, endless, place_for_runs, tiny
 
 import vit
-from vit import files, runs, supervise
+from vit import files, runs
 from vit.errors import InvalidCheckpoint, InvalidConfig, InvalidRun
 from vit.journal import Journal
-from vit.metrics import MetricsReader, read_metrics
+from vit.metrics import read_metrics
 from vit.place import Place
-from vit.recipes import TrainConfig, train_config
-from vit.train import train
-
-PATIENCE = 300  # [s] for a process to do what it should, on a busy machine
-TRAINS = ("running", "testing")  # of a run whose process is at work
+from vit.train import Diverged, train
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An empty folder for runs; nothing in it is alive when the test is over."""
-    root = tmp_path / "runs"
-    root.mkdir()
-    monkeypatch.setenv("VIT_RUNS", str(root))
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    yield root
-    for run in runs.list_runs():
-        if run.alive:
-            runs.kill(run.id)
-
-
-def tiny(**settings: Any) -> TrainConfig:
-    """A run of seconds: 40 steps an epoch."""
-    few = dict(data="shapes", image_size=8, patch_size=4, dim=16, depth=1, heads=2, mlp_dim=16, limit=80, batch_size=2)
-    return train_config(**few | {"epochs": 2} | settings)
-
-
-def endless(**settings: Any) -> TrainConfig:
-    return tiny(epochs=10000, **settings)
-
-
-def until(condition: Callable[[], Any], what: str) -> Any:
-    """Wait for something to become true."""
-    deadline = time.monotonic() + PATIENCE
-    while time.monotonic() < deadline:
-        if result := condition():
-            return result
-        time.sleep(0.05)
-    raise AssertionError(f"It never came: {what}. {[(r.id, r.status, r.reason) for r in runs.list_runs()]}")
-
-
-def status(run: runs.Run) -> str:
-    return runs.find_run(run.id).status
-
-
-def steps(run: runs.Run) -> list[dict[str, Any]]:
-    return [record for record in read_metrics(run.folder / "metrics.jsonl") if record["kind"] == "step"]
-
-
-def ended(run: runs.Run) -> runs.Run:
-    until(lambda: not runs.find_run(run.id).alive, "the end")
-    return runs.find_run(run.id)
-
-
-def begun(run: runs.Run) -> runs.Run:
-    until(lambda: steps(run), "the first steps")
-    return runs.find_run(run.id)
-
-
-def saved(run: runs.Run) -> runs.Run:
-    until(lambda: (run.folder / "checkpoints" / "last").exists(), "a saved epoch")
-    return runs.find_run(run.id)
-
-
-def weights(folder: Path) -> bytes:
-    return (folder / "checkpoints" / "last" / "model.safetensors").read_bytes()
-
-
-def dead(root: Path, name: str = "20261121-000000-dead-0000", **about: Any) -> Path:
-    """The folder of a run that has no process."""
-    folder = root / name
-    folder.mkdir()
-    (folder / "config.json").write_text(tiny().model_dump_json())
-    (folder / "about.json").write_text(json.dumps({"name": "dead", "created": 1.0, "devices": ["cpu"]} | about))
-    return folder
-
-
-# --- From start to end --------------------------------------------------------------------------------------------
-
-
-def test_a_run_trains_and_leaves_all_that_it_promises(folder: Path) -> None:
-    run = ended(runs.launch(tiny(), name="My first run!", notes="a note"))
-    assert (run.status, run.reason) == ("finished", "")
-    assert re.fullmatch(r"\d{8}-\d{6}-my-first-run-[0-9a-f]{4}", run.id)
-    assert (run.name, run.notes) == ("My first run!", "a note")
-    assert run.config["dim"] == 16
-    assert {path.name for path in run.folder.iterdir()} >= {
-        "config.json", "about.json", "metrics.jsonl", "events", "log.txt", "environment.json", "checkpoints", "probes",
-    }  # fmt: skip
-    environment = json.loads((run.folder / "environment.json").read_text())
-    assert environment["seed"] == 0 and environment["hardware"]
-    assert run.best is not None
-    assert vit.load_checkpoint(run.best).labels == ("circle", "square", "triangle", "cross")
-    assert "Epoch 2 of 2" in (run.folder / "log.txt").read_text()
-    assert not (run.folder / "reserve").exists()
-
-
-def test_stop_finishes_the_step_saves_and_resume_ends_with_the_same_bits(folder: Path) -> None:
-    config = tiny(epochs=30, device="cpu")
-    run = begun(runs.launch(config))
-    runs.stop(run.id)
-    told: list[str] = []
-    until(lambda: told.append(status(run)) or told[-1] == "stopped", "the end")
-    assert list(dict.fromkeys(told)) == ["stopping", "stopped"]  # from the click to the end of its process
-    stopped = runs.find_run(run.id)
-    assert "Resume continues there" in stopped.reason
-    done = steps(run)[-1]["step"]
-    assert 0 < done < 30 * 40
-    resumed = runs.resume(run.id)
-    assert resumed.id == run.id
-    assert ended(run).status == "finished"
-    assert [r["step"] for r in read_metrics(run.folder / "metrics.jsonl") if r["kind"] == "start"][1:] == [done]
-    assert weights(run.folder) == weights(ended(runs.launch(config)).folder)
-
-
-def test_a_trainer_killed_at_a_random_step_is_resumed_to_the_same_bits(folder: Path) -> None:
-    config = tiny(epochs=30, device="cpu", seed=3)
-    run = saved(runs.launch(config))
-    (trainer,) = trainers(run)
-    os.kill(trainer, signal.SIGKILL)
-    failed = ended(run)
-    assert failed.status == "failed" and "The system killed it" in failed.reason
-    runs.resume(run.id)
-    assert ended(run).status == "finished"
-    assert weights(run.folder) == weights(ended(runs.launch(config)).folder)
-
-
-def trainers(run: runs.Run) -> list[int]:
-    """Processes of the run but its supervisor."""
-    return [pid for pid in runs._holders(run.folder) if "vit.supervise" not in Path(f"/proc/{pid}/cmdline").read_text()]
-
-
-def supervisor(run: runs.Run) -> int:
-    return next(pid for pid in runs._holders(run.folder) if "vit.supervise" in Path(f"/proc/{pid}/cmdline").read_text())
-
-
-def test_a_run_goes_on_when_the_server_that_started_it_is_killed(folder: Path) -> None:
-    server = subprocess.Popen(
-        [sys.executable, "-c", SERVER, endless().model_dump_json()], stdout=subprocess.PIPE, text=True
-    )
-    assert server.stdout
-    run = runs.find_run(server.stdout.readline().strip())
-    begun(run)
-    server.kill()
-    server.wait()
-    before = steps(run)[-1]["step"]
-    until(lambda: steps(run)[-1]["step"] > before + 40, "more steps")
-    assert status(run) in TRAINS
-
-
-SERVER = """
-import sys, time
-from vit import runs
-from vit.recipes import TrainConfig
-print(runs.launch(TrainConfig.model_validate_json(sys.argv[1])).id, flush=True)
-time.sleep(1000)
-"""
-
-
-def test_a_killed_supervisor_leaves_a_run_that_trains_and_can_be_stopped(folder: Path) -> None:
-    run = begun(runs.launch(endless()))
-    os.kill(supervisor(run), signal.SIGKILL)
-    before = steps(run)[-1]["step"]
-    until(lambda: steps(run)[-1]["step"] > before + 40, "more steps")
-    assert status(run) in TRAINS
-    runs.stop(run.id)
-    assert ended(run).status == "stopped"
-
-
-def test_kill_ends_a_run_even_without_its_supervisor(folder: Path) -> None:
-    run = begun(runs.launch(endless()))
-    os.kill(supervisor(run), signal.SIGKILL)
-    runs.kill(run.id, patience=0.5)
-    assert ended(run).status == "stopped"
-    assert runs._holders(run.folder) == []
-
-
-def test_kill_keeps_the_last_state(folder: Path) -> None:
-    run = saved(runs.launch(endless()))
-    runs.kill(run.id)
-    assert (status(run), runs.find_run(run.id).reason) == ("stopped", supervise.KILLED)
-    runs.resume(run.id)
-    assert begun(run).alive
-
-
-def test_two_processes_train_one_run_and_stop_together(folder: Path) -> None:
-    run = begun(runs.launch(endless(), devices=("cpu", "cpu")))
-    assert json.loads((run.folder / "environment.json").read_text())["devices"] == 2
-    runs.stop(run.id)
-    assert ended(run).status == "stopped"
-
-
-def test_no_rank_survives_the_kill_of_torchrun(folder: Path) -> None:
-    run = begun(runs.launch(endless(), devices=("cpu", "cpu")))
-    agent = next(p for p in trainers(run) if "torch.distributed.run" in Path(f"/proc/{p}/cmdline").read_text())
-    os.kill(agent, signal.SIGKILL)
-    assert ended(run).status == "failed"
-    assert runs._holders(run.folder) == []
-
-
-def test_what_a_person_did_wrong_is_the_reason_of_the_failure(folder: Path, tmp_path: Path) -> None:
-    run = ended(runs.launch(tiny(data=f"folder:{tmp_path / 'nowhere'}")))
-    assert run.status == "failed"
-    assert run.reason.startswith("There is no folder") and "Traceback" not in run.reason
-
-
-def test_a_loss_that_is_no_number_is_the_reason_with_its_step(folder: Path) -> None:
-    wild = dict(lr=10, weight_decay=10, warmup_epochs=0, schedule="constant", grad_clip=0)
-    run = ended(runs.launch(endless(**wild, precision="float32")))
-    assert run.status == "failed"
-    assert re.search(r"The loss became (nan|inf) by step \d+", run.reason)
-
-
-def test_early_stopping_ends_a_run_that_gets_no_better(folder: Path) -> None:
-    run = ended(runs.launch(tiny(epochs=500, lr=1e-8, patience=2)))
-    assert run.status == "finished" and "not better in 2 epochs" in run.reason
-    epochs = [record for record in read_metrics(run.folder / "metrics.jsonl") if record["kind"] == "validation"]
-    assert 3 <= len(epochs) < 500
-
-
-# --- A full disk --------------------------------------------------------------------------------------------------
-
-FULL = """
-import os, sys, time
-from pathlib import Path
-from vit import runs
-from vit.recipes import TrainConfig
-root = Path(sys.argv[1])
-os.environ["VIT_RUNS"] = str(root)
-run = runs.launch(TrainConfig.model_validate_json(sys.argv[2]), limits=runs.Limits(free_bytes=0))
-state = run.folder / "checkpoints" / "state.previous.pt"  # beside the state after the first epoch
-while not state.exists():
-    time.sleep(0.02)
-filler = (root / "filler").open("wb")
-try:
-    while filler.write(bytes(4096)):
-        filler.flush()
-except OSError:
-    pass
-while runs.find_run(run.id).alive:
-    time.sleep(0.1)
-found = runs.find_run(run.id)
-import vit
-vit.load_checkpoint(found.folder / "checkpoints" / "last")
-print(found.status, found.reason, sep="|", flush=True)
-runs.resume(run.id)  # the disk is still full
-while runs.find_run(run.id).alive:
-    time.sleep(0.1)
-print(runs.find_run(run.id).status, runs.find_run(run.id).reason, sep="|", flush=True)
-filler.close()
-(root / "filler").unlink()
-runs.resume(run.id)
-before = os.path.getsize(found.folder / "metrics.jsonl")
-while os.path.getsize(found.folder / "metrics.jsonl") < before + 2000 and runs.find_run(run.id).alive:
-    time.sleep(0.1)
-again = runs.find_run(run.id)
-print(again.status, again.reason)
-runs.kill(run.id)
-"""
-
-
-def test_a_full_disk_ends_a_run_with_its_last_state_sound(tmp_path: Path) -> None:
-    small = tmp_path / "small"
-    small.mkdir()
-    mount = f"mount -t tmpfs -o size=32m tmpfs '{small}' && exec \"$@\""
-    inside = ["unshare", *(["--map-root-user"] if os.getuid() else []), "--mount", "sh", "-c", mount, "sh"]
-    program = [sys.executable, "-c", FULL, str(small), endless().model_dump_json()]
-    done = subprocess.run([*inside, *program], capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stdout + done.stderr[-2000:]
-    ending, still, again = done.stdout.splitlines()
-    assert ending == "failed|The disk is full. Free some space and resume: the last complete state is kept."
-    assert still == ending
-    assert again.rstrip() in TRAINS
-
-
-def test_no_run_starts_on_a_disk_that_is_nearly_full(folder: Path) -> None:
-    with pytest.raises(InvalidConfig, match=r"are kept free\. Delete old runs first"):
-        runs.launch(tiny(), limits=runs.Limits(free_bytes=1 << 60))
-    assert runs.list_runs() == []
+def folder(tmp_path: Path) -> Iterator[Path]:
+    with place_for_runs(tmp_path / "runs") as root:
+        yield root
 
 
 # --- Alive or dead ------------------------------------------------------------------------------------------------
@@ -406,128 +132,36 @@ def status_of(folder: Path) -> tuple[str, float | None, int]:
     return run.status, run.tested, run.step
 
 
-def test_a_run_whose_device_is_free_never_waits(folder: Path) -> None:
-    first = runs.launch(endless())
-    assert (first.status, first.place, runs.queue()) == ("starting", 0, [])
-    second = runs.launch(endless())
-    assert (second.status, second.place) == ("waiting", 1)
-    runs.kill(first.id)
-    until(lambda: status(second) == "starting", "its turn")
-    runs.kill(second.id)
-
-
 def test_a_run_from_the_command_line_is_one_like_the_others(folder: Path) -> None:
     train(tiny(epochs=1), folder / "20261121-000000-terminal")
     (run,) = runs.list_runs()
     assert (run.id, run.status) == ("20261121-000000-terminal", "finished")
 
 
-def test_a_folder_is_trained_by_one_process_only(folder: Path, tmp_path: Path) -> None:
-    run = begun(runs.launch(endless()))
-    with pytest.raises(InvalidRun, match="Another process trains"):
-        train(endless(), run.folder, resume=True)
-    with pytest.raises(InvalidRun, match="going on already"):
-        runs.resume(run.id)
-    assert status(run) in TRAINS
+def test_a_loss_that_is_no_number_is_the_reason_with_its_step(folder: Path) -> None:
+    wild = dict(lr=10, weight_decay=10, warmup_epochs=0, schedule="constant", grad_clip=0)
+    with pytest.raises(Diverged):
+        train(endless(**wild, precision="float32"), folder / "run")
+    run = runs.find_run("run")
+    assert run.status == "failed"
+    assert re.search(r"The loss became (nan|inf) by step \d+", run.reason)
 
 
-# --- The queue ----------------------------------------------------------------------------------------------------
-
-
-def test_runs_wait_for_their_device_in_order_and_start_by_themselves(folder: Path) -> None:
-    first = runs.launch(endless(), name="first")
-    second, third, fourth = (runs.launch(tiny(epochs=1), name=name) for name in ("second", "third", "fourth"))
-    begun(first)
-    until(lambda: [run.id for run in runs.queue()] == [second.id, third.id, fourth.id], "three in a row")
-    assert runs.find_run(third.id).place == 2
-    runs.move(fourth.id, 0)
-    assert [run.name for run in runs.queue()] == ["fourth", "second", "third"]
-    runs.stop(third.id)
-    cancelled = ended(third)
-    assert (cancelled.status, cancelled.reason) == ("stopped", "Cancelled while it waited for its turn.")
-    os.kill(supervisor(second), signal.SIGKILL)  # a dead one holds nobody up
-    runs.stop(first.id)
-    assert ended(fourth).status == "finished"
-    assert status(second) == "interrupted"
-    runs.resume(second.id)
-    assert ended(second).status == "finished"
-
-
-def test_two_servers_that_launch_at_once_never_share_a_device(folder: Path) -> None:
-    config = tiny(epochs=2).model_dump_json()
-    servers = [
-        subprocess.Popen([sys.executable, "-c", BOTH, config], stdout=subprocess.PIPE, text=True) for _ in range(2)
-    ]
-    for server in servers:
-        assert server.wait(PATIENCE) == 0
-    every = runs.list_runs()
-    assert len(every) == 4
-    spans = []
-    for run in every:
-        assert ended(run).status == "finished"
-        records = read_metrics(run.folder / "metrics.jsonl")
-        spans.append((min(r["t"] for r in records), max(r["t"] for r in records)))
-    spans.sort()
-    assert all(earlier[1] <= later[0] for earlier, later in itertools.pairwise(spans))
-
-
-BOTH = """
-import sys
-from vit import runs
-from vit.recipes import TrainConfig
-for _ in range(2):
-    runs.launch(TrainConfig.model_validate_json(sys.argv[1]))
-"""
-
-
-def test_a_shared_device_is_not_waited_for(folder: Path) -> None:
-    begun(runs.launch(endless()))
-    begun(runs.launch(endless(), share=True))
-    assert all(run.status in TRAINS for run in runs.list_runs()) and len(runs.list_runs()) == 2
-
-
-def take(root: Path, line: dict[str, Any], run: str, *gpus: str) -> tuple[str, ...] | None:
-    (root / ".queue").mkdir(exist_ok=True)
-    (root / ".queue" / "queue.json").write_text(json.dumps(line))
-    return runs.take_devices(root / run, lambda: gpus)
-
-
-def test_a_run_for_two_gpus_is_not_overtaken_for_ever(folder: Path) -> None:
-    pair = dead(folder, "pair", devices=["gpu", "gpu"])
-    single = dead(folder, "single", devices=["gpu"])
-    holder = dead(folder, "holder", devices=["cuda:0"])
-    line = {"waiting": ["pair", "single"], "held": {"cuda:0": "holder"}}
-    with runs.living(pair), runs.living(single):
-        with runs.living(holder):
-            assert take(folder, line, "pair", "cuda:0", "cuda:1") is None
-        assert take(folder, line, "single", "cuda:0", "cuda:1") is None  # the pair is before it
-        assert take(folder, line, "pair", "cuda:0", "cuda:1") == ("cuda:0", "cuda:1")
-
-
-def test_a_run_overtakes_those_that_wait_for_other_devices(folder: Path) -> None:
-    ahead, behind = dead(folder, "ahead", devices=["cuda:0"]), dead(folder, "behind", devices=["cuda:1"])
-    holder = dead(folder, "holder")
-    with runs.living(ahead), runs.living(behind), runs.living(holder):
-        line = {"waiting": ["ahead", "behind"], "held": {"cuda:0": "holder"}}
-        assert take(folder, line, "behind") == ("cuda:1",)
-
-
-def test_a_damaged_queue_is_begun_anew(folder: Path) -> None:
-    run = dead(folder, "run")
-    with runs.living(run):
-        (folder / ".queue").mkdir()
-        (folder / ".queue" / "queue.json").write_text('{"waiting": [1, {}], "held": "x')
-        assert runs.take_devices(run, lambda: []) == ("cpu",)
-        assert json.loads((folder / ".queue" / "queue.json").read_text()) == {"waiting": [], "held": {"cpu": "run"}}
-
-
-def test_each_gpu_run_sees_its_own_devices_only() -> None:
-    assert supervise.environment(["cuda:2", "cuda:0"])["CUDA_VISIBLE_DEVICES"] == "2,0"
-    assert "--nproc-per-node=2" in supervise.command(Path("run"), ["cuda:2", "cuda:0"])
-    assert "torch.distributed.run" not in supervise.command(Path("run"), ["cuda:2"])
+def test_early_stopping_ends_a_run_that_gets_no_better(folder: Path) -> None:
+    train(tiny(epochs=500, lr=1e-8, patience=2), folder / "run")
+    run = runs.find_run("run")
+    assert run.status == "finished" and "not better in 2 epochs" in run.reason
+    epochs = [record for record in read_metrics(run.folder / "metrics.jsonl") if record["kind"] == "validation"]
+    assert 3 <= len(epochs) < 500
 
 
 # --- What a person may ask for ------------------------------------------------------------------------------------
+
+
+def test_no_run_starts_on_a_disk_that_is_nearly_full(folder: Path) -> None:
+    with pytest.raises(InvalidConfig, match=r"are kept free\. Delete old runs first"):
+        runs.launch(tiny(), limits=runs.Limits(free_bytes=1 << 60))
+    assert runs.list_runs() == []
 
 
 def test_a_form_sent_twice_starts_one_run(folder: Path) -> None:
@@ -585,15 +219,6 @@ def test_a_deleted_run_is_gone_and_a_living_one_stays(folder: Path) -> None:
     assert runs.list_runs() == [] and not any(path.name.startswith(".2") for path in folder.iterdir())
 
 
-def test_a_finished_run_continues_only_with_more_epochs(folder: Path) -> None:
-    run = ended(runs.launch(tiny(epochs=1)))
-    with pytest.raises(InvalidRun, match="Give it more epochs"):
-        runs.resume(run.id)
-    runs.resume(run.id, epochs=2)
-    assert ended(run).status == "finished"
-    assert run.folder.joinpath("metrics.jsonl").read_text().count('"kind": "validation"') == 2
-
-
 def test_a_run_is_kept_as_a_checkpoint_under_a_free_name(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -624,13 +249,3 @@ def test_files_of_a_run_that_hold_nonsense_do_not_break_the_list(folder: Path) -
         "run-1": "config.json cannot be read: it holds no JSON object.",
         "run-3": "config.json cannot be read: it is damaged (not UTF-8).",
     }
-
-
-def test_a_reader_follows_a_run_while_it_is_written(folder: Path) -> None:
-    run = begun(runs.launch(endless()))
-    reader = MetricsReader(run.folder / "metrics.jsonl")
-    seen = 0
-    while seen < 200:
-        if reader.update():
-            assert [r["step"] for r in reader.records["step"]] == sorted({r["step"] for r in reader.records["step"]})
-            seen = reader.records["step"][-1]["step"]

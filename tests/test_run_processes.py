@@ -1,0 +1,276 @@
+"""The processes of runs: they outlive whoever started them, stop, die, go on to the same bits, and meet a full disk.
+
+A trainer takes seconds to start, so tests share runs: one is trained to its end, and one never ends.
+"""
+
+import fcntl
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from short_runs import (
+    PATIENCE,
+    TRAINS,
+    begun,
+    command_of,
+    dead,
+    done,
+    ended,
+    endless,
+    goes_on,
+    place_for_runs,
+    status,
+    supervisor,
+    tiny,
+    trainers,
+    until,
+    weights,
+)
+
+import vit
+from vit import runs, supervise
+from vit.errors import InvalidRun
+from vit.metrics import MetricsReader, read_metrics
+from vit.train import train
+
+
+@pytest.fixture(scope="module", autouse=True)
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with place_for_runs(tmp_path_factory.mktemp("processes") / "runs") as root:
+        yield root
+
+
+# --- From start to end --------------------------------------------------------------------------------------------
+
+
+LONG = tiny(epochs=5, limit=160, seed=3, device="cpu")  # 400 steps
+
+
+@pytest.fixture(scope="module")
+def finished() -> runs.Run:
+    """A run that nothing interrupted."""
+    return ended(runs.launch(LONG, name="My first run!", notes="a note"))
+
+
+def test_a_run_trains_and_leaves_all_that_it_promises(finished: runs.Run) -> None:
+    run = finished
+    assert (run.status, run.reason) == ("finished", "")
+    assert re.fullmatch(r"\d{8}-\d{6}-my-first-run-[0-9a-f]{4}", run.id)
+    assert (run.name, run.notes) == ("My first run!", "a note")
+    assert run.config["dim"] == 16
+    assert {path.name for path in run.folder.iterdir()} >= {
+        "config.json", "about.json", "metrics.jsonl", "events", "log.txt", "environment.json", "checkpoints", "probes",
+    }  # fmt: skip
+    environment = json.loads((run.folder / "environment.json").read_text())
+    assert environment["seed"] == 3 and environment["hardware"]
+    assert run.best is not None
+    assert vit.load_checkpoint(run.best).labels == ("circle", "square", "triangle", "cross")
+    assert "Epoch 5 of 5" in (run.folder / "log.txt").read_text()
+    assert not (run.folder / "reserve").exists()
+
+
+def test_a_run_stopped_and_then_killed_at_random_steps_ends_with_the_same_bits(finished: runs.Run) -> None:
+    run = begun(runs.launch(LONG))
+    runs.stop(run.id)
+    told: list[str] = []
+    until(lambda: told.append(status(run)) or told[-1] == "stopped", "the end")
+    assert list(dict.fromkeys(told)) == ["stopping", "stopped"]  # from the click to the end of its process
+    assert "Resume continues there" in runs.find_run(run.id).reason
+    stopped = done(run)
+    assert 0 < stopped < 400
+    assert runs.resume(run.id).id == run.id
+    until(lambda: status(run) in TRAINS, "its training")
+    (trainer,) = trainers(run)
+    goes_on(run, 80)  # past the end of an epoch, so that another state is saved
+    os.kill(trainer, signal.SIGKILL)
+    failed = ended(run)
+    assert failed.status == "failed" and "The system killed it" in failed.reason
+    runs.resume(run.id)
+    assert ended(run).status == "finished"
+    first, second, third = [r["step"] for r in read_metrics(run.folder / "metrics.jsonl") if r["kind"] == "start"]
+    assert first == 0 and second == stopped and third % 80 == 0 and third > stopped
+    assert weights(run.folder) == weights(finished.folder)
+
+
+def test_a_finished_run_continues_only_with_more_epochs(folder: Path) -> None:
+    train(tiny(epochs=1), folder / "short")
+    with pytest.raises(InvalidRun, match="Give it more epochs"):
+        runs.resume("short")
+    run = ended(runs.resume("short", devices=("cpu",), epochs=2))
+    assert run.status == "finished"
+    assert run.folder.joinpath("metrics.jsonl").read_text().count('"kind": "validation"') == 2
+
+
+# --- A run that never ends ----------------------------------------------------------------------------------------
+
+SERVER = """
+import sys, time
+from vit import runs
+from vit.recipes import TrainConfig
+print(runs.launch(TrainConfig.model_validate_json(sys.argv[1])).id, flush=True)
+time.sleep(1000)
+"""
+
+
+@pytest.fixture(scope="module")
+def orphan() -> runs.Run:
+    """A run that trains, and whose server was killed."""
+    server = subprocess.Popen(
+        [sys.executable, "-c", SERVER, endless().model_dump_json()], stdout=subprocess.PIPE, text=True
+    )
+    assert server.stdout
+    run = runs.find_run(server.stdout.readline().strip())
+    begun(run)
+    server.kill()
+    server.wait()
+    return run
+
+
+@pytest.fixture
+def living(orphan: runs.Run) -> runs.Run:
+    """The same, resumed where the test before has ended it."""
+    if not runs.find_run(orphan.id).alive:
+        runs.resume(orphan.id)
+    until(lambda: status(orphan) in TRAINS, "its training")
+    return orphan
+
+
+def test_a_run_goes_on_when_the_server_that_started_it_is_killed(orphan: runs.Run) -> None:
+    assert goes_on(orphan).status in TRAINS
+
+
+def test_a_reader_follows_a_run_while_it_is_written(living: runs.Run) -> None:
+    reader = MetricsReader(living.folder / "metrics.jsonl")
+    reader.update()
+    seen = begin = reader.records["step"][-1]["step"]
+    while seen < begin + 200:
+        if reader.update():
+            every = [record["step"] for record in reader.records["step"]]
+            assert every == sorted(set(every))
+            seen = every[-1]
+
+
+def test_a_folder_is_trained_by_one_process_only(living: runs.Run) -> None:
+    with pytest.raises(InvalidRun, match="Another process trains"):
+        train(endless(), living.folder, resume=True)
+    with pytest.raises(InvalidRun, match="going on already"):
+        runs.resume(living.id)
+    assert status(living) in TRAINS
+
+
+def test_a_shared_device_is_not_waited_for_and_what_a_person_did_wrong_is_the_reason(
+    living: runs.Run, tmp_path: Path
+) -> None:
+    wrong = tiny(data=f"folder:{tmp_path / 'nowhere'}")
+    assert runs.launch(wrong).status == "waiting"
+    run = ended(runs.launch(wrong, share=True))
+    assert run.status == "failed"
+    assert run.reason.startswith("There is no folder") and "Traceback" not in run.reason
+    assert status(living) in TRAINS
+    (waiting,) = runs.queue()
+    runs.kill(waiting.id)
+
+
+def test_a_killed_supervisor_leaves_a_run_that_trains_and_can_be_stopped(living: runs.Run) -> None:
+    os.kill(supervisor(living), signal.SIGKILL)
+    assert goes_on(living).status in TRAINS
+    runs.stop(living.id)
+    assert ended(living).status == "stopped"
+
+
+def test_kill_ends_a_run_even_without_its_supervisor(living: runs.Run) -> None:
+    os.kill(supervisor(living), signal.SIGKILL)
+    runs.kill(living.id, patience=0.5)
+    assert ended(living).status == "stopped"
+    assert runs._holders(living.folder) == []
+
+
+def test_kill_keeps_the_last_state(living: runs.Run) -> None:
+    learnt = done(living)
+    runs.kill(living.id)
+    assert (status(living), runs.find_run(living.id).reason) == ("stopped", supervise.KILLED)
+    runs.resume(living.id)
+    until(lambda: status(living) in TRAINS, "its training")
+    starts = [r["step"] for r in read_metrics(living.folder / "metrics.jsonl") if r["kind"] == "start"]
+    assert learnt - 40 <= starts[-1]  # of an epoch's length, or later
+    runs.kill(living.id)
+
+
+# --- Several processes --------------------------------------------------------------------------------------------
+
+
+def test_two_processes_train_one_run_and_stop_together() -> None:
+    run = begun(runs.launch(endless(), devices=("cpu", "cpu")))
+    assert json.loads((run.folder / "environment.json").read_text())["devices"] == 2
+    assert sum("torch.distributed.run" in command_of(pid) for pid in trainers(run)) == 1
+    runs.stop(run.id)
+    assert ended(run).status == "stopped"
+
+
+STAND_IN = """
+import sys
+from pathlib import Path
+from vit import supervise
+ranks = "setsid sleep 1000 & sleep 1000 & kill -KILL $$"
+supervise.command = lambda *_: ["sh", "-c", ranks]
+supervise.supervise(Path(sys.argv[1]), int(sys.argv[2]))
+"""
+
+
+def test_no_rank_survives_the_kill_of_its_launcher(folder: Path) -> None:
+    """With a shell for torchrun, which is killed when its ranks have begun."""
+    run = dead(folder, "ranks")
+    with (run / "alive.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        command = [sys.executable, "-c", STAND_IN, str(run), str(lock.fileno())]
+        supervised = subprocess.Popen(command, pass_fds=[lock.fileno()])
+    assert supervised.wait(PATIENCE) == 0
+    found = runs.find_run(run.name)
+    assert found.status == "failed" and "The system killed it" in found.reason
+    assert runs._holders(run) == []
+
+
+# --- A full disk --------------------------------------------------------------------------------------------------
+
+FULL = """
+import os, shutil, sys, time
+from pathlib import Path
+from vit import runs
+from vit.recipes import TrainConfig
+root = Path(sys.argv[1])
+os.environ["VIT_RUNS"] = str(root)
+run = runs.launch(TrainConfig.model_validate_json(sys.argv[2]), limits=runs.Limits(free_bytes=0))
+state = run.folder / "checkpoints" / "state.previous.pt"  # beside the state after the first epoch
+while not state.exists():
+    time.sleep(0.02)
+filler = (root / "filler").open("wb")
+try:
+    while filler.write(bytes(4096)):
+        filler.flush()
+except OSError:
+    pass
+while runs.find_run(run.id).alive:
+    time.sleep(0.1)
+found = runs.find_run(run.id)
+shutil.copytree(found.folder / "checkpoints" / "last", sys.argv[3])
+print(found.status, found.reason, sep="|", flush=True)
+runs.resume(run.id)  # the disk is still full
+while runs.find_run(run.id).alive:
+    time.sleep(0.1)
+print(runs.find_run(run.id).status, runs.find_run(run.id).reason, sep="|", flush=True)
+filler.close()
+(root / "filler").unlink()
+runs.resume(run.id)
+before = os.path.getsize(found.folder / "metrics.jsonl")
+while os.path.getsize(found.folder / "metrics.jsonl") < before + 2000 and runs.find_run(run.id).alive:
+    time.sleep(0.1)
+again = runs.find_run(run.id)
+print(again.status, again.reason)
+runs.kill(run.id)
+"""

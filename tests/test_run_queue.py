@@ -1,0 +1,117 @@
+"""The queue: who waits for a device, in which order, and that no two runs ever have the same one."""
+
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from short_runs import PATIENCE, begun, dead, ended, endless, place_for_runs, status, supervisor, until
+
+from vit import runs, supervise
+from vit.metrics import read_metrics
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path) -> Iterator[Path]:
+    with place_for_runs(tmp_path / "runs") as root:
+        yield root
+
+
+def test_a_run_whose_device_is_free_never_waits(folder: Path) -> None:
+    first = runs.launch(endless())
+    assert (first.status, first.place, runs.queue()) == ("starting", 0, [])
+    second = runs.launch(endless())
+    assert (second.status, second.place) == ("waiting", 1)
+    runs.kill(first.id)
+    until(lambda: status(second) == "starting", "its turn")
+    runs.kill(second.id)
+
+
+SERVER = """
+import sys
+from vit import runs
+from vit.recipes import TrainConfig
+for name in "one", "two":
+    runs.launch(TrainConfig.model_validate_json(sys.argv[1]), name=name)
+"""
+
+
+def test_runs_of_two_servers_share_no_device_and_start_in_order_by_themselves(folder: Path) -> None:
+    command = [sys.executable, "-c", SERVER, endless().model_dump_json()]
+    servers = [subprocess.Popen(command) for _ in range(2)]
+    for server in servers:
+        assert server.wait(PATIENCE) == 0
+    second, third, fourth = runs.queue()
+    (first,) = (run for run in runs.list_runs() if run.status != "waiting")
+    begun(first)
+    assert [run.place for run in runs.queue()] == [1, 2, 3]
+    runs.move(fourth.id, 0)
+    assert [run.id for run in runs.queue()] == [fourth.id, second.id, third.id]
+    runs.stop(third.id)
+    cancelled = ended(third)
+    assert (cancelled.status, cancelled.reason) == ("stopped", "Cancelled while it waited for its turn.")
+    os.kill(supervisor(second), signal.SIGKILL)  # a dead one holds nobody up
+    runs.stop(first.id)
+    begun(fourth)
+    assert status(first) == "stopped"
+    assert status(second) == "interrupted"
+    runs.resume(second.id)
+    until(lambda: status(second) == "waiting", "its place in the queue")
+    runs.stop(fourth.id)
+    begun(second)
+    assert status(fourth) == "stopped"
+    runs.stop(second.id)
+    ended(second)
+    spans = []
+    for run in (first, second, fourth):
+        times = [record["t"] for record in read_metrics(run.folder / "metrics.jsonl")]
+        spans.append((min(times), max(times)))
+    spans.sort()
+    assert all(earlier[1] <= later[0] for earlier, later in itertools.pairwise(spans))
+
+
+def take(root: Path, line: dict[str, Any], run: str, *gpus: str) -> tuple[str, ...] | None:
+    (root / ".queue").mkdir(exist_ok=True)
+    (root / ".queue" / "queue.json").write_text(json.dumps(line))
+    return runs.take_devices(root / run, lambda: gpus)
+
+
+def test_a_run_for_two_gpus_is_not_overtaken_for_ever(folder: Path) -> None:
+    pair = dead(folder, "pair", devices=["gpu", "gpu"])
+    single = dead(folder, "single", devices=["gpu"])
+    holder = dead(folder, "holder", devices=["cuda:0"])
+    line = {"waiting": ["pair", "single"], "held": {"cuda:0": "holder"}}
+    with runs.living(pair), runs.living(single):
+        with runs.living(holder):
+            assert take(folder, line, "pair", "cuda:0", "cuda:1") is None
+        assert take(folder, line, "single", "cuda:0", "cuda:1") is None  # the pair is before it
+        assert take(folder, line, "pair", "cuda:0", "cuda:1") == ("cuda:0", "cuda:1")
+
+
+def test_a_run_overtakes_those_that_wait_for_other_devices(folder: Path) -> None:
+    ahead, behind = dead(folder, "ahead", devices=["cuda:0"]), dead(folder, "behind", devices=["cuda:1"])
+    holder = dead(folder, "holder")
+    with runs.living(ahead), runs.living(behind), runs.living(holder):
+        line = {"waiting": ["ahead", "behind"], "held": {"cuda:0": "holder"}}
+        assert take(folder, line, "behind") == ("cuda:1",)
+
+
+def test_a_damaged_queue_is_begun_anew(folder: Path) -> None:
+    run = dead(folder, "run")
+    with runs.living(run):
+        (folder / ".queue").mkdir()
+        (folder / ".queue" / "queue.json").write_text('{"waiting": [1, {}], "held": "x')
+        assert runs.take_devices(run, lambda: []) == ("cpu",)
+        assert json.loads((folder / ".queue" / "queue.json").read_text()) == {"waiting": [], "held": {"cpu": "run"}}
+
+
+def test_each_gpu_run_sees_its_own_devices_only() -> None:
+    assert supervise.environment(["cuda:2", "cuda:0"])["CUDA_VISIBLE_DEVICES"] == "2,0"
+    assert "--nproc-per-node=2" in supervise.command(Path("run"), ["cuda:2", "cuda:0"])
+    assert "torch.distributed.run" not in supervise.command(Path("run"), ["cuda:2"])
