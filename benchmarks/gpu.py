@@ -686,8 +686,6 @@ def run_all(options: argparse.Namespace) -> None:
 
 def main() -> None:
     """Do all steps, or one in this process."""
-    import torch
-
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="folder of results")
     parser.add_argument("--data", default="cifar10", help="of the training: cifar10, or folder:PATH")
@@ -700,8 +698,11 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=math.inf, help=argparse.SUPPRESS)
     options = parser.parse_args()
     options.device = options.device or ("cpu" if options.dry else "cuda:0")
-    if options.device.startswith("cuda") and not torch.cuda.is_available():
-        parser.error("torch sees no GPU here. Try the steps with --dry.")
+    if options.device.startswith("cuda"):
+        import torch
+
+        if not torch.cuda.is_available():
+            parser.error("torch sees no GPU here. Try the steps with --dry.")
     if options.only:
         do(options.only, Job(options.device, options.dry, options.out, options.data, options.seconds))
     else:

@@ -1,8 +1,6 @@
 """Heads over many pictures: the same mean and spread as one by one, however they are grouped; command, table, card."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
+from vit.__main__ import main
 from vit.atlas import Statistic, names, statistics
 from vit.attention import record
 from vit.census import (
@@ -154,22 +153,23 @@ def test_the_table_has_a_row_for_each_block_and_says_what_it_holds() -> None:
     assert "±" not in "".join(table("self", Statistic(values / 100, 0.1)))
 
 
-def test_the_command_prints_a_table_or_all_numbers_of_a_folder(folder: Path, set_of_files: Path) -> None:
-    def run(*words: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "vit", "heads", "--checkpoint", str(folder), *words]
-        return subprocess.run(command, capture_output=True, text=True, timeout=300)
+def test_the_command_prints_a_table_or_all_numbers_of_a_folder(
+    folder: Path, set_of_files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(*words: str) -> tuple[int, str, str]:
+        return main(["heads", "--checkpoint", str(folder), *words]), *capsys.readouterr()
 
     data = f"folder:{set_of_files}"
-    done = run("--data", data, "--json")
-    assert done.returncode == 0, done.stderr
-    facts, checkpoint = json.loads(done.stdout), load_checkpoint(folder)
+    status, out, err = run("--data", data, "--json")
+    assert status == 0, err
+    facts, checkpoint = json.loads(out), load_checkpoint(folder)
     assert (facts["sha256"], facts["data"], facts["pictures"]) == (checkpoint.hash, data, 3)  # one is broken
     assert facts["statistics"] == json.loads(json.dumps(to_dict(census(checkpoint, data))))
-    printed = run("--data", data, "--statistic", "self")
-    assert printed.returncode == 0 and "over 3 pictures" in printed.stdout and "| Head 2 " in printed.stdout
+    status, out, _ = run("--data", data, "--statistic", "self")
+    assert status == 0 and "over 3 pictures" in out and "| Head 2 " in out
     for words, said in ((("--limit", "0"), "--limit must be"), (("--statistic", "dist"), "no statistic 'dist'")):
-        refused = run("--data", data, *words)
-        assert refused.returncode == 2 and said in refused.stderr and refused.stderr.count("\n") == 1
+        status, _, err = run("--data", data, *words)
+        assert status == 2 and said in err and err.count("\n") == 1
 
 
 def test_the_card_carries_how_far_each_block_looks(checkpoint: Checkpoint, folder: Path) -> None:

@@ -9,8 +9,6 @@ import json
 import math
 import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -31,6 +29,7 @@ from test_parity import CASES, Answer, ask_timm, ask_transformers, difference, o
 from torch import Tensor, nn
 
 from vit import samples
+from vit.__main__ import main
 from vit.checkpoints import Checkpoint, load_checkpoint, save_checkpoint
 from vit.convert import SUFFIXES, convert, how_to_open, obstacle
 from vit.errors import UserError
@@ -669,28 +668,31 @@ def test_the_cards_lines_open_it(made: Any, tmp_path: Path, monkeypatch: pytest.
     assert named["model"].num_reg_tokens == 2 and callable(named["transform"])
 
 
-def test_the_command_writes_and_says_how_to_open_it(made: Any, tmp_path: Path) -> None:
+def test_the_command_writes_and_says_how_to_open_it(
+    made: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     source = made("registers").path
 
-    def run(*words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([sys.executable, "-m", "vit", "convert", *words], capture_output=True, text=True)
+    def run(*words: str) -> tuple[int, str, str]:
+        return main(["convert", *words]), *capsys.readouterr()
 
-    done = run(str(source), str(tmp_path / "theirs"), "--to", "timm")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[0] == str(tmp_path / "theirs")
-    assert f"local-dir:{tmp_path}/theirs" in done.stdout
-    refused = run(str(source), str(tmp_path / "theirs.pth"), "--to", "torchvision")
-    assert refused.returncode == 2 and len(refused.stderr.splitlines()) == 1
-    assert "its prefix tokens are cls, reg1, reg2" in refused.stderr
+    status, out, err = run(str(source), str(tmp_path / "theirs"), "--to", "timm")
+    assert status == 0, err
+    assert out.splitlines()[0] == str(tmp_path / "theirs")
+    assert f"local-dir:{tmp_path}/theirs" in out
+    status, _, err = run(str(source), str(tmp_path / "theirs.pth"), "--to", "torchvision")
+    assert status == 2 and len(err.splitlines()) == 1
+    assert "its prefix tokens are cls, reg1, reg2" in err
 
 
-def test_what_was_assumed_is_said_and_goes_along_in_the_card(made: Any, tmp_path: Path) -> None:
+def test_what_was_assumed_is_said_and_goes_along_in_the_card(
+    made: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A guessed number of heads would look like a fact in the converted file."""
     source = made("registers")
     lone = convert(source, tmp_path / "timm", "timm") / "model.safetensors"
     lone = shutil.copy(lone, tmp_path / "lone.safetensors")
-    command = [sys.executable, "-m", "vit", "convert", str(lone), str(tmp_path / "again"), "--to", "timm"]
-    done = subprocess.run([*command, "--heads", "2"], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert "Assumed: heads: You chose 2 attention heads." in done.stderr
+    capsys.readouterr()
+    assert main(["convert", str(lone), str(tmp_path / "again"), "--to", "timm", "--heads", "2"]) == 0
+    assert "Assumed: heads: You chose 2 attention heads." in capsys.readouterr().err
     assert "You chose 2 attention heads." in (tmp_path / "again" / "README.md").read_text()

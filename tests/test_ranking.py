@@ -1,14 +1,13 @@
 """The ranking of methods on a dataset: its numbers, its words, and the card that carries them."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from vit.__main__ import main
 from vit.checkpoints import Checkpoint, load_checkpoint, save_checkpoint
 from vit.datasets import SHAPES
 from vit.errors import InvalidDataset, UserError
@@ -115,21 +114,21 @@ def test_a_card_without_a_ranking_states_none(lines: Any) -> None:
     assert recorded({} if lines is None else {"faithfulness": lines}) == (0, {})
 
 
-def test_the_command_ranks_and_the_card_carries_the_table(folder: Path) -> None:
-    def run(*words: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "vit", "faithfulness", "--checkpoint", str(folder), "--data", "shapes", *words]
-        return subprocess.run(command, capture_output=True, text=True, timeout=300)
+def test_the_command_ranks_and_the_card_carries_the_table(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def run(*words: str) -> tuple[int, str, str]:
+        command = ["faithfulness", "--checkpoint", str(folder), "--data", "shapes", *words]
+        return main(command), *capsys.readouterr()
 
     before = load_checkpoint(folder)
-    done = run("--limit", "3", "--card", "--json")
-    assert done.returncode == 0, done.stderr
-    facts = json.loads(done.stdout)
+    status, out, err = run("--limit", "3", "--card", "--json")
+    assert status == 0, err
+    facts = json.loads(out)
     assert facts["pictures"] == 3 and {one["name"] for one in facts["methods"]} == {*METHODS, RANDOM, BLOB}
     after = load_checkpoint(folder)
     assert after.hash == before.hash and after.facts["accuracy"] == 0.25
     assert "## Faithfulness" in after.card and "| Relevance |" in after.card and "Random maps reach" in after.card
-    refused = run("--limit", "0")
-    assert refused.returncode == 2 and refused.stderr.strip() == "--limit must be at least 1, not 0."
+    status, _, err = run("--limit", "0")
+    assert status == 2 and err.strip() == "--limit must be at least 1, not 0."
 
 
 def test_another_library_s_card_is_left_alone(folder: Path) -> None:
