@@ -7,7 +7,6 @@ import pickle
 import random
 import resource
 import shutil
-import signal
 import struct
 import subprocess
 import sys
@@ -18,10 +17,11 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
+import apart
 import numpy as np
 import pytest
 import torch
-from conftest import LABELS, TINY, fill
+from conftest import LABELS, fill
 from PIL import Image
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
@@ -377,31 +377,31 @@ def test_a_save_that_is_cut_off_leaves_a_whole_checkpoint(
     assert torch.equal(load_checkpoint(saved).model.pos_embed, build(seed=2).pos_embed)
 
 
-def test_killed_processes_leave_whole_checkpoints(tmp_path: Path) -> None:
+def test_killed_processes_leave_whole_checkpoints(tmp_path: Path, build: Any) -> None:
     code = """
-import sys, torch
-sys.path.insert(0, "tests")
-from conftest import LABELS, TINY, fill
-from vit.checkpoints import save_checkpoint
-from vit.images import Preprocess
-from vit.model import VisionTransformer, ViTConfig
-models = [fill(VisionTransformer(ViTConfig(**TINY)), seed) for seed in (0, 1)]
-for i in range(10**6):
-    save_checkpoint(sys.argv[1], models[i % 2], LABELS, Preprocess((32, 32)), facts={"seed": i % 2})
+import itertools, sys
+from vit.checkpoints import load_checkpoint, save_checkpoint
+opened = [load_checkpoint(source) for source in sys.argv[2:]]
+for i in itertools.count():
+    of = opened[i % 2]
+    save_checkpoint(sys.argv[1], of.model, of.labels, of.preprocess, facts={"seed": i % 2})
     print(i, flush=True)
 """
     folder = tmp_path / "tiny"
-    positions = [fill(VisionTransformer(ViTConfig(**TINY)), seed).pos_embed for seed in (0, 1)]
+    models = [build(seed=seed) for seed in (0, 1)]
+    sources = [save(tmp_path / f"model {seed}", model) for seed, model in enumerate(models)]
     delay = random.Random(0)
-    for _ in range(4):
-        process = subprocess.Popen([sys.executable, "-c", code, folder], stdout=subprocess.PIPE)
-        assert process.stdout is not None
-        process.stdout.readline()
+    for attempt in range(4):
+        saves = tmp_path / f"saves of {attempt}"
+        process = apart.begin(code, folder, *sources, out=saves)
+        while not saves.exists() or not saves.stat().st_size:
+            assert process.is_alive()
+            time.sleep(0.01)
         time.sleep(delay.uniform(0, 0.1))
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+        process.kill()
+        process.join()
         checkpoint = load_checkpoint(folder)
-        assert torch.equal(checkpoint.model.pos_embed, positions[checkpoint.facts["seed"]])
+        assert torch.equal(checkpoint.model.pos_embed, models[checkpoint.facts["seed"]].pos_embed)
 
 
 def test_a_reader_during_saves_sees_whole_checkpoints(saved: Path, build: Any) -> None:

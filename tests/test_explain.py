@@ -1,13 +1,12 @@
 """Input sizes that are offered, what they cost, and that what was promised is what comes."""
 
 import io
-import subprocess
-import sys
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
+from apart import printed
 from PIL import Image
 
 from vit import explain as module
@@ -124,10 +123,7 @@ def test_memory_stays_under_what_was_told_and_grows_with_the_tokens() -> None:
     """In processes of their own, for their peak memory. Without the copies that the server makes on the way."""
     taken = {}
     for side in (512, 1024):
-        result = subprocess.run(
-            [sys.executable, "-c", MEMORY, str(side)], capture_output=True, text=True, check=True, timeout=300
-        )
-        used, told, payload = map(int, result.stdout.split())
+        used, told, payload = map(int, printed(MEMORY, side).split())
         assert used < told
         assert told - module.COPIES * payload < 3 * used
         taken[side] = used

@@ -1,13 +1,13 @@
 """Explanations of a class: exactly what explicit matrices and autograd on them give, in little memory."""
 
 import copy
-import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import pytest
 import torch
+from apart import printed
 from torch import Tensor
 
 import vit.model
@@ -434,7 +434,7 @@ def test_questions_that_have_no_answer_are_refused(build: Any, pictures: Any) ->
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_picture_of_1024_px_needs_a_fraction_of_its_matrices() -> None:
-    """4,097 tokens and four blocks of ViT-B: all attention takes 3.2 GB, and its gradient as much again."""
+    """4,097 tokens, four narrow blocks of two heads: one head's attention takes 67 MB, all with its gradient 1.1 GB."""
     code = """
 import torch
 from pathlib import Path
@@ -444,16 +444,15 @@ from vit.relevance import legrad, relevance_record
 def now(field):  # [MB]
     return int(Path("/proc/self/status").read_text().split(f"{field}:")[1].split()[0]) / 1024
 
-model = VisionTransformer(ViTConfig.preset("B/16", depth=4)).eval()
+model = VisionTransformer(ViTConfig(num_classes=10, dim=64, depth=4, heads=2, mlp_dim=128)).eval()
 torch.nn.init.normal_(model.head.weight, std=0.1)
 relevance_record(model, torch.zeros(1, 3, 64, 64)).relevance()  # what libraries allocate once is not the picture's
-for ask in (lambda x: relevance_record(model, x).relevance(), lambda x: legrad(model, x)):
+before = now("VmRSS")
+for ask in (lambda x: legrad(model, x), lambda x: relevance_record(model, x).relevance()):
     Path("/proc/self/clear_refs").write_text("5")
-    before = now("VmRSS")
     assert ask(torch.randn(1, 3, 1024, 1024)).shape == (4097,)
     print(now("VmHWM") - before)
 """
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=".").stdout
-    relevance, class_gains = map(float, out.split())
-    print(f"relevance +{relevance:.0f} MB, LeGrad +{class_gains:.0f} MB; all attention takes 3,223 MB")
-    assert max(relevance, class_gains) < 1000
+    class_gains, relevance = map(float, printed(code).split())
+    print(f"LeGrad +{class_gains:.0f} MB, relevance +{relevance:.0f} MB")
+    assert class_gains < 90 and relevance < 160  # 50 and 120 here: one head's matrix more is noticed

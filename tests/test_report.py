@@ -128,16 +128,7 @@ def test_a_run_is_evaluated_beside_the_server(constant: Checkpoint, folder: Path
     assert report.read(run / report.FILE).accuracy == 0.25
 
 
-def test_a_failed_evaluation_says_why(constant: Checkpoint, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    (run / "checkpoints").mkdir()
-    (run / "best").rename(run / "checkpoints" / "best")
-    report.start(run, "folder:/nowhere", "data")
-    found = wait(run)
-    assert found.status == "failed" and "nowhere" in found.reason
-
-
-def test_an_evaluation_that_has_ended_leaves_no_dead_process(
+def test_a_failed_evaluation_says_why_and_leaves_no_dead_process(
     constant: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, started, real = tmp_path / "run", list[subprocess.Popen](), subprocess.Popen
@@ -145,7 +136,8 @@ def test_an_evaluation_that_has_ended_leaves_no_dead_process(
     (run / "best").rename(run / "checkpoints" / "best")
     monkeypatch.setattr(subprocess, "Popen", lambda *a, **k: started.append(real(*a, **k)) or started[-1])
     report.start(run, "folder:/nowhere", "data")
-    assert wait(run).status == "failed"
+    found = wait(run)
+    assert found.status == "failed" and "nowhere" in found.reason
     until = time.monotonic() + 20
     while started[0].returncode is None and time.monotonic() < until:  # nobody here asks for it
         time.sleep(0.05)

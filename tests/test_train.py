@@ -2,18 +2,17 @@
 
 import json
 import math
-import multiprocessing
 import os
 import random
 import shlex
 import shutil
 import signal
-import subprocess
-import sys
+import socket
 import time
 from pathlib import Path
 from typing import Any
 
+import apart
 import numpy as np
 import pytest
 import torch
@@ -252,9 +251,7 @@ def test_streamed_pictures_train_the_same_weights(
 
 def start(config: TrainConfig, run: Path) -> Any:
     """`train(config, run, resume=True)` in a process of its own, forked from one that has imported all it needs."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["vit.train", "torch.utils.tensorboard"])
-    process = context.Process(target=train, args=(config, run), kwargs={"resume": True})
+    process = apart.context().Process(target=train, args=(config, run), kwargs={"resume": True})
     process.start()
     return process
 
@@ -438,11 +435,14 @@ def test_a_damaged_state_is_told_in_a_sentence(folder: Path, tmp_path: Path, con
 # --- Two processes ------------------------------------------------------------------------------------------------
 
 TWO = """
-import sys, torch
+import os, sys, torch
 from pathlib import Path
 from vit.recipes import TrainConfig
 from vit.train import Training, choose_place, train
-config, run = TrainConfig.model_validate_json(sys.argv[1]), Path(sys.argv[2])
+rank, port, config, run = sys.argv[1:]
+os.environ |= {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+config, run = TrainConfig.model_validate_json(config), Path(run)
 keep = Training.train
 def train_and_keep(self, *arguments):
     result = keep(self, *arguments)
@@ -456,12 +456,16 @@ train(config, run)
 def test_two_processes_agree_with_each_other_and_with_one(folder: Path, tmp_path: Path) -> None:
     plain = dict(dropout=0, drop_path=0, operations=0, erase=0, mixup=0, cutmix=0, crop_padding=0, flip=False)
     config = describe(folder, **plain, epochs=3, patience=2, precision="float32")
-    (tmp_path / "two.py").write_text(TWO)
-    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--rdzv-backend=c10d"]
-    launch += ["--rdzv-endpoint=127.0.0.1:0", str(tmp_path / "two.py"), config.model_dump_json(), str(tmp_path / "two")]
-    environment = os.environ | {"PYTHONPATH": str(Path(vit.__file__).parent.parent), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(launch, env=environment, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr[-2000:]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    run = tmp_path / "two"
+    ranks = [
+        apart.begin(TWO, rank, port, config.model_dump_json(), run, out=tmp_path / f"{rank}.txt") for rank in (0, 1)
+    ]
+    for rank in ranks:
+        rank.join(apart.PATIENCE)
+    assert [rank.exitcode for rank in ranks] == [0, 0]
 
     first, second = (torch.load(tmp_path / f"rank{rank}.pt") for rank in (0, 1))
     assert all(torch.equal(first[name], second[name]) for name in first)

@@ -1,7 +1,5 @@
 """A trial uses the training loop's own steps, in a process of its own, within its time, and leaves nothing behind."""
 
-import subprocess
-import sys
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -10,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from apart import printed
 from PIL import Image
 
 from vit.errors import InvalidConfig, InvalidDataset
@@ -148,11 +147,7 @@ print(now("VmHWM") - before, trial.count_memory(config.vit_config(10), config, b
 def test_the_memory_that_is_counted_is_near_what_a_step_takes(settings: dict[str, Any], batch: int) -> None:
     """In processes of their own, for their peak memory."""
     config = train_config("pictures", device="cpu", data="shapes", workers=0, **settings)
-    result = subprocess.run(
-        [sys.executable, "-c", PEAK, config.model_dump_json(), str(batch)],
-        capture_output=True, text=True, check=True, timeout=PATIENCE,
-    )  # fmt: skip
-    taken, counted = map(int, result.stdout.split())
+    taken, counted = map(int, printed(PEAK, config.model_dump_json(), batch).split())
     assert taken / ROUGH < counted < taken * ROUGH
 
 

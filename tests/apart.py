@@ -1,0 +1,41 @@
+"""Programs in processes of their own, for their memory or their end, that need not import torch each."""
+
+import multiprocessing
+import sys
+import tempfile
+from contextlib import redirect_stdout
+from multiprocessing.context import ForkServerContext, ForkServerProcess
+from pathlib import Path
+
+PATIENCE = 300  # [s] on a busy machine
+
+
+def context() -> ForkServerContext:
+    """Processes are forked from one that has imported what takes seconds, and has computed nothing."""
+    found = multiprocessing.get_context("forkserver")
+    found.set_forkserver_preload(["vit.train", "vit.explain", "torch.utils.tensorboard"])
+    return found
+
+
+def begin(code: str, *arguments: object, out: Path) -> ForkServerProcess:
+    """Start a program, with its arguments in sys.argv, that prints into the file `out`."""
+    process = context().Process(target=_run, args=(code, [str(argument) for argument in arguments], out))
+    process.start()
+    return process
+
+
+def printed(code: str, *arguments: object) -> str:
+    """What a program prints, which has to end well."""
+    with tempfile.TemporaryDirectory() as folder:
+        process = begin(code, *arguments, out=Path(folder) / "out")
+        process.join(PATIENCE)
+        if process.exitcode is None:
+            process.kill()
+        assert process.exitcode == 0, "its traceback is on stderr"
+        return (Path(folder) / "out").read_text()
+
+
+def _run(code: str, arguments: list[str], out: Path) -> None:
+    sys.argv = ["-c", *arguments]
+    with out.open("w") as file, redirect_stdout(file):
+        exec(compile(code, "apart", "exec"), {"__name__": "__main__"})
