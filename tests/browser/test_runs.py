@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
+from written_runs import write_run
 
 from vit import runs
 from vit.recipes import train_config
@@ -37,10 +38,6 @@ def url(folder: Path, serve: Callable[..., str], page: Page) -> str:
     return serve(ROOT / "app.py", VIT_RUNS=str(folder), OMP_NUM_THREADS="1")
 
 
-def launch(name: str, **settings: object) -> runs.Run:
-    return runs.launch(train_config("shapes", limit=500, compile=False, **settings), name=name)
-
-
 def wait(run: runs.Run, *status: str) -> runs.Run:
     until = time.monotonic() + PATIENCE / 1000
     while (found := runs.find_run(run.id)).status not in status and time.monotonic() < until:
@@ -56,7 +53,7 @@ def bar(page: Page) -> float:
 
 
 def test_a_run_is_watched_stopped_resumed_and_opened(page: Page, url: str) -> None:
-    run = launch("Watched", epochs=400)
+    run = runs.launch(train_config("shapes", limit=500, compile=False, epochs=400), name="Watched")
     page.goto(f"{url}/runs?run={run.id}")
     expect(page.get_by_text(re.compile(r"Epoch \d+\.\d of 400")).first).to_be_visible(timeout=PATIENCE)
     before = bar(page)
@@ -64,6 +61,12 @@ def test_a_run_is_watched_stopped_resumed_and_opened(page: Page, url: str) -> No
     while bar(page) <= before and time.monotonic() < until:
         page.wait_for_timeout(300)
     assert bar(page) > before
+    # curves grow in place
+    expect(page.locator(".st-key-loss canvas").first).to_be_visible()
+    page.evaluate("window.kept = document.querySelector('.st-key-loss canvas')")
+    picture = "document.querySelector('.st-key-loss canvas').toDataURL()"
+    page.wait_for_function(f"(before) => {picture} !== before", arg=page.evaluate(picture), polling=500)
+    assert page.evaluate("window.kept === document.querySelector('.st-key-loss canvas')")
 
     page.reload()
     expect(page.get_by_text(re.compile(r"Epoch \d+\.\d of 400")).first).to_be_visible(timeout=PATIENCE)
@@ -83,21 +86,9 @@ def test_a_run_is_watched_stopped_resumed_and_opened(page: Page, url: str) -> No
     runs.kill(run.id)
 
 
-def test_curves_grow_in_place(page: Page, url: str) -> None:
-    run = launch("Growing", epochs=400)
-    page.goto(f"{url}/runs?run={run.id}")
-    expect(page.locator(".st-key-loss canvas").first).to_be_visible(timeout=PATIENCE)
-    page.evaluate("window.kept = document.querySelector('.st-key-loss canvas')")
-    picture = "document.querySelector('.st-key-loss canvas').toDataURL()"
-    before = page.evaluate(picture)
-    page.wait_for_function(f"(before) => {picture} !== before", arg=before)
-    assert page.evaluate("window.kept === document.querySelector('.st-key-loss canvas')")
-    runs.kill(run.id)
-
-
-def test_a_reload_keeps_how_curves_are_seen(page: Page, url: str) -> None:
-    run = wait(launch("Seen", epochs=3), "finished")
-    page.goto(f"{url}/runs?run={run.id}")
+def test_a_reload_keeps_how_curves_are_seen(page: Page, url: str, folder: Path) -> None:
+    run = write_run(folder, "Seen")
+    page.goto(f"{url}/runs?run={run}")
     sliders = page.get_by_test_id("stSlider")  # by their names: while the page is drawn, the first one may be another
     smoothing, zoom = (sliders.filter(has_text=name).get_by_role("slider").first for name in ("Smoothing", "Zoom"))
     smoothing.press("ArrowRight")
@@ -113,12 +104,14 @@ def test_a_reload_keeps_how_curves_are_seen(page: Page, url: str) -> None:
     expect(smoothing).to_have_value("0.61")
     expect(zoom).to_have_value("1")
     expect(page.get_by_label("Logarithmic loss")).to_be_checked()
-    expect(page).to_have_url(re.compile(f"run={run.id}"))
+    expect(page).to_have_url(re.compile(f"run={run}"))
 
 
-def test_attention_follows_the_slider_and_the_choice_stays(page: Page, url: str, talk: Conversation) -> None:
-    run = wait(launch("Probed", epochs=3), "finished")
-    page.goto(f"{url}/runs?run={run.id}&view=Attention")
+def test_attention_follows_the_slider_and_the_choice_stays(
+    page: Page, url: str, folder: Path, talk: Conversation
+) -> None:
+    run = write_run(folder, "Probed", probes=True)
+    page.goto(f"{url}/runs?run={run}&view=Attention")
     expect(page.locator("canvas.over")).to_be_visible(timeout=PATIENCE)
     shown = "v && v.payload && [v.payloadId, v.selection.block, v.selection.head]"
     ask = f"(() => {{ const v = {FIND}; return {shown}; }})()"
@@ -132,9 +125,9 @@ def test_attention_follows_the_slider_and_the_choice_stays(page: Page, url: str,
     assert page.evaluate(ask)[1:] == first[1:]
 
 
-def test_several_chosen_rows_are_compared(page: Page, url: str) -> None:
-    some = [wait(launch(f"Depth {depth}", epochs=1, depth=depth), "finished") for depth in (1, 2)]
-    page.goto(f"{url}/runs?" + "&".join(f"run={run.id}" for run in some))
+def test_several_chosen_rows_are_compared(page: Page, url: str, folder: Path) -> None:
+    some = [write_run(folder, f"Depth {depth}", depth=depth) for depth in (1, 2)]
+    page.goto(f"{url}/runs?" + "&".join(f"run={run}" for run in some))
     expect(page.locator(".st-key-compared-accuracy canvas, .st-key-compared\\ accuracy canvas").first).to_be_visible()
     with page.expect_download() as started:
         page.get_by_role("button", name="Download CSV").click()
@@ -142,17 +135,17 @@ def test_several_chosen_rows_are_compared(page: Page, url: str) -> None:
     assert "Blocks" in text and "Depth 1" in text
 
 
-def test_the_page_fits_a_phone(page: Page, url: str) -> None:
-    run = wait(launch("Small", epochs=1), "finished")
+def test_the_page_fits_a_phone(page: Page, url: str, folder: Path) -> None:
+    run = write_run(folder, "Small")
     page.set_viewport_size({"width": 390, "height": 844})
-    page.goto(f"{url}/runs?run={run.id}")
+    page.goto(f"{url}/runs?run={run}")
     expect(page.locator(".st-key-loss canvas").first).to_be_visible()
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
-def test_a_refusal_does_not_close_what_is_corrected(page: Page, url: str) -> None:
-    run = wait(launch("Named", epochs=1), "finished")
-    page.goto(f"{url}/runs?run={run.id}")
+def test_a_refusal_does_not_close_what_is_corrected(page: Page, url: str, folder: Path) -> None:
+    run = write_run(folder, "Named")
+    page.goto(f"{url}/runs?run={run}")
     page.get_by_role("button", name="Edit").click()
     name = page.get_by_test_id("stPopoverBody").get_by_label("Name")
     name.fill(" ")
@@ -166,10 +159,10 @@ def test_a_refusal_does_not_close_what_is_corrected(page: Page, url: str) -> Non
     expect(page.get_by_role("heading", name="Better")).to_be_visible()
 
 
-def test_the_names_of_many_curves_are_not_cut(page: Page, url: str) -> None:
+def test_the_names_of_many_curves_are_not_cut(page: Page, url: str, folder: Path) -> None:
     words = "(Long) name that is much longer than a legend has room for"
-    some = [wait(launch(f"{words} {number}", epochs=1), "finished") for number in (1, 2)]
-    page.goto(f"{url}/runs?" + "&".join(f"run={run.id}" for run in some))
+    some = [write_run(folder, f"{words} {number}") for number in (1, 2)]
+    page.goto(f"{url}/runs?" + "&".join(f"run={run}" for run in some))
     canvas = page.locator(".st-key-compared-accuracy canvas, .st-key-compared\\ accuracy canvas").first
     expect(canvas).to_be_visible()
     # rows of the canvas, right of the title, that hold ink of the names: as many as the letters are high
@@ -182,8 +175,8 @@ def test_the_names_of_many_curves_are_not_cut(page: Page, url: str) -> None:
     page.wait_for_function(f"(canvas) => ({count})(canvas) >= 12", arg=canvas.element_handle())  # as high as brackets
 
 
-def test_a_browser_that_refuses_notifications_is_told(page: Page, url: str) -> None:
-    wait(launch("Quiet", epochs=1), "finished")
+def test_a_browser_that_refuses_notifications_is_told(page: Page, url: str, folder: Path) -> None:
+    write_run(folder, "Quiet")
     page.add_init_script("Object.defineProperty(Notification, 'permission', { get: () => 'denied' })")
     page.goto(f"{url}/runs")
     expect(page.get_by_role("button", name="Notifications are blocked")).to_be_visible()

@@ -31,7 +31,7 @@ class Conversation:
         """Wait until nothing is left to be said or painted."""
         quiet = 0
         while quiet < 2:
-            self.page.wait_for_function(QUIET)
+            self.page.wait_for_function(QUIET, polling=LOOK)  # not with every frame, beside what is waited for
             self.page.wait_for_timeout(LOOK)  # also lets the messages in that this process has not seen
             quiet = quiet + 1 if self._answered == self.asked and self.page.evaluate(QUIET) else 0
 
