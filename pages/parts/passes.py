@@ -14,7 +14,7 @@ import streamlit as st
 SHARE = 0.5  # of the memory that was free when the first visitor came
 UNKNOWN = 4_000_000_000  # [bytes] where the machine does not say
 BEAT = 0.5  # [s] between two words to who waits
-KEPT = 3  # times what a pass takes, for one that keeps its gradients, or takes several pictures at once
+KEPT = 2  # times what a pass takes, for one that keeps its gradients, or several; measured with ViT-B/16: 1.3 and 1.4
 
 
 class Line:

@@ -1,11 +1,11 @@
-"""What a browser shows before Streamlit's programs run, and that these find their server at once."""
+"""The first moments of a page: words before Streamlit's programs, and a map before PyTorch."""
 
 from collections.abc import Callable
 
 import pytest
 from playwright.sync_api import Browser, Page, Response, expect
 
-from .serving import ROOT
+from .serving import FIND, ROOT, streamlit
 
 
 @pytest.mark.parametrize("path", ["", "train"])
@@ -24,3 +24,19 @@ def test_every_request_of_a_page_is_answered(page: Page, serve: Callable[..., st
     page.goto(f"{serve(ROOT / 'app.py')}/{path}?token=1")
     expect(page.get_by_test_id("stApp").get_by_role("heading", level=1)).to_be_attached()
     assert answers and [(one.status, one.url) for one in answers if one.status >= 400] == []
+
+
+def test_what_is_chosen_before_pytorch_is_there_stays(page: Page) -> None:
+    with streamlit(ROOT / "app.py") as url:
+        page.goto(url)
+        page.wait_for_function(f"() => {FIND}?.stats.draws && !{FIND}.root.matches('[data-unready], [data-waiting]')")
+        page.evaluate(f"() => {{ {FIND}.root.kept = true; }}")
+        over = page.locator("canvas.over")
+        over.click(position={"x": 60, "y": 40})
+        over.press("PageUp")
+        chosen = page.evaluate(f"() => {FIND}.selection")
+        assert chosen["pinned"]
+        expect(page.get_by_role("button", name="All attention as NPZ")).to_be_visible()
+        expect(page.get_by_text("Loading PyTorch")).to_have_count(0)
+        page.wait_for_function(f"() => {FIND}.settled")
+        assert page.evaluate(f"() => {FIND}.root.kept") and page.evaluate(f"() => {FIND}.selection") == chosen
