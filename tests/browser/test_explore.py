@@ -207,6 +207,7 @@ def test_pinned_class_token_comes_back_from_the_link(app: App) -> None:
     app.still()
     assert app.ask("viewer.selection.pinned")
     app.page.reload()
+    expect(app.page.locator("canvas.over")).to_be_visible()
     app.still()
     assert app.ask("viewer.selection.pinned") and app.ask("viewer.selection.token") == 0
 

@@ -73,7 +73,7 @@ def test_a_run_is_watched_stopped_resumed_and_opened(page: Page, url: str) -> No
     assert runs.find_run(run.id).alive
 
     page.get_by_role("button", name="Stop", exact=True).click()
-    wait(run, "stopped")
+    assert "Resume continues there" in wait(run, "stopped").reason
     page.get_by_role("button", name="Resume").click()
     page.get_by_role("button", name="Continue").click()
     wait(run, "running")

