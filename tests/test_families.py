@@ -57,17 +57,22 @@ def torchvision_pass(model: nn.Module, images: torch.Tensor) -> tuple[torch.Tens
     return logits, seen
 
 
+SMALL: dict[str, Any] = dict(patch_size=16, num_layers=3, num_heads=3, hidden_dim=192, mlp_dim=384)
+
+
 @pytest.fixture(scope="module")
-def vit_b_16() -> tuple[nn.Module, torch.Tensor, torch.Tensor, list[torch.Tensor]]:
-    """torchvision's own ViT-B/16 with every parameter random, a picture, and what it makes of it."""
-    model = fill(torchvision.models.vit_b_16(), seed=1)
-    image = torch.randn(1, 3, 224, 224, generator=torch.Generator().manual_seed(2))
-    return model, image, *torchvision_pass(model, image)
+def small() -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
+    """A small model of torchvision's with every parameter random, a picture, and the logits that it gives."""
+    model = fill(torchvision.models.VisionTransformer(image_size=64, **SMALL), seed=1)
+    image = torch.randn(1, 3, 64, 64, generator=torch.Generator().manual_seed(2))
+    return model, image, torchvision_pass(model, image)[0]
 
 
 @torch.inference_mode()
-def test_torchvision_vit_b_16_gives_the_same_logits_and_attention(vit_b_16: Any) -> None:
-    theirs, image, logits, attentions = vit_b_16
+def test_torchvision_vit_b_16_gives_the_same_logits_and_attention() -> None:
+    theirs = fill(torchvision.models.vit_b_16(), seed=1)
+    image = torch.randn(1, 3, 224, 224, generator=torch.Generator().manual_seed(2))
+    logits, attentions = torchvision_pass(theirs, image)
     reading = read(theirs.state_dict())
     assert reading.config == ViTConfig.preset("B/16", position_resize="bicubic_corners")  # eps and GELU included
     assert reading.config.eps == theirs.encoder.ln.eps
@@ -87,8 +92,8 @@ def test_torchvision_vit_b_16_gives_the_same_logits_and_attention(vit_b_16: Any)
     [{"heads": 16}, {"activation": "gelu_tanh"}, {"eps": 1e-3}, {"norm": "none"}],
     ids=lambda w: next(iter(w)),
 )
-def test_torchvision_parity_would_notice_a_wrong_config(vit_b_16: Any, wrong: dict[str, Any]) -> None:
-    theirs, image, logits, _ = vit_b_16
+def test_torchvision_parity_would_notice_a_wrong_config(small: Any, wrong: dict[str, Any]) -> None:
+    theirs, image, logits = small
     reading = read(theirs.state_dict())
     model = VisionTransformer(ViTConfig.from_dict(reading.config.to_dict() | wrong)).eval()
     model.load_state_dict(reading.tensors, strict="norm" not in wrong)
@@ -96,8 +101,8 @@ def test_torchvision_parity_would_notice_a_wrong_config(vit_b_16: Any, wrong: di
 
 
 @torch.inference_mode()
-def test_torchvision_parity_would_notice_swapped_queries_and_keys(vit_b_16: Any) -> None:
-    theirs, image, logits, _ = vit_b_16
+def test_torchvision_parity_would_notice_swapped_queries_and_keys(small: Any) -> None:
+    theirs, image, logits = small
     model = ours(theirs.state_dict())
     for block in model.blocks:
         q, k, v = block.attn.qkv.weight.chunk(3)
@@ -106,17 +111,17 @@ def test_torchvision_parity_would_notice_swapped_queries_and_keys(vit_b_16: Any)
 
 
 @torch.inference_mode()
-def test_torchvision_at_another_size_resizes_positions_as_torchvision_does(vit_b_16: Any) -> None:
-    theirs, _, _, _ = vit_b_16
-    resized = torchvision.models.vision_transformer.interpolate_embeddings(288, 16, theirs.state_dict())
-    target = torchvision.models.vit_b_16(image_size=288).eval()
+def test_torchvision_at_another_size_resizes_positions_as_torchvision_does(small: Any) -> None:
+    theirs, _, _ = small
+    resized = torchvision.models.vision_transformer.interpolate_embeddings(96, 16, theirs.state_dict())
+    target = torchvision.models.VisionTransformer(image_size=96, **SMALL).eval()
     target.load_state_dict(resized)
-    image = torch.randn(1, 3, 288, 288, generator=torch.Generator().manual_seed(5))
+    image = torch.randn(1, 3, 96, 96, generator=torch.Generator().manual_seed(5))
     assert difference(ours(theirs.state_dict())(image).logits, target(image)) <= TOLERANCE
 
 
-def test_torchvision_old_names_are_read(vit_b_16: Any) -> None:
-    state = vit_b_16[0].state_dict()
+def test_torchvision_old_names_are_read(small: Any) -> None:
+    state = small[0].state_dict()
     old = {name.replace("mlp.0", "mlp.linear_1").replace("mlp.3", "mlp.linear_2"): t for name, t in state.items()}
     old = {f"module.{name.replace('heads.head', 'heads.0')}": t for name, t in old.items()}
     one, other = read(old), read(state)
