@@ -199,6 +199,7 @@ def test_a_record_holds_one_picture(build: Any, pictures: Any) -> None:
         record(build(), pictures(count=2))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_picture_of_1024_px_needs_a_fraction_of_its_matrices() -> None:
     """4,097 tokens, twelve narrow blocks of two heads: one head's attention takes 67 MB, all 1.6 GB."""

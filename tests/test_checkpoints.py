@@ -151,6 +151,7 @@ def test_saving_changes_nothing_in_the_model(tmp_path: Path, build: Any) -> None
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
 
 
+@pytest.mark.slow
 def test_the_same_model_gives_the_same_bytes_in_every_process(tmp_path: Path, saved: Path) -> None:
     again = save_checkpoint(tmp_path / "again" / "tiny", load_checkpoint(saved).model, LABELS, Preprocess((32, 32)),
                             facts={"accuracy": 0.9, "data": "noise"})  # fmt: skip
@@ -174,6 +175,7 @@ def test_a_loaded_model_does_not_follow_its_file(saved: Path) -> None:
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
 
 
+@pytest.mark.slow
 def test_a_half_precision_or_compiled_model_is_saved_in_float32(tmp_path: Path, build: Any) -> None:
     model = build()
     expected = {name: tensor.half().float() for name, tensor in model.state_dict().items()}
@@ -377,6 +379,7 @@ def test_a_save_that_is_cut_off_leaves_a_whole_checkpoint(
     assert torch.equal(load_checkpoint(saved).model.pos_embed, build(seed=2).pos_embed)
 
 
+@pytest.mark.slow
 def test_killed_processes_leave_whole_checkpoints(tmp_path: Path, build: Any) -> None:
     code = """
 import itertools, sys
@@ -404,6 +407,7 @@ for i in itertools.count():
         assert torch.equal(checkpoint.model.pos_embed, models[checkpoint.facts["seed"]].pos_embed)
 
 
+@pytest.mark.slow
 def test_a_reader_during_saves_sees_whole_checkpoints(saved: Path, build: Any) -> None:
     models = [build(seed=0), build(seed=1)]
     save(saved, models[0], facts={"seed": 0})
@@ -648,6 +652,7 @@ def test_paths_that_lead_nowhere_are_refused(path: str) -> None:
         load_checkpoint(Path(path) if path else Path("nowhere"))
 
 
+@pytest.mark.slow
 def test_a_fuzzed_file_raises_only_invalid_checkpoint(saved: Path) -> None:
     """Flip, cut, insert and repeat bytes in each file of a checkpoint, and in pickles of both kinds."""
     chance = random.Random(0)

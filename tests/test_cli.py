@@ -513,6 +513,7 @@ def test_every_command_explains_itself(command: Command, name: str) -> None:
     assert f"python -m vit {name}" in result.out
 
 
+@pytest.mark.slow
 def test_a_process_ends_with_status_2_and_one_line_for_a_mistake(tmp_path: Path) -> None:
     mistake = [sys.executable, "-m", "vit", "train", "--preset", "shapes", "--data", "folder:nowhere"]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}

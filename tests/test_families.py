@@ -68,6 +68,7 @@ def small() -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
     return model, image, torchvision_pass(model, image)[0]
 
 
+@pytest.mark.slow
 @torch.inference_mode()
 def test_torchvision_vit_b_16_gives_the_same_logits_and_attention() -> None:
     theirs = fill(torchvision.models.vit_b_16(), seed=1)

@@ -282,6 +282,7 @@ def test_an_index_of_blocks_beyond_reason_costs_nothing() -> None:
         read(tensors)
 
 
+@pytest.mark.slow
 def test_loading_holds_the_weights_once(tmp_path: Path) -> None:
     """One tensor at a time is turned; beside the model there is at most one fused matrix with its parts."""
     np.savez(tmp_path / "small.npz", **written(timms()))

@@ -34,6 +34,7 @@ def call(
     return said
 
 
+@pytest.mark.slow
 def test_a_step_leaves_its_result_and_is_not_done_again(call: Callable[..., str], tmp_path: Path) -> None:
     said = call("--dry", "--step", "record")
     told = json.loads((tmp_path / "record.json").read_text())
@@ -44,6 +45,7 @@ def test_a_step_leaves_its_result_and_is_not_done_again(call: Callable[..., str]
     assert "record: passed" in said and "passed" not in call("--dry", "--step", "record")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", ["environment", "model", "relevance"])
 def test_the_cheapest_steps_pass(script: ModuleType, tmp_path: Path, step: str) -> None:
     script.do(step, script.Job("cpu", True, tmp_path, "shapes", 60.0))

@@ -135,6 +135,7 @@ def test_timm_on_the_hub_loads_equal_to_timm(server: HubServer, tmp_path: Path) 
         assert torch.allclose(checkpoint.model(images()).logits, model(images()), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_command_line_takes_a_name_of_the_hub(
     server: HubServer, published: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -413,6 +414,7 @@ def test_a_dropped_connection_is_taken_up_again(
     assert asked == [None, "bytes=100000-", "bytes=150000-" if ranges else "bytes=50000-"]
 
 
+@pytest.mark.slow
 def test_a_server_that_stays_away_is_given_up_and_what_came_is_kept(
     server: HubServer, published: str, files: dict[str, bytes]
 ) -> None:
@@ -436,6 +438,7 @@ def test_stopping_leaves_no_checkpoint_and_the_next_goes_on(
     assert int(server.asked("/blobs/")[-1].headers["range"][len("bytes=") : -1]) > 0
 
 
+@pytest.mark.slow
 def test_a_killed_process_leaves_no_checkpoint_and_the_next_goes_on(
     server: HubServer, published: str, files: dict[str, bytes], tmp_path: Path
 ) -> None:
@@ -645,6 +648,7 @@ def test_a_damaged_note_of_the_source_does_not_matter(server: HubServer, publish
     assert hub.fetch(REPOSITORY) == hub.find(REPOSITORY)
 
 
+@pytest.mark.slow
 def test_nothing_of_the_network_is_imported_before_it_is_needed() -> None:
     script = (
         "import sys, vit; from vit import hub; vit.load_checkpoint('cifar10'); hub.cached(); hub.parse('a/b');"

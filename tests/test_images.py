@@ -352,6 +352,7 @@ def test_a_mutated_file_is_a_picture_or_refused(format: str) -> None:
             assert str(error).endswith(".")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mode", "format"), [("RGB", "PNG"), ("RGBA", "PNG"), ("I;16", "PNG"), ("F", "TIFF"), ("RGB", "WEBP")]
 )
@@ -565,6 +566,7 @@ def reference(config: dict[str, object], image: Image.Image) -> torch.Tensor:
 NOISE = Image.fromarray(np.random.default_rng(3).integers(0, 256, (90, 131, 3), dtype=np.uint8))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "config",
     [

@@ -79,6 +79,7 @@ print(now("VmHWM") - before, sum(p.nbytes for p in checkpoint.model.parameters()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["safetensors", "float16", "pth"])
 def test_loading_holds_the_weights_once(tmp_path: Path, saved: Path, kind: str) -> None:
     config = ViTConfig(num_classes=10, dim=768, depth=3, heads=12, mlp_dim=3072)

@@ -153,6 +153,7 @@ def test_maps_with_one_vmax_can_be_compared() -> None:
     assert pixels(strong)[0, 0] == 255 and pixels(weak)[0, 0] == 128
 
 
+@pytest.mark.slow
 def test_fifty_megapixels_take_less_than_a_gigabyte() -> None:
     """With a quarter of the pixels and of the memory, which grows with them."""
     code = (

@@ -113,6 +113,7 @@ def wait(run: Path) -> report.State:
     return found
 
 
+@pytest.mark.slow
 def test_a_run_is_evaluated_beside_the_server(constant: Checkpoint, folder: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     with pytest.raises(UserError, match="no checkpoint yet"):
@@ -128,6 +129,7 @@ def test_a_run_is_evaluated_beside_the_server(constant: Checkpoint, folder: Path
     assert report.read(run / report.FILE).accuracy == 0.25
 
 
+@pytest.mark.slow
 def test_a_failed_evaluation_says_why_and_leaves_no_dead_process(
     constant: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

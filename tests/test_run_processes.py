@@ -39,6 +39,8 @@ from vit.errors import InvalidRun
 from vit.metrics import MetricsReader, read_metrics
 from vit.train import train
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module", autouse=True)
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:

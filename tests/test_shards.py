@@ -122,6 +122,7 @@ def test_what_people_bring_may_be_in_several_files(folder: Path, tmp_path: Path)
         shelf.bring(files, "other", tmp_path / "shelf")
 
 
+@pytest.mark.slow
 def test_loading_holds_the_weights_once(folder: Path, tmp_path: Path) -> None:
     large = model(hidden_size=768, num_hidden_layers=3, num_attention_heads=12, intermediate_size=3072)
     large.save_pretrained(tmp_path / "large", max_shard_size="15MB")  # type: ignore[operator]

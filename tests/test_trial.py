@@ -50,6 +50,7 @@ def known(config: TrainConfig, pictures: int = 9469, classes: int = 10) -> Sampl
     return Sample(images, torch.zeros(1, dtype=torch.int64), tuple(map(str, range(classes))), pictures, 1000, 500, 0.01)
 
 
+@pytest.mark.slow
 def test_trial_measures_the_model_that_would_be_trained(config: TrainConfig) -> None:
     *moments, trial = try_steps(config, limit=PATIENCE)
     assert isinstance(trial, Trial)
@@ -136,6 +137,7 @@ print(now("VmHWM") - before, trial.count_memory(config.vit_config(10), config, b
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "batch"),
     [
@@ -204,6 +206,7 @@ def heavy() -> TrainConfig:
     return train_config("pictures", size="L/16", device="cpu")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("begin", [lambda: try_steps(heavy(), known=known(heavy()), limit=PATIENCE), None])
 def test_closing_a_trial_ends_its_process(config: TrainConfig, begin: Callable[[], Any] | None) -> None:
     going_on = begin() if begin else overfit(config)
@@ -213,6 +216,7 @@ def test_closing_a_trial_ends_its_process(config: TrainConfig, begin: Callable[[
     assert not processes()
 
 
+@pytest.mark.slow
 def test_a_trial_ends_in_time_even_where_not_a_step_was_done() -> None:
     config = heavy()
     trial = time_steps(config, known=known(config), limit=0.1)
@@ -222,6 +226,7 @@ def test_a_trial_ends_in_time_even_where_not_a_step_was_done() -> None:
     assert trial.memory > 16 * trial.params and trial.seconds_per_epoch > 100
 
 
+@pytest.mark.slow
 def test_a_sound_model_learns_one_batch_by_heart(config: TrainConfig) -> None:
     points = [point for point in overfit(config, seconds=PATIENCE) if point]
     assert points[0].loss > 1 and points[0].accuracy < 0.6
@@ -233,6 +238,7 @@ def test_what_cannot_be_done_is_one_sentence(config: TrainConfig, tmp_path: Path
         time_steps(config.model_copy(update={"data": f"folder:{tmp_path / 'none'}", "limit": None}))
 
 
+@pytest.mark.slow
 def test_a_second_trial_is_refused_while_one_is_under_way(config: TrainConfig) -> None:
     first = overfit(config)
     next(first)

@@ -64,6 +64,7 @@ def test_odd_sides_repeat_their_last_pixels(size: tuple[int, int]) -> None:
     assert np.abs(np.asarray(frame).astype(int)[-1, -1] - np.asarray(noise(1, *size)[0])[-1, -1]).max() < 16
 
 
+@pytest.mark.slow
 def test_nothing_that_starts_with_the_app_imports_pyav() -> None:
     program = "import sys, vit, vit.explain, vit.images, vit.animation, pages.parts.take; sys.exit('av' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
@@ -293,6 +294,7 @@ def test_a_video_that_takes_too_long_nevertheless_is_given_up(monkeypatch: pytes
         read_video(clip(), 30)
 
 
+@pytest.mark.slow
 def test_torn_videos_are_one_sentence_or_frames() -> None:
     generator = np.random.default_rng(0)
     for whole in (clip(8), clip(8, coding=CODINGS["webm, vp8"])):
