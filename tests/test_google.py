@@ -286,11 +286,11 @@ def test_an_index_of_blocks_beyond_reason_costs_nothing() -> None:
 def test_loading_holds_the_weights_once(tmp_path: Path) -> None:
     """One tensor at a time is turned; beside the model there is at most one fused matrix with its parts."""
     np.savez(tmp_path / "small.npz", **written(timms()))
-    model = timm.models.VisionTransformer(depth=3)
+    model = timm.models.VisionTransformer(depth=4)
     np.savez(tmp_path / "large.npz", **{name: np.ascontiguousarray(a) for name, a in written(model).items()})
     peak, parameters = map(int, printed(PEAK, tmp_path / "small.npz", tmp_path / "large.npz").split())
     assert parameters == pytest.approx(sum(p.nbytes for p in model.parameters()), rel=0.01)
-    assert peak < 1.25 * parameters + 20_000_000
+    assert peak < 1.6 * parameters
 
 
 # --- What is refused ------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from .serving import BROWSER_ARGUMENTS, chromium, streamlit
-from .waiting import Conversation
+from .waiting import LOOK, Conversation
 
 PATIENCE = 180_000  # [ms] on a busy machine
 
@@ -39,6 +40,7 @@ def shared_context(browser: Browser, browser_context_args: dict[str, Any]) -> It
 def page(shared_context: BrowserContext) -> Iterator[Page]:
     """A tab of its own."""
     page = shared_context.new_page()
+    page.wait_for_function = partial(page.wait_for_function, polling=LOOK)  # not with every frame
     yield page
     page.close()
 

@@ -72,12 +72,13 @@ def test_a_run_is_watched_stopped_resumed_and_opened(page: Page, url: str) -> No
     expect(page.get_by_text(re.compile(r"Epoch \d+\.\d of 400")).first).to_be_visible(timeout=PATIENCE)
     assert runs.find_run(run.id).alive
 
-    page.get_by_role("button", name="Stop", exact=True).click()
+    main = page.get_by_test_id("stMain")  # while the page is drawn, Streamlit's header has a Stop of its own
+    main.get_by_role("button", name="Stop", exact=True).click()
     assert "Resume continues there" in wait(run, "stopped").reason
     page.get_by_role("button", name="Resume").click()
     page.get_by_role("button", name="Continue").click()
     wait(run, "running")
-    expect(page.get_by_role("button", name="Stop", exact=True)).to_be_visible()
+    expect(main.get_by_role("button", name="Stop", exact=True)).to_be_visible()
 
     page.get_by_role("button", name="Open in Explore").click()
     expect(page.locator("canvas.over")).to_be_visible()
