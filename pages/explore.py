@@ -36,6 +36,7 @@ first.fill()
 
 TOP = 5  # predictions shown
 PANELS = {"Is it true?": True, "What if?": False, "Heads": False, "Layers": True, "Weights": False}  # needs classes
+OUTSIDE = ("checkpoint", "heads", "size", "precision", "sample", "picture", "frame")  # of the viewer, in links
 FEW = 20  # classes that are listed by name
 SEEN = 96  # width of the model's own view [px]
 READING = "Reading the video…"
@@ -433,16 +434,18 @@ def feed(payload: bytes) -> str:
 
 
 @st.fragment
-def show_viewer(checkpoint, explanation, payload: str, source: take.Source, stored=None) -> None:
+def show_viewer(checkpoint, explanation, payload: str, source: take.Source, link: dict[str, str], stored=None) -> None:
     """The viewer, its downloads, and what follows from what it shows; a click in it reruns this part alone.
 
     Args:
+        link: what it said of the controls outside when they were drawn.
         stored: the first view, while there is no PyTorch to compute what follows.
     """
     from vit.overlay import COLORMAPS
     from vit.viewer import component
     from vit.viewer.selection import Selection
 
+    choice.redraw_if_changed(link)
     navigation.keep("explore")
     record = explanation.record
     shape = record.blocks, record.heads, record.tokens
@@ -562,7 +565,8 @@ def main() -> None:
             show_stored_model(stored)
         with predictions:
             show_predictions(stored.checkpoint, stored.explanation)
-        show_viewer(stored.checkpoint, stored.explanation, feed(stored.explanation.payload), source, stored)
+        link = choice.link_of(OUTSIDE)
+        show_viewer(stored.checkpoint, stored.explanation, feed(stored.explanation.payload), source, link, stored)
         first_view.load_rest(look_ahead)
         return
     with model_controls:
@@ -590,7 +594,7 @@ def main() -> None:
         carry(source)
     with predictions:
         show_predictions(checkpoint, explanation)
-    show_viewer(checkpoint, explanation, feed(explanation.payload), source)
+    show_viewer(checkpoint, explanation, feed(explanation.payload), source, choice.link_of(OUTSIDE))
 
 
 main()

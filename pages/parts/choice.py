@@ -6,7 +6,7 @@ Therefore a control is another one, with a key of its own, as soon as it offers 
 else than what was chosen in it; and only a value that differs from what it was told is a choice.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import streamlit as st
@@ -119,6 +119,20 @@ def heard(key: str, choose: Callable[[Any], None]) -> None:
     if key in told and value is not None and value != told[key]:
         told[key] = value
         choose(value)
+
+
+def link_of(names: Sequence[str]) -> dict[str, str]:
+    """What the link says of some controls, for `redraw_if_changed`."""
+    return {name: st.query_params.get(name, "") for name in names}
+
+
+def redraw_if_changed(before: Mapping[str, str]) -> None:
+    """For a fragment: run the whole page if the link says something else of controls outside than when it was drawn.
+
+    What a browser sends together, a click in a fragment and one outside of it, reruns the fragment alone.
+    """
+    if link_of(list(before)) != before:
+        st.rerun()
 
 
 def _key(name: str, number: int) -> str:

@@ -16,6 +16,7 @@ VIEWS = {"a": "attention", "b": "relevance"}  # at first
 UPLOAD = "upload"
 CHECKPOINT, EPOCH = "checkpoint", "epoch"
 SOURCES = {CHECKPOINT: "A checkpoint", EPOCH: "An epoch of a run"}
+OUTSIDE = ("from", "checkpoint", "sample", "size", "run", "probe", "epoch")  # of the viewers, in links
 TOP = 3  # predictions named
 WIDTH = 240  # of the difference [px]
 
@@ -92,7 +93,7 @@ def show() -> None:
                 key = f"{payload} {checkpoint.identity if checkpoint else ''}"
                 found.append(Side(name, payload, reasons.Asked(key, checkpoint, explanation)))
     if len(found) == len(SIDES):
-        show_both(*found)
+        show_both(*found, choice.link_of([f"{side}_{control}" for side in SIDES for control in OUTSIDE]))
 
 
 # --- What is chosen -------------------------------------------------------------------------------------------------
@@ -213,10 +214,15 @@ def share(probability: float) -> str:
 
 
 @st.fragment
-def show_both(left: Side, right: Side) -> None:
-    """Classes, methods, viewers and difference; a click in a viewer reruns this part alone."""
+def show_both(left: Side, right: Side, link: dict[str, str]) -> None:
+    """Classes, methods, viewers and difference; a click in a viewer reruns this part alone.
+
+    Args:
+        link: what it said of the controls outside when they were drawn.
+    """
     from vit.viewer import component
 
+    choice.redraw_if_changed(link)
     navigation.keep("compare")
     if any(side.asked.checkpoint and side.asked.checkpoint.labels for side in (left, right)):
         pair = []

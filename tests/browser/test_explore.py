@@ -272,6 +272,27 @@ def test_the_class_that_is_named_is_the_one_that_is_explained(app: App) -> None:
     assert "target" not in app.page.url and app.page.get_by_test_id("stException").count() == 0
 
 
+def test_clicks_that_a_browser_sends_together_all_count(app: App) -> None:
+    """One in the fragment of the viewer, one outside of it; Streamlit reruns only the fragment then."""
+    app.open("?sample=cat")
+    shown = Image.open(samples.SAMPLES["raccoon"].path).size
+    app.page.evaluate("""() => {
+        const find = (root, said) => {
+            for (const element of root.querySelectorAll("*")) {
+                if (element.tagName === "BUTTON" && said(element)) return element;
+                const inside = element.shadowRoot && find(element.shadowRoot, said);
+                if (inside) return inside;
+            }
+        };
+        find(document, (button) => button.textContent.trim() === "Heads").click();
+        find(document, (button) => /Raccoon/.test(button.getAttribute("aria-label"))).click();
+    }""")
+    app.shows("header.picture.width", shown[0])
+    app.still()
+    expect(app.page).to_have_url(re.compile("panel=Heads"))
+    expect(app.page).to_have_url(re.compile("sample=raccoon"))
+
+
 def test_a_look_at_many_pictures_hears_stop(app: App) -> None:
     app.open("?panel=Heads&size=256")
     main = app.page.get_by_test_id("stMain")
