@@ -3,6 +3,7 @@
 import multiprocessing
 import sys
 import tempfile
+import traceback
 from contextlib import redirect_stdout
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
@@ -31,11 +32,16 @@ def printed(code: str, *arguments: object) -> str:
         process.join(PATIENCE)
         if process.exitcode is None:
             process.kill()
-        assert process.exitcode == 0, "its traceback is on stderr"
-        return (Path(folder) / "out").read_text()
+        said = (Path(folder) / "out").read_text()
+        assert process.exitcode == 0, f"it ended with {process.exitcode}: {said}"
+        return said
 
 
 def _run(code: str, arguments: list[str], out: Path) -> None:
     sys.argv = ["-c", *arguments]
     with out.open("w") as file, redirect_stdout(file):
-        exec(compile(code, "apart", "exec"), {"__name__": "__main__"})
+        try:
+            exec(compile(code, "apart", "exec"), {"__name__": "__main__"})
+        except Exception:
+            traceback.print_exc(file=file)
+            raise

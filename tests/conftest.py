@@ -98,25 +98,25 @@ def pictures_apart(tmp_path_factory: pytest.TempPathFactory) -> None:
     os.environ["VIT_PICTURES"] = str(tmp_path_factory.mktemp("pictures"))
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def randomise() -> Callable[..., Any]:
     """`randomise(model, seed)` fills every parameter and returns the model in evaluation mode."""
     return fill
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def tiny() -> ViTConfig:
     """32 px, patches of 8, D 64, L 2, H 2, 5 classes."""
     return ViTConfig(**TINY)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def build() -> Callable[..., VisionTransformer]:
     """`build(seed=0, **changes)`: a tiny model with these config fields, randomised."""
     return lambda seed=0, **changes: fill(VisionTransformer(ViTConfig(**TINY | changes)), seed)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def pictures() -> Callable[..., torch.Tensor]:
     """`pictures(height, width, count=2, channels=3)`: normalised noise."""
 
@@ -126,13 +126,13 @@ def pictures() -> Callable[..., torch.Tensor]:
     return make
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def preprocess() -> Preprocess:
     """For the tiny model."""
     return Preprocess((32, 32))
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def labels() -> tuple[str, ...]:
     """For the tiny model."""
     return LABELS

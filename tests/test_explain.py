@@ -1,7 +1,10 @@
 """Input sizes that are offered, what they cost, and that what was promised is what comes."""
 
 import io
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -153,3 +156,32 @@ def test_the_fast_precision_says_so_and_is_close(checkpoint: Checkpoint, photo: 
     assert 0 < (rows - wanted).abs().max() < 0.05
     again = explain(checkpoint, photo)
     assert torch.equal(again.record.logits, exact.record.logits)
+
+
+OPENED_AND_TRAINED = """
+import sys
+from pathlib import Path
+import vit
+from vit import samples
+from vit.explain import explain
+from vit.methods import METHODS, Subject, weights
+from vit.recipes import train_config
+from vit.train import train
+
+checkpoint = vit.load_checkpoint("cifar10")
+picture = explain(checkpoint, samples.read("cat")).picture
+subject = Subject.of(checkpoint.model, checkpoint.preprocess(picture), 3)
+for method in METHODS:
+    weights(subject, method)
+settings = dict(limit=40, epochs=1, dim=32, depth=1, heads=1, patch_size=16, ema=0.9, device="cpu")
+train(train_config("shapes", **settings), Path(sys.argv[1]))
+print(sorted({"torch._dynamo", "torchvision"} & sys.modules.keys()))
+"""
+
+
+@pytest.mark.slow
+def test_torchs_compiler_is_imported_by_what_compiles_alone(tmp_path: Path) -> None:
+    """It takes 2 s, for which pages and runs would begin later."""
+    command = [sys.executable, "-c", OPENED_AND_TRAINED, str(tmp_path / "run")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.stdout.splitlines()[-1:] == ["[]"], done.stderr

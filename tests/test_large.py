@@ -94,7 +94,7 @@ def test_loading_holds_the_weights_once(tmp_path: Path, saved: Path, kind: str) 
         file.unlink()
     peak, parameters = map(int, printed(PEAK, saved, tmp_path / "large").split())
     assert parameters == pytest.approx(size, rel=0.01)
-    assert peak < 1.25 * parameters + 20_000_000  # a fused matrix is put together beside its parts
+    assert peak < 1.6 * parameters  # a fused matrix is put together beside its parts
 
 
 @pytest.mark.parametrize("legacy", [None, False, True], ids=["safetensors", "zip", "legacy"])

@@ -21,6 +21,8 @@ from vit.checkpoints import Checkpoint, load_checkpoint, save_checkpoint
 from vit.datasets import shapes
 from vit.errors import UserError
 from vit.evaluate import Normalise
+from vit.images import Preprocess
+from vit.model import VisionTransformer
 from vit.ood import ALARM, FILE, Known
 
 SHIPPED = Path(vit.__file__).parent.parent / "checkpoints" / "cifar10"
@@ -31,22 +33,31 @@ def checkpoint(saved: Path) -> Checkpoint:
     return load_checkpoint(saved)
 
 
-@pytest.fixture
-def noise(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def noise(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A dataset of two classes of noise."""
+    data = tmp_path_factory.mktemp("data") / "noise"
     generator = np.random.default_rng(0)
     for number in range(40):
-        folder = tmp_path / "noise" / "test" / "ab"[number % 2]
+        folder = data / "test" / "ab"[number % 2]
         folder.mkdir(parents=True, exist_ok=True)
         pixels = generator.integers(0, 256, (32, 32, 3), dtype=np.uint8)
         Image.fromarray(pixels).save(folder / f"{number}.png")
-    (tmp_path / "noise" / "train").mkdir()
-    return tmp_path / "noise"
+    (data / "train").mkdir()
+    return data
 
 
-@pytest.fixture
-def known(checkpoint: Checkpoint, noise: Path) -> Known:
-    return ood.fit(checkpoint, "shapes", f"folder:{noise}", most=600)
+@pytest.fixture(scope="module")
+def known(
+    tmp_path_factory: pytest.TempPathFactory,
+    build: Callable[..., VisionTransformer],
+    labels: tuple[str, ...],
+    preprocess: Preprocess,
+    noise: Path,
+) -> Known:
+    """Of the same checkpoint, in another folder."""
+    folder = save_checkpoint(tmp_path_factory.mktemp("known") / "tiny", build(), labels, preprocess)
+    return ood.fit(load_checkpoint(folder), "shapes", f"folder:{noise}", most=600)
 
 
 def scores(checkpoint: Checkpoint, known: Known, images: Tensor) -> Tensor:

@@ -124,12 +124,12 @@ def test_what_people_bring_may_be_in_several_files(folder: Path, tmp_path: Path)
 
 @pytest.mark.slow
 def test_loading_holds_the_weights_once(folder: Path, tmp_path: Path) -> None:
-    large = model(hidden_size=768, num_hidden_layers=3, num_attention_heads=12, intermediate_size=3072)
+    large = model(hidden_size=768, num_hidden_layers=4, num_attention_heads=12, intermediate_size=3072)
     large.save_pretrained(tmp_path / "large", max_shard_size="15MB")  # type: ignore[operator]
     assert len(shards(tmp_path / "large")) > 4
     peak, parameters = map(int, printed(PEAK, folder, tmp_path / "large").split())
     assert parameters == pytest.approx(sum(p.nbytes for p in large.parameters()), rel=0.01)
-    assert peak < 1.25 * parameters + 20_000_000
+    assert peak < 1.6 * parameters
 
 
 # --- What is refused ------------------------------------------------------------------------------------------

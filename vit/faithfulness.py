@@ -13,7 +13,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from torchvision.transforms.v2.functional import gaussian_blur
 
 from vit.explain import count_tokens, pass_memory
 from vit.model import VisionTransformer, ViTConfig
@@ -286,6 +285,8 @@ def insertion(model: VisionTransformer, pixels: Tensor, target: int, heatmap: Te
 
     Source: Petsiuk et al. 2018, RISE, arXiv 1806.07421.
     """
+    from torchvision.transforms.v2.functional import gaussian_blur  # brings torch's compiler along: 2 s
+
     sigma = max(pixels.shape[2:]) * _BLUR
     kernel = 2 * math.ceil(2 * sigma) + 1
     largest = 2 * (min(pixels.shape[2:]) - 1) + 1  # what reflection at the border allows

@@ -8,7 +8,6 @@ from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
-from torchvision.transforms.v2.functional import gaussian_blur
 
 from vit.model import EVERY, Block, Change, VisionTransformer, onednn
 from vit.pace import Kind, doing, expected
@@ -199,6 +198,8 @@ def hidden(pixels: Tensor, patches: Collection[int], patch_size: int, cover: Cov
     if cover == "mean":
         other = mean
     elif cover == "blur":
+        from torchvision.transforms.v2.functional import gaussian_blur  # brings torch's compiler along: 2 s
+
         sigma = max(pixels.shape[2:]) * _BLUR
         kernel = min(2 * round(2 * sigma) + 1, 2 * min(pixels.shape[2:]) - 1)  # what reflection at the border allows
         other = gaussian_blur(pixels, [kernel, kernel], [sigma, sigma])

@@ -435,7 +435,8 @@ class VisionTransformer(nn.Module):
         self.pre_logits = Linear(features, config.pre_logits) if config.pre_logits else None
         features = config.pre_logits or features
         self.head = Linear(features, config.num_classes) if config.num_classes else nn.Identity()
-        self.initialise()
+        if not self.pos_embed.is_meta:  # there is nothing to fill, and torch would import its compiler for it
+            self.initialise()
 
     @torch.no_grad()
     def initialise(self) -> None:

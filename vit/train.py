@@ -64,7 +64,7 @@ from vit.files import replaced
 from vit.images import Preprocess
 from vit.journal import Diverged, Journal
 from vit.model import Attention, VisionTransformer
-from vit.optimizers import average_, learning_rate_share, make_optimizers
+from vit.optimizers import average_, learning_rate_share, make_optimizers, step_
 from vit.place import Place, choose_place, memory_budget
 from vit.probes import ProbeWriter, choose
 from vit.recipes import TrainConfig, checkpoint_name
@@ -462,7 +462,7 @@ class Training:
         if config.grad_clip:
             nn.utils.clip_grad_norm_(self.model.parameters(), config.grad_clip, foreach=True)
         for optimizer in self.optimizers:
-            optimizer.step()
+            step_(optimizer)
             optimizer.zero_grad(set_to_none=True)
         if averaged := self.models.get("averaged"):
             average_(averaged, self.model, self.step, config.ema)

@@ -294,7 +294,7 @@ def test_clicks_that_a_browser_sends_together_all_count(app: App) -> None:
 
 
 def test_a_look_at_many_pictures_hears_stop(app: App) -> None:
-    app.open("?panel=Heads&size=256")
+    app.open("?panel=Heads&size=128")
     main = app.page.get_by_test_id("stMain")
     main.get_by_text("many pictures", exact=True).click()
     main.get_by_test_id("stSelectbox").filter(has_text="Pictures").last.locator("input").click()

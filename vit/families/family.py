@@ -6,7 +6,7 @@ understood, and refused, before any of its weights are read.
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -174,7 +174,7 @@ def reshape(tensors: Tensors, grid: tuple[int, int] | None, rotary: bool = False
         )
     own = rows - patches  # so many prefix tokens have a position row; they come first
     if own:
-        prefix = torch.cat([prefix[:, :own] + positions[:, :own], prefix[:, own:]], 1)
+        prefix = concatenate([added(prefix[:, :own], positions[:, :own]), prefix[:, own:]], 1)
     tensors["prefix_tokens"] = prefix
     tensors["pos_embed"] = positions[:, own:]
     return tensors, names
@@ -185,6 +185,21 @@ _MATRICES = re.compile(r"blocks\.\d+\.(attn\.(q|k|v|qkv|proj)|mlp\.(fc1|fc2|gate
 
 def _wide(name: str, tensor: Tensor) -> Tensor:
     return tensor if tensor.itemsize == 2 and _MATRICES.fullmatch(name) else tensor.float()
+
+
+def concatenate(parts: Sequence[Tensor], dim: int = 0) -> Tensor:
+    """As `torch.cat`, which for tensors on the meta device imports torch's compiler: 2 s."""
+    shapes = [list(part.shape) for part in parts]
+    rest = [[*shape[:dim], *shape[dim + 1 :]] for shape in shapes]
+    if not all(part.is_meta for part in parts) or any(other != rest[0] for other in rest):
+        return torch.cat(list(parts), dim)
+    whole = [*shapes[0][:dim], sum(shape[dim] for shape in shapes), *shapes[0][dim + 1 :]]
+    return parts[0].new_empty(whole)
+
+
+def added(one: Tensor, other: Tensor) -> Tensor:
+    """Their sum, which for tensors on the meta device would import torch's compiler too."""
+    return one if one.is_meta and one.shape == other.shape else one + other
 
 
 def _fuse(tensors: Tensors, start: str, letters: tuple[str, ...]) -> None:
@@ -198,7 +213,7 @@ def _fuse(tensors: Tensors, start: str, letters: tuple[str, ...]) -> None:
             what = "Queries, keys and values" if fused == "qkv" else "The two halves of the MLP"
             raise InvalidCheckpoint(f"{what} do not go together in `{shown(start[:-1])}`.")
         if present:
-            tensors[f"{start}{fused}.{end}"] = torch.cat(present)
+            tensors[f"{start}{fused}.{end}"] = concatenate(present)
 
 
 def _average_heads(tensors: Tensors) -> None:
@@ -220,7 +235,7 @@ def _tokens(parts: list[Tensor], dim: int) -> Tensor:
         raise InvalidCheckpoint("The class token and the patches differ in width.")
     if not parts:
         return torch.zeros(1, 0, dim)
-    return torch.cat([part.reshape(1, -1, dim) for part in parts], 1)
+    return concatenate([part.reshape(1, -1, dim) for part in parts], 1)
 
 
 def infer(tensors: Tensors, prefix: tuple[str, ...]) -> dict[str, Any]:

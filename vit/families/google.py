@@ -9,12 +9,11 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from vit.config import ViTConfig
 from vit.errors import InvalidCheckpoint
-from vit.families.family import LIMITS, Family, Tensors, needed
+from vit.families.family import LIMITS, Family, Tensors, concatenate, needed
 from vit.images import Preprocess
 
 _ATTENTION = (("q", "query"), ("k", "key"), ("v", "value"), ("proj", "out"))
@@ -85,7 +84,7 @@ def _adjust(tensors: Tensors) -> tuple[Tensors, dict[str, Any]]:
         del tensors[name]  # no weights are held twice
     for end in ("weight", "bias"):
         if f"pool.k.{end}" in turned and f"pool.v.{end}" in turned:
-            turned[f"pool.kv.{end}"] = torch.cat([turned.pop(f"pool.k.{end}"), turned.pop(f"pool.v.{end}")])
+            turned[f"pool.kv.{end}"] = concatenate([turned.pop(f"pool.k.{end}"), turned.pop(f"pool.v.{end}")])
     return turned, told
 
 

@@ -17,7 +17,7 @@ from vit.config import ViTConfig
 from vit.errors import InvalidCheckpoint
 from vit.families.clip import MEAN as CLIP_MEAN
 from vit.families.clip import STD as CLIP_STD
-from vit.families.family import IMAGENET_MEAN, IMAGENET_STD, Family, Tensors, check_field, shown
+from vit.families.family import IMAGENET_MEAN, IMAGENET_STD, Family, Tensors, check_field, concatenate, shown
 from vit.families.target import Target, Written, apart
 from vit.images import Preprocess
 
@@ -169,7 +169,7 @@ def _adjust(tensors: Tensors) -> tuple[Tensors, dict[str, Any]]:
         q, v = tensors.pop(name), tensors.pop(f"{block}v.bias", None)
         if v is None or q.shape != v.shape:
             raise InvalidCheckpoint(f"Queries, keys and values do not go together in `{shown(block[:-1])}`.")
-        tensors[f"{block}qkv.bias"] = torch.cat([q, torch.zeros_like(q), v])
+        tensors[f"{block}qkv.bias"] = concatenate([q, torch.zeros_like(q), v])
         told["activation"] = "gelu"
     if _gated(tensors):
         told["activation"] = "silu"

@@ -11,7 +11,7 @@ import torch
 
 from vit.config import ViTConfig
 from vit.errors import InvalidCheckpoint
-from vit.families.family import Family, Tensors, check_field
+from vit.families.family import Family, Tensors, check_field, concatenate
 from vit.images import Preprocess
 
 # ours, theirs
@@ -47,7 +47,7 @@ def _join_heads(tensors: Tensors) -> tuple[Tensors, dict[str, Any]]:
     complete = all(set(group) == set(range(len(group))) for group in groups.values())
     if len(counts) > 1 or not complete:
         raise InvalidCheckpoint("The weights are incomplete: the blocks differ in their number of attention heads.")
-    joined |= {name: torch.cat([group[h] for h in range(len(group))]) for name, group in groups.items()}
+    joined |= {name: concatenate([group[h] for h in range(len(group))]) for name, group in groups.items()}
     return joined, {"heads": counts.pop()} if counts else {}
 
 
