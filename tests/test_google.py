@@ -286,7 +286,7 @@ def test_an_index_of_blocks_beyond_reason_costs_nothing() -> None:
 def test_loading_holds_the_weights_once(tmp_path: Path) -> None:
     """One tensor at a time is turned; beside the model there is at most one fused matrix with its parts."""
     np.savez(tmp_path / "small.npz", **written(timms()))
-    model = timm.models.VisionTransformer(depth=4)
+    model = timm.models.VisionTransformer(depth=4, num_classes=10)
     np.savez(tmp_path / "large.npz", **{name: np.ascontiguousarray(a) for name, a in written(model).items()})
     peak, parameters = map(int, printed(PEAK, tmp_path / "small.npz", tmp_path / "large.npz").split())
     assert parameters == pytest.approx(sum(p.nbytes for p in model.parameters()), rel=0.01)
