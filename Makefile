@@ -14,7 +14,7 @@ app: .venv/ready
 
 test: check
 	@$(CHROMIUM) || { echo "The browser tests need a Chromium: make browser installs one. make quick does without."; exit 1; }
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 quick: .venv/ready-dev
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "unit and not slow"

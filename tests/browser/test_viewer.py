@@ -1,13 +1,14 @@
 """The viewer as people meet it: pointer, keys, links, and the numbers behind the colours."""
 
 import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
-from playwright.sync_api import Page, expect
+from playwright.sync_api import BrowserContext, Page, expect
 
 from vit.attention import mass_threshold, otsu_threshold
 from vit.export import painted
@@ -29,19 +30,31 @@ POOLED_LARGE = (2, 3, (16, 18), (), 18, 0, 50, True)
 class Viewer:
     """A page with the viewer on it."""
 
-    def __init__(self, page: Page, url: str, query: str):
+    def __init__(self, page: Page):
         self.page = page
         self.dialogs: list[str] = []
         self.errors: list[str] = []
+        self.opened = 0
         self.talk = Conversation(page)
+        self.over = page.locator("canvas.over").first
         page.on("dialog", lambda dialog: (self.dialogs.append(dialog.message), dialog.dismiss()))
         page.on("pageerror", lambda error: self.errors.append(str(error)))
         page.set_default_timeout(PATIENCE)
-        page.goto(f"{url}/?{query}")
-        self.over = page.locator("canvas.over").first
-        expect(page.locator(".instrument").first).to_be_visible(timeout=PATIENCE)
-        page.get_by_text("selection residual=").wait_for()
+
+    def open(self, url: str, query: str) -> "Viewer":
+        """Another viewer, as a person who opens this link finds it; a page that is there is not loaded again."""
+        self.opened += 1
+        link = f"{url}/?fresh={self.opened}&{query}"
+        if self.opened == 1:
+            self.page.goto(link)
+        else:
+            self.page.mouse.move(0, 0)
+            go = "(link) => { history.pushState({}, '', link); dispatchEvent(new PopStateEvent('popstate')); }"
+            self.page.evaluate(go, link)
+        self.page.get_by_text(f"fresh {self.opened}", exact=True).wait_for()
+        expect(self.page.locator(".instrument").first).to_be_visible()
         self.still()
+        return self
 
     def still(self) -> None:
         """Wait until the page has painted everything, and has the server's answer to all that it asked."""
@@ -93,16 +106,25 @@ class Viewer:
         return np.asarray(self.ask(code, block, head, token, direction))
 
 
+@pytest.fixture(scope="module")
+def tab(shared_context: BrowserContext) -> Iterator[Viewer]:
+    """One page for all tests of this file."""
+    yield Viewer(shared_context.new_page())
+
+
 @pytest.fixture
-def open_viewer(page: Page, serve):
-    opened: list[Viewer] = []
+def open_viewer(tab: Viewer, serve: Callable[..., str]) -> Iterator[Callable[..., Viewer]]:
+    """`open_viewer(query)` shows a viewer of its own."""
+    yield lambda query="case=small": tab.open(serve(PAGE), query)
+    assert not tab.errors, tab.errors.clear()
 
-    def start(query: str = "case=small") -> Viewer:
-        opened.append(Viewer(page, serve(PAGE), query))
-        return opened[-1]
 
-    yield start
-    assert not [error for viewer in opened for error in viewer.errors]
+@pytest.fixture
+def open_page(page: Page, serve: Callable[..., str]) -> Iterator[Callable[..., Viewer]]:
+    """`open_page(query)` shows a viewer on a page of its own."""
+    viewer = Viewer(page)
+    yield lambda query="case=small": viewer.open(serve(PAGE), query)
+    assert not viewer.errors
 
 
 def test_hovering_redraws_everything_and_tells_the_server_nothing(open_viewer):
@@ -243,8 +265,8 @@ def test_python_moves_the_viewer_and_the_browser_moves_on(open_viewer):
     viewer.told("direction=to", "block=1")
 
 
-def test_the_view_may_come_before_its_data(open_viewer):
-    viewer = open_viewer("case=small&view-first=1")
+def test_the_view_may_come_before_its_data(open_page):
+    viewer = open_page("case=small&view-first=1")
     viewer.says(re.compile("the class token looks"))
 
 
@@ -791,18 +813,18 @@ def test_names_are_text_and_nothing_else(open_viewer):
 
 
 @pytest.mark.parametrize("case", ["small", "pooled"])
-def test_narrow_screens_get_one_column(open_viewer, page, case):
+def test_narrow_screens_get_one_column(open_page, page, case):
     page.set_viewport_size({"width": 390, "height": 844})
-    viewer = open_viewer(f"case={case}")
+    viewer = open_page(f"case={case}")
     picture, maps = page.locator(".stage").bounding_box(), page.locator(".maps").bounding_box()
     assert maps["y"] > picture["y"] + picture["height"]
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     assert viewer.over.bounding_box()["width"] > 300
 
 
-def test_a_tap_pins(open_viewer, browser, serve):
+def test_a_tap_pins(browser, serve):
     context = browser.new_context(has_touch=True, viewport={"width": 390, "height": 844})
-    viewer = Viewer(context.new_page(), serve(PAGE), "case=small")
+    viewer = Viewer(context.new_page()).open(serve(PAGE), "case=small")
     viewer.over.scroll_into_view_if_needed()
     area = viewer.over.bounding_box()
     viewer.page.touchscreen.tap(area["x"] + area["width"] * 0.25, area["y"] + area["height"] * 0.4)
@@ -810,8 +832,8 @@ def test_a_tap_pins(open_viewer, browser, serve):
     context.close()
 
 
-def test_a_new_theme_keeps_what_is_shown(open_viewer, page):
-    viewer = open_viewer()
+def test_a_new_theme_keeps_what_is_shown(open_page, page):
+    viewer = open_page()
     viewer.click(1, 1)
     viewer.told("pinned=1")
     page.emulate_media(color_scheme="dark")

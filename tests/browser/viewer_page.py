@@ -38,6 +38,10 @@ def prepare(case: str):
 
 
 st.set_page_config(layout="wide")
+fresh = st.query_params.get("fresh", "")  # another one is another viewer, as after a reload
+if st.session_state.get("fresh") != fresh:
+    st.session_state.clear()
+    st.session_state.fresh = fresh
 case = st.query_params.get("case", "maps")
 kept, payload = prepare(case)
 view_first = "view-first" in st.query_params
@@ -94,7 +98,7 @@ def viewer() -> None:
         probe = None
     paired = "pair" in st.query_params
     result = component.show(
-        "viewer",
+        f"viewer {fresh}",
         payload_id,
         shown,
         given,
@@ -105,11 +109,12 @@ def viewer() -> None:
         on_change=changed,
     )
     if paired:
-        component.show("second", second_id, Selection(), group="pair", compact=True)
+        component.show(f"second {fresh}", second_id, Selection(), group="pair", compact=True)
     st.session_state.shown = result
     st.text(f"runs {st.session_state.setdefault('runs', 0)}")
     st.session_state.runs += 1
     st.json(asdict(result), expanded=False)
+    st.text(f"fresh {fresh}")
     st.text("selection " + " ".join(f"{k}={v}" for k, v in result.to_query().items()))
 
 
