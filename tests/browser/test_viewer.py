@@ -17,7 +17,7 @@ from vit.viewer.selection import Selection
 
 from . import synthetic
 from .serving import FIND, VIEWERS
-from .waiting import Conversation
+from .waiting import LOOK, Conversation
 
 PAGE = Path(__file__).parent / "viewer_page.py"
 PATIENCE = 60_000  # [ms] on a busy machine
@@ -49,9 +49,12 @@ class Viewer:
             self.page.goto(link)
         else:
             self.page.mouse.move(0, 0)
-            go = "(link) => { history.pushState({}, '', link); dispatchEvent(new PopStateEvent('popstate')); }"
-            self.page.evaluate(go, link)
+            self.still()  # the server's answer to the test before would put its own link into the address
+            top = "document.querySelector('[data-testid=stMain]').scrollTo(0, 0)"
+            go = "history.pushState({}, '', link); dispatchEvent(new PopStateEvent('popstate'))"
+            self.page.evaluate(f"(link) => {{ {FIND}.left = true; {top}; {go}; }}", link)
         self.page.get_by_text(f"fresh {self.opened}", exact=True).wait_for()
+        self.page.wait_for_function(f"() => {{ const viewer = {FIND}; return viewer && !viewer.left; }}", polling=LOOK)
         expect(self.page.locator(".instrument").first).to_be_visible()
         self.still()
         return self
