@@ -53,7 +53,8 @@ def bar(page: Page) -> float:
 
 
 def test_a_run_is_watched_stopped_resumed_and_opened(page: Page, url: str) -> None:
-    run = runs.launch(train_config("shapes", limit=500, compile=False, epochs=400), name="Watched")
+    small = dict(patch_size=16, dim=32, depth=1, heads=1, mlp_dim=64)  # whose epochs take less than a second
+    run = runs.launch(train_config("shapes", limit=1000, compile=False, epochs=400, **small), name="Watched")
     page.goto(f"{url}/runs?run={run.id}")
     expect(page.get_by_text(re.compile(r"Epoch \d+\.\d of 400")).first).to_be_visible(timeout=PATIENCE)
     before = bar(page)

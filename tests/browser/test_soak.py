@@ -17,7 +17,7 @@ from playwright.sync_api import Error, Page, expect
 
 from .serving import ROOT
 
-SECONDS = float(os.environ.get("VIT_SOAK", "15"))
+SECONDS = float(os.environ.get("VIT_SOAK", "8"))
 SEED = int(os.environ.get("VIT_SEED", time.time_ns() % 10**6))
 HASTE = 3000  # [ms] for a click before something else is tried
 pytestmark = pytest.mark.slow
