@@ -5,7 +5,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 CHROMIUM := $(BIN)/python tests/browser/serving.py
-WORKERS ?= 2
+WORKERS ?= 3
 
 .PHONY: app test quick check browser benchmark
 
@@ -27,8 +27,9 @@ check: .venv/ready-dev
 browser: .venv/ready-dev
 	@$(CHROMIUM) && exit 0; \
 	echo "Installing Chromium for the tests: Playwright's own build with the system libraries it needs,"; \
-	echo "or else Debian's package chromium. Both ask for administrator rights."; \
-	$(BIN)/playwright install --with-deps chromium || { apt-get update && apt-get install -y chromium; } \
+	echo "or else Debian's package chromium-headless-shell, or chromium. All ask for administrator rights."; \
+	$(BIN)/playwright install --with-deps chromium \
+		|| { apt-get update && { apt-get install -y chromium-headless-shell || apt-get install -y chromium; }; } \
 		|| $(BIN)/playwright install chromium
 
 benchmark: .venv/ready-dev
