@@ -577,6 +577,24 @@ def test_the_tutorials_file_gives_the_tutorials_numbers(tmp_path: Path, pictures
     assert all((a - b).abs().max() <= TOLERANCE for a, b in zip(found.attentions, wanted.attentions, strict=True))
 
 
+@pytest.mark.parametrize("shape", [(), (12,), (12, 47)])
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_heads_that_do_not_go_together_are_refused(device: str, shape: tuple[int, ...]) -> None:
+    tensors = {name: tensor.to(device) for name, tensor in Tutorial(per_head=True).tensors.items()}
+    tensors["encoder.blocks.0.attention.heads.1.query.weight"] = torch.zeros(shape, device=device)
+    with pytest.raises(InvalidCheckpoint, match="do not go together"):
+        read(tensors)
+
+
+def test_halves_among_full_numbers_are_joined_alike_on_the_meta_device() -> None:
+    tensors = Tutorial(per_head=True).tensors
+    tensors["encoder.blocks.0.attention.heads.0.query.weight"] = torch.zeros(12, 48, dtype=torch.float16)
+    name = "blocks.0.attn.qkv.weight"
+    promised = read({name: tensor.to("meta") for name, tensor in tensors.items()}).tensors[name]
+    loaded = read(dict(tensors)).tensors[name]
+    assert (promised.shape, promised.dtype) == (loaded.shape, loaded.dtype)
+
+
 # --- Wrappers -------------------------------------------------------------------------------------------------
 
 WRAPPED: dict[str, Callable[[dict[str, Tensor]], dict[str, Any]]] = {

@@ -8,6 +8,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import Any
 
 import torch
@@ -188,13 +189,20 @@ def _wide(name: str, tensor: Tensor) -> Tensor:
 
 
 def concatenate(parts: Sequence[Tensor], dim: int = 0) -> Tensor:
-    """As `torch.cat`, which for tensors on the meta device imports torch's compiler: 2 s."""
+    """Join tensors along a dimension, as `torch.cat`, which on the meta device imports torch's compiler: 2 s.
+
+    Raises:
+        InvalidCheckpoint: they differ in another dimension, or have none.
+    """
     shapes = [list(part.shape) for part in parts]
-    rest = [[*shape[:dim], *shape[dim + 1 :]] for shape in shapes]
-    if not all(part.is_meta for part in parts) or any(other != rest[0] for other in rest):
+    others = [shape[:dim] + shape[dim + 1 :] for shape in shapes]
+    if any(len(shape) <= dim for shape in shapes) or any(other != others[0] for other in others):
+        raise InvalidCheckpoint(f"Weights of the shapes {shown(shapes)} do not go together: the file is damaged.")
+    if not parts[0].is_meta:
         return torch.cat(list(parts), dim)
-    whole = [*shapes[0][:dim], sum(shape[dim] for shape in shapes), *shapes[0][dim + 1 :]]
-    return parts[0].new_empty(whole)
+    length = sum(shape[dim] for shape in shapes)
+    dtype = reduce(torch.promote_types, (part.dtype for part in parts))
+    return torch.empty(*others[0][:dim], length, *others[0][dim:], dtype=dtype, device="meta")
 
 
 def added(one: Tensor, other: Tensor) -> Tensor:
