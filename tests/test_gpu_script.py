@@ -37,9 +37,9 @@ def call(
 @pytest.mark.slow
 def test_a_step_leaves_its_result_and_is_not_done_again(call: Callable[..., str], tmp_path: Path) -> None:
     said = call("--dry", "--step", "record")
-    told = json.loads((tmp_path / "record.json").read_text())
-    assert told["outcome"] == "passed", said
-    assert told["result"]["relative difference"]["rows"] <= 1e-4
+    report = json.loads((tmp_path / "record.json").read_text())
+    assert report["outcome"] == "passed", said
+    assert report["result"]["relative difference"]["rows"] <= 1e-4
     assert "| record | passed |" in (tmp_path / "summary.md").read_text()
     assert (tmp_path / "everything.tar.gz").stat().st_size > 500
     assert "record: passed" in said and "passed" not in call("--dry", "--step", "record")
@@ -49,8 +49,8 @@ def test_a_step_leaves_its_result_and_is_not_done_again(call: Callable[..., str]
 @pytest.mark.parametrize("step", ["environment", "model", "relevance"])
 def test_the_cheapest_steps_pass(script: ModuleType, tmp_path: Path, step: str) -> None:
     script.do(step, script.Job("cpu", True, tmp_path, "shapes", 60.0))
-    told = json.loads((tmp_path / f"{step}.json").read_text())
-    assert told["outcome"] == "passed", told
+    report = json.loads((tmp_path / f"{step}.json").read_text())
+    assert report["outcome"] == "passed", report
     assert f"| {step} | passed |" in script.summary(tmp_path)
 
 
@@ -60,9 +60,9 @@ def test_a_failed_step_keeps_its_traceback(script: ModuleType, tmp_path: Path, m
 
     monkeypatch.setitem(script.STEPS, "model", broken)
     script.do("model", script.Job("cpu", True, tmp_path, "shapes", 60.0))
-    told = json.loads((tmp_path / "model.json").read_text())
-    assert told["outcome"] == "failed" and told["result"] == "ZeroDivisionError: a planted fault"
-    assert "in broken" in told["traceback"] and "in broken" in script.summary(tmp_path)
+    report = json.loads((tmp_path / "model.json").read_text())
+    assert report["outcome"] == "failed" and report["result"] == "ZeroDivisionError: a planted fault"
+    assert "in broken" in report["traceback"] and "in broken" in script.summary(tmp_path)
 
 
 def test_figures_apart_from_the_cpu_are_a_failure(script: ModuleType) -> None:

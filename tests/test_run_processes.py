@@ -80,9 +80,9 @@ def test_a_run_trains_and_leaves_all_that_it_promises(finished: runs.Run) -> Non
 def test_a_run_stopped_and_then_killed_at_random_steps_ends_with_the_same_bits(finished: runs.Run) -> None:
     run = begun(runs.launch(LONG))
     runs.stop(run.id)
-    told: list[str] = []
-    until(lambda: told.append(status(run)) or told[-1] == "stopped", "the end")
-    assert list(dict.fromkeys(told)) == ["stopping", "stopped"]  # from the click to the end of its process
+    statuses: list[str] = []
+    until(lambda: statuses.append(status(run)) or statuses[-1] == "stopped", "the end")
+    assert list(dict.fromkeys(statuses)) == ["stopping", "stopped"]  # from the click to the end of its process
     assert "Resume continues there" in runs.find_run(run.id).reason
     stopped = done(run)
     assert 0 < stopped < 400
@@ -135,7 +135,7 @@ def orphan() -> runs.Run:
 
 
 @pytest.fixture
-def living(orphan: runs.Run) -> runs.Run:
+def running(orphan: runs.Run) -> runs.Run:
     """The same, resumed where the test before has ended it."""
     if not runs.find_run(orphan.id).alive:
         runs.resume(orphan.id)
@@ -147,8 +147,8 @@ def test_a_run_goes_on_when_the_server_that_started_it_is_killed(orphan: runs.Ru
     assert goes_on(orphan).status in TRAINS
 
 
-def test_a_reader_follows_a_run_while_it_is_written(living: runs.Run) -> None:
-    reader = MetricsReader(living.folder / "metrics.jsonl")
+def test_a_reader_follows_a_run_while_it_is_written(running: runs.Run) -> None:
+    reader = MetricsReader(running.folder / "metrics.jsonl")
     reader.update()
     seen = begin = reader.records["step"][-1]["step"]
     while seen < begin + 200:
@@ -158,50 +158,50 @@ def test_a_reader_follows_a_run_while_it_is_written(living: runs.Run) -> None:
             seen = every[-1]
 
 
-def test_a_folder_is_trained_by_one_process_only(living: runs.Run) -> None:
+def test_a_folder_is_trained_by_one_process_only(running: runs.Run) -> None:
     with pytest.raises(InvalidRun, match="Another process trains"):
-        train(endless(), living.folder, resume=True)
+        train(endless(), running.folder, resume=True)
     with pytest.raises(InvalidRun, match="going on already"):
-        runs.resume(living.id)
-    assert status(living) in TRAINS
+        runs.resume(running.id)
+    assert status(running) in TRAINS
 
 
 def test_a_shared_device_is_not_waited_for_and_what_a_person_did_wrong_is_the_reason(
-    living: runs.Run, tmp_path: Path
+    running: runs.Run, tmp_path: Path
 ) -> None:
     wrong = tiny(data=f"folder:{tmp_path / 'nowhere'}")
     assert runs.launch(wrong).status == "waiting"
     run = ended(runs.launch(wrong, share=True))
     assert run.status == "failed"
     assert run.reason.startswith("There is no folder") and "Traceback" not in run.reason
-    assert status(living) in TRAINS
+    assert status(running) in TRAINS
     (waiting,) = runs.queue()
     runs.kill(waiting.id)
 
 
-def test_a_killed_supervisor_leaves_a_run_that_trains_and_can_be_stopped(living: runs.Run) -> None:
-    os.kill(supervisor(living), signal.SIGKILL)
-    assert goes_on(living).status in TRAINS
-    runs.stop(living.id)
-    assert ended(living).status == "stopped"
+def test_a_killed_supervisor_leaves_a_run_that_trains_and_can_be_stopped(running: runs.Run) -> None:
+    os.kill(supervisor(running), signal.SIGKILL)
+    assert goes_on(running).status in TRAINS
+    runs.stop(running.id)
+    assert ended(running).status == "stopped"
 
 
-def test_kill_ends_a_run_even_without_its_supervisor(living: runs.Run) -> None:
-    os.kill(supervisor(living), signal.SIGKILL)
-    runs.kill(living.id, patience=0.5)
-    assert ended(living).status == "stopped"
-    assert runs._holders(living.folder) == []
+def test_kill_ends_a_run_even_without_its_supervisor(running: runs.Run) -> None:
+    os.kill(supervisor(running), signal.SIGKILL)
+    runs.kill(running.id, patience=0.5)
+    assert ended(running).status == "stopped"
+    assert runs._holders(running.folder) == []
 
 
-def test_kill_keeps_the_last_state(living: runs.Run) -> None:
-    learnt = done(living)
-    runs.kill(living.id)
-    assert (status(living), runs.find_run(living.id).reason) == ("stopped", supervise.KILLED)
-    runs.resume(living.id)
-    until(lambda: status(living) in TRAINS, "its training")
-    starts = [r["step"] for r in read_metrics(living.folder / "metrics.jsonl") if r["kind"] == "start"]
+def test_kill_keeps_the_last_state(running: runs.Run) -> None:
+    learnt = done(running)
+    runs.kill(running.id)
+    assert (status(running), runs.find_run(running.id).reason) == ("stopped", supervise.KILLED)
+    runs.resume(running.id)
+    until(lambda: status(running) in TRAINS, "its training")
+    starts = [r["step"] for r in read_metrics(running.folder / "metrics.jsonl") if r["kind"] == "start"]
     assert learnt - 40 <= starts[-1]  # of an epoch's length, or later
-    runs.kill(living.id)
+    runs.kill(running.id)
 
 
 # --- Several processes --------------------------------------------------------------------------------------------

@@ -77,9 +77,9 @@ def test_runs_of_two_servers_share_no_device_and_start_in_order_by_themselves(fo
     assert all(earlier[1] <= later[0] for earlier, later in itertools.pairwise(spans))
 
 
-def take(root: Path, line: dict[str, Any], run: str, *gpus: str) -> tuple[str, ...] | None:
+def allocate(root: Path, queue: dict[str, Any], run: str, *gpus: str) -> tuple[str, ...] | None:
     (root / ".queue").mkdir(exist_ok=True)
-    (root / ".queue" / "queue.json").write_text(json.dumps(line))
+    (root / ".queue" / "queue.json").write_text(json.dumps(queue))
     return runs.take_devices(root / run, lambda: gpus)
 
 
@@ -87,20 +87,20 @@ def test_a_run_for_two_gpus_is_not_overtaken_for_ever(folder: Path) -> None:
     pair = dead(folder, "pair", devices=["gpu", "gpu"])
     single = dead(folder, "single", devices=["gpu"])
     holder = dead(folder, "holder", devices=["cuda:0"])
-    line = {"waiting": ["pair", "single"], "held": {"cuda:0": "holder"}}
+    queue = {"waiting": ["pair", "single"], "held": {"cuda:0": "holder"}}
     with runs.living(pair), runs.living(single):
         with runs.living(holder):
-            assert take(folder, line, "pair", "cuda:0", "cuda:1") is None
-        assert take(folder, line, "single", "cuda:0", "cuda:1") is None  # the pair is before it
-        assert take(folder, line, "pair", "cuda:0", "cuda:1") == ("cuda:0", "cuda:1")
+            assert allocate(folder, queue, "pair", "cuda:0", "cuda:1") is None
+        assert allocate(folder, queue, "single", "cuda:0", "cuda:1") is None  # the pair is before it
+        assert allocate(folder, queue, "pair", "cuda:0", "cuda:1") == ("cuda:0", "cuda:1")
 
 
 def test_a_run_overtakes_those_that_wait_for_other_devices(folder: Path) -> None:
     ahead, behind = dead(folder, "ahead", devices=["cuda:0"]), dead(folder, "behind", devices=["cuda:1"])
     holder = dead(folder, "holder")
     with runs.living(ahead), runs.living(behind), runs.living(holder):
-        line = {"waiting": ["ahead", "behind"], "held": {"cuda:0": "holder"}}
-        assert take(folder, line, "behind") == ("cuda:1",)
+        queue = {"waiting": ["ahead", "behind"], "held": {"cuda:0": "holder"}}
+        assert allocate(folder, queue, "behind") == ("cuda:1",)
 
 
 def test_a_damaged_queue_is_begun_anew(folder: Path) -> None:

@@ -29,9 +29,9 @@ def browser_type_launch_args(browser_type_launch_args: dict[str, Any]) -> dict[s
 def shared_context(browser: Browser, browser_context_args: dict[str, Any]) -> Iterator[BrowserContext]:
     """One for all tests, so that Streamlit's own files are fetched and compiled once: 2 s of a core for every tab."""
     context = browser.new_context(**browser_context_args)
-    kept = context.new_page()  # of the site of all servers, whose process ends with its last tab
-    kept.route("**", lambda route: route.fulfill(body="kept"))
-    kept.goto("http://127.0.0.1/")
+    keep_alive = context.new_page()  # of the site of all servers, whose process ends with its last tab
+    keep_alive.route("**", lambda route: route.fulfill(body=""))
+    keep_alive.goto("http://127.0.0.1/")
     yield context
     context.close()
 

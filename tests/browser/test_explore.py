@@ -275,19 +275,19 @@ def test_the_class_that_is_named_is_the_one_that_is_explained(app: App) -> None:
 def test_clicks_that_a_browser_sends_together_all_count(app: App) -> None:
     """One in the fragment of the viewer, one outside of it; Streamlit reruns only the fragment then."""
     app.open("?sample=cat")
-    shown = Image.open(samples.SAMPLES["raccoon"].path).size
+    width, _ = Image.open(samples.SAMPLES["raccoon"].path).size
     app.page.evaluate("""() => {
-        const find = (root, said) => {
+        const find = (root, matches) => {
             for (const element of root.querySelectorAll("*")) {
-                if (element.tagName === "BUTTON" && said(element)) return element;
-                const inside = element.shadowRoot && find(element.shadowRoot, said);
+                if (element.tagName === "BUTTON" && matches(element)) return element;
+                const inside = element.shadowRoot && find(element.shadowRoot, matches);
                 if (inside) return inside;
             }
         };
         find(document, (button) => button.textContent.trim() === "Heads").click();
         find(document, (button) => /Raccoon/.test(button.getAttribute("aria-label"))).click();
     }""")
-    app.shows("header.picture.width", shown[0])
+    app.shows("header.picture.width", width)
     app.still()
     expect(app.page).to_have_url(re.compile("panel=Heads"))
     expect(app.page).to_have_url(re.compile("sample=raccoon"))
