@@ -16,21 +16,10 @@ from typing import Any
 
 import pytest
 import torch
+from tiny import LABELS, TINY, fill
 
 from vit.images import Preprocess
 from vit.model import VisionTransformer, ViTConfig
-
-TINY: dict[str, Any] = {
-    "image_size": (32, 32),
-    "patch_size": 8,
-    "num_classes": 5,
-    "dim": 64,
-    "depth": 2,
-    "heads": 2,
-    "mlp_dim": 128,
-}
-LABELS = ("apple", "bus", "cat", "dog", "éléphant")
-
 
 KINDS = {"browser": "browser", "pages": "page"}  # of the tests in a folder; all others are unit tests
 
@@ -72,24 +61,6 @@ def quick(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
 
         for where, limit in ((trust, "LIVE"), (census, "LONG"), (sheet, "LONG")):
             monkeypatch.setattr(where, limit, math.inf)
-
-
-def fill(model: Any, seed: int = 0) -> Any:
-    """Give every parameter random values of a scale at which attention is uneven and no error can hide.
-
-    Zero heads and LayerScale of 1e-5, as models start with, would hide almost any mistake.
-    """
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for name, parameter in sorted(model.named_parameters()):
-            noise = torch.randn(parameter.shape, generator=generator)
-            if parameter.ndim >= 2 and parameter.shape[0] > 1:
-                parameter.copy_(noise * 1.5 * parameter[0].numel() ** -0.5)
-            elif name.endswith("weight") or "scale" in name:  # LayerNorm, LayerScale
-                parameter.copy_(1 + 0.3 * noise)
-            else:
-                parameter.copy_(0.3 * noise)
-    return model.eval()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
-from conftest import LABELS
 from PIL import Image
+from tiny import LABELS
 
 import vit
 from vit.__main__ import _COMMANDS, _METHODS, main

@@ -22,10 +22,10 @@ import timm
 import torch
 import torchvision
 import transformers
-from conftest import LABELS, TINY, fill
 from PIL import Image
 from safetensors.torch import load_file
 from test_parity import CASES, Answer, ask_timm, ask_transformers, difference, opened
+from tiny import LABELS, TINY, fill
 from torch import Tensor, nn
 
 from vit import samples

@@ -7,8 +7,8 @@ import pytest
 import timm
 import torch
 import torchvision
-from conftest import fill
 from safetensors.torch import save_file
+from tiny import fill
 from torch import nn
 from transformers import BertConfig, BertModel, ViTForImageClassification, ViTModel
 from transformers import ViTConfig as TheirConfig

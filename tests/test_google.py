@@ -14,9 +14,9 @@ import pytest
 import timm
 import torch
 from apart import printed
-from conftest import fill
 from test_large import PEAK
 from test_parity import Answer, ask_timm, difference
+from tiny import fill
 from torch import nn
 
 from vit import shelf

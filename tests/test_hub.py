@@ -18,9 +18,9 @@ import timm
 import torch
 import torchvision
 import transformers
-from conftest import fill
 from hub_server import HubServer
 from PIL import Image
+from tiny import fill
 from torch import Tensor, nn
 
 import vit

@@ -18,8 +18,8 @@ import pytest
 import timm
 import torch
 import transformers
-from conftest import fill
 from safetensors.torch import save_file
+from tiny import fill
 from torch import Tensor, nn
 
 from vit.checkpoints import Checkpoint, load_checkpoint

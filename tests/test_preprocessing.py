@@ -12,8 +12,8 @@ import timm
 import torch
 import torchvision
 import transformers
-from conftest import fill
 from PIL import Image
+from tiny import fill
 from torch import Tensor
 
 from vit import samples

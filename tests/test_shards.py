@@ -12,10 +12,10 @@ import pytest
 import torch
 import transformers
 from apart import printed
-from conftest import fill
 from safetensors.torch import load_file, save_file
 from test_large import PEAK
 from test_parity import ask_transformers, difference
+from tiny import fill
 from torch import nn
 
 from vit import checkpoints, shelf

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import timm
 import torch
-from conftest import fill
 from safetensors.torch import save
+from tiny import fill
 
 from vit import shelf
 from vit.checkpoints import find_checkpoint, list_checkpoints, load_checkpoint

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from conftest import LABELS, TINY, fill
+from tiny import LABELS, TINY, fill
 
 from vit import runs
 from vit.checkpoints import save_checkpoint

@@ -10,6 +10,7 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from .serving import BROWSER_ARGUMENTS, chromium, streamlit
+from .viewer import PAGE, Viewer
 from .waiting import LOOK, Conversation
 
 PATIENCE = 180_000  # [ms] on a busy machine
@@ -64,3 +65,24 @@ def serve() -> Iterator[Callable[..., str]]:
             return running[wanted]
 
         yield start
+
+
+@pytest.fixture(scope="module")
+def tab(shared_context: BrowserContext) -> Iterator[Viewer]:
+    """One page for all tests of this file."""
+    yield Viewer(shared_context.new_page())
+
+
+@pytest.fixture
+def open_viewer(tab: Viewer, serve: Callable[..., str]) -> Iterator[Callable[..., Viewer]]:
+    """`open_viewer(query)` shows a viewer of its own."""
+    yield lambda query="case=small": tab.open(serve(PAGE), query)
+    assert not tab.errors, tab.errors.clear()
+
+
+@pytest.fixture
+def open_page(page: Page, serve: Callable[..., str]) -> Iterator[Callable[..., Viewer]]:
+    """`open_page(query)` shows a viewer on a page of its own."""
+    viewer = Viewer(page)
+    yield lambda query="case=small": viewer.open(serve(PAGE), query)
+    assert not viewer.errors

@@ -14,10 +14,10 @@ import pytest
 import timm
 import torch
 import transformers
-from conftest import fill
 from hub_server import HubServer
 from playwright.sync_api import Locator, Page, expect
 from safetensors.torch import save
+from tiny import fill
 
 from vit import load_checkpoint, shelf
 from vit.attention import has_bfloat16

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from conftest import fill
 from playwright.sync_api import Page, expect
+from tiny import fill
 
 from vit.checkpoints import save_checkpoint
 from vit.datasets import SHAPES

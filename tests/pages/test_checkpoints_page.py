@@ -9,10 +9,10 @@ import huggingface_hub
 import pytest
 import timm
 import torch
-from conftest import fill
 from hub_server import HubServer
 from safetensors.torch import load_file, save
 from streamlit.testing.v1 import AppTest
+from tiny import fill
 from transformers import ViTConfig, ViTForImageClassification
 
 from vit import hub, shelf

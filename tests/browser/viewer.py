@@ -1,0 +1,95 @@
+"""A page with the viewer on it, as tests drive it."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+from playwright.sync_api import Page, expect
+
+from .serving import FIND
+from .waiting import LOOK, Conversation
+
+PAGE = Path(__file__).parent / "viewer_page.py"
+PATIENCE = 60_000  # [ms] on a busy machine
+
+
+class Viewer:
+    """A page with the viewer on it."""
+
+    def __init__(self, page: Page):
+        self.page = page
+        self.dialogs: list[str] = []
+        self.errors: list[str] = []
+        self.opened = 0
+        self.talk = Conversation(page)
+        self.over = page.locator("canvas.over").first
+        page.on("dialog", lambda dialog: (self.dialogs.append(dialog.message), dialog.dismiss()))
+        page.on("pageerror", lambda error: self.errors.append(str(error)))
+        page.set_default_timeout(PATIENCE)
+
+    def open(self, url: str, query: str) -> "Viewer":
+        """Another viewer, as a person who opens this link finds it; a page that is there is not loaded again."""
+        self.opened += 1
+        link = f"{url}/?fresh={self.opened}&{query}"
+        if self.opened == 1:
+            self.page.goto(link)
+        else:
+            self.page.mouse.move(0, 0)
+            self.still()  # the server's answer to the test before would put its own link into the address
+            top = "document.querySelector('[data-testid=stMain]').scrollTo(0, 0)"
+            go = "history.pushState({}, '', link); dispatchEvent(new PopStateEvent('popstate'))"
+            self.page.evaluate(f"(link) => {{ {FIND}.left = true; {top}; {go}; }}", link)
+        self.page.get_by_text(f"fresh {self.opened}", exact=True).wait_for()
+        self.page.wait_for_function(f"() => {{ const viewer = {FIND}; return viewer && !viewer.left; }}", polling=LOOK)
+        expect(self.page.locator(".instrument").first).to_be_visible()
+        self.still()
+        return self
+
+    def still(self) -> None:
+        """Wait until the page has painted everything, and has the server's answer to all that it asked."""
+        self.talk.finish()
+
+    def painted(self) -> None:
+        """Wait until what the pointer asked for is on the picture."""
+        self.page.wait_for_function(f"() => !{FIND}.frame")
+
+    def ask(self, code: str, *args):
+        """Evaluate `code`, a JavaScript expression of `viewer` and `args`."""
+        return self.page.evaluate(f"(args) => {{ const viewer = {FIND}; return {code}; }}", list(args))
+
+    def point(self, row: int, col: int) -> None:
+        rows, cols = self.ask("[viewer.payload.rows, viewer.payload.cols]")
+        self.over.scroll_into_view_if_needed()
+        area = self.over.bounding_box()
+        self.page.mouse.move(
+            area["x"] + (col + 0.5) / cols * area["width"], area["y"] + (row + 0.5) / rows * area["height"]
+        )
+        self.painted()
+
+    def click(self, row: int, col: int) -> None:
+        self.point(row, col)
+        self.page.mouse.down()
+        self.page.mouse.up()
+
+    def leave(self) -> None:
+        self.page.mouse.move(2, 2)
+        self.painted()
+
+    def pixels(self, name: str) -> str:
+        return self.ask(f"viewer.find('{name}').toDataURL()")
+
+    def says(self, text: str | re.Pattern) -> None:
+        expect(self.page.locator(".sentence").first).to_have_text(text)
+
+    def told(self, *parts: str) -> None:
+        """Python has heard."""
+        for part in parts:
+            expect(self.page.get_by_text("selection residual=")).to_contain_text(part)
+
+    def row(self, block: int, head: int, token: int, direction: str) -> np.ndarray:
+        code = """(() => {
+          const out = new Float32Array(viewer.payload.tokens);
+          viewer.payload.fill(args[0], args[1], args[2], args[3], out, 0);
+          return [...out];
+        })()"""
+        return np.asarray(self.ask(code, block, head, token, direction))

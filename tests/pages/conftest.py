@@ -1,0 +1,68 @@
+"""The app with one small checkpoint."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file, save_file
+from streamlit.testing.v1 import AppTest
+
+import vit
+from vit.images import Preprocess
+from vit.model import VisionTransformer
+
+ROOT = Path(__file__).parents[2]
+WAIT = 120  # [s]; the first run imports torch
+
+
+@pytest.fixture(scope="session")
+def shipped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the shipped checkpoint under its own name, which the app opens and measures once for all tests."""
+    folder = tmp_path_factory.mktemp("shipped")
+    shutil.copytree(ROOT / "checkpoints" / "cifar10", folder / "cifar10")
+    return folder
+
+
+@pytest.fixture
+def page(request: pytest.FixtureRequest, shipped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AppTest:
+    """The app with one small checkpoint and a link to a sample, not yet run."""
+    if "checkpoints" in request.fixturenames:
+        request.getfixturevalue("checkpoints")  # the test changes what is there
+    else:
+        monkeypatch.setenv("VIT_CHECKPOINTS", str(shipped))
+        monkeypatch.setenv("VIT_RUNS", str(tmp_path / "runs"))
+    found = AppTest.from_file(str(ROOT / "app.py"), default_timeout=WAIT)
+    found.query_params["sample"] = "cat"
+    return found
+
+
+@pytest.fixture
+def checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The same of this test's own, to change."""
+    shutil.copytree(ROOT / "checkpoints" / "cifar10", tmp_path / "cifar10")
+    monkeypatch.setenv("VIT_CHECKPOINTS", str(tmp_path))
+    monkeypatch.setenv("VIT_RUNS", str(tmp_path / "runs"))
+    return tmp_path
+
+
+@pytest.fixture
+def headless(checkpoints: Path, build: Callable[..., VisionTransformer]) -> str:
+    """A checkpoint whose number of heads no file and no custom tells."""
+    vit.save_checkpoint(checkpoints / "whole", build(dim=96, heads=4), list("abcde"), Preprocess((32, 32)))
+    weights = load_file(checkpoints / "whole" / "model.safetensors")
+    (checkpoints / "headless").mkdir()
+    save_file(weights, checkpoints / "headless" / "w.safetensors")
+    return "headless"
+
+
+@pytest.fixture
+def trained(checkpoints: Path, saved: Path) -> str:
+    """A run with a best checkpoint; its name in links."""
+    for run in ("20260101-120000-tiny-aaaa", "20260102-120000-tiny-bbbb"):
+        folder = checkpoints / "runs" / run
+        shutil.copytree(saved, folder / "checkpoints" / "best")
+        (folder / "config.json").write_text("{}")
+        (folder / "about.json").write_text('{"name": "Tiny <b>"}')
+    shutil.rmtree(saved)  # it lies among the other checkpoints
+    return f"run-{run}"

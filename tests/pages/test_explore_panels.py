@@ -1,0 +1,509 @@
+"""The panels below the viewer of the main page: is it true, what if, heads, layers, weights."""
+
+import base64
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from streamlit.testing.v1 import AppTest
+from tiny import TINY, fill
+from torch import nn
+from torch.nn.modules.module import register_module_forward_pre_hook
+
+import vit
+from pages.parts import census
+from tests.pages.controls import control
+from tests.pages.offered import fed
+from tests.pages.pictures import png
+from vit import samples
+from vit.atlas import position_similarity, statistics
+from vit.attention import record
+from vit.images import Preprocess
+from vit.intervene import head_means, hidden, without
+from vit.methods import METHODS, Subject, heatmap
+from vit.model import Block, VisionTransformer, ViTConfig
+from vit.tuning import Tuning
+from vit.viewer.payload import unpack
+
+ROOT = Path(__file__).parents[2]
+WAIT = 120  # [s]; the first run imports torch
+
+
+@pytest.fixture
+def forwards() -> Iterator[list[str]]:
+    """Grows by one with every pass through a block of a model, whatever asks for it."""
+    passed: list[str] = []
+
+    def note(module: nn.Module, *_: object) -> None:
+        if isinstance(module, Block):
+            passed.append(type(module).__name__)
+
+    handle = register_module_forward_pre_hook(note)
+    yield passed
+    handle.remove()
+
+
+def chosen(page: AppTest, **selection: object) -> None:
+    """As the browser tells what was chosen in the viewer."""
+    seed = page.session_state["viewer (seed)"]
+    values = asdict(seed["seed"]) | selection | {"revision": seed["revision"]}
+    page.session_state["viewer"] = {"selection": values}
+    page.run()
+
+
+@pytest.mark.parametrize("panel", ["Is it true?", "What if?", "Heads", "Layers", "Weights"])
+def test_what_changes_only_how_it_looks_costs_no_forward(
+    checkpoints: Path, page: AppTest, forwards: list[str], panel: str
+) -> None:
+    page.query_params["panel"] = panel
+    page.run()
+    assert not page.exception and not page.error
+    before = len(forwards)
+    assert before > 0
+    chosen(page, colormap="magma", opacity=0.3)
+    assert not page.exception
+    if panel != "Is it true?":  # another map is another question there
+        chosen(page, block=2, head=1)
+    assert len(forwards) == before
+
+
+def test_the_verdict_is_there_with_its_controls(page: AppTest) -> None:
+    page.run()
+    assert any(one.value.startswith(("**This map", "**Not decidable")) for one in page.markdown)
+    page.toggle(key="curves").set_value(True).run()
+    page.toggle(key="ranking").set_value(True).run()
+    assert not page.exception
+    assert len(page.get("plotly_chart")) == 3  # two curves, ranking
+    assert page.query_params["curves"] in ("1", ["1"]) and page.query_params["ranking"] in ("1", ["1"])
+
+
+def test_switches_follow_the_link(page: AppTest) -> None:
+    page.query_params.update({"curves": "1", "ranking": "yes", "precision": "bfloat16"})
+    page.run()
+    assert not page.exception
+    assert control(page.toggle, "curves").value and not control(page.toggle, "ranking").value
+    assert control(page.toggle, "precision").value
+    control(page.toggle, "curves").set_value(False).run()
+    assert "curves" not in page.query_params and not control(page.toggle, "curves").value
+    page.query_params["ranking"] = "1"  # as Back and the tour do
+    page.run()
+    assert control(page.toggle, "ranking").value
+
+
+def chart(page: AppTest, key: str) -> dict:
+    (found,) = (one for one in page.get("plotly_chart") if one.key == key)
+    return json.loads(found.proto.spec)
+
+
+@pytest.mark.parametrize(
+    ("link", "shown"),
+    [
+        ({}, "Raw attention"),
+        ({"view": "rollout"}, "Rollout"),
+        ({"view": "relevance", "method": "legrad"}, "LeGrad"),
+        ({"view": "rollout", "residual": "0.8"}, "Rollout"),
+        ({"view": "relevance", "precision": "bfloat16"}, "Relevance"),
+        ({"precision": "bfloat16"}, "Raw attention"),
+        ({"view": "relevance", "token": "20", "pinned": "1"}, None),
+        ({"block": "2"}, None),
+        ({"view": "similar"}, None),
+    ],
+)
+def test_the_ranking_marks_the_method_that_is_shown(page: AppTest, link: dict[str, str], shown: str | None) -> None:
+    page.query_params.update({"ranking": "1"} | link)
+    page.run()
+    assert not page.exception
+    names = chart(page, "ranked")["data"][0]["y"]
+    assert [name for name in names if "▸" in name] == ([f"<b>▸ {shown}</b>"] if shown else [])
+    assert any(("none of them" in one.value) == (shown is None) for one in page.caption if "Each method" in one.value)
+
+
+def test_what_chance_reaches_is_drawn_and_every_mark_has_its_row(page: AppTest) -> None:
+    page.run()
+    (line,) = drawn(page, "line")
+    zero, one = (float(re.search(rf'<small style="left:([\d.]+)%">{tick}<', line)[1]) for tick in ("0", "1"))
+    start, width = map(float, re.search(r'<s style="left:(.*?)%;width:(.*?)%"', line).groups())
+    word = float(re.search(r'<strong style="left:(.*?)%">chance<', line)[1])
+    assert start < word < start + width
+    told = next(one.value for one in page.caption if one.value.startswith("For “cat”"))
+    assert f"Chance reaches {(start + width - zero) / (one - zero):.2f}" in told
+    rows = re.findall(r"<span>(.*?)</span><div class=row>(.*?)</div>", line)
+    assert [name for name, _ in rows] == ["this map", "blob in the middle", "random maps"]
+    assert [marks.count("<b ") for _, marks in rows][:2] == [1, 1] and rows[2][1].count("<b ") >= 5
+    (alone, written) = re.search(r'<b class="disc" style="left:(.*?)%"></b><em .*?>(.*?)</em>', rows[0][1]).groups()
+    assert f"{(float(alone) - zero) / (one - zero):.2f}".replace("-", "−") == written
+
+
+def test_the_most_probable_classes_are_bars_as_long_as_they_are_probable(page: AppTest, checkpoints: Path) -> None:
+    page.run()
+    checkpoint = vit.load_checkpoint(checkpoints / "cifar10")
+    logits = checkpoint.model(checkpoint.preprocess(vit.decode_image(samples.read("cat")))).logits[0]
+    wanted = sorted(zip(logits.softmax(0).tolist(), checkpoint.labels, strict=True), reverse=True)[:5]
+    (found,) = drawn(page, "bar")
+    rows = re.findall(r'<span>(.*?)</span><i><b style="width:(.*?)%"></b></i><em>(.*?)%</em>', found)
+    assert rows == [(label, f"{100 * share:.1f}", f"{100 * share:.1f}") for share, label in wanted]
+    assert f'aria-label="Predictions: cat {wanted[0][0]:.0%}, ' in found
+    assert re.findall('class="bar(.*?)"', found) == [" strong", "", "", "", ""]
+
+
+def test_names_of_classes_are_text_in_the_bars(page: AppTest, checkpoints: Path) -> None:
+    model = VisionTransformer(ViTConfig(**TINY)).eval()
+    vit.save_checkpoint(checkpoints / "hostile", model, ["<img src=x>", *"bcde"], Preprocess((32, 32)))
+    page.query_params["checkpoint"] = "hostile"
+    page.run()
+    (found,) = drawn(page, "bar")
+    assert "<img" not in found and found.count("&lt;img src=x&gt;") == 2
+
+
+def drawn(page: AppTest, kind: str) -> list[str]:
+    """What is drawn as plain HTML with a mark of this class."""
+    found = [one.proto.body for one in page.get("html")]
+    return [body.rpartition("</style>")[2] for body in found if f'class="{kind}' in body]
+
+
+def test_a_model_that_nothing_changes_is_told_so_without_a_gauge(page: AppTest, checkpoints: Path) -> None:
+    model = VisionTransformer(ViTConfig(**TINY)).eval()
+    nn.init.zeros_(model.head.weight)
+    vit.save_checkpoint(checkpoints / "idle", model, list("abcde"), Preprocess((32, 32)))
+    page.query_params["checkpoint"] = "idle"
+    page.run()
+    assert not page.exception
+    assert any("hardly changes the answer" in one.value for one in page.markdown)
+    assert not drawn(page, "line") and drawn(page, "bar")
+
+
+def test_a_blurred_picture_that_is_the_class_already_is_told(page: AppTest) -> None:
+    page.query_params["curves"] = "1"
+    page.run()
+    (said,) = (one.value for one in page.caption if "The higher the area" in one.value)
+    assert "Blurred, the picture is “cat” to 92% already" in said
+    (other,) = (one.value for one in page.caption if "The lower the area" in one.value)
+    assert other == "The lower the area, the better the map."
+
+
+@pytest.mark.parametrize(
+    ("sample", "words"),
+    [("cat", "1 patch token stands out by its length"), ("horse", "2 patch tokens stand out by their length")],
+)
+def test_tokens_that_stand_out_are_counted(page: AppTest, sample: str, words: str) -> None:
+    page.query_params.update({"panel": "Layers", "sample": sample})
+    page.run()
+    assert any(one.value == f"{words} after block 6." for one in page.caption)
+
+
+def test_colours_of_positions_say_what_they_mean(page: AppTest) -> None:
+    page.query_params["panel"] = "Weights"
+    page.run()
+    assert not page.exception
+    similar = position_similarity(vit.load_checkpoint("cifar10").model)
+    assert similar is not None
+    said = [one.value for one in page.caption]
+    assert f"{float(similar.min()):.2f}" in said and "1.00" in said
+
+
+@pytest.mark.parametrize("method", [name for name in METHODS if METHODS[name].of_class])
+def test_every_method_of_a_class_reaches_the_viewer(page: AppTest, method: str) -> None:
+    page.query_params["view"] = "relevance"
+    page.query_params["method"] = method
+    page.query_params["target"] = "5"
+    page.run()
+    assert not page.exception and not page.error
+    told = json.loads(page.get_by_key("viewer").proto.json)
+    assert told["method"]["title"] == METHODS[method].title and told["method"]["target"] == "dog"
+    if method == "relevance":
+        assert told["method"]["chain"] and told["given"] is None
+        return
+    checkpoint = vit.load_checkpoint("cifar10")
+    subject = Subject.of(checkpoint.model, checkpoint.preprocess(vit.decode_image(samples.read("cat"))), 5)
+    weights = METHODS[method].weights(subject, None, "from", Tuning())
+    torch.testing.assert_close(torch.tensor(told["given"]["values"]), weights / weights.sum(), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("pool", ["mean", "map"])
+def test_maps_of_a_class_are_those_of_the_table_of_methods_whatever_the_head_reads(
+    page: AppTest, checkpoints: Path, pool: str
+) -> None:
+    model = fill(VisionTransformer(ViTConfig(**TINY | {"pool": pool, "prefix": ()})))
+    path = vit.save_checkpoint(checkpoints / "pooled", model, list("abcde"), Preprocess((32, 32)))
+    checkpoint = vit.load_checkpoint(path)
+    subject = Subject.of(checkpoint.model, checkpoint.preprocess(vit.decode_image(samples.read("cat"))))
+    page.query_params.update({"checkpoint": "pooled", "view": "relevance"})
+    for method in [name for name in METHODS if METHODS[name].of_class and name != "relevance"]:
+        page.query_params["method"] = method
+        page.run()
+        assert not page.exception and not page.error
+        found = subject.kept.heatmap(torch.tensor(json.loads(page.get_by_key("viewer").proto.json)["given"]["values"]))
+        wanted = heatmap(subject, method)
+        torch.testing.assert_close(found / found.sum(), wanted / wanted.sum(), rtol=1e-4, atol=1e-6)
+
+
+def test_two_answers_read_from_one_backbone_have_maps_of_their_own(page: AppTest, checkpoints: Path) -> None:
+    """Their attention is the same to the last bit, and so is what the viewer is sent."""
+    first = vit.load_checkpoint("cifar10")
+    with torch.no_grad():
+        first.model.head.weight.neg_()
+    vit.save_checkpoint(checkpoints / "turned", first.model, first.labels, first.preprocess)
+    pixels = first.preprocess(vit.decode_image(samples.read("cat")))
+    for name in ("cifar10", "turned"):
+        page.query_params.update({"checkpoint": name, "view": "relevance", "method": "gradcam", "target": "5"})
+        page.run()
+        assert not page.exception and not page.error
+        found = json.loads(page.get_by_key("viewer").proto.json)["given"]["values"]
+        weights = Subject.of(vit.load_checkpoint(name).model, pixels, 5).kept.gradcam()
+        torch.testing.assert_close(torch.tensor(found), weights / weights.sum(), rtol=1e-4, atol=1e-6)
+
+
+def test_a_head_that_is_off_changes_the_answer_and_the_second_viewer(page: AppTest) -> None:
+    page.query_params["panel"] = "What if?"
+    page.run()
+    assert not page.exception
+    page.query_params["off"] = "2-1.0-0"
+    page.run()
+    assert not page.exception
+    assert any("Off: block 1 head 1, block 3 head 2" in one.value for one in page.caption)
+    checkpoint = vit.load_checkpoint("cifar10")
+    pixels = checkpoint.preprocess(vit.decode_image(samples.read("cat")))
+    pictures = [checkpoint.preprocess(vit.decode_image(samples.read(name))) for name in samples.SAMPLES]
+    change = without([(0, 0), (2, 1)], head_means(checkpoint.model, torch.cat(pictures)))
+    wanted = record(checkpoint.model, pixels, change=change)
+    _, sections = unpack(fed(page, "changed feeder"))
+    shown = sections["maps"] / 255 * sections["scales"][..., None]
+    np.testing.assert_allclose(shown[5], wanted.full(5)[..., 1:], atol=0.004)
+
+
+def test_hidden_patches_change_the_answer(page: AppTest) -> None:
+    page.query_params["panel"] = "What if?"
+    page.query_params["hidden"] = "0-40"
+    page.run()
+    assert not page.exception
+    assert any("41 of 64 patches are hidden" in one.value for one in page.caption)
+    assert page.get_by_key("changed feeder") is not None
+
+
+@pytest.mark.parametrize("cover", ["mean", "noise"])
+def test_the_patch_under_the_pointer_can_be_replaced(page: AppTest, cover: str) -> None:
+    page.query_params.update({"panel": "What if?", "off": "0-0", "hidden": "3", "target": "5", "instead": "zero"})
+    page.query_params["cover"] = cover
+    page.run()
+    assert json.loads(page.get_by_key("viewer").proto.json)["probe"] is None
+    page.toggle(key="probe").set_value(True).run()
+    assert not page.exception and not page.error
+    told = json.loads(page.get_by_key("viewer").proto.json)["probe"]
+    checkpoint = vit.load_checkpoint("cifar10")
+    pixels = checkpoint.preprocess(vit.decode_image(samples.read("cat")))
+    one, both = (hidden(pixels, patches, 4, cover) for patches in ([3], [3, 20]))
+    model, off = checkpoint.model, without([(0, 0)])
+    assert told["target"] == "dog"
+    assert told["before"] == pytest.approx(float(record(model, one, change=off).logits[0].softmax(0)[5]), abs=1e-5)
+    assert told["after"][20] == pytest.approx(float(record(model, both, change=off).logits[0].softmax(0)[5]), abs=1e-5)
+    assert len(told["after"]) == 64 and len(set(told["after"])) > 32
+
+
+@pytest.mark.parametrize("view", ["attention", "relevance"])
+@pytest.mark.parametrize("method", ["relevance", "gradient-rollout", "legrad"])
+def test_the_map_of_the_changed_model_is_its_own(page: AppTest, view: str, method: str) -> None:
+    page.query_params.update({"panel": "What if?", "off": "5-0", "instead": "zero", "view": view, "method": method})
+    page.run()
+    assert not page.exception and not page.error
+    before, told = (json.loads(page.get_by_key(name).proto.json) for name in ("viewer", "changed viewer"))
+    assert told["method"]["title"] == METHODS[method].title
+    if view == "attention":
+        return
+    if method == "relevance":
+        assert told["method"]["chain"] not in ("", before["method"]["chain"])
+        return
+    checkpoint = vit.load_checkpoint("cifar10")
+    pixels = checkpoint.preprocess(vit.decode_image(samples.read("cat")))
+    target = int(record(checkpoint.model, pixels).logits[0].argmax())
+    subject = Subject.of(checkpoint.model, pixels, target, without([(5, 0)]))
+    weights = METHODS[method].weights(subject, None, "from", Tuning())
+    torch.testing.assert_close(torch.tensor(told["given"]["values"]), weights / weights.sum(), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("off", ["9-9", "x", "-1-0", "0-0-0", "0.1", "²-1"])
+def test_a_hostile_link_switches_no_head_off(page: AppTest, off: str) -> None:
+    page.query_params["panel"] = "What if?"
+    page.query_params["off"] = off
+    page.run()
+    assert not page.exception and not page.error
+    assert not any(one.value.startswith("Off:") for one in page.caption)
+
+
+def test_a_head_of_the_atlas_is_shown_when_it_is_chosen(page: AppTest) -> None:
+    page.query_params["panel"] = "Heads"
+    page.run()
+    assert not page.exception
+    assert any(one.value == "Looks 8.4 px far on average, less than all others." for one in page.caption)
+    page.button(key="suggest Local").click().run()
+    assert not page.exception
+    assert (page.query_params["block"], page.query_params["head"]) in ((["1"], ["3"]), ("1", "3"))
+
+
+@pytest.mark.parametrize("name", ["object", "effect", "distance", "cls"])
+def test_every_statistic_of_the_atlas_is_drawn(page: AppTest, name: str) -> None:
+    page.query_params["panel"] = "Heads"
+    page.run()
+    page.selectbox(key="statistic").set_value(name).run()
+    assert not page.exception
+    told = json.loads(page.get_by_key("atlas").proto.json)
+    assert [len(row) for row in told["cells"]] == [4] * 6 and "Block 6, head 4: " in told["cells"][5][3]["text"]
+    page.segmented_control(key="over").set_value("the samples").run() if name != "object" else None
+    assert not page.exception
+
+
+def many(page: AppTest, **link: str) -> AppTest:
+    """The atlas of heads over many pictures."""
+    page.query_params.update({"panel": "Heads"} | link)
+    page.run()
+    return page.segmented_control(key="over").set_value("many pictures").run()
+
+
+def shows_atlas(page: AppTest) -> bool:
+    return any(getattr(one, "key", None) == "suggest Local" for one in page.button)
+
+
+def depth(page: AppTest) -> tuple[str, np.ndarray, np.ndarray]:
+    """The chart over the blocks: its title, its numbers and the length of their bars."""
+    specs = [json.loads(one.proto.spec) for one in page.get("plotly_chart")]
+    (spec,) = (spec for spec in specs if "pictures" in spec["layout"].get("title", {}).get("text", ""))
+    found = spec["data"][0]
+    y, bars = (
+        np.frombuffer(base64.b64decode(packed["bdata"]), packed["dtype"])
+        for packed in (found["y"], found["error_y"]["array"])
+    )
+    return spec["layout"]["title"]["text"], y, bars
+
+
+def test_the_statistic_of_the_atlas_stands_in_the_link(page: AppTest) -> None:
+    page.query_params.update({"panel": "Heads", "statistic": "self"})
+    page.run()
+    assert not page.exception and page.selectbox(key="statistic").value == "self"
+    page.selectbox(key="statistic").set_value("entropy").run()
+    assert page.query_params["statistic"] in ("entropy", ["entropy"])
+
+
+def test_own_pictures_are_averaged_and_broken_ones_named(page: AppTest, forwards: list[str]) -> None:
+    many(page)
+    assert page.selectbox(key="atlas pictures").value == "upload" and not shows_atlas(page)
+    files = [(f"{side}.png", png(side, 40, color=color), "image/png") for side, color in ((60, "teal"), (70, "red"))]
+    page.file_uploader(key="atlas upload").set_value([*files, ("b.png", b"no picture", "image/png")]).run()
+    assert not page.exception
+    assert page.error[0].value == "A picture could not be read." and any("b.png" in one.value for one in page.code)
+    checkpoint = vit.load_checkpoint("cifar10")
+    pixels = [checkpoint.preprocess(vit.decode_image(content)) for _, content, _ in files]
+    wanted = [statistics(record(checkpoint.model, one), 4)["distance"].values for one in pixels]
+    title, means, bars = depth(page)
+    assert "Mean over 2 pictures" in title
+    np.testing.assert_allclose(means, torch.stack(wanted).mean(0).flatten(), rtol=1e-5)
+    np.testing.assert_allclose(bars, torch.stack(wanted).std(0).flatten(), rtol=1e-3, atol=1e-4)
+    before = len(forwards)
+    control(page.selectbox, "statistic").set_value("cls").run()
+    assert not page.exception and len(forwards) == before
+
+
+def test_a_look_at_many_pictures_can_be_stopped_and_continued(page: AppTest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(census, "SLICE", 0.0)
+    many(page)
+    page.selectbox(key="atlas pictures").set_value("shapes").run()  # 128 in parts of 31, one in each run
+    page.button(key="stop census").click().run()
+    assert not page.exception
+    said = next(one.value for one in page.caption if one.value.startswith("Stopped"))
+    assert said in ("Stopped after 31 of 128 pictures.", "Stopped after 62 of 128 pictures.")
+    assert said.split()[2] in depth(page)[0]
+    page.button(key="resume census").click().run()
+    for _ in range(5):
+        page.run()
+    assert not page.exception and not any(one.value.startswith("Stopped") for one in page.caption)
+    assert "Mean over 128 pictures" in depth(page)[0]
+
+
+def test_what_takes_long_says_so_and_waits(page: AppTest, monkeypatch: pytest.MonkeyPatch, forwards: list[str]) -> None:
+    monkeypatch.setattr(census, "LONG", 0.0)
+    many(page)
+    page.selectbox(key="atlas pictures").set_value("shapes").run()
+    before = len(forwards)
+    button = next(one for one in page.button if one.label.startswith("Look at 128 pictures ("))
+    assert not shows_atlas(page)
+    page.run()
+    assert len(forwards) == before
+    next(one for one in page.button if one.label == button.label).click().run()
+    assert not page.exception
+
+
+def test_only_datasets_of_the_data_folder_are_offered(
+    page: AppTest, checkpoints: Path, trained: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VIT_DATA_ROOTS", str(checkpoints / "data"))
+    for root in (checkpoints / "data" / "mine", checkpoints / "elsewhere"):
+        for label in ("cat", "dog"):
+            (root / label).mkdir(parents=True)
+            for side in (20, 30):
+                (root / label / f"{side}.png").write_bytes(png(side, side))
+    config = checkpoints / "runs" / trained.removeprefix("run-") / "config.json"
+    for root, offered in ((checkpoints / "elsewhere", False), (checkpoints / "data" / "mine", True)):
+        config.write_text(json.dumps({"data": f"folder:{root}"}))
+        many(page, checkpoint=trained)
+        assert not page.exception and not page.error
+        titles = page.selectbox(key="atlas pictures").options
+        assert not any("elsewhere" in title for title in titles)
+        assert (titles[0] == "Test pictures: mine (folder), which it learnt from") == offered
+    page.selectbox(key="atlas pictures").set_value(f"folder:{root}").run()
+    assert "Mean over 2 pictures" in depth(page)[0]
+
+
+def test_a_model_without_classes_has_what_needs_none(page: AppTest, checkpoints: Path) -> None:
+    model = fill(VisionTransformer(ViTConfig(**TINY | {"num_classes": 0})))
+    vit.save_checkpoint(checkpoints / "backbone", model, [], Preprocess((32, 32)))
+    page.query_params["checkpoint"] = "backbone"
+    for panel in ("What if?", "Heads", "Weights", "Is it true?"):
+        page.query_params["panel"] = panel
+        page.query_params["off"] = "0-0"
+        page.run()
+        assert not page.exception and not page.error
+
+
+def test_numbers_over_the_samples_are_those_of_the_heads_that_are_chosen(page: AppTest, headless: str) -> None:
+    page.query_params.update({"checkpoint": headless, "heads": "4", "panel": "Heads", "over": "samples"})
+    for heads in (4, 8):
+        page.run() if heads == 4 else page.selectbox(key="heads").set_value(heads).run()
+        assert not page.exception and not page.error
+        assert [len(row) for row in json.loads(page.get_by_key("atlas").proto.json)["cells"]] == [heads] * 2
+
+
+def test_a_head_that_is_off_gives_the_mean_of_the_number_of_heads_that_is_chosen(page: AppTest, headless: str) -> None:
+    page.query_params.update({"checkpoint": headless, "heads": "4", "panel": "What if?", "off": "0-1"})
+    for heads in (4, 8):
+        page.run() if heads == 4 else page.selectbox(key="heads").set_value(heads).run()
+        assert not page.exception and not page.error
+        checkpoint = vit.load_checkpoint(headless, heads)
+        inputs = [checkpoint.preprocess(vit.decode_image(samples.read(name))) for name in samples.SAMPLES]
+        change = without([(0, 1)], head_means(checkpoint.model, torch.cat(inputs)))
+        cat = checkpoint.preprocess(vit.decode_image(samples.read("cat")))
+        wanted = record(checkpoint.model, cat, change=change).full(1)
+        _, sections = unpack(fed(page, "changed feeder"))
+        np.testing.assert_allclose(
+            (sections["maps"] / 255 * sections["scales"][..., None])[1], wanted[..., 1:], atol=0.004
+        )
+
+
+def test_numbers_over_the_samples_are_those_of_the_checkpoints_own_preprocessing(
+    page: AppTest, checkpoints: Path
+) -> None:
+    shutil.copytree(checkpoints / "cifar10", checkpoints / "darker")
+    file = checkpoints / "darker" / "preprocessor_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"image_mean": [0.9, 0.9, 0.9]}))
+    assert vit.load_checkpoint("cifar10").hash == vit.load_checkpoint("darker").hash
+    for name in ("cifar10", "darker"):
+        page.query_params.update({"checkpoint": name, "panel": "Heads", "over": "samples", "statistic": "distance"})
+        page.run()
+        assert not page.exception and not page.error
+        checkpoint = vit.load_checkpoint(name)
+        inputs = [checkpoint.preprocess(vit.decode_image(samples.read(sample))) for sample in samples.SAMPLES]
+        wanted = torch.stack([statistics(record(checkpoint.model, one), 4)["distance"].values for one in inputs])
+        np.testing.assert_allclose(depth(page)[1], wanted.mean(0).flatten(), rtol=1e-4)

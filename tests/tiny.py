@@ -1,0 +1,34 @@
+"""A tiny model with every parameter random."""
+
+from typing import Any
+
+import torch
+
+TINY: dict[str, Any] = {
+    "image_size": (32, 32),
+    "patch_size": 8,
+    "num_classes": 5,
+    "dim": 64,
+    "depth": 2,
+    "heads": 2,
+    "mlp_dim": 128,
+}
+LABELS = ("apple", "bus", "cat", "dog", "éléphant")
+
+
+def fill(model: Any, seed: int = 0) -> Any:
+    """Give every parameter random values of a scale at which attention is uneven and no error can hide.
+
+    Zero heads and LayerScale of 1e-5, as models start with, would hide almost any mistake.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in sorted(model.named_parameters()):
+            noise = torch.randn(parameter.shape, generator=generator)
+            if parameter.ndim >= 2 and parameter.shape[0] > 1:
+                parameter.copy_(noise * 1.5 * parameter[0].numel() ** -0.5)
+            elif name.endswith("weight") or "scale" in name:  # LayerNorm, LayerScale
+                parameter.copy_(1 + 0.3 * noise)
+            else:
+                parameter.copy_(0.3 * noise)
+    return model.eval()
