@@ -12,6 +12,9 @@ WORKERS ?= 3
 app: .venv/ready
 	$(BIN)/streamlit run app.py
 
+# Empty: the many processes that tests start share what the first of them compiled, instead of compiling it each.
+test quick: export PYTHONDONTWRITEBYTECODE :=
+
 test: check
 	@$(CHROMIUM) || { echo "The browser tests need a Chromium: make browser installs one. make quick does without."; exit 1; }
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder

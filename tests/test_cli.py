@@ -70,7 +70,8 @@ TINY = ["image_size=16", "dim=24", "heads=2", "depth=1", "mlp_dim=48", "batch_si
 
 
 def settings(*pairs: str) -> list[str]:
-    return [word for pair in (*TINY, *pairs) for word in ("--set", pair)]
+    """Several behind one `--set`, and each behind its own."""
+    return ["--set", *TINY, *(word for pair in pairs for word in ("--set", pair))]
 
 
 def check_mistake(result: Result, said: str) -> None:
@@ -407,11 +408,7 @@ def trained(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> st
     return next((tmp_path / "runs").glob("2*")).name
 
 
-SMALL = [
-    part
-    for setting in ("epochs=1", "image_size=8", "patch_size=4", "dim=16", "depth=1", "heads=2", "mlp_dim=16")
-    for part in ("--set", setting)
-]
+SMALL = ["--set", "epochs=1", "image_size=8", "patch_size=4", "dim=16", "depth=1", "heads=2", "mlp_dim=16"]
 
 
 def test_runs_are_listed_and_shown(command: Command, trained: str) -> None:

@@ -32,8 +32,14 @@ class Clock:
         return work
 
 
-class Model:
+class Architecture:
     """Anything that can be told from others."""
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of what took how long before."""
+    monkeypatch.setattr(pace, "PACE", Pace())
 
 
 @pytest.fixture
@@ -41,22 +47,24 @@ def clock() -> Clock:
     return Clock()
 
 
-def told(one: Pace, model: Model, kind: Kind, passes: float, work: Callable[[], Any], products: float = 1.0) -> float:
+def told(
+    one: Pace, model: Architecture, kind: Kind, passes: float, work: Callable[[], Any], products: float = 1.0
+) -> float:
     """As if a piece were one pass at 32 px, of one product."""
     return one.expected(model, kind, passes, products, lambda: Piece(SMALL, 1.0, work))
 
 
 def test_the_fastest_of_several_pieces_counts(clock: Clock) -> None:
-    assert told(Pace(clock), Model(), SMALL, 10, clock.taking(0.9, 0.02, 0.03)) == pytest.approx(0.2)
+    assert told(Pace(clock), Architecture(), SMALL, 10, clock.taking(0.9, 0.02, 0.03)) == pytest.approx(0.2)
 
 
 def test_pieces_end_soon_where_they_take_long(clock: Clock) -> None:
-    assert told(Pace(clock), Model(), SMALL, 10, clock.taking(5, 3)) == pytest.approx(30)
+    assert told(Pace(clock), Architecture(), SMALL, 10, clock.taking(5, 3)) == pytest.approx(30)
     assert clock.now == 8
 
 
 def test_a_piece_is_timed_once(clock: Clock) -> None:
-    one, model = Pace(clock), Model()
+    one, model = Pace(clock), Architecture()
     first = told(one, model, SMALL, 10, clock.taking(0.2))
     spent = clock.now
     assert told(one, model, SMALL, 20, clock.taking(99)) == pytest.approx(2 * first)
@@ -65,7 +73,7 @@ def test_a_piece_is_timed_once(clock: Clock) -> None:
 
 
 def test_what_was_done_is_told_as_long_as_it_took(clock: Clock) -> None:
-    one, model = Pace(clock), Model()
+    one, model = Pace(clock), Architecture()
     assert told(one, model, SMALL, 220, clock.taking(0.6)) == pytest.approx(132)
     for seconds in (3.8, 1.9, 7.9):
         with one.doing(model, SMALL, 220):
@@ -78,7 +86,7 @@ def test_what_was_done_is_told_as_long_as_it_took(clock: Clock) -> None:
 
 
 def test_what_one_model_took_corrects_what_is_told_of_another(clock: Clock) -> None:
-    one, known, new = Pace(clock), Model(), Model()
+    one, known, new = Pace(clock), Architecture(), Architecture()
     told(one, known, SMALL, 10, clock.taking(1))
     with one.doing(known, SMALL, 10):
         clock.now += 3  # not 10
@@ -88,7 +96,7 @@ def test_what_one_model_took_corrects_what_is_told_of_another(clock: Clock) -> N
 
 
 def test_work_that_failed_says_nothing(clock: Clock) -> None:
-    one, model = Pace(clock), Model()
+    one, model = Pace(clock), Architecture()
     with pytest.raises(KeyError), one.doing(model, SMALL, 10):
         clock.now += 1
         raise KeyError
@@ -110,6 +118,17 @@ def test_a_piece_is_done_in_batches_as_the_work_is(
     seen: list[torch.Tensor] = []
     expected(build(), Kind("verdict", size), 10, seen.append, at_once)
     assert len(seen) >= 2 and {(len(pixels), pixels.shape[2]) for pixels in seen} == {batch}
+
+
+def test_models_of_one_architecture_are_timed_once(build: Any) -> None:
+    seen: list[torch.Tensor] = []
+    kind = Kind("verdict", (32, 32))
+    assert expected(build(), kind, 10, seen.append) > 0
+    timed = len(seen)
+    assert expected(build(seed=1), kind, 10, seen.append) > 0 and len(seen) == timed
+    for other in (build(depth=1), build().double()):
+        before = len(seen)
+        assert expected(other, kind, 10, seen.append) > 0 and len(seen) > before
 
 
 def test_a_large_picture_is_told_from_a_smaller_one(build: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -140,7 +140,9 @@ def parser() -> argparse.ArgumentParser:
         "--config", type=Path, metavar="FILE.json", help="settings from a file, such as a run's config.json"
     )
     train.add_argument("--data", metavar="NAME|folder:PATH", help="cifar10, cifar100, mnist, fashion-mnist, shapes")
-    train.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change one setting; repeatable")
+    train.add_argument(
+        "--set", action="extend", nargs="+", default=[], metavar="KEY=VALUE", help="change settings; repeatable"
+    )
     train.add_argument(
         "--run-dir", "--run", type=Path, dest="run", metavar="DIR",
         help="the run's folder (default: runs/<time>-<preset>); torchrun takes --run for an option of its own",

@@ -7,12 +7,11 @@ model sets things up, and other programs use the machine too.
 import math
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from threading import RLock
 from typing import NamedTuple
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -54,7 +53,7 @@ class Piece(NamedTuple):
 
 
 class Pace:
-    """What passes take, for each model and kind of work.
+    """What passes take, for each architecture and kind of work.
 
     Args:
         clock: tells the time [s].
@@ -62,42 +61,44 @@ class Pace:
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter):
         self._clock, self._lock = clock, RLock()
-        self._rates: WeakKeyDictionary[object, dict[Kind, float]] = WeakKeyDictionary()  # [s] per product, of pieces
-        self._told: WeakKeyDictionary[object, dict[Kind, tuple[float, bool]]] = WeakKeyDictionary()  # [s] per pass
-        self._taken: WeakKeyDictionary[object, dict[Kind, deque[float]]] = WeakKeyDictionary()  # [s] per pass, real
+        self._rates: dict[Hashable, dict[Kind, float]] = {}  # [s] per product, of pieces
+        self._told: dict[Hashable, dict[Kind, tuple[float, bool]]] = {}  # [s] per pass
+        self._taken: dict[Hashable, dict[Kind, deque[float]]] = {}  # [s] per pass, real
         # Of what was taken to what was told, by the kind's name and whether its piece was smaller.
         self._ratios: defaultdict[tuple[str, bool], deque[float]] = defaultdict(partial(deque, maxlen=KEPT))
 
-    def expected(self, model: object, kind: Kind, passes: float, products: float, piece: Callable[[], Piece]) -> float:
+    def expected(
+        self, architecture: Hashable, kind: Kind, passes: float, products: float, piece: Callable[[], Piece]
+    ) -> float:
         """How long some work will take [s].
 
         Args:
-            model: that does it.
+            architecture: of the model that does it; models that are equal in it take equally long.
             passes: how many.
             products: of each.
-            piece: gives a little of the work, which is done where this model has not done such work yet.
+            piece: gives a little of the work, which is done where no such model has done such work yet.
         """
         with self._lock:
-            if taken := self._taken.get(model, {}).get(kind):
+            if taken := self._taken.get(architecture, {}).get(kind):
                 return passes * min(taken)
-            if kind not in self._told.setdefault(model, {}):
-                little, rates = piece(), self._rates.setdefault(model, {})
+            if kind not in self._told.setdefault(architecture, {}):
+                little, rates = piece(), self._rates.setdefault(architecture, {})
                 if little.kind not in rates:
                     rates[little.kind] = self._time(little.run) / little.products
-                self._told[model][kind] = rates[little.kind] * products, little.kind.size != kind.size
-            told, scaled = self._told[model][kind]
+                self._told[architecture][kind] = rates[little.kind] * products, little.kind.size != kind.size
+            told, scaled = self._told[architecture][kind]
             return passes * told * min(self._ratios.get((kind.name, scaled), [1.0]))
 
     @contextmanager
-    def doing(self, model: object, kind: Kind, passes: float) -> Iterator[None]:
+    def doing(self, architecture: Hashable, kind: Kind, passes: float) -> Iterator[None]:
         """Remember how long some work took, unless it failed."""
         started = self._clock()
         yield
         each = (self._clock() - started) / passes
         with self._lock:
-            kinds = self._taken.setdefault(model, {})
+            kinds = self._taken.setdefault(architecture, {})
             kinds.setdefault(kind, deque(maxlen=KEPT)).append(each)
-            if told := self._told.get(model, {}).get(kind):
+            if told := self._told.get(architecture, {}).get(kind):
                 self._ratios[kind.name, told[1]].append(each / told[0])
 
     def _time(self, run: Callable[[], object]) -> float:
@@ -124,9 +125,9 @@ def products(config: ViTConfig, size: tuple[int, int]) -> float:
     return config.depth * config.dim * (2 * tokens * matrices + 1.3 * 4 * tokens**2)
 
 
-def doing(model: object, kind: Kind, passes: float) -> AbstractContextManager[None]:
+def doing(model: VisionTransformer, kind: Kind, passes: float) -> AbstractContextManager[None]:
     """Remember how long some work took, see `Pace.doing`."""
-    return PACE.doing(model, kind, passes)
+    return PACE.doing(_architecture(model), kind, passes)
 
 
 def expected(
@@ -152,7 +153,13 @@ def expected(
         name = kind.name if run else "plain passes"
         return Piece(Kind(name, size), count * products(config, size), partial(run or partial(_pass, model), pixels))
 
-    return PACE.expected(model, kind, passes, whole, piece)
+    return PACE.expected(_architecture(model), kind, passes, whole, piece)
+
+
+def _architecture(model: VisionTransformer) -> Hashable:
+    """What decides how long a model takes, whatever its weights are: one that is opened again is not timed again."""
+    weight = next(model.parameters())
+    return model.config, weight.device, weight.dtype
 
 
 def piece_size(config: ViTConfig, size: tuple[int, int]) -> tuple[int, int]:

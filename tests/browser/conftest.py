@@ -26,10 +26,19 @@ def browser_type_launch_args(browser_type_launch_args: dict[str, Any]) -> dict[s
     return {**browser_type_launch_args, **chromium(), "args": arguments}
 
 
+# Nothing moves: a processor that draws what slides and pulses, 60 times a second, has little time left for the page.
+STILL = """addEventListener("DOMContentLoaded", () => {
+  const style = document.createElement("style");
+  style.textContent = "*, *::before, *::after { animation: none !important; transition: none !important; }";
+  document.head.append(style);
+});"""
+
+
 @pytest.fixture(scope="session")
 def shared_context(browser: Browser, browser_context_args: dict[str, Any]) -> Iterator[BrowserContext]:
     """One for all tests, so that Streamlit's own files are fetched and compiled once: 2 s of a core for every tab."""
-    context = browser.new_context(**browser_context_args)
+    context = browser.new_context(**browser_context_args, reduced_motion="reduce")
+    context.add_init_script(STILL)
     keep_alive = context.new_page()  # of the site of all servers, whose process ends with its last tab
     keep_alive.route("**", lambda route: route.fulfill(body=""))
     keep_alive.goto("http://127.0.0.1/")

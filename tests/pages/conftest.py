@@ -1,5 +1,6 @@
 """The app with one small checkpoint."""
 
+import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,7 @@ from safetensors.torch import load_file, save_file
 from streamlit.testing.v1 import AppTest
 
 import vit
+from pages.parts import trust
 from vit.images import Preprocess
 from vit.model import VisionTransformer
 
@@ -35,6 +37,12 @@ def page(request: pytest.FixtureRequest, shipped: Path, tmp_path: Path, monkeypa
     found = AppTest.from_file(str(ROOT / "app.py"), default_timeout=WAIT)
     found.query_params["sample"] = "cat"
     return found
+
+
+@pytest.fixture
+def verdicts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Panel *Is it true?* measures every map that is shown, however long that takes."""
+    monkeypatch.setattr(trust, "LIVE", math.inf)
 
 
 @pytest.fixture

@@ -57,6 +57,7 @@ def chosen(page: AppTest, **selection: object) -> None:
     page.run()
 
 
+@pytest.mark.usefixtures("verdicts")
 @pytest.mark.parametrize("panel", ["Is it true?", "What if?", "Heads", "Layers", "Weights"])
 def test_what_changes_only_how_it_looks_costs_no_forward(
     checkpoints: Path, page: AppTest, forwards: list[str], panel: str
@@ -73,6 +74,7 @@ def test_what_changes_only_how_it_looks_costs_no_forward(
     assert len(forwards) == before
 
 
+@pytest.mark.usefixtures("verdicts")
 def test_the_verdict_is_there_with_its_controls(page: AppTest) -> None:
     page.run()
     assert any(one.value.startswith(("**This map", "**Not decidable")) for one in page.markdown)
@@ -83,6 +85,7 @@ def test_the_verdict_is_there_with_its_controls(page: AppTest) -> None:
     assert page.query_params["curves"] in ("1", ["1"]) and page.query_params["ranking"] in ("1", ["1"])
 
 
+@pytest.mark.usefixtures("verdicts")
 def test_switches_follow_the_link(page: AppTest) -> None:
     page.query_params.update({"curves": "1", "ranking": "yes", "precision": "bfloat16"})
     page.run()
@@ -101,6 +104,7 @@ def chart(page: AppTest, key: str) -> dict:
     return json.loads(found.proto.spec)
 
 
+@pytest.mark.usefixtures("verdicts")
 @pytest.mark.parametrize(
     ("link", "shown"),
     [
@@ -124,6 +128,7 @@ def test_the_ranking_marks_the_method_that_is_shown(page: AppTest, link: dict[st
     assert any(("none of them" in one.value) == (shown is None) for one in page.caption if "Each method" in one.value)
 
 
+@pytest.mark.usefixtures("verdicts")
 def test_what_chance_reaches_is_drawn_and_every_mark_has_its_row(page: AppTest) -> None:
     page.run()
     (line,) = drawn(page, "line")
@@ -167,6 +172,7 @@ def drawn(page: AppTest, kind: str) -> list[str]:
     return [body.rpartition("</style>")[2] for body in found if f'class="{kind}' in body]
 
 
+@pytest.mark.usefixtures("verdicts")
 def test_a_model_that_nothing_changes_is_told_so_without_a_gauge(page: AppTest, checkpoints: Path) -> None:
     model = VisionTransformer(ViTConfig(**TINY)).eval()
     nn.init.zeros_(model.head.weight)
@@ -178,6 +184,7 @@ def test_a_model_that_nothing_changes_is_told_so_without_a_gauge(page: AppTest, 
     assert not drawn(page, "line") and drawn(page, "bar")
 
 
+@pytest.mark.usefixtures("verdicts")
 def test_a_blurred_picture_that_is_the_class_already_is_told(page: AppTest) -> None:
     page.query_params["curves"] = "1"
     page.run()

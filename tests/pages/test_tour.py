@@ -133,6 +133,7 @@ def verdict(page: AppTest, step: Step, **other: str) -> str:
     return next(one.value for one in page.markdown if re.match(r"\*\*(This map|Not decidable)", one.value))
 
 
+@pytest.mark.usefixtures("verdicts")
 def test_relevance_is_true_and_rollout_is_not_where_the_tour_says_so(
     page: AppTest, subjects: dict[str, Subject]
 ) -> None:
@@ -147,6 +148,7 @@ def test_relevance_is_true_and_rollout_is_not_where_the_tour_says_so(
     assert one > other + 0.1  # so rounding on another machine does not turn it around
 
 
+@pytest.mark.usefixtures("verdicts")
 def test_the_map_not_to_be_believed_is_no_better_than_chance(page: AppTest) -> None:
     assert "Not decidable on this picture" in verdict(page, step_of("When not to believe a map"))
 
