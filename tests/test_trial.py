@@ -141,8 +141,8 @@ print(now("VmHWM") - before, trial.count_memory(config.vit_config(10), config, b
 @pytest.mark.parametrize(
     ("settings", "batch"),
     [
-        (dict(size="S/16", depth=6, crop_padding=0, ema=0.999), 12),  # attention and MLPs
-        (dict(size="B/16", image_size=64, depth=6, crop_padding=0), 2),  # weights and moments
+        (dict(size="S/16", depth=3, crop_padding=0, ema=0.999), 12),  # attention and MLPs
+        (dict(size="B/16", image_size=64, depth=3, crop_padding=0), 2),  # weights and moments
         (dict(size="cifar-small", image_size=64, patch_size=4, crop_padding=4, optimizer="muon"), 32),  # many tokens
     ],
 )

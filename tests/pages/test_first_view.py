@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +13,10 @@ import pytest
 from browser.serving import streamlit
 from streamlit.proto.BackMsg_pb2 import BackMsg
 from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
+from streamlit.testing.v1 import AppTest
 from websockets.sync.client import ClientConnection, connect
 
+from pages.parts import first, opening
 from vit import first_view
 from vit.checkpoints import load_checkpoint, save_checkpoint
 from vit.viewer.payload import unpack
@@ -107,9 +110,45 @@ def test_the_first_view_is_drawn_without_torch(link: dict[str, str]) -> None:
     assert run_without_torch(str(link)) == "False True True True True"
 
 
-@pytest.mark.parametrize("link", [{"sample": "horse"}, {"sample": "cat"}])
-def test_what_is_not_stored_waits_for_torch(link: dict[str, str]) -> None:
-    assert run_without_torch(str(link)) == "True False True True True"
+def stored_of_the_link() -> None:
+    """A page that says whether what its link asks for is stored."""
+    import streamlit as st
+
+    from pages.parts import first_view
+    from pages.parts.take import Source
+    from vit import samples
+
+    sample = st.query_params["sample"]
+    st.text(first_view.stored(Source(f"{sample}.jpg", samples.read(sample), sample)) is not None)
+
+
+@pytest.mark.parametrize(
+    ("link", "is_stored"),
+    [
+        ({}, True),
+        ({"checkpoint": "cifar10", "block": "2", "head": "1", "view": "attention"}, True),
+        ({"size": None}, False),
+        ({"size": "32"}, False),
+        ({"sample": "horse"}, False),
+        ({"checkpoint": "other"}, False),
+        ({"target": "1"}, False),
+        ({"method": "legrad"}, False),
+        ({"precision": "bfloat16"}, False),
+        ({"upload": "mine.png"}, False),
+    ],
+)
+def test_only_the_very_view_that_is_stored_is_taken_from_there(
+    link: dict[str, str | None], is_stored: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(opening, "LOADING", threading.Event())
+    opening.LOADING.set()  # as if torch were on its way
+    page = AppTest.from_function(stored_of_the_link, default_timeout=WAIT)
+    page.query_params.update({name: value for name, value in (first.VIEW | link).items() if value})
+    assert page.run().text[0].value == str(is_stored)
+
+
+def test_what_is_not_stored_waits_for_torch() -> None:
+    assert run_without_torch('{"sample": "horse"}') == "True False True True True"
 
 
 class Drawn:
