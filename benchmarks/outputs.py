@@ -1,0 +1,159 @@
+"""Hashes of what the project puts out, to compare before and after a change that must not change any of it.
+
+    python benchmarks/outputs.py before.json
+    ... the change ...
+    python benchmarks/outputs.py after.json --against before.json
+
+Weights of a seeded run, maps of every method, payloads, figures, exports, conversions and statistics, on one machine
+and one version of torch: the last digits of a sum are another machine's. Ends with 1 where something differs.
+"""
+
+import argparse
+import contextlib
+import hashlib
+import io
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+os.environ["OMP_NUM_THREADS"] = "1"  # sums in one order
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import numpy as np
+import torch
+
+import vit
+from vit import animation, code, export, figures, samples
+from vit.__main__ import main as command
+from vit.explain import explain
+from vit.methods import METHODS, Subject, weights
+from vit.standalone import standalone
+from vit.viewer.selection import Selection
+
+RUN = ["limit=600", "epochs=2", "dropout=0.1", "device=cpu", "compile=false"]
+POOLS = ("cls", "mean", "map")
+
+
+def digest(content: bytes | str | np.ndarray) -> str:
+    if isinstance(content, np.ndarray):
+        content = str((content.dtype, content.shape)).encode() + np.ascontiguousarray(content).tobytes()
+    return hashlib.sha256(content.encode() if isinstance(content, str) else content).hexdigest()[:16]
+
+
+def run(*words: object) -> str:
+    """What a command prints."""
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        assert command([str(word) for word in words]) == 0, words
+    return out.getvalue()
+
+
+def without_times(told: str) -> str:
+    """JSON without what no two runs have in common."""
+    return json.dumps({k: v for k, v in json.loads(told).items() if "second" not in k}, sort_keys=True)
+
+
+def of_training(folder: Path) -> dict[str, str]:
+    run("train", "--preset", "shapes", "--run-dir", folder / "run", "--set", *RUN)
+    found = {"weights of a run": (folder / "run/checkpoints/best/model.safetensors").read_bytes()}
+    found |= {f"probes of epoch {file.stem}": file.read_bytes() for file in sorted((folder / "run/probes").iterdir())}
+    return {name: digest(content) for name, content in found.items()}
+
+
+def small(pool: str, folder: Path) -> Path:
+    """A checkpoint with every parameter random."""
+    torch.manual_seed(0)
+    config = vit.ViTConfig(
+        image_size=(32, 32), patch_size=8, num_classes=5, dim=64, depth=2, heads=2, mlp_dim=128, pool=pool,
+        prefix=("cls",) if pool == "cls" else (),
+    )  # fmt: skip
+    model = vit.VisionTransformer(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.3 * torch.randn(parameter.shape))
+    return vit.save_checkpoint(folder / pool, model, list("abcde"), vit.Preprocess((32, 32)))
+
+
+def of_maps(checkpoint: str | Path, folder: Path, name: str) -> dict[str, str]:
+    """By the command line, for every method."""
+    picture, found = folder / "cat.jpg", {}
+    picture.write_bytes(samples.read("cat"))
+    for method in METHODS:
+        for kind in ("npz", "png"):
+            out = folder / f"map.{kind}"
+            run("explain", picture, "--method", method, "--checkpoint", checkpoint, "--out", out)
+            if kind == "png":
+                found[f"{name}, {method}, png"] = digest(out.read_bytes())
+                continue
+            with np.load(out) as arrays:
+                found |= {f"{name}, {method}, {key}": digest(arrays[key]) for key in arrays.files if key != "meta"}
+    found[f"{name}, classes"] = digest(run("classify", picture, "--checkpoint", checkpoint, "--json"))
+    return found
+
+
+def of_views(folder: Path) -> dict[str, str]:
+    """What the page sends and gives away."""
+    checkpoint, found = vit.load_checkpoint("cifar10"), {}
+    for side in (32, 64):
+        seen = explain(checkpoint, samples.read("cat"), (side, side))
+        found[f"payload at {side} px"] = seen.payload
+        for selection in (Selection(block=2, head=1, token=30), Selection(view="rollout", token=12, smooth=True)):
+            shown = export.Shown.of(seen.record, selection, seen.payload)
+            name = f"{selection.view} at {side} px"
+            facts = figures.caption(seen, checkpoint, shown.sentence)
+            found |= {
+                f"{name}, overlay": export.overlay_png(seen, selection, shown),
+                f"{name}, heads": export.grid_png(seen, selection),
+                f"{name}, json": export.view_json(seen, shown, checkpoint),
+                f"{name}, code": code.snippet(seen, checkpoint, shown.facts, sample="cat"),
+                f"{name}, page": standalone(seen.payload, selection, "cat"),
+            }
+            for kind in ("png", "svg", "pdf"):
+                found[f"{name}, figure as {kind}"] = figures.map_figure(seen, selection, shown, facts, kind=kind)
+                found[f"{name}, heads as {kind}"] = figures.grid_figure(seen, selection, facts, kind=kind)
+        found[f"film at {side} px"] = animation.encode(animation.over_blocks(seen, Selection(token=30)), "GIF")
+    subject = Subject.of(checkpoint.model, checkpoint.preprocess(vit.decode_image(samples.read("cat"))), 3)
+    found |= {f"{name} in Python": weights(subject, name).numpy() for name in METHODS if METHODS[name].of_class}
+    return {name: digest(content) for name, content in found.items()}
+
+
+def of_measurements(folder: Path) -> dict[str, str]:
+    few = ("--checkpoint", folder / "run/checkpoints/best", "--data", "shapes", "--limit", 6, "--json")
+    return {name: digest(without_times(run(name, *few))) for name in ("heads", "faithfulness")}
+
+
+def of_conversions(folder: Path) -> dict[str, str]:
+    found = {}
+    for to in ("transformers", "timm"):
+        run("convert", "cifar10", folder / to, "--to", to)
+        found |= {f"for {to}, {file.name}": digest(file.read_bytes()) for file in sorted((folder / to).iterdir())}
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--against", type=Path)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        found = of_training(folder) | of_maps("cifar10", folder, "cifar10")
+        for pool in POOLS:
+            found |= of_maps(small(pool, folder), folder, f"pool {pool}")
+        found |= of_views(folder) | of_measurements(folder) | of_conversions(folder)
+    options.out.write_text(json.dumps(found, indent=1, ensure_ascii=False))
+    print(f"{len(found)} outputs")
+    if not options.against:
+        return 0
+    before = json.loads(options.against.read_text())
+    differ = [name for name in before.keys() | found.keys() if before.get(name) != found.get(name)]
+    for name in sorted(differ):
+        print(f"{before.get(name, 'not there')} -> {found.get(name, 'not there')}  {name}")
+    print(f"{len(differ)} differ")
+    return bool(differ)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
