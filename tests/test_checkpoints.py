@@ -29,7 +29,6 @@ from transformers import (
 from vit.card import write_card
 from vit.checkpoints import (
     _opened,
-    checkpoints_folder,
     find_checkpoint,
     list_checkpoints,
     load_checkpoint,
@@ -39,6 +38,7 @@ from vit.checkpoints import (
 from vit.errors import InvalidCheckpoint, UserError
 from vit.images import Preprocess
 from vit.model import VisionTransformer, ViTConfig
+from vit.paths import checkpoints_folder
 
 ODD: dict[str, dict[str, Any]] = {
     "mean pool": {"pool": "mean", "prefix": (), "norm": "after_pool"},

@@ -29,6 +29,7 @@ from vit.__main__ import main
 from vit.errors import InvalidCheckpoint, Unavailable, UserError
 from vit.families import torchvision as torchvision_family
 from vit.hub import Name
+from vit.paths import downloads_folder
 
 ROOT = Path(vit.__file__).parent.parent
 REPOSITORY = "ada/tiny-vit"
@@ -374,7 +375,7 @@ def test_a_file_that_the_index_names_and_the_hub_lacks_is_named_before_any_is_fe
     server.publish("ada/split", files | {INDEX: b"{}"})
     assert "has no weight_map" in refusal("ada/split")
     assert server.asked("/blobs/") == []
-    assert not list(hub.downloads_folder().glob(".*.partial"))
+    assert not list(downloads_folder().glob(".*.partial"))
 
 
 def test_there_must_be_room_for_all_files(
@@ -506,7 +507,7 @@ def test_what_is_no_vit_is_refused_before_its_weights_are_asked_for(
     said = refusal("ada/other")
     assert why in said and "ada/other" in said
     assert not any("model.safetensors" in one.path or one.host == "store" for one in server.requests)
-    assert not list(hub.downloads_folder().glob(".*.partial"))
+    assert not list(downloads_folder().glob(".*.partial"))
 
 
 def without(files: dict[str, bytes], *names: str, **more: bytes) -> dict[str, bytes]:
@@ -609,7 +610,7 @@ def test_other_content_than_was_published_is_refused(
     weights = files["model.safetensors"]
     server.sent["model.safetensors"] = weights[:-1] + bytes([weights[-1] ^ 1])
     assert "its hash differs" in refusal(REPOSITORY)
-    assert not list(hub.downloads_folder().glob(".*.partial"))
+    assert not list(downloads_folder().glob(".*.partial"))
 
 
 # --- What is here -------------------------------------------------------------------------------------------------

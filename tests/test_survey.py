@@ -14,7 +14,8 @@ from PIL import Image
 from vit import runs
 from vit import survey as surveys
 from vit.errors import InvalidDataset
-from vit.survey import CELL, COLUMNS, GAP, Survey, check_spec, data_roots, delete_upload, list_folders, survey
+from vit.paths import data_roots
+from vit.survey import CELL, COLUMNS, GAP, Survey, check_spec, delete_upload, list_folders, survey
 
 Fill = Callable[..., Path]
 

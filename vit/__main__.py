@@ -472,8 +472,9 @@ def _convert(options: argparse.Namespace) -> None:
 
 
 def _train(options: argparse.Namespace) -> None:
+    from vit.paths import runs_folder
     from vit.recipes import PRESETS, describe, run_name, train_config
-    from vit.runs import new_id, read_json, runs_folder
+    from vit.runs import new_id, read_json
     from vit.train import train
 
     if options.settings:

@@ -40,6 +40,7 @@ from vit.families import Reading, clip, huggingface, torchvision
 from vit.families.family import MAX_PATCHES, Tensors, build_config, shown
 from vit.images import Preprocess
 from vit.model import VisionTransformer, ViTConfig
+from vit.paths import checkpoints_folder
 from vit.weight_files import MAX_TEXT, SUFFIXES, Weights, dump_json, look, read_index, read_json, read_tensors
 
 WEIGHTS = "model.safetensors"
@@ -127,11 +128,6 @@ class CheckpointInfo:
 
 
 # --- Finding ------------------------------------------------------------------------------------------------
-
-
-def checkpoints_folder() -> Path:
-    """`checkpoints/` beside the package, or where the environment variable VIT_CHECKPOINTS points."""
-    return Path(os.environ.get("VIT_CHECKPOINTS") or Path(__file__).parent.parent / "checkpoints")
 
 
 def list_checkpoints(root: str | Path | None = None) -> list[CheckpointInfo]:

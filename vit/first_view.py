@@ -26,6 +26,7 @@ from PIL import Image
 from vit import samples
 from vit.files import replaced
 from vit.methods import METHODS
+from vit.paths import PROJECT
 from vit.tuning import Tuning
 from vit.viewer.payload import CHAIN_UP_TO
 
@@ -256,7 +257,7 @@ def _tuple(value: Any) -> Any:
 
 def main(arguments: Sequence[str]) -> None:
     """Write the first view of the shipped checkpoint, or of the one in a folder."""
-    shipped = Path(__file__).parents[1] / "checkpoints" / "cifar10"
+    shipped = PROJECT / "checkpoints" / "cifar10"
     path = write(Path(arguments[0]) if arguments else shipped)
     print(f"{path}: {path.stat().st_size / 1e3:,.0f} kB")
 

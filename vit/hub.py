@@ -30,6 +30,7 @@ from vit.download import Progress, download
 from vit.errors import InvalidCheckpoint, Unavailable
 from vit.families.family import shown
 from vit.files import replaced
+from vit.paths import downloads_folder
 from vit.repository import MAIN, Remote, endpoint, host, look_up
 from vit.weight_files import MAX_TEXT, SUFFIXES, read_index, read_json
 
@@ -122,11 +123,6 @@ def shortened(name: str) -> str:
     """
     name, mark, commit = name.partition("@")
     return name + mark + commit[:7]
-
-
-def downloads_folder() -> Path:
-    """`downloads/` beside the package, or where the environment variable VIT_DOWNLOADS points."""
-    return Path(os.environ.get("VIT_DOWNLOADS") or Path(__file__).parent.parent / "downloads")
 
 
 def cached() -> list[Fetched]:

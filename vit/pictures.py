@@ -10,9 +10,9 @@ import re
 import shutil
 import time
 from contextlib import suppress
-from pathlib import Path
 
 from vit.files import replaced
+from vit.paths import pictures_folder
 
 DAY = 86_400.0  # [s] that a picture stays after it was last opened
 MOST = 400  # pictures
@@ -21,17 +21,12 @@ FREE_BYTES = 2_000_000_000  # of the disk that stay free
 _KEY = re.compile(r"[0-9a-f]{64}")
 
 
-def folder() -> Path:
-    """`pictures/` beside the package, or where the environment variable VIT_PICTURES points."""
-    return Path(os.environ.get("VIT_PICTURES") or Path(__file__).parent.parent / "pictures")
-
-
 def keep(content: bytes) -> str:
     """Write a picture down unless it is there, and clear away what is too old or too much; returns its key.
 
     "" where it cannot be kept: the disk is full, or not ours to write on. Nothing but a reload suffers.
     """
-    key, place = hashlib.sha256(content).hexdigest(), folder()
+    key, place = hashlib.sha256(content).hexdigest(), pictures_folder()
     try:
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
         place.chmod(0o700)
@@ -55,7 +50,7 @@ def find(key: str) -> bytes | None:
     if not _KEY.fullmatch(key):
         return None
     clean()
-    path = folder() / key
+    path = pictures_folder() / key
     try:
         file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
         with open(file, "rb") as opened:
@@ -73,7 +68,7 @@ def clean() -> None:
     """Delete pictures that nobody opened for a day, and the longest unopened ones of too many."""
     found = []
     with suppress(OSError):
-        for entry in os.scandir(folder()):
+        for entry in os.scandir(pictures_folder()):
             with suppress(OSError):  # another session deleted it
                 facts = entry.stat(follow_symlinks=False)
                 found.append((facts.st_mtime, facts.st_size, entry.path))

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from vit.border import Unreadable, open_file
 from vit.errors import UserError
 from vit.files import is_locked, replaced, take_lock
+from vit.paths import environment_with_package
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -274,14 +275,13 @@ def start(run: Path, data: str, root: str) -> None:
             raise UserError("This run is being evaluated already.")
         (run / FILE).unlink(missing_ok=True)
         command = [sys.executable, "-m", "vit", "evaluate", "--checkpoint", str(best), "--data", data]
-        project = str(Path(__file__).parent.parent)
         with (run / _LOG).open("wb") as log:
             process = subprocess.Popen(
                 [*command, "--data-root", root, "--report", str(run / FILE)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=log,
-                env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [project, os.environ.get("PYTHONPATH")]))},
+                env=environment_with_package(),
                 pass_fds=[lock],
                 start_new_session=True,
             )

@@ -41,6 +41,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict
 from vit.border import DOCUMENT_BYTES, Unreadable, is_number, is_text, is_whole, read_object
 from vit.errors import InvalidConfig, InvalidRun
 from vit.files import is_locked, replaced, silence, take_lock
+from vit.paths import environment_with_package, runs_folder
 
 if TYPE_CHECKING:
     from vit.recipes import TrainConfig
@@ -61,7 +62,6 @@ _SMALL = 64 << 10  # [bytes] of a document that is remembered
 STATES = ("state.pt", "state.previous.pt")  # in checkpoints/, the newest first
 _ID = re.compile(r"[a-z0-9-]{1,64}")
 _DEVICE = re.compile(rf"cpu|mps|cuda:\d{{1,4}}|{ANY_GPU}", re.ASCII)
-_PROJECT = Path(__file__).parent.parent
 
 _log = logging.getLogger(__name__)
 
@@ -141,11 +141,6 @@ class Run:
 
 
 # --- Finding --------------------------------------------------------------------------------------------------------
-
-
-def runs_folder() -> Path:
-    """`runs/` beside the package, or where the environment variable VIT_RUNS points."""
-    return Path(os.environ.get("VIT_RUNS") or _PROJECT / "runs").absolute()
 
 
 def list_runs() -> list[Run]:
@@ -492,14 +487,13 @@ def _start(folder: Path) -> None:
             raise InvalidRun("This run is going on already.")
         _forget_attempt(folder)
         fcntl.flock(lock, fcntl.LOCK_SH)
-        path = os.pathsep.join(filter(None, [str(_PROJECT), os.environ.get("PYTHONPATH")]))
         with (folder / "log.txt").open("ab") as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", "vit.supervise", str(folder), str(lock)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=os.environ | {"PYTHONPATH": path},
+                env=environment_with_package(),
                 pass_fds=[lock],
                 start_new_session=True,  # the server's Ctrl-C is not the run's
             )

@@ -19,13 +19,13 @@ from vit.checkpoints import (
     MAX_WEIGHTS,
     PREPROCESS,
     Checkpoint,
-    checkpoints_folder,
     find_checkpoint,
     list_folders,
     summarise,
 )
 from vit.errors import InvalidCheckpoint
 from vit.families.family import shown
+from vit.paths import checkpoints_folder
 from vit.weight_files import MAX_TEXT, SUFFIXES, read_json
 
 if TYPE_CHECKING:

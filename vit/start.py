@@ -17,10 +17,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from vit.checkpoints import CONFIG, Checkpoint, checkpoints_folder, load_checkpoint
+from vit.checkpoints import CONFIG, Checkpoint, load_checkpoint
 from vit.errors import InvalidConfig
 from vit.files import replaced
 from vit.model import Block, VisionTransformer, ViTConfig, resize_positions
+from vit.paths import checkpoints_folder
 from vit.recipes import TrainConfig
 from vit.runs import read_json
 

@@ -33,6 +33,7 @@ from vit.datasets import (
 )
 from vit.errors import InvalidDataset, InvalidImage
 from vit.images import Preprocess, decode_image
+from vit.paths import data_roots
 from vit.runs import Run, list_runs
 
 MAX_OPENED = 1000  # pictures that are decoded
@@ -235,14 +236,6 @@ def _contact_sheet(cells: dict[int, list[Image.Image]], rows: int) -> Image.Imag
 
 
 # --- Which folders ----------------------------------------------------------------------------------------------
-
-
-def data_roots() -> list[Path]:
-    """Folders in which datasets are kept, uploads in the first: VIT_DATA_ROOTS, or data/ of this project."""
-    named = [root for root in os.environ.get("VIT_DATA_ROOTS", "").split(os.pathsep) if root]
-    return [Path(os.path.abspath(Path(root).expanduser())) for root in named] or [
-        Path(__file__).resolve().parents[1] / "data"
-    ]
 
 
 def uploads_folder() -> Path:

@@ -65,6 +65,7 @@ from vit.images import Preprocess
 from vit.journal import Diverged, Journal
 from vit.model import Attention, VisionTransformer
 from vit.optimizers import average_, learning_rate_share, make_optimizers, step_
+from vit.paths import PROJECT
 from vit.place import Place, choose_place, memory_budget
 from vit.probes import ProbeWriter, choose
 from vit.recipes import TrainConfig, checkpoint_name
@@ -697,7 +698,7 @@ def _describe(config: TrainConfig, run: Path, place: Place) -> int:
 
 def _commit() -> str | None:
     """Of the code that trains, with "+" if files differ from it; None outside a repository."""
-    git = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty=+"]
+    git = ["git", "-C", str(PROJECT), "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty=+"]
     with suppress(OSError, subprocess.SubprocessError):
         return subprocess.run(git, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
     return None

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from vit.errors import InvalidConfig, UserError
+from vit.paths import environment_with_package
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -473,7 +474,7 @@ def _ask(
 def _listen(
     what: str, config: "TrainConfig", device: str, limit: float, request: dict[str, Any], log: IO[str]
 ) -> Generator[dict[str, Any] | None, None, None]:
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1]), "PYTHONUNBUFFERED": "1"}
+    environment = environment_with_package() | {"PYTHONUNBUFFERED": "1"}
     if device.startswith("cuda:"):
         environment |= {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": device.removeprefix("cuda:")}
     config = config.model_copy(update={"device": device.partition(":")[0]})

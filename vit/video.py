@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from PIL import Image
 
 from vit.errors import InvalidImage
+from vit.paths import environment_with_package
 
 if TYPE_CHECKING:
     import av
@@ -175,7 +176,7 @@ def _read(data: bytes, count: int, progress: Callable[[float], None]) -> Clip:
     """Have the frames decoded by another process."""
     process = subprocess.Popen(
         [sys.executable, "-m", "vit.video", str(count)],
-        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])},
+        env=environment_with_package(),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )

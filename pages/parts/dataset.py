@@ -14,6 +14,7 @@ import streamlit as st
 
 from pages.parts import access, uploads
 from vit.errors import InvalidDataset, UserError
+from vit.paths import data_roots
 from vit.text import plain
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ LISTED = 200  # files that are listed by name
 
 def pick(on_change: Callable[[], None]) -> tuple[str, str]:
     """Let the person choose a dataset or upload one; returns its spec and its `data_root`."""
-    from vit.survey import data_roots, list_folders, uploads_folder
+    from vit.survey import list_folders, uploads_folder
 
     roots = data_roots()
     place = st.container()
@@ -60,7 +61,6 @@ def pick(on_change: Callable[[], None]) -> tuple[str, str]:
 
 def root_of(spec: str) -> str:
     """The `data_root` of a dataset: only named ones are downloaded."""
-    from vit.survey import data_roots
 
     root = data_roots()[0]
     elsewhere = spec in NAMED and spec != "shapes" and root != Path("data").absolute()
@@ -88,7 +88,7 @@ def is_here(spec: str, root: str) -> bool:
 
 def here() -> dict[str, str]:
     """What can be read without a download, and the visitor may see: from specs to titles."""
-    from vit.survey import data_roots, list_folders
+    from vit.survey import list_folders
 
     roots = data_roots()
     sets = {spec: title for spec, title in NAMED.items() if is_here(spec, root_of(spec))}
@@ -232,7 +232,7 @@ def offer_deletion(spec: str, on_change: Callable[[], None]) -> None:
 def confirm_deletion(spec: str, on_change: Callable[[], None]) -> None:
     """Say what goes, and delete it if that is meant."""
     from vit.datasets import PICTURES
-    from vit.survey import data_roots, runs_on
+    from vit.survey import runs_on
 
     folder = Path(spec.removeprefix("folder:"))
     files = [path for path in folder.rglob("*") if path.is_file()]

@@ -4,11 +4,11 @@ Until `app.py` has run once in a server, Streamlit takes every file in `pages/` 
 without `app.py`: narrow, and below another menu.
 """
 
-from pathlib import Path
-
 import streamlit as st
 
-_PAGES = Path(__file__).parents[1]
+from vit.paths import PROJECT
+
+_PAGES = PROJECT / "pages"
 _NAMES = ("explore", "compare", "checkpoints", "train", "runs")  # of their files
 PATHS = ("", *_NAMES[1:])  # in addresses
 

@@ -14,12 +14,12 @@ import streamlit as st
 
 from pages.parts import choice, passes, uploads, watch
 from pages.parts.once import MODELS, once
+from vit.paths import checkpoints_folder
 from vit.text import plain
 from vit.words import about
 
 SLOW = 2  # [s]; what takes longer says so before
 SHIPPED = "cifar10"
-_PROJECT = Path(__file__).parents[2]
 
 
 LOADING = threading.Event()  # set while PyTorch is being imported
@@ -42,7 +42,7 @@ def start_torch() -> None:
 
 def shipped_folder() -> Path | None:
     """Where the shipped checkpoint lies, if it is what a page opens with; found without torch."""
-    folder = Path(os.environ.get("VIT_CHECKPOINTS") or _PROJECT / "checkpoints") / SHIPPED
+    folder = checkpoints_folder() / SHIPPED
     return folder if folder.is_dir() else None
 
 

@@ -14,6 +14,7 @@ from vit.border import read_bytes
 from vit.devices import Device, list_devices
 from vit.errors import UserError
 from vit.metrics import MetricsReader, Progress, best_epoch, evaluations, final_test, progress
+from vit.paths import runs_folder
 
 PAUSE = 0.5  # [s] between two looks at a file
 LOG_BYTES = 20_000
@@ -109,7 +110,7 @@ def _every(folder: str) -> list[runs.Run]:
 
 def every_run() -> list[runs.Run]:
     """Every run, newest first, as of half a second ago at most."""
-    return _every(str(runs.runs_folder()))
+    return _every(str(runs_folder()))
 
 
 def forget() -> None:

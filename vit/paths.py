@@ -1,0 +1,38 @@
+"""Where things lie: the project, the folders that it fills, and what the environment names instead."""
+
+import os
+from pathlib import Path
+
+PROJECT = Path(__file__).resolve().parents[1]  # the folder that holds the package `vit`
+
+
+def checkpoints_folder() -> Path:
+    """`checkpoints/` of the project, or where the environment variable VIT_CHECKPOINTS points."""
+    return Path(os.environ.get("VIT_CHECKPOINTS") or PROJECT / "checkpoints")
+
+
+def downloads_folder() -> Path:
+    """`downloads/` of the project, or where the environment variable VIT_DOWNLOADS points."""
+    return Path(os.environ.get("VIT_DOWNLOADS") or PROJECT / "downloads")
+
+
+def pictures_folder() -> Path:
+    """`pictures/` of the project, or where the environment variable VIT_PICTURES points."""
+    return Path(os.environ.get("VIT_PICTURES") or PROJECT / "pictures")
+
+
+def runs_folder() -> Path:
+    """`runs/` of the project, or where the environment variable VIT_RUNS points."""
+    return Path(os.environ.get("VIT_RUNS") or PROJECT / "runs").absolute()
+
+
+def data_roots() -> list[Path]:
+    """Folders in which datasets are kept, uploads in the first: VIT_DATA_ROOTS, or `data/` of the project."""
+    named = [root for root in os.environ.get("VIT_DATA_ROOTS", "").split(os.pathsep) if root]
+    return [Path(os.path.abspath(Path(root).expanduser())) for root in named] or [PROJECT / "data"]
+
+
+def environment_with_package() -> dict[str, str]:
+    """This process's environment for a Python that imports this very package, wherever it is started."""
+    path = os.pathsep.join(filter(None, [str(PROJECT), os.environ.get("PYTHONPATH")]))
+    return {**os.environ, "PYTHONPATH": path}
