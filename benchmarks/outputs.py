@@ -89,7 +89,8 @@ def of_maps(checkpoint: str | Path, folder: Path, name: str) -> dict[str, str]:
                 continue
             with np.load(out) as arrays:
                 found |= {f"{name}, {method}, {key}": digest(arrays[key]) for key in arrays.files if key != "meta"}
-    found[f"{name}, classes"] = digest(run("classify", picture, "--checkpoint", checkpoint, "--json"))
+    said = run("classify", picture, "--checkpoint", checkpoint, "--json")
+    found[f"{name}, classes"] = digest(said.replace(str(folder), ""))
     return found
 
 

@@ -309,7 +309,7 @@ def test_a_full_disk_is_said_and_keeps_the_form(page: AppTest, folders: Path) ->
 
 @pytest.mark.parametrize(
     ("size", "count", "preset"),
-    [((400, 300), 1200, "pictures"), ((40, 30), 1200, "cifar-cpu"), ((400, 300), 4, "fine-tune")],
+    [((100, 80), 1200, "pictures"), ((40, 30), 1200, "cifar-cpu"), ((100, 80), 4, "fine-tune")],
 )
 def test_a_folder_below_the_roots_can_be_chosen(folders: Path, size: tuple[int, int], count: int, preset: str) -> None:
     pictures(folders / "data" / "zoo", size, count=count)
@@ -431,6 +431,16 @@ def button(page: AppTest, key: str):
 
 def said(page: AppTest) -> str:
     return " ".join(one.proto.body for one in page.get("html"))
+
+
+def test_the_preview_is_drawn_anew_only_where_it_changes(page: AppTest, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[TrainConfig] = []
+    real = trial.preview
+    monkeypatch.setattr(trial, "preview", lambda config, images: drawn.append(config) or real(config, images))
+    for name, value, times in (("epochs", 3, 0), ("crop_padding", 1, 1), ("epochs", 4, 1), ("seed", 41, 2)):
+        setting(page, name).set_value(value).run()
+        assert not page.exception and len(drawn) == times
+    assert drawn[0].crop_padding == 1 and drawn[1].seed == 41
 
 
 def test_a_few_steps_tell_what_a_run_takes(page: AppTest, monkeypatch: pytest.MonkeyPatch) -> None:
