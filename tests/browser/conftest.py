@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
-from .serving import BROWSER_ARGUMENTS, chromium, streamlit
+from .explorer import PATIENCE, App
+from .serving import BROWSER_ARGUMENTS, ROOT, chromium, streamlit
 from .viewer import PAGE, Viewer
 from .waiting import LOOK, Conversation
-
-PATIENCE = 180_000  # [ms] on a busy machine
 
 expect.set_options(timeout=PATIENCE)
 collect_ignore = ["viewer_page.py", "watchdog_page.py"]  # pages, run by Streamlit
@@ -95,3 +94,19 @@ def open_page(page: Page, serve: Callable[..., str]) -> Iterator[Callable[..., V
     viewer = Viewer(page)
     yield lambda query="case=small": viewer.open(serve(PAGE), query)
     assert not viewer.errors
+
+
+@pytest.fixture(scope="module")
+def explorer(shared_context: BrowserContext, serve: Callable[..., str]) -> Iterator[App]:
+    """One page for all tests of a file."""
+    yield (explorer := App(shared_context.new_page(), serve(ROOT / "app.py")))
+    explorer.page.close()
+
+
+@pytest.fixture
+def app(explorer: App) -> Iterator[App]:
+    """Page Explore, to be opened."""
+    explorer.page.set_viewport_size({"width": 1280, "height": 1000})
+    yield explorer
+    assert not explorer.errors, explorer.errors.clear()
+    assert not explorer.foreign, explorer.foreign.clear()  # the page asked another machine for something

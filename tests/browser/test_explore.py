@@ -4,24 +4,19 @@ import base64
 import io
 import json
 import re
-from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
-from playwright.sync_api import Page, expect
+from playwright.sync_api import expect
 
 import vit
 from vit import samples
 from vit.explain import explain
 
+from .explorer import PATIENCE, App
 from .serving import FIND
-from .waiting import Conversation
-
-ROOT = Path(__file__).parents[2]
-PATIENCE = 180_000  # [ms] on a busy machine
 
 PASTE = """(encoded) => {
   const bytes = Uint8Array.from(atob(encoded), (c) => c.charCodeAt(0));
@@ -29,64 +24,6 @@ PASTE = """(encoded) => {
   files.items.add(new File([bytes], "pasted.png", { type: "image/png" }));
   document.dispatchEvent(new ClipboardEvent("paste", { clipboardData: files, bubbles: true, cancelable: true }));
 }"""
-
-
-class App:
-    """The explorer in a browser."""
-
-    def __init__(self, page: Page, url: str):
-        self.page, self.url = page, url
-        self.foreign: list[str] = []
-        self.errors: list[str] = []
-        self.talk = Conversation(page)
-        page.set_default_timeout(PATIENCE)
-        page.on("request", lambda r: None if r.url.startswith((url, "blob:", "data:")) else self.foreign.append(r.url))
-        page.on("pageerror", lambda error: self.errors.append(str(error)))
-
-    def open(self, query: str = "?sample=cat") -> "App":
-        self.page.goto(f"{self.url}/{query}")
-        expect(self.page.locator("canvas.over")).to_be_visible(timeout=PATIENCE)
-        self.still()
-        return self
-
-    def still(self) -> None:
-        """Wait until the page has painted everything, and has the server's answer to all that it asked."""
-        self.talk.finish()
-
-    def ask(self, code: str) -> Any:
-        """Evaluate a JavaScript expression of `viewer`."""
-        return self.page.evaluate(f"() => {{ const viewer = {FIND}; return {code}; }}")
-
-    def shows(self, field: str, value: int) -> None:
-        """Wait until the viewer's payload has this value."""
-        self.page.wait_for_function(f"() => {FIND}?.payload?.{field} === {value}")
-
-    def at(self, row: int, col: int) -> tuple[float, float]:
-        over = self.page.locator("canvas.over")
-        over.scroll_into_view_if_needed()
-        area = over.bounding_box()
-        assert area
-        rows, cols = self.ask("[viewer.payload.rows, viewer.payload.cols]")
-        return area["x"] + (col + 0.5) / cols * area["width"], area["y"] + (row + 0.5) / rows * area["height"]
-
-    def picture(self) -> str:
-        return self.page.locator("canvas.over").evaluate("canvas => canvas.toDataURL()")
-
-    def size(self) -> list[int]:
-        return self.ask("[viewer.payload.header.picture.width, viewer.payload.header.picture.height]")
-
-    def download(self, label: str) -> bytes:
-        with self.page.expect_download(timeout=PATIENCE) as started:
-            self.page.get_by_role("button", name=label).click()
-        return started.value.path().read_bytes()
-
-
-@pytest.fixture
-def app(page: Page, serve: Callable[..., str]) -> Iterator[App]:
-    page.set_viewport_size({"width": 1280, "height": 900})
-    yield (app := App(page, serve(ROOT / "app.py")))
-    assert not app.errors
-    assert not app.foreign, "the page asked another machine for something"
 
 
 def photo(width: int, height: int) -> bytes:

@@ -3,7 +3,7 @@
 import io
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,18 +21,11 @@ from vit.model import VisionTransformer
 from vit.probes import ProbeWriter
 from vit.viewer.selection import Selection
 
-from .serving import FIND
-from .test_explore import PATIENCE, ROOT, App
+from .explorer import PATIENCE, App
+from .serving import FIND, ROOT
 
 TOKEN, BLOCK, HEAD = 1 + 3 * 8 + 4, 2, 1
 LINK = f"?sample=cat&block={BLOCK}&head={HEAD}&token={TOKEN}&pinned=1"
-
-
-@pytest.fixture
-def app(page: Page, serve: Callable[..., str]) -> Iterator[App]:
-    page.set_viewport_size({"width": 1280, "height": 1000})
-    yield (app := App(page, serve(ROOT / "app.py")))
-    assert not app.errors and not app.foreign
 
 
 def more(app: App) -> None:

@@ -1,0 +1,72 @@
+"""Page Explore, as tests drive it."""
+
+from typing import Any
+
+from playwright.sync_api import Page, expect
+
+from .serving import FIND
+from .waiting import LOOK, Conversation
+
+PATIENCE = 180_000  # [ms] on a busy machine
+
+
+class App:
+    """The explorer in a browser."""
+
+    def __init__(self, page: Page, url: str):
+        self.page, self.url = page, url
+        self.foreign: list[str] = []
+        self.errors: list[str] = []
+        self.talk = Conversation(page)
+        page.set_default_timeout(PATIENCE)
+        page.on("request", lambda r: None if r.url.startswith((url, "blob:", "data:")) else self.foreign.append(r.url))
+        page.on("pageerror", lambda error: self.errors.append(str(error)))
+
+    def open(self, query: str = "?sample=cat") -> "App":
+        """Another view, as a person who opens this link finds it; a page that is there is not loaded again."""
+        if self.page.url.split("?")[0] == f"{self.url}/":
+            self.page.mouse.move(0, 0)
+            self.page.keyboard.press("Escape")
+            self.still()  # the server's answer to the test before would put its own link into the address
+            asked = self.talk.asked
+            go = "history.pushState({}, '', link); dispatchEvent(new PopStateEvent('popstate'))"
+            top = "document.querySelector('[data-testid=stMain]').scrollTo(0, 0)"
+            self.page.evaluate(f"(link) => {{ {top}; {go}; }}", f"{self.url}/{query}")
+            while self.talk.asked == asked:
+                self.page.wait_for_timeout(LOOK)
+        else:
+            self.page.goto(f"{self.url}/{query}")
+        expect(self.page.locator("canvas.over")).to_be_visible(timeout=PATIENCE)
+        self.still()
+        return self
+
+    def still(self) -> None:
+        """Wait until the page has painted everything, and has the server's answer to all that it asked."""
+        self.talk.finish()
+
+    def ask(self, code: str) -> Any:
+        """Evaluate a JavaScript expression of `viewer`."""
+        return self.page.evaluate(f"() => {{ const viewer = {FIND}; return {code}; }}")
+
+    def shows(self, field: str, value: int) -> None:
+        """Wait until the viewer's payload has this value."""
+        self.page.wait_for_function(f"() => {FIND}?.payload?.{field} === {value}")
+
+    def at(self, row: int, col: int) -> tuple[float, float]:
+        over = self.page.locator("canvas.over")
+        over.scroll_into_view_if_needed()
+        area = over.bounding_box()
+        assert area
+        rows, cols = self.ask("[viewer.payload.rows, viewer.payload.cols]")
+        return area["x"] + (col + 0.5) / cols * area["width"], area["y"] + (row + 0.5) / rows * area["height"]
+
+    def picture(self) -> str:
+        return self.page.locator("canvas.over").evaluate("canvas => canvas.toDataURL()")
+
+    def size(self) -> list[int]:
+        return self.ask("[viewer.payload.header.picture.width, viewer.payload.header.picture.height]")
+
+    def download(self, label: str) -> bytes:
+        with self.page.expect_download(timeout=PATIENCE) as started:
+            self.page.get_by_role("button", name=label).click()
+        return started.value.path().read_bytes()
