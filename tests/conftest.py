@@ -4,6 +4,7 @@ import functools
 import gc
 import math
 import os
+import sys
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before anything imports transformers
 os.environ["TRANSFORMERS_OFFLINE"] = "1"
@@ -18,8 +19,9 @@ import pytest
 import torch
 from tiny import LABELS, TINY, fill
 
-from vit.images import Preprocess
-from vit.model import VisionTransformer, ViTConfig
+from vit.images.preprocess import Preprocess
+from vit.model.config import ViTConfig
+from vit.model.transformer import VisionTransformer
 
 KINDS = {"browser": "browser", "pages": "page"}  # of the tests in a folder; all others are unit tests
 
@@ -62,6 +64,14 @@ def quick(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
         for where in (census, sheet):
             monkeypatch.setattr(where, "LONG", math.inf)
         monkeypatch.setattr(trust, "LIVE", 0.0)  # no verdict, which costs hundreds of passes; see `verdicts`
+
+
+@pytest.fixture(autouse=True)
+def main_module() -> Iterator[None]:
+    """AppTest leaves a page behind as `__main__`, which every process that another test starts would run first."""
+    main = sys.modules["__main__"]
+    yield
+    sys.modules["__main__"] = main
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -31,7 +31,7 @@ from vit.faithfulness import (
     saco,
     scores,
 )
-from vit.model import ViTConfig
+from vit.model.config import ViTConfig
 
 GRID, SIZE = (4, 5), (32, 40)
 

@@ -28,7 +28,7 @@ from vit.errors import InvalidConfig, InvalidDataset, InvalidRun
 from vit.evaluate import evaluate_checkpoint
 from vit.files import replaced
 from vit.metrics import read_metrics
-from vit.model import VisionTransformer
+from vit.model.transformer import VisionTransformer
 from vit.optimizers import average_, learning_rate_share, make_optimizers
 from vit.place import choose_place
 from vit.recipes import TrainConfig, train_config
@@ -417,6 +417,7 @@ def test_the_test_pictures_wait_until_a_stopped_run_has_ended(folder: Path, tmp_
     config = describe(folder, epochs=2)
     process = start(config, tmp_path / "run")
     while not (tmp_path / "run" / "metrics.jsonl").exists():
+        assert process.is_alive()
         time.sleep(0.01)
     (tmp_path / "run" / "stop").touch()
     process.join()

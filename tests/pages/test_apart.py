@@ -1,0 +1,19 @@
+"""Pages that tests run leave nothing behind for the tests after them."""
+
+from apart import printed
+from streamlit.testing.v1 import AppTest
+
+
+def words() -> None:
+    """A page of one text."""
+    import streamlit as st
+
+    st.text("words")
+
+
+def test_a_page_is_run() -> None:
+    assert AppTest.from_function(words).run().text[0].value == "words"
+
+
+def test_the_processes_of_the_next_test_do_not_run_it() -> None:
+    assert printed("print(__name__)").strip() == "__main__"
