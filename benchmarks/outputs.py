@@ -25,9 +25,10 @@ import numpy as np
 import torch
 
 import vit
-from vit import animation, code, export, figures, samples
+from vit import animation, code, export, figures
 from vit.__main__ import main as command
 from vit.explain import explain
+from vit.images import samples
 from vit.methods import METHODS, Subject, weights
 from vit.standalone import standalone
 from vit.viewer.selection import Selection
