@@ -23,7 +23,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from vit.checkpoints import load_checkpoint
 from vit.faithfulness import GROUPS, faithfulness, noise
 from vit.intervene import head_means, importance
-from vit.model import VisionTransformer, ViTConfig
+from vit.model.config import ViTConfig
+from vit.model.transformer import VisionTransformer
 
 SACO_GOAL = 12.0  # forwards
 HEADS_GOAL = 0.25  # forwards per head

@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from vit.attention import record
 from vit.devices import memory
 from vit.families import read
-from vit.model import VisionTransformer, rounded
+from vit.model.transformer import VisionTransformer, rounded
 
 THEIRS = "transformers, eager"
 WAYS = (

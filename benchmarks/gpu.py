@@ -64,7 +64,8 @@ def tiny(**changes: Any) -> Any:
     """A model with every parameter random: zeros, as it starts with, would hide errors."""
     import torch
 
-    from vit.model import VisionTransformer, ViTConfig
+    from vit.model.config import ViTConfig
+    from vit.model.transformer import VisionTransformer
 
     sizes = dict(image_size=(32, 32), patch_size=8, num_classes=5, dim=64, depth=3, heads=2, mlp_dim=128)
     model = VisionTransformer(ViTConfig(**sizes | changes))
@@ -413,7 +414,7 @@ def speed(job: Job) -> Result:
 
 def timm_model(size: str, side: int) -> Any:
     """timm's Vision Transformer of one of our sizes; None where timm is not installed."""
-    from vit.model import ViTConfig
+    from vit.model.config import ViTConfig
 
     try:
         from timm.models.vision_transformer import VisionTransformer
@@ -434,7 +435,8 @@ def timm_steps(arrays: Any, labels: Any, device: Any, batch: int, size: str) -> 
     from torchvision import transforms
     from train_speed import Pictures
 
-    from vit.model import VisionTransformer, ViTConfig
+    from vit.model.config import ViTConfig
+    from vit.model.transformer import VisionTransformer
 
     side = arrays.shape[1]
     augmented = transforms.Compose(
@@ -475,7 +477,8 @@ def forward(job: Job) -> Result:
     import torch
 
     from vit.attention import record as recorded
-    from vit.model import VisionTransformer, ViTConfig
+    from vit.model.config import ViTConfig
+    from vit.model.transformer import VisionTransformer
 
     found: Result = {}
     for side in (32, 64) if job.dry else (224, 512, 1024):
@@ -512,7 +515,8 @@ def ablation(job: Job) -> Result:
     import torch
 
     from vit.intervene import importance, without
-    from vit.model import VisionTransformer, ViTConfig
+    from vit.model.config import ViTConfig
+    from vit.model.transformer import VisionTransformer
 
     side = 32 if job.dry else 224
     config = ViTConfig.preset("tintn" if job.dry else "B/16", image_size=(side, side), num_classes=10)

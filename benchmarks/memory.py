@@ -41,8 +41,9 @@ def save_checkpoints(folder: Path, count: int) -> None:
     import torch
 
     from vit.checkpoints import save_checkpoint
-    from vit.images import Preprocess
-    from vit.model import VisionTransformer, ViTConfig
+    from vit.images.preprocess import Preprocess
+    from vit.model.config import ViTConfig
+    from vit.model.transformer import VisionTransformer
 
     for number in range(count):
         torch.manual_seed(number)

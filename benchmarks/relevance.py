@@ -22,7 +22,8 @@ from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from vit.model import VisionTransformer, ViTConfig
+from vit.model.config import ViTConfig
+from vit.model.transformer import VisionTransformer
 from vit.relevance import legrad, relevance_record
 
 PLAIN, RELEVANCE = "one plain forward", "relevance of one class, with its pass"

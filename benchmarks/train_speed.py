@@ -27,7 +27,7 @@ from torchvision import transforms
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from vit.datasets import Dataset, Resident
-from vit.model import ViTConfig
+from vit.model.config import ViTConfig
 from vit.place import choose_place
 from vit.recipes import train_config
 from vit.train import Training

@@ -26,9 +26,10 @@ from pages.parts import (
     uploads,
     whatif,
 )
-from vit import pictures, samples
+from vit import pictures
 from vit.errors import UserError
 from vit.gallery import component as gallery
+from vit.images import samples
 from vit.text import plain
 
 navigation.enter("explore")
@@ -47,7 +48,7 @@ TOUCH = 3600.0  # [s] after which an uploaded picture that is still looked at co
 @st.cache_resource(show_spinner=False, max_entries=6)
 def verified(identity: str, _checkpoint):
     """How far the attention that is shown is from the one that the model uses, on the sample picture."""
-    from vit.images import decode_image
+    from vit.images.decode import decode_image
     from vit.verify import verify
 
     return verify(_checkpoint.model, _checkpoint.preprocess(decode_image(samples.read(first.VIEW["sample"]))))
@@ -357,8 +358,9 @@ _NOTHING = Carried(b"", "", 0.0)
 
 def pick_frame(source: take.Source) -> take.Source:
     """Let the person choose a frame of an animation or a video, which is decoded for that."""
-    from vit.images import MAX_FRAMES, count_frames
-    from vit.video import is_video, read_video
+    from vit.images.decode import count_frames
+    from vit.images.file_checks import MAX_FRAMES
+    from vit.images.video import is_video, read_video
 
     place = st.empty()
     video, total = is_video(source.data), 0

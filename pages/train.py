@@ -126,7 +126,7 @@ def pick_recipe(data: str, start: str, problems: Mapping[str, str]) -> None:
 
 def by_size() -> dict[str, Any]:
     """Settings of the model that follow from its named size."""
-    from vit.config import ViTConfig
+    from vit.model.config import ViTConfig
 
     values = ViTConfig.preset(st.session_state[fields.key("size")]).to_dict()
     names = ("patch_size", "dim", "depth", "heads", "mlp_dim", "pool", "norm", "activation")

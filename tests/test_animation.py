@@ -20,9 +20,10 @@ from vit.errors import InvalidImage, InvalidRun, UserError
 from vit.evaluate import Normalise
 from vit.explain import Explanation, explain
 from vit.export import Shown
-from vit.images import Preprocess, decode_frames
+from vit.images.decode import decode_frames
+from vit.images.preprocess import Preprocess
 from vit.methods import METHODS, Subject
-from vit.model import VisionTransformer
+from vit.model.transformer import VisionTransformer
 from vit.overlay import COLORMAPS
 from vit.probes import ProbeWriter
 from vit.viewer.payload import pack, weights_of

@@ -27,7 +27,7 @@ from vit import archives
 from vit.archives import ImportedDataset, LeftOut, import_dataset, left_out
 from vit.datasets import load_dataset
 from vit.errors import InvalidDataset
-from vit.images import Preprocess
+from vit.images.preprocess import Preprocess
 
 INPUT = Preprocess((8, 8), mean=(0.0,) * 3, std=(1.0,) * 3)
 KINDS = ("zip", "tar", "tar.gz", "tar.bz2", "tar.xz")

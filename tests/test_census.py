@@ -30,8 +30,8 @@ from vit.checkpoints import Checkpoint, load_checkpoint, save_checkpoint
 from vit.datasets import SHAPES
 from vit.errors import InvalidDataset, UserError
 from vit.evaluate import Normalise
-from vit.images import Preprocess
-from vit.model import VisionTransformer
+from vit.images.preprocess import Preprocess
+from vit.model.transformer import VisionTransformer
 
 Build = Callable[..., VisionTransformer]
 

@@ -36,8 +36,9 @@ from vit.checkpoints import (
     summarise,
 )
 from vit.errors import InvalidCheckpoint, UserError
-from vit.images import Preprocess
-from vit.model import VisionTransformer, ViTConfig
+from vit.images.preprocess import Preprocess
+from vit.model.config import ViTConfig
+from vit.model.transformer import VisionTransformer
 from vit.paths import checkpoints_folder
 
 ODD: dict[str, dict[str, Any]] = {

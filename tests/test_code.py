@@ -12,13 +12,14 @@ import pytest
 import torch
 from PIL import Image
 
-from vit import export, samples
+from vit import export
 from vit.checkpoints import Checkpoint, load_checkpoint, save_checkpoint
 from vit.code import snippet
 from vit.explain import Explanation, explain
-from vit.images import Preprocess
+from vit.images import samples
+from vit.images.preprocess import Preprocess
 from vit.methods import METHODS, Subject
-from vit.model import VisionTransformer
+from vit.model.transformer import VisionTransformer
 from vit.tuning import Tuning
 from vit.viewer.selection import Selection
 

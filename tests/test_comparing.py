@@ -10,8 +10,8 @@ from PIL import Image
 
 from vit.attention import AttentionRecord, record
 from vit.comparing import Layout, agreement, counterpart, difference, picture_of, rank_correlation, record_of
-from vit.images import Box
-from vit.model import VisionTransformer
+from vit.images.geometry import Box
+from vit.model.transformer import VisionTransformer
 from vit.overlay import BLUE, COLORMAPS, RED, signed_overlay
 from vit.viewer.payload import pack
 

@@ -28,14 +28,15 @@ from test_parity import CASES, Answer, ask_timm, ask_transformers, difference, o
 from tiny import LABELS, TINY, fill
 from torch import Tensor, nn
 
-from vit import samples
 from vit.__main__ import main
 from vit.checkpoints import Checkpoint, load_checkpoint, save_checkpoint
 from vit.convert import SUFFIXES, convert, how_to_open, obstacle
 from vit.errors import UserError
 from vit.families.timm import _crop
-from vit.images import Preprocess
-from vit.model import VisionTransformer, ViTConfig
+from vit.images import samples
+from vit.images.preprocess import Preprocess
+from vit.model.config import ViTConfig
+from vit.model.transformer import VisionTransformer
 
 TOLERANCE = 1e-5
 

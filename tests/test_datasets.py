@@ -28,7 +28,7 @@ from vit.datasets import (
     shapes,
 )
 from vit.errors import InvalidDataset
-from vit.images import Preprocess
+from vit.images.preprocess import Preprocess
 
 CPU = torch.device("cpu")
 INPUT = Preprocess((8, 8), mean=(0.0,) * 3, std=(1.0,) * 3)

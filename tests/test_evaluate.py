@@ -13,8 +13,8 @@ from vit.checkpoints import Checkpoint, load_checkpoint, save_checkpoint
 from vit.datasets import Resident
 from vit.errors import InvalidDataset
 from vit.evaluate import Normalise, evaluate, evaluate_checkpoint
-from vit.images import Preprocess
-from vit.model import VisionTransformer
+from vit.images.preprocess import Preprocess
+from vit.model.transformer import VisionTransformer
 
 CPU = torch.device("cpu")
 INPUT = Preprocess((32, 32), mean=(0.2, 0.4, 0.6), std=(0.1, 0.2, 0.3))

@@ -17,8 +17,8 @@ from vit import pace
 from vit.checkpoints import Checkpoint, load_checkpoint
 from vit.errors import InvalidImage
 from vit.explain import cost, count_tokens, explain, resized, size_near, sizes
-from vit.images import Preprocess
-from vit.model import ViTConfig
+from vit.images.preprocess import Preprocess
+from vit.model.config import ViTConfig
 from vit.pace import Pace
 from vit.viewer.payload import unpack
 
@@ -100,7 +100,8 @@ def test_the_time_is_judged_by_what_pictures_took(
 MEMORY = """
 import sys, torch
 from pathlib import Path
-from vit import explain as module, samples
+from vit import explain as module
+from vit.images import samples
 from vit.checkpoints import Checkpoint
 from vit.images import Preprocess
 from vit.model import VisionTransformer, ViTConfig
@@ -162,7 +163,7 @@ OPENED_AND_TRAINED = """
 import sys
 from pathlib import Path
 import vit
-from vit import samples
+from vit.images import samples
 from vit.explain import explain
 from vit.methods import METHODS, Subject, weights
 from vit.recipes import train_config

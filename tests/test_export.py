@@ -18,8 +18,8 @@ from vit.checkpoints import Checkpoint, load_checkpoint, save_checkpoint
 from vit.errors import UserError
 from vit.explain import Explanation, explain
 from vit.export import Shown, attention_npz, grid_png, overlay_png, view_json, view_npz
-from vit.images import Preprocess
-from vit.model import VisionTransformer
+from vit.images.preprocess import Preprocess
+from vit.model.transformer import VisionTransformer
 from vit.viewer.selection import Selection
 
 

@@ -17,7 +17,8 @@ from vit.checkpoints import load_checkpoint
 from vit.errors import InvalidCheckpoint
 from vit.families import huggingface, read
 from vit.families.family import usual_heads
-from vit.model import VisionTransformer, ViTConfig
+from vit.model.config import ViTConfig
+from vit.model.transformer import VisionTransformer
 
 TOLERANCE = 1e-5
 

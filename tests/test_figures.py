@@ -18,7 +18,7 @@ from vit.checkpoints import Checkpoint, load_checkpoint
 from vit.explain import Explanation, explain
 from vit.export import Shown
 from vit.figures import DPI, caption, grid_figure, grid_sentence, map_figure
-from vit.images import Preprocess
+from vit.images.preprocess import Preprocess
 from vit.overlay import COLORMAPS
 from vit.viewer.selection import Selection
 

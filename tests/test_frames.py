@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vit import images
 from vit.checkpoints import load_checkpoint
 from vit.errors import InvalidImage
 from vit.explain import explain
-from vit.images import count_frames, decode_frames, decode_image
+from vit.images import decode
+from vit.images.decode import count_frames, decode_frames, decode_image
 
 DURATIONS = [100, 200, 300, 100]  # [ms]
 
@@ -62,9 +62,9 @@ def test_a_frame_that_is_not_there_is_refused(frame: int) -> None:
 
 
 def test_frames_are_bounded_in_number_and_in_pixels(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(images, "MAX_FRAMES", 3)
+    monkeypatch.setattr(decode, "MAX_FRAMES", 3)
     assert [count_frames(animation(kind)) for kind in ("GIF", "PNG", "WEBP")] == [3, 3, 3]
-    monkeypatch.setattr(images, "MAX_FRAMES_PIXELS", 2 * 60 * 40)
+    monkeypatch.setattr(decode, "MAX_FRAMES_PIXELS", 2 * 60 * 40)
     data = animation("GIF")
     assert count_frames(data) == 2
     with pytest.raises(InvalidImage, match="from 0 to 1"):
@@ -76,7 +76,7 @@ def test_a_gif_of_very_many_frames_is_counted_at_once() -> None:
     picture = b"\x2c" + bytes(4) + b"\x01\0\x01\0\0" + b"\x02\x02\x44\x01\0"
     data = data[:-1] + picture * 2_000_000 + b";"
     began = time.perf_counter()
-    assert count_frames(data) == images.MAX_FRAMES
+    assert count_frames(data) == decode.MAX_FRAMES
     assert time.perf_counter() - began < 5
 
 

@@ -23,7 +23,7 @@ from vit import shelf
 from vit.checkpoints import Checkpoint, list_checkpoints, load_checkpoint, summarise
 from vit.errors import InvalidCheckpoint
 from vit.families import google, read, torchvision
-from vit.model import ViTConfig
+from vit.model.config import ViTConfig
 
 TINY: dict[str, Any] = dict(img_size=32, patch_size=8, embed_dim=64, depth=2, num_heads=4, num_classes=5)
 TOLERANCE = 1e-5

@@ -15,7 +15,9 @@ from apart import printed
 from PIL import Image, ImageCms
 
 from vit.errors import InvalidCheckpoint, InvalidImage
-from vit.images import MAX_BYTES, Box, Geometry, Preprocess, decode_image
+from vit.images.decode import MAX_BYTES, decode_image
+from vit.images.geometry import Box, Geometry
+from vit.images.preprocess import Preprocess
 
 # --- Fixtures and files -----------------------------------------------------------------------------------------
 
@@ -362,7 +364,7 @@ def test_fifty_megapixels_take_less_than_a_gigabyte(mode: str, format: str, tmp_
     fast = {"PNG": {"compress_level": 1}, "TIFF": {"compression": "tiff_lzw"}, "WEBP": {"method": 0}}
     Image.new(mode, (4_080, 3_060)).save(path, format, **fast[format])
     code = (
-        "import resource, sys; from pathlib import Path; from vit.images import decode_image\n"
+        "import resource, sys; from pathlib import Path; from vit.images.decode import decode_image\n"
         "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
         "start = peak(); image = decode_image(Path(sys.argv[1]).read_bytes())\n"
         "print(*image.size, (peak() - start) / 1024)"

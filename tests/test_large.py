@@ -11,12 +11,15 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from vit import checkpoints
-from vit import model as models
 from vit.attention import record
 from vit.checkpoints import load_checkpoint
 from vit.errors import InvalidCheckpoint
-from vit.images import Preprocess
-from vit.model import Linear, VisionTransformer, ViTConfig, onednn, rounded
+from vit.images.preprocess import Preprocess
+from vit.model import attention, cpu, transformer
+from vit.model.config import ViTConfig
+from vit.model.cpu import onednn
+from vit.model.layers import Linear
+from vit.model.transformer import VisionTransformer, rounded
 
 MATMUL: Any = torch.backends.mkldnn.matmul
 
@@ -135,7 +138,7 @@ def test_the_fast_products_are_exact_and_leave_the_setting_as_it_was(build: Any,
 
 
 def test_the_setting_is_put_back_after_an_error_and_by_the_last_one_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(models, "_onednn_is_exact", lambda: True)
+    monkeypatch.setattr(cpu, "_onednn_is_exact", lambda: True)
     before = MATMUL.fp32_precision
     with pytest.raises(ZeroDivisionError), onednn():
         1 / 0  # noqa: B018
@@ -150,21 +153,22 @@ def test_the_setting_is_put_back_after_an_error_and_by_the_last_one_out(monkeypa
 
 
 def test_where_it_would_round_it_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    models._onednn_is_exact.cache_clear()
+    cpu._onednn_is_exact.cache_clear()
     plain = nn.functional.linear
 
     def rounds(x: torch.Tensor) -> torch.Tensor:  # as oneDNN does on chips with AMX
         return x.bfloat16().float() if x.dtype is torch.float32 else x
 
-    monkeypatch.setattr(models.F, "linear", lambda x, w: plain(rounds(x), w))
+    monkeypatch.setattr(cpu.F, "linear", lambda x, w: plain(rounds(x), w))
     try:
-        assert not models._onednn_is_exact()
+        assert not cpu._onednn_is_exact()
     finally:
-        models._onednn_is_exact.cache_clear()
+        cpu._onednn_is_exact.cache_clear()
 
 
 def test_gradients_go_the_plain_way(build: Any, pictures: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(models, "onednn", None)
+    for module in (attention, transformer):
+        monkeypatch.setattr(module, "onednn", None)
     build()(pictures()).logits.sum().backward()
 
 

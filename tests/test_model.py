@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from vit.config import SMALL, ViTConfig, preset_names
-from vit.model import VisionTransformer, resize_positions
+from vit.model.config import SMALL, ViTConfig, preset_names
+from vit.model.positions import resize_positions
+from vit.model.transformer import VisionTransformer
 
 TOLERANCE = 1e-5
 

@@ -15,14 +15,15 @@ from PIL import Image
 from torch import Tensor
 
 import vit
-from vit import ood, samples
+from vit import ood
 from vit.__main__ import main
 from vit.checkpoints import Checkpoint, load_checkpoint, save_checkpoint
 from vit.datasets import shapes
 from vit.errors import UserError
 from vit.evaluate import Normalise
-from vit.images import Preprocess
-from vit.model import VisionTransformer
+from vit.images import samples
+from vit.images.preprocess import Preprocess
+from vit.model.transformer import VisionTransformer
 from vit.ood import ALARM, FILE, Known
 
 SHIPPED = Path(vit.__file__).parent.parent / "checkpoints" / "cifar10"

@@ -23,10 +23,11 @@ from tiny import fill
 from torch import Tensor, nn
 
 from vit.checkpoints import Checkpoint, load_checkpoint
-from vit.config import PositionResize, ViTConfig
 from vit.errors import InvalidCheckpoint
 from vit.families import read
-from vit.model import VisionTransformer, resize_positions
+from vit.model.config import PositionResize, ViTConfig
+from vit.model.positions import resize_positions
+from vit.model.transformer import VisionTransformer
 
 TOLERANCE = 1e-5
 

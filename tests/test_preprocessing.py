@@ -16,12 +16,12 @@ from PIL import Image
 from tiny import fill
 from torch import Tensor
 
-from vit import samples
 from vit.checkpoints import load_checkpoint
 from vit.families.timm import FAMILY as TIMM
 from vit.families.torchvision import FAMILY as TORCHVISION
-from vit.images import Preprocess
-from vit.model import ViTConfig
+from vit.images import samples
+from vit.images.preprocess import Preprocess
+from vit.model.config import ViTConfig
 
 
 @pytest.fixture(scope="module", params=["whole", "portrait"])

@@ -14,8 +14,8 @@ from vit import probes
 from vit.attention import entropy
 from vit.errors import InvalidRun
 from vit.evaluate import Normalise
-from vit.images import Preprocess
-from vit.model import VisionTransformer
+from vit.images.preprocess import Preprocess
+from vit.model.transformer import VisionTransformer
 from vit.probes import ProbeWriter, choose, list_epochs, read_payload, read_probes
 from vit.viewer.payload import unpack
 

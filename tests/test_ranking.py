@@ -12,7 +12,7 @@ from vit.checkpoints import Checkpoint, load_checkpoint, save_checkpoint
 from vit.datasets import SHAPES
 from vit.errors import InvalidDataset, UserError
 from vit.faithfulness import faithfulness
-from vit.images import Preprocess
+from vit.images.preprocess import Preprocess
 from vit.methods import METHODS, Subject, heatmap
 from vit.ranking import (
     BLOB,

@@ -10,12 +10,12 @@ import torch
 from apart import printed
 from torch import Tensor
 
-import vit.model
+import vit.model.attention
 import vit.relevance
 from vit.attention import discarded
 from vit.errors import UserError
 from vit.intervene import without
-from vit.model import VisionTransformer, rounded
+from vit.model.transformer import VisionTransformer, rounded
 from vit.relevance import GradientRecord, legrad, relevance_record
 
 TOLERANCE = 1e-9  # of models in float64, relative to the largest number
@@ -295,13 +295,13 @@ def test_fused_attention_gives_the_same_gradients(
 ) -> None:
     model, pixels = build(**changes).double(), pictures(count=1).double()
     held = relevance_record(model, pixels, TARGET)
-    monkeypatch.setattr(vit.model, "_SMALL", 0)
+    monkeypatch.setattr(vit.model.attention, "_SMALL", 0)
 
     def never(*args: Any) -> None:
         raise AssertionError
 
     with monkeypatch.context() as patch:
-        patch.setattr(vit.model, "attention_weights", never)
+        patch.setattr(vit.model.attention, "attention_weights", never)
         fused = relevance_record(model, pixels, TARGET)
         maps = legrad(model, pixels, TARGET)
     check(fused.relevance(), held.relevance())

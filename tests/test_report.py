@@ -14,8 +14,8 @@ from PIL import Image
 from vit import report
 from vit.checkpoints import Checkpoint, load_checkpoint, save_checkpoint
 from vit.errors import UserError
-from vit.images import Preprocess
-from vit.model import VisionTransformer
+from vit.images.preprocess import Preprocess
+from vit.model.transformer import VisionTransformer
 
 Build = Callable[..., VisionTransformer]
 

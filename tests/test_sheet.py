@@ -8,13 +8,14 @@ import torch
 from PIL import Image
 
 import vit
-from vit import samples, sheet
+from vit import sheet
 from vit.attention import entropy
 from vit.checkpoints import Checkpoint, save_checkpoint
 from vit.datasets import SHAPES
 from vit.errors import InvalidImage
 from vit.faithfulness import faithfulness
-from vit.images import Preprocess
+from vit.images import samples
+from vit.images.preprocess import Preprocess
 from vit.methods import METHODS, Subject, heatmap
 from vit.sheet import Look, Picture, Seen, arranged, judge, look, means
 

@@ -12,7 +12,7 @@ from apart import printed
 from PIL import Image
 
 from vit.errors import InvalidConfig, InvalidDataset
-from vit.model import VisionTransformer
+from vit.model.transformer import VisionTransformer
 from vit.place import choose_place
 from vit.recipes import TrainConfig, train_config
 from vit.start import model_config

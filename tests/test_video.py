@@ -20,13 +20,13 @@ import pytest
 import torch
 from PIL import Image
 
-from vit import video
 from vit.checkpoints import load_checkpoint
 from vit.code import snippet
 from vit.errors import InvalidImage
 from vit.explain import explain
-from vit.images import count_frames, decode_frames, decode_image
-from vit.video import _Packet, _plan, evenly, is_video, mp4, read_video
+from vit.images import video
+from vit.images.decode import count_frames, decode_frames, decode_image
+from vit.images.video import _Packet, _plan, evenly, is_video, mp4, read_video
 
 # --- Writing --------------------------------------------------------------------------------------------------
 
@@ -68,7 +68,8 @@ def test_odd_sides_repeat_their_last_pixels(size: tuple[int, int]) -> None:
 
 @pytest.mark.slow
 def test_nothing_that_starts_with_the_app_imports_pyav() -> None:
-    program = "import sys, vit, vit.explain, vit.images, vit.animation, pages.parts.take; sys.exit('av' in sys.modules)"
+    modules = "sys, vit, vit.explain, vit.images.decode, vit.animation, pages.parts.take"
+    program = f"import {modules}; sys.exit('av' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
@@ -374,7 +375,7 @@ def test_ffmpeg_would_follow_a_playlist() -> None:
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such limits")
 @pytest.mark.parametrize("act", ["open('/etc/hosts')", "socket.socket()", "bytes(5 * 10**9)"])
 def test_the_process_that_decodes_has_given_its_rights_away(act: str) -> None:
-    program = f"import socket, vit.video; vit.video._restrict(0); {act}"
+    program = f"import socket; from vit.images import video; video._restrict(0); {act}"
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert "Too many open files" in ended.stderr or "MemoryError" in ended.stderr
 

@@ -10,8 +10,9 @@ from tiny import LABELS, TINY, fill
 
 from vit import runs
 from vit.checkpoints import save_checkpoint
-from vit.images import Preprocess
-from vit.model import VisionTransformer, ViTConfig
+from vit.images.preprocess import Preprocess
+from vit.model.config import ViTConfig
+from vit.model.transformer import VisionTransformer
 from vit.probes import ProbeWriter
 from vit.recipes import TrainConfig
 from vit.start import model_config

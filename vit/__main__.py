@@ -196,7 +196,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _picture(path: Path) -> Any:
-    from vit.images import decode_image
+    from vit.images.decode import decode_image
 
     try:
         return decode_image(path.read_bytes())

@@ -15,11 +15,12 @@ from vit.checkpoints import Checkpoint
 from vit.errors import InvalidRun, UserError
 from vit.explain import Explanation, Size, resized
 from vit.export import Shown, painted, shared_top
-from vit.images import Box, count_frames, decode_frames
+from vit.images.decode import count_frames, decode_frames
+from vit.images.geometry import Box
+from vit.images.video import evenly, mp4
 from vit.methods import METHODS, Subject
 from vit.overlay import Heatmap, scaled, window
 from vit.probes import list_epochs, read_payload, read_probes
-from vit.video import evenly, mp4
 from vit.viewer.payload import unpack, weights_of
 from vit.viewer.selection import Selection
 from vit.words import where

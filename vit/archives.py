@@ -29,7 +29,7 @@ from typing import Any, BinaryIO, NamedTuple, cast
 
 from vit.datasets import PICTURES, TEST_FOLDERS, list_files
 from vit.errors import InvalidDataset, InvalidImage
-from vit.images import decode_image
+from vit.images.decode import decode_image
 
 MAX_FILES = 200_000  # pictures
 MAX_ENTRIES = 500_000  # of any kind; macOS adds a shadow to every file

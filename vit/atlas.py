@@ -12,7 +12,7 @@ from torch import Tensor
 
 from vit.attention import AttentionRecord, entropy
 from vit.comparing import rank_correlation
-from vit.model import VisionTransformer
+from vit.model.transformer import VisionTransformer
 
 _ROWS = 256  # of distances, held at once
 

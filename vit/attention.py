@@ -8,7 +8,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from vit.model import Change, VisionTransformer, ViTConfig, attention_weights, onednn, processor
+from vit.model.attention import attention_weights
+from vit.model.config import ViTConfig
+from vit.model.cpu import onednn, processor
+from vit.model.transformer import Change, VisionTransformer
 from vit.tuning import Direction, Fusion
 
 Precision = Literal["float32", "bfloat16"]

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from vit.config import ViTConfig
 from vit.families import huggingface
+from vit.model.config import ViTConfig
 from vit.weight_files import dump_json
 
 

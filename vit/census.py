@@ -20,8 +20,9 @@ from vit.datasets import Pictures, load_dataset
 from vit.errors import InvalidImage, UserError
 from vit.evaluate import Normalise
 from vit.explain import count_tokens
-from vit.images import Preprocess, decode_image
-from vit.model import VisionTransformer
+from vit.images.decode import decode_image
+from vit.images.preprocess import Preprocess
+from vit.model.transformer import VisionTransformer
 from vit.overlay import spoken
 from vit.pace import Kind, doing, expected
 from vit.words import STATISTICS, amount

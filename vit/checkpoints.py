@@ -38,8 +38,9 @@ from vit.devices import memory
 from vit.errors import InvalidCheckpoint, UnknownHeads, UserError
 from vit.families import Reading, clip, huggingface, torchvision
 from vit.families.family import MAX_PATCHES, Tensors, build_config, shown
-from vit.images import Preprocess
-from vit.model import VisionTransformer, ViTConfig
+from vit.images.preprocess import Preprocess
+from vit.model.config import ViTConfig
+from vit.model.transformer import VisionTransformer
 from vit.paths import checkpoints_folder
 from vit.weight_files import MAX_TEXT, SUFFIXES, Weights, dump_json, look, read_index, read_json, read_tensors
 

@@ -64,7 +64,7 @@ def snippet(
     own = size == checkpoint.preprocess.size
     imports = ["import vit"]
     if sample:
-        imports.append("from vit import samples")
+        imports.append("from vit.images import samples")
     of_class = facts["method"] in OF_CLASS
     if facts["method"] == "relevance-rollout":
         imports.append("from vit.attention import geometric_mean")

@@ -9,7 +9,7 @@ from PIL import Image
 from torch import Tensor
 
 from vit.attention import AttentionRecord
-from vit.images import Box
+from vit.images.geometry import Box
 from vit.viewer.payload import read_header, unpack
 
 

@@ -30,7 +30,8 @@ from vit.families import clip, dinov2, dinov3, huggingface, siglip, timm, torchv
 from vit.families.family import Tensors, shown
 from vit.families.target import Target, Written
 from vit.files import replaced
-from vit.model import VisionTransformer, resize_positions
+from vit.model.positions import resize_positions
+from vit.model.transformer import VisionTransformer
 from vit.weight_files import dump_json
 
 To = Literal["transformers", "timm", "torchvision", "onnx"]

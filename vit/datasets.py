@@ -32,7 +32,8 @@ from torch.utils.data import Dataset as TorchDataset
 
 from vit.bar import tqdm
 from vit.errors import InvalidDataset, InvalidImage
-from vit.images import Preprocess, decode_image
+from vit.images.decode import decode_image
+from vit.images.preprocess import Preprocess
 
 TORCHVISION = {
     "cifar10": "CIFAR10",

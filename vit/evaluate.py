@@ -11,8 +11,8 @@ from vit.bar import tqdm
 from vit.checkpoints import Checkpoint
 from vit.datasets import Pictures, load_dataset
 from vit.errors import InvalidDataset
-from vit.images import Preprocess
-from vit.model import VisionTransformer
+from vit.images.preprocess import Preprocess
+from vit.model.transformer import VisionTransformer
 
 
 class Evaluation(NamedTuple):

@@ -11,10 +11,12 @@ from PIL import Image
 
 from vit.attention import AttentionRecord, Precision, record
 from vit.checkpoints import Checkpoint
-from vit.config import ViTConfig
 from vit.devices import memory
 from vit.errors import InvalidImage
-from vit.images import Geometry, Preprocess, decode_frames
+from vit.images.decode import decode_frames
+from vit.images.geometry import Geometry
+from vit.images.preprocess import Preprocess
+from vit.model.config import ViTConfig
 from vit.overlay import COLORMAPS
 from vit.pace import Kind, doing, expected
 from vit.viewer.payload import MAPS_UP_TO, pack

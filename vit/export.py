@@ -17,7 +17,8 @@ from vit.attention import AttentionRecord, fuse, mass_threshold, otsu_threshold
 from vit.checkpoints import Checkpoint
 from vit.errors import UserError
 from vit.explain import Explanation
-from vit.images import Box, Geometry, Preprocess
+from vit.images.geometry import Box, Geometry
+from vit.images.preprocess import Preprocess
 from vit.methods import METHODS, USUAL, Subject
 from vit.overlay import COLORMAPS, Colormap, Heatmap, bordered, mosaic, overlay
 from vit.tuning import ROLLOUT, Direction, Tuning

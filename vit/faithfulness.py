@@ -15,7 +15,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vit.explain import count_tokens, pass_memory
-from vit.model import VisionTransformer, ViTConfig
+from vit.model.config import ViTConfig
+from vit.model.transformer import VisionTransformer
 from vit.pace import Kind, doing, expected
 
 GROUPS = 10  # of pixels, in SaCo

@@ -27,7 +27,7 @@ from PIL import Image
 from vit.checkpoints import Checkpoint
 from vit.explain import Explanation
 from vit.export import Shown, colormap, grid_maps, painted, shared_top
-from vit.images import Box
+from vit.images.geometry import Box
 from vit.overlay import COLORMAPS, mosaic, scaled, window
 from vit.viewer.selection import Selection
 from vit.words import clear, outline, token_name

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from PIL import Image
 
-from vit import samples
 from vit.files import replaced
+from vit.images import samples
 from vit.methods import METHODS
 from vit.paths import PROJECT
 from vit.tuning import Tuning
@@ -50,7 +50,7 @@ class Prediction(NamedTuple):
 
 
 class Config(NamedTuple):
-    """What a page says of a `vit.config.ViTConfig`."""
+    """What a page says of a `vit.model.config.ViTConfig`."""
 
     image_size: tuple[int, int]
     patch_size: int

@@ -9,7 +9,9 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from vit.model import EVERY, Block, Change, VisionTransformer, onednn
+from vit.model.attention import EVERY
+from vit.model.cpu import onednn
+from vit.model.transformer import Block, Change, VisionTransformer
 from vit.pace import Kind, doing, expected
 
 Head = tuple[int, int]  # block, head

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from vit.attention import Precision
-    from vit.model import Change, VisionTransformer
+    from vit.model.transformer import Change, VisionTransformer
     from vit.relevance import GradientRecord
 
 

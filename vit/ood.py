@@ -31,7 +31,7 @@ from vit.datasets import Pictures, load_dataset
 from vit.errors import UserError
 from vit.evaluate import Normalise
 from vit.files import replaced
-from vit.model import VisionTransformer
+from vit.model.transformer import VisionTransformer
 
 FILE = "known.zip"
 ALARM = 0.1  # share of known pictures that are called unlike them

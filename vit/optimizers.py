@@ -7,7 +7,7 @@ import torch
 from torch.optim import Optimizer
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
-from vit.model import VisionTransformer
+from vit.model.transformer import VisionTransformer
 from vit.recipes import TrainConfig
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-from vit.geometry import Box
+from vit.images.geometry import Box
 from vit.viewer.selection import Cover
 
 Heatmap = NDArray[np.floating]  # (rows, cols)

@@ -16,7 +16,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from vit.model import VisionTransformer, ViTConfig, onednn
+from vit.model.config import ViTConfig
+from vit.model.cpu import onednn
+from vit.model.transformer import VisionTransformer
 
 REPEATS = 3  # of a piece; the fastest counts
 ENOUGH = 0.5  # [s] of them, once there are two

@@ -26,8 +26,9 @@ from vit.files import replaced
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from vit.images import Preprocess
-    from vit.model import VisionTransformer, ViTConfig
+    from vit.images.preprocess import Preprocess
+    from vit.model.config import ViTConfig
+    from vit.model.transformer import VisionTransformer
 
 FOLDER_BYTES = 200 << 20  # of all epochs; then every other one goes
 EPOCH_BYTES = 8 << 20  # of one epoch, unless a single picture takes more

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from vit.config import Activation, FinalNorm, ViTConfig
 from vit.errors import InvalidConfig
+from vit.model.config import Activation, FinalNorm, ViTConfig
 
 if TYPE_CHECKING:
     from vit.augment import Augmentation

@@ -15,7 +15,10 @@ from torch import Tensor, nn
 
 from vit.attention import AttentionRecord, checked_index, discarded, fuse, read_by_head
 from vit.errors import UserError
-from vit.model import EVERY, Change, HeadOutputs, VisionTransformer, ViTConfig, onednn
+from vit.model.attention import EVERY, HeadOutputs
+from vit.model.config import ViTConfig
+from vit.model.cpu import onednn
+from vit.model.transformer import Change, VisionTransformer
 from vit.tuning import Direction, Fusion
 
 # Numbers of a matrix held at once while streaming over rows: 512 Ki in float32 are 2 MB, which stay in a CPU's cache.

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from vit.checkpoints import Checkpoint
-    from vit.model import VisionTransformer
+    from vit.model.transformer import VisionTransformer
 
 FILE = "report.npz"  # in a run's folder
 WORST = 24  # confident mistakes kept

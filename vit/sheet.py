@@ -16,7 +16,7 @@ from vit.checkpoints import Checkpoint
 from vit.datasets import load_dataset
 from vit.evaluate import Normalise
 from vit.faithfulness import GROUPS, faithfulness
-from vit.images import decode_image
+from vit.images.decode import decode_image
 from vit.methods import Subject, heatmap
 from vit.overlay import overlay
 from vit.pace import Kind, doing, expected

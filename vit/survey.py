@@ -32,7 +32,8 @@ from vit.datasets import (
     load_dataset,
 )
 from vit.errors import InvalidDataset, InvalidImage
-from vit.images import Preprocess, decode_image
+from vit.images.decode import decode_image
+from vit.images.preprocess import Preprocess
 from vit.paths import data_roots
 from vit.runs import Run, list_runs
 

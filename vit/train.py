@@ -61,16 +61,18 @@ from vit.datasets import Dataset, Pictures, Resident, load_dataset
 from vit.errors import InvalidConfig, InvalidDataset, InvalidRun, UserError
 from vit.evaluate import Evaluation, Normalise, evaluate
 from vit.files import replaced
-from vit.images import Preprocess
+from vit.images.preprocess import Preprocess
 from vit.journal import Diverged, Journal
-from vit.model import Attention, VisionTransformer
+from vit.model.attention import Attention
+from vit.model.initialization import mimetic_
+from vit.model.transformer import VisionTransformer
 from vit.optimizers import average_, learning_rate_share, make_optimizers, step_
 from vit.paths import PROJECT
 from vit.place import Place, choose_place, memory_budget
 from vit.probes import ProbeWriter, choose
 from vit.recipes import TrainConfig, checkpoint_name
 from vit.runs import STATES, begin_anew, check_resumable, last_word, living, read_json
-from vit.start import Base, base_of, mimetic_, resolve, take_over_, write_base
+from vit.start import Base, base_of, resolve, take_over_, write_base
 from vit.supervise import AGAIN
 
 __all__ = ["DiskFull", "Diverged", "Result", "Training", "train"]

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from PIL import Image
     from torch import Tensor
 
-    from vit.config import ViTConfig
+    from vit.model.config import ViTConfig
     from vit.place import Place
     from vit.recipes import TrainConfig
 
@@ -321,7 +321,7 @@ def _params(model: "ViTConfig") -> int:
     """Numbers that a model of these sizes learns, without making one."""
     import torch
 
-    from vit.model import VisionTransformer
+    from vit.model.transformer import VisionTransformer
 
     with torch.device("meta"):
         return sum(parameter.numel() for parameter in VisionTransformer(model).parameters())
@@ -398,7 +398,7 @@ def sample(config: "TrainConfig", count: int) -> Sample:
     import torch
 
     from vit.datasets import SHAPES, load_dataset, shapes
-    from vit.images import Preprocess
+    from vit.images.preprocess import Preprocess
     from vit.start import model_config
 
     model = model_config(config, num_classes=1)

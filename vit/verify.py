@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from vit.attention import record
-from vit.model import EVERY, Attention, Block, VisionTransformer
+from vit.model.attention import EVERY, Attention
+from vit.model.transformer import Block, VisionTransformer
 
 
 class Verification(NamedTuple):

@@ -9,7 +9,7 @@ import streamlit as st
 
 from pages.parts import census, choice, whatif
 from pages.parts.reasons import Asked, Question, pass_of, subject
-from vit import samples
+from vit.images import samples
 from vit.matrix import component as matrix
 from vit.viewer.selection import Selection
 from vit.words import SIGNED, STATISTICS, amount

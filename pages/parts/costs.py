@@ -38,7 +38,7 @@ def count_parameters(sizes: Any) -> int:
     """Numbers that a model of these sizes learns, without making one."""
     import torch
 
-    from vit.model import VisionTransformer
+    from vit.model.transformer import VisionTransformer
 
     with torch.device("meta"):
         built = VisionTransformer(sizes)

@@ -85,7 +85,7 @@ def bounds(field: FieldInfo) -> tuple[Any, Any]:
 
 def kind(name: str) -> tuple[type, tuple[str, ...], bool]:
     """A setting's type, its choices if it has any, and whether it may be left out."""
-    from vit.config import preset_names
+    from vit.model.config import preset_names
     from vit.recipes import TrainConfig
 
     field = TrainConfig.model_fields[name]

@@ -7,8 +7,8 @@ from typing import Any
 import streamlit as st
 
 from pages.parts import choice, dataset, opening, passes, reasons, sides, take
-from vit import samples
 from vit.errors import UserError
+from vit.images import samples
 from vit.text import plain
 from vit.words import about
 

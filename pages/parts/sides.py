@@ -7,8 +7,8 @@ from typing import Any, NamedTuple, get_args
 import streamlit as st
 
 from pages.parts import attention, choice, dataset, navigation, opening, reasons, uploads
-from vit import samples
 from vit.errors import InvalidImage, UserError
+from vit.images import samples
 from vit.text import plain
 
 SIDES = {"a": "Left", "b": "Right"}

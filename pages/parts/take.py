@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import streamlit as st
 
 from pages.parts import passes
-from vit import samples
 from vit.errors import UserError
+from vit.images import samples
 from vit.text import plain
 
 BAR = "Frame by frame…"
@@ -186,7 +186,7 @@ def _others(explanation, selection, checkpoint, source: Source, seen, viewer: di
 
 def _frames(explanation, selection, checkpoint, source: Source, code: dict[str, Any], stem: str) -> None:
     """Of several frames: the selected map of each; they are passes through the model, so they are asked for first."""
-    from vit.images import count_frames
+    from vit.images.decode import count_frames
 
     try:
         several = count_frames(source.data) > 1
@@ -246,7 +246,7 @@ def films(what: str, draw: Callable[[], Any], stem: str, help: str) -> None:
 def _code(explanation, checkpoint, source: Source, facts: dict[str, Any]) -> None:
     """The Python that computes the map, to copy."""
     from vit.code import snippet
-    from vit.video import is_video
+    from vit.images.video import is_video
 
     with st.popover("Copy as code", width="content"):
         program = snippet(

@@ -10,7 +10,7 @@ import streamlit as st
 from pages.parts import choice, passes, reasons
 from pages.parts.once import once, with_bar
 from pages.parts.reasons import Asked, Question, pass_of
-from vit import samples
+from vit.images import samples
 from vit.matrix import component as matrix
 from vit.text import plain
 from vit.viewer import component
@@ -30,7 +30,7 @@ def means(identity: str, _checkpoint):
     """What heads give on average over the sample pictures, at the model's own size."""
     import torch
 
-    from vit.images import decode_image
+    from vit.images.decode import decode_image
     from vit.intervene import head_means
 
     pictures = [_checkpoint.preprocess(decode_image(samples.read(name))) for name in samples.SAMPLES]

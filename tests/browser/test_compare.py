@@ -11,8 +11,9 @@ from tiny import fill
 
 from vit.checkpoints import save_checkpoint
 from vit.datasets import SHAPES
-from vit.images import Preprocess
-from vit.model import VisionTransformer, ViTConfig
+from vit.images.preprocess import Preprocess
+from vit.model.config import ViTConfig
+from vit.model.transformer import VisionTransformer
 
 from .serving import ROOT, VIEWERS
 from .waiting import Conversation

@@ -16,8 +16,8 @@ from vit import standalone as module
 from vit.attention import AttentionRecord, record
 from vit.errors import UserError
 from vit.export import Shown
-from vit.images import Preprocess
-from vit.model import VisionTransformer
+from vit.images.preprocess import Preprocess
+from vit.model.transformer import VisionTransformer
 from vit.overlay import COLORMAPS
 from vit.standalone import standalone
 from vit.viewer.payload import pack, pack_chain

@@ -16,8 +16,9 @@ from playwright.sync_api import Page, expect
 
 from vit.animation import encode, over_frames
 from vit.checkpoints import load_checkpoint
-from vit.images import Preprocess, count_frames, decode_frames
-from vit.model import VisionTransformer
+from vit.images.decode import count_frames, decode_frames
+from vit.images.preprocess import Preprocess
+from vit.model.transformer import VisionTransformer
 from vit.probes import ProbeWriter
 from vit.viewer.selection import Selection
 

@@ -10,7 +10,7 @@ from playwright.sync_api import expect
 
 from vit.attention import mass_threshold, otsu_threshold
 from vit.export import painted
-from vit.images import Box
+from vit.images.geometry import Box
 from vit.viewer.selection import Selection
 
 from . import synthetic

@@ -11,8 +11,8 @@ from streamlit.testing.v1 import AppTest
 
 import vit
 from pages.parts import trust
-from vit.images import Preprocess
-from vit.model import VisionTransformer
+from vit.images.preprocess import Preprocess
+from vit.model.transformer import VisionTransformer
 
 ROOT = Path(__file__).parents[2]
 WAIT = 120  # [s]; the first run imports torch

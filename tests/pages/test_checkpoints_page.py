@@ -17,7 +17,7 @@ from transformers import ViTConfig, ViTForImageClassification
 
 from vit import hub, shelf
 from vit.checkpoints import save_checkpoint
-from vit.images import Preprocess
+from vit.images.preprocess import Preprocess
 
 PAGE = str(Path(__file__).parents[2] / "pages" / "checkpoints.py")
 

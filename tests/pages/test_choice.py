@@ -8,7 +8,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from tests.pages.controls import control
-from vit import samples
+from vit.images import samples
 
 ROOT = Path(__file__).parents[2]
 WAIT = 120  # [s] on a busy machine

@@ -14,10 +14,10 @@ from streamlit.testing.v1 import AppTest
 
 from pages.parts import access
 from tests.pages.offered import fed
-from vit import samples
 from vit.checkpoints import save_checkpoint
 from vit.datasets import SHAPES, shapes
-from vit.images import Preprocess
+from vit.images import samples
+from vit.images.preprocess import Preprocess
 from vit.probes import ProbeWriter
 from vit.recipes import TrainConfig
 from vit.sheet import MOST

@@ -21,7 +21,7 @@ from pages.parts import attention, compare, curves, watch
 from vit import report, runs
 from vit.checkpoints import save_checkpoint
 from vit.errors import UserError
-from vit.images import Preprocess
+from vit.images.preprocess import Preprocess
 from vit.probes import ProbeWriter, read_payload, read_probes
 from vit.recipes import TrainConfig
 
@@ -52,7 +52,8 @@ def lines(**changes: Any) -> str:
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A sound run with every file that one can have."""
     from tests.conftest import LABELS, TINY, fill
-    from vit.model import VisionTransformer, ViTConfig
+    from vit.model.config import ViTConfig
+    from vit.model.transformer import VisionTransformer
 
     run = tmp_path_factory.mktemp("template") / GOOD
     run.mkdir()

@@ -15,7 +15,7 @@ from streamlit.testing.v1 import AppTest
 import vit
 from tests.pages.offered import fed
 from tests.pages.pictures import png
-from vit import samples
+from vit.images import samples
 from vit.viewer.payload import unpack
 
 ROOT = Path(__file__).parents[2]

@@ -21,13 +21,14 @@ from pages.parts import census
 from tests.pages.controls import control
 from tests.pages.offered import fed
 from tests.pages.pictures import png
-from vit import samples
 from vit.atlas import position_similarity, statistics
 from vit.attention import record
-from vit.images import Preprocess
+from vit.images import samples
+from vit.images.preprocess import Preprocess
 from vit.intervene import head_means, hidden, without
 from vit.methods import METHODS, Subject, heatmap
-from vit.model import Block, VisionTransformer, ViTConfig
+from vit.model.config import ViTConfig
+from vit.model.transformer import Block, VisionTransformer
 from vit.tuning import Tuning
 from vit.viewer.payload import unpack
 

@@ -10,9 +10,9 @@ from streamlit.testing.v1 import AppTest
 import vit
 from pages.parts import first
 from tests.pages.controls import control
-from vit import samples
 from vit.explain import Explanation, explain
 from vit.faithfulness import controls, faithfulness
+from vit.images import samples
 from vit.methods import Subject, heatmap
 
 ROOT = Path(__file__).parents[2]

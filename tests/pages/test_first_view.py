@@ -116,7 +116,7 @@ def stored_of_the_link() -> None:
 
     from pages.parts import first_view
     from pages.parts.take import Source
-    from vit import samples
+    from vit.images import samples
 
     sample = st.query_params["sample"]
     st.text(first_view.stored(Source(f"{sample}.jpg", samples.read(sample), sample)) is not None)

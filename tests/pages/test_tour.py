@@ -9,10 +9,10 @@ from streamlit.testing.v1 import AppTest
 
 import vit
 from pages.parts.tour import MAP, PANELS, STEPS, Step
-from vit import samples
 from vit.atlas import statistics, suggestions
 from vit.explain import explain
 from vit.faithfulness import faithfulness
+from vit.images import samples
 from vit.intervene import logit_lens
 from vit.methods import Subject, heatmap
 from vit.viewer.selection import Selection

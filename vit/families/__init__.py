@@ -7,7 +7,6 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple, TypeVar
 
-from vit.config import ViTConfig
 from vit.errors import InvalidCheckpoint, UnknownHeads
 from vit.families import clip, dinov2, dinov3, google, huggingface, siglip, timm, tintn, torchvision
 from vit.families.family import (
@@ -22,6 +21,7 @@ from vit.families.family import (
     square_size,
     usual_heads,
 )
+from vit.model.config import ViTConfig
 
 # The first whose signature is found claims the file.
 FAMILIES = (

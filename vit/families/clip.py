@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 
-from vit.config import ViTConfig
 from vit.families.family import Family, Tensors
 from vit.families.huggingface import Kind, assumed, document, read_config
 from vit.families.target import Target, Written, apart, thirds
-from vit.images import Preprocess
+from vit.images.preprocess import Preprocess
+from vit.model.config import ViTConfig
 
 KINDS = {"clip_vision_model": Kind(1e-5, "quick_gelu", patch_size=32, patch_bias=False)}
 # Source: OpenAI's CLIP, clip/clip.py.

@@ -10,11 +10,11 @@ from functools import partial
 
 import torch
 
-from vit.config import PositionResize, ViTConfig
 from vit.families.family import IMAGENET_MEAN, IMAGENET_STD, Family, Tensors
 from vit.families.huggingface import Kind, assumed, document, read_config
 from vit.families.target import Target, Written, apart, scaled, thirds
-from vit.images import Preprocess
+from vit.images.preprocess import Preprocess
+from vit.model.config import PositionResize, ViTConfig
 
 KINDS = {"dinov2": Kind(1e-6, patch_size=14, mlp_dim=None)}
 KINDS_REGISTERS = {"dinov2_with_registers": Kind(1e-6, mlp_dim=None, prefix=None)}

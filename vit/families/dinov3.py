@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 
-from vit.config import ViTConfig
 from vit.families.dinov2 import _preprocess
 from vit.families.family import Family, Tensors
 from vit.families.huggingface import Kind, assumed, document, read_config
 from vit.families.target import Target, Written, apart, scaled, thirds
 from vit.families.timm import BLOCKS
-from vit.images import Preprocess
+from vit.images.preprocess import Preprocess
+from vit.model.config import ViTConfig
 
 KINDS = {"dinov3_vit": Kind(1e-5, dim=384, heads=6, mlp_dim=1536, prefix=None)}
 

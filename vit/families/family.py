@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vit.config import ViTConfig
 from vit.errors import InvalidCheckpoint
-from vit.images import Preprocess
+from vit.images.preprocess import Preprocess
+from vit.model.config import ViTConfig
 
 Tensors = dict[str, Tensor]
 

@@ -11,10 +11,10 @@ from typing import Any
 
 from torch import Tensor
 
-from vit.config import ViTConfig
 from vit.errors import InvalidCheckpoint
 from vit.families.family import LIMITS, Family, Tensors, concatenate, needed
-from vit.images import Preprocess
+from vit.images.preprocess import Preprocess
+from vit.model.config import ViTConfig
 
 _ATTENTION = (("q", "query"), ("k", "key"), ("v", "value"), ("proj", "out"))
 # ours, theirs, inside a block; flax numbers the layers, in Google's first code all together, in big_vision by kind

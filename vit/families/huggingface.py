@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 
 import torch
 
-from vit.config import ViTConfig
 from vit.errors import InvalidCheckpoint
 from vit.families.family import Family, Tensors, check_field, shown
 from vit.families.target import Target, Written, apart, thirds
-from vit.images import Preprocess
+from vit.images.preprocess import Preprocess
+from vit.model.config import ViTConfig
 
 # ours, theirs on disk, after the model's own name ("vit.", "deit.", ...)
 ON_DISK = (

@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 
-from vit.config import ViTConfig
 from vit.families.clip import KEYS as CLIP_KEYS
 from vit.families.clip import classified, flat, table
 from vit.families.family import Family, Tensors
 from vit.families.huggingface import Kind, assumed, document, read_config
 from vit.families.target import Target, Written, apart, thirds
-from vit.images import Preprocess
+from vit.images.preprocess import Preprocess
+from vit.model.config import ViTConfig
 
 KINDS = {"siglip_vision_model": Kind(1e-6, "gelu_tanh", prefix=())}
 

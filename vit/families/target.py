@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from vit.config import PositionResize, ViTConfig
 from vit.families.family import Tensors
-from vit.images import Preprocess
+from vit.images.preprocess import Preprocess
+from vit.model.config import PositionResize, ViTConfig
 
 
 class Written(NamedTuple):

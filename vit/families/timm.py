@@ -13,13 +13,13 @@ from typing import Any
 
 import torch
 
-from vit.config import ViTConfig
 from vit.errors import InvalidCheckpoint
 from vit.families.clip import MEAN as CLIP_MEAN
 from vit.families.clip import STD as CLIP_STD
 from vit.families.family import IMAGENET_MEAN, IMAGENET_STD, Family, Tensors, check_field, concatenate, shown
 from vit.families.target import Target, Written, apart
-from vit.images import Preprocess
+from vit.images.preprocess import Preprocess
+from vit.model.config import ViTConfig
 
 # ours, theirs
 BLOCKS = (

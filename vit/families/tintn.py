@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
-from vit.config import ViTConfig
 from vit.errors import InvalidCheckpoint
 from vit.families.family import Family, Tensors, check_field, concatenate
-from vit.images import Preprocess
+from vit.images.preprocess import Preprocess
+from vit.model.config import ViTConfig
 
 # ours, theirs
 KEYS = (

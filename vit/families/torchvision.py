@@ -10,10 +10,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from vit.config import ViTConfig
 from vit.families.family import IMAGENET_MEAN, IMAGENET_STD, Family, Tensors
 from vit.families.target import Target, Written, apart
-from vit.images import Preprocess
+from vit.images.preprocess import Preprocess
+from vit.model.config import ViTConfig
 
 # ours, theirs
 KEYS = (

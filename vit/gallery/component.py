@@ -9,7 +9,7 @@ from pathlib import Path
 import streamlit as st
 from PIL import Image
 
-from vit import samples
+from vit.images import samples
 
 _HERE = Path(__file__).parent
 _HEIGHT = 112  # [px], twice what is shown

@@ -265,7 +265,7 @@ def _maps(record: AttentionRecord) -> dict[str, np.ndarray]:
 
 def _queries_keys(record: AttentionRecord) -> dict[str, np.ndarray]:
     """Queries and keys, with the row sums of exactly the rounded numbers that the browser gets."""
-    from vit.model import onednn
+    from vit.model.cpu import onednn
 
     split = len(record.prefix)
     shape = (record.blocks, *record.queries[0].shape)

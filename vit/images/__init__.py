@@ -1,0 +1,17 @@
+"""Pictures: from bytes that nobody trusts to what a model reads, and from a patch back to pixels."""
+
+from typing import TYPE_CHECKING
+
+from vit.lazy import names_of
+
+if TYPE_CHECKING:
+    from vit.images.decode import count_frames, decode_frames, decode_image
+    from vit.images.geometry import Box, Geometry
+    from vit.images.preprocess import Preprocess
+
+_HOMES = {
+    "decode": ["count_frames", "decode_frames", "decode_image"],
+    "geometry": ["Box", "Geometry"],
+    "preprocess": ["Preprocess"],
+}
+__all__, __getattr__ = names_of(__name__, _HOMES)

@@ -1,0 +1,304 @@
+"""From untrusted bytes to an upright RGB picture.
+
+`decode_image` and `decode_frames` are where a file becomes a picture, of videos through `vit.images.video`.
+"""
+
+import contextlib
+import ctypes
+import logging
+import re
+import threading
+import warnings
+from collections.abc import Iterator, Sequence
+from io import BytesIO
+from typing import NamedTuple
+
+import numpy as np
+from PIL import Image, ImageCms, UnidentifiedImageError, _imaging
+
+from vit.errors import InvalidImage
+from vit.images.file_checks import CONVERT, MAX_FRAMES, check_pieces, gif_frames
+from vit.images.video import is_video, read_video
+
+# --- Decoding -------------------------------------------------------------------------------------------------
+
+MAX_BYTES = 100_000_000
+MAX_PIXELS = 50_000_000
+MAX_SIDE = 20_000  # [px]
+MAX_ASPECT = 100  # longer side / shorter side: by its shorter side a thin picture is resized to an enormous one
+MAX_EXIF = 2**20  # [bytes] beyond that it is not read
+MAX_FRAMES_PIXELS = 200_000_000  # of all frames up to the one asked for, as each is drawn on the one before it
+
+# Naming the formats keeps Pillow from handing a renamed PostScript file to Ghostscript.
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "TIFF", "BMP", "AVIF")
+ANIMATED = ("PNG", "WEBP", "GIF", "AVIF")  # several pictures in a TIFF or MPO are pages or views
+_FOREIGN = (
+    (rb".{4}ftyp(hei|hev|mif1|msf1)", "a HEIC photo"),
+    (rb".{4}ftyp|\x1aE\xdf\xa3", "a video"),
+    (rb"RIFF.{4}AVI ", "an AVI video"),
+    (rb"#EXTM3U|ffconcat ", "a playlist"),
+    (rb"\0\0\0\x0cjP  |\xffO\xffQ", "a JPEG 2000 picture"),
+    (rb"\0\0\0\x0cJXL |\xff\x0a", "a JPEG XL picture"),
+    (rb"%!PS|\xc5\xd0\xd3\xc6", "a PostScript drawing"),
+    (rb"%PDF", "a PDF document"),
+    (rb"8BPS", "a Photoshop document"),
+    (rb"PK\x03\x04", "a zip archive"),
+    (rb".{,900}<svg", "an SVG drawing"),
+    (rb".{,900}<html", "a web page"),
+)
+_OURS = rb"\xff\xd8\xff|\x89PNG|GIF8|BM|II[*+]\0|MM\0[*+]|RIFF.{4}WEBP|.{4}ftypavi"
+
+# EXIF orientation -> what makes the picture upright. Source: EXIF 2.32, tag 0x0112.
+_UPRIGHT = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+_ORIENTATION_TAG = 0x0112
+
+# What is wrong with a file is said by InvalidImage; Pillow's log and libtiff's own lines on stderr only repeat it.
+logging.getLogger("PIL").setLevel(logging.CRITICAL)
+with contextlib.suppress(AttributeError, OSError):  # a Pillow that was built without libtiff, or with it inside
+    ctypes.CDLL(_imaging.__file__).TIFFSetErrorHandler(ctypes.c_void_p())
+
+# One picture at a time bounds the memory for all visitors together; `catch_warnings` needs it as well.
+_ONE_AT_A_TIME = threading.Lock()
+
+
+def decode_image(data: bytes, frame: int = 0) -> Image.Image:
+    """Turn the bytes of a picture file into an upright RGB picture, without its metadata.
+
+    Reads JPEG (and the MPO of phones), PNG, WebP, GIF, TIFF, BMP and AVIF. Keeps the original size. Transparency is
+    laid on white, colours with a profile become sRGB, 16 bits are scaled to 8.
+
+    Args:
+        frame: of an animation, from 0 up to `count_frames`.
+
+    Raises:
+        InvalidImage: not such a file, damaged, beyond the limits of this module, or without this frame.
+    """
+    _check_size(data)
+    with _reading():
+        return _render(_turned(_open(data), frame, data))
+
+
+class Frame(NamedTuple):
+    """One picture of an animation or video, and how long it is shown [ms]; 0 where the file does not say."""
+
+    picture: Image.Image
+    duration: int
+
+
+def decode_frames(data: bytes, frames: Sequence[int]) -> Iterator[Frame]:
+    """Decode some frames of an animation or a video, one after the other, each as `decode_image` does.
+
+    Args:
+        data: the bytes of a file that `decode_image` reads, or of a video, see `read_video`.
+        frames: in ascending order, from 0 up to `count_frames`; of a long video they count those that were chosen.
+
+    Raises:
+        InvalidImage: as `decode_image` and `read_video`.
+    """
+    _check_size(data)
+    if is_video(data):
+        clip = read_video(data, MAX_FRAMES)
+        for number in frames:
+            if not 0 <= number < len(clip.frames):
+                raise InvalidImage(_absent(number, len(clip.frames) - 1))
+            yield Frame(decode_image(clip.frames[number]), clip.durations[number])
+        return
+    with _reading():
+        image = _open(data)
+    for number in frames:
+        with _reading():
+            frame = Frame(_render(_turned(image, number, data)), _duration(image))
+        yield frame
+
+
+def count_frames(data: bytes) -> int:
+    """How many frames may be asked for: 1 of a still picture, else as many as the limits of this module.
+
+    A damaged animation may have fewer than it says. A video is decoded for this, once.
+
+    Raises:
+        InvalidImage: as `decode_image`, as far as the header tells, and as `read_video`.
+    """
+    _check_size(data)
+    if is_video(data):
+        return len(read_video(data, MAX_FRAMES).frames)
+    with _reading():
+        return _frames(_open(data), data)
+
+
+def _check_size(data: bytes) -> None:
+    """Refuse files that are empty, too large, or cost too much for their size."""
+    if not data:
+        raise InvalidImage("The file is empty; choose another one.")
+    if len(data) > MAX_BYTES:
+        raise InvalidImage(
+            f"The file has {len(data) / 1e6:,.1f} MB and the limit is {MAX_BYTES / 1e6:.0f} MB; "
+            + ("make the video shorter." if is_video(data) else "save it as JPEG or make the picture smaller.")
+        )
+    check_pieces(data)
+
+
+@contextlib.contextmanager
+def _reading() -> Iterator[None]:
+    """Let one picture at a time meet Pillow, and turn whatever it raises into a sentence."""
+    with _ONE_AT_A_TIME, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Pillow tells of odd metadata on the console
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        try:
+            yield
+        except InvalidImage:
+            raise
+        except MemoryError as error:
+            raise InvalidImage("There is not enough free memory for this picture; make it smaller.") from error
+        except Exception as error:  # on hostile bytes Pillow raises nearly every kind there is
+            raise InvalidImage(
+                "This picture is damaged, incomplete or of a rare kind; copy the file again, or save it as JPEG or PNG."
+            ) from error
+
+
+def _frames(image: Image.Image, data: bytes) -> int:
+    """Count the frames that may be asked for; of a GIF without Pillow, which decodes them for that."""
+    if image.format not in ANIMATED:
+        return 1
+    found = gif_frames(data) if image.format == "GIF" else int(getattr(image, "n_frames", 1))
+    return max(1, min(found, MAX_FRAMES, MAX_FRAMES_PIXELS // (image.width * image.height)))
+
+
+def _turned(image: Image.Image, frame: int, data: bytes) -> Image.Image:
+    """Go to a frame and return the same object; those in between are drawn on the way, so each size is looked at."""
+    size, last = image.size, _frames(image, data) - 1 if frame else 0
+    if not 0 <= frame <= last:
+        raise InvalidImage(_absent(frame, last))
+    for number in range(image.tell() + 1, frame + 1):
+        image.seek(number)
+        if image.size != size:
+            raise InvalidImage("The frames of this animation differ in size; save it anew or choose another one.")
+    return image
+
+
+def _absent(frame: int, last: int) -> str:
+    return f"There is no frame {frame}; those that can be shown run from 0 to {last}."
+
+
+def _duration(image: Image.Image) -> int:
+    """How long the frame is shown [ms]."""
+    duration = image.info.get("duration", 0)
+    return round(duration) if isinstance(duration, int | float) and 0 < duration < 1e6 else 0
+
+
+def _open(data: bytes) -> Image.Image:
+    """Read the header and refuse absurd sizes; pixels are not decoded yet."""
+    try:
+        image = Image.open(BytesIO(data), formats=FORMATS)
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        pixels = re.search(r"\d+", str(error))
+        size = f"has {int(pixels[0]) / 1e6:,.0f} megapixels" if pixels else "is too large"
+        raise InvalidImage(f"The picture {size} and the limit is {MAX_PIXELS / 1e6:.0f}; make it smaller.") from error
+    except UnidentifiedImageError as error:
+        raise InvalidImage(_unreadable(data[:1000])) from error
+    width, height = image.size
+    if width * height > MAX_PIXELS or max(width, height) > MAX_SIDE:
+        raise InvalidImage(
+            f"The picture is {width:,} x {height:,} pixels and the limit is {MAX_PIXELS / 1e6:.0f} megapixels "
+            f"and {MAX_SIDE:,} pixels a side; make it smaller."
+        )
+    if max(width, height) > MAX_ASPECT * min(width, height):
+        raise InvalidImage(
+            f"The picture is {width:,} x {height:,} pixels, thinner than {MAX_ASPECT} to 1. Cut out a part of it."
+        )
+    return image
+
+
+def _unreadable(start: bytes) -> str:
+    """Say what a file that no reader recognises is, judging by its first bytes."""
+    if re.match(_OURS, start, re.DOTALL):
+        return "This picture is damaged or incomplete; copy the file again or choose another one."
+    for pattern, name in _FOREIGN:
+        if re.match(pattern, start, re.DOTALL | re.IGNORECASE):
+            return f"This is {name}, which cannot be read here; {CONVERT}."
+    return "This file is not a picture; choose a JPEG, PNG, WebP, GIF, TIFF, BMP or AVIF file."
+
+
+def _render(image: Image.Image) -> Image.Image:
+    """Decode the pixels and make them upright sRGB; holds two copies of the picture at most."""
+    image.load()
+    turn = _orientation(image)
+    profile = image.info.get("icc_profile")
+    if image.mode in ("I", "F") or image.mode.startswith("I;16"):
+        image = _grey(image)
+    elif image.has_transparency_data:
+        image = image.convert("RGBA")
+        paper = Image.new("RGB", image.size, "white")
+        paper.paste(image, mask=image)
+        image = paper
+    elif image.mode not in ("L", "RGB", "CMYK"):
+        image = image.convert("RGB")
+    image = _srgb(image, profile) if profile else image.convert("RGB")
+    if turn is not None:
+        image = image.transpose(turn)
+    image.info = {}
+    return image
+
+
+def _orientation(image: Image.Image) -> Image.Transpose | None:
+    """Read from the EXIF what makes the picture upright; damaged or enormous EXIF counts as none."""
+    if len(image.info.get("exif", b"")) > MAX_EXIF:
+        return None
+    try:
+        return _UPRIGHT.get(image.getexif().get(_ORIENTATION_TAG, 1))
+    except Exception:
+        return None
+
+
+def _srgb(image: Image.Image, profile: bytes) -> Image.Image:
+    """Convert from the colours of an ICC profile to sRGB RGB; a useless profile is passed over."""
+    try:
+        source = ImageCms.ImageCmsProfile(BytesIO(profile))
+        if "sRGB" not in ImageCms.getProfileDescription(source):
+            target = ImageCms.createProfile("sRGB")
+            return ImageCms.profileToProfile(image, source, target, outputMode="RGB") or image.convert("RGB")
+    except (ImageCms.PyCMSError, OSError, TypeError, ValueError):
+        pass
+    return image.convert("RGB")
+
+
+def _grey(image: Image.Image) -> Image.Image:
+    """Render 16-bit, 32-bit and float values as 8-bit grey.
+
+    White is the smallest of 1 (floats only), 255 and 65,535 that no value exceeds, and always 65,535 for 16 bits;
+    with values below 0 or above all of these, black is the lowest and white the highest. NaN is black.
+    """
+    low, high = (0.0, 65535.0) if image.mode.startswith("I;16") else _span(image)
+    grey = Image.new("L", image.size)
+    for top, values in _strips(image):
+        values = np.nan_to_num(values, nan=low, posinf=high, neginf=low)
+        levels = (values - low) * 255 / (high - low)
+        grey.paste(Image.fromarray(np.clip(levels + 0.5, 0, 255).astype(np.uint8)), (0, top))
+    return grey
+
+
+def _span(image: Image.Image) -> tuple[float, float]:
+    """Choose the values that become black and white."""
+    low, high = 0.0, 0.0
+    ends = [(kept.min(), kept.max()) for _, values in _strips(image) if (kept := values[np.isfinite(values)]).size]
+    if ends:
+        low, high = float(min(end[0] for end in ends)), float(max(end[1] for end in ends))
+    if low < 0 or high > 65535:
+        return low, max(high, low + 1e-9)
+    whites = (1.0, 255.0, 65535.0) if image.mode == "F" else (255.0, 65535.0)
+    return 0.0, next(white for white in whites if high <= white)
+
+
+def _strips(image: Image.Image, rows: int = 256) -> Iterator[tuple[int, np.ndarray]]:
+    """Yield the top row and the values (rows, width) of horizontal strips, so that floats never fill the memory."""
+    for top in range(0, image.height, rows):
+        box = (0, top, image.width, min(top + rows, image.height))
+        yield top, np.asarray(image.crop(box)).astype(np.float64)

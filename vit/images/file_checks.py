@@ -1,0 +1,98 @@
+"""What a hostile picture could cost: counts of its pieces, from its bytes alone."""
+
+import re
+from typing import Literal
+
+from vit.errors import InvalidImage
+
+MAX_SCANS = 100  # passes over a JPEG; a camera writes 1 to 10, and a few bytes can ask for thousands
+MAX_SEGMENTS = 400  # of a JPEG; Pillow's time grows with the square of their bytes
+MAX_PIECES = 100_000  # tiles, strips or chunks of one file; honest files have fewer, and each costs an object
+MAX_FRAMES = 200  # of an animation, where later ones are not offered; of a video, where they are evenly chosen
+
+CONVERT = "save or export it as JPEG or PNG and choose that file"
+_TIFF_OFFSETS = (273, 324)  # of strips and of tiles
+
+# Inside a JPEG scan 0xff is followed by 0 or by a restart marker, d0 to d7; neither begins a segment.
+_JPEG_MARKER = re.compile(rb"\xff[\x02-\xcf\xd9-\xfe]")
+
+
+def check_pieces(data: bytes) -> None:
+    """Refuse files of few bytes that cost much time or memory before or while their pixels are decoded."""
+    if data.startswith(b"\xff\xd8"):
+        segments = _jpeg_segments(data)
+        _limit(segments.count(0xDA), MAX_SCANS, "scans")
+        _limit(len(segments), MAX_SEGMENTS, "segments")
+    elif data.startswith(b"\x89PNG"):
+        _limit(_png_chunks(data), MAX_PIECES, "chunks")
+    elif data.startswith((b"II", b"MM")):
+        _limit(_tiff_values(data), MAX_PIECES, "tiles or strips")
+
+
+def _limit(pieces: int, limit: int, name: str) -> None:
+    """Refuse a picture of too many pieces."""
+    if pieces > limit:
+        raise InvalidImage(f"The picture is made of more than {limit:,} {name}, as no camera does; {CONVERT}.")
+
+
+def _jpeg_segments(data: bytes) -> bytearray:
+    """Return the kinds of a JPEG's segments, up to its end marker (a video may follow that) or the limit."""
+    kinds, position = bytearray(), 2
+    while len(kinds) <= MAX_SEGMENTS and (marker := _JPEG_MARKER.search(data, position)):
+        position = marker.end()
+        kind = data[position - 1]
+        if kind == 0xD9:
+            break
+        kinds.append(kind)
+        position += int.from_bytes(data[position : position + 2], "big")
+    return kinds
+
+
+def _png_chunks(data: bytes) -> int:
+    """Count the chunks of a PNG."""
+    chunks, position = 0, 8
+    while position < len(data) and chunks <= MAX_PIECES:
+        position += 12 + int.from_bytes(data[position : position + 4], "big")
+        chunks += 1
+    return chunks
+
+
+def gif_frames(data: bytes) -> int:
+    """Count the pictures of a GIF, no more than may be asked for. Source: GIF89a, sections 18 to 26."""
+
+    def table(flags: int) -> int:
+        """Bytes of a colour table."""
+        return 3 * 2 ** ((flags & 7) + 1) if flags & 0x80 else 0
+
+    frames, position = 0, 13 + table(data[10]) if len(data) > 10 else len(data)
+    while position < len(data) and frames < MAX_FRAMES:
+        kind = data[position]
+        if kind == 0x2C:  # a picture: 9 bytes on it, its colours, and the size of its codes
+            frames += 1
+            position += 11 + table(data[position + 9] if position + 9 < len(data) else 0)
+        elif kind == 0x21:  # an extension and its label
+            position += 2
+        else:
+            break
+        while position < len(data) and data[position]:  # blocks, each after its length
+            position += 1 + data[position]
+        position += 1
+    return frames
+
+
+def _tiff_values(data: bytes) -> int:
+    """Find the most values that a tag of the first TIFF directory holds, as each value becomes an object."""
+    order: Literal["little", "big"] = "little" if data.startswith(b"II") else "big"
+    big = data[2:4] in (b"\x2b\0", b"\0\x2b")
+
+    def number(position: int, size: int) -> int:
+        return int.from_bytes(data[position : position + size], order)
+
+    directory = number(8, 8) if big else number(4, 4)
+    entry, word, head = (20, 8, 8) if big else (12, 4, 2)
+    counts = [0]
+    for position in range(directory + head, directory + head + entry * min(number(directory, head), 4096), entry):
+        is_text = number(position + 2, 2) in (1, 2, 6, 7)  # bytes too; they stay one object
+        if not is_text or number(position, 2) in _TIFF_OFFSETS:
+            counts.append(number(position + 4, word))
+    return max(count for count in counts if count <= len(data))  # more cannot be there: Pillow calls it damaged

@@ -1,0 +1,243 @@
+"""From a picture to a model's input, as the checkpoint's own processor does it."""
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from vit.errors import InvalidCheckpoint
+from vit.images.geometry import Box, Geometry
+
+# --- From a picture to a model's input and back ---------------------------------------------------------------
+
+
+Resize = Literal["squash", "shortest"]
+Interpolation = Literal["nearest", "lanczos", "bilinear", "bicubic"]
+_INTERPOLATIONS: tuple[str, ...] = get_args(Interpolation)  # in the order of Pillow's numbers, 0 to 3
+
+_HALF = (0.5, 0.5, 0.5)
+_IMAGENET = {"image_mean": (0.485, 0.456, 0.406), "image_std": (0.229, 0.224, 0.225)}
+_OPENAI = {
+    "image_mean": (0.48145466, 0.4578275, 0.40821073),
+    "image_std": (0.26862954, 0.26130258, 0.27577711),
+}
+
+# What a file means by leaving a key out. Source: class attributes of transformers 5 image processors.
+_ANY = {
+    "do_resize": True,
+    "do_center_crop": False,
+    "do_rescale": True,
+    "do_normalize": True,
+    "rescale_factor": 1 / 255,
+    "size": 224,
+    "crop_size": 224,
+    "resample": 2,
+    "image_mean": _HALF,
+    "image_std": _HALF,
+}
+_PROCESSORS: dict[str, dict[str, Any]] = {
+    "ViT": _ANY,
+    "DeiT": _ANY | {"resample": 3, "size": 256, "do_center_crop": True},
+    "CLIP": _ANY | _OPENAI | {"resample": 3, "do_center_crop": True},
+    "Bit": _ANY | _OPENAI | {"resample": 3, "do_center_crop": True},
+    "Siglip": _ANY | {"resample": 3, "size": {"height": 224, "width": 224}},
+    "DINOv3ViT": _ANY | _IMAGENET,
+}
+_NUMBER_IS_SHORTEST_EDGE = ("CLIP", "Bit", "Siglip")
+
+
+@dataclass(frozen=True)
+class Preprocess:
+    """From a picture to a model's input: resize, cut out the centre, normalise.
+
+    The defaults are those of our own checkpoints: shorter side to the input's size, then the centre.
+
+    Attributes:
+        size: (height, width) of the input [px].
+        resize: "squash" gives up the picture's aspect for the input's, "shortest" keeps it.
+        resize_to: shorter side after resizing [px]; what exceeds `size` is cut off equally on both sides.
+            Left out, it is the smallest that covers `size`.
+        interpolation: Pillow's filter, antialiased when shrinking.
+        mean, std: of each channel, for pixels from 0 to 1; one number each for a grey input.
+
+    Raises:
+        InvalidCheckpoint: a value that cannot be, as these mostly come from a checkpoint's files.
+
+    >>> Preprocess((32, 32)).geometry(Image.new("RGB", (400, 200))).box
+    Box(left=100.0, top=0.0, right=300.0, bottom=200.0)
+    """
+
+    size: tuple[int, int]
+    resize: Resize = "shortest"
+    resize_to: int | None = None
+    interpolation: Interpolation = "bilinear"
+    mean: tuple[float, ...] = _HALF
+    std: tuple[float, ...] = _HALF
+
+    def __post_init__(self) -> None:
+        pair = self.size if isinstance(self.size, tuple | list) else (self.size,)
+        object.__setattr__(self, "size", tuple(_whole("size", side) for side in pair))
+        _require(len(pair) == 2, "size", self.size, "a height and a width")
+        _require(self.resize in get_args(Resize), "resize", self.resize, "squash or shortest")
+        smallest = min(self.size) if self.resize == "squash" else max(self.size)
+        resize_to = smallest if self.resize_to is None else _whole("resize_to", self.resize_to)
+        _require(resize_to >= smallest, "resize_to", resize_to, f"at least {smallest}, to cover the model's input")
+        object.__setattr__(self, "resize_to", resize_to)
+        _require(self.interpolation in _INTERPOLATIONS, "interpolation", self.interpolation, "a filter of Pillow")
+        for name in ("mean", "std"):
+            object.__setattr__(self, name, _numbers(name, getattr(self, name)))
+        _require(
+            len(self.mean) == len(self.std) and len(self.mean) in (1, 3),
+            "mean",
+            self.mean,
+            "1 or 3 numbers, as std",
+        )
+        _require(min(self.std) > 0, "std", self.std, "above 0")
+
+    @property
+    def channels(self) -> int:
+        """Channels of the input: 1 (grey) or 3 (RGB)."""
+        return len(self.mean)
+
+    def __call__(self, image: Image.Image) -> Tensor:
+        """Turn a picture into the model's input, (1, channels, height, width)."""
+        pixels = torch.from_numpy(np.array(self.seen(image), dtype=np.float32) / 255)
+        pixels = pixels.reshape(*self.size, self.channels)
+        pixels = (pixels - torch.tensor(self.mean)) / torch.tensor(self.std)
+        return pixels.permute(2, 0, 1).unsqueeze(0).contiguous()  # (1, C, height, width)
+
+    def seen(self, image: Image.Image) -> Image.Image:
+        """Return what the model sees: the picture resized and cut to `size`, RGB, or grey for one channel."""
+        image = image.convert("RGB" if self.channels == 3 else "L")
+        width, height = self._resized(image)
+        left, top = self._corner(width, height)
+        resized = image.resize((width, height), Image.Resampling(_INTERPOLATIONS.index(self.interpolation)))
+        return resized.crop((left, top, left + self.size[1], top + self.size[0]))
+
+    def geometry(self, image: Image.Image) -> Geometry:
+        """Say which part of a picture the model sees."""
+        width, height = self._resized(image)
+        left, top = self._corner(width, height)
+        x, y = image.width / width, image.height / height  # original pixels per resized pixel
+        box = Box(left * x, top * y, (left + self.size[1]) * x, (top + self.size[0]) * y)
+        return Geometry(image.width, image.height, box)
+
+    def _resized(self, image: Image.Image) -> tuple[int, int]:
+        """Return (width, height) after resizing [px]; the longer side is cut to whole pixels, as torchvision does."""
+        assert self.resize_to is not None  # set when the object was made
+        height, width = self.size if self.resize == "squash" else (image.height, image.width)
+        shorter = min(height, width)
+        return self.resize_to * width // shorter, self.resize_to * height // shorter
+
+    def _corner(self, width: int, height: int) -> tuple[int, int]:
+        """Return (left, top) of the central cut [px]; halves go to the even side, as torchvision does."""
+        return round((width - self.size[1]) / 2), round((height - self.size[0]) / 2)
+
+    def to_config(self) -> dict[str, Any]:
+        """Return the content of transformers' `preprocessor_config.json`."""
+        height, width = self.size
+        if self.resize == "shortest":
+            size = {"shortest_edge": self.resize_to}
+        else:
+            resized_width, resized_height = self._resized(Image.new("L", (1, 1)))
+            size = {"height": resized_height, "width": resized_width}
+        return {
+            "image_processor_type": "ViTImageProcessor",
+            "do_convert_rgb": self.channels == 3,
+            "do_resize": True,
+            "size": size,
+            "resample": _INTERPOLATIONS.index(self.interpolation),
+            "do_center_crop": size != {"height": height, "width": width},
+            "crop_size": {"height": height, "width": width},
+            "do_rescale": True,
+            "rescale_factor": 1 / 255,
+            "do_normalize": True,
+            "image_mean": list(self.mean),
+            "image_std": list(self.std),
+        }
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> "Preprocess":
+        """Read the content of transformers' `preprocessor_config.json`; missing keys mean what they mean there.
+
+        A `size` of one number is a square, but the shortest edge for CLIP, Bit and SigLIP.
+
+        Raises:
+            InvalidCheckpoint: an unknown kind, a value that cannot be, or an input whose size differs by picture.
+        """
+        _require(isinstance(config, Mapping), "content", config, "an object with keys")
+        kind = config.get("image_processor_type") or config.get("feature_extractor_type") or "ViT"
+        family = re.sub(r"(ImageProcessor(Fast|Pil)?|FeatureExtractor)$", "", str(kind))
+        _require(family in _PROCESSORS, "image_processor_type", kind, "of " + ", ".join(_PROCESSORS))
+        values = _PROCESSORS[family] | {key: value for key, value in config.items() if value is not None}
+        for key in ("do_resize", "do_center_crop", "do_rescale", "do_normalize"):
+            _require(isinstance(values[key], bool), key, values[key], "true or false")
+        for key in ("do_flip_channel_order", "rescale_offset"):
+            _require(not values.get(key), key, values.get(key), "off, as this app does not do it")
+
+        size, crop = values["size"], values["do_center_crop"]
+        if isinstance(size, int) and family in _NUMBER_IS_SHORTEST_EDGE:
+            size = {"shortest_edge": size}
+        shortest = isinstance(size, Mapping) and "shortest_edge" in size
+        _require(crop or not shortest, "do_center_crop", crop, "true, or each picture has another size")
+        _require(values["do_resize"] or not crop, "do_resize", False, "true with do_center_crop")
+        _require(not shortest or set(size) == {"shortest_edge"}, "size", size, "a shortest edge alone")
+        resized = _height_width("size", size)
+        final = _height_width("crop_size", values["crop_size"]) if crop else resized
+        same_aspect = resized[0] * final[1] == resized[1] * final[0]
+        _require(shortest or same_aspect, "size", size, f"of the aspect of crop_size, {final}")
+        resample = values["resample"]
+        _require(type(resample) is int and resample in range(4), "resample", resample, "0, 1, 2 or 3")
+
+        # Pixels from 0 to 255 times the factor; ours go from 0 to 1, so its excess moves into mean and std.
+        scale = _numbers("rescale_factor", values["rescale_factor"])[0] * 255 if values["do_rescale"] else 255.0
+        _require(scale > 0, "rescale_factor", values["rescale_factor"], "above 0")
+        scale = 1.0 if math.isclose(scale, 1, rel_tol=1e-6) else scale
+        mean = _numbers("image_mean", values["image_mean"] if values["do_normalize"] else (0.0, 0.0, 0.0))
+        std = _numbers("image_std", values["image_std"] if values["do_normalize"] else (1.0, 1.0, 1.0))
+        return cls(
+            size=final,
+            resize="shortest" if shortest else "squash",
+            resize_to=min(resized),
+            interpolation=get_args(Interpolation)[resample],
+            mean=tuple(value / scale for value in mean),
+            std=tuple(value / scale for value in std),
+        )
+
+
+def _require(holds: bool, name: str, value: object, wanted: str) -> None:
+    """Refuse a preprocessing value with a sentence that names it."""
+    if not holds:
+        raise InvalidCheckpoint(
+            f"The checkpoint's preprocessing has {name} = {str(value)[:60]!r}; it must be {wanted}."
+        )
+
+
+def _whole(name: str, value: object) -> int:
+    """Return a whole number of pixels from 1 to 4,096."""
+    whole = value if type(value) is int else 0  # True is an int too
+    _require(1 <= whole <= 4096, name, value, "a whole number from 1 to 4096")
+    return whole
+
+
+def _numbers(name: str, value: object) -> tuple[float, ...]:
+    """Return numbers, neither NaN nor enormous; a single one counts for all three channels."""
+    values = value if isinstance(value, list | tuple) else (value,) * 3
+    plain = all(type(number) in (int, float) and abs(number) < 1e9 for number in values)
+    _require(plain and len(values) > 0, name, value, "numbers of usual size")
+    return tuple(float(number) for number in values)
+
+
+def _height_width(name: str, value: object) -> tuple[int, int]:
+    """Read a size in any of its spellings: 224, [224, 224], {"height": 224, "width": 224}."""
+    if isinstance(value, Mapping):
+        value = (value.get("height"), value.get("width")) if "height" in value else value.get("shortest_edge")
+    pair = value if isinstance(value, list | tuple) else (value, value)
+    _require(len(pair) == 2, name, value, "a height and a width")
+    return _whole(name, pair[0]), _whole(name, pair[1])

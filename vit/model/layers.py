@@ -1,0 +1,111 @@
+"""Layers that know nothing of attention: linear ones in any precision, activations, the MLP, a block's branch.
+
+Letters as in `vit.model`.
+"""
+
+import math
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from vit.model.config import Activation, ViTConfig
+
+
+class Linear(nn.Linear):
+    """A linear layer that computes in the precision of its input, whatever its weights are kept in."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., in) to (..., out)."""
+        return linear(x, self.weight, self.bias)
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """x W^T + b: (..., in) to (..., out), in the precision of x; weights kept in half are cast one layer at a time."""
+    if weight.dtype != x.dtype and not torch.is_autocast_enabled(x.device.type):
+        if torch.is_grad_enabled() and x.requires_grad and not weight.requires_grad:
+            return cast(Tensor, _LinearOfHalf.apply(x, weight, bias))
+        weight, bias = weight.to(x.dtype), None if bias is None else bias.to(x.dtype)
+    return F.linear(x, weight, bias)
+
+
+class _LinearOfHalf(torch.autograd.Function):
+    """The same by weights that do not learn, cast once more on the way back and not held until then."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(weight)
+        return F.linear(x, weight.to(x.dtype), None if bias is None else bias.to(x.dtype))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        (gradient,) = gradients
+        return gradient @ ctx.saved_tensors[0].to(gradient.dtype), None, None
+
+
+class QuickGELU(nn.Module):
+    """x * sigmoid(1.702 x). Source: Hendrycks & Gimpel 2016, arXiv 1606.08415, section 2; used by OpenAI CLIP."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Any shape."""
+        return x * torch.sigmoid(1.702 * x)
+
+
+class TanhGELU(nn.Module):
+    """x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))) / 2. Source: the same, section 2."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Any shape."""
+        if torch.compiler.is_compiling():  # (1 + tanh(y)) / 2 = sigmoid(2 y), which compiles to faster code
+            return x * torch.sigmoid(math.sqrt(8 / math.pi) * (x + 0.044715 * x * x * x))
+        return F.gelu(x, approximate="tanh")
+
+
+def _activation(name: Activation) -> nn.Module:
+    return {"gelu": nn.GELU, "gelu_tanh": TanhGELU, "quick_gelu": QuickGELU, "silu": nn.SiLU}[name]()
+
+
+class MLP(nn.Module):
+    """Two linear layers, (.., D) to (.., M) to (.., D); the first one twice if gated, gate before value.
+
+    Source of the gated form: Shazeer 2020, arXiv 2002.05202, eq. 6.
+    """
+
+    def __init__(self, config: ViTConfig):
+        super().__init__()
+        self.gated = config.gated_mlp
+        self.fc1 = Linear(config.dim, config.mlp_dim * (2 if self.gated else 1))
+        self.act = _activation(config.activation)
+        self.fc2 = Linear(config.mlp_dim, config.dim)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, N, D) to (B, N, D)."""
+        hidden = self.fc1(x)
+        if self.gated:
+            gate, hidden = hidden.chunk(2, -1)
+            hidden = self.act(gate) * hidden
+        else:
+            hidden = self.act(hidden)
+        return self.fc2(self.dropout(hidden))
+
+
+class Branch(nn.Module):
+    """What becomes of a block's output before it joins the residual stream: scale, dropout, stochastic depth.
+
+    Source of stochastic depth: Huang et al. 2016, arXiv 1603.09382.
+    """
+
+    def __init__(self, config: ViTConfig, drop_path: float):
+        super().__init__()
+        self.dropout = nn.Dropout(config.dropout)
+        self.drop_path = drop_path
+
+    def forward(self, out: Tensor, scale: Tensor | None) -> Tensor:
+        """(B, N, D) to (B, N, D)."""
+        out = self.dropout(out if scale is None else out * scale)
+        if self.training and self.drop_path:
+            kept = torch.rand(out.shape[0], 1, 1, device=out.device) >= self.drop_path
+            out = out * kept / (1 - self.drop_path)
+        return out

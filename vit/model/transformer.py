@@ -1,0 +1,244 @@
+"""The Vision Transformer: one forward pass, torch only.
+
+Letters as in `vit.model`. Source: Dosovitskiy et al. 2021, "An Image is Worth 16x16 Words", arXiv 2010.11929.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from vit.model.attention import EVERY, Attention, AttentionPool, Keep, Kept
+from vit.model.config import ViTConfig
+from vit.model.cpu import exact_on_cpu, onednn
+from vit.model.layers import MLP, Branch, Linear, linear
+from vit.model.positions import resize_positions, rotations
+
+
+class ViTOutput(NamedTuple):
+    """What one forward pass gives.
+
+    Attributes:
+        logits: (B, C); the pooled features (B, D) of a model without a head.
+        attentions: one (B, H, N, N) per block: rows query, columns key, rows sum to 1. None unless asked for.
+        queries, keys: one (B, H, N, K) per block. None unless asked for.
+        pool_attention: (B, H, N), where the learnt query of a "map" pool looks; with either of the above.
+        tokens: (B, N, D) after the last block, through the final LayerNorm if it comes before the pool; with
+            queries and keys.
+    """
+
+    logits: Tensor
+    attentions: tuple[Tensor, ...] | None = None
+    queries: tuple[Tensor, ...] | None = None
+    keys: tuple[Tensor, ...] | None = None
+    pool_attention: Tensor | None = None
+    tokens: Tensor | None = None
+
+
+Change = Callable[[int, Tensor], Tensor]  # of what a block's heads give: its number and (B, H, N, K) to (B, H, N, K)
+
+
+def rounded(model: "VisionTransformer") -> "VisionTransformer":
+    """A copy whose large matrices are bfloat16: half the memory, and a pass in bfloat16 need not round them again."""
+    with torch.device("meta"):
+        copy = VisionTransformer(model.config)
+    large = {f"{name}.weight" for name, module in model.blocks.named_modules(prefix="blocks") if type(module) is Linear}
+    state = {
+        name: tensor.to(torch.bfloat16) if name in large else tensor.clone()
+        for name, tensor in model.state_dict().items()
+    }
+    copy.load_state_dict(state, assign=True)
+    return copy.train(model.training)
+
+
+class Block(nn.Module):
+    """Pre-norm transformer block."""
+
+    def __init__(self, config: ViTConfig, drop_path: float = 0.0):
+        super().__init__()
+        self.norm1 = nn.LayerNorm(config.dim, config.eps)
+        self.attn = Attention(config)
+        self.norm2 = nn.LayerNorm(config.dim, config.eps)
+        self.mlp = MLP(config)
+        self.branch = Branch(config, drop_path)
+        for name in ("scale1", "scale2"):
+            scale = None if config.layer_scale is None else nn.Parameter(torch.full((config.dim,), config.layer_scale))
+            self.register_parameter(name, scale)
+
+    def forward(
+        self,
+        x: Tensor,
+        keep: Keep = "nothing",
+        rows: slice = EVERY,
+        turns: tuple[Tensor, Tensor] | None = None,
+        change: Callable[[Tensor], Tensor] | None = None,
+    ) -> tuple[Tensor, Kept]:
+        """As `Attention.forward`, with both branches and their norms."""
+        out, kept = self.attn(self.norm1(x), keep, rows, turns, change)
+        x = x[:, rows] + self.branch(out, self.scale1)
+        x = x + self.branch(self.mlp(self.norm2(x)), self.scale2)
+        return x, kept
+
+
+class VisionTransformer(nn.Module):
+    """A plain Vision Transformer.
+
+    The position row of a prefix token is part of the token itself (the sum of two constants), so `pos_embed`
+    holds patches only and any prefix fits. It is zero in a model whose positions are rotary.
+    """
+
+    def __init__(self, config: ViTConfig):
+        super().__init__()
+        self.config = config
+        dim, rows, cols = config.dim, *config.grid
+        self.patch_embed = nn.Conv2d(config.channels, dim, config.patch_size, config.patch_size, bias=config.patch_bias)
+        self.prefix_tokens = nn.Parameter(torch.zeros(1, len(config.prefix), dim))
+        self.pos_embed = nn.Parameter(torch.zeros(1, rows * cols, dim))
+        self.read = _read(config)
+        self.dropout = nn.Dropout(config.dropout)
+        rates = [config.drop_path * i / max(1, config.depth - 1) for i in range(config.depth)]
+        self.blocks = nn.ModuleList(Block(config, rate) for rate in rates)
+        self.norm_pre = nn.LayerNorm(dim, config.eps) if config.norm_pre else nn.Identity()
+        features = dim * (2 if config.pool in ("cls_mean", "cls_dist") else 1)
+        self.norm = nn.Identity() if config.norm == "none" else nn.LayerNorm(dim, config.eps)
+        self.pool = AttentionPool(config) if config.pool == "map" else None
+        self.pre_logits = Linear(features, config.pre_logits) if config.pre_logits else None
+        features = config.pre_logits or features
+        self.head = Linear(features, config.num_classes) if config.num_classes else nn.Identity()
+        if not self.pos_embed.is_meta:  # there is nothing to fill, and torch would import its compiler for it
+            self.initialise()
+
+    @torch.no_grad()
+    def initialise(self) -> None:
+        """The paper's start. Source: google-research/vision_transformer, `models_vit.py` and flax's defaults.
+
+        Xavier-uniform matrices (queries, keys and values each on their own), LeCun-normal patch embedding,
+        normal(0.02) positions, zero class token and zero head.
+        """
+        nn.init.trunc_normal_(self.patch_embed.weight, std=self.patch_embed.weight[0].numel() ** -0.5)
+        if self.patch_embed.bias is not None:
+            nn.init.zeros_(self.patch_embed.bias)
+        nn.init.normal_(self.pos_embed, std=0.02)
+        nn.init.zeros_(self.prefix_tokens)
+        if len(self.config.prefix) > 1:  # equal registers would stay equal for ever
+            nn.init.normal_(self.prefix_tokens, std=0.02)
+        if self.pool is not None:
+            nn.init.normal_(self.pool.probe, std=0.02)
+        for module in self.modules():
+            if isinstance(module, Attention):
+                for matrix in (*module.qkv.weight.chunk(3), module.proj.weight):
+                    nn.init.xavier_uniform_(matrix)
+                for linear in (module.qkv, module.proj):
+                    if linear.bias is not None:
+                        nn.init.zeros_(linear.bias)
+            elif isinstance(module, MLP):
+                for linear in (module.fc1, module.fc2):
+                    nn.init.xavier_uniform_(linear.weight)
+                    if linear.bias is not None:
+                        nn.init.normal_(linear.bias, std=1e-6)
+        if isinstance(self.head, nn.Linear):
+            nn.init.zeros_(self.head.weight)
+            if self.head.bias is not None:
+                nn.init.zeros_(self.head.bias)
+
+    def forward(
+        self,
+        images: Tensor,
+        output_attentions: bool = False,
+        output_queries_keys: bool = False,
+        change: Change | None = None,
+    ) -> ViTOutput:
+        """Classify a batch of normalised pictures.
+
+        Args:
+            images: (B, channels, height, width); sides divisible by the patch size, any number of patches.
+            output_attentions: also return every attention matrix, the ones this very pass used.
+            output_queries_keys: also return queries and keys, from which `vit.attention` computes any part of
+                any matrix on demand: L*N*D numbers instead of L*H*N*N.
+            change: of what a block's heads give, for this pass alone; see `vit.intervene`.
+
+        Raises:
+            ValueError: the shape of `images` does not suit the model, or both outputs are asked for.
+        """
+        if output_attentions and output_queries_keys:
+            raise ValueError("Ask for attentions or for queries and keys, not for both.")
+        keep: Keep = "attention" if output_attentions else "queries_keys" if output_queries_keys else "nothing"
+        if exact_on_cpu(images):
+            with onednn():
+                return self._through(images, keep, change)
+        return self._through(images, keep, change)
+
+    def _through(self, images: Tensor, keep: Keep, change: Change | None) -> ViTOutput:
+        x, turns = self.enter(images)
+        kept: list[Any] = []
+        last, short = len(self.blocks) - 1, keep == "nothing" and change is None
+        for index, block in enumerate(self.blocks):
+            # What nobody reads after the last block is not computed there.
+            rows = self.read if index == last and short else EVERY
+            x, seen = block(x, keep, rows, turns, None if change is None else partial(change, index))
+            kept.append(seen)
+        features, pool_attention = self.gather(x if short else x[:, self.read])
+        logits = self.head(features)
+        if keep == "attention":
+            return ViTOutput(logits, attentions=tuple(kept), pool_attention=pool_attention)
+        if keep == "queries_keys":
+            queries, keys = zip(*kept, strict=True)
+            tokens = self.norm(x) if self.config.norm == "before_pool" else x
+            return ViTOutput(logits, queries=queries, keys=keys, pool_attention=pool_attention, tokens=tokens)
+        return ViTOutput(logits)
+
+    def enter(self, images: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
+        """What the first block reads (B, N, D), and cosine and sine (N, K) of rotary positions, if there are any."""
+        x = self.norm_pre(self.embed(images))
+        patch = self.config.patch_size
+        grid = images.shape[2] // patch, images.shape[3] // patch
+        return x, None if self.config.rope is None else rotations(self.config, grid, x.device)
+
+    def embed(self, images: Tensor) -> Tensor:
+        """Pictures (B, channels, height, width) to tokens with their positions (B, N, D)."""
+        config = self.config
+        if images.ndim != 4 or images.shape[1] != config.channels:
+            raise ValueError(f"Pictures must be (B, {config.channels}, height, width), not {tuple(images.shape)}.")
+        if any(side < config.patch_size or side % config.patch_size for side in images.shape[2:]):
+            raise ValueError(
+                f"Picture sides must be multiples of {config.patch_size} px, not {tuple(images.shape[2:])}."
+            )
+        side = config.patch_size
+        grid = images.shape[2] // side, images.shape[3] // side
+        positions = resize_positions(self.pos_embed, config.grid, grid, config.position_resize)
+        if exact_on_cpu(images):  # on a CPU one product is faster than a convolution
+            pixels = images.unflatten(3, (-1, side)).unflatten(2, (-1, side))  # (B, channels, rows, side, cols, side)
+            pixels = pixels.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)  # (B, P, channels * side * side)
+            x = linear(pixels, self.patch_embed.weight.flatten(1), self.patch_embed.bias) + positions
+        else:
+            x = self.patch_embed(images).flatten(2).transpose(1, 2) + positions  # (B, P, D)
+        prefix = self.prefix_tokens.expand(x.shape[0], -1, -1)
+        return self.dropout(torch.cat([prefix.to(x.dtype), x], dim=1))
+
+    def gather(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The tokens `read` after the last block (B, Q, D) to the features that the head reads (B, D or 2 D).
+
+        The second result is where the learnt query of a "map" pool looked (B, H, Q); else None.
+        """
+        config, attention = self.config, None
+        x = self.norm(x) if config.norm == "before_pool" else x
+        if self.pool is not None:
+            x, attention = self.pool(x)
+        elif config.pool == "cls_dist":
+            x = torch.cat([x[:, config.prefix.index(token)] for token in ("cls", "dist")], -1)
+        elif config.pool == "cls_mean":
+            x = torch.cat([x[:, config.prefix.index("cls")], x[:, len(config.prefix) :].mean(1)], -1)
+        else:
+            x = x.mean(1)  # of one token it is that token
+        x = self.norm(x) if config.norm == "after_pool" else x
+        return x if self.pre_logits is None else self.pre_logits(x).tanh(), attention
+
+
+def _read(config: ViTConfig) -> slice:
+    """The tokens that are read after the last block."""
+    if config.pool == "cls":
+        first = config.prefix.index("cls")
+        return slice(first, first + 1)
+    return slice(len(config.prefix), None) if config.pool == "mean" else EVERY
