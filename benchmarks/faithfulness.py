@@ -20,7 +20,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from vit.checkpoints import load_checkpoint
+from vit.checkpoints.load import load_checkpoint
 from vit.faithfulness import GROUPS, faithfulness, noise
 from vit.intervene import head_means, importance
 from vit.model.config import ViTConfig

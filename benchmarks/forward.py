@@ -26,8 +26,8 @@ from transformers import ViTForImageClassification
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from vit.attention import record
+from vit.checkpoints.families import read
 from vit.devices import memory
-from vit.families import read
 from vit.model.transformer import VisionTransformer, rounded
 
 THEIRS = "transformers, eager"

@@ -259,7 +259,7 @@ def resume(job: Job) -> Result:
     """A run that is stopped in the middle and resumed on the same device ends with the weights of one that was not."""
     import torch
 
-    from vit.checkpoints import load_checkpoint
+    from vit.checkpoints.load import load_checkpoint
     from vit.train import train
 
     torch.use_deterministic_algorithms(True, warn_only=True)

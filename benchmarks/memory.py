@@ -40,7 +40,7 @@ def save_checkpoints(folder: Path, count: int) -> None:
     """Large ones with random weights."""
     import torch
 
-    from vit.checkpoints import save_checkpoint
+    from vit.checkpoints.save import save_checkpoint
     from vit.images.preprocess import Preprocess
     from vit.model.config import ViTConfig
     from vit.model.transformer import VisionTransformer

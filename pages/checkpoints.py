@@ -23,15 +23,15 @@ def summarised(folder: str, stamp: int):
     """What a checkpoint is, read from its header once per version of its files."""
     from pathlib import Path
 
-    from vit.checkpoints import summarise
+    from vit.checkpoints.load import summarise
 
     return summarise(Path(folder))
 
 
 def listed() -> list:
     """Every checkpoint on the shelf, then what was fetched from elsewhere, under its pinned name."""
-    from vit import hub
-    from vit.shelf import folders
+    from vit.checkpoints import hub
+    from vit.checkpoints.manage import folders
 
     own = [summarised(str(folder), stamp) for folder, stamp in folders()]
     return own + [replace(summarised(str(one.folder), 0), name=str(one.name)) for one in hub.cached()]
@@ -39,7 +39,7 @@ def listed() -> list:
 
 def table(infos: list) -> pd.DataFrame:
     """The list as people read it."""
-    from vit import hub
+    from vit.checkpoints import hub
 
     rows = []
     for info in infos:
@@ -112,17 +112,17 @@ NAME_HELP = "Small letters, digits, dots, dashes and underscores."
 
 def rename(name: str) -> None:
     """From the button: give it the name that was typed."""
-    from vit import shelf
+    from vit.checkpoints import manage
 
     new = st.session_state[f"name {name}"]
-    if act(f"{name} is called {new}.", shelf.rename, name, new):
+    if act(f"{name} is called {new}.", manage.rename, name, new):
         st.query_params["name"] = new
 
 
 @st.dialog("Delete this checkpoint?")
 def confirm_deletion(info) -> None:
     """Say what goes, and delete it if that is meant."""
-    from vit import hub, shelf
+    from vit.checkpoints import hub, manage
 
     accuracy = info.facts.get("accuracy")
     known = f", {accuracy:.1%} right" if isinstance(accuracy, float) else ""
@@ -130,7 +130,7 @@ def confirm_deletion(info) -> None:
     fetched = "/" in info.name
     st.caption("It can be fetched again." if fetched else "Runs keep their own checkpoints.")
     with st.container(horizontal=True):
-        done = (f"{info.name} was deleted.", hub.remove if fetched else shelf.delete, info.name)
+        done = (f"{info.name} was deleted.", hub.remove if fetched else manage.delete, info.name)
         if st.button("Delete", key="really delete", type="primary", on_click=act, args=done):
             st.rerun()
         if st.button("Keep it", key="not delete"):
@@ -139,7 +139,7 @@ def confirm_deletion(info) -> None:
 
 def fetch() -> None:
     """Fetch a checkpoint by its name on the Hub or in torchvision."""
-    from vit import hub
+    from vit.checkpoints import hub
 
     with st.form("fetch", border=False):
         name = st.text_input(
@@ -198,9 +198,9 @@ def upload(refused: bool) -> None:
 
 
 def suggested(files: list, weights: str) -> str:
-    """A name for what was uploaded, see `vit.shelf.suggest`."""
-    from vit.shelf import suggest
-    from vit.weight_files import MAX_TEXT
+    """A name for what was uploaded, see `vit.checkpoints.manage.suggest`."""
+    from vit.checkpoints.manage import suggest
+    from vit.checkpoints.weight_files import MAX_TEXT
 
     configs = (file for file in files if file.name == "config.json" and file.size <= MAX_TEXT)
     config = next((uploads.opened(file).read() for file in configs), b"")
@@ -209,12 +209,12 @@ def suggested(files: list, weights: str) -> str:
 
 def bring(files: list) -> None:
     """From the button: add what was uploaded."""
-    from vit import shelf
+    from vit.checkpoints import manage
 
     name = st.session_state["new name"]
     kept = act(
         f"{name} was added.",
-        shelf.bring,
+        manage.bring,
         {file.name.removesuffix(".tar"): uploads.opened(file) for file in files},
         name,
         None,

@@ -56,8 +56,8 @@ def verified(identity: str, _checkpoint):
 
 def pick_checkpoint():
     """Let the person choose a checkpoint, or the best one of a run; stop with a hint where there is none."""
-    from vit import hub
-    from vit.families.family import possible_heads
+    from vit.checkpoints import hub
+    from vit.checkpoints.families.family import possible_heads
 
     offered = opening.offered()
     names = offered.names
@@ -197,8 +197,8 @@ def show_facts(checkpoint, info) -> None:
 
 def offer_conversion(checkpoint) -> None:
     """The checkpoint as another library opens it, or why that library cannot."""
-    from vit import shelf
-    from vit.convert import SUFFIXES, how_to_open, obstacle
+    from vit.checkpoints import manage
+    from vit.checkpoints.convert import SUFFIXES, how_to_open, obstacle
 
     popover = st.popover("For another library", width="stretch", key="conversion", on_change="rerun")
     if not popover.open:  # four libraries' names for every tensor are not worked out for nobody
@@ -211,7 +211,7 @@ def offer_conversion(checkpoint) -> None:
         name = checkpoint.path.name + SUFFIXES.get(to, (f"-{to}.zip",))[0]
         st.download_button(
             "Download",
-            lambda: shelf.converted(checkpoint, to)[1],
+            lambda: manage.converted(checkpoint, to)[1],
             name,
             "application/octet-stream",
             key=f"convert {to}",

@@ -61,7 +61,7 @@ def recommended(data: str, start: str = "") -> list[str]:
 
 def choose_preset() -> None:
     """Take all settings from the chosen preset; one for fine-tuning needs something to start from."""
-    from vit.checkpoints import find_checkpoint
+    from vit.checkpoints.catalog import find_checkpoint
     from vit.recipes import PRESETS
 
     state = st.session_state
@@ -139,7 +139,7 @@ def _day(moment: float) -> str:
 
 def starts() -> dict[str, str]:
     """What a run can start from, a checkpoint's name or path or "" for none, with its name for people."""
-    from vit.checkpoints import list_checkpoints
+    from vit.checkpoints.load import list_checkpoints
     from vit.runs import learnt, list_runs, resumable
 
     known = {info.name: info.name for info in list_checkpoints() if not info.problem}

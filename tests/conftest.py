@@ -123,6 +123,6 @@ def labels() -> tuple[str, ...]:
 @pytest.fixture
 def saved(tmp_path: Path, build: Callable[..., VisionTransformer], preprocess: Preprocess) -> Path:
     """The folder of a saved tiny checkpoint."""
-    from vit.checkpoints import save_checkpoint
+    from vit.checkpoints.save import save_checkpoint
 
     return save_checkpoint(tmp_path / "tiny", build(), LABELS, preprocess, facts={"accuracy": 0.9, "data": "noise"})

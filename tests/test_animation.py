@@ -15,7 +15,8 @@ from PIL import Image
 from vit import animation
 from vit.animation import LAST, Film, encode, over_blocks, over_epochs, over_frames
 from vit.attention import record
-from vit.checkpoints import Checkpoint, load_checkpoint
+from vit.checkpoints.checkpoint import Checkpoint
+from vit.checkpoints.load import load_checkpoint
 from vit.errors import InvalidImage, InvalidRun, UserError
 from vit.evaluate import Normalise
 from vit.explain import Explanation, explain

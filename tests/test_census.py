@@ -26,7 +26,9 @@ from vit.census import (
     tally,
     to_dict,
 )
-from vit.checkpoints import Checkpoint, load_checkpoint, save_checkpoint
+from vit.checkpoints.checkpoint import Checkpoint
+from vit.checkpoints.load import load_checkpoint
+from vit.checkpoints.save import save_checkpoint
 from vit.datasets import SHAPES
 from vit.errors import InvalidDataset, UserError
 from vit.evaluate import Normalise

@@ -26,15 +26,11 @@ from transformers import (
     ViTForImageClassification,
 )
 
-from vit.card import write_card
-from vit.checkpoints import (
-    _opened,
-    find_checkpoint,
-    list_checkpoints,
-    load_checkpoint,
-    save_checkpoint,
-    summarise,
-)
+from vit.checkpoints.card import write_card
+from vit.checkpoints.catalog import find_checkpoint
+from vit.checkpoints.folder import open_files
+from vit.checkpoints.load import list_checkpoints, load_checkpoint, summarise
+from vit.checkpoints.save import save_checkpoint
 from vit.errors import InvalidCheckpoint, UserError
 from vit.images.preprocess import Preprocess
 from vit.model.config import ViTConfig
@@ -449,7 +445,7 @@ def test_a_full_disk_is_said_and_nothing_is_left(saved: Path, build: Any, monkey
 
 @pytest.mark.parametrize("bug", [ValueError("not enough values to unpack"), OSError(5, "Input/output error")])
 def test_a_bug_behind_the_opening_is_no_mistake_of_the_users(saved: Path, bug: Exception) -> None:
-    with pytest.raises(type(bug)) as found, _opened(saved):
+    with pytest.raises(type(bug)) as found, open_files(saved):
         raise bug
     assert found.value is bug
 

@@ -13,7 +13,9 @@ import torch
 from PIL import Image
 
 from vit import export
-from vit.checkpoints import Checkpoint, load_checkpoint, save_checkpoint
+from vit.checkpoints.checkpoint import Checkpoint
+from vit.checkpoints.load import load_checkpoint
+from vit.checkpoints.save import save_checkpoint
 from vit.code import snippet
 from vit.explain import Explanation, explain
 from vit.images import samples

@@ -13,7 +13,7 @@ from torch.distributed.run import get_args_parser
 
 import vit
 from vit.__main__ import _settings, parser
-from vit.checkpoints import load_checkpoint
+from vit.checkpoints.load import load_checkpoint
 from vit.command import command_line
 from vit.recipes import PRESETS, TrainConfig, train_config
 

@@ -29,10 +29,12 @@ from tiny import LABELS, TINY, fill
 from torch import Tensor, nn
 
 from vit.__main__ import main
-from vit.checkpoints import Checkpoint, load_checkpoint, save_checkpoint
-from vit.convert import SUFFIXES, convert, how_to_open, obstacle
+from vit.checkpoints.checkpoint import Checkpoint
+from vit.checkpoints.convert import SUFFIXES, convert, how_to_open, obstacle
+from vit.checkpoints.families.timm import _crop
+from vit.checkpoints.load import load_checkpoint
+from vit.checkpoints.save import save_checkpoint
 from vit.errors import UserError
-from vit.families.timm import _crop
 from vit.images import samples
 from vit.images.preprocess import Preprocess
 from vit.model.config import ViTConfig
@@ -584,7 +586,7 @@ def test_onnx_gives_logits_and_attention_for_any_number_of_pictures(made: Any, t
 
 
 def test_without_onnx_one_sentence_says_what_to_install(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vit.convert.find_spec", lambda name: None)
+    monkeypatch.setattr("vit.checkpoints.convert.find_spec", lambda name: None)
     wanted = "To write ONNX files, onnx and onnxscript must be installed: pip install onnx onnxscript."
     assert obstacle(made("plain"), "onnx") == wanted
 

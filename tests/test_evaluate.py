@@ -9,7 +9,9 @@ import pytest
 import torch
 from PIL import Image
 
-from vit.checkpoints import Checkpoint, load_checkpoint, save_checkpoint
+from vit.checkpoints.checkpoint import Checkpoint
+from vit.checkpoints.load import load_checkpoint
+from vit.checkpoints.save import save_checkpoint
 from vit.datasets import Resident
 from vit.errors import InvalidDataset
 from vit.evaluate import Normalise, evaluate, evaluate_checkpoint

@@ -14,7 +14,8 @@ from PIL import Image
 
 from vit import explain as module
 from vit import pace
-from vit.checkpoints import Checkpoint, load_checkpoint
+from vit.checkpoints.checkpoint import Checkpoint
+from vit.checkpoints.load import load_checkpoint
 from vit.errors import InvalidImage
 from vit.explain import cost, count_tokens, explain, resized, size_near, sizes
 from vit.images.preprocess import Preprocess

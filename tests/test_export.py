@@ -14,7 +14,9 @@ from PIL import Image
 
 from vit import export
 from vit.attention import record
-from vit.checkpoints import Checkpoint, load_checkpoint, save_checkpoint
+from vit.checkpoints.checkpoint import Checkpoint
+from vit.checkpoints.load import load_checkpoint
+from vit.checkpoints.save import save_checkpoint
 from vit.errors import UserError
 from vit.explain import Explanation, explain
 from vit.export import Shown, attention_npz, grid_png, overlay_png, view_json, view_npz

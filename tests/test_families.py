@@ -13,10 +13,10 @@ from torch import nn
 from transformers import BertConfig, BertModel, ViTForImageClassification, ViTModel
 from transformers import ViTConfig as TheirConfig
 
-from vit.checkpoints import load_checkpoint
+from vit.checkpoints.families import huggingface, read
+from vit.checkpoints.families.family import usual_heads
+from vit.checkpoints.load import load_checkpoint
 from vit.errors import InvalidCheckpoint
-from vit.families import huggingface, read
-from vit.families.family import usual_heads
 from vit.model.config import ViTConfig
 from vit.model.transformer import VisionTransformer
 
@@ -157,7 +157,7 @@ def test_a_torchvision_name_tells_the_heads(name: str, why: str) -> None:
 
 
 def test_a_published_torchvision_file_is_known_by_its_name() -> None:
-    from vit.families.torchvision import FAMILY
+    from vit.checkpoints.families.torchvision import FAMILY
 
     config = ViTConfig.preset("L/16")
     preprocess, why = FAMILY.preprocess(config, "vit_l_16-852ce7e3.pth")
@@ -373,7 +373,7 @@ def test_a_missing_tensor_is_named() -> None:
 
 def ours_checked(tensors: dict[str, torch.Tensor], document: dict[str, Any]) -> None:
     """What `load_checkpoint` does between reading names and reading weights."""
-    from vit.checkpoints import _empty_model
+    from vit.checkpoints.load import _empty_model
 
     _empty_model(read(tensors, document))
 

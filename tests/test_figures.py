@@ -14,7 +14,8 @@ import pytest
 import torch
 from PIL import Image
 
-from vit.checkpoints import Checkpoint, load_checkpoint
+from vit.checkpoints.checkpoint import Checkpoint
+from vit.checkpoints.load import load_checkpoint
 from vit.explain import Explanation, explain
 from vit.export import Shown
 from vit.figures import DPI, caption, grid_figure, grid_sentence, map_figure

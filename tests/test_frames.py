@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vit.checkpoints import load_checkpoint
+from vit.checkpoints.load import load_checkpoint
 from vit.errors import InvalidImage
 from vit.explain import explain
 from vit.images import decode

@@ -19,10 +19,11 @@ from test_parity import Answer, ask_timm, difference
 from tiny import fill
 from torch import nn
 
-from vit import shelf
-from vit.checkpoints import Checkpoint, list_checkpoints, load_checkpoint, summarise
+from vit.checkpoints import manage
+from vit.checkpoints.checkpoint import Checkpoint
+from vit.checkpoints.families import google, read, torchvision
+from vit.checkpoints.load import list_checkpoints, load_checkpoint, summarise
 from vit.errors import InvalidCheckpoint
-from vit.families import google, read, torchvision
 from vit.model.config import ViTConfig
 
 TINY: dict[str, Any] = dict(img_size=32, patch_size=8, embed_dim=64, depth=2, num_heads=4, num_classes=5)
@@ -268,7 +269,7 @@ def test_pictures_become_what_timm_makes_of_them_for_these_files(tmp_path: Path)
 def test_it_is_kept_and_listed(tmp_path: Path) -> None:
     np.savez(tmp_path / "B_16.npz", **written(timms()))
     root = tmp_path / "shelf"
-    folder = shelf.bring({"B_16.npz": io.BytesIO((tmp_path / "B_16.npz").read_bytes())}, "mine", root)
+    folder = manage.bring({"B_16.npz": io.BytesIO((tmp_path / "B_16.npz").read_bytes())}, "mine", root)
     (info,) = list_checkpoints(root)
     assert (info.family, info.labels, info.problem) == ("Google", 5, "")
     assert info.params == sum(p.numel() for p in load_checkpoint(folder).model.parameters())

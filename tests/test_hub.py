@@ -24,11 +24,11 @@ from tiny import fill
 from torch import Tensor, nn
 
 import vit
-from vit import download, hub
 from vit.__main__ import main
+from vit.checkpoints import download, hub
+from vit.checkpoints.families import torchvision as torchvision_family
+from vit.checkpoints.hub import Name
 from vit.errors import InvalidCheckpoint, Unavailable, UserError
-from vit.families import torchvision as torchvision_family
-from vit.hub import Name
 from vit.paths import downloads_folder
 
 ROOT = Path(vit.__file__).parent.parent
@@ -444,7 +444,7 @@ def test_a_killed_process_leaves_no_checkpoint_and_the_next_goes_on(
     server: HubServer, published: str, files: dict[str, bytes], tmp_path: Path
 ) -> None:
     wait = "lambda *_: (print('on', flush=True), time.sleep(60))"
-    script = f"import sys, time; from vit import hub; hub.fetch(sys.argv[1], {wait})"
+    script = f"import sys, time; from vit.checkpoints import hub; hub.fetch(sys.argv[1], {wait})"
     with subprocess.Popen(
         [sys.executable, "-c", script, REPOSITORY], cwd=ROOT, env=environment(), stdout=subprocess.PIPE, text=True
     ) as process:
@@ -652,7 +652,7 @@ def test_a_damaged_note_of_the_source_does_not_matter(server: HubServer, publish
 @pytest.mark.slow
 def test_nothing_of_the_network_is_imported_before_it_is_needed() -> None:
     script = (
-        "import sys, vit; from vit import hub; vit.load_checkpoint('cifar10'); hub.cached(); hub.parse('a/b');"
+        "import sys, vit; from vit.checkpoints import hub; vit.load_checkpoint('cifar10'); hub.cached(); hub.parse('a/b');"
         "assert not {'huggingface_hub', 'httpx2', 'torchvision.models'} & sys.modules.keys()"
     )
     subprocess.run([sys.executable, "-c", script], cwd=ROOT, env=environment(), check=True)

@@ -10,9 +10,10 @@ from apart import printed
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from vit import checkpoints
 from vit.attention import record
-from vit.checkpoints import load_checkpoint
+from vit.checkpoints import load
+from vit.checkpoints.load import load_checkpoint
+from vit.checkpoints.save import save_checkpoint
 from vit.errors import InvalidCheckpoint
 from vit.images.preprocess import Preprocess
 from vit.model import attention, cpu, transformer
@@ -44,7 +45,7 @@ def test_a_large_model_in_half_precision_stays_so_and_says_the_same(
     halved: Path, monkeypatch: pytest.MonkeyPatch, pictures: Any
 ) -> None:
     wide = load_checkpoint(halved).model
-    monkeypatch.setattr(checkpoints, "LARGE", 0)
+    monkeypatch.setattr(load, "LARGE", 0)
     half = load_checkpoint(halved).model
     kept = {name for name, dtype in dtypes(half).items() if dtype is torch.float16}
     assert kept == {
@@ -59,9 +60,9 @@ def test_a_large_model_in_half_precision_stays_so_and_says_the_same(
 def test_a_model_that_the_memory_does_not_hold_is_refused_before_it_is_read(
     saved: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checkpoints, "LARGE", 0)
-    monkeypatch.setattr(checkpoints, "memory", lambda: (8_000_000_000, 1000))
-    monkeypatch.setattr(checkpoints, "read_tensors", None)
+    monkeypatch.setattr(load, "LARGE", 0)
+    monkeypatch.setattr(load, "memory", lambda: (8_000_000_000, 1000))
+    monkeypatch.setattr(load, "read_tensors", None)
     with pytest.raises(InvalidCheckpoint, match=r"GB of memory and 0\.0 GB are free"):
         load_checkpoint(saved)
 
@@ -87,7 +88,7 @@ print(now("VmHWM") - before, sum(p.nbytes for p in checkpoint.model.parameters()
 def test_loading_holds_the_weights_once(tmp_path: Path, saved: Path, kind: str) -> None:
     config = ViTConfig(num_classes=10, dim=768, depth=3, heads=12, mlp_dim=3072)
     model = VisionTransformer(config)
-    checkpoints.save_checkpoint(tmp_path / "large", model, [str(i) for i in range(10)], Preprocess(size=(224, 224)))
+    save_checkpoint(tmp_path / "large", model, [str(i) for i in range(10)], Preprocess(size=(224, 224)))
     file = tmp_path / "large" / "model.safetensors"
     size = file.stat().st_size
     if kind == "float16":

@@ -17,7 +17,9 @@ from torch import Tensor
 import vit
 from vit import ood
 from vit.__main__ import main
-from vit.checkpoints import Checkpoint, load_checkpoint, save_checkpoint
+from vit.checkpoints.checkpoint import Checkpoint
+from vit.checkpoints.load import load_checkpoint
+from vit.checkpoints.save import save_checkpoint
 from vit.datasets import shapes
 from vit.errors import UserError
 from vit.evaluate import Normalise

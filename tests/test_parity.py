@@ -22,9 +22,10 @@ from safetensors.torch import save_file
 from tiny import fill
 from torch import Tensor, nn
 
-from vit.checkpoints import Checkpoint, load_checkpoint
+from vit.checkpoints.checkpoint import Checkpoint
+from vit.checkpoints.families import read
+from vit.checkpoints.load import load_checkpoint
 from vit.errors import InvalidCheckpoint
-from vit.families import read
 from vit.model.config import PositionResize, ViTConfig
 from vit.model.positions import resize_positions
 from vit.model.transformer import VisionTransformer

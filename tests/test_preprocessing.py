@@ -16,9 +16,9 @@ from PIL import Image
 from tiny import fill
 from torch import Tensor
 
-from vit.checkpoints import load_checkpoint
-from vit.families.timm import FAMILY as TIMM
-from vit.families.torchvision import FAMILY as TORCHVISION
+from vit.checkpoints.families.timm import FAMILY as TIMM
+from vit.checkpoints.families.torchvision import FAMILY as TORCHVISION
+from vit.checkpoints.load import load_checkpoint
 from vit.images import samples
 from vit.images.preprocess import Preprocess
 from vit.model.config import ViTConfig

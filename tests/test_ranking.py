@@ -8,7 +8,9 @@ import pytest
 import torch
 
 from vit.__main__ import main
-from vit.checkpoints import Checkpoint, load_checkpoint, save_checkpoint
+from vit.checkpoints.checkpoint import Checkpoint
+from vit.checkpoints.load import load_checkpoint
+from vit.checkpoints.save import save_checkpoint
 from vit.datasets import SHAPES
 from vit.errors import InvalidDataset, UserError
 from vit.faithfulness import faithfulness

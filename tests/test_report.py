@@ -12,7 +12,9 @@ import torch
 from PIL import Image
 
 from vit import report
-from vit.checkpoints import Checkpoint, load_checkpoint, save_checkpoint
+from vit.checkpoints.checkpoint import Checkpoint
+from vit.checkpoints.load import load_checkpoint
+from vit.checkpoints.save import save_checkpoint
 from vit.errors import UserError
 from vit.images.preprocess import Preprocess
 from vit.model.transformer import VisionTransformer

@@ -18,8 +18,9 @@ from test_parity import ask_transformers, difference
 from tiny import fill
 from torch import nn
 
-from vit import checkpoints, shelf
-from vit.checkpoints import load_checkpoint, summarise
+from vit.checkpoints import folder as files
+from vit.checkpoints import load, manage
+from vit.checkpoints.load import load_checkpoint, summarise
 from vit.errors import InvalidCheckpoint
 
 SMALL: dict[str, Any] = dict(
@@ -114,12 +115,12 @@ def test_a_list_tells_the_size_of_all(folder: Path) -> None:
 
 def test_what_people_bring_may_be_in_several_files(folder: Path, tmp_path: Path) -> None:
     files = {path.name: io.BytesIO(path.read_bytes()) for path in folder.iterdir()}
-    kept = shelf.bring(files, "mine", tmp_path / "shelf")
+    kept = manage.bring(files, "mine", tmp_path / "shelf")
     assert load_checkpoint(kept).hash == load_checkpoint(folder).hash
     (folder / INDEX).unlink()
     files = {path.name: io.BytesIO(path.read_bytes()) for path in folder.iterdir()}
     with pytest.raises(InvalidCheckpoint, match="Bring one file of weights"):
-        shelf.bring(files, "other", tmp_path / "shelf")
+        manage.bring(files, "other", tmp_path / "shelf")
 
 
 @pytest.mark.slow
@@ -216,7 +217,7 @@ def test_a_bad_index_or_file_is_refused_before_weights_are_read(
 ) -> None:
     spoil, words = BAD[case]
     spoil(folder)
-    monkeypatch.setattr(checkpoints, "read_tensors", None)
+    monkeypatch.setattr(load, "read_tensors", None)
     with pytest.raises(InvalidCheckpoint, match=words) as caught:
         load_checkpoint(folder)
     said = str(caught.value)
@@ -226,8 +227,8 @@ def test_a_bad_index_or_file_is_refused_before_weights_are_read(
 
 def test_files_that_are_too_large_together_are_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     total = sum(path.stat().st_size for path in shards(folder))
-    monkeypatch.setattr(checkpoints, "MAX_WEIGHTS", total - 1)
+    monkeypatch.setattr(files, "MAX_WEIGHTS", total - 1)
     with pytest.raises(InvalidCheckpoint, match="MB in all; at most"):
         load_checkpoint(folder)
-    monkeypatch.setattr(checkpoints, "MAX_WEIGHTS", total)
+    monkeypatch.setattr(files, "MAX_WEIGHTS", total)
     load_checkpoint(folder)

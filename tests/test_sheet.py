@@ -10,7 +10,8 @@ from PIL import Image
 import vit
 from vit import sheet
 from vit.attention import entropy
-from vit.checkpoints import Checkpoint, save_checkpoint
+from vit.checkpoints.checkpoint import Checkpoint
+from vit.checkpoints.save import save_checkpoint
 from vit.datasets import SHAPES
 from vit.errors import InvalidImage
 from vit.faithfulness import faithfulness

@@ -23,7 +23,7 @@ import vit
 from vit import start as start_module
 from vit import train as train_module
 from vit.__main__ import main
-from vit.checkpoints import load_checkpoint
+from vit.checkpoints.load import load_checkpoint
 from vit.errors import InvalidConfig, InvalidDataset, InvalidRun
 from vit.evaluate import evaluate_checkpoint
 from vit.files import replaced

@@ -20,7 +20,7 @@ import pytest
 import torch
 from PIL import Image
 
-from vit.checkpoints import load_checkpoint
+from vit.checkpoints.load import load_checkpoint
 from vit.code import snippet
 from vit.errors import InvalidImage
 from vit.explain import explain

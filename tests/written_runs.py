@@ -9,7 +9,7 @@ import torch
 from tiny import LABELS, TINY, fill
 
 from vit import runs
-from vit.checkpoints import save_checkpoint
+from vit.checkpoints.save import save_checkpoint
 from vit.images.preprocess import Preprocess
 from vit.model.config import ViTConfig
 from vit.model.transformer import VisionTransformer

@@ -10,7 +10,10 @@ from vit.lazy import names_of
 if TYPE_CHECKING:
     from vit.archives import ImportedDataset, import_dataset
     from vit.attention import AttentionRecord, record, rollout
-    from vit.checkpoints import Checkpoint, find_checkpoint, list_checkpoints, load_checkpoint, save_checkpoint
+    from vit.checkpoints.catalog import find_checkpoint
+    from vit.checkpoints.checkpoint import Checkpoint
+    from vit.checkpoints.load import list_checkpoints, load_checkpoint
+    from vit.checkpoints.save import save_checkpoint
     from vit.errors import InvalidCheckpoint, InvalidConfig, InvalidDataset, InvalidImage, UserError
     from vit.images.decode import decode_image
     from vit.images.preprocess import Preprocess
@@ -22,7 +25,10 @@ if TYPE_CHECKING:
 _HOMES = {
     "archives": ["ImportedDataset", "import_dataset"],
     "attention": ["AttentionRecord", "record", "rollout"],
-    "checkpoints": ["Checkpoint", "find_checkpoint", "list_checkpoints", "load_checkpoint", "save_checkpoint"],
+    "checkpoints.catalog": ["find_checkpoint"],
+    "checkpoints.checkpoint": ["Checkpoint"],
+    "checkpoints.load": ["list_checkpoints", "load_checkpoint"],
+    "checkpoints.save": ["save_checkpoint"],
     "errors": ["InvalidCheckpoint", "InvalidConfig", "InvalidDataset", "InvalidImage", "UserError"],
     "images.decode": ["decode_image"],
     "images.preprocess": ["Preprocess"],

@@ -209,7 +209,7 @@ def _picture(path: Path) -> Any:
 def _classify(options: argparse.Namespace) -> None:
     import torch
 
-    from vit.checkpoints import load_checkpoint
+    from vit.checkpoints.load import load_checkpoint
 
     checkpoint = load_checkpoint(options.checkpoint)
     if not checkpoint.labels:
@@ -235,7 +235,7 @@ def _classify(options: argparse.Namespace) -> None:
 
 
 def _explain(options: argparse.Namespace) -> None:
-    from vit.checkpoints import load_checkpoint
+    from vit.checkpoints.load import load_checkpoint
     from vit.explain import resized, size_near
     from vit.export import attention_npz
     from vit.overlay import overlay
@@ -367,7 +367,7 @@ def _token(query: str, kept: Any) -> int:
 
 
 def _evaluate(options: argparse.Namespace) -> None:
-    from vit.checkpoints import load_checkpoint
+    from vit.checkpoints.load import load_checkpoint
     from vit.evaluate import evaluate_checkpoint
     from vit.report import write
 
@@ -383,7 +383,7 @@ def _evaluate(options: argparse.Namespace) -> None:
 
 
 def _faithfulness(options: argparse.Namespace) -> None:
-    from vit.checkpoints import load_checkpoint
+    from vit.checkpoints.load import load_checkpoint
     from vit.ranking import rank, record_in_card, table, verdict
 
     _check_limit(options.limit)
@@ -401,7 +401,7 @@ def _faithfulness(options: argparse.Namespace) -> None:
 
 def _ood(options: argparse.Namespace) -> None:
     from vit import ood
-    from vit.checkpoints import load_checkpoint
+    from vit.checkpoints.load import load_checkpoint
 
     checkpoint = load_checkpoint(options.checkpoint)
     known = ood.fit(checkpoint, options.data, options.others, root=options.data_root, bar=not options.json)
@@ -431,7 +431,7 @@ def _heads(options: argparse.Namespace) -> None:
     from tqdm import tqdm
 
     from vit.census import census, check_name, record_in_card, sentence, table, to_dict
-    from vit.checkpoints import load_checkpoint
+    from vit.checkpoints.load import load_checkpoint
 
     _check_limit(options.limit)
     checkpoint = load_checkpoint(options.checkpoint)
@@ -459,8 +459,8 @@ def _heads(options: argparse.Namespace) -> None:
 
 
 def _convert(options: argparse.Namespace) -> None:
-    from vit.checkpoints import load_checkpoint
-    from vit.convert import convert, how_to_open
+    from vit.checkpoints.convert import convert, how_to_open
+    from vit.checkpoints.load import load_checkpoint
 
     checkpoint = load_checkpoint(options.source, options.heads)
     path = convert(checkpoint, options.destination, options.to)

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 from PIL import Image, ImageDraw, ImageFont
 
 from vit.attention import Precision, record
-from vit.checkpoints import Checkpoint
+from vit.checkpoints.checkpoint import Checkpoint
 from vit.errors import InvalidRun, UserError
 from vit.explain import Explanation, Size, resized
 from vit.export import Shown, painted, shared_top

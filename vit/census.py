@@ -15,7 +15,8 @@ from torch import Tensor
 
 from vit.atlas import Statistic, names, statistics
 from vit.attention import AttentionRecord
-from vit.checkpoints import Checkpoint, record_facts
+from vit.checkpoints.checkpoint import Checkpoint
+from vit.checkpoints.save import record_facts
 from vit.datasets import Pictures, load_dataset
 from vit.errors import InvalidImage, UserError
 from vit.evaluate import Normalise

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from vit.checkpoints import Checkpoint
+from vit.checkpoints.checkpoint import Checkpoint
 from vit.explain import Explanation
 from vit.tuning import ROLLOUT
 

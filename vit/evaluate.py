@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional as F
 
 from vit.bar import tqdm
-from vit.checkpoints import Checkpoint
+from vit.checkpoints.checkpoint import Checkpoint
 from vit.datasets import Pictures, load_dataset
 from vit.errors import InvalidDataset
 from vit.images.preprocess import Preprocess

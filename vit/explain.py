@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 from vit.attention import AttentionRecord, Precision, record
-from vit.checkpoints import Checkpoint
+from vit.checkpoints.checkpoint import Checkpoint
 from vit.devices import memory
 from vit.errors import InvalidImage
 from vit.images.decode import decode_frames

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from vit import methods
 from vit.attention import AttentionRecord, fuse, mass_threshold, otsu_threshold
-from vit.checkpoints import Checkpoint
+from vit.checkpoints.checkpoint import Checkpoint
 from vit.errors import UserError
 from vit.explain import Explanation
 from vit.images.geometry import Box, Geometry

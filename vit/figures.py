@@ -24,7 +24,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 from PIL import Image
 
-from vit.checkpoints import Checkpoint
+from vit.checkpoints.checkpoint import Checkpoint
 from vit.explain import Explanation
 from vit.export import Shown, colormap, grid_maps, painted, shared_top
 from vit.images.geometry import Box

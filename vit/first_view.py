@@ -31,7 +31,7 @@ from vit.tuning import Tuning
 from vit.viewer.payload import CHAIN_UP_TO
 
 if TYPE_CHECKING:
-    from vit.checkpoints import Checkpoint
+    from vit.checkpoints.checkpoint import Checkpoint
     from vit.viewer.selection import Selection
 
 FILE = "first_view.zip"
@@ -130,7 +130,7 @@ class FirstView:
 
 def write(folder: Path) -> Path:
     """Make the first view of the checkpoint in a folder and keep it there; returns the file."""
-    from vit.checkpoints import load_checkpoint
+    from vit.checkpoints.load import load_checkpoint
 
     content = pack(build(load_checkpoint(folder)), fingerprint(folder))
     with replaced(folder / FILE) as file:
@@ -150,7 +150,7 @@ def read(folder: Path) -> FirstView | None:
 
 def build(checkpoint: Checkpoint) -> FirstView:
     """What the checkpoint says about the first sample, by the code that a page uses."""
-    from vit.checkpoints import summarise
+    from vit.checkpoints.load import summarise
     from vit.explain import explain
     from vit.methods import Subject
     from vit.verify import verify

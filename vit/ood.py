@@ -26,7 +26,7 @@ from torch import Tensor
 
 from vit.bar import tqdm
 from vit.border import Unreadable, parse_json, read_bytes
-from vit.checkpoints import Checkpoint
+from vit.checkpoints.checkpoint import Checkpoint
 from vit.datasets import Pictures, load_dataset
 from vit.errors import UserError
 from vit.evaluate import Normalise

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from vit.bar import tqdm
-from vit.checkpoints import Checkpoint, record_facts
+from vit.checkpoints.checkpoint import Checkpoint
+from vit.checkpoints.save import record_facts
 from vit.datasets import load_dataset
 from vit.evaluate import Normalise, labels_of
 from vit.faithfulness import SEEDS, centre, faithfulness, noise, overlap, points_at

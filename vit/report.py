@@ -28,7 +28,7 @@ from vit.paths import environment_with_package
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from vit.checkpoints import Checkpoint
+    from vit.checkpoints.checkpoint import Checkpoint
     from vit.model.transformer import VisionTransformer
 
 FILE = "report.npz"  # in a run's folder

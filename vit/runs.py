@@ -658,12 +658,12 @@ def keep(run_id: str, name: str) -> Path:
         InvalidRun: it has none yet.
         InvalidCheckpoint: the name is taken, or none that a checkpoint may have.
     """
-    from vit import shelf
+    from vit.checkpoints import manage
 
     best = find_run(run_id).best
     if best is None:
         raise InvalidRun("This run has no checkpoint yet: it is written after the first epoch.")
-    return shelf.copy(best, name)
+    return manage.copy(best, name)
 
 
 def last_word(folder: Path, outcome: Literal["finished", "stopped", "failed"], reason: str = "") -> None:

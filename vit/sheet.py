@@ -12,7 +12,7 @@ from PIL import Image
 from torch import Tensor
 
 from vit.attention import entropy
-from vit.checkpoints import Checkpoint
+from vit.checkpoints.checkpoint import Checkpoint
 from vit.datasets import load_dataset
 from vit.evaluate import Normalise
 from vit.faithfulness import GROUPS, faithfulness

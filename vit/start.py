@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 import torch
 
-from vit.checkpoints import CONFIG, Checkpoint, load_checkpoint
+from vit.checkpoints.checkpoint import CONFIG, Checkpoint
+from vit.checkpoints.load import load_checkpoint
 from vit.errors import InvalidConfig
 from vit.files import replaced
 from vit.model.config import ViTConfig

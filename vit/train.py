@@ -56,7 +56,8 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 from vit.augment import Chance
-from vit.checkpoints import load_checkpoint, record_facts, save_checkpoint
+from vit.checkpoints.load import load_checkpoint
+from vit.checkpoints.save import record_facts, save_checkpoint
 from vit.datasets import Dataset, Pictures, Resident, load_dataset
 from vit.errors import InvalidConfig, InvalidDataset, InvalidRun, UserError
 from vit.evaluate import Evaluation, Normalise, evaluate

@@ -34,10 +34,12 @@ def _path(kind: str) -> str:
 
 
 def _checkpoint(request: Request) -> Response:
-    from vit import hub, shelf
+    from vit.checkpoints import hub, manage
 
     name = request.query_params.get("name", "")
-    known = {folder.name: folder for folder, _ in shelf.folders()} | {str(one.name): one.folder for one in hub.cached()}
+    known = {folder.name: folder for folder, _ in manage.folders()} | {
+        str(one.name): one.folder for one in hub.cached()
+    }
     return _sent(known[name], known[name].name) if name in known else _missing()
 
 
@@ -52,10 +54,10 @@ def _run(request: Request) -> Response:
 
 
 def _sent(folder: Path, name: str) -> Response:
-    from vit import shelf
+    from vit.checkpoints import manage
 
     try:
-        content = shelf.zip_chunks(folder, name)
+        content = manage.zip_chunks(folder, name)
     except OSError:  # it was deleted or replaced in this moment
         return _missing()
     disposition = f"attachment; filename*=UTF-8''{quote(name, safe='')}.zip"

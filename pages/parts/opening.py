@@ -49,7 +49,7 @@ def shipped_folder() -> Path | None:
 @st.cache_resource(show_spinner="Opening the checkpoint…", max_entries=MODELS)
 def open_checkpoint(name: str, folder: str, stamp: int, heads: int | None):
     """Load a checkpoint once per version of its files."""
-    from vit.checkpoints import load_checkpoint
+    from vit.checkpoints.load import load_checkpoint
 
     return replace(load_checkpoint(Path(folder), heads), name=name)
 
@@ -71,7 +71,7 @@ def summarise(folder: Path):
 
 @st.cache_resource(show_spinner=False, max_entries=1000)
 def _summarised(folder: str, stamp: int):
-    from vit.checkpoints import summarise
+    from vit.checkpoints.load import summarise
 
     return summarise(Path(folder))
 
@@ -177,7 +177,7 @@ class Offered:
 
     def title(self, name: str) -> str:
         """As a list shows it."""
-        from vit import hub
+        from vit.checkpoints import hub
 
         return hub.shortened(name) if name in self.found else self.runs[name][0]
 
@@ -188,8 +188,8 @@ class Offered:
 
 def offered() -> Offered:
     """Everything that is here."""
-    from vit import hub
-    from vit.checkpoints import list_folders
+    from vit.checkpoints import hub
+    from vit.checkpoints.catalog import list_folders
 
     every = [summarise(folder) for folder in list_folders()]
     every += [replace(summarise(one.folder), name=str(one.name)) for one in hub.cached()]

@@ -19,8 +19,9 @@ from playwright.sync_api import Locator, Page, expect
 from safetensors.torch import save
 from tiny import fill
 
-from vit import load_checkpoint, shelf
+from vit import load_checkpoint
 from vit.attention import has_bfloat16
+from vit.checkpoints import manage
 
 from .serving import FIND
 
@@ -70,7 +71,7 @@ def url(places: Places, serve: Callable[..., str], page: Page) -> str:
 def kept(url: str, places: Places) -> str:
     """The name of the published model, which is on the shelf."""
     files = {file: io.BytesIO((places.published / file).read_bytes()) for file in (WEIGHTS, CONFIG)}
-    return shelf.bring(files, "tiny", places.shelf).name
+    return manage.bring(files, "tiny", places.shelf).name
 
 
 def headless() -> bytes:

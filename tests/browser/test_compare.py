@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import Page, expect
 from tiny import fill
 
-from vit.checkpoints import save_checkpoint
+from vit.checkpoints.save import save_checkpoint
 from vit.datasets import SHAPES
 from vit.images.preprocess import Preprocess
 from vit.model.config import ViTConfig

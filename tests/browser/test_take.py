@@ -15,7 +15,7 @@ from PIL import Image
 from playwright.sync_api import Page, expect
 
 from vit.animation import encode, over_frames
-from vit.checkpoints import load_checkpoint
+from vit.checkpoints.load import load_checkpoint
 from vit.images.decode import count_frames, decode_frames
 from vit.images.preprocess import Preprocess
 from vit.model.transformer import VisionTransformer

@@ -15,8 +15,8 @@ from streamlit.testing.v1 import AppTest
 from tiny import fill
 from transformers import ViTConfig, ViTForImageClassification
 
-from vit import hub, shelf
-from vit.checkpoints import save_checkpoint
+from vit.checkpoints import hub, manage
+from vit.checkpoints.save import save_checkpoint
 from vit.images.preprocess import Preprocess
 
 PAGE = str(Path(__file__).parents[2] / "pages" / "checkpoints.py")
@@ -33,7 +33,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, build: Callable[..., A
         timm.create_model("vit_base_patch16_224", img_size=32, patch_size=8, embed_dim=64, depth=1, num_heads=4)
     )
     weights = save({name: tensor.contiguous() for name, tensor in theirs.state_dict().items()})
-    shelf.bring({"w.safetensors": io.BytesIO(weights)}, "theirs")
+    manage.bring({"w.safetensors": io.BytesIO(weights)}, "theirs")
     return tmp_path
 
 

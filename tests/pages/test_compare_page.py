@@ -14,7 +14,7 @@ from streamlit.testing.v1 import AppTest
 
 from pages.parts import access
 from tests.pages.offered import fed
-from vit.checkpoints import save_checkpoint
+from vit.checkpoints.save import save_checkpoint
 from vit.datasets import SHAPES, shapes
 from vit.images import samples
 from vit.images.preprocess import Preprocess
@@ -207,6 +207,15 @@ def test_looks_are_sorted_by_confidence(checkpoints: Path) -> None:
     assert [int(found.value.rpartition(" ")[2].rstrip("%")) for found in page.markdown] == shown[::-1]
 
 
+def dataset(root: Path, *classes: str) -> str:
+    """A picture of each class in each split; how settings and links name that."""
+    for split in ("train", "test"):
+        for name in classes:
+            (root / split / name).mkdir(parents=True)
+            (root / split / name / "one.png").write_bytes(png(40, 40))
+    return f"folder:{root}"
+
+
 def test_right_and_wrong_of_a_dataset_are_told_apart(checkpoints: Path) -> None:
     page = show(mode="many", m_from="shapes", m_checkpoint="coarse")
     assert not page.exception and not page.error
@@ -219,10 +228,8 @@ def test_right_and_wrong_of_a_dataset_are_told_apart(checkpoints: Path) -> None:
     assert all("is " in found.value for found in wrong.caption[: len(wrong.get("image"))])
 
 
-def test_classes_that_the_model_does_not_know_are_neither_right_nor_wrong(
-    checkpoints: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    page = show(mode="many", m_from="shapes")
+def test_classes_that_the_model_does_not_know_are_neither_right_nor_wrong(checkpoints: Path, tmp_path: Path) -> None:
+    page = show(mode="many", m_from=dataset(tmp_path / "data" / "mine", "unknown", "stranger"))
     assert not page.exception and "does not know the classes" in texts(page, "caption")
     assert not any("✓" in found.value or "✗" in found.value for found in page.markdown)
 
@@ -235,12 +242,7 @@ def test_a_model_without_classes_shows_attention(checkpoints: Path) -> None:
 
 
 def test_a_folder_in_the_data_folder_is_offered(checkpoints: Path, tmp_path: Path) -> None:
-    for split in ("train", "test"):
-        for name in SHAPES[:2]:
-            folder = tmp_path / "data" / "mine" / split / name
-            folder.mkdir(parents=True)
-            (folder / "one.png").write_bytes(png(40, 40))
-    page = show(mode="many", m_from=f"folder:{tmp_path / 'data' / 'mine'}", m_checkpoint="coarse")
+    page = show(mode="many", m_from=dataset(tmp_path / "data" / "mine", *SHAPES[:2]), m_checkpoint="coarse")
     assert not page.exception and not page.error
     assert len(page.get("image")) == 2
 

@@ -19,7 +19,7 @@ from streamlit.testing.v1 import AppTest
 
 from pages.parts import attention, compare, curves, watch
 from vit import report, runs
-from vit.checkpoints import save_checkpoint
+from vit.checkpoints.save import save_checkpoint
 from vit.errors import UserError
 from vit.images.preprocess import Preprocess
 from vit.probes import ProbeWriter, read_payload, read_probes

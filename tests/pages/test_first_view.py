@@ -18,7 +18,8 @@ from websockets.sync.client import ClientConnection, connect
 
 from pages.parts import first, opening
 from vit import first_view
-from vit.checkpoints import load_checkpoint, save_checkpoint
+from vit.checkpoints.load import load_checkpoint
+from vit.checkpoints.save import save_checkpoint
 from vit.viewer.payload import unpack
 
 ROOT = Path(__file__).parents[2]

@@ -12,24 +12,16 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from vit.checkpoints import (
-    CARD,
-    CONFIG,
-    INDEXES,
-    MAX_WEIGHTS,
-    PREPROCESS,
-    Checkpoint,
-    find_checkpoint,
-    list_folders,
-    summarise,
-)
+from vit.checkpoints.catalog import find_checkpoint, list_folders
+from vit.checkpoints.checkpoint import CARD, CONFIG, INDEXES, MAX_WEIGHTS, PREPROCESS, Checkpoint
+from vit.checkpoints.families.family import shown
+from vit.checkpoints.load import summarise
+from vit.checkpoints.weight_files import MAX_TEXT, SUFFIXES, read_json
 from vit.errors import InvalidCheckpoint
-from vit.families.family import shown
 from vit.paths import checkpoints_folder
-from vit.weight_files import MAX_TEXT, SUFFIXES, read_json
 
 if TYPE_CHECKING:
-    from vit.convert import To
+    from vit.checkpoints.convert import To
 
 NAME = re.compile(r"[a-z0-9_][a-z0-9_.-]{0,63}")
 _UNUSUAL = re.compile(r"[^A-Za-z0-9_.+=@-]+")
@@ -200,7 +192,7 @@ def converted(checkpoint: Checkpoint, to: "To") -> tuple[str, bytes]:
     Raises:
         UserError: that library cannot compute it.
     """
-    from vit.convert import SUFFIXES, convert
+    from vit.checkpoints.convert import SUFFIXES, convert
 
     called = checkpoint.path.stem if checkpoint.path.is_file() else checkpoint.path.name
     with tempfile.TemporaryDirectory() as folder:

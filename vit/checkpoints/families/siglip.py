@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
-from vit.families.clip import KEYS as CLIP_KEYS
-from vit.families.clip import classified, flat, table
-from vit.families.family import Family, Tensors
-from vit.families.huggingface import Kind, assumed, document, read_config
-from vit.families.target import Target, Written, apart, thirds
+from vit.checkpoints.families.clip import KEYS as CLIP_KEYS
+from vit.checkpoints.families.clip import classified, flat, table
+from vit.checkpoints.families.family import Family, Tensors
+from vit.checkpoints.families.huggingface import Kind, assumed, document, read_config
+from vit.checkpoints.families.target import Target, Written, apart, thirds
 from vit.images.preprocess import Preprocess
 from vit.model.config import ViTConfig
 

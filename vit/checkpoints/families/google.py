@@ -11,8 +11,8 @@ from typing import Any
 
 from torch import Tensor
 
+from vit.checkpoints.families.family import LIMITS, Family, Tensors, concatenate, needed
 from vit.errors import InvalidCheckpoint
-from vit.families.family import LIMITS, Family, Tensors, concatenate, needed
 from vit.images.preprocess import Preprocess
 from vit.model.config import ViTConfig
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
-from vit.families.dinov2 import _preprocess
-from vit.families.family import Family, Tensors
-from vit.families.huggingface import Kind, assumed, document, read_config
-from vit.families.target import Target, Written, apart, scaled, thirds
-from vit.families.timm import BLOCKS
+from vit.checkpoints.families.dinov2 import _preprocess
+from vit.checkpoints.families.family import Family, Tensors
+from vit.checkpoints.families.huggingface import Kind, assumed, document, read_config
+from vit.checkpoints.families.target import Target, Written, apart, scaled, thirds
+from vit.checkpoints.families.timm import BLOCKS
 from vit.images.preprocess import Preprocess
 from vit.model.config import ViTConfig
 

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 from urllib.parse import urljoin, urlsplit
 
+from vit.checkpoints.families.family import shown
 from vit.errors import Unavailable
-from vit.families.family import shown
 
 MAIN = "main"
 

@@ -17,8 +17,8 @@ from typing import IO, Any, NamedTuple
 import torch
 from torch import Tensor
 
+from vit.checkpoints.families.family import Tensors, shown
 from vit.errors import InvalidCheckpoint
-from vit.families.family import Tensors, shown
 
 MAX_TEXT = 32 << 20  # [bytes]; a header with 21,000 class names has 1 MB
 MAX_TENSORS = 20_000

@@ -10,9 +10,9 @@ from functools import partial
 
 import torch
 
-from vit.families.family import IMAGENET_MEAN, IMAGENET_STD, Family, Tensors
-from vit.families.huggingface import Kind, assumed, document, read_config
-from vit.families.target import Target, Written, apart, scaled, thirds
+from vit.checkpoints.families.family import IMAGENET_MEAN, IMAGENET_STD, Family, Tensors
+from vit.checkpoints.families.huggingface import Kind, assumed, document, read_config
+from vit.checkpoints.families.target import Target, Written, apart, scaled, thirds
 from vit.images.preprocess import Preprocess
 from vit.model.config import PositionResize, ViTConfig
 

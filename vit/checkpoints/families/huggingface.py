@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import torch
 
+from vit.checkpoints.families.family import Family, Tensors, check_field, shown
+from vit.checkpoints.families.target import Target, Written, apart, thirds
 from vit.errors import InvalidCheckpoint
-from vit.families.family import Family, Tensors, check_field, shown
-from vit.families.target import Target, Written, apart, thirds
 from vit.images.preprocess import Preprocess
 from vit.model.config import ViTConfig
 

@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from vit.families import huggingface
+from vit.checkpoints.families import huggingface
+from vit.checkpoints.weight_files import dump_json
 from vit.model.config import ViTConfig
-from vit.weight_files import dump_json
 
 
 class _Section(NamedTuple):

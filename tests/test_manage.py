@@ -14,8 +14,9 @@ import torch
 from safetensors.torch import save
 from tiny import fill
 
-from vit import shelf
-from vit.checkpoints import find_checkpoint, list_checkpoints, load_checkpoint
+from vit.checkpoints import manage
+from vit.checkpoints.catalog import find_checkpoint
+from vit.checkpoints.load import list_checkpoints, load_checkpoint
 from vit.errors import InvalidCheckpoint
 
 TINY: dict[str, Any] = dict(img_size=32, patch_size=8, embed_dim=64, depth=2, num_heads=4, num_classes=5)
@@ -30,7 +31,7 @@ def weights() -> bytes:
 
 def brought(weights: bytes, root: Path, name: str = "mine", **more: bytes) -> Path:
     files = {"own.safetensors": weights, **{key.replace("__", "."): value for key, value in more.items()}}
-    return shelf.bring({key: io.BytesIO(value) for key, value in files.items()}, name, root)
+    return manage.bring({key: io.BytesIO(value) for key, value in files.items()}, name, root)
 
 
 def test_what_is_brought_opens(weights: bytes, tmp_path: Path) -> None:
@@ -53,8 +54,8 @@ def test_a_missing_number_of_heads_can_be_chosen_afterwards(weights: bytes, tmp_
 def test_files_that_were_refused_can_be_brought_again(weights: bytes, tmp_path: Path) -> None:
     files = {"own.safetensors": io.BytesIO(weights), "config.json": io.BytesIO(b"{")}
     with pytest.raises(InvalidCheckpoint):
-        shelf.bring(files, "mine", tmp_path)
-    folder = shelf.bring({"own.safetensors": files["own.safetensors"]}, "mine", tmp_path)
+        manage.bring(files, "mine", tmp_path)
+    folder = manage.bring({"own.safetensors": files["own.safetensors"]}, "mine", tmp_path)
     assert (folder / "own.safetensors").read_bytes() == weights
 
 
@@ -77,13 +78,13 @@ def test_what_is_no_checkpoint_leaves_nothing(weights: bytes, tmp_path: Path) ->
     ]
     for files, words in cases:
         with pytest.raises(InvalidCheckpoint, match=words):
-            shelf.bring({key: io.BytesIO(value) for key, value in files.items()}, "mine", tmp_path)
+            manage.bring({key: io.BytesIO(value) for key, value in files.items()}, "mine", tmp_path)
         assert not list(tmp_path.iterdir())
 
 
 def test_a_full_disk_leaves_nothing(weights: bytes, tmp_path: Path) -> None:
     with pytest.raises(InvalidCheckpoint, match="disk space"):
-        shelf.bring({"a.safetensors": io.BytesIO(weights)}, "mine", tmp_path, keep_free=1 << 60)
+        manage.bring({"a.safetensors": io.BytesIO(weights)}, "mine", tmp_path, keep_free=1 << 60)
     assert not list(tmp_path.iterdir())
 
 
@@ -91,18 +92,18 @@ def test_rename_and_delete(weights: bytes, tmp_path: Path) -> None:
     brought(weights, tmp_path)
     brought(weights, tmp_path, "other")
     with pytest.raises(InvalidCheckpoint, match="already"):
-        shelf.rename("mine", "other", tmp_path)
-    assert shelf.rename("mine", "new", tmp_path).name == "new"
-    shelf.delete("other", tmp_path)
+        manage.rename("mine", "other", tmp_path)
+    assert manage.rename("mine", "new", tmp_path).name == "new"
+    manage.delete("other", tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["new"]
     for gone in ("mine", "../new", ""):
         with pytest.raises(InvalidCheckpoint, match="no checkpoint"):
-            shelf.delete(gone, tmp_path)
+            manage.delete(gone, tmp_path)
 
 
 def test_a_zip_unpacks_to_a_folder_of_its_name_and_opens(weights: bytes, tmp_path: Path) -> None:
     folder = brought(weights, tmp_path)
-    archive = zipfile.ZipFile(io.BytesIO(b"".join(shelf.zip_chunks(folder, "again"))))
+    archive = zipfile.ZipFile(io.BytesIO(b"".join(manage.zip_chunks(folder, "again"))))
     assert archive.testzip() is None
     assert archive.namelist() == ["again/own.safetensors"]
     archive.extractall(tmp_path)
@@ -112,12 +113,12 @@ def test_a_zip_unpacks_to_a_folder_of_its_name_and_opens(weights: bytes, tmp_pat
 def test_a_zip_comes_in_pieces_and_outlives_the_checkpoint(tmp_path: Path) -> None:
     folder = tmp_path / "large"
     folder.mkdir()
-    content = os.urandom(20 * shelf._CHUNK)
+    content = os.urandom(20 * manage._CHUNK)
     (folder / "model.safetensors").write_bytes(content)
-    pieces = shelf.zip_chunks(folder, "large")
+    pieces = manage.zip_chunks(folder, "large")
     shutil.rmtree(folder)
     sent = list(pieces)
-    assert max(map(len, sent)) < 2 * shelf._CHUNK
+    assert max(map(len, sent)) < 2 * manage._CHUNK
     assert zipfile.ZipFile(io.BytesIO(b"".join(sent))).read("large/model.safetensors") == content
 
 
@@ -126,7 +127,7 @@ def test_a_zip_comes_in_pieces_and_outlives_the_checkpoint(tmp_path: Path) -> No
 )
 def test_a_file_lands_in_its_folder_whatever_it_is_called(weights: bytes, tmp_path: Path, name: str) -> None:
     root = tmp_path / "deep" / "shelf"
-    folder = shelf.bring({name: io.BytesIO(weights)}, "mine", root)
+    folder = manage.bring({name: io.BytesIO(weights)}, "mine", root)
     assert [path.name for path in folder.iterdir()] == ["a_b.safetensors"]
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["a_b.safetensors"]
 
@@ -136,7 +137,7 @@ def test_a_checkpoint_is_handed_out_as_another_library_opens_it(
     weights: bytes, tmp_path: Path, to: Any, file: str
 ) -> None:
     checkpoint = load_checkpoint(brought(weights, tmp_path), heads=4)
-    name, content = shelf.converted(checkpoint, to)
+    name, content = manage.converted(checkpoint, to)
     assert name == file
     (tmp_path / name).write_bytes(content)
     if name.endswith(".zip"):
@@ -166,5 +167,5 @@ def test_a_file_without_a_name_of_its_own_is_called_what_its_config_says(
 ) -> None:
     (tmp_path / "taken").mkdir()
     content = b"{" if config is None else json.dumps(config).encode()
-    assert shelf.suggest(file, content, tmp_path) == name
-    assert shelf.NAME.fullmatch(name)
+    assert manage.suggest(file, content, tmp_path) == name
+    assert manage.NAME.fullmatch(name)

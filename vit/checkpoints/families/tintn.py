@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
+from vit.checkpoints.families.family import Family, Tensors, check_field, concatenate
 from vit.errors import InvalidCheckpoint
-from vit.families.family import Family, Tensors, check_field, concatenate
 from vit.images.preprocess import Preprocess
 from vit.model.config import ViTConfig
 

@@ -10,8 +10,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from vit.families.family import IMAGENET_MEAN, IMAGENET_STD, Family, Tensors
-from vit.families.target import Target, Written, apart
+from vit.checkpoints.families.family import IMAGENET_MEAN, IMAGENET_STD, Family, Tensors
+from vit.checkpoints.families.target import Target, Written, apart
 from vit.images.preprocess import Preprocess
 from vit.model.config import ViTConfig
 

@@ -24,15 +24,15 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from vit import families
-from vit.checkpoints import CARD, CONFIG, INDEXES, MAX_WEIGHTS, PREPROCESS, PYTORCH_WEIGHTS, WEIGHTS
-from vit.download import Progress, download
+from vit.checkpoints import families
+from vit.checkpoints.checkpoint import CARD, CONFIG, INDEXES, MAX_WEIGHTS, PREPROCESS, PYTORCH_WEIGHTS, WEIGHTS
+from vit.checkpoints.download import Progress, download
+from vit.checkpoints.families.family import shown
+from vit.checkpoints.hub_files import MAIN, Remote, endpoint, host, look_up
+from vit.checkpoints.weight_files import MAX_TEXT, SUFFIXES, read_index, read_json
 from vit.errors import InvalidCheckpoint, Unavailable
-from vit.families.family import shown
 from vit.files import replaced
 from vit.paths import downloads_folder
-from vit.repository import MAIN, Remote, endpoint, host, look_up
-from vit.weight_files import MAX_TEXT, SUFFIXES, read_index, read_json
 
 KEEP_FREE = 2 << 30  # disk space that a download leaves [bytes]
 

@@ -23,16 +23,17 @@ from typing import IO, Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from vit.card import write_card
-from vit.checkpoints import CARD, CONFIG, PREPROCESS, WEIGHTS, Checkpoint, save_checkpoint
+from vit.checkpoints.card import write_card
+from vit.checkpoints.checkpoint import CARD, CONFIG, PREPROCESS, WEIGHTS, Checkpoint
+from vit.checkpoints.families import clip, dinov2, dinov3, huggingface, siglip, timm, torchvision
+from vit.checkpoints.families.family import Tensors, shown
+from vit.checkpoints.families.target import Target, Written
+from vit.checkpoints.save import save_checkpoint
+from vit.checkpoints.weight_files import dump_json
 from vit.errors import UserError
-from vit.families import clip, dinov2, dinov3, huggingface, siglip, timm, torchvision
-from vit.families.family import Tensors, shown
-from vit.families.target import Target, Written
 from vit.files import replaced
 from vit.model.positions import resize_positions
 from vit.model.transformer import VisionTransformer
-from vit.weight_files import dump_json
 
 To = Literal["transformers", "timm", "torchvision", "onnx"]
 

@@ -13,11 +13,19 @@ from typing import Any
 
 import torch
 
+from vit.checkpoints.families.clip import MEAN as CLIP_MEAN
+from vit.checkpoints.families.clip import STD as CLIP_STD
+from vit.checkpoints.families.family import (
+    IMAGENET_MEAN,
+    IMAGENET_STD,
+    Family,
+    Tensors,
+    check_field,
+    concatenate,
+    shown,
+)
+from vit.checkpoints.families.target import Target, Written, apart
 from vit.errors import InvalidCheckpoint
-from vit.families.clip import MEAN as CLIP_MEAN
-from vit.families.clip import STD as CLIP_STD
-from vit.families.family import IMAGENET_MEAN, IMAGENET_STD, Family, Tensors, check_field, concatenate, shown
-from vit.families.target import Target, Written, apart
 from vit.images.preprocess import Preprocess
 from vit.model.config import ViTConfig
 

@@ -1,15 +1,14 @@
 """Foreign checkpoints: each family's names are data in one file, and one reader serves them all.
 
-To add a family, write `vit/families/<name>.py` with a `FAMILY` and name it in `FAMILIES`.
+To add a family, write `vit/checkpoints/families/<name>.py` with a `FAMILY` and name it in `FAMILIES`.
 """
 
 import re
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple, TypeVar
 
-from vit.errors import InvalidCheckpoint, UnknownHeads
-from vit.families import clip, dinov2, dinov3, google, huggingface, siglip, timm, tintn, torchvision
-from vit.families.family import (
+from vit.checkpoints.families import clip, dinov2, dinov3, google, huggingface, siglip, timm, tintn, torchvision
+from vit.checkpoints.families.family import (
     Family,
     Tensors,
     build_config,
@@ -21,6 +20,7 @@ from vit.families.family import (
     square_size,
     usual_heads,
 )
+from vit.errors import InvalidCheckpoint, UnknownHeads
 from vit.model.config import ViTConfig
 
 # The first whose signature is found claims the file.

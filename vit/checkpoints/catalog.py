@@ -1,0 +1,35 @@
+"""Checkpoints by name: those in `checkpoints/`."""
+
+import os
+from pathlib import Path
+
+from vit.checkpoints.checkpoint import NAME
+from vit.checkpoints.families.family import shown
+from vit.errors import InvalidCheckpoint
+from vit.paths import checkpoints_folder
+
+
+def find_checkpoint(name: str, root: str | Path | None = None) -> Path:
+    """The folder of a named checkpoint, looked up among those that exist; for names that strangers send.
+
+    Raises:
+        InvalidCheckpoint: there is none of that name.
+    """
+    for folder in list_folders(root):
+        if folder.name == name:
+            return folder
+    names = ", ".join(folder.name for folder in list_folders(root)) or "none yet"
+    raise InvalidCheckpoint(f"There is no checkpoint {shown(name)!r}. There are: {names}.")
+
+
+def list_folders(root: str | Path | None = None) -> list[Path]:
+    """The folders of all checkpoints, by name."""
+    root = checkpoints_folder() if root is None else Path(root)
+    try:
+        with os.scandir(root) as entries:
+            found = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+    except OSError:
+        return []
+    # A save that was killed between its two renames leaves ".name.old" alone, which opens as "name".
+    names = {name[1:-4] if name.startswith(".") and name.endswith(".old") else name for name in found}
+    return [root / name for name in sorted(names) if NAME.fullmatch(name) and not name.startswith(".")]

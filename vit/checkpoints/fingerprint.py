@@ -1,0 +1,54 @@
+"""What a model answers to a fixed picture.
+
+Some mistakes, a wrong number of heads above all, load without any error; the fingerprint that is saved beside the
+weights is what notices them.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from vit.errors import InvalidCheckpoint
+from vit.model.config import ViTConfig
+from vit.model.transformer import VisionTransformer
+
+FINGERPRINT_LOGITS = 100
+FINGERPRINT_TOLERANCE = 1e-3  # of the largest logit; machines differ by 1e-5, a wrong number of heads by 0.3
+
+
+# --- The probe ----------------------------------------------------------------------------------------------
+
+
+def fingerprint(model: VisionTransformer) -> list[float]:
+    """The model's answer to a fixed picture: its first logits, or features of a model without a head."""
+    with torch.inference_mode():
+        logits = model(_picture(model.config)).logits
+    return [float(f"{value:.7g}") for value in logits[0, :FINGERPRINT_LOGITS].tolist()]
+
+
+def _picture(config: ViTConfig) -> Tensor:
+    """Noise from -1 to 1 out of whole-number arithmetic, so that every machine and version makes the same."""
+    mask = (1 << 32) - 1
+    shape = (1, config.channels, *config.image_size)
+    x = torch.arange(1, math.prod(shape) + 1)
+    for factor, shift in ((2654435761, 15), (2246822519, 13)):
+        x = (x * factor) & mask
+        x = x ^ (x >> shift)
+    return (x.double() / 2**31 - 1).float().reshape(shape)
+
+
+def check_fingerprint(model: VisionTransformer, stored: object) -> None:
+    found = torch.tensor(fingerprint(model))
+    if not torch.isfinite(found).all():
+        raise InvalidCheckpoint("The model gives NaN or infinite results; its weights are damaged.")
+    if stored is None:
+        return
+    numbers = isinstance(stored, list) and all(type(value) in (int, float) and abs(value) < 1e30 for value in stored)
+    fits = numbers and len(stored) == len(found)  # type: ignore[arg-type]
+    wanted = torch.tensor(stored if fits else [], dtype=torch.float32)
+    if not fits or (found - wanted).abs().max() > FINGERPRINT_TOLERANCE * wanted.abs().max() + 1e-6:
+        raise InvalidCheckpoint(
+            "The checkpoint gives other results than when it was saved: its weights or its config were changed since. "
+            "Save or download it again."
+        )

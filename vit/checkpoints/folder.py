@@ -1,0 +1,170 @@
+"""All files of a checkpoint, taken at one moment, whatever is saved there meanwhile."""
+
+import errno
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from io import BufferedReader
+from pathlib import Path
+
+from vit.checkpoints.checkpoint import (
+    CARD,
+    CONFIG,
+    INDEXES,
+    MAX_WEIGHTS,
+    PREPROCESS,
+    WEIGHT_NAMES,
+    old_folder,
+    reason_of,
+)
+from vit.checkpoints.families.family import shown
+from vit.checkpoints.weight_files import (
+    MAX_TEXT,
+    SUFFIXES,
+    read_index,
+)
+from vit.errors import InvalidCheckpoint
+
+
+@dataclass(frozen=True)
+class CheckpointFiles:
+    """All that a checkpoint consists of, taken at one moment: the weights open, the rest read.
+
+    Attributes:
+        path: of the folder, or of a lone file.
+        weights: name of the weights file, or of the index of several.
+        files: the weights, by name and in the order of names; one, or those that the index names.
+        index: tensor -> its file; empty without an index.
+        texts: content of the other files that are there; none for a lone file, whose neighbours are not its own.
+    """
+
+    path: Path
+    name: str
+    weights: str
+    files: Mapping[str, BufferedReader]
+    index: Mapping[str, str]
+    texts: Mapping[str, bytes]
+
+    @property
+    def size(self) -> int:
+        """Of the weights [bytes]."""
+        return sum(os.fstat(file.fileno()).st_size for file in self.files.values())
+
+
+@contextmanager
+def open_files(path: Path) -> Iterator[CheckpointFiles]:
+    """Open a checkpoint at a moment when nobody replaces it.
+
+    All is opened through one descriptor of the folder. If the path leads to another folder afterwards, some files
+    may have been gone already, so it is done again; what is open stays whole whatever happens later.
+    """
+    for _ in range(100):
+        with ExitStack() as stack:
+            try:
+                source = _taken(path, stack)
+            except OSError as error:
+                raise InvalidCheckpoint(f"{shown(path.name)!r} cannot be opened: {reason_of(error)}.") from error
+            if source:
+                yield source
+                return
+    raise InvalidCheckpoint("The checkpoint is replaced again and again while it is opened. Try again in a moment.")
+
+
+def _taken(path: Path, stack: ExitStack) -> CheckpointFiles | None:
+    """Take what is there, None if it was replaced meanwhile; `stack` closes it."""
+    lone = os.path.lexists(path) and not path.is_dir()
+    folder = path.parent if lone else path
+    descriptor = _open_folder(folder)
+    stack.callback(os.close, descriptor)
+    try:
+        source = _source(descriptor, path, lone, stack)
+    except InvalidCheckpoint:
+        if _leads_to(folder, descriptor):
+            raise
+        return None
+    return source if _leads_to(folder, descriptor) else None
+
+
+def _open_folder(path: Path) -> int:
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+    for candidate in (path, old_folder(path), path):  # between the two renames of a save only the old one is there
+        try:
+            return os.open(candidate, flags)
+        except FileNotFoundError:
+            continue
+        except ValueError as error:  # a NUL, or half a surrogate pair
+            raise InvalidCheckpoint(f"{shown(path.name)!r} cannot be opened: {reason_of(error)}.") from error
+    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+
+
+def _leads_to(path: Path, descriptor: int) -> bool:
+    """Whether the path still leads to the folder that is open here."""
+    for candidate in (path, old_folder(path)):
+        with suppress(FileNotFoundError):
+            return os.path.samestat(os.stat(candidate), os.fstat(descriptor))
+    return False
+
+
+def _source(folder: int, path: Path, lone: bool, stack: ExitStack) -> CheckpointFiles:
+    """Take what is in an open folder; `stack` closes the weights."""
+    names = sorted(os.listdir(folder))
+    weights = path.name if lone else _only_weights(names, path)
+    split = weights in INDEXES
+    alone = lone and not split and not (weights in WEIGHT_NAMES and CONFIG in names)  # else it stands for its folder
+    texts = {}
+    for name in () if alone else (CONFIG, PREPROCESS, CARD):
+        if name in names:
+            with _open_file(folder, name, MAX_TEXT) as file:
+                texts[name] = file.read(MAX_TEXT)
+    home = path if alone or not lone else path.parent
+    name = path.stem if alone else home.resolve().name
+    index = {}
+    if split:
+        with _open_file(folder, weights, MAX_TEXT) as file:
+            index = read_index(file.read(MAX_TEXT), weights)
+    files = {}
+    for shard in sorted(set(index.values())) if split else [weights]:
+        if split and shard not in names:
+            raise InvalidCheckpoint(f"{shown(shard)} is missing, one of the files that {weights} names.")
+        files[shard] = stack.enter_context(_open_file(folder, shard, MAX_WEIGHTS))
+    source = CheckpointFiles(home, name, weights, files, index, texts)
+    if source.size > MAX_WEIGHTS:
+        size, most = source.size / 1e6, MAX_WEIGHTS / 1e6
+        raise InvalidCheckpoint(f"The weights have {size:,.0f} MB in all; at most {most:,.0f} MB are opened.")
+    return source
+
+
+def _only_weights(names: list[str], path: Path) -> str:
+    for name in WEIGHT_NAMES:
+        if name in names:
+            return name
+    if any(name.endswith(".index.json") for name in names):
+        raise InvalidCheckpoint(
+            f"The weights are split over several files, and their index is not called {' or '.join(INDEXES)}."
+        )
+    found = [name for name in names if name.endswith(SUFFIXES)]
+    if len(found) != 1:
+        what = f"{len(found)} files of weights; keep one" if found else "no weights; it needs a model.safetensors"
+        raise InvalidCheckpoint(f"The folder {shown(path.name)!r} holds {what}.")
+    return found[0]
+
+
+def _open_file(folder: int, name: str, limit: int) -> BufferedReader:
+    """Open a regular file of at most `limit` bytes, never through a link."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        descriptor = os.open(name, flags, dir_fd=folder)
+    except (OSError, ValueError) as error:
+        if isinstance(error, OSError) and error.errno == errno.ELOOP:
+            raise InvalidCheckpoint(f"{shown(name)} is a link. Copy the file itself there.") from error
+        raise InvalidCheckpoint(f"{shown(name)} cannot be read: {reason_of(error)}.") from error
+    status = os.fstat(descriptor)
+    if stat.S_ISREG(status.st_mode) and status.st_size <= limit:
+        return os.fdopen(descriptor, "rb")
+    os.close(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        raise InvalidCheckpoint(f"{shown(name)} is not a regular file.")
+    size, most = status.st_size / 1e6, limit / 1e6
+    raise InvalidCheckpoint(f"{shown(name)} has {size:,.0f} MB; at most {most:,.0f} MB are opened.")

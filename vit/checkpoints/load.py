@@ -1,0 +1,277 @@
+"""Open and list checkpoints: untrusted files in, one Vision Transformer and all that belongs to it out."""
+
+import hashlib
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vit.checkpoints import families
+from vit.checkpoints.catalog import find_checkpoint, list_folders
+from vit.checkpoints.checkpoint import (
+    CARD,
+    CONFIG,
+    OURS,
+    PREPROCESS,
+    Checkpoint,
+    CheckpointInfo,
+    check_preprocess,
+    is_finite,
+    old_folder,
+    with_weights,
+)
+from vit.checkpoints.families import Reading, clip, torchvision
+from vit.checkpoints.families.family import Tensors, shown
+from vit.checkpoints.fingerprint import check_fingerprint
+from vit.checkpoints.folder import CheckpointFiles, open_files
+from vit.checkpoints.weight_files import Weights, look, read_json, read_tensors
+from vit.devices import memory
+from vit.errors import InvalidCheckpoint, UnknownHeads
+from vit.images.preprocess import Preprocess
+from vit.model.transformer import VisionTransformer
+
+LARGE = 1 << 30  # [bytes] in float32; models from this size on stay in half precision if their file is
+MAX_LABEL = 500  # characters
+IMAGENET_CLASSES = 1000
+
+
+# --- Finding ------------------------------------------------------------------------------------------------
+
+
+def list_checkpoints(root: str | Path | None = None) -> list[CheckpointInfo]:
+    """Every checkpoint in a folder, by name."""
+    return [summarise(folder) for folder in list_folders(root)]
+
+
+def summarise(path: Path) -> CheckpointInfo:
+    """What a list shows of the checkpoint in this folder."""
+    params, size, labels, facts, family = 0, 0, 0, {}, ""
+    try:
+        with open_files(path) as source:
+            size = source.size
+            parts, metadata = _look(source)
+            tensors = _together(parts)
+            document, _ = _documents(source, metadata)
+            facts = _facts(document)
+            reading = families.read(tensors, document, OURS in metadata, name=_called(source))
+            params = sum(tensor.numel() for tensor in reading.tensors.values())
+            labels, family = reading.config.num_classes, reading.family.name
+    except UnknownHeads as error:
+        return CheckpointInfo(path.name, path, params, size, labels, facts, str(error), choices=error.choices)
+    except InvalidCheckpoint as error:
+        return CheckpointInfo(path.name, path, params, size, labels, facts, str(error))
+    return CheckpointInfo(path.name, path, params, size, labels, facts, family=family)
+
+
+# --- Opening ------------------------------------------------------------------------------------------------
+
+
+def load_checkpoint(path_or_name: str | Path, heads: int | None = None) -> Checkpoint:
+    """Open a checkpoint and check it: names, shapes, numbers, config, labels, and its answer to the probe.
+
+    Args:
+        path_or_name: the name of one in `checkpoints/`, a folder, or a .safetensors, .pt, .pth, .bin or .npz file. Text
+            that is none of these may name one from elsewhere, which is fetched unless it was before: "owner/name" or
+            "owner/name@revision" on the Hugging Face Hub, "torchvision/vit_b_16".
+        heads: the number of attention heads, for a file that does not state it.
+
+    Raises:
+        InvalidCheckpoint: whatever is wrong with it, in one sentence; `Unavailable` if it cannot be fetched.
+    """
+    from vit.checkpoints import hub
+
+    with open_files(_locate(path_or_name)) as source:
+        checkpoint = _load(source, heads)
+    name = hub.called(checkpoint.path)
+    return replace(checkpoint, name=str(name)) if name else checkpoint
+
+
+def _locate(path_or_name: str | Path) -> Path:
+    from vit.checkpoints import hub
+
+    if isinstance(path_or_name, str):
+        with suppress(InvalidCheckpoint):
+            return find_checkpoint(path_or_name)
+    path = Path(path_or_name)
+    try:
+        exists = os.path.lexists(path) or os.path.lexists(old_folder(path))
+    except (OSError, ValueError):  # a name that no file can have
+        exists = False
+    if exists:
+        return path
+    if isinstance(path_or_name, str) and (name := hub.parse(path_or_name)):
+        return hub.obtain(name).folder
+    return find_checkpoint(str(path_or_name))  # raises, and says which there are
+
+
+def _look(source: CheckpointFiles) -> tuple[dict[str, Tensors], dict[str, str]]:
+    """What each file of weights promises, and the metadata of all."""
+    parts, metadata = {}, dict[str, str]()
+    for name, file in source.files.items():
+        parts[name], own = look(file, name)
+        metadata |= own
+        told = {tensor for tensor, shard in source.index.items() if shard == name}
+        if source.index and (others := told ^ parts[name].keys()):
+            raise InvalidCheckpoint(
+                f"{shown(name)} does not hold what {source.weights} says, such as `{shown(min(others))}`. "
+                "Download both again."
+            )
+    return parts, metadata
+
+
+def _together(parts: Mapping[str, Tensors]) -> Tensors:
+    return {name: tensor for part in parts.values() for name, tensor in part.items()}
+
+
+def _read(source: CheckpointFiles, parts: Mapping[str, Tensors], wanted: set[str], half: bool) -> Weights:
+    """Read the tensors of all files, and hash these as if they were one."""
+    tensors, digest = Tensors(), hashlib.sha256()
+    for name, file in source.files.items():
+        tensors |= read_tensors(file, name, parts[name], wanted & parts[name].keys(), half, digest).tensors
+    return Weights(tensors, digest.hexdigest())
+
+
+def _load(source: CheckpointFiles, heads: int | None) -> Checkpoint:
+    parts, metadata = _look(source)
+    shapes = _together(parts)
+    document, preprocess_document = _documents(source, metadata)
+    ours = OURS in metadata
+    called = _called(source)
+    promised = families.read(dict(shapes), document, ours, heads, called)
+    empty = _empty_model(promised)
+    labels, why_labels = _labels(document, promised)
+    preprocess, why_preprocess = _preprocess(preprocess_document, document, promised, called)
+    half = _keeps_half(promised)
+    tensors, digest = _read(source, parts, families.used(shapes, ours), half)  # nothing large before
+    tensors = shapes | tensors  # what plays no part has a name, by which families are told apart
+
+    reading = families.read(tensors, document, ours, heads, called, consume=True)
+    for name, tensor in reading.tensors.items():
+        if not is_finite(tensor):
+            raise InvalidCheckpoint(f"The weights hold NaN or infinite numbers (`{shown(name)}`).")
+    model = with_weights(empty, reading.tensors)
+    if ours:
+        check_fingerprint(model, (document or {}).get("vit_probe"))
+    extra = {"labels": why_labels, "preprocess": why_preprocess}
+    return Checkpoint(
+        name=source.name,
+        path=source.path,
+        model=model,
+        config=reading.config,
+        labels=labels,
+        preprocess=preprocess,
+        assumed=reading.assumed | {name: why for name, why in extra.items() if why},
+        card=source.texts.get(CARD, b"").decode("utf-8", "replace"),
+        facts=_facts(document),
+        hash=digest[:16],
+    )
+
+
+def _keeps_half(reading: Reading) -> bool:
+    """Whether numbers in half precision stay so in memory; and refuse what has no room there, before it is read.
+
+    Half of the memory costs some time in each pass, which only large models are worth.
+    """
+    size = 4 * sum(tensor.numel() for tensor in reading.tensors.values())
+    half = size >= LARGE
+    kept = sum(t.numel() * (2 if half and t.itemsize == 2 else 4) for t in reading.tensors.values())
+    _, free = memory()
+    if kept >= LARGE and 0 < free < kept:
+        raise InvalidCheckpoint(
+            f"The weights take {kept / 1e9:.1f} GB of memory and {free / 1e9:.1f} GB are free. Close other programs."
+        )
+    return half
+
+
+def _called(source: CheckpointFiles) -> str:
+    """The names of folder and file, which for published models say what they are."""
+    return f"{source.name}/{source.weights}"
+
+
+def _documents(
+    source: CheckpointFiles, metadata: Mapping[str, str]
+) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
+    """config.json and preprocessor_config.json, or what a lone file says of itself."""
+    config, preprocess = source.texts.get(CONFIG), source.texts.get(PREPROCESS)
+    document = read_json(config, CONFIG) if config is not None else None
+    if document is None and OURS in metadata:
+        labels = read_json(metadata.get("labels", "[]"), "labels", list)
+        document = {
+            "vit": read_json(metadata[OURS], OURS),
+            "vit_probe": read_json(metadata["vit.probe"], "vit.probe", list) if "vit.probe" in metadata else None,
+            "id2label": {str(i): label for i, label in enumerate(labels)},
+        }
+    if preprocess is not None:
+        return document, read_json(preprocess, PREPROCESS)
+    if "preprocess" in metadata:
+        return document, read_json(metadata["preprocess"], "preprocess")
+    return document, None
+
+
+def _facts(document: Mapping[str, Any] | None) -> dict[str, Any]:
+    facts = (document or {}).get("training")
+    return facts if isinstance(facts, dict) else {}
+
+
+def _labels(document: Mapping[str, Any] | None, reading: Reading) -> tuple[tuple[str, ...], str]:
+    """One name per class, and where they come from if no file states them; none if the outputs are no classes."""
+    config = reading.config
+    count = config.num_classes
+    stated = reading.family.stated_labels(document or {})
+    if stated and not isinstance(stated, dict):
+        raise InvalidCheckpoint("Config field id2label must map numbers to class names.")
+    if stated and stated != {str(i): f"LABEL_{i}" for i in range(len(stated))}:
+        projects = reading.family in (clip.FAMILY, clip.OPENAI) and config.pool == "cls"  # to a space shared with texts
+        if not count or (projects and len(stated) != count):
+            names = "1 class" if len(stated) == 1 else f"{len(stated)} classes"
+            return (), f"config.json names {names}, but the weights hold no head for them, so they are left out."
+        if set(stated) != {str(i) for i in range(len(stated))} or len(stated) != count:
+            raise InvalidCheckpoint(
+                f"The checkpoint names {len(stated)} classes and its head has {count}: "
+                f"they must be numbered 0 to {count - 1}."
+            )
+        labels = tuple(stated[str(i)] for i in range(count))
+        if not all(isinstance(label, str) and len(label) <= MAX_LABEL for label in labels):
+            raise InvalidCheckpoint(f"Class names must be text of at most {MAX_LABEL} characters.")
+        return labels, ""
+    if not count:
+        return (), ""
+    if config.norm_pre and config.pool == "cls" and count != IMAGENET_CLASSES:
+        return (), "The head is CLIP's projection to the space that pictures share with texts: it names no classes."
+    if count == IMAGENET_CLASSES:
+        why = "The file names no classes; there are 1000, so ImageNet-1k's names are used, in their usual order."
+        return torchvision.imagenet_labels(), why
+    return tuple(f"class {i}" for i in range(count)), "The file names no classes, so they are numbered."
+
+
+def _preprocess(
+    document: Mapping[str, Any] | None, config: Mapping[str, Any] | None, reading: Reading, name: str
+) -> tuple[Preprocess, str]:
+    """How pictures become input, and where that comes from if no file states it."""
+    stated = Preprocess.from_config(document) if document is not None else None
+    stated = stated or reading.family.stated_preprocess(config or {})
+    preprocess, why = (stated, "") if stated else reading.family.preprocess(reading.config, name)
+    check_preprocess(preprocess, reading.config)
+    return preprocess, why
+
+
+def _empty_model(reading: Reading) -> VisionTransformer:
+    """The model without memory for its weights, after its names and shapes have been found to be those of the file."""
+    with torch.device("meta"):
+        model = VisionTransformer(reading.config)
+    wanted = {name: tensor.shape for name, tensor in model.state_dict().items()}
+    found = {name: tensor.shape for name, tensor in reading.tensors.items()}
+    problems = (
+        ("missing", [name for name in wanted if name not in found]),
+        ("too many", [name for name in found if name not in wanted]),
+        ("of another shape", [name for name in wanted if name in found and found[name] != wanted[name]]),
+    )
+    for what, names in problems:
+        if names:
+            count = "1 tensor" if len(names) == 1 else f"{len(names)} tensors"
+            raise InvalidCheckpoint(f"The weights do not fit the config: {count} {what}, such as `{shown(names[0])}`.")
+    return model

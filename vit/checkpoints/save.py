@@ -1,0 +1,196 @@
+"""Save a checkpoint, whole at every moment."""
+
+import fcntl
+import json
+import math
+import os
+import shutil
+import struct
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vit.checkpoints.card import write_card
+from vit.checkpoints.checkpoint import (
+    CARD,
+    CONFIG,
+    NAME,
+    OURS,
+    PREPROCESS,
+    WEIGHTS,
+    Checkpoint,
+    check_preprocess,
+    is_finite,
+    old_folder,
+    reason_of,
+    with_weights,
+)
+from vit.checkpoints.families import huggingface
+from vit.checkpoints.families.family import Tensors, build_config, shown
+from vit.checkpoints.fingerprint import fingerprint
+from vit.checkpoints.load import summarise
+from vit.checkpoints.weight_files import (
+    dump_json,
+)
+from vit.errors import InvalidCheckpoint, UserError
+from vit.images.preprocess import Preprocess
+from vit.model.transformer import VisionTransformer
+
+# --- Saving -------------------------------------------------------------------------------------------------
+
+
+def save_checkpoint(
+    folder: str | Path,
+    model: VisionTransformer,
+    labels: Sequence[str],
+    preprocess: Preprocess,
+    facts: Mapping[str, Any] | None = None,
+    card: str | None = None,
+    files: Mapping[str, bytes] | None = None,
+) -> Path:
+    """Save a model with all that belongs to it; the same model gives the same bytes.
+
+    A reader meets the old checkpoint or the new one, whole, and so does a restart after a kill at any moment.
+    All files are written to a hidden folder beside the old one and forced to disk. Then the old folder is renamed
+    away and the new one in. Between these two renames only the old one exists, under the hidden name that readers
+    turn to, and that the next save puts back. Replacing file by file was the alternative: it cannot keep weights,
+    config and the accuracy in the card from different trainings apart.
+
+    Args:
+        facts: of the training, see `write_card`; `params` is added. Must be JSON.
+        card: the text of README.md; left out, it is written from `facts`.
+        files: further files to keep in the folder, such as the state of an optimiser.
+
+    Raises:
+        InvalidCheckpoint: the weights are not finite, or the preprocessing does not fit the model.
+        UserError: the folder holds other things, or the disk refuses.
+        ValueError: labels do not fit the model, or `files` would replace one of its own.
+    """
+    folder = Path(os.path.abspath(folder))
+    config = build_config(model.config.to_dict())
+    labels, facts, files = list(labels), dict(facts or {}), dict(files or {})
+    if len(labels) != config.num_classes:
+        raise ValueError(f"{len(labels)} labels for {config.num_classes} classes.")
+    check_preprocess(preprocess, config)
+    if clash := [name for name in files if name in _OURS or not NAME.fullmatch(name) or name.startswith(".")]:
+        raise ValueError(f"A checkpoint cannot keep a file named {clash[0]!r}.")
+
+    # What a reader will build from the file is what is probed, on the CPU, in float32.
+    state = {name.replace("_orig_mod.", ""): tensor for name, tensor in model.state_dict().items()}
+    tensors = {name: tensor.detach().to("cpu", torch.float32) for name, tensor in state.items()}
+    with torch.device("meta"):
+        twin = VisionTransformer(config)
+    answer = fingerprint(with_weights(twin, tensors))
+    if not all(map(is_finite, tensors.values())) or not all(map(math.isfinite, answer)):
+        raise InvalidCheckpoint("The weights hold NaN or infinite numbers, so they were not saved.")
+
+    facts.setdefault("params", sum(tensor.numel() for tensor in tensors.values()))
+    vit = config.to_dict()
+    own = {"vit": vit, "vit_probe": answer, "training": facts}
+    preprocess_document = preprocess.to_config()
+    metadata = {
+        "format": "pt",
+        OURS: dump_json(vit),
+        "vit.probe": dump_json(answer),
+        "labels": dump_json(labels),
+        "preprocess": dump_json(preprocess_document),
+    }
+    if card is None:
+        card = write_card(folder.name, config, labels, facts)
+    contents: dict[str, Sequence[bytes | memoryview]] = {name: [content] for name, content in files.items()}
+    contents |= {
+        CONFIG: [dump_json(huggingface.write_config(config, labels) | own, indent=2).encode()],
+        PREPROCESS: [dump_json(preprocess_document, indent=2).encode()],
+        CARD: [card.encode()],
+        WEIGHTS: _safetensors(huggingface.write_tensors(config, tensors), metadata),
+    }
+    try:
+        _swapped(folder, contents)
+    except OSError as error:
+        raise UserError(f"The checkpoint {folder.name!r} was not saved: {reason_of(error)}.") from error
+    return folder
+
+
+def record_facts(checkpoint: Checkpoint, facts: Mapping[str, Any]) -> None:
+    """Add to what a checkpoint that this app saved, and its card, tell of it.
+
+    Raises:
+        UserError: it is another library's, whose card is not ours to write.
+    """
+    if not checkpoint.path.is_dir() or summarise(checkpoint.path).family != "saved":
+        raise UserError(
+            f"{checkpoint.name} was not saved by this app, so its card is left as it is. Go without --card."
+        )
+    told = {**checkpoint.facts, **facts}
+    save_checkpoint(checkpoint.path, checkpoint.model, checkpoint.labels, checkpoint.preprocess, told)
+
+
+_OURS = (WEIGHTS, CONFIG, PREPROCESS, CARD)
+_DERIVED = ("first_view.zip", "known.zip")  # made from these, see `vit.first_view` and `vit.ood`: not saved anew
+
+
+def _safetensors(tensors: Tensors, metadata: dict[str, str]) -> list[bytes | memoryview]:
+    """The pieces of a file, without a copy of the weights. Source of the format: safetensors' README, section Format.
+
+    Names and metadata are in order: the library's own order of metadata differs from process to process.
+    """
+    header: dict[str, Any] = {"__metadata__": metadata}
+    end, pieces = 0, []
+    for name, tensor in sorted(tensors.items()):
+        begin, end = end, end + 4 * tensor.numel()
+        header[name] = {"dtype": "F32", "shape": list(tensor.shape), "data_offsets": [begin, end]}
+        pieces.append(tensor.contiguous().numpy().data)
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)  # tensors start on a multiple of 8
+    return [struct.pack("<Q", len(text)), text, *pieces]
+
+
+def _swapped(folder: Path, contents: Mapping[str, Sequence[bytes | memoryview]]) -> None:
+    """Put a folder with these files in place of the one that is there, as `save_checkpoint` says."""
+    new, old = folder.parent / f".{folder.name}.new", old_folder(folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    parent = os.open(folder.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(parent, fcntl.LOCK_EX)  # one save at a time beside each other; the kernel lets go when we die
+        if old.exists() and not folder.exists():
+            os.rename(old, folder)  # a save was killed between its two renames
+        shutil.rmtree(old, ignore_errors=True)
+        shutil.rmtree(new, ignore_errors=True)
+        _check_replaceable(folder, contents)
+        new.mkdir()
+        try:
+            for name, pieces in contents.items():
+                with open(new / name, "xb") as file:
+                    file.writelines(pieces)
+                    file.flush()
+                    os.fsync(file.fileno())
+            _sync(new)
+        except OSError:
+            shutil.rmtree(new, ignore_errors=True)
+            raise
+        if folder.exists():
+            os.rename(folder, old)
+        os.rename(new, folder)
+        os.fsync(parent)
+        shutil.rmtree(old, ignore_errors=True)
+    finally:
+        os.close(parent)
+
+
+def _check_replaceable(folder: Path, contents: Mapping[str, object]) -> None:
+    """Never delete what is not a checkpoint, or was made from one and can be made again."""
+    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+        raise UserError(f"{folder.name!r} is not a folder. Choose a new name for the checkpoint.")
+    others = sorted(set(os.listdir(folder)) - {*contents, *_DERIVED}) if folder.exists() else []
+    if others:
+        raise UserError(f"The folder {folder.name!r} holds other files ({shown(others[0])}). Choose a new one.")
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
