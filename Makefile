@@ -20,7 +20,7 @@ test: check
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 quick: .venv/ready-dev
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "unit and not slow"
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --ignore tests/browser --ignore tests/pages -m "not slow"
 
 check: .venv/ready-dev
 	$(BIN)/ruff check .

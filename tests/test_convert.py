@@ -40,6 +40,8 @@ from vit.images.preprocess import Preprocess
 from vit.model.config import ViTConfig
 from vit.model.transformer import VisionTransformer
 
+pytestmark = pytest.mark.slow
+
 TOLERANCE = 1e-5
 
 
@@ -553,7 +555,6 @@ def test_positions_stay_where_the_library_interpolates_them_the_same(
 # --- ONNX -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 @torch.inference_mode()
 @pytest.mark.parametrize("name", ["registers and LayerScale", "SigLIP with classes"])
 def test_onnx_gives_logits_and_attention_for_any_number_of_pictures(made: Any, tmp_path: Path, name: str) -> None:

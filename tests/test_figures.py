@@ -23,6 +23,8 @@ from vit.images.preprocess import Preprocess
 from vit.overlay import COLORMAPS
 from vit.viewer.selection import Selection
 
+pytestmark = pytest.mark.slow
+
 SVG = "{http://www.w3.org/2000/svg}"
 HOSTILE = "\x00\x1b\ud800</text><script>alert(1)</script> $\\frac{$ & <b> \U0001f600 照片.jpg"
 

@@ -652,7 +652,8 @@ def test_a_damaged_note_of_the_source_does_not_matter(server: HubServer, publish
 @pytest.mark.slow
 def test_nothing_of_the_network_is_imported_before_it_is_needed() -> None:
     script = (
-        "import sys, vit; from vit.checkpoints import hub; vit.load_checkpoint('cifar10'); hub.cached(); hub.parse('a/b');"
+        "import sys, vit; from vit.checkpoints import hub\n"
+        "vit.load_checkpoint('cifar10'); hub.cached(); hub.parse('a/b')\n"
         "assert not {'huggingface_hub', 'httpx2', 'torchvision.models'} & sys.modules.keys()"
     )
     subprocess.run([sys.executable, "-c", script], cwd=ROOT, env=environment(), check=True)

@@ -28,6 +28,8 @@ from vit.images.preprocess import Preprocess
 from vit.model.transformer import VisionTransformer
 from vit.ood import ALARM, FILE, Known
 
+pytestmark = pytest.mark.slow
+
 SHIPPED = Path(vit.__file__).parent.parent / "checkpoints" / "cifar10"
 
 

@@ -36,6 +36,8 @@ from vit.runs import begin_anew
 from vit.start import resolve
 from vit.train import Diverged, Training, train
 
+pytestmark = pytest.mark.slow
+
 # Everything that draws random numbers or keeps a state, on a model that trains in a second.
 EVERYTHING: dict[str, Any] = dict(
     image_size=16, dim=24, heads=2, depth=2, mlp_dim=48, registers=1, epochs=8, batch_size=8, device="cpu",
@@ -87,7 +89,6 @@ def whole(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 # --- What a run leaves behind -----------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_shapes_are_learnt_in_a_few_steps(tmp_path: Path) -> None:
     config = train_config("shapes", patch_size=8, limit=2000, epochs=3, device="cpu")
     result = train(config, tmp_path / "run")
@@ -257,7 +258,6 @@ def start(config: TrainConfig, run: Path) -> Any:
     return process
 
 
-@pytest.mark.slow
 def test_a_run_killed_at_random_moments_ends_with_the_same_bits(whole: Path, folder: Path, tmp_path: Path) -> None:
     run, chance = tmp_path / "killed", random.Random()
     metrics = run / "metrics.jsonl"
@@ -412,7 +412,6 @@ def test_a_run_of_a_version_without_validation_is_not_resumed(folder: Path, tmp_
         train(describe(folder, epochs=1), tmp_path, resume=True)
 
 
-@pytest.mark.slow
 def test_the_test_pictures_wait_until_a_stopped_run_has_ended(folder: Path, tmp_path: Path) -> None:
     config = describe(folder, epochs=2)
     process = start(config, tmp_path / "run")
@@ -457,7 +456,6 @@ train(config, run)
 """
 
 
-@pytest.mark.slow
 def test_two_processes_agree_with_each_other_and_with_one(folder: Path, tmp_path: Path) -> None:
     plain = dict(dropout=0, drop_path=0, operations=0, erase=0, mixup=0, cutmix=0, crop_padding=0, flip=False)
     config = describe(folder, **plain, epochs=3, patience=2, precision="float32")

@@ -28,6 +28,8 @@ from vit.images import video
 from vit.images.decode import count_frames, decode_frames, decode_image
 from vit.images.video import _Packet, _plan, evenly, is_video, mp4, read_video
 
+pytestmark = pytest.mark.slow
+
 # --- Writing --------------------------------------------------------------------------------------------------
 
 
@@ -66,7 +68,6 @@ def test_odd_sides_repeat_their_last_pixels(size: tuple[int, int]) -> None:
     assert np.abs(np.asarray(frame).astype(int)[-1, -1] - np.asarray(noise(1, *size)[0])[-1, -1]).max() < 16
 
 
-@pytest.mark.slow
 def test_nothing_that_starts_with_the_app_imports_pyav() -> None:
     modules = "sys, vit, vit.explain, vit.images.decode, vit.animation, pages.parts.take"
     program = f"import {modules}; sys.exit('av' in sys.modules)"
@@ -313,7 +314,6 @@ def test_a_video_that_takes_too_long_nevertheless_is_given_up(monkeypatch: pytes
         read_video(clip(), 30)
 
 
-@pytest.mark.slow
 def test_torn_videos_are_one_sentence_or_frames() -> None:
     generator = np.random.default_rng(0)
     for whole in (clip(8), clip(8, coding=CODINGS["webm, vp8"])):
