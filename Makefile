@@ -26,6 +26,7 @@ check: .venv/ready-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 browser: .venv/ready-dev
 	@$(CHROMIUM) && exit 0; \
