@@ -19,7 +19,8 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from vit.datasets import Dataset, Resident
+from vit.data.datasets import Dataset
+from vit.data.pictures import Resident
 from vit.journal import Journal
 from vit.place import choose_place
 from vit.probes import ProbeWriter

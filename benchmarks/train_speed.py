@@ -26,7 +26,8 @@ from torchvision import transforms
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from vit.datasets import Dataset, Resident
+from vit.data.datasets import Dataset
+from vit.data.pictures import Resident
 from vit.model.config import ViTConfig
 from vit.place import choose_place
 from vit.recipes import train_config

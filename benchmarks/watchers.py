@@ -40,7 +40,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "browser")]
 from serving import streamlit
 
 from vit import runs
-from vit.datasets import SHAPES, shapes
+from vit.data.shapes import SHAPES, shapes
 from vit.metrics import MetricsReader, MetricsWriter
 from vit.recipes import train_config
 

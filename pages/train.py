@@ -271,7 +271,7 @@ def start(
     Args:
         name: what they are called in place of what is trained, "" for none.
     """
-    from vit import survey
+    from vit.data.catalog import check_spec
     from vit.recipes import run_name, train_config
     from vit.runs import launch
 
@@ -280,7 +280,7 @@ def start(
     sweep = state.nonce if len(runs) > 1 else ""
     launched = []
     try:
-        survey.check_spec(base["data"])
+        check_spec(base["data"])
         for number, changes in enumerate(runs):
             suffix = ", ".join(f"{field} {value}" for field, value in changes.items()) if sweep else ""
             config = train_config(None, **{**base, **changes})

@@ -23,9 +23,9 @@ import pytest
 from PIL import Image
 
 import vit
-from vit import archives
-from vit.archives import ImportedDataset, LeftOut, import_dataset, left_out
-from vit.datasets import load_dataset
+from vit.data import archive_readers, import_archive
+from vit.data.datasets import load_dataset
+from vit.data.import_archive import ImportedDataset, LeftOut, import_dataset, left_out
 from vit.errors import InvalidDataset
 from vit.images.preprocess import Preprocess
 
@@ -271,7 +271,7 @@ def test_what_was_left_out_is_kept_beside_the_classes(place: Place) -> None:
 def test_of_very_many_files_that_were_left_out_the_first_are_kept(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(archives, "_NOTED", 2)
+    monkeypatch.setattr(import_archive, "_NOTED", 2)
     result = place.pack(classes("cat", "dog") | {f"cat/bad{i}.png": b"no" for i in range(5)}).read()
     assert left_out(place.into) == LeftOut(result.skipped[:2], 5)
 
@@ -280,7 +280,7 @@ def test_where_nothing_was_left_out_or_nothing_is_known_nothing_is_told(place: P
     place.pack(classes("cat", "dog")).read()
     assert left_out(place.into) == left_out(place.folder / "nowhere") == LeftOut()
     for damaged in (b"", b"[]", b"{}", b'{"lines": 1, "total": 2}', b"\xff"):
-        (place.into / archives._NOTE).write_bytes(damaged)
+        (place.into / import_archive._NOTE).write_bytes(damaged)
         assert left_out(place.into) == LeftOut()
 
 
@@ -558,7 +558,7 @@ def test_long_class_names_are_refused(place: Place) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_bombs_are_refused_while_they_unpack(place: Place, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(archives, "RATIO_FLOOR", 1_000_000)
+    monkeypatch.setattr(archive_readers, "RATIO_FLOOR", 1_000_000)
     bombs = {f"cat/{i}.bmp": bytes(400_000) for i in range(20)}
     place.pack(classes("dog", count=1) | bombs, kind)
     if kind != "tar":
@@ -568,7 +568,7 @@ def test_bombs_are_refused_while_they_unpack(place: Place, kind: str, monkeypatc
 def test_a_bomb_that_is_no_picture_is_never_unpacked_from_a_zip_and_refused_in_a_tar(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(archives, "RATIO_FLOOR", 1_000_000)
+    monkeypatch.setattr(archive_readers, "RATIO_FLOOR", 1_000_000)
     files = classes("cat", "dog") | {"zeros.bin": bytes(30_000_000)}
     assert "times its size" in place.pack(files, "tar.gz").refusal()
     assert place.pack(files, "zip").read().ignored == 1
@@ -576,29 +576,30 @@ def test_a_bomb_that_is_no_picture_is_never_unpacked_from_a_zip_and_refused_in_a
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_picture_over_the_limit_is_refused_by_name(place: Place, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(archives, "MAX_FILE_BYTES", 1000)
+    monkeypatch.setattr(import_archive, "MAX_FILE_BYTES", 1000)
     files = classes("cat", "dog") | {"cat/big.png": picture(size=40)}
     assert "cat/big.png" in place.pack(files, kind).refusal()
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_too_many_bytes_in_all_are_refused(place: Place, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(archives, "MAX_BYTES", 2000)
+    monkeypatch.setattr(archive_readers, "MAX_BYTES", 2000)
     assert "unpacks to more than" in place.pack(classes("cat", "dog", count=20), kind).refusal()
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_too_many_pictures_are_refused(place: Place, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     place.pack(classes("cat", "dog"), kind)
-    monkeypatch.setattr(archives, "MAX_FILES", 5)
+    monkeypatch.setattr(import_archive, "MAX_FILES", 5)
     assert "more than 5 pictures" in place.refusal()
-    monkeypatch.setattr(archives, "MAX_FILES", 6)
+    monkeypatch.setattr(import_archive, "MAX_FILES", 6)
     assert len(place.read().classes) == 2
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_too_many_entries_are_refused(place: Place, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(archives, "MAX_ENTRIES", 20)
+    for module in (archive_readers, import_archive):
+        monkeypatch.setattr(module, "MAX_ENTRIES", 20)
     files = classes("cat", "dog") | {f"notes/{i}.txt": b"" for i in range(20)}
     assert "more than 20 entries" in place.pack(files, kind).refusal()
 
@@ -606,7 +607,8 @@ def test_too_many_entries_are_refused(place: Place, kind: str, monkeypatch: pyte
 def test_a_zip_with_an_endless_list_of_files_is_refused_before_it_is_read(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(archives, "MAX_ENTRIES", 5000)
+    for module in (archive_readers, import_archive):
+        monkeypatch.setattr(module, "MAX_ENTRIES", 5000)
     monkeypatch.setattr(zipfile.ZipInfo, "_decodeExtra", lambda *_: pytest.fail("an entry was built"), raising=True)
     assert "entries" in place.pack({f"{i:060}.txt": b"" for i in range(6000)}).refusal()
 
@@ -693,7 +695,7 @@ def test_a_tar_with_a_negative_size_is_refused(place: Place) -> None:
 
 
 def test_xz_that_asks_for_too_much_memory_is_refused(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(archives, "_MAX_DICTIONARY", 1 << 20)
+    monkeypatch.setattr(archive_readers, "_MAX_DICTIONARY", 1 << 20)
     assert "damaged" in place.pack(classes("cat", "dog"), "tar.xz").refusal()
 
 
@@ -702,7 +704,7 @@ def test_xz_that_asks_for_too_much_memory_is_refused(place: Place, monkeypatch: 
 
 def test_a_disk_that_is_nearly_full_is_refused(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = namedtuple("usage", "total used free")
-    monkeypatch.setattr(archives.shutil, "disk_usage", lambda _: usage(1 << 40, 1 << 40, 900_000_000))
+    monkeypatch.setattr(archive_readers.shutil, "disk_usage", lambda _: usage(1 << 40, 1 << 40, 900_000_000))
     assert "0.9 GB free" in place.pack(classes("cat", "dog")).refusal()
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from vit.augment import Augmentation, Chance, _recolour, _warp, crop_and_flip, erase, randaugment, resized_crop
+from vit.data.augment import Augmentation, Chance, _recolour, _warp, crop_and_flip, erase, randaugment, resized_crop
 
 EVERYTHING = Augmentation(crop_padding=3, flip=True, operations=2, magnitude=0.5, erase=0.5, mixup=0.2, cutmix=1.0)
 CPU = torch.device("cpu")

@@ -29,7 +29,7 @@ from vit.census import (
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.checkpoints.load import load_checkpoint
 from vit.checkpoints.save import save_checkpoint
-from vit.datasets import SHAPES
+from vit.data.shapes import SHAPES
 from vit.errors import InvalidDataset, UserError
 from vit.evaluate import Normalise
 from vit.images.preprocess import Preprocess

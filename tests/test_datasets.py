@@ -14,19 +14,9 @@ import pytest
 import torch
 from PIL import Image
 
-from vit.datasets import (
-    SHAPES,
-    TORCHVISION,
-    Dataset,
-    Resident,
-    Streamed,
-    download,
-    in_turn,
-    is_downloaded,
-    list_files,
-    load_dataset,
-    shapes,
-)
+from vit.data.datasets import TORCHVISION, Dataset, download, in_turn, is_downloaded, list_files, load_dataset
+from vit.data.pictures import Resident, Streamed
+from vit.data.shapes import SHAPES, shapes
 from vit.errors import InvalidDataset
 from vit.images.preprocess import Preprocess
 

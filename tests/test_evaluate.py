@@ -12,7 +12,7 @@ from PIL import Image
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.checkpoints.load import load_checkpoint
 from vit.checkpoints.save import save_checkpoint
-from vit.datasets import Resident
+from vit.data.pictures import Resident
 from vit.errors import InvalidDataset
 from vit.evaluate import Normalise, evaluate, evaluate_checkpoint
 from vit.images.preprocess import Preprocess

@@ -20,7 +20,7 @@ from vit.__main__ import main
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.checkpoints.load import load_checkpoint
 from vit.checkpoints.save import save_checkpoint
-from vit.datasets import shapes
+from vit.data.shapes import shapes
 from vit.errors import UserError
 from vit.evaluate import Normalise
 from vit.images import samples

@@ -11,7 +11,7 @@ from vit.__main__ import main
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.checkpoints.load import load_checkpoint
 from vit.checkpoints.save import save_checkpoint
-from vit.datasets import SHAPES
+from vit.data.shapes import SHAPES
 from vit.errors import InvalidDataset, UserError
 from vit.faithfulness import faithfulness
 from vit.images.preprocess import Preprocess
@@ -54,7 +54,7 @@ def test_every_method_and_control_is_ranked_on_the_same_pictures(checkpoint: Che
 
 
 def test_a_mean_is_that_of_its_pictures(checkpoint: Checkpoint) -> None:
-    from vit.datasets import load_dataset
+    from vit.data.datasets import load_dataset
     from vit.evaluate import Normalise
 
     found = {one.name: one for one in rank(checkpoint, "shapes", 3, names=["rollout"])}

@@ -12,7 +12,7 @@ from vit import sheet
 from vit.attention import entropy
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.checkpoints.save import save_checkpoint
-from vit.datasets import SHAPES
+from vit.data.shapes import SHAPES
 from vit.errors import InvalidImage
 from vit.faithfulness import faithfulness
 from vit.images import samples

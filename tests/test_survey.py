@@ -12,10 +12,12 @@ import pytest
 from PIL import Image
 
 from vit import runs
-from vit import survey as surveys
+from vit.data import survey as surveys
+from vit.data.catalog import check_spec, list_folders
+from vit.data.survey import CELL, COLUMNS, GAP, Survey, survey
 from vit.errors import InvalidDataset
 from vit.paths import data_roots
-from vit.survey import CELL, COLUMNS, GAP, Survey, check_spec, delete_upload, list_folders, survey
+from vit.uploads import delete_upload, runs_on
 
 Fill = Callable[..., Path]
 
@@ -304,7 +306,7 @@ def test_runs_on_other_data_do_not_keep_an_upload(upload: Path, tmp_path: Path) 
     for data in ("shapes", f"folder:{upload}2", f"folder:{upload.parent}", None):
         (run / "config.json").write_text(json.dumps({"data": data}))
         with runs.living(run):
-            assert not [one for one in surveys.runs_on(f"folder:{upload}") if one.alive]
+            assert not [one for one in runs_on(f"folder:{upload}") if one.alive]
 
 
 @pytest.mark.parametrize("sent", ["shapes", "folder:{two}/birds", "folder:{one}/uploads", "folder:{one}/../secret", ""])

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from vit.lazy import names_of
 
 if TYPE_CHECKING:
-    from vit.archives import ImportedDataset, import_dataset
     from vit.attention import AttentionRecord, record, rollout
     from vit.checkpoints.catalog import find_checkpoint
     from vit.checkpoints.checkpoint import Checkpoint
     from vit.checkpoints.load import list_checkpoints, load_checkpoint
     from vit.checkpoints.save import save_checkpoint
+    from vit.data.import_archive import ImportedDataset, import_dataset
     from vit.errors import InvalidCheckpoint, InvalidConfig, InvalidDataset, InvalidImage, UserError
     from vit.images.decode import decode_image
     from vit.images.preprocess import Preprocess
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 # Loaded on first use, so that decoding a picture does not wait for torch.
 _HOMES = {
-    "archives": ["ImportedDataset", "import_dataset"],
+    "data.import_archive": ["ImportedDataset", "import_dataset"],
     "attention": ["AttentionRecord", "record", "rollout"],
     "checkpoints.catalog": ["find_checkpoint"],
     "checkpoints.checkpoint": ["Checkpoint"],

@@ -17,7 +17,8 @@ from vit.atlas import Statistic, names, statistics
 from vit.attention import AttentionRecord
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.checkpoints.save import record_facts
-from vit.datasets import Pictures, load_dataset
+from vit.data.datasets import load_dataset
+from vit.data.pictures import Pictures
 from vit.errors import InvalidImage, UserError
 from vit.evaluate import Normalise
 from vit.explain import count_tokens

@@ -9,7 +9,8 @@ from torch.nn import functional as F
 
 from vit.bar import tqdm
 from vit.checkpoints.checkpoint import Checkpoint
-from vit.datasets import Pictures, load_dataset
+from vit.data.datasets import load_dataset
+from vit.data.pictures import Pictures
 from vit.errors import InvalidDataset
 from vit.images.preprocess import Preprocess
 from vit.model.transformer import VisionTransformer

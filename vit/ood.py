@@ -27,7 +27,8 @@ from torch import Tensor
 from vit.bar import tqdm
 from vit.border import Unreadable, parse_json, read_bytes
 from vit.checkpoints.checkpoint import Checkpoint
-from vit.datasets import Pictures, load_dataset
+from vit.data.datasets import load_dataset
+from vit.data.pictures import Pictures
 from vit.errors import UserError
 from vit.evaluate import Normalise
 from vit.files import replaced
@@ -117,7 +118,7 @@ def fit(
     """Learn what known pictures are like from a training split, and how usual scores are from test splits.
 
     Args:
-        data: a dataset as `vit.datasets.load_dataset` has it, which the model learnt from.
+        data: a dataset as `vit.data.datasets.load_dataset` has it, which the model learnt from.
         others: one of foreign pictures; "" for none.
         most: pictures of each split.
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from vit.bar import tqdm
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.checkpoints.save import record_facts
-from vit.datasets import load_dataset
+from vit.data.datasets import load_dataset
 from vit.evaluate import Normalise, labels_of
 from vit.faithfulness import SEEDS, centre, faithfulness, noise, overlap, points_at
 from vit.methods import METHODS, Subject, heatmap

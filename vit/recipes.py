@@ -10,7 +10,7 @@ from vit.errors import InvalidConfig
 from vit.model.config import Activation, FinalNorm, ViTConfig
 
 if TYPE_CHECKING:
-    from vit.augment import Augmentation
+    from vit.data.augment import Augmentation
 
 Optimizer = Literal["adamw", "muon"]
 Schedule = Literal["cosine", "constant"]
@@ -140,7 +140,7 @@ class TrainConfig(BaseModel):
 
     def augmentation(self) -> "Augmentation":
         """What is done to each batch."""
-        from vit.augment import Augmentation  # brings torch along, which a description does without
+        from vit.data.augment import Augmentation  # brings torch along, which a description does without
 
         names = ("crop_padding", "crop_scale", "flip", "operations", "magnitude", "erase", "mixup", "cutmix")
         return Augmentation(**{name: getattr(self, name) for name in names})

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from vit.attention import entropy
 from vit.checkpoints.checkpoint import Checkpoint
-from vit.datasets import load_dataset
+from vit.data.datasets import load_dataset
 from vit.evaluate import Normalise
 from vit.faithfulness import GROUPS, faithfulness
 from vit.images.decode import decode_image

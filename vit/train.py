@@ -18,14 +18,14 @@
 
 and more that `vit.runs` says.
 
-Pictures of three splits take part (`vit.datasets` says how they are cut). `train` is learnt from. `validation` is
+Pictures of three splits take part (`vit.data.datasets` says how they are cut). `train` is learnt from. `validation` is
 evaluated after each epoch and chooses: the best epoch is the one of the highest accuracy, of several the one of the
 lowest loss; `patience` counts epochs without a higher accuracy. Where weights are averaged (`ema`), raw and averaged
 ones are both evaluated, and the better ones are that epoch's. `test` is looked at once, at the end, by the weights that
 validation chose: that is the accuracy to publish. A run that is made longer looks again only if validation then
 chooses other weights.
 
-Every random choice is a function of the seed and the step (`vit.augment.Chance`), and
+Every random choice is a function of the seed and the step (`vit.data.augment.Chance`), and
 the state is replaced whole after each epoch, every few minutes of a long one, and when a person stops the run. A run
 killed at any moment and resumed therefore repeats exactly what it would have done.
 """
@@ -55,10 +55,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
-from vit.augment import Chance
 from vit.checkpoints.load import load_checkpoint
 from vit.checkpoints.save import record_facts, save_checkpoint
-from vit.datasets import Dataset, Pictures, Resident, load_dataset
+from vit.data.augment import Chance
+from vit.data.datasets import Dataset, load_dataset
+from vit.data.pictures import Pictures, Resident
 from vit.errors import InvalidConfig, InvalidDataset, InvalidRun, UserError
 from vit.evaluate import Evaluation, Normalise, evaluate
 from vit.files import replaced

@@ -397,7 +397,8 @@ def sample(config: "TrainConfig", count: int) -> Sample:
     """
     import torch
 
-    from vit.datasets import SHAPES, load_dataset, shapes
+    from vit.data.datasets import load_dataset
+    from vit.data.shapes import SHAPES, shapes
     from vit.images.preprocess import Preprocess
     from vit.start import model_config
 
@@ -429,7 +430,7 @@ def preview(config: "TrainConfig", images: "Tensor") -> "Image.Image":
     import torch
     from PIL import Image
 
-    from vit.augment import Chance
+    from vit.data.augment import Chance
 
     augment, chance = config.augmentation(), Chance(torch.device("cpu"))
     rows = [images]
@@ -561,7 +562,8 @@ def _run(config: "TrainConfig", pictures: Sample, test: "Tensor") -> Any:
     import torch
 
     from vit import train
-    from vit.datasets import Dataset, Resident
+    from vit.data.datasets import Dataset
+    from vit.data.pictures import Resident
 
     labels = torch.arange(len(test)) % len(pictures.classes)
     held_out = Resident(test, labels)

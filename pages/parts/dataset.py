@@ -37,7 +37,7 @@ LISTED = 200  # files that are listed by name
 
 def pick(on_change: Callable[[], None]) -> tuple[str, str]:
     """Let the person choose a dataset or upload one; returns its spec and its `data_root`."""
-    from vit.survey import list_folders, uploads_folder
+    from vit.data.catalog import list_folders, uploads_folder
 
     roots = data_roots()
     place = st.container()
@@ -81,14 +81,14 @@ def folder_title(spec: str, roots: list[Path]) -> str:
 
 def is_here(spec: str, root: str) -> bool:
     """Whether a dataset can be read without a download."""
-    from vit.datasets import is_downloaded
+    from vit.data.datasets import is_downloaded
 
     return spec.startswith("folder:") or is_downloaded(spec, Path(root))
 
 
 def here() -> dict[str, str]:
     """What can be read without a download, and the visitor may see: from specs to titles."""
-    from vit.survey import list_folders
+    from vit.data.catalog import list_folders
 
     roots = data_roots()
     sets = {spec: title for spec, title in NAMED.items() if is_here(spec, root_of(spec))}
@@ -191,8 +191,8 @@ def take_in(file: Any, parent: Path, most: int, place: Any) -> str:
 
 def show(spec: str, root: str, on_change: Callable[[], None]) -> None:
     """What the dataset holds, or a button that downloads it; what was uploaded can be deleted."""
-    from vit.archives import left_out
-    from vit.survey import is_upload
+    from vit.data.catalog import is_upload
+    from vit.data.import_archive import left_out
 
     if said := st.session_state.pop("kept", ""):
         st.error(plain(said))
@@ -220,7 +220,7 @@ def show_list(words: str, lines: Sequence[str], count: int = 0) -> None:
 
 def offer_deletion(spec: str, on_change: Callable[[], None]) -> None:
     """A button that asks before it deletes an upload; off while a run needs it."""
-    from vit.survey import runs_on
+    from vit.uploads import runs_on
 
     names = [run.name for run in runs_on(spec) if run.alive]
     why = f"The run {plain(names[0])} needs it." if names else None
@@ -231,8 +231,8 @@ def offer_deletion(spec: str, on_change: Callable[[], None]) -> None:
 @st.dialog("Delete this upload?")
 def confirm_deletion(spec: str, on_change: Callable[[], None]) -> None:
     """Say what goes, and delete it if that is meant."""
-    from vit.datasets import PICTURES
-    from vit.survey import runs_on
+    from vit.data.datasets import PICTURES
+    from vit.uploads import runs_on
 
     folder = Path(spec.removeprefix("folder:"))
     files = [path for path in folder.rglob("*") if path.is_file()]
@@ -252,7 +252,7 @@ def confirm_deletion(spec: str, on_change: Callable[[], None]) -> None:
 
 def delete(spec: str, on_change: Callable[[], None]) -> None:
     """Delete an upload and choose what is left, from a button's callback; why it stays is said on the page."""
-    from vit.survey import delete_upload
+    from vit.uploads import delete_upload
 
     state = st.session_state
     if not access.may_train():  # a callback runs before the page asks, and says so
@@ -268,7 +268,7 @@ def delete(spec: str, on_change: Callable[[], None]) -> None:
 
 def offer_download(spec: str, root: str) -> None:
     """Fetch a named dataset when asked to, with a progress bar."""
-    from vit.datasets import download
+    from vit.data.datasets import download
 
     state = st.session_state
     if not st.button(f"Download {NAMED[spec]}", help="Once; it is kept in the data folder."):
@@ -302,7 +302,7 @@ def stamp(spec: str) -> int:
 @st.cache_resource(show_spinner="Looking through the pictures…", max_entries=8)
 def surveyed(spec: str, root: str, stamp: int) -> tuple[Any, "pd.DataFrame"]:
     """Survey a dataset once per version of its folders; with the table of its classes."""
-    from vit.survey import survey
+    from vit.data.survey import survey
 
     found = survey(spec, Path(root))
     return found, table(found)

@@ -62,8 +62,8 @@ def adopt(starts: Collection[str]) -> list[str]:
 
 def _accept(name: str, text: str, starts: Collection[str]) -> Any:
     """The value of a part of the form; UserError or ValueError where it has none such, or none that can be had here."""
+    from vit.data.catalog import check_spec
     from vit.recipes import PRESETS
-    from vit.survey import check_spec
 
     if name in fields.NAMES:
         return fields.parse(name, text)

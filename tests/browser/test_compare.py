@@ -10,7 +10,7 @@ from playwright.sync_api import Page, expect
 from tiny import fill
 
 from vit.checkpoints.save import save_checkpoint
-from vit.datasets import SHAPES
+from vit.data.shapes import SHAPES
 from vit.images.preprocess import Preprocess
 from vit.model.config import ViTConfig
 from vit.model.transformer import VisionTransformer

@@ -15,7 +15,7 @@ from streamlit.testing.v1 import AppTest
 from pages.parts import access
 from tests.pages.offered import fed
 from vit.checkpoints.save import save_checkpoint
-from vit.datasets import SHAPES, shapes
+from vit.data.shapes import SHAPES, shapes
 from vit.images import samples
 from vit.images.preprocess import Preprocess
 from vit.probes import ProbeWriter

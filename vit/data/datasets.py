@@ -11,26 +11,24 @@ alone and is the same for every run.
 import copy
 import fcntl
 import hashlib
-import logging
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from http.client import HTTPException
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, Self, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from urllib.request import Request, urlopen
 
-import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
-from torch.utils.data import DataLoader
-from torch.utils.data import Dataset as TorchDataset
 
 from vit.bar import tqdm
+from vit.data.pictures import Pictures, Resident, Streamed, as_tensor, log
+from vit.data.shapes import SHAPES, shapes
 from vit.errors import InvalidDataset, InvalidImage
 from vit.images.decode import decode_image
 from vit.images.preprocess import Preprocess
@@ -42,7 +40,6 @@ TORCHVISION = {
     "fashion-mnist": "FashionMNIST",
 }
 NAMES = (*TORCHVISION, "shapes", "folder:PATH")
-SHAPES = ("circle", "square", "triangle", "cross")
 
 PICTURES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".avif"}
 VALIDATION_FOLDERS = ("val", "valid", "validation")
@@ -55,8 +52,6 @@ _SPLIT_SEED = 0
 _DOWNLOAD_BYTES = {"cifar10": 170498071, "cifar100": 169001437, "mnist": 11594722, "fashion-mnist": 30878645}
 _CHUNK = 1 << 18
 _PATIENCE = 30  # [s] without a byte
-
-log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 
@@ -67,92 +62,6 @@ class Files(NamedTuple):
     train: list[tuple[Path, int]]
     validation: list[tuple[Path, int]]
     test: list[tuple[Path, int]]
-
-
-class Pictures(Protocol):
-    """One split: uint8 pictures with labels, delivered in any order, batch by batch."""
-
-    @property
-    def labels(self) -> Tensor:
-        """(n,) int64."""
-
-    def relabelled(self, to_label: Tensor) -> "Pictures":
-        """The same pictures with label i replaced by `to_label[i]`."""
-
-    def batches(self, order: Tensor, batch_size: int, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield (uint8 (B, channels, height, width), labels (B,)) on `device`, following `order`."""
-
-
-@dataclass(frozen=True)
-class Resident:
-    """Pictures held as one tensor.
-
-    Attributes:
-        images: uint8 (n, channels, height, width).
-        labels: (n,) int64.
-    """
-
-    images: Tensor
-    labels: Tensor
-
-    def to(self, device: torch.device) -> "Resident":
-        """The same pictures on another device."""
-        return Resident(self.images.to(device), self.labels.to(device))
-
-    def relabelled(self, to_label: Tensor) -> Self:
-        """The same pictures with label i replaced by `to_label[i]`."""
-        return replace(self, labels=to_label[self.labels])
-
-    def batches(self, order: Tensor, batch_size: int, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield batches on `device`, following `order`."""
-        for part in order.to(self.images.device).split(batch_size):
-            yield self.images[part].to(device), self.labels[part].to(device)
-
-
-@dataclass(frozen=True)
-class Streamed:
-    """Pictures decoded as they are needed.
-
-    Attributes:
-        open: gives picture i; raises InvalidImage or OSError where it cannot be read.
-        labels: (n,) int64.
-        preprocess: says how a picture is cut to the input size.
-        workers: processes that decode.
-    """
-
-    open: Callable[[int], Image.Image]
-    labels: Tensor
-    preprocess: Preprocess
-    workers: int
-
-    def relabelled(self, to_label: Tensor) -> Self:
-        """The same pictures with label i replaced by `to_label[i]`."""
-        return replace(self, labels=to_label[self.labels])
-
-    def batches(self, order: Tensor, batch_size: int, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield batches on `device`, following `order`."""
-        loader = DataLoader(
-            _Decoded(self),
-            batch_size=batch_size,
-            sampler=order.tolist(),
-            num_workers=self.workers,
-            pin_memory=device.type == "cuda",
-        )
-        for images, labels in loader:
-            yield images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
-
-
-class _Decoded(TorchDataset[tuple[Tensor, int]]):
-    def __init__(self, pictures: Streamed):
-        self.pictures = pictures
-
-    def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        try:
-            picture = self.pictures.open(index)
-        except (InvalidImage, OSError) as error:  # a grey picture keeps the order of all others exact
-            log.warning("a grey picture stands in: %s", error)
-            picture = Image.new("RGB", (32, 32), (128, 128, 128))
-        return _as_tensor(picture, self.pictures.preprocess), int(self.pictures.labels[index])
 
 
 @dataclass(frozen=True)
@@ -355,11 +264,6 @@ def _limited(items: list[_T], limit: int | None) -> list[_T]:
     return [items[index] for index in order[:limit]]
 
 
-def _as_tensor(picture: Image.Image, preprocess: Preprocess) -> Tensor:
-    pixels = torch.from_numpy(np.array(preprocess.seen(picture)))
-    return pixels.reshape(*preprocess.size, preprocess.channels).permute(2, 0, 1).contiguous()
-
-
 def _bytes(count: int, preprocess: Preprocess) -> int:
     height, width = preprocess.size
     return count * preprocess.channels * height * width
@@ -411,7 +315,7 @@ def _torchvision(
     for name, part in parts.items():
         if fits:
             bar = _bar(range(len(part)), desc=f"{spec} {name}", unit="pictures", leave=False)
-            images = [_as_tensor(_item(part, i), preprocess) for i in bar]
+            images = [as_tensor(_item(part, i), preprocess) for i in bar]
             splits.append(_resident(images, part.targets, preprocess))
         else:
             targets = torch.tensor(part.targets, dtype=torch.int64)
@@ -602,7 +506,7 @@ def _read(files: list[tuple[Path, int]], preprocess: Preprocess, title: str) -> 
 
     def one(file: tuple[Path, int]) -> Tensor | str:
         try:
-            return _as_tensor(_opened(file[0]), preprocess)
+            return as_tensor(_opened(file[0]), preprocess)
         except (InvalidImage, OSError) as error:
             return str(error)
 
@@ -611,45 +515,3 @@ def _read(files: list[tuple[Path, int]], preprocess: Preprocess, title: str) -> 
     images = [r for r in results if isinstance(r, Tensor)]
     labels = [label for r, (_, label) in zip(results, files, strict=True) if isinstance(r, Tensor)]
     return _resident(images, labels, preprocess), [r for r in results if isinstance(r, str)]
-
-
-def shapes(count: int, size: int, seed: int) -> tuple[Resident, Tensor]:
-    """Draw one bright shape per picture on a dark, noisy ground, and the mask of what was drawn.
-
-    Args:
-        count: pictures; classes in `SHAPES` take turns.
-        size: side of a picture [px].
-        seed: equal seeds give equal pictures.
-
-    Returns:
-        pictures, and masks bool (count, size, size), True on the shape.
-    """
-    generator = torch.Generator().manual_seed(seed)
-
-    def uniform(low: float, high: float, *shape: int) -> Tensor:
-        return torch.rand(count, *shape, generator=generator) * (high - low) + low
-
-    labels = torch.arange(count) % len(SHAPES)
-    radius = uniform(0.25, 0.4)
-    centre = torch.rand(count, 2, generator=generator) * (1 - 2 * radius[:, None]) + radius[:, None]
-    angle = uniform(-0.3, 0.3)
-    steps = (torch.arange(size) + 0.5) / size
-    y, x = torch.meshgrid(steps, steps, indexing="ij")
-    dy, dx = y - centre[:, 0, None, None], x - centre[:, 1, None, None]
-    cos, sin = angle.cos()[:, None, None], angle.sin()[:, None, None]
-    u, v = (dx * cos + dy * sin) / radius[:, None, None], (dy * cos - dx * sin) / radius[:, None, None]
-    inside = torch.stack(
-        [
-            u**2 + v**2 < 1,
-            torch.maximum(u.abs(), v.abs()) < 0.85,
-            (v < 0.75) & (v > 2 * u.abs() - 1),
-            (torch.minimum(u.abs(), v.abs()) < 0.3) & (torch.maximum(u.abs(), v.abs()) < 1),
-        ],
-        dim=1,
-    )  # (count, 4, size, size)
-    masks = inside[torch.arange(count), labels]
-
-    ground = uniform(0, 0.4, 3, 1, 1) + uniform(-0.15, 0.15, 3, 1, 1) * (x + y)
-    paint = uniform(0.5, 1, 3, 1, 1)
-    images = torch.where(masks[:, None], paint, ground) + uniform(-0.05, 0.05, 3, size, size)
-    return Resident((images.clamp(0, 1) * 255).to(torch.uint8), labels), masks

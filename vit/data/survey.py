@@ -1,14 +1,7 @@
-"""What is in a dataset before anyone trains on it: counts, sizes, repeats, what cannot be read, and a contact sheet.
-
-Also says which folders of this machine are datasets, so that a page offers and accepts only those, and deletes none
-but those that were uploaded.
-"""
+"""What is in a dataset before anyone trains on it: counts, sizes, repeats, what cannot be read, and a contact sheet."""
 
 import hashlib
-import os
-import secrets
-import shutil
-from collections import Counter, defaultdict, deque
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,24 +11,17 @@ from typing import NamedTuple
 
 from PIL import Image, ImageOps
 
-from vit.datasets import (
-    NAMES,
-    TEST_FOLDERS,
+from vit.data.datasets import (
     TORCHVISION,
-    Pictures,
-    Resident,
-    Streamed,
-    class_folders,
     in_turn,
     is_downloaded,
     list_files,
     load_dataset,
 )
+from vit.data.pictures import Pictures, Resident, Streamed
 from vit.errors import InvalidDataset, InvalidImage
 from vit.images.decode import decode_image
 from vit.images.preprocess import Preprocess
-from vit.paths import data_roots
-from vit.runs import Run, list_runs
 
 MAX_OPENED = 1000  # pictures that are decoded
 MAX_OPENED_BYTES = 150_000_000  # of their files
@@ -49,8 +35,6 @@ MAX_EXAMPLES = 50  # repeats that are named
 SPLITS = ("train", "validation", "test")
 
 _SIDE = 32  # [px] of `shapes`, and what torchvision's pictures are offered at; they stay as they are
-_DEPTH = 3  # of folders below a root in which datasets are looked for
-_MAX_FOLDERS = 2000  # that are looked into
 
 
 class Sizes(NamedTuple):
@@ -234,90 +218,3 @@ def _contact_sheet(cells: dict[int, list[Image.Image]], rows: int) -> Image.Imag
         for column, cell in enumerate(cells[row]):
             sheet.paste(cell, (column * (CELL + GAP), row * (CELL + GAP)))
     return sheet
-
-
-# --- Which folders ----------------------------------------------------------------------------------------------
-
-
-def uploads_folder() -> Path:
-    """Where uploaded archives become folders."""
-    return data_roots()[0] / "uploads"
-
-
-def list_folders() -> list[str]:
-    """Datasets in and below the roots, at most three folders deep, as "folder:PATH"; hidden ones are left out."""
-    found, waiting = [], deque((root, 0) for root in data_roots())
-    for _ in range(_MAX_FOLDERS):
-        if not waiting:
-            break
-        path, depth = waiting.popleft()
-        with suppress(OSError):  # may be gone by now, or closed to us
-            if _is_dataset(path):
-                found.append(f"folder:{path}")
-            elif depth < _DEPTH:
-                inner = (entry for entry in path.iterdir() if entry.is_dir() and not entry.name.startswith("."))
-                waiting += [(entry, depth + 1) for entry in sorted(inner)]
-    return found
-
-
-def _is_dataset(path: Path) -> bool:
-    if len(class_folders(path)) > 1:
-        return True
-    return len(class_folders(path / "train")) > 1 and any(class_folders(path / name) for name in TEST_FOLDERS)
-
-
-def check_spec(spec: str) -> str:
-    """Return a spec that a stranger sent, spelled as `list_folders` does, if it is one that is offered here.
-
-    Raises:
-        InvalidDataset: neither a named dataset nor one of `list_folders`.
-    """
-    if spec in (*TORCHVISION, "shapes"):
-        return spec
-    if spec.startswith("folder:"):
-        sought = f"folder:{os.path.abspath(spec.removeprefix('folder:'))}"
-        if sought in list_folders():  # looked up, never opened by the name that was sent
-            return sought
-    raise InvalidDataset(
-        f"There is no dataset {spec[:100]!r} here. Choose {', '.join(NAMES[:-1])}, or a folder of class folders in the "
-        "server's data folder."
-    )
-
-
-# --- Deleting ---------------------------------------------------------------------------------------------------
-
-
-def is_upload(spec: str) -> bool:
-    """Whether a dataset came out of an uploaded archive."""
-    return spec.startswith("folder:") and Path(spec.removeprefix("folder:")).parent == uploads_folder()
-
-
-def runs_on(spec: str) -> list[Run]:
-    """The runs that learn, or learnt, from a folder or a part of it."""
-    folder = Path(spec.removeprefix("folder:")).resolve()
-
-    def uses(run: Run) -> bool:
-        kind, _, path = str(run.config.get("data")).partition(":")
-        return kind == "folder" and Path(path).resolve().is_relative_to(folder)
-
-    return [run for run in list_runs() if uses(run)]
-
-
-def delete_upload(spec: str) -> None:
-    """Remove a dataset that was uploaded.
-
-    Raises:
-        InvalidDataset: there is none, it came in another way, or a run needs it.
-    """
-    spec = check_spec(spec)
-    if not is_upload(spec):
-        raise InvalidDataset("Only what was uploaded can be deleted here. Remove other folders on the server itself.")
-    if names := [run.name for run in runs_on(spec) if run.alive]:
-        raise InvalidDataset(f"The run {names[0]!r} needs it. Stop that run first, or wait for its end.")
-    folder = Path(spec.removeprefix("folder:"))
-    doomed = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.deleted")
-    try:
-        folder.rename(doomed)  # gone at once, for everybody
-    except OSError as error:
-        raise InvalidDataset(f"It cannot be deleted ({error.strerror}).") from error
-    shutil.rmtree(doomed, ignore_errors=True)

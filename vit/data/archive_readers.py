@@ -1,0 +1,294 @@
+"""Read archives that nobody trusts: what is in them comes one file at a time, within a budget."""
+
+import bz2
+import gzip
+import lzma
+import re
+import shutil
+import stat
+import struct
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from io import BufferedReader, RawIOBase
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple, cast
+
+from vit.data.archive_names import safe_path, shown_name, shown_path, unusual
+from vit.errors import InvalidDataset
+
+MAX_ENTRIES = 500_000  # of any kind; macOS adds a shadow to every file
+MAX_BYTES = 8 << 30  # of everything that is unpacked
+MAX_RATIO = 200  # unpacked to packed; deflate reaches 1,032 on zeros, honest pictures hardly 2
+RATIO_FLOOR = 100_000_000  # [bytes] unpacked, below which any ratio is harmless
+MIN_FREE = 1 << 30  # [bytes] of disk that are left to others
+
+_ZIP_HEADER = 30  # [bytes] before each file, without its name
+_MAX_DIRECTORY = 64 << 20  # [bytes] of a zip's list of files, which Python reads at once
+_MAX_HEADER = 32 << 10  # [bytes] before a file in a tar, likewise
+_MAX_DICTIONARY = 256 << 20  # [bytes] of memory for xz; `xz -9` asks for 65 MB
+_CHUNK = 1 << 18
+_BLOCK = 4096  # [bytes] that the smallest file takes on a disk
+_FOREIGN = (
+    (rb"Rar!", "a RAR archive"),
+    (rb"7z\xbc\xaf", "a 7-Zip archive"),
+    (rb"\x28\xb5\x2f\xfd", "a Zstandard file"),
+)
+
+# What Python's readers raise on damaged and on hostile bytes.
+_DAMAGE = (
+    zipfile.BadZipFile,
+    tarfile.TarError,
+    zlib.error,
+    lzma.LZMAError,
+    struct.error,
+    EOFError,
+    OSError,
+    ValueError,
+    OverflowError,
+    IndexError,
+    RuntimeError,  # and its kinds RecursionError, NotImplementedError
+)
+
+
+# --- Reading --------------------------------------------------------------------------------------------------
+
+
+class Member(NamedTuple):
+    """A file in an archive: the folders it lies in and its name, how to read it, and where the reading stands."""
+
+    path: tuple[str, ...]
+    chunks: Callable[[], Iterator[bytes]]
+    done: int  # [bytes] of the archive
+
+
+class Budget:
+    """What one archive may still unpack to, in memory and on the disk."""
+
+    def __init__(self, packed: int, folder: Path):
+        self.packed, self.folder = packed, folder
+        self.unpacked = self.stored = 0
+        self.store(0)
+
+    def unpack(self, count: int) -> None:
+        """Count bytes that came out of the archive."""
+        self.unpacked += count
+        if self.unpacked > MAX_BYTES:
+            raise InvalidDataset(
+                f"The archive unpacks to more than {MAX_BYTES / 1e9:.1f} GB, the limit. Make the pictures smaller."
+            )
+        if self.unpacked > max(RATIO_FLOOR, MAX_RATIO * self.packed):
+            raise InvalidDataset(
+                f"The archive unpacks to more than {MAX_RATIO} times its size, which pictures never do. "
+                "Pack the pictures themselves again."
+            )
+
+    def store(self, count: int) -> None:
+        """Count bytes before they are written; now and then look whether the disk has room for more."""
+        before, self.stored = self.stored, self.stored + max(count, _BLOCK)
+        if before == 0 or before // (64 << 20) != self.stored // (64 << 20):
+            free = shutil.disk_usage(self.folder).free
+            if free < MIN_FREE + (64 << 20):
+                raise InvalidDataset(
+                    f"The disk is too full ({free / 1e9:.1f} GB free). Nothing was kept; make room and import again."
+                )
+
+
+@contextmanager
+def undamaged() -> Iterator[None]:
+    """Turn what Python's readers raise into one sentence."""
+    try:
+        yield
+    except InvalidDataset:
+        raise
+    except _DAMAGE as error:
+        reason = shown_name(str(error).partition("\n")[0]) or type(error).__name__
+        raise InvalidDataset(f"The archive is damaged or incomplete ({reason}). Copy or pack it again.") from error
+
+
+def list_members(raw: BufferedReader, size: int, budget: Budget) -> Iterator[Member]:
+    """Open an archive by its content and yield its files one after the other; folders are passed over."""
+    start = raw.read(512)
+    raw.seek(0)
+    for pattern, name in _FOREIGN:
+        if re.match(pattern, start):
+            raise InvalidDataset(f"This is {name}, which is not read here. Pack the folder as zip or tar.")
+    if start.startswith((b"PK\3\4", b"PK\5\6")):
+        return _zip_members(raw, budget)
+    stream: Any = raw
+    if start.startswith(b"\x1f\x8b"):
+        stream = gzip.GzipFile(fileobj=raw)
+    elif start.startswith(b"BZh"):
+        stream = bz2.BZ2File(raw)
+    elif start.startswith(b"\xfd7zXZ\0"):
+        stream = BufferedReader(_Xz(raw))
+    return _tar_members(_Stream(stream, raw, budget))
+
+
+def _zip_members(raw: BufferedReader, budget: Budget) -> Iterator[Member]:
+    with undamaged():
+        archive = zipfile.ZipFile(cast(BinaryIO, _Careful(raw)))
+        paths = [_zip_path(entry) for entry in archive.infolist()]
+        _refuse_overlap(archive)
+    done = 0
+    for entry, path in zip(archive.infolist(), paths, strict=True):
+        done += entry.compress_size
+        if not entry.is_dir():
+            yield Member(path, lambda entry=entry: _zip_chunks(archive, entry, budget), done)  # type: ignore[misc]
+
+
+class _Careful(RawIOBase):
+    """A zip file that is asked for at most its list of files at once, and that one only if it is not too long."""
+
+    def __init__(self, raw: BufferedReader):
+        self.raw = raw
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        return self.raw.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self.raw.tell()
+
+    def read(self, count: int = -1) -> bytes:
+        data = self.raw.read(min(count, _MAX_DIRECTORY)) if count >= 0 else self.raw.read(_MAX_DIRECTORY)
+        if len(data) >= _MAX_DIRECTORY or (count > _CHUNK and data.count(b"PK\1\2") > MAX_ENTRIES):
+            raise InvalidDataset(f"The archive has more than {MAX_ENTRIES:,} entries, the limit. Leave some out.")
+        return data
+
+
+def _zip_path(entry: zipfile.ZipInfo) -> tuple[str, ...]:
+    """Check everything that a zip says about a file except its size."""
+    name = entry.orig_filename
+    if not entry.flag_bits & 0x800:  # not marked as UTF-8, and often it is all the same
+        with suppress(UnicodeError):
+            name = name.encode("cp437").decode("utf-8")
+    path = safe_path(name)
+    kind = stat.S_IFMT(entry.external_attr >> 16)
+    if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
+        raise unusual(path, "a link" if kind == stat.S_IFLNK else "a device")
+    if entry.flag_bits & 0x2041:  # encrypted, strongly encrypted, hidden headers
+        raise InvalidDataset(f"{shown_path(path)} in the zip is encrypted. Pack the pictures without a password.")
+    if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        method = {9: "deflate64", 12: "bzip2", 14: "lzma"}.get(entry.compress_type, f"method {entry.compress_type}")
+        raise InvalidDataset(f"The zip is compressed with {method}, which is not read here. Pack it with deflate.")
+    return path
+
+
+def _refuse_overlap(archive: zipfile.ZipFile) -> None:
+    """Refuse files that share bytes: a few bytes could then unpack to any amount. Source: Fifield 2019, WOOT."""
+    end = 0
+    for entry in sorted(archive.infolist(), key=lambda entry: entry.header_offset):
+        if entry.header_offset < end:
+            raise InvalidDataset("Files in the zip lie over each other, which honest zips never do. Pack it again.")
+        end = entry.header_offset + _ZIP_HEADER + entry.compress_size
+
+
+def _zip_chunks(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, budget: Budget) -> Iterator[bytes]:
+    with archive.open(entry) as file:
+        while chunk := file.read(_CHUNK):
+            budget.unpack(len(chunk))
+            yield chunk
+
+
+class _Xz(RawIOBase):
+    """An xz file, decompressed with a limit on memory, which `lzma.open` cannot set."""
+
+    def __init__(self, raw: BufferedReader):
+        self.raw, self.packed = raw, b""
+        self.decompressor = self._start()
+
+    def _start(self) -> lzma.LZMADecompressor:
+        return lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_MAX_DICTIONARY)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while True:
+            if self.decompressor.eof:  # another stream may follow, after zeros
+                self.packed = self.decompressor.unused_data.lstrip(b"\0") or self.raw.read(_CHUNK).lstrip(b"\0")
+                if not self.packed:
+                    return 0
+                self.decompressor = self._start()
+            elif self.decompressor.needs_input:
+                self.packed = self.raw.read(_CHUNK)
+                if not self.packed:
+                    raise EOFError("the file ends too early")
+            data = self.decompressor.decompress(self.packed, len(buffer))
+            self.packed = b""
+            if data:
+                buffer[: len(data)] = data
+                return len(data)
+
+
+class _Stream:
+    """A decompressed tar, read once from start to end: all of it is counted, and each header is bounded."""
+
+    def __init__(self, file: Any, raw: BufferedReader, budget: Budget):
+        self.file, self.raw, self.budget = file, raw, budget
+        self.position = 0
+        self.last = b""  # what was read last, to tell the end of a tar from a tar that is cut off
+        self.header = 0  # [bytes] that the header being read may still have
+
+    def tell(self) -> int:
+        return self.position
+
+    def seek(self, offset: int) -> int:
+        if offset < self.position:
+            raise tarfile.ReadError("its sizes contradict each other")
+        for _ in self.chunks(offset - self.position):
+            pass
+        return self.position
+
+    def read(self, count: int) -> bytes:
+        """Read for a header."""
+        if not 0 <= count <= self.header:
+            raise InvalidDataset(
+                f"A file in the tar has a header of more than {_MAX_HEADER >> 10} kB. Pack without extended attributes."
+            )
+        self.header -= count
+        self.last = b"".join(self.chunks(count))
+        return self.last
+
+    def chunks(self, count: int) -> Iterator[bytes]:
+        """Read `count` bytes, or up to the end."""
+        while count > 0 and (data := self.file.read(min(count, _CHUNK))):
+            self.position += len(data)
+            self.budget.unpack(len(data))
+            count -= len(data)
+            yield data
+
+
+def _tar_members(stream: _Stream) -> Iterator[Member]:
+    with undamaged():
+        stream.header = _MAX_HEADER
+        try:
+            archive: Any = tarfile.TarFile(fileobj=cast(BinaryIO, stream), encoding="utf-8")
+        except (tarfile.ReadError, gzip.BadGzipFile) as error:
+            if stream.position > 512:
+                raise
+            raise InvalidDataset("This is neither a zip nor a tar. Pack the folder of class folders as one.") from error
+    while True:
+        with undamaged():
+            stream.header = _MAX_HEADER
+            entry = archive.next()
+            archive.members.clear()  # it would keep every one of them
+            if entry is None:
+                break
+            path = safe_path(entry.name)
+            if entry.issym() or entry.islnk():
+                raise unusual(path, "a link")
+            if entry.issparse() or not (entry.isreg() or entry.isdir()):
+                raise unusual(path, "a device or another unusual kind of file")
+        if entry.isreg():
+            yield Member(path, lambda size=entry.size: stream.chunks(size), stream.raw.tell())  # type: ignore[misc]
+    with undamaged():
+        if len(stream.last) < 512 or any(stream.last):
+            raise EOFError("the end is missing")
+        for _ in stream.chunks(MAX_BYTES):  # up to the checksum, which comes last
+            pass

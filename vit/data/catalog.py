@@ -1,0 +1,69 @@
+"""Which folders of this machine are datasets, so that a page offers and accepts only those."""
+
+import os
+from collections import deque
+from contextlib import suppress
+from pathlib import Path
+
+from vit.data.datasets import NAMES, TEST_FOLDERS, TORCHVISION, class_folders
+from vit.errors import InvalidDataset
+from vit.paths import data_roots
+
+_DEPTH = 3  # of folders below a root in which datasets are looked for
+_MAX_FOLDERS = 2000  # that are looked into
+
+
+# --- Which folders ----------------------------------------------------------------------------------------------
+
+
+def uploads_folder() -> Path:
+    """Where uploaded archives become folders."""
+    return data_roots()[0] / "uploads"
+
+
+def list_folders() -> list[str]:
+    """Datasets in and below the roots, at most three folders deep, as "folder:PATH"; hidden ones are left out."""
+    found, waiting = [], deque((root, 0) for root in data_roots())
+    for _ in range(_MAX_FOLDERS):
+        if not waiting:
+            break
+        path, depth = waiting.popleft()
+        with suppress(OSError):  # may be gone by now, or closed to us
+            if _is_dataset(path):
+                found.append(f"folder:{path}")
+            elif depth < _DEPTH:
+                inner = (entry for entry in path.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+                waiting += [(entry, depth + 1) for entry in sorted(inner)]
+    return found
+
+
+def _is_dataset(path: Path) -> bool:
+    if len(class_folders(path)) > 1:
+        return True
+    return len(class_folders(path / "train")) > 1 and any(class_folders(path / name) for name in TEST_FOLDERS)
+
+
+def check_spec(spec: str) -> str:
+    """Return a spec that a stranger sent, spelled as `list_folders` does, if it is one that is offered here.
+
+    Raises:
+        InvalidDataset: neither a named dataset nor one of `list_folders`.
+    """
+    if spec in (*TORCHVISION, "shapes"):
+        return spec
+    if spec.startswith("folder:"):
+        sought = f"folder:{os.path.abspath(spec.removeprefix('folder:'))}"
+        if sought in list_folders():  # looked up, never opened by the name that was sent
+            return sought
+    raise InvalidDataset(
+        f"There is no dataset {spec[:100]!r} here. Choose {', '.join(NAMES[:-1])}, or a folder of class folders in the "
+        "server's data folder."
+    )
+
+
+# --- Deleting ---------------------------------------------------------------------------------------------------
+
+
+def is_upload(spec: str) -> bool:
+    """Whether a dataset came out of an uploaded archive."""
+    return spec.startswith("folder:") and Path(spec.removeprefix("folder:")).parent == uploads_folder()

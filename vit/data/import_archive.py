@@ -1,0 +1,217 @@
+"""From an untrusted zip or tar of class folders to a folder that `load_dataset` reads.
+
+Nothing in an archive is believed: no name, no size, no count. Pictures are read piece by piece, decoded to see
+whether they are pictures, and written under names of ours into a folder that gets its final name when it is whole.
+"""
+
+import errno
+import json
+import re
+import secrets
+import shutil
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from vit.data.archive_names import SeenNames, is_junk, shown_path
+from vit.data.archive_readers import MAX_ENTRIES, Budget, Member, list_members, undamaged
+from vit.data.class_folders import PackedPicture, arrange, place_pictures
+from vit.data.datasets import list_files
+from vit.errors import InvalidDataset, InvalidImage
+from vit.images.decode import decode_image
+
+MAX_FILES = 200_000  # pictures
+MAX_FILE_BYTES = 50_000_000  # of one picture
+_THREADS = 2  # decoding is one at a time anyway
+_WAITING = 16  # pictures that are read and not yet checked
+_WAITING_BYTES = 200_000_000
+_NOTE = ".left-out.json"  # in the folder; no class begins with a dot
+_NOTED = 1000  # lines in it
+_SUFFIXES = (
+    (rb"\xff\xd8\xff", ".jpg"),
+    (rb"\x89PNG", ".png"),
+    (rb"GIF8", ".gif"),
+    (rb"BM", ".bmp"),
+    (rb"RIFF....WEBP", ".webp"),
+    (rb"II|MM", ".tiff"),
+    (rb"....ftyp", ".avif"),
+)
+
+
+@dataclass(frozen=True)
+class ImportedDataset:
+    """A data set that came out of an archive.
+
+    Attributes:
+        folder: holds one folder per class, directly or below train/, test/ and perhaps val/.
+        classes: their names, sorted.
+        counts: of "train", "validation" and "test" the pictures per class, as `load_dataset` splits them.
+        skipped: pictures that were left out, with the reason.
+        ignored: files that are no pictures: notes, archives, what macOS and Windows add.
+    """
+
+    folder: Path
+    classes: tuple[str, ...]
+    counts: dict[str, dict[str, int]]
+    skipped: tuple[str, ...]
+    ignored: int
+
+    @property
+    def spec(self) -> str:
+        """What `load_dataset` takes for it."""
+        return f"folder:{self.folder}"
+
+
+class LeftOut(NamedTuple):
+    """What an archive held and its folder does not.
+
+    Attributes:
+        lines: pictures with the reason, and in the last line the number of other files.
+        total: of the lines, where there are too many to keep.
+    """
+
+    lines: tuple[str, ...] = ()
+    total: int = 0
+
+
+def left_out(folder: str | Path) -> LeftOut:
+    """What was left out when a folder was imported; nothing where it came in another way."""
+    try:
+        note = json.loads((Path(folder) / _NOTE).read_bytes())
+        return LeftOut(tuple(map(str, note["lines"])), int(note["total"]))
+    except (OSError, ValueError, TypeError, KeyError):
+        return LeftOut()
+
+
+def import_dataset(
+    archive: str | Path, into: str | Path, *, progress: Callable[[int, int], None] | None = None
+) -> ImportedDataset:
+    """Unpack a zip or tar of class folders, checked while it unpacks.
+
+    The archive holds a folder of pictures per class, directly or in train/, test/ and val/ (one of the last two is
+    enough). One level too many is understood: around everything, or a folder of the same name in every class. Its name
+    plays no part; a tar may be packed with gzip, bzip2 or xz.
+
+    Args:
+        archive: the file.
+        into: a folder that does not exist yet or is empty; on a refusal it stays so.
+        progress: called with the bytes of the archive that are done and all of them.
+
+    Raises:
+        InvalidDataset: no such archive, hostile or damaged content, beyond the limits of this module, fewer than two
+            classes, or no space on the disk.
+    """
+    archive, into = Path(archive), Path(into).absolute()
+    if not archive.is_file():
+        raise InvalidDataset(f"There is no archive {archive.name!r}. Choose a zip or tar of class folders.")
+    if into.exists() and (not into.is_dir() or any(into.iterdir())):
+        raise InvalidDataset(f"{str(into)!r} exists and is not empty. Choose another folder.")
+    into.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = into.with_name(f".import-{secrets.token_hex(8)}.partial")
+    pool = unfinished / ".pool"  # no class begins with a dot
+    try:
+        pool.mkdir(parents=True)
+        unpacked = _unpack(archive, pool, progress)
+        splits, unused = arrange(unpacked.pictures)
+        place_pictures(splits, unfinished)
+        shutil.rmtree(pool)
+        _write_note(unfinished, (*unpacked.unreadable, *unused), unpacked.ignored)
+        classes, *files = list_files(unfinished)
+        unfinished.rename(into)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise InvalidDataset(
+                "The disk is full. Nothing was kept; make room and import the archive again."
+            ) from error
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+            raise InvalidDataset(f"{str(into)!r} exists and is not empty. Choose another folder.") from error
+        raise
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    labels = [[label for _, label in split] for split in files]
+    counts = {
+        split: {name: own.count(label) for label, name in enumerate(classes)}
+        for split, own in zip(("train", "validation", "test"), labels, strict=True)
+    }
+    return ImportedDataset(into, classes, counts, (*unpacked.unreadable, *unused), unpacked.ignored)
+
+
+def _write_note(folder: Path, skipped: tuple[str, ...], ignored: int) -> None:
+    """Keep in a folder what its archive held besides, if there was anything."""
+    others = f"{ignored:,} other file{'s' * (ignored > 1)}: no picture, or hidden"
+    lines = (*skipped[:_NOTED], others) if ignored else skipped[:_NOTED]
+    if lines:
+        note = {"total": len(skipped) + bool(ignored), "lines": lines}
+        (folder / _NOTE).write_text(json.dumps(note, indent=2) + "\n")
+
+
+class _Unpacked(NamedTuple):
+    pictures: list[PackedPicture]
+    unreadable: list[str]
+    ignored: int
+
+
+def _unpack(archive: Path, pool: Path, progress: Callable[[int, int], None] | None) -> _Unpacked:
+    """Write all that decodes as a picture into `pool`, numbered, and remember the names."""
+    size = archive.stat().st_size
+    budget, seen = Budget(size, pool), SeenNames()
+    pictures: list[PackedPicture] = []
+    unreadable: list[str] = []
+    waiting: deque[tuple[tuple[str, ...], Path, int, Future[str]]] = deque()
+    ignored = told = 0
+
+    def settle() -> None:
+        path, file, _, future = waiting.popleft()
+        try:
+            pictures.append(PackedPicture(path, file, future.result()))
+        except InvalidImage as error:
+            unreadable.append(f"{shown_path(path)}: {error}")
+
+    with archive.open("rb") as raw, ThreadPoolExecutor(_THREADS) as threads:
+        for number, member in enumerate(list_members(raw, size, budget)):
+            if number >= MAX_ENTRIES:
+                raise InvalidDataset(f"The archive has more than {MAX_ENTRIES:,} entries, the limit. Leave some out.")
+            if is_junk(member.path):
+                ignored += 1
+                continue
+            seen.add(member.path)
+            if len(pictures) + len(unreadable) + len(waiting) >= MAX_FILES:
+                raise InvalidDataset(f"The archive has more than {MAX_FILES:,} pictures, the limit. Leave some out.")
+            data = _content(member, budget)
+            budget.store(len(data))
+            file = pool / str(number)
+            waiting.append((member.path, file, len(data), threads.submit(_store, data, file)))
+            while len(waiting) > _WAITING or sum(count for _, _, count, _ in waiting) > _WAITING_BYTES:
+                settle()
+            if progress and (member.done - told) * 200 >= size:
+                told = member.done
+                progress(min(told, size), size)
+        while waiting:
+            settle()
+    if progress:
+        progress(size, size)
+    return _Unpacked(pictures, unreadable, ignored)
+
+
+def _content(member: Member, budget: Budget) -> bytes:
+    """Read a whole file, whatever size it claims to have."""
+    data = bytearray()
+    with undamaged():
+        for chunk in member.chunks():
+            data += chunk
+            if len(data) > MAX_FILE_BYTES:
+                raise InvalidDataset(
+                    f"{shown_path(member.path)} in the archive has more than {MAX_FILE_BYTES / 1e6:.0f} MB, "
+                    "the limit. Make it smaller, or leave it out."
+                )
+    return bytes(data)
+
+
+def _store(data: bytes, file: Path) -> str:
+    """Write a picture as it is and return the suffix of its format; InvalidImage where it cannot be decoded."""
+    decode_image(data)
+    file.write_bytes(data)
+    return next(suffix for start, suffix in _SUFFIXES if re.match(start, data, re.DOTALL))
