@@ -5,7 +5,7 @@ from typing import Any
 from playwright.sync_api import Page, expect
 
 from .serving import FIND
-from .waiting import LOOK, Conversation
+from .waiting import Conversation
 
 PATIENCE = 180_000  # [ms] on a busy machine
 
@@ -28,12 +28,7 @@ class App:
             self.page.mouse.move(0, 0)
             self.page.keyboard.press("Escape")
             self.still()  # the server's answer to the test before would put its own link into the address
-            asked = self.talk.asked
-            go = "history.pushState({}, '', link); dispatchEvent(new PopStateEvent('popstate'))"
-            top = "document.querySelector('[data-testid=stMain]').scrollTo(0, 0)"
-            self.page.evaluate(f"(link) => {{ {top}; {go}; }}", f"{self.url}/{query}")
-            while self.talk.asked == asked:
-                self.page.wait_for_timeout(LOOK)
+            self.talk.follow(f"{self.url}/{query}")
         else:
             self.page.goto(f"{self.url}/{query}")
         expect(self.page.locator("canvas.over")).to_be_visible(timeout=PATIENCE)

@@ -66,11 +66,11 @@ def test_hover_changes_the_picture_and_sends_nothing(app: App) -> None:
     app.open()
     app.page.mouse.move(*app.at(1, 1))
     app.still()
-    before, asked = app.picture(), app.talk.asked
+    before, asked = app.picture(), app.talk.runs
     app.page.mouse.move(*app.at(6, 5))
     app.still()
     assert app.picture() != before
-    assert app.talk.asked == asked
+    assert app.talk.runs == asked
 
 
 def test_sample_pin_and_head_come_back_from_the_link(app: App) -> None:

@@ -13,7 +13,7 @@ OTHER = f"{VIEWERS}[1]"
 
 def test_hovering_redraws_everything_and_tells_the_server_nothing(open_viewer):
     viewer = open_viewer()
-    over, grid, frames = viewer.pixels(".over"), viewer.pixels(".grid"), viewer.talk.asked
+    over, grid, frames = viewer.pixels(".over"), viewer.pixels(".grid"), viewer.talk.runs
     viewer.point(1, 2)
     viewer.says("Block 3, mean of heads: where patch (row 2, col 3) looks.")
     assert viewer.pixels(".over") != over
@@ -22,7 +22,7 @@ def test_hovering_redraws_everything_and_tells_the_server_nothing(open_viewer):
     viewer.says("Block 3, mean of heads: where the class token looks.")
     assert viewer.pixels(".over") == over
     viewer.still()
-    assert viewer.talk.asked == frames
+    assert viewer.talk.runs == frames
 
 
 def test_a_click_pins_and_escape_releases(open_viewer):
@@ -56,10 +56,10 @@ def test_pointing_at_a_map_previews_it_and_a_click_chooses_it(open_viewer):
         "[(viewer.mosaic.left(2) + viewer.mosaic.tileWidth / 2) / viewer.mosaic.width,"
         " (viewer.mosaic.above(1) + viewer.mosaic.tileHeight / 2) / viewer.mosaic.height]"
     )
-    frames = viewer.talk.asked
+    frames = viewer.talk.runs
     viewer.page.mouse.move(area["x"] + at[0] * area["width"], area["y"] + at[1] * area["height"])
     viewer.says("Block 1, head 2: where the class token looks.")
-    assert viewer.talk.asked == frames
+    assert viewer.talk.runs == frames
     viewer.page.mouse.down()
     viewer.page.mouse.up()
     viewer.told("block=0", "head=1")
@@ -153,10 +153,10 @@ def test_the_answer_without_the_patch_under_the_pointer_is_told(open_viewer):
     viewer = open_viewer("case=small&probe=1")
     told = viewer.page.locator(".probe")
     expect(told).to_have_text("Point at a patch to replace it.")
-    frames = viewer.talk.asked
+    frames = viewer.talk.runs
     viewer.point(0, 2)
     expect(told).to_have_text("Without the patch (row 1, col 3): “cat” 48 % (−2.0 points).")
-    assert viewer.talk.asked == frames
+    assert viewer.talk.runs == frames
     viewer.ask("viewer.change({ hidden: [7] })")
     viewer.point(1, 1)
     expect(told).to_have_text("This patch is hidden already.")

@@ -197,12 +197,12 @@ def test_a_class_s_map_follows_the_pointer_without_the_server(open_viewer):
     expect(viewer.page.locator(".query")).to_be_hidden()
     expect(viewer.page.locator(".labels .chosen")).to_have_count(0)  # it is no block's map
     viewer.still()
-    before, frames = viewer.pixels(".over"), viewer.talk.asked
+    before, frames = viewer.pixels(".over"), viewer.talk.runs
     viewer.point(1, 1)
     viewer.says("Relevance for “<b>cat</b>”: what patch (row 2, col 2) drew on.")
     assert viewer.pixels(".over") != before
     viewer.still()
-    assert viewer.talk.asked == frames
+    assert viewer.talk.runs == frames
     viewer.click(1, 1)
     viewer.told("view=relevance", "pinned=1")
     viewer.page.get_by_role("button", name="Who looks at it").click()
@@ -293,17 +293,17 @@ def test_the_scale_tells_that_stronger_patches_lie_beyond_it(open_viewer):
 
 def test_nearest_patches_follow_the_pointer_without_the_server(open_viewer):
     viewer = open_viewer("case=alike")
-    frames = viewer.talk.asked
+    frames = viewer.talk.runs
     viewer.page.get_by_role("button", name="Nearest patches").click()
     viewer.told("view=similar")
     viewer.says("Patches most like the class token, by their features after the last block.")
     viewer.still()
-    over, frames = viewer.pixels(".over"), viewer.talk.asked
+    over, frames = viewer.pixels(".over"), viewer.talk.runs
     viewer.point(1, 2)
     viewer.says(re.compile(r"most like patch \(row 2, col 3\)"))
     assert viewer.pixels(".over") != over
     viewer.still()
-    assert viewer.talk.asked == frames
+    assert viewer.talk.runs == frames
 
 
 @pytest.mark.parametrize("token", [0, 2, 10, 25])

@@ -36,9 +36,8 @@ class Viewer:
         else:
             self.page.mouse.move(0, 0)
             self.still()  # the server's answer to the test before would put its own link into the address
-            top = "document.querySelector('[data-testid=stMain]').scrollTo(0, 0)"
-            go = "history.pushState({}, '', link); dispatchEvent(new PopStateEvent('popstate'))"
-            self.page.evaluate(f"(link) => {{ {FIND}.left = true; {top}; {go}; }}", link)
+            self.page.evaluate(f"() => {{ {FIND}.left = true; }}")
+            self.talk.follow(link)
         self.page.get_by_text(f"fresh {self.opened}", exact=True).wait_for()
         self.page.wait_for_function(f"() => {{ const viewer = {FIND}; return viewer && !viewer.left; }}", polling=LOOK)
         expect(self.page.locator(".instrument").first).to_be_visible()

@@ -105,6 +105,7 @@ class CheckpointInfo:
 
 
 def reason_of(error: Exception) -> str:
+    """What the system says against a file, or that no file can have such a name; for the end of a sentence."""
     return (error.strerror if isinstance(error, OSError) else None) or "the name cannot be"
 
 
@@ -112,6 +113,11 @@ OURS = "vit.config"  # the key of the weights' metadata that tells our files fro
 
 
 def check_preprocess(preprocess: Preprocess, config: ViTConfig) -> None:
+    """Refuse preprocessing whose pictures a model cannot read.
+
+    Raises:
+        InvalidCheckpoint: another number of channels, sides that are not whole patches, or too many patches.
+    """
     if preprocess.channels != config.channels:
         raise InvalidCheckpoint(
             f"The preprocessing gives {preprocess.channels} channels and the model takes {config.channels}."
@@ -126,14 +132,22 @@ def check_preprocess(preprocess: Preprocess, config: ViTConfig) -> None:
 
 
 def is_finite(tensor: Tensor) -> bool:
+    """Whether a tensor of any shape, perhaps empty, holds neither NaN nor infinity."""
     ends = tensor.aminmax() if tensor.numel() else ()  # a NaN is both; takes no memory, as isfinite() would
     return all(math.isfinite(end) for end in ends)
 
 
 def with_weights(model: VisionTransformer, tensors: Tensors) -> VisionTransformer:
+    """The same model, in evaluation mode, with these very tensors as its weights: nothing is copied.
+
+    Args:
+        model: may be on the meta device.
+        tensors: by name, of the model's shapes.
+    """
     model.load_state_dict({name: tensor.contiguous() for name, tensor in tensors.items()}, assign=True)
     return model.eval()
 
 
 def old_folder(path: Path) -> Path:
+    """Where the checkpoint that is being replaced lies until the new one has its name; see `save_checkpoint`."""
     return path.parent / f".{path.name}.old"

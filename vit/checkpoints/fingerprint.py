@@ -39,6 +39,14 @@ def _picture(config: ViTConfig) -> Tensor:
 
 
 def check_fingerprint(model: VisionTransformer, stored: object) -> None:
+    """Compare a model's answer with the one it gave when it was saved.
+
+    Args:
+        stored: what a file says that this was, of any type; None where it says nothing.
+
+    Raises:
+        InvalidCheckpoint: the model gives other results, or NaN or infinite ones.
+    """
     found = torch.tensor(fingerprint(model))
     if not torch.isfinite(found).all():
         raise InvalidCheckpoint("The model gives NaN or infinite results; its weights are damaged.")

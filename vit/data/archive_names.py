@@ -84,6 +84,7 @@ def check_class(name: str) -> str:
 
 
 def unusual(path: tuple[str, ...], kind: str) -> InvalidDataset:
+    """The refusal, to be raised, of an entry that is of this kind, such as "a link"."""
     return InvalidDataset(f"{shown_path(path)} in the archive is {kind}. Pack plain files only.")
 
 
@@ -94,4 +95,5 @@ def shown_name(name: str) -> str:
 
 
 def shown_path(path: tuple[str, ...]) -> str:
+    """A foreign path, of the names of its folders and its file, short and printable."""
     return shown_name("/".join(path))

@@ -105,5 +105,6 @@ class _Decoded(TorchDataset[tuple[Tensor, int]]):
 
 
 def as_tensor(picture: Image.Image, preprocess: Preprocess) -> Tensor:
+    """What a model sees of a picture, before normalisation: uint8 (channels, height, width)."""
     pixels = torch.from_numpy(np.array(preprocess.seen(picture)))
     return pixels.reshape(*preprocess.size, preprocess.channels).permute(2, 0, 1).contiguous()
