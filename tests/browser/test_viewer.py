@@ -49,15 +49,8 @@ def test_clicking_the_pinned_patch_releases_it(open_viewer):
 
 def test_pointing_at_a_map_previews_it_and_a_click_chooses_it(open_viewer):
     viewer = open_viewer()
-    grid = viewer.page.locator("canvas.grid")
-    grid.scroll_into_view_if_needed()
-    area = grid.bounding_box()
-    at = viewer.ask(
-        "[(viewer.mosaic.left(2) + viewer.mosaic.tileWidth / 2) / viewer.mosaic.width,"
-        " (viewer.mosaic.above(1) + viewer.mosaic.tileHeight / 2) / viewer.mosaic.height]"
-    )
     frames = viewer.talk.runs
-    viewer.page.mouse.move(area["x"] + at[0] * area["width"], area["y"] + at[1] * area["height"])
+    viewer.point_at_map(1, 2)
     viewer.says("Block 1, head 2: where the class token looks.")
     assert viewer.talk.runs == frames
     viewer.page.mouse.down()

@@ -42,8 +42,8 @@ def test_heads_and_blocks_are_fused(open_viewer):
     viewer.says("Max of blocks, min of heads: where the class token looks.")
     record = synthetic.record(*SMALL[0])
     truth = np.max([record.rows(block, [0])[:, 0].min(0).values.numpy() for block in range(3)], 0)
-    shown = viewer.ask("[...viewer.engine.values.subarray(0, viewer.payload.tokens)]")
-    np.testing.assert_allclose(shown, truth, atol=2e-3)
+    values = viewer.ask("[...viewer.engine.values.subarray(0, viewer.payload.tokens)]")
+    np.testing.assert_allclose(values, truth, atol=2e-3)
     viewer.page.get_by_label("How to combine heads").select_option("max")
     viewer.says("Max of all blocks and heads: where the class token looks.")
     viewer.told("block=max", "head=max")
@@ -231,8 +231,8 @@ def test_without_a_method_there_is_no_class_map(open_viewer):
 @pytest.mark.parametrize("kind", ["mass", "otsu"])
 def test_the_outline_is_around_the_same_patches_as_in_python(open_viewer, kind, view):
     viewer = open_viewer(f"case=alike&contour={kind}&view={view}&token=10&pinned=1")
-    kept = synthetic.record(*ALIKE)
-    heatmap = kept.heatmap(kept.rollout(10) if view == "rollout" else kept.weights(10))
+    record = synthetic.record(*ALIKE)
+    heatmap = record.heatmap(record.rollout(10) if view == "rollout" else record.weights(10))
     if kind == "mass":
         assert viewer.ask("[...viewer.marked]") == mass_threshold(heatmap, 0.6).flatten().int().tolist()
         viewer.page.get_by_label("Share inside the line").fill("0.3")
@@ -311,8 +311,8 @@ def test_cosines_are_those_of_the_record(open_viewer, token):
     viewer = open_viewer(f"case=alike&view=similar&token={token}&pinned=1")
     truth = synthetic.record(*ALIKE).similarity(token).numpy()
     np.testing.assert_allclose(viewer.ask("[...viewer.similar]"), truth, atol=0.005)
-    shown = [f"{value:.2f}" for value in viewer.ask("[viewer.similar[0]]")]
-    expect(viewer.page.locator(".tokens button").first).to_contain_text(shown[0].replace("-", "−"))
+    words = [f"{value:.2f}" for value in viewer.ask("[viewer.similar[0]]")]
+    expect(viewer.page.locator(".tokens button").first).to_contain_text(words[0].replace("-", "−"))
 
 
 def test_the_nearest_other_patches_are_outlined_and_the_first_is_named(open_viewer):
@@ -355,12 +355,12 @@ def test_colours_of_nearest_patches_run_from_0_to_1_or_over_what_there_is(open_v
 @pytest.mark.parametrize("query", ["", "&cover=film&opacity=0.9", "&view=similar&token=5&pinned=1", "&scale=own"])
 def test_colours_over_the_picture_are_those_of_files(open_viewer, query):
     viewer = open_viewer("case=small" + query)
-    shown = viewer.ask(
+    overlay = viewer.ask(
         "[[...viewer.overlay.plain.pixels], [...(viewer.selection.view === 'similar' ? viewer.similar"
         " : viewer.engine.values.subarray(viewer.engine.offset(viewer.cell.r, viewer.cell.c)))]"
         ".slice(viewer.payload.split, viewer.payload.tokens), viewer.selection, viewer.ends]"
     )
-    colours, values, chosen, (low, top) = shown
+    colours, values, chosen, (low, top) = overlay
     rgba = np.asarray(colours, np.uint32)[:, None] >> np.array([0, 8, 16, 24]) & 255
     cover = rgba[:, 3:] / 255
     on_white = np.rint(rgba[:, :3] * cover + 255 * (1 - cover)).reshape(4, 6, 3)
@@ -407,14 +407,14 @@ def test_the_pooling_query_is_shown_per_head_and_fused(open_viewer):
     viewer.says("Pooling query after the last block, mean of heads: where it looks.")
     viewer.told("view=pool")
     assert viewer.page.locator(".query").is_hidden()
-    shown = (
+    values = (
         "[...viewer.engine.values.subarray(viewer.engine.offset(4, args[0]), viewer.engine.offset(4, args[0]) + 24)]"
     )
     for column, truth in ((0, pool.mean(0)), (1, pool[0]), (2, pool[1])):
-        np.testing.assert_allclose(viewer.ask(shown, column), truth, atol=1e-6)
+        np.testing.assert_allclose(viewer.ask(values, column), truth, atol=1e-6)
     viewer.page.get_by_label("How to combine heads").select_option("max")
     viewer.says("Pooling query after the last block, max of heads: where it looks.")
-    np.testing.assert_allclose(viewer.ask(shown, 0), pool.max(0), atol=1e-6)
+    np.testing.assert_allclose(viewer.ask(values, 0), pool.max(0), atol=1e-6)
     viewer.over.focus()
     viewer.page.keyboard.press("]")
     viewer.page.keyboard.press("]")
@@ -435,19 +435,12 @@ def test_the_pooling_query_is_shown_per_head_and_fused(open_viewer):
 def test_the_last_row_of_maps_is_the_pooling_query(open_viewer):
     viewer = open_viewer("case=pooled")
     expect(viewer.page.locator(".labels.rows span").last).to_have_text("Pooling")
-    grid = viewer.page.locator("canvas.grid")
-    grid.scroll_into_view_if_needed()
-    area = grid.bounding_box()
-    at = viewer.ask(
-        "[(viewer.mosaic.left(2) + viewer.mosaic.tileWidth / 2) / viewer.mosaic.width,"
-        " (viewer.mosaic.above(4) + viewer.mosaic.tileHeight / 2) / viewer.mosaic.height]"
-    )
-    viewer.page.mouse.move(area["x"] + at[0] * area["width"], area["y"] + at[1] * area["height"])
+    viewer.point_at_map(4, 2)
     viewer.says("Pooling query after the last block, head 2: where it looks.")
     viewer.page.mouse.down()
     viewer.page.mouse.up()
     viewer.told("view=pool", "head=1", "block=2")
-    grid.focus()
+    viewer.page.locator("canvas.grid").focus()
     viewer.page.keyboard.press("ArrowUp")
     viewer.leave()
     viewer.says(re.compile("^Block 3, head 2: where patch"))
@@ -473,10 +466,10 @@ def test_the_pooling_query_is_no_block_of_a_large_model_either(open_viewer):
     viewer = open_viewer("case=pooled-qk&view=pool&head=1&block=max")
     record = synthetic.record(*POOLED_LARGE)
     viewer.page.wait_for_function(f"() => {FIND}.engine.complete", timeout=PATIENCE)
-    shown = "[...viewer.engine.values.subarray(viewer.engine.offset(args[0], 2), viewer.engine.offset(args[0], 3))]"
-    np.testing.assert_allclose(viewer.ask(shown, 3), record.pool_attention[1], atol=1e-6)
+    values = "[...viewer.engine.values.subarray(viewer.engine.offset(args[0], 2), viewer.engine.offset(args[0], 3))]"
+    np.testing.assert_allclose(viewer.ask(values, 3), record.pool_attention[1], atol=1e-6)
     fused = torch.stack([record.rows(block, [0])[1, 0] for block in range(2)]).amax(0)
-    np.testing.assert_allclose(viewer.ask(shown, 0), fused, rtol=0.02, atol=1e-6)
+    np.testing.assert_allclose(viewer.ask(values, 0), fused, rtol=0.02, atol=1e-6)
 
 
 def test_all_maps_of_a_large_model_are_drawn_in_time(open_viewer):
@@ -486,5 +479,5 @@ def test_all_maps_of_a_large_model_are_drawn_in_time(open_viewer):
     record = synthetic.record(2, 2, (16, 18), ("cls",), 18)
     token = 1 + 2 * 18 + 2
     truth = record.rows(0, [token])[:, 0].mean(0)
-    shown = viewer.ask("[...viewer.engine.values.subarray(viewer.engine.offset(1, 0), viewer.engine.offset(1, 1))]")
-    np.testing.assert_allclose(shown, truth, rtol=0.02, atol=1e-6)
+    values = viewer.ask("[...viewer.engine.values.subarray(viewer.engine.offset(1, 0), viewer.engine.offset(1, 1))]")
+    np.testing.assert_allclose(values, truth, rtol=0.02, atol=1e-6)

@@ -65,6 +65,19 @@ class Viewer:
         )
         self.painted()
 
+    def point_at_map(self, row: int, col: int) -> None:
+        """Point at a map of the grid, in its rows of blocks and columns of heads."""
+        grid = self.page.locator("canvas.grid")
+        grid.scroll_into_view_if_needed()
+        area = grid.bounding_box()
+        x, y = self.ask(
+            "[(viewer.mosaic.left(args[1]) + viewer.mosaic.tileWidth / 2) / viewer.mosaic.width,"
+            " (viewer.mosaic.above(args[0]) + viewer.mosaic.tileHeight / 2) / viewer.mosaic.height]",
+            row,
+            col,
+        )
+        self.page.mouse.move(area["x"] + x * area["width"], area["y"] + y * area["height"])
+
     def click(self, row: int, col: int) -> None:
         self.point(row, col)
         self.page.mouse.down()
