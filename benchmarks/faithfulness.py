@@ -21,8 +21,8 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from vit.checkpoints.load import load_checkpoint
-from vit.faithfulness import GROUPS, faithfulness, noise
-from vit.intervene import head_means, importance
+from vit.explain.faithfulness import GROUPS, faithfulness, noise
+from vit.explain.head_ablation import head_means, importance
 from vit.model.config import ViTConfig
 from vit.model.transformer import VisionTransformer
 

@@ -25,9 +25,9 @@ from transformers import ViTForImageClassification
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from vit.attention import record
 from vit.checkpoints.families import read
 from vit.devices import memory
+from vit.explain.record import record
 from vit.model.transformer import VisionTransformer, rounded
 
 THEIRS = "transformers, eager"

@@ -160,7 +160,7 @@ def record(job: Job) -> Result:
     """A record's rows, rollout and logits on the device are those of the CPU; its rows sum to one."""
     import torch
 
-    from vit.attention import record as recorded
+    from vit.explain.record import record as recorded
 
     ours, pixels = tiny(), picture()
     with torch.inference_mode():
@@ -178,7 +178,7 @@ def record(job: Job) -> Result:
 
 def relevance(job: Job) -> Result:
     """Every map of a class on the device is that of the CPU."""
-    from vit.relevance import legrad, relevance_record
+    from vit.explain.relevance import legrad, relevance_record
 
     ours, pixels = tiny(), picture()
     wanted, chosen = relevance_record(ours, pixels, 2), legrad(ours, pixels, 2)
@@ -476,7 +476,7 @@ def forward(job: Job) -> Result:
     """Time and memory of one picture through ViT-B/16, plain and with a record of every row of attention."""
     import torch
 
-    from vit.attention import record as recorded
+    from vit.explain.record import record as recorded
     from vit.model.config import ViTConfig
     from vit.model.transformer import VisionTransformer
 
@@ -514,7 +514,7 @@ def ablation(job: Job) -> Result:
     """Every head of ViT-B/16 knocked out by itself, in batches, against one pass for each head."""
     import torch
 
-    from vit.intervene import importance, without
+    from vit.explain.head_ablation import importance, without
     from vit.model.config import ViTConfig
     from vit.model.transformer import VisionTransformer
 

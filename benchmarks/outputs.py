@@ -25,13 +25,13 @@ import numpy as np
 import torch
 
 import vit
-from vit import animation, code, export, figures
 from vit.__main__ import main as command
-from vit.explain import explain
+from vit.explain.methods import METHODS, Subject, weights
 from vit.images import samples
-from vit.methods import METHODS, Subject, weights
-from vit.standalone import standalone
-from vit.viewer.selection import Selection
+from vit.view import animation, code_snippet, export, figures
+from vit.view.explanation import explain
+from vit.view.selection import Selection
+from vit.view.standalone_page import standalone
 
 RUN = ["limit=600", "epochs=2", "dropout=0.1", "device=cpu", "compile=false"]
 POOLS = ("cls", "mean", "map")
@@ -109,7 +109,7 @@ def of_views(folder: Path) -> dict[str, str]:
                 f"{name}, overlay": export.overlay_png(seen, selection, shown),
                 f"{name}, heads": export.grid_png(seen, selection),
                 f"{name}, json": export.view_json(seen, shown, checkpoint),
-                f"{name}, code": code.snippet(seen, checkpoint, shown.facts, sample="cat"),
+                f"{name}, code": code_snippet.snippet(seen, checkpoint, shown.facts, sample="cat"),
                 f"{name}, page": standalone(seen.payload, selection, "cat"),
             }
             for kind in ("png", "svg", "pdf"):

@@ -22,9 +22,9 @@ from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from vit.explain.relevance import legrad, relevance_record
 from vit.model.config import ViTConfig
 from vit.model.transformer import VisionTransformer
-from vit.relevance import legrad, relevance_record
 
 PLAIN, RELEVANCE = "one plain forward", "relevance of one class, with its pass"
 WAYS = (PLAIN, RELEVANCE, "the pass alone", "gradient rollout, with its pass", "LeGrad")

@@ -23,9 +23,9 @@ from vit.data.datasets import Dataset
 from vit.data.pictures import Resident
 from vit.journal import Journal
 from vit.place import choose_place
-from vit.probes import ProbeWriter
 from vit.recipes import train_config
 from vit.train import Training
+from vit.training.snapshot_writer import ProbeWriter
 
 spent: Counter[str] = Counter()  # [s] by part
 

@@ -22,7 +22,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "browser")]
 from serving import BROWSER_ARGUMENTS, FIND, chromium, streamlit
 
 import vit
-from vit.explain import explain
+from vit.view.explanation import explain
 
 PATIENCE = 120_000  # [ms]
 HEIGHT = 3000  # [px]

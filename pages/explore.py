@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import streamlit as st
 
+from pages.components import gallery
 from pages.parts import (
     atlas,
     bars,
@@ -28,7 +29,6 @@ from pages.parts import (
 )
 from vit import pictures
 from vit.errors import UserError
-from vit.gallery import component as gallery
 from vit.images import samples
 from vit.text import plain
 
@@ -48,8 +48,8 @@ TOUCH = 3600.0  # [s] after which an uploaded picture that is still looked at co
 @st.cache_resource(show_spinner=False, max_entries=6)
 def verified(identity: str, _checkpoint):
     """How far the attention that is shown is from the one that the model uses, on the sample picture."""
+    from vit.explain.self_check import verify
     from vit.images.decode import decode_image
-    from vit.verify import verify
 
     return verify(_checkpoint.model, _checkpoint.preprocess(decode_image(samples.read(first.VIEW["sample"]))))
 
@@ -231,7 +231,7 @@ FACTS_STYLE = """<style>
 
 def pick_size(checkpoint) -> tuple[tuple[int, int], str]:
     """Let the person enlarge the model's input, at a cost told before; returns (height, width) and the precision."""
-    from vit.explain import enlarged_size
+    from vit.explain.input_sizes import enlarged_size
 
     factor = st.query_params.pop("factor", "")  # older links enlarge by that
     if factor in map(str, range(2, 9)):
@@ -241,7 +241,7 @@ def pick_size(checkpoint) -> tuple[tuple[int, int], str]:
 
 def pick_precision() -> str:
     """Let the person trade exactness for time, where the processor is faster at that."""
-    from vit.attention import has_bfloat16
+    from vit.explain.record import has_bfloat16
 
     if st.query_params.get("precision") != "bfloat16" and not has_bfloat16():
         return "float32"
@@ -430,7 +430,7 @@ def show_seen(place, explanation) -> None:
 
 def feed(payload: bytes) -> str:
     """Bring a payload to the browser; outside the fragment, so that a click does not touch it."""
-    from vit.viewer import component
+    from pages.components import viewer as component
 
     return component.feed("feeder", payload)
 
@@ -443,9 +443,9 @@ def show_viewer(checkpoint, explanation, payload: str, source: take.Source, link
         link: what it said of the controls outside when they were drawn.
         stored: the first view, while there is no PyTorch to compute what follows.
     """
-    from vit.overlay import COLORMAPS
-    from vit.viewer import component
-    from vit.viewer.selection import Selection
+    from pages.components import viewer as component
+    from vit.view.overlay import COLORMAPS
+    from vit.view.selection import Selection
 
     choice.redraw_if_changed(link)
     navigation.keep("explore")
@@ -503,7 +503,7 @@ def keep_place(record) -> None:
 
     A link that names another token than before, by the browser's way back or the tour, means one of its own grid.
     """
-    from vit.comparing import Layout, counterpart
+    from vit.explain.map_comparison import Layout, counterpart
 
     here = Layout(record.prefix, record.grid)
     before, asked = st.session_state.get("place", (here, {}))

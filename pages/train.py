@@ -13,7 +13,7 @@ import streamlit as st
 from pages.parts import access, costs, dataset, fields, link, navigation
 from vit.errors import UserError
 from vit.text import plain
-from vit.words import about
+from vit.view.captions import about
 
 access.require_trainer()
 navigation.enter()

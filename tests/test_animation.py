@@ -12,23 +12,22 @@ import pytest
 import torch
 from PIL import Image
 
-from vit import animation
-from vit.animation import LAST, Film, encode, over_blocks, over_epochs, over_frames
-from vit.attention import record
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.checkpoints.load import load_checkpoint
 from vit.errors import InvalidImage, InvalidRun, UserError
-from vit.evaluate import Normalise
-from vit.explain import Explanation, explain
-from vit.export import Shown
+from vit.explain.methods import METHODS, Subject
+from vit.explain.record import record
 from vit.images.decode import decode_frames
-from vit.images.preprocess import Preprocess
-from vit.methods import METHODS, Subject
+from vit.images.preprocess import Normalise, Preprocess
 from vit.model.transformer import VisionTransformer
-from vit.overlay import COLORMAPS
-from vit.probes import ProbeWriter
-from vit.viewer.payload import pack, weights_of
-from vit.viewer.selection import Selection
+from vit.training.snapshot_writer import ProbeWriter
+from vit.view import animation
+from vit.view.animation import LAST, Film, encode, over_blocks, over_epochs, over_frames
+from vit.view.explanation import Explanation, explain
+from vit.view.export import Shown
+from vit.view.overlay import COLORMAPS
+from vit.view.payload import pack, weights_of
+from vit.view.selection import Selection
 
 GRAY: dict[str, Any] = {"opacity": 1.0, "cover": "film", "colormap": "gray"}
 CLASS_TOKEN = Selection(**GRAY)  # no outline lies on its map

@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 import torch
 
-from vit import attention
-from vit.atlas import Statistic, agreement, filters, outliers, position_similarity, statistics, suggestions
-from vit.attention import AttentionRecord, record
+from vit.explain import record as attention
+from vit.explain.head_statistics import Statistic, agreement, statistics, suggestions
+from vit.explain.record import AttentionRecord, record
+from vit.explain.weight_views import filters, outliers, position_similarity
 
 
 def looking(matrix: torch.Tensor, prefix: tuple[str, ...], grid: tuple[int, int]) -> AttentionRecord:

@@ -7,8 +7,9 @@ import pytest
 import torch
 from apart import printed
 
-import vit.attention
-from vit.attention import discarded, entropy, geometric_mean, mass_threshold, otsu_threshold, record, rollout
+import vit.explain.record
+from vit.explain.maps import discarded, entropy, geometric_mean, mass_threshold, otsu_threshold
+from vit.explain.record import record, rollout
 
 TOLERANCE = 1e-5
 
@@ -60,7 +61,7 @@ def test_rows_of_another_block_or_head_would_be_noticed(case: Any) -> None:
 def test_rollout_of_one_token_is_its_row_and_column_of_the_whole(
     case: Any, residual: float, rows_at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(vit.attention, "_CHUNK", rows_at_once)
+    monkeypatch.setattr(vit.explain.record, "_CHUNK", rows_at_once)
     kept, attentions, _ = case
     whole = rollout(attentions, residual)
     for token in (0, 3, kept.tokens - 1):
@@ -91,7 +92,7 @@ def sorted_out(attentions: torch.Tensor, residual: float, fusion: str, discard: 
 def test_rollout_discards_and_fuses_as_defined(
     case: Any, fusion: Any, discard: float, rows_at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(vit.attention, "_CHUNK", rows_at_once)
+    monkeypatch.setattr(vit.explain.record, "_CHUNK", rows_at_once)
     kept, attentions, _ = case
     wanted = sorted_out(attentions, 0.3, fusion, discard, len(kept.prefix))
     whole = rollout(attentions, 0.3, fusion, discard, len(kept.prefix))
@@ -206,7 +207,7 @@ def test_a_picture_of_1024_px_needs_a_fraction_of_its_matrices() -> None:
     code = """
 import torch
 from pathlib import Path
-from vit.attention import record
+from vit.explain.record import record
 from vit.model import VisionTransformer, ViTConfig
 
 def now(field):  # [MB]; not getrusage, whose maximum a child inherits from its parent

@@ -10,9 +10,12 @@ import torch
 from PIL import Image
 
 from vit.__main__ import main
-from vit.atlas import Statistic, names, statistics
-from vit.attention import record
-from vit.census import (
+from vit.checkpoints.checkpoint import Checkpoint
+from vit.checkpoints.load import load_checkpoint
+from vit.checkpoints.save import save_checkpoint
+from vit.data.shapes import SHAPES
+from vit.errors import InvalidDataset, UserError
+from vit.explain.head_census import (
     Tally,
     batch_size,
     census,
@@ -26,13 +29,9 @@ from vit.census import (
     tally,
     to_dict,
 )
-from vit.checkpoints.checkpoint import Checkpoint
-from vit.checkpoints.load import load_checkpoint
-from vit.checkpoints.save import save_checkpoint
-from vit.data.shapes import SHAPES
-from vit.errors import InvalidDataset, UserError
-from vit.evaluate import Normalise
-from vit.images.preprocess import Preprocess
+from vit.explain.head_statistics import Statistic, names, statistics
+from vit.explain.record import record
+from vit.images.preprocess import Normalise, Preprocess
 from vit.model.transformer import VisionTransformer
 
 Build = Callable[..., VisionTransformer]

@@ -16,7 +16,7 @@ from tiny import LABELS
 
 import vit
 from vit.__main__ import _COMMANDS, _METHODS, main
-from vit.methods import METHODS, Subject, heatmap
+from vit.explain.methods import METHODS, Subject, heatmap
 from vit.report import read as read_report
 
 ROOT = Path(vit.__file__).parent.parent

@@ -12,18 +12,18 @@ import pytest
 import torch
 from PIL import Image
 
-from vit import export
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.checkpoints.load import load_checkpoint
 from vit.checkpoints.save import save_checkpoint
-from vit.code import snippet
-from vit.explain import Explanation, explain
+from vit.explain.methods import METHODS, Subject
+from vit.explain.settings import Tuning
 from vit.images import samples
 from vit.images.preprocess import Preprocess
-from vit.methods import METHODS, Subject
 from vit.model.transformer import VisionTransformer
-from vit.tuning import Tuning
-from vit.viewer.selection import Selection
+from vit.view import export
+from vit.view.code_snippet import snippet
+from vit.view.explanation import Explanation, explain
+from vit.view.selection import Selection
 
 
 @pytest.fixture

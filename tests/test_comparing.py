@@ -8,12 +8,13 @@ import pytest
 import torch
 from PIL import Image
 
-from vit.attention import AttentionRecord, record
-from vit.comparing import Layout, agreement, counterpart, difference, picture_of, rank_correlation, record_of
+from vit.explain.map_comparison import Layout, agreement, counterpart, difference, rank_correlation
+from vit.explain.record import AttentionRecord, record
 from vit.images.geometry import Box
 from vit.model.transformer import VisionTransformer
-from vit.overlay import BLUE, COLORMAPS, RED, signed_overlay
-from vit.viewer.payload import pack
+from vit.view.overlay import BLUE, COLORMAPS, RED, signed_overlay
+from vit.view.payload import pack
+from vit.view.stored_record import picture_of, record_of
 
 
 def test_difference_is_of_shares_and_sums_to_zero() -> None:

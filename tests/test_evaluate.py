@@ -14,9 +14,9 @@ from vit.checkpoints.load import load_checkpoint
 from vit.checkpoints.save import save_checkpoint
 from vit.data.pictures import Resident
 from vit.errors import InvalidDataset
-from vit.evaluate import Normalise, evaluate, evaluate_checkpoint
-from vit.images.preprocess import Preprocess
+from vit.images.preprocess import Normalise, Preprocess
 from vit.model.transformer import VisionTransformer
+from vit.training.evaluation import evaluate, evaluate_checkpoint
 
 CPU = torch.device("cpu")
 INPUT = Preprocess((32, 32), mean=(0.2, 0.4, 0.6), std=(0.1, 0.2, 0.3))

@@ -12,16 +12,18 @@ import torch
 from apart import printed
 from PIL import Image
 
-from vit import explain as module
-from vit import pace
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.checkpoints.load import load_checkpoint
 from vit.errors import InvalidImage
-from vit.explain import cost, count_tokens, explain, resized, size_near, sizes
+from vit.explain import timing
+from vit.explain.cost import count_tokens
+from vit.explain.input_sizes import resized, size_near
+from vit.explain.timing import Pace
 from vit.images.preprocess import Preprocess
 from vit.model.config import ViTConfig
-from vit.pace import Pace
-from vit.viewer.payload import unpack
+from vit.view import explanation as module
+from vit.view.explanation import cost, explain, sizes
+from vit.view.payload import unpack
 
 
 @pytest.fixture
@@ -90,7 +92,7 @@ def test_the_time_is_judged_by_what_pictures_took(
     checkpoint: Checkpoint, photo: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seconds = iter(range(0, 10_000, 10))  # as if everything took ten seconds
-    monkeypatch.setattr(pace, "PACE", Pace(lambda: next(seconds)))
+    monkeypatch.setattr(timing, "PACE", Pace(lambda: next(seconds)))
     explain(checkpoint, photo, (64, 64))
     assert cost(checkpoint, (64, 64)).seconds == pytest.approx(10)
     assert cost(checkpoint, (128, 128)).seconds == pytest.approx(10), "a piece took ten seconds as well"
@@ -101,7 +103,7 @@ def test_the_time_is_judged_by_what_pictures_took(
 MEMORY = """
 import sys, torch
 from pathlib import Path
-from vit import explain as module
+from vit.view import explanation as module
 from vit.images import samples
 from vit.checkpoints import Checkpoint
 from vit.images import Preprocess
@@ -165,8 +167,8 @@ import sys
 from pathlib import Path
 import vit
 from vit.images import samples
-from vit.explain import explain
-from vit.methods import METHODS, Subject, weights
+from vit.view.explanation import explain
+from vit.explain.methods import METHODS, Subject, weights
 from vit.recipes import train_config
 from vit.train import train
 

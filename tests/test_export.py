@@ -12,17 +12,17 @@ import pytest
 import torch
 from PIL import Image
 
-from vit import export
-from vit.attention import record
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.checkpoints.load import load_checkpoint
 from vit.checkpoints.save import save_checkpoint
 from vit.errors import UserError
-from vit.explain import Explanation, explain
-from vit.export import Shown, attention_npz, grid_png, overlay_png, view_json, view_npz
+from vit.explain.record import record
 from vit.images.preprocess import Preprocess
 from vit.model.transformer import VisionTransformer
-from vit.viewer.selection import Selection
+from vit.view import export
+from vit.view.explanation import Explanation, explain
+from vit.view.export import Shown, attention_npz, grid_png, overlay_png, view_json, view_npz
+from vit.view.selection import Selection
 
 
 @pytest.fixture

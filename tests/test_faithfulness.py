@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from vit import faithfulness as module
-from vit.faithfulness import (
+from vit.explain import faithfulness as module
+from vit.explain.faithfulness import (
     Controls,
     Curve,
     Faithfulness,

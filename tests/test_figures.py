@@ -16,12 +16,12 @@ from PIL import Image
 
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.checkpoints.load import load_checkpoint
-from vit.explain import Explanation, explain
-from vit.export import Shown
-from vit.figures import DPI, caption, grid_figure, grid_sentence, map_figure
 from vit.images.preprocess import Preprocess
-from vit.overlay import COLORMAPS
-from vit.viewer.selection import Selection
+from vit.view.explanation import Explanation, explain
+from vit.view.export import Shown
+from vit.view.figures import DPI, caption, grid_figure, grid_sentence, map_figure
+from vit.view.overlay import COLORMAPS
+from vit.view.selection import Selection
 
 pytestmark = pytest.mark.slow
 

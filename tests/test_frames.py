@@ -10,9 +10,9 @@ from PIL import Image
 
 from vit.checkpoints.load import load_checkpoint
 from vit.errors import InvalidImage
-from vit.explain import explain
 from vit.images import decode
 from vit.images.decode import count_frames, decode_frames, decode_image
+from vit.view.explanation import explain
 
 DURATIONS = [100, 200, 300, 100]  # [ms]
 

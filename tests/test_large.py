@@ -10,11 +10,11 @@ from apart import printed
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from vit.attention import record
 from vit.checkpoints import load
 from vit.checkpoints.load import load_checkpoint
 from vit.checkpoints.save import save_checkpoint
 from vit.errors import InvalidCheckpoint
+from vit.explain.record import record
 from vit.images.preprocess import Preprocess
 from vit.model import attention, cpu, transformer
 from vit.model.config import ViTConfig

@@ -5,10 +5,11 @@ from typing import Any
 import pytest
 import torch
 
-from vit.attention import geometric_mean, record
-from vit.intervene import without
-from vit.methods import METHODS, Subject, heatmap, of_layers, weights
-from vit.tuning import Tuning
+from vit.explain.head_ablation import without
+from vit.explain.maps import geometric_mean
+from vit.explain.methods import METHODS, Subject, heatmap, of_layers, weights
+from vit.explain.record import record
+from vit.explain.settings import Tuning
 
 KINDS: dict[str, dict[str, Any]] = {
     "cls": {},

@@ -15,18 +15,17 @@ from PIL import Image
 from torch import Tensor
 
 import vit
-from vit import ood
 from vit.__main__ import main
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.checkpoints.load import load_checkpoint
 from vit.checkpoints.save import save_checkpoint
 from vit.data.shapes import shapes
 from vit.errors import UserError
-from vit.evaluate import Normalise
+from vit.explain import ood
+from vit.explain.ood import ALARM, FILE, Known
 from vit.images import samples
-from vit.images.preprocess import Preprocess
+from vit.images.preprocess import Normalise, Preprocess
 from vit.model.transformer import VisionTransformer
-from vit.ood import ALARM, FILE, Known
 
 pytestmark = pytest.mark.slow
 

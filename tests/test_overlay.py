@@ -7,10 +7,11 @@ import pytest
 from apart import printed
 from PIL import Image
 
+from vit.explain.names import spoken
 from vit.images.decode import decode_image
 from vit.images.geometry import Box
-from vit.overlay import COLORMAPS, DIMMED, bordered, colorize, mosaic, overlay, spoken
 from vit.samples import SAMPLES, read
+from vit.view.overlay import COLORMAPS, DIMMED, bordered, colorize, mosaic, overlay
 
 
 @pytest.mark.parametrize("name", ["viridis", "cividis", "inferno", "magma"])
@@ -159,7 +160,7 @@ def test_fifty_megapixels_take_less_than_a_gigabyte() -> None:
     """With a quarter of the pixels and of the memory, which grows with them."""
     code = (
         "import resource; import numpy as np; from PIL import Image\n"
-        "from vit.overlay import overlay; from vit.images.geometry import Box\n"
+        "from vit.view.overlay import overlay; from vit.images.geometry import Box\n"
         "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
         "start = peak(); picture = Image.new('RGB', (4080, 3060))\n"
         "overlay(picture, np.random.rand(37, 37), Box(510, 0, 3570, 3060), smooth=True)\n"

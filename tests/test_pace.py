@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import torch
 
-from vit import faithfulness, intervene, pace
-from vit.pace import Kind, Pace, Piece, expected, piece_size
-from vit.words import about
+from vit.explain import faithfulness, head_ablation, occlusion, timing
+from vit.explain.timing import Kind, Pace, Piece, expected, piece_size
+from vit.view.captions import about
 
 SMALL, LARGE = Kind("verdict", (32, 32)), Kind("verdict", (64, 64))
 
@@ -39,7 +39,7 @@ class Architecture:
 @pytest.fixture(autouse=True)
 def nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of what took how long before."""
-    monkeypatch.setattr(pace, "PACE", Pace())
+    monkeypatch.setattr(timing, "PACE", Pace())
 
 
 @pytest.fixture
@@ -134,7 +134,7 @@ def test_models_of_one_architecture_are_timed_once(build: Any) -> None:
 def test_a_large_picture_is_told_from_a_smaller_one(build: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     model = build()
     assert piece_size(model.config, (256, 256)) == (256, 256), "this model is small"
-    monkeypatch.setattr(pace, "HEAVY", 1.0)
+    monkeypatch.setattr(timing, "HEAVY", 1.0)
     assert piece_size(model.config, (1024, 1024)) == (64, 64) and piece_size(model.config, (32, 48)) == (32, 48)
 
 
@@ -147,14 +147,14 @@ def test_what_was_done_refreshes_what_is_told(
         clock.now += 1
         return clock.now
 
-    monkeypatch.setattr(pace, "PACE", Pace(later))
+    monkeypatch.setattr(timing, "PACE", Pace(later))
     model, image = build(), pictures(count=1)
     faithfulness.scores(model, image, 1, [faithfulness.noise((4, 4), 0)])
-    intervene.occlusion(model, image)
-    intervene.importance(model, image, 1)
+    occlusion.occlusion(model, image)
+    head_ablation.importance(model, image, 1)
     assert faithfulness.seconds(model, (32, 32), 7) == pytest.approx(7)
-    assert intervene.occlusion_seconds(model, (32, 32)) == pytest.approx(1)
-    assert intervene.importance_seconds(model, (32, 32)) == pytest.approx(1)
+    assert occlusion.occlusion_seconds(model, (32, 32)) == pytest.approx(1)
+    assert head_ablation.importance_seconds(model, (32, 32)) == pytest.approx(1)
 
 
 @pytest.mark.parametrize(

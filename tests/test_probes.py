@@ -10,14 +10,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from vit import probes
-from vit.attention import entropy
 from vit.errors import InvalidRun
-from vit.evaluate import Normalise
-from vit.images.preprocess import Preprocess
+from vit.explain.maps import entropy
+from vit.images.preprocess import Normalise, Preprocess
 from vit.model.transformer import VisionTransformer
-from vit.probes import ProbeWriter, choose, list_epochs, read_payload, read_probes
-from vit.viewer.payload import unpack
+from vit.training import snapshot_writer
+from vit.training.snapshot_writer import ProbeWriter, choose
+from vit.view.attention_snapshots import list_epochs, read_payload, read_probes
+from vit.view.payload import unpack
 
 Build = Callable[..., VisionTransformer]
 INPUT = Preprocess((32, 32), mean=(0.2, 0.4, 0.6), std=(0.1, 0.2, 0.3))
@@ -90,9 +90,9 @@ def test_grey_pictures_are_explained(tmp_path: Path, build: Build) -> None:
 
 def test_a_large_model_keeps_fewer_pictures(writer: ProbeWriter, build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
     writer.store(1, build())
-    monkeypatch.setattr(probes, "EPOCH_BYTES", 2 * probes._payload_bytes(build().config))
+    monkeypatch.setattr(snapshot_writer, "EPOCH_BYTES", 2 * snapshot_writer._payload_bytes(build().config))
     writer.store(2, build())
-    monkeypatch.setattr(probes, "EPOCH_BYTES", 10)
+    monkeypatch.setattr(snapshot_writer, "EPOCH_BYTES", 10)
     writer.store(3, build())
     assert [len(read_probes(writer.folder, epoch)) for epoch in (1, 2, 3)] == [3, 2, 1]
 
@@ -105,14 +105,14 @@ def test_the_size_of_a_payload_is_foreseen(build: Build, writer: ProbeWriter) ->
         writer = ProbeWriter(writer.folder, image, [0], "abcde", Preprocess((height, width)))
         writer.store(1, model)
         found = len(read_payload(writer.folder, 1, 0))
-        assert probes._payload_bytes(model.config) == pytest.approx(found, rel=0.5)
+        assert snapshot_writer._payload_bytes(model.config) == pytest.approx(found, rel=0.5)
 
 
 def test_the_folder_stays_small(writer: ProbeWriter, build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
     model = build()
     writer.store(1, model)
     size = (writer.folder / "epoch-00001.zip").stat().st_size
-    monkeypatch.setattr(probes, "FOLDER_BYTES", size * 6)
+    monkeypatch.setattr(snapshot_writer, "FOLDER_BYTES", size * 6)
     for epoch in range(2, 40):
         writer.store(epoch, model)
         kept = list_epochs(writer.folder)
@@ -126,7 +126,7 @@ def test_a_resumed_run_leaves_the_same_files(
     writer: ProbeWriter, build: Build, images: Tensor, tmp_path: Path, labels: tuple[str, ...],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(probes, "FOLDER_BYTES", 5 * 20_000)
+    monkeypatch.setattr(snapshot_writer, "FOLDER_BYTES", 5 * 20_000)
     again = ProbeWriter(tmp_path / "again", images, [4, 0, 2], labels, INPUT)
     for epoch in range(1, 20):
         writer.store(epoch, build(epoch))
@@ -167,7 +167,7 @@ def test_a_full_disk_is_told_and_leaves_no_half_file(
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(probes, "_add", full)
+    monkeypatch.setattr(snapshot_writer, "_add", full)
     with pytest.raises(OSError, match="No space"):
         writer.store(2, build())
     assert list(content(writer.folder)) == ["epoch-00001.zip"]
@@ -201,5 +201,6 @@ def test_reading_needs_no_torch() -> None:
     import subprocess
     import sys
 
-    code = "import sys, vit.probes, vit.viewer.payload, vit.viewer.selection; sys.exit('torch' in sys.modules)"
+    modules = "sys, vit.training.snapshot_writer, vit.view.attention_snapshots, vit.view.payload, vit.view.selection"
+    code = f"import {modules}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -13,10 +13,8 @@ from vit.checkpoints.load import load_checkpoint
 from vit.checkpoints.save import save_checkpoint
 from vit.data.shapes import SHAPES
 from vit.errors import InvalidDataset, UserError
-from vit.faithfulness import faithfulness
-from vit.images.preprocess import Preprocess
-from vit.methods import METHODS, Subject, heatmap
-from vit.ranking import (
+from vit.explain.faithfulness import faithfulness
+from vit.explain.method_ranking import (
     BLOB,
     RANDOM,
     Interval,
@@ -29,6 +27,8 @@ from vit.ranking import (
     table,
     verdict,
 )
+from vit.explain.methods import METHODS, Subject, heatmap
+from vit.images.preprocess import Preprocess
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def test_every_method_and_control_is_ranked_on_the_same_pictures(checkpoint: Che
 
 def test_a_mean_is_that_of_its_pictures(checkpoint: Checkpoint) -> None:
     from vit.data.datasets import load_dataset
-    from vit.evaluate import Normalise
+    from vit.images.preprocess import Normalise
 
     found = {one.name: one for one in rank(checkpoint, "shapes", 3, names=["rollout"])}
     dataset = load_dataset("shapes", checkpoint.preprocess, only_test=True, at_most=3)

@@ -10,13 +10,13 @@ import torch
 from apart import printed
 from torch import Tensor
 
+import vit.explain.relevance
 import vit.model.attention
-import vit.relevance
-from vit.attention import discarded
 from vit.errors import UserError
-from vit.intervene import without
+from vit.explain.head_ablation import without
+from vit.explain.maps import discarded
+from vit.explain.relevance import GradientRecord, legrad, relevance_record
 from vit.model.transformer import VisionTransformer, rounded
-from vit.relevance import GradientRecord, legrad, relevance_record
 
 pytestmark = pytest.mark.slow
 
@@ -162,7 +162,7 @@ def test_what_the_head_reads_sums_to_one(case: Case) -> None:
 
 @pytest.fixture(params=[1 << 24, 1], ids=["in one piece", "row by row"])
 def chunk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vit.relevance, "_CHUNK", {"cpu": request.param})
+    monkeypatch.setattr(vit.explain.relevance, "_CHUNK", {"cpu": request.param})
 
 
 @pytest.mark.parametrize("direction", ["from", "to"])
@@ -441,7 +441,7 @@ def test_a_picture_of_1024_px_needs_a_fraction_of_its_matrices() -> None:
 import torch
 from pathlib import Path
 from vit.model import VisionTransformer, ViTConfig
-from vit.relevance import legrad, relevance_record
+from vit.explain.relevance import legrad, relevance_record
 
 def now(field):  # [MB]
     return int(Path("/proc/self/status").read_text().split(f"{field}:")[1].split()[0]) / 1024

@@ -8,17 +8,17 @@ import torch
 from PIL import Image
 
 import vit
-from vit import sheet
-from vit.attention import entropy
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.checkpoints.save import save_checkpoint
 from vit.data.shapes import SHAPES
 from vit.errors import InvalidImage
-from vit.faithfulness import faithfulness
+from vit.explain.faithfulness import faithfulness
+from vit.explain.maps import entropy
+from vit.explain.methods import METHODS, Subject, heatmap
 from vit.images import samples
 from vit.images.preprocess import Preprocess
-from vit.methods import METHODS, Subject, heatmap
-from vit.sheet import Look, Picture, Seen, arranged, judge, look, means
+from vit.view import contact_sheet
+from vit.view.contact_sheet import Look, Picture, Seen, arranged, judge, look, means
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def test_figures_of_a_look_are_those_of_its_parts(checkpoint: Checkpoint) -> Non
     assert found.entropy == pytest.approx(float(entropy(subject.kept.rows(1, [0]).mean(0)[0])), abs=1e-5)
     (score,) = faithfulness(checkpoint.model, subject.pixels, subject.kept.target, [heatmap(subject, "relevance")])
     assert found.faithfulness == score
-    assert Image.open(io.BytesIO(found.thumbnail)).size == (sheet.SIDE, sheet.SIDE)
+    assert Image.open(io.BytesIO(found.thumbnail)).size == (contact_sheet.SIDE, contact_sheet.SIDE)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -44,7 +44,7 @@ def test_every_method_gives_a_look(checkpoint: Checkpoint, method: str) -> None:
 
 
 @pytest.mark.parametrize("changes", [{"num_classes": 0}, {"num_classes": 0, "prefix": (), "pool": "mean"}])
-@pytest.mark.parametrize("method", sheet.WITHOUT_CLASSES)
+@pytest.mark.parametrize("method", contact_sheet.WITHOUT_CLASSES)
 def test_a_model_without_classes_has_a_spread_and_a_map(build, tmp_path: Path, changes: dict, method: str) -> None:
     folder = save_checkpoint(tmp_path / "bare", build(**changes), (), Preprocess((32, 32)))
     found = look(vit.load_checkpoint(folder), Picture("", samples.read("cat")), method)
@@ -58,10 +58,10 @@ def test_a_file_that_is_no_picture_is_refused(checkpoint: Checkpoint) -> None:
 
 
 def test_test_pictures_come_evenly_from_the_classes(checkpoint: Checkpoint) -> None:
-    pictures = sheet.pictures_of(checkpoint, "shapes")
-    assert len(pictures) == sheet.MOST
+    pictures = contact_sheet.pictures_of(checkpoint, "shapes")
+    assert len(pictures) == contact_sheet.MOST
     assert {name: sum(one.truth == name for one in pictures) for name in SHAPES} == dict.fromkeys(SHAPES, 15)
-    assert len({one.digest for one in pictures}) == sheet.MOST
+    assert len({one.digest for one in pictures}) == contact_sheet.MOST
     assert isinstance(pictures[0].content, torch.Tensor)
     assert look(checkpoint, pictures[0], "relevance").label in checkpoint.labels
 

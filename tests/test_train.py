@@ -25,7 +25,6 @@ from vit import train as train_module
 from vit.__main__ import main
 from vit.checkpoints.load import load_checkpoint
 from vit.errors import InvalidConfig, InvalidDataset, InvalidRun
-from vit.evaluate import evaluate_checkpoint
 from vit.files import replaced
 from vit.metrics import read_metrics
 from vit.model.transformer import VisionTransformer
@@ -35,6 +34,7 @@ from vit.recipes import TrainConfig, train_config
 from vit.runs import begin_anew
 from vit.start import resolve
 from vit.train import Diverged, Training, train
+from vit.training.evaluation import evaluate_checkpoint
 
 pytestmark = pytest.mark.slow
 

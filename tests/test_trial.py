@@ -96,7 +96,7 @@ def test_what_was_not_timed_lies_on_the_line_of_what_was() -> None:
     [dict(), dict(size="H/14", image_size=1022), dict(size="L/16", image_size=1024, depth=64), dict(size="Ti/8")],
 )
 def test_a_model_that_is_too_large_is_timed_on_a_part_of_it(settings: dict[str, Any]) -> None:
-    from vit.pace import products
+    from vit.explain.timing import products
 
     config = train_config("pictures", **settings)
     part = lighter(config, 10)

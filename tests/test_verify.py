@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 import torch
 
-from vit import attention
-from vit.verify import verify
+from vit.explain import record
+from vit.explain.self_check import verify
 
 
 @pytest.mark.parametrize("changes", [{}, {"rope": 100.0}, {"prefix": ("cls", "reg1"), "layer_scale": 0.3}])
@@ -22,13 +22,13 @@ def test_another_attention_than_the_one_used_is_noticed(
     build: Any, randomise: Any, pictures: Any, monkeypatch: pytest.MonkeyPatch, wrong: str
 ) -> None:
     model = randomise(build(rope=100.0))
-    right = attention.attention_weights
+    right = record.attention_weights
     spoil = {
         "scale": lambda q, k: right(q * 1.01, k),
         "order": lambda q, k: right(q, k).flip(-1),
         "rotation": lambda q, k: right(q.roll(1, -1), k),
     }[wrong]
-    monkeypatch.setattr(attention, "attention_weights", spoil)
+    monkeypatch.setattr(record, "attention_weights", spoil)
     assert verify(model, pictures()[:1]).error > 1e-3
 
 

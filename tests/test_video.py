@@ -21,12 +21,12 @@ import torch
 from PIL import Image
 
 from vit.checkpoints.load import load_checkpoint
-from vit.code import snippet
 from vit.errors import InvalidImage
-from vit.explain import explain
 from vit.images import video
 from vit.images.decode import count_frames, decode_frames, decode_image
 from vit.images.video import _Packet, _plan, evenly, is_video, mp4, read_video
+from vit.view.code_snippet import snippet
+from vit.view.explanation import explain
 
 pytestmark = pytest.mark.slow
 
@@ -69,7 +69,7 @@ def test_odd_sides_repeat_their_last_pixels(size: tuple[int, int]) -> None:
 
 
 def test_nothing_that_starts_with_the_app_imports_pyav() -> None:
-    modules = "sys, vit, vit.explain, vit.images.decode, vit.animation, pages.parts.take"
+    modules = "sys, vit, vit.view.explanation, vit.images.decode, vit.view.animation, pages.parts.take"
     program = f"import {modules}; sys.exit('av' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 

@@ -11,10 +11,10 @@ import pytest
 import torch
 from PIL import Image
 
-from vit.attention import AttentionRecord
-from vit.attention import record as record_attention
-from vit.viewer.payload import pack, pack_chain, read_header, unpack
-from vit.viewer.selection import Selection, View
+from vit.explain.record import AttentionRecord
+from vit.explain.record import record as record_attention
+from vit.view.payload import pack, pack_chain, read_header, unpack
+from vit.view.selection import Selection, View
 
 COLORMAPS = {"gray": np.repeat(np.arange(256, dtype=np.uint8)[:, None], 3, 1)}
 PICTURE = Image.new("RGB", (40, 30), (200, 100, 50))
@@ -188,7 +188,7 @@ def test_small_pictures_are_kept_without_loss():
 def test_both_kinds_end_the_shared_scale_at_the_same_weight(monkeypatch):
     record = a_record()
     maps = packed(record)[1]["tops"]
-    monkeypatch.setattr("vit.viewer.payload.MAPS_UP_TO", 0)
+    monkeypatch.setattr("vit.view.payload.MAPS_UP_TO", 0)
     same = np.isclose(packed(record)[1]["tops"], maps, rtol=1e-5)
     assert same.mean() > 0.9  # float16 may tip one over to the next round number
 
@@ -225,7 +225,7 @@ def test_other_bytes_are_no_payload():
 
 
 def test_packing_needs_no_streamlit():
-    code = "import sys, vit.viewer.payload, vit.viewer.selection; assert 'streamlit' not in sys.modules"
+    code = "import sys, vit.view.payload, vit.view.selection; assert 'streamlit' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

@@ -13,9 +13,9 @@ from vit.checkpoints.save import save_checkpoint
 from vit.images.preprocess import Preprocess
 from vit.model.config import ViTConfig
 from vit.model.transformer import VisionTransformer
-from vit.probes import ProbeWriter
 from vit.recipes import TrainConfig
 from vit.start import model_config
+from vit.training.snapshot_writer import ProbeWriter
 
 EPOCHS, STEPS = 4, 50
 

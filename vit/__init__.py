@@ -8,23 +8,23 @@ from typing import TYPE_CHECKING
 from vit.lazy import names_of
 
 if TYPE_CHECKING:
-    from vit.attention import AttentionRecord, record, rollout
     from vit.checkpoints.catalog import find_checkpoint
     from vit.checkpoints.checkpoint import Checkpoint
     from vit.checkpoints.load import list_checkpoints, load_checkpoint
     from vit.checkpoints.save import save_checkpoint
     from vit.data.import_archive import ImportedDataset, import_dataset
     from vit.errors import InvalidCheckpoint, InvalidConfig, InvalidDataset, InvalidImage, UserError
+    from vit.explain.record import AttentionRecord, record, rollout
+    from vit.explain.relevance import GradientRecord, legrad, relevance_record
     from vit.images.decode import decode_image
     from vit.images.preprocess import Preprocess
     from vit.model.config import ViTConfig
     from vit.model.transformer import VisionTransformer, ViTOutput
-    from vit.relevance import GradientRecord, legrad, relevance_record
 
 # Loaded on first use, so that decoding a picture does not wait for torch.
 _HOMES = {
     "data.import_archive": ["ImportedDataset", "import_dataset"],
-    "attention": ["AttentionRecord", "record", "rollout"],
+    "explain.record": ["AttentionRecord", "record", "rollout"],
     "checkpoints.catalog": ["find_checkpoint"],
     "checkpoints.checkpoint": ["Checkpoint"],
     "checkpoints.load": ["list_checkpoints", "load_checkpoint"],
@@ -34,6 +34,6 @@ _HOMES = {
     "images.preprocess": ["Preprocess"],
     "model.config": ["ViTConfig"],
     "model.transformer": ["VisionTransformer", "ViTOutput"],
-    "relevance": ["GradientRecord", "legrad", "relevance_record"],
+    "explain.relevance": ["GradientRecord", "legrad", "relevance_record"],
 }
 __all__, __getattr__ = names_of(__name__, _HOMES)

@@ -156,8 +156,7 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
-# Each method of `explain` with the options that mean something for it. `vit.methods.METHODS` has them too, but needs
-# torch, which --help does without.
+# Each method of `explain` with the options that mean something for it.
 _METHODS = {
     "attention": ("block", "head", "query", "direction", "precision"),
     "rollout": ("head", "residual", "discard", "query", "direction", "precision"),
@@ -236,9 +235,9 @@ def _classify(options: argparse.Namespace) -> None:
 
 def _explain(options: argparse.Namespace) -> None:
     from vit.checkpoints.load import load_checkpoint
-    from vit.explain import resized, size_near
-    from vit.export import attention_npz
-    from vit.overlay import overlay
+    from vit.explain.input_sizes import resized, size_near
+    from vit.view.export import attention_npz
+    from vit.view.overlay import overlay
 
     if options.out.suffix.lower() not in (".png", ".npz"):
         raise UserError(f"--out must end in .png or .npz, not {options.out.name!r}.")
@@ -279,7 +278,7 @@ def _check_options(options: argparse.Namespace) -> None:
 
 def _check_numbers(options: argparse.Namespace, config: Any) -> None:
     """Refuse blocks and heads that the model does not have."""
-    from vit.attention import checked_index
+    from vit.explain.maps import checked_index
 
     for name, count in (("block", config.depth), ("start_block", config.depth), ("head", config.heads)):
         if isinstance(number := getattr(options, name), int):
@@ -291,8 +290,8 @@ def _check_numbers(options: argparse.Namespace, config: Any) -> None:
 
 def _weights(options: argparse.Namespace, checkpoint: Any, pixels: Any) -> tuple[Any, Any, dict[str, Any]]:
     """What a method says: a record, one number per token (N,), and what names them."""
-    from vit import methods
-    from vit.tuning import Direction, Tuning
+    from vit.explain import methods
+    from vit.explain.settings import Direction, Tuning
 
     method = methods.METHODS[options.method]
     direction: Direction = options.direction or "from"
@@ -368,8 +367,8 @@ def _token(query: str, kept: Any) -> int:
 
 def _evaluate(options: argparse.Namespace) -> None:
     from vit.checkpoints.load import load_checkpoint
-    from vit.evaluate import evaluate_checkpoint
     from vit.report import write
+    from vit.training.evaluation import evaluate_checkpoint
 
     checkpoint = load_checkpoint(options.checkpoint)
     if options.report:
@@ -384,7 +383,7 @@ def _evaluate(options: argparse.Namespace) -> None:
 
 def _faithfulness(options: argparse.Namespace) -> None:
     from vit.checkpoints.load import load_checkpoint
-    from vit.ranking import rank, record_in_card, table, verdict
+    from vit.explain.method_ranking import rank, record_in_card, table, verdict
 
     _check_limit(options.limit)
     checkpoint = load_checkpoint(options.checkpoint)
@@ -400,8 +399,8 @@ def _faithfulness(options: argparse.Namespace) -> None:
 
 
 def _ood(options: argparse.Namespace) -> None:
-    from vit import ood
     from vit.checkpoints.load import load_checkpoint
+    from vit.explain import ood
 
     checkpoint = load_checkpoint(options.checkpoint)
     known = ood.fit(checkpoint, options.data, options.others, root=options.data_root, bar=not options.json)
@@ -430,8 +429,8 @@ def _check_limit(limit: int) -> None:
 def _heads(options: argparse.Namespace) -> None:
     from tqdm import tqdm
 
-    from vit.census import census, check_name, record_in_card, sentence, table, to_dict
     from vit.checkpoints.load import load_checkpoint
+    from vit.explain.head_census import census, check_name, record_in_card, sentence, table, to_dict
 
     _check_limit(options.limit)
     checkpoint = load_checkpoint(options.checkpoint)

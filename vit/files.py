@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from vit.border import Unreadable, is_number, read_object
+from vit.untrusted import Unreadable, is_number, read_object
 
 
 @contextmanager

@@ -12,12 +12,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from vit.bar import tqdm
 from vit.errors import UserError
-from vit.evaluate import Evaluation
 from vit.files import beat
 from vit.metrics import MetricsWriter
 from vit.place import Place
+from vit.progress import tqdm
+from vit.training.evaluation import Evaluation
 
 _EVERY = 20  # steps between records; each costs one wait for the device
 _BEAT = 2  # [s] between signs of life

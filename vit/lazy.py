@@ -10,7 +10,7 @@ def names_of(package: str, homes: Mapping[str, Sequence[str]]) -> tuple[list[str
 
     Args:
         package: its `__name__`.
-        homes: of each module, relative to the package, the names that it has.
+        homes: of each module, relative to the package as in `from .module import`, the names that it has.
 
     Source: PEP 562.
     """
@@ -19,6 +19,6 @@ def names_of(package: str, homes: Mapping[str, Sequence[str]]) -> tuple[list[str
     def get(name: str) -> Any:
         if name not in home:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(import_module(f"{package}.{home[name]}"), name)
+        return getattr(import_module(f".{home[name]}", package), name)
 
     return list(home), get

@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from vit.border import Unreadable, is_number, is_text, is_whole, parse_json, read_bytes
+from vit.untrusted import Unreadable, is_number, is_text, is_whole, parse_json, read_bytes
 
 Record = dict[str, Any]
 

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from vit.border import Unreadable, open_file
 from vit.errors import UserError
 from vit.files import is_locked, replaced, take_lock
 from vit.paths import environment_with_package
+from vit.untrusted import Unreadable, open_file
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -96,9 +96,10 @@ def write(
     import torch
     from tqdm import tqdm
 
-    from vit.evaluate import Normalise, test_pictures
+    from vit.data.labels import test_pictures
+    from vit.images.preprocess import Normalise
 
-    pictures = test_pictures(checkpoint, data, root)
+    pictures = test_pictures(checkpoint.labels, checkpoint.preprocess, data, root, checkpoint.name)
     count, classes = len(pictures.labels), len(checkpoint.labels)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model, normalise = checkpoint.model.to(device), Normalise(checkpoint.preprocess, device)
@@ -232,8 +233,8 @@ def _overlay(model: VisionTransformer, pixels: Tensor, image: Tensor) -> NDArray
     """The picture under the last block's attention from the class token, or from all patches without one."""
     from PIL import Image
 
-    from vit.attention import record
-    from vit.overlay import overlay
+    from vit.explain.record import record
+    from vit.view.overlay import overlay
 
     kept = record(model, pixels)
     weights = kept.weights(0) if kept.prefix else kept.full(kept.blocks - 1).mean((0, 1))

@@ -38,10 +38,10 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict
 
-from vit.border import DOCUMENT_BYTES, Unreadable, is_number, is_text, is_whole, read_object
 from vit.errors import InvalidConfig, InvalidRun
 from vit.files import is_locked, replaced, silence, take_lock
 from vit.paths import environment_with_package, runs_folder
+from vit.untrusted import DOCUMENT_BYTES, Unreadable, is_number, is_text, is_whole, read_object
 
 if TYPE_CHECKING:
     from vit.recipes import TrainConfig

@@ -11,7 +11,7 @@
     environment.json   versions, commit, hardware, seed, command
     metrics.jsonl      one record per line, see `vit.metrics`
     events/            the same for TensorBoard
-    probes/            a few pictures explained after every epoch, see `vit.probes`
+    probes/            a few pictures explained after every epoch, see `vit.training.snapshot_writer`
     checkpoints/best, checkpoints/last   open in the explorer
     checkpoints/state.pt                 everything that --resume needs, in one file
     checkpoints/state.previous.pt        the one before it, for when that one is damaged
@@ -61,9 +61,8 @@ from vit.data.augment import Chance
 from vit.data.datasets import Dataset, load_dataset
 from vit.data.pictures import Pictures, Resident
 from vit.errors import InvalidConfig, InvalidDataset, InvalidRun, UserError
-from vit.evaluate import Evaluation, Normalise, evaluate
 from vit.files import replaced
-from vit.images.preprocess import Preprocess
+from vit.images.preprocess import Normalise, Preprocess
 from vit.journal import Diverged, Journal
 from vit.model.attention import Attention
 from vit.model.initialization import mimetic_
@@ -71,11 +70,12 @@ from vit.model.transformer import VisionTransformer
 from vit.optimizers import average_, learning_rate_share, make_optimizers, step_
 from vit.paths import PROJECT
 from vit.place import Place, choose_place, memory_budget
-from vit.probes import ProbeWriter, choose
 from vit.recipes import TrainConfig, checkpoint_name
 from vit.runs import STATES, begin_anew, check_resumable, last_word, living, read_json
 from vit.start import Base, base_of, resolve, take_over_, write_base
 from vit.supervise import AGAIN
+from vit.training.evaluation import Evaluation, evaluate
+from vit.training.snapshot_writer import ProbeWriter, choose
 
 __all__ = ["DiskFull", "Diverged", "Result", "Training", "train"]
 

@@ -213,7 +213,7 @@ def _guessed(config: "TrainConfig", devices: Sequence[str], known: Sample) -> Tr
     """The same for a CPU that is too busy to do a single step in time, by how fast it multiplies matrices."""
     import torch
 
-    from vit.pace import products
+    from vit.explain.timing import products
     from vit.place import choose_place
 
     model = _model(config, len(known.classes))
@@ -287,7 +287,7 @@ _EPOCHS = (30, 10)
 
 def fitting(config: "TrainConfig", trial: Trial, seconds: float = FITS) -> Fitting | None:
     """The largest recipe for the same pictures that takes at most so long on this machine; None without one."""
-    from vit.pace import products
+    from vit.explain.timing import products
 
     own = _model(config, trial.classes)
     work, side = products(own, own.image_size), min(own.image_size)
@@ -576,7 +576,7 @@ def _time(config: "TrainConfig", classes: int, pictures: int, until: float) -> I
     import torch
 
     from vit import train
-    from vit.pace import products
+    from vit.explain.timing import products
 
     whole, place = _model(config, classes), train.choose_place(config)
     part = lighter(config, classes) if place.device.type == "cpu" else config
@@ -611,7 +611,7 @@ def _time(config: "TrainConfig", classes: int, pictures: int, until: float) -> I
 
 def lighter(config: "TrainConfig", classes: int) -> "TrainConfig":
     """The run itself, or fewer of its blocks at a smaller input where a picture takes long on a CPU."""
-    from vit.pace import products
+    from vit.explain.timing import products
 
     model = _model(config, classes)
     if 3 * products(model, model.image_size) <= _LIGHT:

@@ -7,12 +7,12 @@ import numpy as np
 import plotly.graph_objects as go
 import streamlit as st
 
+from pages.components import head_grid as matrix
 from pages.parts import census, choice, whatif
 from pages.parts.reasons import Asked, Question, pass_of, subject
+from vit.explain.names import SIGNED, STATISTICS, amount
 from vit.images import samples
-from vit.matrix import component as matrix
-from vit.viewer.selection import Selection
-from vit.words import SIGNED, STATISTICS, amount
+from vit.view.selection import Selection
 
 ONE, SAMPLES, MANY = "this picture", "the samples", "many pictures"
 OVER = {ONE: "picture", SAMPLES: "samples", MANY: "many"}  # as links say it
@@ -34,7 +34,7 @@ SPREAD = 0.6  # of the way between two blocks, that its heads take
 @st.cache_resource(show_spinner=False, max_entries=16)
 def of_picture(key: str, _asked: Asked):
     """Statistics of this picture."""
-    from vit.atlas import statistics
+    from vit.explain.head_statistics import statistics
 
     return statistics(_asked.explanation.record, _asked.checkpoint.config.patch_size)
 
@@ -42,7 +42,7 @@ def of_picture(key: str, _asked: Asked):
 @st.cache_resource(show_spinner="Looking at the sample pictures…", max_entries=4)
 def of_samples(identity: str, size: tuple, _asked: Asked):
     """Mean and spread over the sample pictures, at the size that is chosen."""
-    from vit.census import Tally, decoded, tally
+    from vit.explain.head_census import Tally, decoded, tally
 
     model, preprocess = _asked.checkpoint.model, _asked.explanation.preprocess
     files = ((name, samples.read(name)) for name in samples.SAMPLES)
@@ -53,7 +53,7 @@ def of_samples(identity: str, size: tuple, _asked: Asked):
 @st.cache_resource(show_spinner=False, max_entries=16)
 def agreeing(key: str, target: int, _asked: Asked):
     """How far each head looks where the class's relevance is."""
-    from vit.atlas import agreement
+    from vit.explain.head_statistics import agreement
 
     kept = subject(_asked, target).kept
     return agreement(kept, kept.read, kept.heatmap(kept.relevance()))
@@ -63,7 +63,7 @@ def of_class(asked: Asked, question: Question | None) -> dict:
     """Statistics that ask about a class; what a head does for it where that was measured or is quick."""
     import torch
 
-    from vit.atlas import Statistic
+    from vit.explain.head_statistics import Statistic
 
     if question is None:
         return {}
@@ -116,7 +116,7 @@ def show(asked: Asked, question: Question | None, selection: Selection, select: 
 
 def _show_suggestions(found: dict, select: Any) -> None:
     """Heads to look at first, each with the number that says why."""
-    from vit.atlas import suggestions
+    from vit.explain.head_statistics import suggestions
 
     chosen = suggestions(found)
     if not chosen:

@@ -7,14 +7,14 @@ from typing import Any
 import streamlit as st
 from PIL import Image
 
+from pages.components import viewer
 from pages.parts import bars, curves, take
 from vit.errors import UserError
-from vit.probes import Probe, list_epochs, read_payload, read_probes
 from vit.runs import Run
 from vit.text import plain
-from vit.viewer import component
-from vit.viewer.payload import read_header
-from vit.viewer.selection import Selection
+from vit.view.attention_snapshots import Probe, list_epochs, read_payload, read_probes
+from vit.view.payload import read_header
+from vit.view.selection import Selection
 
 THUMBNAIL = 72  # [px]
 
@@ -69,11 +69,11 @@ def show(run: Run) -> None:
     with right:
         _trends(history, picture, epoch)
     try:
-        payload = component.feed("probe feeder", _payload(str(folder), epoch, picture, stamp(folder, epoch)))
+        payload = viewer.feed("probe feeder", _payload(str(folder), epoch, picture, stamp(folder, epoch)))
     except UserError as error:
         st.error(plain(str(error)))
         return
-    selection = component.show("probe viewer", payload, Selection())
+    selection = viewer.show("probe viewer", payload, Selection())
     if len(epochs) > 1:
         with st.container(horizontal=True):
             take.films(
@@ -85,7 +85,7 @@ def show(run: Run) -> None:
 
 
 def _animated(folder: Path, picture: int, selection: Selection):
-    from vit.animation import over_epochs  # brings torch along, which this page does without
+    from vit.view.animation import over_epochs  # brings torch along, which this page does without
 
     return over_epochs(folder, picture, selection)
 

@@ -13,7 +13,7 @@ from pages.parts import dataset, opening
 from pages.parts.reasons import Asked, pass_of
 from vit.errors import InvalidRun, UserError
 from vit.text import plain
-from vit.words import about
+from vit.view.captions import about
 
 UPLOAD = "upload"
 LONG = 20.0  # [s]; what takes longer waits for a button
@@ -27,7 +27,7 @@ class Part(NamedTuple):
     Attributes:
         name: tells them from all others.
         pictures: how many.
-        read: gives them as a `vit.census.Opened`.
+        read: gives them as a `vit.explain.head_census.Opened`.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Progress:
 @st.cache_resource(show_spinner=False, max_entries=1000)
 def counted(identity: str, size: tuple, name: str, _asked: Asked, _part: Part):
     """What the heads do on these pictures, and which of them could not be read."""
-    from vit.census import tally
+    from vit.explain.head_census import tally
 
     opened = _part.read()
     with pass_of(_asked):
@@ -55,8 +55,8 @@ def counted(identity: str, size: tuple, name: str, _asked: Asked, _part: Part):
 
 @st.cache_resource(show_spinner="Reading the pictures…", max_entries=4)
 def tested(spec: str, root: str, stamp: int, preprocess: str, _preprocess: Any):
-    """See `vit.census.pictures_of`."""
-    from vit.census import pictures_of
+    """See `vit.explain.head_census.pictures_of`."""
+    from vit.explain.head_census import pictures_of
 
     return pictures_of(spec, _preprocess, root=Path(root), workers=0)
 
@@ -113,7 +113,7 @@ def learnt_from(checkpoint: Any) -> str:
 
 def uploaded(asked: Asked) -> list[Part]:
     """Files of the visitor's own."""
-    from vit.census import MOST, batch_size, decoded
+    from vit.explain.head_census import MOST, batch_size, decoded
 
     preprocess, files = asked.explanation.preprocess, opening.pick_files(MOST, "atlas upload")
     step = batch_size(asked.checkpoint, preprocess)
@@ -134,7 +134,7 @@ def of_dataset(asked: Asked, spec: str) -> list[Part]:
     Raises:
         InvalidDataset: it cannot be read.
     """
-    from vit.census import batch_size, picked
+    from vit.explain.head_census import batch_size, picked
 
     root, stamp, preprocess = dataset.root_of(spec), dataset.stamp(spec), asked.explanation.preprocess
     pictures = tested(spec, root, stamp, repr(preprocess), preprocess)
@@ -148,7 +148,7 @@ def of_dataset(asked: Asked, spec: str) -> list[Part]:
 
 def started(asked: Asked, parts: Sequence[Part]) -> Progress | None:
     """How far these pictures are, None before they are begun; what takes long waits for a button that says so."""
-    from vit.census import seconds
+    from vit.explain.head_census import seconds
 
     if not parts:
         return None
@@ -189,7 +189,7 @@ def look(asked: Asked, parts: Sequence[Part], count: int, progress: Progress) ->
 
 def result(asked: Asked, parts: Sequence[Part], count: int, progress: Progress) -> dict[str, Any] | None:
     """Statistics over the parts that are done; says what is missing."""
-    from vit.census import Tally
+    from vit.explain.head_census import Tally
 
     found, unreadable = Tally(), []
     for part in parts:

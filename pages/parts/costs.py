@@ -12,7 +12,7 @@ from pages.parts import dataset, fields
 from vit.devices import memory as memory_of_this_machine
 from vit.errors import UserError
 from vit.text import plain
-from vit.words import about
+from vit.view.captions import about
 
 CURVES = ["#3b929a", "#c9803a"]  # readable on a light and on a dark page
 SHOWN = 8  # pictures in the preview

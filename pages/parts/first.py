@@ -8,7 +8,7 @@ the horse at 32 px only. Of all maps of these, relevance of the cat at 64 px is 
 import streamlit as st
 from streamlit.runtime.scriptrunner import get_script_run_ctx
 
-from vit import first_view
+from vit.view import first_view
 
 SIZE = first_view.SIZE
 VIEW = {"sample": first_view.SAMPLE, "size": str(SIZE[0]), "view": "relevance"}  # as links have it

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import streamlit as st
 
+from pages.components import gallery
 from pages.parts import opening
 from pages.parts.take import Source
-from vit import first_view
-from vit.first_view import FirstView
-from vit.gallery import component as gallery
+from vit.view import first_view
+from vit.view.first_view import FirstView
 
 WAITING = "Loading PyTorch (once)…"
 PAUSE = 0.4  # [s] for the browser to draw before the processor is busy

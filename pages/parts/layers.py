@@ -6,8 +6,8 @@ import streamlit as st
 from PIL import Image
 
 from pages.parts.reasons import Asked, Question, pass_of
-from vit.overlay import COLORMAPS
 from vit.text import plain
+from vit.view.overlay import COLORMAPS
 
 ACCENT, QUIET = "#3b929a", "#9aa5a8"
 FEW = 4  # classes drawn
@@ -17,8 +17,8 @@ RAMP = 160  # width of a colour scale [px]
 
 @st.cache_resource(show_spinner="Reading the answer after every block…", max_entries=8)
 def lens(key: str, target: int, _asked: Asked):
-    """See `vit.intervene.logit_lens`."""
-    from vit.intervene import logit_lens
+    """See `vit.explain.logit_lens.logit_lens`."""
+    from vit.explain.logit_lens import logit_lens
 
     with pass_of(_asked):
         return logit_lens(_asked.checkpoint.model, _asked.pixels, target)
@@ -67,7 +67,7 @@ def _tile(shares: np.ndarray) -> Image.Image:
 
 
 def _show_outliers(asked: Asked, found) -> None:
-    from vit.atlas import outliers
+    from vit.explain.weight_views import outliers
 
     first = len(asked.explanation.record.prefix)
     strange = outliers(found.lengths[:, first:])
@@ -88,7 +88,7 @@ def _show_outliers(asked: Asked, found) -> None:
 
 def show_weights(asked: Asked) -> None:
     """Position embeddings and patch filters; no picture plays a part."""
-    from vit.atlas import filters, position_similarity
+    from vit.explain.weight_views import filters, position_similarity
 
     model = asked.checkpoint.model
     left, right = st.columns(2, gap="large")

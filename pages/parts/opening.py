@@ -16,7 +16,7 @@ from pages.parts import choice, passes, uploads, watch
 from pages.parts.once import MODELS, once
 from vit.paths import checkpoints_folder
 from vit.text import plain
-from vit.words import about
+from vit.view.captions import about
 
 SLOW = 2  # [s]; what takes longer says so before
 SHIPPED = "cifar10"
@@ -33,7 +33,7 @@ def start_torch() -> None:
     """
     LOADING.set()
     try:
-        import_module("vit.explain")
+        import_module("vit.view.explanation")
         gc.collect()
         gc.freeze()
     finally:
@@ -78,7 +78,7 @@ def _summarised(folder: str, stamp: int):
 
 def explained(checkpoint, image: bytes, size: tuple, precision: str = "float32", frame: int = 0):
     """One picture, or a frame of an animation or a video, through one checkpoint, once."""
-    from vit.explain import cost, explain
+    from vit.view.explanation import cost, explain
 
     def work():
         expected = cost(checkpoint, size, precision)
@@ -119,8 +119,8 @@ def pick_size(checkpoint, label: str, name: str, narrow: bool = False) -> tuple[
         name: of the control's key and in links.
         narrow: there is no room for the number of tokens.
     """
-    from vit.explain import cost, sizes
-    from vit.faithfulness import memory
+    from vit.explain.faithfulness import memory
+    from vit.view.explanation import cost, sizes
 
     own, offered = checkpoint.preprocess.size, sizes(checkpoint)
 
@@ -199,8 +199,8 @@ def offered() -> Offered:
 
 def _trained() -> dict[str, tuple[str, Path]]:
     """The best checkpoint of every run, newest first: from its name in links to what is shown, and its folder."""
-    from vit.border import is_number
     from vit.runs import read_json
+    from vit.untrusted import is_number
 
     found: dict[str, tuple[str, Path]] = {}
     for run in watch.every_run():

@@ -84,7 +84,7 @@ def reserved(checkpoint: Any, size: tuple[int, int], times: float = 1, precision
         checkpoint, size, precision: see `vit.explain.cost`.
         times: as much as one picture's pass, see `KEPT`.
     """
-    from vit.explain import cost
+    from vit.view.explanation import cost
 
     shown: list[Any] = []
 

@@ -7,10 +7,10 @@ import streamlit as st
 
 from pages.parts import choice, passes
 from pages.parts.once import once
-from vit import first_view
-from vit.first_view import FirstView
 from vit.text import plain
-from vit.viewer.selection import Selection
+from vit.view import first_view
+from vit.view.first_view import FirstView
+from vit.view.selection import Selection
 
 MOST = 2000  # classes to choose from, the most probable ones
 DEFAULT = first_view.METHOD
@@ -45,7 +45,7 @@ class Asked:
 
 def subject(asked: Asked, target: int):
     """The picture asked about a class, once."""
-    from vit.methods import Subject
+    from vit.explain.methods import Subject
 
     def work():
         with pass_of(asked):
@@ -61,7 +61,7 @@ def pass_of(asked: Asked):
 
 def chain(asked: Asked, target: int) -> bytes:
     """What the browser needs to follow the pointer with relevance."""
-    from vit.viewer.payload import pack_chain
+    from vit.view.payload import pack_chain
 
     if asked.stored:
         return asked.stored.chain
@@ -91,9 +91,9 @@ def given(asked: Asked, selection: Selection, question: Question | None, prefix:
     Args:
         prefix: tells several viewers of a page apart.
     """
-    from vit.methods import METHODS
-    from vit.viewer import component
-    from vit.viewer.payload import CHAIN_UP_TO, MAPS_UP_TO
+    from pages.components import viewer
+    from vit.explain.methods import METHODS
+    from vit.view.payload import CHAIN_UP_TO, MAPS_UP_TO
 
     record = asked.explanation.record
     large = record.tokens > MAPS_UP_TO
@@ -103,11 +103,11 @@ def given(asked: Asked, selection: Selection, question: Question | None, prefix:
     if question:
         method = METHODS[question.method]
         label = plain(asked.checkpoint.labels[question.target])
-        told = component.Method(
+        told = viewer.Method(
             title=method.title, target=label, chain="", tokens=method.of_tokens, settings=method.settings
         )
         if selection.view == "relevance" and question.method == "relevance" and chained:
-            told["chain"] = component.feed(f"{prefix}chain feeder", chain(asked, question.target))
+            told["chain"] = viewer.feed(f"{prefix}chain feeder", chain(asked, question.target))
         elif selection.view == "relevance" and asked.stored:
             values = asked.stored.map_of(selection, *question)
         elif selection.view == "relevance":
@@ -119,7 +119,7 @@ def given(asked: Asked, selection: Selection, question: Question | None, prefix:
     if values is None:
         return None, told
     view, direction = selection.view, selection.direction
-    given = component.Given(
+    given = viewer.Given(
         view=view, token=token, direction=direction, settings=selection.settings(), values=values.tolist()
     )
     return given, told
@@ -127,7 +127,8 @@ def given(asked: Asked, selection: Selection, question: Question | None, prefix:
 
 def weights(asked: Asked, selection: Selection, question: Question | None):
     """What the viewer shows for a selection: (N,)."""
-    from vit import export, methods
+    from vit.explain import methods
+    from vit.view import export
 
     if selection.view != "relevance" or question is None:
         return export.weights(asked.explanation.record, selection)
@@ -137,7 +138,7 @@ def weights(asked: Asked, selection: Selection, question: Question | None):
 
 def _token(selection: Selection, question: Question) -> int | None:
     """What the method is asked about: the pinned token, or None for the class itself."""
-    from vit.methods import METHODS
+    from vit.explain.methods import METHODS
 
     return selection.token if selection.pinned and METHODS[question.method].of_tokens else None
 
@@ -148,8 +149,8 @@ def taken(asked: Asked, selection: Selection, question: Question | None, given, 
     Args:
         given, method: from `given`.
     """
-    from vit.export import Shown
-    from vit.methods import METHODS
+    from vit.explain.methods import METHODS
+    from vit.view.export import Shown
 
     if selection.view != "relevance" or question is None:
         return None, {"given": given}, None
@@ -177,7 +178,7 @@ def pick(asked: Asked, prefix: str = "", side: str = "") -> Question | None:
     Args:
         prefix, side: of their names in links and on the page, where it asks twice.
     """
-    from vit.methods import METHODS
+    from vit.explain.methods import METHODS
 
     labels = asked.checkpoint.labels
     if not labels:

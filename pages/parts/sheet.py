@@ -10,7 +10,7 @@ from pages.parts import choice, dataset, opening, passes, reasons, sides, take
 from vit.errors import UserError
 from vit.images import samples
 from vit.text import plain
-from vit.words import about
+from vit.view.captions import about
 
 SAMPLES, UPLOAD = "samples", "upload"
 ORDERS = {"": "As they come", "confidence": "Confidence", "entropy": "Spread", "faithfulness": "Faithfulness"}
@@ -21,8 +21,8 @@ TILE = 146  # [px]
 
 @st.cache_data(show_spinner=False, max_entries=2000)
 def looked(identity: str, digest: str, method: str, _checkpoint: Any, _picture: Any):
-    """See `vit.sheet.look`."""
-    from vit.sheet import look
+    """See `vit.view.contact_sheet.look`."""
+    from vit.view.contact_sheet import look
 
     with passes.reserved(_checkpoint, _checkpoint.preprocess.size, passes.KEPT):
         return look(_checkpoint, _picture, method)
@@ -30,15 +30,15 @@ def looked(identity: str, digest: str, method: str, _checkpoint: Any, _picture: 
 
 @st.cache_resource(show_spinner="Reading the pictures…", max_entries=4)
 def tested(spec: str, root: str, stamp: int, identity: str, _checkpoint: Any):
-    """See `vit.sheet.pictures_of`."""
-    from vit.sheet import pictures_of
+    """See `vit.view.contact_sheet.pictures_of`."""
+    from vit.view.contact_sheet import pictures_of
 
     return pictures_of(_checkpoint, spec, Path(root))
 
 
 def show() -> None:
     """What to look at, and the sheet; stops with a hint where there is nothing to look with."""
-    from vit.sheet import arranged
+    from vit.view.contact_sheet import arranged
 
     offered = opening.offered()
     if not offered.names:
@@ -98,8 +98,8 @@ def pick_source() -> str:
 
 def pick_method(checkpoint: Any) -> str:
     """How the predicted class is explained."""
-    from vit.methods import METHODS
-    from vit.sheet import WITHOUT_CLASSES
+    from vit.explain.methods import METHODS
+    from vit.view.contact_sheet import WITHOUT_CLASSES
 
     names = list(METHODS) if checkpoint.labels else list(WITHOUT_CLASSES)
     default = reasons.DEFAULT if reasons.DEFAULT in names else names[0]
@@ -120,7 +120,7 @@ def chosen_pictures(checkpoint: Any, source: str) -> list[Any]:
     Raises:
         UserError: they cannot be read.
     """
-    from vit.sheet import MOST, Picture
+    from vit.view.contact_sheet import MOST, Picture
 
     if source == SAMPLES:
         return [Picture(sample.title, samples.read(sample.name)) for sample in samples.SAMPLES.values()]
@@ -131,7 +131,7 @@ def chosen_pictures(checkpoint: Any, source: str) -> list[Any]:
 
 def look_at(checkpoint: Any, pictures: Sequence[Any], method: str, wanted: str) -> list[Any]:
     """Every picture through the model, those known from before at once; what cannot be read is named."""
-    from vit.sheet import judge, seconds
+    from vit.view.contact_sheet import judge, seconds
 
     expected = seconds(checkpoint, len(pictures))
     agreed = st.session_state.setdefault("sheets", set())
@@ -158,7 +158,7 @@ def look_at(checkpoint: Any, pictures: Sequence[Any], method: str, wanted: str) 
 
 def show_contrast(seen: Sequence[Any]) -> None:
     """The pictures whose class was found against the others."""
-    from vit.sheet import means
+    from vit.view.contact_sheet import means
 
     lines = ["| | Pictures | Confidence | Spread | Faithfulness |", "|---|---|---|---|---|"]
     for title, right in (("✓ Right", True), ("✗ Wrong", False)):
@@ -216,7 +216,7 @@ def file_of(picture: Any, checkpoint: Any) -> bytes:
     """A picture as page Explore takes it, b"" for one that the model would read differently there."""
     from PIL import Image
 
-    from vit.export import png
+    from vit.view.export import png
 
     if isinstance(picture.content, bytes):
         return picture.content

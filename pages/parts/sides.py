@@ -34,7 +34,7 @@ class Side:
 
     Attributes:
         name: "a" or "b", before everything of its own in links.
-        payload: from `vit.viewer.component.feed`.
+        payload: from `pages.components.viewer.feed`.
         asked: its picture; the checkpoint is None for one of a run.
         question: class and method; None where there are no classes.
     """
@@ -57,7 +57,7 @@ class Side:
     @property
     def layout(self):
         """Where its tokens lie."""
-        from vit.comparing import Layout
+        from vit.explain.map_comparison import Layout
 
         return Layout(self.record.prefix, self.record.grid)
 
@@ -65,8 +65,8 @@ class Side:
 @st.cache_resource(show_spinner=False, max_entries=8)
 def stored(folder: str, epoch: int, picture: int, stamp: int) -> Stored:
     """A run's picture after an epoch."""
-    from vit.comparing import record_of
-    from vit.probes import read_payload
+    from vit.view.attention_snapshots import read_payload
+    from vit.view.stored_record import record_of
 
     payload = read_payload(Path(folder), epoch, picture)
     return Stored(record_of(payload), payload)
@@ -74,8 +74,8 @@ def stored(folder: str, epoch: int, picture: int, stamp: int) -> Stored:
 
 def show() -> None:
     """Both sides and their difference; stops with a hint where there is nothing to look at."""
+    from pages.components import viewer
     from vit.runs import list_runs
-    from vit.viewer import component
 
     offered = opening.offered()
     seen = (run for run in list_runs() if dataset.may_see(str(run.config.get("data", ""))))
@@ -89,7 +89,7 @@ def show() -> None:
             explained = pick_side(name, offered, runs)
             if explained:
                 checkpoint, explanation = explained
-                payload = component.feed(f"{name} feeder", explanation.payload)
+                payload = viewer.feed(f"{name} feeder", explanation.payload)
                 key = f"{payload} {checkpoint.identity if checkpoint else ''}"
                 found.append(Side(name, payload, reasons.Asked(key, checkpoint, explanation)))
     if len(found) == len(SIDES):
@@ -181,7 +181,7 @@ def open_checkpoint(chosen: str, offered: opening.Offered):
 
 def pick_epoch(name: str, runs: dict[str, Any]):
     """An epoch of a run and one of its pictures."""
-    from vit.probes import read_probes
+    from vit.view.attention_snapshots import read_probes
 
     one, other = st.columns(2)
     with one:
@@ -220,7 +220,7 @@ def show_both(left: Side, right: Side, link: dict[str, str]) -> None:
     Args:
         link: what it said of the controls outside when they were drawn.
     """
-    from vit.viewer import component
+    from pages.components import viewer
 
     choice.redraw_if_changed(link)
     navigation.keep("compare")
@@ -242,7 +242,7 @@ def show_both(left: Side, right: Side, link: dict[str, str]) -> None:
         with feeders:
             given, method = reasons.given(side.asked, shown, side.question, f"{side.name} ")
         with place:
-            component.show(
+            viewer.show(
                 f"{side.name} viewer",
                 side.payload,
                 seeds[side.name],
@@ -259,7 +259,7 @@ def first_shown(left: Side, right: Side) -> dict[str, Any]:
 
     They are told again where they come back to the page, or where other tokens make the same numbers mean others.
     """
-    from vit.viewer.selection import Selection, View
+    from vit.view.selection import Selection, View
 
     state = st.session_state
     layouts = [(*side.shape, side.layout) for side in (left, right)]
@@ -276,8 +276,8 @@ def first_shown(left: Side, right: Side) -> dict[str, Any]:
 
 def selection(side: Side, left: Side, right: Side):
     """What a side shows, judged by the viewer that was used last."""
-    from vit.comparing import counterpart
-    from vit.viewer.selection import Selection
+    from vit.explain.map_comparison import counterpart
+    from vit.view.selection import Selection
 
     name, chosen = st.session_state.compared["lead"]
     leader = left if name == "a" else right
@@ -288,8 +288,8 @@ def selection(side: Side, left: Side, right: Side):
 
 def remember(chosen: Any, side: Side, left: Side, right: Side) -> None:
     """Keep what was chosen in a viewer for the page and in the link, there as the left one shows it."""
-    from vit.overlay import COLORMAPS
-    from vit.viewer.selection import Selection
+    from vit.view.overlay import COLORMAPS
+    from vit.view.selection import Selection
 
     compared = st.session_state.compared
     compared["lead"] = side.name, chosen
@@ -309,8 +309,9 @@ def remember(chosen: Any, side: Side, left: Side, right: Side) -> None:
 
 def show_difference(left: Side, right: Side) -> None:
     """Where one map gives more than the other, and whether they agree on the order of patches."""
-    from vit.comparing import agreement, difference, picture_of, rank_correlation
-    from vit.overlay import signed_overlay
+    from vit.explain.map_comparison import agreement, difference, rank_correlation
+    from vit.view.overlay import signed_overlay
+    from vit.view.stored_record import picture_of
 
     if left.record.grid != right.record.grid:
         grids = ["{} × {}".format(*side.record.grid) for side in (left, right)]
@@ -354,7 +355,7 @@ def show_difference(left: Side, right: Side) -> None:
 
 def one_picture(side: Side) -> bytes:
     """The bytes of what is shown below the map, to tell whether two are the same."""
-    from vit.viewer.payload import read_header
+    from vit.view.payload import read_header
 
     payload = side.asked.explanation.payload
     offset, length = read_header(payload)["sections"]["picture"]
@@ -363,7 +364,7 @@ def one_picture(side: Side) -> bytes:
 
 def describe(shown: Any, question: reasons.Question | None) -> str:
     """A map in a few words."""
-    from vit.methods import METHODS
+    from vit.explain.methods import METHODS
 
     if shown.view == "relevance" and question:
         return METHODS[question.method].title

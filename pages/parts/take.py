@@ -49,12 +49,12 @@ def show(explanation, selection, checkpoint, source: Source, shown=None, code=No
         selection: what the viewer shows.
         checkpoint: from `load_checkpoint`.
         source: the picture.
-        shown: gives the map as `vit.export.Shown`, where the selection does not tell.
-        code: what `vit.code.snippet` needs, likewise.
-        viewer: `given`, `method` and `chain` of `vit.standalone.standalone`, where the viewer was given them.
+        shown: gives the map as `vit.view.export.Shown`, where the selection does not tell.
+        code: what `vit.view.code_snippet.snippet` needs, likewise.
+        viewer: `given`, `method` and `chain` of `vit.view.standalone_page.standalone`, where the viewer was given them.
     """
-    from vit import export
-    from vit.words import file_stem
+    from vit.view import export
+    from vit.view.captions import file_stem
 
     facts = code or export.facts_of(explanation.record, selection)
     stem = file_stem(source.name, facts, checkpoint.labels[facts["target"]] if "target" in facts else "")
@@ -104,7 +104,7 @@ def _figures(explanation, selection, checkpoint, source: Source, seen, stem: str
     """For print: of the map, or of all heads."""
 
     def draw(what: str, kind: Any, width: float) -> bytes:
-        from vit import figures
+        from vit.view import figures
 
         if what == "All heads":
             facts = figures.caption(
@@ -137,22 +137,22 @@ def _choice(label: str, *options: str) -> str:
 
 def _others(explanation, selection, checkpoint, source: Source, seen, viewer: dict[str, Any], stem: str) -> None:
     """A page, numbers, blocks."""
-    from vit.standalone import MAX_PAYLOAD
+    from vit.view.standalone_page import MAX_PAYLOAD
 
     def page() -> bytes:
-        from vit.figures import caption
-        from vit.standalone import standalone
+        from vit.view.figures import caption
+        from vit.view.standalone_page import standalone
 
         title, facts = f"{source.name} · {checkpoint.name}", caption(explanation, checkpoint, "", source.credit)
         return standalone(explanation.payload, selection, title, [facts], **viewer)
 
     def numbers() -> bytes:
-        from vit.export import view_json
+        from vit.view.export import view_json
 
         return view_json(explanation, seen(), checkpoint, source.name)
 
     def blocks():
-        from vit.animation import over_blocks
+        from vit.view.animation import over_blocks
 
         return over_blocks(explanation, selection)
 
@@ -204,7 +204,7 @@ def _frames(explanation, selection, checkpoint, source: Source, code: dict[str, 
             for kind, data in made[1].items():
                 _file(f"Frames as {kind}", data, f"{stem}-frames.{kind.lower()}", FILMS[kind], key=f"Frames {kind}")
     elif st.button("Animate all frames", help="Up to 60 frames, each through the model on its own: as GIF and as MP4"):
-        from vit.animation import encode, over_frames
+        from vit.view.animation import encode, over_frames
 
         bar = st.progress(0.0, BAR)
         try:
@@ -230,12 +230,12 @@ def films(what: str, draw: Callable[[], Any], stem: str, help: str) -> None:
 
     Args:
         what: is shown one after the other, "Blocks".
-        draw: gives the `vit.animation.Film`, when a button is clicked.
+        draw: gives the `vit.view.animation.Film`, when a button is clicked.
         stem: of the file's name.
     """
 
     def make(kind: str) -> bytes:
-        from vit.animation import encode
+        from vit.view.animation import encode
 
         return encode(draw(), kind)
 
@@ -245,8 +245,8 @@ def films(what: str, draw: Callable[[], Any], stem: str, help: str) -> None:
 
 def _code(explanation, checkpoint, source: Source, facts: dict[str, Any]) -> None:
     """The Python that computes the map, to copy."""
-    from vit.code import snippet
     from vit.images.video import is_video
+    from vit.view.code_snippet import snippet
 
     with st.popover("Copy as code", width="content"):
         program = snippet(

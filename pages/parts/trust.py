@@ -8,10 +8,10 @@ import streamlit as st
 
 from pages.parts import bars, choice
 from pages.parts.reasons import Asked, Question, pass_of, subject, weights
+from vit.explain.settings import Tuning
 from vit.text import plain
-from vit.tuning import Tuning
-from vit.viewer.selection import Selection
-from vit.words import about
+from vit.view.captions import about
+from vit.view.selection import Selection
 
 SMALL = 1e9  # parameters times tokens
 LIVE = 8.0  # [s]; what takes longer waits for a button
@@ -23,7 +23,7 @@ SAME = 0.01  # of a map's maximum; rounding to bfloat16 stays below
 @st.cache_resource(show_spinner=False, max_entries=16)
 def chance(key: str, target: int, _asked: Asked):
     """The controls of a picture and a class, once for all maps."""
-    from vit.faithfulness import controls
+    from vit.explain.faithfulness import controls
 
     with pass_of(_asked):
         return controls(_asked.checkpoint.model, _asked.pixels, target, _asked.explanation.record.grid, seeds(_asked))
@@ -31,7 +31,7 @@ def chance(key: str, target: int, _asked: Asked):
 
 def seeds(asked: Asked) -> int:
     """How many random maps: more of them where the model is small."""
-    from vit.faithfulness import SEEDS
+    from vit.explain.faithfulness import SEEDS
 
     parameters = sum(p.numel() for p in asked.checkpoint.model.parameters())
     return 4 * SEEDS if parameters * asked.explanation.record.tokens < SMALL else SEEDS
@@ -40,7 +40,7 @@ def seeds(asked: Asked) -> int:
 @st.cache_resource(show_spinner=False, max_entries=256)
 def measured(key: str, target: int, which: str, _asked: Asked, _heatmap: Callable[[], Any]):
     """The score of one map."""
-    from vit.faithfulness import scores
+    from vit.explain.faithfulness import scores
 
     heatmap = _heatmap()
     with pass_of(_asked):
@@ -50,7 +50,7 @@ def measured(key: str, target: int, which: str, _asked: Asked, _heatmap: Callabl
 @st.cache_resource(show_spinner=False, max_entries=32)
 def curves(key: str, target: int, which: str, _asked: Asked, _heatmap: Callable[[], Any]):
     """Deletion and insertion of one map, and of a blob in the middle."""
-    from vit.faithfulness import centre, deletion, insertion
+    from vit.explain.faithfulness import centre, deletion, insertion
 
     model, pixels = _asked.checkpoint.model, _asked.pixels
     maps = {"this map": _heatmap(), "a blob in the middle": centre(_asked.explanation.record.grid)}
@@ -71,8 +71,8 @@ class Ranked(NamedTuple):
 @st.cache_resource(show_spinner=False, max_entries=16)
 def ranking(key: str, target: int, tuning: Tuning, _asked: Asked) -> dict[str, Ranked]:
     """Every method, best first."""
-    from vit.faithfulness import faithfulness
-    from vit.methods import METHODS, heatmap
+    from vit.explain.faithfulness import faithfulness
+    from vit.explain.methods import METHODS, heatmap
 
     asked = subject(_asked, target)
     with pass_of(_asked):
@@ -83,8 +83,8 @@ def ranking(key: str, target: int, tuning: Tuning, _asked: Asked) -> dict[str, R
 
 def show(asked: Asked, question: Question, selection: Selection) -> None:
     """The verdict on the map that is shown."""
-    from vit.faithfulness import Faithfulness, seconds
-    from vit.methods import METHODS
+    from vit.explain.faithfulness import Faithfulness, seconds
+    from vit.explain.methods import METHODS
 
     target, label = question.target, plain(asked.checkpoint.labels[question.target])
     which = " ".join(f"{name}={getattr(selection, name)}" for name in ("view", "block", "head", "direction"))
@@ -145,8 +145,8 @@ def show(asked: Asked, question: Question, selection: Selection) -> None:
 
 def _on_many(asked: Asked, question: Question, selection: Selection) -> str:
     """What the method that is shown reached on a dataset, where that was measured for this checkpoint."""
-    from vit.methods import METHODS
-    from vit.ranking import recorded
+    from vit.explain.method_ranking import recorded
+    from vit.explain.methods import METHODS
 
     last, record = METHODS["attention"].layers, asked.explanation.record
     if selection.view == "attention" and (selection.block, selection.head) != (record.blocks - 1, last["head"]):
@@ -165,7 +165,7 @@ def _on_many(asked: Asked, question: Question, selection: Selection) -> str:
 def _problem(asked: Asked) -> str:
     """Why no map can be judged here, "" if one can."""
     from vit import devices
-    from vit.faithfulness import memory
+    from vit.explain.faithfulness import memory
 
     needed, (_, free) = memory(asked.checkpoint.config, asked.explanation.preprocess.size), devices.memory()
     if not 0 < free < needed:
@@ -253,7 +253,7 @@ def _about(title: str, curve, label: str) -> str:
 
 
 def _show_ranking(found: dict[str, Ranked], verdict, shown: str | None) -> None:
-    from vit.methods import METHODS
+    from vit.explain.methods import METHODS
 
     names = list(found)[::-1]
     figure = go.Figure(

@@ -16,7 +16,7 @@ def place(checkpoint, explanation):
     """What known pictures are like, and how unlike them this one is; None where the one or the other is not known."""
     if explanation.seen.size[::-1] != tuple(checkpoint.config.image_size):
         return None  # scores were taken at the model's own size
-    from vit import ood
+    from vit.explain import ood
 
     def work():
         known = ood.read(checkpoint)
@@ -37,7 +37,7 @@ def show(checkpoint, explanation) -> None:
     if found is None:
         st.caption(words)
         return
-    from vit.ood import ALARM
+    from vit.explain.ood import ALARM
 
     known, unlike = found
     if unlike.known <= ALARM:

@@ -10,11 +10,11 @@ import streamlit as st
 
 from pages.parts import access
 from vit import runs
-from vit.border import read_bytes
 from vit.devices import Device, list_devices
 from vit.errors import UserError
 from vit.metrics import MetricsReader, Progress, best_epoch, evaluations, final_test, progress
 from vit.paths import runs_folder
+from vit.untrusted import read_bytes
 
 PAUSE = 0.5  # [s] between two looks at a file
 LOG_BYTES = 20_000

@@ -7,15 +7,15 @@ import numpy as np
 import plotly.graph_objects as go
 import streamlit as st
 
+from pages.components import head_grid as matrix
+from pages.components import viewer
 from pages.parts import choice, passes, reasons
 from pages.parts.once import once, with_bar
 from pages.parts.reasons import Asked, Question, pass_of
 from vit.images import samples
-from vit.matrix import component as matrix
 from vit.text import plain
-from vit.viewer import component
-from vit.viewer.selection import Selection
-from vit.words import about
+from vit.view.captions import about
+from vit.view.selection import Selection
 
 MEAN = "its mean"
 COVERS = {"mean": "the mean colour", "blur": "blurred", "noise": "noise"}
@@ -30,8 +30,8 @@ def means(identity: str, _checkpoint):
     """What heads give on average over the sample pictures, at the model's own size."""
     import torch
 
+    from vit.explain.head_ablation import head_means
     from vit.images.decode import decode_image
-    from vit.intervene import head_means
 
     pictures = [_checkpoint.preprocess(decode_image(samples.read(name))) for name in samples.SAMPLES]
     with passes.reserved(_checkpoint, _checkpoint.preprocess.size, len(pictures)):
@@ -40,7 +40,7 @@ def means(identity: str, _checkpoint):
 
 def importances(asked: Asked, target: int, by_mean: bool) -> np.ndarray:
     """How far the class's logit falls without each head (L, H)."""
-    from vit.intervene import importance
+    from vit.explain.head_ablation import importance
 
     checkpoint = asked.checkpoint
     instead = means(checkpoint.identity, checkpoint) if by_mean else None
@@ -59,10 +59,11 @@ def changed(asked: Asked, off: tuple, by_mean: bool, hide: tuple, cover: str) ->
 
 
 def _changed(name: str, asked: Asked, off: tuple, by_mean: bool, hide: tuple, cover: str) -> Asked:
-    from vit.attention import record
-    from vit.intervene import hidden, without
-    from vit.overlay import COLORMAPS
-    from vit.viewer.payload import pack
+    from vit.explain.head_ablation import without
+    from vit.explain.occlusion import hidden
+    from vit.explain.record import record
+    from vit.view.overlay import COLORMAPS
+    from vit.view.payload import pack
 
     checkpoint, explanation = asked.checkpoint, asked.explanation
     pixels = hidden(asked.pixels, hide, checkpoint.config.patch_size, cover)
@@ -78,7 +79,7 @@ def probe(asked: Asked, question: Question | None, selection: Selection):
     """Let the person replace the patch under the pointer; what the viewer needs for that."""
     if question is None:
         return None
-    from vit.intervene import occlusion, occlusion_seconds
+    from vit.explain.occlusion import occlusion, occlusion_seconds
 
     labels = asked.checkpoint.labels
     seconds = occlusion_seconds(asked.checkpoint.model, asked.explanation.preprocess.size)
@@ -101,7 +102,7 @@ def probe(asked: Asked, question: Question | None, selection: Selection):
     answers = with_bar(("occlusion", now.key, cover), "Replacing one patch after the other…", work)
     before = now.explanation.record.logits[0].softmax(0)
     best, usual = answers.argmax(-1).tolist(), int(before.argmax())
-    return component.Probe(
+    return viewer.Probe(
         target=plain(labels[question.target]),
         before=float(before[question.target]),
         after=answers[:, question.target].tolist(),
@@ -183,17 +184,17 @@ def show(asked: Asked, question: Question | None, selection: Selection) -> None:
         answers = (one.explanation.record.logits[0].softmax(0) for one in (asked, now))
         _show_answers(asked, *answers, question)
     st.caption("After the change. It follows the viewer above, and maps of one kind have one scale in both.")
-    payload = component.feed("changed feeder", now.explanation.payload)
+    payload = viewer.feed("changed feeder", now.explanation.payload)
     place, feeders = st.container(), st.container()
     with feeders:
         given, method = reasons.given(now, selection, question, "changed ")
     with place:
-        component.show("changed viewer", payload, selection, given, method, group="whatif", compact=True)
+        viewer.show("changed viewer", payload, selection, given, method, group="whatif", compact=True)
 
 
 def _seconds(asked: Asked) -> float:
     """What the importance of all heads takes."""
-    from vit.intervene import importance_seconds
+    from vit.explain.head_ablation import importance_seconds
 
     return importance_seconds(asked.checkpoint.model, asked.explanation.preprocess.size)
 

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from vit.attention import AttentionRecord
+from vit.explain.record import AttentionRecord
 
 
 def picture(width: int, height: int) -> Image.Image:

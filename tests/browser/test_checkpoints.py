@@ -20,8 +20,8 @@ from safetensors.torch import save
 from tiny import fill
 
 from vit import load_checkpoint
-from vit.attention import has_bfloat16
 from vit.checkpoints import manage
+from vit.explain.record import has_bfloat16
 
 from .serving import FIND
 

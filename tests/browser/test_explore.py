@@ -12,8 +12,8 @@ from PIL import Image
 from playwright.sync_api import expect
 
 import vit
-from vit.explain import explain
 from vit.images import samples
+from vit.view.explanation import explain
 
 from .explorer import PATIENCE, App
 from .serving import FIND

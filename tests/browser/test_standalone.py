@@ -12,16 +12,16 @@ import pytest
 from PIL import Image
 from playwright.sync_api import Browser, Page, expect
 
-from vit import standalone as module
-from vit.attention import AttentionRecord, record
 from vit.errors import UserError
-from vit.export import Shown
+from vit.explain.record import AttentionRecord, record
 from vit.images.preprocess import Preprocess
 from vit.model.transformer import VisionTransformer
-from vit.overlay import COLORMAPS
-from vit.standalone import standalone
-from vit.viewer.payload import pack, pack_chain
-from vit.viewer.selection import Selection
+from vit.view import standalone_page as module
+from vit.view.export import Shown
+from vit.view.overlay import COLORMAPS
+from vit.view.payload import pack, pack_chain
+from vit.view.selection import Selection
+from vit.view.standalone_page import standalone
 
 from .serving import FIND
 

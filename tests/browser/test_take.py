@@ -14,13 +14,13 @@ import torch
 from PIL import Image
 from playwright.sync_api import Page, expect
 
-from vit.animation import encode, over_frames
 from vit.checkpoints.load import load_checkpoint
 from vit.images.decode import count_frames, decode_frames
 from vit.images.preprocess import Preprocess
 from vit.model.transformer import VisionTransformer
-from vit.probes import ProbeWriter
-from vit.viewer.selection import Selection
+from vit.training.snapshot_writer import ProbeWriter
+from vit.view.animation import encode, over_frames
+from vit.view.selection import Selection
 
 from .explorer import PATIENCE, App
 from .serving import FIND, ROOT

@@ -8,10 +8,10 @@ import torch
 from PIL import Image
 from playwright.sync_api import expect
 
-from vit.attention import mass_threshold, otsu_threshold
-from vit.export import painted
+from vit.explain.maps import mass_threshold, otsu_threshold
 from vit.images.geometry import Box
-from vit.viewer.selection import Selection
+from vit.view.export import painted
+from vit.view.selection import Selection
 
 from . import synthetic
 from .serving import FIND

@@ -5,10 +5,10 @@ from dataclasses import asdict, replace
 import streamlit as st
 from synthetic import chain, picture, record
 
-from vit.overlay import COLORMAPS
-from vit.viewer import component
-from vit.viewer.payload import pack, pack_chain
-from vit.viewer.selection import Selection
+from pages.components import viewer as component
+from vit.view.overlay import COLORMAPS
+from vit.view.payload import pack, pack_chain
+from vit.view.selection import Selection
 
 # case: (blocks, heads, grid, prefix, K, seed, D, pooled), size of the picture, box; the last three may be left out
 CASES = {

@@ -18,10 +18,10 @@ from vit.checkpoints.save import save_checkpoint
 from vit.data.shapes import SHAPES, shapes
 from vit.images import samples
 from vit.images.preprocess import Preprocess
-from vit.probes import ProbeWriter
 from vit.recipes import TrainConfig
-from vit.sheet import MOST
-from vit.viewer.payload import unpack
+from vit.training.snapshot_writer import ProbeWriter
+from vit.view.contact_sheet import MOST
+from vit.view.payload import unpack
 
 ROOT = Path(__file__).parents[2]
 WAIT = 120  # [s]; the first run imports torch

@@ -22,8 +22,9 @@ from vit import report, runs
 from vit.checkpoints.save import save_checkpoint
 from vit.errors import UserError
 from vit.images.preprocess import Preprocess
-from vit.probes import ProbeWriter, read_payload, read_probes
 from vit.recipes import TrainConfig
+from vit.training.snapshot_writer import ProbeWriter
+from vit.view.attention_snapshots import read_payload, read_probes
 
 ROOT = Path(__file__).parents[2]
 WAIT = 300  # [s]; the first run imports torch

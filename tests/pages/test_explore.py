@@ -16,7 +16,7 @@ import vit
 from tests.pages.offered import fed
 from tests.pages.pictures import png
 from vit.images import samples
-from vit.viewer.payload import unpack
+from vit.view.payload import unpack
 
 ROOT = Path(__file__).parents[2]
 WAIT = 120  # [s]; the first run imports torch

@@ -21,16 +21,18 @@ from pages.parts import census
 from tests.pages.controls import control
 from tests.pages.offered import fed
 from tests.pages.pictures import png
-from vit.atlas import position_similarity, statistics
-from vit.attention import record
+from vit.explain.head_ablation import head_means, without
+from vit.explain.head_statistics import statistics
+from vit.explain.methods import METHODS, Subject, heatmap
+from vit.explain.occlusion import hidden
+from vit.explain.record import record
+from vit.explain.settings import Tuning
+from vit.explain.weight_views import position_similarity
 from vit.images import samples
 from vit.images.preprocess import Preprocess
-from vit.intervene import head_means, hidden, without
-from vit.methods import METHODS, Subject, heatmap
 from vit.model.config import ViTConfig
 from vit.model.transformer import Block, VisionTransformer
-from vit.tuning import Tuning
-from vit.viewer.payload import unpack
+from vit.view.payload import unpack
 
 ROOT = Path(__file__).parents[2]
 WAIT = 120  # [s]; the first run imports torch

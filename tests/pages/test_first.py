@@ -10,10 +10,10 @@ from streamlit.testing.v1 import AppTest
 import vit
 from pages.parts import first
 from tests.pages.controls import control
-from vit.explain import Explanation, explain
-from vit.faithfulness import controls, faithfulness
+from vit.explain.faithfulness import controls, faithfulness
+from vit.explain.methods import Subject, heatmap
 from vit.images import samples
-from vit.methods import Subject, heatmap
+from vit.view.explanation import Explanation, explain
 
 ROOT = Path(__file__).parents[2]
 

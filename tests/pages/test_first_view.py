@@ -17,10 +17,10 @@ from streamlit.testing.v1 import AppTest
 from websockets.sync.client import ClientConnection, connect
 
 from pages.parts import first, opening
-from vit import first_view
 from vit.checkpoints.load import load_checkpoint
 from vit.checkpoints.save import save_checkpoint
-from vit.viewer.payload import unpack
+from vit.view import first_view
+from vit.view.payload import unpack
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = ROOT / "checkpoints" / "cifar10"

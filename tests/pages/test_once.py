@@ -12,7 +12,7 @@ from PIL import Image
 from streamlit.testing.v1 import AppTest
 
 from pages.parts.once import MODELS, Memory, size_of
-from vit.methods import Subject
+from vit.explain.methods import Subject
 
 
 class Large(NamedTuple):

@@ -9,14 +9,14 @@ from streamlit.testing.v1 import AppTest
 
 import vit
 from pages.parts.tour import MAP, PANELS, STEPS, Step
-from vit.atlas import statistics, suggestions
-from vit.explain import explain
-from vit.faithfulness import faithfulness
+from vit.explain.faithfulness import faithfulness
+from vit.explain.head_statistics import statistics, suggestions
+from vit.explain.logit_lens import logit_lens
+from vit.explain.methods import Subject, heatmap
+from vit.explain.names import STATISTICS, amount
 from vit.images import samples
-from vit.intervene import logit_lens
-from vit.methods import Subject, heatmap
-from vit.viewer.selection import Selection
-from vit.words import STATISTICS, amount
+from vit.view.explanation import explain
+from vit.view.selection import Selection
 
 ROOT = Path(__file__).parents[2]
 

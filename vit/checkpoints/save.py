@@ -128,7 +128,10 @@ def record_facts(checkpoint: Checkpoint, facts: Mapping[str, Any]) -> None:
 
 
 _OURS = (WEIGHTS, CONFIG, PREPROCESS, CARD)
-_DERIVED = ("first_view.zip", "known.zip")  # made from these, see `vit.first_view` and `vit.ood`: not saved anew
+_DERIVED = (
+    "first_view.zip",
+    "known.zip",
+)  # made from these by the explorer: not saved anew
 
 
 def _safetensors(tensors: Tensors, metadata: dict[str, str]) -> list[bytes | memoryview]:

@@ -26,12 +26,12 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from vit.bar import tqdm
 from vit.data.pictures import Pictures, Resident, Streamed, as_tensor, log
 from vit.data.shapes import SHAPES, shapes
 from vit.errors import InvalidDataset, InvalidImage
 from vit.images.decode import decode_image
 from vit.images.preprocess import Preprocess
+from vit.progress import tqdm
 
 TORCHVISION = {
     "cifar10": "CIFAR10",

@@ -211,6 +211,18 @@ class Preprocess:
         )
 
 
+class Normalise:
+    """From uint8 pictures to a model's input: the arithmetic of `Preprocess`, for whole batches on any device."""
+
+    def __init__(self, preprocess: Preprocess, device: torch.device):
+        self.mean = torch.tensor(preprocess.mean, device=device).view(1, -1, 1, 1) * 255
+        self.std = torch.tensor(preprocess.std, device=device).view(1, -1, 1, 1) * 255
+
+    def __call__(self, images: torch.Tensor) -> torch.Tensor:
+        """(B, channels, height, width), 0 to 255, to the same shape, normalised."""
+        return (images - self.mean) / self.std
+
+
 def _require(holds: bool, name: str, value: object, wanted: str) -> None:
     """Refuse a preprocessing value with a sentence that names it."""
     if not holds:

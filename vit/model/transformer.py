@@ -155,9 +155,9 @@ class VisionTransformer(nn.Module):
         Args:
             images: (B, channels, height, width); sides divisible by the patch size, any number of patches.
             output_attentions: also return every attention matrix, the ones this very pass used.
-            output_queries_keys: also return queries and keys, from which `vit.attention` computes any part of
+            output_queries_keys: also return queries and keys, from which `vit.explain.record` computes any part of
                 any matrix on demand: L*N*D numbers instead of L*H*N*N.
-            change: of what a block's heads give, for this pass alone; see `vit.intervene`.
+            change: of what a block's heads give, for this pass alone; see `vit.explain.head_ablation`.
 
         Raises:
             ValueError: the shape of `images` does not suit the model, or both outputs are asked for.

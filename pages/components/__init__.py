@@ -1,0 +1,1 @@
+"""Streamlit components: the Python that mounts the project's own JavaScript on a page."""

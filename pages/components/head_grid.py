@@ -1,0 +1,98 @@
+"""Mounts the matrix on a Streamlit page."""
+
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import streamlit as st
+from numpy.typing import NDArray
+
+from vit.view.overlay import COLORMAPS
+
+_HERE = Path(__file__).parent
+_matrix = st.components.v2.component(
+    "vit_matrix",
+    css=(_HERE / "head_grid.css").read_text(encoding="utf-8"),
+    js=(_HERE / "head_grid.js").read_text(encoding="utf-8"),
+)
+Cell = tuple[int, int]  # (block, head), from 0
+_STEPS = np.linspace(0, 1, 11)
+
+
+def show(
+    key: str,
+    values: NDArray[np.floating],
+    words: Callable[[float], str],
+    *,
+    label: str,
+    ends: tuple[float, float] | None = None,
+    scale: Literal["viridis", "signed"] = "viridis",
+    marked: Collection[Cell] = (),
+    on_choose: Callable[[Cell], None] | None = None,
+) -> None:
+    """Draw the numbers of all heads; NaN is drawn as not known.
+
+    Args:
+        key: of this matrix.
+        values: (L, H).
+        words: a number as people read it.
+        label: what the numbers are, for screen readers and above the scale.
+        ends: of the colour scale; None for those of the values, and for "signed" symmetric about 0.
+        scale: "signed" goes from blue over nothing to red.
+        marked: cells that are outlined.
+        on_choose: called with a cell before the rerun that a click causes.
+    """
+    low, top = ends or _ends(values, scale)
+    cells = [
+        [
+            {
+                "color": _color((value - low) / (top - low), scale) if np.isfinite(value) else "",
+                "text": f"Block {block + 1}, head {head + 1}: "
+                + (words(float(value)) if np.isfinite(value) else "not known"),
+                "marked": (block, head) in marked,
+            }
+            for head, value in enumerate(row)
+        ]
+        for block, row in enumerate(values)
+    ]
+
+    def clicked() -> None:
+        chosen = (st.session_state.get(key) or {}).get("cell")
+        if on_choose and isinstance(chosen, list | tuple) and len(chosen) == 2:
+            block, head = chosen
+            if all(isinstance(i, int) for i in chosen) and 0 <= block < len(values) and 0 <= head < len(values[0]):
+                on_choose((block, head))
+
+    _matrix(
+        key=key,
+        data={
+            "cells": cells,
+            "label": label,
+            "ends": [words(low), words(top)],
+            "ramp": [_color(float(step), scale) for step in _STEPS],
+            "clickable": on_choose is not None,
+        },
+        on_cell_change=clicked,
+    )
+
+
+def _ends(values: NDArray[np.floating], scale: str) -> tuple[float, float]:
+    known = values[np.isfinite(values)]
+    if not known.size:
+        return 0.0, 1.0
+    low, top = float(known.min()), float(known.max())
+    if scale == "signed":
+        most = max(abs(low), abs(top)) or 1.0
+        return -most, most
+    return (low, top) if top > low else (low, low + 1.0)
+
+
+def _color(share: float, scale: str) -> str:
+    """As CSS has it, for 0 to 1."""
+    share = min(max(share, 0.0), 1.0)
+    if scale == "signed":  # transparent in the middle, so that both themes show through
+        red, strength = share > 0.5, abs(2 * share - 1)
+        return f"rgb({'200 60 50' if red else '50 100 200'} / {strength:.3f})"
+    red_, green, blue = COLORMAPS["viridis"][round(255 * share)]
+    return f"rgb({red_} {green} {blue})"

@@ -1,0 +1,176 @@
+"""Mounts the viewer on a Streamlit page: a feeder fetches the bytes, a view draws them.
+
+They are two components because Streamlit sends all of a component's data again when any of it changes. The megabytes
+travel beside its messages, as pictures of a page do: the browser fetches them once, and a rerun neither copies nor
+hashes them. Call `feed` outside and `show` inside an `st.fragment`: a click then reruns the fragment alone.
+"""
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Any, TypedDict
+
+import streamlit as st
+from streamlit.runtime import get_instance
+from vit.view.web import FEEDER, VIEWER, read
+
+from vit.explain.settings import Direction
+from vit.view.payload import read_header
+from vit.view.selection import Selection, View
+
+_feeder = st.components.v2.component("vit_feeder", js=read(*FEEDER))
+_view = st.components.v2.component("vit_viewer", html=read("viewer.html"), css=read("viewer.css"), js=read(*VIEWER))
+
+
+class Given(TypedDict):
+    """A map that the browser does not compute itself: of rollout for large models, or of a class.
+
+    Attributes:
+        view: "rollout" or "relevance".
+        token: that it was asked about; -1 for the class itself.
+        settings: of the method, see `vit.explain.settings.Tuning.settings`.
+        values: (N,); of relevance, shares of all of it.
+    """
+
+    view: View
+    token: int
+    direction: Direction
+    settings: Mapping[str, Any]
+    values: Sequence[float]
+
+
+class Method(TypedDict):
+    """What the view "relevance" shows.
+
+    Attributes:
+        title: of the method, for people.
+        target: the class, for people.
+        chain: from `feed`, "" for a method whose maps are given one by one.
+        tokens: it can be asked about any token, not about the class alone.
+        settings: those of `vit.explain.settings.Tuning` that mean something to it.
+    """
+
+    title: str
+    target: str
+    chain: str
+    tokens: bool
+    settings: Sequence[str]
+
+
+class Probe(TypedDict):
+    """What the model answers with the patch under the pointer replaced.
+
+    Attributes:
+        target: the class, for people.
+        before: its probability as it is.
+        after: (P,), with each patch by itself replaced.
+        answers: (P,), the most probable class then, where it is another one, and "".
+    """
+
+    target: str
+    before: float
+    after: Sequence[float]
+    answers: Sequence[str]
+
+
+def feed(key: str, payload: bytes) -> str:
+    """Let the browser fetch a payload, once; returns the id that `show` takes.
+
+    The server holds it while this session's page shows it.
+
+    Raises:
+        ValueError: `payload` does not come from `vit.view.payload.pack`.
+    """
+    header = read_header(payload)
+    shape = f"{header['blocks']}x{header['heads']}x{header['tokens']}"
+    payload_id = f"{shape}-{hashlib.blake2b(payload, digest_size=16).hexdigest()}"
+    # With the id as its name: of large files, Streamlit's own hash reads parts only.
+    address = get_instance().media_file_mgr.add(payload, "application/octet-stream", f"payload {key}", payload_id)
+    _feeder(key=key, data={"payload": payload_id, "address": address}, height=1)
+    return payload_id
+
+
+def show(
+    key: str,
+    payload_id: str,
+    selection: Selection,
+    given: Given | None = None,
+    method: Method | None = None,
+    *,
+    group: str = "",
+    own_view: bool = False,
+    compact: bool = False,
+    paintable: bool = False,
+    probe: Probe | None = None,
+    on_change: Callable[[Selection], None] | None = None,
+) -> Selection:
+    """Draw the viewer and return what it shows.
+
+    Args:
+        key: of this viewer; its state lives in `st.session_state[key]`.
+        payload_id: from `feed`.
+        selection: what to show at first. Later, passing something else than last time moves the viewer there;
+            passing the same, or what `show` returned, leaves it alone.
+        given: the map for the selection's view, token and direction, where the browser does not compute it.
+        method: None hides the view "relevance".
+        group: viewers of one name move together, and maps of one kind share a colour scale.
+        own_view: it keeps its view when the others of its group change theirs.
+        compact: without controls and numbers, beside another one of its group.
+        paintable: patches can be hidden by dragging; which ones is in the selection.
+        probe: to say what becomes of the answer without the patch under the pointer.
+        on_change: called with the selection before the rerun that a click causes.
+    """
+    shape = tuple(int(part) for part in payload_id.partition("-")[0].split("x"))
+
+    def parsed(values: Mapping[str, Any]) -> Selection:
+        return Selection.from_query(values, *shape)
+
+    memory = st.session_state.setdefault(f"{key} (seed)", {})
+    passed = wanted = parsed(asdict(selection))
+    if not memory:
+        memory |= {"revision": 0, "seed": wanted, "passed": passed, "spoke": False}
+
+    def said() -> Selection | None:
+        """What the browser chose since it was last told what to show."""
+        values = (st.session_state.get(key) or {}).get("selection")
+        if not isinstance(values, Mapping) or values.get("revision") != memory["revision"]:
+            return None
+        return parsed(values)
+
+    def changed() -> None:
+        chosen = said()
+        if on_change and chosen:
+            on_change(chosen)
+
+    chosen = said()
+    current = chosen or parsed(asdict(memory["seed"]))
+    if not wanted.colormap:
+        wanted = replace(wanted, colormap=current.colormap)
+    moved = passed != memory["passed"] and wanted != current
+    reopened = chosen is None and memory["spoke"]  # the page was left and its widgets forgotten
+    if moved or reopened:
+        memory |= {"revision": memory["revision"] + 1, "seed": wanted}
+        chosen, current = None, wanted
+    memory |= {"passed": passed, "spoke": chosen is not None}
+
+    if given is not None:
+        given = {**given, "values": [float(f"{float(value):.6g}") for value in given["values"]]}
+    _view(
+        key=key,
+        data={
+            "name": key,  # the browser is told another one at each mount
+            "payload": payload_id,
+            "seed": asdict(memory["seed"]),
+            "revision": memory["revision"],
+            "given": given,
+            "method": method,
+            "group": group,
+            "ownView": own_view,
+            "compact": compact,
+            "paintable": paintable,
+            "probe": probe,
+        },
+        default={"selection": None},
+        on_selection_change=changed,
+    )
+    return current

@@ -1,0 +1,23 @@
+"""What a model looks at and why: tensors in, tensors out.
+
+The last line of names stands here because programs copied from the page take them from here.
+"""
+
+from typing import TYPE_CHECKING
+
+from vit.lazy import names_of
+
+if TYPE_CHECKING:
+    from vit.explain.input_sizes import enlarged_size, resized, size_near
+    from vit.explain.methods import METHODS, Subject, heatmap, weights
+    from vit.explain.record import AttentionRecord, rollout
+    from vit.explain.relevance import GradientRecord, legrad, relevance_record
+
+_HOMES = {
+    "input_sizes": ["enlarged_size", "resized", "size_near"],
+    "methods": ["METHODS", "Subject", "heatmap", "weights"],
+    "record": ["AttentionRecord", "rollout"],
+    "relevance": ["GradientRecord", "legrad", "relevance_record"],
+    ".view.explanation": ["Explanation", "Prediction", "explain", "sizes"],
+}
+__all__, __getattr__ = names_of(__name__, _HOMES)

@@ -1,0 +1,354 @@
+"""May a map be believed? What it calls important is taken away, and the answer should change the most.
+
+Every figure is of one picture and one class, and stands beside those of two controls: maps of random numbers, and a
+blob in the middle, where photographers put things.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, islice
+from statistics import fmean, stdev
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from vit.explain.cost import count_tokens, pass_memory
+from vit.explain.timing import Kind, doing, expected
+from vit.model.config import ViTConfig
+from vit.model.transformer import VisionTransformer
+
+GROUPS = 10  # of pixels, in SaCo
+STEPS = 20  # of deletion and insertion
+SEEDS = 5  # random maps
+LEAST = 0.01  # of the class's probability, that it must matter which part is taken away
+FAR = 0.4  # SaCo that chance may reach: the best methods reach 0.41 to 0.47 on average of 500 pictures
+APART = 0.2  # of the higher end of a curve, that the lower one must be below it
+_BATCH = 1 << 23  # numbers of input at once; 32 MB
+_BLUR = 0.05  # deviation, in sides of the picture
+
+
+class Range(NamedTuple):
+    """The lowest and the highest probability of the class that is left when a group of pixels is gone."""
+
+    lowest: float
+    highest: float
+
+
+class Score(NamedTuple):
+    """What taking away the groups of one map showed.
+
+    Attributes:
+        saco: from -1 (the order is upside down) to 1 (the order is right).
+        left: over its groups.
+    """
+
+    saco: float
+    left: Range
+
+
+class Controls(NamedTuple):
+    """What maps that know nothing of the picture reach.
+
+    Attributes:
+        random: SaCo of maps of random numbers.
+        blob: SaCo of a blob in the middle.
+        left: over the groups of all of them.
+    """
+
+    random: tuple[float, ...]
+    blob: float
+    left: Range
+
+
+class Faithfulness(NamedTuple):
+    """How well a map tells what the model relies on, beside its controls."""
+
+    score: Score
+    controls: Controls
+
+    @property
+    def saco(self) -> float:
+        """Of the map."""
+        return self.score.saco
+
+    @property
+    def chance(self) -> Range:
+        """Between which a random map's SaCo lies: two standard deviations around the mean, within -1 and 1."""
+        mean, both = fmean(self.controls.random), 2 * stdev(self.controls.random)
+        return Range(max(mean - both, -1.0), min(mean + both, 1.0))
+
+    @property
+    def difference(self) -> float:
+        """What it matters which part is taken away: of the highest probability that is left, the share that is lost
+        where the lowest one is left, over all groups of this map and of its controls.
+        """
+        lowest = min(self.score.left.lowest, self.controls.left.lowest)
+        highest = max(self.score.left.highest, self.controls.left.highest)
+        return 1 - lowest / highest if highest > 0 else 0.0
+
+    @property
+    def decidable(self) -> bool:
+        """Whether taking parts away changes enough for any map to be right or wrong.
+
+        SaCo knows the order of the changes only, so it gives a number to changes of a millionth, and 1 to any map
+        where nothing changes at all.
+        """
+        return self.difference >= LEAST
+
+    @property
+    def words(self) -> str:
+        """The verdict, in plain words."""
+        if not self.decidable:
+            return (
+                "Taking parts of the picture away hardly changes the answer, whichever part it is, so no map can be "
+                "called true or false here."
+            )
+        if self.chance.highest >= 1:
+            return "Random maps reach any score here, so no map can be told from chance."
+        if self.saco <= self.chance.highest:
+            if self.chance.highest >= FAR:
+                return (
+                    "Not decidable on this picture: random maps reach far here, so a true map need not stand out, and "
+                    "this one does not."
+                )
+            return "This map cannot be told from chance: on this picture, random maps reach as far."
+        if self.saco <= self.controls.blob:
+            return (
+                "This map predicts what the model relies on better than chance, but no better than a blob in the "
+                "middle: it may show no more than where things usually stand."
+            )
+        return "This map predicts what the model relies on better than chance, and better than a blob in the middle."
+
+
+class Curve(NamedTuple):
+    """The class's probability while pixels go or come, the most important ones first.
+
+    Attributes:
+        shares: of the pixels, 0 to 1.
+        probabilities: one per share.
+    """
+
+    shares: tuple[float, ...]
+    probabilities: tuple[float, ...]
+
+    @property
+    def area(self) -> float:
+        """Area under the curve, 0 to 1."""
+        return float(torch.trapezoid(torch.tensor(self.probabilities), torch.tensor(self.shares)))
+
+    @property
+    def leads_somewhere(self) -> bool:
+        """Whether one end is a fifth below the other; where it is not, the area alone says little about the map."""
+        ends = sorted((self.probabilities[0], self.probabilities[-1]))
+        return ends[0] < (1 - APART) * ends[1]
+
+
+# --- SaCo -----------------------------------------------------------------------------------------------------
+
+
+def saco(salience: Tensor, drops: Tensor) -> float:
+    """Salience-guided faithfulness coefficient: do groups that are called more important matter more?
+
+    Args:
+        salience: (K,), what the map gives to each group of pixels.
+        drops: (K,), how far the probability falls without it.
+
+    Returns:
+        sum of w over all pairs of groups, divided by the sum of |w|: w is the difference in salience, counted as
+        negative where the drops are in the other order. From -1 to 1; 0 for a map that makes no difference.
+
+    Source: Wu et al. CVPR 2024, "On the Faithfulness of Vision Transformer Explanations", algorithm 1.
+
+    >>> saco(torch.tensor([3.0, 2.0, 1.0]), torch.tensor([0.5, 0.1, 0.2]))
+    0.5
+    """
+    order = salience.argsort(descending=True, stable=True)
+    salience, drops = salience[order].double(), drops[order]
+    i, j = torch.triu_indices(len(order), len(order), 1)
+    weights = salience[i] - salience[j]
+    signed = torch.where(drops[i] >= drops[j], weights, -weights)
+    total = float(weights.abs().sum())
+    return float(signed.sum()) / total if total > 0 else 0.0
+
+
+def groups(heatmap: Tensor, size: tuple[int, int], count: int = GROUPS) -> tuple[Tensor, Tensor]:
+    """Pixels in groups of equal size, the most important first.
+
+    Args:
+        heatmap: (rows, cols).
+        size: (height, width) of the model's input [px]; the heatmap is interpolated to it.
+
+    Returns:
+        group of each pixel, int64 (height, width), 0 for the most important; and the salience of each, (count,).
+    """
+    pixels = enlarged(heatmap, size).flatten()
+    order = pixels.argsort(descending=True, stable=True)
+    group = torch.empty_like(order)
+    group[order] = torch.arange(len(order)) * count // len(order)
+    salience = torch.zeros(count, dtype=torch.float64).index_add_(0, group, pixels.double())
+    return group.view(size), salience
+
+
+def enlarged(heatmap: Tensor, size: tuple[int, int]) -> Tensor:
+    """(rows, cols) to (height, width), bilinear between the patches' centres."""
+    return F.interpolate(heatmap.float()[None, None], size, mode="bilinear", align_corners=False)[0, 0]
+
+
+def faithfulness(
+    model: VisionTransformer, pixels: Tensor, target: int, heatmaps: Sequence[Tensor], count: int = GROUPS
+) -> list[float]:
+    """SaCo of maps of one picture; see `scores`."""
+    return [score.saco for score in scores(model, pixels, target, heatmaps, count)]
+
+
+def scores(
+    model: VisionTransformer, pixels: Tensor, target: int, heatmaps: Sequence[Tensor], count: int = GROUPS
+) -> list[Score]:
+    """Take the groups of each map away, `count` forwards each, all in batches.
+
+    Args:
+        pixels: (1, channels, height, width).
+        target: index of the class.
+        heatmaps: each (rows, cols); only the order and the differences of their numbers play a part.
+    """
+    size = pixels.shape[2], pixels.shape[3]
+    mean = pixels.mean((2, 3), keepdim=True)
+    saliences = []
+
+    def pictures() -> Iterator[Tensor]:
+        for heatmap in heatmaps:
+            group, salience = groups(heatmap, size, count)
+            saliences.append(salience)
+            for index in range(count):
+                yield torch.where(group == index, mean, pixels)
+
+    with doing(model, Kind(_KIND, size), len(heatmaps) * count):
+        left = probabilities(model, pictures(), target).view(len(heatmaps), count)
+    return [
+        Score(saco(salience, -row), Range(float(row.min()), float(row.max())))
+        for salience, row in zip(saliences, left, strict=True)
+    ]
+
+
+def seconds(model: VisionTransformer, size: tuple[int, int], maps: float, count: int = GROUPS) -> float:
+    """How long judging so many maps will take, see `vit.explain.timing` [s].
+
+    Args:
+        size: (height, width) of the input [px].
+    """
+    at_once = batch_size(model.config.channels * size[0] * size[1])
+    return expected(model, Kind(_KIND, size), maps * count, at_once=at_once)
+
+
+_KIND = "verdict"
+
+
+def controls(
+    model: VisionTransformer, pixels: Tensor, target: int, grid: tuple[int, int], seeds: int = SEEDS
+) -> Controls:
+    """Random maps and a blob in the middle; the same for every map of this picture and class.
+
+    Args:
+        grid: (rows, cols) of patches.
+    """
+    found = scores(model, pixels, target, [*(noise(grid, seed) for seed in range(seeds)), centre(grid)])
+    *random, blob = (score.saco for score in found)
+    lefts = [score.left for score in found]
+    return Controls(tuple(random), blob, Range(min(left.lowest for left in lefts), max(left.highest for left in lefts)))
+
+
+def noise(grid: tuple[int, int], seed: int) -> Tensor:
+    """A map of random numbers from 0 to 1."""
+    return torch.rand(grid, generator=torch.Generator().manual_seed(seed))
+
+
+def centre(grid: tuple[int, int]) -> Tensor:
+    """A bell whose deviation is a quarter of each side."""
+    rows, cols = ((torch.arange(n) + 0.5) / n - 0.5 for n in grid)
+    return torch.exp(-8 * (rows[:, None] ** 2 + cols**2))
+
+
+# --- Deletion and insertion -----------------------------------------------------------------------------------
+
+
+def deletion(model: VisionTransformer, pixels: Tensor, target: int, heatmap: Tensor, steps: int = STEPS) -> Curve:
+    """The probability while pixels give way to the picture's mean colour; a true map has a small area.
+
+    Source: Petsiuk et al. 2018, RISE, arXiv 1806.07421.
+    """
+    return _curve(model, pixels, pixels.mean((2, 3), keepdim=True).expand_as(pixels), target, heatmap, steps)
+
+
+def insertion(model: VisionTransformer, pixels: Tensor, target: int, heatmap: Tensor, steps: int = STEPS) -> Curve:
+    """The probability while the blurred picture becomes sharp; a true map has a large area.
+
+    Source: Petsiuk et al. 2018, RISE, arXiv 1806.07421.
+    """
+    from torchvision.transforms.v2.functional import gaussian_blur  # brings torch's compiler along: 2 s
+
+    sigma = max(pixels.shape[2:]) * _BLUR
+    kernel = 2 * math.ceil(2 * sigma) + 1
+    largest = 2 * (min(pixels.shape[2:]) - 1) + 1  # what reflection at the border allows
+    blurred = gaussian_blur(pixels, [min(kernel, largest)] * 2, [sigma] * 2)
+    return _curve(model, blurred, pixels, target, heatmap, steps)
+
+
+def _curve(model: VisionTransformer, before: Tensor, after: Tensor, target: int, heatmap: Tensor, steps: int) -> Curve:
+    group, _ = groups(heatmap, (before.shape[2], before.shape[3]), steps)
+    pictures = (torch.where(group < step, after, before) for step in range(steps + 1))
+    found = probabilities(model, pictures, target)
+    return Curve(tuple(step / steps for step in range(steps + 1)), tuple(found.tolist()))
+
+
+@torch.inference_mode()
+def probabilities(model: VisionTransformer, pictures: Iterable[Tensor], target: int) -> Tensor:
+    """Of one class, for pictures (1, channels, height, width) that are made when their batch comes: one number each."""
+    waiting = iter(pictures)
+    first = next(waiting)
+    waiting, at_once = chain([first], waiting), batch_size(first.numel())
+    found = []
+    while batch := list(islice(waiting, at_once)):
+        found.append(model(torch.cat(batch)).logits.softmax(-1)[:, target])
+    return torch.cat(found)
+
+
+def batch_size(numbers: int) -> int:
+    """How many pictures of so many numbers go through a model together."""
+    return max(1, _BATCH // numbers)
+
+
+def memory(config: ViTConfig, size: tuple[int, int]) -> int:
+    """The most that judging maps takes beside the model, however many maps there are [bytes].
+
+    Args:
+        size: (height, width) of the input [px].
+    """
+    numbers = config.channels * size[0] * size[1]
+    at_once = batch_size(numbers)
+    return 2 * 4 * at_once * numbers + at_once * pass_memory(config, count_tokens(config, size)) + 50_000_000
+
+
+# --- Against known objects ------------------------------------------------------------------------------------
+
+
+def points_at(heatmap: Tensor, mask: Tensor) -> bool:
+    """The pointing game: whether the strongest pixel is on the object.
+
+    Args:
+        mask: bool (height, width).
+
+    Source: Zhang et al. 2016, arXiv 1608.00507, without the tolerance of 15 px.
+    """
+    size = mask.shape[0], mask.shape[1]
+    return bool(mask.flatten()[enlarged(heatmap, size).argmax()])
+
+
+def overlap(heatmap: Tensor, mask: Tensor) -> float:
+    """Intersection over union of the object and as many of the strongest pixels as it has, 0 to 1."""
+    size = mask.shape[0], mask.shape[1]
+    strongest = torch.zeros(mask.numel(), dtype=torch.bool)
+    strongest[enlarged(heatmap, size).flatten().topk(int(mask.sum())).indices] = True
+    both = strongest & mask.flatten()
+    return float(both.sum() / (strongest | mask.flatten()).sum())

@@ -1,0 +1,251 @@
+"""What the heads do on many pictures: mean and spread of every statistic, in memory that does not grow with them.
+
+As in the ViT paper, whose attention distances are means over 128 pictures (Dosovitskiy et al. 2021, arXiv 2010.11929,
+figure 7).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from vit.checkpoints.checkpoint import Checkpoint
+from vit.checkpoints.save import record_facts
+from vit.data.datasets import load_dataset
+from vit.data.pictures import Pictures
+from vit.errors import InvalidImage, UserError
+from vit.explain.cost import count_tokens
+from vit.explain.head_statistics import Statistic, names, statistics
+from vit.explain.names import STATISTICS, amount, spoken
+from vit.explain.record import AttentionRecord
+from vit.explain.timing import Kind, doing, expected
+from vit.images.decode import decode_image
+from vit.images.preprocess import Normalise, Preprocess
+from vit.model.transformer import VisionTransformer
+
+MOST = 128  # pictures, as in the paper
+
+# Tokens that go through a model together. On two cores the shipped model takes a third of the time per picture in
+# batches of 32 that it takes one by one; ViT-B/16 the same in any.
+_TOGETHER = 2048
+_KIND = "census"
+_BUDGET = 1 << 28  # of pictures held in memory [bytes]; more are decoded when they are needed
+
+
+@dataclass(frozen=True)
+class Tally:
+    """The statistics of some pictures; those of others are added with +.
+
+    Attributes:
+        pictures: how many.
+        means: of each statistic, (L, H) float64.
+        squares: likewise, the sum of squared differences from the mean.
+        uniform: see `Statistic`.
+    """
+
+    pictures: int = 0
+    means: Mapping[str, Tensor] = field(default_factory=dict)
+    squares: Mapping[str, Tensor] = field(default_factory=dict)
+    uniform: Mapping[str, float] = field(default_factory=dict)
+
+    def __add__(self, other: "Tally") -> "Tally":
+        """Of all pictures of both.
+
+        Source: Chan, Golub & LeVeque 1979, "Updating formulae and a pairwise algorithm for computing sample variances".
+        """
+        if not self.pictures or not other.pictures:
+            return self if self.pictures else other
+        total = self.pictures + other.pictures
+        means, squares = {}, {}
+        for name, mean in self.means.items():
+            apart = other.means[name] - mean
+            means[name] = mean + apart * (other.pictures / total)
+            between = apart**2 * (self.pictures * other.pictures / total)
+            squares[name] = self.squares[name] + other.squares[name] + between
+        return Tally(total, means, squares, self.uniform)
+
+    def statistics(self) -> dict[str, Statistic]:
+        """Mean and standard deviation over the pictures."""
+        found = {}
+        for name, mean in self.means.items():
+            deviation = (self.squares[name] / (self.pictures - 1)).sqrt().float() if self.pictures > 1 else None
+            found[name] = Statistic(mean.float(), self.uniform[name], deviation, self.pictures)
+        return found
+
+
+@torch.inference_mode()
+def tally(model: VisionTransformer, pixels: Tensor) -> Tally:
+    """See what the heads do on several pictures (B, channels, height, width), none included."""
+    if not len(pixels):
+        return Tally()
+    with doing(model, Kind(_KIND, (pixels.shape[2], pixels.shape[3])), len(pixels)):
+        return _tally(model, pixels)
+
+
+def _tally(model: VisionTransformer, pixels: Tensor) -> Tally:
+    output, patch = model(pixels, output_queries_keys=True), model.config.patch_size
+    together = AttentionRecord(  # every head is judged by itself, so those of all pictures can stand side by side
+        logits=output.logits,
+        queries=tuple(q.flatten(0, 1) for q in output.queries),  # (B * H, N, K)
+        keys=tuple(k.flatten(0, 1) for k in output.keys),
+        prefix=model.config.prefix,
+        grid=(pixels.shape[2] // patch, pixels.shape[3] // patch),
+    )
+    means, squares, uniform = {}, {}, {}
+    for name, statistic in statistics(together, patch).items():
+        values = statistic.values.double().unflatten(1, (len(pixels), -1))  # (L, B, H)
+        means[name] = values.mean(1)
+        squares[name] = (values - means[name][:, None]).square().sum(1)
+        uniform[name] = statistic.uniform
+    return Tally(len(pixels), means, squares, uniform)
+
+
+def census(
+    checkpoint: Checkpoint,
+    data: str,
+    limit: int = MOST,
+    *,
+    root: Path = Path("data"),
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> dict[str, Statistic]:
+    """Every statistic of heads over test pictures of a dataset, whose classes need not be known.
+
+    Args:
+        limit: pictures, taken evenly from the classes.
+        progress: called with the pictures that are done, and how many there are.
+
+    Raises:
+        InvalidDataset: the dataset cannot be read.
+    """
+    preprocess = checkpoint.preprocess
+    pictures = pictures_of(data, preprocess, root=root, limit=limit)
+    normalise, count, found = Normalise(preprocess, torch.device("cpu")), len(pictures.labels), Tally()
+    at_once = batch_size(checkpoint, preprocess)
+    progress(0, count)
+    for images, _ in pictures.batches(torch.arange(count), at_once, torch.device("cpu")):
+        found += tally(checkpoint.model, normalise(images))
+        progress(found.pictures, count)
+    return found.statistics()
+
+
+# --- Pictures -------------------------------------------------------------------------------------------------
+
+
+def batch_size(checkpoint: Checkpoint, preprocess: Preprocess) -> int:
+    """How many pictures to look at together."""
+    return max(1, _TOGETHER // count_tokens(checkpoint.config, preprocess.size))
+
+
+def seconds(checkpoint: Checkpoint, preprocess: Preprocess, count: int) -> float:
+    """How long so many pictures will take, estimated [s]."""
+    run = partial(tally, checkpoint.model)
+    return expected(checkpoint.model, Kind(_KIND, preprocess.size), count, run, batch_size(checkpoint, preprocess))
+
+
+def pictures_of(
+    data: str, preprocess: Preprocess, *, root: Path = Path("data"), limit: int = MOST, workers: int = 2
+) -> Pictures:
+    """At most `limit` test pictures of a dataset, evenly from its classes.
+
+    Raises:
+        InvalidDataset: the dataset cannot be read.
+    """
+    return load_dataset(
+        data, preprocess, root=root, budget=_BUDGET, workers=workers, only_test=True, at_most=limit
+    ).test
+
+
+class Opened(NamedTuple):
+    """A model's input, and the files that gave none.
+
+    Attributes:
+        pixels: (B, channels, height, width).
+        unreadable: names with the reason.
+    """
+
+    pixels: Tensor
+    unreadable: tuple[str, ...] = ()
+
+
+def picked(pictures: Pictures, places: range, preprocess: Preprocess) -> Opened:
+    """Some pictures of a dataset."""
+    device = torch.device("cpu")
+    (images, _), *_ = pictures.batches(torch.tensor(places), len(places), device)
+    return Opened(Normalise(preprocess, device)(images))
+
+
+def decoded(files: Sequence[tuple[str, bytes]], preprocess: Preprocess) -> Opened:
+    """Files by name and content; those that are no pictures are left out."""
+    pixels, unreadable = [torch.empty(0, preprocess.channels, *preprocess.size)], []
+    for name, content in files:
+        try:
+            pixels.append(preprocess(decode_image(content)))
+        except InvalidImage as error:
+            unreadable.append(f"{name}: {error}")
+    return Opened(torch.cat(pixels), tuple(unreadable))
+
+
+# --- Words ----------------------------------------------------------------------------------------------------
+
+
+def check_name(checkpoint: Checkpoint, name: str) -> None:
+    """Refuse a statistic that a model does not have.
+
+    Raises:
+        UserError: it has no such tokens.
+    """
+    known = names(checkpoint.config.prefix)
+    if name not in known:
+        raise UserError(f"{checkpoint.name} has no statistic {name!r}. Choose from {', '.join(known)}.")
+
+
+def table(name: str, statistic: Statistic) -> list[str]:
+    """A statistic of every head as the lines of a Markdown table, the mean of each block's heads last."""
+    heads = statistic.values.shape[1]
+    rows = [["Block", *(spoken("Head", head) for head in range(heads)), "Mean"]]
+    for block, values in enumerate(statistic.values.tolist()):
+        spread = [None] * heads if statistic.deviation is None else statistic.deviation[block].tolist()
+        cells = [amount(name, value, deviation) for value, deviation in zip(values, spread, strict=True)]
+        rows.append([str(block + 1), *cells, amount(name, sum(values) / heads)])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["| " + " | ".join(map(str.ljust, row, widths)) + " |" for row in rows]
+    return [lines[0], "|" + "|".join("-" * (width + 2) for width in widths) + "|", *lines[1:]]
+
+
+def sentence(name: str, statistic: Statistic) -> str:
+    """What the numbers of the table are."""
+    many = statistic.pictures
+    what = f"mean ± standard deviation over {many:,} pictures" if many > 1 else "of one picture"
+    return f"{STATISTICS[name]}, {what}. Uniform attention: {amount(name, statistic.uniform)}."
+
+
+def record_in_card(checkpoint: Checkpoint, data: str, found: Mapping[str, Statistic]) -> None:
+    """Put how far each block looks into the card of a checkpoint that this app saved.
+
+    Raises:
+        UserError: it is another library's, whose card is not ours to write.
+    """
+    distance = found["distance"]
+    blocks = ", ".join(f"{mean:.1f}" for mean in distance.values.mean(1).tolist())
+    line = (
+        f"Mean attention distance of the heads of each block, the first one first: {blocks} px; uniform attention "
+        f"would have {amount('distance', distance.uniform)}. Test pictures of {data}: {distance.pictures}, by "
+        f"`python -m vit heads --checkpoint {checkpoint.name} --data {data} --limit {distance.pictures}`."
+    )
+    record_facts(checkpoint, {"heads": [line]})
+
+
+def to_dict(found: Mapping[str, Statistic]) -> dict[str, Any]:
+    """As JSON has it: blocks, of each its heads."""
+    return {
+        name: {
+            "uniform": one.uniform,
+            "mean": one.values.tolist(),
+            "deviation": None if one.deviation is None else one.deviation.tolist(),
+        }
+        for name, one in found.items()
+    }

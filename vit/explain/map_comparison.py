@@ -1,0 +1,103 @@
+"""Two maps against each other: which gives more to each patch, and whether they order the patches alike."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Layout(NamedTuple):
+    """How a picture's tokens are laid out.
+
+    Attributes:
+        prefix: names of the tokens before the patches.
+        grid: (rows, cols) of patches.
+    """
+
+    prefix: tuple[str, ...]
+    grid: tuple[int, int]
+
+
+def counterpart(token: int, here: Layout, there: Layout) -> int:
+    """The token there that is this one here: by name, or by its place on a grid that may be finer.
+
+    The viewers of a group find it the same way.
+
+    >>> counterpart(2, Layout(("cls",), (2, 2)), Layout((), (4, 4)))
+    7
+    """
+    if token < len(here.prefix):
+        name = here.prefix[token]
+        return there.prefix.index(name) if name in there.prefix else 0
+    row, col = divmod(token - len(here.prefix), here.grid[1])
+    row, col = (
+        int((place + 0.5) / own * other) for place, own, other in zip((row, col), here.grid, there.grid, strict=True)
+    )
+    return len(there.prefix) + row * there.grid[1] + col
+
+
+def difference(left: Tensor, right: Tensor) -> Tensor:
+    """Left minus right, each in shares of all that it gives to its patches; numbers below 0 count as 0.
+
+    Args:
+        left, right: (rows, cols).
+
+    Returns:
+        (rows, cols), from -1 to 1; sums to 0 where both maps give something.
+
+    Raises:
+        ValueError: the grids differ.
+
+    >>> difference(torch.tensor([[3.0, 1.0]]), torch.tensor([[1.0, 1.0]])).tolist()
+    [[0.25, -0.25]]
+    """
+    _check(left, right)
+    one, other = (heatmap.double().clamp_min(0) for heatmap in (left, right))
+    tiny = torch.finfo(torch.float64).tiny
+    return one / one.sum().clamp_min(tiny) - other / other.sum().clamp_min(tiny)
+
+
+def rank_correlation(left: Tensor, right: Tensor) -> float | None:
+    """Spearman's rank correlation of two maps, equal numbers sharing their mean rank: 1 for the same order of patches.
+
+    Args:
+        left, right: of one shape.
+
+    Returns:
+        -1 to 1; None where a map is the same everywhere, so that it has no order.
+
+    Raises:
+        ValueError: the shapes differ.
+
+    >>> rank_correlation(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([10.0, 30.0, 20.0]))
+    0.5
+    """
+    _check(left, right)
+    one, other = (ranks - ranks.mean() for ranks in (_ranks(left), _ranks(right)))
+    spread = float((one.square().sum() * other.square().sum()).sqrt())
+    return float(one @ other) / spread if spread > 0 else None
+
+
+def _ranks(numbers: Tensor) -> Tensor:
+    """The rank of each number, from 1; equal ones share the mean of theirs: (n,) float64."""
+    _, place, count = numbers.flatten().unique(return_inverse=True, return_counts=True)
+    last = count.cumsum(0).double()
+    return (last - (count - 1) / 2)[place]
+
+
+def _check(left: Tensor, right: Tensor) -> None:
+    if left.shape != right.shape:
+        raise ValueError(f"Maps of {tuple(left.shape)} and {tuple(right.shape)} patches cannot be compared.")
+
+
+def agreement(correlation: float | None) -> str:
+    """What a rank correlation means, in one plain sentence."""
+    if correlation is None:
+        return "One of the maps is the same everywhere, so it puts the patches in no order."
+    if correlation >= 0.8:
+        return "Both maps put the patches in nearly the same order."
+    if correlation >= 0.4:
+        return "Both maps put the patches in a similar order, with exceptions."
+    if correlation > -0.4:
+        return "The order of the patches in one map says little about their order in the other."
+    return "What one map puts first, the other tends to put last."

@@ -1,0 +1,175 @@
+"""Which method's maps are true on a whole dataset: every method on every picture, with confidence intervals."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from vit.checkpoints.checkpoint import Checkpoint
+from vit.checkpoints.save import record_facts
+from vit.data.datasets import load_dataset
+from vit.data.labels import match_classes
+from vit.explain.faithfulness import SEEDS, centre, faithfulness, noise, overlap, points_at
+from vit.explain.methods import METHODS, Subject, heatmap
+from vit.images.preprocess import Normalise
+from vit.progress import tqdm
+
+RANDOM, BLOB = "random", "blob in the middle"
+RESAMPLES = 2000
+_NUMBER = r"(-?\d\.\d{3})"
+_LINE = re.compile(rf"\| (?P<title>[^|]+) \| {_NUMBER} \({_NUMBER} to {_NUMBER}\) \|")
+_PICTURES = re.compile(r"Test pictures of .+: (\d{1,9}), by `python -m vit faithfulness`")
+
+
+class Interval(NamedTuple):
+    """A mean over pictures, and where 95 % of the means of resampled pictures lie.
+
+    Source: Efron 1979, the percentile bootstrap.
+    """
+
+    mean: float
+    low: float
+    high: float
+
+
+class Ranked(NamedTuple):
+    """What a method reached.
+
+    Attributes:
+        name: in `METHODS`, or of a control.
+        saco: see `vit.explain.faithfulness.saco`.
+        points: share of the pictures whose strongest pixel is on the object; None where objects are not known.
+        overlap: intersection over union with the object; None likewise.
+        pictures: how many.
+    """
+
+    name: str
+    saco: Interval
+    points: Interval | None
+    overlap: Interval | None
+    pictures: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON has it."""
+        intervals = {"saco": self.saco, "points": self.points, "overlap": self.overlap}
+        return {"name": self.name} | {name: one and one._asdict() for name, one in intervals.items()}
+
+
+def rank(
+    checkpoint: Checkpoint,
+    data: str,
+    limit: int = 500,
+    *,
+    root: Path = Path("data"),
+    names: Sequence[str] = tuple(METHODS),
+    bar: bool = False,
+) -> list[Ranked]:
+    """Explain the predicted class of test pictures by every method, and see which maps are true; best first.
+
+    Args:
+        limit: pictures, taken evenly from the classes.
+        names: of methods; the controls are always there.
+
+    Raises:
+        InvalidDataset: the dataset cannot be read, or has a class that the checkpoint does not know.
+    """
+    dataset = load_dataset(data, checkpoint.preprocess, root=root, only_test=True, at_most=limit)
+    match_classes(dataset.classes, checkpoint.labels, checkpoint.name)  # raises if these are other classes
+    normalise = Normalise(checkpoint.preprocess, torch.device("cpu"))
+    count = min(limit, len(dataset.test.labels))
+    found: dict[str, list[tuple[float, float, float]]] = {name: [] for name in (*names, RANDOM, BLOB)}
+    batches = dataset.test.batches(torch.arange(count), 1, torch.device("cpu"))
+    for index, (image, _) in enumerate(tqdm(batches, total=count, unit="pictures", leave=False, disable=not bar)):
+        subject = Subject.of(checkpoint.model, normalise(image))
+        maps = {name: heatmap(subject, name) for name in names}
+        grid = subject.kept.grid
+        maps |= {f"{RANDOM} {seed}": noise(grid, index * SEEDS + seed) for seed in range(SEEDS)} | {BLOB: centre(grid)}
+        mask = None if dataset.masks is None else dataset.masks[index]
+        scores = faithfulness(checkpoint.model, subject.pixels, subject.kept.target, list(maps.values()))
+        every = {name: (score, *_against(maps[name], mask)) for name, score in zip(maps, scores, strict=True)}
+        chance = torch.tensor([every.pop(f"{RANDOM} {seed}") for seed in range(SEEDS)]).mean(0)
+        for name, numbers in (every | {RANDOM: tuple(chance.tolist())}).items():
+            found[name].append(numbers)
+    known = dataset.masks is not None
+    ranked = []
+    for name, rows in found.items():
+        saco, points, overlaps = (interval(column) for column in torch.tensor(rows, dtype=torch.float64).T)
+        ranked.append(Ranked(name, saco, points if known else None, overlaps if known else None, len(rows)))
+    return sorted(ranked, key=lambda one: -one.saco.mean)
+
+
+def _against(found: Tensor, mask: Tensor | None) -> tuple[float, float]:
+    return (0.0, 0.0) if mask is None else (float(points_at(found, mask)), overlap(found, mask))
+
+
+def interval(values: Tensor) -> Interval:
+    """Of the mean of (n,) values."""
+    generator = torch.Generator().manual_seed(0)
+    draws = torch.randint(len(values), (RESAMPLES, len(values)), generator=generator)
+    low, high = values[draws].mean(1).quantile(torch.tensor([0.025, 0.975], dtype=values.dtype)).tolist()
+    return Interval(float(values.mean()), low, high)
+
+
+def table(ranked: Sequence[Ranked]) -> list[str]:
+    """The ranking as the lines of a Markdown table."""
+    known = ranked[0].points is not None
+    lines = ["| Method | SaCo (95 %) |" + (" Points at the object | Overlap with it |" if known else "")]
+    lines.append("|---|---|" + ("---|---|" if known else ""))
+    for one in ranked:
+        title = METHODS[one.name].title if one.name in METHODS else one.name.capitalize()
+        line = f"| {title} | {_words(one.saco)} |"
+        if one.points and one.overlap:
+            line += f" {one.points.mean:.1%} | {_words(one.overlap)} |"
+        lines.append(line)
+    return lines
+
+
+def read_table(lines: Iterable[str]) -> dict[str, Interval]:
+    """SaCo by the name of the method, out of the lines of `table`; lines that are none of those are left out."""
+    names = {method.title: name for name, method in METHODS.items()} | {one.capitalize(): one for one in (RANDOM, BLOB)}
+    found = [one for one in map(_LINE.match, lines) if one and one["title"] in names]
+    return {names[one["title"]]: Interval(*map(float, one.groups()[1:])) for one in found}
+
+
+def recorded(facts: Mapping[str, Any]) -> tuple[int, dict[str, Interval]]:
+    """What `record_in_card` left in a checkpoint's facts, which anybody may have written.
+
+    Returns:
+        how many pictures, 0 if nothing was measured; and SaCo by the name of the method.
+    """
+    lines = facts.get("faithfulness")
+    if not isinstance(lines, list) or not lines or not all(isinstance(line, str) for line in lines):
+        return 0, {}
+    pictures = _PICTURES.match(lines[0])
+    return (int(pictures[1]), read_table(lines)) if pictures else (0, {})
+
+
+def _words(one: Interval) -> str:
+    return f"{one.mean:.3f} ({one.low:.3f} to {one.high:.3f})"
+
+
+def verdict(ranked: Sequence[Ranked]) -> str:
+    """Whether it is as published: random near zero, rollout above it, the best method with a gradient above both."""
+    saco = {one.name: one.saco.mean for one in ranked}
+    gradient = max((name for name in saco if name in METHODS and METHODS[name].of_class), key=saco.__getitem__)
+    best, rollout, random = saco[gradient], saco["rollout"], saco[RANDOM]
+    near = "within 0.1 of zero" if abs(random) <= 0.1 else "not within 0.1 of zero"
+    order = "above" if best > rollout else "not above"
+    other = "above" if rollout > random else "not above"
+    return (
+        f"Random maps reach {random:.3f}, {near}. The best method with a gradient, {METHODS[gradient].title} at "
+        f"{best:.3f}, is {order} rollout at {rollout:.3f}, and rollout is {other} random maps."
+    )
+
+
+def record_in_card(checkpoint: Checkpoint, data: str, ranked: Sequence[Ranked]) -> None:
+    """Put the ranking into the card of a checkpoint that this app saved.
+
+    Raises:
+        UserError: it is another library's, whose card is not ours to write.
+    """
+    intro = f"Test pictures of {data}: {ranked[0].pictures}, by `python -m vit faithfulness`. {verdict(ranked)}"
+    record_facts(checkpoint, {"faithfulness": [intro, "", *table(ranked)]})

@@ -1,0 +1,42 @@
+"""What people call blocks, heads and their statistics. People count from 1, the code from 0."""
+
+# Of a head, see `vit.explain.head_statistics`.
+STATISTICS = {
+    "distance": "Mean attention distance [px]",
+    "entropy": "Entropy (1 is uniform)",
+    "self": "On the patch itself",
+    "neighbours": "On the eight patches around it",
+    "cls": "On the class token",
+    "dist": "On the distillation token",
+    "registers": "On registers",
+    "object": "Agreement with the class's relevance (rank correlation)",
+    "effect": "What the class loses without it [logits]",
+}
+SIGNED = ("object", "effect")  # statistics on both sides of 0
+
+
+def amount(statistic: str, value: float, deviation: float | None = None) -> str:
+    """A statistic of a head, with its unit.
+
+    Args:
+        statistic: in `STATISTICS`.
+        deviation: how far pictures differ in it, where there are several.
+
+    >>> amount("distance", 12.34), amount("self", 0.051, 0.0123), amount("effect", 1.5)
+    ('12.3 px', '5.1 ± 1.2%', '+1.50')
+    """
+    signed = "+.2f" if statistic in SIGNED else ""
+    times, digits, unit = {"distance": (1, ".1f", " px"), "entropy": (1, ".2f", "")}.get(
+        statistic, (1, signed, "") if signed else (100, ".1f", "%")
+    )
+    spread = "" if deviation is None else f" ± {deviation * times:{digits.lstrip('+')}}"
+    return f"{value * times:{digits}}{spread}{unit}"
+
+
+def spoken(kind: str, index: int) -> str:
+    """Turn a zero-based index into what people read.
+
+    >>> spoken("Block", 0)
+    'Block 1'
+    """
+    return f"{kind} {index + 1}"

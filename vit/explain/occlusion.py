@@ -1,0 +1,96 @@
+"""What the model answers where some of the patches are hidden.
+
+The model stays as it is, so that several people can do this with one model at once.
+"""
+
+from collections.abc import Collection
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from vit.explain.cost import Progress, images_at_once, size_of
+from vit.explain.timing import Kind, doing, expected
+from vit.model.cpu import onednn
+from vit.model.transformer import Change, VisionTransformer
+
+Cover = Literal["mean", "blur", "noise"]
+_BLUR = 0.1  # deviation, in sides of the picture
+_KIND = "patches"  # of work, see `vit.explain.timing`
+
+
+def hidden(pixels: Tensor, patches: Collection[int], patch_size: int, cover: Cover = "mean", seed: int = 0) -> Tensor:
+    """The picture with patches covered.
+
+    Args:
+        pixels: (1, channels, height, width), normalised.
+        patches: numbers from 0, row by row.
+        cover: the picture's mean colour, the picture blurred, or noise of its mean and deviation.
+
+    Raises:
+        ValueError: there is no such patch.
+    """
+    rows, cols = pixels.shape[2] // patch_size, pixels.shape[3] // patch_size
+    if any(not 0 <= patch < rows * cols for patch in patches):
+        raise ValueError(f"Patches run from 0 to {rows * cols - 1}.")
+    mask = torch.zeros(rows * cols, dtype=torch.bool, device=pixels.device)
+    mask[list(patches)] = True
+    mask = mask.view(rows, cols).repeat_interleave(patch_size, 0).repeat_interleave(patch_size, 1)
+    mean = pixels.mean((2, 3), keepdim=True)
+    if cover == "mean":
+        other = mean
+    elif cover == "blur":
+        from torchvision.transforms.v2.functional import gaussian_blur  # brings torch's compiler along: 2 s
+
+        sigma = max(pixels.shape[2:]) * _BLUR
+        kernel = min(2 * round(2 * sigma) + 1, 2 * min(pixels.shape[2:]) - 1)  # what reflection at the border allows
+        other = gaussian_blur(pixels, [kernel, kernel], [sigma, sigma])
+    else:
+        noise = torch.randn(pixels.shape, generator=torch.Generator().manual_seed(seed)).to(pixels)
+        other = mean + noise * pixels.std((2, 3), keepdim=True)
+    return torch.where(mask, other, pixels)
+
+
+@torch.inference_mode()
+def occlusion(
+    model: VisionTransformer,
+    pixels: Tensor,
+    cover: Cover = "mean",
+    change: Change | None = None,
+    hide: Collection[int] = (),
+    progress: Progress = lambda share: None,
+) -> Tensor:
+    """What the model answers when one patch is covered, for every patch by itself.
+
+    Args:
+        pixels: (1, channels, height, width), normalised.
+        cover: see `hidden`.
+        change: of what the heads give, see `VisionTransformer.forward`.
+        hide: patches that are covered all the time.
+        progress: called with the share that is done.
+
+    Returns:
+        (P, C) probabilities.
+
+    Source: Zeiler and Fergus 2014, arXiv 1311.2901, section 4.2; with the model's own patches.
+    """
+    side = model.config.patch_size
+    rows, cols = pixels.shape[2] // side, pixels.shape[3] // side
+    other = hidden(pixels, range(rows * cols), side, cover)
+    pixels = hidden(pixels, hide, side, cover)
+    at_once, answers = images_at_once(model.config, size_of(pixels)), []
+    with onednn(), doing(model, Kind(_KIND, size_of(pixels)), rows * cols):
+        for some in torch.arange(rows * cols).split(at_once):
+            pictures = pixels.repeat(len(some), 1, 1, 1)
+            for picture, patch in zip(pictures, some.tolist(), strict=True):
+                down, right = (slice(at * side, (at + 1) * side) for at in divmod(patch, cols))
+                picture[:, down, right] = other[0, :, down, right]
+            answers.append(model(pictures, change=change).logits.softmax(-1))
+            progress((int(some[-1]) + 1) / (rows * cols))
+    return torch.cat(answers)
+
+
+def occlusion_seconds(model: VisionTransformer, size: tuple[int, int]) -> float:
+    """How long `occlusion` will take for an input (height, width) [px], see `vit.explain.timing` [s]."""
+    patches = (size[0] // model.config.patch_size) * (size[1] // model.config.patch_size)
+    return expected(model, Kind(_KIND, size), patches, at_once=images_at_once(model.config, size))

@@ -1,0 +1,390 @@
+"""Which patches spoke for a class: explanations from attention and its gradient, without a matrix of all rows.
+
+One pass forward and one back keep queries, keys, values and the gradient g of what each head gave, all (H, N, K). The
+gradient of a block's attention is then g v^T; it is made for a few rows at a time and dropped.
+"""
+
+import copy
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from vit.errors import UserError
+from vit.explain.maps import checked_index, discarded, fuse
+from vit.explain.record import AttentionRecord, read_by_head
+from vit.explain.settings import Direction, Fusion
+from vit.model.attention import EVERY, HeadOutputs
+from vit.model.config import ViTConfig
+from vit.model.cpu import onednn
+from vit.model.transformer import Change, VisionTransformer
+
+# Numbers of a matrix held at once while streaming over rows: 512 Ki in float32 are 2 MB, which stay in a CPU's cache.
+_CHUNK = {"cpu": 1 << 19, "cuda": 1 << 24}
+
+
+@dataclass(frozen=True, kw_only=True)
+class GradientRecord(AttentionRecord):
+    """What one picture's pass forward, and back from one class, leaves behind: 4 L*N*D numbers.
+
+    Whatever names no query asks for the answer: it starts at the tokens that the model's head reads.
+
+    Attributes:
+        target: the class whose logit was differentiated.
+        values: L tensors (H, N, K).
+        gradients: L tensors (H, N, K), of the target's logit by each head's mix of values before the projection.
+        channel_maps: (L, N), Grad-CAM's of the tokens that each block's attention reads, before the relu.
+        read: (N,), how much of each token the head reads, see `read_by_head`.
+        input_gradient: (N,), the length of the gradient of the target's logit by each patch's pixels, as the model
+            reads them; 0 for prefix tokens.
+    """
+
+    target: int
+    values: tuple[Tensor, ...] = field(repr=False)
+    gradients: tuple[Tensor, ...] = field(repr=False)
+    channel_maps: Tensor = field(repr=False)
+    read: Tensor = field(repr=False)
+    input_gradient: Tensor = field(repr=False)
+
+    def relevance(
+        self, query: int | None = None, direction: Direction = "from", start_block: int = 0, own: bool = True
+    ) -> Tensor:
+        """Generic attention explainability: attention times the positive part of its gradient, through all blocks.
+
+        Args:
+            query: the token asked about; None for the answer.
+            direction: "from" is row `query` of the relevance matrix, "to" its column.
+            start_block: blocks before this one are left out.
+            own: with what each token begins with, the identity; it hides the rest of the map of a token.
+
+        Returns:
+            (N,), not normalised.
+
+        Raises:
+            ValueError: there is no such token or block.
+
+        Source: Chefer et al. 2021, arXiv 2103.15679, eq. 5 and 6: R = (I + A_L) ... (I + A_1), A_l the mean over heads
+        of relu(dA * A).
+        """
+        found = self._chain(query, direction, start_block, lambda block, rows: self._mean_flow(block, rows, True))
+        return found if own else (found - self._start(query)).clamp_(min=0)
+
+    def gradient_rollout(
+        self, query: int | None = None, direction: Direction = "from", discard: float = 0.0, start_block: int = 0
+    ) -> Tensor:
+        """Rollout of relu(mean over heads of A * dA), half of every token staying where it is.
+
+        Args:
+            query, direction, start_block: as for `relevance`.
+            discard: share of each row's patches, the weakest, that is left out, see `vit.explain.maps.discarded`.
+
+        Returns:
+            (N,); sums to 1 for "from".
+
+        Raises:
+            ValueError: there is no such token or block, or `discard` is no share.
+
+        Source: jacobgil/vit-explain, `vit_grad_rollout.py`, with its layers in order, rows divided by their own sums
+        and all prefix tokens protected.
+        """
+
+        def flow(block: int, rows: Tensor) -> Tensor:
+            return discarded(self._mean_flow(block, rows, False).clamp_(min=0), discard, len(self.prefix))
+
+        return self._chain(query, direction, start_block, flow, normalise=True)
+
+    @onednn()
+    def attention_gradient(
+        self,
+        query: int | None = None,
+        block: int | Fusion = "mean",
+        head: int | Fusion = "mean",
+        direction: Direction = "from",
+    ) -> Tensor:
+        """Attention times the positive part of its gradient, relu(A * dA), of one block and head or fused.
+
+        Args:
+            query: the token asked about; None for the answer.
+            block, head: an index, negative from the end, or how to fuse all of them: first heads, then blocks.
+            direction: "from" is the token's row, "to" its column.
+
+        Returns:
+            (N,)
+
+        Raises:
+            ValueError: there is no such token, block or head.
+        """
+        start = self._start(query)
+        maps = []
+        for b in range(self.blocks) if isinstance(block, str) else [checked_index("block", block, self.blocks)]:
+            weights = torch.zeros_like(start)
+            for rows in self._rows(b, start if direction == "from" else None):
+                heads = torch.stack([self._flow(b, h, rows) for h in range(self.heads)])  # (H, R, N)
+                flow = fuse(heads, head) if isinstance(head, str) else heads[checked_index("head", head, self.heads)]
+                _step(weights, start, rows, flow, direction)
+            maps.append(weights)
+        return fuse(torch.stack(maps), block) if isinstance(block, str) else maps[0]
+
+    def gradcam(self, block: int | Fusion = -1) -> Tensor:
+        """Grad-CAM of the tokens that a block's attention reads, which are those after its first LayerNorm.
+
+        Channels weigh what the target's logit gains by them on average over the patches; the sum's positive part.
+
+        Args:
+            block: an index, negative from the end, or how to fuse all of them.
+
+        Returns:
+            (N,)
+
+        Source: Selvaraju et al. 2017, arXiv 1610.02391, eq. 1 and 2; of these tokens as in jacobgil/pytorch-grad-cam.
+        """
+        maps = self.channel_maps.clamp(min=0)
+        return fuse(maps, block) if isinstance(block, str) else maps[checked_index("block", block, self.blocks)]
+
+    def flow(self, block: int) -> Tensor:
+        """What `relevance` multiplies with: the mean over heads of relu(dA * A), (N, N)."""
+        matrix = torch.zeros(self.tokens, self.tokens)
+        for rows in self._rows(block):
+            matrix[rows.cpu()] = self._mean_flow(block, rows, positive=True).cpu()
+        return matrix
+
+    @onednn()
+    def _chain(
+        self,
+        query: int | None,
+        direction: Direction,
+        start_block: int,
+        flow: Callable[[int, Tensor], Tensor],
+        normalise: bool = False,
+    ) -> Tensor:
+        """A row or column of (F_L + I) ... (F_1 + I), each row of a factor divided by its sum if `normalise`.
+
+        Args:
+            flow: rows (R, N) of F by their block and their numbers (R,).
+        """
+        vector = self._start(query)
+        blocks = range(checked_index("block", start_block, self.blocks), self.blocks)
+        for block in reversed(blocks) if direction == "from" else blocks:
+            arrived, staying = torch.zeros_like(vector), vector.clone()
+            for rows in self._rows(block, vector if direction == "from" else None):
+                flows = flow(block, rows)
+                if normalise:
+                    total = 1 + flows.sum(-1)
+                    flows = flows / total[:, None]
+                    staying[rows] /= total
+                _step(arrived, vector, rows, flows, direction)
+            vector = staying + arrived
+        return vector
+
+    def _start(self, query: int | None) -> Tensor:
+        if query is None:
+            return self.read
+        (query,) = self._checked([query])
+        start = torch.zeros_like(self.read)
+        start[query] = 1
+        return start
+
+    def _rows(self, block: int, wanted: Tensor | None = None) -> Iterator[Tensor]:
+        """Numbers (R,) of the rows that have a gradient, a few at a time.
+
+        Args:
+            wanted: (N,), rows where this is zero are left out, too.
+        """
+        live = self.gradients[block].any(-1).any(0)
+        rows = (live if wanted is None else live & (wanted != 0)).nonzero()[:, 0]
+        yield from rows.split(_rows_at_once(self.queries[block]))
+
+    def _mean_flow(self, block: int, rows: Tensor, positive: bool) -> Tensor:
+        """Attention times its gradient, or times the positive part of that, on average over the heads: (R, N)."""
+        total = self.read.new_zeros(len(rows), self.tokens)
+        for head in range(self.heads):
+            attention, gradient = self._pair(block, head, rows)
+            total.addcmul_(attention, gradient.clamp_(min=0) if positive else gradient)
+        return total.div_(self.heads)
+
+    def _flow(self, block: int, head: int, rows: Tensor) -> Tensor:
+        """relu(A * dA) of one head: (R, N)."""
+        attention, gradient = self._pair(block, head, rows)
+        return gradient.clamp_(min=0).mul_(attention)
+
+    def _pair(self, block: int, head: int, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Attention and its gradient, (R, N) each, of some rows of one head."""
+        q, k, v, g = (kept[block][head] for kept in (self.queries, self.keys, self.values, self.gradients))  # (N, K)
+        return (q[rows] * q.shape[-1] ** -0.5 @ k.T).softmax(-1), g[rows] @ v.T
+
+
+def _rows_at_once(q: Tensor) -> int:
+    """How many rows of one head of (H, N, K) to compute at once."""
+    return max(1, _CHUNK.get(q.device.type, _CHUNK["cpu"]) // q.shape[1])
+
+
+def _step(result: Tensor, vector: Tensor, rows: Tensor, flow: Tensor, direction: Direction) -> None:
+    """Add to `result` (N,) what some rows (R, N) of a matrix give: of vector @ matrix, or of matrix @ vector."""
+    if direction == "from":
+        result += vector[rows] @ flow
+    else:
+        result[rows] += flow @ vector
+
+
+# --- The pass -------------------------------------------------------------------------------------------------
+
+
+class Step(NamedTuple):
+    """A block in the pass, a graph of its own: tokens (1, N, D) entering it, what attention did, tokens leaving it."""
+
+    before: Tensor
+    attention: HeadOutputs
+    after: Tensor
+
+
+def relevance_record(
+    model: VisionTransformer, pixels: Tensor, target: int | None = None, change: Change | None = None
+) -> GradientRecord:
+    """Run one picture (1, channels, height, width) through the model, and back from one class.
+
+    The model is left as it is: nothing is hooked to it, no parameter gets a gradient, and several threads can do this
+    with one model at once. It computes as in evaluation.
+
+    Args:
+        target: the class asked about; None for the predicted one.
+        change: of what the heads give, see `VisionTransformer.forward`. Gradients are by what they gave before.
+
+    Raises:
+        UserError: the model has no classes, or no such class.
+        ValueError: more than one picture, or a shape that the model does not take.
+    """
+    with torch.inference_mode(False), torch.enable_grad(), onednn():
+        model = _frozen(model, pixels)
+        rows = model.read if change is None else EVERY  # a change counts on all tokens
+        steps = list(_steps(model, pixels, rows, change))
+        last = steps[-1].after.detach().requires_grad_()
+        features, pool_attention = model.gather(last if rows == model.read else last[:, model.read])
+        logits = model.head(features)
+        target = int(logits[0].argmax()) if target is None else target
+        _check_target(model.config, target)
+        (back,) = torch.autograd.grad(logits[0, target], last)
+        kept = []
+        prefix = len(model.config.prefix)
+        while steps:  # from the last block to the first; what a block held is free after its turn
+            before, attention, after = steps.pop()
+            by_heads, by_tokens, back = torch.autograd.grad(after, (attention.heads, attention.tokens, before), back)
+            q, k, v = (part.detach()[0].contiguous() for part in attention[1:4])
+            g = torch.zeros_like(q)
+            g[:, rows if len(steps) == model.config.depth - 1 else EVERY] = by_heads[0]
+            channels = by_tokens[0, prefix:].mean(0)  # (D,)
+            kept.append((q, k, v, g, attention.tokens.detach()[0] @ channels))
+            del attention, after
+        by_pixels = _input_gradient(model, pixels, back)
+    queries, keys, values, gradients, maps = zip(*reversed(kept), strict=True)
+    patch = model.config.patch_size
+    looks = None if pool_attention is None else pool_attention.detach()[0]
+    return GradientRecord(
+        logits=logits.detach(),
+        target=target,
+        queries=queries,
+        keys=keys,
+        values=values,
+        gradients=gradients,
+        channel_maps=torch.stack(maps),
+        prefix=model.config.prefix,
+        grid=(pixels.shape[2] // patch, pixels.shape[3] // patch),
+        pool_attention=looks,
+        read=read_by_head(model.config, queries[0], looks),
+        input_gradient=by_pixels,
+    )
+
+
+def legrad(
+    model: VisionTransformer,
+    pixels: Tensor,
+    target: int | None = None,
+    start_block: int = 0,
+    change: Change | None = None,
+) -> Tensor:
+    """LeGrad: what a class would gain by more attention, block by block.
+
+    A block's score is the class logit that the model's head reads from the tokens after it, where the mean of all
+    tokens takes the place of a class token, as in the authors' code. Its gradient's positive part is averaged over
+    heads, queries and blocks.
+
+    Args:
+        target: the class asked about; None for the predicted one.
+        start_block: blocks before this one are left out.
+        change: as for `relevance_record`.
+
+    Returns:
+        (N,), not normalised.
+
+    Raises:
+        UserError: the model has no classes, or no such class.
+        ValueError: more than one picture, a shape that the model does not take, or no such block.
+
+    Source: Bousselham et al. 2024, arXiv 2404.03214.
+    """
+    start_block = checked_index("block", start_block, model.config.depth)
+    with torch.inference_mode(False), torch.enable_grad(), onednn():
+        model = _frozen(model, pixels)
+        if target is None:
+            with torch.no_grad():
+                target = int(model(pixels, change=change).logits[0].argmax())
+        _check_target(model.config, target)
+        maps = []
+        for block, (_, attention, after) in enumerate(_steps(model, pixels, EVERY, change)):
+            if block < start_block:
+                continue
+            tokens = after.mean(1, keepdim=True).expand_as(after) if model.config.pool in ("cls", "cls_dist") else after
+            score = model.head(model.gather(tokens[:, model.read])[0])[0, target]
+            (g,) = torch.autograd.grad(score, attention.heads)
+            v = attention.v.detach()[0]  # (H, N, K)
+            gains = torch.zeros_like(v[0, :, 0])
+            for queries, values in zip(g[0], v, strict=True):
+                for rows in queries.split(_rows_at_once(v)):
+                    gains += (rows @ values.T).clamp_(min=0).sum(0)
+            maps.append(gains / g[0, ..., 0].numel())  # the mean over heads and queries
+    return torch.stack(maps).mean(0)
+
+
+def _frozen(model: VisionTransformer, pixels: Tensor) -> VisionTransformer:
+    """The same model in evaluation, on the same memory, with parameters that do not learn."""
+    if not model.config.num_classes:
+        raise UserError(
+            "This model computes features and has no classes, so there is no class to explain. "
+            "Choose another checkpoint, or a method that needs no class: attention or rollout."
+        )
+    if len(pixels) != 1:
+        raise ValueError(f"A record holds one picture, not {len(pixels)}.")
+    same = {id(p): nn.Parameter(p.detach(), requires_grad=False) for p in model.parameters()}
+    return copy.deepcopy(model, same).eval()
+
+
+def _steps(model: VisionTransformer, pixels: Tensor, read: slice, change: Change | None) -> Iterator[Step]:
+    """Block by block through the model; after the last one only the tokens in `read`."""
+    with torch.no_grad():
+        x, turns = model.enter(pixels.detach())
+    for index, block in enumerate(model.blocks):
+        before = x.detach().requires_grad_()
+        rows = read if index == len(model.blocks) - 1 else EVERY
+        x, kept = block(before, "gradients", rows, turns, None if change is None else partial(change, index))
+        yield Step(before, kept, x)
+
+
+def _input_gradient(model: VisionTransformer, pixels: Tensor, back: Tensor) -> Tensor:
+    """See `GradientRecord.input_gradient`.
+
+    Args:
+        back: (1, N, D), gradient by what the first block reads.
+    """
+    side = model.config.patch_size
+    pixels = pixels.detach().clone().requires_grad_()  # also of a tensor made in inference mode
+    (by_pixels,) = torch.autograd.grad(model.enter(pixels)[0], pixels, back)
+    patches = by_pixels[0].unflatten(2, (-1, side)).unflatten(1, (-1, side))  # (channels, rows, side, cols, side)
+    lengths = patches.square().sum((0, 2, 4)).sqrt()
+    return torch.cat([back.new_zeros(len(model.config.prefix)), lengths.flatten()])
+
+
+def _check_target(config: ViTConfig, target: int) -> None:
+    if not 0 <= target < config.num_classes:
+        raise UserError(f"There is no class {target}: they run from 0 to {config.num_classes - 1}.")

@@ -1,0 +1,62 @@
+"""What the weights alone show: how alike positions are, what patches are filtered by; and tokens of unusual length."""
+
+from typing import NamedTuple, cast
+
+import torch
+from torch import Tensor
+
+from vit.model.transformer import VisionTransformer
+
+
+def position_similarity(model: VisionTransformer) -> Tensor | None:
+    """Cosines between the position embeddings of any two patches, (P, rows, cols); None where none are learnt.
+
+    Source: Dosovitskiy et al. 2021, arXiv 2010.11929, figure 7.
+    """
+    positions = model.pos_embed[0].detach().float()
+    if not positions.any():
+        return None
+    directions = torch.nn.functional.normalize(positions, dim=-1)
+    return (directions @ directions.T).unflatten(1, model.config.grid)
+
+
+class Filters(NamedTuple):
+    """Principal components of the patch embedding's filters.
+
+    Attributes:
+        components: (n, channels, patch, patch), each of length 1, the strongest first.
+        shares: (n,), of the filters' variance.
+    """
+
+    components: Tensor
+    shares: Tensor
+
+
+def filters(model: VisionTransformer, count: int = 28) -> Filters:
+    """What the patch embedding looks for. Source: Dosovitskiy et al. 2021, arXiv 2010.11929, figure 7."""
+    weight = cast("torch.nn.Conv2d", model.patch_embed).weight.detach().float()  # (D, channels, patch, patch)
+    flat = weight.flatten(1)
+    _, strengths, components = torch.linalg.svd(flat - flat.mean(0), full_matrices=False)
+    count = min(count, len(strengths))
+    shares = strengths**2 / (strengths**2).sum()
+    return Filters(components[:count].unflatten(1, weight.shape[1:]), shares[:count])
+
+
+# --- Outliers -------------------------------------------------------------------------------------------------
+
+
+def outliers(norms: Tensor, times: float = 6.0) -> Tensor:
+    """Tokens far longer than others of their block.
+
+    Args:
+        norms: (L, P), lengths of the patch tokens after every block.
+        times: median absolute deviations above the median.
+
+    Returns:
+        bool (L, P).
+
+    Source of the phenomenon: Darcet et al. 2024, arXiv 2309.16588. Their limit, 150, holds for DINOv2-g only.
+    """
+    median = norms.median(-1, keepdim=True).values
+    spread = (norms - median).abs().median(-1, keepdim=True).values
+    return norms > median + times * spread.clamp_min(1e-6)

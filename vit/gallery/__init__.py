@@ -1,1 +1,0 @@
-"""The strip of sample pictures; it also hands a pasted picture to the page's file uploader."""

@@ -1,0 +1,122 @@
+"""Attention while a model learns: a few pictures, explained after every epoch.
+
+A run's folder `probes/` holds one file per epoch, `epoch-00001.zip`, whole or absent. It is a ZIP file of
+
+    facts.json      for each picture its label, what the model made of it, and how spread its attention is
+    0.vit, 1.vit    one payload of the viewer per picture, see `vit.view.payload`
+
+Reading needs no torch, so that a page that watches a run stays light.
+"""
+
+from __future__ import annotations
+
+import re
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from vit.errors import InvalidRun
+from vit.untrusted import Unreadable, is_number, is_text, open_file, parse_json
+
+FOLDER_BYTES = 200 << 20  # of all epochs; then every other one goes
+
+_FILE = re.compile(r"epoch-([0-9]{5,9})\.zip")
+
+
+class Probe(NamedTuple):
+    """One picture after one epoch.
+
+    Attributes:
+        label: the true class.
+        probability: that the model gives to it, 0 to 1.
+        predictions: the most probable classes with their probability, best first.
+        entropy: (L, H), spread of a row of attention, mean over all tokens: 0 for one key, 1 for uniform.
+    """
+
+    label: str
+    probability: float
+    predictions: tuple[tuple[str, float], ...]
+    entropy: tuple[tuple[float, ...], ...]
+
+
+def list_epochs(folder: Path) -> list[int]:
+    """The epochs that are kept, in order; none where the folder is not there yet."""
+    try:
+        names = [path.name for path in folder.iterdir()]
+    except OSError:
+        return []
+    return sorted(int(match[1]) for name in names if (match := _FILE.fullmatch(name)))
+
+
+def read_probes(folder: Path, epoch: int) -> list[Probe]:
+    """What the model made of each picture after an epoch.
+
+    Raises:
+        InvalidRun: the epoch is not kept, or its file is damaged.
+    """
+    try:
+        probes = [_probe(fact) for fact in parse_json(_read(folder, epoch, "facts.json"))]
+    except (ValueError, KeyError, TypeError) as error:
+        raise _damaged(epoch) from error
+    if not probes or len({tuple(map(len, probe.entropy)) for probe in probes}) > 1:
+        raise _damaged(epoch)
+    return probes
+
+
+def _probe(fact: dict[str, Any]) -> Probe:
+    """A picture's facts, none of them a value that it cannot have."""
+    predictions = tuple((label, p) for label, p in fact["predictions"])
+    entropy = tuple(map(tuple, fact["entropy"]))
+    sure = [fact["probability"], *(p for _, p in predictions)]
+    texts = [fact["label"], *(label for label, _ in predictions)]
+    spread = [value for heads in entropy for value in heads]
+    if not (
+        all(map(is_text, texts))
+        and all(is_number(p, 0, 1.001) for p in sure)
+        and all(map(is_number, spread))
+        and entropy
+        and all(entropy)
+    ):
+        raise ValueError("A picture's facts cannot be.")
+    return Probe(fact["label"], fact["probability"], predictions, entropy)
+
+
+def read_payload(folder: Path, epoch: int, picture: int) -> bytes:
+    """A picture and its attention after an epoch, for `vit.viewer`.
+
+    Raises:
+        InvalidRun: the epoch is not kept, has no such picture, or its file is damaged.
+    """
+    from vit.view.payload import unpack
+
+    payload = _read(folder, epoch, f"{picture}.vit")
+    try:
+        header, sections = unpack(payload)
+        if "picture" not in sections or header["blocks"] < 1 or header["heads"] < 1:
+            raise _damaged(epoch)
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+        raise _damaged(epoch) from error
+    return payload
+
+
+def _read(folder: Path, epoch: int, member: str) -> bytes:
+    try:
+        with open_file(epoch_file(folder, epoch)) as file, zipfile.ZipFile(file) as archive:
+            if archive.getinfo(member).file_size > FOLDER_BYTES:
+                raise _damaged(epoch)
+            return archive.read(member)
+    except FileNotFoundError as error:
+        raise InvalidRun(f"The probe pictures of epoch {epoch} are not kept. Choose another epoch.") from error
+    except (OSError, Unreadable, KeyError, ValueError, RuntimeError, zipfile.BadZipFile, zlib.error, EOFError) as error:
+        if isinstance(error, InvalidRun):
+            raise
+        raise _damaged(epoch) from error
+
+
+def _damaged(epoch: int) -> InvalidRun:
+    return InvalidRun(f"The probe pictures of epoch {epoch} are damaged. Choose another epoch.")
+
+
+def epoch_file(folder: Path, epoch: int) -> Path:
+    return folder / f"epoch-{epoch:05}.zip"

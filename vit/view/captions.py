@@ -1,0 +1,169 @@
+"""What a map shows, as a sentence: the same as the viewer's `captions.js` says."""
+
+import re
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from vit.explain.names import spoken
+
+_PREFIX = {"cls": "the class token", "dist": "the distillation token"}
+
+
+def token_name(token: int, prefix: Sequence[str], grid: tuple[int, int]) -> str:
+    """What people call a token.
+
+    >>> token_name(0, ["cls"], (2, 2)), token_name(4, ["cls"], (2, 2))
+    ('the class token', 'patch (row 2, col 2)')
+    """
+    if token >= len(prefix):
+        row, col = divmod(token - len(prefix), grid[1])
+        return f"patch (row {row + 1}, col {col + 1})"
+    name = prefix[token]
+    register = re.fullmatch(r"reg(\d+)", name)
+    return f"register {register[1]}" if register else _PREFIX.get(name, f"the {name} token")
+
+
+def sentence(facts: Mapping[str, Any], prefix: Sequence[str], grid: tuple[int, int]) -> str:
+    """One plain sentence for a map.
+
+    Args:
+        facts: method, and what it takes of block, head, query and direction; see `vit.view.export.Shown`.
+
+    >>> facts = {"method": "attention", "block": 2, "head": "max", "query": 0, "direction": "to"}
+    >>> sentence(facts, ["cls"], (2, 2))
+    'Block 3, max of heads: who looks at the class token.'
+    """
+    method, to = facts["method"], facts.get("direction") == "to"
+    name = token_name(facts["query"], prefix, grid) if "query" in facts else ""
+    if method == "rollout":
+        traced = f"which tokens {name} reaches" if to else f"what {name} is made of"
+        return f"Rollout through all blocks{settings(facts)}: {traced}."
+    if method == "similar":
+        return f"Patches most like {name}, by their features after the last block."
+    if method == "pool":
+        return f"Pooling query after the last block, {_heads(facts['head'])}: where it looks."
+    return f"{where(facts['block'], facts['head'])}: {f'who looks at {name}' if to else f'where {name} looks'}."
+
+
+def class_sentence(
+    title: str, target: str, name: str = "", direction: str = "from", unusual: Mapping[str, Any] = MappingProxyType({})
+) -> str:
+    """One plain sentence for the map of a class.
+
+    Args:
+        title: of the method.
+        target: the class.
+        name: of the token that is asked about, "" for the class itself.
+        unusual: settings of the method, see `vit.explain.settings.Tuning.changed`.
+
+    >>> class_sentence("Relevance", "cat")
+    'Relevance: what speaks for “cat”.'
+    """
+    title += settings(unusual)
+    if not name:
+        return f"{title}: what speaks for “{target}”."
+    return f"{title} for “{target}”: {f'which tokens drew on {name}' if direction == 'to' else f'what {name} drew on'}."
+
+
+def settings(facts: Mapping[str, Any]) -> str:
+    """Those settings among some facts that are not as usual, to stand behind a method's name.
+
+    >>> settings({"discard": 0.9, "start_block": 2})
+    ' (from block 3 on, weakest 90 % left out)'
+    """
+    words = []
+    if "start_block" in facts:
+        words.append(f"from block {facts['start_block'] + 1} on")
+    if "residual" in facts:
+        words.append(f"{facts['residual']:.0%} staying".replace("%", " %"))
+    if "fusion" in facts:
+        words.append(f"{facts['fusion']} of heads")
+    if "discard" in facts:
+        words.append(f"weakest {facts['discard']:.0%} left out".replace("%", " %"))
+    return f" ({', '.join(words)})" if words else ""
+
+
+def outline(contour: str, mass: float) -> str:
+    """What a line around patches means, "" without one.
+
+    >>> outline("mass", 0.6)
+    'Outlined: the fewest patches with 60 % of the weight.'
+    """
+    if contour == "none":
+        return ""
+    kind = f"the fewest patches with {mass:.0%} of the weight".replace("%", " %")
+    return f"Outlined: {kind if contour == 'mass' else 'the stronger of two groups of patches (Otsu)'}."
+
+
+def clear(cover: str) -> str:
+    """What is not covered, "" where all is.
+
+    >>> clear("weight")
+    'The picture is clear where patches have less than their mean.'
+    """
+    return "The picture is clear where patches have less than their mean." if cover == "weight" else ""
+
+
+def file_stem(picture: str, facts: Mapping[str, Any], target: str = "") -> str:
+    """A file's name, without what comes after the dot, that tells what is in it.
+
+    Args:
+        picture: the name of the picture's file.
+        facts: of the map, see `sentence`.
+        target: the class, of a map of one.
+
+    >>> file_stem("my cat.jpg", {"method": "attention", "block": 2, "head": "max", "query": 0})
+    'my-cat-attention-block-3-head-max-token-0'
+    """
+    parts = [picture.rpartition(".")[0] or picture, facts["method"], target]
+    for name, key in (("block", "block"), ("head", "head"), ("token", "query")):
+        if key in facts:
+            value = facts[key]
+            parts += [name, str(value + 1 if isinstance(value, int) and key != "query" else value)]
+    return re.sub(r"[^\w.]+", "-", "-".join(filter(None, parts))).strip("-.")[:100]
+
+
+def where(block: int | str, head: int | str) -> str:
+    """Which of all maps of a token.
+
+    >>> where(0, 3), where("mean", "mean"), where("max", 3)
+    ('Block 1, head 4', 'Mean of all blocks and heads', 'Head 4, max of blocks')
+    """
+    if not isinstance(block, str):
+        return f"{spoken('Block', block)}, {_heads(head)}"
+    if not isinstance(head, str):
+        return f"{spoken('Head', head)}, {block} of blocks"
+    which = "all blocks and heads" if block == head else f"blocks, {_heads(head)}"
+    return f"{block.capitalize()} of {which}"
+
+
+def about(seconds: float) -> str:
+    """How long something takes, by orders of magnitude: who waits needs no more, and nobody knows more.
+
+    >>> about(0.4), about(4), about(11), about(28), about(55)
+    ('a moment', 'a few seconds', 'about ten seconds', 'about half a minute', 'about a minute')
+    >>> about(200), about(1400), about(2500), about(4000), about(11_000), about(780_000)
+    ('some minutes', 'about 25 minutes', 'about 40 minutes', 'about an hour', 'about 3 hours', 'about 9 days')
+    """
+    for below, words in _ORDERS:
+        if seconds < below:
+            return words
+    if seconds < 52 * 60:
+        return f"about {5 * round(seconds / 300)} minutes"
+    if seconds < 90 * 60:
+        return "about an hour"
+    if seconds < 36 * 3600:
+        return f"about {seconds / 3600:.0f} hours"
+    days = seconds / 86400
+    return f"about {days:.0f} days" if days < 1000 else "years"
+
+
+_ORDERS = (
+    (1, "a moment"), (8, "a few seconds"), (20, "about ten seconds"), (45, "about half a minute"),
+    (90, "about a minute"), (480, "some minutes"),
+)  # fmt: skip
+
+
+def _heads(head: int | str) -> str:
+    return f"{head} of heads" if isinstance(head, str) else spoken("head", head)

@@ -1,0 +1,192 @@
+"""Many pictures at once: what a model makes of each, how sure it is, where it looks, and whether that map is true."""
+
+import hashlib
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from vit.checkpoints.checkpoint import Checkpoint
+from vit.data.datasets import load_dataset
+from vit.explain.faithfulness import GROUPS, faithfulness
+from vit.explain.maps import entropy
+from vit.explain.methods import Subject, heatmap
+from vit.explain.timing import Kind, doing, expected
+from vit.images.decode import decode_image
+from vit.images.preprocess import Normalise
+from vit.view.overlay import overlay
+
+MOST = 60  # pictures
+SIDE = 192  # longer side of a thumbnail [px]
+WITHOUT_CLASSES = ("attention", "rollout")  # methods that need none
+_PASSES = GROUPS + 4  # through the model for each picture, the one back counted as two
+_KIND = "sheet"
+
+Order = Literal["confidence", "entropy", "faithfulness"]
+
+
+class Picture(NamedTuple):
+    """A picture that is not looked at yet.
+
+    Attributes:
+        name: for people, "" for none.
+        content: bytes of a file; or uint8 (channels, height, width) of the model's input size.
+        truth: its class, "" where nobody knows.
+    """
+
+    name: str
+    content: bytes | Tensor
+    truth: str = ""
+
+    @property
+    def digest(self) -> str:
+        """Tells it from all others."""
+        content = self.content if isinstance(self.content, bytes) else self.content.numpy().tobytes()
+        return hashlib.sha256(content).hexdigest()
+
+
+class Look(NamedTuple):
+    """What a model makes of a picture.
+
+    Attributes:
+        label: the most probable class, "" for a model without classes.
+        confidence: its probability, 0 to 1; None without classes.
+        entropy: spread of the answer's attention in the last block, mean of heads: 0 for one token, 1 for uniform.
+        faithfulness: SaCo of the map for that class, -1 to 1; None without classes.
+        thumbnail: JPEG of what the model saw, under the map.
+    """
+
+    label: str
+    confidence: float | None
+    entropy: float
+    faithfulness: float | None
+    thumbnail: bytes
+
+
+class Seen(NamedTuple):
+    """A picture and its look.
+
+    Attributes:
+        right: whether the class was found; None where the truth is unknown to us or to the model.
+    """
+
+    picture: Picture
+    look: Look
+    right: bool | None
+
+
+def look(checkpoint: Checkpoint, picture: Picture, method: str) -> Look:
+    """Classify a picture and explain the predicted class.
+
+    Args:
+        method: in `METHODS`; of a model without classes, one of `WITHOUT_CLASSES`.
+
+    Raises:
+        InvalidImage: the file is no picture.
+    """
+    with doing(checkpoint.model, Kind(_KIND, checkpoint.preprocess.size), _PASSES):
+        return _look(checkpoint, picture, method)
+
+
+def _look(checkpoint: Checkpoint, picture: Picture, method: str) -> Look:
+    pixels, shown = _opened(checkpoint, picture)
+    if not checkpoint.labels:
+        subject = Subject.without_class(checkpoint.model, pixels)
+        attention = subject.kept.last_attention()
+        return Look("", None, _spread(attention), None, _thumbnail(shown, heatmap(subject, method), checkpoint))
+    subject = Subject.of(checkpoint.model, pixels)
+    target = subject.kept.target
+    found = heatmap(subject, method)
+    (score,) = faithfulness(checkpoint.model, pixels, target, [found])
+    return Look(
+        checkpoint.labels[target],
+        float(subject.kept.logits[0].softmax(0)[target]),
+        _spread(subject.kept.last_attention()),
+        score,
+        _thumbnail(shown, found, checkpoint),
+    )
+
+
+def judge(checkpoint: Checkpoint, picture: Picture, found: Look) -> Seen:
+    """Put a look beside the truth."""
+    known = picture.truth in checkpoint.labels
+    return Seen(picture, found, found.label == picture.truth if known else None)
+
+
+def arranged(seen: Sequence[Seen], by: Order, lowest_first: bool = False) -> list[Seen]:
+    """In the order of a figure; those without one come last."""
+
+    def key(one: Seen) -> tuple[bool, float]:
+        value = getattr(one.look, by)
+        return value is None, 0.0 if value is None else value if lowest_first else -value
+
+    return sorted(seen, key=key)
+
+
+class Means(NamedTuple):
+    """Figures of several pictures, each the mean of those that have it.
+
+    Attributes:
+        pictures: how many.
+    """
+
+    pictures: int
+    confidence: float
+    entropy: float
+    faithfulness: float
+
+
+def means(seen: Sequence[Seen]) -> Means | None:
+    """What pictures with classes have in common; None for no picture."""
+    if not seen:
+        return None
+    rows = np.array([[one.look.confidence, one.look.entropy, one.look.faithfulness] for one in seen], np.float64)
+    return Means(len(seen), *rows.mean(0).tolist())
+
+
+def pictures_of(checkpoint: Checkpoint, spec: str, root: Path = Path("data")) -> list[Picture]:
+    """At most `MOST` test pictures of a dataset, evenly from its classes.
+
+    Raises:
+        InvalidDataset: it cannot be read at this model's input size.
+    """
+    dataset = load_dataset(spec, checkpoint.preprocess, root=root, only_test=True, at_most=MOST)
+    batches = dataset.test.batches(torch.arange(len(dataset.test.labels)), 1, torch.device("cpu"))
+    return [Picture("", images[0], dataset.classes[int(labels[0])]) for images, labels in batches]
+
+
+def seconds(checkpoint: Checkpoint, count: int) -> float:
+    """How long so many pictures will take, estimated [s]."""
+    return expected(checkpoint.model, Kind(_KIND, checkpoint.preprocess.size), _PASSES * count)
+
+
+def _opened(checkpoint: Checkpoint, picture: Picture) -> tuple[Tensor, Image.Image]:
+    """The model's input, and what it shows, in the original's own detail."""
+    preprocess = checkpoint.preprocess
+    if isinstance(picture.content, bytes):
+        original = decode_image(picture.content)
+        edges = tuple(map(round, preprocess.geometry(original).box))
+        return preprocess(original), original.crop((edges[0], edges[1], edges[2], edges[3]))
+    bands = picture.content.permute(1, 2, 0).numpy()
+    shown = Image.fromarray(bands if bands.shape[2] == 3 else bands[..., 0]).convert("RGB")
+    return Normalise(preprocess, picture.content.device)(picture.content[None]), shown
+
+
+def _thumbnail(shown: Image.Image, heatmap: Tensor, checkpoint: Checkpoint) -> bytes:
+    height, width = (
+        max(1, round(SIDE * side / max(checkpoint.preprocess.size))) for side in checkpoint.preprocess.size
+    )
+    how = Image.Resampling.NEAREST if max(shown.size) < SIDE else Image.Resampling.BICUBIC
+    small = shown.resize((width, height), how)
+    out = io.BytesIO()
+    overlay(small, heatmap.numpy()).save(out, "JPEG", quality=85)
+    return out.getvalue()
+
+
+def _spread(weights: Tensor) -> float:
+    return float(entropy(weights / weights.sum()))

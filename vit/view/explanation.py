@@ -1,0 +1,192 @@
+"""One picture through one checkpoint, with everything a page shows of it, at a size whose cost is known before."""
+
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import torch
+from PIL import Image
+
+from vit.checkpoints.checkpoint import Checkpoint
+from vit.devices import memory
+from vit.errors import InvalidImage
+from vit.explain.cost import Size, count_tokens, pass_memory
+from vit.explain.input_sizes import FACTORS, SIDES, SMALL, enlarged_size, resized, size_near
+from vit.explain.record import AttentionRecord, Precision, record
+from vit.explain.timing import Kind, doing, expected
+from vit.images.decode import decode_frames
+from vit.images.geometry import Geometry
+from vit.images.preprocess import Preprocess
+from vit.model.config import ViTConfig
+from vit.view.overlay import COLORMAPS
+from vit.view.payload import MAPS_UP_TO, pack
+
+MAX_TOKENS = 16_448  # of one picture; a 128 x 128 grid and its prefix
+MAX_PAYLOAD = 600_000_000  # [bytes] to the browser; .streamlit/config.toml lets messages of that size pass
+COPIES = 7  # of the payload, as they were seen at once: one is made here, Streamlit makes the others on the way
+
+
+class Prediction(NamedTuple):
+    """A class and how probable the model finds it, 0 to 1."""
+
+    label: str
+    probability: float
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What the explorer knows about one picture.
+
+    Attributes:
+        picture: RGB, upright, original size.
+        preprocess: as it was for this picture, of the size that was asked for.
+        seen: what the model saw of it.
+        geometry: where that lies in the original.
+        record: attention on demand.
+        predictions: every class, most probable first; none of a model whose outputs are no classes.
+        payload: for the viewer.
+    """
+
+    picture: Image.Image
+    preprocess: Preprocess
+    seen: Image.Image
+    geometry: Geometry
+    record: AttentionRecord
+    predictions: tuple[Prediction, ...]
+    payload: bytes
+
+    @cached_property
+    def probabilities(self) -> tuple[float, ...]:
+        """Of every class, in the model's order; of a model without labels too."""
+        return tuple(self.record.logits[0].softmax(0).tolist())
+
+
+class Cost(NamedTuple):
+    """What a picture costs at some input size, estimated.
+
+    Attributes:
+        tokens: N.
+        memory: most that it takes beside the model, on the way to the browser included [bytes].
+        payload: what the browser gets [bytes].
+        seconds: to the payload, see `vit.explain.timing`.
+        problem: why this size is not possible, "" if it is.
+    """
+
+    tokens: int
+    memory: int
+    payload: int
+    seconds: float
+    problem: str = ""
+
+
+def explain(
+    checkpoint: Checkpoint,
+    image: bytes,
+    size: Size | None = None,
+    precision: Precision = "float32",
+    frame: int = 0,
+) -> Explanation:
+    """Classify a picture and keep its attention.
+
+    Args:
+        checkpoint: what to ask.
+        image: the bytes of a file that `decode_frames` reads.
+        size: (height, width) of the model's input in whole patches, see `sizes`; None for the checkpoint's own.
+            At others position embeddings are interpolated.
+        precision: see `record`.
+        frame: of an animation or a video, from 0.
+
+    Raises:
+        InvalidImage: the bytes are neither picture nor video, or the input is too large, see `cost`.
+        ValueError: the size is not made of whole patches.
+    """
+    picture = next(decode_frames(image, [frame])).picture
+    preprocess = resized(checkpoint.preprocess, size or checkpoint.preprocess.size)
+    if problem := _problem(checkpoint.config, preprocess.size, precision):
+        raise InvalidImage(problem)
+    with _timed(checkpoint, preprocess.size, precision):
+        kept = record(checkpoint.model, preprocess(picture), precision)
+        order = kept.logits[0].softmax(0).sort(descending=True)
+        ranked = zip(order.values.tolist(), order.indices.tolist(), strict=True) if checkpoint.labels else ()
+        predictions = tuple(Prediction(checkpoint.labels[i], p) for p, i in ranked)
+        geometry = preprocess.geometry(picture)
+        payload = pack(kept, picture, geometry.box, COLORMAPS)
+    return Explanation(picture, preprocess, preprocess.seen(picture), geometry, kept, predictions, payload)
+
+
+# --- Sizes ----------------------------------------------------------------------------------------------------
+
+
+def sizes(checkpoint: Checkpoint) -> list[Size]:
+    """Input sizes to offer, the checkpoint's own and larger ones, as far as they are possible."""
+    own = checkpoint.preprocess.size
+    larger = (
+        [enlarged_size(checkpoint, factor) for factor in FACTORS]
+        if min(own) <= SMALL
+        else [size_near(checkpoint, side) for side in SIDES]
+    )
+    every = sorted({own, *(size for size in larger if min(size) > min(own))})
+    return [size for size in every if size == own or not _problem(checkpoint.config, size)]
+
+
+# --- Costs ----------------------------------------------------------------------------------------------------
+
+
+def cost(checkpoint: Checkpoint, size: Size, precision: Precision = "float32") -> Cost:
+    """What `explain` will take with these arguments; where this model is new, runs a small picture through it.
+
+    Raises:
+        ValueError: the size is not made of whole patches.
+    """
+    config, tokens = checkpoint.config, count_tokens(checkpoint.config, size)
+    seconds = expected(checkpoint.model, Kind(_KIND, size), 1, lambda pixels: _time_one(checkpoint, pixels), at_once=1)
+    needed = _memory(config, tokens, precision)
+    return Cost(tokens, needed, _payload(config, tokens), seconds, _problem(config, size, precision))
+
+
+_KIND = "picture"
+
+
+def _time_one(checkpoint: Checkpoint, pixels: torch.Tensor) -> None:
+    """What takes long in `explain`."""
+    kept = record(checkpoint.model, pixels)
+    height, width = pixels.shape[2:]
+    pack(kept, Image.new("RGB", (width, height)), (0, 0, width, height), COLORMAPS)
+
+
+def _timed(checkpoint: Checkpoint, size: Size, precision: Precision) -> AbstractContextManager[None]:
+    """Remember how long a picture took, in the precision that estimates are of."""
+    return doing(checkpoint.model, Kind(_KIND, size), 1) if precision == "float32" else nullcontext()
+
+
+def _payload(config: ViTConfig, tokens: int) -> int:
+    """Bytes to the browser, but for the picture."""
+    per_head = tokens**2 if tokens <= MAPS_UP_TO else 4 * tokens * (config.dim // config.heads)
+    return config.depth * config.heads * (per_head + 4 * tokens) + tokens * config.dim
+
+
+def _memory(config: ViTConfig, tokens: int, precision: Precision) -> int:
+    """The larger of what the pass and what the payload takes [bytes]; measured ones were up to 15 % larger."""
+    number = 2 if precision == "bfloat16" else 4
+    kept = 2 * config.depth * tokens * config.dim * number
+    return int(1.15 * (kept + max(pass_memory(config, tokens), COPIES * _payload(config, tokens)))) + 50_000_000
+
+
+def _problem(config: ViTConfig, size: Size, precision: Precision = "float32") -> str:
+    """Why an input of this size is not possible, "" if it is."""
+    tokens = count_tokens(config, size)
+    if tokens > MAX_TOKENS:
+        return f"An input of {tokens:,} tokens is too large; {MAX_TOKENS:,} is the limit. Choose a smaller one."
+    payload, needed, (_, free) = _payload(config, tokens), _memory(config, tokens, precision), memory()
+    if payload > MAX_PAYLOAD:
+        return (
+            f"At {tokens:,} tokens this model's queries and keys have {payload / 1e6:,.0f} MB; "
+            f"a browser gets at most {MAX_PAYLOAD / 1e6:,.0f}. Choose a smaller input."
+        )
+    if 0 < free < needed:
+        return (
+            f"An input of {tokens:,} tokens takes {needed / 1e9:.1f} GB of memory and {free / 1e9:.1f} GB are free. "
+            "Choose a smaller one."
+        )
+    return ""

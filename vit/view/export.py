@@ -1,0 +1,352 @@
+"""Attention to take away: every number of a view, with where it came from."""
+
+import io
+import json
+import platform
+from dataclasses import dataclass
+from typing import Any, Literal, Self, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+
+from vit.checkpoints.checkpoint import Checkpoint
+from vit.errors import UserError
+from vit.explain import methods
+from vit.explain.maps import fuse, mass_threshold, otsu_threshold
+from vit.explain.methods import METHODS, USUAL, Subject
+from vit.explain.record import AttentionRecord
+from vit.explain.settings import ROLLOUT, Direction, Tuning
+from vit.images.geometry import Box, Geometry
+from vit.images.preprocess import Preprocess
+from vit.view.captions import class_sentence, sentence, token_name
+from vit.view.explanation import Explanation
+from vit.view.overlay import COLORMAPS, Colormap, Heatmap, bordered, mosaic, overlay
+from vit.view.payload import read_header, unpack
+from vit.view.selection import Selection, View
+
+MAX_BYTES = 1 << 30  # bytes of float16 attention in one file
+PREDICTIONS = 20  # most probable classes in a JSON file
+
+Unit = Literal["weight", "share", "cosine"]
+
+
+@dataclass(frozen=True)
+class Shown:
+    """One map as the viewer shows it; all that a figure or a file of numbers needs to know of a view.
+
+    Attributes:
+        weights: (N,).
+        facts: method and its parameters, as files name them.
+        sentence: the same for people.
+        low, top: the values of the first and the last colour.
+        unit: "weight" of attention and "share" of a whole, both from 0 to 1, or "cosine".
+    """
+
+    weights: Tensor
+    facts: dict[str, Any]
+    sentence: str
+    low: float
+    top: float
+    unit: Unit = "weight"
+
+    @classmethod
+    def of(cls, record: AttentionRecord, selection: Selection, payload: bytes = b"") -> Self:
+        """What the viewer shows for a selection; attention where the record has nothing for its view.
+
+        Args:
+            payload: for the end of the colour scale that maps share; without it, the map has its own scale.
+        """
+        numbers, facts = weights(record, selection), facts_of(record, selection)
+        low, top = _ends(record, selection, numbers, payload)
+        unit: Unit = "cosine" if facts["method"] == "similar" else "weight"
+        return cls(numbers, facts, sentence(facts, record.prefix, record.grid), low, top, unit)
+
+    @classmethod
+    def of_class(
+        cls,
+        subject: Subject,
+        method: str,
+        label: str,
+        query: int | None = None,
+        direction: Direction = "from",
+        tuning: Tuning = USUAL,
+    ) -> Self:
+        """What the viewer shows of a class, as shares of the whole map.
+
+        Args:
+            method: its name in `vit.explain.methods.METHODS`.
+            label: of the class that the subject was asked about.
+            query: the token asked about, of methods that can be asked about one; None for the class itself.
+        """
+        record, unusual = subject.kept, tuning.changed(METHODS[method].settings)
+        numbers = methods.weights(subject, method, query, direction, tuning)
+        numbers = numbers / numbers.sum().clamp_min(1e-30)
+        facts: dict[str, Any] = {"method": method, "target": label} | unusual
+        name = ""
+        if query is not None:
+            facts |= {"query": query, "direction": direction}
+            name = token_name(query, record.prefix, record.grid)
+        words = class_sentence(METHODS[method].title, label, name, direction, unusual)
+        return cls(numbers, facts, words, 0.0, _strongest_patch(numbers, record, without=query), "share")
+
+
+def attention_bytes(record: AttentionRecord) -> int:
+    """Size of all attention matrices as float16 [bytes]."""
+    return record.blocks * record.heads * record.tokens**2 * 2
+
+
+def attention_npz(
+    record: AttentionRecord,
+    heatmap: Tensor,
+    checkpoint: Checkpoint,
+    preprocess: Preprocess,
+    geometry: Geometry,
+    view: dict[str, Any],
+    every: bool | None = None,
+) -> bytes:
+    """Pack a view and all attention behind it.
+
+    Args:
+        heatmap: (rows, cols), before any scaling for display.
+        preprocess: as it was for this picture, its size above all.
+        view: method, block, head, query and whatever else names the heatmap.
+        every: put all attention in; left out, only where `view` names the method "attention".
+
+    Returns:
+        an NPZ file: `heatmap` (rows, cols) float32, `attention` (L, H, N, N) float16 where asked for, `features`
+        (N, D) where the method is "similar", `pool_attention` (H, N) where the model pools by attention, `logits`
+        (C,), and `meta`, a JSON string.
+
+    Raises:
+        UserError: the matrices take more than 1 GB.
+    """
+    arrays: dict[str, np.ndarray] = {"heatmap": heatmap.float().numpy(), "logits": record.logits[0].float().numpy()}
+    if record.features is not None and view["method"] == "similar":
+        arrays["features"] = record.features.float().numpy()
+    if record.pool_attention is not None:
+        arrays["pool_attention"] = record.pool_attention.float().numpy()
+    if view["method"] == "attention" if every is None else every:
+        if attention_bytes(record) > MAX_BYTES:
+            raise UserError(
+                f"All attention of this picture takes {attention_bytes(record) / 1e9:.1f} GB; a file holds 1 GB. "
+                "Choose a smaller input size."
+            )
+        attention = np.empty((record.blocks, record.heads, record.tokens, record.tokens), np.float16)
+        for block in range(record.blocks):
+            attention[block] = record.full(block).half().numpy()
+        arrays["attention"] = attention
+    meta = provenance(record, checkpoint, preprocess, geometry, view)
+    out = io.BytesIO()
+    np.savez_compressed(out, **arrays, meta=np.array(json.dumps(meta)))  # type: ignore[arg-type]
+    return out.getvalue()
+
+
+def provenance(
+    record: AttentionRecord, checkpoint: Checkpoint, preprocess: Preprocess, geometry: Geometry, view: dict[str, Any]
+) -> dict[str, Any]:
+    """Where numbers came from; what every file says of itself."""
+    return {
+        "view": view,
+        "prefix": record.prefix,
+        "grid": record.grid,
+        "labels": checkpoint.labels,
+        "checkpoint": {"name": checkpoint.name, "sha256": checkpoint.hash, "config": checkpoint.config.to_dict()},
+        "picture": {"width": geometry.width, "height": geometry.height, "box": geometry.box},
+        "preprocess": preprocess.to_config(),
+        "precision": str(record.queries[0].dtype).removeprefix("torch."),
+        "versions": {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__},
+    }
+
+
+def view_json(explanation: Explanation, shown: Shown, checkpoint: Checkpoint, picture: str = "") -> bytes:
+    """The numbers of one map and where they came from, as JSON.
+
+    Args:
+        picture: its name.
+
+    Returns:
+        UTF-8; what an NPZ file's `meta` holds, and `values`, one per token in their order; the same again as
+        `prefix_values` by name and `heatmap`, rows of patches; `scale`, what the colours mean; the most probable
+        `predictions`. Numbers read back as float32 are those of the map, bit by bit.
+    """
+    record = explanation.record
+    meta = provenance(record, checkpoint, explanation.preprocess, explanation.geometry, shown.facts)
+    values = _decimals(shown.weights)
+    split, (_, cols) = len(record.prefix), record.grid
+    meta["picture"]["name"] = picture
+    meta |= {
+        "sentence": shown.sentence,
+        "values": values,
+        "prefix_values": dict(zip(record.prefix, values[:split], strict=True)),
+        "heatmap": [values[at : at + cols] for at in range(split, len(values), cols)],
+        "scale": {"unit": shown.unit, "low": shown.low, "top": shown.top},
+        "predictions": [prediction._asdict() for prediction in explanation.predictions[:PREDICTIONS]],
+    }
+    return json.dumps(meta, ensure_ascii=False, indent=1).encode()
+
+
+def weights(record: AttentionRecord, selection: Selection) -> Tensor:
+    """What the viewer shows for a selection: (N,); attention where the record has nothing for its view."""
+    view = _view(record, selection)
+    if view == "rollout":
+        how = selection
+        return record.rollout(how.token, how.residual, how.direction, how.fusion, how.discard)
+    if view == "similar":
+        return record.similarity(selection.token)
+    if view == "pool":
+        heads = cast(Tensor, record.pool_attention)  # (H, N)
+        return fuse(heads, selection.head) if isinstance(selection.head, str) else heads[selection.head]
+    return record.weights(selection.token, selection.block, selection.head, selection.direction)
+
+
+def overlay_png(explanation: Explanation, selection: Selection, shown: Shown | None = None) -> bytes:
+    """The picture at its original size under the selected map, in the viewer's own colours.
+
+    Args:
+        shown: the map, where the selection does not tell.
+    """
+    shown = shown or Shown.of(explanation.record, selection, explanation.payload)
+    heatmap = explanation.record.heatmap(shown.weights).numpy()
+    return png(painted(explanation.picture, heatmap, explanation.geometry.box, selection, shown.low, shown.top))
+
+
+def painted(
+    picture: Image.Image, heatmap: Heatmap, box: Box, selection: Selection, low: float, top: float
+) -> Image.Image:
+    """A picture under a map, with the selection's colours, opacity, cover, smoothness and outline.
+
+    Args:
+        picture: RGB, of any size.
+        heatmap: (rows, cols).
+        box: the part of it that the model sees [px].
+        low, top: the values of the first and the last colour.
+    """
+    covered = overlay(
+        picture,
+        heatmap - np.float32(low),
+        box,
+        opacity=selection.opacity,
+        cover=selection.cover,
+        colormap=colormap(selection),
+        smooth=selection.smooth,
+        vmax=top - low,
+    )
+    numbers = torch.from_numpy(np.asarray(heatmap, np.float32))
+    if selection.contour == "mass" and (numbers > 0).any():
+        covered = bordered(covered, mass_threshold(numbers.clamp(min=0), selection.mass).numpy(), box)
+    if selection.contour == "otsu":
+        covered = bordered(covered, otsu_threshold(numbers).numpy(), box)
+    return covered
+
+
+def grid_png(explanation: Explanation, selection: Selection, cell: int = 96) -> bytes:
+    """The maps of every head of every block for the selected token, one row per block."""
+    return png(
+        mosaic(
+            grid_maps(explanation.record, selection),
+            colormap(selection),
+            shared=selection.scale == "shared",
+            vmax=shared_top(explanation.payload, selection) if selection.scale == "shared" else None,
+            cell=cell,
+        )
+    )
+
+
+def grid_maps(record: AttentionRecord, selection: Selection) -> NDArray[np.float32]:
+    """Attention of the selected token in every head: (L, H, rows, cols)."""
+    maps = []
+    for block in range(record.blocks):
+        if selection.direction == "from":
+            maps.append(record.rows(block, [selection.token])[:, 0])
+        else:
+            maps.append(record.columns(block, [selection.token])[:, :, 0])
+    return record.heatmap(torch.stack(maps)).numpy()
+
+
+def view_npz(
+    explanation: Explanation, selection: Selection, checkpoint: Checkpoint, shown: Shown | None = None
+) -> bytes:
+    """The selected view and all attention as NPZ.
+
+    Args:
+        shown: the map, where the selection does not tell.
+
+    Raises:
+        UserError: as `attention_npz`.
+    """
+    record = explanation.record
+    shown = shown or Shown.of(record, selection)
+    heatmap, geometry = record.heatmap(shown.weights), explanation.geometry
+    return attention_npz(record, heatmap, checkpoint, explanation.preprocess, geometry, shown.facts, every=True)
+
+
+def facts_of(record: AttentionRecord, selection: Selection) -> dict[str, Any]:
+    """The selected method and what it takes of the selection; blocks and heads from the start, unusual settings."""
+    method = _view(record, selection)
+    names = {
+        "rollout": ("token", "direction"),
+        "similar": ("token",),
+        "pool": ("head",),
+    }.get(method, ("block", "head", "token", "direction"))
+    counts = {"block": record.blocks, "head": record.heads}
+
+    def fact(name: str) -> Any:
+        value = getattr(selection, name)
+        return value % counts[name] if name in counts and isinstance(value, int) else value
+
+    facts = {"method": method} | {"query" if name == "token" else name: fact(name) for name in names}
+    return facts | (selection.changed(ROLLOUT) if method == "rollout" else {})
+
+
+def _view(record: AttentionRecord, selection: Selection) -> View:
+    """The selected view, or attention where the record has nothing for it."""
+    missing = {"relevance": True, "similar": record.features is None, "pool": record.pool_attention is None}
+    return "attention" if missing.get(selection.view) else selection.view
+
+
+def _ends(record: AttentionRecord, selection: Selection, numbers: Tensor, payload: bytes) -> tuple[float, float]:
+    """Where the viewer's colours begin and end."""
+    view, own = _view(record, selection), selection.scale == "own" or not payload
+    if view == "similar":
+        patches = torch.arange(len(record.prefix), record.tokens)
+        others = numbers[patches[patches != selection.token]]
+        spread = selection.scale == "own" and len(others) > 0 and bool(others.max() > others.min())
+        return (float(others.min()), float(others.max())) if spread else (0.0, 1.0)
+    if view == "rollout" or own:
+        return 0.0, _strongest_patch(numbers, record, without=selection.token if view == "rollout" else None)
+    if view == "pool":
+        return 0.0, read_header(payload)["pool_top"]
+    return 0.0, shared_top(payload, selection)
+
+
+def shared_top(payload: bytes, selection: Selection) -> float:
+    """The end of the viewer's shared colour scale for the selected token."""
+    tops = unpack(payload)[1]["tops"]  # (2, N)
+    return float(tops[0 if selection.direction == "from" else 1, selection.token])
+
+
+def _strongest_patch(numbers: Tensor, record: AttentionRecord, without: int | None) -> float:
+    numbers = numbers.clone()
+    if without is not None:
+        numbers[without] = 0
+    return float(record.heatmap(numbers).max())
+
+
+def _decimals(numbers: Tensor) -> list[float]:
+    """The shortest decimals that name these float32 numbers."""
+    return [float(str(number)) for number in numbers.float().numpy()]
+
+
+def colormap(selection: Selection) -> Colormap:
+    """The selected colours, or the first ones."""
+    return cast(Colormap, selection.colormap) if selection.colormap in COLORMAPS else "viridis"
+
+
+def png(picture: Image.Image) -> bytes:
+    """The bytes of a PNG file."""
+    out = io.BytesIO()
+    picture.save(out, "PNG")
+    return out.getvalue()

@@ -1,0 +1,266 @@
+"""What a page shows first, stored beside the checkpoint, so that it is there before torch is.
+
+    python -m vit.view.first_view [checkpoints/cifar10]
+
+writes `first_view.zip` into a checkpoint's folder: what the checkpoint says about the first sample, by the code that
+says it live. It holds hashes of all that it was made of and is left aside where one of them is another. Reading it
+needs no torch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import sys
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from PIL import Image
+
+from vit.explain.methods import METHODS
+from vit.explain.settings import Tuning
+from vit.files import replaced
+from vit.images import samples
+from vit.paths import PROJECT
+from vit.view.payload import CHAIN_UP_TO
+
+if TYPE_CHECKING:
+    from vit.checkpoints.checkpoint import Checkpoint
+    from vit.view.selection import Selection
+
+FILE = "first_view.zip"
+SAMPLE = "cat"  # the picture that the page opens with
+SIZE = (64, 64)  # of the model's input then [px]
+METHOD = "relevance"  # the method for the class that it opens with
+COMMAND = "python -m vit.view.first_view"
+_MADE_OF = ("README.md", "config.json", "model.safetensors", "preprocessor_config.json")
+
+
+class Prediction(NamedTuple):
+    """As `vit.explain.Prediction`."""
+
+    label: str
+    probability: float
+
+
+class Config(NamedTuple):
+    """What a page says of a `vit.model.config.ViTConfig`."""
+
+    image_size: tuple[int, int]
+    patch_size: int
+    grid: tuple[int, int]
+    depth: int
+    heads: int
+    dim: int
+
+
+class Model(NamedTuple):
+    """What a page says of a `vit.checkpoints.Checkpoint` before it is opened; the names are those of that."""
+
+    name: str
+    identity: str
+    config: Config
+    labels: tuple[str, ...]
+    assumed: Mapping[str, str]
+    card: str
+    facts: Mapping[str, Any]
+    family: str
+    params: int
+
+
+class Record(NamedTuple):
+    """The shape of a `vit.explain.record.AttentionRecord`; its numbers are in the payload."""
+
+    blocks: int
+    heads: int
+    tokens: int
+    prefix: tuple[str, ...]
+    grid: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What a page shows of a `vit.explain.Explanation`; the names are those of that."""
+
+    record: Record
+    predictions: tuple[Prediction, ...]
+    probabilities: tuple[float, ...]
+    payload: bytes
+    png: bytes
+
+    @cached_property
+    def seen(self) -> Image.Image:
+        """What the model saw of the picture."""
+        return Image.open(io.BytesIO(self.png), formats=("PNG",)).convert("RGB")
+
+
+@dataclass(frozen=True)
+class FirstView:
+    """All that the first view needs.
+
+    Attributes:
+        size: (height, width) of the model's input [px].
+        error: of the self-check, see `vit.explain.self_check`.
+        target: the class that `METHOD` was asked about.
+        chain: what the browser follows the pointer with, see `vit.view.payload.pack_chain`; empty for a method whose
+            maps are computed one by one.
+        values: (N,), the method's map of the class, shares of all of it; empty where there is a chain.
+    """
+
+    checkpoint: Model
+    explanation: Explanation
+    size: tuple[int, int]
+    error: float
+    target: int
+    chain: bytes
+    values: tuple[float, ...]
+
+    def map_of(self, selection: Selection, target: int, method: str) -> np.ndarray | None:
+        """The map of a class that a page asks for, if it is the one that is stored: (N,)."""
+        usual = selection.settings() == Tuning().settings() and not (selection.pinned and METHODS[method].of_tokens)
+        stored = bool(self.values) and (target, method) == (self.target, METHOD)
+        return np.array(self.values, np.float32) if stored and usual else None
+
+
+def write(folder: Path) -> Path:
+    """Make the first view of the checkpoint in a folder and keep it there; returns the file."""
+    from vit.checkpoints.load import load_checkpoint
+
+    content = pack(build(load_checkpoint(folder)), fingerprint(folder))
+    with replaced(folder / FILE) as file:
+        file.write(content)
+    return folder / FILE
+
+
+def read(folder: Path) -> FirstView | None:
+    """The first view that is kept in a checkpoint's folder; None where there is none of its files as they are."""
+    try:
+        with zipfile.ZipFile(folder / FILE) as archive:
+            stale = json.loads(archive.read("made_of.json")) != fingerprint(folder)
+            return None if stale else _unpack(archive)
+    except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile):  # none, or one of an older version
+        return None
+
+
+def build(checkpoint: Checkpoint) -> FirstView:
+    """What the checkpoint says about the first sample, by the code that a page uses."""
+    from vit.checkpoints.load import summarise
+    from vit.explain.methods import Subject
+    from vit.explain.self_check import verify
+    from vit.view.explanation import explain
+    from vit.view.payload import pack_chain
+
+    image = samples.read(SAMPLE)
+    explanation = explain(checkpoint, image, SIZE)
+    record, target = explanation.record, int(explanation.record.logits[0].argmax())
+    subject = Subject.of(checkpoint.model, explanation.preprocess(explanation.picture), target)
+    chain, values = b"", ()
+    if METHOD == "relevance" and record.blocks * record.tokens**2 <= CHAIN_UP_TO:
+        kept = subject.kept
+        chain = pack_chain([kept.flow(block) for block in range(kept.blocks)], kept.read)
+    else:
+        found = METHODS[METHOD].weights(subject, None, "from", Tuning())
+        values = tuple((found / found.sum().clamp_min(1e-30)).tolist())
+    config, png = checkpoint.config, io.BytesIO()
+    explanation.seen.save(png, "PNG")
+    return FirstView(
+        checkpoint=Model(
+            name=checkpoint.name,
+            identity=checkpoint.identity,
+            config=Config(config.image_size, config.patch_size, config.grid, config.depth, config.heads, config.dim),
+            labels=checkpoint.labels,
+            assumed=checkpoint.assumed,
+            card=checkpoint.card,
+            facts=checkpoint.facts,
+            family=summarise(checkpoint.path).family,
+            params=checkpoint.params,
+        ),
+        explanation=Explanation(
+            Record(record.blocks, record.heads, record.tokens, record.prefix, record.grid),
+            tuple(Prediction(*one) for one in explanation.predictions),
+            explanation.probabilities,
+            explanation.payload,
+            png.getvalue(),
+        ),
+        size=explanation.preprocess.size,
+        error=verify(checkpoint.model, checkpoint.preprocess(explanation.picture)).error,
+        target=target,
+        chain=chain,
+        values=values,
+    )
+
+
+def fingerprint(folder: Path) -> dict[str, Any]:
+    """What a first view is made of, by name; of files their SHA-256."""
+    files = {name: folder / name for name in _MADE_OF} | {"sample": samples.SAMPLES[SAMPLE].path}
+    found = {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items() if path.exists()}
+    return found | {"method": METHOD, "size": list(SIZE)}
+
+
+def pack(view: FirstView, made_of: Mapping[str, Any]) -> bytes:
+    """A first view as a file."""
+    model, shown = view.checkpoint, view.explanation
+    facts = {
+        "checkpoint": model._asdict() | {"config": model.config._asdict(), "assumed": dict(model.assumed)},
+        "record": shown.record._asdict(),
+        "predictions": shown.predictions,
+        "probabilities": shown.probabilities,
+        "size": view.size,
+        "error": view.error,
+        "target": view.target,
+        "values": view.values,
+    }
+    parts: dict[str, bytes] = {
+        "made_of.json": json.dumps(made_of).encode(),
+        "view.json": json.dumps(facts, ensure_ascii=False).encode(),
+        "payload": shown.payload,
+        "chain": view.chain,
+        "seen.png": shown.png,
+    }
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, part in parts.items():
+            archive.writestr(zipfile.ZipInfo(name), part, zipfile.ZIP_DEFLATED)  # without a date: the same each time
+    return out.getvalue()
+
+
+def _unpack(archive: zipfile.ZipFile) -> FirstView:
+    facts = json.loads(archive.read("view.json"))
+    model, record = facts["checkpoint"], facts["record"]
+    model["config"] = Config(**{name: _tuple(value) for name, value in model["config"].items()})
+    return FirstView(
+        checkpoint=Model(**model | {"labels": tuple(model["labels"])}),
+        explanation=Explanation(
+            Record(**{name: _tuple(value) for name, value in record.items()}),
+            tuple(Prediction(*one) for one in facts["predictions"]),
+            tuple(facts["probabilities"]),
+            archive.read("payload"),
+            archive.read("seen.png"),
+        ),
+        size=tuple(facts["size"]),
+        error=facts["error"],
+        target=facts["target"],
+        chain=archive.read("chain"),
+        values=tuple(facts["values"]),
+    )
+
+
+def _tuple(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Write the first view of the shipped checkpoint, or of the one in a folder."""
+    shipped = PROJECT / "checkpoints" / "cifar10"
+    path = write(Path(arguments[0]) if arguments else shipped)
+    print(f"{path}: {path.stat().st_size / 1e3:,.0f} kB")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

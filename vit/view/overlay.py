@@ -1,0 +1,311 @@
+"""Heatmaps as pictures: colour them, lay them over the original picture, set many of them in a grid.
+
+A colour stands for value / vmax, cut to 0..1; several maps shown together share one vmax unless asked otherwise.
+"""
+
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw, ImageFont
+
+from vit.explain.names import spoken
+from vit.images.geometry import Box
+from vit.view.selection import Cover
+
+Heatmap = NDArray[np.floating]  # (rows, cols)
+Colormap = Literal["viridis", "cividis", "inferno", "magma", "gray"]
+
+# Ends of "RdBu", told apart by colour-blind eyes too. Source: Brewer, colorbrewer2.org.
+RED, BLUE = (178, 24, 43), (33, 102, 172)
+
+DIMMED = 0.6  # brightness of what the model does not see
+SMALL = 128  # [px]; pictures up to this side are enlarged pixel by pixel, as in the viewer
+LONGEST = 2.5  # sides of the seen part that a panorama is cut to
+_STRIP = 256  # [px] rows worked on at once, so that a 50-megapixel picture needs one copy of itself and no more
+
+# Every fifth colour of the 256, as hexadecimal RGB; perceptually uniform and safe for colour-blind eyes.
+# Source: matplotlib 3.11 `_cm_listed.py`, by Smith, van der Walt & Firing (cividis: Nunez, Anderton & Renslow 2018),
+# released under CC0. Linear in between, they are within 4 / 255 of the original.
+_EVERY_FIFTH = {
+    "viridis": (
+        "44015446085c471063481769481d6f482475472a7a46307e453781433d844142873f48893d4e8a3a538b38598c355e8d"
+        "33638d31688e2e6d8e2c718e2a768e297b8e27808e25848e23898e218e8d20928c1f978b1e9c891fa18821a58524aa83"
+        "28ae802eb37c35b7793dbc7446c06f50c46a5ac86465cb5e70cf577cd25089d54895d840a2da37b0dd2fbddf26cae11f"
+        "d8e219e5e419f1e51dfde725"
+    ),
+    "cividis": (
+        "00224e002656002a5f002d68003070083370163770203a6f273e6e2e416d34456c3a486c3f4c6c444f6c49536c4e566c"
+        "535a6d575d6d5c616e60646f656870696b716d6f727272747676767a7a787e7d788381798885788d8878928c78969077"
+        "9b9476a09875a59c74aaa073afa471b5a86fbaac6dbfb06bc4b468c9b965cfbd62d4c15fdac65bdfca57e5cf52ead34c"
+        "f0d846f6dd3ffce236fee838"
+    ),
+    "inferno": (
+        "00000402020c0504170a072210092d160b391e0c45260c512f0a5b380962400a67490b6a510e6c59106e61136e69166e"
+        "71196e781c6d801f6c88226a902568982766a02a63a82e5fb0315bb73557bf3952c63d4dcc4248d34743d94d3ddf5337"
+        "e45a31e9612bed6925f1711ff47918f78212f98b0bfa9407fb9d07fca60cfcb014fbba1ffac42af8cd37f6d746f4e156"
+        "f2ea69f2f27df5f992fcffa4"
+    ),
+    "magma": (
+        "00000402020b0504160907200e0b2b140e361a104221114e29115a311165390f6e420f754a107952137c5a167e621980"
+        "6a1c81721f81792282812581892881912b81992d80a1307eaa337db2357bba3878c23b75ca3e72d2426fd9466be04c67"
+        "e75263ec5860f1605df4695cf7725cf97b5dfb8560fc8e64fd9869fea16efeaa74feb47bfebd82fec68afecf92fed89a"
+        "fde2a3fdebacfcf4b6fcfdbf"
+    ),
+}
+
+
+def _interpolate(name: str) -> NDArray[np.uint8]:
+    """Fill in a frozen colour map to (256, 3)."""
+    anchors = np.frombuffer(bytes.fromhex(_EVERY_FIFTH[name]), np.uint8).reshape(-1, 3)
+    bands = [np.interp(np.arange(256), np.arange(0, 256, 5), band) for band in anchors.T]
+    return np.stack(bands, axis=1).round().astype(np.uint8)
+
+
+COLORMAPS: dict[str, NDArray[np.uint8]] = {name: _interpolate(name) for name in _EVERY_FIFTH}
+COLORMAPS["gray"] = np.repeat(np.arange(256, dtype=np.uint8)[:, None], 3, axis=1)
+
+
+def colorize(heatmap: Heatmap, colormap: Colormap = "viridis", vmax: float | None = None) -> NDArray[np.uint8]:
+    """Give each value its colour.
+
+    Args:
+        heatmap: (...), finite; below 0 counts as 0.
+        colormap: a name in `COLORMAPS`.
+        vmax: the value of the last colour; left out, the greatest one.
+
+    Returns:
+        (..., 3), RGB.
+
+    >>> colorize(np.array([0.0, 0.5, 1.0]), "gray").tolist()
+    [[0, 0, 0], [128, 128, 128], [255, 255, 255]]
+    """
+    return COLORMAPS[colormap][_levels(heatmap, vmax)]
+
+
+def overlay(
+    picture: Image.Image,
+    heatmap: Heatmap,
+    box: Box | None = None,
+    *,
+    opacity: float = 0.6,
+    cover: Cover = "weight",
+    colormap: Colormap = "viridis",
+    smooth: bool = False,
+    vmax: float | None = None,
+) -> Image.Image:
+    """Lay a heatmap over the original picture; what the model does not see is dimmed.
+
+    Args:
+        picture: RGB, at its original size.
+        heatmap: (rows, cols), finite; below 0 counts as 0.
+        box: the part of the picture that the heatmap covers [px], `Geometry.box`; left out, all of it.
+        opacity: 0 shows the picture alone; the greater, the more of it is covered.
+        cover: "weight" covers nothing where values are below their mean, and more of the picture the further they are
+            above; "film" covers all of it, at opacity 1 by the heatmap alone.
+        colormap: a name in `COLORMAPS`.
+        smooth: blend from patch centre to patch centre, instead of one flat colour per patch.
+        vmax: the value of the last colour; left out, the greatest one.
+
+    Returns:
+        RGB, of the picture's size.
+    """
+    heatmap = np.asarray(heatmap, np.float32)
+    vmax = _scale(heatmap, vmax)
+    left, top, right, bottom = box or Box(0, 0, *picture.size)
+    x, y = _inside(left, right, picture.width), _inside(top, bottom, picture.height)
+    across = _weights(x, left, right, heatmap.shape[1], smooth)  # (width seen, cols)
+    shades = across @ heatmap.T  # (width seen, rows)
+    veil = _veil(opacity, _levels(heatmap, vmax).mean() if cover == "weight" else None)
+    picture = picture if picture.mode == "RGB" else picture.convert("RGB")  # no copy where it is one already
+    covered = len(x) == picture.width and len(y) == picture.height
+    result = picture.copy() if covered else picture.point(lambda value: round(value * DIMMED))
+    if not len(x):
+        return result
+    if not covered:
+        area = (int(x[0]), int(y[0]), int(x[-1]) + 1, int(y[-1]) + 1)
+        result.paste(picture.crop(area), area)
+    for start in range(0, len(y), _STRIP):
+        part = y[start : start + _STRIP]
+        levels = _levels(_weights(part, top, bottom, heatmap.shape[0], smooth) @ shades.T, vmax)  # (strip, width seen)
+        colors = Image.fromarray(COLORMAPS[colormap][levels])
+        result.paste(colors, (int(x[0]), int(part[0])), Image.fromarray(veil[levels]))
+    return result
+
+
+def bordered(picture: Image.Image, marked: NDArray[np.bool_], box: Box | None = None) -> Image.Image:
+    """Draw a line around marked patches, white on black.
+
+    Args:
+        picture: RGB.
+        marked: (rows, cols).
+        box: the part of the picture that the patches cover [px]; left out, all of it.
+
+    Returns:
+        RGB, of the picture's size.
+    """
+    left, top, right, bottom = box or Box(0, 0, *picture.size)
+    (rows, cols), edges = marked.shape, np.pad(marked, 1).astype(int)
+    x, y = np.linspace(left, right, cols + 1) - 0.5, np.linspace(top, bottom, rows + 1) - 0.5
+    lines = [((x[c], y[r]), (x[c + 1], y[r])) for r, c in np.argwhere(np.diff(edges, axis=0)[:, 1:-1])]
+    lines += [((x[c], y[r]), (x[c], y[r + 1])) for r, c in np.argwhere(np.diff(edges, axis=1)[1:-1])]
+    result, thin = picture.copy(), max(1, round(max(picture.size) / 400))
+    draw = ImageDraw.Draw(result)
+    for color, width in (("black", 3 * thin), ("white", thin)):
+        for line in lines:
+            draw.line(line, color, width)
+    return result
+
+
+def window(picture: Image.Image, box: Box) -> tuple[Image.Image, Box]:
+    """The picture, or of a panorama a part around what the model sees, and where that lies in it [px]."""
+    left, top, right, bottom = box
+    first, last = _extent(left, right, picture.width, LONGEST * (bottom - top))
+    upper, lower = _extent(top, bottom, picture.height, LONGEST * (right - left))
+    if (first, upper, last, lower) == (0, 0, *picture.size):
+        return picture, box
+    part = picture.crop((first, upper, last, lower))
+    return part, Box(left - first, top - upper, right - first, bottom - upper)
+
+
+def scaled(picture: Image.Image, box: Box, factor: float) -> tuple[Image.Image, Box]:
+    """The picture at another size, and where the box lies in it [px]; a small one at a whole multiple of its own."""
+    small = max(picture.size) <= SMALL
+    if small:
+        factor = max(1, round(factor))
+    width, height = max(1, round(picture.width * factor)), max(1, round(picture.height * factor))
+    x, y = width / picture.width, height / picture.height
+    left, top, right, bottom = box
+    filter = Image.Resampling.NEAREST if small else Image.Resampling.LANCZOS
+    return picture.resize((width, height), filter), Box(left * x, top * y, right * x, bottom * y)
+
+
+def _extent(start: float, stop: float, length: int, longest: float) -> tuple[int, int]:
+    """What to show along one side; see the viewer's `extent`."""
+    if length <= longest:
+        return 0, length
+    margin = max(0.0, longest - (stop - start)) / 2
+    return max(0, round(start - margin)), min(length, round(stop + margin))
+
+
+def signed_overlay(
+    picture: Image.Image, difference: Heatmap, box: Box | None = None, *, vmax: float | None = None, side: int = 480
+) -> Image.Image:
+    """Lay red, where numbers are above 0, and blue, where they are below, over the picture in pale grey.
+
+    Args:
+        picture: RGB.
+        difference: (rows, cols), finite.
+        box: the part of the picture that it covers [px]; left out, all of it. Nothing else is shown.
+        vmax: the value, above or below 0, of the strongest colour; left out, the greatest one.
+        side: longer side of the result [px].
+
+    Returns:
+        RGB.
+    """
+    left, top, right, bottom = (round(edge) for edge in box or Box(0, 0, *picture.size))
+    scale = side / max(right - left, bottom - top)
+    size = max(1, round((right - left) * scale)), max(1, round((bottom - top) * scale))
+    grey = picture.crop((left, top, right, bottom)).convert("L").resize(size, Image.Resampling.BICUBIC)
+    pale = np.asarray(grey.point(lambda value: 112 + value // 2), np.float32)[..., None]
+    shares = np.clip(np.asarray(difference, np.float32) / _scale(np.abs(difference), vmax), -1, 1)
+    every = np.asarray(Image.fromarray(shares).resize(size, Image.Resampling.NEAREST))[..., None]  # (height, width, 1)
+    cover = 0.9 * np.abs(every)
+    return Image.fromarray(np.rint(pale * (1 - cover) + np.where(every > 0, RED, BLUE) * cover).astype(np.uint8))
+
+
+def _veil(opacity: float, mean: float | None) -> NDArray[np.uint8]:
+    """How much of the picture each colour covers (256,), 0 to 255; the viewer does the same.
+
+    Args:
+        mean: of all patches' colours, 0 to 255; those below leave the picture clear. None for a film.
+    """
+    if mean is None:
+        covered = np.linspace(opacity**2, opacity**0.5, 256)
+    else:
+        clear = np.floor(mean + 0.5)
+        covered = np.sqrt(opacity * np.clip((np.arange(256) - clear) / max(255 - clear, 1), 0, 1))
+    return np.rint(255 * covered).astype(np.uint8)
+
+
+def mosaic(
+    heatmaps: NDArray[np.floating],
+    colormap: Colormap = "viridis",
+    *,
+    shared: bool = True,
+    vmax: float | None = None,
+    cell: int = 64,
+    labels: bool = True,
+) -> Image.Image:
+    """Set the heatmaps of all heads in a grid: one row per block, one column per head.
+
+    Args:
+        heatmaps: (L, H, rows, cols), finite; below 0 counts as 0.
+        colormap: a name in `COLORMAPS`.
+        shared: one scale for all; otherwise each map has its own.
+        vmax: the value of the last colour when shared; left out, the greatest of all.
+        cell: longer side of one map [px].
+        labels: write the number of the block and of the head at the edges.
+
+    Returns:
+        RGB, for saving as PNG.
+    """
+    heatmaps = np.asarray(heatmaps, np.float32)
+    blocks, heads, rows, cols = heatmaps.shape
+    vmax = _scale(heatmaps, vmax) if shared else None
+    width, height = (max(1, round(cell * side / max(rows, cols))) for side in (cols, rows))
+    font = ImageFont.load_default(max(9, cell // 5))
+    margin, line = (round(font.getlength(spoken("Block", blocks - 1))) + 8, 2 * cell // 5 + 2) if labels else (0, 0)
+    gap = max(1, cell // 32)
+    result = Image.new("RGB", (margin + heads * (width + gap) - gap, line + blocks * (height + gap) - gap), "white")
+    draw = ImageDraw.Draw(result)
+    for block in range(blocks):
+        y = line + block * (height + gap)
+        if labels:
+            draw.text((margin - 4, y + height // 2), spoken("Block", block), "black", font, anchor="rm")
+        for head in range(heads):
+            x = margin + head * (width + gap)
+            tile = Image.fromarray(colorize(heatmaps[block, head], colormap, vmax))
+            result.paste(tile.resize((width, height), Image.Resampling.NEAREST), (x, y))
+    if labels:
+        for head in range(heads):
+            x = margin + head * (width + gap) + width // 2
+            draw.text((x, line // 2), _short(spoken("Head", head), font, width), "black", font, anchor="mm")
+    return result
+
+
+def _short(label: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont, width: int) -> str:
+    """Keep only the number of a label that is wider than its column [px]."""
+    return label if font.getlength(label) <= width else label.split()[-1]
+
+
+def _scale(heatmap: Heatmap, vmax: float | None) -> float:
+    """Return vmax, or the greatest value where none is given; a map without positive values stays all zero."""
+    if not np.isfinite(heatmap).all():
+        raise ValueError("A heatmap holds NaN or infinite values.")
+    vmax = float(heatmap.max()) if vmax is None else vmax
+    return vmax if vmax > 0 else 1.0
+
+
+def _levels(heatmap: Heatmap, vmax: float | None) -> NDArray[np.uint8]:
+    """Return the index into a colour map of each value, 0 to 255."""
+    scaled = np.asarray(heatmap, np.float32) * np.float32(255 / _scale(heatmap, vmax))
+    return np.clip(scaled + np.float32(0.5), 0, 255).astype(np.uint8)
+
+
+def _inside(start: float, stop: float, size: int) -> NDArray[np.int64]:
+    """Return the pixels whose centre lies from start to stop, of a side of `size` pixels."""
+    return np.arange(max(0, int(np.ceil(start - 0.5))), min(size, int(np.ceil(stop - 0.5))))
+
+
+def _weights(pixels: NDArray[np.int64], start: float, stop: float, patches: int, smooth: bool) -> NDArray[np.float32]:
+    """Return how much each patch counts at each pixel, (pixels, patches); rows sum to 1.
+
+    Patches share the way from start to stop [px] equally. Smooth: linear between patch centres, flat beyond them.
+    """
+    at = (pixels + 0.5 - start) * patches / (stop - start) - 0.5  # in patches; patch i has its centre at i
+    if smooth:
+        distance = np.abs(np.clip(at, 0, patches - 1)[:, None] - np.arange(patches))
+        return np.clip(1 - distance, 0, 1).astype(np.float32)
+    nearest = np.clip(np.floor(at + 0.5).astype(int), 0, patches - 1)
+    return np.eye(patches, dtype=np.float32)[nearest]

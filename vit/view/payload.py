@@ -1,0 +1,382 @@
+"""One picture and all its attention as bytes that the browser reads without parsing.
+
+    "vit1", length of the header (uint32), header (JSON), sections (each starts at a multiple of 8 bytes)
+
+Little-endian. The header names each section with its offset from the start and its length [bytes]:
+
+    section     numbers                         what
+    picture     JPEG or PNG                     the picture for display
+    colormap:X  uint8 (256, 3)                  one colour map
+    prefix      float16 (L, H, N, S)            kind "maps": attention to the prefix tokens
+    scales      float32 (L, H, N)               kind "maps": largest attention of each row to a patch
+    maps        uint8 (L, H, N, P)              kind "maps": attention to patches, 255 is the row's scale
+    queries     float16 (L, H, N, K)            kind "qk": queries / sqrt(K)
+    keys        float16 (L, H, N, K)            kind "qk": keys less their mean, which no softmax row notices
+    log_sums    float32 (L, H, N)               kind "qk": attention[i, j] = exp(queries[i] . keys[j] - log_sums[i])
+    tops        float32 (2, N)                  end of the shared colour scale: from each token, to each token
+    features    int8 (N, D)                     tokens after the last block, each 127 at its largest number
+    units       float32 (N)                     cosine[i, j] = features[i] . features[j] * units[i] * units[j]
+    pool        float32 (H, N)                  where the query of a model that pools by attention looks
+
+`features` with `units`, and `pool`, are absent where the record has none. A byte per number moves a cosine by about
+0.0003, and by 0.007 at worst in a model with a few huge channels: less than the two digits that are shown, at half
+the size of float16.
+
+The matrices of a class-specific chain come in a second one, kind "chain", as they differ from class to class:
+
+    matrices    float16 (L, N, N)               divided by the block's scale
+    scales      float32 (L)
+    start       float32 (N)                     the row that stands for the class itself
+
+Prefix tokens have a section of their own because a class token that takes most of a row would leave the patches
+a handful of the 255 steps. Reading needs no torch: a page that only shows what is stored opens at once.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from PIL import Image
+
+from vit.untrusted import parse_json
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from vit.explain.record import AttentionRecord
+    from vit.explain.settings import Fusion
+    from vit.view.selection import Selection
+
+MAGIC = b"vit1"
+CHAIN_UP_TO = 1 << 21  # numbers of a chain through all blocks that follows the pointer; 4 MB, 3 ms
+MAPS_UP_TO = 256  # tokens; beyond, queries and keys are smaller than the maps they make
+
+# The colour scale that all blocks and heads share for a query ends where this share of them has its strongest patch:
+# a few sharp heads saturate so that the others can be told apart. Prefix tokens do not count, or a class token that
+# takes most of the attention would turn every patch dark. Never below 4 times uniform attention, or a uniform head
+# would look strong; a round multiple of it, so that the scale rarely changes as the query moves.
+_SHARE_BELOW = 0.5
+_LEAST_TOP = 4.0
+_ROUND_TOPS = (1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0)
+_CHUNK = 1 << 21  # scores held at once; 8 MB, which a processor keeps near it
+
+_SIDES = (1600, 1280, 1024, 800, 640, 480)  # long side of the displayed picture [px]: the first that fits the budget
+_PICTURE_BYTES = 120_000
+_QUALITY = 88
+
+
+def pack(
+    record: AttentionRecord,
+    picture: Image.Image,
+    box: tuple[float, float, float, float],
+    colormaps: dict[str, np.ndarray],
+) -> bytes:
+    """Everything the viewer needs, once per picture.
+
+    Args:
+        record: attention of the picture.
+        picture: upright and of original size; it is scaled down for display.
+        box: (left, top, right, bottom) of the patch grid in pixels of `picture`; may reach beyond it.
+        colormaps: (256, 3) uint8 each, by name; the first is the default.
+
+    Raises:
+        ValueError: a colour map or the box has the wrong shape, or the record does not fit its own grid.
+    """
+    left, top, right, bottom = (float(side) for side in box)
+    if not (np.isfinite([left, top, right, bottom]).all() and left < right and top < bottom):
+        raise ValueError(f"box must be (left, top, right, bottom), not {box!r}.")
+    if not colormaps:
+        raise ValueError("The viewer needs at least one colour map.")
+    if len(record.prefix) + record.grid[0] * record.grid[1] != record.tokens:
+        raise ValueError(f"Prefix {record.prefix} and grid {record.grid} do not make {record.tokens} tokens.")
+
+    image, kind = _encoded(picture)
+    sections: dict[str, bytes | memoryview] = {"picture": image}
+    for name, colors in colormaps.items():
+        if colors.shape != (256, 3) or colors.dtype != np.uint8:
+            raise ValueError(f"Colour map {name!r} must be (256, 3) uint8, not {colors.shape} {colors.dtype}.")
+        sections[f"colormap:{name}"] = colors.tobytes()
+    attention = (_maps if record.tokens <= MAPS_UP_TO else _queries_keys)(record)
+    if record.features is not None:
+        attention |= _features(_numbers(record.features))
+    sections |= {name: numbers.reshape(-1).view(np.uint8).data for name, numbers in attention.items()}
+    header: dict[str, Any] = {
+        "kind": "maps" if "maps" in attention else "qk",
+        "blocks": record.blocks,
+        "heads": record.heads,
+        "tokens": record.tokens,
+        "width": record.queries[0].shape[-1],  # K
+        "prefix": list(record.prefix),
+        "grid": list(record.grid),
+        "picture": {"width": picture.width, "height": picture.height, "type": kind},
+        "box": [left, top, right, bottom],
+        "colormaps": list(colormaps),
+    }
+    if record.pool_attention is not None:
+        pool = _numbers(record.pool_attention)  # (H, N)
+        sections["pool"] = pool.tobytes()
+        header["pool_top"] = float(_top(pool[:, len(record.prefix) :].max(-1), record.tokens))
+    return _joined(header, sections)
+
+
+def pack_chain(matrices: Sequence[Tensor], start: Tensor) -> bytes:
+    """Turn what a chain r <- r (I + A) through all blocks multiplies with into bytes for the viewer.
+
+    Args:
+        matrices: L of (N, N), at least 0.
+        start: (N,), the row that the class itself begins with.
+    """
+    arrays = [_numbers(matrix) for matrix in matrices]
+    scales = np.array([max(float(array.max()), float(np.finfo(np.float32).tiny)) for array in arrays], np.float32)
+    sections = {
+        "matrices": b"".join(
+            (array / scale).astype(np.float16).tobytes() for array, scale in zip(arrays, scales, strict=True)
+        ),
+        "scales": scales.tobytes(),
+        "start": _numbers(start).tobytes(),
+    }
+    return _joined({"kind": "chain", "blocks": len(arrays), "heads": 1, "tokens": len(start)}, sections)
+
+
+def unpack(payload: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Header and sections of a payload: the reading half of the format, as `payload.js` does it.
+
+    Raises:
+        ValueError: not a payload.
+    """
+    header = read_header(payload)
+    sizes = (header["blocks"], header["heads"], header["tokens"])
+    prefix = len(header.get("prefix", ()))
+    kinds: dict[str, tuple[Any, tuple[int, ...]]] = {
+        "prefix": (np.float16, (*sizes, prefix)),
+        "scales": (np.float32, sizes[:1] if header["kind"] == "chain" else sizes),
+        "maps": (np.uint8, (*sizes, sizes[2] - prefix)),
+        "queries": (np.float16, (*sizes, -1)),
+        "keys": (np.float16, (*sizes, -1)),
+        "log_sums": (np.float32, sizes),
+        "tops": (np.float32, (2, sizes[2])),
+        "features": (np.int8, (sizes[2], -1)),
+        "units": (np.float32, sizes[2:]),
+        "pool": (np.float32, sizes[1:]),
+        "matrices": (np.float16, (sizes[0], sizes[2], sizes[2])),
+        "start": (np.float32, sizes[2:]),
+    }
+    sections = {}
+    for name, (offset, length) in header["sections"].items():
+        dtype, shape = kinds.get(name, (np.uint8, (256, 3) if name.startswith("colormap:") else (-1,)))
+        sections[name] = np.frombuffer(payload, np.uint8, length, offset).view(dtype).reshape(shape)
+    return header, sections
+
+
+def read_header(payload: bytes) -> dict[str, Any]:
+    """The header alone.
+
+    Raises:
+        ValueError: not a payload.
+    """
+    if payload[:4] != MAGIC:
+        raise ValueError("These bytes are not a viewer payload.")
+    header: dict[str, Any] = parse_json(payload[8 : 8 + int.from_bytes(payload[4:8], "little")])
+    return header
+
+
+def weights_of(payload: bytes, selection: Selection) -> np.ndarray:
+    """What the viewer shows for a selection, from a payload alone: (N,).
+
+    Attention, rollout and the pooling query, as exact as the payload is; attention for other views.
+    """
+    header, sections = unpack(payload)
+    if selection.view == "pool" and "pool" in sections:
+        return _fused(sections["pool"], selection.head)
+    blocks = header["blocks"]
+    if selection.view == "rollout":
+        vector, split, stays = np.zeros(header["tokens"], np.float32), len(header["prefix"]), selection.residual
+        vector[selection.token] = 1
+        for block in reversed(range(blocks)) if selection.direction == "from" else range(blocks):
+            heads = np.stack([_matrix(sections, block, head) for head in range(header["heads"])])
+            matrix = _discarded(_fused(heads, selection.fusion), selection.discard, split)
+            matrix /= matrix.sum(-1, keepdims=True)
+            mixed = vector @ matrix if selection.direction == "from" else matrix @ vector
+            vector = stays * vector + (1 - stays) * mixed
+        return vector
+    chosen = range(blocks) if isinstance(selection.block, str) else [selection.block]
+    maps = [
+        _fused(_token(sections, block, selection.token, selection.direction == "to"), selection.head)
+        for block in chosen
+    ]
+    return _fused(np.stack(maps), selection.block) if isinstance(selection.block, str) else maps[0]
+
+
+def _fused(maps: np.ndarray, how: int | Fusion) -> np.ndarray:
+    """One of several maps (M, ...), or all of them in one: (...)."""
+    if not isinstance(how, str):
+        return maps[how]
+    return maps.mean(0) if how == "mean" else maps.max(0) if how == "max" else maps.min(0)
+
+
+def _discarded(rows: np.ndarray, share: float, split: int) -> np.ndarray:
+    """As `vit.explain.maps.discarded`, of (N, N)."""
+    count = int(share * (rows.shape[-1] - split))
+    if count:
+        weakest = np.argpartition(rows[:, split:], count - 1, -1)[:, :count] + split
+        np.put_along_axis(rows, weakest, 0, -1)
+    return rows
+
+
+def _token(sections: Mapping[str, np.ndarray], block: int, token: int, to: bool) -> np.ndarray:
+    """Attention from or to a token, in every head of a block: (H, N)."""
+    if "maps" not in sections:
+        q, k = (sections[name][block].astype(np.float32) for name in ("queries", "keys"))
+        scores = np.einsum("hnk,hk->hn", *((q, k[:, token]) if to else (k, q[:, token])))
+        return np.exp(scores - (sections["log_sums"][block] if to else sections["log_sums"][block, :, token, None]))
+    prefix, scales, maps = (sections[name][block] for name in ("prefix", "scales", "maps"))
+    split = prefix.shape[-1]
+    if to:
+        return prefix[..., token].astype(np.float32) if token < split else maps[..., token - split] / 255 * scales
+    return np.concatenate([prefix[:, token], maps[:, token] / 255 * scales[:, token, None]], -1).astype(np.float32)
+
+
+def _matrix(sections: Mapping[str, np.ndarray], block: int, head: int) -> np.ndarray:
+    """All attention of a head: (N, N)."""
+    if "maps" in sections:
+        prefix, scales, maps = (sections[name][block, head] for name in ("prefix", "scales", "maps"))
+        return np.concatenate([prefix, maps / 255 * scales[:, None]], -1).astype(np.float32)
+    q, k = (sections[name][block, head].astype(np.float32) for name in ("queries", "keys"))
+    return np.exp(q @ k.T - sections["log_sums"][block, head][:, None])
+
+
+def _maps(record: AttentionRecord) -> dict[str, np.ndarray]:
+    """Every map, one block at a time."""
+    split = len(record.prefix)
+    blocks, strongest = [], []
+    for block in range(record.blocks):
+        full = _numbers(record.full(block))  # (H, N, N)
+        patches = full[..., split:]
+        scales = np.maximum(patches.max(-1), np.finfo(np.float32).tiny)
+        maps = np.rint(patches * (255 / scales[..., None].astype(np.float64))).astype(np.uint8)
+        blocks.append((full[..., :split].astype(np.float16), scales, maps))
+        strongest.append(np.stack([scales, full[:, split:].max(1)]))
+    prefix, scales, maps = (np.stack(part) for part in zip(*blocks, strict=True))
+    return {"prefix": prefix, "scales": scales, "maps": maps, "tops": _tops(strongest)}
+
+
+def _queries_keys(record: AttentionRecord) -> dict[str, np.ndarray]:
+    """Queries and keys, with the row sums of exactly the rounded numbers that the browser gets."""
+    from vit.model.cpu import onednn
+
+    split = len(record.prefix)
+    shape = (record.blocks, *record.queries[0].shape)
+    queries, keys, log_sums = np.empty(shape, np.float16), np.empty(shape, np.float16), np.empty(shape[:3], np.float32)
+    strongest = []
+    with onednn():
+        for block, (q, k) in enumerate(zip(record.queries, record.keys, strict=True)):
+            q, k = q.float(), k.float()
+            q = q * q.shape[-1] ** -0.5
+            k = k - k.mean(1, keepdim=True)
+            balance = _balance(q, k)
+            q, k = (q * balance).half(), (k / balance).half()
+            sums, log_tops = _summed(q, k, split)
+            queries[block], keys[block], log_sums[block] = q.cpu().numpy(), k.cpu().numpy(), _numbers(sums)
+            strongest.append(_numbers(log_tops.exp()))
+    return {"queries": queries, "keys": keys, "log_sums": log_sums, "tops": _tops(strongest)}
+
+
+def _summed(queries: Tensor, keys: Tensor, split: int) -> tuple[Tensor, Tensor]:
+    """Logarithms of the row sums (H, N), and of each token's strongest patch (2, H, N): where it looks, who looks."""
+    import torch
+
+    heads, tokens = queries.shape[:2]
+    at_once = max(1, _CHUNK // tokens)
+    sums = queries.new_empty(heads, tokens, dtype=torch.float32)
+    tops = sums.new_full((2, heads, tokens), -torch.inf)
+    for head in range(heads):
+        q, k = queries[head].float(), keys[head].float().T
+        for first in range(0, tokens, at_once):
+            part = slice(first, first + at_once)
+            scores = q[part] @ k  # (rows, N)
+            logs = scores.log_softmax(-1)
+            sums[head, part] = scores[:, 0] - logs[:, 0]
+            tops[0, head, part] = logs[:, split:].amax(-1)
+            patches = logs[max(0, split - first) :]  # queries that are patches
+            if len(patches):
+                tops[1, head] = tops[1, head].maximum(patches.amax(0))
+    return sums, tops
+
+
+def _balance(q: Tensor, k: Tensor) -> Tensor:
+    """A power of two per head that gives queries and keys the same range, so neither leaves float16: (H, 1, 1)."""
+    import torch
+
+    tiny = torch.finfo(torch.float32).tiny
+    ratio = k.abs().amax((1, 2)).clamp_min(tiny) / q.abs().amax((1, 2)).clamp_min(tiny)
+    return torch.exp2(torch.log2(ratio).div(2).round())[:, None, None]
+
+
+def _tops(strongest: list[np.ndarray]) -> np.ndarray:
+    """End of the shared colour scale (2, N), from the strongest patch of every head: L of (2, H, N)."""
+    every = np.concatenate(strongest, 1)  # (2, L*H, N)
+    return _top(every.swapaxes(0, 1), every.shape[-1])
+
+
+def _top(strongest: np.ndarray, tokens: int) -> np.ndarray:
+    """End of the colour scale that several maps share, from the strongest patch of each: (maps, ...) to (...)."""
+    multiples = np.maximum(np.quantile(strongest, _SHARE_BELOW, axis=0) * tokens, _LEAST_TOP)
+    power = 10 ** np.floor(np.log10(multiples))
+    steps = np.asarray(_ROUND_TOPS)
+    rounded = steps[np.minimum(np.searchsorted(steps, multiples / power - 1e-6), len(steps) - 1)] * power
+    return np.minimum(rounded / tokens, 1).astype(np.float32)
+
+
+def _features(features: np.ndarray) -> dict[str, np.ndarray]:
+    """Tokens (N, D) as bytes, and what makes their products cosines; a token of zeros is like no other."""
+    tiny = np.finfo(np.float32).tiny
+    small = np.rint(features / np.maximum(np.abs(features).max(-1, keepdims=True), tiny) * 127).astype(np.int8)
+    lengths = np.linalg.norm(small.astype(np.float32), axis=-1)
+    units = np.divide(1, lengths, out=np.zeros_like(lengths), where=lengths > 0)
+    return {"features": small, "units": units}
+
+
+def _numbers(tensor: Tensor) -> np.ndarray:
+    return tensor.detach().float().cpu().numpy()
+
+
+def _encoded(picture: Image.Image) -> tuple[bytes, str]:
+    """The picture for display: small ones without loss, others as a JPEG of modest size."""
+    picture = picture.convert("RGB")
+    if max(picture.size) <= 128:
+        return _saved(picture, "PNG"), "image/png"
+    for side in _SIDES:
+        share = min(1.0, side / max(picture.size))
+        size = (max(1, round(picture.width * share)), max(1, round(picture.height * share)))
+        picture = picture.resize(size, Image.Resampling.BICUBIC, reducing_gap=1.0)  # from the last, smaller one
+        image = _saved(picture, "JPEG")
+        if len(image) <= _PICTURE_BYTES:
+            break
+    return image, "image/jpeg"
+
+
+def _saved(picture: Image.Image, kind: str) -> bytes:
+    out = io.BytesIO()
+    picture.save(out, kind, **({"quality": _QUALITY} if kind == "JPEG" else {"optimize": True}))
+    return out.getvalue()
+
+
+def _joined(header: dict[str, Any], sections: Mapping[str, bytes | memoryview]) -> bytes:
+    """Offsets depend on the header's length, so it is padded to a length known beforehand."""
+    room = len(json.dumps(header)) + 64 * (len(sections) + 1) + sum(map(len, sections))
+    start = at = _aligned(8 + room)
+    table, body = {}, []
+    for name, data in sections.items():
+        table[name] = [at, len(data)]
+        at = _aligned(at + len(data))
+        body += [data, bytes(at - table[name][0] - len(data))]
+    text = json.dumps(header | {"sections": table}).encode().ljust(start - 8)
+    return b"".join([MAGIC, len(text).to_bytes(4, "little"), text, *body])
+
+
+def _aligned(size: int) -> int:
+    return (size + 7) // 8 * 8

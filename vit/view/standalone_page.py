@@ -1,0 +1,131 @@
+"""The viewer as one HTML file that needs neither server nor network: its code, the payload, and what was selected.
+
+Foreign text goes in escaped, data as JSON without "<", and a policy in the file lets nothing run but its own script and
+nothing be fetched.
+"""
+
+import base64
+import hashlib
+import html
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from vit.errors import UserError
+from vit.view.payload import read_header
+from vit.view.selection import Selection
+from vit.view.web import VIEWER, read
+
+MAX_PAYLOAD = 100_000_000  # [bytes]; a browser opens a third more of text for them
+
+# As in .streamlit/config.toml, so that the file looks as the app does.
+_STYLE = """
+:root {
+  color-scheme: light dark;
+  --st-font: system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif;
+  --st-button-radius: 0.4rem;
+  --st-primary-color: light-dark(#2b6f77, #6cc3c9);
+  --st-background-color: light-dark(#ffffff, #12181a);
+  --st-text-color: light-dark(#1b2326, #e6ecec);
+}
+body { margin: 0; background: var(--st-background-color); color: var(--st-text-color); font-family: var(--st-font); }
+main { max-width: 82rem; margin: auto; padding: 1.5rem; }
+h1 { margin: 0 0 1.25rem; font-size: 1.25rem; overflow-wrap: anywhere; }
+.facts { margin: 1.5rem 0 0; font-size: 0.8125rem; line-height: 1.5; opacity: 0.75; overflow-wrap: anywhere; }
+"""
+
+# Runs after the viewer's own module, of which `mount` is the export.
+_START = """
+const element = (id) => document.getElementById(id);
+const bytes = (text) => Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+const { data, payloads: names } = JSON.parse(element("data").textContent);
+for (const name of names) {
+  storePayload(name, bytes(element(name).textContent));
+  element(name).remove();
+}
+mount({ data, parentElement: document.querySelector("main"), setStateValue() {} });
+"""
+
+
+def standalone(
+    payload: bytes,
+    selection: Selection,
+    title: str,
+    facts: Sequence[str] = (),
+    *,
+    given: Mapping[str, Any] | None = None,
+    method: Mapping[str, Any] | None = None,
+    chain: bytes | None = None,
+) -> bytes:
+    """One HTML file with the viewer and all that it shows.
+
+    Args:
+        payload: from `vit.view.payload.pack`.
+        selection: what it shows at first.
+        title: of the page.
+        facts: printed below, one paragraph each.
+        given, method: as for `pages.components.viewer.show`; `method["chain"]` is set here.
+        chain: from `pack_chain`, for a method whose maps the browser computes.
+
+    Raises:
+        UserError: the payload is too large for a file that a browser opens.
+        ValueError: `payload` is none.
+    """
+    if len(payload) + len(chain or b"") > MAX_PAYLOAD:
+        raise UserError(
+            f"The attention of this picture takes {len(payload) / 1e6:,.0f} MB; a page holds {MAX_PAYLOAD / 1e6:.0f}. "
+            "Choose a smaller input size."
+        )
+    read_header(payload)
+    payloads = {"payload": payload} | ({"chain": chain} if chain else {})
+    if given is not None:
+        given = {**given, "values": [float(f"{float(value):.6g}") for value in given["values"]]}
+    if method is not None:
+        method = {**method, "chain": "chain" if chain else ""}
+    data = {
+        "name": "viewer",
+        "payload": "payload",
+        "seed": asdict(selection),
+        "revision": 1,
+        "given": given,
+        "method": method,
+        "group": "",
+        "compact": False,
+        "paintable": False,
+        "probe": None,
+        "alone": True,
+    }
+    script = _module()
+    policy = f"default-src 'none'; script-src '{_digest(script)}'; style-src 'unsafe-inline'; img-src blob: data:"
+    held = json.dumps({"data": data, "payloads": list(payloads)}).replace("<", "\\u003c")
+    parts = [
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        f"<title>{html.escape(title)}</title>",
+        f"<style>{_STYLE}{read('viewer.css')}</style>\n</head>\n<body>\n<main>",
+        f"<h1>{html.escape(title)}</h1>",
+        "<noscript><p>This page needs JavaScript.</p></noscript>",
+        read("viewer.html"),
+        *(f'<p class="facts">{html.escape(fact)}</p>' for fact in facts),
+        f'</main>\n<script type="application/json" id="data">{held}</script>',
+        *(
+            f'<script type="text/plain" id="{name}">{base64.b64encode(content).decode()}</script>'
+            for name, content in payloads.items()
+        ),
+        f'<script type="module">{script}</script>\n</body>\n</html>\n',
+    ]
+    return "\n".join(parts).encode("utf-8", "replace")
+
+
+def _module() -> str:
+    """The viewer's module, started by itself instead of by Streamlit."""
+    source = read(*VIEWER)
+    assert source.count("export default ") == 1 and "</script" not in source.lower()
+    return "\n" + source.replace("export default ", "const mount = ") + _START
+
+
+def _digest(script: str) -> str:
+    """By which the page's policy knows its script."""
+    return "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
