@@ -196,7 +196,7 @@ def relevance(job: Job) -> Result:
 
 def described(job: Job, **settings: Any) -> Any:
     """A small run on shapes, in float32 and exact."""
-    from vit.recipes import train_config
+    from vit.training.presets import train_config
 
     few = dict(data="shapes", image_size=16, patch_size=4, dim=32, depth=2, heads=2, mlp_dim=64, limit=256)
     few |= dict(batch_size=64, epochs=4, device=job.device, precision="float32", optimizer="muon", dropout=0, ema=0.9)
@@ -207,8 +207,8 @@ def trainer(config: Any, folder: Path, place: Any = None) -> Any:
     """The parts of a run, with a head that is not zero."""
     import torch
 
-    from vit.place import choose_place
-    from vit.train import Training
+    from vit.training.distributed import choose_place
+    from vit.training.trainer import Training
 
     run = Training(config, folder, place or choose_place(config))
     torch.set_float32_matmul_precision("highest")  # what is compared with the CPU is not rounded to TF32
@@ -260,7 +260,7 @@ def resume(job: Job) -> Result:
     import torch
 
     from vit.checkpoints.load import load_checkpoint
-    from vit.train import train
+    from vit.training.train import train
 
     torch.use_deterministic_algorithms(True, warn_only=True)
     config = described(job, epochs=2 if job.dry else 6, precision="auto")
@@ -353,7 +353,7 @@ def one_of_two(rank: int, job: Job, folder: str) -> None:
     import torch
     import torch.distributed as dist
 
-    from vit.place import Place
+    from vit.training.distributed import Place
 
     dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
     if job.device.startswith("cuda"):
@@ -555,9 +555,9 @@ class Unfinished(Exception):
 
 def cifar(job: Job) -> Result:
     """Preset `cifar`, in as many pieces as calls it takes; its best checkpoint with its card lies in `run-cifar`."""
-    from vit.metrics import read_metrics
-    from vit.recipes import train_config
-    from vit.train import train
+    from vit.training.metrics import read_metrics
+    from vit.training.presets import train_config
+    from vit.training.train import train
 
     run = job.out / "run-cifar"
     few = dict(data="shapes", epochs=2, limit=64, batch_size=32, compile=False, dim=32, depth=1, heads=2, mlp_dim=32)

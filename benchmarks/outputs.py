@@ -25,7 +25,7 @@ import numpy as np
 import torch
 
 import vit
-from vit.__main__ import main as command
+from vit.cli.main import main as command
 from vit.explain.methods import METHODS, Subject, weights
 from vit.images import samples
 from vit.view import animation, code_snippet, export, figures

@@ -21,11 +21,11 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from vit.data.datasets import Dataset
 from vit.data.pictures import Resident
-from vit.journal import Journal
-from vit.place import choose_place
-from vit.recipes import train_config
-from vit.train import Training
+from vit.training.distributed import choose_place
+from vit.training.presets import train_config
+from vit.training.recorder import Journal
 from vit.training.snapshot_writer import ProbeWriter
+from vit.training.trainer import Training
 
 spent: Counter[str] = Counter()  # [s] by part
 

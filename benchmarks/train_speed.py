@@ -29,9 +29,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from vit.data.datasets import Dataset
 from vit.data.pictures import Resident
 from vit.model.config import ViTConfig
-from vit.place import choose_place
-from vit.recipes import train_config
-from vit.train import Training
+from vit.training.distributed import choose_place
+from vit.training.presets import train_config
+from vit.training.trainer import Training
 
 PICTURES = 10_000
 BATCH = 256

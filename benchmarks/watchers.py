@@ -39,10 +39,10 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "browser")]
 
 from serving import streamlit
 
-from vit import runs
 from vit.data.shapes import SHAPES, shapes
-from vit.metrics import MetricsReader, MetricsWriter
-from vit.recipes import train_config
+from vit.runs import control, registry
+from vit.training.metrics import MetricsReader, MetricsWriter
+from vit.training.presets import train_config
 
 PICTURES, COPIES = 1024, 20  # an epoch of many steps from few files
 SETTLE = 4  # [s] between the page loads, or the end of the watching, and the window
@@ -185,7 +185,7 @@ class Pair(NamedTuple):
 class Bench:
     """A training run, a server, and who looks on."""
 
-    def __init__(self, address: str, server: int, run: runs.Run, seconds: float):
+    def __init__(self, address: str, server: int, run: registry.Run, seconds: float):
         self.address, self.server, self.run, self.seconds = address, server, run, seconds
         self.reader = MetricsReader(run.folder / "metrics.jsonl")
         self.run_pids = [pid for pid in every_pid() if run.id.encode() in command_line(pid)]
@@ -223,7 +223,7 @@ class Bench:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-        found = runs.find_run(self.run.id)
+        found = registry.find_run(self.run.id)
         assert found.status == "running", f"The run is {found.status}. {found.reason}"
         due = rate * (ended - begun) - sum(len(watcher.intervals) for watcher in crowd)  # one may fall outside
         assert seen["done"] >= 0.9 * due, f"Only {seen['done']} of {due:.0f} ticks were done."
@@ -295,12 +295,12 @@ def write_pictures(folder: Path) -> None:
                 os.link(place / f"{i}.png", place / f"{i}-{copy}.png")
 
 
-def begin(run: runs.Run, records: int) -> None:
+def begin(run: registry.Run, records: int) -> None:
     """Wait until it trains, and give it the records of a long run: pages sort them before its own."""
     reader = MetricsReader(run.folder / "metrics.jsonl")
     until = time.monotonic() + STARTED
     while len(reader.records.get("step", [])) < 3:
-        found = runs.find_run(run.id)
+        found = registry.find_run(run.id)
         log = (run.folder / "log.txt").read_text() if not found.alive else ""
         assert found.alive and time.monotonic() < until, f"The run is {found.status}. {found.reason}\n{log}"
         time.sleep(0.5)
@@ -342,8 +342,8 @@ def main() -> None:
         write_pictures(folder / "pictures")
         source = f"folder:{folder / 'pictures'}"
         config = train_config("tintn", data=source, epochs=10_000, batch_size=64, compile=False)  # many records
-        run = runs.launch(config, name="watched")
-        stack.callback(runs.kill, run.id)
+        run = control.launch(config, name="watched")
+        stack.callback(control.kill, run.id)
         address = stack.enter_context(streamlit(ROOT / "app.py"))
         begin(run, options.records)
         port = address.rpartition(":")[2]

@@ -6,16 +6,17 @@ from functools import partial
 import pandas as pd
 import streamlit as st
 
-from pages.parts import access, change, downloads, navigation, uploads, watch
+from pages.run_views import readings
+from pages.shared import access, feedback, navigation, uploads, zip_downloads
+from pages.shared.escape import plain
 from vit.errors import UserError
-from vit.text import plain
 
 navigation.enter()
 
 WEIGHTS = ["safetensors", "pt", "pth", "tar", "bin", "npz", "json"]  # PyTorch's examples write .pth.tar
 
 
-act = partial(change.attempt, "checkpoints")
+act = partial(feedback.attempt, "checkpoints")
 
 
 @st.cache_data(show_spinner=False, max_entries=100)
@@ -52,7 +53,7 @@ def table(infos: list) -> pd.DataFrame:
                 "Size": info.size / 1e6,
                 "Classes": info.labels or None,
                 "File from": "this app" if info.family == "saved" else info.family,
-                "Trained on": watch.short(str(info.facts.get("data", ""))),
+                "Trained on": readings.short(str(info.facts.get("data", ""))),
                 "Note": "Heads unknown" if info.choices else "Cannot be opened" if info.problem else "",
             }
         )
@@ -97,7 +98,9 @@ def show(info) -> None:
         if st.button("Open in the explorer", type="primary", disabled=bool(info.problem) and not info.choices):
             st.switch_page("pages/explore.py", query_params={"checkpoint": info.name})
         size = f"{info.size / 1e6:,.1f} MB"
-        downloads.link(f"Download ({size})", downloads.CHECKPOINT, info.name, "Every file of its folder, in one ZIP.")
+        zip_downloads.link(
+            f"Download ({size})", zip_downloads.CHECKPOINT, info.name, "Every file of its folder, in one ZIP."
+        )
         if access.may_train():
             if "/" not in info.name:  # what was fetched keeps the name that says where it comes from
                 with st.popover("Rename"):
@@ -165,7 +168,7 @@ def fetch() -> None:
         bar.empty()
         st.error(plain(str(error)))
         return
-    change.say(f"{fetched.name} is here.")
+    feedback.say(f"{fetched.name} is here.")
     st.query_params.from_dict({"name": str(fetched.name)})
     st.rerun()
 
@@ -194,7 +197,7 @@ def upload(refused: bool) -> None:
         st.text_input("Name", key="new name", help=NAME_HELP)
         st.form_submit_button("Add", on_click=bring, args=(files,), type="primary")
     if refused:
-        change.tell()
+        feedback.tell()
 
 
 def suggested(files: list, weights: str) -> str:
@@ -231,7 +234,7 @@ refused = st.session_state.pop("refused", False)
 if refused:
     st.container()  # what is below keeps its own place
 else:
-    change.tell()
+    feedback.tell()
 every = listed()
 if every:
     show(choose(every))

@@ -2,18 +2,19 @@
 
 import streamlit as st
 
-from pages.parts import choice, navigation, opening, sheet, sides
+from pages.comparison import contact_sheet, side_by_side
+from pages.shared import link_controls, loading, navigation
 
 navigation.enter("compare")
 
 MODES = {"two": "Side by side", "many": "Many pictures"}
 
 st.title("Compare", anchor=False)
-mode = choice.select(
+mode = link_controls.select(
     "Compare", "mode", list(MODES), words=MODES.get, kind=st.segmented_control, label_visibility="collapsed"
 )
-opening.start_torch()
+loading.start_torch()
 if mode == "many":
-    sheet.show()
+    contact_sheet.show()
 else:
-    sides.show()
+    side_by_side.show()

@@ -10,30 +10,15 @@ from typing import NamedTuple
 import streamlit as st
 
 from pages.components import gallery
-from pages.parts import (
-    atlas,
-    bars,
-    choice,
-    first,
-    first_view,
-    layers,
-    navigation,
-    opening,
-    reasons,
-    take,
-    tour,
-    trust,
-    unlike,
-    uploads,
-    whatif,
-)
-from vit import pictures
+from pages.panels import downloads, faithfulness, first_view, layers, tour, unlike_training, welcome, what_if
+from pages.panels import heads as atlas
+from pages.shared import bars, class_question, link_controls, loading, navigation, uploaded_pictures, uploads
+from pages.shared.escape import plain
 from vit.errors import UserError
 from vit.images import samples
-from vit.text import plain
 
 navigation.enter("explore")
-first.fill()
+welcome.fill()
 
 TOP = 5  # predictions shown
 PANELS = {"Is it true?": True, "What if?": False, "Heads": False, "Layers": True, "Weights": False}  # needs classes
@@ -51,7 +36,7 @@ def verified(identity: str, _checkpoint):
     from vit.explain.self_check import verify
     from vit.images.decode import decode_image
 
-    return verify(_checkpoint.model, _checkpoint.preprocess(decode_image(samples.read(first.VIEW["sample"]))))
+    return verify(_checkpoint.model, _checkpoint.preprocess(decode_image(samples.read(welcome.VIEW["sample"]))))
 
 
 def pick_checkpoint():
@@ -59,7 +44,7 @@ def pick_checkpoint():
     from vit.checkpoints import hub
     from vit.checkpoints.families.family import possible_heads
 
-    offered = opening.offered()
+    offered = loading.offered()
     names = offered.names
     if not names:
         st.info("There is no checkpoint yet. Train one: `python -m vit train --preset shapes`")
@@ -74,28 +59,30 @@ def pick_checkpoint():
             st.switch_page("pages/checkpoints.py", query_params={"fetch": asked})
     elif asked and asked not in names:
         st.info(f"There is no checkpoint {plain(asked)}. This is another one.")
-    name = choice.select("Checkpoint", "checkpoint", names, words=offered.title, resets=("heads", "target", "off"))
+    name = link_controls.select(
+        "Checkpoint", "checkpoint", names, words=offered.title, resets=("heads", "target", "off")
+    )
     info = offered.about(name)
     for broken in offered.every if not info.problem else [info]:
         if broken.problem and not broken.choices:
             st.caption(f"{plain(broken.name)} cannot be opened. {plain(broken.problem)}")
     if info.problem and not info.choices:
         st.stop()
-    stamp = opening.stamp(info.folder)
+    stamp = loading.stamp(info.folder)
     heads = asked_heads(name)
     if info.choices and heads is None:
         st.info(plain(info.problem))
         pick_heads(name, info.choices, None)
         st.stop()
     try:
-        checkpoint = opening.open_checkpoint(name, str(info.folder), stamp, heads)
+        checkpoint = loading.open_checkpoint(name, str(info.folder), stamp, heads)
     except UserError as error:  # a number of heads that the link asks for and the weights cannot have, above all
         st.error(plain(str(error)))
         if info.choices:
             pick_heads(name, info.choices, heads)
         if info.choices or heads is None:
             st.stop()
-        checkpoint = opening.open_checkpoint(name, str(info.folder), stamp, None)
+        checkpoint = loading.open_checkpoint(name, str(info.folder), stamp, None)
     show_facts(checkpoint, info)
     offer_conversion(checkpoint)
     if "heads" in checkpoint.assumed:
@@ -134,13 +121,13 @@ def pick_heads(name: str, choices: tuple[int, ...], current: int | None) -> None
         st.session_state.setdefault("known heads", {})[name] = heads
 
     current = current if current in choices else None
-    key = choice.key_of("heads", current, (name, choices))
+    key = link_controls.key_of("heads", current, (name, choices))
     st.selectbox(
         "Attention heads",
         choices,
         None if current is None else choices.index(current),
         key=key,
-        on_change=choice.heard,
+        on_change=link_controls.heard,
         args=(key, remember),
         placeholder="Choose",
         help="The weights do not tell. A wrong number loads without error and makes every map wrong: look it up where "
@@ -155,7 +142,7 @@ def show_stored_model(view) -> None:
     show_facts(checkpoint, checkpoint)
     st.popover("For another library", width="stretch", disabled=True)
     show_self_check(checkpoint, view.error)
-    words = f"{opening.pixels(view.size)} px · {view.explanation.record.tokens:,} tokens"
+    words = f"{loading.pixels(view.size)} px · {view.explanation.record.tokens:,} tokens"
     st.selectbox("Input size", [words], disabled=True)
     first_view.wait()
 
@@ -235,8 +222,8 @@ def pick_size(checkpoint) -> tuple[tuple[int, int], str]:
 
     factor = st.query_params.pop("factor", "")  # older links enlarge by that
     if factor in map(str, range(2, 9)):
-        st.query_params["size"] = opening.pixels(enlarged_size(checkpoint, int(factor)))
-    return opening.pick_size(checkpoint, "Input size", "size"), pick_precision()
+        st.query_params["size"] = loading.pixels(enlarged_size(checkpoint, int(factor)))
+    return loading.pick_size(checkpoint, "Input size", "size"), pick_precision()
 
 
 def pick_precision() -> str:
@@ -245,7 +232,7 @@ def pick_precision() -> str:
 
     if st.query_params.get("precision") != "bfloat16" and not has_bfloat16():
         return "float32"
-    rounded = choice.toggle(
+    rounded = link_controls.toggle(
         "Fast, slightly inexact (bfloat16)",
         "precision",
         "bfloat16",
@@ -257,16 +244,16 @@ def pick_precision() -> str:
 
 def current_sample() -> str:
     """The sample that the link names."""
-    name = st.query_params.get("sample", first.VIEW["sample"])
-    return name if name in samples.SAMPLES else first.VIEW["sample"]
+    name = st.query_params.get("sample", welcome.VIEW["sample"])
+    return name if name in samples.SAMPLES else welcome.VIEW["sample"]
 
 
-def sample_source(name: str) -> take.Source:
+def sample_source(name: str) -> downloads.Source:
     """A picture of the gallery."""
-    return take.Source(f"{name}.jpg", samples.read(name), name)
+    return downloads.Source(f"{name}.jpg", samples.read(name), name)
 
 
-def pick_picture() -> take.Source:
+def pick_picture() -> downloads.Source:
     """The picture that the person chose last: an upload, a camera shot, or a sample."""
 
     def choose(source: str) -> None:
@@ -276,11 +263,11 @@ def pick_picture() -> take.Source:
         if source == "upload":
             st.session_state.pop("kept upload", None)
         if source != "sample":
-            first.leave()
+            welcome.leave()
 
     def choose_sample(name: str) -> None:
         if name != current_sample():
-            first.leave()
+            welcome.leave()
         st.query_params["sample"] = name
         choose("sample")
 
@@ -302,7 +289,7 @@ def pick_picture() -> take.Source:
             if st.toggle("Use the camera"):
                 taken = st.camera_input("Camera", key="camera", on_change=choose, args=("camera",))
     if uploaded is not None and uploaded.file_id != st.session_state.get("taken upload"):
-        st.session_state["kept upload"] = take.Source(uploaded.name, uploaded.getvalue())
+        st.session_state["kept upload"] = downloads.Source(uploaded.name, uploaded.getvalue())
         st.session_state["taken upload"] = uploaded.file_id
     kept = st.session_state.get("kept upload")  # when people come back from another page, the uploader is empty
     if source == "upload" and kept:
@@ -311,7 +298,7 @@ def pick_picture() -> take.Source:
         st.query_params["upload"] = kept.name
         return kept
     if source == "camera" and taken is not None:
-        return take.Source("camera.jpg", taken.getvalue())
+        return downloads.Source("camera.jpg", taken.getvalue())
     if missed := st.query_params.get("upload"):
         st.info(
             f"This link was made with a picture that is not here any more, {plain(missed)}. Upload it to see the same."
@@ -322,20 +309,20 @@ def pick_picture() -> take.Source:
 def reopen_upload() -> None:
     """Take up the uploaded picture that the link names, where the server has it and the session another one."""
     state, key = st.session_state, st.query_params.get("picture")
-    if key and key != state.get("carried", _NOTHING).key and (content := pictures.find(key)) is not None:
+    if key and key != state.get("carried", _NOTHING).key and (content := uploaded_pictures.find(key)) is not None:
         name = st.query_params.get("upload", "")[:LONGEST_NAME] or "picture"
-        state["kept upload"], state.source = take.Source(name, content), "upload"
+        state["kept upload"], state.source = downloads.Source(name, content), "upload"
         state.carried = Carried(content, key, time.monotonic())
 
 
-def carry(source: take.Source) -> None:
+def carry(source: downloads.Source) -> None:
     """Let the link reopen a picture that was uploaded and could be read: while the session lasts, and a day longer."""
     state = st.session_state
     kept = state.get("kept upload")
     if kept is None or source.data is not kept.data:
         return
     if state.get("carried", _NOTHING).content is not kept.data or time.monotonic() > state.carried.since + TOUCH:
-        state.carried = Carried(kept.data, pictures.keep(kept.data), time.monotonic())
+        state.carried = Carried(kept.data, uploaded_pictures.keep(kept.data), time.monotonic())
     if state.carried.key:
         st.query_params["picture"] = state.carried.key
 
@@ -344,7 +331,7 @@ class Carried(NamedTuple):
     """An uploaded picture that the server keeps.
 
     Attributes:
-        key: see `vit.pictures`; "" where it could not be kept.
+        key: see `pages.shared.uploaded_pictures`; "" where it could not be kept.
         since: moment of the monotonic clock when it was written down, or found there.
     """
 
@@ -356,7 +343,7 @@ class Carried(NamedTuple):
 _NOTHING = Carried(b"", "", 0.0)
 
 
-def pick_frame(source: take.Source) -> take.Source:
+def pick_frame(source: downloads.Source) -> downloads.Source:
     """Let the person choose a frame of an animation or a video, which is decoded for that."""
     from vit.images.decode import count_frames
     from vit.images.file_checks import MAX_FRAMES
@@ -385,14 +372,14 @@ def pick_frame(source: take.Source) -> take.Source:
 
     asked = st.query_params.get("frame", "")
     first = min(int(asked), frames) if asked.isdecimal() and 0 < len(asked) < 5 and int(asked) else 1
-    key = choice.key_of("frame", first, (hashlib.sha256(source.data).hexdigest(), frames))
+    key = link_controls.key_of("frame", first, (hashlib.sha256(source.data).hexdigest(), frames))
     frame = st.slider(
         "Frame",
         1,
         frames,
         first,
         key=key,
-        on_change=choice.heard,
+        on_change=link_controls.heard,
         args=(key, remember),
         help="The viewer shows this one; below, all can be taken away.",
     )
@@ -414,10 +401,10 @@ def show_predictions(checkpoint, explanation) -> None:
     names = ", ".join(f"{p.label} {p.probability:.0%}" for p in top)
     with chart:
         bars.show([bars.Bar(*p, strong=p == top[0]) for p in top], f"Predictions: {names}")
-        unlike.show(checkpoint, explanation)
+        unlike_training.show(checkpoint, explanation)
     show_seen(seen, explanation)
-    if first.is_shown(checkpoint.name):
-        st.markdown(first.WORDS)
+    if welcome.is_shown(checkpoint.name):
+        st.markdown(welcome.WORDS)
 
 
 def show_seen(place, explanation) -> None:
@@ -436,7 +423,9 @@ def feed(payload: bytes) -> str:
 
 
 @st.fragment
-def show_viewer(checkpoint, explanation, payload: str, source: take.Source, link: dict[str, str], stored=None) -> None:
+def show_viewer(
+    checkpoint, explanation, payload: str, source: downloads.Source, link: dict[str, str], stored=None
+) -> None:
     """The viewer, its downloads, and what follows from what it shows; a click in it reruns this part alone.
 
     Args:
@@ -447,7 +436,7 @@ def show_viewer(checkpoint, explanation, payload: str, source: take.Source, link
     from vit.view.overlay import COLORMAPS
     from vit.view.selection import Selection
 
-    choice.redraw_if_changed(link)
+    link_controls.redraw_if_changed(link)
     navigation.keep("explore")
     record = explanation.record
     shape = record.blocks, record.heads, record.tokens
@@ -462,18 +451,18 @@ def show_viewer(checkpoint, explanation, payload: str, source: take.Source, link
 
     if not stored:
         keep_place(record)
-    asked = reasons.Asked(f"{payload} {checkpoint.identity}", checkpoint, explanation, stored=stored)
-    question = reasons.pick(asked)
+    asked = class_question.Asked(f"{payload} {checkpoint.identity}", checkpoint, explanation, stored=stored)
+    question = class_question.pick(asked)
     wanted = Selection.from_query(st.query_params, *shape)
     with st.container(gap=None):
         tour.mark_map()
         place = st.container()
     more, below, feeders = (st.container() for _ in range(3))
     with feeders:  # behind the viewer, which would be mounted anew if something came in before it
-        given, method = reasons.given(asked, wanted, question)
+        given, method = class_question.given(asked, wanted, question)
     with below:
         panel = pick_panel(question)
-        probe = whatif.probe(asked, question, wanted) if panel == "What if?" and not stored else None
+        probe = what_if.probe(asked, question, wanted) if panel == "What if?" and not stored else None
     with place:
         selection = component.show(
             "viewer",
@@ -492,8 +481,8 @@ def show_viewer(checkpoint, explanation, payload: str, source: take.Source, link
             first_view.wait()
         return
     with more:
-        shown, viewer, code = reasons.taken(asked, selection, question, given, method)
-        take.show(explanation, selection, checkpoint, source, shown, code, **viewer)
+        shown, viewer, code = class_question.taken(asked, selection, question, given, method)
+        downloads.show(explanation, selection, checkpoint, source, shown, code, **viewer)
     with below:
         show_panel(asked, question, selection, panel)
 
@@ -521,7 +510,7 @@ def pick_panel(question) -> str:
     """What is shown below the viewer."""
     names = [name for name, needs_class in PANELS.items() if question or not needs_class]
     st.markdown("## Ask more")
-    return choice.select("Ask more", "panel", names, kind=st.segmented_control, label_visibility="collapsed")
+    return link_controls.select("Ask more", "panel", names, kind=st.segmented_control, label_visibility="collapsed")
 
 
 def show_panel(asked, question, selection, panel: str) -> None:
@@ -531,9 +520,9 @@ def show_panel(asked, question, selection, panel: str) -> None:
         st.query_params.update({"block": str(cell[0]), "head": str(cell[1]), "view": "attention"})
 
     if panel == "Is it true?":
-        trust.show(asked, question, selection)
+        faithfulness.show(asked, question, selection)
     elif panel == "What if?":
-        whatif.show(asked, question, selection)
+        what_if.show(asked, question, selection)
     elif panel == "Heads":
         atlas.show(asked, question, selection, select)
     elif panel == "Layers":
@@ -544,9 +533,9 @@ def show_panel(asked, question, selection, panel: str) -> None:
 
 def look_ahead() -> None:
     """Compute what the page asks for where nothing else was chosen, so that all of it is drawn in one go."""
-    folder = opening.shipped_folder()
-    checkpoint = opening.open_checkpoint(opening.SHIPPED, str(folder), opening.stamp(folder), None)
-    opening.explained(checkpoint, samples.read(first.VIEW["sample"]), first.SIZE)
+    folder = loading.shipped_folder()
+    checkpoint = loading.open_checkpoint(loading.SHIPPED, str(folder), loading.stamp(folder), None)
+    loading.explained(checkpoint, samples.read(welcome.VIEW["sample"]), welcome.SIZE)
     verified(checkpoint.identity, checkpoint)
 
 
@@ -567,22 +556,22 @@ def main() -> None:
             show_stored_model(stored)
         with predictions:
             show_predictions(stored.checkpoint, stored.explanation)
-        link = choice.link_of(OUTSIDE)
+        link = link_controls.link_of(OUTSIDE)
         show_viewer(stored.checkpoint, stored.explanation, feed(stored.explanation.payload), source, link, stored)
         first_view.load_rest(look_ahead)
         return
     with model_controls:
-        opening.start_torch()
+        loading.start_torch()
         checkpoint = pick_checkpoint()
-        if checkpoint.name != first.CHECKPOINT:
-            first.leave()
+        if checkpoint.name != welcome.CHECKPOINT:
+            welcome.leave()
         size, precision = pick_size(checkpoint)
     with inputs:
         source = pick_frame(source)
 
-    def explained(source: take.Source):
+    def explained(source: downloads.Source):
         with waiting:
-            return opening.explained(checkpoint, source.data, size, precision, source.frame)
+            return loading.explained(checkpoint, source.data, size, precision, source.frame)
 
     try:
         explanation = explained(source)
@@ -596,7 +585,7 @@ def main() -> None:
         carry(source)
     with predictions:
         show_predictions(checkpoint, explanation)
-    show_viewer(checkpoint, explanation, feed(explanation.payload), source, choice.link_of(OUTSIDE))
+    show_viewer(checkpoint, explanation, feed(explanation.payload), source, link_controls.link_of(OUTSIDE))
 
 
 main()

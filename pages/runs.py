@@ -8,10 +8,20 @@ import time
 import pandas as pd
 import streamlit as st
 
-from pages.parts import access, actions, attention, bell, change, compare, curves, dataset, navigation, results, watch
-from vit.metrics import Progress, best_epoch, evaluations, final_test
-from vit.runs import Run
-from vit.text import plain
+from pages.run_views import (
+    attention_over_epochs,
+    compare_runs,
+    curves,
+    finish_notice,
+    readings,
+    results,
+    run_actions,
+)
+from pages.shared import access, feedback, navigation
+from pages.shared.escape import plain
+from pages.train_form import data_picker
+from vit.runs.registry import Run
+from vit.training.metrics import Progress, best_epoch, evaluations, final_test
 
 navigation.enter("runs")
 st.title("Runs", anchor=False)
@@ -39,16 +49,16 @@ def asked() -> list[str]:
 def list_all() -> None:
     """The table of all runs; choosing rows there chooses what is shown below."""
     shown = asked()
-    alive = any(run.alive for run in watch.every_run())
+    alive = any(run.alive for run in readings.every_run())
 
     @st.fragment(run_every=TABLE if alive else IDLE)
     def table() -> None:
-        every = watch.every_run()
+        every = readings.every_run()
         with st.container(horizontal=True, vertical_alignment="bottom"):
             words = st.text_input(
                 "Filter", key="filter", placeholder="Filter by name, data or status", label_visibility="collapsed"
             )
-            bell.hang(every)
+            finish_notice.show(every)
         found = [run for run in every if matches(run, words)]
         key = "table " + hashlib.sha256(" ".join(run.id for run in found).encode()).hexdigest()[:8]
 
@@ -93,7 +103,7 @@ def list_all() -> None:
 
 def matches(run: Run, words: str) -> bool:
     """Whether every word of the filter is somewhere in what the table says of a run."""
-    text = f"{run.name} {watch.data_name(run)} {watch.STATUS[run.status]} {' '.join(run.devices)}".lower()
+    text = f"{run.name} {readings.data_name(run)} {readings.STATUS[run.status]} {' '.join(run.devices)}".lower()
     return all(word in text for word in words.lower().split())
 
 
@@ -102,12 +112,12 @@ def summary(found: list[Run]) -> pd.DataFrame:
     rows = [
         {
             "Run": run.name,
-            "Status": f"{watch.STATUS[run.status]} · {run.place}" if run.place else watch.STATUS[run.status],
-            "Validation": None if (best := watch.validation_accuracy(run)) is None else 100 * best,
-            "Test": None if (test := watch.test_accuracy(run)) is None else 100 * test,
-            "Progress": 100 * watch.share_done(run),
-            "Time": watch.duration(watch.figures(run).seconds),
-            "Data": watch.data_name(run),
+            "Status": f"{readings.STATUS[run.status]} · {run.place}" if run.place else readings.STATUS[run.status],
+            "Validation": None if (best := readings.validation_accuracy(run)) is None else 100 * best,
+            "Test": None if (test := readings.test_accuracy(run)) is None else 100 * test,
+            "Progress": 100 * readings.share_done(run),
+            "Time": readings.duration(readings.figures(run).seconds),
+            "Data": readings.data_name(run),
             "Device": ", ".join(run.devices),
             "Started": pd.Timestamp(run.created, unit="s", tz="UTC"),
         }
@@ -126,7 +136,7 @@ def show_run(run: Run) -> None:
     with buttons, st.container(horizontal=True, horizontal_alignment="right", vertical_alignment="center"):
         if run.best is not None and st.button("Open in Explore", key="open"):
             st.switch_page("pages/explore.py", query_params={"checkpoint": f"run-{run.id}"})
-        actions.buttons(run)
+        run_actions.buttons(run)
     if run.notes:
         st.text(run.notes)
 
@@ -146,22 +156,22 @@ def show_run(run: Run) -> None:
     seen = curves.View()
     if view == "Curves":
         seen = curves.controls(run.config.get("epochs", 1))
-    epochs = attention.stored(run)
+    epochs = attention_over_epochs.stored(run)
 
     @st.fragment(run_every=CURVES if run.alive else None)
     def live() -> None:
         if view == "Curves":
             draw(run, seen)
         elif view == "Log":
-            st.code(watch.last_lines(run) or "It has said nothing yet.", language=None, height=420, wrap_lines=True)
-        elif view == "Attention" and attention.stored(run) != epochs:
+            st.code(readings.last_lines(run) or "It has said nothing yet.", language=None, height=420, wrap_lines=True)
+        elif view == "Attention" and attention_over_epochs.stored(run) != epochs:
             st.rerun()
 
     live()
-    if view == "Attention" and not dataset.may_see(str(run.config.get("data", ""))):
+    if view == "Attention" and not data_picker.may_see(str(run.config.get("data", ""))):
         st.caption(CLOSED)
     elif view == "Attention":
-        attention.show(run)
+        attention_over_epochs.show(run)
     elif view == "Results":
         results.show(run)
     elif view == "Settings":
@@ -170,14 +180,14 @@ def show_run(run: Run) -> None:
 
 def current(run: Run) -> Run | None:
     """The run as it is at this moment; None if it was deleted."""
-    return next((found for found in watch.every_run() if found.id == run.id), None)
+    return next((found for found in readings.every_run() if found.id == run.id), None)
 
 
 def facts(run: Run) -> list[str]:
     """What a run is, in a few words."""
-    begun = watch.start_name(run)
+    begun = readings.start_name(run)
     named = [
-        watch.data_name(run),
+        readings.data_name(run),
         f"from {begun}" if begun else str(run.config.get("size", "")),
         ", ".join(run.devices),
     ]
@@ -201,9 +211,9 @@ def say_status(run: Run) -> None:
         st.info(plain(run.reason))
     elif run.status == "stopped" and run.reason:
         st.caption(plain(run.reason))
-    elif run.status == "finished" and watch.guesses(run):
+    elif run.status == "finished" and readings.guesses(run):
         st.warning("It does no better than guessing. Lower the learning rate, or look at its pictures and labels.")
-    figures = watch.figures(run)
+    figures = readings.figures(run)
     if figures.problem and run.status != "unreadable":
         st.warning(plain(figures.problem))
     for note in figures.records.get("note", [])[-3:]:
@@ -219,17 +229,17 @@ def where(run: Run, progress: Progress | None) -> str:
     if run.tested is not None:
         return f"{words} · testing, {run.tested:.0%}"
     if run.status == "running" and progress.seconds_left is not None:
-        words += f" · {watch.duration(progress.seconds_left)} left"
+        words += f" · {readings.duration(progress.seconds_left)} left"
     return words
 
 
 def say_figures(run: Run) -> None:
     """Bar and numbers."""
-    figures = watch.figures(run)
+    figures = readings.figures(run)
     progress = figures.progress
     steps = figures.records.get("step", [])
     if run.status not in ("finished", "waiting", "unreadable") and (progress or run.alive):
-        st.progress(watch.share_done(run), where(run, progress))
+        st.progress(readings.share_done(run), where(run, progress))
     told: dict[str, str] = {}
     if best := best_epoch(figures.records):
         weights = f", {best['weights']} weights" if best.get("weights") in ("raw", "averaged") else ""
@@ -241,12 +251,12 @@ def say_figures(run: Run) -> None:
         told["Loss"] = f"{steps[-1]['loss']:.3f}"
         if progress and progress.pictures_per_second:
             told["Pictures per second"] = f"{progress.pictures_per_second:,.0f}"
-        told["Time"] = watch.duration(figures.seconds)
+        told["Time"] = readings.duration(figures.seconds)
     if progress and progress.memory:
         told["Memory"] = f"{progress.memory / 1e9:.1f} GB"
     if run.alive and run.status != "waiting":
         for name in dict.fromkeys(run.devices):
-            device = watch.devices().get(name)
+            device = readings.devices().get(name)
             if device and device.use is not None:
                 told["CPU in use" if name == "cpu" else f"{name} in use"] = f"{device.use:.0%}"
             if device and device.total_memory and name != "cpu":
@@ -267,7 +277,7 @@ _STYLE = """<style>
 
 def draw(run: Run, view: curves.View) -> None:
     """Loss, accuracy and learning rate against epochs."""
-    figures = watch.figures(run)
+    figures = readings.figures(run)
     per_epoch = figures.steps_per_epoch
     steps, epochs = figures.records.get("step", []), evaluations(figures.records)
     if not steps and not epochs:
@@ -313,8 +323,8 @@ def settings(run: Run) -> None:
     """Every setting of the run, with its name on the command line."""
     rows = []
     for name in run.settings:
-        value = watch.setting(run, name)
-        rows.append((compare.title(name), "–" if value is None else str(value), name))
+        value = readings.setting(run, name)
+        rows.append((compare_runs.title(name), "–" if value is None else str(value), name))
     st.dataframe(
         pd.DataFrame(rows, columns=["Setting", "Value", "Command line"]),
         hide_index=True,
@@ -323,18 +333,18 @@ def settings(run: Run) -> None:
     )
 
 
-every = watch.every_run()
+every = readings.every_run()
 if not every:
     st.info("There is no run yet. Start one on the page Train, or with `python -m vit train --preset shapes`.")
     st.stop()
 list_all()
-change.tell()
+feedback.tell()
 wanted = asked()
 chosen = [run for run in every if run.id in wanted]
 if len(chosen) < len(wanted):
     st.error("There is no such run. It may have been deleted.")
 if len(chosen) > 1:
-    compare.show(chosen)
+    compare_runs.show(chosen)
 elif chosen:
     family = [run for run in every if run.sweep and run.sweep == chosen[0].sweep]
     show_run(chosen[0])

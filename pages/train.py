@@ -10,9 +10,11 @@ from typing import Any
 
 import streamlit as st
 
-from pages.parts import access, costs, dataset, fields, link, navigation
+from pages.shared import access, navigation
+from pages.shared.escape import plain
+from pages.train_form import cost_preview, data_picker, form_link
+from pages.train_form import settings as fields
 from vit.errors import UserError
-from vit.text import plain
 from vit.view.captions import about
 
 access.require_trainer()
@@ -27,7 +29,7 @@ SHIPPED = "cifar10"  # the checkpoint that fine-tuning starts from unless told o
 @st.cache_resource(show_spinner="Starting PyTorch…")
 def start_torch() -> None:
     """Import what is heavy, once per server; frozen, its objects cost Streamlit's garbage collection nothing."""
-    import vit.recipes  # noqa: F401
+    import vit.training.presets  # noqa: F401
 
     gc.collect()
     gc.freeze()
@@ -43,11 +45,11 @@ def list_devices() -> list[Any]:
 
 def recommended(data: str, start: str = "") -> list[str]:
     """Presets, those made for this data, this start and this machine first."""
-    from vit.recipes import PRESETS
+    from vit.training.presets import PRESETS
 
     kind = data
     if data.startswith("folder:"):
-        pictures, side = dataset.size(data, dataset.root_of(data))
+        pictures, side = data_picker.size(data, data_picker.root_of(data))
         kind = "cifar10" if pictures > FEW and 0 < side <= SMALL else "folder:PATH"
         start = start or (SHIPPED if pictures <= FEW else "")
     has_gpu = len(list_devices()) > 1
@@ -62,7 +64,7 @@ def recommended(data: str, start: str = "") -> list[str]:
 def choose_preset() -> None:
     """Take all settings from the chosen preset; one for fine-tuning needs something to start from."""
     from vit.checkpoints.catalog import find_checkpoint
-    from vit.recipes import PRESETS
+    from vit.training.presets import PRESETS
 
     state = st.session_state
     settings = PRESETS[state.preset].settings
@@ -75,7 +77,7 @@ def choose_preset() -> None:
 
 def propose(data: str, start: str) -> None:
     """Choose the recipe made for this data and start, unless somebody has changed settings already."""
-    from vit.recipes import PRESETS
+    from vit.training.presets import PRESETS
 
     state = st.session_state
     names, settings = recommended(data, start), PRESETS[state.preset].settings
@@ -87,7 +89,7 @@ def propose(data: str, start: str) -> None:
 
 def follow_data() -> None:
     """Propose a recipe for other data; what an earlier proposal started from goes."""
-    from vit.recipes import PRESETS
+    from vit.training.presets import PRESETS
 
     state = st.session_state
     if PRESETS[state.preset].settings.get("init_from") and state.get("init_from") == SHIPPED:
@@ -102,7 +104,7 @@ def follow_start() -> None:
 
 def pick_recipe(data: str, start: str, problems: Mapping[str, str]) -> None:
     """Presets with what to expect; all settings folded away below."""
-    from vit.recipes import PRESETS
+    from vit.training.presets import PRESETS
 
     names = recommended(data, start)
     st.radio(
@@ -140,7 +142,8 @@ def _day(moment: float) -> str:
 def starts() -> dict[str, str]:
     """What a run can start from, a checkpoint's name or path or "" for none, with its name for people."""
     from vit.checkpoints.load import list_checkpoints
-    from vit.runs import learnt, list_runs, resumable
+    from vit.runs.registry import list_runs
+    from vit.training.run_folder import learnt, resumable
 
     known = {info.name: info.name for info in list_checkpoints() if not info.problem}
     runs = {str(run.best): f"{run.name} (run of {_day(run.created)})" for run in list_runs() if run.best}
@@ -167,7 +170,7 @@ def pick_start(titles: Mapping[str, str]) -> str:
 
 def pick_devices() -> tuple[tuple[str, ...], bool]:
     """Where to compute, and whether to share it with other runs."""
-    from vit.runs import list_runs
+    from vit.runs.registry import list_runs
 
     devices = list_devices()
     held = {name: run for run in list_runs() if run.alive for name in run.devices}
@@ -176,7 +179,9 @@ def pick_devices() -> tuple[tuple[str, ...], bool]:
     for device in devices:
         facts = [device.title] if device.name == "cpu" else [device.name]
         if device.free_memory:
-            facts.append(f"{costs.memory(device.free_memory)} of {costs.memory(device.total_memory)} free")
+            facts.append(
+                f"{cost_preview.memory(device.free_memory)} of {cost_preview.memory(device.total_memory)} free"
+            )
         if device.use is not None:
             facts.append(f"{device.use:.0%} busy")
         captions.append(plain(" · ".join(facts)))
@@ -237,7 +242,7 @@ def pick_sweep(settings: Mapping[str, Any]) -> list[dict[str, Any]]:
             text = right.text_input(
                 "Values",
                 key=f"values_{number}",
-                max_chars=link.LONGEST,
+                max_chars=form_link.LONGEST,
                 placeholder="2, 4, 8",
                 help="Separated by commas.",
                 persist_state="session",
@@ -272,8 +277,8 @@ def start(
         name: what they are called in place of what is trained, "" for none.
     """
     from vit.data.catalog import check_spec
-    from vit.recipes import run_name, train_config
-    from vit.runs import launch
+    from vit.runs.control import launch
+    from vit.training.presets import run_name, train_config
 
     state = st.session_state
     state.started = True
@@ -305,14 +310,14 @@ def start(
 
 def name_of(config: Any) -> str:
     """What a run is called unless somebody names it."""
-    from vit.recipes import run_name
+    from vit.training.presets import run_name
 
     return run_name(config)
 
 
 def show_command(config: Any, devices: Sequence[str]) -> None:
     """The line that does the same in a terminal."""
-    from vit.command import command_line
+    from vit.runs.command_line import command_line
 
     st.code(command_line(config, st.session_state.preset, devices), language="bash", wrap_lines=True)
 
@@ -333,17 +338,17 @@ start_torch()
 state = st.session_state
 state.setdefault("nonce", secrets.token_hex(8))
 known_starts = starts()
-refused = link.adopt(known_starts) if link.is_news() else []
+refused = form_link.adopt(known_starts) if form_link.is_news() else []
 
 with data_place:
     if refused:
         st.warning(plain(f"The link asks for what is not possible here: {', '.join(refused)}. The rest was taken."))
-    data, data_root = dataset.pick(on_change=follow_data)
-    dataset.show(data, data_root, on_change=follow_data)
+    data, data_root = data_picker.pick(on_change=follow_data)
+    data_picker.show(data, data_root, on_change=follow_data)
 with start_place:
     st.header("Start from", anchor=False)
     init_from = pick_start(known_starts)
-link.remember()
+form_link.remember()
 with device_place:
     st.header("Device", anchor=False)
     devices, share = pick_devices()
@@ -373,12 +378,12 @@ with right:
     if config is None:
         st.info(f"This does not fit yet: {', '.join(plain(fields.title(name)) for name in problems)}.")
     else:
-        pictures = costs.show_preview(config)
-        sound = pictures is not None or dataset.can_come(data, data_root)  # a run downloads what is not here
-        if devices and (problem := costs.problem(config, devices, pictures)):
+        pictures = cost_preview.show_preview(config)
+        sound = pictures is not None or data_picker.can_come(data, data_root)  # a run downloads what is not here
+        if devices and (problem := cost_preview.problem(config, devices, pictures)):
             st.error(plain(problem))
             sound = False
-        measured = costs.show_costs(config, devices, pictures) if devices else None
+        measured = cost_preview.show_costs(config, devices, pictures) if devices else None
         runs = pick_sweep(settings)
     usual = name_of(config) if config else ""
     name = st.text_input("Name", key="name", placeholder=usual, max_chars=60, persist_state="session")

@@ -14,7 +14,7 @@ PATIENCE = 300  # [s] on a busy machine
 def context() -> ForkServerContext:
     """Processes are forked from one that has imported what takes seconds, and has computed nothing."""
     found = multiprocessing.get_context("forkserver")
-    found.set_forkserver_preload(["vit.train", "vit.view.explanation", "torch.utils.tensorboard"])
+    found.set_forkserver_preload(["vit.training.train", "vit.view.explanation", "torch.utils.tensorboard"])
     return found
 
 

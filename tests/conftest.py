@@ -59,11 +59,12 @@ def prepared(request: pytest.FixtureRequest) -> None:
 def quick(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a page does by itself depends on no machine's speed; tests of the buttons set limits of their own."""
     if request.path.parent.name == "pages":
-        from pages.parts import census, sheet, trust  # only where Streamlit is wanted
+        from pages.comparison import contact_sheet
+        from pages.panels import faithfulness, heads_over_pictures
 
-        for where in (census, sheet):
+        for where in (heads_over_pictures, contact_sheet):
             monkeypatch.setattr(where, "LONG", math.inf)
-        monkeypatch.setattr(trust, "LIVE", 0.0)  # no verdict, which costs hundreds of passes; see `verdicts`
+        monkeypatch.setattr(faithfulness, "LIVE", 0.0)  # no verdict, which costs hundreds of passes; see `verdicts`
 
 
 @pytest.fixture(autouse=True)

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from vit import runs
-from vit.metrics import read_metrics
-from vit.recipes import TrainConfig, train_config
+from vit.runs import control, registry
+from vit.training.config import TrainConfig
+from vit.training.metrics import read_metrics
+from vit.training.presets import train_config
 
 PATIENCE = 300  # [s] for a process to do what it should, on a busy machine
 TRAINS = ("running", "testing")  # of a run whose process is at work
@@ -25,9 +26,9 @@ def place_for_runs(root: Path) -> Iterator[Path]:
         patch.setenv("VIT_RUNS", str(root))
         patch.setenv("OMP_NUM_THREADS", "1")
         yield root
-        for run in runs.list_runs():
+        for run in registry.list_runs():
             if run.alive:
-                runs.kill(run.id)
+                control.kill(run.id)
 
 
 def tiny(**settings: Any) -> TrainConfig:
@@ -47,35 +48,35 @@ def until(condition: Callable[[], Any], what: str) -> Any:
         if result := condition():
             return result
         time.sleep(0.05)
-    raise AssertionError(f"It never came: {what}. {[(r.id, r.status, r.reason) for r in runs.list_runs()]}")
+    raise AssertionError(f"It never came: {what}. {[(r.id, r.status, r.reason) for r in registry.list_runs()]}")
 
 
-def status(run: runs.Run) -> str:
-    return runs.find_run(run.id).status
+def status(run: registry.Run) -> str:
+    return registry.find_run(run.id).status
 
 
-def steps(run: runs.Run) -> list[dict[str, Any]]:
+def steps(run: registry.Run) -> list[dict[str, Any]]:
     return [record for record in read_metrics(run.folder / "metrics.jsonl") if record["kind"] == "step"]
 
 
-def ended(run: runs.Run) -> runs.Run:
-    until(lambda: not runs.find_run(run.id).alive, "the end")
-    return runs.find_run(run.id)
+def ended(run: registry.Run) -> registry.Run:
+    until(lambda: not registry.find_run(run.id).alive, "the end")
+    return registry.find_run(run.id)
 
 
-def begun(run: runs.Run) -> runs.Run:
+def begun(run: registry.Run) -> registry.Run:
     until(lambda: steps(run), "the first steps")
-    return runs.find_run(run.id)
+    return registry.find_run(run.id)
 
 
-def goes_on(run: runs.Run, count: int = 40) -> runs.Run:
+def goes_on(run: registry.Run, count: int = 40) -> registry.Run:
     """The run, once it has done more than so many steps from here."""
     before = done(run)
     until(lambda: done(run) > before + count, "more steps")
-    return runs.find_run(run.id)
+    return registry.find_run(run.id)
 
 
-def done(run: runs.Run) -> int:
+def done(run: registry.Run) -> int:
     """Steps that are on record."""
     return max((record["step"] for record in steps(run)), default=0)
 
@@ -88,13 +89,13 @@ def command_of(pid: int) -> str:
     return Path(f"/proc/{pid}/cmdline").read_text()
 
 
-def trainers(run: runs.Run) -> list[int]:
+def trainers(run: registry.Run) -> list[int]:
     """Processes of the run but its supervisor."""
-    return [pid for pid in runs._holders(run.folder) if "vit.supervise" not in command_of(pid)]
+    return [pid for pid in control.lock_holders(run.folder) if "vit.runs.supervisor" not in command_of(pid)]
 
 
-def supervisor(run: runs.Run) -> int:
-    return next(pid for pid in runs._holders(run.folder) if "vit.supervise" in command_of(pid))
+def supervisor_of(run: registry.Run) -> int:
+    return next(pid for pid in control.lock_holders(run.folder) if "vit.runs.supervisor" in command_of(pid))
 
 
 def dead(root: Path, name: str = "20261121-000000-dead-0000", **about: Any) -> Path:

@@ -9,10 +9,10 @@ import pytest
 import torch
 from PIL import Image
 
-from vit.__main__ import main
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.checkpoints.load import load_checkpoint
 from vit.checkpoints.save import save_checkpoint
+from vit.cli.main import main
 from vit.data.shapes import SHAPES
 from vit.errors import InvalidDataset, UserError
 from vit.explain.head_census import (

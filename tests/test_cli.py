@@ -15,9 +15,11 @@ from PIL import Image
 from tiny import LABELS
 
 import vit
-from vit.__main__ import _COMMANDS, _METHODS, main
+from vit.cli import training
+from vit.cli.main import main
+from vit.cli.parser import METHOD_OPTIONS
 from vit.explain.methods import METHODS, Subject, heatmap
-from vit.report import read as read_report
+from vit.runs.error_report import read as read_report
 
 ROOT = Path(vit.__file__).parent.parent
 
@@ -263,7 +265,7 @@ def test_the_options_of_a_method_are_those_that_the_table_of_methods_knows(name:
     wanted = {known.get(setting, setting) for setting in method.settings} | set(method.layers)
     wanted |= {"target"} if method.of_class else {"precision"}
     wanted |= {"query", "direction"} if method.of_tokens else set()
-    assert set(_METHODS[name]) == wanted and set(_METHODS) == set(METHODS)
+    assert set(METHOD_OPTIONS[name]) == wanted and set(METHOD_OPTIONS) == set(METHODS)
 
 
 @pytest.mark.parametrize("pool", [{"pool": "mean", "prefix": ()}, {"pool": "map", "prefix": ()}])
@@ -527,6 +529,6 @@ def test_a_bug_in_a_method_is_no_mistake_of_the_users(
 
 
 def test_a_bug_keeps_its_traceback(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(_COMMANDS, "train", lambda options: 1 / 0)
+    monkeypatch.setattr(training, "run_train", lambda options: 1 / 0)
     with pytest.raises(ZeroDivisionError):  # with which Python ends with status 1
         command("train")

@@ -12,10 +12,12 @@ import pytest
 from torch.distributed.run import get_args_parser
 
 import vit
-from vit.__main__ import _settings, parser
 from vit.checkpoints.load import load_checkpoint
-from vit.command import command_line
-from vit.recipes import PRESETS, TrainConfig, train_config
+from vit.cli.parser import parser
+from vit.cli.training import _settings
+from vit.runs.command_line import command_line
+from vit.training.config import TrainConfig
+from vit.training.presets import PRESETS, train_config
 
 ROOT = Path(vit.__file__).parent.parent
 

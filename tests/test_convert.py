@@ -28,12 +28,12 @@ from test_parity import CASES, Answer, ask_timm, ask_transformers, difference, o
 from tiny import LABELS, TINY, fill
 from torch import Tensor, nn
 
-from vit.__main__ import main
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.checkpoints.convert import SUFFIXES, convert, how_to_open, obstacle
 from vit.checkpoints.families.timm import _crop
 from vit.checkpoints.load import load_checkpoint
 from vit.checkpoints.save import save_checkpoint
+from vit.cli.main import main
 from vit.errors import UserError
 from vit.images import samples
 from vit.images.preprocess import Preprocess

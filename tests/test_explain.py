@@ -169,8 +169,8 @@ import vit
 from vit.images import samples
 from vit.view.explanation import explain
 from vit.explain.methods import METHODS, Subject, weights
-from vit.recipes import train_config
-from vit.train import train
+from vit.training.presets import train_config
+from vit.training.train import train
 
 checkpoint = vit.load_checkpoint("cifar10")
 picture = explain(checkpoint, samples.read("cat")).picture

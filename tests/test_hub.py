@@ -24,10 +24,10 @@ from tiny import fill
 from torch import Tensor, nn
 
 import vit
-from vit.__main__ import main
 from vit.checkpoints import download, hub
 from vit.checkpoints.families import torchvision as torchvision_family
 from vit.checkpoints.hub import Name
+from vit.cli.main import main
 from vit.errors import InvalidCheckpoint, Unavailable, UserError
 from vit.paths import downloads_folder
 

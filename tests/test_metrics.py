@@ -5,7 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from vit.metrics import MetricsReader, MetricsWriter, best_epoch, evaluations, final_test, progress, read_metrics
+from vit.training.metrics import (
+    MetricsReader,
+    MetricsWriter,
+    best_epoch,
+    evaluations,
+    final_test,
+    progress,
+    read_metrics,
+)
 
 
 @pytest.fixture

@@ -15,10 +15,10 @@ from PIL import Image
 from torch import Tensor
 
 import vit
-from vit.__main__ import main
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.checkpoints.load import load_checkpoint
 from vit.checkpoints.save import save_checkpoint
+from vit.cli.main import main
 from vit.data.shapes import shapes
 from vit.errors import UserError
 from vit.explain import ood

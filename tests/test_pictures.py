@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from vit import pictures
+from pages.shared import uploaded_pictures
 
 
 @pytest.fixture
@@ -23,60 +23,60 @@ def age(path: Path, seconds: float) -> None:
 
 
 def test_a_picture_is_found_by_the_hash_of_its_content(place: Path) -> None:
-    key = pictures.keep(b"a picture")
-    assert key == hashlib.sha256(b"a picture").hexdigest() == pictures.keep(b"a picture")
-    assert pictures.find(key) == b"a picture" and len(list(place.iterdir())) == 1
+    key = uploaded_pictures.keep(b"a picture")
+    assert key == hashlib.sha256(b"a picture").hexdigest() == uploaded_pictures.keep(b"a picture")
+    assert uploaded_pictures.find(key) == b"a picture" and len(list(place.iterdir())) == 1
 
 
 def test_only_the_server_reads_the_folder(place: Path) -> None:
     place.mkdir(mode=0o755)
-    path = place / pictures.keep(b"a picture")
+    path = place / uploaded_pictures.keep(b"a picture")
     assert stat.S_IMODE(place.stat().st_mode) == 0o700 and stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
 @pytest.mark.parametrize("key", ["", "../secret", "a" * 63, "A" * 64, "a" * 64, "a" * 64 + "\n", "é" * 64])
 def test_another_key_opens_nothing(place: Path, key: str) -> None:
-    pictures.keep(b"a picture")
+    uploaded_pictures.keep(b"a picture")
     (place.parent / "secret").write_bytes(b"secret")
-    assert pictures.find(key) is None
+    assert uploaded_pictures.find(key) is None
 
 
 def test_what_is_not_the_content_of_its_name_is_not_shown(place: Path) -> None:
-    keys = [pictures.keep(content) for content in (b"one", b"two")]
+    keys = [uploaded_pictures.keep(content) for content in (b"one", b"two")]
     (place / keys[0]).write_bytes(b"another")
     (place / keys[1]).unlink()
     (place.parent / "elsewhere").write_bytes(b"two")
     (place / keys[1]).symlink_to(place.parent / "elsewhere")
-    assert [pictures.find(key) for key in keys] == [None, None]
+    assert [uploaded_pictures.find(key) for key in keys] == [None, None]
 
 
 def test_a_day_after_it_was_last_opened_it_goes(place: Path) -> None:
-    keys = [pictures.keep(content) for content in (b"one", b"two")]
+    keys = [uploaded_pictures.keep(content) for content in (b"one", b"two")]
     for key in keys:
-        age(place / key, pictures.DAY - 60)
-    assert pictures.find(keys[0]) == b"one"
-    age(place / keys[1], pictures.DAY + 60)
-    assert pictures.find(keys[1]) is None and [path.name for path in place.iterdir()] == keys[:1]
+        age(place / key, uploaded_pictures.DAY - 60)
+    assert uploaded_pictures.find(keys[0]) == b"one"
+    age(place / keys[1], uploaded_pictures.DAY + 60)
+    assert uploaded_pictures.find(keys[1]) is None and [path.name for path in place.iterdir()] == keys[:1]
 
 
 def test_the_longest_unopened_ones_give_way(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pictures, "MOST", 2)
-    monkeypatch.setattr(pictures, "MOST_BYTES", 100)
+    monkeypatch.setattr(uploaded_pictures, "MOST", 2)
+    monkeypatch.setattr(uploaded_pictures, "MOST_BYTES", 100)
     keys = []
     for number, content in enumerate((b"one", b"two", b"three")):
-        keys.append(pictures.keep(content))
+        keys.append(uploaded_pictures.keep(content))
         age(place / keys[-1], 100 - number)
     assert {path.name for path in place.iterdir()} == set(keys[1:])
-    large = pictures.keep(b"4" * 96)  # leaves four bytes
+    large = uploaded_pictures.keep(b"4" * 96)  # leaves four bytes
     assert {path.name for path in place.iterdir()} == {large}
-    assert pictures.keep(b"5" * 101) == ""
+    assert uploaded_pictures.keep(b"5" * 101) == ""
 
 
 def test_a_folder_that_cannot_be_written_keeps_nothing(place: Path) -> None:
     place.write_text("no folder")
-    assert pictures.keep(b"a picture") == "" and pictures.find("a" * 64) is None
+    assert uploaded_pictures.keep(b"a picture") == "" and uploaded_pictures.find("a" * 64) is None
 
 
 def test_a_full_disk_keeps_nothing(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pictures, "FREE_BYTES", 1 << 62)
-    assert pictures.keep(b"a picture") == "" and not list(place.iterdir())
+    monkeypatch.setattr(uploaded_pictures, "FREE_BYTES", 1 << 62)
+    assert uploaded_pictures.keep(b"a picture") == "" and not list(place.iterdir())

@@ -6,8 +6,9 @@ import sys
 import pytest
 
 from vit.errors import InvalidConfig
-from vit.recipes import PRESETS, TrainConfig, describe, train_config
-from vit.start import model_config
+from vit.training.config import TrainConfig
+from vit.training.fine_tuning import model_config
+from vit.training.presets import PRESETS, describe, train_config
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -72,8 +73,10 @@ def test_the_overview_names_every_preset_and_setting() -> None:
 def test_a_run_is_described_without_torch() -> None:
     """Page Train and each process that launches a run would wait seconds for it."""
     code = (
-        "import sys, vit.runs\n"
-        "from vit.recipes import run_name, train_config\n"
+        "import sys\n"
+        "from vit import runs\n"
+        "runs.launch\n"
+        "from vit.training.presets import run_name, train_config\n"
         "run_name(train_config('cifar', epochs=3))\n"
         "sys.exit('torch' in sys.modules)"
     )

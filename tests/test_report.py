@@ -11,13 +11,13 @@ import pytest
 import torch
 from PIL import Image
 
-from vit import report
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.checkpoints.load import load_checkpoint
 from vit.checkpoints.save import save_checkpoint
 from vit.errors import UserError
 from vit.images.preprocess import Preprocess
 from vit.model.transformer import VisionTransformer
+from vit.runs import error_report
 
 Build = Callable[..., VisionTransformer]
 
@@ -48,8 +48,8 @@ def constant(tmp_path: Path, build: Build) -> Checkpoint:
 
 def test_mistakes_are_those_counted_by_hand(constant: Checkpoint, folder: Path, tmp_path: Path) -> None:
     file = tmp_path / "report.npz"
-    report.write(constant, f"folder:{folder}", file=file)
-    found = report.read(file)
+    error_report.write(constant, f"folder:{folder}", file=file)
+    found = error_report.read(file)
     assert found.confusion.tolist() == [[0, 0, 0], [0, 1, 0], [0, 3, 0]]
     assert found.accuracy == 0.25
     np.testing.assert_equal(found.per_class, [np.nan, 1, 0])
@@ -67,14 +67,14 @@ def test_the_surest_mistakes_come_first_whatever_the_batches(
 ) -> None:
     model = build(num_classes=2)
     saved = load_checkpoint(save_checkpoint(tmp_path / "best", model, ("dog", "cat"), Preprocess((32, 32))))
-    whole = report.write(saved, f"folder:{folder}", file=tmp_path / "whole.npz")
-    monkeypatch.setattr(report, "_BATCH", 1)
-    parts = report.write(saved, f"folder:{folder}", file=tmp_path / "parts.npz")
+    whole = error_report.write(saved, f"folder:{folder}", file=tmp_path / "whole.npz")
+    monkeypatch.setattr(error_report, "_BATCH", 1)
+    parts = error_report.write(saved, f"folder:{folder}", file=tmp_path / "parts.npz")
     assert len(whole.indices) > 1
     assert whole.indices.tolist() == parts.indices.tolist()
     assert (np.diff(whole.probability) <= 0).all()
-    monkeypatch.setattr(report, "WORST", 1)
-    fewer = report.write(saved, f"folder:{folder}", file=tmp_path / "fewer.npz")
+    monkeypatch.setattr(error_report, "WORST", 1)
+    fewer = error_report.write(saved, f"folder:{folder}", file=tmp_path / "fewer.npz")
     assert fewer.indices.tolist() == whole.indices[:1].tolist()
 
 
@@ -87,30 +87,30 @@ def test_a_model_without_mistakes_has_a_report(tmp_path: Path, build: Build) -> 
         model.head.weight.zero_()
         model.head.bias.copy_(torch.tensor([1.0, 0.0]))
     saved = load_checkpoint(save_checkpoint(tmp_path / "best", model, ("a", "b"), Preprocess((32, 32))))
-    report.write(saved, f"folder:{tmp_path / 'data'}", file=tmp_path / "r.npz")
-    assert report.read(tmp_path / "r.npz").accuracy == 1.0
+    error_report.write(saved, f"folder:{tmp_path / 'data'}", file=tmp_path / "r.npz")
+    assert error_report.read(tmp_path / "r.npz").accuracy == 1.0
 
 
 def test_a_damaged_report_is_one_sentence(constant: Checkpoint, folder: Path, tmp_path: Path) -> None:
     file = tmp_path / "report.npz"
     with pytest.raises(UserError, match="not been evaluated"):
-        report.read(file)
-    report.write(constant, f"folder:{folder}", file=file)
+        error_report.read(file)
+    error_report.write(constant, f"folder:{folder}", file=file)
     file.write_bytes(file.read_bytes()[:-300])
     with pytest.raises(UserError, match="damaged"):
-        report.read(file)
+        error_report.read(file)
     np.savez(file, meta=np.array(["a", "b"], object))
     with pytest.raises(UserError, match="damaged"):
-        report.read(file)
+        error_report.read(file)
     file.unlink()
     os.mkfifo(file)  # nobody writes into it
     with pytest.raises(UserError, match="damaged"):
-        report.read(file)
+        error_report.read(file)
 
 
-def wait(run: Path) -> report.State:
+def wait(run: Path) -> error_report.State:
     until = time.monotonic() + 120
-    while (found := report.state(run)).status == "running" and time.monotonic() < until:
+    while (found := error_report.state(run)).status == "running" and time.monotonic() < until:
         time.sleep(0.2)
     return found
 
@@ -119,16 +119,16 @@ def wait(run: Path) -> report.State:
 def test_a_run_is_evaluated_beside_the_server(constant: Checkpoint, folder: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     with pytest.raises(UserError, match="no checkpoint yet"):
-        report.start(run, "shapes", "data")
+        error_report.start(run, "shapes", "data")
     (run / "checkpoints").mkdir()
     (run / "best").rename(run / "checkpoints" / "best")
-    assert report.state(run).status == "none"
-    report.start(run, f"folder:{folder}", "data")
-    assert report.state(run).status == "running"
+    assert error_report.state(run).status == "none"
+    error_report.start(run, f"folder:{folder}", "data")
+    assert error_report.state(run).status == "running"
     with pytest.raises(UserError, match="already"):
-        report.start(run, f"folder:{folder}", "data")
+        error_report.start(run, f"folder:{folder}", "data")
     assert wait(run).status == "done"
-    assert report.read(run / report.FILE).accuracy == 0.25
+    assert error_report.read(run / error_report.FILE).accuracy == 0.25
 
 
 @pytest.mark.slow
@@ -139,7 +139,7 @@ def test_a_failed_evaluation_says_why_and_leaves_no_dead_process(
     (run / "checkpoints").mkdir()
     (run / "best").rename(run / "checkpoints" / "best")
     monkeypatch.setattr(subprocess, "Popen", lambda *a, **k: started.append(real(*a, **k)) or started[-1])
-    report.start(run, "folder:/nowhere", "data")
+    error_report.start(run, "folder:/nowhere", "data")
     found = wait(run)
     assert found.status == "failed" and "nowhere" in found.reason
     until = time.monotonic() + 20
@@ -154,14 +154,14 @@ def test_progress_is_read_from_the_bar(tmp_path: Path) -> None:
     (tmp_path / "report.log").write_bytes(b"\r 10%|#  | 1/10\r 40%|####  | 4/10")
     lock = os.open(tmp_path / "report.lock", os.O_CREAT | os.O_RDWR)
     fcntl.flock(lock, fcntl.LOCK_EX)
-    assert report.state(tmp_path) == ("running", 0.4, "")
+    assert error_report.state(tmp_path) == ("running", 0.4, "")
     os.close(lock)
-    assert report.state(tmp_path).status == "failed"
+    assert error_report.state(tmp_path).status == "failed"
 
 
 def test_reading_needs_no_torch() -> None:
     import subprocess
     import sys
 
-    code = "import sys, vit.report; sys.exit('torch' in sys.modules)"
+    code = "import sys, vit.runs.error_report; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

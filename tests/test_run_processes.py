@@ -26,7 +26,7 @@ from short_runs import (
     goes_on,
     place_for_runs,
     status,
-    supervisor,
+    supervisor_of,
     tiny,
     trainers,
     until,
@@ -34,10 +34,10 @@ from short_runs import (
 )
 
 import vit
-from vit import runs, supervise
 from vit.errors import InvalidRun
-from vit.metrics import MetricsReader, read_metrics
-from vit.train import train
+from vit.runs import control, registry, supervisor
+from vit.training.metrics import MetricsReader, read_metrics
+from vit.training.train import train
 
 pytestmark = pytest.mark.slow
 
@@ -55,12 +55,12 @@ LONG = tiny(epochs=5, limit=160, seed=3, device="cpu")  # 400 steps
 
 
 @pytest.fixture(scope="module")
-def finished() -> runs.Run:
+def finished() -> registry.Run:
     """A run that nothing interrupted."""
-    return ended(runs.launch(LONG, name="My first run!", notes="a note"))
+    return ended(control.launch(LONG, name="My first run!", notes="a note"))
 
 
-def test_a_run_trains_and_leaves_all_that_it_promises(finished: runs.Run) -> None:
+def test_a_run_trains_and_leaves_all_that_it_promises(finished: registry.Run) -> None:
     run = finished
     assert (run.status, run.reason) == ("finished", "")
     assert re.fullmatch(r"\d{8}-\d{6}-my-first-run-[0-9a-f]{4}", run.id)
@@ -77,23 +77,23 @@ def test_a_run_trains_and_leaves_all_that_it_promises(finished: runs.Run) -> Non
     assert not (run.folder / "reserve").exists()
 
 
-def test_a_run_stopped_and_then_killed_at_random_steps_ends_with_the_same_bits(finished: runs.Run) -> None:
-    run = begun(runs.launch(LONG))
-    runs.stop(run.id)
+def test_a_run_stopped_and_then_killed_at_random_steps_ends_with_the_same_bits(finished: registry.Run) -> None:
+    run = begun(control.launch(LONG))
+    control.stop(run.id)
     statuses: list[str] = []
     until(lambda: statuses.append(status(run)) or statuses[-1] == "stopped", "the end")
     assert list(dict.fromkeys(statuses)) == ["stopping", "stopped"]  # from the click to the end of its process
-    assert "Resume continues there" in runs.find_run(run.id).reason
+    assert "Resume continues there" in registry.find_run(run.id).reason
     stopped = done(run)
     assert 0 < stopped < 400
-    assert runs.resume(run.id).id == run.id
+    assert control.resume(run.id).id == run.id
     until(lambda: status(run) in TRAINS, "its training")
     (trainer,) = trainers(run)
     goes_on(run, 80)  # past the end of an epoch, so that another state is saved
     os.kill(trainer, signal.SIGKILL)
     failed = ended(run)
     assert failed.status == "failed" and "The system killed it" in failed.reason
-    runs.resume(run.id)
+    control.resume(run.id)
     assert ended(run).status == "finished"
     first, second, third = [r["step"] for r in read_metrics(run.folder / "metrics.jsonl") if r["kind"] == "start"]
     assert first == 0 and second == stopped and third % 80 == 0 and third > stopped
@@ -103,8 +103,8 @@ def test_a_run_stopped_and_then_killed_at_random_steps_ends_with_the_same_bits(f
 def test_a_finished_run_continues_only_with_more_epochs(folder: Path) -> None:
     train(tiny(epochs=1), folder / "short")
     with pytest.raises(InvalidRun, match="Give it more epochs"):
-        runs.resume("short")
-    run = ended(runs.resume("short", devices=("cpu",), epochs=2))
+        control.resume("short")
+    run = ended(control.resume("short", devices=("cpu",), epochs=2))
     assert run.status == "finished"
     assert run.folder.joinpath("metrics.jsonl").read_text().count('"kind": "validation"') == 2
 
@@ -114,20 +114,20 @@ def test_a_finished_run_continues_only_with_more_epochs(folder: Path) -> None:
 SERVER = """
 import sys, time
 from vit import runs
-from vit.recipes import TrainConfig
+from vit.training.config import TrainConfig
 print(runs.launch(TrainConfig.model_validate_json(sys.argv[1])).id, flush=True)
 time.sleep(1000)
 """
 
 
 @pytest.fixture(scope="module")
-def orphan() -> runs.Run:
+def orphan() -> registry.Run:
     """A run that trains, and whose server was killed."""
     server = subprocess.Popen(
         [sys.executable, "-c", SERVER, endless().model_dump_json()], stdout=subprocess.PIPE, text=True
     )
     assert server.stdout
-    run = runs.find_run(server.stdout.readline().strip())
+    run = registry.find_run(server.stdout.readline().strip())
     begun(run)
     server.kill()
     server.wait()
@@ -135,19 +135,19 @@ def orphan() -> runs.Run:
 
 
 @pytest.fixture
-def running(orphan: runs.Run) -> runs.Run:
+def running(orphan: registry.Run) -> registry.Run:
     """The same, resumed where the test before has ended it."""
-    if not runs.find_run(orphan.id).alive:
-        runs.resume(orphan.id)
+    if not registry.find_run(orphan.id).alive:
+        control.resume(orphan.id)
     until(lambda: status(orphan) in TRAINS, "its training")
     return orphan
 
 
-def test_a_run_goes_on_when_the_server_that_started_it_is_killed(orphan: runs.Run) -> None:
+def test_a_run_goes_on_when_the_server_that_started_it_is_killed(orphan: registry.Run) -> None:
     assert goes_on(orphan).status in TRAINS
 
 
-def test_a_reader_follows_a_run_while_it_is_written(running: runs.Run) -> None:
+def test_a_reader_follows_a_run_while_it_is_written(running: registry.Run) -> None:
     reader = MetricsReader(running.folder / "metrics.jsonl")
     reader.update()
     seen = begin = reader.records["step"][-1]["step"]
@@ -158,70 +158,70 @@ def test_a_reader_follows_a_run_while_it_is_written(running: runs.Run) -> None:
             seen = every[-1]
 
 
-def test_a_folder_is_trained_by_one_process_only(running: runs.Run) -> None:
+def test_a_folder_is_trained_by_one_process_only(running: registry.Run) -> None:
     with pytest.raises(InvalidRun, match="Another process trains"):
         train(endless(), running.folder, resume=True)
     with pytest.raises(InvalidRun, match="going on already"):
-        runs.resume(running.id)
+        control.resume(running.id)
     assert status(running) in TRAINS
 
 
 def test_a_shared_device_is_not_waited_for_and_what_a_person_did_wrong_is_the_reason(
-    running: runs.Run, tmp_path: Path
+    running: registry.Run, tmp_path: Path
 ) -> None:
     wrong = tiny(data=f"folder:{tmp_path / 'nowhere'}")
-    assert runs.launch(wrong).status == "waiting"
-    run = ended(runs.launch(wrong, share=True))
+    assert control.launch(wrong).status == "waiting"
+    run = ended(control.launch(wrong, share=True))
     assert run.status == "failed"
     assert run.reason.startswith("There is no folder") and "Traceback" not in run.reason
     assert status(running) in TRAINS
-    (waiting,) = runs.queue()
-    runs.kill(waiting.id)
+    (waiting,) = registry.queue()
+    control.kill(waiting.id)
 
 
-def test_a_killed_supervisor_leaves_a_run_that_trains_and_can_be_stopped(running: runs.Run) -> None:
-    os.kill(supervisor(running), signal.SIGKILL)
+def test_a_killed_supervisor_leaves_a_run_that_trains_and_can_be_stopped(running: registry.Run) -> None:
+    os.kill(supervisor_of(running), signal.SIGKILL)
     assert goes_on(running).status in TRAINS
-    runs.stop(running.id)
+    control.stop(running.id)
     assert ended(running).status == "stopped"
 
 
-def test_kill_ends_a_run_even_without_its_supervisor(running: runs.Run) -> None:
-    os.kill(supervisor(running), signal.SIGKILL)
-    runs.kill(running.id, patience=0.5)
+def test_kill_ends_a_run_even_without_its_supervisor(running: registry.Run) -> None:
+    os.kill(supervisor_of(running), signal.SIGKILL)
+    control.kill(running.id, patience=0.5)
     assert ended(running).status == "stopped"
-    assert runs._holders(running.folder) == []
+    assert control.lock_holders(running.folder) == []
 
 
-def test_kill_keeps_the_last_state(running: runs.Run) -> None:
+def test_kill_keeps_the_last_state(running: registry.Run) -> None:
     learnt = done(running)
-    runs.kill(running.id)
-    assert (status(running), runs.find_run(running.id).reason) == ("stopped", supervise.KILLED)
-    runs.resume(running.id)
+    control.kill(running.id)
+    assert (status(running), registry.find_run(running.id).reason) == ("stopped", supervisor.KILLED)
+    control.resume(running.id)
     until(lambda: status(running) in TRAINS, "its training")
     starts = [r["step"] for r in read_metrics(running.folder / "metrics.jsonl") if r["kind"] == "start"]
     assert learnt - 40 <= starts[-1]  # of an epoch's length, or later
-    runs.kill(running.id)
+    control.kill(running.id)
 
 
 # --- Several processes --------------------------------------------------------------------------------------------
 
 
 def test_two_processes_train_one_run_and_stop_together() -> None:
-    run = begun(runs.launch(endless(), devices=("cpu", "cpu")))
+    run = begun(control.launch(endless(), devices=("cpu", "cpu")))
     assert json.loads((run.folder / "environment.json").read_text())["devices"] == 2
     assert sum("torch.distributed.run" in command_of(pid) for pid in trainers(run)) == 1
-    runs.stop(run.id)
+    control.stop(run.id)
     assert ended(run).status == "stopped"
 
 
 STAND_IN = """
 import sys
 from pathlib import Path
-from vit import supervise
+from vit.runs import supervisor
 ranks = "setsid sleep 1000 & sleep 1000 & kill -KILL $$"
-supervise.command = lambda *_: ["sh", "-c", ranks]
-supervise.supervise(Path(sys.argv[1]), int(sys.argv[2]))
+supervisor.command = lambda *_: ["sh", "-c", ranks]
+supervisor.supervise(Path(sys.argv[1]), int(sys.argv[2]))
 """
 
 
@@ -233,9 +233,9 @@ def test_no_rank_survives_the_kill_of_its_launcher(folder: Path) -> None:
         command = [sys.executable, "-c", STAND_IN, str(run), str(lock.fileno())]
         supervised = subprocess.Popen(command, pass_fds=[lock.fileno()])
     assert supervised.wait(PATIENCE) == 0
-    found = runs.find_run(run.name)
+    found = registry.find_run(run.name)
     assert found.status == "failed" and "The system killed it" in found.reason
-    assert runs._holders(run) == []
+    assert control.lock_holders(run) == []
 
 
 # --- A full disk --------------------------------------------------------------------------------------------------
@@ -244,7 +244,7 @@ FULL = """
 import os, shutil, sys, time
 from pathlib import Path
 from vit import runs
-from vit.recipes import TrainConfig
+from vit.training.config import TrainConfig
 root = Path(sys.argv[1])
 os.environ["VIT_RUNS"] = str(root)
 run = runs.launch(TrainConfig.model_validate_json(sys.argv[2]), limits=runs.Limits(free_bytes=0))
@@ -259,20 +259,20 @@ except OSError:
     pass
 while runs.find_run(run.id).alive:
     time.sleep(0.1)
-found = runs.find_run(run.id)
+found = registry.find_run(run.id)
 shutil.copytree(found.folder / "checkpoints" / "last", sys.argv[3])
 print(found.status, found.reason, sep="|", flush=True)
-runs.resume(run.id)  # the disk is still full
+control.resume(run.id)  # the disk is still full
 while runs.find_run(run.id).alive:
     time.sleep(0.1)
-print(runs.find_run(run.id).status, runs.find_run(run.id).reason, sep="|", flush=True)
+print(registry.find_run(run.id).status, registry.find_run(run.id).reason, sep="|", flush=True)
 filler.close()
 (root / "filler").unlink()
-runs.resume(run.id)
+control.resume(run.id)
 before = os.path.getsize(found.folder / "metrics.jsonl")
-while os.path.getsize(found.folder / "metrics.jsonl") < before + 2000 and runs.find_run(run.id).alive:
+while os.path.getsize(found.folder / "metrics.jsonl") < before + 2000 and registry.find_run(run.id).alive:
     time.sleep(0.1)
-again = runs.find_run(run.id)
+again = registry.find_run(run.id)
 print(again.status, again.reason)
-runs.kill(run.id)
+control.kill(run.id)
 """

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from short_runs import PATIENCE, begun, dead, ended, endless, place_for_runs, status, supervisor, until
+from short_runs import PATIENCE, begun, dead, ended, endless, place_for_runs, status, supervisor_of, until
 
-from vit import runs, supervise
-from vit.metrics import read_metrics
+from vit.runs import control, registry, scheduler, supervisor
+from vit.training import run_folder
+from vit.training.metrics import read_metrics
 
 
 @pytest.fixture(autouse=True)
@@ -24,19 +25,19 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_run_whose_device_is_free_never_waits(folder: Path) -> None:
-    first = runs.launch(endless())
-    assert (first.status, first.place, runs.queue()) == ("starting", 0, [])
-    second = runs.launch(endless())
+    first = control.launch(endless())
+    assert (first.status, first.place, registry.queue()) == ("starting", 0, [])
+    second = control.launch(endless())
     assert (second.status, second.place) == ("waiting", 1)
-    runs.kill(first.id)
+    control.kill(first.id)
     until(lambda: status(second) == "starting", "its turn")
-    runs.kill(second.id)
+    control.kill(second.id)
 
 
 SERVER = """
 import sys
 from vit import runs
-from vit.recipes import TrainConfig
+from vit.training.config import TrainConfig
 for name in "one", "two":
     runs.launch(TrainConfig.model_validate_json(sys.argv[1]), name=name)
 """
@@ -48,26 +49,26 @@ def test_runs_of_two_servers_share_no_device_and_start_in_order_by_themselves(fo
     servers = [subprocess.Popen(command) for _ in range(2)]
     for server in servers:
         assert server.wait(PATIENCE) == 0
-    second, third, fourth = runs.queue()
-    (first,) = (run for run in runs.list_runs() if run.status != "waiting")
+    second, third, fourth = registry.queue()
+    (first,) = (run for run in registry.list_runs() if run.status != "waiting")
     begun(first)
-    assert [run.place for run in runs.queue()] == [1, 2, 3]
-    runs.move(fourth.id, 0)
-    assert [run.id for run in runs.queue()] == [fourth.id, second.id, third.id]
-    runs.stop(third.id)
+    assert [run.place for run in registry.queue()] == [1, 2, 3]
+    control.move(fourth.id, 0)
+    assert [run.id for run in registry.queue()] == [fourth.id, second.id, third.id]
+    control.stop(third.id)
     cancelled = ended(third)
     assert (cancelled.status, cancelled.reason) == ("stopped", "Cancelled while it waited for its turn.")
-    os.kill(supervisor(second), signal.SIGKILL)  # a dead one holds nobody up
-    runs.stop(first.id)
+    os.kill(supervisor_of(second), signal.SIGKILL)  # a dead one holds nobody up
+    control.stop(first.id)
     begun(fourth)
     assert status(first) == "stopped"
     assert status(second) == "interrupted"
-    runs.resume(second.id)
+    control.resume(second.id)
     until(lambda: status(second) == "waiting", "its place in the queue")
-    runs.stop(fourth.id)
+    control.stop(fourth.id)
     begun(second)
     assert status(fourth) == "stopped"
-    runs.stop(second.id)
+    control.stop(second.id)
     ended(second)
     spans = []
     for run in (first, second, fourth):
@@ -80,7 +81,7 @@ def test_runs_of_two_servers_share_no_device_and_start_in_order_by_themselves(fo
 def allocate(root: Path, queue: dict[str, Any], run: str, *gpus: str) -> tuple[str, ...] | None:
     (root / ".queue").mkdir(exist_ok=True)
     (root / ".queue" / "queue.json").write_text(json.dumps(queue))
-    return runs.take_devices(root / run, lambda: gpus)
+    return scheduler.take_devices(root / run, lambda: gpus)
 
 
 def test_a_run_for_two_gpus_is_not_overtaken_for_ever(folder: Path) -> None:
@@ -88,8 +89,8 @@ def test_a_run_for_two_gpus_is_not_overtaken_for_ever(folder: Path) -> None:
     single = dead(folder, "single", devices=["gpu"])
     holder = dead(folder, "holder", devices=["cuda:0"])
     queue = {"waiting": ["pair", "single"], "held": {"cuda:0": "holder"}}
-    with runs.living(pair), runs.living(single):
-        with runs.living(holder):
+    with run_folder.hold_run(pair), run_folder.hold_run(single):
+        with run_folder.hold_run(holder):
             assert allocate(folder, queue, "pair", "cuda:0", "cuda:1") is None
         assert allocate(folder, queue, "single", "cuda:0", "cuda:1") is None  # the pair is before it
         assert allocate(folder, queue, "pair", "cuda:0", "cuda:1") == ("cuda:0", "cuda:1")
@@ -98,21 +99,21 @@ def test_a_run_for_two_gpus_is_not_overtaken_for_ever(folder: Path) -> None:
 def test_a_run_overtakes_those_that_wait_for_other_devices(folder: Path) -> None:
     ahead, behind = dead(folder, "ahead", devices=["cuda:0"]), dead(folder, "behind", devices=["cuda:1"])
     holder = dead(folder, "holder")
-    with runs.living(ahead), runs.living(behind), runs.living(holder):
+    with run_folder.hold_run(ahead), run_folder.hold_run(behind), run_folder.hold_run(holder):
         queue = {"waiting": ["ahead", "behind"], "held": {"cuda:0": "holder"}}
         assert allocate(folder, queue, "behind") == ("cuda:1",)
 
 
 def test_a_damaged_queue_is_begun_anew(folder: Path) -> None:
     run = dead(folder, "run")
-    with runs.living(run):
+    with run_folder.hold_run(run):
         (folder / ".queue").mkdir()
         (folder / ".queue" / "queue.json").write_text('{"waiting": [1, {}], "held": "x')
-        assert runs.take_devices(run, lambda: []) == ("cpu",)
+        assert scheduler.take_devices(run, lambda: []) == ("cpu",)
         assert json.loads((folder / ".queue" / "queue.json").read_text()) == {"waiting": [], "held": {"cpu": "run"}}
 
 
 def test_each_gpu_run_sees_its_own_devices_only() -> None:
-    assert supervise.environment(["cuda:2", "cuda:0"])["CUDA_VISIBLE_DEVICES"] == "2,0"
-    assert "--nproc-per-node=2" in supervise.command(Path("run"), ["cuda:2", "cuda:0"])
-    assert "torch.distributed.run" not in supervise.command(Path("run"), ["cuda:2"])
+    assert supervisor.environment(["cuda:2", "cuda:0"])["CUDA_VISIBLE_DEVICES"] == "2,0"
+    assert "--nproc-per-node=2" in supervisor.command(Path("run"), ["cuda:2", "cuda:0"])
+    assert "torch.distributed.run" not in supervisor.command(Path("run"), ["cuda:2"])

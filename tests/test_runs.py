@@ -14,12 +14,14 @@ import torch
 from short_runs import dead, endless, place_for_runs, tiny
 
 import vit
-from vit import files, runs
+from vit import files
 from vit.errors import InvalidCheckpoint, InvalidConfig, InvalidRun
-from vit.journal import Journal
-from vit.metrics import read_metrics
-from vit.place import Place
-from vit.train import Diverged, train
+from vit.runs import control, registry
+from vit.training import run_folder
+from vit.training.distributed import Place
+from vit.training.metrics import read_metrics
+from vit.training.recorder import Journal
+from vit.training.train import Diverged, train
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +36,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 def test_a_lock_that_nobody_holds_is_a_dead_run(folder: Path) -> None:
     stale = dead(folder)
     (stale / "alive.lock").write_text("")
-    run = runs.find_run(stale.name)
+    run = registry.find_run(stale.name)
     assert run.status == "interrupted" and not run.alive
     assert "Resume it" in run.reason
 
@@ -43,43 +45,43 @@ def test_a_process_id_that_is_in_use_again_does_not_make_a_run_alive(folder: Pat
     stale = dead(folder)
     for name in ("alive.lock", "pid", "heartbeat"):
         (stale / name).write_text(str(os.getpid()))
-    assert runs.find_run(stale.name).status == "interrupted"
-    assert runs._holders(stale) == []
+    assert registry.find_run(stale.name).status == "interrupted"
+    assert control.lock_holders(stale) == []
     with pytest.raises(InvalidRun, match="ended already"):
-        runs.kill(stale.name)
+        control.kill(stale.name)
 
 
 def test_asking_whether_a_run_lives_does_not_make_it_alive(folder: Path) -> None:
     stale = dead(folder)
     with (stale / "alive.lock").open("w") as other:
         fcntl.flock(other, fcntl.LOCK_SH)
-        assert runs.is_alive(stale)
+        assert run_folder.is_alive(stale)
         fcntl.flock(other, fcntl.LOCK_UN)
-        assert not any(runs.is_alive(stale) for _ in range(100))
+        assert not any(run_folder.is_alive(stale) for _ in range(100))
 
 
 def test_a_run_that_says_nothing_for_long_is_stalled(folder: Path) -> None:
     silent = dead(folder)
-    with runs.living(silent):
-        assert runs.find_run(silent.name).status == "starting"
+    with run_folder.hold_run(silent):
+        assert registry.find_run(silent.name).status == "starting"
         (silent / "heartbeat").touch()
-        assert runs.find_run(silent.name).status == "running"
+        assert registry.find_run(silent.name).status == "running"
         os.utime(silent / "heartbeat", (0, 0))
-        assert runs.find_run(silent.name).status == "stalled"
+        assert registry.find_run(silent.name).status == "stalled"
 
 
 @pytest.mark.parametrize("moved", [-86_400, 86_400])
 def test_a_clock_that_was_set_neither_hides_nor_invents_silence(folder: Path, moved: int) -> None:
     run = dead(folder)
     heartbeat = run / "heartbeat"
-    with runs.living(run):
+    with run_folder.hold_run(run):
         files.beat(heartbeat)
         os.utime(heartbeat, (time.time() + moved,) * 2)
-        assert runs.find_run(run.name).status == "running"
+        assert registry.find_run(run.name).status == "running"
         pulse = json.loads(heartbeat.read_text())
-        heartbeat.write_text(json.dumps(pulse | {"at": pulse["at"] - runs.STALLED - 60}))
+        heartbeat.write_text(json.dumps(pulse | {"at": pulse["at"] - registry.STALLED - 60}))
         os.utime(heartbeat, (time.time() + moved,) * 2)
-        assert runs.find_run(run.name).status == "stalled"
+        assert registry.find_run(run.name).status == "stalled"
 
 
 def test_a_heartbeat_of_another_machine_counts_by_its_files_time(folder: Path) -> None:
@@ -92,49 +94,49 @@ def test_a_heartbeat_of_another_machine_counts_by_its_files_time(folder: Path) -
 
 def test_stopping_holds_until_the_process_is_gone(folder: Path) -> None:
     run = dead(folder)
-    with runs.living(run):
+    with run_folder.hold_run(run):
         (run / "heartbeat").touch()
-        runs.stop(run.name)
-        runs.last_word(run, "stopped", "Stopped after 2 epochs.")
-        assert runs.find_run(run.name).status == "stopping"
-    assert runs.find_run(run.name).status == "stopped"
-    with runs.living(run):  # another attempt
-        assert runs.find_run(run.name).status == "starting"
+        control.stop(run.name)
+        run_folder.record_outcome(run, "stopped", "Stopped after 2 epochs.")
+        assert registry.find_run(run.name).status == "stopping"
+    assert registry.find_run(run.name).status == "stopped"
+    with run_folder.hold_run(run):  # another attempt
+        assert registry.find_run(run.name).status == "starting"
 
 
 def test_a_run_that_has_said_its_last_word_is_ending(folder: Path) -> None:
     run = dead(folder)
-    with runs.living(run):
+    with run_folder.hold_run(run):
         (run / "heartbeat").touch()
-        runs.last_word(run, "finished")
-        found = runs.find_run(run.name)
+        run_folder.record_outcome(run, "finished")
+        found = registry.find_run(run.name)
         assert (found.status, found.alive) == ("ending", True)
-    assert runs.find_run(run.name).status == "finished"
+    assert registry.find_run(run.name).status == "finished"
 
 
 def test_testing_is_told_with_its_share_until_the_training_goes_on(folder: Path) -> None:
     run = dead(folder)
     facts = {"total_steps": 80, "steps_per_epoch": 40, "batch_size": 2, "epochs": 2, "lr": 1e-3}
-    with runs.living(run), Journal(run, 0, Place(torch.device("cpu"), False), 0, facts) as journal:
+    with run_folder.hold_run(run), Journal(run, 0, Place(torch.device("cpu"), False), 0, facts) as journal:
         assert status_of(run) == ("running", None, 0)
         journal.at = 40
         journal.testing(0.25)
         assert status_of(run) == ("testing", 0.25, 40)
-        runs.stop(run.name)
-        assert status_of(run) == ("stopping", 0.25, 40) and "testing" in runs.find_run(run.name).reason
+        control.stop(run.name)
+        assert status_of(run) == ("stopping", 0.25, 40) and "testing" in registry.find_run(run.name).reason
         (run / "stop").unlink()
         journal.beat()
         assert status_of(run) == ("running", None, 40)
 
 
 def status_of(folder: Path) -> tuple[str, float | None, int]:
-    run = runs.find_run(folder.name)
+    run = registry.find_run(folder.name)
     return run.status, run.tested, run.step
 
 
 def test_a_run_from_the_command_line_is_one_like_the_others(folder: Path) -> None:
     train(tiny(epochs=1), folder / "20261121-000000-terminal")
-    (run,) = runs.list_runs()
+    (run,) = registry.list_runs()
     assert (run.id, run.status) == ("20261121-000000-terminal", "finished")
 
 
@@ -142,14 +144,14 @@ def test_a_loss_that_is_no_number_is_the_reason_with_its_step(folder: Path) -> N
     wild = dict(lr=10, weight_decay=10, warmup_epochs=0, schedule="constant", grad_clip=0)
     with pytest.raises(Diverged):
         train(endless(**wild, precision="float32"), folder / "run")
-    run = runs.find_run("run")
+    run = registry.find_run("run")
     assert run.status == "failed"
     assert re.search(r"The loss became (nan|inf) by step \d+", run.reason)
 
 
 def test_early_stopping_ends_a_run_that_gets_no_better(folder: Path) -> None:
     train(tiny(epochs=500, lr=1e-8, patience=2), folder / "run")
-    run = runs.find_run("run")
+    run = registry.find_run("run")
     assert run.status == "finished" and "not better in 2 epochs" in run.reason
     epochs = [record for record in read_metrics(run.folder / "metrics.jsonl") if record["kind"] == "validation"]
     assert 3 <= len(epochs) < 500
@@ -160,34 +162,34 @@ def test_early_stopping_ends_a_run_that_gets_no_better(folder: Path) -> None:
 
 def test_no_run_starts_on_a_disk_that_is_nearly_full(folder: Path) -> None:
     with pytest.raises(InvalidConfig, match=r"are kept free\. Delete old runs first"):
-        runs.launch(tiny(), limits=runs.Limits(free_bytes=1 << 60))
-    assert runs.list_runs() == []
+        control.launch(tiny(), limits=control.Limits(free_bytes=1 << 60))
+    assert registry.list_runs() == []
 
 
 def test_a_form_sent_twice_starts_one_run(folder: Path) -> None:
-    first, second = (runs.launch(endless(), nonce="form 1") for _ in range(2))
+    first, second = (control.launch(endless(), nonce="form 1") for _ in range(2))
     assert first.id == second.id
-    assert len(runs.list_runs()) == 1
+    assert len(registry.list_runs()) == 1
 
 
 def test_each_person_may_have_so_many_runs(folder: Path) -> None:
-    limits = runs.Limits(runs_per_person=1, free_bytes=0)
-    runs.launch(endless(), owner="ann@example.org", limits=limits)
+    limits = control.Limits(runs_per_person=1, free_bytes=0)
+    control.launch(endless(), owner="ann@example.org", limits=limits)
     with pytest.raises(InvalidConfig, match="You have 1 runs waiting or running, and 1 are allowed"):
-        runs.launch(endless(), owner="ann@example.org", limits=limits)
-    assert runs.launch(endless(), owner="bob@example.org", limits=limits).alive
+        control.launch(endless(), owner="ann@example.org", limits=limits)
+    assert control.launch(endless(), owner="bob@example.org", limits=limits).alive
 
 
 @pytest.mark.parametrize("devices", [(), ("cpu", "cuda:0"), ("cpu; rm",), ("tpu",)])
 def test_devices_that_make_no_sense_are_refused(folder: Path, devices: tuple[str, ...]) -> None:
     with pytest.raises(InvalidConfig, match="devices"):
-        runs.launch(tiny(), devices=devices)
+        control.launch(tiny(), devices=devices)
 
 
 @pytest.mark.parametrize("run_id", ["", "..", ".queue", "../runs", "/etc", "a/b", "Ä", "none", "x" * 200, "a\0b", None])
 def test_an_id_is_looked_up_and_never_joined(folder: Path, run_id: Any) -> None:
     with pytest.raises(InvalidRun, match="no such run"):
-        runs.find_run(run_id)
+        registry.find_run(run_id)
 
 
 def test_a_link_is_no_run(folder: Path, tmp_path: Path) -> None:
@@ -195,28 +197,28 @@ def test_a_link_is_no_run(folder: Path, tmp_path: Path) -> None:
     outside.mkdir()
     (outside / "config.json").write_text("{}")
     (folder / "link").symlink_to(outside)
-    assert runs.list_runs() == []
+    assert registry.list_runs() == []
     with pytest.raises(InvalidRun):
-        runs.find_run("link")
+        registry.find_run("link")
 
 
 def test_names_and_notes_change_and_the_folder_stays(folder: Path) -> None:
     run = dead(folder)
-    runs.rename(run.name, "  New\n name " + "x" * 100)
-    runs.annotate(run.name, "why")
-    found = runs.find_run(run.name)
+    control.rename(run.name, "  New\n name " + "x" * 100)
+    control.annotate(run.name, "why")
+    found = registry.find_run(run.name)
     assert found.name.startswith("New name xxx") and len(found.name) == 60
     assert (found.notes, found.devices) == ("why", ("cpu",))
     with pytest.raises(InvalidRun, match="needs a name"):
-        runs.rename(run.name, " ")
+        control.rename(run.name, " ")
 
 
 def test_a_deleted_run_is_gone_and_a_living_one_stays(folder: Path) -> None:
     run = dead(folder)
-    with runs.living(run), pytest.raises(InvalidRun, match="Stop it first"):
-        runs.delete(run.name)
-    runs.delete(run.name)
-    assert runs.list_runs() == [] and not any(path.name.startswith(".2") for path in folder.iterdir())
+    with run_folder.hold_run(run), pytest.raises(InvalidRun, match="Stop it first"):
+        control.delete(run.name)
+    control.delete(run.name)
+    assert registry.list_runs() == [] and not any(path.name.startswith(".2") for path in folder.iterdir())
 
 
 def test_a_run_is_kept_as_a_checkpoint_under_a_free_name(
@@ -225,15 +227,15 @@ def test_a_run_is_kept_as_a_checkpoint_under_a_free_name(
     monkeypatch.setenv("VIT_CHECKPOINTS", str(tmp_path / "checkpoints"))
     (tmp_path / "checkpoints").mkdir()
     train(tiny(epochs=1), folder / "run")
-    runs.keep("run", "kept")
+    control.keep("run", "kept")
     assert vit.load_checkpoint("kept").config.dim == 16
     with pytest.raises(InvalidCheckpoint, match="already"):
-        runs.keep("run", "kept")
+        control.keep("run", "kept")
     for name in ("", "../x", ".hidden", "Big"):
         with pytest.raises(InvalidCheckpoint, match="name"):
-            runs.keep("run", name)
+            control.keep("run", name)
     with pytest.raises(InvalidRun, match="no checkpoint yet"):
-        runs.keep(dead(folder).name, "none")
+        control.keep(dead(folder).name, "none")
 
 
 def test_files_of_a_run_that_hold_nonsense_do_not_break_the_list(folder: Path) -> None:
@@ -242,8 +244,8 @@ def test_files_of_a_run_that_hold_nonsense_do_not_break_the_list(folder: Path) -
         (run / "about.json").write_text(text, encoding="latin-1")
         (run / "outcome.json").write_text(text, encoding="latin-1")
         (run / "config.json").write_text(text, encoding="latin-1")
-    assert [run.status for run in runs.list_runs() if run.id == "run-2"] == ["interrupted"]
-    unreadable = {run.id: run.reason for run in runs.list_runs() if run.status == "unreadable"}
+    assert [run.status for run in registry.list_runs() if run.id == "run-2"] == ["interrupted"]
+    unreadable = {run.id: run.reason for run in registry.list_runs() if run.status == "unreadable"}
     assert unreadable == {
         "run-0": "config.json cannot be read: it is damaged (not JSON at line 1).",
         "run-1": "config.json cannot be read: it holds no JSON object.",

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vit import runs
 from vit.data import survey as surveys
 from vit.data.catalog import check_spec, list_folders
 from vit.data.survey import CELL, COLUMNS, GAP, Survey, survey
 from vit.errors import InvalidDataset
 from vit.paths import data_roots
-from vit.uploads import delete_upload, runs_on
+from vit.runs.uploads import delete_upload, runs_on
+from vit.training import run_folder
 
 Fill = Callable[..., Path]
 
@@ -294,7 +294,7 @@ def test_an_upload_stays_while_a_run_needs_it(upload: Path, tmp_path: Path, plac
     run = tmp_path / "runs" / "20260101-000000-pets-0000"
     run.mkdir(parents=True)
     (run / "config.json").write_text(json.dumps({"data": f"folder:{upload}{place}"}))
-    with runs.living(run), pytest.raises(InvalidDataset, match="'pets' needs it"):
+    with run_folder.hold_run(run), pytest.raises(InvalidDataset, match="'pets' needs it"):
         delete_upload(f"folder:{upload}")
     assert len(list(upload.iterdir())) == 2
     delete_upload(f"folder:{upload}")
@@ -305,7 +305,7 @@ def test_runs_on_other_data_do_not_keep_an_upload(upload: Path, tmp_path: Path) 
     run.mkdir(parents=True)
     for data in ("shapes", f"folder:{upload}2", f"folder:{upload.parent}", None):
         (run / "config.json").write_text(json.dumps({"data": data}))
-        with runs.living(run):
+        with run_folder.hold_run(run):
             assert not [one for one in runs_on(f"folder:{upload}") if one.alive]
 
 

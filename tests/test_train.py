@@ -20,21 +20,22 @@ from PIL import Image
 from torch import nn
 
 import vit
-from vit import start as start_module
-from vit import train as train_module
-from vit.__main__ import main
 from vit.checkpoints.load import load_checkpoint
+from vit.cli.main import main
 from vit.errors import InvalidConfig, InvalidDataset, InvalidRun
 from vit.files import replaced
-from vit.metrics import read_metrics
 from vit.model.transformer import VisionTransformer
-from vit.optimizers import average_, learning_rate_share, make_optimizers
-from vit.place import choose_place
-from vit.recipes import TrainConfig, train_config
-from vit.runs import begin_anew
-from vit.start import resolve
-from vit.train import Diverged, Training, train
+from vit.training import fine_tuning, trainer
+from vit.training.config import TrainConfig
+from vit.training.distributed import choose_place
 from vit.training.evaluation import evaluate_checkpoint
+from vit.training.fine_tuning import resolve
+from vit.training.metrics import read_metrics
+from vit.training.optimizers import average_, learning_rate_share, make_optimizers
+from vit.training.presets import train_config
+from vit.training.run_folder import begin_anew
+from vit.training.train import Diverged, train
+from vit.training.trainer import Training
 
 pytestmark = pytest.mark.slow
 
@@ -440,8 +441,9 @@ def test_a_damaged_state_is_told_in_a_sentence(folder: Path, tmp_path: Path, con
 TWO = """
 import os, sys, torch
 from pathlib import Path
-from vit.recipes import TrainConfig
-from vit.train import Training, choose_place, train
+from vit.training.config import TrainConfig
+from vit.training.train import train
+from vit.training.trainer import Training
 rank, port, config, run = sys.argv[1:]
 os.environ |= {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
 os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
@@ -675,8 +677,8 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         opened.append(Path(name).name)
         return load_checkpoint(name)
 
-    start_module._open_base.cache_clear()
-    for module in (start_module, train_module):
+    fine_tuning._open_base.cache_clear()
+    for module in (fine_tuning, trainer):
         monkeypatch.setattr(module, "load_checkpoint", counted)
     return opened
 
@@ -714,7 +716,7 @@ def test_a_fine_tuned_run_goes_on_when_its_base_is_gone(
     train(longer, tmp_path / "whole")
     assert loads == ["base", "base", "best", "base", "best"]  # sizes once; weights, and the choice to test, per run
     shutil.rmtree(base)
-    start_module._open_base.cache_clear()
+    fine_tuning._open_base.cache_clear()
     result = train(longer, tmp_path / "run", resume=True)
     assert result.test is not None
     assert [r["epoch"] for r in figures(tmp_path / "run") if r["kind"] == "validation"] == [1, 2]

@@ -13,11 +13,9 @@ from PIL import Image
 
 from vit.errors import InvalidConfig, InvalidDataset
 from vit.model.transformer import VisionTransformer
-from vit.place import choose_place
-from vit.recipes import TrainConfig, train_config
-from vit.start import model_config
-from vit.train import Training
-from vit.trial import (
+from vit.training.config import TrainConfig
+from vit.training.distributed import choose_place
+from vit.training.dry_run import (
     DEAR,
     FITS,
     ROUGH,
@@ -34,6 +32,9 @@ from vit.trial import (
     too_large,
     try_steps,
 )
+from vit.training.fine_tuning import model_config
+from vit.training.presets import train_config
+from vit.training.trainer import Training
 
 PATIENCE = 600  # [s] on a busy machine
 
@@ -111,8 +112,9 @@ def test_a_model_that_is_too_large_is_timed_on_a_part_of_it(settings: dict[str, 
 PEAK = """
 import sys, torch
 from pathlib import Path
-from vit import trial, train
-from vit.recipes import TrainConfig
+from vit.training import dry_run
+from vit.training.config import TrainConfig
+from vit.training.distributed import choose_place
 
 config, batch = TrainConfig.model_validate_json(sys.argv[1]), int(sys.argv[2])
 
@@ -122,8 +124,8 @@ def now(field):
 def run(config, count):
     model = config.vit_config(10)
     noise = torch.randint(0, 256, (count, model.channels, *model.image_size), dtype=torch.uint8)
-    known = trial.Sample(noise, torch.arange(count) % 10, tuple("0123456789"), count, 1)
-    made = trial._run(config, known, noise[:1])
+    known = dry_run.Sample(noise, torch.arange(count) % 10, tuple("0123456789"), count, 1)
+    made = dry_run._run(config, known, noise[:1])
     for _ in range(3):
         made.take_step(made.train_set.images, made.train_set.labels, print)
 
@@ -132,8 +134,8 @@ run(small, 2)  # what is loaded and set up once
 Path("/proc/self/clear_refs").write_text("5")
 before = now("VmRSS")
 run(config, batch)
-place = train.choose_place(config)
-print(now("VmHWM") - before, trial.count_memory(config.vit_config(10), config, batch, False, place.autocast))
+place = choose_place(config)
+print(now("VmHWM") - before, dry_run.count_memory(config.vit_config(10), config, batch, False, place.autocast))
 """
 
 
@@ -197,7 +199,7 @@ def processes() -> list[str]:
     found = []
     for path in Path("/proc/self/task").glob("*/children"):
         for child in path.read_text().split():
-            if "vit.trial" in (command := Path(f"/proc/{child}/cmdline")).read_text():
+            if "vit.training.dry_run" in (command := Path(f"/proc/{child}/cmdline")).read_text():
                 found.append(str(command))
     return found
 

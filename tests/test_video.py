@@ -69,7 +69,7 @@ def test_odd_sides_repeat_their_last_pixels(size: tuple[int, int]) -> None:
 
 
 def test_nothing_that_starts_with_the_app_imports_pyav() -> None:
-    modules = "sys, vit, vit.view.explanation, vit.images.decode, vit.view.animation, pages.parts.take"
+    modules = "sys, vit, vit.view.explanation, vit.images.decode, vit.view.animation, pages.panels.downloads"
     program = f"import {modules}; sys.exit('av' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 

@@ -8,13 +8,13 @@ from typing import Any
 import torch
 from tiny import LABELS, TINY, fill
 
-from vit import runs
 from vit.checkpoints.save import save_checkpoint
 from vit.images.preprocess import Preprocess
 from vit.model.config import ViTConfig
 from vit.model.transformer import VisionTransformer
-from vit.recipes import TrainConfig
-from vit.start import model_config
+from vit.runs import control
+from vit.training.config import TrainConfig
+from vit.training.fine_tuning import model_config
 from vit.training.snapshot_writer import ProbeWriter
 
 EPOCHS, STEPS = 4, 50
@@ -44,7 +44,7 @@ def write_run(
     Returns:
         Its id.
     """
-    run = folder / runs.new_id(name)
+    run = folder / control.new_id(name)
     run.mkdir()
     start = time.time() - 100
     settings = TrainConfig(epochs=EPOCHS, **config)

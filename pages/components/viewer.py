@@ -12,11 +12,11 @@ from typing import Any, TypedDict
 
 import streamlit as st
 from streamlit.runtime import get_instance
-from vit.view.web import FEEDER, VIEWER, read
 
 from vit.explain.settings import Direction
 from vit.view.payload import read_header
 from vit.view.selection import Selection, View
+from vit.view.web import FEEDER, VIEWER, read
 
 _feeder = st.components.v2.component("vit_feeder", js=read(*FEEDER))
 _view = st.components.v2.component("vit_viewer", html=read("viewer.html"), css=read("viewer.css"), js=read(*VIEWER))

@@ -9,8 +9,8 @@ import pytest
 from playwright.sync_api import Page, expect
 from written_runs import write_run
 
-from vit import runs
-from vit.recipes import train_config
+from vit.runs import control, registry
+from vit.training.presets import train_config
 
 from .serving import FIND
 from .waiting import Conversation
@@ -26,9 +26,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("VIT_RUNS", str(folder))
         yield folder
-        for run in runs.list_runs():
+        for run in registry.list_runs():
             if run.alive:
-                runs.kill(run.id)
+                control.kill(run.id)
 
 
 @pytest.fixture
@@ -38,9 +38,9 @@ def url(folder: Path, serve: Callable[..., str], page: Page) -> str:
     return serve(ROOT / "app.py", VIT_RUNS=str(folder), OMP_NUM_THREADS="1")
 
 
-def wait(run: runs.Run, *status: str) -> runs.Run:
+def wait(run: registry.Run, *status: str) -> registry.Run:
     until = time.monotonic() + PATIENCE / 1000
-    while (found := runs.find_run(run.id)).status not in status and time.monotonic() < until:
+    while (found := registry.find_run(run.id)).status not in status and time.monotonic() < until:
         time.sleep(0.3)
     assert found.status in status, (found.status, found.reason, (run.folder / "log.txt").read_text()[-1000:])
     return found
@@ -54,7 +54,7 @@ def bar(page: Page) -> float:
 
 def test_a_run_is_watched_stopped_resumed_and_opened(page: Page, url: str) -> None:
     small = dict(patch_size=16, dim=32, depth=1, heads=1, mlp_dim=64)  # whose epochs take less than a second
-    run = runs.launch(train_config("shapes", limit=1000, compile=False, epochs=400, **small), name="Watched")
+    run = control.launch(train_config("shapes", limit=1000, compile=False, epochs=400, **small), name="Watched")
     page.goto(f"{url}/runs?run={run.id}")
     expect(page.get_by_text(re.compile(r"Epoch \d+\.\d of 400")).first).to_be_visible(timeout=PATIENCE)
     before = bar(page)
@@ -71,7 +71,7 @@ def test_a_run_is_watched_stopped_resumed_and_opened(page: Page, url: str) -> No
 
     page.reload()
     expect(page.get_by_text(re.compile(r"Epoch \d+\.\d of 400")).first).to_be_visible(timeout=PATIENCE)
-    assert runs.find_run(run.id).alive
+    assert registry.find_run(run.id).alive
 
     main = page.get_by_test_id("stMain")  # while the page is drawn, Streamlit's header has a Stop of its own
     main.get_by_role("button", name="Stop", exact=True).click()
@@ -85,7 +85,7 @@ def test_a_run_is_watched_stopped_resumed_and_opened(page: Page, url: str) -> No
     expect(page.locator("canvas.over")).to_be_visible()
     expect(page).to_have_url(re.compile(f"checkpoint=run-{run.id}"))
     expect(page.get_by_text("It knows circle, square, triangle, cross")).to_be_visible()
-    runs.kill(run.id)
+    control.kill(run.id)
 
 
 def test_a_reload_keeps_how_curves_are_seen(page: Page, url: str, folder: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image, ImageDraw
 from playwright.sync_api import Page, expect
 
-from vit import runs
+from vit.runs import control, registry
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 180_000  # [ms] on a busy machine
@@ -27,9 +27,9 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]
             Path(folder).mkdir()
             patch.setenv(name, folder)
         yield folders
-        for run in runs.list_runs():
+        for run in registry.list_runs():
             if run.alive:
-                runs.kill(run.id)
+                control.kill(run.id)
 
 
 @pytest.fixture
@@ -49,10 +49,10 @@ def circle() -> bytes:
     return out.getvalue()
 
 
-def until(page: Page, status: str) -> runs.Run:
+def until(page: Page, status: str) -> registry.Run:
     """Wait for the only run to be so; what a person sees of it is asserted elsewhere."""
     for _ in range(PATIENCE // 300):
-        (run,) = runs.list_runs()
+        (run,) = registry.list_runs()
         if run.status == status:
             return run
         page.wait_for_timeout(300)
@@ -68,7 +68,7 @@ def test_a_model_is_trained_from_the_page_and_names_a_circle(page: Page, url: st
     start.dblclick()  # an impatient person
 
     page.wait_for_url("**/runs?run=*")
-    assert [run.name for run in runs.list_runs()] == ["My shapes"]
+    assert [run.name for run in registry.list_runs()] == ["My shapes"]
     page.go_back()
     expect(page.get_by_role("textbox", name="Name")).to_have_value("My shapes")
     page.go_forward()
@@ -172,7 +172,7 @@ def trials(places: dict[str, str]) -> list[str]:
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             ours = places["VIT_RUNS"].encode() in (process / "environ").read_bytes()
-            if ours and b"vit.trial" in (process / "cmdline").read_bytes():
+            if ours and b"vit.training.dry_run" in (process / "cmdline").read_bytes():
                 found.append(process.name)
     return found
 

@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 from streamlit.testing.v1 import AppTest
 
 import vit
-from pages.parts import trust
+from pages.panels import faithfulness
 from vit.images.preprocess import Preprocess
 from vit.model.transformer import VisionTransformer
 
@@ -42,7 +42,7 @@ def page(request: pytest.FixtureRequest, shipped: Path, tmp_path: Path, monkeypa
 @pytest.fixture
 def verdicts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Panel *Is it true?* measures every map that is shown, however long that takes."""
-    monkeypatch.setattr(trust, "LIVE", math.inf)
+    monkeypatch.setattr(faithfulness, "LIVE", math.inf)
 
 
 @pytest.fixture

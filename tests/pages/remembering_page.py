@@ -6,7 +6,7 @@ from pathlib import Path
 
 import streamlit as st
 
-from pages.parts import guard
+from pages.shared import guard
 
 
 class Large:

@@ -15,7 +15,7 @@ ADA = {"is_logged_in": True, "email": "ada@example.com"}
 def script() -> None:
     import streamlit as st
 
-    from pages.parts import access
+    from pages.shared import access
 
     access.require_trainer()
     st.text("Open.")

@@ -7,16 +7,16 @@ from streamlit.testing.v1 import AppTest
 def page() -> None:
     import streamlit as st
 
-    from pages.parts import change
+    from pages.shared import feedback
 
     def click(done: str) -> None:
         for _ in range(2):
-            change.attempt("things", done, st.session_state.made.append, "thing")
+            feedback.attempt("things", done, st.session_state.made.append, "thing")
 
     st.session_state.setdefault("made", [])
     st.button("Make", on_click=click, args=("It is made.",))
     st.button("Move", on_click=click, args=("",))
-    change.tell()
+    feedback.tell()
 
 
 @pytest.mark.parametrize(("button", "times"), [(0, 1), (1, 2)])

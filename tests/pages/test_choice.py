@@ -19,21 +19,21 @@ def controls() -> None:
     """A page with every kind of control; the picture decides what they offer, and in which words."""
     import streamlit as st
 
-    from pages.parts import choice
+    from pages.shared import link_controls
 
     picture = st.query_params.get("picture", "a")
     order = {"a": ["cat", "dog", "fox"], "b": ["dog", "fox", "cat"], "c": ["fox", "cat", "dog"]}[picture]
     kinds = {"select": st.selectbox, "segments": st.segmented_control, "slider": st.select_slider}
     for name, kind in kinds.items():
-        choice.select(name, f"kind_{name}", order, words=lambda one: f"{one} of {picture}", kind=kind)
-    choice.toggle("Toggle", "kind_toggle")
+        link_controls.select(name, f"kind_{name}", order, words=lambda one: f"{one} of {picture}", kind=kind)
+    link_controls.toggle("Toggle", "kind_toggle")
 
     def remember(frame: int) -> None:
         st.query_params["kind_frame"] = str(frame)
 
     frame = int(st.query_params.get("kind_frame", "1"))
-    key = choice.key_of("kind_frame", frame, picture)
-    st.slider("Frame", 1, 9, frame, key=key, on_change=choice.heard, args=(key, remember))
+    key = link_controls.key_of("kind_frame", frame, picture)
+    st.slider("Frame", 1, 9, frame, key=key, on_change=link_controls.heard, args=(key, remember))
 
 
 @pytest.fixture

@@ -12,13 +12,13 @@ import pytest
 from PIL import Image
 from streamlit.testing.v1 import AppTest
 
-from pages.parts import access
+from pages.shared import access
 from tests.pages.offered import fed
 from vit.checkpoints.save import save_checkpoint
 from vit.data.shapes import SHAPES, shapes
 from vit.images import samples
 from vit.images.preprocess import Preprocess
-from vit.recipes import TrainConfig
+from vit.training.config import TrainConfig
 from vit.training.snapshot_writer import ProbeWriter
 from vit.view.contact_sheet import MOST
 from vit.view.payload import unpack

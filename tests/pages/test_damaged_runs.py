@@ -17,12 +17,12 @@ import pytest
 import torch
 from streamlit.testing.v1 import AppTest
 
-from pages.parts import attention, compare, curves, watch
-from vit import report, runs
+from pages.run_views import attention_over_epochs, compare_runs, curves, readings
 from vit.checkpoints.save import save_checkpoint
 from vit.errors import UserError
 from vit.images.preprocess import Preprocess
-from vit.recipes import TrainConfig
+from vit.runs import error_report, registry
+from vit.training.config import TrainConfig
 from vit.training.snapshot_writer import ProbeWriter
 from vit.view.attention_snapshots import read_payload, read_probes
 
@@ -89,7 +89,7 @@ def folder(tmp_path: Path, template: Path, monkeypatch: pytest.MonkeyPatch) -> P
         shutil.copytree(template, tmp_path / "runs" / name)
     about = json.loads((tmp_path / "runs" / BAD / "about.json").read_text())
     (tmp_path / "runs" / BAD / "about.json").write_text(json.dumps(about | {"name": "Bad", "created": 2e9}))
-    watch.forget()
+    readings.forget()
     return tmp_path / "runs"
 
 
@@ -171,7 +171,7 @@ def page_of(name: str, **link: Any) -> AppTest:
     page = AppTest.from_file(str(ROOT / "pages" / name), default_timeout=WAIT)
     for key, value in link.items():
         page.query_params[key] = value
-    watch.forget()
+    readings.forget()
     return page.run()
 
 
@@ -214,7 +214,7 @@ def test_all_damaged_runs_together_can_be_compared_and_explored(folder: Path, te
 
 def test_what_cannot_be_read_is_told_with_its_reason(folder: Path) -> None:
     written("config.json", DEEP)(folder / BAD)
-    (bad,) = [run for run in runs.list_runs() if run.id == BAD]
+    (bad,) = [run for run in registry.list_runs() if run.id == BAD]
     assert (bad.status, bad.name) == ("unreadable", "Bad")
     assert bad.reason == "config.json cannot be read: it is damaged (it is nested too deeply)."
     page = page_of("runs.py", run=BAD)
@@ -244,7 +244,8 @@ def open_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
 def as_nobody(code: str) -> list[str]:
     """What code prints that runs as a user without rights."""
     drop = "if os.getuid() == 0:\n    os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
-    imports = f"import os, sys\nsys.path[:0] = {[str(ROOT), *sys.path]!r}\nfrom vit import recipes, runs\n"
+    imports = f"import os, sys\nsys.path[:0] = {[str(ROOT), *sys.path]!r}\nfrom vit import runs\n"
+    imports += "from vit.errors import InvalidRun\nfrom vit.runs import control\nfrom vit.training import presets\n"
     told = subprocess.run([sys.executable, "-c", imports + drop + code], capture_output=True, text=True, cwd="/")
     assert told.returncode == 0, told.stderr
     return told.stdout.splitlines()
@@ -259,7 +260,7 @@ print(runs.find_run({BAD!r}).status, runs.queue())
 for act in (runs.stop, runs.resume, lambda run: runs.rename(run, "x")):
     try:
         act({BAD!r})
-    except runs.InvalidRun as error:
+    except InvalidRun as error:
         print(error)
 """)
     (open_folder / BAD).chmod(0o700)
@@ -332,26 +333,39 @@ def dice() -> Iterator[random.Random]:
     yield random.Random(seed)
 
 
-def look(run: runs.Run) -> None:
+def look(run: registry.Run) -> None:
     """All that page Runs computes of a run before it draws."""
-    figures = watch.figures(run)
-    for text in (run.name, run.notes, run.owner, run.reason, run.problem, watch.last_lines(run), watch.data_name(run)):
+    figures = readings.figures(run)
+    for text in (
+        run.name,
+        run.notes,
+        run.owner,
+        run.reason,
+        run.problem,
+        readings.last_lines(run),
+        readings.data_name(run),
+    ):
         text.encode()
-    json.dumps([figures.seconds, figures.steps_per_epoch, watch.share_done(run)], allow_nan=False)
-    watch.duration(figures.seconds), watch.guesses(run), watch.start_name(run), watch.best_accuracy(run)
+    json.dumps([figures.seconds, figures.steps_per_epoch, readings.share_done(run)], allow_nan=False)
+    (
+        readings.duration(figures.seconds),
+        readings.guesses(run),
+        readings.start_name(run),
+        readings.best_accuracy(run),
+    )
     points = [(record["step"] / figures.steps_per_epoch, record["loss"]) for record in figures.records.get("step", [])]
     option = curves.chart("Loss", [curves.line("x", curves.smooth(points, 0.6), "red")], view=curves.View(log=True))
     json.dumps(option, allow_nan=False)
     json.dumps(run.settings, allow_nan=False).encode()
-    report.state(run.folder)
-    for epoch in attention.stored(run):
+    error_report.state(run.folder)
+    for epoch in attention_over_epochs.stored(run):
         try:
             for number, _ in enumerate(read_probes(run.folder / "probes", epoch)):
                 read_payload(run.folder / "probes", epoch, number)
         except UserError as error:
             str(error).encode()
     try:
-        report.read(run.folder / report.FILE)
+        error_report.read(run.folder / error_report.FILE)
     except UserError as error:
         str(error).encode()
 
@@ -366,13 +380,13 @@ def test_whatever_is_in_the_files_of_a_run_the_others_stay(folder: Path, templat
         for name in dice.sample(names, dice.randint(1, 3)):
             scramble(folder / BAD / name, dice)
         (folder / ".queue" / "queue.json").write_text(json.dumps(scrambled(line, dice)))
-        watch.forget()
-        found = {run.id: run for run in watch.every_run()}
+        readings.forget()
+        found = {run.id: run for run in readings.every_run()}
         assert found[GOOD].status == "finished" and not found[GOOD].problem
-        assert BAD in found and runs.find_run(BAD).id == BAD
-        assert runs.queue() == []
+        assert BAD in found and registry.find_run(BAD).id == BAD
+        assert registry.queue() == []
         for run in found.values():
             look(run)
-        table = compare.table(list(found.values()))
-        compare.to_csv(table).encode()
+        table = compare_runs.table(list(found.values()))
+        compare_runs.to_csv(table).encode()
         assert len(table) == 2

@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 import vit
-from pages.parts import census
+from pages.panels import heads_over_pictures
 from tests.pages.controls import control
 from tests.pages.offered import fed
 from tests.pages.pictures import png
@@ -418,7 +418,7 @@ def test_own_pictures_are_averaged_and_broken_ones_named(page: AppTest, forwards
 
 
 def test_a_look_at_many_pictures_can_be_stopped_and_continued(page: AppTest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(census, "SLICE", 0.0)
+    monkeypatch.setattr(heads_over_pictures, "SLICE", 0.0)
     many(page)
     page.selectbox(key="atlas pictures").set_value("shapes").run()  # 128 in parts of 31, one in each run
     page.button(key="stop census").click().run()
@@ -434,7 +434,7 @@ def test_a_look_at_many_pictures_can_be_stopped_and_continued(page: AppTest, mon
 
 
 def test_what_takes_long_says_so_and_waits(page: AppTest, monkeypatch: pytest.MonkeyPatch, forwards: list[str]) -> None:
-    monkeypatch.setattr(census, "LONG", 0.0)
+    monkeypatch.setattr(heads_over_pictures, "LONG", 0.0)
     many(page)
     page.selectbox(key="atlas pictures").set_value("shapes").run()
     before = len(forwards)

@@ -8,7 +8,7 @@ from PIL import Image
 from streamlit.testing.v1 import AppTest
 
 import vit
-from pages.parts import first
+from pages.panels import welcome
 from tests.pages.controls import control
 from vit.explain.faithfulness import controls, faithfulness
 from vit.explain.methods import Subject, heatmap
@@ -27,13 +27,13 @@ def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AppTest:
 
 @pytest.fixture(scope="module")
 def explanation() -> Explanation:
-    checkpoint = vit.load_checkpoint(ROOT / "checkpoints" / first.CHECKPOINT)
-    return explain(checkpoint, samples.read(first.VIEW["sample"]), (int(first.VIEW["size"]),) * 2)
+    checkpoint = vit.load_checkpoint(ROOT / "checkpoints" / welcome.CHECKPOINT)
+    return explain(checkpoint, samples.read(welcome.VIEW["sample"]), (int(welcome.VIEW["size"]),) * 2)
 
 
 @pytest.fixture(scope="module")
 def subject(explanation: Explanation) -> Subject:
-    model = vit.load_checkpoint(ROOT / "checkpoints" / first.CHECKPOINT).model
+    model = vit.load_checkpoint(ROOT / "checkpoints" / welcome.CHECKPOINT).model
     return Subject.of(model, explanation.preprocess(explanation.picture))
 
 
@@ -53,13 +53,13 @@ def size(page: AppTest) -> tuple[int, int]:
 
 
 def words(page: AppTest) -> bool:
-    return any(one.value == first.WORDS for one in page.markdown)
+    return any(one.value == welcome.WORDS for one in page.markdown)
 
 
 def test_an_empty_link_is_the_first_view_and_follows_the_pointer(page: AppTest) -> None:
     page.run()
     assert not page.exception and not page.error
-    assert link(page) == first.VIEW and words(page)
+    assert link(page) == welcome.VIEW and words(page)
     told = viewer(page)
     assert told["seed"]["view"] == "relevance" and told["method"]["chain"] and told["method"]["target"] == "cat"
     assert size(page) == (64, 64)
@@ -102,7 +102,7 @@ def test_the_strongest_patches_lie_where_the_sentence_says(subject: Subject) -> 
     }
     for words, (rows, cols) in places.items():
         inside = [divmod(int(patch), 16) for patch in strongest]
-        assert words in first.WORDS and sum(row in rows and col in cols for row, col in inside) >= 3
+        assert words in welcome.WORDS and sum(row in rows and col in cols for row, col in inside) >= 3
     assert all(any(row in rows and col in cols for rows, cols in places.values()) for row, col in inside)
 
 

@@ -16,7 +16,8 @@ from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 from streamlit.testing.v1 import AppTest
 from websockets.sync.client import ClientConnection, connect
 
-from pages.parts import first, opening
+from pages.panels import welcome
+from pages.shared import loading
 from vit.checkpoints.load import load_checkpoint
 from vit.checkpoints.save import save_checkpoint
 from vit.view import first_view
@@ -115,8 +116,8 @@ def stored_of_the_link() -> None:
     """A page that says whether what its link asks for is stored."""
     import streamlit as st
 
-    from pages.parts import first_view
-    from pages.parts.take import Source
+    from pages.panels import first_view
+    from pages.panels.downloads import Source
     from vit.images import samples
 
     sample = st.query_params["sample"]
@@ -141,10 +142,10 @@ def stored_of_the_link() -> None:
 def test_only_the_very_view_that_is_stored_is_taken_from_there(
     link: dict[str, str | None], is_stored: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(opening, "LOADING", threading.Event())
-    opening.LOADING.set()  # as if torch were on its way
+    monkeypatch.setattr(loading, "LOADING", threading.Event())
+    loading.LOADING.set()  # as if torch were on its way
     page = AppTest.from_function(stored_of_the_link, default_timeout=WAIT)
-    page.query_params.update({name: value for name, value in (first.VIEW | link).items() if value})
+    page.query_params.update({name: value for name, value in (welcome.VIEW | link).items() if value})
     assert page.run().text[0].value == str(is_stored)
 
 

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 from streamlit.testing.v1 import AppTest
 
-from pages.parts.once import MODELS, Memory, size_of
+from pages.shared.result_cache import MODELS, Memory, size_of
 from vit.explain.methods import Subject
 
 
@@ -95,7 +95,7 @@ def test_what_follows_a_bar_keeps_its_place() -> None:
     def page() -> None:
         import streamlit as st
 
-        from pages.parts.once import with_bar
+        from pages.shared.result_cache import with_bar
 
         st.text(with_bar("a bar that keeps its place", "Working…", lambda tell: [tell(0.5), "done"][1]))
 

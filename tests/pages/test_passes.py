@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from pages.parts import once, passes
-from pages.parts.passes import Line
+from pages.shared import pass_queue, result_cache
+from pages.shared.pass_queue import Line
 
 ROOT = Path(__file__).parents[2]
 WAIT = 60  # [s]
@@ -43,7 +43,7 @@ class Visitor(threading.Thread):
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(passes, "BEAT", 0.01)
+    monkeypatch.setattr(pass_queue, "BEAT", 0.01)
 
 
 def test_passes_share_the_budget_and_the_rest_wait_in_line() -> None:
@@ -93,9 +93,9 @@ def test_a_pass_that_fails_gives_its_memory_back() -> None:
 
 
 def test_the_page_names_the_place_in_the_line_and_a_stopped_run_leaves_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    line, nothing = Line(10), once.Memory()  # what other tests asked for is forgotten
-    monkeypatch.setattr(passes, "_line", lambda: line)
-    monkeypatch.setattr(once, "_memory", lambda: nothing)
+    line, nothing = Line(10), result_cache.Memory()  # what other tests asked for is forgotten
+    monkeypatch.setattr(pass_queue, "_line", lambda: line)
+    monkeypatch.setattr(result_cache, "_memory", lambda: nothing)
     told: list[Any] = []
     real = Line._place
 

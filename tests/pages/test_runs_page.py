@@ -20,12 +20,14 @@ from starlette.testclient import TestClient
 from streamlit.testing.v1 import AppTest
 from written_runs import EPOCHS, STEPS, write_run
 
-from pages.parts import access, curves, downloads, fields, watch
-from pages.parts.compare import title, to_csv
+from pages.run_views import curves, readings
+from pages.run_views.compare_runs import title, to_csv
+from pages.shared import access, zip_downloads
+from pages.train_form import settings as fields
 from tests.pages.offered import fed
-from vit import runs
 from vit.errors import InvalidRun
-from vit.recipes import TrainConfig
+from vit.runs import control, registry
+from vit.training.config import TrainConfig
 
 ROOT = Path(__file__).parents[2]
 WAIT = 120  # [s]; the first run imports torch
@@ -37,7 +39,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "runs").mkdir()
     monkeypatch.setenv("VIT_RUNS", str(tmp_path / "runs"))
     monkeypatch.setenv("VIT_CHECKPOINTS", str(tmp_path / "checkpoints"))
-    watch.forget()
+    readings.forget()
     return tmp_path / "runs"
 
 
@@ -68,7 +70,7 @@ def show(*wanted: str, **link: str) -> AppTest:
     for name, value in {"run": list(wanted), **link}.items():
         if value:
             page.query_params[name] = value
-    watch.forget()
+    readings.forget()
     return page.run()
 
 
@@ -265,7 +267,7 @@ def test_a_run_that_lost_its_state_offers_a_new_one_in_place_of_resuming(
     assert ("cannot be continued" in texts(page)) == lost
     if lost:
         with pytest.raises(InvalidRun, match="Begin anew"):
-            runs.resume(run)
+            control.resume(run)
 
 
 def test_beginning_anew_fills_the_form_of_page_train(
@@ -409,7 +411,7 @@ def test_a_run_is_renamed_and_annotated(write: Callable[..., str]) -> None:
     page.text_area(key=f"notes {run}").set_value("Better data.")
     page.button(key="save").click().run()
     assert not page.exception and not page.error
-    assert (runs.find_run(run).name, runs.find_run(run).notes) == ("Second", "Better data.")
+    assert (registry.find_run(run).name, registry.find_run(run).notes) == ("Second", "Better data.")
     assert "Better data." in texts(page)
 
 
@@ -418,7 +420,7 @@ def test_an_empty_name_is_refused_in_one_sentence(write: Callable[..., str]) -> 
     page = show(run)
     page.text_input(key=f"name {run}").set_value(" ")
     page.button(key="save").click().run()
-    assert len(page.error) == 1 and runs.find_run(run).name == "First"
+    assert len(page.error) == 1 and registry.find_run(run).name == "First"
 
 
 def test_deleting_names_what_goes(write: Callable[..., str], folder: Path) -> None:
@@ -475,8 +477,8 @@ def test_a_checkpoint_is_kept_under_a_name(write: Callable[..., str], tmp_path: 
 def test_a_checkpoint_unpacks_to_a_folder_named_after_its_run(
     write: Callable[..., str], name: str, folder_name: str
 ) -> None:
-    run = runs.find_run(write(name))
-    client = TestClient(Starlette(routes=downloads.routes()))
+    run = registry.find_run(write(name))
+    client = TestClient(Starlette(routes=zip_downloads.routes()))
     answer = client.get("/download/run", params={"name": run.id})
     assert answer.headers["Content-Disposition"].endswith(f"{folder_name or run.id}.zip")
     with zipfile.ZipFile(io.BytesIO(answer.content)) as archive:
@@ -574,7 +576,7 @@ def test_a_curve_has_few_points_and_its_last() -> None:
 
 def test_pauses_between_attempts_do_not_count() -> None:
     records = [{"kind": "step", "step": i, "t": t, "attempt": a} for i, t, a in ((1, 0, 0), (2, 60, 0), (3, 9000, 1))]
-    assert watch.Figures({"step": records}, None).seconds == 60
+    assert readings.Figures({"step": records}, None).seconds == 60
 
 
 def test_watching_needs_no_torch(write: Callable[..., str]) -> None:

@@ -8,7 +8,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 import vit
-from pages.parts.tour import MAP, PANELS, STEPS, Step
+from pages.panels.tour import MAP, PANELS, STEPS, Step
 from vit.explain.faithfulness import faithfulness
 from vit.explain.head_statistics import statistics, suggestions
 from vit.explain.logit_lens import logit_lens

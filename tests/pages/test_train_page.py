@@ -11,10 +11,13 @@ import streamlit as st
 from PIL import Image
 from streamlit.testing.v1 import AppTest
 
-from pages.parts import costs, fields
-from vit import runs, trial
-from vit.__main__ import _settings, parser
-from vit.recipes import PRESETS, TrainConfig, train_config
+from pages.train_form import cost_preview, settings
+from vit.cli.parser import parser
+from vit.cli.training import _settings
+from vit.runs import control, registry
+from vit.training import dry_run, run_folder
+from vit.training.config import TrainConfig
+from vit.training.presets import PRESETS, train_config
 
 ROOT = Path(__file__).parents[2]
 WAIT = 120  # [s]; the first run imports torch
@@ -27,9 +30,9 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("VIT_DATA_ROOTS", str(tmp_path / "data"))
     (tmp_path / "data").mkdir()
     yield tmp_path
-    for run in runs.list_runs():
+    for run in registry.list_runs():
         if run.alive:
-            runs.kill(run.id)
+            control.kill(run.id)
 
 
 def opened(**link: str) -> AppTest:
@@ -62,7 +65,7 @@ def setting(page: AppTest, name: str):
     """A setting's widget."""
     for kind in ("number_input", "selectbox", "toggle"):
         for widget in page.get(kind):
-            if widget.key == fields.key(name):
+            if widget.key == settings.key(name):
                 return widget
     raise KeyError(name)
 
@@ -82,14 +85,14 @@ def pictures(path: Path, size: tuple[int, int] = (40, 30), classes: int = 2, cou
 
 
 def test_every_setting_has_one_place_on_the_page() -> None:
-    shown = [*fields.NAMES, *fields.ELSEWHERE]
+    shown = [*settings.NAMES, *settings.ELSEWHERE]
     assert sorted(shown) == sorted(TrainConfig.model_fields)
 
 
 def test_every_setting_is_named_and_explained() -> None:
     for name, field in TrainConfig.model_fields.items():
-        assert fields.title(name)
-        assert fields.explain(name, field).endswith(f"`{name}`")
+        assert settings.title(name)
+        assert settings.explain(name, field).endswith(f"`{name}`")
 
 
 def test_page_opens_ready_to_start(page: AppTest) -> None:
@@ -102,14 +105,14 @@ def test_page_opens_ready_to_start(page: AppTest) -> None:
 def test_a_preset_fills_every_setting(page: AppTest, preset: str) -> None:
     page.radio(key="preset").set_value(preset).run()
     assert not page.exception and not page.error
-    outside = set(fields.ELSEWHERE)
+    outside = set(settings.ELSEWHERE)
     assert described(page).model_dump(exclude=outside) == train_config(preset).model_dump(exclude=outside)
 
 
 def test_an_impossible_combination_is_explained_at_the_field(page: AppTest) -> None:
     setting(page, "heads").set_value(5).run()
     assert [error.value for error in page.error] == ["heads 5 does not divide width 48\\."]
-    column = next(c for c in page.columns if any(w.key == fields.key("heads") for w in c.number_input))
+    column = next(c for c in page.columns if any(w.key == settings.key("heads") for w in c.number_input))
     assert len(column.error) == 1
     assert start(page).disabled
     setting(page, "heads").set_value(4).run()
@@ -126,7 +129,7 @@ def test_a_value_on_an_excluded_limit_is_explained_at_the_field(page: AppTest) -
 def test_a_number_out_of_range_is_explained_at_the_field(page: AppTest, name: str, value: float, limit: str) -> None:
     setting(page, name).set_value(value).run()
     assert setting(page, name).value == value, "what was typed counts"
-    (error,) = next(c for c in page.columns if any(w.key == fields.key(name) for w in c.number_input)).error
+    (error,) = next(c for c in page.columns if any(w.key == settings.key(name) for w in c.number_input)).error
     assert f"or equal to {limit}" in error.value
     assert start(page).disabled
 
@@ -189,14 +192,14 @@ def test_start_launches_one_run_however_often_it_is_sent(page: AppTest) -> None:
     page.text_input(key="name").set_value("A first try").run()
     nonce = page.session_state.nonce
     start(page).click().run()
-    (run,) = runs.list_runs()
+    (run,) = registry.list_runs()
     assert (run.name, run.devices, run.config["epochs"]) == ("A first try", ("cpu",), 1)
     assert page.query_params["run"] in (run.id, [run.id])
     page.switch_page("pages/train.py").run()
     assert page.session_state.nonce != nonce, "the next click is another run"
     page.session_state.nonce = nonce  # the same form again, as a double click sends it
     start(page).click().run()
-    assert not page.exception and [one.id for one in runs.list_runs()] == [run.id]
+    assert not page.exception and [one.id for one in registry.list_runs()] == [run.id]
 
 
 def test_a_form_survives_a_visit_to_another_page(page: AppTest) -> None:
@@ -268,10 +271,10 @@ def test_values_of_a_link_are_those_of_their_setting() -> None:
         ("pool", None),
         ("size", "S/16"),
     ]:
-        assert fields.parse(name, fields.write(value)) == value
-    for name in fields.NAMES:
+        assert settings.parse(name, settings.write(value)) == value
+    for name in settings.NAMES:
         with pytest.raises(ValueError):
-            fields.parse(name, "no such value")
+            settings.parse(name, "no such value")
 
 
 def test_one_click_leads_back_to_the_values_of_the_preset(page: AppTest) -> None:
@@ -304,7 +307,7 @@ def test_a_full_disk_is_said_and_keeps_the_form(page: AppTest, folders: Path) ->
     setting(page, "epochs").set_value(3).run()
     start(page).click().run()
     assert len(page.error) == 1 and "disk" in page.error[0].value
-    assert setting(page, "epochs").value == 3 and not runs.list_runs()
+    assert setting(page, "epochs").value == 3 and not registry.list_runs()
 
 
 @pytest.mark.parametrize(
@@ -371,7 +374,7 @@ def test_an_upload_that_a_run_needs_cannot_be_deleted(page: AppTest, folders: Pa
     run = folders / "runs" / "20260101-000000-zoo-0000"
     run.mkdir(parents=True)
     (run / "config.json").write_text(train_config("shapes", data=spec).model_dump_json())
-    with runs.living(run):
+    with run_folder.hold_run(run):
         assert page.run().button(key="delete_data").disabled
         assert "zoo" in page.button(key="delete_data").help
     assert not page.run().button(key="delete_data").disabled
@@ -412,13 +415,13 @@ def test_page_alone_is_closed_where_the_app_is_open_to_a_network(
 
 
 def test_sweep_values_are_read_by_the_type_of_their_setting() -> None:
-    assert fields.parse_values("heads", "2, 4,8,") == [2, 4, 8]
-    assert fields.parse_values("lr", "1e-3, 0.01") == [1e-3, 0.01]
-    assert fields.parse_values("flip", "true, False") == [True, False]
-    assert fields.parse_values("optimizer", "adamw, muon") == ["adamw", "muon"]
+    assert settings.parse_values("heads", "2, 4,8,") == [2, 4, 8]
+    assert settings.parse_values("lr", "1e-3, 0.01") == [1e-3, 0.01]
+    assert settings.parse_values("flip", "true, False") == [True, False]
+    assert settings.parse_values("optimizer", "adamw, muon") == ["adamw", "muon"]
     for name, text in [("heads", "2.5"), ("heads", "true"), ("flip", "1"), ("optimizer", "sgd")]:
         with pytest.raises(ValueError, match="is not"):
-            fields.parse_values(name, text)
+            settings.parse_values(name, text)
 
 
 def test_every_preset_is_offered(page: AppTest) -> None:
@@ -435,8 +438,8 @@ def said(page: AppTest) -> str:
 
 def test_the_preview_is_drawn_anew_only_where_it_changes(page: AppTest, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[TrainConfig] = []
-    real = trial.preview
-    monkeypatch.setattr(trial, "preview", lambda config, images: drawn.append(config) or real(config, images))
+    real = dry_run.preview
+    monkeypatch.setattr(dry_run, "preview", lambda config, images: drawn.append(config) or real(config, images))
     for name, value, times in (("epochs", 3, 0), ("crop_padding", 1, 1), ("epochs", 4, 1), ("seed", 41, 2)):
         setting(page, name).set_value(value).run()
         assert not page.exception and len(drawn) == times
@@ -444,7 +447,7 @@ def test_the_preview_is_drawn_anew_only_where_it_changes(page: AppTest, monkeypa
 
 
 def test_a_few_steps_tell_what_a_run_takes(page: AppTest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trial, "LIMIT", 600.0)  # on a busy machine
+    monkeypatch.setattr(dry_run, "LIMIT", 600.0)  # on a busy machine
     setting(page, "limit").set_value(100).run()
     assert "<span>Epochs × steps</span><b>8 × 2</b>" in said(page) and "not tried" in said(page)
     next(one for one in page.button if one.label == "Try a few steps").click().run()
@@ -454,18 +457,18 @@ def test_a_few_steps_tell_what_a_run_takes(page: AppTest, monkeypatch: pytest.Mo
 
 
 def test_a_recipe_that_fits_is_taken_with_one_click(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trial, "LIMIT", 600.0)
+    monkeypatch.setattr(dry_run, "LIMIT", 600.0)
     pictures(folders / "data" / "zoo")
     page = opened(data=f"folder:{folders / 'data' / 'zoo'}")
     page.selectbox(key="init_from").set_value("").run()
     page.radio(key="preset").set_value("pictures").run()
     config = described(page)
-    found = trial.Trial(
+    found = dry_run.Trial(
         params=22_000_000, tokens=197, classes=2, train_pictures=6, test_pictures=2, streamed=False, memory=10**9,
         seconds_per_step=60.0, seconds_per_epoch=7776.0, pictures_per_second=0.1, timed=1, batch=6, share=1.0, parts=1,
         device="cpu",
     )  # fmt: skip
-    page.session_state.trial = (costs.subject_of(config, ("cpu",)), found)
+    page.session_state.trial = (cost_preview.subject_of(config, ("cpu",)), found)
     page.run()
     assert any("On this CPU all epochs take about 9 days" in one.value for one in page.warning)
     offered = button(page, "take_smaller")
@@ -503,9 +506,9 @@ def test_a_run_is_named_after_what_is_trained(page: AppTest) -> None:
     page.text_input(key="values_1").set_value("1, 2").run()
     start(page).click().run()
     assert not page.exception
-    names = {run.name for run in runs.list_runs()}
+    names = {run.name for run in registry.list_runs()}
     assert names == {"ViT 1x16/8, 64 px, depth 1", "ViT 2x16/8, 64 px, depth 2"}
-    assert all(run.id[16:].startswith("vit-") for run in runs.list_runs())
+    assert all(run.id[16:].startswith("vit-") for run in registry.list_runs())
 
 
 def test_one_doubtful_picture_is_told_in_the_singular(page: AppTest, folders: Path) -> None:

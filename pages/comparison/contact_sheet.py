@@ -1,0 +1,233 @@
+"""A contact sheet: many pictures with what the model makes of each, in the order of a figure."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import streamlit as st
+
+from pages.comparison import side_by_side
+from pages.panels import downloads
+from pages.shared import class_question, link_controls, loading, pass_queue
+from pages.shared.escape import plain
+from pages.train_form import data_picker
+from vit.errors import UserError
+from vit.images import samples
+from vit.view.captions import about
+
+SAMPLES, UPLOAD = "samples", "upload"
+ORDERS = {"": "As they come", "confidence": "Confidence", "entropy": "Spread", "faithfulness": "Faithfulness"}
+SHOWN = {"": "All", "right": "✓ Right", "wrong": "✗ Wrong"}
+LONG = 20.0  # [s]; what takes longer waits for a button
+TILE = 146  # [px]
+
+
+@st.cache_data(show_spinner=False, max_entries=2000)
+def looked(identity: str, digest: str, method: str, _checkpoint: Any, _picture: Any):
+    """See `vit.view.contact_sheet.look`."""
+    from vit.view.contact_sheet import look
+
+    with pass_queue.reserved(_checkpoint, _checkpoint.preprocess.size, pass_queue.KEPT):
+        return look(_checkpoint, _picture, method)
+
+
+@st.cache_resource(show_spinner="Reading the pictures…", max_entries=4)
+def tested(spec: str, root: str, stamp: int, identity: str, _checkpoint: Any):
+    """See `vit.view.contact_sheet.pictures_of`."""
+    from vit.view.contact_sheet import pictures_of
+
+    return pictures_of(_checkpoint, spec, Path(root))
+
+
+def show() -> None:
+    """What to look at, and the sheet; stops with a hint where there is nothing to look with."""
+    from vit.view.contact_sheet import arranged
+
+    offered = loading.offered()
+    if not offered.names:
+        st.info("There is no checkpoint yet. Train one: `python -m vit train --preset shapes`")
+        st.stop()
+    one, two, three = st.columns(3)
+    with one:
+        name = link_controls.select("Checkpoint", "m_checkpoint", offered.names, words=offered.title)
+    with two:
+        source = pick_source()
+    try:
+        checkpoint = side_by_side.open_checkpoint(name, offered)
+        with three:
+            method = pick_method(checkpoint)
+        pictures = chosen_pictures(checkpoint, source)
+    except UserError as error:
+        st.error(plain(str(error)))
+        return
+    if not pictures:
+        return
+    seen = look_at(checkpoint, pictures, method, f"{name} {source} {method}")
+    if not seen:
+        return
+    judged = any(one.right is not None for one in seen)
+    with st.container(horizontal=True, vertical_alignment="bottom"):
+        orders = list(ORDERS) if checkpoint.labels else ["", "entropy"]
+        order = link_controls.select("Sort by", "m_sort", orders, words=ORDERS.get, kind=st.segmented_control)
+        first = link_controls.select(
+            "First",
+            "m_first",
+            ["highest", "lowest"],
+            words=str.capitalize,
+            kind=st.segmented_control,
+            disabled=not order,
+        )
+        kept = ""
+        if judged:
+            kept = link_controls.select("Show", "m_show", list(SHOWN), words=SHOWN.get, kind=st.segmented_control)
+    if judged:
+        show_contrast(seen)
+    elif any(one.picture.truth for one in seen):
+        st.caption("This checkpoint does not know the classes of these pictures, so none is right or wrong.")
+    if kept:
+        seen = [one for one in seen if one.right is (kept == "right")]
+    if not seen:
+        st.caption("There is no such picture.")
+    draw(arranged(seen, order, first == "lowest") if order else seen, name, source, checkpoint, method)
+
+
+def pick_source() -> str:
+    """Which pictures: the samples, uploads, or a dataset that is here."""
+    words = {SAMPLES: "Samples", UPLOAD: "Your own …"} | {
+        spec: f"Test pictures: {title}" for spec, title in data_picker.here().items()
+    }
+    return link_controls.select("Pictures", "m_from", list(words), words=words.get)
+
+
+def pick_method(checkpoint: Any) -> str:
+    """How the predicted class is explained."""
+    from vit.explain.methods import METHODS
+    from vit.view.contact_sheet import WITHOUT_CLASSES
+
+    names = list(METHODS) if checkpoint.labels else list(WITHOUT_CLASSES)
+    default = class_question.DEFAULT if class_question.DEFAULT in names else names[0]
+    return link_controls.select(
+        "Map",
+        "m_method",
+        names,
+        default,
+        words=lambda name: METHODS[name].title,
+        help="Of the predicted class.\n\n"
+        + "\n\n".join(f"**{METHODS[name].title}**: {METHODS[name].words}" for name in names),
+    )
+
+
+def chosen_pictures(checkpoint: Any, source: str) -> list[Any]:
+    """The pictures of a source, not looked at yet.
+
+    Raises:
+        UserError: they cannot be read.
+    """
+    from vit.view.contact_sheet import MOST, Picture
+
+    if source == SAMPLES:
+        return [Picture(sample.title, samples.read(sample.name)) for sample in samples.SAMPLES.values()]
+    if source != UPLOAD:
+        return tested(source, data_picker.root_of(source), data_picker.stamp(source), checkpoint.identity, checkpoint)
+    return [Picture(file.name, file.getvalue()) for file in loading.pick_files(MOST, "m_upload")]
+
+
+def look_at(checkpoint: Any, pictures: Sequence[Any], method: str, wanted: str) -> list[Any]:
+    """Every picture through the model, those known from before at once; what cannot be read is named."""
+    from vit.view.contact_sheet import judge, seconds
+
+    expected = seconds(checkpoint, len(pictures))
+    agreed = st.session_state.setdefault("sheets", set())
+    if expected > LONG and wanted not in agreed:
+        if not st.button(f"Look at {len(pictures)} pictures ({about(expected)})", type="primary"):
+            return []
+        agreed.add(wanted)
+    bar, seen, unreadable = st.progress(0.0), [], []
+    for done, picture in enumerate(pictures):
+        bar.progress(done / len(pictures), f"Picture {done + 1} of {len(pictures)}")
+        try:
+            found = looked(checkpoint.identity, picture.digest, method, checkpoint, picture)
+            seen.append(judge(checkpoint, picture, found))
+        except UserError as error:
+            unreadable.append(f"{picture.name}: {error}")
+    bar.empty()
+    if unreadable:
+        st.error(
+            "A picture could not be read." if len(unreadable) == 1 else f"{len(unreadable)} pictures could not be read."
+        )
+        data_picker.show_list("Left out", unreadable)
+    return seen
+
+
+def show_contrast(seen: Sequence[Any]) -> None:
+    """The pictures whose class was found against the others."""
+    from vit.view.contact_sheet import means
+
+    lines = ["| | Pictures | Confidence | Spread | Faithfulness |", "|---|---|---|---|---|"]
+    for title, right in (("✓ Right", True), ("✗ Wrong", False)):
+        if found := means([one for one in seen if one.right is right]):
+            figures = f"{found.confidence:.0%} | {found.entropy:.2f} | {_signed(found.faithfulness)}"
+            lines.append(f"| {title} | {found.pictures} | {figures} |")
+    st.markdown("\n".join(lines))
+
+
+def draw(seen: Sequence[Any], name: str, source: str, checkpoint: Any, method: str) -> None:
+    """The tiles."""
+    names = {sample.title: sample.name for sample in samples.SAMPLES.values()}
+    with st.container(horizontal=True):
+        for number, one in enumerate(seen):
+            look, picture = one.look, one.picture
+            with st.container(width=TILE, gap=None):
+                st.image(look.thumbnail, width=TILE, alt=f"{picture.name} {look.label}".strip() or "A picture")
+                mark = {True: "✓ ", False: "✗ ", None: ""}[one.right]
+                if look.confidence is not None:
+                    st.markdown(f"**{mark}{plain(look.label)}** {look.confidence:.0%}")
+                facts = [picture.name] if picture.name else []
+                facts += [f"is {picture.truth}"] if picture.truth and not one.right else []
+                facts.append(f"spread {look.entropy:.2f}")
+                if look.faithfulness is not None:
+                    facts.append(f"faithful {_signed(look.faithfulness)}")
+                st.caption("  \n".join(map(plain, facts)))
+                if source == SAMPLES:
+                    query = {"sample": names[picture.name], "checkpoint": name, **link_to(method)}
+                    st.page_link("pages/explore.py", label="Open in Explore", query_params=query)
+                elif (content := file_of(picture, checkpoint)) and st.button(
+                    "Open in Explore", key=f"open {number}", type="tertiary"
+                ):
+                    title = picture.name or f"{picture.truth}.png"
+                    st.session_state.update({"kept upload": downloads.Source(title, content), "source": "upload"})
+                    query = {"checkpoint": name, "upload": title, **link_to(method)}
+                    st.switch_page("pages/explore.py", query_params=query)
+    words = "Spread: entropy of the answer's attention in the last block, 0 for one token, 1 for all alike."
+    if any(one.look.faithfulness is not None for one in seen):
+        words += (
+            " Faithful: SaCo of the map, 1 where what it calls more important always matters more, near 0 by chance."
+        )
+    st.caption(words)
+    if source == SAMPLES:
+        st.caption("; ".join(f"{one.title}: {one.credit}, {one.licence}" for one in samples.SAMPLES.values()))
+
+
+def link_to(method: str) -> dict[str, str]:
+    """What page Explore is asked to show of a picture: the map that the sheet shows."""
+    if method in ("attention", "rollout"):
+        return {"view": method}
+    return {"view": "relevance", "method": method}
+
+
+def file_of(picture: Any, checkpoint: Any) -> bytes:
+    """A picture as page Explore takes it, b"" for one that the model would read differently there."""
+    from PIL import Image
+
+    from vit.view.export import png
+
+    if isinstance(picture.content, bytes):
+        return picture.content
+    bands = picture.content.permute(1, 2, 0).numpy()
+    shown = Image.fromarray(bands if bands.shape[2] == 3 else bands[..., 0])
+    whole = tuple(checkpoint.preprocess.geometry(shown).box) == (0, 0, *shown.size)
+    return png(shown) if whole else b""
+
+
+def _signed(value: float) -> str:
+    return f"{value:.2f}".replace("-", "−")

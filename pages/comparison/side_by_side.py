@@ -1,0 +1,383 @@
+"""Two pictures, checkpoints, epochs of a run, classes or methods beside each other: one cursor, one difference."""
+
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple, get_args
+
+import streamlit as st
+
+from pages.run_views import attention_over_epochs
+from pages.shared import class_question, link_controls, loading, navigation, uploads
+from pages.shared.escape import plain
+from pages.train_form import data_picker
+from vit.errors import InvalidImage, UserError
+from vit.images import samples
+
+SIDES = {"a": "Left", "b": "Right"}
+VIEWS = {"a": "attention", "b": "relevance"}  # at first
+UPLOAD = "upload"
+CHECKPOINT, EPOCH = "checkpoint", "epoch"
+SOURCES = {CHECKPOINT: "A checkpoint", EPOCH: "An epoch of a run"}
+OUTSIDE = ("from", "checkpoint", "sample", "size", "run", "probe", "epoch")  # of the viewers, in links
+TOP = 3  # predictions named
+WIDTH = 240  # of the difference [px]
+
+
+class Stored(NamedTuple):
+    """What is left of a picture that a run explained: see `vit.explain.Explanation`."""
+
+    record: Any
+    payload: bytes
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the two.
+
+    Attributes:
+        name: "a" or "b", before everything of its own in links.
+        payload: from `pages.components.viewer.feed`.
+        asked: its picture; the checkpoint is None for one of a run.
+        question: class and method; None where there are no classes.
+    """
+
+    name: str
+    payload: str
+    asked: class_question.Asked
+    question: class_question.Question | None = None
+
+    @property
+    def record(self):
+        """Attention on demand."""
+        return self.asked.explanation.record
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Blocks, heads and tokens."""
+        return self.record.blocks, self.record.heads, self.record.tokens
+
+    @property
+    def layout(self):
+        """Where its tokens lie."""
+        from vit.explain.map_comparison import Layout
+
+        return Layout(self.record.prefix, self.record.grid)
+
+
+@st.cache_resource(show_spinner=False, max_entries=8)
+def stored(folder: str, epoch: int, picture: int, stamp: int) -> Stored:
+    """A run's picture after an epoch."""
+    from vit.view.attention_snapshots import read_payload
+    from vit.view.stored_record import record_of
+
+    payload = read_payload(Path(folder), epoch, picture)
+    return Stored(record_of(payload), payload)
+
+
+def show() -> None:
+    """Both sides and their difference; stops with a hint where there is nothing to look at."""
+    from pages.components import viewer
+    from vit.runs.registry import list_runs
+
+    offered = loading.offered()
+    seen = (run for run in list_runs() if data_picker.may_see(str(run.config.get("data", ""))))
+    runs = {run.id: run for run in seen if attention_over_epochs.stored(run)}
+    if not offered.names and not runs:
+        st.info("There is no checkpoint yet. Train one: `python -m vit train --preset shapes`")
+        st.stop()
+    found = []
+    for column, name in zip(st.columns(2, gap="large"), SIDES, strict=True):
+        with column:
+            explained = pick_side(name, offered, runs)
+            if explained:
+                checkpoint, explanation = explained
+                payload = viewer.feed(f"{name} feeder", explanation.payload)
+                key = f"{payload} {checkpoint.identity if checkpoint else ''}"
+                found.append(Side(name, payload, class_question.Asked(key, checkpoint, explanation)))
+    if len(found) == len(SIDES):
+        show_both(*found, link_controls.link_of([f"{side}_{control}" for side in SIDES for control in OUTSIDE]))
+
+
+# --- What is chosen -------------------------------------------------------------------------------------------------
+
+
+def pick_side(name: str, offered: loading.Offered, runs: dict[str, Any]):
+    """Let the person choose what a side shows: the checkpoint, None for a run's, and what it made of a picture.
+
+    None where it cannot be shown; the page says why.
+    """
+    sources = [source for source, there in ((CHECKPOINT, offered.names), (EPOCH, runs)) if there]
+    source = sources[0]
+    if len(sources) > 1:
+        source = link_controls.select(
+            f"{SIDES[name]} side",
+            f"{name}_from",
+            sources,
+            words=SOURCES.get,
+            kind=st.segmented_control,
+            label_visibility="collapsed",
+        )
+    try:
+        return pick_epoch(name, runs) if source == EPOCH else pick_picture(name, offered)
+    except UserError as error:
+        st.error(plain(str(error)))
+        return None
+
+
+def pick_picture(name: str, offered: loading.Offered):
+    """A checkpoint and a picture."""
+    one, other, third = st.columns([3, 3, 2])
+    with one:
+        chosen = link_controls.select(
+            f"{SIDES[name]} checkpoint", f"{name}_checkpoint", offered.names, words=offered.title
+        )
+    with other:
+        source = link_controls.select(
+            f"{SIDES[name]} picture",
+            f"{name}_sample",
+            [*samples.SAMPLES, UPLOAD],
+            words=lambda which: "Your own …" if which == UPLOAD else samples.SAMPLES[which].title,
+        )
+    uploaded = None
+    if source == UPLOAD:
+        uploaded = st.file_uploader(
+            "Drop or browse for a picture",
+            type=uploads.KINDS,
+            max_upload_size=uploads.limit(uploads.LARGEST),
+            key=f"{name}_upload",
+            label_visibility="collapsed",
+        )
+        source = next(iter(samples.SAMPLES))  # until there is one, or where it cannot be read
+    checkpoint = open_checkpoint(chosen, offered)
+    with third:
+        size = loading.pick_size(checkpoint, f"{SIDES[name]} size", f"{name}_size", narrow=True)
+    explanation = None
+    if uploaded:
+        try:
+            explanation = loading.explained(checkpoint, uploaded.getvalue(), size)
+        except InvalidImage as error:
+            st.error(plain(str(error)))
+    credit = ""
+    if explanation is None:
+        explanation = loading.explained(checkpoint, samples.read(source), size)
+        credit = (
+            f" · {samples.SAMPLES[source].title}: {samples.SAMPLES[source].credit}, {samples.SAMPLES[source].licence}"
+        )
+    top = ", ".join(f"{one.label} {share(one.probability)}" for one in explanation.predictions[:TOP])
+    st.caption(plain((top or "This model has no classes: its maps are of attention alone") + credit))
+    return checkpoint, explanation
+
+
+def open_checkpoint(chosen: str, offered: loading.Offered):
+    """A checkpoint, with the number of heads that was chosen for it.
+
+    Raises:
+        UserError: it cannot be opened, or nobody said how many heads it has.
+    """
+    info = offered.about(chosen)
+    heads = st.session_state.get("known heads", {}).get(chosen)
+    if info.problem and not info.choices:
+        raise UserError(info.problem)
+    if info.choices and heads is None:
+        raise UserError(f"{info.problem} Choose their number on page Explore first.")
+    return loading.open_checkpoint(chosen, str(info.folder), loading.stamp(info.folder), heads)
+
+
+def pick_epoch(name: str, runs: dict[str, Any]):
+    """An epoch of a run and one of its pictures."""
+    from vit.view.attention_snapshots import read_probes
+
+    one, other = st.columns(2)
+    with one:
+        run = runs[
+            link_controls.select(f"{SIDES[name]} run", f"{name}_run", list(runs), words=lambda which: runs[which].name)
+        ]
+    folder, epochs = run.folder / "probes", attention_over_epochs.stored(run)
+    probes = read_probes(folder, epochs[-1])
+    with other:
+        picture = link_controls.select(
+            f"{SIDES[name]} picture",
+            f"{name}_probe",
+            range(len(probes)),
+            words=lambda i: f"{i + 1}: {probes[i].label}",
+        )
+    epoch = epochs[0]
+    if len(epochs) > 1:
+        last = epochs[-1] if name == "b" else epochs[0]  # at first, how it began beside how it ended
+        epoch = link_controls.select(f"{SIDES[name]} epoch", f"{name}_epoch", epochs, last, kind=st.select_slider)
+    probe = read_probes(folder, epoch)[picture]
+    said = ", ".join(f"{plain(label)} {share(probability)}" for label, probability in probe.predictions[:TOP])
+    st.caption(f"{said} · it is {plain(probe.label)}")
+    return None, stored(str(folder), epoch, picture, attention_over_epochs.stamp(folder, epoch))
+
+
+def share(probability: float) -> str:
+    """A probability in few digits, but never nothing."""
+    return f"{probability:.0%}" if probability >= 0.01 else f"{probability:.1%}"
+
+
+# --- What is shown --------------------------------------------------------------------------------------------------
+
+
+@st.fragment
+def show_both(left: Side, right: Side, link: dict[str, str]) -> None:
+    """Classes, methods, viewers and difference; a click in a viewer reruns this part alone.
+
+    Args:
+        link: what it said of the controls outside when they were drawn.
+    """
+    from pages.components import viewer
+
+    link_controls.redraw_if_changed(link)
+    navigation.keep("compare")
+    if any(side.asked.checkpoint and side.asked.checkpoint.labels for side in (left, right)):
+        pair = []
+        for column, side in zip(st.columns(2, gap="large"), (left, right), strict=True):
+            with column:
+                question = (
+                    class_question.pick(side.asked, f"{side.name}_", SIDES[side.name])
+                    if side.asked.checkpoint
+                    else None
+                )
+                pair.append(replace(side, question=question))
+        left, right = pair
+    seeds = first_shown(left, right)
+    show_difference(left, right)
+    for column, side in zip(st.columns(2, gap="large"), (left, right), strict=True):
+        shown = selection(side, left, right)
+        with column:
+            place, feeders = st.container(), st.container()
+        with feeders:
+            given, method = class_question.given(side.asked, shown, side.question, f"{side.name} ")
+        with place:
+            viewer.show(
+                f"{side.name} viewer",
+                side.payload,
+                seeds[side.name],
+                given,
+                method,
+                group="compare",
+                own_view=True,
+                on_change=lambda chosen, side=side: remember(chosen, side, left, right),
+            )
+
+
+def first_shown(left: Side, right: Side) -> dict[str, Any]:
+    """What each viewer is told to show, from the link; afterwards they move each other in the browser.
+
+    They are told again where they come back to the page, or where other tokens make the same numbers mean others.
+    """
+    from vit.view.selection import Selection, View
+
+    state = st.session_state
+    layouts = [(*side.shape, side.layout) for side in (left, right)]
+    told = state.get("compared", {})
+    if told.get("layouts") != layouts or not all(f"{name} viewer" in state for name in SIDES):
+        query = st.query_params
+        asked = {name: query.get(f"{name}_view") for name in VIEWS}
+        views = {name: asked[name] if asked[name] in get_args(View) else view for name, view in VIEWS.items()}
+        chosen = Selection.from_query({**query, "view": views["a"]}, *left.shape)
+        state.compared = {"layouts": layouts, "lead": ("a", chosen), "views": views}
+        state.compared["seeds"] = {side.name: selection(side, left, right) for side in (left, right)}
+    return state.compared["seeds"]
+
+
+def selection(side: Side, left: Side, right: Side):
+    """What a side shows, judged by the viewer that was used last."""
+    from vit.explain.map_comparison import counterpart
+    from vit.view.selection import Selection
+
+    name, chosen = st.session_state.compared["lead"]
+    leader = left if name == "a" else right
+    token = chosen.token if leader.name == side.name else counterpart(chosen.token, leader.layout, side.layout)
+    own = {"token": token, "view": st.session_state.compared["views"][side.name]}
+    return Selection.from_query(asdict(chosen) | own, *side.shape)
+
+
+def remember(chosen: Any, side: Side, left: Side, right: Side) -> None:
+    """Keep what was chosen in a viewer for the page and in the link, there as the left one shows it."""
+    from vit.view.overlay import COLORMAPS
+    from vit.view.selection import Selection
+
+    compared = st.session_state.compared
+    compared["lead"] = side.name, chosen
+    compared["views"][side.name] = chosen.view
+    values = selection(left, left, right).to_query()
+    default = Selection.from_query({"colormap": next(iter(COLORMAPS))}, *left.shape).to_query()
+    for name in (*VIEWS, *set(values) - {"view", "hidden"}):
+        if name in VIEWS:
+            name, value, usual = f"{name}_view", compared["views"][name], VIEWS[name]
+        else:
+            value, usual = values[name], default[name]
+        if value != usual or (name == "token" and chosen.pinned):
+            st.query_params[name] = value
+        elif name in st.query_params:
+            del st.query_params[name]
+
+
+def show_difference(left: Side, right: Side) -> None:
+    """Where one map gives more than the other, and whether they agree on the order of patches."""
+    from vit.explain.map_comparison import agreement, difference, rank_correlation
+    from vit.view.overlay import signed_overlay
+    from vit.view.stored_record import picture_of
+
+    if left.record.grid != right.record.grid:
+        grids = ["{} × {}".format(*side.record.grid) for side in (left, right)]
+        st.info(
+            f"There is no difference map: the left picture has {grids[0]} patches and the right one {grids[1]}, so "
+            "they cannot be subtracted. Choose checkpoints or sizes with equal grids."
+        )
+        return
+    maps, names = [], []
+    for side in (left, right):
+        shown = selection(side, left, right)
+        maps.append(side.record.heatmap(class_question.weights(side.asked, shown, side.question)))
+        names.append(describe(shown, side.question))
+    one, other = maps
+    both, correlation = difference(one, other), rank_correlation(one, other)
+    picture, box = picture_of(left.asked.explanation.payload)
+    strongest = float(both.abs().max())
+    drawn, words = st.columns([1, 3], gap="medium", vertical_alignment="center")
+    with drawn:
+        st.image(signed_overlay(picture, both.numpy(), box), width=WIDTH, alt="Left map minus right map")
+    with words:
+        st.metric(
+            "Rank correlation",
+            "–" if correlation is None else f"{correlation:.2f}".replace("-", "−"),
+            help="Spearman: 1 where both maps put the patches in the same order, 0 where the orders have nothing to do "
+            "with each other, −1 where one is the other upside down. How strong the maps are plays no part.",
+        )
+        st.markdown(agreement(correlation))
+        if strongest < 1e-6:
+            st.markdown("Both maps are the same.")
+        else:
+            st.markdown(
+                f"**Red** patches get more from the left map ({names[0]}), **blue** ones from the right map "
+                f"({names[1]}). Each map counts in shares of all that it gives to patches; the strongest colour is "
+                f"a difference of {strongest:.1%}."
+            )
+        if one_picture(left) != one_picture(right):
+            st.caption("The pictures differ; the left one is shown below the colours.")
+        st.caption("The difference follows what is clicked and pinned below, not the pointer.")
+
+
+def one_picture(side: Side) -> bytes:
+    """The bytes of what is shown below the map, to tell whether two are the same."""
+    from vit.view.payload import read_header
+
+    payload = side.asked.explanation.payload
+    offset, length = read_header(payload)["sections"]["picture"]
+    return payload[offset : offset + length]
+
+
+def describe(shown: Any, question: class_question.Question | None) -> str:
+    """A map in a few words."""
+    from vit.explain.methods import METHODS
+
+    if shown.view == "relevance" and question:
+        return METHODS[question.method].title
+    if shown.view in ("rollout", "similar", "pool"):
+        return {"rollout": "rollout", "similar": "nearest patches", "pool": "pooling query"}[shown.view]
+    block = f"block {shown.block + 1}" if isinstance(shown.block, int) else f"{shown.block} of blocks"
+    head = f"head {shown.head + 1}" if isinstance(shown.head, int) else f"{shown.head} of heads"
+    return f"attention, {block}, {head}"

@@ -1,0 +1,277 @@
+"""What people take away from the explorer: pictures, numbers, figures, a page, animations, code."""
+
+import hashlib
+from collections.abc import Callable
+from functools import cache, partial
+from typing import Any, NamedTuple
+
+import streamlit as st
+
+from pages.shared import pass_queue
+from pages.shared.escape import plain
+from vit.errors import UserError
+from vit.images import samples
+
+BAR = "Frame by frame…"
+FIGURES = {"PNG": "image/png", "SVG": "image/svg+xml", "PDF": "application/pdf"}
+FILMS = {"GIF": "image/gif", "MP4": "video/mp4"}
+
+
+class Source(NamedTuple):
+    """The picture that is explained.
+
+    Attributes:
+        name: of its file.
+        data: its bytes.
+        sample: its name in the gallery, "" for one from elsewhere.
+        frame: of an animation or a video, from 0.
+    """
+
+    name: str
+    data: bytes
+    sample: str = ""
+    frame: int = 0
+
+    @property
+    def credit(self) -> str:
+        """What to print beside it: its name, and of a sample who made it and under which licence."""
+        if not self.sample:
+            return f"{self.name}, frame {self.frame + 1}" if self.frame else self.name
+        sample = samples.SAMPLES[self.sample]
+        return f"{sample.title} by {sample.credit}, {sample.licence}"
+
+
+def show(explanation, selection, checkpoint, source: Source, shown=None, code=None, **viewer: Any) -> None:
+    """A row of downloads for the view that is shown.
+
+    Args:
+        explanation: from `explain`.
+        selection: what the viewer shows.
+        checkpoint: from `load_checkpoint`.
+        source: the picture.
+        shown: gives the map as `vit.view.export.Shown`, where the selection does not tell.
+        code: what `vit.view.code_snippet.snippet` needs, likewise.
+        viewer: `given`, `method` and `chain` of `vit.view.standalone_page.standalone`, where the viewer was given them.
+    """
+    from vit.view import export
+    from vit.view.captions import file_stem
+
+    facts = code or export.facts_of(explanation.record, selection)
+    stem = file_stem(source.name, facts, checkpoint.labels[facts["target"]] if "target" in facts else "")
+
+    @cache
+    def seen() -> export.Shown:  # of a large model it takes seconds, so nobody waits for it who asks for no file
+        return shown() if shown else export.Shown.of(explanation.record, selection, explanation.payload)
+
+    # A rerun would withdraw the files of the other buttons.
+    with st.container(horizontal=True, vertical_alignment="center"):
+        _file(
+            "Map as PNG",
+            lambda: export.overlay_png(explanation, selection, seen()),
+            f"{stem}.png",
+            "image/png",
+            key="map",
+        )
+        _file(
+            "All heads as PNG",
+            partial(export.grid_png, explanation, selection),
+            f"{stem}-heads.png",
+            "image/png",
+            key="heads.png",
+        )
+        size = export.attention_bytes(explanation.record)
+        _file(
+            f"All attention as NPZ ({size / 1e6:.1f} MB)",
+            lambda: export.view_npz(explanation, selection, checkpoint, seen()),
+            f"{stem}.npz",
+            "application/octet-stream",
+            key="npz",
+            disabled=size > export.MAX_BYTES,
+            help="float16 (blocks, heads, tokens, tokens) with labels, geometry and versions inside"
+            if size <= export.MAX_BYTES
+            else "More than 1 GB: choose a smaller input size.",
+        )
+        with st.popover("More files", width="content"):
+            _figures(explanation, selection, checkpoint, source, seen, stem)
+            st.markdown("**Other files** of what is shown")
+            with st.container(horizontal=True):
+                _others(explanation, selection, checkpoint, source, seen, viewer, stem)
+            _frames(explanation, selection, checkpoint, source, {} if code is None else code, stem)
+        _code(explanation, checkpoint, source, facts)
+
+
+def _figures(explanation, selection, checkpoint, source: Source, seen, stem: str) -> None:
+    """For print: of the map, or of all heads."""
+
+    def draw(what: str, kind: Any, width: float) -> bytes:
+        from vit.view import figures
+
+        if what == "All heads":
+            facts = figures.caption(
+                explanation, checkpoint, figures.grid_sentence(explanation, selection), source.credit
+            )
+            return figures.grid_figure(explanation, selection, facts, width, kind)
+        facts = figures.caption(explanation, checkpoint, seen().sentence, source.credit)
+        return figures.map_figure(explanation, selection, seen(), facts, width, kind)
+
+    st.markdown("**Figure for print**, with colour bar and caption")
+    with st.container(horizontal=True, vertical_alignment="bottom"):
+        what = _choice("Of", "This map", "All heads")
+        kind = _choice("File", "PNG", "SVG", "PDF")
+        width = _choice("Width", "85 mm", "180 mm")
+        draw_it = partial(draw, what, kind.lower(), float(width.removesuffix(" mm")))
+        suffix = "-heads" if what == "All heads" else "-figure"
+        _file(
+            "Figure",
+            draw_it,
+            f"{stem}{suffix}.{kind.lower()}",
+            FIGURES[kind],
+            key="figure",
+            help="One column of a journal, or two; PNG at 300 dpi",
+        )
+
+
+def _choice(label: str, *options: str) -> str:
+    return st.segmented_control(label, options, default=options[0], required=True, key=f"figure {label}")
+
+
+def _others(explanation, selection, checkpoint, source: Source, seen, viewer: dict[str, Any], stem: str) -> None:
+    """A page, numbers, blocks."""
+    from vit.view.standalone_page import MAX_PAYLOAD
+
+    def page() -> bytes:
+        from vit.view.figures import caption
+        from vit.view.standalone_page import standalone
+
+        title, facts = f"{source.name} · {checkpoint.name}", caption(explanation, checkpoint, "", source.credit)
+        return standalone(explanation.payload, selection, title, [facts], **viewer)
+
+    def numbers() -> bytes:
+        from vit.view.export import view_json
+
+        return view_json(explanation, seen(), checkpoint, source.name)
+
+    def blocks():
+        from vit.view.animation import over_blocks
+
+        return over_blocks(explanation, selection)
+
+    size = len(explanation.payload) + len(viewer.get("chain") or b"")
+    _file(
+        f"Viewer as HTML ({size * 4 / 3e6:.1f} MB)",
+        page,
+        f"{stem}.html",
+        "text/html",
+        key="page",
+        disabled=size > MAX_PAYLOAD,
+        help="This viewer as one file. It works offline, opened from the disk."
+        if size <= MAX_PAYLOAD
+        else f"More than {MAX_PAYLOAD / 1e6:.0f} MB: choose a smaller input size.",
+    )
+    _file(
+        "Numbers as JSON",
+        numbers,
+        f"{stem}.json",
+        "application/json",
+        key="json",
+        help="Of this map, and where they came from",
+    )
+    films(
+        "Attention over blocks",
+        blocks,
+        f"{stem}-blocks",
+        help="Attention of this token, in the selected head or its fusion, from the first block to the last",
+    )
+
+
+def _frames(explanation, selection, checkpoint, source: Source, code: dict[str, Any], stem: str) -> None:
+    """Of several frames: the selected map of each; they are passes through the model, so they are asked for first."""
+    from vit.images.decode import count_frames
+
+    try:
+        several = count_frames(source.data) > 1
+    except UserError:  # the page shows another picture instead
+        return
+    if not several:
+        return
+    size = explanation.preprocess.size
+    precision = str(explanation.record.queries[0].dtype).removeprefix("torch.")
+    question = {name: code[name] for name in ("target", "method") if name in code}
+    asked = (hashlib.sha256(source.data).hexdigest(), checkpoint.identity, size, precision, selection, question)
+    made = st.session_state.get("frames made")
+    if made and made[0] == asked:
+        with st.container(horizontal=True):
+            for kind, data in made[1].items():
+                _file(f"Frames as {kind}", data, f"{stem}-frames.{kind.lower()}", FILMS[kind], key=f"Frames {kind}")
+    elif st.button("Animate all frames", help="Up to 60 frames, each through the model on its own: as GIF and as MP4"):
+        from vit.view.animation import encode, over_frames
+
+        bar = st.progress(0.0, BAR)
+        try:
+            with pass_queue.reserved(checkpoint, size, pass_queue.KEPT, precision):
+                film = over_frames(
+                    checkpoint,
+                    source.data,
+                    selection,
+                    size,
+                    precision,
+                    **question,
+                    progress=lambda share: bar.progress(share, BAR),
+                )
+        except UserError as error:
+            st.error(plain(str(error)))
+            return
+        st.session_state["frames made"] = (asked, {kind: encode(film, kind) for kind in FILMS})
+        st.rerun(scope="fragment")
+
+
+def films(what: str, draw: Callable[[], Any], stem: str, help: str) -> None:
+    """A button for each kind of file.
+
+    Args:
+        what: is shown one after the other, "Blocks".
+        draw: gives the `vit.view.animation.Film`, when a button is clicked.
+        stem: of the file's name.
+    """
+
+    def make(kind: str) -> bytes:
+        from vit.view.animation import encode
+
+        return encode(draw(), kind)
+
+    for kind, mime in FILMS.items():
+        _file(f"{what} as {kind}", partial(make, kind), f"{stem}.{kind.lower()}", mime, key=f"{what} {kind}", help=help)
+
+
+def _code(explanation, checkpoint, source: Source, facts: dict[str, Any]) -> None:
+    """The Python that computes the map, to copy."""
+    from vit.images.video import is_video
+    from vit.view.code_snippet import snippet
+
+    with st.popover("Copy as code", width="content"):
+        program = snippet(
+            explanation,
+            checkpoint,
+            facts,
+            source.name,
+            sample=source.sample,
+            frame=source.frame,
+            video=is_video(source.data),
+        )
+        st.code(program, language="python")
+
+
+def _file(
+    label: str,
+    make: Callable[[], bytes] | bytes,
+    name: str,
+    mime: str,
+    *,
+    key: str = "",
+    disabled: bool = False,
+    help: str = "",
+) -> None:
+    """A button for a file, which is made when it is clicked unless it is there already."""
+    st.download_button(
+        label, make, name, mime, key=key or name, on_click="ignore", disabled=disabled, help=help or None
+    )

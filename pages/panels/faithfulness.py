@@ -1,0 +1,282 @@
+"""May this map be believed: measured on this picture, beside two controls."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import plotly.graph_objects as go
+import streamlit as st
+
+from pages.shared import bars, link_controls
+from pages.shared.class_question import Asked, Question, pass_of, subject, weights
+from pages.shared.escape import plain
+from vit.explain.settings import Tuning
+from vit.view.captions import about
+from vit.view.selection import Selection
+
+SMALL = 1e9  # parameters times tokens
+LIVE = 8.0  # [s]; what takes longer waits for a button
+LONG = 3.0  # [s]; what takes longer tells how long
+MAPPED = 1.4  # maps, as which a method counts: those with a gradient take four passes besides
+SAME = 0.01  # of a map's maximum; rounding to bfloat16 stays below
+
+
+@st.cache_resource(show_spinner=False, max_entries=16)
+def chance(key: str, target: int, _asked: Asked):
+    """The controls of a picture and a class, once for all maps."""
+    from vit.explain.faithfulness import controls
+
+    with pass_of(_asked):
+        return controls(_asked.checkpoint.model, _asked.pixels, target, _asked.explanation.record.grid, seeds(_asked))
+
+
+def seeds(asked: Asked) -> int:
+    """How many random maps: more of them where the model is small."""
+    from vit.explain.faithfulness import SEEDS
+
+    parameters = sum(p.numel() for p in asked.checkpoint.model.parameters())
+    return 4 * SEEDS if parameters * asked.explanation.record.tokens < SMALL else SEEDS
+
+
+@st.cache_resource(show_spinner=False, max_entries=256)
+def measured(key: str, target: int, which: str, _asked: Asked, _heatmap: Callable[[], Any]):
+    """The score of one map."""
+    from vit.explain.faithfulness import scores
+
+    heatmap = _heatmap()
+    with pass_of(_asked):
+        return scores(_asked.checkpoint.model, _asked.pixels, target, [heatmap])[0]
+
+
+@st.cache_resource(show_spinner=False, max_entries=32)
+def curves(key: str, target: int, which: str, _asked: Asked, _heatmap: Callable[[], Any]):
+    """Deletion and insertion of one map, and of a blob in the middle."""
+    from vit.explain.faithfulness import centre, deletion, insertion
+
+    model, pixels = _asked.checkpoint.model, _asked.pixels
+    maps = {"this map": _heatmap(), "a blob in the middle": centre(_asked.explanation.record.grid)}
+    with pass_of(_asked):
+        return {
+            title: {name: draw(model, pixels, target, one) for name, one in maps.items()}
+            for title, draw in (("Deletion", deletion), ("Insertion", insertion))
+        }
+
+
+class Ranked(NamedTuple):
+    """A method on this picture: SaCo and map (rows, cols)."""
+
+    saco: float
+    heatmap: Any
+
+
+@st.cache_resource(show_spinner=False, max_entries=16)
+def ranking(key: str, target: int, tuning: Tuning, _asked: Asked) -> dict[str, Ranked]:
+    """Every method, best first."""
+    from vit.explain.faithfulness import faithfulness
+    from vit.explain.methods import METHODS, heatmap
+
+    asked = subject(_asked, target)
+    with pass_of(_asked):
+        maps = [heatmap(asked, name, tuning=tuning) for name in METHODS]
+        found = map(Ranked, faithfulness(asked.model, asked.pixels, target, maps), maps)
+    return dict(sorted(zip(METHODS, found, strict=True), key=lambda pair: -pair[1].saco))
+
+
+def show(asked: Asked, question: Question, selection: Selection) -> None:
+    """The verdict on the map that is shown."""
+    from vit.explain.faithfulness import Faithfulness, seconds
+    from vit.explain.methods import METHODS
+
+    target, label = question.target, plain(asked.checkpoint.labels[question.target])
+    which = " ".join(f"{name}={getattr(selection, name)}" for name in ("view", "block", "head", "direction"))
+    which += f" {selection.token} {selection.pinned} {selection.settings()}"
+    which += question.method if selection.view == "relevance" else ""
+
+    def heatmap():
+        return asked.explanation.record.heatmap(weights(asked, selection, question))
+
+    if problem := _problem(asked):
+        st.caption(problem)
+        return
+    model, size, once = asked.checkpoint.model, asked.explanation.preprocess.size, f"{asked.key} {target}"
+    expected = seconds(model, size, 2 + seeds(asked))  # this map, the random ones and the blob
+    if expected > LIVE and st.session_state.get("measure") != once:
+        place = st.empty()
+        with place.container():
+            st.caption("Is the map true? That is found out by taking away what it calls important.")
+            if not st.button(f"Measure it ({about(expected)})"):
+                return
+        place.empty()
+        st.session_state.measure = once
+    with st.spinner("Taking parts of the picture away…"):
+        score = measured(asked.key, target, which, asked, heatmap)
+        verdict = Faithfulness(score, chance(asked.key, target, asked))
+    if verdict.decidable:
+        left, right = st.columns([3, 2], gap="large", vertical_alignment="center")
+        with left:
+            _show_gauge(verdict)
+        why = (
+            f"1 is always right. Chance reaches {bars.number(verdict.chance.highest)}: two standard deviations above "
+            "the mean of the random maps."
+        )
+    else:
+        right = st.container()
+        why = f"Whichever tenth is gone, its probability stays within {verdict.difference:.2%} of the highest."
+    with right:
+        st.markdown(f"**{verdict.words}**")
+        st.caption(
+            f"For “{label}”, on this picture. {why}{_on_many(asked, question, selection)}",
+            help="SaCo (Wu et al. 2024): the pixels are put into ten groups by what the map gives them. Each "
+            "group is replaced by the mean colour; taking a group that the map calls more important should lower the "
+            "class more. 1: always so, −1: always the other way round, near 0: random. Chance reaches two standard "
+            "deviations above the mean of the random maps. Where the probability stays within 1% whichever group is "
+            "gone, the order of the groups says nothing, and there is no verdict.",
+        )
+    with st.container(horizontal=True):
+        both = link_controls.toggle("Deletion and insertion", "curves")
+        every = seconds(model, size, MAPPED * len(METHODS))
+        takes = f" ({about(every)})" if every > LONG else ""
+        compare = link_controls.toggle(f"All methods on this picture{takes}", "ranking")
+    if both:
+        _show_curves(curves(asked.key, target, which, asked, heatmap), label)
+    if compare:
+        found = ranking(asked.key, target, Tuning(**selection.settings()), asked)
+        _show_ranking(found, verdict, _shown(found, selection, question, heatmap()))
+
+
+def _on_many(asked: Asked, question: Question, selection: Selection) -> str:
+    """What the method that is shown reached on a dataset, where that was measured for this checkpoint."""
+    from vit.explain.method_ranking import recorded
+    from vit.explain.methods import METHODS
+
+    last, record = METHODS["attention"].layers, asked.explanation.record
+    if selection.view == "attention" and (selection.block, selection.head) != (record.blocks - 1, last["head"]):
+        return ""
+    name = {"relevance": question.method, "rollout": "rollout", "attention": "attention"}.get(selection.view, "")
+    pictures, found = recorded(asked.checkpoint.facts)
+    if name not in found:
+        return ""
+    one = found[name]
+    return (
+        f" On {pictures:,} test pictures {METHODS[name].title} reached {bars.number(one.mean)} "
+        f"({bars.number(one.low)} to {bars.number(one.high)})."
+    )
+
+
+def _problem(asked: Asked) -> str:
+    """Why no map can be judged here, "" if one can."""
+    from vit import devices
+    from vit.explain.faithfulness import memory
+
+    needed, (_, free) = memory(asked.checkpoint.config, asked.explanation.preprocess.size), devices.memory()
+    if not 0 < free < needed:
+        return ""
+    return (
+        f"Whether the map is true would take {needed / 1e9:.1f} GB of memory, and {free / 1e9:.1f} GB are free. "
+        "Choose a smaller input."
+    )
+
+
+def _shown(found: dict[str, Ranked], selection: Selection, question: Question, heatmap: Any) -> str | None:
+    """The method whose map for the class as a whole is the one that is shown, to rounding."""
+    name = {"relevance": question.method, "rollout": "rollout", "attention": "attention"}.get(selection.view)
+    if name is None:
+        return None
+    other = found[name].heatmap
+    one, other = (each / each.sum().clamp_min(1e-30) for each in (heatmap, other))
+    return name if bool((one - other).abs().max() <= SAME * other.max()) else None
+
+
+def _alt(verdict) -> str:
+    return (
+        f"SaCo of this map {verdict.saco:.2f}, of a blob in the middle {verdict.controls.blob:.2f}; chance reaches "
+        f"from {verdict.chance.lowest:.2f} to {verdict.chance.highest:.2f}"
+    )
+
+
+def _show_gauge(verdict) -> None:
+    """A line from -1 to 1 for the map, one for the blob, one for the random maps, and what chance reaches behind."""
+    rows = [
+        bars.Marks("this map", [verdict.saco], "disc"),
+        bars.Marks("blob in the middle", [verdict.controls.blob], "diamond"),
+        bars.Marks("random maps", verdict.controls.random, "ring"),
+    ]
+    bars.show_line("Faithfulness (SaCo)", rows, verdict.chance, "chance", _alt(verdict))
+
+
+def _show_chance(figure: "go.Figure", verdict) -> None:
+    """Shade what random maps reach, with a word above."""
+    figure.add_vrect(
+        *verdict.chance,
+        fillcolor=bars.QUIET,
+        opacity=0.25,
+        line_width=0,
+        layer="below",
+    )
+    figure.add_annotation(
+        text="chance", x=sum(verdict.chance) / 2, y=1, yref="paper", yanchor="bottom", showarrow=False
+    )
+
+
+def _show_curves(every, label: str) -> None:
+    for column, (title, lines) in zip(st.columns(2, gap="large"), every.items(), strict=True):
+        figure = go.Figure()
+        for (name, curve), color in zip(lines.items(), (bars.STRONG, bars.QUIET), strict=True):
+            figure.add_scatter(
+                x=curve.shares,
+                y=curve.probabilities,
+                name=f"{name}: area {curve.area:.2f}",
+                line={"color": color, "width": 3 if color == bars.STRONG else 2},
+            )
+        how = "gone, the most important first" if title == "Deletion" else "sharp, the most important first"
+        figure.update_layout(
+            height=260,
+            margin={"l": 0, "r": 0, "t": 30, "b": 0},
+            title={"text": f"{title}: “{label}”", "font": {"size": 14}},
+            legend={"orientation": "h", "y": -0.35},
+        )
+        figure.update_xaxes(title=f"pixels {how}", tickformat=".0%", range=[0, 1], fixedrange=True)
+        figure.update_yaxes(tickformat=".0%", range=[0, 1], fixedrange=True)
+        column.plotly_chart(figure, config={"displayModeBar": False}, key=f"curve {title}", alt=f"{title} curve")
+        column.caption(_about(title, lines["this map"], label))
+
+
+def _about(title: str, curve, label: str) -> str:
+    """How to read a curve; and where it can say little, why."""
+    if title == "Deletion":
+        left, better = f"With all pixels gone it is still “{label}” to {curve.probabilities[-1]:.0%}", "lower"
+        why = f"{left}: there is little to lose"
+    else:
+        left, better = f"Blurred, the picture is “{label}” to {curve.probabilities[0]:.0%} already", "higher"
+        why = f"{left}: sharp pixels have little to add"
+    words = f"The {better} the area, the better the map."
+    return words if curve.leads_somewhere else f"{words} {why}, so here the area alone says little."
+
+
+def _show_ranking(found: dict[str, Ranked], verdict, shown: str | None) -> None:
+    from vit.explain.methods import METHODS
+
+    names = list(found)[::-1]
+    figure = go.Figure(
+        go.Bar(
+            x=[found[name].saco for name in names],
+            y=[f"<b>▸ {METHODS[name].title}</b>" if name == shown else METHODS[name].title for name in names],
+            orientation="h",
+            marker={"color": bars.STRONG, "opacity": [1.0 if name == shown else 0.55 for name in names]},
+            text=[bars.number(found[name].saco) for name in names],
+            hoverinfo="skip",
+        )
+    )
+    _show_chance(figure, verdict)
+    figure.add_vline(x=verdict.controls.blob, line={"color": bars.QUIET, "dash": "dot", "width": 2})
+    figure.update_layout(height=34 * len(names) + 80, margin={"l": 0, "r": 0, "t": 20, "b": 0})
+    figure.update_xaxes(range=[-1, 1], title="SaCo", fixedrange=True)
+    figure.update_yaxes(fixedrange=True)
+    marked = f", {METHODS[shown].title} is the one shown" if shown else ""
+    alt = f"SaCo of every method on this picture{marked}"
+    st.plotly_chart(figure, config={"displayModeBar": False}, key="ranked", alt=alt)
+    which = "▸ is shown above" if shown else "the one above is none of them"
+    st.caption(
+        f"Each method's map for the class as a whole; {which}. "
+        "Grey: what chance reaches; dotted: a blob in the middle. One picture says little about a method: "
+        "`python -m vit faithfulness` ranks them on a dataset."
+    )

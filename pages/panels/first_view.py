@@ -1,0 +1,82 @@
+"""The page before PyTorch is there: what is stored with the shipped checkpoint is drawn, the rest follows.
+
+Everything stands where the whole page has it, so the viewer stays as it is when the rest comes in.
+"""
+
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+
+import streamlit as st
+
+from pages.components import gallery
+from pages.panels.downloads import Source
+from pages.shared import loading
+from vit.view import first_view
+from vit.view.first_view import FirstView
+
+WAITING = "Loading PyTorch (once)…"
+PAUSE = 0.4  # [s] for the browser to draw before the processor is busy
+# Of page Explore; Streamlit asks pandas what the data of its components are.
+_IMPORTS = ("pandas", *(f"pages.panels.{panel}" for panel in ("heads", "layers", "faithfulness", "what_if")))
+# What a link may say beside the selection of the viewer, which the browser draws by itself.
+_OTHERS = {"heads", "precision", "upload", "picture", "frame", "factor"}
+
+
+def stored(source: Source) -> FirstView | None:
+    """What is stored of the very view that the link asks for; None where there is none, or PyTorch is there already."""
+    if "torch" in sys.modules and not loading.LOADING.is_set():
+        return None
+    folder = loading.shipped_folder()
+    view = _read(str(folder), loading.stamp(folder)) if folder else None
+    if view is None or source != Source(f"{first_view.SAMPLE}.jpg", source.data, first_view.SAMPLE):
+        return None
+    asked = {
+        "checkpoint": view.checkpoint.name,
+        "size": loading.pixels(view.size),
+        "target": str(view.target),
+        "method": first_view.METHOD,
+    }
+    same = all(st.query_params.get(name, usual) == usual for name, usual in asked.items())
+    same &= "size" in st.query_params  # left out, it is the model's own
+    return view if same and not _OTHERS & st.query_params.keys() else None
+
+
+@st.cache_resource(show_spinner=False, max_entries=2)
+def _read(folder: str, stamp: int) -> FirstView | None:
+    return first_view.read(Path(folder))
+
+
+def prepare() -> None:
+    """Import and read what the first visitor needs, torch excepted, before the port opens."""
+    for name in _IMPORTS:
+        import_module(name)
+    gallery.thumbnails()
+    if folder := loading.shipped_folder():
+        _read(str(folder), loading.stamp(folder))
+
+
+def wait() -> None:
+    """Say what the rest waits for."""
+    st.caption(WAITING)
+
+
+def load_rest(prepare: Callable[[], None]) -> None:
+    """Load PyTorch once the browser has drawn what is there, then let the page draw the rest.
+
+    Args:
+        prepare: computes what the whole page will ask for, so that it is drawn in one go.
+    """
+    st.session_state["drawn first"] = False
+
+    @st.fragment(run_every=PAUSE)
+    def load() -> None:
+        if not st.session_state["drawn first"]:  # the browser asks again when it is done
+            st.session_state["drawn first"] = True
+            return
+        loading.start_torch()
+        prepare()
+        st.rerun()
+
+    load()

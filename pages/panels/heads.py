@@ -1,0 +1,185 @@
+"""What the heads do: a number for each, over this picture, the samples or many pictures."""
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+import streamlit as st
+
+from pages.components import head_grid as matrix
+from pages.panels import heads_over_pictures, what_if
+from pages.shared import link_controls
+from pages.shared.class_question import Asked, Question, pass_of, subject
+from vit.explain.names import SIGNED, STATISTICS, amount
+from vit.images import samples
+from vit.view.selection import Selection
+
+ONE, SAMPLES, MANY = "this picture", "the samples", "many pictures"
+OVER = {ONE: "picture", SAMPLES: "samples", MANY: "many"}  # as links say it
+ACCENT, QUIET = "#3b929a", "#9aa5a8"
+WIDE = 330  # of the list of statistics, so that it goes below where it would be cut off [px]
+SHARES = set(STATISTICS) - {"distance", "entropy", *SIGNED}
+COLUMNS = 3  # of suggestions
+WHY = {  # a head is suggested
+    "Local": "Looks {} far on average, less than all others.",
+    "Far": "Looks {} far on average, further than all others.",
+    "Itself": "Keeps {} of each patch's attention on the patch itself.",
+    "Sink": "Gives {} of attention to a token that is no patch.",
+    "Object": "Looks where the class's relevance is (rank correlation {}).",
+    "Needed": "The class loses most without it ({} logits).",
+}
+SPREAD = 0.6  # of the way between two blocks, that its heads take
+
+
+@st.cache_resource(show_spinner=False, max_entries=16)
+def of_picture(key: str, _asked: Asked):
+    """Statistics of this picture."""
+    from vit.explain.head_statistics import statistics
+
+    return statistics(_asked.explanation.record, _asked.checkpoint.config.patch_size)
+
+
+@st.cache_resource(show_spinner="Looking at the sample pictures…", max_entries=4)
+def of_samples(identity: str, size: tuple, _asked: Asked):
+    """Mean and spread over the sample pictures, at the size that is chosen."""
+    from vit.explain.head_census import Tally, decoded, tally
+
+    model, preprocess = _asked.checkpoint.model, _asked.explanation.preprocess
+    files = ((name, samples.read(name)) for name in samples.SAMPLES)
+    with pass_of(_asked):
+        return sum((tally(model, decoded([file], preprocess).pixels) for file in files), Tally()).statistics()
+
+
+@st.cache_resource(show_spinner=False, max_entries=16)
+def agreeing(key: str, target: int, _asked: Asked):
+    """How far each head looks where the class's relevance is."""
+    from vit.explain.head_statistics import agreement
+
+    kept = subject(_asked, target).kept
+    return agreement(kept, kept.read, kept.heatmap(kept.relevance()))
+
+
+def of_class(asked: Asked, question: Question | None) -> dict:
+    """Statistics that ask about a class; what a head does for it where that was measured or is quick."""
+    import torch
+
+    from vit.explain.head_statistics import Statistic
+
+    if question is None:
+        return {}
+    found = {"object": agreeing(asked.key, question.target, asked)}
+    if what_if.measured(asked, question):
+        values = what_if.importances(asked, question.target, True)
+        found["effect"] = Statistic(torch.from_numpy(values), 0.0)
+    return found
+
+
+def show(asked: Asked, question: Question | None, selection: Selection, select: Any) -> None:
+    """The atlas of heads.
+
+    Args:
+        select: called with (block, head) when one is clicked.
+    """
+    controls = st.container(horizontal=True, vertical_alignment="top")
+    one, other = st.columns([3, 2], gap="large")
+    with controls:
+        over = link_controls.select("Over", "over", list(OVER), kind=st.segmented_control, link=OVER.__getitem__)
+    with one:
+        if over == ONE:
+            found = of_picture(asked.key, asked) | of_class(asked, question)
+        elif over == SAMPLES:
+            found = of_samples(asked.checkpoint.identity, asked.explanation.preprocess.size, asked)
+        else:
+            found = heads_over_pictures.show(asked)
+    if not found:
+        return
+    with controls:
+        order = sorted(found, key=list(STATISTICS).index)
+        name = link_controls.select("Statistic", "statistic", order, words=STATISTICS.__getitem__, width=WIDE)
+    statistic = found[name]
+    words, title = partial(amount, name), STATISTICS[name]
+    chosen = isinstance(selection.block, int) and isinstance(selection.head, int)
+    with one:
+        matrix.show(
+            "atlas",
+            statistic.values.numpy(),
+            words,
+            label=title + ("" if name in SIGNED else f"; uniform attention: {words(statistic.uniform)}"),
+            scale="signed" if name in SIGNED else "viridis",
+            marked=[(selection.block, selection.head)] if chosen else [],
+            on_choose=select,
+        )
+    with other:
+        _show_depth(statistic, title, ".1%" if name in SHARES else ".3g")
+    _show_suggestions(found, select)
+
+
+def _show_suggestions(found: dict, select: Any) -> None:
+    """Heads to look at first, each with the number that says why."""
+    from vit.explain.head_statistics import suggestions
+
+    chosen = suggestions(found)
+    if not chosen:
+        st.caption("No head stands out: all of them look nearly everywhere alike.")
+        return
+    st.markdown("**Heads worth a look**")
+    for start in range(0, len(chosen), COLUMNS):  # row by row, so that a narrow window keeps the order
+        for column, one in zip(st.columns(COLUMNS), chosen[start : start + COLUMNS], strict=False):
+            column.button(
+                f"{one.title}: block {one.block + 1}, head {one.head + 1}",
+                key=f"suggest {one.title}",
+                on_click=select,
+                args=((one.block, one.head),),
+                width="stretch",
+            )
+            column.caption(WHY[one.title].format(amount(one.statistic, one.value)))
+
+
+def _show_depth(statistic: Any, title: str, digits: str) -> None:
+    """Every head over its block, as in the ViT paper; of several pictures, with how far they differ.
+
+    Args:
+        digits: of a number, as d3 has it.
+    """
+    values, pictures = statistic.values.numpy(), statistic.pictures
+    blocks, heads = values.shape
+    apart = (np.arange(heads) - (heads - 1) / 2) * (SPREAD / heads)  # so that bars do not hide each other
+    bars = {} if statistic.deviation is None else {"error_y": _bars(statistic.deviation.numpy().ravel())}
+    figure = go.Figure(
+        go.Scatter(
+            x=(np.arange(1, blocks + 1)[:, None] + (apart if bars else 0 * apart)).ravel(),
+            y=values.ravel(),
+            mode="markers",
+            name="a head",
+            showlegend=True,
+            marker={"color": ACCENT, "size": 8, "opacity": 0.7},
+            customdata=np.stack(
+                [np.repeat(np.arange(1, blocks + 1), heads), np.tile(np.arange(1, heads + 1), blocks)], 1
+            ),
+            hovertemplate=f"block %{{customdata[0]}}, head %{{customdata[1]}}: %{{y:{digits}}}"
+            + (f" ± %{{error_y.array:{digits}}}" if bars else "")
+            + "<extra></extra>",
+            **bars,
+        )
+    )
+    figure.add_hline(
+        y=statistic.uniform, line={"color": QUIET, "dash": "dash"}, name="uniform attention", showlegend=True
+    )
+    said = f"Mean over {pictures:,} pictures" if pictures > 1 else "One picture"
+    small = "<br><sup>bars: standard deviation</sup>" if bars else ""
+    figure.update_layout(
+        height=360,
+        margin={"l": 0, "r": 0, "t": 56, "b": 0},
+        title={"text": said + small, "font": {"size": 14}},
+        legend={"orientation": "h", "y": -0.2},
+    )
+    figure.update_xaxes(title="block", dtick=1 if blocks <= 16 else 4, fixedrange=True)
+    ticks = ".0%" if digits.endswith("%") else None
+    figure.update_yaxes(title=title, tickformat=ticks, rangemode="tozero", fixedrange=True)
+    alt = f"{title} of every head by block. {said}."
+    st.plotly_chart(figure, config={"displayModeBar": False}, key="depth", alt=alt)
+
+
+def _bars(deviations: np.ndarray) -> dict[str, Any]:
+    return {"array": deviations, "color": ACCENT, "thickness": 1, "width": 2}

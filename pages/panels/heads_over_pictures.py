@@ -1,0 +1,216 @@
+"""Many pictures for the atlas of heads: which, what they cost, and a look at all of them that can be stopped."""
+
+import hashlib
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import streamlit as st
+
+from pages.shared import loading
+from pages.shared.class_question import Asked, pass_of
+from pages.shared.escape import plain
+from pages.train_form import data_picker
+from vit.errors import InvalidRun, UserError
+from vit.view.captions import about
+
+UPLOAD = "upload"
+LONG = 20.0  # [s]; what takes longer waits for a button
+SLICE = 0.7  # [s] of work between two looks at whether someone wants to stop
+PAUSE = 0.1  # [s]
+
+
+class Part(NamedTuple):
+    """Pictures that are looked at together.
+
+    Attributes:
+        name: tells them from all others.
+        pictures: how many.
+        read: gives them as a `vit.explain.head_census.Opened`.
+    """
+
+    name: str
+    pictures: int
+    read: Callable[[], Any]
+
+
+@dataclass
+class Progress:
+    """How far this visitor has come: parts that are done."""
+
+    done: int = 0
+    stopped: bool = False
+
+
+@st.cache_resource(show_spinner=False, max_entries=1000)
+def counted(identity: str, size: tuple, name: str, _asked: Asked, _part: Part):
+    """What the heads do on these pictures, and which of them could not be read."""
+    from vit.explain.head_census import tally
+
+    opened = _part.read()
+    with pass_of(_asked):
+        return tally(_asked.checkpoint.model, opened.pixels), opened.unreadable
+
+
+@st.cache_resource(show_spinner="Reading the pictures…", max_entries=4)
+def tested(spec: str, root: str, stamp: int, preprocess: str, _preprocess: Any):
+    """See `vit.explain.head_census.pictures_of`."""
+    from vit.explain.head_census import pictures_of
+
+    return pictures_of(spec, _preprocess, root=Path(root), workers=0)
+
+
+@st.cache_data(show_spinner=False, max_entries=2000)
+def digest(file_id: str, _file: Any) -> str:
+    """Of an uploaded file's content."""
+    return hashlib.sha256(_file.getbuffer()).hexdigest()
+
+
+def show(asked: Asked) -> dict[str, Any] | None:
+    """Let the person choose pictures and wait for them; gives the statistics once they are there."""
+    source = pick_source(asked)
+    try:
+        parts = uploaded(asked) if source == UPLOAD else of_dataset(asked, source)
+    except UserError as error:
+        st.error(plain(str(error)))
+        return None
+    progress = started(asked, parts)
+    if progress is None:
+        return None
+    count = sum(part.pictures for part in parts)
+    if progress.done < len(parts) and not progress.stopped:
+        look(asked, parts, count, progress)
+        return None
+    return result(asked, parts[: progress.done], count, progress)
+
+
+def pick_source(asked: Asked) -> str:
+    """Uploads, or the test pictures of a dataset that is here: first the one that the checkpoint learnt from."""
+    titles, learnt = data_picker.here(), learnt_from(asked.checkpoint)
+    order = sorted([UPLOAD, *titles], key=lambda spec: spec != learnt)
+
+    def words(spec: str) -> str:
+        if spec == UPLOAD:
+            return "Your own …"
+        return f"Test pictures: {titles[spec]}" + (", which it learnt from" if spec == learnt else "")
+
+    return st.selectbox("Pictures", order, format_func=words, key="atlas pictures")
+
+
+def learnt_from(checkpoint: Any) -> str:
+    """The dataset of the run that a checkpoint comes from, as `dataset.here` has it; "" where nobody knows."""
+    from vit.runs.registry import find_run
+
+    name = checkpoint.name
+    if not name.startswith("run-"):
+        return str(checkpoint.facts.get("data", ""))
+    try:
+        return str(find_run(name.removeprefix("run-")).config.get("data", ""))
+    except InvalidRun:
+        return ""
+
+
+def uploaded(asked: Asked) -> list[Part]:
+    """Files of the visitor's own."""
+    from vit.explain.head_census import MOST, batch_size, decoded
+
+    preprocess, files = asked.explanation.preprocess, loading.pick_files(MOST, "atlas upload")
+    step = batch_size(asked.checkpoint, preprocess)
+
+    def part(some: Sequence[Any]) -> Part:
+        return Part(
+            " ".join(f"{digest(file.file_id, file)} {file.name}" for file in some),
+            len(some),
+            lambda: decoded([(file.name, file.getvalue()) for file in some], preprocess),
+        )
+
+    return [part(files[start : start + step]) for start in range(0, len(files), step)]
+
+
+def of_dataset(asked: Asked, spec: str) -> list[Part]:
+    """Test pictures of a dataset.
+
+    Raises:
+        InvalidDataset: it cannot be read.
+    """
+    from vit.explain.head_census import batch_size, picked
+
+    root, stamp, preprocess = data_picker.root_of(spec), data_picker.stamp(spec), asked.explanation.preprocess
+    pictures = tested(spec, root, stamp, repr(preprocess), preprocess)
+    count, step = len(pictures.labels), batch_size(asked.checkpoint, preprocess)
+
+    def part(places: range) -> Part:
+        return Part(f"{spec} {root} {stamp} {places}", len(places), lambda: picked(pictures, places, preprocess))
+
+    return [part(range(start, min(start + step, count))) for start in range(0, count, step)]
+
+
+def started(asked: Asked, parts: Sequence[Part]) -> Progress | None:
+    """How far these pictures are, None before they are begun; what takes long waits for a button that says so."""
+    from vit.explain.head_census import seconds
+
+    if not parts:
+        return None
+    every = st.session_state.setdefault("censuses", {})
+    key = hashlib.sha256(repr([_key(asked), *(part.name for part in parts)]).encode()).hexdigest()
+    if key not in every:
+        count = sum(part.pictures for part in parts)
+        expected = seconds(asked.checkpoint, asked.explanation.preprocess, count)
+        if expected > LONG:
+            place = st.empty()
+            if not place.button(f"Look at {count} pictures ({about(expected)})", type="primary"):
+                return None
+            place.empty()
+        every[key] = Progress()
+    return every[key]
+
+
+@st.fragment(run_every=PAUSE)
+def look(asked: Asked, parts: Sequence[Part], count: int, progress: Progress) -> None:
+    """Work for a moment, then let the browser ask for the next one: a click on *Stop* is heard in between."""
+
+    def stop() -> None:
+        progress.stopped = True
+
+    done = sum(part.pictures for part in parts[: progress.done])
+    with st.container(horizontal=True, vertical_alignment="center"):
+        st.progress(done / count, f"{done} of {count} pictures")
+        st.button("Stop", key="stop census", on_click=stop)
+    until = time.monotonic() + SLICE
+    while progress.done < len(parts) and not progress.stopped:
+        counted(*_key(asked), parts[progress.done].name, asked, parts[progress.done])
+        progress.done += 1
+        if time.monotonic() > until:
+            break
+    if progress.done == len(parts) or progress.stopped:
+        st.rerun()
+
+
+def result(asked: Asked, parts: Sequence[Part], count: int, progress: Progress) -> dict[str, Any] | None:
+    """Statistics over the parts that are done; says what is missing."""
+    from vit.explain.head_census import Tally
+
+    found, unreadable = Tally(), []
+    for part in parts:
+        more, left_out = counted(*_key(asked), part.name, asked, part)
+        found, unreadable = found + more, [*unreadable, *left_out]
+
+    def go_on() -> None:
+        progress.stopped = False
+
+    if progress.stopped:
+        with st.container(horizontal=True, vertical_alignment="center"):
+            st.caption(f"Stopped after {sum(part.pictures for part in parts)} of {count} pictures.")
+            st.button("Go on", key="resume census", on_click=go_on)
+    if unreadable:
+        many = "A picture" if len(unreadable) == 1 else f"{len(unreadable)} pictures"
+        st.error(f"{many} could not be read.")
+        data_picker.show_list("Left out", unreadable)
+    return found.statistics() or None
+
+
+def _key(asked: Asked) -> tuple[str, tuple[int, int]]:
+    """Tells what the pictures go through from all else."""
+    return asked.checkpoint.identity, asked.explanation.preprocess.size

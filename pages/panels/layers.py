@@ -1,0 +1,156 @@
+"""The answer after every block: for the picture and for each patch; and what the weights alone show."""
+
+import numpy as np
+import plotly.graph_objects as go
+import streamlit as st
+from PIL import Image
+
+from pages.shared.class_question import Asked, Question, pass_of
+from pages.shared.escape import plain
+from vit.view.overlay import COLORMAPS
+
+ACCENT, QUIET = "#3b929a", "#9aa5a8"
+FEW = 4  # classes drawn
+TILE = 96  # [px]
+RAMP = 160  # width of a colour scale [px]
+
+
+@st.cache_resource(show_spinner="Reading the answer after every block…", max_entries=8)
+def lens(key: str, target: int, _asked: Asked):
+    """See `vit.explain.logit_lens.logit_lens`."""
+    from vit.explain.logit_lens import logit_lens
+
+    with pass_of(_asked):
+        return logit_lens(_asked.checkpoint.model, _asked.pixels, target)
+
+
+def show(asked: Asked, question: Question) -> None:
+    """Curves over the blocks, and a map of the class for each."""
+    labels = asked.checkpoint.labels
+    name = plain(labels[question.target])
+    found = lens(asked.key, question.target, asked)
+    final = found.answers[-1]
+    blocks = np.arange(1, len(found.answers) + 1)
+    figure = go.Figure()
+    classes = [question.target, *(i for i in final.topk(min(FEW, len(final))).indices.tolist() if i != question.target)]
+    for index in classes[:FEW]:
+        figure.add_scatter(
+            x=blocks,
+            y=found.answers[:, index].tolist(),
+            name=plain(labels[index]),
+            line={"width": 3 if index == question.target else 1.5},
+        )
+    figure.add_vline(x=found.decided + 1, line={"color": QUIET, "dash": "dot"})
+    figure.update_layout(height=280, margin={"l": 0, "r": 0, "t": 10, "b": 0}, legend={"orientation": "h", "y": 1.15})
+    figure.update_xaxes(title="block", dtick=1 if len(blocks) <= 16 else 4, fixedrange=True)
+    figure.update_yaxes(tickformat=".0%", rangemode="tozero", fixedrange=True)
+    st.markdown(
+        f"**Decided at block {found.decided + 1}**: from there on it is “{plain(labels[int(final.argmax())])}”.",
+        help="The logit lens: the model's last norm and head, applied to the tokens after each block. Early blocks "
+        "were not trained to be read like this, so low numbers there say little.",
+    )
+    st.plotly_chart(figure, config={"displayModeBar": False}, key="lens", alt="Probabilities after every block")
+    st.markdown(f"**“{name}” in each patch**, by the patch's own token after each block")
+    record = asked.explanation.record
+    maps = record.heatmap(found.targets).numpy()
+    top = float(maps.max()) or 1.0
+    with st.container(horizontal=True):
+        for block, one in enumerate(maps):
+            st.image(_tile(one / top), caption=f"{block + 1}: to {one.max():.0%}", width=TILE)
+    _show_outliers(asked, found)
+
+
+def _tile(shares: np.ndarray) -> Image.Image:
+    colors = COLORMAPS["viridis"][np.rint(np.clip(shares, 0, 1) * 255).astype(np.uint8)]
+    height, width = shares.shape
+    return Image.fromarray(colors).resize((TILE, TILE * height // width), Image.Resampling.NEAREST)
+
+
+def _show_outliers(asked: Asked, found) -> None:
+    from vit.explain.weight_views import outliers
+
+    first = len(asked.explanation.record.prefix)
+    strange = outliers(found.lengths[:, first:])
+    if not strange.any():
+        st.caption("No patch token is far longer than the others of its block.")
+        return
+    block = int(strange.sum(1).argmax())
+    count = int(strange[block].sum())
+    many = "1 patch token stands out by its" if count == 1 else f"{count} patch tokens stand out by their"
+    st.caption(
+        f"{many} length after block {block + 1}.",
+        help="More than six median deviations above the median. Large models keep global facts in such tokens, and "
+        "attention to them says little about what is in those patches (Darcet et al. 2024).",
+    )
+    tiles = asked.explanation.record.heatmap(found.lengths)[block].numpy()
+    st.image(_tile(tiles / tiles.max()), caption=f"Lengths after block {block + 1}", width=TILE)
+
+
+def show_weights(asked: Asked) -> None:
+    """Position embeddings and patch filters; no picture plays a part."""
+    from vit.explain.weight_views import filters, position_similarity
+
+    model = asked.checkpoint.model
+    left, right = st.columns(2, gap="large")
+    with left:
+        st.markdown("**How alike positions are**, one map per patch")
+        similar = position_similarity(model)
+        if similar is None:
+            st.caption("This model's positions are rotary: none are learnt.")
+        else:
+            low, top = float(similar.min()), float(similar.max())
+            st.image(_positions(similar.numpy(), low, top), width="stretch", alt="How alike positions are")
+            with st.container(horizontal=True, vertical_alignment="center"):
+                st.caption(f"{low:.2f}".replace("-", "−"), width="content")
+                st.image(_ramp(), width=RAMP, alt="Colours from dark to bright")
+                st.caption(f"{top:.2f}", width="content")
+            st.caption(
+                "Each map stands where its patch lies, and is brightest where positions are most like that patch's: "
+                "colours are the cosine of the two position embeddings, from the lowest to the highest there is."
+            )
+    with right:
+        st.markdown("**What the patch embedding looks for**, its strongest principal components")
+        components, shares = filters(model)
+        st.image(_filters(components.numpy()), width="stretch")
+        st.caption(
+            "Each tile is one patch of the input. Grey counts nothing; what is brighter or darker than grey, or "
+            "coloured, is what the filter answers to, or to its negative. Together they make up "
+            f"{float(shares.sum()):.0%} of the filters' variance, the first one {float(shares[0]):.0%}."
+        )
+
+
+MOST = 14  # maps of positions along a side
+
+
+def _ramp() -> Image.Image:
+    return Image.fromarray(np.broadcast_to(COLORMAPS["viridis"], (12, 256, 3)).copy())
+
+
+def _positions(similar: np.ndarray, low: float, top: float) -> Image.Image:
+    _, rows, cols = similar.shape
+    down, right = (np.unique(np.linspace(0, n - 1, min(n, MOST)).round().astype(int)) for n in (rows, cols))
+    scale = max(1, 1000 // (len(right) * (cols + 1)))
+    sheet = np.full((len(down) * (rows + 1) - 1, len(right) * (cols + 1) - 1, 3), 128, np.uint8)
+    for i, row in enumerate(down):
+        for j, col in enumerate(right):
+            levels = np.rint((similar[row * cols + col] - low) / ((top - low) or 1) * 255).astype(np.uint8)
+            sheet[i * (rows + 1) : i * (rows + 1) + rows, j * (cols + 1) : j * (cols + 1) + cols] = COLORMAPS[
+                "viridis"
+            ][levels]
+    image = Image.fromarray(sheet)
+    return image.resize((image.width * scale, image.height * scale), Image.Resampling.NEAREST)
+
+
+def _filters(components: np.ndarray) -> Image.Image:
+    count, channels, height, width = components.shape
+    across = 7
+    down = -(-count // across)
+    sheet = np.full((down * (height + 1) - 1, across * (width + 1) - 1, 3), 128, np.uint8)
+    for i, one in enumerate(components):
+        shade = one / (2 * np.abs(one).max() + 1e-12) + 0.5
+        pixels = np.rint(shade.transpose(1, 2, 0) * 255).astype(np.uint8)
+        y, x = i // across * (height + 1), i % across * (width + 1)
+        sheet[y : y + height, x : x + width] = pixels if channels == 3 else pixels[..., :1]
+    image = Image.fromarray(sheet)
+    scale = max(1, 600 // image.width)
+    return image.resize((image.width * scale, image.height * scale), Image.Resampling.NEAREST)

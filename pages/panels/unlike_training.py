@@ -1,0 +1,55 @@
+"""A picture unlike those that a model learnt from is called so, beside the answer that it gets."""
+
+import streamlit as st
+
+from pages.shared.escape import plain
+from pages.shared.result_cache import once
+
+FEW = 20  # classes, so that most pictures are of something else
+METHOD = (
+    "A picture is unlike known ones when its patches after the first block are far from theirs (Mahalanobis distance) "
+    "and its logits are small (energy), more so than in 90 % of them."
+)
+
+
+def place(checkpoint, explanation):
+    """What known pictures are like, and how unlike them this one is; None where the one or the other is not known."""
+    if explanation.seen.size[::-1] != tuple(checkpoint.config.image_size):
+        return None  # scores were taken at the model's own size
+    from vit.explain import ood
+
+    def work():
+        known = ood.read(checkpoint)
+        if known is None:
+            return None
+        pixels = explanation.preprocess(explanation.picture)
+        return known, known.place(float(known.score(checkpoint.model, pixels)))
+
+    file = checkpoint.path / ood.FILE
+    stamp = file.stat().st_mtime_ns if file.exists() else 0
+    return once(("unlike", checkpoint.identity, stamp, explanation.record.logits.numpy().tobytes()), work)
+
+
+def show(checkpoint, explanation) -> None:
+    """How many classes the model knows, and a warning where the picture is unlike those that it learnt them from."""
+    count, found = len(checkpoint.labels), place(checkpoint, explanation)
+    words = f"It knows {count:,} classes" + ("; all else is a guess." if count <= FEW else ".")
+    if found is None:
+        st.caption(words)
+        return
+    from vit.explain.ood import ALARM
+
+    known, unlike = found
+    if unlike.known <= ALARM:
+        others = "" if unlike.others is None else f", but {unlike.others:.0%} of photos of other things"
+        st.warning(
+            plain(
+                "This picture is unlike those that the model learnt from: of their like, "
+                f"{unlike.known:.0%} are as unlike{others}. “{explanation.predictions[0].label}” may be a guess."
+            )
+        )
+    tried = f"Tried on test pictures of {known.data}"
+    if known.noticed is not None:
+        words += f" The page notices {known.noticed:.0%} of photos of other things."
+        tried += f" and on {known.other_data}"
+    st.caption(plain(words), help=plain(f"{tried}, at the model's own input size. {METHOD}"))

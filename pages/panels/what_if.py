@@ -1,0 +1,254 @@
+"""What if some heads were off, or some patches hidden: the answer and the maps beside the old ones."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+import streamlit as st
+
+from pages.components import head_grid as matrix
+from pages.components import viewer
+from pages.shared import class_question, link_controls, pass_queue
+from pages.shared.class_question import Asked, Question, pass_of
+from pages.shared.escape import plain
+from pages.shared.result_cache import once, with_bar
+from vit.images import samples
+from vit.view.captions import about
+from vit.view.selection import Selection
+
+MEAN = "its mean"
+COVERS = {"mean": "the mean colour", "blur": "blurred", "noise": "noise"}
+LONG = 3.0  # [s]; what takes longer tells how long
+SLOW = 20.0  # [s]; an importance matrix that takes longer waits for a button
+TOP = 5
+ACCENT, QUIET = "#3b929a", "#9aa5a8"
+
+
+@st.cache_resource(show_spinner=False, max_entries=4)
+def means(identity: str, _checkpoint):
+    """What heads give on average over the sample pictures, at the model's own size."""
+    import torch
+
+    from vit.explain.head_ablation import head_means
+    from vit.images.decode import decode_image
+
+    pictures = [_checkpoint.preprocess(decode_image(samples.read(name))) for name in samples.SAMPLES]
+    with pass_queue.reserved(_checkpoint, _checkpoint.preprocess.size, len(pictures)):
+        return head_means(_checkpoint.model, torch.cat(pictures))
+
+
+def importances(asked: Asked, target: int, by_mean: bool) -> np.ndarray:
+    """How far the class's logit falls without each head (L, H)."""
+    from vit.explain.head_ablation import importance
+
+    checkpoint = asked.checkpoint
+    instead = means(checkpoint.identity, checkpoint) if by_mean else None
+
+    def work(progress):
+        with pass_of(asked):
+            return importance(checkpoint.model, asked.pixels, target, instead, progress).numpy()
+
+    return with_bar(("importance", asked.key, target, by_mean), "Switching heads off, one after the other…", work)
+
+
+def changed(asked: Asked, off: tuple, by_mean: bool, hide: tuple, cover: str) -> Asked:
+    """The changed picture through the changed model, with a payload of its own."""
+    name = f"{asked.key} without {off} {by_mean} {hide} {cover}"  # heads of the last block change no attention
+    return once(("changed", name), lambda: _changed(name, asked, off, by_mean, hide, cover))
+
+
+def _changed(name: str, asked: Asked, off: tuple, by_mean: bool, hide: tuple, cover: str) -> Asked:
+    from vit.explain.head_ablation import without
+    from vit.explain.occlusion import hidden
+    from vit.explain.record import record
+    from vit.view.overlay import COLORMAPS
+    from vit.view.payload import pack
+
+    checkpoint, explanation = asked.checkpoint, asked.explanation
+    pixels = hidden(asked.pixels, hide, checkpoint.config.patch_size, cover)
+    instead = means(checkpoint.identity, checkpoint) if by_mean else None
+    change = without(off, instead) if off else None
+    with pass_queue.reserved(checkpoint, explanation.preprocess.size):
+        kept = record(checkpoint.model, pixels, change=change)
+        payload = pack(kept, explanation.picture, explanation.geometry.box, COLORMAPS)
+    return Asked(name, checkpoint, replace(explanation, record=kept, payload=payload), pixels, change)
+
+
+def probe(asked: Asked, question: Question | None, selection: Selection):
+    """Let the person replace the patch under the pointer; what the viewer needs for that."""
+    if question is None:
+        return None
+    from vit.explain.occlusion import occlusion, occlusion_seconds
+
+    labels = asked.checkpoint.labels
+    seconds = occlusion_seconds(asked.checkpoint.model, asked.explanation.preprocess.size)
+    takes = f" ({about(seconds)})" if seconds > LONG else ""
+    with st.container(horizontal=True, vertical_alignment="center"):
+        asks = link_controls.toggle(
+            f"Replace the patch under the pointer{takes}",
+            "probe",
+            help="By what hidden patches become. Every patch is tried once, then the answer follows the pointer.",
+        )
+        cover = link_controls.select(
+            "Hidden patches become", "cover", list(COVERS), words=COVERS.__getitem__, width=220
+        )
+    if not asks:
+        return None
+    now = after(asked, selection, cover)
+
+    def work(progress):
+        with pass_of(asked):
+            return occlusion(asked.checkpoint.model, asked.pixels, cover, now.change, selection.hidden, progress)
+
+    answers = with_bar(("occlusion", now.key, cover), "Replacing one patch after the other…", work)
+    before = now.explanation.record.logits[0].softmax(0)
+    best, usual = answers.argmax(-1).tolist(), int(before.argmax())
+    return viewer.Probe(
+        target=plain(labels[question.target]),
+        before=float(before[question.target]),
+        after=answers[:, question.target].tolist(),
+        answers=[plain(labels[one]) if one != usual else "" for one in best],
+    )
+
+
+def heads_off(blocks: int, heads: int) -> tuple[tuple[int, int], ...]:
+    """The heads that the link switches off."""
+    found = set()
+    for part in st.query_params.get("off", "").split("."):
+        block, _, head = part.partition("-")
+        if block.isdecimal() and head.isdecimal() and int(block) < blocks and int(head) < heads:
+            found.add((int(block), int(head)))
+    return tuple(sorted(found))
+
+
+def after(asked: Asked, selection: Selection, cover: str) -> Asked:
+    """The picture and the model as the person changed them."""
+    record = asked.explanation.record
+    off = heads_off(record.blocks, record.heads)
+    if not off and not selection.hidden:
+        return asked
+    return changed(asked, off, _by_mean(), selection.hidden, cover)
+
+
+def _by_mean() -> bool:
+    return st.query_params.get("instead", MEAN) == MEAN
+
+
+def show(asked: Asked, question: Question | None, selection: Selection) -> None:
+    """Switches for heads and patches, and what comes of them."""
+    record = asked.explanation.record
+    off = heads_off(record.blocks, record.heads)
+
+    def toggle(cell: tuple[int, int]) -> None:
+        left = set(off) ^ {cell}
+        st.query_params.pop("off", None)
+        if left:
+            st.query_params["off"] = ".".join(f"{block}-{head}" for block, head in sorted(left))
+
+    def all_on() -> None:
+        st.query_params.pop("off", None)
+
+    heads, patches = st.columns([3, 2], gap="large")
+    with heads:
+        link_controls.select(
+            "A head that is off gives",
+            "instead",
+            [MEAN, "zero"],
+            kind=st.segmented_control,
+            help="Its mean over the sample pictures is the milder choice: zero is something that no head ever gives, "
+            "and overstates what it does.",
+        )
+        values = _importances(asked, question, _by_mean())
+        label = "Click a head to switch it off"
+        if question and np.isfinite(values).any():
+            name = plain(asked.checkpoint.labels[question.target])
+            when = ", before any change" if off or selection.hidden else ""
+            label = f"What “{name}” loses without each head [logits]{when}. Click one to switch it off"
+        matrix.show("whatif", values, _signed, label=label, scale="signed", marked=off, on_choose=toggle)
+        if off:
+            words = ", ".join(f"block {block + 1} head {head + 1}" for block, head in off)
+            st.caption(f"Off: {words}.")
+            st.button("All heads on", on_click=all_on)
+    with patches:
+        count = len(selection.hidden)
+        st.caption(
+            f"{count} of {record.tokens - len(record.prefix)} patches are hidden."
+            if count
+            else "Tick *Hide patches by dragging* below the picture above, and drag over it; *Keep only these* turns "
+            "it around."
+        )
+    if not off and not selection.hidden:
+        return
+    cover = st.query_params.get("cover", "")
+    now = after(asked, selection, cover if cover in COVERS else "mean")
+    if question:
+        answers = (one.explanation.record.logits[0].softmax(0) for one in (asked, now))
+        _show_answers(asked, *answers, question)
+    st.caption("After the change. It follows the viewer above, and maps of one kind have one scale in both.")
+    payload = viewer.feed("changed feeder", now.explanation.payload)
+    place, feeders = st.container(), st.container()
+    with feeders:
+        given, method = class_question.given(now, selection, question, "changed ")
+    with place:
+        viewer.show("changed viewer", payload, selection, given, method, group="whatif", compact=True)
+
+
+def _seconds(asked: Asked) -> float:
+    """What the importance of all heads takes."""
+    from vit.explain.head_ablation import importance_seconds
+
+    return importance_seconds(asked.checkpoint.model, asked.explanation.preprocess.size)
+
+
+def measured(asked: Asked, question: Question) -> bool:
+    """Whether the importance of all heads is known, or quickly found out."""
+    return st.session_state.get("importance") == f"{asked.key} {question.target}" or _seconds(asked) <= SLOW
+
+
+def _importances(asked: Asked, question: Question | None, by_mean: bool) -> np.ndarray:
+    record = asked.explanation.record
+    unknown = np.full((record.blocks, record.heads), np.nan)
+    if question is None:
+        return unknown
+    if not measured(asked, question):
+        if not st.button(f"Measure every head ({about(_seconds(asked))})"):
+            return unknown
+        st.session_state.importance = f"{asked.key} {question.target}"
+    return importances(asked, question.target, by_mean)
+
+
+def _signed(value: float) -> str:
+    return f"{value:+.2f}".replace("-", "−")
+
+
+def _show_answers(asked: Asked, before: Any, after: Any, question: Question) -> None:
+    """Probabilities of the most probable classes, old and new."""
+    labels = asked.checkpoint.labels
+    shown = {question.target, *before.topk(min(TOP, len(before))).indices.tolist(), int(after.argmax())}
+    order = sorted(shown, key=lambda index: float(before[index]))
+    names = [plain(labels[index]) for index in order]
+    figure = go.Figure()
+    for name, values, color in (("after", after, ACCENT), ("before", before, QUIET)):
+        numbers = [float(values[index]) for index in order]
+        figure.add_bar(
+            x=numbers,
+            y=names,
+            name=name,
+            orientation="h",
+            marker_color=color,
+            text=[f"{number:.1%}" for number in numbers],
+            textposition="outside",
+            cliponaxis=False,
+            hoverinfo="skip",
+        )
+    figure.update_layout(
+        height=48 * len(order) + 40,
+        margin={"l": 0, "r": 56, "t": 0, "b": 0},
+        barmode="group",
+        legend={"orientation": "h", "traceorder": "reversed", "y": 1.1},
+    )
+    figure.update_xaxes(range=[0, 1], visible=False, fixedrange=True)
+    figure.update_yaxes(fixedrange=True)
+    best = plain(labels[int(after.argmax())])
+    st.plotly_chart(figure, config={"displayModeBar": False}, key="answers", alt=f"After the change: {best}")

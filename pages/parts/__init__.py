@@ -1,1 +1,0 @@
-"""Pieces that pages are put together from."""

@@ -1,0 +1,164 @@
+"""Attention while it learns: the probe pictures of a run, epoch by epoch, in the viewer."""
+
+import io
+from pathlib import Path
+from typing import Any
+
+import streamlit as st
+from PIL import Image
+
+from pages.components import viewer
+from pages.panels import downloads
+from pages.run_views import curves
+from pages.shared import bars
+from pages.shared.escape import plain
+from vit.errors import UserError
+from vit.runs.registry import Run
+from vit.view.attention_snapshots import Probe, list_epochs, read_payload, read_probes
+from vit.view.payload import read_header
+from vit.view.selection import Selection
+
+THUMBNAIL = 72  # [px]
+
+
+@st.cache_data(show_spinner=False, max_entries=5000)
+def _probes(folder: str, epoch: int, stamp: int) -> list[Probe]:
+    return read_probes(Path(folder), epoch)
+
+
+@st.cache_resource(show_spinner=False, max_entries=64)
+def _payload(folder: str, epoch: int, picture: int, stamp: int) -> bytes:
+    return read_payload(Path(folder), epoch, picture)
+
+
+def stored(run: Run) -> list[int]:
+    """Epochs whose attention is kept."""
+    return list_epochs(run.folder / "probes")
+
+
+@st.fragment
+def show(run: Run) -> None:
+    """A slider over the epochs, and what the model made of one picture in each."""
+    epochs = stored(run)
+    if not epochs:
+        st.info("Attention is kept after every epoch. The first one has not ended yet.")
+        return
+    folder = run.folder / "probes"
+    history = {}
+    for epoch in epochs:
+        try:
+            history[epoch] = _probes(str(folder), epoch, stamp(folder, epoch))
+        except UserError:
+            continue  # it was thinned out or damaged; the others tell the story
+    if not history:
+        st.error("The probe pictures cannot be read.")
+        return
+    newest = history[max(history)]
+    shape = [(probe.label, len(probe.entropy)) for probe in newest]
+    history = {epoch: found for epoch, found in history.items() if [(p.label, len(p.entropy)) for p in found] == shape}
+    epochs = list(history)
+
+    left, right = st.columns([2, 3], gap="large")
+    with left:
+        picture = _pick_picture(folder, epochs[-1], history[epochs[-1]])
+        newest = epochs[-1]
+        if st.session_state.get("epoch") not in epochs:
+            st.session_state.epoch = newest
+        epoch = newest
+        if len(epochs) > 1:
+            epoch = st.select_slider("Epoch", epochs, key="epoch", help="The arrow keys step through the epochs.")
+        _predictions(history[epoch][picture])
+    with right:
+        _trends(history, picture, epoch)
+    try:
+        payload = viewer.feed("probe feeder", _payload(str(folder), epoch, picture, stamp(folder, epoch)))
+    except UserError as error:
+        st.error(plain(str(error)))
+        return
+    selection = viewer.show("probe viewer", payload, Selection())
+    if len(epochs) > 1:
+        with st.container(horizontal=True):
+            downloads.films(
+                "Epochs",
+                lambda: _animated(folder, picture, selection),
+                f"{run.name}-epochs",
+                help="This picture and token, in the selected block and head, from the first epoch to the last",
+            )
+
+
+def _animated(folder: Path, picture: int, selection: Selection):
+    from vit.view.animation import over_epochs  # brings torch along, which this page does without
+
+    return over_epochs(folder, picture, selection)
+
+
+def stamp(folder: Path, epoch: int) -> int:
+    try:
+        return (folder / f"epoch-{epoch:05}.zip").stat().st_mtime_ns
+    except OSError:
+        return 0
+
+
+def _pick_picture(folder: Path, epoch: int, probes: list[Probe]) -> int:
+    """Let the person choose one of the pictures by sight."""
+    if len(probes) < 2:
+        return 0
+    labels = []
+    for i, probe in enumerate(probes):
+        source = _thumbnail(str(folder), epoch, i)
+        labels.append(f"![{plain(probe.label)}]({source}) {plain(probe.label)}" if source else plain(probe.label))
+    chosen = st.pills(
+        "Picture", range(len(probes)), format_func=lambda i: labels[i], default=0, key="probe", required=True, wrap=True
+    )
+    return chosen if chosen is not None else 0
+
+
+@st.cache_data(show_spinner=False, max_entries=200)
+def _thumbnail(folder: str, epoch: int, picture: int) -> str:
+    """A picture as a data address."""
+    import base64
+
+    try:
+        payload = read_payload(Path(folder), epoch, picture)
+        offset, length = read_header(payload)["sections"]["picture"]
+        image = Image.open(io.BytesIO(payload[offset : offset + length]), formats=("PNG", "JPEG"))
+        small = image.convert("RGB").resize((THUMBNAIL, THUMBNAIL * image.height // image.width), 0)
+    except (UserError, OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+        return ""
+    out = io.BytesIO()
+    small.save(out, "PNG")
+    return "data:image/png;base64," + base64.b64encode(out.getvalue()).decode()
+
+
+def _predictions(probe: Probe) -> None:
+    """The most probable classes as bars; the true one stands out."""
+    every = [bars.Bar(label, probability, label == probe.label) for label, probability in probe.predictions]
+    bars.show(every, "Predictions: " + ", ".join(f"{one.label} {one.share:.0%}" for one in every))
+
+
+def _trends(history: dict[int, list[Probe]], picture: int, epoch: int) -> None:
+    """How sure the model was of the true class, and how spread each block's attention, over the epochs."""
+    probes = {e: found[picture] for e, found in history.items()}
+    mark = {"silent": True, "symbol": "none", "label": {"show": False}, "lineStyle": {"color": "#888f94"}}
+    mark |= {"data": [{"xAxis": epoch}]}
+    sure = curves.line("true class", [(e, 100 * p.probability) for e, p in probes.items()], curves.COLORS[0], dots=True)
+    option = curves.chart("Probability of the true class", [sure | {"markLine": mark}], percent=True, low=True)
+    option["yAxis"] |= {"min": 0, "max": 100, "scale": False}
+    st.echarts_chart(option, key="probe probability", height=150, alt="Probability of the true class over the epochs")
+    blocks = len(next(iter(probes.values())).entropy)
+    lines: list[dict[str, Any]] = []
+    for block in range(blocks):
+        points = [(e, sum(p.entropy[block]) / len(p.entropy[block])) for e, p in probes.items()]
+        shade = block / max(blocks - 1, 1)
+        trace = curves.line(f"Block {block + 1}", points, _mixed(shade), dots=True)
+        lines.append(trace | ({"markLine": mark} if block == 0 else {}))
+    option = curves.chart("Spread of attention", lines, low=True)
+    st.echarts_chart(
+        option, key="probe entropy", height=190, alt="Entropy of attention per block over the epochs, 1 is uniform"
+    )
+
+
+def _mixed(share: float) -> str:
+    """From the first block's colour to the last one's."""
+    first, last = (192, 127, 60), (59, 110, 154)
+    return "#" + "".join(f"{round(a + (b - a) * share):02x}" for a, b in zip(first, last, strict=True))

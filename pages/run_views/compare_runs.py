@@ -1,0 +1,292 @@
+"""Several runs side by side: curves over each other, what differs between them, and a sweep's result."""
+
+import csv
+import io
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+import streamlit as st
+
+from pages.run_views import curves, readings, run_actions
+from pages.train_form import settings as fields
+from vit.runs.registry import Run
+from vit.training.metrics import evaluations
+
+_ASIDE = {"data_root", "workers"}  # settings that say nothing about the result
+
+
+def show(chosen: Sequence[Run]) -> None:
+    """Compare runs; the curves follow those that are alive."""
+    if _is_sweep(chosen):
+        show_sweep(chosen)
+    with st.container(horizontal=True, vertical_alignment="bottom"):
+        against = st.segmented_control(
+            "Against",
+            ["epoch", "minutes"],
+            default="epoch",
+            required=True,
+            key="against",
+            bind="query-params",
+            width="content",
+        )
+        st.space("stretch")
+        run_actions.stop_all(chosen)
+    unit = "minutes" if against == "minutes" else "epochs"
+    view = curves.controls(_longest(chosen, unit), unit)
+
+    ids = [run.id for run in chosen]
+    alive = any(run.alive for run in chosen)
+
+    @st.fragment(run_every=5 if alive else None)
+    def live() -> None:
+        every = {run.id: run for run in readings.every_run()}
+        draw([every[run_id] for run_id in ids if run_id in every], str(against), view)
+
+    live()
+    differences(chosen)
+
+
+def _longest(chosen: Sequence[Run], unit: str) -> int:
+    """Where the longest of the curves may end."""
+    if unit == "epochs":
+        return max(run.config.get("epochs", 1) for run in chosen)
+    return max(math.ceil(readings.figures(run).seconds / 60) for run in chosen)
+
+
+def names(chosen: Sequence[Run]) -> dict[str, str]:
+    """A name for each run's id, told apart where two have the same."""
+    return _told_apart({run.id: run.name for run in chosen})
+
+
+def labels(chosen: Sequence[Run]) -> dict[str, str]:
+    """What a legend has room for: in a sweep the end of the runs' names, which tells them apart."""
+    settings = varied(chosen)
+    if not settings or not _is_sweep(chosen):
+        return names(chosen)
+    return _told_apart(
+        {run.id: ", ".join(f"{name} {readings.setting(run, name)}" for name in settings) for run in chosen}
+    )
+
+
+def _told_apart(called: dict[str, str]) -> dict[str, str]:
+    every = list(called.values())
+    return {run: name if every.count(name) == 1 else f"{name} ({run[-4:]})" for run, name in called.items()}
+
+
+def _is_sweep(chosen: Sequence[Run]) -> bool:
+    return bool(chosen[0].sweep) and len({run.sweep for run in chosen}) == 1
+
+
+def title(name: str) -> str:
+    """A setting's name as page Train has it; without the unit, for which one would have to import torch."""
+    return fields.TITLES.get(name, name.replace("_", " ").capitalize())
+
+
+def draw(chosen: Sequence[Run], against: str, view: curves.View) -> None:
+    """Accuracy and loss of all runs, each in its own colour."""
+    accuracy, loss, older = [], [], 0
+    called = labels(chosen)
+    for i, run in enumerate(chosen):
+        figures, color = readings.figures(run), curves.COLORS[i % len(curves.COLORS)]
+        clock = _Clock(figures)
+
+        def at(record: dict[str, Any], figures: readings.Figures = figures, clock: _Clock = clock) -> float:
+            return clock.minutes(record) if against == "minutes" else record["step"] / figures.steps_per_epoch
+
+        epochs, steps = evaluations(figures.records), figures.records.get("step", [])
+        reached = [(at(record), 100 * record["accuracy"]) for record in epochs]
+        older += bool(epochs) and "validation" not in figures.records
+        accuracy.append(curves.line(called[run.id], reached, color, dots=True))
+        losses = [(at(record), record["loss"]) for record in steps]
+        loss.append(curves.line(called[run.id], curves.smooth(losses, view.smoothing), color))
+    left, right = st.columns(2, gap="medium")
+    left.echarts_chart(
+        curves.chart("Validation accuracy", accuracy, x=against, view=view._replace(log=False), percent=True),
+        key="compared accuracy",
+        height=curves.HEIGHT,
+    )
+    right.echarts_chart(
+        curves.chart("Training loss", loss, x=against, view=view), key="compared loss", height=curves.HEIGHT
+    )
+    if older:
+        st.caption(
+            f"Accuracy on test pictures, which chose the best epoch, of {older:,} older runs."
+            if older > 1
+            else "One of the runs is older: its accuracy is that on test pictures, which chose its best epoch."
+        )
+
+
+class _Clock:
+    """Time of training, without the pauses between attempts [min]."""
+
+    def __init__(self, figures: readings.Figures):
+        self.begun: dict[int, float] = {}
+        last: dict[int, float] = {}
+        for kind in figures.records.values():
+            for record in kind:
+                attempt, t = record.get("attempt", 0), record.get("t", 0.0)
+                self.begun[attempt] = min(self.begun.get(attempt, t), t)
+                last[attempt] = max(last.get(attempt, t), t)
+        self.before: dict[int, float] = {}
+        total = 0.0
+        for attempt in sorted(self.begun):
+            self.before[attempt] = total
+            total += last[attempt] - self.begun[attempt]
+
+    def minutes(self, record: dict[str, Any]) -> float:
+        attempt = record.get("attempt", 0)
+        return (self.before[attempt] + record.get("t", 0.0) - self.begun[attempt]) / 60
+
+
+def varied(chosen: Sequence[Run]) -> list[str]:
+    """Settings that were given different values."""
+    every = dict.fromkeys(name for run in chosen for name in run.config)
+    return [name for name in every if name not in _ASIDE and len({repr(run.config.get(name)) for run in chosen}) > 1]
+
+
+def differing(chosen: Sequence[Run]) -> list[str]:
+    """Settings in which the runs differ, whether given or followed from others; what is not known yet is no difference.
+
+    What a run takes from its size is known once its model is saved.
+    """
+
+    def differs(name: str) -> bool:
+        used = {repr(run.settings.get(name)) for run in chosen}
+        return len(used) > 1 and (name in given or len(used - {repr(None)}) > 1)
+
+    given = varied(chosen)
+    every = dict.fromkeys(name for run in chosen for name in run.config)
+    return [name for name in every if name not in _ASIDE and differs(name)]
+
+
+def table(chosen: Sequence[Run]) -> pd.DataFrame:
+    """One row per run: how it went, and the settings in which they differ."""
+    rows, settings = [], differing(chosen)
+    for run, name in zip(chosen, names(chosen).values(), strict=True):
+        figures, best, test = (
+            readings.figures(run),
+            readings.validation_accuracy(run),
+            readings.test_accuracy(run),
+        )
+        row = {
+            "Run": name,
+            "Status": readings.STATUS[run.status],
+            "Validation accuracy [%]": None if best is None else round(100 * best, 2),
+            "Test accuracy [%]": None if test is None else round(100 * test, 2),
+            "Minutes": round(figures.seconds / 60, 1),
+        }
+        rows.append(row | {title(name): readings.setting(run, name) for name in settings})
+    return pd.DataFrame(rows)
+
+
+def differences(chosen: Sequence[Run]) -> None:
+    """The settings in which the runs differ, to sort, and to take away."""
+    found = table(chosen)
+    with st.container(horizontal=True, vertical_alignment="center", horizontal_alignment="distribute"):
+        st.markdown("**Differences**" if differing(chosen) else "**The same settings**")
+        st.download_button(
+            "Download CSV", to_csv(found), "runs.csv", "text/csv", key="csv", on_click="ignore", width="content"
+        )
+    shown = found.copy()
+    for name in map(title, differing(chosen)):
+        if shown[name].map(type).nunique() > 1:  # a column of one kind sorts; mixed ones are text
+            shown[name] = shown[name].map(str, na_action="ignore")
+    st.dataframe(shown, hide_index=True, placeholder="–", key="differences", alt="Settings in which the runs differ")
+
+
+def to_csv(found: pd.DataFrame) -> str:
+    """A table as CSV; text that a spreadsheet would take for a formula gets an apostrophe in front.
+
+    >>> to_csv(pd.DataFrame({"Run": ["=1+1", "a"], "lr": [-0.5, None]}))
+    "Run,lr\\r\\n'=1+1,-0.5\\r\\na,\\r\\n"
+    """
+
+    def cell(value: Any) -> Any:
+        if value is None or value != value:
+            return ""
+        text = isinstance(value, str) and value.lstrip()[:1] in ("=", "+", "-", "@")
+        return f"'{value}" if text or (isinstance(value, str) and value[:1] in ("\t", "\r")) else value
+
+    out = io.StringIO()
+    writer = csv.writer(out)
+    writer.writerow([cell(name) for name in found.columns])
+    writer.writerows([cell(value) for value in row] for row in found.itertuples(index=False, name=None))
+    return out.getvalue()
+
+
+def show_sweep(chosen: Sequence[Run]) -> None:
+    """Validation accuracy against what the sweep varied: a line for one setting, a heat map for two."""
+    settings = [name for name in varied(chosen) if name not in ("seed",)] or varied(chosen)
+    results = [(run.config, readings.best_accuracy(run)) for run in chosen]
+    known = [(config, 100 * best) for config, best in results if best is not None]
+    if not settings or not known:
+        return
+    if len(settings) == 1:
+        (name,) = settings
+        heading = f"Validation accuracy against {title(name)}"
+        pairs = sorted(((config.get(name), best) for config, best in known), key=lambda pair: _order(pair[0]))
+        option = {
+            "animation": False,
+            "title": curves.title(heading),
+            "grid": {"left": 4, "right": 14, "top": 56, "bottom": 24, "containLabel": True},
+            "tooltip": {"trigger": "axis", "valueFormatter": "%.2f %%"},
+            "xAxis": {"type": "category", "data": [str(value) for value, _ in pairs], "name": title(name)}
+            | {"nameLocation": "middle", "nameGap": 26},
+            "yAxis": {"type": "value", "scale": True, "axisLabel": {"formatter": "{value} %"}},
+            "series": [
+                {
+                    "name": "validation accuracy",
+                    "type": "line",
+                    "data": [round(best, 2) for _, best in pairs],
+                    "symbolSize": 8,
+                    "itemStyle": {"color": curves.COLORS[0]},
+                    "label": {"show": len(pairs) <= 12, "formatter": "{c} %", "position": "top"},
+                }
+            ],
+        }
+        st.echarts_chart(option, key="sweep", height=curves.HEIGHT, alt=heading)
+        return
+    if len(settings) == 2:
+        _heatmap(settings, known)
+        return
+    st.caption(f"This sweep varies {len(settings)} settings; the table below has them all.")
+
+
+def _heatmap(settings: Sequence[str], known: Sequence[tuple[dict[str, Any], float]]) -> None:
+    import plotly.graph_objects as go
+
+    across, down = (sorted({_known(config.get(name)) for config, _ in known}, key=_order) for name in settings)
+    x_title, y_title = map(title, settings)
+    cells: list[list[float | None]] = [[None] * len(across) for _ in down]
+    for config, best in known:
+        x, y = across.index(_known(config.get(settings[0]))), down.index(_known(config.get(settings[1])))
+        cells[y][x] = max(best, cells[y][x] or 0.0)
+    figure = go.Figure(
+        go.Heatmap(
+            x=[str(value) for value in across],
+            y=[str(value) for value in down],
+            z=cells,
+            colorscale="Viridis",
+            texttemplate="%{z:.1f} %",
+            hovertemplate=f"{x_title} %{{x}}, {y_title} %{{y}}: %{{z:.2f}} %<extra></extra>",
+            colorbar={"ticksuffix": " %", "thickness": 12},
+        )
+    )
+    figure.update_layout(height=80 + 48 * len(down), margin={"l": 0, "r": 0, "t": 8, "b": 0})
+    figure.update_xaxes(title=x_title, type="category")
+    figure.update_yaxes(title=y_title, type="category")
+    heading = f"Validation accuracy against {x_title} and {y_title}"
+    st.plotly_chart(figure, config={"displayModeBar": False}, key="sweep", alt=heading)
+
+
+def _known(value: Any) -> Any:
+    return value if isinstance(value, int | float | str) else str(value)
+
+
+def _order(value: Any) -> tuple[int, float, str]:
+    """Numbers by size, before words."""
+    if isinstance(value, int | float):
+        return 0, float(value), ""
+    return 1, 0.0, str(value)

@@ -1,0 +1,254 @@
+"""Curves of a run as ECharts options: smoothed, thinned out, drawn in place while they grow."""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import streamlit as st
+
+from pages.shared import link_controls
+
+POINTS = 1000  # of one trace, at most
+COLORS = ("#3b929a", "#c07f3c", "#7d72c4", "#b3597a", "#6f8f3a", "#5a7fb5", "#9a7a55", "#888f94")  # on light and dark
+HEIGHT = 280  # of a chart [px]
+
+Points = Sequence[tuple[float, float]]
+
+
+def smooth(points: Points, strength: float) -> list[tuple[float, float]]:
+    """Running mean with exponentially fading weights; the first values count fully.
+
+    Args:
+        points: (x, y) each.
+        strength: 0 leaves them as they are; near 1, each point is the mean of 1 / (1 - strength).
+
+    >>> smooth([(0, 1.0), (1, 3.0)], 0.5)
+    [(0, 1.0), (1, 2.3333333333333335)]
+    """
+    mean, weight, result = 0.0, 0.0, []
+    for x, y in points:
+        mean = strength * mean + (1 - strength) * y
+        weight = strength * weight + (1 - strength)
+        result.append((x, mean / weight))
+    return result
+
+
+def thin(points: Points, most: int = POINTS) -> list[tuple[float, float]]:
+    """Every so many of the points, and the last, so that there are no more than `most`.
+
+    >>> thin([(i, i) for i in range(10)], 6)
+    [(0, 0), (2, 2), (4, 4), (6, 6), (8, 8), (9, 9)]
+    """
+    stride = 1
+    while len(points) / stride > most - 1:
+        stride *= 2  # seldom, so that the points that are kept stay the same as the curve grows
+    kept = list(points[::stride])
+    if points and kept[-1] != points[-1]:
+        kept.append(points[-1])
+    return kept
+
+
+class View(NamedTuple):
+    """How a person wants to see curves.
+
+    Attributes:
+        smoothing: 0 to below 1, see `smooth`.
+        log: a logarithmic axis for the loss.
+        first, last: part of the horizontal axis that is shown; None for its end, wherever that is.
+    """
+
+    smoothing: float = 0.6
+    log: bool = False
+    first: int = 0
+    last: int | None = None
+
+    def to_query(self, unit: str) -> dict[str, str]:
+        """Every choice as a string, for a link; "" for what is at its default.
+
+        >>> View(0.9, True, 3).to_query("epochs"), View(last=7).to_query("minutes")
+        ({'smoothing': '0.9', 'log': '1', 'epochs': '3-'}, {'smoothing': '', 'log': '', 'minutes': '0-7'})
+        """
+        zoom = "" if (self.first, self.last) == (0, None) else f"{self.first}-{'' if self.last is None else self.last}"
+        smoothing = "" if self.smoothing == View().smoothing else f"{self.smoothing:g}"
+        return {"smoothing": smoothing, "log": "1" if self.log else "", unit: zoom}
+
+    @classmethod
+    def from_query(cls, query: Mapping[str, str], longest: int, unit: str) -> "View":
+        """Read a link, which anybody may have written; whatever makes no sense becomes its default.
+
+        >>> View.from_query({"smoothing": "2", "log": "<b>", "epochs": "3-50"}, 20, "epochs")
+        View(smoothing=0.6, log=False, first=3, last=None)
+        """
+        smoothing = re.fullmatch(r"0(\.\d{1,2})?", query.get("smoothing", ""), re.ASCII)
+        zoom = re.fullmatch(r"(\d{1,9})-(\d{0,9})", query.get(unit, ""), re.ASCII)
+        first, last = (int(zoom[1]), min(int(zoom[2] or longest), longest)) if zoom else (0, longest)
+        return cls(
+            smoothing=float(smoothing[0]) if smoothing else cls().smoothing,
+            log=query.get("log") == "1",
+            first=first if first <= last else 0,
+            last=last if first <= last < longest else None,
+        )
+
+
+def controls(longest: int, unit: str = "epochs") -> View:
+    """Let the person choose; Python knows the zoom, so that no tick loses it, and the address, so that no reload does.
+
+    Args:
+        longest: end of the horizontal axis.
+        unit: what it counts.
+    """
+    asked = View.from_query(st.query_params, longest, unit)
+
+    def write(view: View, name: str) -> None:
+        if text := view.to_query(unit)[name]:
+            st.query_params[name] = text
+        else:
+            st.query_params.pop(name, None)
+
+    def smoothe(strength: float) -> None:
+        write(asked._replace(smoothing=strength), "smoothing")
+
+    def zoom(ends: tuple[int, int]) -> None:
+        first, last = ends
+        write(asked._replace(first=first, last=None if last == longest else last), unit)
+
+    with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
+        key = link_controls.key_of("smoothing", asked.smoothing)
+        st.slider(
+            "Smoothing",
+            0.0,
+            0.99,
+            asked.smoothing,
+            key=key,
+            on_change=link_controls.heard,
+            args=(key, smoothe),
+            width=160,
+        )
+        if longest > 1:
+            ends = (asked.first, longest if asked.last is None else asked.last)
+            key = link_controls.key_of(
+                f"zoom {unit} {longest}", ends
+            )  # as the end moves, it begins anew from the address
+            heard = {"on_change": link_controls.heard, "args": (key, zoom)}
+            st.slider(f"Zoom [{unit}]", 0, longest, ends, key=key, width=220, **heard)
+        link_controls.toggle("Logarithmic loss", "log")
+    return asked
+
+
+def line(
+    name: str, points: Points, color: str, *, faint: bool = False, dots: bool = False, dashed: bool = False
+) -> dict[str, Any]:
+    """One trace; `faint` is the unsmoothed data behind one."""
+    return {
+        "name": name,
+        "type": "line",
+        "data": [[_rounded(x), _rounded(y)] for x, y in thin(points) if math.isfinite(y)],
+        "showSymbol": dots and len(points) <= 60,
+        "symbolSize": 5,
+        "silent": faint,
+        "itemStyle": {"color": color},
+        "lineStyle": {"color": color, "width": 1 if faint else 2, "opacity": 0.3 if faint else 1}
+        | ({"type": "dashed"} if dashed else {}),
+        "emphasis": {"disabled": True},
+        "tooltip": {"show": not faint},
+    }
+
+
+def title(heading: str) -> dict[str, Any]:
+    """A chart's heading, above its left edge."""
+    return {"text": heading, "left": 0, "top": 4, "textStyle": {"fontSize": 14, "fontWeight": 500}}
+
+
+def chart(
+    heading: str,
+    lines: Sequence[dict[str, Any]],
+    *,
+    x: str = "epoch",
+    view: View | None = None,
+    percent: bool = False,
+    low: bool = False,
+) -> dict[str, Any]:
+    """An option for `st.echarts_chart`, which draws it in place while it grows.
+
+    Args:
+        x: what the horizontal axis counts.
+        view: what part of it to show; logarithmic only while all values are above 0.
+        low: with few marks on the vertical axis.
+    """
+    names = list(dict.fromkeys(trace["name"] for trace in lines if not trace["silent"]))
+    view = view or View()
+    lines = [trace | {"data": _within(trace["data"], view)} for trace in lines]
+    values = [y for trace in lines for _, y in trace["data"]]
+    y_axis: dict[str, Any] = {"type": "value", "scale": True}
+    y_axis |= {"splitNumber": 2} if low else {}
+    y_axis |= {"axisLabel": {"formatter": "{value} %"}} if percent else {}
+    if view.log and min(values, default=0) > 0:
+        y_axis = _log_axis(min(values), max(values))
+    legend = {"data": names, "right": 0, "top": 1, "icon": "roundRect", "itemWidth": 14, "itemHeight": 3}
+    legend |= {"textStyle": {"lineHeight": 20}}  # where the legend scrolls, it cuts what is higher
+    return {
+        "animation": False,
+        "title": title(heading),
+        "legend": legend | ({"type": "scroll", "left": 140} if len(names) > 1 else {"show": False}),
+        "grid": {"left": 4, "right": 14, "top": 40, "bottom": 4 if low else 24, "containLabel": True},
+        "tooltip": {"trigger": "axis", "confine": True, "valueFormatter": "%.1f %%" if percent else "%.4g"},
+        "xAxis": {
+            "type": "value",
+            "name": "" if low else x,
+            "nameLocation": "middle",
+            "nameGap": 24,
+            "min": view.first,
+            "max": "dataMax" if view.last is None else view.last,
+            "axisLabel": {"showMaxLabel": False},
+            "splitLine": {"show": False},
+        },
+        "yAxis": y_axis,
+        "series": lines,
+    }
+
+
+def _log_axis(low: float, high: float) -> dict[str, Any]:
+    """A logarithmic axis that ends where the data does; by itself, ECharts rounds it to whole powers of ten."""
+    margin = max(high / low, 1.1) ** 0.05
+    low, high = _rounded(low / margin), _rounded(high * margin)
+    at = {"customValues": marks(low, high)}
+    return {"type": "log", "min": low, "max": high, "axisTick": at, "axisLabel": at}
+
+
+def marks(low: float, high: float, least: int = 4) -> list[float]:
+    """Round numbers for a logarithmic axis: powers of ten, or what is between them where those are few.
+
+    >>> marks(0.001, 2), marks(0.05, 2.3), marks(0.6, 2.3), marks(1.1, 1.5)
+    ([0.001, 0.01, 0.1, 1.0], [0.05, 0.1, 0.2, 0.5, 1.0, 2.0], [0.7, 1.0, 1.5, 2.0], [1.1, 1.2, 1.3, 1.4, 1.5])
+    """
+    exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    step = 10.0 ** math.floor(math.log10(high - low))
+
+    def digits(*some: float) -> list[float]:
+        return [digit * 10.0**exponent for exponent in exponents for digit in some]
+
+    def every(step: float) -> list[float]:
+        return [i * step for i in range(int(low / step), int(high / step) + 2)]
+
+    found: list[float] = []
+    for candidates in (
+        digits(1),
+        digits(1, 2, 5),
+        digits(1, 1.5, 2, 3, 5, 7),
+        every(step),
+        every(step / 2),
+        every(step / 5),
+    ):
+        found = [value for value in map(_rounded, candidates) if low <= value <= high]
+        if len(found) >= least:
+            break
+    return found[:: math.ceil(len(found) / 7)]
+
+
+def _within(data: list[list[float]], view: View) -> list[list[float]]:
+    return [point for point in data if view.first <= point[0] and (view.last is None or point[0] <= view.last)]
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.5g}")

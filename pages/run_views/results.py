@@ -1,0 +1,188 @@
+"""What came out of a run: open it, keep it, and see where it is wrong."""
+
+import html
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import streamlit as st
+
+from pages.run_views import run_actions
+from pages.shared import access, zip_downloads
+from pages.shared.escape import plain
+from pages.train_form import data_picker
+from vit.errors import UserError
+from vit.runs import control, error_report, registry
+
+FEW = 30  # classes whose confusion is drawn with numbers and names
+
+
+def show(run: registry.Run) -> None:
+    """The best checkpoint and its report."""
+    if run.best is None:
+        st.info("There is no checkpoint yet: the first one is written after the first epoch.")
+        return
+    _checkpoint(run)
+    st.markdown("**Evaluation**")
+    running = error_report.state(run.folder).status == "running"
+
+    @st.fragment(run_every=1 if running else None)
+    def evaluation() -> None:
+        state = error_report.state(run.folder)
+        if running != (state.status == "running"):
+            st.rerun()
+        if state.status == "running":
+            st.progress(state.share or 0.0, "Classifying the test pictures…")
+            return
+        if state.status == "failed":
+            st.error(plain(state.reason))
+        if state.status == "done":
+            _show_report(run)
+        elif not access.may_train():
+            st.caption("This run has not been evaluated.")
+        _button(run, "Evaluate again" if state.status in ("done", "failed") else "Evaluate on the test pictures")
+
+    evaluation()
+
+
+def _button(run: registry.Run, label: str) -> None:
+    def start() -> None:
+        data, root = str(run.config.get("data", "")), str(run.config.get("data_root", "data"))
+        run_actions.act("The evaluation has started.", error_report.start, run.folder, data, root)
+
+    if access.may_train() and st.button(
+        label, key="evaluate", on_click=start, help="In a process of its own; you may leave the page."
+    ):
+        st.rerun()  # the whole page, so that the bar moves
+
+
+def _checkpoint(run: registry.Run) -> None:
+    """Ways to take the best checkpoint along."""
+
+    def keep() -> None:
+        name = st.session_state["keep name"]
+        run_actions.act(f"Kept as checkpoint {name}.", control.keep, run.id, name)
+
+    with st.container(horizontal=True, vertical_alignment="center"):
+        zip_downloads.link(
+            "Download checkpoint",
+            zip_downloads.RUN,
+            run.id,
+            "Weights, config, preprocessing and card, as transformers and this app open them.",
+        )
+        if access.may_train():
+            with st.popover("Keep as checkpoint"):
+                words = "Small letters, digits, dots, dashes, underscores."
+                st.text_input("Name", control.slug(run.name) or "model", key="keep name", help=words)
+                st.button("Copy to the checkpoints", key="keep", on_click=keep, type="primary")
+
+
+@st.cache_resource(show_spinner=False, max_entries=8)
+def _report(file: str, stamp: int) -> error_report.Report:
+    return error_report.read(Path(file))
+
+
+def _show_report(run: registry.Run) -> None:
+    file = run.folder / error_report.FILE
+    try:
+        found = _report(str(file), file.stat().st_mtime_ns)
+    except (UserError, OSError) as error:
+        st.error(plain(str(error)))
+        return
+    total = int(found.confusion.sum())
+    st.caption(f"{found.accuracy:.2%} of {total:,} test pictures right.")
+    left, right = st.columns([3, 2], gap="large")
+    with left:
+        _confusion(found)
+    with right:
+        _per_class(found)
+    if data_picker.may_see(str(run.config.get("data", ""))):
+        _mistakes(found)
+
+
+def _confusion(found: error_report.Report) -> None:
+    """True classes down, predicted ones across, as shares of each row."""
+    import plotly.graph_objects as go
+
+    counts = found.confusion
+    kept = np.flatnonzero(counts.sum(1) + counts.sum(0))  # classes that occur
+    counts = counts[np.ix_(kept, kept)]
+    names = [found.classes[i] for i in kept]
+    shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
+    few = len(names) <= FEW
+    figure = go.Figure(
+        go.Heatmap(
+            z=100 * shares,
+            x=[html.escape(name) for name in names] if few else None,
+            y=[html.escape(name) for name in names] if few else None,
+            text=counts,
+            colorscale="Viridis",
+            zmin=0,
+            zmax=100,
+            texttemplate="%{text}" if len(names) <= 12 else None,
+            hovertemplate="%{y} taken for %{x}: %{text} pictures, %{z:.1f} %<extra></extra>",
+            colorbar={"ticksuffix": " %", "thickness": 10},
+        )
+    )
+    side = min(520, max(260, 34 * len(names) + 90))
+    figure.update_layout(height=side, margin={"l": 0, "r": 0, "t": 4, "b": 0})
+    figure.update_yaxes(autorange="reversed", title="true", fixedrange=True)
+    figure.update_xaxes(title="predicted", fixedrange=True)
+    st.plotly_chart(figure, config={"displayModeBar": False}, key="confusion", alt="Confusion matrix")
+
+
+def _per_class(found: error_report.Report) -> None:
+    """Accuracy of each class, the hardest first."""
+    rows: list[dict[str, Any]] = []
+    for name, share, count in zip(found.classes, found.per_class, found.confusion.sum(1), strict=True):
+        if count:
+            rows.append({"Class": name, "Accuracy": float(share), "Pictures": int(count)})
+    st.dataframe(
+        pd.DataFrame(rows).sort_values("Accuracy"),
+        hide_index=True,
+        height=min(420, 38 + 35 * len(rows)),
+        column_config={"Accuracy": st.column_config.ProgressColumn(format="percent", min_value=0, max_value=1)},
+        key="per class",
+        alt="Accuracy of each class",
+    )
+
+
+def _mistakes(found: error_report.Report) -> None:
+    """What the model was surest of and wrong about, with where it looked."""
+    if not len(found.indices):
+        return
+    st.markdown("**Most confidently wrong**")
+    looked = st.toggle("Where it looked", True, key="looked", help="The last block's attention, mean of its heads.")
+    pictures = found.overlays if looked else found.pictures
+    cells = []
+    for i in range(len(found.indices)):
+        true, predicted = found.classes[found.true[i]], found.classes[found.predicted[i]]
+        words = f"{predicted} {found.probability[i]:.0%}"
+        cells.append(
+            f'<figure><img src="{_address(pictures[i])}" alt="{html.escape(true)}, taken for {html.escape(predicted)}">'
+            f"<figcaption><b>{html.escape(words)}</b><br>is {html.escape(true)}</figcaption></figure>"
+        )
+    st.html(_STYLE + f'<div class="mistakes">{"".join(cells)}</div>')
+
+
+def _address(pixels: np.ndarray) -> str:
+    import base64
+
+    from PIL import Image
+
+    picture = Image.fromarray(pixels)
+    out = io.BytesIO()
+    picture.save(out, "PNG") if max(picture.size) <= 128 else picture.save(out, "JPEG", quality=85)
+    kind = "png" if max(picture.size) <= 128 else "jpeg"
+    return f"data:image/{kind};base64," + base64.b64encode(out.getvalue()).decode()
+
+
+_STYLE = """<style>
+.mistakes { display: grid; grid-template-columns: repeat(auto-fill, minmax(7.5rem, 1fr)); gap: 1rem 0.75rem; }
+.mistakes figure { margin: 0; }
+.mistakes img { width: 100%; aspect-ratio: 1; object-fit: cover; border-radius: 0.3rem; image-rendering: pixelated; }
+.mistakes figcaption { font-size: 0.8rem; line-height: 1.35; margin-top: 0.25rem; opacity: 0.9; }
+.mistakes b { font-weight: 600; }
+</style>"""

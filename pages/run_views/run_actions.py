@@ -1,0 +1,165 @@
+"""What a person may do to a run: every action asks anew whether they may, and tells in one sentence what went wrong."""
+
+import math
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import streamlit as st
+
+from pages.run_views import readings
+from pages.shared import access, feedback
+from pages.shared.escape import plain
+from pages.train_form import settings
+from vit.runs import control, registry
+from vit.runs.registry import MOST_EPOCHS
+from vit.training import run_folder
+
+
+def act(done: str, action: Callable[..., Any], *arguments: Any, **named: Any) -> None:
+    """Do something to a run, from a button's callback; what came of it is told by `change.tell`.
+
+    Args:
+        done: said when it worked; "" for nothing.
+    """
+    feedback.attempt("runs", done, action, *arguments, **named)
+    readings.forget()
+
+
+def buttons(run: registry.Run) -> None:
+    """What can be done to this run at this moment."""
+    if not access.may_train():
+        return
+    if run.status == "waiting":
+        _queue(run)
+    elif run.alive:
+        if run.status not in ("stopping", "ending"):
+            st.button(
+                "Stop",
+                key="stop",
+                on_click=act,
+                args=("It stops after this step.", control.stop, run.id),
+                help="Finishes the step, saves, and ends. It can be resumed.",
+            )
+        if st.button("Kill", key="kill", type="tertiary", help="For a run that does not stop."):
+            _confirm_kill(run)
+    elif run.status != "unreadable":
+        sound = run_folder.resumable(run.folder)
+        if sound:
+            _resume(run)
+        if run_folder.learnt(run.folder) and (not sound or run.status == "failed"):
+            _begin_anew(run)
+    if run.status != "unreadable":
+        with st.popover("Edit"):
+            _edit(run)
+    if not run.alive and st.button("Delete", key="delete", type="tertiary"):
+        _confirm_delete(run)
+
+
+def stop_all(chosen: Sequence[registry.Run]) -> None:
+    """One button for several runs, those that wait first: none of them starts as another ends."""
+    going = [run.id for run in chosen if run.alive and run.status not in ("waiting", "stopping", "ending")]
+    waiting = [run.id for run in chosen if run.status == "waiting"]
+
+    def stop() -> None:
+        for run_id in waiting + going:
+            control.stop(run_id)
+
+    if access.may_train() and len(waiting + going) > 1:
+        st.button(f"Stop these {len(waiting + going)}", key="stop all", on_click=act, args=("They stop.", stop))
+
+
+def _queue(run: registry.Run) -> None:
+    length = len(registry.queue())
+    for label, place, off in (
+        ("First", 0, run.place <= 1),
+        ("Earlier", run.place - 2, run.place <= 1),
+        ("Later", run.place, run.place >= length),
+    ):
+        st.button(label, key=f"queue {label}", on_click=act, args=("", control.move, run.id, place), disabled=off)
+    st.button("Cancel", key="cancel", on_click=act, args=("It leaves the queue.", control.stop, run.id))
+
+
+def _resume(run: registry.Run) -> None:
+    planned = run.config.get("epochs", 1)
+
+    def resume() -> None:
+        wanted = st.session_state["resume epochs"]
+        act("It goes on.", control.resume, run.id, epochs=wanted if wanted != planned else None)
+
+    finished, progress = run.status == "finished", readings.figures(run).progress
+    if finished and planned >= MOST_EPOCHS:
+        return
+    with st.popover("Train longer" if finished else "Resume", width="content"):
+        least = planned + 1 if finished else min(max(math.ceil(progress.epoch) if progress else 1, 1), planned)
+        st.number_input(
+            "Epochs in all",
+            least,
+            MOST_EPOCHS,
+            min(planned + max(planned // 2, 1), MOST_EPOCHS) if finished else planned,
+            key="resume epochs",
+            help="Continues from the last saved state. With more epochs, the learning rate rises again.",
+        )
+        st.button("Continue", key="resume", on_click=resume, type="primary")
+
+
+def _begin_anew(run: registry.Run) -> None:
+    """A new run from this one's last weights, on page Train with its settings."""
+    if not run_folder.resumable(run.folder):
+        st.caption("Its saved state is gone, so it cannot be continued.")
+    words = "A new run starts from the last weights of this one, with its settings."
+    if st.button("Begin anew", key="anew", help=words):
+        kept = {name: run.config[name] for name in ("data", *settings.NAMES) if name in run.config}
+        recipe = {name: settings.write(value) for name, value in kept.items() if name not in settings.FROM_CHECKPOINT}
+        st.switch_page("pages/train.py", query_params=recipe | {"init_from": str(run_folder.learnt(run.folder))})
+
+
+def _edit(run: registry.Run) -> None:
+    def change() -> None:
+        control.rename(run.id, st.session_state[f"name {run.id}"])
+        control.annotate(run.id, st.session_state[f"notes {run.id}"])
+
+    st.text_input("Name", run.name, max_chars=registry.MAX_NAME, key=f"name {run.id}")
+    st.text_area("Notes", run.notes, max_chars=registry.MAX_NOTES, key=f"notes {run.id}")
+    st.button("Save", key="save", on_click=act, args=("Saved.", change), type="primary")
+
+
+@st.dialog("Kill this run?")
+def _confirm_kill(run: registry.Run) -> None:
+    st.markdown(f"**{plain(run.name)}** ends at once. What it learnt since the last complete epoch is lost.")
+    with st.container(horizontal=True):
+        done = ("It was killed.", control.kill, run.id)
+        if st.button("Kill", key="really kill", type="primary", on_click=act, args=done):
+            st.rerun()
+        if st.button("Keep it running", key="not kill"):
+            st.rerun()
+
+
+def _size(path: str) -> int:
+    """Of a file that may be gone by now [bytes]."""
+    try:
+        return os.lstat(path).st_size
+    except OSError:
+        return 0
+
+
+@st.dialog("Delete this run?")
+def _confirm_delete(run: registry.Run) -> None:
+    sizes = [_size(os.path.join(folder, name)) for folder, _, names in os.walk(run.folder) for name in names]
+    held = sorted(next(os.walk(run.folder / "checkpoints"), ("", [], []))[1])
+    goes = [f"{sum(sizes) / 1e6:,.1f} MB in {len(sizes)} files", "its curves and log", "the attention of its epochs"]
+    if held:
+        goes.append("its checkpoints: " + ", ".join(held))
+    st.markdown(f"**{plain(run.name)}** goes for good:\n" + "".join(f"\n- {plain(text)}" for text in goes))
+
+    def delete() -> None:
+        act(f"{run.name} was deleted.", control.delete, run.id)
+        if "run" in st.query_params:
+            del st.query_params["run"]
+
+    st.caption("Checkpoints that were kept under a name of their own stay.")
+    with st.container(horizontal=True):
+        if st.button("Delete", key="really delete", type="primary", on_click=delete):
+            st.rerun()
+        if st.button("Keep it", key="not delete"):
+            st.rerun()

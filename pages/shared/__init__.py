@@ -1,0 +1,1 @@
+"""What several pages use: who may do what, links and their controls, results that are remembered, uploads."""

@@ -1,0 +1,207 @@
+"""Why this class: the class and the method that the person chose, and what the methods need to know of the picture."""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import streamlit as st
+
+from pages.shared import link_controls, pass_queue
+from pages.shared.escape import plain
+from pages.shared.result_cache import once
+from vit.view import first_view
+from vit.view.first_view import FirstView
+from vit.view.selection import Selection
+
+MOST = 2000  # classes to choose from, the most probable ones
+DEFAULT = first_view.METHOD
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the page is about.
+
+    Attributes:
+        key: tells this checkpoint, picture, size and precision from all others; the payload alone does not, as it is
+            the same for two answers read from one backbone.
+        checkpoint: from `load_checkpoint`.
+        explanation: from `explain`.
+        covered: the model's input, where it is not the picture as it is.
+        change: of what the model's heads give, see `VisionTransformer.forward`.
+        stored: all that is known while PyTorch is not there; None once it is.
+    """
+
+    key: str
+    checkpoint: Any
+    explanation: Any
+    covered: Any = None
+    change: Any = None
+    stored: FirstView | None = None
+
+    @property
+    def pixels(self):
+        """The model's input (1, channels, height, width)."""
+        return self.explanation.preprocess(self.explanation.picture) if self.covered is None else self.covered
+
+
+def subject(asked: Asked, target: int):
+    """The picture asked about a class, once."""
+    from vit.explain.methods import Subject
+
+    def work():
+        with pass_of(asked):
+            return Subject.of(asked.checkpoint.model, asked.pixels, target, asked.change)
+
+    return once(("subject", asked.key, target), work)
+
+
+def pass_of(asked: Asked):
+    """Room for a pass that keeps more than attention: see `passes.reserved`."""
+    return pass_queue.reserved(asked.checkpoint, asked.explanation.preprocess.size, pass_queue.KEPT)
+
+
+def chain(asked: Asked, target: int) -> bytes:
+    """What the browser needs to follow the pointer with relevance."""
+    from vit.view.payload import pack_chain
+
+    if asked.stored:
+        return asked.stored.chain
+
+    def packed() -> bytes:
+        kept = subject(asked, target).kept
+        return pack_chain([kept.flow(block) for block in range(kept.blocks)], kept.read)
+
+    return once(("chain", asked.key, target), packed)
+
+
+class Question(NamedTuple):
+    """What the person wants to know.
+
+    Attributes:
+        target: index of the class.
+        method: its name in `METHODS`.
+    """
+
+    target: int
+    method: str
+
+
+def given(asked: Asked, selection: Selection, question: Question | None, prefix: str = ""):
+    """The map that Python computes for the viewer, if it must, and what the viewer is to know of the method.
+
+    Args:
+        prefix: tells several viewers of a page apart.
+    """
+    from pages.components import viewer
+    from vit.explain.methods import METHODS
+    from vit.view.payload import CHAIN_UP_TO, MAPS_UP_TO
+
+    record = asked.explanation.record
+    large = record.tokens > MAPS_UP_TO
+    chained = record.blocks * record.tokens**2 <= CHAIN_UP_TO
+    told = None
+    token, values = -1, None
+    if question:
+        method = METHODS[question.method]
+        label = plain(asked.checkpoint.labels[question.target])
+        told = viewer.Method(
+            title=method.title, target=label, chain="", tokens=method.of_tokens, settings=method.settings
+        )
+        if selection.view == "relevance" and question.method == "relevance" and chained:
+            told["chain"] = viewer.feed(f"{prefix}chain feeder", chain(asked, question.target))
+        elif selection.view == "relevance" and asked.stored:
+            values = asked.stored.map_of(selection, *question)
+        elif selection.view == "relevance":
+            values = weights(asked, selection, question)
+            values = values / values.sum().clamp_min(1e-30)
+            token = -1 if (asks := _token(selection, question)) is None else asks
+    if selection.view == "rollout" and large and not asked.stored:
+        token, values = selection.token, weights(asked, selection, None)
+    if values is None:
+        return None, told
+    view, direction = selection.view, selection.direction
+    given = viewer.Given(
+        view=view, token=token, direction=direction, settings=selection.settings(), values=values.tolist()
+    )
+    return given, told
+
+
+def weights(asked: Asked, selection: Selection, question: Question | None):
+    """What the viewer shows for a selection: (N,)."""
+    from vit.explain import methods
+    from vit.view import export
+
+    if selection.view != "relevance" or question is None:
+        return export.weights(asked.explanation.record, selection)
+    found, token = subject(asked, question.target), _token(selection, question)
+    return methods.weights(found, question.method, token, selection.direction, selection)
+
+
+def _token(selection: Selection, question: Question) -> int | None:
+    """What the method is asked about: the pinned token, or None for the class itself."""
+    from vit.explain.methods import METHODS
+
+    return selection.token if selection.pinned and METHODS[question.method].of_tokens else None
+
+
+def taken(asked: Asked, selection: Selection, question: Question | None, given, method):
+    """For `take.show`: what gives the map of a class, None for other views; what its viewer needs; what its code needs.
+
+    Args:
+        given, method: from `given`.
+    """
+    from vit.explain.methods import METHODS
+    from vit.view.export import Shown
+
+    if selection.view != "relevance" or question is None:
+        return None, {"given": given}, None
+    token, unusual = _token(selection, question), selection.changed(METHODS[question.method].settings)
+    code = {"method": question.method, "target": question.target} | unusual
+    code |= {"query": token, "direction": selection.direction} if token is not None else {}
+    linked = method and method["chain"]
+
+    def shown() -> Shown:
+        label = asked.checkpoint.labels[question.target]
+        found = subject(asked, question.target)
+        return Shown.of_class(found, question.method, label, token, selection.direction, selection)
+
+    needed = {
+        "given": given,
+        "method": method,
+        "chain": chain(asked, question.target) if linked else None,
+    }
+    return shown, needed, code
+
+
+def pick(asked: Asked, prefix: str = "", side: str = "") -> Question | None:
+    """Let the person choose a class and a method; None for a model without classes.
+
+    Args:
+        prefix, side: of their names in links and on the page, where it asks twice.
+    """
+    from vit.explain.methods import METHODS
+
+    labels = asked.checkpoint.labels
+    if not labels:
+        return None
+    probabilities = asked.explanation.probabilities
+    order = sorted(range(len(labels)), key=lambda index: -probabilities[index])[:MOST]
+    one, other = st.columns(2)
+    with one:
+        target = link_controls.select(
+            f"{side} class".strip().capitalize(),
+            f"{prefix}target",
+            order,
+            words=lambda index: f"{plain(labels[index])} · {probabilities[index]:.1%}",
+            help="What should the picture speak for? Type to search. The most probable classes come first.",
+        )
+    with other:
+        methods = [name for name, method in METHODS.items() if method.of_class]
+        method = link_controls.select(
+            f"{side} method for the class".strip().capitalize(),
+            f"{prefix}method",
+            methods,
+            DEFAULT,
+            words=lambda name: METHODS[name].title,
+            help="\n\n".join(f"**{METHODS[name].title}**: {METHODS[name].words}" for name in methods),
+        )
+    return Question(target, method)

@@ -1,0 +1,68 @@
+"""What a button changes: whether the visitor may, and what came of it, said once when the page runs again."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import Any
+
+import streamlit as st
+
+from pages.shared import access
+from pages.shared.escape import plain
+from vit.errors import UserError
+
+_SAID, _LAST = "said", "last change"
+_DOUBLE = 1.0  # [s] within which the same change is a double click
+
+
+@dataclass
+class _Last:
+    """A session's last change that worked; Streamlit runs a second click's callback beside the first one's."""
+
+    lock: Lock = field(default_factory=Lock)
+    change: tuple[Any, ...] = ()
+    result: Any = None
+    when: float = 0.0
+
+
+def attempt(what: str, done: str, action: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+    """Change something, from a button's callback; `tell` says what came of it. A double click changes it once.
+
+    Args:
+        what: is changed, for a visitor who may not.
+        done: said when it worked; "" for nothing, and for what a second click shall change further.
+
+    Returns:
+        What the action returns; None if it was not to be.
+    """
+    try:
+        if not access.may_train():
+            raise UserError(f"You may look at {what} here, but not change them.")
+        last = st.session_state.setdefault(_LAST, _Last())
+        wanted = action, done, *(argument for argument in arguments if isinstance(argument, str))
+        with last.lock:
+            if not done or wanted != last.change or time.monotonic() > last.when + _DOUBLE:
+                last.result = action(*arguments, **named)
+                last.change, last.when = wanted, time.monotonic()
+            result = last.result
+    except UserError as error:
+        st.session_state[_SAID] = (False, str(error))
+        return None
+    say(done)
+    return result
+
+
+def say(text: str) -> None:
+    """Say that something worked, when the page runs again."""
+    st.session_state[_SAID] = (True, text)
+
+
+def tell() -> None:
+    """Say what came of the last change, once; its place stays, so that what is below keeps its own."""
+    worked, text = st.session_state.pop(_SAID, (True, ""))
+    place = st.container()
+    if not worked:
+        place.error(plain(text))
+    elif text:
+        st.toast(plain(text))

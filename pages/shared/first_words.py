@@ -1,0 +1,47 @@
+"""The HTML that a browser gets first: Streamlit's own, with words to read while its programs load."""
+
+from functools import cache
+from pathlib import Path
+
+import streamlit as st
+from starlette.requests import Request
+from starlette.responses import HTMLResponse
+from starlette.routing import Route
+from streamlit.file_util import get_static_dir
+
+from pages.shared import navigation
+
+TITLE = "ViT attention explorer"
+_THEMES = {"light": "(prefers-color-scheme: light)", "dark": "(prefers-color-scheme: dark)"}
+# Streamlit seeks its server below the page's own address first, which is an error in the browser's log.
+_SERVER = '<script>window.__streamlit = {BACKEND_BASE_URL: new URL(".", location.href).href}</script>'
+_ROOT = '<div id="root"></div>'  # React replaces what is in it
+
+
+def routes() -> list[Route]:
+    """Every page of the app, before Streamlit answers for it."""
+    base = (st.get_option("server.baseUrlPath") or "").strip("/")
+    start = f"/{base}/" if base else "/"
+    return [Route(start + name, _answer) for name in navigation.PATHS]
+
+
+def _answer(_request: Request) -> HTMLResponse:
+    return HTMLResponse(_html(), headers={"Cache-Control": "no-cache"})
+
+
+@cache
+def _html() -> str:
+    html = (Path(get_static_dir()) / "index.html").read_text(encoding="utf-8")
+    words = f'<div id="opening"><h1>{TITLE}</h1><p>Opening…</p></div>'
+    html = html.replace(_ROOT, _ROOT.replace("><", f">{words}<"), 1)
+    html = html.replace("<title>Streamlit</title>", f"<title>{TITLE}</title>", 1)
+    return html.replace("</head>", f"{_SERVER}\n<style>{_style()}</style>\n</head>", 1)
+
+
+def _style() -> str:
+    """The colours and letters of the page that comes."""
+    rules = [f"#opening {{font-family: {st.get_option('theme.font')}; position: fixed; inset: 0; padding: 4rem 2rem}}"]
+    for theme, asked in _THEMES.items():
+        paper, ink = (st.get_option(f"theme.{theme}.{name}") for name in ("backgroundColor", "textColor"))
+        rules.append(f"@media {asked} {{#opening {{background: {paper}; color: {ink}}}}}")
+    return " ".join(rules)

@@ -1,0 +1,190 @@
+"""What stands between the network and Streamlit: who may talk to the app, how much, and about what.
+
+`app.py` puts it in front of every request. Streamlit alone believes pages of any port of this machine, runs its own
+messages of development for everybody, takes uploads that no page asked for, and lets itself be framed.
+"""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+import streamlit as st
+from starlette.datastructures import Headers, MutableHeaders, UploadFile
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from streamlit import cli_util, config, runtime
+from streamlit.proto.BackMsg_pb2 import BackMsg
+from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
+from streamlit.runtime.uploaded_file_manager import UploadedFileRec
+from streamlit.web.server import server_util
+from streamlit.web.server.starlette.starlette_app_utils import validate_xsrf_token
+from streamlit.web.server.starlette.starlette_server_config import XSRF_COOKIE_NAME
+
+from pages.shared import housekeeping
+from pages.shared.uploads import UPLOADS, OnDisk, Refused, is_picture
+
+HEADERS = {
+    "Content-Security-Policy": "frame-ancestors 'none'; object-src 'none'; base-uri 'self'; form-action 'self'",
+    "X-Frame-Options": "DENY",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+# What a page in a browser has to say; all else is for development, or empties what everybody shares.
+MESSAGES = {"rerun_script", "stop_script", "app_heartbeat", "file_urls_request", "backend_operation_request"}
+SMALL = 1 << 20  # [bytes] of a message; addresses for uploads are never in a larger one
+_UPLOAD = re.compile(r".*/_stcore/upload_file/([^/]+)/([^/]+)")
+
+
+class Guard:
+    """ASGI middleware; see the module."""
+
+    def __init__(self, app: ASGIApp):
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer what is refused, and pass on everything else."""
+        if scope["type"] == "http":
+            await self._answer(scope, receive, _with_headers(send))
+        elif scope["type"] == "websocket":
+            await self._connect(scope, receive, send)
+        else:
+            await self.app(scope, receive, send)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        answer: ASGIApp = self.app
+        if scope["method"] not in ("GET", "HEAD", "OPTIONS") and is_foreign(Headers(scope=scope)):
+            answer = PlainTextResponse("This request came from a page that is not the app's.", 403)
+        elif scope["method"] == "PUT" and (found := _UPLOAD.fullmatch(scope["path"])):
+            answer = await _take(Request(scope, receive), *found.groups())
+        await answer(scope, receive, send)
+
+    async def _connect(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if is_foreign(Headers(scope=scope)):
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        asked: dict[str, list[str]] = {}  # names of files by the request for their addresses
+
+        async def hear() -> Message:
+            while True:
+                message = await receive()
+                kind = _kind(message, asked)
+                if kind is None or kind in MESSAGES:
+                    return message
+
+        async def tell(message: Message) -> None:
+            if asked and message["type"] == "websocket.send" and len(message.get("bytes") or b"") < SMALL:
+                _expect(message["bytes"], asked)
+            await send(message)
+
+        await self.app(scope, hear, tell)
+
+
+def is_foreign(headers: Headers) -> bool:
+    """Whether a request comes from a web page that is neither the app's own nor one that its settings name.
+
+    Another port is another page's, of this machine too. What is no browser sends no origin, and is let through.
+    """
+    origin = headers.get("origin")
+    if origin is None or urlsplit(origin).netloc.lower() == headers.get("host", "").lower():
+        return False
+    if not st.get_option("server.enableCORS") or origin in st.get_option("server.corsAllowedOrigins"):
+        return False
+    public = st.get_option("browser.serverAddress") if config.is_manually_set("browser.serverAddress") else None
+    return public is None or urlsplit(origin).hostname != public.lower()
+
+
+def _with_headers(send: Send) -> Send:
+    async def tell(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            MutableHeaders(scope=message).update(HEADERS)
+        await send(message)
+
+    return tell
+
+
+def _kind(message: Message, asked: dict[str, list[str]]) -> str | None:
+    """What a browser says, None for what Streamlit itself refuses; remembers which uploads it announces."""
+    if message["type"] != "websocket.receive" or not message.get("bytes"):
+        return None
+    said = BackMsg()
+    try:
+        said.ParseFromString(message["bytes"])
+    except Exception:  # google.protobuf raises one of several kinds; Streamlit closes the socket
+        return None
+    kind = said.WhichOneof("type")
+    if kind == "file_urls_request":
+        asked[said.file_urls_request.request_id] = list(said.file_urls_request.file_names)
+    return kind or ""
+
+
+def _expect(content: bytes, asked: dict[str, list[str]]) -> None:
+    """Note which uploads Streamlit gave addresses for."""
+    told = ForwardMsg()
+    told.ParseFromString(content)
+    if told.WhichOneof("type") != "file_urls_response":
+        return
+    response = told.file_urls_response
+    names = asked.pop(response.response_id, [])
+    for name, urls in zip(names, response.file_urls, strict=False):
+        session, file = urls.upload_url.rsplit("/", 2)[1:]
+        UPLOADS.expect(session, file, name)
+
+
+async def _take(request: Request, session: str, file: str) -> Response:
+    """Keep an upload that a page asked for."""
+    if server_util.is_xsrf_enabled() and not validate_xsrf_token(
+        request.headers.get("X-Xsrftoken"), request.cookies.get(XSRF_COOKIE_NAME)
+    ):
+        return PlainTextResponse("XSRF token missing or invalid", 403)
+    name = UPLOADS.name(session, file)
+    server = runtime.get_instance()
+    if name is None or not server.is_active_session(session):
+        return PlainTextResponse("No page asked for this file.", 404)
+    length = request.headers.get("content-length", "")
+    if not length.isdecimal():
+        return PlainTextResponse("A file has to say how long it is.", 411)
+    files: Any = server.uploaded_file_mgr
+    try:
+        with UPLOADS.room(session, name, int(length), files.file_storage):
+            found = [value for value in (await request.form(max_files=1)).values() if isinstance(value, UploadFile)]
+            if len(found) != 1:
+                return PlainTextResponse(f"Expected 1 file, but got {len(found)}", 400)
+            data = await found[0].read() if is_picture(name) else await asyncio.to_thread(_keep, found[0])
+            kind = found[0].content_type or "application/octet-stream"
+            files.add_file(session, UploadedFileRec(file_id=file, name=name, type=kind, data=data))
+    except Refused as error:
+        return PlainTextResponse(str(error), 413)
+    except (HTTPException, ClientDisconnect):
+        return PlainTextResponse("The file did not arrive as a whole.", 400)
+    UPLOADS.arrived(session, file)
+    return Response(status_code=204)
+
+
+def _keep(upload: UploadFile) -> OnDisk:
+    """The file that it was received into, which has no name."""
+    file: Any = upload.file
+    file.rollover()
+    return OnDisk(file, file.seek(0, 2))
+
+
+@asynccontextmanager
+async def lifespan(_app: Any) -> AsyncIterator[None]:
+    """Open the browser, as `streamlit run` does for a page by itself, and keep house while the server runs."""
+    if not st.get_option("server.headless"):
+        named = next((n for n in ("browser.serverAddress", "server.address") if config.is_manually_set(n)), None)
+        address = server_util.get_display_address(st.get_option(named)) if named else "localhost"
+        cli_util.open_browser(server_util.get_url(address))
+    housekeeper = asyncio.create_task(housekeeping.watch())
+    yield
+    housekeeper.cancel()
+
+
+MIDDLEWARE = [Middleware(Guard)]

@@ -1,0 +1,216 @@
+"""Checkpoints and pictures for whoever looks at them: what there is, and each opened and explained once."""
+
+import gc
+import hashlib
+import os
+import threading
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+
+import streamlit as st
+
+from pages.run_views import readings
+from pages.shared import link_controls, pass_queue, uploads
+from pages.shared.escape import plain
+from pages.shared.result_cache import MODELS, once
+from vit.paths import checkpoints_folder
+from vit.view.captions import about
+
+SLOW = 2  # [s]; what takes longer says so before
+SHIPPED = "cifar10"
+
+
+LOADING = threading.Event()  # set while PyTorch is being imported
+
+
+@st.cache_resource(show_spinner="Loading PyTorch (once)…")
+def start_torch() -> None:
+    """Import what is heavy, once per server.
+
+    Frozen, the 400,000 objects of torch cost nothing where Python collects garbage.
+    """
+    LOADING.set()
+    try:
+        import_module("vit.view.explanation")
+        gc.collect()
+        gc.freeze()
+    finally:
+        LOADING.clear()
+
+
+def shipped_folder() -> Path | None:
+    """Where the shipped checkpoint lies, if it is what a page opens with; found without torch."""
+    folder = checkpoints_folder() / SHIPPED
+    return folder if folder.is_dir() else None
+
+
+@st.cache_resource(show_spinner="Opening the checkpoint…", max_entries=MODELS)
+def open_checkpoint(name: str, folder: str, stamp: int, heads: int | None):
+    """Load a checkpoint once per version of its files."""
+    from vit.checkpoints.load import load_checkpoint
+
+    return replace(load_checkpoint(Path(folder), heads), name=name)
+
+
+def stamp(folder: Path) -> int:
+    """Changes with a checkpoint's files; 0 where it cannot be looked into."""
+    try:
+        with os.scandir(folder) as entries:
+            found = sorted((entry.name, (facts := entry.stat()).st_mtime_ns, facts.st_size) for entry in entries)
+    except OSError:
+        return 0
+    return hash(tuple(found))
+
+
+def summarise(folder: Path):
+    """What a list shows of a checkpoint, read once per version of its files."""
+    return _summarised(str(folder), stamp(folder))
+
+
+@st.cache_resource(show_spinner=False, max_entries=1000)
+def _summarised(folder: str, stamp: int):
+    from vit.checkpoints.load import summarise
+
+    return summarise(Path(folder))
+
+
+def explained(checkpoint, image: bytes, size: tuple, precision: str = "float32", frame: int = 0):
+    """One picture, or a frame of an animation or a video, through one checkpoint, once."""
+    from vit.view.explanation import cost, explain
+
+    def work():
+        expected = cost(checkpoint, size, precision)
+        words = f"{expected.tokens:,} tokens, {about(expected.seconds)}…" if expected.seconds > SLOW else ""
+        spinner = st.spinner(words, show_time=True) if words else nullcontext()
+        with pass_queue.reserved(checkpoint, size, precision=precision), spinner:
+            return explain(checkpoint, image, size, precision, frame)
+
+    digest = hashlib.sha256(image).hexdigest()
+    return once(("explained", checkpoint.identity, digest, size, precision, frame), work)
+
+
+def pick_files(most: int, key: str) -> list:
+    """Pictures that the person uploads, so many at most."""
+    kept = f"kept {key}"
+    files = st.file_uploader(
+        f"Drop or browse for up to {most} pictures",
+        type=uploads.KINDS,
+        max_upload_size=uploads.limit(uploads.LARGEST),
+        accept_multiple_files=True,
+        key=key,
+        on_change=st.session_state.pop,
+        args=(kept, None),
+    )
+    if files:
+        st.session_state[kept] = files
+    elif files := st.session_state.get(kept, []):  # when people come back from another page, the uploader is empty
+        st.caption(f"These are the {len(files)} pictures that you uploaded before.")
+    if len(files) > most:
+        st.caption(f"These are the first {most} of {len(files)} pictures.")
+    return files[:most]
+
+
+def pick_size(checkpoint, label: str, name: str, narrow: bool = False) -> tuple[int, int]:
+    """Let the person enlarge the model's input, at a cost told before; (height, width).
+
+    Args:
+        name: of the control's key and in links.
+        narrow: there is no room for the number of tokens.
+    """
+    from vit.explain.faithfulness import memory
+    from vit.view.explanation import cost, sizes
+
+    own, offered = checkpoint.preprocess.size, sizes(checkpoint)
+
+    @cache  # a control asks several times
+    def words(size: tuple[int, int]) -> str:
+        expected = cost(checkpoint, size)
+        takes = "" if narrow else f" · {expected.tokens:,} tokens"
+        if expected.seconds > SLOW and size != own:
+            needed = max(expected.memory, memory(checkpoint.config, size) if checkpoint.labels else 0)
+            takes = f" · {about(expected.seconds)} · {needed / 1e9:.1f} GB"
+        return f"{pixels(size)} px{takes}"
+
+    size = link_controls.select(
+        label,
+        name,
+        offered,
+        own,
+        words=words,
+        link=pixels,
+        help="The model was trained at one size. At others its position embeddings are interpolated: larger ones give "
+        "finer maps and less reliable predictions. Seconds and memory are estimates for this computer.",
+    )
+    wanted = st.query_params.get(name)
+    if wanted and wanted not in map(pixels, offered):
+        why = "" if narrow else " here: sizes are made of whole patches"
+        st.caption(f"{plain(wanted)} px is not offered{why}.")
+    return size
+
+
+def pixels(size: tuple[int, int]) -> str:
+    """An input's size, as wide as high unless it says so."""
+    height, width = size
+    return str(width) if width == height else f"{width}x{height}"
+
+
+@dataclass(frozen=True)
+class Offered:
+    """The checkpoints that can be chosen.
+
+    Attributes:
+        every: of the checkpoints' folder and of those fetched by name, whether they can be opened or not.
+        found: those that can, by the name that links have.
+        runs: the best ones of runs, newest first: from the name in links to what is shown, and the folder.
+    """
+
+    every: list
+    found: dict
+    runs: dict[str, tuple[str, Path]]
+
+    @property
+    def names(self) -> list[str]:
+        """As links have them, the shipped one first."""
+        return [*sorted(self.found, key=lambda name: (name != SHIPPED, name)), *self.runs]
+
+    def title(self, name: str) -> str:
+        """As a list shows it."""
+        from vit.checkpoints import hub
+
+        return hub.shortened(name) if name in self.found else self.runs[name][0]
+
+    def about(self, name: str):
+        """What is known of it without its weights."""
+        return self.found.get(name) or summarise(self.runs[name][1])
+
+
+def offered() -> Offered:
+    """Everything that is here."""
+    from vit.checkpoints import hub
+    from vit.checkpoints.catalog import list_folders
+
+    every = [summarise(folder) for folder in list_folders()]
+    every += [replace(summarise(one.folder), name=str(one.name)) for one in hub.cached()]
+    found = {info.name: info for info in every if not info.problem or info.choices}
+    return Offered(every, found, {name: facts for name, facts in _trained().items() if name not in found})
+
+
+def _trained() -> dict[str, tuple[str, Path]]:
+    """The best checkpoint of every run, newest first: from its name in links to what is shown, and its folder."""
+    from vit.training.run_folder import read_json
+    from vit.untrusted import is_number
+
+    found: dict[str, tuple[str, Path]] = {}
+    for run in readings.every_run():
+        if run.best is None:
+            continue
+        facts = read_json(run.best / "config.json").get("training")
+        accuracy = facts.get("accuracy", facts.get("validation_accuracy")) if isinstance(facts, dict) else None
+        words = f"Run: {run.name}" + (f" · {accuracy:.1%}" if is_number(accuracy, 0, 1) else "")
+        if any(words == others for others, _ in found.values()):
+            words += f" · {run.id}"
+        found[f"run-{run.id}"] = words, run.best
+    return found

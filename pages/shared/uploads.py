@@ -1,0 +1,219 @@
+"""What visitors upload: only what a page asked them for, within bounds, and large files on disk.
+
+Streamlit by itself takes any file that is sent under any name, and holds it in memory until the session has ended.
+`pages/shared/guard.py` asks here before it takes one.
+"""
+
+import io
+import os
+import shutil
+import tempfile
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import PurePosixPath
+from typing import Any, BinaryIO, NamedTuple
+
+from streamlit.runtime.scriptrunner import get_script_run_ctx
+
+from pages.shared import access
+
+KINDS = ["jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "avif", "mpo"]
+VIDEOS = ["mp4", "m4v", "mov", "webm", "mkv"]
+MB = 1 << 20
+LARGEST = 100  # [MB] of a picture or a video
+STRANGERS_FILE = 25  # [MB] of who may not train
+STRANGERS_SESSION = 60  # [MB]
+STRANGERS = 600  # [MB] of all of them together
+MEMORY = 2000  # [MB] of pictures and videos, of everybody together
+FILES = 4  # of the largest allowed size, for a session of who may train
+FREE = 2000  # [MB] of the disk that stay free
+WAYS = 1000  # uploads that a session may announce before it sends them
+SESSIONS = 10_000  # that are remembered
+ENVELOPE = 1 << 16  # [bytes] around a file when it is sent
+
+
+class Refused(Exception):
+    """An upload is more than there is room for; the message says so to the visitor."""
+
+
+class OnDisk(bytes):
+    """Stands for the content of an upload that lies in a file without a name, which goes with the last who holds this.
+
+    Attributes:
+        file: where it is; read it by `open`, as several may read at once.
+        size: [bytes]
+    """
+
+    file: BinaryIO
+    size: int
+
+    def __new__(cls, file: BinaryIO, size: int) -> "OnDisk":
+        """Empty, as far as Streamlit is concerned."""
+        made = super().__new__(cls)
+        made.file, made.size = file, size
+        return made
+
+    def open(self) -> BinaryIO:
+        """Read it from its start."""
+        return io.BufferedReader(_Reader(self))
+
+
+class _Reader(io.RawIOBase):
+    """Reads a file at a place of its own."""
+
+    def __init__(self, content: OnDisk):
+        self._content, self._at = content, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._content.size}[whence]
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        found = os.pread(self._content.file.fileno(), len(buffer), self._at)
+        buffer[: len(found)] = found
+        self._at += len(found)
+        return len(found)
+
+
+class _Coming(NamedTuple):
+    """An upload on its way."""
+
+    session: str
+    size: int
+    picture: bool
+
+
+Stored = Mapping[str, Mapping[str, Any]]  # Streamlit's files, by session and by their ids; each has `data`
+
+
+class Uploads:
+    """Which uploads are expected, and how much there is of them; for any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._expected: OrderedDict[str, OrderedDict[str, str]] = OrderedDict()
+        self._allowed: OrderedDict[str, int] = OrderedDict()
+        self._coming: dict[object, _Coming] = {}
+
+    def allow(self, session: str, size: int) -> None:
+        """Let a session have so much in all, and files as large [bytes]; 0 leaves it what strangers have."""
+        with self._lock:
+            self._allowed[session] = size
+            self._allowed.move_to_end(session)
+            while len(self._allowed) > SESSIONS:
+                self._allowed.popitem(last=False)
+
+    def expect(self, session: str, file: str, name: str) -> None:
+        """A page has asked for this file."""
+        with self._lock:
+            files = self._expected.setdefault(session, OrderedDict())
+            self._expected.move_to_end(session)
+            files[file] = name
+            while len(files) > WAYS:
+                files.popitem(last=False)
+            while len(self._expected) > SESSIONS:
+                self._expected.popitem(last=False)
+
+    def name(self, session: str, file: str) -> str | None:
+        """Of a file that a page has asked for; None for all others."""
+        with self._lock:
+            return self._expected.get(session, {}).get(file)
+
+    def arrived(self, session: str, file: str) -> None:
+        """It is not expected a second time."""
+        with self._lock:
+            self._expected.get(session, {}).pop(file, None)
+
+    @contextmanager
+    def room(self, session: str, name: str, size: int, stored: Stored) -> Iterator[None]:
+        """Keep room for a file of so many bytes while it arrives.
+
+        Raises:
+            Refused: there is none.
+        """
+        ticket, coming = object(), _Coming(session, size, is_picture(name))
+        with self._lock:
+            self._check(coming, stored)
+            self._coming[ticket] = coming
+        try:
+            yield
+        finally:
+            with self._lock:
+                del self._coming[ticket]
+
+    def _check(self, new: _Coming, stored: Stored) -> None:
+        allowed = self._allowed.get(new.session, 0)
+        every = [new, *self._coming.values()]
+        for session, files in list(stored.items()):
+            every += [_Coming(session, *_weight(file.data)) for file in list(files.values())]
+        largest = allowed or STRANGERS_FILE * MB
+        if new.picture:
+            largest = min(largest, LARGEST * MB)
+        if new.size > largest + ENVELOPE:
+            raise Refused(f"A file may have {largest // MB:,} MB here.")
+        if (
+            sum(one.size for one in every if one.session == new.session)
+            > (allowed or STRANGERS_SESSION * MB) + ENVELOPE
+        ):
+            raise Refused("You have uploaded as much as one visit may. Reload the page to begin anew.")
+        strangers = sum(one.size for one in every if not self._allowed.get(one.session))
+        if not allowed and strangers > STRANGERS * MB:
+            raise Refused("Others have uploaded as much as this server holds. Try again later.")
+        if new.picture:
+            if sum(one.size for one in every if one.picture) > MEMORY * MB:
+                raise Refused("This server holds no more pictures now. Try again later.")
+        elif (
+            shutil.disk_usage(tempfile.gettempdir()).free
+            < FREE * MB + sum(one.size for one in self._coming.values()) + new.size
+        ):
+            raise Refused("The server is short of disk space. Nothing was saved.")
+
+
+def _weight(data: bytes) -> tuple[int, bool]:
+    return (data.size, False) if isinstance(data, OnDisk) else (len(data), True)
+
+
+def is_picture(name: str) -> bool:
+    """Whether a file is a picture or a video by its name: pages read those in every run, so they stay in memory.
+
+    >>> is_picture("a/Photo.JPG"), is_picture("model.safetensors")
+    (True, False)
+    """
+    return PurePosixPath(name.lower()).suffix[1:] in (*KINDS, *VIDEOS)
+
+
+UPLOADS = Uploads()
+
+
+# --- For pages ------------------------------------------------------------------------------------------------
+
+
+def limit(most: int) -> int:
+    """The largest file that the visitor may upload [MB], `most` for who may train; the server is told how much in all.
+
+    Pages give it to each `st.file_uploader`.
+    """
+    context = get_script_run_ctx()
+    trusted = access.may_train()
+    if context:
+        most_of_all = max(access.upload_megabytes(), LARGEST)
+        UPLOADS.allow(context.session_id, FILES * most_of_all * MB if trusted else 0)
+    return most if trusted else min(most, STRANGERS_FILE)
+
+
+def opened(file: Any) -> BinaryIO:
+    """The content of what `st.file_uploader` gave, from its start, wherever it lies."""
+    context = get_script_run_ctx()
+    found = context.uploaded_file_mgr.get_files(context.session_id, [file.file_id]) if context else []
+    if found and isinstance(found[0].data, OnDisk):
+        return found[0].data.open()
+    file.seek(0)
+    return file

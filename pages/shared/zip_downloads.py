@@ -1,0 +1,68 @@
+"""Checkpoints to take along, as one ZIP that is made while it is sent: Streamlit would hold it in memory, twice."""
+
+from pathlib import Path
+from urllib.parse import quote
+
+import streamlit as st
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from vit.errors import UserError
+
+CHECKPOINT, RUN = "checkpoint", "run"
+
+
+def link(label: str, kind: str, name: str, help: str) -> None:
+    """A button that downloads a checkpoint.
+
+    Args:
+        kind: `CHECKPOINT`, of the shelf or fetched by its name, or `RUN`, the best one of a run.
+        name: of the checkpoint, or the run's id.
+    """
+    st.link_button(label, f"{_path(kind)}?name={quote(name, safe='')}", help=help)
+
+
+def routes() -> list[Route]:
+    """Where the links lead."""
+    return [Route(_path(CHECKPOINT), _checkpoint), Route(_path(RUN), _run)]
+
+
+def _path(kind: str) -> str:
+    base = (st.get_option("server.baseUrlPath") or "").strip("/")
+    return f"/{base}/download/{kind}" if base else f"/download/{kind}"
+
+
+def _checkpoint(request: Request) -> Response:
+    from vit.checkpoints import hub, manage
+
+    name = request.query_params.get("name", "")
+    known = {folder.name: folder for folder, _ in manage.folders()} | {
+        str(one.name): one.folder for one in hub.cached()
+    }
+    return _sent(known[name], known[name].name) if name in known else _missing()
+
+
+def _run(request: Request) -> Response:
+    from vit.runs import control, registry
+
+    try:
+        run = registry.find_run(request.query_params.get("name", ""))
+    except UserError:
+        return _missing()
+    return _sent(run.best, control.slug(run.name) or run.id) if run.best else _missing()
+
+
+def _sent(folder: Path, name: str) -> Response:
+    from vit.checkpoints import manage
+
+    try:
+        content = manage.zip_chunks(folder, name)
+    except OSError:  # it was deleted or replaced in this moment
+        return _missing()
+    disposition = f"attachment; filename*=UTF-8''{quote(name, safe='')}.zip"
+    return StreamingResponse(content, media_type="application/zip", headers={"Content-Disposition": disposition})
+
+
+def _missing() -> Response:
+    return PlainTextResponse("There is no such checkpoint. It may have been deleted or renamed.", 404)

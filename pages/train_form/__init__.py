@@ -1,0 +1,1 @@
+"""The form of the page Train: data, settings, what a run will cost."""

@@ -1,0 +1,285 @@
+"""What a run will cost and whether it can learn, before it is started: shown from its own pictures and steps."""
+
+import html
+import io
+from collections.abc import Mapping, Sequence
+from contextlib import closing, suppress
+from typing import Any
+
+import streamlit as st
+
+from pages.shared.escape import plain
+from pages.train_form import data_picker
+from pages.train_form import settings as fields
+from vit.devices import memory as memory_of_this_machine
+from vit.errors import UserError
+from vit.view.captions import about
+
+CURVES = ["#3b929a", "#c9803a"]  # readable on a light and on a dark page
+SHOWN = 8  # pictures in the preview
+LEARNING = "Learning one batch by heart…"
+FACTS_STYLE = """<style>
+.fact { display: flex; justify-content: space-between; font-size: 0.875rem; line-height: 1.7; }
+.fact span { opacity: 0.7; }
+.fact b { font-weight: 500; font-variant-numeric: tabular-nums; }
+</style>"""
+
+
+def memory(count: float) -> str:
+    """Bytes for people.
+
+    >>> memory(3 << 30), memory(5_000_000)
+    ('3.2 GB', '5 MB')
+    """
+    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"
+
+
+@st.cache_data(show_spinner=False, max_entries=64)
+def count_parameters(sizes: Any) -> int:
+    """Numbers that a model of these sizes learns, without making one."""
+    import torch
+
+    from vit.model.transformer import VisionTransformer
+
+    with torch.device("meta"):
+        built = VisionTransformer(sizes)
+    return sum(parameter.numel() for parameter in built.parameters())
+
+
+@st.cache_data(show_spinner=False, max_entries=64)
+def too_large(recipe: str, classes: int, batch: int, free: int, _config: Any) -> str:
+    """See `vit.training.dry_run.too_large`; once for each recipe and each tenth of a gigabyte that is free."""
+    from vit.training import dry_run
+
+    return dry_run.too_large(_config, classes, batch, free)
+
+
+def problem(config: Any, devices: Sequence[str], pictures: Any) -> str:
+    """Why a run cannot be started for want of memory, "" if it can."""
+    if devices[0] != "cpu":
+        return ""
+    free = memory_of_this_machine()[1]
+    batch = min(config.batch_size, pictures.train_pictures) if pictures else config.batch_size
+    recipe = config.model_dump_json(exclude={"seed", "epochs", "lr", "data", "data_root"})
+    with suppress(UserError):  # said by the preview
+        return too_large(recipe, len(pictures.classes) if pictures else 10, batch, free // 10**8 * 10**8, config)
+    return ""
+
+
+@st.cache_resource(show_spinner=False, max_entries=8)
+def few_pictures(subject: tuple[Any, ...], _config: Any) -> Any:
+    """A few training pictures of a dataset at an input size, opened once per subject."""
+    from vit.training.dry_run import sample
+
+    return sample(_config, SHOWN)
+
+
+@st.cache_resource(show_spinner=False, max_entries=8)
+def augmented(subject: tuple[Any, ...], augmentation: str, _config: Any, _images: Any) -> bytes:
+    """The PNG file of a few pictures with their augmented versions: a third of a second of packing at 224 px.
+
+    Args:
+        subject: names the pictures.
+        augmentation: all of its settings.
+    """
+    from vit.training.dry_run import preview
+
+    out = io.BytesIO()
+    preview(_config, _images).save(out, "PNG")
+    return out.getvalue()
+
+
+def show_preview(config: Any) -> Any:
+    """What augmentation makes of a few pictures; returns them, or None where there are none yet."""
+    from vit.training.fine_tuning import model_config
+
+    if not data_picker.is_here(config.data, config.data_root):
+        st.caption("A preview of the pictures comes with the download.")
+        return None
+    try:
+        with st.spinner("Opening pictures…", show_time=False):
+            model = model_config(config, num_classes=1)
+            version = data_picker.stamp(config.data)
+            shape = (*model.image_size, model.channels)
+            subject = config.data, config.data_root, version, shape, config.seed, config.limit
+            pictures = few_pictures(subject, config)
+    except UserError as error:
+        st.error(plain(str(error)))
+        return None
+    sheet = augmented(subject, str(config.augmentation()), config, pictures.images)
+    st.image(sheet, width="stretch", alt="Training pictures as they are and after augmentation")
+    st.caption("Above as they are, below as the model sees them.")
+    return pictures
+
+
+def show_costs(config: Any, devices: Sequence[str], pictures: Any) -> Any:
+    """Size of the model, and memory and time once a few steps have been tried; returns the trial or None."""
+    from vit.training.fine_tuning import model_config
+
+    state = st.session_state
+    subject = subject_of(config, devices)
+    facts, tried = st.empty(), state.get("trial")
+    with st.container(horizontal=True):
+        wants_trial = st.button("Try a few steps", help="Times some real steps on the device.", disabled=not devices)
+        wants_overfit = st.button(
+            "Overfit one batch", help="A sound model learns a few pictures by heart in seconds.", disabled=not devices
+        )
+    place = st.empty()
+    if state.pop("trial_cancelled", False):
+        place.caption("Cancelled.")
+    if (wants_trial or state.pop("try_again", False)) and (found := try_steps(place, config, devices, pictures)):
+        state.trial = tried = (subject, found)
+    measured = tried[1] if tried and tried[0] == subject else None
+
+    rows = {}
+    with suppress(UserError):  # said by the preview
+        sizes = model_config(config, len(pictures.classes) if pictures else 10)
+        rows = {"Parameters": numbers(count_parameters(sizes)), "Tokens per picture": f"{sizes.tokens:,}"}
+    if pictures:
+        steps = max(pictures.train_pictures // config.batch_size, 1)
+        rows["Epochs × steps"] = f"{config.epochs:,} × {steps:,}"
+    if measured:
+        rows["Pictures per second"] = f"about {float(f'{measured.pictures_per_second:.2g}'):,g}"
+        rows["Memory"] = f"about {memory(measured.memory)}" + (" on each" if len(devices) > 1 else "")
+        rows["An epoch"] = about(measured.seconds_per_epoch)
+        rows["All epochs"] = about(measured.seconds_per_epoch * config.epochs)
+    else:
+        rows["Memory"] = rows["An epoch"] = "not tried"
+    facts.html(
+        FACTS_STYLE + "".join(f"<div class=fact><span>{k}</span><b>{html.escape(v)}</b></div>" for k, v in rows.items())
+    )
+    if measured:
+        show_doubts(config, measured)
+    show_overfit(config, devices, subject, wants_overfit)
+    return measured
+
+
+def subject_of(config: Any, devices: Sequence[str]) -> Any:
+    """What a trial depends on."""
+    return config.model_copy(update={"seed": 0, "patience": None}).model_dump_json(), tuple(devices)
+
+
+def numbers(count: int) -> str:
+    """How many numbers a model learns, for people.
+
+    >>> numbers(843_210), numbers(86_000_000), numbers(9_876)
+    ('0.84 M', '86.00 M', '9,876')
+    """
+    return f"{count / 1e6:.2f} M" if count >= 1e5 else f"{count:,}"
+
+
+def try_steps(place: Any, config: Any, devices: Sequence[str], pictures: Any) -> Any:
+    """A few steps of the run, with a bar and a way out; None where they cannot be done."""
+    from vit.training import dry_run
+
+    def cancel() -> None:
+        st.session_state.trial_cancelled = True
+
+    words = "Trying a few steps…"
+    with place.container(horizontal=True, vertical_alignment="center"):
+        bar = st.progress(0.0, words)
+        st.button("Cancel", key="cancel_trial", on_click=cancel)  # any click ends this run of the page, and the trial
+    try:
+        with closing(dry_run.try_steps(config, devices, pictures, dry_run.LIMIT)) as moments:
+            for moment in moments:
+                if isinstance(moment, dry_run.Trial):
+                    place.empty()
+                    return moment
+                bar.progress(moment, words)
+    except UserError as error:
+        place.error(plain(str(error)))
+    return None
+
+
+def show_doubts(config: Any, measured: Any) -> None:
+    """What was extrapolated, and a recipe that suits this machine where this one does not."""
+    from vit.training import dry_run
+
+    said = []
+    if not measured.timed:
+        said.append("This machine is too busy for a step within a few seconds: judged by a product of matrices.")
+    elif measured.extrapolated:
+        part = f" and {measured.share:.0%} of the model" if measured.share < 1 else ""
+        said.append(f"Extrapolated from up to {measured.timed} of {measured.batch} pictures a step{part}.")
+    if config.compile:
+        said.append("Timed without compiling, which takes longer than a trial.")
+    if measured.streamed:
+        said.append("The pictures do not fit into memory: they are decoded anew in every epoch.")
+    if said:
+        st.caption(" ".join(said))
+    total = measured.seconds_per_epoch * config.epochs
+    if total <= dry_run.DEAR:
+        return
+    where = "CPU" if measured.device == "cpu" else "device"
+    st.warning(f"On this {where} all epochs take {about(total)}.")
+    if smaller := dry_run.fitting(config, measured):
+        epochs = f", {smaller.settings['epochs']} epochs" if "epochs" in smaller.settings else ""
+        side = smaller.settings.get("image_size")
+        what = f"{side} px, " if side else ""
+        st.button(
+            f"Take {what}{numbers(smaller.params)} parameters{epochs}: {about(smaller.seconds)}",
+            key="take_smaller",
+            on_click=take,
+            args=(smaller.settings,),
+            help="Changes these settings, and tries a few steps with them.",
+        )
+
+
+def take(settings: Mapping[str, Any]) -> None:
+    """Fill the form, from a button's callback."""
+    for name, value in settings.items():
+        st.session_state[fields.key(name)] = value
+    st.session_state.try_again = True
+
+
+def show_overfit(config: Any, devices: Sequence[str], subject: Any, wanted: bool) -> None:
+    """The curve of learning one batch by heart, drawn while it is learned."""
+    from vit.training import dry_run
+
+    state = st.session_state
+    chart, words = st.empty(), st.empty()
+    points: list[Any] = []
+    if wanted:
+        state.overfit = (subject, points)
+        try:
+            bar = words.progress(0.0, LEARNING)
+            with closing(dry_run.overfit(config, devices[0])) as moments:
+                for point in moments:
+                    bar.progress(len(points) / (len(points) + 20), LEARNING)
+                    if point is not None:
+                        points.append(point)
+                        if len(points) % 4 == 1:
+                            draw_overfit(chart, points)
+            words.empty()
+        except UserError as error:
+            words.error(plain(str(error)))
+    elif state.get("overfit", (None,))[0] == subject:
+        points = state.overfit[1]
+    if not points:
+        return
+    draw_overfit(chart, points)
+    last = points[-1]
+    said = (
+        f"{last.accuracy:.0%} of the batch right after {last.step} steps, loss {points[0].loss:.2f} → {last.loss:.2f}."
+    )
+    if last.accuracy < 0.9:
+        said += " That is little: check the learning rate and the labels."
+    words.caption(said)
+
+
+def draw_overfit(chart: Any, points: Sequence[Any]) -> None:
+    """Loss as a share of its first value, and accuracy."""
+    chart.line_chart(
+        {
+            "step": [point.step for point in points],
+            "loss": [point.loss / (points[0].loss or 1) for point in points],
+            "accuracy": [point.accuracy for point in points],
+        },
+        x="step",
+        y=["accuracy", "loss"],
+        x_label="",
+        y_label="",
+        color=CURVES,
+        height=220,
+        alt="Loss relative to its start, and accuracy, while one batch is learned",
+    )

@@ -1,0 +1,390 @@
+"""Choose labelled pictures, a named set, a folder on the server or an archive of one's own, and look at them."""
+
+import base64
+import hashlib
+import io
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+
+import streamlit as st
+
+from pages.shared import access, uploads
+from pages.shared.escape import plain
+from vit.errors import InvalidDataset, UserError
+from vit.paths import data_roots
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+NAMED = {
+    "shapes": "Shapes, drawn on the spot",
+    "cifar10": "CIFAR-10",
+    "cifar100": "CIFAR-100",
+    "mnist": "MNIST",
+    "fashion-mnist": "Fashion-MNIST",
+}
+KINDS = ["zip", "tar", "gz", "tgz", "bz2", "xz"]
+ROW = 46  # height of a class in the table [px]
+ROWS = 6.5  # classes before it scrolls; half a row says that there are more
+COPYING = "Copying the archive…"
+BLOCK = 4 << 20  # [bytes] between two looks at how far a copy is
+LISTED = 200  # files that are listed by name
+
+
+def pick(on_change: Callable[[], None]) -> tuple[str, str]:
+    """Let the person choose a dataset or upload one; returns its spec and its `data_root`."""
+    from vit.data.catalog import list_folders, uploads_folder
+
+    roots = data_roots()
+    place = st.container()
+    with st.expander("Upload an archive of pictures", key="upload_group"):
+        upload(uploads_folder(), on_change)
+    folders = list_folders()
+    options = [*NAMED, *folders]
+    if st.session_state.get("data") not in options:
+        st.session_state.data = options[0]
+    spec = place.selectbox(
+        "Dataset",
+        options,
+        format_func=lambda spec: NAMED.get(spec) or folder_title(spec, roots),
+        key="data",
+        on_change=on_change,
+        label_visibility="collapsed",
+        persist_state="session",
+    )
+    return spec, root_of(spec)
+
+
+def root_of(spec: str) -> str:
+    """The `data_root` of a dataset: only named ones are downloaded."""
+
+    root = data_roots()[0]
+    elsewhere = spec in NAMED and spec != "shapes" and root != Path("data").absolute()
+    return str(root) if elsewhere else "data"
+
+
+def folder_title(spec: str, roots: list[Path]) -> str:
+    """A folder's place below its root, for people."""
+    path = Path(spec.removeprefix("folder:"))
+    for root in roots:
+        if path.is_relative_to(root):
+            path = path.relative_to(root)
+            break
+    if path.parts[:1] == ("uploads",):
+        return f"{re.sub(r'-[0-9a-f]{8}$', '', path.name)} (uploaded)"
+    return f"{path} (folder)"
+
+
+def is_here(spec: str, root: str) -> bool:
+    """Whether a dataset can be read without a download."""
+    from vit.data.datasets import is_downloaded
+
+    return spec.startswith("folder:") or is_downloaded(spec, Path(root))
+
+
+def here() -> dict[str, str]:
+    """What can be read without a download, and the visitor may see: from specs to titles."""
+    from vit.data.catalog import list_folders
+
+    roots = data_roots()
+    sets = {spec: title for spec, title in NAMED.items() if is_here(spec, root_of(spec))}
+    return sets | {spec: folder_title(spec, roots) for spec in list_folders() if may_see(spec)}
+
+
+def may_see(spec: str) -> bool:
+    """Whether the visitor may see pictures of a dataset: all of them who may train, others those that are public."""
+    return spec in NAMED or access.may_train()
+
+
+def can_come(spec: str, root: str) -> bool:
+    """Whether a run can download it: it is not here, and nobody tried in vain to get it from this page."""
+    return not is_here(spec, root) and spec not in st.session_state.get("failed", {})
+
+
+def upload(folder: Path, on_change: Callable[[], None]) -> None:
+    """Take an archive in and choose it."""
+    state, most = st.session_state, access.upload_megabytes()
+    file = st.file_uploader(
+        "A zip or tar with one folder of pictures per class",
+        type=KINDS,
+        max_upload_size=uploads.limit(most),
+        key=f"archive_{state.setdefault('archives', 0)}",
+        help="The folders may lie directly in it, or below train/, test/ and val/. Larger sets: put a folder into the "
+        "server's data folder.",
+    )
+    place = st.empty()  # for a bar; it is there in every run
+    if file is None:
+        return
+    refused, why = state.get("refused", ("", ""))
+    if file.file_id == refused:
+        st.error(plain(why))
+        return
+    try:
+        state.data = take_in(file, folder, most, place)
+    except UserError as error:
+        state.refused = file.file_id, str(error)
+        st.error(plain(str(error)))
+        return
+    state.archives += 1  # another uploader takes its place, and the server forgets the file
+    on_change()
+
+
+def copy(source: BinaryIO, target: Any, tell: Callable[[int], None]) -> str:
+    """Copy a file; returns the SHA-256 of its content.
+
+    Args:
+        tell: called with the bytes that are done.
+    """
+    digest, done = hashlib.sha256(), 0
+    while block := source.read(BLOCK):
+        digest.update(block)
+        target.write(block)
+        done += len(block)
+        tell(done)
+    target.flush()
+    return digest.hexdigest()
+
+
+def take_in(file: Any, parent: Path, most: int, place: Any) -> str:
+    """Check and unpack an uploaded archive into a folder named by its content; returns its spec.
+
+    Args:
+        place: an `st.empty` for a bar that says what happens.
+
+    Raises:
+        InvalidDataset: it is too large, or not a set of labelled pictures.
+    """
+    from vit import import_dataset
+
+    content = uploads.opened(file)
+    size = content.seek(0, io.SEEK_END)
+    if size > most * 10**6 * 1.05:  # the browser counts in 2**20
+        raise InvalidDataset(f"The archive has {size / 1e6:.0f} MB; {most} MB are allowed here.")
+    parent.mkdir(parents=True, exist_ok=True)
+    keep = access.limits().free_bytes
+    if shutil.disk_usage(parent).free < keep + 3 * size:
+        raise InvalidDataset("The server is short of disk space. Nothing was saved. Delete old runs or uploads first.")
+    stem = re.sub(r"[^a-z0-9]+", "-", file.name.lower().partition(".")[0]).strip("-")[:40] or "pictures"
+    bar = place.progress(0.0, COPYING)
+
+    def unpacking(done: int, total: int) -> None:
+        share = min(done / max(total, 1), 1.0)
+        words = f"Unpacking and checking every picture: {share:.0%}" if share < 1 else "Sorting pictures into classes…"
+        bar.progress(share, words)
+
+    try:
+        with tempfile.NamedTemporaryFile(dir=parent, prefix=".", suffix=Path(file.name).suffix) as archive:
+            content.seek(0)
+            digest = copy(content, archive, lambda done: bar.progress(min(done / max(size, 1), 1.0), COPYING))
+            folder = parent / f"{stem}-{digest[:8]}"
+            if folder.is_dir():
+                return f"folder:{folder}"
+            imported = import_dataset(archive.name, folder, progress=unpacking)
+    finally:
+        place.empty()
+    return imported.spec
+
+
+def show(spec: str, root: str, on_change: Callable[[], None]) -> None:
+    """What the dataset holds, or a button that downloads it; what was uploaded can be deleted."""
+    from vit.data.catalog import is_upload
+    from vit.data.import_archive import left_out
+
+    if said := st.session_state.pop("kept", ""):
+        st.error(plain(said))
+    if not is_here(spec, root):
+        offer_download(spec, root)
+        return
+    try:
+        found, classes = surveyed(spec, root, stamp(spec))
+    except UserError as error:
+        st.error(plain(str(error)))
+    else:
+        show_survey(found, classes)
+    if is_upload(spec):
+        show_list("Left out of the archive", *left_out(spec.removeprefix("folder:")))
+        offer_deletion(spec, on_change)
+
+
+def show_list(words: str, lines: Sequence[str], count: int = 0) -> None:
+    """Files by name, folded away, where there are any; `count` if there are more than are named."""
+    if lines:
+        with st.expander(f"{words}: {count or len(lines):,}"):
+            high = 160 if len(lines) > 6 else "content"
+            st.code("\n".join(lines[:LISTED]), language=None, wrap_lines=True, height=high)
+
+
+def offer_deletion(spec: str, on_change: Callable[[], None]) -> None:
+    """A button that asks before it deletes an upload; off while a run needs it."""
+    from vit.runs.uploads import runs_on
+
+    names = [run.name for run in runs_on(spec) if run.alive]
+    why = f"The run {plain(names[0])} needs it." if names else None
+    if st.button("Delete this upload", key="delete_data", type="tertiary", disabled=bool(names), help=why):
+        confirm_deletion(spec, on_change)
+
+
+@st.dialog("Delete this upload?")
+def confirm_deletion(spec: str, on_change: Callable[[], None]) -> None:
+    """Say what goes, and delete it if that is meant."""
+    from vit.data.datasets import PICTURES
+    from vit.runs.uploads import runs_on
+
+    folder = Path(spec.removeprefix("folder:"))
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    pictures = sum(path.suffix.lower() in PICTURES for path in files)
+    size = sum(path.stat().st_size for path in files)
+    goes = [f"the folder {folder}", f"{pictures:,} pictures, {size / 1e6:,.1f} MB"]
+    title = folder_title(spec, data_roots())
+    st.markdown(f"**{plain(title)}** goes for good:\n" + "".join(f"\n- {plain(text)}" for text in goes))
+    if count := len(runs_on(spec)):
+        st.caption(f"Runs that learnt from it: {count:,}. They stay, but cannot be continued.")
+    with st.container(horizontal=True):
+        if st.button("Delete", key="really_delete_data", type="primary", on_click=delete, args=(spec, on_change)):
+            st.rerun()
+        if st.button("Keep it", key="keep_data"):
+            st.rerun()
+
+
+def delete(spec: str, on_change: Callable[[], None]) -> None:
+    """Delete an upload and choose what is left, from a button's callback; why it stays is said on the page."""
+    from vit.runs.uploads import delete_upload
+
+    state = st.session_state
+    if not access.may_train():  # a callback runs before the page asks, and says so
+        return
+    try:
+        delete_upload(spec)
+    except UserError as error:
+        state.kept = str(error)
+        return
+    state.data = next(iter(NAMED))
+    on_change()
+
+
+def offer_download(spec: str, root: str) -> None:
+    """Fetch a named dataset when asked to, with a progress bar."""
+    from vit.data.datasets import download
+
+    state = st.session_state
+    if not st.button(f"Download {NAMED[spec]}", help="Once; it is kept in the data folder."):
+        if spec in state.get("failed", ()):
+            st.error(plain(state.failed[spec]))
+        return
+    bar = st.progress(0.0, "Downloading…")
+    try:
+        download(
+            spec, Path(root), lambda done, total: bar.progress(min(done / max(total, 1), 1.0), f"{done / 1e6:.0f} MB")
+        )
+    except UserError as error:
+        bar.empty()
+        state.failed = state.get("failed", {}) | {spec: str(error)}
+        st.error(plain(str(error)))
+        return
+    st.rerun()
+
+
+def stamp(spec: str) -> int:
+    """Changes when class folders come or go."""
+    if not spec.startswith("folder:"):
+        return 0
+    folder = Path(spec.removeprefix("folder:"))
+    try:
+        return max(path.stat().st_mtime_ns for path in [folder, *folder.glob("*/"), *folder.glob("*/*/")])
+    except OSError:
+        return 0
+
+
+@st.cache_resource(show_spinner="Looking through the pictures…", max_entries=8)
+def surveyed(spec: str, root: str, stamp: int) -> tuple[Any, "pd.DataFrame"]:
+    """Survey a dataset once per version of its folders; with the table of its classes."""
+    from vit.data.survey import survey
+
+    found = survey(spec, Path(root))
+    return found, table(found)
+
+
+class Size(NamedTuple):
+    """How large a dataset is; zeros where it is not here or cannot be read.
+
+    Attributes:
+        pictures: to learn from.
+        side: shorter side of the picture in the middle [px].
+    """
+
+    pictures: int = 0
+    side: int = 0
+
+
+def size(spec: str, root: str) -> Size:
+    """How many pictures it has, and how large they are."""
+    if not is_here(spec, root):
+        return Size()
+    try:
+        found, _ = surveyed(spec, root, stamp(spec))
+    except UserError:
+        return Size()
+    return Size(sum(found.counts["train"].values()), min(found.sizes.median) if found.sizes else 0)
+
+
+def table(found: Any) -> "pd.DataFrame":
+    """Per class its name, a strip of pictures and the counts of all splits."""
+    sheet, height = found.contact_sheet, found.contact_sheet.height / max(len(found.rows), 1)
+    strips = {}
+    for row, name in enumerate(found.rows):
+        out = io.BytesIO()
+        sheet.crop((0, round(row * height), sheet.width, round((row + 1) * height))).save(out, "WEBP", quality=80)
+        strips[name] = f"data:image/webp;base64,{base64.b64encode(out.getvalue()).decode()}"
+    import pandas as pd
+
+    return pd.DataFrame(
+        {
+            "class": list(found.classes),
+            **{split: [counts.get(name, 0) for name in found.classes] for split, counts in found.counts.items()},
+            "pictures": [strips.get(name) for name in found.classes],
+        }
+    )
+
+
+def show_survey(found: Any, classes: "pd.DataFrame") -> None:
+    """Contact sheet and class counts, the split, sizes, and what is odd about the files."""
+    counts = {
+        split: st.column_config.ProgressColumn(
+            format="localized", min_value=0, max_value=int(classes[split].max()) or 1, width=80
+        )
+        for split in found.counts
+    }
+    st.dataframe(
+        classes,
+        hide_index=True,
+        row_height=ROW,
+        height=round(38 + ROW * min(len(classes), ROWS)),
+        column_config={
+            "class": st.column_config.TextColumn(width=90),
+            "pictures": st.column_config.ImageColumn(width=ROW * 8 - 24),
+            **counts,
+        },
+    )
+    train, validation, test = (int(classes[split].sum()) for split in found.counts)
+    said = f"{len(classes):,} classes. {train:,} pictures to learn from, {validation:,} for validation, which chooses "
+    said += f"the best epoch, {test:,} to be tested on at the end."
+    if found.sizes:
+        smallest, median, largest = ("{} × {}".format(*size) for size in found.sizes)
+        said += f" {median} px." if smallest == largest else f" {smallest} to {largest} px, {median} in the middle."
+    st.caption(said)
+    if not validation:
+        st.warning("These are too few pictures to keep any for validation, which chooses the best epoch. Add some.")
+    if found.leaked:
+        many = f"{found.leaked:,} pictures are" if found.leaked > 1 else "1 picture is"
+        st.warning(f"{many} in two splits: that flatters every accuracy.")
+    if found.contradicting:
+        one = found.contradicting == 1
+        st.warning(f"{found.contradicting:,} repeated {'picture is' if one else 'pictures are'} in two classes.")
+    show_list("Pictures that cannot be read", found.unreadable)
+    repeats = [f"{again}  repeats  {first}" for first, again in found.repeats]
+    count = found.repeated + found.leaked
+    show_list("Repeated pictures", repeats, count)

@@ -1,0 +1,278 @@
+"""Widgets for the settings of a run, made from the fields that `TrainConfig` declares and checks."""
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, Literal, get_args, get_origin
+
+import streamlit as st
+from pydantic.fields import FieldInfo
+
+from pages.shared.escape import plain
+
+# Which settings are shown together. Data, checkpoint and device have places of their own on the page.
+GROUPS = {
+    "Model": (
+        "size", "image_size", "patch_size", "dim", "depth", "heads", "mlp_dim", "registers", "pool", "norm",
+        "activation", "layer_scale", "dropout", "drop_path", "start",
+    ),
+    "Recipe": (
+        "epochs", "batch_size", "optimizer", "lr", "muon_lr", "weight_decay", "schedule", "warmup_epochs",
+        "label_smoothing", "grad_clip", "ema", "patience",
+    ),
+    "Augmentation": ("crop_padding", "crop_scale", "flip", "operations", "magnitude", "erase", "mixup", "cutmix"),
+    "Machine": ("precision", "compile", "workers", "seed", "limit"),
+}  # fmt: skip
+NAMES = tuple(name for names in GROUPS.values() for name in names)
+ELSEWHERE = ("data", "data_root", "init_from", "device")
+COLUMNS = 3
+LARGEST = 2**53 - 1  # whole number that a browser keeps exactly
+
+# Settings of the model that a checkpoint to start from decides.
+FROM_CHECKPOINT = (
+    "size", "patch_size", "dim", "depth", "heads", "mlp_dim", "registers", "pool", "norm", "activation", "layer_scale",
+    "start",
+)  # fmt: skip
+
+TITLES = {
+    "init_from": "Start from",
+    "dim": "Width",
+    "depth": "Blocks",
+    "heads": "Heads per block",
+    "mlp_dim": "MLP width",
+    "norm": "Final LayerNorm",
+    "pool": "Head reads",
+    "start": "Initial weights",
+    "lr": "Learning rate, AdamW",
+    "muon_lr": "Learning rate, Muon",
+    "grad_clip": "Largest gradient",
+    "ema": "Averaging, decay",
+    "warmup_epochs": "Warm-up [epochs]",
+    "patience": "Patience [epochs]",
+    "limit": "Training pictures",
+    "operations": "RandAugment: changes",
+    "magnitude": "RandAugment: strength",
+    "erase": "Random erasing",
+    "mixup": "Mixup",
+    "cutmix": "CutMix",
+    "flip": "Mirror",
+    "compile": "Compile",
+}
+_STEPS = {"lr": 1e-4, "muon_lr": 1e-3, "layer_scale": 1e-5, "ema": 1e-4, "warmup_epochs": 1.0, "grad_clip": 0.5}
+_UNIT = re.compile(r"\[\w+\]")
+_IN_CODE = re.compile(r"\b(dim|mlp_dim|lr|muon_lr)\b")  # names in messages that the page calls otherwise
+
+
+def title(name: str) -> str:
+    """A setting's name for people, with its unit; "" stands for the settings together."""
+    from vit.training.config import TrainConfig
+
+    if not name:
+        return "the settings together"
+    words = TITLES.get(name, name.replace("_", " ").capitalize())
+    unit = _UNIT.search(TrainConfig.model_fields[name].description or "")
+    return f"{words} {unit.group()}" if unit and "[" not in words else words
+
+
+def bounds(field: FieldInfo) -> tuple[Any, Any]:
+    """Smallest and largest value, or None; an excluded limit is refused when the settings are checked."""
+    low = high = None
+    for rule in field.metadata:
+        low = next((v for v in (getattr(rule, "ge", None), getattr(rule, "gt", None)) if v is not None), low)
+        high = next((v for v in (getattr(rule, "le", None), getattr(rule, "lt", None)) if v is not None), high)
+    return low, high
+
+
+def kind(name: str) -> tuple[type, tuple[str, ...], bool]:
+    """A setting's type, its choices if it has any, and whether it may be left out."""
+    from vit.model.config import preset_names
+    from vit.training.config import TrainConfig
+
+    field = TrainConfig.model_fields[name]
+    parts = get_args(field.annotation) if get_origin(field.annotation) not in (Literal, None) else (field.annotation,)
+    optional = type(None) in parts
+    main = next(part for part in parts if part is not type(None))
+    if get_origin(main) is Literal:
+        return str, get_args(main), optional
+    return main, tuple(preset_names()) if name == "size" else (), optional
+
+
+def explain(name: str, field: FieldInfo) -> str:
+    """The help line: what it is, its range, and its name on the command line."""
+    low, high = bounds(field)
+    said = (field.description or "").replace("[", "\\[")
+    said = f"{said[0].upper()}{said[1:]}. " if said else ""
+    limits = f"From {_number(low)} to {_number(high)}. " if high is not None else ""
+    limits = limits or (f"At least {_number(low)}. " if low is not None else "")
+    return f"{said}{limits}`{name}`"
+
+
+def _number(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:g}"
+
+
+def check(settings: Mapping[str, Any]) -> tuple[Any, dict[str, str]]:
+    """Check settings as the command line does.
+
+    Returns:
+        the `TrainConfig`, or None; and what is wrong by the setting's name, "" for what concerns no single one.
+    """
+    from pydantic import ValidationError
+
+    from vit.training.config import TrainConfig
+
+    try:
+        return TrainConfig(**settings), {}
+    except ValidationError as error:
+        problems: dict[str, str] = {}
+        for one in error.errors():
+            said = one["msg"].removeprefix("Value error, ").replace("Input should be", "It must be")
+            name = str(one["loc"][0]) if one["loc"] else said.split(maxsplit=1)[0].rstrip(":")
+            if name not in TrainConfig.model_fields:
+                name = "init_from" if settings.get("init_from") else ""
+            said = _IN_CODE.sub(lambda word: TITLES[word.group()].lower(), said)
+            problems.setdefault(name, said if said.endswith(".") else f"{said}.")
+        return None, problems
+
+
+def show_problem(problems: Mapping[str, str], name: str) -> None:
+    """Say what is wrong with a setting, where there is something."""
+    if name in problems:
+        st.error(plain(problems[name]))
+
+
+def key(name: str) -> str:
+    """Where the session keeps a setting."""
+    return f"set_{name}"
+
+
+def base_value(settings: Mapping[str, Any], name: str) -> Any:
+    """A setting as it is given, or else its default."""
+    from vit.training.config import TrainConfig
+
+    return settings.get(name, TrainConfig.model_fields[name].default)
+
+
+def fill(settings: Mapping[str, Any]) -> None:
+    """Put settings into the widgets; those that are not given get their defaults."""
+    for name in NAMES:
+        st.session_state[key(name)] = base_value(settings, name)
+
+
+def read() -> dict[str, Any]:
+    """The settings as the widgets have them."""
+    return {name: st.session_state[key(name)] for name in NAMES}
+
+
+def changed(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that the widgets have otherwise than they are given."""
+    return {name: value for name, value in read().items() if value != base_value(settings, name)}
+
+
+def write(value: Any) -> str:
+    """A setting for a link.
+
+    >>> write(0.002), write(True), write(None)
+    ('0.002', 'true', '')
+    """
+    return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def parse(name: str, text: str) -> Any:
+    """A setting from a link, which anybody may have written.
+
+    Raises:
+        ValueError: it has no such value.
+    """
+    from pydantic import ConfigDict, TypeAdapter
+
+    from vit.training.config import TrainConfig
+
+    type_, choices, optional = kind(name)
+    if optional and not text:
+        return None
+    rule = TypeAdapter(TrainConfig.model_fields[name].rebuild_annotation(), config=ConfigDict(allow_inf_nan=False))
+    value = rule.validate_strings(text)
+    if (choices and value not in choices) or (type_ is int and abs(value) > LARGEST):
+        raise ValueError(f"{text!r} is not a value of {name}.")
+    return value
+
+
+def show_group(
+    group: str,
+    base: Mapping[str, Any],
+    follows: Mapping[str, Any],
+    problems: Mapping[str, str],
+    disabled: tuple[str, ...] = (),
+) -> None:
+    """One folded group of settings.
+
+    Args:
+        base: what the preset says, to count what differs.
+        follows: values that empty settings get from others.
+        problems: by setting.
+        disabled: settings that something else decides.
+    """
+    from vit.training.config import TrainConfig
+
+    names = GROUPS[group]
+    fields = TrainConfig.model_fields
+    count = len(changed(base).keys() & set(names))
+    wrong = any(name in problems for name in names)
+    words = f"{group} · {count} changed" if count else group
+    with st.expander(words, expanded=wrong, icon="⚠️" if wrong else None, key=f"group_{group}"):
+        for first in range(0, len(names), COLUMNS):
+            for column, name in zip(st.columns(COLUMNS), names[first : first + COLUMNS], strict=False):
+                with column:
+                    show_field(name, fields[name], follows.get(name), name in disabled)
+                    show_problem(problems, name)
+
+
+def show_field(name: str, field: FieldInfo, follows: Any, disabled: bool) -> None:
+    """The widget that suits a setting.
+
+    A number field has no limits of its own: it would keep the last value within them, and what is typed would not
+    count. So the number counts, and what is wrong with it is said.
+    """
+    type_, choices, optional = kind(name)
+    common: dict[str, Any] = dict(
+        label=title(name), key=key(name), help=explain(name, field), disabled=disabled, persist_state="session"
+    )
+    hint = "" if follows is None else f"{follows}, by size"
+    if choices:
+        st.selectbox(options=choices, index=None if optional else 0, placeholder=hint or "none", **common)
+    elif type_ is bool:
+        with st.container(height=66, border=False, vertical_alignment="bottom", gap=None):
+            st.toggle(**common)
+    else:
+        whole = type_ is int
+        st.number_input(
+            value=None if optional else "min",
+            step=1 if whole else _STEPS.get(name, 0.05),
+            format=None if whole else "%g",
+            placeholder=hint or "none",
+            **common,
+        )
+
+
+def parse_values(name: str, text: str) -> list[Any]:
+    """Several values of one setting, as they are written for a sweep: "2, 4, 8".
+
+    Raises:
+        ValueError: one of them has the wrong form.
+    """
+    type_, choices, _ = kind(name)
+    values = []
+    for word in filter(None, map(str.strip, text.split(","))):
+        try:
+            value = word if type_ is str else json.loads(word.lower())
+        except ValueError:
+            value = None
+        fits = isinstance(value, bool) if type_ is bool else not isinstance(value, bool)
+        if value is None or not fits or not isinstance(value, int | float if type_ is float else type_):
+            raise ValueError(f"{word!r} is not a value of {title(name)}. Separate several values by commas.")
+        if choices and value not in choices:
+            raise ValueError(f"{word!r} is not one of {', '.join(choices)}.")
+        if value not in values:
+            values.append(value)
+    return values

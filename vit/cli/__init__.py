@@ -1,0 +1,1 @@
+"""The command line: what it understands, and what each command does."""

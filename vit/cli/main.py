@@ -1,0 +1,41 @@
+"""The command line: `python -m vit classify|explain|evaluate|faithfulness|heads|ood|convert|train|runs`.
+
+Exit status: 0 done, 1 a bug (with its traceback), 2 a mistake of the user's, told in one line.
+"""
+
+import logging
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from vit.cli.parser import parser
+from vit.errors import UserError
+
+# Of each command the module with its function `run_<command>`: --help waits for none of them, nor for torch.
+COMMANDS = {
+    "classify": "explain",
+    "explain": "explain",
+    "evaluate": "measure",
+    "faithfulness": "measure",
+    "heads": "measure",
+    "ood": "measure",
+    "convert": "convert",
+    "train": "training",
+    "runs": "runs",
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit status."""
+    options = parser().parse_args(arguments)
+    logging.basicConfig(format="%(message)s")
+    try:
+        module = import_module(f"vit.cli.{COMMANDS[options.command]}")
+        getattr(module, f"run_{options.command}")(options)
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return 2
+    except KeyboardInterrupt as interrupt:
+        print(str(interrupt) or "Stopped.", file=sys.stderr)
+        return 130
+    return 0

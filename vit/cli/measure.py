@@ -1,0 +1,94 @@
+"""Commands that measure a checkpoint on a dataset: evaluate, faithfulness, heads, ood."""
+
+import argparse
+import json
+from typing import Any
+
+from tqdm import tqdm
+
+from vit.checkpoints.load import load_checkpoint
+from vit.errors import UserError
+from vit.explain import head_census, method_ranking, ood
+from vit.runs.error_report import write
+from vit.training.evaluation import evaluate_checkpoint
+
+
+def run_evaluate(options: argparse.Namespace) -> None:
+    """Measure a checkpoint's accuracy."""
+    checkpoint = load_checkpoint(options.checkpoint)
+    if options.report:
+        write(checkpoint, options.data, options.data_root, options.report, bar=not options.json)
+    result = evaluate_checkpoint(checkpoint, options.data, root=options.data_root, bar=not options.json)
+    if options.json:
+        facts = {"checkpoint": checkpoint.name, "sha256": checkpoint.hash, "data": options.data}
+        print(json.dumps(facts | result._asdict()))
+    else:
+        print(f"{result.accuracy:.2%} of {result.pictures:,} pictures right, loss {result.loss:.4f}")
+
+
+def run_faithfulness(options: argparse.Namespace) -> None:
+    """Rank the methods by whether their maps are true."""
+    _check_limit(options.limit)
+    checkpoint = load_checkpoint(options.checkpoint)
+    ranked = method_ranking.rank(checkpoint, options.data, options.limit, root=options.data_root, bar=not options.json)
+    if options.card:
+        method_ranking.record_in_card(checkpoint, options.data, ranked)
+    if options.json:
+        facts = {"checkpoint": checkpoint.name, "sha256": checkpoint.hash, "data": options.data}
+        print(json.dumps(facts | {"pictures": ranked[0].pictures, "methods": [one.to_dict() for one in ranked]}))
+        return
+    print("\n".join(method_ranking.table(ranked)))
+    print(f"\n{ranked[0].pictures} pictures. {method_ranking.verdict(ranked)}")
+
+
+def run_ood(options: argparse.Namespace) -> None:
+    """Learn what known pictures are like."""
+    checkpoint = load_checkpoint(options.checkpoint)
+    known = ood.fit(checkpoint, options.data, options.others, root=options.data_root, bar=not options.json)
+    if options.keep:
+        ood.write(checkpoint, known)
+    told = {"known_called_unlike": ood.ALARM, "others_called_unlike": known.noticed}
+    if options.json:
+        facts = {
+            "checkpoint": checkpoint.name,
+            "sha256": checkpoint.hash,
+            "data": known.data,
+            "others": known.other_data,
+        }
+        print(json.dumps(facts | told))
+        return
+    print(f"Unlike the pictures of {known.data} is what {ood.ALARM:.0%} of them exceed.")
+    if known.noticed is not None:
+        print(f"Of the pictures of {known.other_data}, {known.noticed:.0%} exceed it.")
+
+
+def _check_limit(limit: int) -> None:
+    if limit < 1:
+        raise UserError(f"--limit must be at least 1, not {limit}.")
+
+
+def run_heads(options: argparse.Namespace) -> None:
+    """Say what every head does."""
+    _check_limit(options.limit)
+    checkpoint = load_checkpoint(options.checkpoint)
+    head_census.check_name(checkpoint, options.statistic)
+    bar: Any = None
+
+    def progress(done: int, total: int) -> None:  # the data are read by then, with a bar of their own
+        nonlocal bar
+        if bar is None:
+            bar = tqdm(total=total, unit="pictures", leave=False, disable=options.json)
+        bar.update(done - bar.n)
+        if done == total:
+            bar.close()
+
+    found = head_census.census(checkpoint, options.data, options.limit, root=options.data_root, progress=progress)
+    statistic = found[options.statistic]
+    if options.card:
+        head_census.record_in_card(checkpoint, options.data, found)
+    if options.json:
+        facts = {"checkpoint": checkpoint.name, "sha256": checkpoint.hash, "data": options.data}
+        print(json.dumps(facts | {"pictures": statistic.pictures, "statistics": head_census.to_dict(found)}))
+        return
+    print("\n".join(head_census.table(options.statistic, statistic)))
+    print(f"\n{head_census.sentence(options.statistic, statistic)}")

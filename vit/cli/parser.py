@@ -1,0 +1,168 @@
+"""Every command and option of the command line."""
+
+import argparse
+from pathlib import Path
+from typing import Any, NoReturn
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser whose complaints are one line, and that explains defaults in its help."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{message[0].upper()}{message[1:]}. See {self.prog} --help.\n")
+
+
+def _number_or(*words: str) -> Any:
+    def parse(text: str) -> int | str:
+        if text in words:
+            return text
+        try:
+            return int(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} is neither a number nor one of {', '.join(words)}") from None
+
+    return parse
+
+
+def parser() -> argparse.ArgumentParser:
+    """Every command and option."""
+    top = _Parser(prog="python -m vit", description="Classify pictures with a Vision Transformer, and look inside it.")
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def add(name: str, what: str) -> argparse.ArgumentParser:
+        return commands.add_parser(name, help=what, description=what)
+
+    classify = add("classify", "Say what is on pictures.")
+    classify.add_argument("images", nargs="+", type=Path, metavar="IMAGE")
+    classify.add_argument("--top", type=int, default=5, help="predictions per picture (default: %(default)s)")
+
+    explain = add("explain", "Draw or save where a token of the model looks, or what spoke for a class.")
+    explain.add_argument("image", type=Path, metavar="IMAGE")
+    explain.add_argument(
+        "--method", choices=METHOD_OPTIONS, default="attention",
+        help="the first two show where attention goes, the others what speaks for --target (default: %(default)s)",
+    )  # fmt: skip
+    explain.add_argument("--target", metavar="LABEL", help="a class or its number from 0 (default: the predicted one)")
+    fusions = ("mean", "max", "min")
+    explain.add_argument(
+        "--block", type=_number_or(*fusions),
+        help="from 0, -1 is the last, or mean, max, min (default: the last, of attention-gradient the mean)",
+    )  # fmt: skip
+    explain.add_argument(
+        "--head", type=_number_or(*fusions), help="from 0, or mean, max, min; of rollout, how heads become one "
+        "(default: mean)",
+    )  # fmt: skip
+    explain.add_argument("--start-block", type=int, metavar="BLOCK", help="leave earlier blocks out")
+    explain.add_argument(
+        "--residual", type=float, metavar="SHARE", help="this share of every token stays (default: 0.5)"
+    )
+    explain.add_argument(
+        "--discard", type=float, metavar="SHARE", help="leave this share of each row's patches out, the weakest"
+    )
+    explain.add_argument(
+        "--query", metavar="cls|ROW,COL",
+        help="the token asked about (default: those that the answer is read from)",
+    )  # fmt: skip
+    explain.add_argument(
+        "--direction", choices=("from", "to"), help="where the --query looks, or who looks at it (default: from)"
+    )
+    explain.add_argument("--size", type=int, metavar="PX", help="shorter side of the model's input, to whole patches")
+    explain.add_argument(
+        "--precision", choices=("float32", "bfloat16"), help="bfloat16 is faster and inexact (default: float32)"
+    )
+    explain.add_argument("--out", type=Path, required=True, metavar="FILE.png|.npz")
+
+    evaluate = add("evaluate", "Measure a checkpoint's accuracy on a dataset's test pictures.")
+    evaluate.add_argument("--data", required=True, metavar="NAME|folder:PATH")
+    evaluate.add_argument("--data-root", type=Path, default=Path("data"), help="where downloads are kept")
+    evaluate.add_argument(
+        "--report", type=Path, metavar="FILE.npz", help="also keep which pictures were taken for what"
+    )
+
+    faithful = add("faithfulness", "Rank the methods of explaining by whether their maps are true, on test pictures.")
+    faithful.add_argument("--data", required=True, metavar="NAME|folder:PATH")
+    faithful.add_argument("--data-root", type=Path, default=Path("data"), help="where downloads are kept")
+    faithful.add_argument("--limit", type=int, default=500, metavar="N", help="pictures (default: %(default)s)")
+    faithful.add_argument("--card", action="store_true", help="also put the table into the checkpoint's card")
+
+    heads = add("heads", "Say what every head does: mean and spread of a statistic over test pictures.")
+    heads.add_argument("--data", required=True, metavar="NAME|folder:PATH")
+    heads.add_argument("--data-root", type=Path, default=Path("data"), help="where downloads are kept")
+    heads.add_argument("--limit", type=int, default=128, metavar="N", help="pictures (default: %(default)s)")
+    heads.add_argument(
+        "--statistic", choices=_STATISTICS, default="distance", help="of the table (default: %(default)s)"
+    )
+    heads.add_argument("--card", action="store_true", help="also put the distance by block into the checkpoint's card")
+
+    ood = add("ood", "Learn what known pictures are like, so that the app can say which ones are unlike them.")
+    ood.add_argument("--data", required=True, metavar="NAME|folder:PATH", help="what the model learnt from")
+    ood.add_argument("--others", default="", metavar="NAME|folder:PATH", help="pictures of other things, to try it on")
+    ood.add_argument("--data-root", type=Path, default=Path("data"), help="where downloads are kept")
+    ood.add_argument("--keep", action="store_true", help="also keep it beside the weights, for the app")
+
+    for command in (classify, explain, evaluate, faithful, heads, ood):
+        command.add_argument(
+            "--checkpoint", default="cifar10", metavar="NAME_OR_PATH",
+            help="a name in checkpoints/, a folder or file, or to be fetched: owner/name[@revision] on the Hugging "
+            "Face Hub, torchvision/vit_b_16 (default: %(default)s)",
+        )  # fmt: skip
+    for command in (classify, evaluate, faithful, heads, ood):
+        command.add_argument("--json", action="store_true", help="print one JSON document")
+
+    convert = add("convert", "Give a checkpoint to another library, computing the same there.")
+    convert.add_argument("source", metavar="SOURCE", help="a checkpoint's name, folder or file")
+    convert.add_argument(
+        "destination",
+        type=Path,
+        metavar="DESTINATION",
+        help="a new folder; for torchvision a file ending in .pth, for onnx one in .onnx",
+    )
+    convert.add_argument(
+        "--to", choices=("transformers", "timm", "torchvision", "onnx"), default="transformers",
+        help="(default: %(default)s)",
+    )  # fmt: skip
+    convert.add_argument("--heads", type=int, help="number of attention heads, for a file that does not state it")
+
+    train = add("train", "Train a Vision Transformer.")
+    train.add_argument("--preset", help="a complete recipe: " + ", ".join(_presets()))
+    train.add_argument(
+        "--config", type=Path, metavar="FILE.json", help="settings from a file, such as a run's config.json"
+    )
+    train.add_argument("--data", metavar="NAME|folder:PATH", help="cifar10, cifar100, mnist, fashion-mnist, shapes")
+    train.add_argument(
+        "--set", action="extend", nargs="+", default=[], metavar="KEY=VALUE", help="change settings; repeatable"
+    )
+    train.add_argument(
+        "--run-dir", "--run", type=Path, dest="run", metavar="DIR",
+        help="the run's folder (default: runs/<time>-<preset>); torchrun takes --run for an option of its own",
+    )  # fmt: skip
+    train.add_argument("--resume", type=Path, metavar="DIR", help="continue the run in this folder")
+    train.add_argument("--settings", action="store_true", help="list presets and settings, and end")
+
+    runs = add("runs", "List training runs, look at one, stop or resume it; the page does the same and more.")
+    runs.add_argument("action", nargs="?", choices=("list", "show", "stop", "resume"), default="list")
+    runs.add_argument("id", nargs="?", metavar="ID")
+    return top
+
+
+# Each method of `explain` with the options that mean something for it.
+METHOD_OPTIONS = {
+    "attention": ("block", "head", "query", "direction", "precision"),
+    "rollout": ("head", "residual", "discard", "query", "direction", "precision"),
+    "relevance": ("target", "start_block", "query", "direction"),
+    "gradient-rollout": ("target", "start_block", "discard", "query", "direction"),
+    "legrad": ("target", "start_block"),
+    "gradcam": ("target", "block"),
+    "attention-gradient": ("target", "block", "head", "query", "direction"),
+    "attention-gradient-last": ("target",),
+    "input-gradient": ("target", "query", "direction"),
+    "relevance-rollout": ("target", "start_block", "head", "residual", "discard", "query", "direction"),
+}
+# What `heads` measures; the last three of models that have such tokens.
+_STATISTICS = ("distance", "entropy", "self", "neighbours", "cls", "dist", "registers")
+
+
+def _presets() -> list[str]:
+    from vit.training.presets import PRESETS
+
+    return list(PRESETS)

@@ -1,0 +1,43 @@
+"""The command line that does what a run's description says."""
+
+import json
+import shlex
+from collections.abc import Sequence
+from typing import Any
+
+from vit.training.config import TrainConfig
+from vit.training.presets import PRESETS
+
+
+def command_line(config: TrainConfig, preset: str | None = None, devices: Sequence[str] = ("cpu",)) -> str:
+    """A shell command for `python -m vit train`, as short as the preset allows.
+
+    Args:
+        config: what to do.
+        preset: the recipe that it is a variation of; None for none.
+        devices: "cpu", or GPUs by number in the order of PCI addresses: "cuda:0", "cuda:1", ...
+    """
+    base = TrainConfig(**PRESETS[preset].settings if preset else {}).model_dump()
+    changed = {name: value for name, value in config.model_dump().items() if value != base[name]}
+    words = ["python"] if len(devices) == 1 else ["torchrun", "--standalone", f"--nproc-per-node={len(devices)}"]
+    words += ["-m", "vit", "train"]
+    if preset:
+        words += ["--preset", preset]
+    if not preset or "data" in changed:
+        words += ["--data", config.data]
+    changed.pop("data", None)
+    for name, value in changed.items():
+        words += ["--set", f"{name}={_written(value)}"]
+    gpus = [name.removeprefix("cuda:") for name in devices if name.startswith("cuda:")]
+    chosen = f"CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES={','.join(gpus)} " if gpus else ""
+    return chosen + shlex.join(words)
+
+
+def _written(value: Any) -> str:
+    """So that `--set` reads it back: it takes JSON, and everything else as text."""
+    if isinstance(value, str):
+        try:
+            json.loads(value)
+        except ValueError:
+            return value
+    return json.dumps(value)

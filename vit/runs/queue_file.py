@@ -1,0 +1,60 @@
+"""The queue: who waits for a device, and who has one; one file, changed under a lock."""
+
+import fcntl
+import json
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, TypedDict
+
+if TYPE_CHECKING:
+    pass
+from vit.training.run_folder import changing, read_json, write_json
+
+RUN_ID = re.compile(r"[a-z0-9-]{1,64}")
+
+
+# --- The queue ------------------------------------------------------------------------------------------------------
+#
+# One document: {"waiting": [run, ...], "held": {device: run}}. It changes only under a lock, and whoever reads
+# it leaves out the runs that are dead. The waiting supervisors look at it once a second; no server takes part.
+
+
+class Queue(TypedDict):
+    """Who waits, in order, and who has which device."""
+
+    waiting: list[str]
+    held: dict[str, str]
+
+
+@contextmanager
+def open_queue(root: Path) -> Iterator[Queue]:
+    """The queue, for this process alone; what is changed is written back."""
+    with changing(root):
+        (root / ".queue").mkdir(parents=True, exist_ok=True)
+        lock = os.open(root / ".queue" / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        line = read_queue(root)
+        before = json.dumps(line)
+        yield line
+        if json.dumps(line) != before:
+            write_json(root / ".queue" / "queue.json", dict(line))
+    finally:
+        os.close(lock)
+
+
+def read_queue(root: Path) -> Queue:
+    """The queue, without what no run wrote there."""
+    line = read_json(root / ".queue" / "queue.json")
+    waiting, held = line.get("waiting"), line.get("held")
+    return {
+        "waiting": [name for name in waiting if _is_id(name)] if isinstance(waiting, list) else [],
+        "held": {name: run for name, run in held.items() if _is_id(run)} if isinstance(held, dict) else {},
+    }
+
+
+def _is_id(value: object) -> bool:
+    return isinstance(value, str) and RUN_ID.fullmatch(value) is not None

@@ -1,0 +1,262 @@
+"""Which runs there are, and how each is."""
+
+import logging
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from vit.errors import InvalidRun
+from vit.files import silence
+from vit.paths import runs_folder
+from vit.untrusted import Unreadable, is_number, is_text, is_whole
+
+if TYPE_CHECKING:
+    pass
+from vit.runs.queue_file import RUN_ID, read_queue
+from vit.training.run_folder import is_alive, read_document, read_json
+
+Status = Literal[
+    "waiting", "starting", "running", "testing", "stopping", "ending", "stalled",
+    "finished", "stopped", "failed", "interrupted", "unreadable",
+]  # fmt: skip
+ALIVE = ("waiting", "starting", "running", "testing", "stopping", "ending", "stalled")
+ANY_GPU = "gpu"  # in place of a device's name: the first that is free
+
+STALLED = 300  # [s] without a sign of life; compiling a large model takes minutes
+MAX_NAME, MAX_NOTES, MAX_REASON = 60, 5000, 2000  # characters
+MOST_DEVICES = 64  # of one run
+MOST_EPOCHS = 10_000
+_LATEST = 2.0**32  # a moment in 2106 [s]
+_DEVICE = re.compile(rf"cpu|mps|cuda:\d{{1,4}}|{ANY_GPU}", re.ASCII)
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run, as it was found.
+
+    Attributes:
+        created: unix time [s].
+        devices: that it asks for, such as ("cuda:0", "cuda:1"); the same twice means two processes on it.
+        sweep: shared by runs that were started together to be compared, "" for none.
+        status: waiting (for a device), starting, running, testing, stopping (asked to), ending (said its last word),
+            stalled (alive but silent); finished, stopped, failed, or interrupted: it died without a last word, and can
+            be resumed; unreadable: nobody can say.
+        reason: more about the status, in words; "" where there is nothing to say.
+        problem: what of its files cannot be read, and why; "" where all can.
+        place: in the queue, from 1; 0 for a run that does not wait.
+        tested: share of the pictures that the present testing has seen, 0 to 1; None where it does not test.
+        step: done, as its last sign of life says, which may be ahead of its records.
+    """
+
+    id: str
+    folder: Path
+    name: str
+    notes: str
+    owner: str
+    sweep: str
+    created: float
+    devices: tuple[str, ...]
+    status: Status
+    reason: str
+    problem: str = ""
+    place: int = 0
+    tested: float | None = None
+    step: int = 0
+    share: bool = field(default=False, repr=False)
+    nonce: str = field(default="", repr=False)
+
+    @property
+    def alive(self) -> bool:
+        """Whether a process of it exists."""
+        return self.status in ALIVE
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """Its settings, those that can be read."""
+        return _config(self.folder)[0]
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """The same, with what follows from a named size or a checkpoint as its model has it, once that is saved."""
+        config, model = self.config, read_json(self.best / "config.json").get("vit") if self.best else None
+        used = {name: model[name] for name in config if name in model} if isinstance(model, dict) else {}
+        if isinstance(sides := used.get("image_size"), list) and sides:
+            used["image_size"] = sides[0]
+        used = {name: value for name, value in used.items() if _is_setting(value)}
+        return config | used | ({"size": None, "start": None} if config.get("init_from") else {})
+
+    @property
+    def best(self) -> Path | None:
+        """The checkpoint of its best epoch, once there is one."""
+        path = self.folder / "checkpoints" / "best"
+        return path if os.path.isdir(path) else None
+
+
+# --- Finding --------------------------------------------------------------------------------------------------------
+
+
+def list_runs() -> list[Run]:
+    """Every run, newest first; those that cannot be read are among them, and say why."""
+    root = runs_folder()
+    try:
+        names = sorted(e.name for e in os.scandir(root) if RUN_ID.fullmatch(e.name) and e.is_dir(follow_symlinks=False))
+    except OSError:
+        return []
+    waiting = read_queue(root)["waiting"]
+    found = [read_guarded(root / name, waiting) for name in names if _is_run(root / name)]
+    return sorted(found, key=lambda run: (run.created, run.id), reverse=True)
+
+
+def find_run(run_id: str) -> Run:
+    """One run, looked up among those that exist; for ids that strangers send.
+
+    Raises:
+        InvalidRun: there is none.
+    """
+    root = runs_folder()
+    known = isinstance(run_id, str) and RUN_ID.fullmatch(run_id) and _is_run(root / run_id)
+    if not known or (root / run_id).is_symlink():
+        raise InvalidRun("There is no such run. It may have been deleted.")
+    return read_guarded(root / run_id, read_queue(root)["waiting"])
+
+
+def queue() -> list[Run]:
+    """The runs that wait for a device, in their order."""
+    return sorted((run for run in list_runs() if run.status == "waiting"), key=lambda run: run.place)
+
+
+def _is_run(folder: Path) -> bool:
+    """Whether a folder is a run, or is closed to this user, who then cannot know."""
+    try:
+        os.stat(folder / "config.json")
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def read_guarded(folder: Path, waiting: Sequence[str]) -> Run:
+    """A run, whatever its folder holds: what is wrong with one of them hides none of the others."""
+    try:
+        return read_run(folder, waiting)
+    except OSError as error:
+        reason = f"Its folder cannot be read: {error.strerror}."
+    except Exception as error:
+        _log.exception("The run %s cannot be read", folder)
+        reason = f"It cannot be read: {type(error).__name__}. The server's log says more."
+    name = _name_of(folder)
+    return Run(folder.name, folder, name, "", "", "", 0.0, (), "unreadable", reason, reason)
+
+
+def read_run(folder: Path, waiting: Sequence[str]) -> Run:
+    os.stat(folder / "config.json")  # a closed folder is told as such, before anything is taken for absent
+    about, problem = _readable(folder / "about.json")
+
+    def text(name: str, most: int) -> str:
+        value = about.get(name)
+        return value[:most] if isinstance(value, str) else ""
+
+    created = about.get("created")
+    if not is_number(created, 0, _LATEST):
+        created = min(max(os.stat(folder / "config.json").st_mtime, 0.0), _LATEST)
+    pulse = read_json(folder / "heartbeat")
+    status, reason = _status(folder, waiting, pulse)
+    unreadable = _config(folder)[1]
+    if unreadable and status not in ALIVE and not _config(folder)[0]:
+        status, reason = "unreadable", unreadable
+    return Run(
+        id=folder.name,
+        folder=folder,
+        name=shorten(text("name", MAX_NAME), MAX_NAME) or _name_of(folder),
+        notes=text("notes", MAX_NOTES),
+        owner=text("owner", MAX_REASON),
+        sweep=text("sweep", MAX_REASON),
+        created=float(created),
+        devices=_devices(about.get("devices")),
+        status=status,
+        reason=reason,
+        problem=unreadable or problem,
+        place=waiting.index(folder.name) + 1 if status == "waiting" else 0,
+        tested=_tested(pulse) if status in ("testing", "stopping") else None,
+        step=pulse["step"] if is_whole(pulse.get("step")) else 0,
+        share=about.get("share") is True,
+        nonce=text("nonce", MAX_REASON),
+    )
+
+
+def _devices(names: object) -> tuple[str, ...]:
+    """Devices as a run may ask for them; none where a name is no device."""
+    some = [name for name in names if is_text(name) and _DEVICE.fullmatch(name)] if isinstance(names, list) else []
+    return tuple(some) if isinstance(names, list) and len(some) == len(names) <= MOST_DEVICES else ()
+
+
+def _name_of(folder: Path) -> str:
+    return re.sub(r"^\d{8}-\d{6}-|-[0-9a-f]{4}$", "", folder.name)
+
+
+def _readable(path: Path) -> tuple[dict[str, Any], str]:
+    """A file's JSON object and "", or an empty one and why it cannot be read; no file is an empty object."""
+    try:
+        return read_document(path), ""
+    except FileNotFoundError:
+        return {}, ""
+    except Unreadable as error:
+        return {}, str(error)
+
+
+def _config(folder: Path) -> tuple[dict[str, Any], str]:
+    """The settings that can be one, and in words those that cannot."""
+    values, problem = _readable(folder / "config.json")
+    kept = {name: value for name, value in values.items() if _is_setting(value)}
+    if not is_whole(kept.get("epochs", 1), 1, MOST_EPOCHS):
+        del kept["epochs"]
+    if values and len(kept) < len(values):
+        wrong = next(name for name in values if name not in kept)
+        problem = f"config.json cannot be read: {wrong[:MAX_NAME]} has a value that it cannot have."
+    return kept, problem
+
+
+def _is_setting(value: object) -> bool:
+    """Whether a run's setting may have this value; which one of them, `vit.training.presets` knows."""
+    return value is None or isinstance(value, bool) or is_number(value) or is_text(value)
+
+
+def _tested(pulse: dict[str, Any]) -> float | None:
+    """The share of the present testing, if a sign of life tells of one."""
+    share = pulse.get("share")
+    return float(share) if pulse.get("doing") == "testing" and is_number(share, 0, 1) else None
+
+
+def _status(folder: Path, waiting: Sequence[str], pulse: dict[str, Any]) -> tuple[Status, str]:
+    outcome = read_json(folder / "outcome.json")
+    if is_alive(folder):
+        if os.path.lexists(folder / "stop") or os.path.lexists(folder / "kill"):
+            words = "the testing is over" if _tested(pulse) is not None else "the step that it is in"
+            return "stopping", f"It ends after {words}."
+        if outcome:
+            return "ending", "It has said its last word, and clears up."
+        if folder.name in waiting:
+            return "waiting", "It starts by itself when its device is free."
+        try:
+            silent = silence(folder / "heartbeat")
+        except OSError:
+            return "starting", "It loads PyTorch and its pictures."
+        if silent > STALLED:
+            return "stalled", f"No step in the last {silent / 60:.0f} minutes. The log may say why."
+        return ("running" if _tested(pulse) is None else "testing"), ""
+    ends: dict[Any, Status] = {"finished": "finished", "stopped": "stopped", "failed": "failed"}
+    word, reason = outcome.get("outcome"), outcome.get("reason")
+    if isinstance(word, str) and word in ends:
+        return ends[word], reason[:MAX_REASON] if isinstance(reason, str) else ""
+    return "interrupted", "It was cut off, by a restart of the machine perhaps. Resume it: no complete epoch is lost."
+
+
+def shorten(text: str, length: int) -> str:
+    return " ".join(text.split())[:length]

@@ -1,0 +1,144 @@
+"""What a training run is: one validated description for the command line, the page and the run's own file."""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from vit.model.config import Activation, FinalNorm, ViTConfig
+
+if TYPE_CHECKING:
+    from vit.data.augment import Augmentation
+
+Optimizer = Literal["adamw", "muon"]
+Schedule = Literal["cosine", "constant"]
+Start = Literal["paper", "mimetic"]
+Precision = Literal["auto", "float32", "bfloat16"]
+
+
+# Settings of the model that replace what its named size says.
+_SIZES = (
+    "image_size", "patch_size", "dim", "depth", "heads", "mlp_dim", "pool", "norm", "activation", "layer_scale",
+)  # fmt: skip
+
+
+class TrainConfig(BaseModel):
+    """One training run, complete: data, model, recipe, machine. Fields left at None follow from the others."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    # Data
+    data: str = Field("shapes", description="cifar10, cifar100, mnist, fashion-mnist, shapes or folder:PATH")
+    data_root: str = Field("data", description="where downloads are kept")
+    limit: int | None = Field(None, ge=1, description="use only so many training pictures")
+
+    # Model: a named size, and what differs from it
+    size: str = Field("shapes", description='a named size, such as "S/16" or "cifar"')
+    image_size: int | None = Field(None, ge=4, le=1024, description="side of the input [px]")
+    patch_size: int | None = Field(None, ge=1, le=128, description="side of a patch [px]")
+    dim: int | None = Field(None, ge=8, le=4096, description="width of a token")
+    depth: int | None = Field(None, ge=1, le=64, description="blocks")
+    heads: int | None = Field(None, ge=1, le=64, description="attention heads per block")
+    mlp_dim: int | None = Field(None, ge=8, le=16384, description="width of the MLP")
+    registers: int = Field(0, ge=0, le=16, description="register tokens beside the class token")
+    pool: Literal["cls", "mean"] | None = Field(
+        None, description="what the head reads: the class token or the mean of the patches"
+    )
+    norm: FinalNorm | None = Field(None, description="place of the final LayerNorm")
+    activation: Activation | None = Field(None, description="activation in the MLP")
+    layer_scale: float | None = Field(None, gt=0, le=1, description="initial scale of each branch; none if left out")
+    dropout: float = Field(0.0, ge=0, lt=1, description="share of activations dropped")
+    drop_path: float = Field(0.0, ge=0, lt=1, description="share of branches dropped in the last block")
+    start: Start = Field("paper", description="initial weights: the paper's, or mimetic with sine-cosine positions")
+    init_from: str = Field("", description="checkpoint to fine-tune, by name or path; model settings follow from it")
+
+    # Recipe
+    epochs: int = Field(10, ge=1, le=10000)
+    batch_size: int = Field(256, ge=1, le=65536, description="pictures per step, over all devices")
+    optimizer: Optimizer = Field("adamw", description="muon: Muon for the blocks' matrices, AdamW for the rest")
+    lr: float = Field(1e-3, gt=0, le=10, description="peak learning rate of AdamW")
+    muon_lr: float = Field(0.02, gt=0, le=10, description="peak learning rate of Muon")
+    weight_decay: float = Field(0.05, ge=0, le=10)
+    schedule: Schedule = Field("cosine", description="after the warm-up")
+    warmup_epochs: float = Field(
+        1.0, ge=0, le=10000, description="epochs in which the learning rate rises from 0; at most half of the run"
+    )
+    label_smoothing: float = Field(0.1, ge=0, lt=1)
+    grad_clip: float = Field(1.0, ge=0, description="largest norm of the gradient; 0 for no limit")
+    ema: float = Field(
+        0.0, ge=0, lt=1, description="decay per step of the averaged weights, lower in the first steps; 0 for none"
+    )
+    patience: int | None = Field(
+        None, ge=1, description="stop after so many epochs without a better validation accuracy"
+    )
+
+    # Augmentation
+    crop_padding: int = Field(0, ge=0, le=256, description="random shifts by up to so much [px]")
+    crop_scale: float = Field(1.0, gt=0, le=1, description="smallest share of a picture that is enlarged; 1 for off")
+    flip: bool = Field(False, description="mirror half of the pictures")
+    operations: int = Field(0, ge=0, le=8, description="RandAugment: changes per picture")
+    magnitude: float = Field(0.3, ge=0, le=1, description="RandAugment: strength")
+    erase: float = Field(0.0, ge=0, le=1, description="share of pictures that lose a random square")
+    mixup: float = Field(0.0, ge=0, le=10, description="Beta parameter; 0 for off")
+    cutmix: float = Field(0.0, ge=0, le=10, description="Beta parameter; 0 for off")
+
+    # Machine
+    device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?|mps)$", description="auto, cpu, cuda, cuda:1 or mps")
+    precision: Precision = Field("auto", description="auto: bfloat16 products where the hardware has them")
+    compile: bool = Field(False, description="torch.compile; needs a C++ compiler on CPU")
+    workers: int = Field(2, ge=0, le=64, description="processes that decode data too large for memory")
+    seed: int = Field(0, ge=0, lt=2**31)
+
+    @model_validator(mode="after")
+    def _fits(self) -> "TrainConfig":
+        """Check what the settings alone decide: `fine_tuning.resolve` opens checkpoints."""
+        if not self.init_from:
+            self.vit_config(num_classes=1)  # raises ValueError, which pydantic reports
+        elif self.image_size:
+            self._check_crop(self.image_size)
+        return self
+
+    def _check_crop(self, side: int) -> None:
+        if self.crop_padding > side // 2:
+            raise ValueError(
+                f"crop_padding {self.crop_padding} is more than half of the input of {side} px. "
+                "Lower it, or use crop_scale, which suits every size."
+            )
+
+    def vit_config(self, num_classes: int, base: ViTConfig | None = None) -> ViTConfig:
+        """The model that this run trains, for a dataset of so many classes.
+
+        Args:
+            base: the model of the checkpoint that it starts from, where it starts from one; see `fine_tuning.resolve`.
+
+        Raises:
+            ValueError: the settings do not make a model, or do not fit the checkpoint; or `base` is missing.
+        """
+        changes: dict[str, Any] = {name: getattr(self, name) for name in _SIZES if getattr(self, name) is not None}
+        changes |= dict(num_classes=num_classes, dropout=self.dropout, drop_path=self.drop_path)
+        if self.init_from:
+            if base is None:
+                raise ValueError(f"The model follows from {self.init_from}, which has to be resolved first.")
+            model = self._fine_tuned(base, changes)
+        else:
+            if self.registers:
+                changes["prefix"] = ("cls", *(f"reg{i + 1}" for i in range(self.registers)))
+            model = ViTConfig.preset(self.size, **changes)
+        self._check_crop(min(model.image_size))
+        return model
+
+    def _fine_tuned(self, base: ViTConfig, changes: dict[str, Any]) -> ViTConfig:
+        for name in _SIZES:
+            value = getattr(base, name)
+            if name != "image_size" and changes.get(name, value) != value:
+                raise ValueError(f"{name} is {value!r} in {self.init_from}, which this run starts from. Leave it out.")
+        if self.registers and self.registers != sum(token.startswith("reg") for token in base.prefix):
+            raise ValueError(f"registers follow from {self.init_from}, which this run starts from. Leave them out.")
+        return replace(base, **changes)
+
+    def augmentation(self) -> "Augmentation":
+        """What is done to each batch."""
+        from vit.data.augment import Augmentation  # brings torch along, which a description does without
+
+        names = ("crop_padding", "crop_scale", "flip", "operations", "magnitude", "erase", "mixup", "cutmix")
+        return Augmentation(**{name: getattr(self, name) for name in names})

@@ -1,0 +1,98 @@
+"""Where a training process computes, and which share of the work is its own."""
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from vit.errors import InvalidConfig
+from vit.training.config import TrainConfig
+
+
+@dataclass
+class Place:
+    """Where this process computes, and which share of the work is its own."""
+
+    device: torch.device
+    autocast: bool
+    rank: int = 0
+    world: int = 1
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process writes files and prints."""
+        return self.rank == 0
+
+    def arithmetic(self) -> torch.autocast:
+        """The precision of forward passes in training."""
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.autocast)
+
+    def memory(self) -> int | None:
+        """In use for training [bytes]: the most since the last call on a GPU, the process's own on a CPU."""
+        if self.device.type == "cuda":
+            most = torch.cuda.max_memory_allocated(self.device)
+            torch.cuda.reset_peak_memory_stats(self.device)
+            return most
+        try:
+            return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        except OSError:  # not Linux
+            return None
+
+    def any(self, here: bool) -> bool:
+        """Whether `here` holds in any of the processes; all of them have to ask."""
+        if self.world == 1:
+            return here
+        flag = torch.tensor(float(here), device=self.device)
+        dist.all_reduce(flag, dist.ReduceOp.MAX)
+        return bool(flag.item())
+
+    @contextmanager
+    def leader_first(self) -> Iterator[None]:
+        """The leading process does this before all others: a download happens once."""
+        if not self.leads:
+            dist.barrier()
+        yield
+        if self.leads and self.world > 1:
+            dist.barrier()
+
+
+def choose_place(config: TrainConfig) -> Place:
+    """Resolve "auto" device and precision; join the other processes when started by torchrun.
+
+    Raises:
+        InvalidConfig: the device asked for is not there.
+    """
+    world, local = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("LOCAL_RANK", 0))
+    name = config.device
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    if name.startswith("cuda") and not torch.cuda.is_available():
+        raise InvalidConfig("device: there is no CUDA GPU that torch can use. Choose cpu or auto.")
+    if name == "mps" and not torch.backends.mps.is_available():
+        raise InvalidConfig("device: there is no Apple GPU that torch can use. Choose cpu or auto.")
+    device = torch.device(f"cuda:{local}" if world > 1 and name.startswith("cuda") else name)
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise InvalidConfig(f"device: there is no GPU {device.index}; torch sees {torch.cuda.device_count()}.")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+        torch.set_float32_matmul_precision("high")
+        fast = torch.cuda.is_bf16_supported(including_emulation=False)
+    else:
+        cpu: Mapping[str, object] = getattr(torch.cpu, "get_capabilities", dict)()  # torch 2.11 may not say
+        fast = device.type == "cpu" and bool(cpu.get("avx512_bf16") or cpu.get("amx_bf16"))
+    autocast = fast if config.precision == "auto" else config.precision == "bfloat16"
+    if world > 1 and not dist.is_initialized():
+        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    return Place(device, autocast, dist.get_rank() if world > 1 else 0, world)
+
+
+def memory_budget(device: torch.device) -> int:
+    """Bytes that pictures may take before they are streamed: half of what is free on the device."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0] // 2
+    pages = os.sysconf("SC_AVPHYS_PAGES") if "SC_AVPHYS_PAGES" in os.sysconf_names else 0
+    return pages * os.sysconf("SC_PAGE_SIZE") // 2 if pages else 4 << 30

@@ -1,0 +1,690 @@
+"""Before a run is started: what it will cost, whether it can learn at all, and what augmentation makes of the pictures.
+
+Steps are the training loop's own, computed in a process of their own: running out of memory there hurts nobody, and
+ending it ends the work. What a run costs is found out within seconds whatever it costs: batches grow as long as there
+is time, and the rest is extrapolated.
+
+    python -m vit.training.dry_run time|overfit < request.json      prints one JSON object per line
+"""
+
+import json
+import os
+import queue
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
+
+from vit.errors import InvalidConfig, UserError
+from vit.paths import environment_with_package
+
+if TYPE_CHECKING:
+    from PIL import Image
+    from torch import Tensor
+
+    from vit.model.config import ViTConfig
+    from vit.training.config import TrainConfig
+    from vit.training.distributed import Place
+
+LIMIT = 10.0  # [s] for timing, the start of the process included
+DEAR = 12 * 3600.0  # [s]; a run that takes longer on this machine is too dear for it
+ROUGH = 1.6  # factor within which counted memory is what is taken
+FITS = 2 * 3600.0  # [s] that a run which is offered instead takes at most
+
+_MARGIN = 0.5  # [s] of the limit that are left for the answer
+_ENOUGH = 2.0  # [s] of steps with the largest batch
+_LIGHT = 60e9  # products of a picture's step on a CPU; a model that takes more is timed on a part of it
+_NOISE = 1 << 28  # [bytes] of the pictures that are timed, at most
+_SIDE = 768  # of matrices whose product tells how fast a CPU is
+_SHARE = 0.5  # of that speed that training reaches
+_TICK = 0.2  # [s] between two signs of life
+_BATCH = 64  # pictures that are overfitted
+_STEPS = 120  # of overfitting, at most
+_SECONDS = 30.0  # of overfitting, at most
+_VERSIONS = 3  # augmented versions of each picture in the preview
+_CELL = 72  # side of a picture in the preview [px], at least
+
+_one_at_a_time = threading.BoundedSemaphore(1)
+
+
+class Trial(NamedTuple):
+    """What a run will cost, from a few steps on its device.
+
+    Attributes:
+        params: numbers that are learned.
+        tokens: per picture, prefix included.
+        classes: of the data.
+        train_pictures, test_pictures: of the data.
+        streamed: the pictures do not fit into memory, and are decoded whenever they are needed.
+        memory: of the model, one step and the pictures, counted [bytes], on each device.
+        seconds_per_step: [s].
+        seconds_per_epoch: [s], with the evaluation after it; several devices are taken to share the work evenly.
+        pictures_per_second: in training, over all devices.
+        timed: pictures in the largest batch that was timed; 0 where a product of matrices had to do.
+        batch: pictures in a batch of the run, on each device.
+        share: of the model's work for a picture that was timed, 0 to 1.
+        parts: in which each batch is computed, because the whole needs more memory than there is; 1 for whole.
+        device: its name.
+    """
+
+    params: int
+    tokens: int
+    classes: int
+    train_pictures: int
+    test_pictures: int
+    streamed: bool
+    memory: int
+    seconds_per_step: float
+    seconds_per_epoch: float
+    pictures_per_second: float
+    timed: int
+    batch: int
+    share: float
+    parts: int
+    device: str
+
+    @property
+    def extrapolated(self) -> bool:
+        """Whether less was timed than a step of the run."""
+        return self.timed < self.batch or self.share < 1
+
+
+class Point(NamedTuple):
+    """One moment of overfitting: steps done, the loss, and the share of the batch that is right."""
+
+    step: int
+    loss: float
+    accuracy: float
+
+
+class Sample(NamedTuple):
+    """A few training pictures, and what is known of the rest.
+
+    Attributes:
+        images: uint8 (n, channels, height, width) at the input size.
+        labels: (n,) int64.
+        classes: one name per label.
+        train_pictures, test_pictures, validation_pictures: how many there are.
+        seconds: that one took to open and cut [s].
+    """
+
+    images: "Tensor"
+    labels: "Tensor"
+    classes: tuple[str, ...]
+    train_pictures: int
+    test_pictures: int
+    validation_pictures: int = 0
+    seconds: float = 0.0
+
+
+def time_steps(
+    config: "TrainConfig", devices: Sequence[str] = ("cpu",), known: Sample | None = None, limit: float = LIMIT
+) -> Trial:
+    """See `try_steps`; waits for the end of it."""
+    *_, found = try_steps(config, devices, known, limit)
+    assert isinstance(found, Trial)
+    return found
+
+
+def try_steps(
+    config: "TrainConfig", devices: Sequence[str] = ("cpu",), known: Sample | None = None, limit: float = LIMIT
+) -> Generator[float | Trial, None, None]:
+    """Time training steps on the first of `devices`, with its share of the batch, as far as the limit allows.
+
+    Args:
+        known: the run's pictures as `sample` gives them; they are opened without it.
+        limit: for everything [s].
+
+    Yields:
+        the share of the time that is gone, several times a second, and at last the trial. Closing it ends the work.
+
+    Raises:
+        InvalidDataset: the pictures cannot be opened.
+        InvalidConfig: steps cannot be done, or another trial is under way; on a GPU, not one was done in time.
+    """
+    started = time.time()
+    known = known or sample(config, 4)
+    share = config.model_copy(update={"batch_size": max(config.batch_size // len(devices), 1)})
+    request = {"classes": len(known.classes), "pictures": known.train_pictures, "until": started + limit - _MARGIN}
+    facts: dict[str, Any] = {}
+    steps: list[tuple[int, float]] = []
+    guess: Trial | None = None
+    with closing(_ask("time", share, devices[0], limit, request)) as answers:
+        for values in answers:
+            facts |= values or {}
+            steps += [values["step"]] if values and "step" in values else []
+            if devices[0] == "cpu" and guess is None:  # while the process starts
+                guess = _guessed(share, devices, known)
+            yield min((time.time() - started) / limit, 1.0)
+    if steps:
+        yield _judged(share, devices, known, facts, steps)
+    elif guess:
+        yield guess
+    else:
+        raise InvalidConfig(f"Not one step was done within {limit:.0f} s. Try again when this machine has less to do.")
+
+
+def _judged(
+    config: "TrainConfig", devices: Sequence[str], known: Sample, facts: dict[str, Any], steps: list[tuple[int, float]]
+) -> Trial:
+    """What a run will cost, by what was timed.
+
+    Args:
+        facts: from `_time`.
+        steps: pictures and seconds [s] of each that was timed, of ever larger batches.
+    """
+    batch = min(config.batch_size, known.train_pictures)
+    fixed, each = extrapolated(steps)
+    fixed, each = fixed / facts["share_params"], each / facts["share"]
+    seconds, count = fixed + batch * each, len(devices)
+    forward = facts["forward"] / facts["share"] if "forward" in facts else each / 3  # back takes twice as long
+    every = known.train_pictures + known.validation_pictures + known.test_pictures
+    bytes_, on_gpu = known.images[0].numel() * every, devices[0] != "cpu"
+    evaluated = known.validation_pictures * (2 if config.ema else 1)  # by raw weights and by averaged ones
+    streamed = bytes_ > facts["budget"]
+    training = seconds * max(known.train_pictures / batch, 1) / count
+    opening = known.seconds * known.train_pictures / max(config.workers, 1) if streamed else 0.0
+    together = max(training, opening) if on_gpu else training + opening  # a CPU does both
+    return Trial(
+        params=facts["params"],
+        tokens=facts["tokens"],
+        classes=len(known.classes),
+        train_pictures=known.train_pictures,
+        test_pictures=known.test_pictures,
+        streamed=streamed,
+        memory=facts["memory"] + (0 if streamed else bytes_),
+        seconds_per_step=seconds,
+        seconds_per_epoch=together + forward * evaluated,
+        pictures_per_second=known.train_pictures / together,
+        timed=steps[-1][0],
+        batch=batch,
+        share=facts["share"],
+        parts=facts.get("parts", 1),
+        device=devices[0],
+    )
+
+
+def _guessed(config: "TrainConfig", devices: Sequence[str], known: Sample) -> Trial:
+    """The same for a CPU that is too busy to do a single step in time, by how fast it multiplies matrices."""
+    import torch
+
+    from vit.explain.timing import products
+    from vit.training.distributed import choose_place
+
+    model = _model(config, len(known.classes))
+    place = choose_place(config.model_copy(update={"device": "cpu"}))
+    facts = _facts(config, len(known.classes), min(config.batch_size, known.train_pictures), place)
+    matrix, times = torch.ones(_SIDE, _SIDE), []
+    for _ in range(5):
+        started = time.perf_counter()
+        matrix @ matrix
+        times.append(time.perf_counter() - started)
+    speed = _SHARE * _SIDE**3 / min(times)
+    step = (1, 3 * products(model, model.image_size) / speed)
+    return _judged(config, devices, known, facts | {"share": 1.0, "share_params": 1.0}, [step])._replace(timed=0)
+
+
+def _facts(config: "TrainConfig", classes: int, batch: int, place: "Place") -> dict[str, Any]:
+    """What is known of a run without a step."""
+    from vit.training.distributed import memory_budget
+
+    model = _model(config, classes)
+    return {
+        "params": _params(model),
+        "tokens": model.tokens,
+        "memory": count_memory(model, config, batch, place.device.type != "cpu", place.autocast),
+        "budget": memory_budget(place.device),
+    }
+
+
+def extrapolated(steps: Sequence[tuple[int, float]]) -> tuple[float, float]:
+    """What a step takes whatever its batch, and what each picture adds [s].
+
+    A line through the two largest batches; as timing is noisy, pictures are taken to have at least half of the time.
+
+    >>> extrapolated([(1, 3.0), (2, 4.0), (4, 6.0)])
+    (2.0, 1.0)
+    """
+    fastest: dict[int, float] = {}
+    for count, seconds in steps:
+        fastest[count] = min(seconds, fastest.get(count, seconds))
+    (largest, most), *others = sorted(fastest.items(), reverse=True)
+    each = most / largest
+    if others:
+        smaller, less = others[0]
+        each = min(max((most - less) / (largest - smaller), each / 2), each)
+    return most - largest * each, each
+
+
+class Fitting(NamedTuple):
+    """A recipe that suits a machine.
+
+    Attributes:
+        settings: that change.
+        params: numbers that are learned.
+        seconds: that it will take [s].
+    """
+
+    settings: dict[str, Any]
+    params: int
+    seconds: float
+
+
+# Models that still learn something, the larger first: input size and model.
+_SMALLER: tuple[dict[str, Any], ...] = (
+    dict(image_size=96, size="cifar-small", patch_size=8, dim=192, heads=3, mlp_dim=768),
+    dict(image_size=64, size="cifar-small", patch_size=8),
+    dict(image_size=32, size="cifar-small", patch_size=4, dim=64, depth=4, mlp_dim=128),
+)
+_SIZES = (224, 160, 128, 96, 64, 32)  # of the input, for a model that is given [px]
+_EPOCHS = (30, 10)
+
+
+def fitting(config: "TrainConfig", trial: Trial, seconds: float = FITS) -> Fitting | None:
+    """The largest recipe for the same pictures that takes at most so long on this machine; None without one."""
+    from vit.explain.timing import products
+
+    own = _model(config, trial.classes)
+    work, side = products(own, own.image_size), min(own.image_size)
+    each = trial.seconds_per_epoch / work  # [s] of an epoch
+    if config.init_from:
+        sides = sorted({size - size % own.patch_size for size in _SIZES if size >= own.patch_size}, reverse=True)
+        options: list[dict[str, Any]] = [dict(image_size=smaller) for smaller in sides]
+    else:
+        follows = dict.fromkeys(("patch_size", "dim", "depth", "heads", "mlp_dim", "pool", "norm", "activation"))
+        options = [follows | changes for changes in _SMALLER]
+    options = [one | {"crop_padding": min(config.crop_padding, one["image_size"] // 8)} for one in options]
+    fewer = ({"epochs": epochs} for epochs in _EPOCHS if epochs < config.epochs)
+    for epochs in ({}, *fewer):
+        for changes in ({}, *(one for one in options if one["image_size"] <= side)):
+            settings = changes | epochs
+            changed = config.model_copy(update=settings)
+            model = _model(changed, trial.classes)
+            share = products(model, model.image_size) / work
+            if (share < 1 or (share == 1 and epochs)) and (takes := changed.epochs * each * work * share) <= seconds:
+                return Fitting(settings, _params(model), takes)
+    return None
+
+
+def _model(config: "TrainConfig", classes: int) -> "ViTConfig":
+    from vit.training.fine_tuning import model_config
+
+    return model_config(config, classes)
+
+
+def _params(model: "ViTConfig") -> int:
+    """Numbers that a model of these sizes learns, without making one."""
+    import torch
+
+    from vit.model.transformer import VisionTransformer
+
+    with torch.device("meta"):
+        return sum(parameter.numel() for parameter in VisionTransformer(model).parameters())
+
+
+def too_large(config: "TrainConfig", classes: int, batch: int, free: int) -> str:
+    """Why a step of a run cannot be done on a CPU, "" where it can; a GPU computes a batch in parts instead.
+
+    Args:
+        free: memory [bytes], 0 where it is not known.
+    """
+    needed = count_memory(_model(config, classes), config, batch, on_gpu=False, half=_half(config))
+    if not 0 < free < needed / ROUGH:
+        return ""
+    return (
+        f"A step would take about {needed / 1e9:.1f} GB of memory, and {free / 1e9:.1f} GB are free. "
+        "Lower batch_size, or choose a smaller model or image_size."
+    )
+
+
+def _half(config: "TrainConfig") -> bool:
+    """Whether a CPU computes products in bfloat16."""
+    from vit.training.distributed import choose_place
+
+    return choose_place(config.model_copy(update={"device": "cpu"})).autocast
+
+
+def count_memory(model: "ViTConfig", config: "TrainConfig", batch: int, on_gpu: bool, half: bool = False) -> int:
+    """What the model, its optimizers and a step take [bytes]; measured ones were within a factor of `ROUGH`.
+
+    Of each block, a step keeps until it goes back: the residual stream twice, both norms, queries, keys and values,
+    what heads give, the MLP before and after its activation, and on a CPU the attention matrices.
+
+    Args:
+        batch: pictures on one device.
+        half: products are in bfloat16.
+    """
+    params, number = _params(model), 2 if half else 4
+    states = 4 + (config.ema > 0)  # weights, gradients, two moments, the average
+    if config.optimizer == "muon":
+        states -= 1  # one momentum for the blocks' matrices, which are nearly all
+    kept = model.tokens * (8 * model.dim + (3 if model.gated_mlp else 2) * model.mlp_dim)
+    matrices = 0 if on_gpu else 2 * model.heads * model.tokens**2  # before and after the softmax
+    pictures = 4 * model.channels * model.image_size[0] * model.image_size[1] * 4  # while they are augmented
+    return 4 * states * params + batch * (number * model.depth * (kept + matrices) + pictures)
+
+
+def overfit(
+    config: "TrainConfig", device: str = "cpu", seconds: float = _SECONDS
+) -> Generator[Point | None, None, None]:
+    """Learn one batch of the training pictures by heart, without augmentation: a model that cannot do this is broken.
+
+    Args:
+        seconds: for it, at most [s].
+
+    Yields:
+        a point now and then, and None in between. Closing it ends the work.
+
+    Raises:
+        InvalidConfig, InvalidDataset: it cannot be done, or another trial is under way.
+    """
+    with closing(_ask("overfit", config, device, 6 * seconds, {"seconds": seconds})) as answers:
+        for values in answers:
+            yield Point(**values) if values else None
+
+
+def sample(config: "TrainConfig", count: int) -> Sample:
+    """Open a few training pictures without reading the others; the same ones for the same seed.
+
+    Raises:
+        InvalidDataset: there are none.
+        InvalidCheckpoint, InvalidConfig: of the checkpoint that the run starts from, see `fine_tuning.resolve`.
+    """
+    import torch
+
+    from vit.data.datasets import load_dataset
+    from vit.data.shapes import SHAPES, shapes
+    from vit.images.preprocess import Preprocess
+    from vit.training.fine_tuning import model_config
+
+    model = model_config(config, num_classes=1)
+    if config.data == "shapes" and model.channels == 3:
+        pictures, _ = shapes(count, model.image_size[0], seed=1)
+        train, test, validation = 4000, 1000, 1000
+        return Sample(pictures.images, pictures.labels, SHAPES, min(train, config.limit or train), test, validation)
+    as_they_are = Preprocess(model.image_size, mean=(0.0,) * model.channels, std=(1.0,) * model.channels)
+    root = Path(config.data_root)
+    dataset = load_dataset(config.data, as_they_are, root=root, budget=0, workers=0, limit=config.limit)
+    train = len(dataset.train.labels)
+    order = torch.randperm(train, generator=torch.Generator().manual_seed(config.seed))[:count]
+    started = time.perf_counter()
+    images, labels = next(dataset.train.batches(order, max(len(order), 1), torch.device("cpu")))
+    seconds = (time.perf_counter() - started) / max(len(order), 1)
+    test, validation = len(dataset.test.labels), len(dataset.validation.labels)
+    return Sample(images, labels, dataset.classes, train, test, validation, seconds)
+
+
+def preview(config: "TrainConfig", images: "Tensor") -> "Image.Image":
+    """Pictures as they are in the first row, and what a model in training would see of them in the rows below.
+
+    Args:
+        config: its augmentation is shown.
+        images: uint8 (n, channels, height, width) at the input size.
+    """
+    import numpy as np
+    import torch
+    from PIL import Image
+
+    from vit.data.augment import Chance
+
+    augment, chance = config.augmentation(), Chance(torch.device("cpu"))
+    rows = [images]
+    for version in range(_VERSIONS):
+        chance.seed(config.seed, version)
+        seen = augment(images, chance).float()  # (n, channels, height, width), 0 to 255
+        seen, _ = augment.mix(seen, torch.zeros(len(images), 1), chance)
+        rows.append(seen.round().clamp(0, 255).to(torch.uint8))
+    factor = max(1, -(-_CELL // images.shape[-1]))
+    gap = max(4, images.shape[-1] * factor // 16)
+    cells = torch.stack(rows).repeat_interleave(factor, 3).repeat_interleave(factor, 4)  # (rows, n, channels, h, w)
+    down, across, channels, height, width = cells.shape
+    sheet = np.zeros((down * (height + gap) + gap, across * (width + gap) - gap, 4), np.uint8)  # transparent
+    for row in range(down):
+        for col in range(across):
+            pixels = cells[row, col].permute(1, 2, 0).numpy()
+            y = row * (height + gap) + (gap if row else 0)  # the originals stand apart
+            x = col * (width + gap)
+            sheet[y : y + height, x : x + width, :3] = pixels if channels == 3 else pixels[..., :1]
+            sheet[y : y + height, x : x + width, 3] = 255
+    return Image.fromarray(sheet)
+
+
+def _ask(
+    what: str, config: "TrainConfig", device: str, limit: float, request: dict[str, Any]
+) -> Generator[dict[str, Any] | None, None, None]:
+    """Run this file in a process of its own; yields what it prints, and None now and then.
+
+    Args:
+        limit: after which the process is ended [s].
+        request: for it, beside the settings.
+    """
+    if not _one_at_a_time.acquire(blocking=False):
+        raise InvalidConfig("Another trial is under way on this server. Try again in a few seconds.")
+    try:
+        with tempfile.TemporaryFile("w+") as log:
+            yield from _listen(what, config, device, limit, request, log)
+    finally:
+        _one_at_a_time.release()
+
+
+def _listen(
+    what: str, config: "TrainConfig", device: str, limit: float, request: dict[str, Any], log: IO[str]
+) -> Generator[dict[str, Any] | None, None, None]:
+    environment = environment_with_package() | {"PYTHONUNBUFFERED": "1"}
+    if device.startswith("cuda:"):
+        environment |= {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": device.removeprefix("cuda:")}
+    config = config.model_copy(update={"device": device.partition(":")[0]})
+    until = time.monotonic() + limit
+    process = subprocess.Popen(
+        [sys.executable, "-m", "vit.training.dry_run", what],
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=log,
+        text=True,
+    )
+    assert process.stdin and process.stdout
+    lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+    reader = threading.Thread(target=_forward_lines, args=(process.stdout, lines), daemon=True)
+    try:
+        with process.stdin as stdin:
+            json.dump(request | {"config": config.model_dump()}, stdin)
+        reader.start()
+        while time.monotonic() < until:
+            try:
+                line = lines.get(timeout=_TICK)
+            except queue.Empty:
+                yield None
+                continue
+            if not line:
+                break
+            values = json.loads(line)
+            if "error" in values:
+                raise InvalidConfig(values["error"])
+            yield values
+        else:
+            return  # what was told by now has to do
+        if process.wait() == 0:
+            return
+        if process.returncode == -9:
+            raise InvalidConfig(
+                "The system ended the trial, most likely for lack of memory. Choose a smaller batch_size."
+            )
+        log.seek(0)
+        raise RuntimeError(f"The trial ended with status {process.returncode}:\n{log.read()[-4000:]}")
+    finally:
+        process.kill()
+        process.wait()
+        if reader.ident is not None:
+            reader.join()
+        process.stdout.close()
+
+
+def _forward_lines(source: IO[str], lines: "queue.SimpleQueue[str]") -> None:
+    """Put each line into a queue, and an empty one at the end."""
+    for line in source:
+        lines.put(line)
+    lines.put("")
+
+
+def main(what: str) -> int:
+    """The process's own side: a request from the standard input, one JSON object per line to the standard output."""
+    out = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # whatever else prints goes to the log
+
+    def tell(values: dict[str, Any]) -> None:
+        print(json.dumps(values), file=out, flush=True)
+
+    import torch
+
+    from vit.training.presets import train_config
+
+    request = json.load(sys.stdin)
+    try:
+        config = train_config(None, **request.pop("config"))
+        does: dict[str, Callable[..., Iterator[dict[str, Any]]]] = {"time": _time, "overfit": _overfit}
+        for values in does[what](config, **request):
+            tell(values)
+    except UserError as error:
+        tell({"error": str(error)})
+    except torch.OutOfMemoryError:
+        tell({"error": f"batch_size: {config.batch_size} pictures need more memory than the device has. Lower it."})
+    return 0
+
+
+def _run(config: "TrainConfig", pictures: Sample, test: "Tensor") -> Any:
+    """The training loop's own parts around these pictures; nothing is written."""
+    import torch
+
+    from vit.data.datasets import Dataset
+    from vit.data.pictures import Resident
+    from vit.training import trainer
+    from vit.training.distributed import choose_place
+
+    labels = torch.arange(len(test)) % len(pictures.classes)
+    held_out = Resident(test, labels)
+    dataset = Dataset(config.data, pictures.classes, Resident(pictures.images, pictures.labels), held_out, held_out)
+    return trainer.Training(config, Path(tempfile.gettempdir()) / "vit-trial", choose_place(config), dataset)
+
+
+def _time(config: "TrainConfig", classes: int, pictures: int, until: float) -> Iterator[dict[str, Any]]:
+    """Facts of the run, then what steps take, see `_judged`."""
+    import torch
+
+    from vit.explain.timing import products
+    from vit.training.distributed import choose_place
+
+    whole, place = _model(config, classes), choose_place(config)
+    part = lighter(config, classes) if place.device.type == "cpu" else config
+    own, batch = _model(part, classes), min(config.batch_size, pictures)
+    yield _facts(config, classes, batch, place) | {
+        "share": products(own, own.image_size) / products(whole, whole.image_size),
+        "share_params": _params(own) / _params(whole),
+    }
+    shape = (own.channels, *own.image_size)
+    most = max(1, min(batch, _NOISE // torch.Size(shape).numel()))
+    noise = torch.randint(0, 256, (most, *shape), dtype=torch.uint8)
+    labels = torch.arange(most) % classes
+    names = tuple(map(str, range(classes)))
+    known = Sample(noise, labels, names, most, 1)
+    run = _run(part.model_copy(update={"limit": None, "compile": False}), known, noise[:1])
+    images, labels = run.train_set.images, run.train_set.labels
+    run.model.train()
+
+    def step(count: int) -> None:
+        loss, _ = run.take_step(images[:count], labels[:count], _unheard)
+        loss.item()  # waits for the device
+
+    for count, seconds in batches_in_time(step, most, until):
+        yield {"step": (count, seconds), "parts": run.parts}
+    if time.time() + seconds / 2 < until:
+        run.model.eval()
+        started = time.time()
+        with torch.inference_mode():
+            run.model(run.normalise(images[:count])).logits.sum().item()
+        yield {"forward": (time.time() - started) / count}
+
+
+def lighter(config: "TrainConfig", classes: int) -> "TrainConfig":
+    """The run itself, or fewer of its blocks at a smaller input where a picture takes long on a CPU."""
+    from vit.explain.timing import products
+
+    model = _model(config, classes)
+    if 3 * products(model, model.image_size) <= _LIGHT:
+        return config
+    changes: dict[str, Any] = {"crop_padding": 0}
+    if not config.init_from:
+        changes["depth"] = max(1, int(model.depth * _LIGHT / (3 * products(model, model.image_size))))
+        model = _model(config.model_copy(update=changes), classes)
+    side = min(model.image_size)
+    while 3 * products(model, (side, side)) > _LIGHT and side > 8 * model.patch_size:
+        side -= model.patch_size
+    return config.model_copy(update=changes | ({"image_size": side} if side < min(model.image_size) else {}))
+
+
+def batches_in_time(
+    step: Callable[[int], None], most: int, until: float, clock: Callable[[], float] = time.time
+) -> Iterator[tuple[int, float]]:
+    """Time steps of ever larger batches while there is time.
+
+    Args:
+        step: does one with so many pictures.
+        most: pictures in a batch.
+        until: by the clock, when a step that is not needed has to be over [s].
+
+    Yields:
+        pictures, and what a step with them took [s]. The first step of all, which sets things up, is not among them.
+    """
+    step(1)
+    count, spent = 1, 0.0
+    while True:
+        started = clock()
+        step(count)
+        seconds = clock() - started
+        yield count, seconds
+        spent += seconds if count == most else 0.0
+        if spent > _ENOUGH:
+            return
+        count = min(2 * count, most)
+        if clock() + 2 * seconds > until:  # as long as it takes where pictures decide
+            return
+
+
+def _overfit(config: "TrainConfig", seconds: float) -> Iterator[dict[str, Any]]:
+    import torch
+
+    pictures = sample(config, min(config.batch_size, _BATCH))
+    plain = config.model_copy(
+        update={
+            "limit": None, "epochs": _STEPS, "schedule": "constant", "warmup_epochs": 5, "compile": False, "ema": 0.0,
+            "crop_padding": 0, "crop_scale": 1.0, "flip": False, "operations": 0, "erase": 0.0, "mixup": 0.0,
+            "cutmix": 0.0, "dropout": 0.0, "drop_path": 0.0, "label_smoothing": 0.0, "batch_size": len(pictures.labels),
+        }
+    )  # fmt: skip
+    run = _run(plain, pictures, pictures.images[:1])
+    images, labels = run.train_set.images, run.train_set.labels
+    run.model.train()
+    until = time.monotonic() + seconds
+    for step in range(_STEPS + 1):
+        with torch.no_grad(), run.place.arithmetic():
+            logits = run.logits(run.normalise(images)).float()
+        loss = torch.nn.functional.cross_entropy(logits, labels).item()
+        accuracy = (logits.argmax(1) == labels).float().mean().item()
+        yield {"step": step, "loss": loss, "accuracy": accuracy}
+        if (accuracy == 1 and loss < 0.05) or time.monotonic() > until:
+            return
+        run.take_step(images, labels, _unheard)
+        run.step += 1
+
+
+def _unheard(text: str) -> None:
+    """Nobody listens to a trial; `Trial.parts` tells what there was to tell."""
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

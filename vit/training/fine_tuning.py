@@ -1,0 +1,129 @@
+"""What a run takes over from the checkpoint that it starts from.
+
+The sizes of the model and the normalisation of its input are resolved once, when a run is launched, and written into
+its folder: nothing needs the checkpoint any more as soon as the run has taken its weights over.
+"""
+
+import json
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from vit.checkpoints.checkpoint import CONFIG, Checkpoint
+from vit.checkpoints.load import load_checkpoint
+from vit.errors import InvalidConfig
+from vit.files import replaced
+from vit.model.config import ViTConfig
+from vit.model.positions import resize_positions
+from vit.model.transformer import VisionTransformer
+from vit.paths import checkpoints_folder
+from vit.training.config import TrainConfig
+from vit.training.run_folder import read_json
+
+BASE = "base.json"  # in a run's folder
+
+
+class Base(NamedTuple):
+    """What a run takes over from the checkpoint that it starts from, the weights aside.
+
+    Attributes:
+        name: of the checkpoint, as `TrainConfig.init_from` has it.
+        model: its sizes.
+        mean, std: of its input, per channel, for pixels from 0 to 1.
+    """
+
+    name: str
+    model: ViTConfig
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+
+def resolve(config: TrainConfig) -> Base | None:
+    """Look up what follows from the checkpoint that a run starts from; None where it starts from none.
+
+    The checkpoint is opened, and fetched where it has to be, once per process and version of its files.
+
+    Raises:
+        InvalidCheckpoint: it cannot be had or opened.
+        InvalidConfig: the settings contradict it.
+    """
+    if not config.init_from:
+        return None
+    base = _open_base(config.init_from, _version(config.init_from))
+    try:
+        config.vit_config(1, base.model)
+    except ValueError as error:
+        raise InvalidConfig(str(error)) from error
+    return base
+
+
+def model_config(config: TrainConfig, num_classes: int) -> ViTConfig:
+    """The model that a run trains, for a dataset of so many classes.
+
+    Raises:
+        InvalidCheckpoint, InvalidConfig: as `resolve`.
+    """
+    base = resolve(config)
+    return config.vit_config(num_classes, base and base.model)
+
+
+@lru_cache(maxsize=16)
+def _open_base(name: str, version: object) -> Base:
+    checkpoint = load_checkpoint(name)
+    return Base(name, checkpoint.config, checkpoint.preprocess.mean, checkpoint.preprocess.std)
+
+
+def _version(name: str) -> object:
+    """Another value for other files of that name; None for what lies elsewhere, which is pinned when it is fetched."""
+    for path in (checkpoints_folder() / name, Path(name)):
+        with suppress(OSError, ValueError):
+            files = [os.stat(file) for file in (path, path / CONFIG) if os.path.lexists(file)]
+            if files:
+                return str(path), *((file.st_ino, file.st_mtime_ns) for file in files)
+    return None
+
+
+def write_base(run: Path, base: Base) -> None:
+    """Keep in a run's folder what follows from the checkpoint that it starts from."""
+    values = {"name": base.name, "model": base.model.to_dict(), "mean": base.mean, "std": base.std}
+    with replaced(run / BASE) as file:
+        file.write(json.dumps(values, indent=2).encode() + b"\n")
+
+
+def base_of(config: TrainConfig, run: Path) -> Base | None:
+    """What was kept when the run was launched, or else `resolve(config)`."""
+    values = read_json(run / BASE)
+    if config.init_from and values.get("name") == config.init_from:
+        with suppress(KeyError, TypeError, ValueError):
+            mean, std = tuple(map(float, values["mean"])), tuple(map(float, values["std"]))
+            return Base(config.init_from, ViTConfig.from_dict(values["model"]), mean, std)
+    return resolve(config)
+
+
+@torch.no_grad()
+def take_over_(model: VisionTransformer, checkpoint: Checkpoint, classes: Sequence[str]) -> None:
+    """Set a model's weights to a checkpoint's, in place, to train on from there.
+
+    Positions are interpolated where the grids differ. The head is taken over where the classes are the same, and
+    starts at zero, as a new model's does, where they are not.
+
+    Raises:
+        ValueError: the model has other sizes than the checkpoint's.
+    """
+    weights = dict(checkpoint.model.state_dict())
+    config = checkpoint.config
+    weights["pos_embed"] = resize_positions(
+        weights["pos_embed"], config.grid, model.config.grid, config.position_resize
+    )
+    if tuple(classes) != checkpoint.labels:
+        weights = {name: value for name, value in weights.items() if not name.startswith("head.")}
+        weights |= {name: value for name, value in model.state_dict().items() if name.startswith("head.")}
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError as error:
+        raise ValueError(f"The weights of {checkpoint.name} do not fit: {error}") from error

@@ -1,0 +1,203 @@
+"""What a run tells while it trains: metrics.jsonl, TensorBoard events, a heartbeat, and lines for a person."""
+
+import math
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from vit.errors import UserError
+from vit.files import beat
+from vit.progress import tqdm
+from vit.training.distributed import Place
+from vit.training.evaluation import Evaluation
+from vit.training.metrics import MetricsWriter
+
+_EVERY = 20  # steps between records; each costs one wait for the device
+_BEAT = 2  # [s] between signs of life
+
+
+class Diverged(UserError):
+    """The loss is no longer a number."""
+
+    def __init__(self, loss: float, step: int):
+        super().__init__(
+            f"The loss became {loss} by step {step}. Lower the learning rate, or raise warmup_epochs; "
+            "the last complete epoch is kept."
+        )
+
+
+class _NoEvents:
+    """In place of TensorBoard's writer, where that is not installed."""
+
+    def add_scalar(self, *_: object) -> None:
+        """Leave it out."""
+
+    flush = close = add_scalar
+
+
+def _events(folder: Path, step: int) -> Any:
+    """A writer of TensorBoard's events; one that writes none on a bare machine, which is said once."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ModuleNotFoundError:
+        print("tensorboard is not installed, so no events are written for it.", file=sys.stderr)
+        return _NoEvents()
+    return SummaryWriter(folder, purge_step=step)
+
+
+class Journal(AbstractContextManager["Journal"]):
+    """Records of one attempt; silent in all processes but the leading one.
+
+    Args:
+        run: the run's folder.
+        step: done before this attempt.
+        place: of this process.
+        attempt: how often the run was resumed.
+        facts: about the run as a whole, for the "start" record: total_steps, steps_per_epoch, batch_size, lr, ...
+    """
+
+    def __init__(self, run: Path, step: int, place: Place, attempt: int, facts: dict[str, Any]):
+        self.run, self.place, self.attempt, self.facts = run, place, attempt, facts
+        self.losses: list[Tensor] = []
+        self.at, self.share = step, 0.0
+        self._doing, self._beaten = "", 0.0
+        self.best = 0.0
+        self.begun, self.first = time.perf_counter(), step
+        self.resume_clock()
+        if place.leads:
+            self.metrics = MetricsWriter(run / "metrics.jsonl")
+            self.events = _events(run / "events", step)
+            self.bar = tqdm(
+                total=facts["total_steps"],
+                initial=step,
+                unit="steps",
+                smoothing=0.05,
+                dynamic_ncols=True,
+                disable=not sys.stderr.isatty(),  # a log gets a line per epoch
+            )
+            self.shown: dict[str, str] = {}
+            self._record("start", **facts)
+            self.beat()
+
+    def _record(self, kind: str, **values: Any) -> None:
+        self.metrics.write(kind=kind, step=self.at, t=time.time(), attempt=self.attempt, **values)
+
+    def resume_clock(self) -> None:
+        """Measure speed from this moment: what lies before was no training."""
+        self.clock = time.perf_counter()
+
+    def beat(self) -> None:
+        """Give a sign of life, now and then."""
+        self._pulse("training")
+
+    def testing(self, share: float) -> None:
+        """Tell that an evaluation goes on, and the share of its pictures that were seen, 0 to 1."""
+        self._pulse("testing", round(share, 3))
+
+    def _pulse(self, doing: str, share: float | None = None) -> None:
+        """Write what this process does, at once where that is news."""
+        if self.place.leads and (doing != self._doing or time.monotonic() - self._beaten > _BEAT):
+            beat(self.run / "heartbeat", doing=doing, share=share, step=self.at)
+            self._doing, self._beaten = doing, time.monotonic()
+
+    def step(self, step: int, loss: Tensor, share: float) -> None:
+        """Note one step; `step` of them are done. The loss stays on the device until it is recorded."""
+        self.losses.append(loss)
+        self.at, self.share = step, share
+        self.beat()
+        if step % self.facts["steps_per_epoch"] % _EVERY == 0:  # at the same steps when resumed
+            self.flush()
+
+    def flush(self) -> None:
+        """Record the mean loss since the last record.
+
+        Raises:
+            Diverged: it is not a number, in any of the processes.
+        """
+        if not self.losses:
+            return
+        average = torch.stack(self.losses).mean()
+        if self.place.world > 1:  # over all processes, which also go on or give up together
+            dist.all_reduce(average)
+            average /= self.place.world
+        loss, count = average.item(), len(self.losses)
+        self.losses.clear()
+        seconds = time.perf_counter() - self.clock
+        self.resume_clock()
+        if not math.isfinite(loss):
+            raise Diverged(loss, self.at)
+        if self.place.leads:
+            self._record(
+                "step",
+                loss=loss,
+                lr=self.share * self.facts["lr"],
+                lr_share=self.share,
+                pictures_per_second=round(count * self.facts["batch_size"] / seconds, 1),
+                memory=self.place.memory(),
+            )
+            self.events.add_scalar("train/loss", loss, self.at)
+            self.events.add_scalar("train/lr_share", self.share, self.at)
+            self.shown["loss"] = f"{loss:.3f}"
+            self.bar.set_postfix(self.shown, refresh=False)
+            self.bar.update(count)
+
+    def epoch(self, epoch: int, results: Mapping[str, Evaluation], better: str, seconds: float) -> None:
+        """Record the evaluations on validation pictures after an epoch; only the leading process does.
+
+        Args:
+            epoch: counted from 1.
+            results: of each kind of weights, "raw" and perhaps "averaged".
+            better: the kind that counts.
+            seconds: of training so far.
+        """
+        result = results[better]
+        both = {"weights": better} | {f"{kind}_accuracy": one.accuracy for kind, one in results.items()}
+        self._record(
+            "validation",
+            epoch=epoch,
+            accuracy=result.accuracy,
+            loss=result.loss,
+            seconds=seconds,
+            **(both if len(results) > 1 else {}),
+        )
+        self.events.add_scalar("validation/accuracy", result.accuracy, self.at)
+        self.events.add_scalar("validation/loss", result.loss, self.at)
+        self.events.flush()  # a kill after this epoch is saved must not lose its events
+        self.best = max(self.best, result.accuracy)
+        pace = (time.perf_counter() - self.begun) / max(self.at - self.first, 1)
+        left = pace * (self.facts["total_steps"] - self.at)
+        self.shown["accuracy"] = f"{result.accuracy:.2%}"
+        self.bar.set_postfix(self.shown)
+        if self.bar.disable:
+            print(
+                f"Epoch {epoch} of {self.facts['epochs']}: loss {self.shown.get('loss', '?')}, "
+                f"validation accuracy {result.accuracy:.2%} (best {self.best:.2%}), "
+                f"{tqdm.format_interval(left)} left",
+                flush=True,
+            )
+
+    def test(self, epoch: int, result: Evaluation) -> None:
+        """Record the evaluation on test pictures, of the weights of this epoch; only the leading process does."""
+        self._record("test", epoch=epoch, accuracy=result.accuracy, loss=result.loss, pictures=result.pictures)
+        self.events.add_scalar("test/accuracy", result.accuracy, self.at)
+        self.events.add_scalar("test/loss", result.loss, self.at)
+        self.events.flush()
+
+    def note(self, text: str) -> None:
+        """Record something that a person should know."""
+        if self.place.leads:
+            self._record("note", text=text)
+            self.bar.write(text, file=sys.stderr)
+
+    def __exit__(self, *error: object) -> None:
+        if self.place.leads:
+            self.bar.close()
+            self.events.close()
+            self.metrics.close()

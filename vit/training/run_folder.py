@@ -1,0 +1,144 @@
+"""The files of a run's folder that the trainer and those who watch it agree on."""
+
+import fcntl
+import json
+import os
+import shlex
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from vit.errors import InvalidRun
+from vit.files import is_locked, replaced, take_lock
+from vit.untrusted import DOCUMENT_BYTES, Unreadable, read_object
+
+if TYPE_CHECKING:
+    pass
+import errno
+
+_SMALL = 64 << 10  # [bytes] of a document that is remembered
+STATES = ("state.pt", "state.previous.pt")  # in checkpoints/, the newest first
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object from a file; empty if there is none that can be read."""
+    try:
+        return read_document(path)
+    except (FileNotFoundError, Unreadable):
+        return {}
+
+
+def read_document(path: Path) -> dict[str, Any]:
+    """A file's JSON object, parsed once for each version of a small file."""
+    try:
+        facts = path.stat()
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise Unreadable(f"{path.name} cannot be read: {error.strerror}.") from error
+    if facts.st_size > _SMALL or not stat.S_ISREG(facts.st_mode):
+        return read_object(path, DOCUMENT_BYTES)
+    return dict(_parsed(path, facts.st_ino, facts.st_mtime_ns, facts.st_size))
+
+
+@lru_cache(2048)
+def _parsed(path: Path, inode: int, changed: int, size: int) -> dict[str, Any]:
+    return read_object(path, _SMALL)
+
+
+# --- Alive ----------------------------------------------------------------------------------------------------------
+
+
+def is_alive(folder: Path) -> bool:
+    """Whether any process of the run exists."""
+    return is_locked(folder / "alive.lock")
+
+
+@contextmanager
+def hold_run(folder: Path) -> Iterator[None]:
+    """Count this process, and those that it forks, to the run; the first one begins an attempt."""
+    file = os.open(folder / "alive.lock", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        if take_lock(file, fcntl.LOCK_EX):
+            forget_attempt(folder)
+        fcntl.flock(file, fcntl.LOCK_SH)
+        yield
+    finally:
+        os.close(file)
+
+
+def forget_attempt(folder: Path) -> None:
+    """Remove what was asked of the attempt before, and what it said; by whoever alone holds the run's lock."""
+    for leftover in ("stop", "kill", "outcome.json", "heartbeat"):
+        (folder / leftover).unlink(missing_ok=True)
+
+
+def check_resumable(folder: Path) -> None:
+    """Refuse to continue what has learnt something and lost its state: it would begin again, and overwrite that.
+
+    Raises:
+        InvalidRun: how a new run can start from what it learnt.
+    """
+    if not resumable(folder):
+        raise InvalidRun(f"The saved state of {folder.name} is gone, so it cannot be continued. {begin_anew(folder)}")
+
+
+def resumable(folder: Path) -> bool:
+    """Whether a state is there to continue from, or nothing that could be lost; whether it is sound is seen later."""
+    return learnt(folder) is None or any(os.path.exists(folder / "checkpoints" / name) for name in STATES)
+
+
+def learnt(folder: Path) -> Path | None:
+    """The last checkpoint of a run, or its best one; None before there is any."""
+    checkpoints = [folder / "checkpoints" / name for name in ("last", "best")]
+    return next((path for path in checkpoints if os.path.isdir(path)), None)
+
+
+def begin_anew(folder: Path) -> str:
+    """How a new run starts from what a run has learnt that cannot be continued."""
+    weights = learnt(folder)
+    if weights is None:
+        return "Start another run."
+    here = Path.cwd()
+    config, weights = (
+        path.relative_to(here) if path.is_relative_to(here) else path
+        for path in (folder.absolute() / "config.json", weights.absolute())
+    )
+    command = shlex.join(["python", "-m", "vit", "train", "--config", str(config), "--set", f"init_from={weights}"])
+    return f"A new run can start from its last weights: *Begin anew* on page Runs, or `{command}`"
+
+
+def record_outcome(folder: Path, outcome: Literal["finished", "stopped", "failed"], reason: str = "") -> None:
+    """Record how an attempt ended; the first word counts."""
+    if not (folder / "outcome.json").exists():
+        write_json(folder / "outcome.json", {"outcome": outcome, "reason": reason, "t": time.time()})
+
+
+def write_json(path: Path, values: dict[str, Any]) -> None:
+    with replaced(path) as file:
+        file.write(json.dumps(values, indent=2).encode() + b"\n")
+
+
+@contextmanager
+def changing(folder: Path) -> Iterator[None]:
+    """Say in one sentence that a run's folder, another user's perhaps, cannot be changed."""
+    try:
+        yield
+    except OSError as error:
+        raise InvalidRun(f"The folder of {folder.name} cannot be changed: {error.strerror}.") from error
+
+
+def is_full(error: BaseException | None) -> bool:
+    """Whether a full disk is behind an error; torch.save hides that in an error of its own."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+AGAIN = "again.json"  # written by a trainer of several processes whose GPU memory ran out, see `vit.training.train`

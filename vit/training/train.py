@@ -1,0 +1,215 @@
+"""The training loop.
+
+    python -m vit train --preset shapes
+    python -m vit train --preset cifar-cpu --data folder:data/cifar10
+    torchrun --standalone --nproc-per-node=2 -m vit train --preset cifar --run-dir DIR
+
+`vit/recipes.py` says what each preset takes and reaches. A run is a folder:
+
+    config.json        the validated description
+    base.json          what follows from the checkpoint that it starts from, see `vit.training.fine_tuning`
+    environment.json   versions, commit, hardware, seed, command
+    metrics.jsonl      one record per line, see `vit.training.metrics`
+    events/            the same for TensorBoard
+    probes/            a few pictures explained after every epoch, see `vit.training.snapshot_writer`
+    checkpoints/best, checkpoints/last   open in the explorer
+    checkpoints/state.pt                 everything that --resume needs, in one file
+    checkpoints/state.previous.pt        the one before it, for when that one is damaged
+
+and more that `vit.runs` says.
+
+Pictures of three splits take part (`vit.data.datasets` says how they are cut). `train` is learnt from. `validation` is
+evaluated after each epoch and chooses: the best epoch is the one of the highest accuracy, of several the one of the
+lowest loss; `patience` counts epochs without a higher accuracy. Where weights are averaged (`ema`), raw and averaged
+ones are both evaluated, and the better ones are that epoch's. `test` is looked at once, at the end, by the weights that
+validation chose: that is the accuracy to publish. A run that is made longer looks again only if validation then
+chooses other weights.
+
+Every random choice is a function of the seed and the step (`vit.data.augment.Chance`), and
+the state is replaced whole after each epoch, every few minutes of a long one, and when a person stops the run. A run
+killed at any moment and resumed therefore repeats exactly what it would have done.
+"""
+
+import fcntl
+import json
+import os
+import platform
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import IO
+
+import torch
+import torch.distributed as dist
+
+from vit.errors import InvalidConfig, InvalidRun, UserError
+from vit.files import replaced
+from vit.paths import PROJECT
+from vit.training.config import TrainConfig
+from vit.training.distributed import Place, choose_place
+from vit.training.fine_tuning import Base, base_of, write_base
+from vit.training.recorder import Diverged
+from vit.training.run_folder import STATES, check_resumable, hold_run, is_full, record_outcome
+from vit.training.trainer import Result, Training, hardware
+
+__all__ = ["DiskFull", "Diverged", "Result", "Training", "train"]
+_RESERVE = 1 << 16  # [bytes] of disk that are given up so that the last words fit on a full one
+
+
+class DiskFull(UserError):
+    """There is no room to save what was learnt."""
+
+
+def train(config: TrainConfig, run: Path, *, resume: bool = False) -> Result:
+    """Train a model and leave everything about it in the folder `run`.
+
+    SIGTERM, or a file named "stop" in the folder, ends the run after the present step, with its state saved.
+
+    Args:
+        config: what to do.
+        run: a new or empty folder; with `resume`, one that an earlier call left behind.
+        resume: continue from the last saved state.
+
+    Returns:
+        the evaluations of the best epoch, which only the leading process knows.
+
+    Raises:
+        InvalidConfig, InvalidDataset: the description cannot be carried out.
+        InvalidCheckpoint: the checkpoint to start from cannot be opened.
+        InvalidRun: another process trains in this folder, or there is no sound state to resume from.
+        Diverged: the loss became NaN or infinite; the last complete epoch is kept.
+        DiskFull: the last complete state is kept.
+    """
+    if not resume and run.exists() and (not run.is_dir() or any(run.iterdir())):
+        raise InvalidConfig(f"{run} exists and is not empty. Continue it with --resume {run}, or choose another --run.")
+    if resume:
+        check_resumable(run)
+    base = base_of(config, run)
+    place = choose_place(config)
+    try:
+        with _folder_of(run, place):
+            return _train(config, run, place, resume, base)
+    finally:
+        if place.world > 1:
+            dist.destroy_process_group()
+
+
+def _train(config: TrainConfig, run: Path, place: Place, resume: bool, base: Base | None) -> Result:
+    resumed = resume and any((run / "checkpoints" / name).exists() for name in STATES)
+    try:
+        attempt = _describe(config, run, place) if place.leads else 0
+        if base and place.leads:
+            write_base(run, base)
+        job = Training(config, run, place, base=base, resumed=resumed)
+        if resumed:
+            job.load()
+        with _asked_to_end() as asked:
+            result, ending = job.train(attempt, asked)
+    except BaseException as error:
+        if not resume and not (run / "metrics.jsonl").exists() and isinstance(error, UserError):
+            if place.leads:  # nothing was begun
+                shutil.rmtree(run)
+            raise
+        (run / "reserve").unlink(missing_ok=True)
+        with suppress(OSError):
+            record_outcome(run, "stopped" if isinstance(error, KeyboardInterrupt) else "failed", _in_words(error))
+        if is_full(error):
+            raise DiskFull(_in_words(error)) from error
+        raise
+    if place.leads:
+        record_outcome(run, *ending)
+    return result
+
+
+@contextmanager
+def _folder_of(run: Path, place: Place) -> Iterator[None]:
+    """Make the run's folder, count this process to the run, and be the only one that writes there."""
+    with ExitStack() as stack:
+        try:
+            if place.leads:
+                run.mkdir(parents=True, exist_ok=True)
+            if place.world > 1:
+                dist.barrier()
+            stack.enter_context(hold_run(run))
+            if place.leads:
+                _lock_out_others(run, stack.enter_context((run / "writer.lock").open("w")))
+                (run / "outcome.json").unlink(missing_ok=True)
+                (run / "reserve").write_bytes(os.urandom(_RESERVE))
+                stack.callback((run / "reserve").unlink, missing_ok=True)
+        except OSError as error:
+            if is_full(error):
+                raise DiskFull(_in_words(error)) from error
+            raise InvalidConfig(f"The run's folder {run} cannot be written: {error.strerror}.") from error
+        yield
+
+
+def _lock_out_others(run: Path, lock: IO[str]) -> None:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise InvalidRun(f"Another process trains in {run}. Stop that one first.") from None
+
+
+@contextmanager
+def _asked_to_end() -> Iterator[threading.Event]:
+    """An event that SIGTERM sets, where this thread may listen to signals."""
+    asked = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield asked
+        return
+    before = signal.signal(signal.SIGTERM, lambda *_: asked.set())
+    try:
+        yield asked
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _in_words(error: BaseException) -> str:
+    """Why a run failed, for people."""
+    if isinstance(error, UserError):
+        return str(error)
+    if is_full(error):
+        return "The disk is full. Free some space and resume: the last complete state is kept."
+    if isinstance(error, torch.OutOfMemoryError):
+        return "The GPU has too little memory, even for one picture at a time. Choose a smaller model or image_size."
+    if isinstance(error, KeyboardInterrupt):
+        return "Interrupted. Resume continues from the last saved state."
+    return f"{type(error).__name__}: {error}. The log holds the traceback."
+
+
+def _describe(config: TrainConfig, run: Path, place: Place) -> int:
+    """Write what the run is and where it computes, before anything that takes long; returns the attempt, from 0."""
+    environment = run / "environment.json"
+    attempt = json.loads(environment.read_text())["attempt"] + 1 if environment.exists() else 0
+    with replaced(run / "config.json") as file:
+        file.write(config.model_dump_json(indent=2).encode() + b"\n")
+    facts = {
+        "command": sys.argv,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "commit": _commit(),
+        "host": platform.node(),
+        "hardware": hardware(place.device),
+        "devices": place.world,
+        "bfloat16": place.autocast,
+        "threads": torch.get_num_threads(),
+        "seed": config.seed,
+        "attempt": attempt,
+    }
+    with replaced(environment) as file:
+        file.write(json.dumps(facts, indent=2).encode() + b"\n")
+    return attempt
+
+
+def _commit() -> str | None:
+    """Of the code that trains, with "+" if files differ from it; None outside a repository."""
+    git = ["git", "-C", str(PROJECT), "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty=+"]
+    with suppress(OSError, subprocess.SubprocessError):
+        return subprocess.run(git, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+    return None
