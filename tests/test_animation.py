@@ -16,6 +16,7 @@ from vit.checkpoints.checkpoint import Checkpoint
 from vit.checkpoints.load import load_checkpoint
 from vit.errors import InvalidImage, InvalidRun, UserError
 from vit.explain.methods import METHODS, Subject
+from vit.explain.methods import weights as class_weights
 from vit.explain.record import record
 from vit.images.decode import decode_frames
 from vit.images.preprocess import Normalise, Preprocess
@@ -174,8 +175,8 @@ def test_over_frames_a_class_has_the_map_of_its_method(checkpoint: Checkpoint, m
     for frame in decode_frames(data, range(3)):
         subject = Subject.of(checkpoint.model, checkpoint.preprocess(frame.picture), 3)
         direction = "from" if asked is None else "to"  # the class itself only looks
-        weights = METHODS[method].weights(subject, asked, direction, selection)
-        truth.append(subject.kept.heatmap(weights / weights.sum()).numpy().ravel())
+        weights = class_weights(subject, method, asked, direction, **selection.settings(METHODS[method].settings))
+        truth.append(subject.record.heatmap(weights / weights.sum()).numpy().ravel())
     counted = np.stack(truth)
     if asked is not None:
         counted[:, asked - 1] = 0  # colours end at the strongest of the others

@@ -16,7 +16,7 @@ from vit.checkpoints.checkpoint import Checkpoint
 from vit.checkpoints.load import load_checkpoint
 from vit.checkpoints.save import save_checkpoint
 from vit.explain.methods import METHODS, Subject
-from vit.explain.settings import Tuning
+from vit.explain.settings import Settings
 from vit.images import samples
 from vit.images.preprocess import Preprocess
 from vit.model.transformer import VisionTransformer
@@ -81,8 +81,8 @@ def test_the_code_of_a_class_gives_the_method_s_numbers(checkpoint: Checkpoint, 
         return
     Path("photo.png").write_bytes(photo())
     explanation = explain(checkpoint, photo())
-    unusual = Tuning(residual=0.3, fusion="min", discard=0.25, start_block=1)
-    tuning = unusual if query == 7 or not how.of_tokens else Tuning()
+    unusual = Settings(residual=0.3, fusion="min", discard=0.25, start_block=1)
+    tuning = unusual if query == 7 or not how.of_tokens else Settings()
     facts: dict[str, Any] = {"method": method, "target": 3} | tuning.changed(how.settings)
     for direction in ("from", "to") if query is not None else ("from",):
         facts |= {} if query is None else {"query": query, "direction": direction}
@@ -91,7 +91,7 @@ def test_the_code_of_a_class_gives_the_method_s_numbers(checkpoint: Checkpoint, 
         subject = Subject.of(checkpoint.model, checkpoint.preprocess(explanation.picture), 3)
         shown = export.Shown.of_class(subject, method, "cat", query, direction, tuning)
         torch.testing.assert_close(left["weights"], shown.weights)
-        if tuning == Tuning():  # in the last block alone, patches say nothing to the class token's answer
+        if tuning == Settings():  # in the last block alone, patches say nothing to the class token's answer
             assert float(left["weights"].sum()) == pytest.approx(1, abs=1e-5)
 
 

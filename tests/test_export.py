@@ -205,7 +205,7 @@ def test_the_pooling_query_exports_where_it_looks(pooling: Checkpoint, picture: 
         output = pooling.model(pooling.preprocess(picture), output_attentions=True)
     truth = output.pool_attention[0].numpy()  # (H, N)
     held = npz(explanation, Selection(view="pool", head=1), pooling)
-    assert held["view"] == {"method": "pool", "head": 1}
+    assert held["view"] == {"method": "pool", "head": 1, "page": {"head": "Head 2"}}
     assert np.allclose(held["heatmap"].ravel(), truth[1], atol=1e-6)
     assert np.allclose(held["pool_attention"], truth, atol=1e-6)
     fused = npz(explanation, Selection(view="pool", head="max"), pooling)["heatmap"]

@@ -7,9 +7,8 @@ import torch
 
 from vit.explain.head_ablation import without
 from vit.explain.maps import geometric_mean
-from vit.explain.methods import METHODS, Subject, heatmap, of_layers, weights
+from vit.explain.methods import METHODS, Subject, heatmap_of, weights
 from vit.explain.record import record
-from vit.explain.settings import Tuning
 
 KINDS: dict[str, dict[str, Any]] = {
     "cls": {},
@@ -28,34 +27,53 @@ def subject(request: Any, build: Any, pictures: Any) -> Subject:
 
 @names
 def test_every_method_gives_a_number_for_every_patch(subject: Subject, name: str) -> None:
-    found = heatmap(subject, name)
+    found = heatmap_of(subject, name)
     assert found.shape == (4, 6) and torch.isfinite(found).all() and (found >= 0).all() and found.max() > 0
 
 
 @names
 def test_tokens_can_be_asked_about_where_the_method_says_so(subject: Subject, name: str) -> None:
-    token = subject.kept.patch(1, 2)
+    token = subject.record.patch(1, 2)
     if not METHODS[name].of_tokens:
         with pytest.raises(ValueError, match="the class as a whole"):
-            heatmap(subject, name, token)
+            heatmap_of(subject, name, token)
         return
-    row, column = heatmap(subject, name, token), heatmap(subject, name, token, "to")
-    assert not torch.allclose(row, heatmap(subject, name))
+    row, column = heatmap_of(subject, name, token), heatmap_of(subject, name, token, "to")
+    assert not torch.allclose(row, heatmap_of(subject, name))
     assert not torch.allclose(row, column)
 
 
 @names
 def test_the_class_itself_has_no_direction(subject: Subject, name: str) -> None:
-    assert torch.equal(heatmap(subject, name, direction="to"), heatmap(subject, name))
+    assert torch.equal(heatmap_of(subject, name, direction="to"), heatmap_of(subject, name))
 
 
-@pytest.mark.parametrize("name", [name for name, method in METHODS.items() if method.layers])
-def test_the_usual_layers_are_those_of_the_usual_map(subject: Subject, name: str) -> None:
-    usual, last = weights(subject, name), of_layers(subject, name, None, "from", {"block": -1})
-    if name == "attention" and subject.kept.pool_attention is not None:  # there the pooling query looks last
-        usual = subject.kept.read @ subject.kept.full(1).mean(0)
-    torch.testing.assert_close(of_layers(subject, name, None, "from", {}), usual)
-    assert torch.allclose(last, usual) == (METHODS[name].layers["block"] == -1)
+@names
+def test_a_setting_at_its_default_changes_nothing(subject: Subject, name: str) -> None:
+    assert torch.equal(weights(subject, name, **METHODS[name].settings), weights(subject, name))
+
+
+@pytest.mark.parametrize("name", [name for name, method in METHODS.items() if "block" in method.settings])
+def test_another_block_has_another_map(subject: Subject, name: str) -> None:
+    first = weights(subject, name, block=0)
+    assert not torch.allclose(first, weights(subject, name)) and not torch.allclose(
+        first, weights(subject, name, block=1)
+    )
+    with pytest.raises(ValueError, match="There is no block 9: they run from 0 to 1"):
+        weights(subject, name, block=9)
+
+
+@names
+def test_what_a_method_has_no_setting_for_is_refused(subject: Subject, name: str) -> None:
+    with pytest.raises(ValueError, match=f"{METHODS[name].title} has no setting depth"):
+        weights(subject, name, depth=1)
+
+
+def test_of_a_model_without_a_pooling_query_the_last_block_looks_last(subject: Subject) -> None:
+    record = subject.record
+    wanted = record.read @ record.full(1).mean(0) if record.pool_attention is None else record.pool_attention.mean(0)
+    torch.testing.assert_close(weights(subject, "attention"), wanted)
+    torch.testing.assert_close(weights(subject, "attention", block=1), record.read @ record.full(1).mean(0))
 
 
 @pytest.mark.parametrize("name", [name for name, method in METHODS.items() if not method.of_class])
@@ -63,14 +81,14 @@ def test_methods_of_no_class_need_no_way_back(build: Any, pictures: Any, name: s
     for changes in KINDS.values():
         model, image = build(**changes), pictures(count=1)
         torch.testing.assert_close(
-            heatmap(Subject.without_class(model, image), name), heatmap(Subject.of(model, image), name)
+            heatmap_of(Subject.without_class(model, image), name), heatmap_of(Subject.of(model, image), name)
         )
 
 
 @names
 def test_only_methods_of_a_class_differ_from_class_to_class(build: Any, pictures: Any, name: str) -> None:
     model, image = build(), pictures(count=1)
-    one, other = (heatmap(Subject.of(model, image, target), name) for target in (0, 4))
+    one, other = (heatmap_of(Subject.of(model, image, target), name) for target in (0, 4))
     assert torch.allclose(one, other) != METHODS[name].of_class
 
 
@@ -81,21 +99,28 @@ CHANGES: dict[str, Any] = {"residual": 0.2, "fusion": "max", "discard": 0.5, "st
 @names
 def test_settings_count_where_the_method_says_so(build: Any, pictures: Any, name: str, setting: str) -> None:
     subject = Subject.of(build(depth=3), pictures(32, 48, count=1), 3)
-    changed = heatmap(subject, name, tuning=Tuning(**{setting: CHANGES[setting]}))
-    assert torch.equal(changed, heatmap(subject, name)) != (setting in METHODS[name].settings)
+    if setting not in METHODS[name].settings:
+        with pytest.raises(ValueError, match="has no setting"):
+            heatmap_of(subject, name, **{setting: CHANGES[setting]})
+        return
+    changed = heatmap_of(subject, name, **{setting: CHANGES[setting]})
+    assert not torch.equal(changed, heatmap_of(subject, name))
 
 
 def test_settings_are_those_of_the_record(build: Any, pictures: Any) -> None:
     subject = Subject.of(build(depth=3), pictures(count=1), 3)
-    kept, tuning = subject.kept, Tuning(**CHANGES)
-    assert torch.equal(
-        heatmap(subject, "rollout", 0, "to", tuning), kept.heatmap(kept.rollout(0, 0.2, "to", "max", 0.5))
-    )
+    kept = subject.record
+
+    def changed(name: str, *question: Any) -> torch.Tensor:
+        known = METHODS[name].settings
+        return heatmap_of(subject, name, *question, **{key: value for key, value in CHANGES.items() if key in known})
+
+    assert torch.equal(changed("rollout", 0, "to"), kept.heatmap(kept.rollout(0, 0.2, "to", "max", 0.5)))
     relevance = kept.relevance(9, "to", 1)
     relevance[9] -= 1  # what it begins with
-    torch.testing.assert_close(heatmap(subject, "relevance", 9, "to", tuning), kept.heatmap(relevance))
+    torch.testing.assert_close(changed("relevance", 9, "to"), kept.heatmap(relevance))
     gradient = kept.gradient_rollout(None, "from", 0.5, 1)
-    assert torch.equal(heatmap(subject, "gradient-rollout", tuning=tuning), kept.heatmap(gradient))
+    assert torch.equal(changed("gradient-rollout"), kept.heatmap(gradient))
 
 
 @names
@@ -104,23 +129,23 @@ def test_maps_of_a_changed_model_are_those_of_a_model_cut_so(build: Any, picture
     for changes in ({}, {"prefix": ("cls", "reg1")}, {"prefix": (), "pool": "mean"}):
         model, image = build(**changes), pictures(32, 48, count=1)
         off = without([(0, 1), (1, 0)])
-        before, found = (heatmap(Subject.of(model, image, 3, change), name) for change in (None, off))
+        before, found = (heatmap_of(Subject.of(model, image, 3, change), name) for change in (None, off))
         with torch.no_grad():
             model.blocks[0].attn.proj.weight[:, 32:] = 0
             model.blocks[1].attn.proj.weight[:, :32] = 0
-        torch.testing.assert_close(found, heatmap(Subject.of(model, image, 3), name))
+        torch.testing.assert_close(found, heatmap_of(Subject.of(model, image, 3), name))
         assert not torch.allclose(found, before)
 
 
 def test_of_the_class_token_they_are_what_the_record_says(build: Any, pictures: Any) -> None:
     model, image = build(), pictures(count=1)
     subject, kept = Subject.of(model, image, 1), record(model, image)
-    torch.testing.assert_close(heatmap(subject, "attention"), kept.heatmap(kept.weights(0)))
-    torch.testing.assert_close(heatmap(subject, "rollout"), kept.heatmap(kept.rollout(0)))
-    relevance = heatmap(subject, "relevance")
-    torch.testing.assert_close(relevance, kept.heatmap(subject.kept.relevance()))
+    torch.testing.assert_close(heatmap_of(subject, "attention"), kept.heatmap(kept.weights(0)))
+    torch.testing.assert_close(heatmap_of(subject, "rollout"), kept.heatmap(kept.rollout(0)))
+    relevance = heatmap_of(subject, "relevance")
+    torch.testing.assert_close(relevance, kept.heatmap(subject.record.relevance()))
     torch.testing.assert_close(
-        heatmap(subject, "relevance-rollout"), geometric_mean(relevance, heatmap(subject, "rollout"))
+        heatmap_of(subject, "relevance-rollout"), geometric_mean(relevance, heatmap_of(subject, "rollout"))
     )
 
 
@@ -128,19 +153,21 @@ def test_attention_of_a_mean_is_the_mean_of_its_tokens(build: Any, pictures: Any
     model, image = build(prefix=(), pool="mean"), pictures(count=1)
     kept = record(model, image)
     wanted = kept.full(-1).mean((0, 1))
-    torch.testing.assert_close(heatmap(Subject.of(model, image), "attention"), kept.heatmap(wanted))
+    torch.testing.assert_close(heatmap_of(Subject.of(model, image), "attention"), kept.heatmap(wanted))
 
 
 def test_attention_of_a_pooling_query_is_its_own(build: Any, pictures: Any) -> None:
     subject = Subject.of(build(prefix=(), pool="map"), pictures(count=1))
-    assert subject.kept.pool_attention is not None
-    torch.testing.assert_close(heatmap(subject, "attention"), subject.kept.heatmap(subject.kept.pool_attention.mean(0)))
+    kept = subject.record
+    assert kept.pool_attention is not None
+    torch.testing.assert_close(heatmap_of(subject, "attention"), kept.heatmap(kept.pool_attention.mean(0)))
+    torch.testing.assert_close(heatmap_of(subject, "attention", head=1), kept.heatmap(kept.pool_attention[1]))
 
 
 @pytest.mark.parametrize("token", [None, 0, 9])
 def test_the_browser_s_chain_is_relevance(build: Any, pictures: Any, token: int | None) -> None:
     """What is sent to the browser, multiplied as it multiplies."""
-    kept = Subject.of(build(prefix=("cls", "reg1")), pictures(count=1), 2).kept
+    kept = Subject.of(build(prefix=("cls", "reg1")), pictures(count=1), 2).record
     row = kept.read if token is None else torch.eye(kept.tokens)[token]
     for block in reversed(range(kept.blocks)):
         row = row + row @ kept.flow(block)

@@ -27,7 +27,7 @@ from vit.explain.method_ranking import (
     table,
     verdict,
 )
-from vit.explain.methods import METHODS, Subject, heatmap
+from vit.explain.methods import METHODS, Subject, heatmap_of
 from vit.images.preprocess import Preprocess
 
 
@@ -62,7 +62,9 @@ def test_a_mean_is_that_of_its_pictures(checkpoint: Checkpoint) -> None:
     normalise, values = Normalise(checkpoint.preprocess, torch.device("cpu")), []
     for image, _ in dataset.test.batches(torch.arange(3), 1, torch.device("cpu")):
         subject = Subject.of(checkpoint.model, normalise(image))
-        values += faithfulness(checkpoint.model, subject.pixels, subject.kept.target, [heatmap(subject, "rollout")])
+        values += faithfulness(
+            checkpoint.model, subject.pixels, subject.record.target, [heatmap_of(subject, "rollout")]
+        )
     assert found["rollout"].saco.mean == pytest.approx(sum(values) / 3)
 
 

@@ -14,7 +14,7 @@ from vit.data.shapes import SHAPES
 from vit.errors import InvalidImage
 from vit.explain.faithfulness import faithfulness
 from vit.explain.maps import entropy
-from vit.explain.methods import METHODS, Subject, heatmap
+from vit.explain.methods import METHODS, Subject, heatmap_of
 from vit.images import samples
 from vit.images.preprocess import Preprocess
 from vit.view import contact_sheet
@@ -29,11 +29,11 @@ def checkpoint(saved: Path) -> Checkpoint:
 def test_figures_of_a_look_are_those_of_its_parts(checkpoint: Checkpoint) -> None:
     found = look(checkpoint, Picture("", samples.read("cat")), "relevance")
     subject = Subject.of(checkpoint.model, checkpoint.preprocess(vit.decode_image(samples.read("cat"))))
-    probabilities = subject.kept.logits[0].softmax(0)
+    probabilities = subject.record.logits[0].softmax(0)
     assert found.label == checkpoint.labels[int(probabilities.argmax())]
     assert found.confidence == pytest.approx(float(probabilities.max()))
-    assert found.entropy == pytest.approx(float(entropy(subject.kept.rows(1, [0]).mean(0)[0])), abs=1e-5)
-    (score,) = faithfulness(checkpoint.model, subject.pixels, subject.kept.target, [heatmap(subject, "relevance")])
+    assert found.entropy == pytest.approx(float(entropy(subject.record.rows(1, [0]).mean(0)[0])), abs=1e-5)
+    (score,) = faithfulness(checkpoint.model, subject.pixels, subject.record.target, [heatmap_of(subject, "relevance")])
     assert found.faithfulness == score
     assert Image.open(io.BytesIO(found.thumbnail)).size == (contact_sheet.SIDE, contact_sheet.SIDE)
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from vit.checkpoints.save import save_checkpoint
     from vit.data.import_archive import ImportedDataset, import_dataset
     from vit.errors import InvalidCheckpoint, InvalidConfig, InvalidDataset, InvalidImage, UserError
+    from vit.explain.heatmap import heatmap
     from vit.explain.record import AttentionRecord, record, rollout
     from vit.explain.relevance import GradientRecord, legrad, relevance_record
     from vit.images.decode import decode_image
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 # Loaded on first use, so that decoding a picture does not wait for torch.
 _HOMES = {
     "data.import_archive": ["ImportedDataset", "import_dataset"],
+    "explain.heatmap": ["heatmap"],
     "explain.record": ["AttentionRecord", "record", "rollout"],
     "checkpoints.catalog": ["find_checkpoint"],
     "checkpoints.checkpoint": ["Checkpoint"],

@@ -113,7 +113,7 @@ def pick_method(checkpoint: Any) -> str:
         default,
         words=lambda name: METHODS[name].title,
         help="Of the predicted class.\n\n"
-        + "\n\n".join(f"**{METHODS[name].title}**: {METHODS[name].words}" for name in names),
+        + "\n\n".join(f"**{METHODS[name].title}**: {METHODS[name].sentence}" for name in names),
     )
 
 

@@ -28,7 +28,7 @@ class Given(TypedDict):
     Attributes:
         view: "rollout" or "relevance".
         token: that it was asked about; -1 for the class itself.
-        settings: of the method, see `vit.explain.settings.Tuning.settings`.
+        settings: of the method, see `vit.explain.settings.Settings.settings`.
         values: (N,); of relevance, shares of all of it.
     """
 
@@ -47,7 +47,7 @@ class Method(TypedDict):
         target: the class, for people.
         chain: from `feed`, "" for a method whose maps are given one by one.
         tokens: it can be asked about any token, not about the class alone.
-        settings: those of `vit.explain.settings.Tuning` that mean something to it.
+        settings: those of `vit.explain.settings.Settings` that mean something to it.
     """
 
     title: str

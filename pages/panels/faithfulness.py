@@ -9,7 +9,7 @@ import streamlit as st
 from pages.shared import bars, link_controls
 from pages.shared.class_question import Asked, Question, pass_of, subject, weights
 from pages.shared.escape import plain
-from vit.explain.settings import Tuning
+from vit.explain.settings import Settings
 from vit.view.captions import about
 from vit.view.selection import Selection
 
@@ -69,14 +69,14 @@ class Ranked(NamedTuple):
 
 
 @st.cache_resource(show_spinner=False, max_entries=16)
-def ranking(key: str, target: int, tuning: Tuning, _asked: Asked) -> dict[str, Ranked]:
+def ranking(key: str, target: int, settings: Settings, _asked: Asked) -> dict[str, Ranked]:
     """Every method, best first."""
     from vit.explain.faithfulness import faithfulness
-    from vit.explain.methods import METHODS, heatmap
+    from vit.explain.methods import METHODS, heatmap_of
 
     asked = subject(_asked, target)
     with pass_of(_asked):
-        maps = [heatmap(asked, name, tuning=tuning) for name in METHODS]
+        maps = [heatmap_of(asked, name, **settings.settings(METHODS[name].settings)) for name in METHODS]
         found = map(Ranked, faithfulness(asked.model, asked.pixels, target, maps), maps)
     return dict(sorted(zip(METHODS, found, strict=True), key=lambda pair: -pair[1].saco))
 
@@ -139,7 +139,7 @@ def show(asked: Asked, question: Question, selection: Selection) -> None:
     if both:
         _show_curves(curves(asked.key, target, which, asked, heatmap), label)
     if compare:
-        found = ranking(asked.key, target, Tuning(**selection.settings()), asked)
+        found = ranking(asked.key, target, Settings(**selection.settings()), asked)
         _show_ranking(found, verdict, _shown(found, selection, question, heatmap()))
 
 
@@ -148,8 +148,9 @@ def _on_many(asked: Asked, question: Question, selection: Selection) -> str:
     from vit.explain.method_ranking import recorded
     from vit.explain.methods import METHODS
 
-    last, record = METHODS["attention"].layers, asked.explanation.record
-    if selection.view == "attention" and (selection.block, selection.head) != (record.blocks - 1, last["head"]):
+    last, record = METHODS["attention"].settings, asked.explanation.record
+    shown = selection.block, selection.head
+    if selection.view == "attention" and shown != (last["block"] % record.blocks, last["head"]):
         return ""
     name = {"relevance": question.method, "rollout": "rollout", "attention": "attention"}.get(selection.view, "")
     pictures, found = recorded(asked.checkpoint.facts)

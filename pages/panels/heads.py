@@ -56,7 +56,7 @@ def agreeing(key: str, target: int, _asked: Asked):
     """How far each head looks where the class's relevance is."""
     from vit.explain.head_statistics import agreement
 
-    kept = subject(_asked, target).kept
+    kept = subject(_asked, target).record
     return agreement(kept, kept.read, kept.heatmap(kept.relevance()))
 
 

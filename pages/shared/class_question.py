@@ -67,7 +67,7 @@ def chain(asked: Asked, target: int) -> bytes:
         return asked.stored.chain
 
     def packed() -> bytes:
-        kept = subject(asked, target).kept
+        kept = subject(asked, target).record
         return pack_chain([kept.flow(block) for block in range(kept.blocks)], kept.read)
 
     return once(("chain", asked.key, target), packed)
@@ -104,7 +104,11 @@ def given(asked: Asked, selection: Selection, question: Question | None, prefix:
         method = METHODS[question.method]
         label = plain(asked.checkpoint.labels[question.target])
         told = viewer.Method(
-            title=method.title, target=label, chain="", tokens=method.of_tokens, settings=method.settings
+            title=method.title,
+            target=label,
+            chain="",
+            tokens=method.of_tokens,
+            settings=list(selection.settings(method.settings)),
         )
         if selection.view == "relevance" and question.method == "relevance" and chained:
             told["chain"] = viewer.feed(f"{prefix}chain feeder", chain(asked, question.target))
@@ -133,7 +137,8 @@ def weights(asked: Asked, selection: Selection, question: Question | None):
     if selection.view != "relevance" or question is None:
         return export.weights(asked.explanation.record, selection)
     found, token = subject(asked, question.target), _token(selection, question)
-    return methods.weights(found, question.method, token, selection.direction, selection)
+    settings = selection.settings(methods.METHODS[question.method].settings)
+    return methods.weights(found, question.method, token, selection.direction, **settings)
 
 
 def _token(selection: Selection, question: Question) -> int | None:
@@ -202,6 +207,6 @@ def pick(asked: Asked, prefix: str = "", side: str = "") -> Question | None:
             methods,
             DEFAULT,
             words=lambda name: METHODS[name].title,
-            help="\n\n".join(f"**{METHODS[name].title}**: {METHODS[name].words}" for name in methods),
+            help="\n\n".join(f"**{METHODS[name].title}**: {METHODS[name].sentence}" for name in methods),
         )
     return Question(target, method)

@@ -23,10 +23,9 @@ from tests.pages.offered import fed
 from tests.pages.pictures import png
 from vit.explain.head_ablation import head_means, without
 from vit.explain.head_statistics import statistics
-from vit.explain.methods import METHODS, Subject, heatmap
+from vit.explain.methods import METHODS, Subject, heatmap_of, weights
 from vit.explain.occlusion import hidden
 from vit.explain.record import record
-from vit.explain.settings import Tuning
 from vit.explain.weight_views import position_similarity
 from vit.images import samples
 from vit.images.preprocess import Preprocess
@@ -231,8 +230,8 @@ def test_every_method_of_a_class_reaches_the_viewer(page: AppTest, method: str) 
         return
     checkpoint = vit.load_checkpoint("cifar10")
     subject = Subject.of(checkpoint.model, checkpoint.preprocess(vit.decode_image(samples.read("cat"))), 5)
-    weights = METHODS[method].weights(subject, None, "from", Tuning())
-    torch.testing.assert_close(torch.tensor(told["given"]["values"]), weights / weights.sum(), rtol=1e-4, atol=1e-6)
+    numbers = weights(subject, method)
+    torch.testing.assert_close(torch.tensor(told["given"]["values"]), numbers / numbers.sum(), rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("pool", ["mean", "map"])
@@ -248,8 +247,10 @@ def test_maps_of_a_class_are_those_of_the_table_of_methods_whatever_the_head_rea
         page.query_params["method"] = method
         page.run()
         assert not page.exception and not page.error
-        found = subject.kept.heatmap(torch.tensor(json.loads(page.get_by_key("viewer").proto.json)["given"]["values"]))
-        wanted = heatmap(subject, method)
+        found = subject.record.heatmap(
+            torch.tensor(json.loads(page.get_by_key("viewer").proto.json)["given"]["values"])
+        )
+        wanted = heatmap_of(subject, method)
         torch.testing.assert_close(found / found.sum(), wanted / wanted.sum(), rtol=1e-4, atol=1e-6)
 
 
@@ -265,8 +266,8 @@ def test_two_answers_read_from_one_backbone_have_maps_of_their_own(page: AppTest
         page.run()
         assert not page.exception and not page.error
         found = json.loads(page.get_by_key("viewer").proto.json)["given"]["values"]
-        weights = Subject.of(vit.load_checkpoint(name).model, pixels, 5).kept.gradcam()
-        torch.testing.assert_close(torch.tensor(found), weights / weights.sum(), rtol=1e-4, atol=1e-6)
+        numbers = Subject.of(vit.load_checkpoint(name).model, pixels, 5).record.gradcam()
+        torch.testing.assert_close(torch.tensor(found), numbers / numbers.sum(), rtol=1e-4, atol=1e-6)
 
 
 def test_a_head_that_is_off_changes_the_answer_and_the_second_viewer(page: AppTest) -> None:
@@ -332,8 +333,8 @@ def test_the_map_of_the_changed_model_is_its_own(page: AppTest, view: str, metho
     pixels = checkpoint.preprocess(vit.decode_image(samples.read("cat")))
     target = int(record(checkpoint.model, pixels).logits[0].argmax())
     subject = Subject.of(checkpoint.model, pixels, target, without([(5, 0)]))
-    weights = METHODS[method].weights(subject, None, "from", Tuning())
-    torch.testing.assert_close(torch.tensor(told["given"]["values"]), weights / weights.sum(), rtol=1e-4, atol=1e-6)
+    numbers = weights(subject, method)
+    torch.testing.assert_close(torch.tensor(told["given"]["values"]), numbers / numbers.sum(), rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("off", ["9-9", "x", "-1-0", "0-0-0", "0.1", "²-1"])

@@ -11,7 +11,7 @@ import vit
 from pages.panels import welcome
 from tests.pages.controls import control
 from vit.explain.faithfulness import controls, faithfulness
-from vit.explain.methods import Subject, heatmap
+from vit.explain.methods import Subject, heatmap_of
 from vit.images import samples
 from vit.view.explanation import Explanation, explain
 
@@ -94,7 +94,7 @@ def test_the_picture_is_taken_for_what_it_is(explanation: Explanation) -> None:
 
 def test_the_strongest_patches_lie_where_the_sentence_says(subject: Subject) -> None:
     """Seen in the picture of 16 × 16 patches: rows and columns of the three places, from 0."""
-    strongest = heatmap(subject, "relevance").flatten().argsort(descending=True)[:16]
+    strongest = heatmap_of(subject, "relevance").flatten().argsort(descending=True)[:16]
     places = {
         "one eye and its rim": (range(4, 8), range(3, 7)),
         "the fur between the eyes": (range(4, 6), range(8, 11)),
@@ -107,8 +107,8 @@ def test_the_strongest_patches_lie_where_the_sentence_says(subject: Subject) -> 
 
 
 def test_the_map_is_true(subject: Subject) -> None:
-    score = faithfulness(subject.model, subject.pixels, subject.kept.target, [heatmap(subject, "relevance")])[0]
-    chance = controls(subject.model, subject.pixels, subject.kept.target, subject.kept.grid, 20)
+    score = faithfulness(subject.model, subject.pixels, subject.record.target, [heatmap_of(subject, "relevance")])[0]
+    chance = controls(subject.model, subject.pixels, subject.record.target, subject.record.grid, 20)
     assert score > max(*chance.random, chance.blob) + 0.1
 
 

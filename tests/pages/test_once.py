@@ -65,7 +65,7 @@ def test_who_asks_meanwhile_waits_for_the_same_work() -> None:
 def test_tensors_count_and_the_model_does_not(build, pictures) -> None:
     model, picture = build(), pictures(count=1)
     subject = Subject.of(model, picture, 3)
-    numbers = [*subject.kept.queries, *subject.kept.keys, *subject.kept.values, *subject.kept.gradients]
+    numbers = [*subject.record.queries, *subject.record.keys, *subject.record.values, *subject.record.gradients]
     least = sum(tensor.nbytes for tensor in numbers)
     assert least < size_of(subject) < least * 1.2 + picture.nbytes
     assert size_of(Image.new("RGB", (10, 20))) == 600 and size_of({"a": torch.zeros(3)}) == 12

@@ -12,7 +12,7 @@ from pages.panels.tour import MAP, PANELS, STEPS, Step
 from vit.explain.faithfulness import faithfulness
 from vit.explain.head_statistics import statistics, suggestions
 from vit.explain.logit_lens import logit_lens
-from vit.explain.methods import Subject, heatmap
+from vit.explain.methods import Subject, heatmap_of
 from vit.explain.names import STATISTICS, amount
 from vit.images import samples
 from vit.view.explanation import explain
@@ -83,7 +83,7 @@ def subjects() -> dict[str, Subject]:
 
 def test_the_selection_of_every_step_exists(subjects: dict[str, Subject]) -> None:
     for step in STEPS:
-        kept = subjects[step.title].kept
+        kept = subjects[step.title].record
         found = Selection.from_query(step.link, kept.blocks, kept.heads, kept.tokens).to_query()
         assert all(found[name] == step.link[name] for name in step.link.keys() & found.keys() - {"view"})
 
@@ -96,7 +96,7 @@ def test_the_outlined_patch_is_an_eye() -> None:
 
 
 def test_the_head_that_is_called_local_is(subjects: dict[str, Subject]) -> None:
-    step, found = step_of("Heads"), statistics(subjects["Heads"].kept, 4)
+    step, found = step_of("Heads"), statistics(subjects["Heads"].record, 4)
     near = found["neighbours"]
     block, head = int(step.link["block"]), int(step.link["head"])
     value = float(near.values[block, head])
@@ -118,9 +118,9 @@ def test_the_panel_opens_on_the_numbers_that_the_step_names(page: AppTest) -> No
 
 def test_the_answer_is_found_where_the_tour_says(subjects: dict[str, Subject]) -> None:
     subject = subjects["Blocks"]
-    lens = logit_lens(subject.model, subject.pixels, subject.kept.target)
+    lens = logit_lens(subject.model, subject.pixels, subject.record.target)
     assert lens.decided + 1 == 3 and "at block 3" in step_of("Blocks").words
-    certain = lens.answers[:, subject.kept.target]
+    certain = lens.answers[:, subject.record.target]
     assert certain[-1] > 0.8 and certain[:-1].max() < 0.5
 
 
@@ -142,8 +142,8 @@ def test_relevance_is_true_and_rollout_is_not_where_the_tour_says_so(
     assert "better than chance, and better than a blob" in verdict(page, step)
     assert "Not decidable on this picture" in verdict(page, step, view="rollout")
     subject = subjects[step.title]
-    asked = subject.model, subject.pixels, subject.kept.target
-    maps = [heatmap(subject, name) for name in ("relevance", "rollout")]
+    asked = subject.model, subject.pixels, subject.record.target
+    maps = [heatmap_of(subject, name) for name in ("relevance", "rollout")]
     one, other = faithfulness(*asked, maps)
     assert one > other + 0.1  # so rounding on another machine does not turn it around
 

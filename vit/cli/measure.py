@@ -92,3 +92,4 @@ def run_heads(options: argparse.Namespace) -> None:
         return
     print("\n".join(head_census.table(options.statistic, statistic)))
     print(f"\n{head_census.sentence(options.statistic, statistic)}")
+    print("Blocks and heads count from 1, as on the page; in Python, options, links and files from 0.")

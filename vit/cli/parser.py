@@ -4,6 +4,8 @@ import argparse
 from pathlib import Path
 from typing import Any, NoReturn
 
+from vit.explain.methods import METHODS
+
 
 class _Parser(argparse.ArgumentParser):
     """A parser whose complaints are one line, and that explains defaults in its help."""
@@ -39,7 +41,7 @@ def parser() -> argparse.ArgumentParser:
     explain = add("explain", "Draw or save where a token of the model looks, or what spoke for a class.")
     explain.add_argument("image", type=Path, metavar="IMAGE")
     explain.add_argument(
-        "--method", choices=METHOD_OPTIONS, default="attention",
+        "--method", choices=list(METHODS), default="attention",
         help="the first two show where attention goes, the others what speaks for --target (default: %(default)s)",
     )  # fmt: skip
     explain.add_argument("--target", metavar="LABEL", help="a class or its number from 0 (default: the predicted one)")
@@ -145,19 +147,22 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
-# Each method of `explain` with the options that mean something for it.
-METHOD_OPTIONS = {
-    "attention": ("block", "head", "query", "direction", "precision"),
-    "rollout": ("head", "residual", "discard", "query", "direction", "precision"),
-    "relevance": ("target", "start_block", "query", "direction"),
-    "gradient-rollout": ("target", "start_block", "discard", "query", "direction"),
-    "legrad": ("target", "start_block"),
-    "gradcam": ("target", "block"),
-    "attention-gradient": ("target", "block", "head", "query", "direction"),
-    "attention-gradient-last": ("target",),
-    "input-gradient": ("target", "query", "direction"),
-    "relevance-rollout": ("target", "start_block", "head", "residual", "discard", "query", "direction"),
-}
+def option_of(setting: str) -> str:
+    """The option that sets something about a method: how rollout makes one head of all of them is --head too."""
+    return "head" if setting == "fusion" else setting
+
+
+def options_of(name: str) -> tuple[str, ...]:
+    """The options of `explain` that mean something to a method."""
+    method = METHODS[name]
+    settings = [option_of(setting) for setting in method.settings]
+    return (
+        "target" if method.of_class else "precision",
+        *settings,
+        *(("query", "direction") if method.of_tokens else ()),
+    )
+
+
 # What `heads` measures; the last three of models that have such tokens.
 _STATISTICS = ("distance", "entropy", "self", "neighbours", "cls", "dist", "registers")
 

@@ -9,13 +9,15 @@ from vit.lazy import names_of
 
 if TYPE_CHECKING:
     from vit.explain.input_sizes import enlarged_size, resized, size_near
-    from vit.explain.methods import METHODS, Subject, heatmap, weights
+    from vit.explain.maps import geometric_mean
+    from vit.explain.methods import METHODS, Subject, weights
     from vit.explain.record import AttentionRecord, rollout
     from vit.explain.relevance import GradientRecord, legrad, relevance_record
 
 _HOMES = {
     "input_sizes": ["enlarged_size", "resized", "size_near"],
-    "methods": ["METHODS", "Subject", "heatmap", "weights"],
+    "maps": ["geometric_mean"],
+    "methods": ["METHODS", "Subject", "weights"],
     "record": ["AttentionRecord", "rollout"],
     "relevance": ["GradientRecord", "legrad", "relevance_record"],
     ".view.explanation": ["Explanation", "Prediction", "explain", "sizes"],

@@ -11,6 +11,15 @@ def fuse(maps: Tensor, how: Fusion) -> Tensor:
     return maps.mean(0) if how == "mean" else maps.amax(0) if how == "max" else maps.amin(0)
 
 
+def select_head(heads: Tensor, head: int | Fusion) -> Tensor:
+    """One head of (H, ...), by its index, negative from the end; or all fused.
+
+    Raises:
+        ValueError: there is no such head.
+    """
+    return fuse(heads, head) if isinstance(head, str) else heads[checked_index("head", head, len(heads))]
+
+
 def checked_index(what: str, index: int, count: int) -> int:
     """The index from 0 of one that may count from the end.
 

@@ -13,7 +13,7 @@ from vit.checkpoints.save import record_facts
 from vit.data.datasets import load_dataset
 from vit.data.labels import match_classes
 from vit.explain.faithfulness import SEEDS, centre, faithfulness, noise, overlap, points_at
-from vit.explain.methods import METHODS, Subject, heatmap
+from vit.explain.methods import METHODS, Subject, heatmap_of
 from vit.images.preprocess import Normalise
 from vit.progress import tqdm
 
@@ -84,11 +84,11 @@ def rank(
     batches = dataset.test.batches(torch.arange(count), 1, torch.device("cpu"))
     for index, (image, _) in enumerate(tqdm(batches, total=count, unit="pictures", leave=False, disable=not bar)):
         subject = Subject.of(checkpoint.model, normalise(image))
-        maps = {name: heatmap(subject, name) for name in names}
-        grid = subject.kept.grid
+        maps = {name: heatmap_of(subject, name) for name in names}
+        grid = subject.record.grid
         maps |= {f"{RANDOM} {seed}": noise(grid, index * SEEDS + seed) for seed in range(SEEDS)} | {BLOB: centre(grid)}
         mask = None if dataset.masks is None else dataset.masks[index]
-        scores = faithfulness(checkpoint.model, subject.pixels, subject.kept.target, list(maps.values()))
+        scores = faithfulness(checkpoint.model, subject.pixels, subject.record.target, list(maps.values()))
         every = {name: (score, *_against(maps[name], mask)) for name, score in zip(maps, scores, strict=True)}
         chance = torch.tensor([every.pop(f"{RANDOM} {seed}") for seed in range(SEEDS)]).mean(0)
         for name, numbers in (every | {RANDOM: tuple(chance.tolist())}).items():

@@ -1,16 +1,18 @@
-"""Every way to explain a prediction that the app offers, by name; each gives one number per token.
+"""The one table of methods that explain a prediction; each gives one number per token.
 
-The table itself needs no torch: a page that lists the methods opens at once.
+Page, command line, ranking, cards, exports and copied code read `METHODS`. A method is one function in this file: what
+can be set about it are its keyword arguments, with their defaults. The table needs no torch: a page that lists the
+methods opens at once.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from vit.explain.settings import ROLLOUT, Direction, Fusion, Tuning
+from vit.explain.settings import DEFAULTS, ROLLOUT, Direction, Fusion
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,13 +29,13 @@ class Subject:
     Attributes:
         model: that answered.
         pixels: (1, channels, height, width).
-        kept: of the pass forward, and back from the class; the latter not where it was asked `without_class`.
+        record: of the pass forward, and back from the class; the latter not where it was asked `without_class`.
         change: of what the model's heads give, as in `relevance_record`.
     """
 
     model: VisionTransformer
     pixels: Tensor
-    kept: GradientRecord
+    record: GradientRecord
     change: Change | None = None
 
     @classmethod
@@ -56,162 +58,294 @@ class Subject:
 
 
 Query = int | None  # a token, or the class itself
-USUAL = Tuning()
 
 
-class Method(NamedTuple):
+@dataclass(frozen=True)
+class Call:
+    """A question to a method, as text of Python.
+
+    Attributes:
+        query: "query=3", with its direction where that is not the usual one; "" for the class itself.
+        target: the class's index.
+        settings: those that are not at their defaults.
+    """
+
+    query: str
+    target: int
+    settings: Mapping[str, Any]
+
+    def arguments(self, *names: str, start: bool = False, more: str = "") -> str:
+        """What stands between the brackets of a call.
+
+        Args:
+            names: of the settings that it takes.
+            start: the call takes no class: where nothing is asked about, it starts at what the head reads.
+            more: an argument that is always there.
+
+        >>> Call("", 3, {"start_block": 2}).arguments("start_block", more="own=False")
+        'start_block=2, own=False'
+        """
+        query = self.query or ("query=record.read" if start else "")
+        settings = (f"{name}={literal(self.settings[name])}" for name in names if name in self.settings)
+        return ", ".join(filter(None, (query, *settings, more)))
+
+
+def literal(value: str | float) -> str:
+    """A value as Python, strings in double quotes where that is as safe.
+
+    >>> literal("cat"), literal('a"b'), literal(3)
+    ('"cat"', '\\'a"b\\'', '3')
+    """
+    plain = isinstance(value, str) and value.isprintable() and not set(value) & set("\"'\\")
+    return f'"{value}"' if plain else repr(value)
+
+
+@dataclass(frozen=True)
+class Method:
     """A way to explain.
 
     Attributes:
         title: for people.
-        words: what it does, one sentence.
-        weights: of a subject, a token (None for the class itself), a direction and settings: (N,), at least 0.
+        sentence: what it does.
+        compute: of a subject, a token (None for the class itself), a direction and settings: (N,), at least 0.
+        code: the expression that computes the same from a record, as text of Python.
         of_class: it differs from class to class.
         of_tokens: it can be asked about any token.
-        settings: those of `Tuning` that mean something to it.
-        layers: the block and the head that it takes, of methods that can take others, see `of_layers`.
+        settings: what can be set, with the defaults.
     """
 
     title: str
-    words: str
-    weights: Callable[[Subject, Query, Direction, Tuning], Tensor]
-    of_class: bool = True
-    of_tokens: bool = True
-    settings: tuple[str, ...] = ()
-    layers: Mapping[str, int | Fusion] = MappingProxyType({})
+    sentence: str
+    compute: Callable[..., Tensor]
+    code: Callable[[Call], str]
+    of_class: bool
+    of_tokens: bool
+    settings: Mapping[str, Any]
 
 
-def weights(
-    subject: Subject, name: str, query: Query = None, direction: Direction = "from", tuning: Tuning = USUAL
-) -> Tensor:
-    """What a method gives each token, (N,); page, command line and ranking ask here.
+METHODS: dict[str, Method] = {}
+
+
+def weights(subject: Subject, name: str, query: Query = None, direction: Direction = "from", **settings: Any) -> Tensor:
+    """What a method gives each token: (N,).
 
     Args:
+        name: in `METHODS`.
         query: the token asked about; None for the class itself.
         direction: of a token; the class itself only looks.
+        settings: those that are not at their defaults, see `Method.settings`.
 
     Raises:
         KeyError: there is no such method.
-        ValueError: there is no such token, or the method can be asked about the class only.
+        ValueError: there is no such token, block or head; the method can be asked about the class only, or has no such
+            setting.
     """
     method = METHODS[name]
     if query is not None and not method.of_tokens:
         raise ValueError(f"{method.title} explains the class as a whole, not a token.")
-    return method.weights(subject, query, "from" if query is None else direction, tuning)
+    for setting in settings:
+        if setting not in method.settings:
+            raise ValueError(f"{method.title} has no setting {setting}.")
+    return method.compute(subject, query, "from" if query is None else direction, **settings)
 
 
-def heatmap(
-    subject: Subject, name: str, query: Query = None, direction: Direction = "from", tuning: Tuning = USUAL
+def heatmap_of(
+    subject: Subject, name: str, query: Query = None, direction: Direction = "from", **settings: Any
 ) -> Tensor:
     """The map of a method, (rows, cols), before any scaling for display; see `weights`."""
-    return subject.kept.heatmap(weights(subject, name, query, direction, tuning))
+    return subject.record.heatmap(weights(subject, name, query, direction, **settings))
 
 
-def of_layers(subject: Subject, name: str, query: Query, direction: Direction, layers: Mapping[str, Any]) -> Tensor:
-    """What a method gives each token, (N,), of another block or head than usual.
+def method(
+    name: str,
+    title: str,
+    sentence: str,
+    code: Callable[[Call], str],
+    *,
+    of_class: bool = True,
+    of_tokens: bool = True,
+) -> Callable[[Callable[..., Tensor]], Callable[..., Tensor]]:
+    """Enter a function of a subject, a token and a direction in the table; its keyword arguments are its settings."""
 
-    Args:
-        layers: "block" and "head", of those in `Method.layers`; those left out are as usual.
+    def enter(compute: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        parameters = inspect.signature(compute).parameters.values()
+        settings = {one.name: one.default for one in parameters if one.kind is one.KEYWORD_ONLY}
+        METHODS[name] = Method(title, sentence, compute, code, of_class, of_tokens, settings)
+        return compute
 
-    Raises:
-        KeyError: the method has no such choice.
-        ValueError: there is no such token, block or head.
-    """
-    kept, layers = subject.kept, {**METHODS[name].layers, **layers}
-    if name == "attention":
-        return kept.weights(kept.read if query is None else query, direction=direction, **layers)
-    if name == "attention-gradient":
-        return kept.attention_gradient(query, direction=direction, **layers)
-    return {"gradcam": kept.gradcam}[name](**layers)
-
-
-def _rollout(subject: Subject, query: Query, direction: Direction, tuning: Tuning) -> Tensor:
-    start = subject.kept.read if query is None else query
-    return subject.kept.rollout(start, tuning.residual, direction, tuning.fusion, tuning.discard)
+    return enter
 
 
-def _relevance(subject: Subject, query: Query, direction: Direction, tuning: Tuning) -> Tensor:
-    return subject.kept.relevance(query, direction, tuning.start_block, own=False)
+# --- The methods, in the order in which they are offered --------------------------------------------------------
 
 
-def _legrad(subject: Subject, query: Query, direction: Direction, tuning: Tuning) -> Tensor:
-    from vit.explain.relevance import legrad
+@method(
+    "attention",
+    "Raw attention",
+    "The last block, mean of heads: where the model looks last.",
+    lambda call: f"record.weights({call.arguments('block', 'head', start=True)})",
+    of_class=False,
+)
+def attention(
+    subject: Subject,
+    query: Query,
+    direction: Direction,
+    *,
+    block: int | Fusion = -1,
+    head: int | Fusion = "mean",
+) -> Tensor:
+    """Block -1 is whatever looks last: the last block, or the pooling query of a model that has one."""
+    record = subject.record
+    if query is None and block == -1 and record.pool_attention is not None:
+        from vit.explain.maps import select_head
 
-    return legrad(subject.model, subject.pixels, subject.kept.target, tuning.start_block, subject.change)
+        return select_head(record.pool_attention, head)
+    return record.weights(record.read if query is None else query, block, head, direction)
 
 
-def _both(subject: Subject, query: Query, direction: Direction, tuning: Tuning) -> Tensor:
+@method(
+    "rollout",
+    "Rollout",
+    "Attention multiplied through all blocks, half of every token staying.",
+    lambda call: f"record.rollout({call.arguments(*ROLLOUT, start=True)})",
+    of_class=False,
+)
+def rollout(
+    subject: Subject,
+    query: Query,
+    direction: Direction,
+    *,
+    residual: float = DEFAULTS.residual,
+    fusion: Fusion = DEFAULTS.fusion,
+    discard: float = DEFAULTS.discard,
+) -> Tensor:
+    """Source: Abnar & Zuidema 2020, arXiv 2005.00928."""
+    start = subject.record.read if query is None else query
+    return subject.record.rollout(start, residual, direction, fusion, discard)
+
+
+@method(
+    "attention-gradient",
+    "Attention × gradient",
+    "Attention where more of it would raise the class, mean of all blocks and heads.",
+    lambda call: f"record.attention_gradient({call.arguments('block', 'head')})",
+)
+def attention_gradient(
+    subject: Subject,
+    query: Query,
+    direction: Direction,
+    *,
+    block: int | Fusion = "mean",
+    head: int | Fusion = "mean",
+) -> Tensor:
+    """Source: Chefer et al. 2021, arXiv 2103.15679, eq. 5, of one block."""
+    return subject.record.attention_gradient(query, block, head, direction)
+
+
+@method(
+    "attention-gradient-last",
+    "Attention × gradient, last block",
+    "Attention where more of it would raise the class, last block, mean of heads.",
+    lambda call: "record.attention_gradient(block=-1)",
+    of_tokens=False,  # where the head reads the class token alone, no other row of the last block plays a part
+)
+def attention_gradient_last(subject: Subject, query: Query, direction: Direction) -> Tensor:
+    """As `attention_gradient` with block -1."""
+    return subject.record.attention_gradient(None, -1)
+
+
+@method(
+    "input-gradient",
+    "Attention × input gradient",
+    "Raw attention, times how strongly each patch's pixels move the class.",
+    lambda call: f"record.last_attention({call.arguments()}) * record.input_gradient",
+)
+def input_gradient(subject: Subject, query: Query, direction: Direction) -> Tensor:
+    """See `GradientRecord.input_gradient`."""
+    return subject.record.last_attention(query, direction) * subject.record.input_gradient
+
+
+@method(
+    "gradient-rollout",
+    "Gradient rollout",
+    "Rollout of attention times its gradient.",
+    lambda call: f"record.gradient_rollout({call.arguments('discard', 'start_block')})",
+)
+def gradient_rollout(
+    subject: Subject,
+    query: Query,
+    direction: Direction,
+    *,
+    discard: float = DEFAULTS.discard,
+    start_block: int = DEFAULTS.start_block,
+) -> Tensor:
+    """Source: jacobgil/vit-explain, see `GradientRecord.gradient_rollout`."""
+    return subject.record.gradient_rollout(query, direction, discard, start_block)
+
+
+@method(
+    "relevance",
+    "Relevance",
+    "Attention times the positive part of its gradient, added up through all blocks (Chefer et al. 2021).",
+    lambda call: f"record.relevance({call.arguments('start_block', more='own=False')})",
+)
+def relevance(
+    subject: Subject, query: Query, direction: Direction, *, start_block: int = DEFAULTS.start_block
+) -> Tensor:
+    """Without what a token begins with, which would hide the rest of its map."""
+    return subject.record.relevance(query, direction, start_block, own=False)
+
+
+@method(
+    "relevance-rollout",
+    "Relevance and rollout",
+    "What both maps agree on: their geometric mean.",
+    lambda call: f"geometric_mean({METHODS['relevance'].code(call)}, {METHODS['rollout'].code(call)})",
+)
+def relevance_rollout(
+    subject: Subject,
+    query: Query,
+    direction: Direction,
+    *,
+    start_block: int = DEFAULTS.start_block,
+    residual: float = DEFAULTS.residual,
+    fusion: Fusion = DEFAULTS.fusion,
+    discard: float = DEFAULTS.discard,
+) -> Tensor:
+    """Where either has nothing, both have nothing."""
     from vit.explain.maps import geometric_mean
 
-    return geometric_mean(*(one(subject, query, direction, tuning) for one in (_relevance, _rollout)))
+    return geometric_mean(
+        relevance(subject, query, direction, start_block=start_block),
+        rollout(subject, query, direction, residual=residual, fusion=fusion, discard=discard),
+    )
 
 
-METHODS: dict[str, Method] = {
-    "attention": Method(
-        "Raw attention",
-        "The last block, mean of heads: where the model looks last.",
-        lambda subject, query, direction, _: subject.kept.last_attention(query, direction),
-        of_class=False,
-        layers={"block": -1, "head": "mean"},
+@method(
+    "legrad",
+    "LeGrad",
+    "What the class would gain by more attention, mean of all blocks (Bousselham et al. 2024).",
+    lambda call: (
+        "vit.legrad("
+        + ", ".join(filter(None, ("checkpoint.model, pixels", f"target={call.target}", call.arguments("start_block"))))
+        + ")"
     ),
-    "rollout": Method(
-        "Rollout",
-        "Attention multiplied through all blocks, half of every token staying.",
-        _rollout,
-        of_class=False,
-        settings=ROLLOUT,
-    ),
-    "attention-gradient": Method(
-        "Attention × gradient",
-        "Attention where more of it would raise the class, mean of all blocks and heads.",
-        lambda subject, query, direction, _: subject.kept.attention_gradient(query, direction=direction),
-        layers={"block": "mean", "head": "mean"},
-    ),
-    "attention-gradient-last": Method(
-        "Attention × gradient, last block",
-        "Attention where more of it would raise the class, last block, mean of heads.",
-        lambda subject, query, direction, _: subject.kept.attention_gradient(None, -1),
-        of_tokens=False,  # where the head reads the class token alone, no other row of the last block plays a part
-    ),
-    "input-gradient": Method(
-        "Attention × input gradient",
-        "Raw attention, times how strongly each patch's pixels move the class.",
-        lambda subject, query, direction, _: (
-            subject.kept.last_attention(query, direction) * subject.kept.input_gradient
-        ),
-    ),
-    "gradient-rollout": Method(
-        "Gradient rollout",
-        "Rollout of attention times its gradient.",
-        lambda subject, query, direction, tuning: subject.kept.gradient_rollout(
-            query, direction, tuning.discard, tuning.start_block
-        ),
-        settings=("discard", "start_block"),
-    ),
-    "relevance": Method(
-        "Relevance",
-        "Attention times the positive part of its gradient, added up through all blocks (Chefer et al. 2021).",
-        _relevance,
-        settings=("start_block",),
-    ),
-    "relevance-rollout": Method(
-        "Relevance and rollout",
-        "What both maps agree on: their geometric mean.",
-        _both,
-        settings=("start_block", *ROLLOUT),
-    ),
-    "legrad": Method(
-        "LeGrad",
-        "What the class would gain by more attention, mean of all blocks (Bousselham et al. 2024).",
-        _legrad,
-        of_tokens=False,
-        settings=("start_block",),
-    ),
-    "gradcam": Method(
-        "Grad-CAM",
-        "Channels of the last block's tokens, weighed by what the class gains by them (Selvaraju et al. 2017).",
-        lambda subject, query, direction, _: subject.kept.gradcam(),
-        of_tokens=False,
-        layers={"block": -1},
-    ),
-}
+    of_tokens=False,
+)
+def legrad(subject: Subject, query: Query, direction: Direction, *, start_block: int = DEFAULTS.start_block) -> Tensor:
+    """Takes passes of its own: from every block to the class."""
+    from vit.explain.relevance import legrad as compute
+
+    return compute(subject.model, subject.pixels, subject.record.target, start_block, subject.change)
+
+
+@method(
+    "gradcam",
+    "Grad-CAM",
+    "Channels of the last block's tokens, weighed by what the class gains by them (Selvaraju et al. 2017).",
+    lambda call: f"record.gradcam({call.arguments('block')})",
+    of_tokens=False,
+)
+def gradcam(subject: Subject, query: Query, direction: Direction, *, block: int | Fusion = -1) -> Tensor:
+    """Of the tokens that a block's attention reads."""
+    return subject.record.gradcam(block)

@@ -1,4 +1,10 @@
-"""What people call blocks, heads and their statistics. People count from 1, the code from 0."""
+"""What people call blocks, heads and their statistics.
+
+Pages count blocks and heads from 1; Python, the command line, links and files from 0, as the field does.
+"""
+
+from collections.abc import Mapping
+from typing import Any
 
 # Of a head, see `vit.explain.head_statistics`.
 STATISTICS = {
@@ -40,3 +46,21 @@ def spoken(kind: str, index: int) -> str:
     'Block 1'
     """
     return f"{kind} {index + 1}"
+
+
+def page_names(facts: Mapping[str, Any]) -> dict[str, str]:
+    """What pages call the block and the head of a map; nothing of those that are fused.
+
+    >>> page_names({"method": "attention", "block": 6, "head": "mean"})
+    {'block': 'Block 7'}
+    """
+    return {name: spoken(name.capitalize(), facts[name]) for name in ("block", "head") if type(facts.get(name)) is int}
+
+
+def both_counts(facts: Mapping[str, Any]) -> str:
+    """The block and the head of a map, counted both ways; "" of those that are fused.
+
+    >>> both_counts({"block": 6, "head": 0})
+    'block 6, Block 7 on the page; head 0, Head 1 on the page'
+    """
+    return "; ".join(f"{name} {facts[name]}, {spoken} on the page" for name, spoken in page_names(facts).items())

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from vit.explain.maps import checked_index, fuse, fuse_rows
+from vit.explain.maps import checked_index, fuse, fuse_rows, select_head
 from vit.explain.settings import Direction, Fusion
 from vit.model.attention import attention_weights
 from vit.model.config import ViTConfig
@@ -93,7 +93,7 @@ class AttentionRecord:
         maps = []
         for b in blocks:
             every = self._of_heads(query, b, direction)
-            maps.append(fuse(every, head) if isinstance(head, str) else every[checked_index("head", head, self.heads)])
+            maps.append(select_head(every, head))
         return fuse(torch.stack(maps), block) if isinstance(block, str) else maps[0]
 
     def _of_heads(self, query: int | Tensor, block: int, direction: Direction) -> Tensor:

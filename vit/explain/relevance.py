@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from vit.errors import UserError
-from vit.explain.maps import checked_index, discarded, fuse
+from vit.explain.maps import checked_index, discarded, fuse, select_head
 from vit.explain.record import AttentionRecord, read_by_head
 from vit.explain.settings import Direction, Fusion
 from vit.model.attention import EVERY, HeadOutputs
@@ -123,7 +123,7 @@ class GradientRecord(AttentionRecord):
             weights = torch.zeros_like(start)
             for rows in self._rows(b, start if direction == "from" else None):
                 heads = torch.stack([self._flow(b, h, rows) for h in range(self.heads)])  # (H, R, N)
-                flow = fuse(heads, head) if isinstance(head, str) else heads[checked_index("head", head, self.heads)]
+                flow = select_head(heads, head)
                 _step(weights, start, rows, flow, direction)
             maps.append(weights)
         return fuse(torch.stack(maps), block) if isinstance(block, str) else maps[0]

@@ -9,8 +9,8 @@ Fusion = Literal["mean", "max", "min"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tuning:
-    """The settings; each method knows some of them.
+class Settings:
+    """The settings that a person can move; each method knows some of them.
 
     Attributes:
         residual: share of every token that stays what it is in each block, 0 to 1.
@@ -24,18 +24,23 @@ class Tuning:
     discard: float = 0.0
     start_block: int = 0
 
-    def settings(self) -> dict[str, Any]:
-        """Every setting by its name."""
-        return {field.name: getattr(self, field.name) for field in fields(Tuning)}
+    def settings(self, names: Iterable[str] | None = None) -> dict[str, Any]:
+        """Settings by name: every one, or those that are among some names.
 
-    def changed(self, names: Iterable[str]) -> dict[str, Any]:
-        """Of these settings the ones that are not as usual.
-
-        >>> Tuning(discard=0.9).changed(("residual", "discard"))
+        >>> Settings(discard=0.9).settings(("discard", "block"))
         {'discard': 0.9}
         """
-        usual = Tuning()
-        return {name: getattr(self, name) for name in names if getattr(self, name) != getattr(usual, name)}
+        known = [field.name for field in fields(Settings)]
+        return {name: getattr(self, name) for name in (known if names is None else names) if name in known}
+
+    def changed(self, names: Iterable[str]) -> dict[str, Any]:
+        """Of these settings the ones that are not at their default.
+
+        >>> Settings(discard=0.9).changed(("residual", "discard"))
+        {'discard': 0.9}
+        """
+        return {name: value for name, value in self.settings(names).items() if value != getattr(DEFAULTS, name)}
 
 
+DEFAULTS = Settings()
 ROLLOUT = ("residual", "fusion", "discard")  # what rollout knows

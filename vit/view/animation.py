@@ -162,7 +162,7 @@ def over_frames(
             seen = Shown.of(kept, selection)
         else:
             subject, name = Subject.of(checkpoint.model, pixels, target), checkpoint.labels[target]
-            kept = subject.kept
+            kept = subject.record
             token = selection.token if asks else None
             seen = Shown.of_class(subject, method, name, token, selection.direction, selection)
             label += f": {name} {float(kept.logits[0].softmax(0)[target]):.0%}"

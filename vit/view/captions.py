@@ -55,7 +55,7 @@ def class_sentence(
         title: of the method.
         target: the class.
         name: of the token that is asked about, "" for the class itself.
-        unusual: settings of the method, see `vit.explain.settings.Tuning.changed`.
+        unusual: settings of the method, see `vit.explain.settings.Settings.changed`.
 
     >>> class_sentence("Relevance", "cat")
     'Relevance: what speaks for “cat”.'

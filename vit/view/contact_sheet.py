@@ -15,7 +15,7 @@ from vit.checkpoints.checkpoint import Checkpoint
 from vit.data.datasets import load_dataset
 from vit.explain.faithfulness import GROUPS, faithfulness
 from vit.explain.maps import entropy
-from vit.explain.methods import Subject, heatmap
+from vit.explain.methods import Subject, heatmap_of
 from vit.explain.timing import Kind, doing, expected
 from vit.images.decode import decode_image
 from vit.images.preprocess import Normalise
@@ -97,16 +97,16 @@ def _look(checkpoint: Checkpoint, picture: Picture, method: str) -> Look:
     pixels, shown = _opened(checkpoint, picture)
     if not checkpoint.labels:
         subject = Subject.without_class(checkpoint.model, pixels)
-        attention = subject.kept.last_attention()
-        return Look("", None, _spread(attention), None, _thumbnail(shown, heatmap(subject, method), checkpoint))
+        attention = subject.record.last_attention()
+        return Look("", None, _spread(attention), None, _thumbnail(shown, heatmap_of(subject, method), checkpoint))
     subject = Subject.of(checkpoint.model, pixels)
-    target = subject.kept.target
-    found = heatmap(subject, method)
+    target = subject.record.target
+    found = heatmap_of(subject, method)
     (score,) = faithfulness(checkpoint.model, pixels, target, [found])
     return Look(
         checkpoint.labels[target],
-        float(subject.kept.logits[0].softmax(0)[target]),
-        _spread(subject.kept.last_attention()),
+        float(subject.record.logits[0].softmax(0)[target]),
+        _spread(subject.record.last_attention()),
         score,
         _thumbnail(shown, found, checkpoint),
     )

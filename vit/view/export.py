@@ -15,10 +15,11 @@ from torch import Tensor
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.errors import UserError
 from vit.explain import methods
-from vit.explain.maps import fuse, mass_threshold, otsu_threshold
-from vit.explain.methods import METHODS, USUAL, Subject
+from vit.explain.maps import mass_threshold, otsu_threshold, select_head
+from vit.explain.methods import METHODS, Subject
+from vit.explain.names import page_names
 from vit.explain.record import AttentionRecord
-from vit.explain.settings import ROLLOUT, Direction, Tuning
+from vit.explain.settings import DEFAULTS, ROLLOUT, Direction, Settings
 from vit.images.geometry import Box, Geometry
 from vit.images.preprocess import Preprocess
 from vit.view.captions import class_sentence, sentence, token_name
@@ -72,7 +73,7 @@ class Shown:
         label: str,
         query: int | None = None,
         direction: Direction = "from",
-        tuning: Tuning = USUAL,
+        settings: Settings = DEFAULTS,
     ) -> Self:
         """What the viewer shows of a class, as shares of the whole map.
 
@@ -81,8 +82,8 @@ class Shown:
             label: of the class that the subject was asked about.
             query: the token asked about, of methods that can be asked about one; None for the class itself.
         """
-        record, unusual = subject.kept, tuning.changed(METHODS[method].settings)
-        numbers = methods.weights(subject, method, query, direction, tuning)
+        record, unusual = subject.record, settings.changed(METHODS[method].settings)
+        numbers = methods.weights(subject, method, query, direction, **unusual)
         numbers = numbers / numbers.sum().clamp_min(1e-30)
         facts: dict[str, Any] = {"method": method, "target": label} | unusual
         name = ""
@@ -149,7 +150,7 @@ def provenance(
 ) -> dict[str, Any]:
     """Where numbers came from; what every file says of itself."""
     return {
-        "view": view,
+        "view": view | ({"page": page_names(view)} if page_names(view) else {}),
         "prefix": record.prefix,
         "grid": record.grid,
         "labels": checkpoint.labels,
@@ -198,7 +199,7 @@ def weights(record: AttentionRecord, selection: Selection) -> Tensor:
         return record.similarity(selection.token)
     if view == "pool":
         heads = cast(Tensor, record.pool_attention)  # (H, N)
-        return fuse(heads, selection.head) if isinstance(selection.head, str) else heads[selection.head]
+        return select_head(heads, selection.head)
     return record.weights(selection.token, selection.block, selection.head, selection.direction)
 
 

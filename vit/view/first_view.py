@@ -23,8 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from PIL import Image
 
-from vit.explain.methods import METHODS
-from vit.explain.settings import Tuning
+from vit.explain.methods import METHODS, weights
 from vit.files import replaced
 from vit.images import samples
 from vit.paths import PROJECT
@@ -123,7 +122,7 @@ class FirstView:
 
     def map_of(self, selection: Selection, target: int, method: str) -> np.ndarray | None:
         """The map of a class that a page asks for, if it is the one that is stored: (N,)."""
-        usual = selection.settings() == Tuning().settings() and not (selection.pinned and METHODS[method].of_tokens)
+        usual = not selection.changed(METHODS[method].settings) and not (selection.pinned and METHODS[method].of_tokens)
         stored = bool(self.values) and (target, method) == (self.target, METHOD)
         return np.array(self.values, np.float32) if stored and usual else None
 
@@ -162,10 +161,10 @@ def build(checkpoint: Checkpoint) -> FirstView:
     subject = Subject.of(checkpoint.model, explanation.preprocess(explanation.picture), target)
     chain, values = b"", ()
     if METHOD == "relevance" and record.blocks * record.tokens**2 <= CHAIN_UP_TO:
-        kept = subject.kept
+        kept = subject.record
         chain = pack_chain([kept.flow(block) for block in range(kept.blocks)], kept.read)
     else:
-        found = METHODS[METHOD].weights(subject, None, "from", Tuning())
+        found = weights(subject, METHOD)
         values = tuple((found / found.sum().clamp_min(1e-30)).tolist())
     config, png = checkpoint.config, io.BytesIO()
     explanation.seen.save(png, "PNG")

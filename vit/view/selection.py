@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal, Self, cast, get_args
 
-from vit.explain.settings import Direction, Fusion, Tuning
+from vit.explain.settings import Direction, Fusion, Settings
 
 View = Literal["attention", "rollout", "relevance", "similar", "pool"]
 Scale = Literal["shared", "own"]
@@ -14,7 +14,7 @@ Cover = Literal["weight", "film"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Selection(Tuning):
+class Selection(Settings):
     """One state of the viewer; blocks, heads and tokens count from zero.
 
     Attributes:

@@ -1,0 +1,112 @@
+"""The door `vit.heatmap`: what the command line draws and what a page shows, by the names that people use."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import vit
+from vit.cli.main import main
+from vit.explain.methods import METHODS, Subject, weights
+from vit.explain.record import record
+
+LABELS = ("cat", "bus", "ship", "deer", "dog")
+Build = Callable[..., vit.VisionTransformer]
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path, build: Build, preprocess: vit.Preprocess) -> vit.Checkpoint:
+    return vit.load_checkpoint(vit.save_checkpoint(tmp_path / "model", build(depth=3), LABELS, preprocess))
+
+
+@pytest.fixture
+def image(tmp_path: Path) -> Image.Image:
+    picture = Image.effect_noise((60, 40), 90).convert("RGB")
+    picture.save(tmp_path / "picture.png")
+    return picture
+
+
+def drawn(checkpoint: vit.Checkpoint, out: Path, *options: str) -> tuple[np.ndarray, dict[str, Any]]:
+    """What the command line leaves: the map, and what names it."""
+    words = ["explain", str(out.parent / "picture.png"), "--checkpoint", str(checkpoint.path), "--out", str(out)]
+    assert main([*words, *options]) == 0
+    with np.load(out) as arrays:
+        return arrays["heatmap"], json.loads(str(arrays["meta"]))["view"]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_it_is_what_the_command_line_draws(
+    checkpoint: vit.Checkpoint, image: Image.Image, tmp_path: Path, method: str
+) -> None:
+    found = vit.heatmap(checkpoint, image, method, "dog")
+    target = ["--target=dog"] if METHODS[method].of_class else []
+    np.testing.assert_allclose(drawn(checkpoint, tmp_path / "map.npz", "--method", method, *target)[0], found, 1e-5)
+
+
+def test_settings_tokens_and_sizes_are_those_of_the_command_line(
+    checkpoint: vit.Checkpoint, image: Image.Image, tmp_path: Path
+) -> None:
+    found = vit.heatmap(checkpoint, image, "rollout", query="1,2", direction="to", size=64, discard=0.5, fusion="max")
+    assert found.shape == (8, 8)
+    options = "--method=rollout --query=1,2 --direction=to --size=64 --discard=0.5 --head=max"
+    np.testing.assert_allclose(drawn(checkpoint, tmp_path / "map.npz", *options.split())[0], found, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("query", "token"), [("cls", 0), ((1, 2), 7), ("1,2", 7), (7, 7)])
+def test_a_token_is_named_by_its_name_its_place_or_its_number(
+    checkpoint: vit.Checkpoint, image: Image.Image, query: Any, token: int
+) -> None:
+    kept = record(checkpoint.model, checkpoint.preprocess(image))
+    found = vit.heatmap(checkpoint, image, "attention", query=query, block=1, head=0)
+    torch.testing.assert_close(found, kept.heatmap(kept.rows(1, [token])[0, 0]))
+
+
+@pytest.mark.parametrize(("target", "index"), [(None, None), ("ship", 2), ("3", 3), (4, 4)])
+def test_a_class_is_named_by_its_label_or_its_number(
+    checkpoint: vit.Checkpoint, image: Image.Image, target: Any, index: int | None
+) -> None:
+    subject = Subject.of(checkpoint.model, checkpoint.preprocess(image), index)
+    wanted = subject.record.heatmap(weights(subject, "relevance"))
+    torch.testing.assert_close(vit.heatmap(checkpoint, image, target=target), wanted)
+
+
+@pytest.mark.parametrize(
+    ("question", "said"),
+    [
+        ({"method": "magic"}, "There is no method 'magic'. Choose from attention, rollout"),
+        ({"target": "catt"}, "There is no class 'catt'. Did you mean cat?"),
+        ({"target": 9}, "There is no class 9: they run from 0 to 4."),
+        ({"query": "here"}, "A query must be a prefix token (cls) or ROW,COL, not 'here'."),
+        ({"query": 99}, "There is no token 99: they run from 0 to 16."),
+    ],
+)
+def test_a_question_without_an_answer_is_told(
+    checkpoint: vit.Checkpoint, image: Image.Image, question: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(vit.UserError) as error:
+        vit.heatmap(checkpoint, image, **question)
+    assert str(error.value).startswith(said)
+
+
+def test_blocks_and_heads_are_told_as_both_count_them(
+    checkpoint: vit.Checkpoint, image: Image.Image, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Python, options and files count from 0, pages from 1: block 1 is what a page calls Block 2."""
+    view = drawn(checkpoint, tmp_path / "map.npz", "--block=1", "--head=0")[1]
+    assert (view["block"], view["head"], view["page"]) == (1, 0, {"block": "Block 2", "head": "Head 1"})
+    assert "Block 1, Block 2 on the page; head 0, Head 1 on the page" in capsys.readouterr().out
+    view = drawn(checkpoint, tmp_path / "map.npz")[1]
+    assert (view["block"], view["head"], view["page"]) == (2, "mean", {"block": "Block 3"})
+
+
+def test_what_a_pooling_query_looks_at_has_no_block(
+    tmp_path: Path, image: Image.Image, build: Build, preprocess: vit.Preprocess
+) -> None:
+    pooled = vit.save_checkpoint(tmp_path / "pooled", build(pool="map", prefix=()), LABELS, preprocess)
+    view = drawn(vit.load_checkpoint(pooled), tmp_path / "map.npz")[1]
+    assert view["block"] == "pooling query" and "page" not in view
