@@ -528,7 +528,7 @@ def ablation(job: Job) -> Result:
 
     def one_by_one() -> Any:
         whole = network(pixels).logits[0, 3]
-        return torch.stack([whole - network(pixels, change=without([head])).logits[0, 3] for head in heads])
+        return torch.stack([whole - network(pixels, hook=without([head])).logits[0, 3] for head in heads])
 
     figures, answers = {}, {}
     with torch.inference_mode():

@@ -36,18 +36,18 @@ def silenced(model: Any, block: int, head: int) -> Any:
 def test_a_head_replaced_by_zero_is_a_head_cut_off(build: Any, pictures: Any, kind: str) -> None:
     model, image = build(**KINDS[kind]), pictures(32, 48, count=1)
     for block, head in ((0, 1), (1, 0)):
-        found = record(model, image, change=without([(block, head)]))
+        found = record(model, image, hook=without([(block, head)]))
         wanted = record(silenced(build(**KINDS[kind]), block, head), image)
         torch.testing.assert_close(found.logits, wanted.logits)
         torch.testing.assert_close(found.full(1), wanted.full(1))
         with torch.inference_mode():
-            torch.testing.assert_close(model(image, change=without([(block, head)])).logits, wanted.logits)
+            torch.testing.assert_close(model(image, hook=without([(block, head)])).logits, wanted.logits)
 
 
 def test_the_model_stays_as_it_was(build: Any, pictures: Any) -> None:
     model, image = build(), pictures(count=1)
     before = record(model, image).logits
-    record(model, image, change=without([(0, 0), (1, 1)]))
+    record(model, image, hook=without([(0, 0), (1, 1)]))
     assert torch.equal(record(model, image).logits, before)
 
 
@@ -78,7 +78,7 @@ def test_importance_is_one_head_after_the_other(
     whole = record(model, image).logits[0, 3]
     for block in range(2):
         for head in range(2):
-            left = record(model, image, change=without([(block, head)], means)).logits[0, 3]
+            left = record(model, image, hook=without([(block, head)], means)).logits[0, 3]
             assert float(found[block, head]) == pytest.approx(float(whole - left), abs=2e-5)
     monkeypatch.setattr(head_ablation, "CACHED", 1)
     shares: list[float] = []
@@ -123,7 +123,7 @@ def test_occlusion_is_one_patch_after_the_other(
     found = occlusion(model, image, cover, off, [2, 9], shares.append)
     assert found.shape == (24, 5) and shares[-1] == 1
     for patch in (0, 7, 23):
-        kept = record(model, hidden(image, [2, 9, patch], 8, cover), change=off)
+        kept = record(model, hidden(image, [2, 9, patch], 8, cover), hook=off)
         torch.testing.assert_close(found[patch], kept.logits[0].softmax(0))
     monkeypatch.setattr(cost, "CACHED", 1)
     torch.testing.assert_close(occlusion(model, image, cover, off, [9, 2], shares.append), found)
@@ -156,9 +156,8 @@ def test_the_lens_ends_with_the_answer(build: Any, pictures: Any, kind: str) -> 
 def test_a_token_s_answer_is_that_of_a_picture_of_such_tokens(build: Any, pictures: Any) -> None:
     model, image = build(prefix=(), pool="mean"), pictures(count=1)
     found = logit_lens(model, image, 1)
-    x, turns = model.enter(image)
-    x, _ = model.blocks[0](x, turns=turns)
-    wanted = model.head(model.gather(x[:, 5:6].expand(-1, 7, -1))[0]).softmax(-1)[0]
+    x, (first, *_) = model.walk(image)
+    wanted = model.classify(first(x)[:, 5:6].expand(-1, 7, -1)).softmax(-1)[0]
     assert float(found.targets[0, 5]) == pytest.approx(float(wanted[1]), abs=1e-6)
 
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from vit.model.attention import HeadInputs
 from vit.model.config import SMALL, ViTConfig, preset_names
 from vit.model.positions import resize_positions
 from vit.model.transformer import VisionTransformer
@@ -311,3 +312,36 @@ def test_a_config_survives_json(tiny: ViTConfig, name: str) -> None:
 
     config = ViTConfig.from_dict(tiny.to_dict() | VARIANTS[name])
     assert ViTConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
+
+
+@pytest.mark.slow
+def test_a_pass_compiles_into_one_graph(build: Any, pictures: Any) -> None:
+    """A training loop compiles it: what breaks the graph would cost it at every step."""
+    model, images = build(depth=2), pictures()
+    compiled = torch.compile(lambda x: model(x).logits, backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(images), model(images).logits)
+
+
+def test_a_hook_sees_every_block_and_what_it_gives_counts(build: Any, pictures: Any) -> None:
+    model, images = build(depth=3), pictures()
+    plain, seen = model(images), []
+
+    def halve_the_last(block: int, inputs: HeadInputs) -> torch.Tensor:
+        seen.append((block, tuple(inputs.q.shape)))
+        return inputs.mixed() * (0.5 if block == 2 else 1)
+
+    hooked = model(images, hook=halve_the_last)
+    heads = (len(images), model.config.heads, 17, model.config.dim // model.config.heads)
+    assert seen == [(block, heads) for block in range(3)]
+    assert not torch.allclose(hooked.logits, plain.logits)
+    torch.testing.assert_close(model(images, hook=lambda block, inputs: inputs.mixed()).logits, plain.logits)
+
+
+def test_a_walk_by_hand_is_the_pass(build: Any, pictures: Any) -> None:
+    for changes in ({}, {"pool": "mean", "prefix": ()}, {"rope": 100.0, "prefix": ("cls", "reg1")}):
+        model, images = build(**changes), pictures()
+        x, steps = model.walk(images)
+        for step in steps:
+            x = step(x)
+        torch.testing.assert_close(model.classify(x), model(images).logits)
+        assert x.shape[1] == len(range(len(model.config.prefix) + 16)[model.read])

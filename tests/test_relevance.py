@@ -137,7 +137,7 @@ def test_a_change_counts_in_the_pass_and_the_model_stays(case: Case) -> None:
     off = without([(0, 0)])
     changed = relevance_record(case.model, case.pixels, TARGET, off)
     with torch.inference_mode():
-        check(changed.logits, case.model(case.pixels, change=off).logits)
+        check(changed.logits, case.model(case.pixels, hook=off).logits)
     assert (changed.gradients[0][0] == 0).all() and (case.kept.gradients[0][0] != 0).any()
     check(relevance_record(case.model, case.pixels, TARGET).logits, case.kept.logits)
 
@@ -231,7 +231,7 @@ def test_gradcam_is_its_definition(case: Case) -> None:
 def test_legrad_is_its_definition(case: Case) -> None:
     model, config = case.model, case.model.config
     leaving: list[Tensor] = []
-    handles = [block.register_forward_hook(lambda *args: leaving.append(args[2][0])) for block in model.blocks]
+    handles = [block.register_forward_hook(lambda *args: leaving.append(args[2])) for block in model.blocks]
     attentions = model(case.pixels, output_attentions=True).attentions
     for handle in handles:
         handle.remove()
@@ -239,7 +239,7 @@ def test_legrad_is_its_definition(case: Case) -> None:
     for x, attention in zip(leaving, attentions, strict=True):
         if config.pool in ("cls", "cls_dist"):  # as the authors: the mean of all tokens takes the class token's place
             x = torch.cat([x.mean(1, keepdim=True)] * x.shape[1], 1)
-        logits = model.head(model.gather(x[:, model.read])[0])
+        logits = model.classify(x[:, model.read])
         (gradient,) = torch.autograd.grad(logits[0, TARGET], attention, retain_graph=True)
         maps.append(gradient[0].relu().mean((0, 1)))
     check(legrad(model, case.pixels, TARGET), torch.stack(maps).mean(0))

@@ -37,11 +37,7 @@ def test_the_block_that_is_wrong_is_named(build: Any, randomise: Any, pictures: 
     attn = model.blocks[1].attn
     plain = attn.forward
 
-    def damped(*args: Any, **kwargs: Any) -> Any:
-        out, kept = plain(*args, **kwargs)
-        return out * 0.9, kept
-
-    attn.forward = damped
+    attn.forward = lambda *args: plain(*args) * 0.9
     found = verify(model, pictures()[:1])
     assert found.block == 1 and found.error == pytest.approx(0.1, rel=0.2)
     assert torch.is_inference_mode_enabled() is False

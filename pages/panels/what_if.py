@@ -68,11 +68,11 @@ def _changed(name: str, asked: Asked, off: tuple, by_mean: bool, hide: tuple, co
     checkpoint, explanation = asked.checkpoint, asked.explanation
     pixels = hidden(asked.pixels, hide, checkpoint.config.patch_size, cover)
     instead = means(checkpoint.identity, checkpoint) if by_mean else None
-    change = without(off, instead) if off else None
+    hook = without(off, instead) if off else None
     with pass_queue.reserved(checkpoint, explanation.preprocess.size):
-        kept = record(checkpoint.model, pixels, change=change)
+        kept = record(checkpoint.model, pixels, hook=hook)
         payload = pack(kept, explanation.picture, explanation.geometry.box, COLORMAPS)
-    return Asked(name, checkpoint, replace(explanation, record=kept, payload=payload), pixels, change)
+    return Asked(name, checkpoint, replace(explanation, record=kept, payload=payload), pixels, hook)
 
 
 def probe(asked: Asked, question: Question | None, selection: Selection):
@@ -99,7 +99,7 @@ def probe(asked: Asked, question: Question | None, selection: Selection):
 
     def work(progress):
         with pass_of(asked):
-            return occlusion(asked.checkpoint.model, asked.pixels, cover, now.change, selection.hidden, progress)
+            return occlusion(asked.checkpoint.model, asked.pixels, cover, now.hook, selection.hidden, progress)
 
     answers = with_bar(("occlusion", now.key, cover), "Replacing one patch after the other…", work)
     before = now.explanation.record.logits[0].softmax(0)

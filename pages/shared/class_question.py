@@ -26,7 +26,7 @@ class Asked:
         checkpoint: from `load_checkpoint`.
         explanation: from `explain`.
         covered: the model's input, where it is not the picture as it is.
-        change: of what the model's heads give, see `VisionTransformer.forward`.
+        hook: on what the model's heads compute with, see `VisionTransformer.forward`.
         stored: all that is known while PyTorch is not there; None once it is.
     """
 
@@ -34,7 +34,7 @@ class Asked:
     checkpoint: Any
     explanation: Any
     covered: Any = None
-    change: Any = None
+    hook: Any = None
     stored: FirstView | None = None
 
     @property
@@ -49,7 +49,7 @@ def subject(asked: Asked, target: int):
 
     def work():
         with pass_of(asked):
-            return Subject.of(asked.checkpoint.model, asked.pixels, target, asked.change)
+            return Subject.of(asked.checkpoint.model, asked.pixels, target, asked.hook)
 
     return once(("subject", asked.key, target), work)
 

@@ -281,8 +281,8 @@ def test_a_head_that_is_off_changes_the_answer_and_the_second_viewer(page: AppTe
     checkpoint = vit.load_checkpoint("cifar10")
     pixels = checkpoint.preprocess(vit.decode_image(samples.read("cat")))
     pictures = [checkpoint.preprocess(vit.decode_image(samples.read(name))) for name in samples.SAMPLES]
-    change = without([(0, 0), (2, 1)], head_means(checkpoint.model, torch.cat(pictures)))
-    wanted = record(checkpoint.model, pixels, change=change)
+    hook = without([(0, 0), (2, 1)], head_means(checkpoint.model, torch.cat(pictures)))
+    wanted = record(checkpoint.model, pixels, hook=hook)
     _, sections = unpack(fed(page, "changed feeder"))
     shown = sections["maps"] / 255 * sections["scales"][..., None]
     np.testing.assert_allclose(shown[5], wanted.full(5)[..., 1:], atol=0.004)
@@ -311,8 +311,8 @@ def test_the_patch_under_the_pointer_can_be_replaced(page: AppTest, cover: str) 
     one, both = (hidden(pixels, patches, 4, cover) for patches in ([3], [3, 20]))
     model, off = checkpoint.model, without([(0, 0)])
     assert told["target"] == "dog"
-    assert told["before"] == pytest.approx(float(record(model, one, change=off).logits[0].softmax(0)[5]), abs=1e-5)
-    assert told["after"][20] == pytest.approx(float(record(model, both, change=off).logits[0].softmax(0)[5]), abs=1e-5)
+    assert told["before"] == pytest.approx(float(record(model, one, hook=off).logits[0].softmax(0)[5]), abs=1e-5)
+    assert told["after"][20] == pytest.approx(float(record(model, both, hook=off).logits[0].softmax(0)[5]), abs=1e-5)
     assert len(told["after"]) == 64 and len(set(told["after"])) > 32
 
 
@@ -494,9 +494,9 @@ def test_a_head_that_is_off_gives_the_mean_of_the_number_of_heads_that_is_chosen
         assert not page.exception and not page.error
         checkpoint = vit.load_checkpoint(headless, heads)
         inputs = [checkpoint.preprocess(vit.decode_image(samples.read(name))) for name in samples.SAMPLES]
-        change = without([(0, 1)], head_means(checkpoint.model, torch.cat(inputs)))
+        hook = without([(0, 1)], head_means(checkpoint.model, torch.cat(inputs)))
         cat = checkpoint.preprocess(vit.decode_image(samples.read("cat")))
-        wanted = record(checkpoint.model, cat, change=change).full(1)
+        wanted = record(checkpoint.model, cat, hook=hook).full(1)
         _, sections = unpack(fed(page, "changed feeder"))
         np.testing.assert_allclose(
             (sections["maps"] / 255 * sections["scales"][..., None])[1], wanted[..., 1:], atol=0.004

@@ -10,13 +10,11 @@ from torch import Tensor
 
 from vit.explain.cost import CACHED, Progress, images_at_once, size_of
 from vit.explain.timing import Kind, doing, expected
-from vit.model.attention import EVERY
+from vit.model.attention import HeadInputs, Hook
 from vit.model.cpu import onednn
-from vit.model.transformer import Block, Change, VisionTransformer
+from vit.model.transformer import Step, VisionTransformer
 
 Head = tuple[int, int]  # block, head
-Turns = tuple[Tensor, Tensor] | None  # cosine and sine (N, K) of rotary positions
-
 _HELD = 1 << 25  # numbers of a residual stream held between blocks; 128 MB
 _KIND = "heads"  # of work, see `vit.explain.timing`
 
@@ -33,16 +31,17 @@ def head_means(model: VisionTransformer, pictures: Tensor) -> Tensor:
     """
     first, means = len(model.config.prefix), []
 
-    def keep(block: int, heads: Tensor) -> Tensor:
+    def keep(block: int, inputs: HeadInputs) -> Tensor:
+        heads = inputs.mixed()
         patches = heads[:, :, first:].mean((0, 2))[:, None]
         means.append(torch.cat([heads[:, :, :first].mean(0), patches], 1))
         return heads
 
-    model(pictures, change=keep)
+    model(pictures, hook=keep)
     return torch.stack(means)
 
 
-def without(off: Collection[Head], means: Tensor | None = None) -> Change:
+def without(off: Collection[Head], means: Tensor | None = None) -> Hook:
     """What `record` and `VisionTransformer.forward` take to knock heads out.
 
     Args:
@@ -52,7 +51,8 @@ def without(off: Collection[Head], means: Tensor | None = None) -> Change:
     Source: Michel et al. 2019, arXiv 1905.10650; of means and zeros, arXiv 2604.14433.
     """
 
-    def change(block: int, heads: Tensor) -> Tensor:
+    def knock_out(block: int, inputs: HeadInputs) -> Tensor:
+        heads = inputs.mixed()
         here = [head for b, head in off if b == block]
         if not here:
             return heads
@@ -60,7 +60,7 @@ def without(off: Collection[Head], means: Tensor | None = None) -> Change:
         heads[:, here] = 0.0 if means is None else _spread(means[block, here], heads.shape[2]).to(heads.dtype)
         return heads
 
-    return change
+    return knock_out
 
 
 def _spread(means: Tensor, tokens: int) -> Tensor:
@@ -92,23 +92,20 @@ def importance(
     Returns:
         (L, H), in logits; negative where the class gains.
     """
-    blocks = [block for block in model.blocks if isinstance(block, Block)]
-    x, turns = model.enter(pixels)
-    found, moving = [], x[:0]  # logits, and the pictures on their way (M, N, D)
+    x, steps = model.walk(pixels)
+    logits, moving = [], x[:0]  # of pictures that have arrived, and those on their way (M, N, D)
     with onednn(), doing(model, Kind(_KIND, size_of(pixels)), _passes(model)):
-        for index, block in enumerate(blocks):
-            rows = model.read if index == len(blocks) - 1 else EVERY
+        for index, step in enumerate(steps):
             if len(moving) and moving.numel() > _HELD:
-                found.append(_rest(model, blocks[index:], moving, turns)[:, target])
+                logits.append(_rest(model, steps[index:], moving)[:, target])
                 moving = x[:0]
-            instead = None if means is None else means[index]
-            here = _without_each(block, x, rows, turns, model.config.heads, instead)
-            moving = torch.cat([_through(block, moving, rows, turns), here[1:]])
+            here = _without_each(step, x, model.config.heads, None if means is None else means[index])
+            moving = torch.cat([_through(step, moving), here[1:]])
             x = here[:1]
-            progress(((index + 1) / len(blocks)) ** 2)
-        found.append(model.head(model.gather(moving)[0])[:, target])
-        whole = model.head(model.gather(x)[0])[0, target]
-    return whole - torch.cat(found).view(len(blocks), -1)
+            progress(((index + 1) / len(steps)) ** 2)
+        logits.append(model.classify(moving)[:, target])
+        whole = model.classify(x)[0, target]
+    return whole - torch.cat(logits).view(len(steps), -1)
 
 
 def importance_seconds(model: VisionTransformer, size: tuple[int, int]) -> float:
@@ -121,8 +118,8 @@ def _passes(model: VisionTransformer) -> float:
     return model.config.depth * model.config.heads / 2
 
 
-def _without_each(block: Block, x: Tensor, rows: slice, turns: Turns, heads: int, means: Tensor | None) -> Tensor:
-    """What leaves a block as it is, and without each of its heads: (1, N, D) to (1 + H, Q, D) for the tokens in `rows`.
+def _without_each(step: Step, x: Tensor, heads: int, means: Tensor | None) -> Tensor:
+    """What leaves a block as it is, and without each of its heads: (1, N, D) to (1 + H, Q, D).
 
     Args:
         means: (H, S + 1, K), zeros without it.
@@ -130,27 +127,27 @@ def _without_each(block: Block, x: Tensor, rows: slice, turns: Turns, heads: int
     left = []
     for some in torch.arange(heads).split(_at_once(x)):
 
-        def change(every: Tensor, some: Tensor = some) -> Tensor:
-            """(1, H, Q, K) to (1 + len(some), H, Q, K)."""
-            every = every.expand(1 + len(some), -1, -1, -1).clone()
-            own = 0.0 if means is None else _spread(means[some], x.shape[1])[:, rows]
+        def knock_out(block: int, inputs: HeadInputs, some: Tensor = some) -> Tensor:
+            """(1 + len(some), H, Q, K)"""
+            every = inputs.mixed().expand(1 + len(some), -1, -1, -1).clone()
+            own = 0.0 if means is None else _spread(means[some], x.shape[1])[:, step.route.rows]
             every[1 + torch.arange(len(some)), some] = own
             return every
 
-        left.append(block(x, rows=rows, turns=turns, change=change)[0])
+        left.append(step(x, knock_out))
     return torch.cat([left[0][:1], *(one[1:] for one in left)])
 
 
-def _through(block: Block, x: Tensor, rows: slice, turns: Turns) -> Tensor:
+def _through(step: Step, x: Tensor) -> Tensor:
     """Pictures (M, N, D) through a block, to (M, Q, D)."""
-    return torch.cat([block(some, rows=rows, turns=turns)[0] for some in x.split(_at_once(x[:1]) if len(x) else 1)])
+    return torch.cat([step(some) for some in x.split(_at_once(x[:1]) if len(x) else 1)])
 
 
-def _rest(model: VisionTransformer, blocks: Sequence[Block], x: Tensor, turns: Turns) -> Tensor:
+def _rest(model: VisionTransformer, steps: Sequence[Step], x: Tensor) -> Tensor:
     """Logits (M, C) of pictures that enter the first of the last blocks."""
-    for block in blocks:
-        x = _through(block, x, model.read if block is blocks[-1] else EVERY, turns)
-    return model.head(model.gather(x)[0])
+    for step in steps:
+        x = _through(step, x)
+    return model.classify(x)
 
 
 def _at_once(x: Tensor) -> int:

@@ -45,17 +45,17 @@ def logit_lens(model: VisionTransformer, pixels: Tensor, target: int) -> Lens:
 
     Source: nostalgebraist 2020, "interpreting GPT: the logit lens"; for Vision Transformers as in ViT-Prisma.
     """
-    x, turns = model.enter(pixels)
+    x, steps = model.walk(pixels, every=True)
     copies = len(model.config.prefix) + 1  # a head that reads several tokens finds the same one in each place
     kept = []
     with onednn():
-        for block in model.blocks:
-            x, _ = block(x, turns=turns)
-            answer = model.head(model.gather(x[:, model.read])[0])[0].softmax(-1)
+        for step in steps:
+            x = step(x)
+            answer = model.classify(x[:, model.read])[0].softmax(-1)
             every = []
             for some in x[0].split(max(1, CACHED // (copies * x.shape[2] + model.config.num_classes))):
                 alone = some[:, None].expand(-1, copies, -1)[:, model.read]
-                every.append(model.head(model.gather(alone)[0]).softmax(-1))
+                every.append(model.classify(alone).softmax(-1))
             each = torch.cat(every)  # (N, C)
             best = each.max(-1)
             kept.append((answer, best.indices, best.values, each[:, target], x[0].norm(dim=-1)))

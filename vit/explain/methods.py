@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
     from vit.explain.record import Precision
     from vit.explain.relevance import GradientRecord
-    from vit.model.transformer import Change, VisionTransformer
+    from vit.model.attention import Hook
+    from vit.model.transformer import VisionTransformer
 
 
 @dataclass(frozen=True)
@@ -30,31 +31,31 @@ class Subject:
         model: that answered.
         pixels: (1, channels, height, width).
         record: of the pass forward, and back from the class; the latter not where it was asked `without_class`.
-        change: of what the model's heads give, as in `relevance_record`.
+        hook: on what the model's heads compute with, as in `relevance_record`.
     """
 
     model: VisionTransformer
     pixels: Tensor
     record: GradientRecord
-    change: Change | None = None
+    hook: Hook | None = None
 
     @classmethod
     def of(
-        cls, model: VisionTransformer, pixels: Tensor, target: int | None = None, change: Change | None = None
+        cls, model: VisionTransformer, pixels: Tensor, target: int | None = None, hook: Hook | None = None
     ) -> Subject:
         """Run the picture through the model and back; see `relevance_record`."""
         from vit.explain.relevance import relevance_record
 
-        return cls(model, pixels, relevance_record(model, pixels, target, change), change)
+        return cls(model, pixels, relevance_record(model, pixels, target, hook), hook)
 
     @classmethod
     def without_class(
-        cls, model: VisionTransformer, pixels: Tensor, precision: Precision = "float32", change: Change | None = None
+        cls, model: VisionTransformer, pixels: Tensor, precision: Precision = "float32", hook: Hook | None = None
     ) -> Subject:
         """Run the picture through the model only, which is enough for methods that are not of a class."""
         from vit.explain.record import record
 
-        return cls(model, pixels, cast("GradientRecord", record(model, pixels, precision, change)), change)
+        return cls(model, pixels, cast("GradientRecord", record(model, pixels, precision, hook)), hook)
 
 
 Query = int | None  # a token, or the class itself
@@ -336,7 +337,7 @@ def legrad(subject: Subject, query: Query, direction: Direction, *, start_block:
     """Takes passes of its own: from every block to the class."""
     from vit.explain.relevance import legrad as compute
 
-    return compute(subject.model, subject.pixels, subject.record.target, start_block, subject.change)
+    return compute(subject.model, subject.pixels, subject.record.target, start_block, subject.hook)
 
 
 @method(

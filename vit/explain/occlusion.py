@@ -11,8 +11,9 @@ from torch import Tensor
 
 from vit.explain.cost import Progress, images_at_once, size_of
 from vit.explain.timing import Kind, doing, expected
+from vit.model.attention import Hook
 from vit.model.cpu import onednn
-from vit.model.transformer import Change, VisionTransformer
+from vit.model.transformer import VisionTransformer
 
 Cover = Literal["mean", "blur", "noise"]
 _BLUR = 0.1  # deviation, in sides of the picture
@@ -56,7 +57,7 @@ def occlusion(
     model: VisionTransformer,
     pixels: Tensor,
     cover: Cover = "mean",
-    change: Change | None = None,
+    hook: Hook | None = None,
     hide: Collection[int] = (),
     progress: Progress = lambda share: None,
 ) -> Tensor:
@@ -65,7 +66,7 @@ def occlusion(
     Args:
         pixels: (1, channels, height, width), normalised.
         cover: see `hidden`.
-        change: of what the heads give, see `VisionTransformer.forward`.
+        hook: on what the heads compute with, see `VisionTransformer.forward`.
         hide: patches that are covered all the time.
         progress: called with the share that is done.
 
@@ -85,7 +86,7 @@ def occlusion(
             for picture, patch in zip(pictures, some.tolist(), strict=True):
                 down, right = (slice(at * side, (at + 1) * side) for at in divmod(patch, cols))
                 picture[:, down, right] = other[0, :, down, right]
-            answers.append(model(pictures, change=change).logits.softmax(-1))
+            answers.append(model(pictures, hook=hook).logits.softmax(-1))
             progress((int(some[-1]) + 1) / (rows * cols))
     return torch.cat(answers)
 

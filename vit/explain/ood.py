@@ -95,8 +95,8 @@ class Known:
 @torch.inference_mode()
 def look(model: VisionTransformer, pixels: Tensor) -> tuple[Tensor, Tensor]:
     """Patches after the first block, averaged (B, D), and logits (B, C) of a model's input."""
-    x, turns = model.enter(pixels)
-    x, _ = model.blocks[0](x, turns=turns)
+    x, (first, *_) = model.walk(pixels, every=True)
+    x = first(x)
     return x[:, len(model.config.prefix) :].mean(1), model(pixels).logits
 
 

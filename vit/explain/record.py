@@ -10,10 +10,10 @@ from torch.nn import functional as F
 
 from vit.explain.maps import checked_index, fuse, fuse_rows, select_head
 from vit.explain.settings import Direction, Fusion
-from vit.model.attention import attention_weights
+from vit.model.attention import Hook, attention_weights
 from vit.model.config import ViTConfig
 from vit.model.cpu import onednn, processor
-from vit.model.transformer import Change, VisionTransformer
+from vit.model.transformer import VisionTransformer
 
 Precision = Literal["float32", "bfloat16"]
 
@@ -234,14 +234,14 @@ def has_bfloat16() -> bool:
 
 @torch.inference_mode()
 def record(
-    model: VisionTransformer, pixels: Tensor, precision: Precision = "float32", change: Change | None = None
+    model: VisionTransformer, pixels: Tensor, precision: Precision = "float32", hook: Hook | None = None
 ) -> AttentionRecord:
     """Run one picture (1, channels, height, width) through the model and keep its queries and keys.
 
     Args:
         precision: "float32" is exact. "bfloat16" rounds what goes into each product to 8 bits: logits and attention
             are then those of a slightly other pass, and the record is half as large. Faster where `has_bfloat16`.
-        change: of what the heads give, see `VisionTransformer.forward`.
+        hook: on what the heads compute with, see `VisionTransformer.forward`.
 
     Raises:
         ValueError: more than one picture, or a shape that the model does not take.
@@ -249,7 +249,7 @@ def record(
     if len(pixels) != 1:
         raise ValueError(f"A record holds one picture, not {len(pixels)}.")
     with torch.autocast(pixels.device.type, torch.bfloat16, enabled=precision == "bfloat16"):
-        output = model(pixels, output_queries_keys=True, change=change)
+        output = model(pixels, output_queries_keys=True, hook=hook)
     patch = model.config.patch_size
     pool_attention = None if output.pool_attention is None else output.pool_attention[0].float()
     return AttentionRecord(

@@ -7,7 +7,6 @@ gradient of a block's attention is then g v^T; it is made for a few rows at a ti
 import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -17,10 +16,10 @@ from vit.errors import UserError
 from vit.explain.maps import checked_index, discarded, fuse, select_head
 from vit.explain.record import AttentionRecord, read_by_head
 from vit.explain.settings import Direction, Fusion
-from vit.model.attention import EVERY, HeadOutputs
+from vit.model.attention import EVERY, HeadInputs, Hook, mixed_both_ways
 from vit.model.config import ViTConfig
 from vit.model.cpu import onednn
-from vit.model.transformer import Change, VisionTransformer
+from vit.model.transformer import VisionTransformer
 
 # Numbers of a matrix held at once while streaming over rows: 512 Ki in float32 are 2 MB, which stay in a CPU's cache.
 _CHUNK = {"cpu": 1 << 19, "cuda": 1 << 24}
@@ -232,16 +231,24 @@ def _step(result: Tensor, vector: Tensor, rows: Tensor, flow: Tensor, direction:
 # --- The pass -------------------------------------------------------------------------------------------------
 
 
-class Step(NamedTuple):
-    """A block in the pass, a graph of its own: tokens (1, N, D) entering it, what attention did, tokens leaving it."""
+class Passed(NamedTuple):
+    """A block that was passed, a graph of its own.
+
+    Attributes:
+        before: (1, N, D), tokens entering it.
+        inputs: what its heads computed with.
+        heads: (1, H, Q, K), what they gave.
+        after: (1, Q, D), tokens leaving it.
+    """
 
     before: Tensor
-    attention: HeadOutputs
+    inputs: HeadInputs
+    heads: Tensor
     after: Tensor
 
 
 def relevance_record(
-    model: VisionTransformer, pixels: Tensor, target: int | None = None, change: Change | None = None
+    model: VisionTransformer, pixels: Tensor, target: int | None = None, hook: Hook | None = None
 ) -> GradientRecord:
     """Run one picture (1, channels, height, width) through the model, and back from one class.
 
@@ -250,7 +257,7 @@ def relevance_record(
 
     Args:
         target: the class asked about; None for the predicted one.
-        change: of what the heads give, see `VisionTransformer.forward`. Gradients are by what they gave before.
+        hook: on what the heads compute with, see `VisionTransformer.forward`. Gradients are by what they gave before.
 
     Raises:
         UserError: the model has no classes, or no such class.
@@ -258,25 +265,25 @@ def relevance_record(
     """
     with torch.inference_mode(False), torch.enable_grad(), onednn():
         model = _frozen(model, pixels)
-        rows = model.read if change is None else EVERY  # a change counts on all tokens
-        steps = list(_steps(model, pixels, rows, change))
-        last = steps[-1].after.detach().requires_grad_()
-        features, pool_attention = model.gather(last if rows == model.read else last[:, model.read])
+        rows = model.read if hook is None else EVERY  # what is hooked counts on all tokens
+        passed = list(_passed(model, pixels, hook, every=hook is not None))
+        last = passed[-1].after.detach().requires_grad_()
+        features, pool_attention = model.pool_features(last if rows == model.read else last[:, model.read])
         logits = model.head(features)
         target = int(logits[0].argmax()) if target is None else target
         _check_target(model.config, target)
         (back,) = torch.autograd.grad(logits[0, target], last)
         kept = []
         prefix = len(model.config.prefix)
-        while steps:  # from the last block to the first; what a block held is free after its turn
-            before, attention, after = steps.pop()
-            by_heads, by_tokens, back = torch.autograd.grad(after, (attention.heads, attention.tokens, before), back)
-            q, k, v = (part.detach()[0].contiguous() for part in attention[1:4])
+        while passed:  # from the last block to the first; what a block held is free after its turn
+            before, inputs, heads, after = passed.pop()
+            by_heads, by_tokens, back = torch.autograd.grad(after, (heads, inputs.tokens, before), back)
+            q, k, v = (part.detach()[0].contiguous() for part in (inputs.q, inputs.k, inputs.v))
             g = torch.zeros_like(q)
-            g[:, rows if len(steps) == model.config.depth - 1 else EVERY] = by_heads[0]
+            g[:, rows if len(passed) == model.config.depth - 1 else EVERY] = by_heads[0]
             channels = by_tokens[0, prefix:].mean(0)  # (D,)
-            kept.append((q, k, v, g, attention.tokens.detach()[0] @ channels))
-            del attention, after
+            kept.append((q, k, v, g, inputs.tokens.detach()[0] @ channels))
+            del inputs, heads, after
         by_pixels = _input_gradient(model, pixels, back)
     queries, keys, values, gradients, maps = zip(*reversed(kept), strict=True)
     patch = model.config.patch_size
@@ -302,7 +309,7 @@ def legrad(
     pixels: Tensor,
     target: int | None = None,
     start_block: int = 0,
-    change: Change | None = None,
+    hook: Hook | None = None,
 ) -> Tensor:
     """LeGrad: what a class would gain by more attention, block by block.
 
@@ -313,7 +320,7 @@ def legrad(
     Args:
         target: the class asked about; None for the predicted one.
         start_block: blocks before this one are left out.
-        change: as for `relevance_record`.
+        hook: as for `relevance_record`.
 
     Returns:
         (N,), not normalised.
@@ -329,16 +336,16 @@ def legrad(
         model = _frozen(model, pixels)
         if target is None:
             with torch.no_grad():
-                target = int(model(pixels, change=change).logits[0].argmax())
+                target = int(model(pixels, hook=hook).logits[0].argmax())
         _check_target(model.config, target)
         maps = []
-        for block, (_, attention, after) in enumerate(_steps(model, pixels, EVERY, change)):
+        for block, (_, inputs, heads, after) in enumerate(_passed(model, pixels, hook, every=True)):
             if block < start_block:
                 continue
             tokens = after.mean(1, keepdim=True).expand_as(after) if model.config.pool in ("cls", "cls_dist") else after
-            score = model.head(model.gather(tokens[:, model.read])[0])[0, target]
-            (g,) = torch.autograd.grad(score, attention.heads)
-            v = attention.v.detach()[0]  # (H, N, K)
+            score = model.classify(tokens[:, model.read])[0, target]
+            (g,) = torch.autograd.grad(score, heads)
+            v = inputs.v.detach()[0]  # (H, N, K)
             gains = torch.zeros_like(v[0, :, 0])
             for queries, values in zip(g[0], v, strict=True):
                 for rows in queries.split(_rows_at_once(v)):
@@ -360,15 +367,25 @@ def _frozen(model: VisionTransformer, pixels: Tensor) -> VisionTransformer:
     return copy.deepcopy(model, same).eval()
 
 
-def _steps(model: VisionTransformer, pixels: Tensor, read: slice, change: Change | None) -> Iterator[Step]:
-    """Block by block through the model; after the last one only the tokens in `read`."""
+def _passed(model: VisionTransformer, pixels: Tensor, hook: Hook | None, every: bool) -> Iterator[Passed]:
+    """Block by block through the model.
+
+    Args:
+        every: all tokens leave the last block, and not only those that the head reads.
+    """
+    seen: list[tuple[HeadInputs, Tensor]] = []
+
+    def keep(index: int, inputs: HeadInputs) -> Tensor:
+        heads = inputs.mixed()
+        seen.append((inputs, heads))
+        return heads if hook is None else hook(index, inputs._replace(mixed=lambda: heads))
+
     with torch.no_grad():
-        x, turns = model.enter(pixels.detach())
-    for index, block in enumerate(model.blocks):
+        x, steps = model.walk(pixels.detach(), every=every, queries=EVERY, mix=mixed_both_ways, hook=keep)
+    for step in steps:
         before = x.detach().requires_grad_()
-        rows = read if index == len(model.blocks) - 1 else EVERY
-        x, kept = block(before, "gradients", rows, turns, None if change is None else partial(change, index))
-        yield Step(before, kept, x)
+        x = step(before)
+        yield Passed(before, *seen.pop(), x)
 
 
 def _input_gradient(model: VisionTransformer, pixels: Tensor, back: Tensor) -> Tensor:
@@ -379,7 +396,7 @@ def _input_gradient(model: VisionTransformer, pixels: Tensor, back: Tensor) -> T
     """
     side = model.config.patch_size
     pixels = pixels.detach().clone().requires_grad_()  # also of a tensor made in inference mode
-    (by_pixels,) = torch.autograd.grad(model.enter(pixels)[0], pixels, back)
+    (by_pixels,) = torch.autograd.grad(model.walk(pixels).x, pixels, back)
     patches = by_pixels[0].unflatten(2, (-1, side)).unflatten(1, (-1, side))  # (channels, rows, side, cols, side)
     lengths = patches.square().sum((0, 2, 4)).sqrt()
     return torch.cat([back.new_zeros(len(model.config.prefix)), lengths.flatten()])

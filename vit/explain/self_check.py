@@ -35,8 +35,8 @@ def verify(model: VisionTransformer, pixels: Tensor) -> Verification:
     """
     seen: list[tuple[Tensor, Tensor]] = []
 
-    def keep(module: Attention, args: tuple[Tensor, ...], output: tuple[Tensor, object]) -> None:
-        seen.append((args[0], output[0]))
+    def keep(module: Attention, args: tuple[Tensor, ...], output: Tensor) -> None:
+        seen.append((args[0], output))
 
     modules = [cast("Block", block).attn for block in model.blocks]
     handles = [attn.register_forward_hook(keep) for attn in modules]

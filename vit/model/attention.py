@@ -4,7 +4,7 @@ Letters as in `vit.model`.
 """
 
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -13,32 +13,55 @@ from torch.nn import functional as F
 from vit.model.config import ViTConfig
 from vit.model.cpu import onednn
 from vit.model.layers import MLP, Linear, linear
-from vit.model.positions import turn
+from vit.model.positions import apply_rotary
 
-Keep = Literal["nothing", "attention", "queries_keys", "gradients"]
+EVERY = slice(None)  # tokens
+_SMALL = 640  # tokens
+
+Mix = Callable[[Tensor, Tensor, Tensor], Tensor]  # q (B, H, Q, K), k and v (B, H, N, K) to (B, H, Q, K)
 
 
-class HeadOutputs(NamedTuple):
-    """What a block's attention computed, still part of autograd's graph.
+class HeadInputs(NamedTuple):
+    """What the heads of a block compute with, still part of autograd's graph.
 
     Attributes:
-        tokens: (B, N, D) that it read, after the LayerNorm.
-        q, k, v: (B, H, N, K).
-        heads: (B, H, Q, K), each head's mix of the values before the projection, for the Q tokens that were asked for.
+        tokens: (B, N, D) that the block's attention reads, after the LayerNorm.
+        q: (B, H, Q, K).
+        k, v: (B, H, N, K).
+        mixed: gives the heads' outputs, each its mix of the values: (B, H, Q, K) for the tokens of the pass's `rows`.
     """
 
     tokens: Tensor
     q: Tensor
     k: Tensor
     v: Tensor
-    heads: Tensor
+    mixed: Callable[[], Tensor]
 
 
-EVERY = slice(None)  # tokens
-_SMALL = 640  # tokens
+Hook = Callable[[int, HeadInputs], Tensor]  # of a block, by its number: gives the heads' outputs that it goes on with
 
 
-Kept = Tensor | tuple[Tensor, Tensor] | HeadOutputs | None
+class Route(NamedTuple):
+    """How a pass goes through a block; the same for all of them but for what is read after the last one.
+
+    Attributes:
+        block: its number.
+        rows: the tokens that leave it.
+        queries: the tokens whose queries are computed, where they are not the same.
+        rope: cosine and sine (N, K) of rotary positions.
+        mix: how values are mixed; None for the fastest way there is.
+        hook: sees what the heads compute with, and gives their outputs; None to take them as they are.
+    """
+
+    block: int = 0
+    rows: slice = EVERY
+    queries: slice | None = None
+    rope: tuple[Tensor, Tensor] | None = None
+    mix: Mix | None = None
+    hook: Hook | None = None
+
+
+DIRECT = Route()
 
 
 class Attention(nn.Module):
@@ -51,40 +74,19 @@ class Attention(nn.Module):
         self.proj = Linear(config.dim, config.dim)
         self.explicit = False  # by two products and a softmax, where torch's fused attention is slower
 
-    def forward(
-        self,
-        x: Tensor,
-        keep: Keep = "nothing",
-        rows: slice = EVERY,
-        turns: tuple[Tensor, Tensor] | None = None,
-        change: Callable[[Tensor], Tensor] | None = None,
-    ) -> tuple[Tensor, Kept]:
-        """(B, N, D) to (B, Q, D) for the Q tokens in `rows`, and what `keep` asks for.
+    def forward(self, x: Tensor, route: Route = DIRECT) -> Tensor:
+        """(B, N, D) to (B, Q, D) for the Q tokens of the route's `rows`."""
+        queries = route.rows if route.queries is None else route.queries
+        q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in self.project(x, queries))
+        if route.rope is not None:  # q (B, H, Q, K); k, v (B, H, N, K)
+            q, k = apply_rotary(q, *(part[queries] for part in route.rope)), apply_rotary(k, *route.rope)
+        mix = route.mix or (explicitly_mixed if self.explicit else mixed)
 
-        Args:
-            turns: cosine and sine (N, K) of the rotary positions.
-            change: what becomes of the heads' outputs (B, H, Q, K) before they are joined.
-        """
-        asked = EVERY if keep == "gradients" else rows
-        q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in self.project(x, asked))
-        attention = None  # q (B, H, Q, K); k, v (B, H, N, K)
-        if turns is not None:
-            q, k = turn(q, *(part[asked] for part in turns)), turn(k, *turns)
-        if keep == "gradients":
-            kept = HeadOutputs(x, q, k, v, mixed_both_ways(q[:, :, rows], k, v))
-            out = kept.heads if change is None else change(kept.heads)
-            return self.proj(out.transpose(1, 2).flatten(2)), kept
-        if keep == "attention" or self.explicit:
-            attention = attention_weights(q, k)
-            out = attention @ v
-        else:
-            out = mixed(q, k, v)
-        if change is not None:
-            out = change(out)
-        out = self.proj(out.transpose(1, 2).flatten(2))
-        if keep == "queries_keys":
-            return out, (q.contiguous(), k.contiguous())  # views would hold on to the values too
-        return out, attention if keep == "attention" else None
+        def heads() -> Tensor:
+            return mix(q if route.queries is None else q[:, :, route.rows], k, v)
+
+        out = heads() if route.hook is None else route.hook(route.block, HeadInputs(x, q, k, v, heads))
+        return self.proj(out.transpose(1, 2).flatten(2))
 
     def project(self, x: Tensor, rows: slice) -> tuple[Tensor, ...]:
         """Queries (B, Q, D) of the tokens in `rows`; keys and values (B, N, D) of all."""
@@ -107,10 +109,15 @@ def mixed(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return F.scaled_dot_product_attention(q, k, v)
 
 
+def explicitly_mixed(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """The same by two products and a softmax."""
+    return attention_weights(q, k) @ v
+
+
 def mixed_both_ways(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """The same for a pass that goes back: on a CPU the fused kernel is slower there than to hold small matrices."""
     small = q.is_cpu and k.shape[-2] <= _SMALL
-    return attention_weights(q, k) @ v if small else F.scaled_dot_product_attention(q, k, v)
+    return explicitly_mixed(q, k, v) if small else F.scaled_dot_product_attention(q, k, v)
 
 
 def attention_weights(q: Tensor, k: Tensor) -> Tensor:

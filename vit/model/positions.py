@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from vit.model.config import PositionResize, ViTConfig
 
 
-def turn(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+def apply_rotary(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
     """Rotary positions: (B, H, N, K) with each pair (i, i + K / 2) turned by its token's angle (N, K)."""
     one, other = x.chunk(2, -1)
     return x * cosine + torch.cat([-other, one], -1) * sine

@@ -3,14 +3,23 @@
 Letters as in `vit.model`. Source: Dosovitskiy et al. 2021, "An Image is Worth 16x16 Words", arXiv 2010.11929.
 """
 
-from collections.abc import Callable
-from functools import partial
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 
-from vit.model.attention import EVERY, Attention, AttentionPool, Keep, Kept
+from vit.model.attention import (
+    DIRECT,
+    EVERY,
+    Attention,
+    AttentionPool,
+    HeadInputs,
+    Hook,
+    Mix,
+    Route,
+    attention_weights,
+)
 from vit.model.config import ViTConfig
 from vit.model.cpu import exact_on_cpu, onednn
 from vit.model.layers import MLP, Branch, Linear, linear
@@ -35,9 +44,6 @@ class ViTOutput(NamedTuple):
     keys: tuple[Tensor, ...] | None = None
     pool_attention: Tensor | None = None
     tokens: Tensor | None = None
-
-
-Change = Callable[[int, Tensor], Tensor]  # of what a block's heads give: its number and (B, H, N, K) to (B, H, N, K)
 
 
 def rounded(model: "VisionTransformer") -> "VisionTransformer":
@@ -67,19 +73,49 @@ class Block(nn.Module):
             scale = None if config.layer_scale is None else nn.Parameter(torch.full((config.dim,), config.layer_scale))
             self.register_parameter(name, scale)
 
-    def forward(
-        self,
-        x: Tensor,
-        keep: Keep = "nothing",
-        rows: slice = EVERY,
-        turns: tuple[Tensor, Tensor] | None = None,
-        change: Callable[[Tensor], Tensor] | None = None,
-    ) -> tuple[Tensor, Kept]:
+    def forward(self, x: Tensor, route: Route = DIRECT) -> Tensor:
         """As `Attention.forward`, with both branches and their norms."""
-        out, kept = self.attn(self.norm1(x), keep, rows, turns, change)
-        x = x[:, rows] + self.branch(out, self.scale1)
-        x = x + self.branch(self.mlp(self.norm2(x)), self.scale2)
-        return x, kept
+        out = self.attn(self.norm1(x), route)
+        x = x[:, route.rows] + self.branch(out, self.scale1)
+        return x + self.branch(self.mlp(self.norm2(x)), self.scale2)
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """One block of a pass.
+
+    Attributes:
+        block: the module.
+        route: how this pass goes through it.
+    """
+
+    block: Block
+    route: Route
+
+    def __call__(self, x: Tensor, hook: Hook | None = None) -> Tensor:
+        """Tokens (B, N, D) entering the block to those that leave it (B, Q, D).
+
+        Args:
+            hook: in place of the pass's own.
+        """
+        return self.block(x, self.route if hook is None else self.route._replace(hook=hook))
+
+
+class Walk(NamedTuple):
+    """A pass through the blocks, which whoever started it does step by step.
+
+        x, steps = model.walk(images)
+        for step in steps:
+            x = step(x)
+        logits = model.classify(x)
+
+    Attributes:
+        x: (B, N, D), what the first block reads.
+        steps: one per block.
+    """
+
+    x: Tensor
+    steps: list[Step]
 
 
 class VisionTransformer(nn.Module):
@@ -148,7 +184,7 @@ class VisionTransformer(nn.Module):
         images: Tensor,
         output_attentions: bool = False,
         output_queries_keys: bool = False,
-        change: Change | None = None,
+        hook: Hook | None = None,
     ) -> ViTOutput:
         """Classify a batch of normalised pictures.
 
@@ -157,44 +193,97 @@ class VisionTransformer(nn.Module):
             output_attentions: also return every attention matrix, the ones this very pass used.
             output_queries_keys: also return queries and keys, from which `vit.explain.record` computes any part of
                 any matrix on demand: L*N*D numbers instead of L*H*N*N.
-            change: of what a block's heads give, for this pass alone; see `vit.explain.head_ablation`.
+            hook: sees what each block's heads compute with and gives their outputs, for this pass alone; see
+                `vit.explain.head_ablation`.
 
         Raises:
             ValueError: the shape of `images` does not suit the model, or both outputs are asked for.
         """
         if output_attentions and output_queries_keys:
             raise ValueError("Ask for attentions or for queries and keys, not for both.")
-        keep: Keep = "attention" if output_attentions else "queries_keys" if output_queries_keys else "nothing"
+        through = self._with_attentions if output_attentions else self._with_queries_keys
+        if not (output_attentions or output_queries_keys):
+            through = self._to_logits
         if exact_on_cpu(images):
             with onednn():
-                return self._through(images, keep, change)
-        return self._through(images, keep, change)
+                return through(images, hook)
+        return through(images, hook)
 
-    def _through(self, images: Tensor, keep: Keep, change: Change | None) -> ViTOutput:
-        x, turns = self.enter(images)
-        kept: list[Any] = []
-        last, short = len(self.blocks) - 1, keep == "nothing" and change is None
-        for index, block in enumerate(self.blocks):
-            # What nobody reads after the last block is not computed there.
-            rows = self.read if index == last and short else EVERY
-            x, seen = block(x, keep, rows, turns, None if change is None else partial(change, index))
-            kept.append(seen)
-        features, pool_attention = self.gather(x if short else x[:, self.read])
-        logits = self.head(features)
-        if keep == "attention":
-            return ViTOutput(logits, attentions=tuple(kept), pool_attention=pool_attention)
-        if keep == "queries_keys":
-            queries, keys = zip(*kept, strict=True)
-            tokens = self.norm(x) if self.config.norm == "before_pool" else x
-            return ViTOutput(logits, queries=queries, keys=keys, pool_attention=pool_attention, tokens=tokens)
-        return ViTOutput(logits)
+    def _to_logits(self, images: Tensor, hook: Hook | None) -> ViTOutput:
+        x, steps = self.walk(images, hook=hook, every=hook is not None)
+        for step in steps:
+            x = step(x)
+        return ViTOutput(self.classify(x if hook is None else x[:, self.read]))
 
-    def enter(self, images: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
-        """What the first block reads (B, N, D), and cosine and sine (N, K) of rotary positions, if there are any."""
+    def _with_attentions(self, images: Tensor, hook: Hook | None) -> ViTOutput:
+        attentions: list[Tensor] = []
+
+        def mix(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            attentions.append(attention_weights(q, k))
+            return attentions[-1] @ v
+
+        x, steps = self.walk(images, mix=mix, hook=hook, every=True)
+        for step in steps:
+            x = step(x)
+        features, pool_attention = self.pool_features(x[:, self.read])
+        return ViTOutput(self.head(features), attentions=tuple(attentions), pool_attention=pool_attention)
+
+    def _with_queries_keys(self, images: Tensor, hook: Hook | None) -> ViTOutput:
+        queries: list[Tensor] = []
+        keys: list[Tensor] = []
+
+        def keep(index: int, inputs: HeadInputs) -> Tensor:
+            heads = inputs.mixed() if hook is None else hook(index, inputs)
+            queries.append(inputs.q.contiguous())  # views would hold on to the values too
+            keys.append(inputs.k.contiguous())
+            return heads
+
+        x, steps = self.walk(images, hook=keep, every=True)
+        for step in steps:
+            x = step(x)
+        features, pool_attention = self.pool_features(x[:, self.read])
+        tokens = self.norm(x) if self.config.norm == "before_pool" else x
+        return ViTOutput(
+            self.head(features),
+            queries=tuple(queries),
+            keys=tuple(keys),
+            pool_attention=pool_attention,
+            tokens=tokens,
+        )
+
+    def walk(
+        self,
+        images: Tensor,
+        *,
+        every: bool = False,
+        queries: slice | None = None,
+        mix: Mix | None = None,
+        hook: Hook | None = None,
+    ) -> Walk:
+        """Begin a pass through the blocks; the one way there is.
+
+        Args:
+            images: (B, channels, height, width).
+            every: all tokens leave the last block, and not only those that are `read` after it.
+            queries: tokens whose queries are computed in every block, where `hook` wants more than leave it.
+            mix, hook: see `Route`.
+
+        Raises:
+            ValueError: the shape of `images` does not suit the model.
+        """
         x = self.norm_pre(self.embed(images))
         patch = self.config.patch_size
         grid = images.shape[2] // patch, images.shape[3] // patch
-        return x, None if self.config.rope is None else rotations(self.config, grid, x.device)
+        rope = None if self.config.rope is None else rotations(self.config, grid, x.device)
+        rows = [EVERY] * len(self.blocks)
+        if not every:  # what nobody reads after the last block is not computed there
+            rows[-1] = self.read
+        routes = (Route(index, row, queries, rope, mix, hook) for index, row in enumerate(rows))
+        return Walk(x, [Step(cast("Block", block), route) for block, route in zip(self.blocks, routes, strict=True)])
+
+    def classify(self, x: Tensor) -> Tensor:
+        """The tokens `read` after the last block (B, Q, D) to logits (B, C)."""
+        return self.head(self.pool_features(x)[0])
 
     def embed(self, images: Tensor) -> Tensor:
         """Pictures (B, channels, height, width) to tokens with their positions (B, N, D)."""
@@ -217,7 +306,7 @@ class VisionTransformer(nn.Module):
         prefix = self.prefix_tokens.expand(x.shape[0], -1, -1)
         return self.dropout(torch.cat([prefix.to(x.dtype), x], dim=1))
 
-    def gather(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+    def pool_features(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         """The tokens `read` after the last block (B, Q, D) to the features that the head reads (B, D or 2 D).
 
         The second result is where the learnt query of a "map" pool looked (B, H, Q); else None.
