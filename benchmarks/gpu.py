@@ -208,12 +208,14 @@ def trainer(config: Any, folder: Path, place: Any = None) -> Any:
     import torch
 
     from vit.training.distributed import choose_place
-    from vit.training.trainer import Training
+    from vit.training.trainer import Trainer
 
-    run = Training(config, folder, place or choose_place(config))
+    run = Trainer(config, folder, place or choose_place(config))
     torch.set_float32_matmul_precision("highest")  # what is compared with the CPU is not rounded to TF32
-    torch.nn.init.normal_(run.model.head.weight, std=0.1, generator=torch.Generator(run.place.device).manual_seed(0))
-    run.model.train()
+    torch.nn.init.normal_(
+        run.update.model.head.weight, std=0.1, generator=torch.Generator(run.place.device).manual_seed(0)
+    )
+    run.update.model.train()
     return run
 
 
@@ -221,7 +223,7 @@ def some(run: Any, count: int) -> tuple[Any, Any]:
     """The first training pictures of a run and their labels."""
     import torch
 
-    return next(iter(run.train_set.batches(torch.arange(count), count, run.place.device)))
+    return next(iter(run.data.train.batches(torch.arange(count), count, run.place.device)))
 
 
 def step(job: Job) -> Result:
@@ -232,15 +234,17 @@ def step(job: Job) -> Result:
     for device in ("cpu", job.device):
         run = trainer(described(job, device=device), job.out)
         images, labels = (part.to(run.place.device) for part in some_on_cpu(run))
-        losses.append(run._gradients(run.normalise(images), labels))
-        gradients.append(torch.cat([p.grad.flatten().cpu() for p in run.model.parameters() if p.grad is not None]))
+        losses.append(run.update.gradients(run.data.normalise(images), labels))
+        gradients.append(
+            torch.cat([p.grad.flatten().cpu() for p in run.update.model.parameters() if p.grad is not None])
+        )
     result = within({"loss": apart(losses[1], losses[0]), "gradients": apart(gradients[1], gradients[0])}, 1e-3)
     run = trainer(described(job, precision="auto", compile=not job.dry, epochs=50), job.out)
     images, labels = some(run, 64)
     trace = []
     for _ in range(5 if job.dry else 30):
-        trace.append(run.take_step(images, labels, print)[0].item())
-        run.step += 1
+        trace.append(run.update.take(run.progress.step, images, labels, print)[0].item())
+        run.progress.step += 1
     if not trace[-1] < trace[0]:
         raise AssertionError(f"The loss did not fall: {trace}")
     return result | {"loss": [round(trace[0], 4), round(trace[-1], 4)], "bfloat16": run.place.autocast}
@@ -252,7 +256,7 @@ def some_on_cpu(run: Any) -> tuple[Any, Any]:
 
     generator = torch.Generator().manual_seed(1)
     images = torch.randint(0, 256, (64, 3, 16, 16), generator=generator, dtype=torch.uint8)
-    return images, torch.arange(64) % len(run.dataset.classes)
+    return images, torch.arange(64) % len(run.data.classes)
 
 
 def resume(job: Job) -> Result:
@@ -295,16 +299,16 @@ def memory(job: Job) -> Result:
     config = described(job, batch_size=256, ema=0.0)
     plenty, scarce = (trainer(config, job.out) for _ in range(2))
     images, labels = some(plenty, 256)
-    inputs = plenty.normalise(images)
-    plenty._gradients(inputs, labels)
-    forward = scarce.logits
+    inputs = plenty.data.normalise(images)
+    plenty.update.gradients(inputs, labels)
+    forward = scarce.update.logits
     if job.device.startswith("cuda"):
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
-        scarce._gradients(inputs, labels)
+        scarce.update.gradients(inputs, labels)
         most = torch.cuda.max_memory_allocated() - before
-        for parameter in scarce.model.parameters():
+        for parameter in scarce.update.model.parameters():
             parameter.grad = None
         torch.cuda.empty_cache()
         filler = torch.empty(
@@ -317,16 +321,16 @@ def memory(job: Job) -> Result:
                 raise torch.OutOfMemoryError("simulated")
             return forward(part)
 
-        scarce.logits, filler = limited, None
+        scarce.update.logits, filler = limited, None
     notes: list[str] = []
-    scarce.take_step(images, labels, notes.append)
-    plenty.take_step(images, labels, notes.append)
+    scarce.update.take(scarce.progress.step, images, labels, notes.append)
+    plenty.update.take(plenty.progress.step, images, labels, notes.append)
     del filler
-    weights = zip(scarce.model.parameters(), plenty.model.parameters(), strict=True)
-    if scarce.parts == 1:
+    weights = zip(scarce.update.model.parameters(), plenty.update.model.parameters(), strict=True)
+    if scarce.update.parts == 1:
         raise AssertionError("The batch fitted after all: nothing was tested.")
     figures = {"weights after a step": max(apart(one, other) for one, other in weights)}
-    return within(figures, 1e-2) | {"parts": scarce.parts, "notes": notes, "simulated": job.device == "cpu"}
+    return within(figures, 1e-2) | {"parts": scarce.update.parts, "notes": notes, "simulated": job.device == "cpu"}
 
 
 def processes(job: Job) -> Result:
@@ -339,8 +343,10 @@ def processes(job: Job) -> Result:
         shared = [torch.load(Path(place) / f"{rank}.pt", weights_only=True) for rank in range(2)]
     run = trainer(described(job, optimizer="adamw", ema=0.0), job.out)
     images, labels = (part.to(run.place.device) for part in some_on_cpu(run))
-    run._gradients(run.normalise(images), labels)
-    alone = {name: parameter.grad for name, parameter in run.model.named_parameters() if parameter.grad is not None}
+    run.update.gradients(run.data.normalise(images), labels)
+    alone = {
+        name: parameter.grad for name, parameter in run.update.model.named_parameters() if parameter.grad is not None
+    }
     figures = {
         "the two processes": max(apart(shared[1][name], shared[0][name]) for name in alone),
         "against one": max(apart(shared[0][name], gradient) for name, gradient in alone.items()),
@@ -361,8 +367,8 @@ def one_of_two(rank: int, job: Job, folder: str) -> None:
     place = Place(torch.device(job.device), False, rank, 2)
     run = trainer(described(job, optimizer="adamw", ema=0.0), Path(folder), place)
     images, labels = (part[rank::2].to(job.device) for part in some_on_cpu(run))
-    run._gradients(run.normalise(images), labels)
-    gradients = {name: p.grad.cpu() for name, p in run.model.named_parameters() if p.grad is not None}
+    run.update.gradients(run.data.normalise(images), labels)
+    gradients = {name: p.grad.cpu() for name, p in run.update.model.named_parameters() if p.grad is not None}
     torch.save(gradients, Path(folder) / f"{rank}.pt")
     place.any(False)  # both are done
     dist.destroy_process_group()

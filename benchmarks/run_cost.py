@@ -25,7 +25,8 @@ from vit.training.distributed import choose_place
 from vit.training.presets import train_config
 from vit.training.recorder import Journal
 from vit.training.snapshot_writer import ProbeWriter
-from vit.training.trainer import Training
+from vit.training.step import TrainStep
+from vit.training.trainer import Trainer
 
 spent: Counter[str] = Counter()  # [s] by part
 
@@ -60,15 +61,15 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         few = noise(options.pictures // 5)
         dataset = Dataset("noise", ("a", "b", "c", "d"), noise(options.pictures), few, few)
-        run = Training(config, Path(folder), choose_place(config), dataset)
+        run = Trainer(config, Path(folder), choose_place(config), dataset)
         for owner, name, part in (
             (Journal, "step", "records and heartbeat"),
             (Journal, "epoch", "records and heartbeat"),
             (ProbeWriter, "store", "probes"),
-            (Training, "_save_epoch", "checkpoints and state"),
-            (Training, "_evaluate", "evaluation"),
-            (Training, "_test", "evaluation"),
-            (Training, "take_step", "steps"),
+            (Trainer, "_save_epoch", "checkpoints and state"),
+            (Trainer, "_evaluate", "evaluation"),
+            (Trainer, "_test", "evaluation"),
+            (TrainStep, "take", "steps"),
         ):
             watch(owner, name, part)
         begun = time.perf_counter()

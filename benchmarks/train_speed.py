@@ -31,7 +31,7 @@ from vit.data.pictures import Resident
 from vit.model.config import ViTConfig
 from vit.training.distributed import choose_place
 from vit.training.presets import train_config
-from vit.training.trainer import Training
+from vit.training.trainer import Trainer
 
 PICTURES = 10_000
 BATCH = 256
@@ -140,13 +140,13 @@ def our_steps(
     config = train_config(preset, **{"data": "shapes", "device": device, "batch_size": BATCH, **settings})
     pictures = Resident(torch.from_numpy(arrays).permute(0, 3, 1, 2).contiguous(), torch.from_numpy(labels))
     dataset = Dataset("noise", tuple("abcdefghij"), pictures, pictures, pictures)
-    run = Training(config, Path(), choose_place(config), dataset)
-    run.model.train()
+    run = Trainer(config, Path(), choose_place(config), dataset)
+    run.update.model.train()
     while True:
-        order = torch.randperm(len(labels))[: run.steps_per_epoch * run.batch_size]
-        for images, wanted in run.train_set.batches(order, run.batch_size, run.place.device):
-            run.take_step(images, wanted, print)
-            run.step += 1
+        order = torch.randperm(len(labels))[: run.data.steps_per_epoch * run.data.batch_size]
+        for images, wanted in run.data.train.batches(order, run.data.batch_size, run.place.device):
+            run.update.take(run.progress.step, images, wanted, print)
+            run.progress.step += 1
             yield
 
 

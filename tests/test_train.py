@@ -35,7 +35,7 @@ from vit.training.optimizers import average_, learning_rate_share, make_optimize
 from vit.training.presets import train_config
 from vit.training.run_folder import begin_anew
 from vit.training.train import Diverged, train
-from vit.training.trainer import Training
+from vit.training.trainer import Trainer
 
 pytestmark = pytest.mark.slow
 
@@ -161,8 +161,8 @@ def test_other_validation_pictures_choose_another_epoch(folder: Path, tmp_path: 
 def test_averaged_weights_leave_their_start_within_a_short_run(folder: Path, tmp_path: Path) -> None:
     """With 0.9998 from the first step, 32 steps would leave 99 % of the start in the average."""
     config = describe(folder, ema=0.9998)
-    run = Training(config, tmp_path / "run", choose_place(config))
-    start = {name: value.clone() for name, value in run.models["averaged"].state_dict().items()}
+    run = Trainer(config, tmp_path / "run", choose_place(config))
+    start = {name: value.clone() for name, value in run.update.models["averaged"].state_dict().items()}
     train(config, tmp_path / "run")
     state = torch.load(tmp_path / "run" / "checkpoints" / "state.pt")["models"]
     name = "blocks.0.attn.qkv.weight"
@@ -328,11 +328,11 @@ def test_a_damaged_state_falls_back_to_the_one_before_it_and_says_so(
 
 def test_the_state_before_the_last_epoch_is_kept(folder: Path, tmp_path: Path) -> None:
     config = describe(folder, epochs=3)
-    run = Training(config, tmp_path, choose_place(config))
+    run = Trainer(config, tmp_path, choose_place(config))
     steps = []
-    for run.step in (4, 8, 12):
+    for run.progress.step in (4, 8, 12):
         run._save_state()
-        steps.append([torch.load(path)["step"] for path in (run.state, run.previous) if path.exists()])
+        steps.append([torch.load(path)["step"] for path in (run.state.path, run.state.previous) if path.exists()])
     assert steps == [[4], [8, 4], [12, 8]]
 
 
@@ -340,10 +340,10 @@ def test_a_damaged_state_is_never_put_in_place_of_the_sound_one(whole: Path, fol
     run = shutil.copytree(whole, tmp_path / "run")
     (run / "checkpoints" / "state.pt").write_bytes(b"torn")
     config = describe(folder)
-    job = Training(config, run, choose_place(config), resumed=True)
+    job = Trainer(config, run, choose_place(config), resumed=True)
     job.load()
     job._save_state()
-    assert {torch.load(path)["step"] for path in (job.state, job.previous)} == {32}
+    assert {torch.load(path)["step"] for path in (job.state.path, job.state.previous)} == {32}
 
 
 @pytest.mark.parametrize("left", [["best", "last"], ["last"], ["best"]])
@@ -443,17 +443,17 @@ import os, sys, torch
 from pathlib import Path
 from vit.training.config import TrainConfig
 from vit.training.train import train
-from vit.training.trainer import Training
+from vit.training.trainer import Trainer
 rank, port, config, run = sys.argv[1:]
 os.environ |= {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
 os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
 config, run = TrainConfig.model_validate_json(config), Path(run)
-keep = Training.train
+keep = Trainer.train
 def train_and_keep(self, *arguments):
     result = keep(self, *arguments)
-    torch.save(self.model.state_dict(), run.with_name(f"rank{self.place.rank}.pt"))
+    torch.save(self.update.model.state_dict(), run.with_name(f"rank{self.place.rank}.pt"))
     return result
-Training.train = train_and_keep
+Trainer.train = train_and_keep
 train(config, run)
 """
 
@@ -597,14 +597,15 @@ def test_too_little_memory_splits_batches_and_says_so(
 @pytest.mark.parametrize("parts", [2, 3, 8])
 def test_a_batch_in_parts_has_the_gradient_of_the_whole(folder: Path, tmp_path: Path, parts: int) -> None:
     config = describe(folder, dropout=0, drop_path=0, precision="float32")
-    run = Training(config, tmp_path, choose_place(config))
-    torch.nn.init.normal_(run.model.head.weight)  # a head of zeros lets no gradient through
+    run = Trainer(config, tmp_path, choose_place(config))
+    model = run.update.model
+    torch.nn.init.normal_(model.head.weight)  # a head of zeros lets no gradient through
     inputs, labels = torch.randn(8, 3, 16, 16), torch.arange(8) % 2
     found = []
-    for run.parts in (1, parts):
-        run.model.zero_grad()
-        loss = run._gradients(inputs, labels)
-        found.append([loss, *(p.grad.clone() for p in run.model.parameters() if p.grad is not None)])
+    for run.update.parts in (1, parts):
+        model.zero_grad()
+        loss = run.update.gradients(inputs, labels)
+        found.append([loss, *(p.grad.clone() for p in model.parameters() if p.grad is not None)])
     assert len(found[0]) > 20
     assert all(torch.allclose(whole, split, atol=1e-6) for whole, split in zip(*found, strict=True))
 

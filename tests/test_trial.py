@@ -34,7 +34,7 @@ from vit.training.dry_run import (
 )
 from vit.training.fine_tuning import model_config
 from vit.training.presets import train_config
-from vit.training.trainer import Training
+from vit.training.trainer import Trainer
 
 PATIENCE = 600  # [s] on a busy machine
 
@@ -127,7 +127,7 @@ def run(config, count):
     known = dry_run.Sample(noise, torch.arange(count) % 10, tuple("0123456789"), count, 1)
     made = dry_run._run(config, known, noise[:1])
     for _ in range(3):
-        made.take_step(made.train_set.images, made.train_set.labels, print)
+        made.update.take(0, made.data.train.images, made.data.train.labels, print)
 
 small = config.model_copy(update=dict(size="shapes", image_size=32, patch_size=4, crop_padding=0))
 run(small, 2)  # what is loaded and set up once
@@ -267,8 +267,8 @@ def test_a_limit_counts_for_a_folder_as_it_does_in_the_run(tmp_path: Path, limit
         "shapes", data=f"folder:{tmp_path}", image_size=8, limit=limit, device="cpu", batch_size=4, epochs=1
     )
     found = sample(config, 3)
-    run = Training(config, tmp_path / "run", choose_place(config))
-    parts = (run.train_set, run.validation_set, run.test_set)
+    run = Trainer(config, tmp_path / "run", choose_place(config))
+    parts = (run.data.train, run.data.validation, run.data.test)
     told = (found.train_pictures, found.validation_pictures, found.test_pictures)
     assert told == tuple(len(part.labels) for part in parts)
 

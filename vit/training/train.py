@@ -55,9 +55,9 @@ from vit.training.distributed import Place, choose_place
 from vit.training.fine_tuning import Base, base_of, write_base
 from vit.training.recorder import Diverged
 from vit.training.run_folder import STATES, check_resumable, hold_run, is_full, record_outcome
-from vit.training.trainer import Result, Training, hardware
+from vit.training.trainer import Result, Trainer, hardware
 
-__all__ = ["DiskFull", "Diverged", "Result", "Training", "train"]
+__all__ = ["DiskFull", "Diverged", "Result", "Trainer", "train"]
 _RESERVE = 1 << 16  # [bytes] of disk that are given up so that the last words fit on a full one
 
 
@@ -105,7 +105,7 @@ def _train(config: TrainConfig, run: Path, place: Place, resume: bool, base: Bas
         attempt = _describe(config, run, place) if place.leads else 0
         if base and place.leads:
             write_base(run, base)
-        job = Training(config, run, place, base=base, resumed=resumed)
+        job = Trainer(config, run, place, base=base, resumed=resumed)
         if resumed:
             job.load()
         with _asked_to_end() as asked:

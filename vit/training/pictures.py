@@ -1,0 +1,110 @@
+"""The pictures of a run: three splits on their device, and how they become a model's input."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from vit.data.datasets import Dataset, load_dataset
+from vit.data.pictures import Pictures, Resident
+from vit.errors import InvalidConfig, InvalidDataset
+from vit.images.preprocess import Normalise, Preprocess
+from vit.training.config import TrainConfig
+from vit.training.distributed import Place, memory_budget
+from vit.training.fine_tuning import Base
+
+
+@dataclass(frozen=True)
+class RunData:
+    """What a run learns from, chooses by and is tested on.
+
+    Attributes:
+        name: of the dataset, for a card, which travels: without the path that leads to a folder.
+        classes: their names, in the order of labels.
+        train, validation, test: the splits, on the device where they are held in memory.
+        preprocess: of the model that is trained.
+        normalise: the same for whole batches on the device.
+        batch_size: of all processes together; never more than there are pictures.
+    """
+
+    name: str
+    classes: tuple[str, ...]
+    train: Pictures
+    validation: Pictures
+    test: Pictures
+    preprocess: Preprocess
+    normalise: Normalise
+    batch_size: int
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Whole batches in the training pictures."""
+        return len(self.train.labels) // self.batch_size
+
+    def fingerprint(self) -> list[object]:
+        """What has to be the same about the pictures when a run is resumed."""
+        counts = [len(self.train.labels), len(self.validation.labels)]
+        return [*self.classes, *counts, *self.preprocess.mean, *self.preprocess.std]
+
+
+def open_data(config: TrainConfig, place: Place, base: Base | None = None, dataset: Dataset | None = None) -> RunData:
+    """Read, split and measure the pictures that a run names.
+
+    Args:
+        base: what follows from the checkpoint that the run starts from: mean and standard deviation of its input.
+        dataset: in place of what `config.data` names, for trials.
+
+    Raises:
+        InvalidDataset: it cannot be read, or has too few pictures.
+        InvalidConfig: batches cannot be shared by the processes.
+    """
+    sizes = config.vit_config(1, base and base.model)
+    as_they_are = Preprocess(sizes.image_size, mean=(0.0,) * sizes.channels, std=(1.0,) * sizes.channels)
+    with place.leader_first():
+        dataset = dataset or load_dataset(
+            config.data,
+            as_they_are,
+            root=Path(config.data_root),
+            budget=memory_budget(place.device),
+            workers=config.workers,
+            limit=config.limit,
+        )
+    train, validation, test = (_placed(one, place.device) for one in (dataset.train, dataset.validation, dataset.test))
+    if not len(validation.labels):
+        raise InvalidDataset(
+            f"{config.data} has too few pictures to keep any for validation. Add some: four of a class are enough."
+        )
+    mean, std = (base.mean, base.std) if base else mean_and_std(train, place.device)
+    preprocess = Preprocess(sizes.image_size, mean=mean, std=std)
+    batch_size = min(config.batch_size, len(train.labels))
+    if batch_size % place.world:
+        raise InvalidConfig(f"batch_size {batch_size} does not divide among {place.world} devices.")
+    kind, colon, path = config.data.partition(":")
+    return RunData(
+        name=f"{kind} {Path(path).expanduser().resolve().name}" if colon else kind,
+        classes=tuple(dataset.classes),
+        train=train,
+        validation=validation,
+        test=test,
+        preprocess=preprocess,
+        normalise=Normalise(preprocess, place.device),
+        batch_size=batch_size,
+    )
+
+
+def _placed(pictures: Pictures, device: torch.device) -> Pictures:
+    """On the device, where they are held in memory."""
+    return pictures.to(device) if isinstance(pictures, Resident) else pictures
+
+
+def mean_and_std(pictures: Pictures, device: torch.device) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Per channel, for pixels from 0 to 1, over at most 10,000 training pictures, to four decimals."""
+    chosen = torch.linspace(0, len(pictures.labels) - 1, min(len(pictures.labels), 10_000)).long()
+    sums = []
+    for images, _ in pictures.batches(chosen, 500, device):
+        pixels = images.transpose(0, 1).flatten(1).to("cpu", torch.float64) / 255  # (channels, pixels)
+        sums.append(torch.stack([torch.ones_like(pixels).sum(1), pixels.sum(1), pixels.square().sum(1)]))
+    count, total, squares = torch.stack(sums).sum(0)  # each (channels,)
+    mean = total / count
+    std = (squares / count - mean.square()).clamp_min(0).sqrt()
+    return tuple(round(v, 4) for v in mean.tolist()), tuple(max(round(v, 4), 1e-3) for v in std.tolist())

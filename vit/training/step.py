@@ -1,0 +1,178 @@
+"""One update of the weights: augmentation, gradients in as many parts as memory asks for, optimisers, the average."""
+
+import json
+import shutil
+import sys
+from collections.abc import Callable
+from contextlib import nullcontext
+from copy import deepcopy
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
+
+from vit.data.augment import Augmentation, Chance
+from vit.errors import UserError
+from vit.files import replaced
+from vit.model.attention import Attention
+from vit.model.transformer import VisionTransformer
+from vit.training.config import TrainConfig
+from vit.training.distributed import Place
+from vit.training.optimizers import average_, learning_rate_share, make_optimizers, step_
+from vit.training.pictures import RunData
+from vit.training.run_folder import AGAIN
+
+
+class OutOfMemory(UserError):
+    """The devices of several processes have too little memory for a batch in so many parts."""
+
+
+class TrainStep:
+    """Updates a model's weights, a batch at a time.
+
+    Every random choice is a function of the seed and the step, so a step that is repeated gives the same weights.
+    """
+
+    config: TrainConfig
+    run: Path
+    place: Place
+    data: RunData
+
+    # what learns
+    model: VisionTransformer
+    models: dict[str, VisionTransformer]  # "raw", and where weights are averaged "averaged"
+    logits: Callable[[Tensor], Tensor]  # pictures (B, channels, height, width) to (B, C), the fastest way
+    parallel: DistributedDataParallel | None  # the same model, where several processes train it
+
+    # what changes it
+    optimizers: list[torch.optim.Optimizer]
+    peaks: list[float]  # learning rate of each of their groups at its highest
+    total_steps: int
+    augment: Augmentation
+    chance: Chance
+    parts: int  # of a batch, whose gradients are summed
+
+    def __init__(self, config: TrainConfig, run: Path, place: Place, data: RunData, model: VisionTransformer):
+        self.config, self.run, self.place, self.data = config, run, place, data
+        self.model = model
+        self.models = {"raw": model}
+        if config.ema:
+            self.models["averaged"] = deepcopy(model).requires_grad_(False)
+        self.optimizers = make_optimizers(model, config, place.device)
+        self.peaks = [group["lr"] for optimizer in self.optimizers for group in optimizer.param_groups]
+        self.total_steps = data.steps_per_epoch * config.epochs
+        self.parallel = None
+        self.logits = self._fastest()
+        self.augment = config.augmentation()
+        self.chance = Chance(place.device)
+        self.parts = 1
+
+    def take(self, step: int, images: Tensor, labels: Tensor, note: Callable[[str], None]) -> tuple[Tensor, float]:
+        """Update the weights once.
+
+        Args:
+            step: how many were done before.
+            images, labels: uint8 (B, channels, height, width) and (B,), on the device.
+            note: told what a person should know.
+
+        Returns:
+            the loss, still on the device, and the share of the peak learning rate.
+
+        Raises:
+            OutOfMemory: memory ran out in one of several processes; all begin the step again in more parts.
+        """
+        config, place = self.config, self.place
+        self.chance.seed(config.seed, step * place.world + place.rank)
+        share = learning_rate_share(step, self.total_steps, self.data.steps_per_epoch, config)
+        groups = [group for optimizer in self.optimizers for group in optimizer.param_groups]
+        for group, peak in zip(groups, self.peaks, strict=True):
+            group["lr"] = peak * share
+        dropout_seed = self.chance.host.getrandbits(63)
+        inputs, targets = self.data.normalise(self.augment(images, self.chance)), labels
+        if config.mixup or config.cutmix:
+            certain = F.one_hot(labels, len(self.data.classes)).float()
+            inputs, targets = self.augment.mix(inputs, certain, self.chance)
+        while True:
+            self._seed(dropout_seed)  # stochastic depth too
+            try:
+                loss = self.gradients(inputs, targets)
+                break
+            except torch.OutOfMemoryError:
+                if self.parts >= len(inputs):
+                    raise
+            self._halve(step, note)
+        if config.grad_clip:
+            nn.utils.clip_grad_norm_(self.model.parameters(), config.grad_clip, foreach=True)
+        for optimizer in self.optimizers:
+            step_(optimizer)
+            optimizer.zero_grad(set_to_none=True)
+        if averaged := self.models.get("averaged"):
+            average_(averaged, self.model, step, config.ema)
+        return loss, share
+
+    def gradients(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        """Leave the gradient of a batch's mean loss in the parameters; returns that loss.
+
+        Args:
+            inputs: (B, channels, height, width), normalised.
+            targets: (B,) labels, or (B, C) shares.
+        """
+        total = torch.zeros((), device=inputs.device)
+        pairs = list(zip(inputs.chunk(self.parts), targets.chunk(self.parts), strict=True))
+        for index, (part, wanted) in enumerate(pairs):
+            last = index == len(pairs) - 1
+            with self.parallel.no_sync() if self.parallel and not last else nullcontext():
+                with self.place.arithmetic():
+                    logits = self.logits(part)
+                loss = F.cross_entropy(logits.float(), wanted, label_smoothing=self.config.label_smoothing)
+                loss = loss * (len(part) / len(inputs))
+                loss.backward()
+            total += loss.detach()
+        return total
+
+    def _fastest(self) -> Callable[[Tensor], Tensor]:
+        """Pictures to logits by the fastest path of this device."""
+        model: nn.Module = self.model
+        on_cpu = self.place.device.type == "cpu"
+        if self.place.world > 1:
+            model = self.parallel = DistributedDataParallel(
+                model, device_ids=None if on_cpu else [self.place.device.index]
+            )
+
+        for module in self.model.modules():
+            if isinstance(module, Attention):
+                # The backward of torch's fused attention on CPU takes half of a step at 65 tokens; two products do not.
+                module.explicit = on_cpu
+
+        def logits(images: Tensor) -> Tensor:
+            return model(images).logits
+
+        if not self.config.compile:
+            return logits
+        if on_cpu and not (shutil.which("g++") or shutil.which("clang++")):
+            print("No C++ compiler was found, so torch.compile is left out: training takes longer.", file=sys.stderr)
+            return logits
+        return torch.compile(logits)
+
+    def _seed(self, seed: int) -> None:
+        """As `torch.manual_seed`, which takes 2 ms to ask for every kind of accelerator that there is."""
+        if self.place.device.type == "cpu":
+            torch.default_generator.manual_seed(seed)
+        else:
+            torch.manual_seed(seed)
+
+    def _halve(self, step: int, note: Callable[[str], None]) -> None:
+        """Compute a batch in twice as many parts from here on: the same gradients, in less memory."""
+        self.parts *= 2
+        words = f"GPU memory ran out at step {step}: each batch is computed in {self.parts} parts from here on."
+        if self.place.world > 1:  # the others wait within this step, so all have to begin it again
+            with replaced(self.run / AGAIN) as file:
+                file.write(json.dumps({"parts": self.parts}).encode())
+            raise OutOfMemory(f"{words} Resume the run.")
+        for parameter in self.model.parameters():
+            parameter.grad = None
+        if self.place.device.type == "cuda":
+            torch.cuda.empty_cache()
+        note(words)
