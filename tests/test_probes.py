@@ -201,6 +201,6 @@ def test_reading_needs_no_torch() -> None:
     import subprocess
     import sys
 
-    modules = "sys, vit.training.snapshot_writer, vit.view.attention_snapshots, vit.view.payload, vit.view.selection"
+    modules = "sys, vit.view.attention_snapshots, vit.view.payload, vit.view.selection"
     code = f"import {modules}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

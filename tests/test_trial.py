@@ -21,10 +21,8 @@ from vit.training.dry_run import (
     ROUGH,
     Sample,
     Trial,
-    batches_in_time,
     extrapolated,
     fitting,
-    lighter,
     overfit,
     preview,
     sample,
@@ -32,6 +30,7 @@ from vit.training.dry_run import (
     too_large,
     try_steps,
 )
+from vit.training.dry_run_process import batches_in_time, lighter
 from vit.training.fine_tuning import model_config
 from vit.training.presets import train_config
 from vit.training.trainer import Trainer
@@ -112,7 +111,7 @@ def test_a_model_that_is_too_large_is_timed_on_a_part_of_it(settings: dict[str, 
 PEAK = """
 import sys, torch
 from pathlib import Path
-from vit.training import dry_run
+from vit.training import dry_run, dry_run_process
 from vit.training.config import TrainConfig
 from vit.training.distributed import choose_place
 
@@ -125,7 +124,7 @@ def run(config, count):
     model = config.vit_config(10)
     noise = torch.randint(0, 256, (count, model.channels, *model.image_size), dtype=torch.uint8)
     known = dry_run.Sample(noise, torch.arange(count) % 10, tuple("0123456789"), count, 1)
-    made = dry_run._run(config, known, noise[:1])
+    made = dry_run_process._run(config, known, noise[:1])
     for _ in range(3):
         made.update.take(0, made.data.train.images, made.data.train.labels, print)
 
@@ -199,7 +198,7 @@ def processes() -> list[str]:
     found = []
     for path in Path("/proc/self/task").glob("*/children"):
         for child in path.read_text().split():
-            if "vit.training.dry_run" in (command := Path(f"/proc/{child}/cmdline")).read_text():
+            if "vit.training.dry_run_process" in (command := Path(f"/proc/{child}/cmdline")).read_text():
                 found.append(str(command))
     return found
 

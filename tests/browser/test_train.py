@@ -172,7 +172,7 @@ def trials(places: dict[str, str]) -> list[str]:
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             ours = places["VIT_RUNS"].encode() in (process / "environ").read_bytes()
-            if ours and b"vit.training.dry_run" in (process / "cmdline").read_bytes():
+            if ours and b"vit.training.dry_run_process" in (process / "cmdline").read_bytes():
                 found.append(process.name)
     return found
 

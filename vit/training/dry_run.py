@@ -4,23 +4,21 @@ Steps are the training loop's own, computed in a process of their own: running o
 ending it ends the work. What a run costs is found out within seconds whatever it costs: batches grow as long as there
 is time, and the rest is extrapolated.
 
-    python -m vit.training.dry_run time|overfit < request.json      prints one JSON object per line
 """
 
 import json
-import os
 import queue
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
-from vit.errors import InvalidConfig, UserError
+from vit.errors import InvalidConfig
 from vit.paths import environment_with_package
 
 if TYPE_CHECKING:
@@ -37,14 +35,9 @@ ROUGH = 1.6  # factor within which counted memory is what is taken
 FITS = 2 * 3600.0  # [s] that a run which is offered instead takes at most
 
 _MARGIN = 0.5  # [s] of the limit that are left for the answer
-_ENOUGH = 2.0  # [s] of steps with the largest batch
-_LIGHT = 60e9  # products of a picture's step on a CPU; a model that takes more is timed on a part of it
-_NOISE = 1 << 28  # [bytes] of the pictures that are timed, at most
 _SIDE = 768  # of matrices whose product tells how fast a CPU is
 _SHARE = 0.5  # of that speed that training reaches
 _TICK = 0.2  # [s] between two signs of life
-_BATCH = 64  # pictures that are overfitted
-_STEPS = 120  # of overfitting, at most
 _SECONDS = 30.0  # of overfitting, at most
 _VERSIONS = 3  # augmented versions of each picture in the preview
 _CELL = 72  # side of a picture in the preview [px], at least
@@ -216,9 +209,9 @@ def _guessed(config: "TrainConfig", devices: Sequence[str], known: Sample) -> Tr
     from vit.explain.timing import products
     from vit.training.distributed import choose_place
 
-    model = _model(config, len(known.classes))
+    model = model_of(config, len(known.classes))
     place = choose_place(config.model_copy(update={"device": "cpu"}))
-    facts = _facts(config, len(known.classes), min(config.batch_size, known.train_pictures), place)
+    facts = run_facts(config, len(known.classes), min(config.batch_size, known.train_pictures), place)
     matrix, times = torch.ones(_SIDE, _SIDE), []
     for _ in range(5):
         started = time.perf_counter()
@@ -229,13 +222,13 @@ def _guessed(config: "TrainConfig", devices: Sequence[str], known: Sample) -> Tr
     return _judged(config, devices, known, facts | {"share": 1.0, "share_params": 1.0}, [step])._replace(timed=0)
 
 
-def _facts(config: "TrainConfig", classes: int, batch: int, place: "Place") -> dict[str, Any]:
+def run_facts(config: "TrainConfig", classes: int, batch: int, place: "Place") -> dict[str, Any]:
     """What is known of a run without a step."""
     from vit.training.distributed import memory_budget
 
-    model = _model(config, classes)
+    model = model_of(config, classes)
     return {
-        "params": _params(model),
+        "params": parameters_of(model),
         "tokens": model.tokens,
         "memory": count_memory(model, config, batch, place.device.type != "cpu", place.autocast),
         "budget": memory_budget(place.device),
@@ -289,7 +282,7 @@ def fitting(config: "TrainConfig", trial: Trial, seconds: float = FITS) -> Fitti
     """The largest recipe for the same pictures that takes at most so long on this machine; None without one."""
     from vit.explain.timing import products
 
-    own = _model(config, trial.classes)
+    own = model_of(config, trial.classes)
     work, side = products(own, own.image_size), min(own.image_size)
     each = trial.seconds_per_epoch / work  # [s] of an epoch
     if config.init_from:
@@ -304,20 +297,20 @@ def fitting(config: "TrainConfig", trial: Trial, seconds: float = FITS) -> Fitti
         for changes in ({}, *(one for one in options if one["image_size"] <= side)):
             settings = changes | epochs
             changed = config.model_copy(update=settings)
-            model = _model(changed, trial.classes)
+            model = model_of(changed, trial.classes)
             share = products(model, model.image_size) / work
             if (share < 1 or (share == 1 and epochs)) and (takes := changed.epochs * each * work * share) <= seconds:
-                return Fitting(settings, _params(model), takes)
+                return Fitting(settings, parameters_of(model), takes)
     return None
 
 
-def _model(config: "TrainConfig", classes: int) -> "ViTConfig":
+def model_of(config: "TrainConfig", classes: int) -> "ViTConfig":
     from vit.training.fine_tuning import model_config
 
     return model_config(config, classes)
 
 
-def _params(model: "ViTConfig") -> int:
+def parameters_of(model: "ViTConfig") -> int:
     """Numbers that a model of these sizes learns, without making one."""
     import torch
 
@@ -333,7 +326,7 @@ def too_large(config: "TrainConfig", classes: int, batch: int, free: int) -> str
     Args:
         free: memory [bytes], 0 where it is not known.
     """
-    needed = count_memory(_model(config, classes), config, batch, on_gpu=False, half=_half(config))
+    needed = count_memory(model_of(config, classes), config, batch, on_gpu=False, half=_half(config))
     if not 0 < free < needed / ROUGH:
         return ""
     return (
@@ -359,7 +352,7 @@ def count_memory(model: "ViTConfig", config: "TrainConfig", batch: int, on_gpu: 
         batch: pictures on one device.
         half: products are in bfloat16.
     """
-    params, number = _params(model), 2 if half else 4
+    params, number = parameters_of(model), 2 if half else 4
     states = 4 + (config.ema > 0)  # weights, gradients, two moments, the average
     if config.optimizer == "muon":
         states -= 1  # one momentum for the blocks' matrices, which are nearly all
@@ -481,7 +474,7 @@ def _listen(
     config = config.model_copy(update={"device": device.partition(":")[0]})
     until = time.monotonic() + limit
     process = subprocess.Popen(
-        [sys.executable, "-m", "vit.training.dry_run", what],
+        [sys.executable, "-m", "vit.training.dry_run_process", what],
         env=environment,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -530,160 +523,3 @@ def _forward_lines(source: IO[str], lines: "queue.SimpleQueue[str]") -> None:
     for line in source:
         lines.put(line)
     lines.put("")
-
-
-def main(what: str) -> int:
-    """The process's own side: a request from the standard input, one JSON object per line to the standard output."""
-    out = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # whatever else prints goes to the log
-
-    def tell(values: dict[str, Any]) -> None:
-        print(json.dumps(values), file=out, flush=True)
-
-    import torch
-
-    from vit.training.presets import train_config
-
-    request = json.load(sys.stdin)
-    try:
-        config = train_config(None, **request.pop("config"))
-        does: dict[str, Callable[..., Iterator[dict[str, Any]]]] = {"time": _time, "overfit": _overfit}
-        for values in does[what](config, **request):
-            tell(values)
-    except UserError as error:
-        tell({"error": str(error)})
-    except torch.OutOfMemoryError:
-        tell({"error": f"batch_size: {config.batch_size} pictures need more memory than the device has. Lower it."})
-    return 0
-
-
-def _run(config: "TrainConfig", pictures: Sample, test: "Tensor") -> Any:
-    """The training loop's own parts around these pictures; nothing is written."""
-    import torch
-
-    from vit.data.datasets import Dataset
-    from vit.data.pictures import Resident
-    from vit.training import trainer
-    from vit.training.distributed import choose_place
-
-    labels = torch.arange(len(test)) % len(pictures.classes)
-    held_out = Resident(test, labels)
-    dataset = Dataset(config.data, pictures.classes, Resident(pictures.images, pictures.labels), held_out, held_out)
-    return trainer.Trainer(config, Path(tempfile.gettempdir()) / "vit-trial", choose_place(config), dataset)
-
-
-def _time(config: "TrainConfig", classes: int, pictures: int, until: float) -> Iterator[dict[str, Any]]:
-    """Facts of the run, then what steps take, see `_judged`."""
-    import torch
-
-    from vit.explain.timing import products
-    from vit.training.distributed import choose_place
-
-    whole, place = _model(config, classes), choose_place(config)
-    part = lighter(config, classes) if place.device.type == "cpu" else config
-    own, batch = _model(part, classes), min(config.batch_size, pictures)
-    yield _facts(config, classes, batch, place) | {
-        "share": products(own, own.image_size) / products(whole, whole.image_size),
-        "share_params": _params(own) / _params(whole),
-    }
-    shape = (own.channels, *own.image_size)
-    most = max(1, min(batch, _NOISE // torch.Size(shape).numel()))
-    noise = torch.randint(0, 256, (most, *shape), dtype=torch.uint8)
-    labels = torch.arange(most) % classes
-    names = tuple(map(str, range(classes)))
-    known = Sample(noise, labels, names, most, 1)
-    run = _run(part.model_copy(update={"limit": None, "compile": False}), known, noise[:1])
-    update, images, labels = run.update, run.data.train.images, run.data.train.labels
-    update.model.train()
-
-    def step(count: int) -> None:
-        loss, _ = update.take(0, images[:count], labels[:count], _unheard)
-        loss.item()  # waits for the device
-
-    for count, seconds in batches_in_time(step, most, until):
-        yield {"step": (count, seconds), "parts": update.parts}
-    if time.time() + seconds / 2 < until:
-        update.model.eval()
-        started = time.time()
-        with torch.inference_mode():
-            update.model(run.data.normalise(images[:count])).logits.sum().item()
-        yield {"forward": (time.time() - started) / count}
-
-
-def lighter(config: "TrainConfig", classes: int) -> "TrainConfig":
-    """The run itself, or fewer of its blocks at a smaller input where a picture takes long on a CPU."""
-    from vit.explain.timing import products
-
-    model = _model(config, classes)
-    if 3 * products(model, model.image_size) <= _LIGHT:
-        return config
-    changes: dict[str, Any] = {"crop_padding": 0}
-    if not config.init_from:
-        changes["depth"] = max(1, int(model.depth * _LIGHT / (3 * products(model, model.image_size))))
-        model = _model(config.model_copy(update=changes), classes)
-    side = min(model.image_size)
-    while 3 * products(model, (side, side)) > _LIGHT and side > 8 * model.patch_size:
-        side -= model.patch_size
-    return config.model_copy(update=changes | ({"image_size": side} if side < min(model.image_size) else {}))
-
-
-def batches_in_time(
-    step: Callable[[int], None], most: int, until: float, clock: Callable[[], float] = time.time
-) -> Iterator[tuple[int, float]]:
-    """Time steps of ever larger batches while there is time.
-
-    Args:
-        step: does one with so many pictures.
-        most: pictures in a batch.
-        until: by the clock, when a step that is not needed has to be over [s].
-
-    Yields:
-        pictures, and what a step with them took [s]. The first step of all, which sets things up, is not among them.
-    """
-    step(1)
-    count, spent = 1, 0.0
-    while True:
-        started = clock()
-        step(count)
-        seconds = clock() - started
-        yield count, seconds
-        spent += seconds if count == most else 0.0
-        if spent > _ENOUGH:
-            return
-        count = min(2 * count, most)
-        if clock() + 2 * seconds > until:  # as long as it takes where pictures decide
-            return
-
-
-def _overfit(config: "TrainConfig", seconds: float) -> Iterator[dict[str, Any]]:
-    import torch
-
-    pictures = sample(config, min(config.batch_size, _BATCH))
-    plain = config.model_copy(
-        update={
-            "limit": None, "epochs": _STEPS, "schedule": "constant", "warmup_epochs": 5, "compile": False, "ema": 0.0,
-            "crop_padding": 0, "crop_scale": 1.0, "flip": False, "operations": 0, "erase": 0.0, "mixup": 0.0,
-            "cutmix": 0.0, "dropout": 0.0, "drop_path": 0.0, "label_smoothing": 0.0, "batch_size": len(pictures.labels),
-        }
-    )  # fmt: skip
-    run = _run(plain, pictures, pictures.images[:1])
-    update, images, labels = run.update, run.data.train.images, run.data.train.labels
-    update.model.train()
-    until = time.monotonic() + seconds
-    for step in range(_STEPS + 1):
-        with torch.no_grad(), run.place.arithmetic():
-            logits = update.logits(run.data.normalise(images)).float()
-        loss = torch.nn.functional.cross_entropy(logits, labels).item()
-        accuracy = (logits.argmax(1) == labels).float().mean().item()
-        yield {"step": step, "loss": loss, "accuracy": accuracy}
-        if (accuracy == 1 and loss < 0.05) or time.monotonic() > until:
-            return
-        update.take(step, images, labels, _unheard)
-
-
-def _unheard(text: str) -> None:
-    """Nobody listens to a trial; `Trial.parts` tells what there was to tell."""
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))

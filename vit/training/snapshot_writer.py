@@ -10,17 +10,20 @@ import logging
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import torch
+from PIL import Image
+from torch import Tensor
+
+from vit.explain.maps import entropy
+from vit.explain.record import AttentionRecord
 from vit.files import replaced
+from vit.images.preprocess import Normalise, Preprocess
+from vit.model.config import ViTConfig
+from vit.model.transformer import VisionTransformer
 from vit.view.attention_snapshots import FOLDER_BYTES, epoch_file, list_epochs
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from vit.images.preprocess import Preprocess
-    from vit.model.config import ViTConfig
-    from vit.model.transformer import VisionTransformer
+from vit.view.overlay import COLORMAPS
+from vit.view.payload import MAPS_UP_TO, pack
 
 EPOCH_BYTES = 8 << 20  # of one epoch, unless a single picture takes more
 TOP = 5  # predictions kept
@@ -97,14 +100,6 @@ class ProbeWriter:
         _thin_out(self.folder, epoch)
 
     def _explained(self, model: VisionTransformer) -> tuple[list[dict[str, object]], list[bytes]]:
-        import torch
-        from PIL import Image
-
-        from vit.explain.maps import entropy
-        from vit.explain.record import AttentionRecord
-        from vit.images.preprocess import Normalise
-        from vit.view.overlay import COLORMAPS
-        from vit.view.payload import pack
 
         device = next(model.parameters()).device
         images = self.images[: max(1, EPOCH_BYTES // _payload_bytes(model.config))]
@@ -170,7 +165,6 @@ def _thin_out(folder: Path, newest: int) -> None:
 
 def _payload_bytes(config: ViTConfig) -> int:
     """About what one picture takes; see `vit.view.payload`."""
-    from vit.view.payload import MAPS_UP_TO
 
     rows, cols = config.grid
     prefix, patches = len(config.prefix), rows * cols

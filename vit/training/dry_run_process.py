@@ -1,0 +1,169 @@
+"""The process of a trial: a few steps, or one batch learnt by heart, told line by line.
+
+python -m vit.training.dry_run_process time|overfit < request.json      prints one JSON object per line
+"""
+
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vit.data.datasets import Dataset
+from vit.data.pictures import Resident
+from vit.errors import UserError
+from vit.explain.timing import products
+from vit.training import trainer
+from vit.training.config import TrainConfig
+from vit.training.distributed import choose_place
+from vit.training.dry_run import Sample, model_of, parameters_of, run_facts, sample
+from vit.training.presets import train_config
+
+_ENOUGH = 2.0  # [s] of steps with the largest batch
+_LIGHT = 60e9  # products of a picture's step on a CPU; a model that takes more is timed on a part of it
+_NOISE = 1 << 28  # [bytes] of the pictures that are timed, at most
+_BATCH = 64  # pictures that are overfitted
+_STEPS = 120  # of overfitting, at most
+
+
+def main(what: str) -> int:
+    """The process's own side: a request from the standard input, one JSON object per line to the standard output."""
+    out = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # whatever else prints goes to the log
+
+    def tell(values: dict[str, Any]) -> None:
+        print(json.dumps(values), file=out, flush=True)
+
+    request = json.load(sys.stdin)
+    try:
+        config = train_config(None, **request.pop("config"))
+        does: dict[str, Callable[..., Iterator[dict[str, Any]]]] = {"time": _time, "overfit": _overfit}
+        for values in does[what](config, **request):
+            tell(values)
+    except UserError as error:
+        tell({"error": str(error)})
+    except torch.OutOfMemoryError:
+        tell({"error": f"batch_size: {config.batch_size} pictures need more memory than the device has. Lower it."})
+    return 0
+
+
+def _run(config: TrainConfig, pictures: Sample, test: Tensor) -> Any:
+    """The training loop's own parts around these pictures; nothing is written."""
+    labels = torch.arange(len(test)) % len(pictures.classes)
+    held_out = Resident(test, labels)
+    dataset = Dataset(config.data, pictures.classes, Resident(pictures.images, pictures.labels), held_out, held_out)
+    return trainer.Trainer(config, Path(tempfile.gettempdir()) / "vit-trial", choose_place(config), dataset)
+
+
+def _time(config: TrainConfig, classes: int, pictures: int, until: float) -> Iterator[dict[str, Any]]:
+    """Facts of the run, then what steps take, see `_judged`."""
+    whole, place = model_of(config, classes), choose_place(config)
+    part = lighter(config, classes) if place.device.type == "cpu" else config
+    own, batch = model_of(part, classes), min(config.batch_size, pictures)
+    yield run_facts(config, classes, batch, place) | {
+        "share": products(own, own.image_size) / products(whole, whole.image_size),
+        "share_params": parameters_of(own) / parameters_of(whole),
+    }
+    shape = (own.channels, *own.image_size)
+    most = max(1, min(batch, _NOISE // torch.Size(shape).numel()))
+    noise = torch.randint(0, 256, (most, *shape), dtype=torch.uint8)
+    labels = torch.arange(most) % classes
+    names = tuple(map(str, range(classes)))
+    known = Sample(noise, labels, names, most, 1)
+    run = _run(part.model_copy(update={"limit": None, "compile": False}), known, noise[:1])
+    update, images, labels = run.update, run.data.train.images, run.data.train.labels
+    update.model.train()
+
+    def step(count: int) -> None:
+        loss, _ = update.take(0, images[:count], labels[:count], _unheard)
+        loss.item()  # waits for the device
+
+    for count, seconds in batches_in_time(step, most, until):
+        yield {"step": (count, seconds), "parts": update.parts}
+    if time.time() + seconds / 2 < until:
+        update.model.eval()
+        started = time.time()
+        with torch.inference_mode():
+            update.model(run.data.normalise(images[:count])).logits.sum().item()
+        yield {"forward": (time.time() - started) / count}
+
+
+def lighter(config: TrainConfig, classes: int) -> TrainConfig:
+    """The run itself, or fewer of its blocks at a smaller input where a picture takes long on a CPU."""
+    model = model_of(config, classes)
+    if 3 * products(model, model.image_size) <= _LIGHT:
+        return config
+    changes: dict[str, Any] = {"crop_padding": 0}
+    if not config.init_from:
+        changes["depth"] = max(1, int(model.depth * _LIGHT / (3 * products(model, model.image_size))))
+        model = model_of(config.model_copy(update=changes), classes)
+    side = min(model.image_size)
+    while 3 * products(model, (side, side)) > _LIGHT and side > 8 * model.patch_size:
+        side -= model.patch_size
+    return config.model_copy(update=changes | ({"image_size": side} if side < min(model.image_size) else {}))
+
+
+def batches_in_time(
+    step: Callable[[int], None], most: int, until: float, clock: Callable[[], float] = time.time
+) -> Iterator[tuple[int, float]]:
+    """Time steps of ever larger batches while there is time.
+
+    Args:
+        step: does one with so many pictures.
+        most: pictures in a batch.
+        until: by the clock, when a step that is not needed has to be over [s].
+
+    Yields:
+        pictures, and what a step with them took [s]. The first step of all, which sets things up, is not among them.
+    """
+    step(1)
+    count, spent = 1, 0.0
+    while True:
+        started = clock()
+        step(count)
+        seconds = clock() - started
+        yield count, seconds
+        spent += seconds if count == most else 0.0
+        if spent > _ENOUGH:
+            return
+        count = min(2 * count, most)
+        if clock() + 2 * seconds > until:  # as long as it takes where pictures decide
+            return
+
+
+def _overfit(config: TrainConfig, seconds: float) -> Iterator[dict[str, Any]]:
+    pictures = sample(config, min(config.batch_size, _BATCH))
+    plain = config.model_copy(
+        update={
+            "limit": None, "epochs": _STEPS, "schedule": "constant", "warmup_epochs": 5, "compile": False, "ema": 0.0,
+            "crop_padding": 0, "crop_scale": 1.0, "flip": False, "operations": 0, "erase": 0.0, "mixup": 0.0,
+            "cutmix": 0.0, "dropout": 0.0, "drop_path": 0.0, "label_smoothing": 0.0, "batch_size": len(pictures.labels),
+        }
+    )  # fmt: skip
+    run = _run(plain, pictures, pictures.images[:1])
+    update, images, labels = run.update, run.data.train.images, run.data.train.labels
+    update.model.train()
+    until = time.monotonic() + seconds
+    for step in range(_STEPS + 1):
+        with torch.no_grad(), run.place.arithmetic():
+            logits = update.logits(run.data.normalise(images)).float()
+        loss = torch.nn.functional.cross_entropy(logits, labels).item()
+        accuracy = (logits.argmax(1) == labels).float().mean().item()
+        yield {"step": step, "loss": loss, "accuracy": accuracy}
+        if (accuracy == 1 and loss < 0.05) or time.monotonic() > until:
+            return
+        update.take(step, images, labels, _unheard)
+
+
+def _unheard(text: str) -> None:
+    """Nobody listens to a trial; `Trial.parts` tells what there was to tell."""
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))
