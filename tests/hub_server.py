@@ -2,7 +2,8 @@
 
 It answers as the Hub does: HEAD and GET of /<repository>/resolve/<revision>/<file> with X-Repo-Commit and ETag, a
 redirect to another host for large files (with X-Linked-Size and X-Linked-Etag), X-Error-Code with errors, ranges,
-/api/models. `huggingface_hub` itself downloads from it.
+/api/models with what is at a revision: its commit, and each file's size and hash. `huggingface_hub` itself downloads
+from it.
 """
 
 import hashlib
@@ -47,8 +48,10 @@ class HubServer:
         drops: the connection ends after so many bytes of a large file, once per entry.
         ranges: whether the store honours Range.
         sent: large file -> what is sent in its place.
-        headers: replace what the Hub answers for these files, such as {"Location": "file:///etc/passwd"}.
+        headers: replace what the Hub answers for these files, such as {"Location": "file:///etc/passwd"}; what they say
+            of size, hash and commit stands in its listing, too.
         status: what the Hub answers to everything, if not 0.
+        page: what it answers to everything, if not empty.
         moved: old name of a repository -> its name.
         plain: errors come without X-Error-Code, as from a mirror.
         gate: while it is cleared, the second half of a large file waits.
@@ -65,6 +68,7 @@ class HubServer:
         self.sent: dict[str, bytes] = {}
         self.headers: dict[str, dict[str, str]] = {}
         self.status = 0
+        self.page = b""
         self.moved: dict[str, str] = {}
         self.plain = False
         self.gate = Event()
@@ -122,19 +126,30 @@ class _Handler(BaseHTTPRequestHandler):
             self.serve_store(unquote(self.path).rpartition("/")[2])
         elif self.hub.status:
             self.answer(self.hub.status, {})
+        elif self.hub.page:
+            self.answer(200, {"Content-Type": "text/html"}, self.hub.page)
         elif match := re.fullmatch(r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", self.path):
             name, revision, file = map(unquote, match.groups())
-            if name in self.hub.moved:
-                self.answer(307, {"Location": self.path.replace(name, self.hub.moved[name], 1)})
-            else:
+            if not self.is_elsewhere(name):
                 self.serve_file(name, revision, file)
         elif match := re.fullmatch(r"/api/models/([^/]+/[^/]+?)(?:/revision/([^/?]+))?(?:\?.*)?", self.path):
-            self.serve_listing(match[1], match[2] or "main")
+            if not self.is_elsewhere(match[1]):
+                self.serve_listing(match[1], unquote(match[2] or "main"))
         else:
             self.answer(404, {})
 
-    def find(self, name: str, revision: str) -> tuple[str, dict[str, bytes]] | None:
-        """The commit and its files; answers with the Hub's error and gives None otherwise."""
+    def is_elsewhere(self, name: str) -> bool:
+        """Send on who asks for a repository that moved."""
+        if new := self.hub.moved.get(name):
+            self.answer(307, {"Location": self.path.replace(name, new, 1)})
+        return bool(new)
+
+    def find(self, name: str, revision: str, listed: bool = False) -> tuple[str, dict[str, bytes]] | None:
+        """The commit and its files; answers with the Hub's error and gives None otherwise.
+
+        Args:
+            listed: it is about what there is, which the Hub also tells of gated repositories.
+        """
         repository = self.hub.repositories.get(name)
         given = self.headers.get("Authorization", "")
         right = given == f"Bearer {self.hub.token}"
@@ -142,7 +157,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.answer(401, {"X-Error-Message": "Invalid credentials in Authorization header"})
         elif repository is None or (repository.closed == "private" and not right):
             self.answer(404 if given else 401, {"X-Error-Code": "RepoNotFound"})
-        elif repository.closed == "gated" and not right:
+        elif repository.closed == "gated" and not right and not listed:
             self.answer(401, {"X-Error-Code": "GatedRepo", "X-Error-Message": "Access to this model is restricted."})
         elif (commit := repository.branches.get(revision, revision)) not in repository.commits:
             self.answer(404, {"X-Error-Code": "RevisionNotFound"})
@@ -170,10 +185,21 @@ class _Handler(BaseHTTPRequestHandler):
             self.answer(200, headers | {"ETag": f'"{hashlib.sha1(blob).hexdigest()}"'} | changed, content)
 
     def serve_listing(self, name: str, revision: str) -> None:
-        if found := self.find(name, revision):
+        if found := self.find(name, revision, listed=True):
             commit, files = found
-            listing = {"id": name, "modelId": name, "sha": commit, "siblings": [{"rfilename": file} for file in files]}
+            said = self.hub.headers.get("config.json", {}).get("X-Repo-Commit", commit)
+            siblings = [self.listed(file, content) for file, content in files.items()]
+            listing = {"id": name, "modelId": name, "sha": said, "siblings": siblings}
             self.answer(200, {"Content-Type": "application/json"}, json.dumps(listing).encode())
+
+    def listed(self, file: str, content: bytes) -> dict[str, Any]:
+        """What a listing says of a file."""
+        changed = self.hub.headers.get(file, {})
+        size = int(changed.get("X-Linked-Size", len(content)))
+        if not file.endswith(LARGE):
+            return {"rfilename": file, "size": size}
+        sha256 = changed.get("X-Linked-Etag", hashlib.sha256(content).hexdigest()).strip('"')
+        return {"rfilename": file, "size": size, "lfs": {"size": size, "sha256": sha256, "pointerSize": 130}}
 
     def serve_store(self, name: str) -> None:
         content = self.hub.blobs.get(name, self.hub.files.get(name))

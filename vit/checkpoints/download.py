@@ -1,188 +1,260 @@
-"""Files from the network: whole and right, or absent; what broke off goes on where it was."""
+"""Files from the Hugging Face Hub, and from elsewhere: whole and right, or absent; what broke off goes on where it was.
+
+All that is asked goes through huggingface_hub: its addresses, tokens, redirects, retries, offline mode and errors. Of
+its two ways to fetch a file this is the inner one, `http_get`, because `hf_hub_download` deletes what had come when a
+download ends early, takes a file of any size, and does not compare its hash.
+"""
 
 import hashlib
+import io
 import os
 import re
 import shutil
-import time
-import urllib.request as web
-from collections.abc import Callable, Mapping
-from http.client import HTTPException
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
-from urllib.error import HTTPError, URLError
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
+
+from vit.checkpoints.families.family import shown
+from vit.errors import Unavailable
 
 Progress = Callable[[int, int | None], None]  # (bytes done, bytes in all or None)
 
-_CHUNK = 1 << 18
-_PATIENCE = 30  # [s] without a byte
-_PAUSES = (0.5, 1.0, 2.0)  # [s] before trying again, when the last try brought nothing
-# What `urlopen` has, without its handlers for file:, ftp: and data:, so that no server can lead there.
-_HANDLERS = (
-    web.ProxyHandler,
-    web.HTTPHandler,
-    web.HTTPSHandler,
-    web.HTTPRedirectHandler,
-    web.HTTPDefaultErrorHandler,
-    web.HTTPErrorProcessor,
-    web.UnknownHandler,
-)
-_KEPT = "what came is kept, so try again"
+
+class Remote(NamedTuple):
+    """Where a file lies.
+
+    Attributes:
+        size: [bytes], if the server says so.
+        sha256: how its hash begins, in hexadecimal digits; "" if it is not known.
+        repository: of the Hub, which may hear the token; "" for a file from elsewhere.
+    """
+
+    url: str
+    size: int | None = None
+    sha256: str = ""
+    repository: str = ""
 
 
-class _Broken(OSError):
-    """The connection ended early; trying again may help."""
+class Listing(NamedTuple):
+    """A repository at one commit: its files by name."""
+
+    commit: str
+    files: Mapping[str, Remote]
 
 
-def download(
-    url: str,
-    file: Path,
-    most: int,
-    size: int | None = None,
-    sha256: str = "",
-    headers: Mapping[str, str] | None = None,
-    keep_free: int = 0,
-    progress: Progress | None = None,
-) -> None:
+def endpoint() -> str:
+    """The Hub's address, or where the environment variable HF_ENDPOINT points."""
+    return (os.environ.get("HF_ENDPOINT") or "https://huggingface.co").rstrip("/")
+
+
+def list_files(repository: str, revision: str = "") -> Listing:
+    """Ask the Hub what a repository holds.
+
+    Args:
+        revision: a branch, a tag or a commit, "" for the main branch.
+
+    Raises:
+        Unavailable: no such repository or revision, or no right to have it.
+        OSError: no answer, with the reason.
+    """
+    settings = _settings()
+    from huggingface_hub import HfApi, hf_hub_url
+
+    with _explained(endpoint(), repository, revision):
+        try:
+            found = HfApi(endpoint()).model_info(
+                repository, revision=revision or None, files_metadata=True, timeout=settings.HF_HUB_ETAG_TIMEOUT
+            )
+            commit, files = str(found.sha), {}
+            for file in found.siblings or ():
+                url = hf_hub_url(repository, file.rfilename, revision=commit, endpoint=endpoint())
+                size, sha256 = file.size, str(file.lfs.sha256) if file.lfs else ""
+                files[file.rfilename] = Remote(
+                    url,
+                    size if isinstance(size, int) else None,
+                    sha256 if re.fullmatch("[0-9a-f]{64}", sha256) else "",
+                    repository,
+                )
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise Unavailable(f"{_host(endpoint())} does not answer as the Hugging Face Hub does.") from error
+    return Listing(commit, files)
+
+
+def look_up(remote: Remote) -> Remote:
+    """Ask a server that is not the Hub for the size of a file.
+
+    Raises:
+        OSError: no answer, with the reason.
+    """
+    _settings()
+    from huggingface_hub import get_hf_file_metadata
+
+    with _explained(remote.url):
+        return remote._replace(size=get_hf_file_metadata(remote.url, token=False).size)
+
+
+def download(remote: Remote, file: Path, most: int, keep_free: int = 0, progress: Progress | None = None) -> None:
     """Fetch a file, unless it is there; it gets its name when it is whole, and until then ends in `.partial`.
 
     What arrived stays when the connection breaks or the process dies, and the next call goes on from there.
 
     Args:
         most: what is taken at most [bytes].
-        size: what it must have, if that is known [bytes].
-        sha256: how its hash begins, in hexadecimal digits; "" if it is not known.
-        headers: for this address only, never for one that it redirects to.
         keep_free: disk space to leave [bytes].
         progress: whatever it raises ends the download.
 
     Raises:
+        Unavailable: no right to have it.
         OSError: it could not be fetched; says why, in words that follow "because".
     """
     if file.exists():
         return
+    if (remote.size or 0) > most:
+        raise OSError(f"{file.name} has {_mb(remote.size)} MB; at most {_mb(most)} MB are taken")
     unfinished = file.with_name(file.name + ".partial")
-    with unfinished.open("ab") as target:
-        reached, failures = False, 0
-        while True:
-            before = target.tell()
-            try:
-                _receive(url, target, most, size, headers or {}, keep_free, progress)
-                break
-            except _Broken:
-                moved = target.tell() > before
-                reached, failures = reached or moved, 0 if moved else failures + 1
-                if not reached or failures > len(_PAUSES):
-                    raise
-                time.sleep(_PAUSES[failures - 1] if failures else 0)
+    with _Limited(unfinished, remote.size, most, keep_free, progress) as target:
+        if target.tell() > (remote.size or 0):  # or nobody can say how much of it is missing
+            target.truncate(0)
+        if target.tell() != remote.size:
+            _receive(remote, target)
         target.flush()
         os.fsync(target.fileno())
-    if sha256:
-        with unfinished.open("rb") as content:
-            found = hashlib.file_digest(content, "sha256").hexdigest()
-        if not found.startswith(sha256):
-            unfinished.unlink()
-            raise OSError("what was sent is not the file that was published: its hash differs")
+    try:
+        _check_whole(unfinished, remote)
+    except OSError:
+        unfinished.unlink()
+        raise
     unfinished.replace(file)
 
 
-def _receive(
-    url: str,
-    target: BinaryIO,
-    most: int,
-    size: int | None,
-    headers: Mapping[str, str],
-    keep_free: int,
-    progress: Progress | None,
-) -> None:
-    """Append to `target` what it lacks."""
-    if target.tell() == size:
-        return
-    with _asked(url, target.tell(), headers) as answer:
-        done, total = _span(answer)
-        if total is not None and size is not None and total != size:
-            raise OSError(f"it has {total:,} bytes and not the {size:,} that were announced")
-        if total is not None and total > most:
-            raise OSError(f"it has {total / 1e6:,.0f} MB; at most {most / 1e6:,.0f} MB are taken")
-        if done > target.tell():
-            raise _Broken("the server sent another part of the file than it was asked for")
-        target.truncate(done)
-        target.seek(done)
-        _check_room(target, (total or done) - done, keep_free)
-        while chunk := _read(answer):
-            done += len(chunk)
-            if done > (most if total is None else total):
-                raise OSError("it goes on beyond its end")
-            if total is None:
-                _check_room(target, len(chunk), keep_free)
-            target.write(chunk)
-            if progress:
-                progress(done, total)
-    if total is not None and done < total:
-        raise _Broken(f"the connection broke off after {done / 1e6:,.1f} of {total / 1e6:,.1f} MB; {_KEPT}")
+def check_room(folder: Path, wanted: int, keep_free: int) -> None:
+    """See that there is disk space for so many bytes.
+
+    Raises:
+        OSError: there is not.
+    """
+    free = shutil.disk_usage(folder).free
+    if free - wanted < keep_free:
+        raise OSError(
+            f"it needs {_mb(wanted)} MB and the disk has {_mb(free)} MB, of which {_mb(keep_free)} MB stay free"
+        )
 
 
-def _asked(url: str, start: int, headers: Mapping[str, str]) -> Any:
-    """The server's answer, from this byte on if it can do that."""
-    opener = web.OpenerDirector()
-    for handler in _HANDLERS:
-        opener.add_handler(handler())
+class _Limited(io.BufferedWriter):
+    """A file that is added to within limits; tells how far it is after every piece."""
+
+    def __init__(self, path: Path, size: int | None, most: int, keep_free: int, progress: Progress | None):
+        super().__init__(io.FileIO(path, "ab"))
+        self._path, self._size, self._most, self._keep_free, self._progress = path, size, most, keep_free, progress
+
+    def write(self, chunk: Any) -> int:
+        done = self.tell() + len(chunk)
+        if self._size is not None and done > self._size:
+            raise OSError(f"it has more bytes than the {self._size:,} that were announced")
+        if done > self._most:
+            raise OSError(f"it has more than {_mb(self._most)} MB, which are the most that are taken")
+        check_room(self._path.parent, len(chunk), self._keep_free)
+        super().write(chunk)
+        if self._progress:
+            self._progress(done, self._size)
+        return len(chunk)
+
+
+def _receive(remote: Remote, target: _Limited) -> None:
+    """Append what is missing."""
+    _settings()
+    import httpx2
+    from huggingface_hub.file_download import http_get
+    from huggingface_hub.utils import build_hf_headers
+    from huggingface_hub.utils.tqdm import silent_tqdm
+
+    headers = build_hf_headers(token=None if remote.repository else False, headers={"Accept-Encoding": "identity"})
+    with _explained(remote.url, remote.repository):
+        try:
+            silent: Any = silent_tqdm
+            http_get(remote.url, target, resume_size=target.tell(), headers=headers, tqdm_class=silent)
+        except httpx2.TransportError as error:
+            if done := target.tell():
+                whole = f" of {_mb(remote.size)}" if remote.size else ""
+                words = f"the connection broke off after {_mb(done)}{whole} MB; what came is kept, so try again"
+                raise OSError(words) from error
+            raise
+
+
+def _check_whole(file: Path, remote: Remote) -> None:
+    """See that it is the file that was announced."""
+    if remote.size not in (None, size := file.stat().st_size):
+        raise OSError(f"it has {size:,} bytes and not the {remote.size:,} that were announced")
+    if remote.sha256:
+        with file.open("rb") as content:
+            found = hashlib.file_digest(content, "sha256").hexdigest()
+        if not found.startswith(remote.sha256):
+            raise OSError("what was sent is not the file that was published: its hash differs")
+
+
+# --- huggingface_hub --------------------------------------------------------------------------------------------------
+
+
+def _settings() -> Any:
+    """Its constants, as they are for us; to be called before anything is asked."""
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+    from huggingface_hub import constants
+
+    settings: Any = constants
+    settings.HF_HUB_DISABLE_TELEMETRY = True  # if it was imported before
+    # Keep bytes as they arrive. It would gather 10 MB first: lost when the connection breaks, and a person who cancels
+    # on a slow line waits for them.
+    settings.DOWNLOAD_CHUNK_SIZE = None
+    return settings
+
+
+@contextmanager
+def _explained(url: str, repository: str = "", revision: str = "") -> Iterator[None]:
+    """Say in words of ours why a server does not give what it is asked for."""
+    import httpx2
+    from huggingface_hub import errors
+
     try:
-        request = web.Request(url, headers={"User-Agent": "vit"})  # noqa: S310  the opener knows http and https only
-        if start:
-            request.add_header("Range", f"bytes={start}-")
-        for name, value in headers.items():
-            request.add_unredirected_header(name, value)
-        return opener.open(request, timeout=_PATIENCE)
-    except HTTPError as error:
-        if error.code == 416 and start:
-            return error
-        error.close()  # it is an answer, too, with a connection of its own
-        kind = _Broken if error.code >= 500 else OSError
-        raise kind(f"the server answered {error.code} {error.reason}") from error
-    except (OSError, HTTPException, ValueError) as error:
-        raise _Broken(f"{_host(url)} cannot be reached ({_reason(error)})") from error
+        yield
+    except errors.OfflineModeIsEnabled as error:
+        raise OSError("HF_HUB_OFFLINE is set") from error
+    except errors.HfHubHTTPError as error:
+        if (host := _host(str(error.response.url))) == _host(endpoint()):
+            raise _refusal(repository, revision, error) from error
+        raise OSError(f"{host} answered {error.response.status_code}") from error
+    except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+        raise OSError(f"{_host(url)} cannot be reached ({shown(str(error)) or 'no answer'})") from error
 
 
-def _span(answer: Any) -> tuple[int, int | None]:
-    """(byte that the answer begins with, bytes of the whole file if the server says so)."""
-    if answer.status == 200:
-        length = answer.headers.get("Content-Length", "")
-        return 0, int(length) if length.isdecimal() else None
-    span = re.fullmatch(r"bytes (?:(\d+)-\d+|\*)/(\d+|\*)", answer.headers.get("Content-Range", ""))
-    if not span:
-        raise OSError(f"the server answered {answer.status} without saying what it sends")
-    total = int(span[2]) if span[2] != "*" else None
-    return int(span[1]) if span[1] else total or 0, total
+def _refusal(repository: str, revision: str, error: Any) -> OSError | Unavailable:
+    """Why the Hub does not give it, and what to do."""
+    from huggingface_hub import errors
 
-
-def _read(answer: Any) -> bytes:
-    if answer.status == 416:  # there is nothing behind what is here
-        return b""
-    try:
-        chunk: bytes = answer.read1(_CHUNK)
-        return chunk
-    except (OSError, HTTPException) as error:
-        raise _Broken(f"the connection broke off ({_reason(error)}); {_KEPT}") from error
+    status, host = error.response.status_code, _host(endpoint())
+    token = "authorization" in error.response.request.headers
+    if isinstance(error, errors.RevisionNotFoundError):
+        what = f"{repository} has no revision {shown(revision or 'main')!r}. Name a branch, tag or whole commit."
+        return Unavailable(what)
+    if isinstance(error, errors.GatedRepoError):
+        what = "with the account of HF_TOKEN" if token else "and set HF_TOKEN to a token of the account that did"
+        return Unavailable(f"{repository} has terms of use. Accept them at {endpoint()}/{repository}, {what}.")
+    missing = isinstance(error, errors.RepositoryNotFoundError)
+    if status == 401 and token and not missing:
+        return Unavailable(f"{host} does not accept the token in HF_TOKEN. Set a valid one, or none.")
+    if missing or status in (401, 404):
+        private = "it is closed to the token in HF_TOKEN" if token else "it is private: then set HF_TOKEN"
+        return Unavailable(f"{host} has no repository {repository!r}, or {private}.")
+    if status == 429:
+        return OSError(f"{host} was asked too often; wait some minutes, or set HF_TOKEN")
+    return OSError(f"{host} answered {status}")
 
 
 def _host(url: str) -> str:
-    try:
-        return urlsplit(url).hostname or "the server"
-    except ValueError:
-        return "the server"
+    return urlsplit(url).netloc
 
 
-def _reason(error: Exception) -> str:
-    inner = error.reason if isinstance(error, URLError) else error
-    return getattr(inner, "strerror", None) or str(inner) or type(inner).__name__
-
-
-def _check_room(target: BinaryIO, wanted: int, keep_free: int) -> None:
-    free = shutil.disk_usage(Path(target.name).parent).free
-    if free - wanted < keep_free:
-        raise OSError(
-            f"it needs {wanted / 1e6:,.0f} MB and the disk has {free / 1e6:,.0f} MB, "
-            f"of which {keep_free / 1e6:,.0f} MB stay free"
-        )
+def _mb(size: int | None) -> str:
+    size = size or 0
+    return f"{size / 1e6:,.{0 if size >= 1e8 else 1}f}"

@@ -17,7 +17,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,10 +25,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from vit.checkpoints import families
-from vit.checkpoints.checkpoint import CARD, CONFIG, INDEXES, MAX_WEIGHTS, PREPROCESS, PYTORCH_WEIGHTS, WEIGHTS
-from vit.checkpoints.download import Progress, download
+from vit.checkpoints.checkpoint import CARD, CONFIG, INDEXES, MAX_WEIGHTS, PREPROCESS, WEIGHT_NAMES
+from vit.checkpoints.download import Progress, Remote, check_room, download, endpoint, list_files, look_up
 from vit.checkpoints.families.family import shown
-from vit.checkpoints.hub_files import MAIN, Remote, endpoint, host, look_up
 from vit.checkpoints.weight_files import MAX_TEXT, SUFFIXES, read_index, read_json
 from vit.errors import InvalidCheckpoint, Unavailable
 from vit.files import replaced
@@ -38,7 +37,6 @@ KEEP_FREE = 2 << 30  # disk space that a download leaves [bytes]
 
 _SOURCE = "source.json"  # beside the files: where they come from, and under which revisions they were asked for
 _BESIDE = (CONFIG, PREPROCESS, CARD, *INDEXES)
-_WEIGHTS = (WEIGHTS, PYTORCH_WEIGHTS)  # the first that is there, in one file or in several
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _WORD = r"\w(?:[\w.-]{0,94}\w)?"
 _HUB = re.compile(rf"(?P<repository>{_WORD}/{_WORD})(?:@(?P<revision>\w(?:[\w./-]{{0,126}}\w)?))?", re.ASCII)
@@ -112,7 +110,9 @@ def parse(text: str) -> Name | None:
     repository, revision = match["repository"], match["revision"] or ""
     if repository.endswith((".git", *SUFFIXES)) or "--" in repository or ".." in text or "//" in revision:
         return None
-    return Name(repository, "" if revision in (MAIN, "DEFAULT") else revision)
+    if len(repository) > 96:  # the Hub's limit
+        return None
+    return Name(repository, "" if revision in ("main", "DEFAULT") else revision)
 
 
 def shortened(name: str) -> str:
@@ -225,18 +225,20 @@ def fetch(name: str | Name, progress: Progress | None = None, keep_free: int = K
         return found
     home = downloads_folder()
     try:
-        pinned = _torchvision_name(wanted) if wanted.torchvision else _hub_name(wanted)
+        pinned, files = _torchvision_weights(wanted) if wanted.torchvision else _hub_files(wanted)
         folder = home / pinned.folder
         home.mkdir(parents=True, exist_ok=True)
         with _alone(home / f".{pinned.repository.replace('/', '--')}.lock"):
             if not folder.is_dir():
                 with _filled(folder) as unfinished:
-                    fill = _from_torchvision if wanted.torchvision else _from_hub
-                    fill(pinned, unfinished, progress, keep_free)
+                    if not wanted.torchvision:
+                        files = _fetch_texts(wanted.repository, files, unfinished, keep_free)
+                    _fetch_weights(wanted.repository, files, unfinished, progress, keep_free)
             _remember(folder, pinned, wanted.revision)
             return _read(folder, pinned)
     except OSError as error:
-        raise Unavailable(f"{wanted} could not be fetched: {error.strerror or error}. {_known()}") from error
+        why = error.strerror or " ".join(str(error).split())
+        raise Unavailable(f"{wanted} could not be fetched: {why}. {_known()}") from error
 
 
 def obtain(name: Name) -> Fetched:
@@ -289,113 +291,94 @@ def _remember(folder: Path, name: Name, asked: str) -> None:
         file.write(json.dumps({"name": str(name), "from": source, "asked": times}, indent=2).encode())
 
 
+def _fetch_weights(
+    repository: str, weights: Mapping[str, Remote], folder: Path, progress: Progress | None, keep_free: int
+) -> None:
+    """Fetch the files of weights, one after the other, if all together are not too large; progress counts over all."""
+    weights = {file: remote if remote.repository else look_up(remote) for file, remote in weights.items()}
+    if (whole := sum(remote.size or 0 for remote in weights.values())) > MAX_WEIGHTS:
+        raise Unavailable(
+            f"The weights of {repository} have {whole / 1e6:,.0f} MB; at most {MAX_WEIGHTS / 1e6:,.0f} MB are opened."
+        )
+    here = sum(file.stat().st_size for file in folder.glob("*") if file.name.removesuffix(".partial") in weights)
+    check_room(folder, whole - here, keep_free)
+    done = 0
+
+    def tell(here: int, _: int | None) -> None:
+        if progress:
+            progress(done + here, whole or None)
+
+    for file, remote in weights.items():
+        download(remote, folder / file, MAX_WEIGHTS - done, keep_free, tell)
+        done += (folder / file).stat().st_size
+
+
 # --- The Hub ------------------------------------------------------------------------------------------------
 
 
-def _hub_name(wanted: Name) -> Name:
-    """The commit that the revision means now."""
-    found = look_up(wanted.repository, wanted.revision, CONFIG)
-    if found is None:
+def _hub_files(wanted: Name) -> tuple[Name, Mapping[str, Remote]]:
+    """The commit that the revision means now, and what there is at it."""
+    commit, files = list_files(wanted.repository, wanted.revision)
+    if not _COMMIT.fullmatch(commit) or (wanted.pinned and commit != wanted.revision):
+        raise Unavailable(
+            f"{urlsplit(endpoint()).netloc} does not answer as the Hugging Face Hub does: it names no commit."
+        )
+    if CONFIG not in files:
         raise InvalidCheckpoint(
             f"{wanted} has no config.json, so nobody can say what it is before fetching all of it. "
             "Download its weights by hand, and open the file."
         )
-    if not _COMMIT.fullmatch(found.commit) or (wanted.pinned and found.commit != wanted.revision):
-        raise Unavailable(f"{host()} does not answer as the Hugging Face Hub does: it names no commit.")
-    return Name(wanted.repository, found.commit)
+    return Name(wanted.repository, commit), files
 
 
-def _from_hub(name: Name, folder: Path, progress: Progress | None, keep_free: int) -> None:
-    """Fetch a checkpoint's files: what says whether it can be opened first, the weights last."""
+def _fetch_texts(repository: str, files: Mapping[str, Remote], folder: Path, keep_free: int) -> Mapping[str, Remote]:
+    """Fetch what says whether a checkpoint can be opened, and what else lies beside its weights.
 
-    def fetch_text(file: str) -> None:
-        if remote := look_up(name.repository, name.revision, file, optional=True):
-            download(remote.url, folder / file, MAX_TEXT, remote.size, "", remote.headers, keep_free)
+    Returns:
+        the files of weights: one, or those that an index names.
+    """
 
-    fetch_text(CONFIG)
+    def fetch_text(file: str) -> bytes:
+        download(files[file], folder / file, MAX_TEXT, keep_free)
+        return (folder / file).read_bytes()
+
     try:
-        families.check_config(read_json((folder / CONFIG).read_bytes(), CONFIG))
+        families.check_config(read_json(fetch_text(CONFIG), CONFIG))
+        first = next((file for file in WEIGHT_NAMES if file in files), "")
+        named = sorted(set(read_index(fetch_text(first), first).values())) if first in INDEXES else [first]
     except InvalidCheckpoint as error:
-        raise InvalidCheckpoint(f"{name.repository} cannot be opened. {error}") from error
-    weights = _weights(name, folder, fetch_text)
-    size = sum(remote.size or 0 for remote in weights.values())
-    if size > MAX_WEIGHTS:
-        raise Unavailable(
-            f"The weights of {name.repository} have {size / 1e6:,.0f} MB; at most {MAX_WEIGHTS / 1e6:,.0f} MB "
-            "are opened."
-        )
-    fetch_text(PREPROCESS)
-    fetch_text(CARD)
-    _fetch_weights(weights, folder, progress, keep_free)
-
-
-def _weights(name: Name, folder: Path, fetch_text: Callable[[str], None]) -> dict[str, Remote]:
-    """Where the files of weights lie: one, or those that an index names, which is fetched into the folder."""
-    for file in _WEIGHTS:
-        if remote := look_up(name.repository, name.revision, file, optional=True):
-            return {file: remote}
-        index = f"{file}.index.json"
-        fetch_text(index)
-        if not (folder / index).exists():
-            continue
-        try:
-            shards = sorted(set(read_index((folder / index).read_bytes(), index).values()))
-        except InvalidCheckpoint as error:
-            raise InvalidCheckpoint(f"{name.repository} cannot be opened. {error}") from error
-        found = {}
-        for shard in shards:
-            remote = look_up(name.repository, name.revision, shard, optional=True)
-            if remote is None:
-                raise InvalidCheckpoint(f"{name.repository} lacks {shard}, one of the files that {index} names.")
-            found[shard] = remote
-        return found
-    raise InvalidCheckpoint(f"{name.repository} holds neither {' nor '.join(_WEIGHTS)}, and no other weights are read.")
-
-
-def _fetch_weights(weights: Mapping[str, Remote], folder: Path, progress: Progress | None, keep_free: int) -> None:
-    """Fetch the files of weights, one after the other; there must be room for all, and progress counts over all."""
-    sizes = [remote.size for remote in weights.values() if remote.size is not None]
-    whole = sum(sizes) if len(sizes) == len(weights) else None
-    done = 0
-
-    def tell(here: int, total: int | None) -> None:
-        if progress:
-            progress(done + here, total if len(weights) == 1 else whole)
-
-    for file, remote in weights.items():
-        later = sum(weights[other].size or 0 for other in weights if other > file and not (folder / other).exists())
-        room = keep_free + later
-        download(remote.url, folder / file, MAX_WEIGHTS - done, remote.size, remote.sha256, remote.headers, room, tell)
-        done += (folder / file).stat().st_size
+        raise InvalidCheckpoint(f"{repository} cannot be opened. {error}") from error
+    if not first:
+        what = " nor ".join(file for file in WEIGHT_NAMES if file not in INDEXES)
+        raise InvalidCheckpoint(f"{repository} holds neither {what}, and no other weights are read.")
+    if missing := [file for file in named if file not in files]:
+        raise InvalidCheckpoint(f"{repository} lacks {missing[0]}, one of the files that {first} names.")
+    for file in (PREPROCESS, CARD):
+        if file in files:
+            fetch_text(file)
+    return {file: files[file] for file in named}
 
 
 # --- torchvision --------------------------------------------------------------------------------------------
 
 
-def _torchvision_name(wanted: Name) -> Name:
-    """The weights that are meant, by their own name."""
-    return Name(wanted.repository, _published(wanted).name)
+def _torchvision_weights(wanted: Name) -> tuple[Name, Mapping[str, Remote]]:
+    """The weights that are meant, by their own name, and the one file that torchvision publishes of them.
 
-
-def _published(name: Name) -> Any:
-    """torchvision's enum member for these weights."""
+    Its name ends in the beginning of its hash.
+    """
     from torchvision import models  # on first use: it brings torch's compiler along
 
-    model = name.repository.removeprefix("torchvision/")
+    model = wanted.repository.removeprefix("torchvision/")
     known = [known for known in models.list_models(models) if known.startswith("vit_")]
     if model not in known:
         raise Unavailable(f"{shown(model)} is no Vision Transformer of torchvision's. There are: {', '.join(known)}.")
-    weights: Any = models.get_model_weights(model)
-    if name.revision and name.revision not in weights.__members__:
-        names = ", ".join(member.name for member in weights)
-        raise Unavailable(f"torchvision has no weights {shown(name.revision)!r} of {model}. There are: {names}.")
-    return weights[name.revision or "DEFAULT"]
-
-
-def _from_torchvision(name: Name, folder: Path, progress: Progress | None, keep_free: int) -> None:
-    """Fetch the one file that torchvision publishes; its name ends in the beginning of its hash."""
-    url = _published(name).url
-    file = urlsplit(url).path.rpartition("/")[2]
+    published: Any = models.get_model_weights(model)
+    if wanted.revision and wanted.revision not in published.__members__:
+        names = ", ".join(member.name for member in published)
+        raise Unavailable(f"torchvision has no weights {shown(wanted.revision)!r} of {model}. There are: {names}.")
+    weights = published[wanted.revision or "DEFAULT"]
+    file = urlsplit(weights.url).path.rpartition("/")[2]
     digits = re.fullmatch(r"\w+-([0-9a-f]{8,64})\.pth", file, re.ASCII)
     assert digits, "torchvision's files are named model-hash.pth"
-    download(url, folder / file, MAX_WEIGHTS, sha256=digits[1], keep_free=keep_free, progress=progress)
+    return Name(wanted.repository, weights.name), {file: Remote(weights.url, sha256=digits[1])}
