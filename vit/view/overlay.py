@@ -3,7 +3,8 @@
 A colour stands for value / vmax, cut to 0..1; several maps shown together share one vmax unless asked otherwise.
 """
 
-from typing import Literal
+from pathlib import Path
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,46 +25,10 @@ SMALL = 128  # [px]; pictures up to this side are enlarged pixel by pixel, as in
 LONGEST = 2.5  # sides of the seen part that a panorama is cut to
 _STRIP = 256  # [px] rows worked on at once, so that a 50-megapixel picture needs one copy of itself and no more
 
-# Every fifth colour of the 256, as hexadecimal RGB; perceptually uniform and safe for colour-blind eyes.
-# Source: matplotlib 3.11 `_cm_listed.py`, by Smith, van der Walt & Firing (cividis: Nunez, Anderton & Renslow 2018),
-# released under CC0. Linear in between, they are within 4 / 255 of the original.
-_EVERY_FIFTH = {
-    "viridis": (
-        "44015446085c471063481769481d6f482475472a7a46307e453781433d844142873f48893d4e8a3a538b38598c355e8d"
-        "33638d31688e2e6d8e2c718e2a768e297b8e27808e25848e23898e218e8d20928c1f978b1e9c891fa18821a58524aa83"
-        "28ae802eb37c35b7793dbc7446c06f50c46a5ac86465cb5e70cf577cd25089d54895d840a2da37b0dd2fbddf26cae11f"
-        "d8e219e5e419f1e51dfde725"
-    ),
-    "cividis": (
-        "00224e002656002a5f002d68003070083370163770203a6f273e6e2e416d34456c3a486c3f4c6c444f6c49536c4e566c"
-        "535a6d575d6d5c616e60646f656870696b716d6f727272747676767a7a787e7d788381798885788d8878928c78969077"
-        "9b9476a09875a59c74aaa073afa471b5a86fbaac6dbfb06bc4b468c9b965cfbd62d4c15fdac65bdfca57e5cf52ead34c"
-        "f0d846f6dd3ffce236fee838"
-    ),
-    "inferno": (
-        "00000402020c0504170a072210092d160b391e0c45260c512f0a5b380962400a67490b6a510e6c59106e61136e69166e"
-        "71196e781c6d801f6c88226a902568982766a02a63a82e5fb0315bb73557bf3952c63d4dcc4248d34743d94d3ddf5337"
-        "e45a31e9612bed6925f1711ff47918f78212f98b0bfa9407fb9d07fca60cfcb014fbba1ffac42af8cd37f6d746f4e156"
-        "f2ea69f2f27df5f992fcffa4"
-    ),
-    "magma": (
-        "00000402020b0504160907200e0b2b140e361a104221114e29115a311165390f6e420f754a107952137c5a167e621980"
-        "6a1c81721f81792282812581892881912b81992d80a1307eaa337db2357bba3878c23b75ca3e72d2426fd9466be04c67"
-        "e75263ec5860f1605df4695cf7725cf97b5dfb8560fc8e64fd9869fea16efeaa74feb47bfebd82fec68afecf92fed89a"
-        "fde2a3fdebacfcf4b6fcfdbf"
-    ),
-}
-
-
-def _interpolate(name: str) -> NDArray[np.uint8]:
-    """Fill in a frozen colour map to (256, 3)."""
-    anchors = np.frombuffer(bytes.fromhex(_EVERY_FIFTH[name]), np.uint8).reshape(-1, 3)
-    bands = [np.interp(np.arange(256), np.arange(0, 256, 5), band) for band in anchors.T]
-    return np.stack(bands, axis=1).round().astype(np.uint8)
-
-
-COLORMAPS: dict[str, NDArray[np.uint8]] = {name: _interpolate(name) for name in _EVERY_FIFTH}
-COLORMAPS["gray"] = np.repeat(np.arange(256, dtype=np.uint8)[:, None], 3, axis=1)
+# matplotlib's own, (256, 3) each, by Smith, van der Walt & Firing (cividis: Nunez, Anderton & Renslow 2018; CC0).
+# Stored, because importing matplotlib takes longer than opening a page; a test compares them with it.
+_TABLES = np.load(Path(__file__).with_name("colormaps.npy"))
+COLORMAPS: dict[str, NDArray[np.uint8]] = dict(zip(get_args(Colormap), _TABLES, strict=True))
 
 
 def colorize(heatmap: Heatmap, colormap: Colormap = "viridis", vmax: float | None = None) -> NDArray[np.uint8]:
