@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from vit.devices import list_devices, visible
+from vit.devices import list_devices, memory, visible
 
 GB = 1 << 30
 
@@ -80,3 +80,8 @@ def test_without_a_driver_there_is_only_the_cpu(monkeypatch: pytest.MonkeyPatch)
 )
 def test_visible_devices_are_read_as_cuda_does(setting: str, numbers: list[int]) -> None:
     assert visible(setting, ["GPU-aa", "GPU-bb"]) == numbers
+
+
+def test_memory_of_this_machine_is_known() -> None:
+    total, free = memory()
+    assert 0 < free <= total

@@ -43,13 +43,11 @@ def _cpu() -> Device:
 
 
 def memory() -> tuple[int, int]:
-    """Of this machine in all, and what programs can still have of it [bytes]; 0 where unknown."""
-    facts: dict[str, int] = {}
-    with suppress(OSError, ValueError):
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            name, _, value = line.partition(":")
-            facts[name] = int(value.split()[0]) * 1024
-    return facts.get("MemTotal", 0), facts.get("MemAvailable", 0)
+    """Of this machine in all, and what programs can still have of it [bytes]."""
+    import psutil
+
+    found = psutil.virtual_memory()
+    return found.total, found.available
 
 
 def _processor() -> str:

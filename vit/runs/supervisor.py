@@ -16,6 +16,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+import psutil
+
 from vit.runs.registry import ANY_GPU
 from vit.runs.scheduler import gpu_names, leave_queue, take_devices
 from vit.training.run_folder import AGAIN, read_json, record_outcome
@@ -137,33 +139,23 @@ def _reason(code: int, log: Path, begin: int) -> str:
 def _kill_all(trainer: int) -> None:
     """Kill every process below this one, and wait until they are gone."""
     while found := _descendants():
-        for pid in found:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        for process in found:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
         time.sleep(0.05)
-        for pid in found:
-            if pid != trainer:  # whose exit status Popen wants
-                with suppress(ChildProcessError):
-                    os.waitpid(pid, os.WNOHANG)
+        psutil.wait_procs([process for process in found if process.pid != trainer], timeout=0)  # Popen waits for it
     if not Path("/proc").exists():
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(trainer, signal.SIGKILL)
 
 
-def _descendants() -> list[int]:
-    """Living processes below this one. Linux only: orphans are handed to this process, the subreaper."""
-    parents: dict[int, int] = {}
-    for entry in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError, ValueError):
-            # "pid (name) state parent ...": the name may hold anything, a closing bracket too
-            state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
-            if state != "Z":
-                parents[int(entry.name)] = int(parent)
-    found: list[int] = []
-    level = [os.getpid()]
-    while level:
-        level = [pid for pid, parent in parents.items() if parent in level]
-        found += level
+def _descendants() -> list[psutil.Process]:
+    """Living processes below this one; on Linux also orphans, which are handed to this process, the subreaper."""
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            if process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
     return found
 
 
