@@ -9,12 +9,12 @@ import os
 import shutil
 import tempfile
 import threading
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import PurePosixPath
 from typing import Any, BinaryIO, NamedTuple
 
+from cachetools import LRUCache
 from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 from pages.shared import access
@@ -99,28 +99,19 @@ class Uploads:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._expected: OrderedDict[str, OrderedDict[str, str]] = OrderedDict()
-        self._allowed: OrderedDict[str, int] = OrderedDict()
+        self._expected: LRUCache[str, LRUCache[str, str]] = LRUCache(SESSIONS)
+        self._allowed: LRUCache[str, int] = LRUCache(SESSIONS)
         self._coming: dict[object, _Coming] = {}
 
     def allow(self, session: str, size: int) -> None:
         """Let a session have so much in all, and files as large [bytes]; 0 leaves it what strangers have."""
         with self._lock:
             self._allowed[session] = size
-            self._allowed.move_to_end(session)
-            while len(self._allowed) > SESSIONS:
-                self._allowed.popitem(last=False)
 
     def expect(self, session: str, file: str, name: str) -> None:
         """A page has asked for this file."""
         with self._lock:
-            files = self._expected.setdefault(session, OrderedDict())
-            self._expected.move_to_end(session)
-            files[file] = name
-            while len(files) > WAYS:
-                files.popitem(last=False)
-            while len(self._expected) > SESSIONS:
-                self._expected.popitem(last=False)
+            self._expected.setdefault(session, LRUCache(WAYS))[file] = name
 
     def name(self, session: str, file: str) -> str | None:
         """Of a file that a page has asked for; None for all others."""
