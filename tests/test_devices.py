@@ -85,3 +85,10 @@ def test_visible_devices_are_read_as_cuda_does(setting: str, numbers: list[int])
 def test_memory_of_this_machine_is_known() -> None:
     total, free = memory()
     assert 0 < free <= total
+
+
+def test_on_a_bare_machine_memory_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that only trains has torch and pydantic."""
+    monkeypatch.setitem(sys.modules, "psutil", None)
+    assert memory() == (0, 0)
+    assert list_devices()[0].name == "cpu"

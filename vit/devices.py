@@ -43,9 +43,11 @@ def _cpu() -> Device:
 
 
 def memory() -> tuple[int, int]:
-    """Of this machine in all, and what programs can still have of it [bytes]."""
-    import psutil
-
+    """Of this machine in all, and what programs can still have of it [bytes]; 0 where unknown."""
+    try:
+        import psutil
+    except ImportError:  # a machine that only trains does without it
+        return 0, 0
     found = psutil.virtual_memory()
     return found.total, found.available
 
