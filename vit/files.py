@@ -1,6 +1,5 @@
 """Files that are whole or absent, whatever happens while they are written; and locks that die with their holders."""
 
-import fcntl
 import json
 import os
 import time
@@ -9,7 +8,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from vit.errors import UserError
 from vit.untrusted import Unreadable, is_number, read_object
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 
 @contextmanager
@@ -72,23 +77,58 @@ def _boot() -> str:
         return ""
 
 
-def take_lock(file: int, kind: int) -> bool:
-    """Take a lock (`fcntl.LOCK_EX` or `LOCK_SH`) on an open file at once, or not at all.
+def check_locks() -> None:
+    """Refuse what needs locks where the system has none; whoever takes a lock need not call it.
+
+    Raises:
+        UserError: what to use instead.
+    """
+    if fcntl is None:
+        raise UserError(
+            "Training, saving and downloading need file locks, which this system does not have: use Linux or macOS, "
+            "or on Windows its subsystem for Linux (WSL)."
+        )
+
+
+def take_lock(file: int) -> bool:
+    """Take a lock on an open file that nobody else holds, at once or not at all.
 
     It is tried thrice, because who asks `is_locked` holds the lock for an instant.
+
+    Raises:
+        UserError: this system has no locks.
     """
+    check_locks()
     for pause in (0.0, 0.002, 0.004):  # [s]
         time.sleep(pause)
         try:
-            fcntl.flock(file, kind | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return True
         except BlockingIOError:
             continue
     return False
 
 
+def wait_for_lock(file: int, *, shared: bool = False) -> None:
+    """Take a lock on an open file, or a folder, as soon as those who hold it let go; they do when they die.
+
+    Args:
+        shared: with all who hold it shared as well; a lock of one's own becomes a shared one.
+
+    Raises:
+        UserError: this system has no locks.
+    """
+    check_locks()
+    fcntl.flock(file, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
+
+
 def is_locked(path: Path) -> bool:
-    """Whether a process holds a lock on the file; the operating system drops it when the process is gone."""
+    """Whether a process holds a lock on the file; the operating system drops it when the process is gone.
+
+    Where the system has no locks nobody holds one.
+    """
+    if fcntl is None:
+        return False
     for flags in (os.O_RDWR, os.O_RDONLY):  # a lock on another user's file needs no right to write it, but on NFS
         with suppress(OSError):
             file = os.open(path, flags | os.O_NONBLOCK)
@@ -96,6 +136,6 @@ def is_locked(path: Path) -> bool:
     else:
         return False
     try:
-        return not take_lock(file, fcntl.LOCK_EX)
+        return not take_lock(file)
     finally:
         os.close(file)

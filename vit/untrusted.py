@@ -17,6 +17,7 @@ from vit.errors import UserError
 
 DOCUMENT_BYTES = 16 << 20  # of a JSON file; that of a model with 20,000 classes takes 2 MB
 _DEPTH = 20  # levels of lists and objects
+_NO_WAIT = getattr(os, "O_NONBLOCK", 0)  # Windows has neither it nor pipes among its files
 _DIGITS = 18  # of a whole number: int64, and exact enough as a float
 
 _REPLACED = {0: "\ufffd", **dict.fromkeys(range(0xD800, 0xE000), "\ufffd")}  # zero bytes, halves of surrogate pairs
@@ -34,7 +35,7 @@ def open_file(path: Path) -> Iterator[BinaryIO]:
         OSError: as `open`.
         Unreadable: it is no file.
     """
-    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | _NO_WAIT)) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise Unreadable(f"{path.name} cannot be read: it is no file.")
         yield file

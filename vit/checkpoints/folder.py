@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
+from typing import NamedTuple
 
 from vit.checkpoints.checkpoint import (
     CARD,
@@ -26,6 +27,8 @@ from vit.checkpoints.weight_files import (
     read_index,
 )
 from vit.errors import InvalidCheckpoint
+
+_DESCRIPTORS = os.open in os.supports_dir_fd and os.listdir in os.supports_fd  # not on Windows
 
 
 @dataclass(frozen=True)
@@ -76,22 +79,50 @@ def _taken(path: Path, stack: ExitStack) -> CheckpointFiles | None:
     """Take what is there, None if it was replaced meanwhile; `stack` closes it."""
     lone = os.path.lexists(path) and not path.is_dir()
     folder = path.parent if lone else path
-    descriptor = _open_folder(folder)
-    stack.callback(os.close, descriptor)
+    opened = _open_folder(folder, stack)
     try:
-        source = _source(descriptor, path, lone, stack)
+        source = _source(opened, path, lone, stack)
     except InvalidCheckpoint:
-        if _leads_to(folder, descriptor):
+        if _leads_to(folder, opened):
             raise
         return None
-    return source if _leads_to(folder, descriptor) else None
+    return source if _leads_to(folder, opened) else None
 
 
-def _open_folder(path: Path) -> int:
-    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+class _Folder(NamedTuple):
+    """A folder that stays the same whatever its path leads to later; by its path alone where none can be opened.
+
+    Attributes:
+        status: which folder it is.
+        descriptor: None on Windows, which in turn renames no folder while a file in it is open.
+    """
+
+    path: Path
+    status: os.stat_result
+    descriptor: int | None
+
+    def names(self) -> list[str]:
+        return sorted(os.listdir(self.path if self.descriptor is None else self.descriptor))
+
+    def open(self, name: str) -> int:
+        """A descriptor of a file to read, never through a link."""
+        if self.descriptor is None:
+            if os.path.islink(self.path / name):
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+            return os.open(self.path / name, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        return os.open(name, flags, dir_fd=self.descriptor)
+
+
+def _open_folder(path: Path, stack: ExitStack) -> _Folder:
+    """Open a folder; `stack` closes it."""
     for candidate in (path, old_folder(path), path):  # between the two renames of a save only the old one is there
         try:
-            return os.open(candidate, flags)
+            if not _DESCRIPTORS:
+                return _Folder(candidate, os.stat(candidate), None)
+            descriptor = os.open(candidate, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            stack.callback(os.close, descriptor)
+            return _Folder(candidate, os.fstat(descriptor), descriptor)
         except FileNotFoundError:
             continue
         except ValueError as error:  # a NUL, or half a surrogate pair
@@ -99,17 +130,17 @@ def _open_folder(path: Path) -> int:
     raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
 
 
-def _leads_to(path: Path, descriptor: int) -> bool:
+def _leads_to(path: Path, folder: _Folder) -> bool:
     """Whether the path still leads to the folder that is open here."""
     for candidate in (path, old_folder(path)):
         with suppress(FileNotFoundError):
-            return os.path.samestat(os.stat(candidate), os.fstat(descriptor))
+            return os.path.samestat(os.stat(candidate), folder.status)
     return False
 
 
-def _source(folder: int, path: Path, lone: bool, stack: ExitStack) -> CheckpointFiles:
+def _source(folder: _Folder, path: Path, lone: bool, stack: ExitStack) -> CheckpointFiles:
     """Take what is in an open folder; `stack` closes the weights."""
-    names = sorted(os.listdir(folder))
+    names = folder.names()
     weights = path.name if lone else _only_weights(names, path)
     split = weights in INDEXES
     alone = lone and not split and not (weights in WEIGHT_NAMES and CONFIG in names)  # else it stands for its folder
@@ -151,11 +182,10 @@ def _only_weights(names: list[str], path: Path) -> str:
     return found[0]
 
 
-def _open_file(folder: int, name: str, limit: int) -> BufferedReader:
+def _open_file(folder: _Folder, name: str, limit: int) -> BufferedReader:
     """Open a regular file of at most `limit` bytes, never through a link."""
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
-        descriptor = os.open(name, flags, dir_fd=folder)
+        descriptor = folder.open(name)
     except (OSError, ValueError) as error:
         if isinstance(error, OSError) and error.errno == errno.ELOOP:
             raise InvalidCheckpoint(f"{shown(name)} is a link. Copy the file itself there.") from error

@@ -11,7 +11,6 @@ Each is fetched once, into a folder of its own that opens like any other and who
 for, and nothing that a server says becomes a path, but the forty digits of the commit. Nothing is fetched unasked.
 """
 
-import fcntl
 import json
 import os
 import re
@@ -30,7 +29,7 @@ from vit.checkpoints.download import Progress, Remote, check_room, download, end
 from vit.checkpoints.families.family import shown
 from vit.checkpoints.weight_files import MAX_TEXT, SUFFIXES, read_index, read_json
 from vit.errors import InvalidCheckpoint, Unavailable
-from vit.files import replaced
+from vit.files import replaced, wait_for_lock
 from vit.paths import downloads_folder
 
 KEEP_FREE = 2 << 30  # disk space that a download leaves [bytes]
@@ -260,7 +259,7 @@ def obtain(name: Name) -> Fetched:
 def _alone(lock: Path) -> Iterator[None]:
     """One download of a repository at a time; the others wait, and then find it here."""
     with lock.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)  # the kernel lets go when we die
+        wait_for_lock(file.fileno())
         yield
 
 

@@ -1,6 +1,5 @@
 """Save a checkpoint, whole at every moment."""
 
-import fcntl
 import json
 import math
 import os
@@ -35,6 +34,7 @@ from vit.checkpoints.weight_files import (
     dump_json,
 )
 from vit.errors import InvalidCheckpoint, UserError
+from vit.files import check_locks, wait_for_lock
 from vit.images.preprocess import Preprocess
 from vit.model.transformer import VisionTransformer
 
@@ -152,11 +152,12 @@ def _safetensors(tensors: Tensors, metadata: dict[str, str]) -> list[bytes | mem
 
 def _swapped(folder: Path, contents: Mapping[str, Sequence[bytes | memoryview]]) -> None:
     """Put a folder with these files in place of the one that is there, as `save_checkpoint` says."""
+    check_locks()
     new, old = folder.parent / f".{folder.name}.new", old_folder(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
     parent = os.open(folder.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        fcntl.flock(parent, fcntl.LOCK_EX)  # one save at a time beside each other; the kernel lets go when we die
+        wait_for_lock(parent)  # one save at a time beside each other
         if old.exists() and not folder.exists():
             os.rename(old, folder)  # a save was killed between its two renames
         shutil.rmtree(old, ignore_errors=True)

@@ -9,7 +9,6 @@ alone and is the same for every run.
 """
 
 import copy
-import fcntl
 import hashlib
 import os
 import sys
@@ -29,6 +28,7 @@ from torch import Tensor
 from vit.data.pictures import Pictures, Resident, Streamed, as_tensor, log
 from vit.data.shapes import SHAPES, shapes
 from vit.errors import InvalidDataset, InvalidImage
+from vit.files import wait_for_lock
 from vit.images.decode import decode_image
 from vit.images.preprocess import Preprocess
 from vit.progress import tqdm
@@ -176,7 +176,7 @@ def download(name: str, root: Path = Path("data"), progress: Callable[[int, int]
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / ".download.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # two runs that start together fetch it once
+            wait_for_lock(lock.fileno())  # two runs that start together fetch it once
             if is_downloaded(name, root):
                 return
             done = 0

@@ -18,7 +18,6 @@ until the next attempt begins, so that a state, once told, holds until it ends. 
 (`vit.runs.supervisor`), a process of its own, so neither page, browser nor server is needed while it trains.
 """
 
-import fcntl
 import os
 import re
 import secrets
@@ -33,7 +32,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vit.errors import InvalidConfig, InvalidRun
-from vit.files import replaced, take_lock
+from vit.files import check_locks, replaced, take_lock, wait_for_lock
 from vit.paths import environment_with_package, runs_folder
 
 if TYPE_CHECKING:
@@ -125,9 +124,11 @@ def launch(
         InvalidConfig: no devices, too many runs of this owner, too little disk, or settings that contradict the
             checkpoint that the run starts from.
         InvalidCheckpoint: that checkpoint cannot be opened.
+        UserError: this system has no locks.
     """
     from vit.training.presets import run_name
 
+    check_locks()
     if not devices or not all(re.fullmatch(rf"cpu|mps|cuda:\d+|{ANY_GPU}", device) for device in devices):
         raise InvalidConfig("devices: choose cpu, or one or more GPUs.")
     kinds = {device.partition(":")[0].replace(ANY_GPU, "cuda") for device in devices}
@@ -188,10 +189,10 @@ def _start(folder: Path) -> None:
     """Start the run's supervisor; the lock is held from before it exists, so there is no moment of doubt."""
     lock = os.open(folder / "alive.lock", os.O_RDWR | os.O_CREAT, 0o644)
     try:
-        if not take_lock(lock, fcntl.LOCK_EX):
+        if not take_lock(lock):
             raise InvalidRun("This run is going on already.")
         forget_attempt(folder)
-        fcntl.flock(lock, fcntl.LOCK_SH)
+        wait_for_lock(lock, shared=True)
         with (folder / "log.txt").open("ab") as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", "vit.runs.supervisor", str(folder), str(lock)],

@@ -5,7 +5,6 @@ A report is an NPZ file beside the run, written by a process of its own (`start`
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import subprocess
@@ -272,7 +271,7 @@ def start(run: Path, data: str, root: str) -> None:
         raise UserError("This run has no checkpoint yet: it is written after the first epoch.")
     lock = os.open(run / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
     try:
-        if not take_lock(lock, fcntl.LOCK_EX):  # the child inherits it, and drops it however it ends
+        if not take_lock(lock):  # the child inherits it, and drops it however it ends
             raise UserError("This run is being evaluated already.")
         (run / FILE).unlink(missing_ok=True)
         command = [sys.executable, "-m", "vit", "evaluate", "--checkpoint", str(best), "--data", data]

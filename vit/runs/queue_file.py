@@ -1,6 +1,5 @@
 """The queue: who waits for a device, and who has one; one file, changed under a lock."""
 
-import fcntl
 import json
 import os
 import re
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, TypedDict
 
 if TYPE_CHECKING:
     pass
+from vit.files import wait_for_lock
 from vit.training.run_folder import changing, read_json, write_json
 
 RUN_ID = re.compile(r"[a-z0-9-]{1,64}")
@@ -36,7 +36,7 @@ def open_queue(root: Path) -> Iterator[Queue]:
         (root / ".queue").mkdir(parents=True, exist_ok=True)
         lock = os.open(root / ".queue" / "lock", os.O_RDWR | os.O_CREAT, 0o644)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        wait_for_lock(lock)
         line = read_queue(root)
         before = json.dumps(line)
         yield line

@@ -1,6 +1,5 @@
 """The files of a run's folder that the trainer and those who watch it agree on."""
 
-import fcntl
 import json
 import os
 import shlex
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from vit.errors import InvalidRun
-from vit.files import is_locked, replaced, take_lock
+from vit.files import is_locked, replaced, take_lock, wait_for_lock
 from vit.untrusted import DOCUMENT_BYTES, Unreadable, read_object
 
 if TYPE_CHECKING:
@@ -63,9 +62,9 @@ def hold_run(folder: Path) -> Iterator[None]:
     """Count this process, and those that it forks, to the run; the first one begins an attempt."""
     file = os.open(folder / "alive.lock", os.O_RDWR | os.O_CREAT, 0o644)
     try:
-        if take_lock(file, fcntl.LOCK_EX):
+        if take_lock(file):
             forget_attempt(folder)
-        fcntl.flock(file, fcntl.LOCK_SH)
+        wait_for_lock(file, shared=True)
         yield
     finally:
         os.close(file)

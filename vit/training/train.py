@@ -4,7 +4,7 @@
     python -m vit train --preset cifar-cpu --data folder:data/cifar10
     torchrun --standalone --nproc-per-node=2 -m vit train --preset cifar --run-dir DIR
 
-`vit/recipes.py` says what each preset takes and reaches. A run is a folder:
+`vit/training/presets.py` says what each preset takes and reaches. A run is a folder:
 
     config.json        the validated description
     base.json          what follows from the checkpoint that it starts from, see `vit.training.fine_tuning`
@@ -30,7 +30,6 @@ the state is replaced whole after each epoch, every few minutes of a long one, a
 killed at any moment and resumed therefore repeats exactly what it would have done.
 """
 
-import fcntl
 import json
 import os
 import platform
@@ -48,7 +47,7 @@ import torch
 import torch.distributed as dist
 
 from vit.errors import InvalidConfig, InvalidRun, UserError
-from vit.files import replaced
+from vit.files import check_locks, replaced, take_lock
 from vit.paths import PROJECT
 from vit.training.config import TrainConfig
 from vit.training.distributed import Place, choose_place
@@ -84,7 +83,9 @@ def train(config: TrainConfig, run: Path, *, resume: bool = False) -> Result:
         InvalidRun: another process trains in this folder, or there is no sound state to resume from.
         Diverged: the loss became NaN or infinite; the last complete epoch is kept.
         DiskFull: the last complete state is kept.
+        UserError: this system has no locks.
     """
+    check_locks()
     if not resume and run.exists() and (not run.is_dir() or any(run.iterdir())):
         raise InvalidConfig(f"{run} exists and is not empty. Continue it with --resume {run}, or choose another --run.")
     if resume:
@@ -149,10 +150,8 @@ def _folder_of(run: Path, place: Place) -> Iterator[None]:
 
 
 def _lock_out_others(run: Path, lock: IO[str]) -> None:
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise InvalidRun(f"Another process trains in {run}. Stop that one first.") from None
+    if not take_lock(lock.fileno()):
+        raise InvalidRun(f"Another process trains in {run}. Stop that one first.")
 
 
 @contextmanager
