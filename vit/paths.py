@@ -1,35 +1,43 @@
-"""Where things lie: the project, the folders that it fills, and what the environment names instead."""
+"""Where things lie: the project, the folders that it fills, and what the environment names instead.
+
+Installed as a package, without a project around it, the current folder stands for the project's.
+"""
 
 import os
 from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parents[1]  # the folder that holds the package `vit`
+INSTALLED = not (PROJECT / "pyproject.toml").is_file()  # that folder is Python's, where nothing of ours may be written
+
+
+def _home() -> Path:
+    return Path.cwd() if INSTALLED else PROJECT
 
 
 def checkpoints_folder() -> Path:
     """`checkpoints/` of the project, or where the environment variable VIT_CHECKPOINTS points."""
-    return Path(os.environ.get("VIT_CHECKPOINTS") or PROJECT / "checkpoints")
+    return Path(os.environ.get("VIT_CHECKPOINTS") or _home() / "checkpoints")
 
 
 def downloads_folder() -> Path:
     """`downloads/` of the project, or where the environment variable VIT_DOWNLOADS points."""
-    return Path(os.environ.get("VIT_DOWNLOADS") or PROJECT / "downloads")
+    return Path(os.environ.get("VIT_DOWNLOADS") or _home() / "downloads")
 
 
 def pictures_folder() -> Path:
     """`pictures/` of the project, or where the environment variable VIT_PICTURES points."""
-    return Path(os.environ.get("VIT_PICTURES") or PROJECT / "pictures")
+    return Path(os.environ.get("VIT_PICTURES") or _home() / "pictures")
 
 
 def runs_folder() -> Path:
     """`runs/` of the project, or where the environment variable VIT_RUNS points."""
-    return Path(os.environ.get("VIT_RUNS") or PROJECT / "runs").absolute()
+    return Path(os.environ.get("VIT_RUNS") or _home() / "runs").absolute()
 
 
 def data_roots() -> list[Path]:
     """Folders in which datasets are kept, uploads in the first: VIT_DATA_ROOTS, or `data/` of the project."""
     named = [root for root in os.environ.get("VIT_DATA_ROOTS", "").split(os.pathsep) if root]
-    return [Path(os.path.abspath(Path(root).expanduser())) for root in named] or [PROJECT / "data"]
+    return [Path(os.path.abspath(Path(root).expanduser())) for root in named] or [_home() / "data"]
 
 
 def environment_with_package() -> dict[str, str]:

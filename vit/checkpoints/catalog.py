@@ -18,8 +18,13 @@ def find_checkpoint(name: str, root: str | Path | None = None) -> Path:
     for folder in list_folders(root):
         if folder.name == name:
             return folder
-    names = ", ".join(folder.name for folder in list_folders(root)) or "none yet"
-    raise InvalidCheckpoint(f"There is no checkpoint {shown(name)!r}. There are: {names}.")
+    if names := ", ".join(folder.name for folder in list_folders(root)):
+        raise InvalidCheckpoint(f"There is no checkpoint {shown(name)!r}. There are: {names}.")
+    raise InvalidCheckpoint(
+        f"There is no checkpoint {shown(name)!r}, and none at all in the folder checkpoints: name a folder or file of "
+        "weights, or one to download such as google/vit-base-patch16-224, or let the environment variable "
+        "VIT_CHECKPOINTS say where checkpoints lie."
+    )
 
 
 def list_folders(root: str | Path | None = None) -> list[Path]:

@@ -1,6 +1,7 @@
 """Every command and option of the command line."""
 
 import argparse
+import sys
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -28,7 +29,9 @@ def _number_or(*words: str) -> Any:
 
 def parser() -> argparse.ArgumentParser:
     """Every command and option."""
-    top = _Parser(prog="python -m vit", description="Classify pictures with a Vision Transformer, and look inside it.")
+    installed = Path(sys.argv[0]).stem == "vit"  # the command that an installation brings
+    prog = "vit" if installed else "python -m vit"
+    top = _Parser(prog=prog, description="Classify pictures with a Vision Transformer, and look inside it.")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def add(name: str, what: str) -> argparse.ArgumentParser:

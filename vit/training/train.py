@@ -48,7 +48,7 @@ import torch.distributed as dist
 
 from vit.errors import InvalidConfig, InvalidRun, UserError
 from vit.files import check_locks, replaced, take_lock
-from vit.paths import PROJECT
+from vit.paths import INSTALLED, PROJECT
 from vit.training.config import TrainConfig
 from vit.training.distributed import Place, choose_place
 from vit.training.fine_tuning import Base, base_of, write_base
@@ -208,6 +208,8 @@ def _describe(config: TrainConfig, run: Path, place: Place) -> int:
 
 def _commit() -> str | None:
     """Of the code that trains, with "+" if files differ from it; None outside a repository."""
+    if INSTALLED:  # a repository around it is somebody else's
+        return None
     git = ["git", "-C", str(PROJECT), "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty=+"]
     with suppress(OSError, subprocess.SubprocessError):
         return subprocess.run(git, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
