@@ -1,4 +1,4 @@
-"""How equal are foreign checkpoints? Each family's own tiny random model against ours, as a table for the README.
+"""How equal are foreign checkpoints? Each family's own tiny random model against ours, for docs/checkpoints.md.
 
     python benchmarks/parity.py
 
