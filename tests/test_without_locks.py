@@ -27,6 +27,14 @@ for name in ("O_DIRECTORY", "O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "sched_geta
     delattr(os, name)
 os.supports_dir_fd.clear()
 os.supports_fd.clear()
+os_open = os.open
+
+def open_no_folder(path, *arguments, **more):
+    if os.path.isdir(path):
+        raise PermissionError(13, "Permission denied")
+    return os_open(path, *arguments, **more)
+
+os.open = open_no_folder
 
 from vit.cli.main import main
 """
@@ -41,6 +49,11 @@ assert "fcntl" not in sys.modules and "resource" not in sys.modules
 """
 
 COMMANDS = """
+from pathlib import Path
+from vit.files import replaced
+
+with replaced(Path("whole")) as file:
+    file.write(b"whole")
 picture, run = sys.argv[1:]
 assert main(["classify", picture, "--top", "1"]) == 0
 assert main(["explain", picture, "--out", "map.png"]) == 0

@@ -34,9 +34,10 @@ def replaced(path: Path) -> Iterator[BinaryIO]:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    folder = os.open(path.parent, os.O_RDONLY)
-    os.fsync(folder)
-    os.close(folder)
+    if hasattr(os, "O_DIRECTORY"):  # Windows opens no folders
+        folder = os.open(path.parent, os.O_RDONLY)
+        os.fsync(folder)
+        os.close(folder)
 
 
 def beat(path: Path, **facts: object) -> None:
