@@ -25,6 +25,11 @@ class SeenNames:
         self.folders: dict[tuple[str, ...], tuple[str, ...]] = {}
 
     def add(self, path: tuple[str, ...]) -> None:
+        """Take note of a file.
+
+        Raises:
+            InvalidDataset: it was met before, or it, or a folder above it, was met in another spelling.
+        """
         key = tuple(_folded(part) for part in path)
         if key in self.files:
             if self.files[key] == path:

@@ -463,7 +463,7 @@ def mp4(pictures: Sequence[Image.Image], durations: Sequence[int]) -> bytes:
             # Untagged, players guess the colours: BT.709 with sRGB's curve, in the narrow range.
             context.colorspace, context.color_primaries, context.color_trc, context.color_range = 1, 1, 13, 1
 
-            def coded() -> Iterator["av.Packet"]:
+            def coded() -> Iterator["av.Packet[Any]"]:
                 now = 0
                 for picture, duration in zip(pictures, durations, strict=True):
                     frame = av.VideoFrame.from_image(_even(picture, width, height)).reformat(

@@ -156,6 +156,14 @@ def read_guarded(folder: Path, waiting: Sequence[str]) -> Run:
 
 
 def read_run(folder: Path, waiting: Sequence[str]) -> Run:
+    """A run as its folder tells it; what cannot be read of it is said in the result.
+
+    Args:
+        waiting: ids of the runs in the queue, in order.
+
+    Raises:
+        OSError: the folder is gone, or closed to this user.
+    """
     os.stat(folder / "config.json")  # a closed folder is told as such, before anything is taken for absent
     about, problem = _readable(folder / "about.json")
 
@@ -259,4 +267,9 @@ def _status(folder: Path, waiting: Sequence[str], pulse: dict[str, Any]) -> tupl
 
 
 def shorten(text: str, length: int) -> str:
+    """Text in one line of at most so many characters.
+
+    >>> shorten(" a\\n  line ", 4)
+    'a li'
+    """
     return " ".join(text.split())[:length]

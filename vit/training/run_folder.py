@@ -118,6 +118,7 @@ def record_outcome(folder: Path, outcome: Literal["finished", "stopped", "failed
 
 
 def write_json(path: Path, values: dict[str, Any]) -> None:
+    """Replace a file, whole, by a JSON object."""
     with replaced(path) as file:
         file.write(json.dumps(values, indent=2).encode() + b"\n")
 

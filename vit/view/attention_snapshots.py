@@ -119,4 +119,5 @@ def _damaged(epoch: int) -> InvalidRun:
 
 
 def epoch_file(folder: Path, epoch: int) -> Path:
+    """Where the pictures of an epoch lie in the folder `probes/` of a run."""
     return folder / f"epoch-{epoch:05}.zip"
