@@ -16,10 +16,12 @@ from streamlit.runtime import get_instance
 from vit.explain.settings import Direction
 from vit.view.payload import read_header
 from vit.view.selection import Selection, View
-from vit.view.web import FEEDER, VIEWER, read
+from vit.view.web import joined, read
 
-_feeder = st.components.v2.component("vit_feeder", js=read(*FEEDER))
-_view = st.components.v2.component("vit_viewer", html=read("viewer.html"), css=read("viewer.css"), js=read(*VIEWER))
+_feeder = st.components.v2.component("vit_feeder", js=joined("feeder.js"))
+_view = st.components.v2.component(
+    "vit_viewer", html=read("viewer.html"), css=read("viewer.css"), js=joined("component.js")
+)
 
 
 class Given(TypedDict):

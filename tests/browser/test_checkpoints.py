@@ -98,8 +98,8 @@ def expect_map(page: Page, **payload: int) -> None:
         """sizes => {
             const viewer = VIEWER;
             if (!viewer?.payload || Object.entries(sizes).some(([name, size]) => viewer.payload[name] !== size)) return;
-            const { width, height } = viewer.over;
-            const seen = width && viewer.over.getContext("2d").getImageData(0, 0, width, height).data;
+            const { width, height } = viewer.page.over;
+            const seen = width && viewer.page.over.getContext("2d").getImageData(0, 0, width, height).data;
             return seen && seen.some((value, i) => i % 4 === 3 && value);
         }""".replace("VIEWER", FIND),
         arg=payload,

@@ -103,7 +103,7 @@ def test_another_checkpoint_on_the_right_has_the_same_cursor_and_scale(
     expect(page.get_by_text(re.compile("There is no difference map"))).to_be_visible()
     page.mouse.move(*at(page, 0, 7, 0))
     wait(page, "b.query === 1 + 3 * 4")
-    assert ask(page, "a.sharedTop(a.query, 'from') === b.sharedTop(b.query, 'from')")
+    assert ask(page, "a.group.sharedTop(a.query, 'from') === b.group.sharedTop(b.query, 'from')")
     page.mouse.click(*at(page, 1, 1, 2))
     wait(page, "a.selection.pinned && a.selection.token === 1 + 3 * 8 + 5")
     expect(page).to_have_url(re.compile(r"token=30"))
@@ -116,12 +116,12 @@ def test_another_checkpoint_on_the_right_has_the_same_cursor_and_scale(
 
 def test_maps_of_one_kind_share_a_scale(open_page: Callable[..., Page]) -> None:
     page = open_page("?a_view=relevance&b_view=relevance&b_sample=horse")
-    wait(page, "a.reach.top > 0 && b.reach.top > 0 && a.reach.view === b.reach.view")
-    assert ask(page, "a.reach.top !== b.reach.top")
-    wait(page, "a.find('.legend').ariaLabel === b.find('.legend').ariaLabel")
+    wait(page, "a.group.reach.top > 0 && b.group.reach.top > 0 && a.group.reach.view === b.group.reach.view")
+    assert ask(page, "a.group.reach.top !== b.group.reach.top")
+    wait(page, "a.page.find('.legend').ariaLabel === b.page.find('.legend').ariaLabel")
     expect(page.get_by_role("img", name=re.compile("One scale for both maps"))).to_have_count(2)
     page.get_by_role("button", name="Own scales").first.click()
-    wait(page, "a.find('.legend').ariaLabel !== b.find('.legend').ariaLabel")
+    wait(page, "a.page.find('.legend').ariaLabel !== b.page.find('.legend').ariaLabel")
 
 
 def test_many_pictures_lead_to_the_explorer(page: Page, url: str) -> None:

@@ -144,7 +144,7 @@ def test_what_only_python_computes_is_shown_and_nothing_is_waited_for(
     selection = Selection(view="rollout", token=30, pinned=True)
     given["settings"] = selection.settings()
     opened.open(standalone(packed(large), selection, "A picture", given=given))
-    assert np.allclose(opened.ask("[...viewer.rollout]"), large.rollout(30), rtol=1e-5)
+    assert np.allclose(opened.ask("[...viewer.map.rollout]"), large.rollout(30), rtol=1e-5)
     assert opened.page.locator(".note").is_hidden()
     opened.page.get_by_role("button", name="Who looks at it").click()
     opened.still()
@@ -157,7 +157,7 @@ def test_a_chain_of_a_class_comes_along(opened: File, kept: AttentionRecord) -> 
     method = {"title": "Method", "target": "cat", "chain": "elsewhere", "tokens": True, "settings": []}
     opened.open(standalone(packed(kept), Selection(view="relevance"), "A picture", method=method, chain=chain))
     expect(opened.page.locator(".sentence")).to_have_text("Method: what speaks for “cat”.")
-    assert opened.ask("viewer.relevance.reduce((a, b) => a + b)") == pytest.approx(1, abs=0.01)
+    assert opened.ask("viewer.map.relevance.reduce((a, b) => a + b)") == pytest.approx(1, abs=0.01)
 
 
 SELECTIONS = [

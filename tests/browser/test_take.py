@@ -72,7 +72,7 @@ def test_numbers_blocks_page_and_code_are_of_the_view_that_is_shown(app: App, tm
 def test_the_map_of_a_class_is_taken_away_as_it_is_shown(app: App, tmp_path: Path, pinned: bool) -> None:
     app.open("?sample=cat&view=relevance" + (f"&token={TOKEN}&pinned=1" if pinned else ""))
     app.page.wait_for_function(f"() => {FIND}?.traced")
-    shown, said = app.ask("[...viewer.relevance]"), app.page.locator(".sentence").first.inner_text()
+    shown, said = app.ask("[...viewer.map.relevance]"), app.page.locator(".sentence").first.inner_text()
     more(app)
     told = json.loads(app.download("Numbers as JSON"))
     assert np.allclose(told["values"], shown, atol=0.002) and told["sentence"] == said
@@ -82,7 +82,7 @@ def test_the_map_of_a_class_is_taken_away_as_it_is_shown(app: App, tmp_path: Pat
     file.write_bytes(app.download(re.compile("Viewer as HTML")))  # type: ignore[arg-type]
     app.page.goto(file.as_uri())
     expect(app.page.locator(".sentence")).to_have_text(said)
-    assert np.allclose(app.ask("[...viewer.relevance]"), shown, atol=1e-5)
+    assert np.allclose(app.ask("[...viewer.map.relevance]"), shown, atol=1e-5)
     app.foreign.clear()  # the file itself
 
 

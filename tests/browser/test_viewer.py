@@ -129,8 +129,8 @@ def test_viewers_of_a_group_move_together_and_share_a_scale(open_viewer):
     viewer.page.wait_for_function(f"{OTHER}.query === {OTHER}.payload.split + 3 * 12 + 5")
     tops = viewer.page.evaluate(
         f"""(() => {{
-          const a = {FIND}, b = {OTHER};
-          return [a.sharedTop(a.query, "from"), b.sharedTop(b.query, "from"), a.payload.top(a.query, "from")];
+          const pair = [{FIND}, {OTHER}], [{{ payload, query }}] = pair;
+          return [...pair.map((viewer) => viewer.group.sharedTop(viewer.query, "from")), payload.top(query, "from")];
         }})()"""
     )
     assert tops[0] == pytest.approx(tops[1]) and tops[0] >= tops[2]
@@ -198,7 +198,7 @@ def test_a_link_hides_patches(open_viewer):
     viewer = open_viewer("case=small&paint=1&hidden=0-2.23.99")
     assert viewer.ask("viewer.selection.hidden") == [0, 1, 2, 23]
     painted = viewer.ask(
-        "[...viewer.find('.covered').getContext('2d').getImageData(0, 0, 6, 4).data].filter((_, i) => i % 4 === 3)"
+        "[...viewer.page.find('.covered').getContext('2d').getImageData(0, 0, 6, 4).data].filter((_, i) => i % 4 === 3)"
     )
     assert [i for i, alpha in enumerate(painted) if alpha] == [0, 1, 2, 23]
 

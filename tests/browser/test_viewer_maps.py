@@ -102,7 +102,7 @@ def test_settings_of_rollout_are_there_with_rollout_and_move_at_once(open_viewer
     viewer.page.get_by_label("Heads become one by").select_option("max")
     viewer.told("residual=0.3", "fusion=max")
     np.testing.assert_allclose(
-        viewer.ask("[...viewer.rollout]"), synthetic.record(*SMALL[0]).rollout(0, 0.3, "from", "max"), atol=2e-3
+        viewer.ask("[...viewer.map.rollout]"), synthetic.record(*SMALL[0]).rollout(0, 0.3, "from", "max"), atol=2e-3
     )
 
 
@@ -112,7 +112,7 @@ def test_settings_of_a_large_model_s_rollout_come_from_python(open_viewer):
     viewer.told("discard=0.5")
     expect(viewer.page.locator(".note")).to_be_hidden()
     truth = synthetic.record(2, 2, (16, 18), ("cls",), 18).rollout(59, discard=0.5)
-    np.testing.assert_allclose(viewer.ask("[...viewer.rollout]"), truth, rtol=1e-4, atol=1e-7)
+    np.testing.assert_allclose(viewer.ask("[...viewer.map.rollout]"), truth, rtol=1e-4, atol=1e-7)
 
 
 def test_relevance_begins_at_the_chosen_block(open_viewer):
@@ -125,7 +125,7 @@ def test_relevance_begins_at_the_chosen_block(open_viewer):
     viewer.says("Relevance (from block 3 on) for “<b>cat</b>”: what patch (row 2, col 4) drew on.")
     matrices, start = synthetic.chain(synthetic.record(*SMALL[0]))
     truth = synthetic.traced(matrices[2:], torch.eye(len(start))[12], "from")
-    np.testing.assert_allclose(viewer.ask("[...viewer.relevance]"), truth, rtol=0.005, atol=1e-6)
+    np.testing.assert_allclose(viewer.ask("[...viewer.map.relevance]"), truth, rtol=0.005, atol=1e-6)
     first.fill("99")
     first.press("Enter")
     expect(first).to_have_value("3")
@@ -136,8 +136,8 @@ def test_what_is_painted_is_what_is_read(open_viewer, view):
     """The cover of each patch grows with its number, so their orders agree."""
     viewer = open_viewer(f"case=alike&method=chain&view={view}&token=10&pinned=1")
     code = """(() => {
-      const { payload } = viewer;
-      const canvas = viewer.find(".over");
+      const { payload, map } = viewer;
+      const canvas = viewer.page.find(".over");
       const context = canvas.getContext("2d");
       const cover = [];
       for (let patch = 0; patch < payload.patches; patch++) {
@@ -147,7 +147,7 @@ def test_what_is_painted_is_what_is_read(open_viewer, view):
       }
       const { r, c } = viewer.cell;
       const at = viewer.engine.offset(r, c);
-      const values = { rollout: viewer.rollout, relevance: viewer.relevance, similar: viewer.similar }[args[0]]
+      const values = { rollout: map.rollout, relevance: map.relevance, similar: map.similar }[args[0]]
         ?? viewer.engine.values.slice(at, at + payload.tokens);
       return [cover, [...values].slice(payload.split)];
     })()"""
@@ -172,7 +172,7 @@ def test_rollout_of_a_large_model_comes_from_python(open_viewer):
     viewer.told("view=rollout", "token=59", "pinned=1")
     expect(viewer.page.locator(".note")).to_be_hidden()
     truth = synthetic.record(2, 2, (16, 18), ("cls",), 18).rollout(59)
-    np.testing.assert_allclose(viewer.ask("[...viewer.rollout]"), truth, rtol=1e-4, atol=1e-7)
+    np.testing.assert_allclose(viewer.ask("[...viewer.map.rollout]"), truth, rtol=1e-4, atol=1e-7)
 
 
 @pytest.mark.parametrize(("token", "direction"), [(-1, "from"), (0, "from"), (12, "from"), (12, "to")])
@@ -181,9 +181,9 @@ def test_a_chain_is_that_of_its_full_product(open_viewer, token, direction):
     matrices, start = synthetic.chain(synthetic.record(*SMALL[0]))
     code = """(() => {
       const out = new Float32Array(viewer.payload.tokens);
-      takePayload(viewer.method.chain).trace(args[0], args[1], 0, out);
+      globalThis.__vitPayloads.get(viewer.state.method.chain).decoded.trace(args[0], args[1], 0, out);
       return [...out];
-    })()""".replace("takePayload(viewer.method.chain)", "globalThis.__vitPayloads.get(viewer.method.chain).decoded")
+    })()"""
     row = start if token < 0 else torch.eye(len(start))[token]
     found = viewer.ask(code, token, direction)
     np.testing.assert_allclose(found, synthetic.traced(matrices, row, direction), rtol=0.005, atol=1e-6)
@@ -212,7 +212,7 @@ def test_a_class_s_map_follows_the_pointer_without_the_server(open_viewer):
 def test_a_map_that_python_gives_is_of_the_class_alone(open_viewer):
     viewer = open_viewer("case=small&method=given&view=relevance")
     viewer.says("LeGrad: what speaks for “cat”.")
-    assert viewer.ask("[...viewer.relevance]") == list(range(27))
+    assert viewer.ask("[...viewer.map.relevance]") == list(range(27))
     viewer.point(1, 1)
     viewer.says("LeGrad: what speaks for “cat”.")
     expect(viewer.page.get_by_role("button", name="Who looks at it")).to_be_disabled()
@@ -234,13 +234,13 @@ def test_the_outline_is_around_the_same_patches_as_in_python(open_viewer, kind, 
     record = synthetic.record(*ALIKE)
     heatmap = record.heatmap(record.rollout(10) if view == "rollout" else record.weights(10))
     if kind == "mass":
-        assert viewer.ask("[...viewer.marked]") == mass_threshold(heatmap, 0.6).flatten().int().tolist()
+        assert viewer.ask("[...viewer.map.marked]") == mass_threshold(heatmap, 0.6).flatten().int().tolist()
         viewer.page.get_by_label("Share inside the line").fill("0.3")
         viewer.told("mass=0.3")
     else:
         expect(viewer.page.locator(".mass")).to_be_hidden()
     wanted = mass_threshold(heatmap, 0.3) if kind == "mass" else otsu_threshold(heatmap)
-    assert viewer.ask("[...viewer.marked]") == wanted.flatten().int().tolist()
+    assert viewer.ask("[...viewer.map.marked]") == wanted.flatten().int().tolist()
     path = viewer.page.locator(".contour path").last.get_attribute("d")
     padded = np.pad(wanted.numpy(), 1).astype(int)
     assert path.count("h1") == np.abs(np.diff(padded, axis=0)).sum()
@@ -256,7 +256,7 @@ def test_every_map_of_a_large_model_is_painted_for_the_query(open_viewer, query)
     viewer = open_viewer(query)
     code = """(() => {
       const before = viewer.mosaic.pixels.slice();
-      for (let row = 0; row <= viewer.payload.lines; row++) viewer.paintRow(row);
+      for (let row = 0; row <= viewer.payload.lines; row++) viewer.grid.paintRow(row);
       return [viewer.engine.token, before.every((pixel, i) => pixel === viewer.mosaic.pixels[i])];
     })()"""
     for place in (None, (1, 2), (3, 5)):
@@ -310,8 +310,8 @@ def test_nearest_patches_follow_the_pointer_without_the_server(open_viewer):
 def test_cosines_are_those_of_the_record(open_viewer, token):
     viewer = open_viewer(f"case=alike&view=similar&token={token}&pinned=1")
     truth = synthetic.record(*ALIKE).similarity(token).numpy()
-    np.testing.assert_allclose(viewer.ask("[...viewer.similar]"), truth, atol=0.005)
-    words = [f"{value:.2f}" for value in viewer.ask("[viewer.similar[0]]")]
+    np.testing.assert_allclose(viewer.ask("[...viewer.map.similar]"), truth, atol=0.005)
+    words = [f"{value:.2f}" for value in viewer.ask("[viewer.map.similar[0]]")]
     expect(viewer.page.locator(".tokens button").first).to_contain_text(words[0].replace("-", "−"))
 
 
@@ -320,7 +320,7 @@ def test_the_nearest_other_patches_are_outlined_and_the_first_is_named(open_view
     cosines = synthetic.record(*ALIKE).similarity(10)[2:]
     cosines[8] = -2  # itself
     best = cosines.topk(5).indices.tolist()
-    assert viewer.ask("[...viewer.nearest]") == [2 + patch for patch in best]
+    assert viewer.ask("[...viewer.map.nearest]") == [2 + patch for patch in best]
     near = viewer.page.locator(".near:visible")
     assert near.count() == 5
     area, first = viewer.over.bounding_box(), near.first.bounding_box()
@@ -331,7 +331,7 @@ def test_the_nearest_other_patches_are_outlined_and_the_first_is_named(open_view
     expect(strongest).to_contain_text(f"cosine {float(cosines.max()):.2f}")
     viewer.point(best[0] // 6, best[0] % 6)
     expect(viewer.page.locator(".readings > div").nth(3)).to_contain_text("1st of 23 other patches")
-    caret = viewer.ask("parseFloat(viewer.find('.caret').style.left)")
+    caret = viewer.ask("parseFloat(viewer.page.find('.caret').style.left)")
     assert caret == pytest.approx(100 * float(cosines.max()), abs=1)
     viewer.page.get_by_role("button", name="Attention", exact=True).click()
     expect(near).to_have_count(0)
@@ -341,7 +341,7 @@ def test_colours_of_nearest_patches_run_from_0_to_1_or_over_what_there_is(open_v
     viewer = open_viewer("case=alike&view=similar&token=10&pinned=1&opacity=1&cover=film&colormap=gray")
     cosines = synthetic.record(*ALIKE).similarity(10).numpy()[2:]
     assert cosines.min() < 0
-    painted = "[...viewer.overlay.plain.pixels].map((pixel) => pixel & 255)"
+    painted = "[...viewer.picture.overlay.plain.pixels].map((pixel) => pixel & 255)"
     np.testing.assert_allclose(viewer.ask(painted), np.clip(cosines, 0, 1) * 255, atol=2)
     legend = viewer.page.locator(".legend")
     expect(legend).to_have_attribute("aria-label", re.compile("^Colour scale from 0.00 to 1.00. One scale"))
@@ -356,9 +356,9 @@ def test_colours_of_nearest_patches_run_from_0_to_1_or_over_what_there_is(open_v
 def test_colours_over_the_picture_are_those_of_files(open_viewer, query):
     viewer = open_viewer("case=small" + query)
     overlay = viewer.ask(
-        "[[...viewer.overlay.plain.pixels], [...(viewer.selection.view === 'similar' ? viewer.similar"
+        "[[...viewer.picture.overlay.plain.pixels], [...(viewer.selection.view === 'similar' ? viewer.map.similar"
         " : viewer.engine.values.subarray(viewer.engine.offset(viewer.cell.r, viewer.cell.c)))]"
-        ".slice(viewer.payload.split, viewer.payload.tokens), viewer.selection, viewer.ends]"
+        ".slice(viewer.payload.split, viewer.payload.tokens), viewer.selection, [viewer.map.low, viewer.map.top]]"
     )
     colours, values, chosen, (low, top) = overlay
     rgba = np.asarray(colours, np.uint32)[:, None] >> np.array([0, 8, 16, 24]) & 255

@@ -88,7 +88,7 @@ class Viewer:
         self.painted()
 
     def pixels(self, name: str) -> str:
-        return self.ask(f"viewer.find('{name}').toDataURL()")
+        return self.ask(f"viewer.page.find('{name}').toDataURL()")
 
     def says(self, text: str | re.Pattern) -> None:
         expect(self.page.locator(".sentence").first).to_have_text(text)

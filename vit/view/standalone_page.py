@@ -15,7 +15,7 @@ from typing import Any
 from vit.errors import UserError
 from vit.view.payload import read_header
 from vit.view.selection import Selection
-from vit.view.web import VIEWER, read
+from vit.view.web import joined, read
 
 MAX_PAYLOAD = 100_000_000  # [bytes]; a browser opens a third more of text for them
 
@@ -33,18 +33,6 @@ body { margin: 0; background: var(--st-background-color); color: var(--st-text-c
 main { max-width: 82rem; margin: auto; padding: 1.5rem; }
 h1 { margin: 0 0 1.25rem; font-size: 1.25rem; overflow-wrap: anywhere; }
 .facts { margin: 1.5rem 0 0; font-size: 0.8125rem; line-height: 1.5; opacity: 0.75; overflow-wrap: anywhere; }
-"""
-
-# Runs after the viewer's own module, of which `mount` is the export.
-_START = """
-const element = (id) => document.getElementById(id);
-const bytes = (text) => Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
-const { data, payloads: names } = JSON.parse(element("data").textContent);
-for (const name of names) {
-  storePayload(name, bytes(element(name).textContent));
-  element(name).remove();
-}
-mount({ data, parentElement: document.querySelector("main"), setStateValue() {} });
 """
 
 
@@ -96,7 +84,8 @@ def standalone(
         "probe": None,
         "alone": True,
     }
-    script = _module()
+    script = "\n" + joined("standalone.js")
+    assert "</script" not in script.lower()
     policy = f"default-src 'none'; script-src '{_digest(script)}'; style-src 'unsafe-inline'; img-src blob: data:"
     held = json.dumps({"data": data, "payloads": list(payloads)}).replace("<", "\\u003c")
     parts = [
@@ -117,13 +106,6 @@ def standalone(
         f'<script type="module">{script}</script>\n</body>\n</html>\n',
     ]
     return "\n".join(parts).encode("utf-8", "replace")
-
-
-def _module() -> str:
-    """The viewer's module, started by itself instead of by Streamlit."""
-    source = read(*VIEWER)
-    assert source.count("export default ") == 1 and "</script" not in source.lower()
-    return "\n" + source.replace("export default ", "const mount = ") + _START
 
 
 def _digest(script: str) -> str:

@@ -1,18 +1,25 @@
 // Numbers to pixels. Buffers are made once per payload; painting allocates nothing.
 
-/** 256 colours (RGB bytes) as opaque pixels. */
-function pixelTable(colors) {
-  const table = new Uint32Array(256);
-  for (let i = 0; i < 256; i++)
-    table[i] = (255 << 24) | (colors[3 * i + 2] << 16) | (colors[3 * i + 1] << 8) | colors[3 * i];
-  return table;
+/** @import { Payload } from "./payload.js" */
+
+/**
+ * What draws on a canvas.
+ *
+ * @param {HTMLCanvasElement} canvas
+ */
+export function contextOf(canvas) {
+  return /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d"));
 }
 
 /**
  * All maps in one canvas of a few pixels per patch: row and column 0 are the summaries, a row after the blocks is the
  * pooling query's. CSS scales it up.
  */
-class Mosaic {
+export class Mosaic {
+  /**
+   * @param {HTMLCanvasElement} canvas
+   * @param {Payload} payload
+   */
   constructor(canvas, payload) {
     this.payload = payload;
     const { rows, cols } = payload;
@@ -25,28 +32,39 @@ class Mosaic {
     this.height = this.above(payload.lines) + this.tileHeight;
     canvas.width = this.width;
     canvas.height = this.height;
-    this.context = canvas.getContext("2d");
+    this.context = contextOf(canvas);
     this.image = this.context.createImageData(this.width, this.height);
     this.pixels = new Uint32Array(this.image.data.buffer);
   }
 
+  /** @param {number} c a column of the grid */
   left(c) {
     return c === 0 ? 0 : this.tileWidth + this.break + (c - 1) * (this.tileWidth + this.gap);
   }
 
+  /** @param {number} r a row of the grid */
   above(r) {
     if (r === 0) return 0;
     const pool = r > this.payload.blocks ? this.break - this.gap : 0;
     return this.tileHeight + this.break + (r - 1) * (this.tileHeight + this.gap) + pool;
   }
 
-  /** The column at x pixels of the mosaic; a gap belongs to the map before it. */
+  /**
+   * The column at x pixels of the mosaic; a gap belongs to the map before it.
+   *
+   * @param {number} x
+   */
   column(x) {
     if (x < this.tileWidth + this.break / 2) return 0;
     const c = 1 + Math.floor((x - this.tileWidth - this.break) / (this.tileWidth + this.gap));
     return Math.min(Math.max(c, 1), this.payload.heads);
   }
 
+  /**
+   * The row at y pixels of the mosaic.
+   *
+   * @param {number} y
+   */
   row(y) {
     if (y < this.tileHeight + this.break / 2) return 0;
     const { blocks, lines } = this.payload;
@@ -55,7 +73,16 @@ class Mosaic {
     return Math.min(Math.max(r, 1), blocks);
   }
 
-  /** One map: patches of values from `at` on, `top` is the last colour. */
+  /**
+   * Paint one map.
+   *
+   * @param {number} r
+   * @param {number} c
+   * @param {Float32Array} values
+   * @param {number} at of the first patch
+   * @param {number} top the value of the last colour
+   * @param {Uint32Array} colors
+   */
   tile(r, c, values, at, top, colors) {
     const { rows, cols } = this.payload;
     const { zoom, width, pixels } = this;
@@ -71,54 +98,21 @@ class Mosaic {
       }
   }
 
+  /** Put on the screen what is painted. */
   show() {
     this.context.putImageData(this.image, 0, 0);
   }
 }
 
-/** The patches to outline, as 1 in out (P): the fewest that hold a share of the mass, or Otsu's stronger group. */
-function outlined(values, at, kind, mass, out) {
-  const count = out.length;
-  const order = Uint32Array.from({ length: count }, (_, patch) => patch).sort((a, b) => values[at + b] - values[at + a]);
-  let sum = 0;
-  for (let i = 0; i < count; i++) sum += kind === "mass" ? Math.max(0, values[at + i]) : values[at + i];
-  let last = 0, best = 0; // of the order, how many; and how far apart the groups are
-  for (let i = 0, held = 0; i < count; i++) {
-    const value = values[at + order[i]];
-    if (kind === "mass") {
-      if (!(held < mass * sum * (1 - 1e-12)) || !(value > 0)) break;
-      last = i + 1;
-      held += value;
-    } else {
-      held += value;
-      const n = i + 1;
-      if (n === count || !(values[at + order[n]] < value)) continue; // equal numbers stay together
-      const apart = n * (count - n) * (held / n - (sum - held) / (count - n)) ** 2;
-      if (apart > best) [best, last] = [apart, n];
-    }
-  }
-  out.fill(0);
-  for (let i = 0; i < last; i++) out[order[i]] = 1;
-  return out;
-}
-
-/** The border around marked patches, as a path on a plane of one unit per patch. */
-function border(marked, rows, cols) {
-  const at = (row, col) => row >= 0 && row < rows && col >= 0 && col < cols && marked[row * cols + col] === 1;
-  let path = "";
-  for (let row = 0; row <= rows; row++)
-    for (let col = 0; col <= cols; col++) {
-      if (at(row, col) !== at(row - 1, col)) path += `M${col} ${row}h1`;
-      if (at(row, col) !== at(row, col - 1)) path += `M${col} ${row}v1`;
-    }
-  return path;
-}
-
 /** The map over the picture: a pixel per patch, or values interpolated between patch centres. */
-class Overlay {
+export class Overlay {
+  /**
+   * @param {HTMLCanvasElement} canvas
+   * @param {Payload} payload
+   */
   constructor(canvas, payload) {
     this.canvas = canvas;
-    this.context = canvas.getContext("2d");
+    this.context = contextOf(canvas);
     this.payload = payload;
     const { rows, cols } = payload;
     const zoom = Math.max(1, Math.min(16, Math.floor(224 / Math.max(rows, cols))));
@@ -129,12 +123,21 @@ class Overlay {
     this.line = new Float32Array(cols * zoom * 2);
   }
 
+  /**
+   * @param {number} width
+   * @param {number} height
+   */
   image(width, height) {
     const image = this.context.createImageData(width, height);
     return { image, width, height, pixels: new Uint32Array(image.data.buffer) };
   }
 
-  /** For each fine pixel along one side: the patch before it and the weight of the patch after. */
+  /**
+   * For each fine pixel along one side: the patch before it and the weight of the patch after.
+   *
+   * @param {number} count
+   * @param {number} zoom
+   */
   steps(count, zoom) {
     const before = new Int32Array(count * zoom);
     const weight = new Float32Array(count * zoom);
@@ -146,7 +149,13 @@ class Overlay {
     return { before, weight };
   }
 
-  /** Mean colour of all patches, 0 to 255. */
+  /**
+   * Mean colour of all patches, 0 to 255.
+   *
+   * @param {Float32Array} values
+   * @param {number} at of the first patch
+   * @param {number} top
+   */
   mean(values, at, top) {
     const scale = top > 0 ? 255 / top : 0;
     const count = this.payload.patches;
@@ -158,6 +167,15 @@ class Overlay {
     return Math.floor(sum / count + 0.5);
   }
 
+  /**
+   * Paint a map.
+   *
+   * @param {Float32Array} values
+   * @param {number} at of the first patch
+   * @param {number} top the value of the last colour
+   * @param {Uint32Array} colors
+   * @param {boolean} smooth
+   */
   paint(values, at, top, colors, smooth) {
     const target = smooth ? this.fine : this.plain;
     const scale = top > 0 ? 255 / top : 0;
@@ -174,34 +192,54 @@ class Overlay {
     this.context.putImageData(target.image, 0, 0);
   }
 
+  /** Paint nothing. */
   clear() {
     this.context.clearRect(0, 0, this.canvas.width, this.canvas.height);
   }
 
+  /**
+   * Paint between patch centres, one row of patches after the other.
+   *
+   * @param {Float32Array} values
+   * @param {number} at
+   * @param {number} scale
+   * @param {Uint32Array} colors
+   */
   interpolate(values, at, scale, colors) {
-    const { rows, cols } = this.payload;
-    const { across, down, line } = this;
+    const { down, line } = this;
     const { width, height, pixels } = this.fine;
-    const nextRow = rows > 1 ? cols : 0;
-    const nextCol = cols > 1 ? 1 : 0;
     let stretched = -1; // the patch row whose stretched self and successor are in line
     for (let y = 0, to = 0; y < height; y++) {
       const row = down.before[y];
-      if (row !== stretched) {
-        for (let x = 0; x < width; x++) {
-          const from = at + row * cols + across.before[x];
-          const w = across.weight[x] * scale;
-          const v = scale - w;
-          line[x] = v * values[from] + w * values[from + nextCol];
-          line[width + x] = v * values[from + nextRow] + w * values[from + nextRow + nextCol];
-        }
-        stretched = row;
-      }
+      if (row !== stretched) this.stretch(values, at + row * this.payload.cols, scale);
+      stretched = row;
       const lower = down.weight[y];
       for (let x = 0; x < width; x++, to++) {
         const level = line[x] + lower * (line[width + x] - line[x]);
         pixels[to] = colors[level >= 255 ? 255 : (level + 0.5) | 0];
       }
+    }
+  }
+
+  /**
+   * Interpolate a row of patches and the next one along their length, into line.
+   *
+   * @param {Float32Array} values
+   * @param {number} at of the row's first patch
+   * @param {number} scale
+   */
+  stretch(values, at, scale) {
+    const { rows, cols } = this.payload;
+    const { across, line } = this;
+    const { width } = this.fine;
+    const nextRow = rows > 1 ? cols : 0;
+    const nextCol = cols > 1 ? 1 : 0;
+    for (let x = 0; x < width; x++) {
+      const from = at + across.before[x];
+      const w = across.weight[x] * scale;
+      const v = scale - w;
+      line[x] = v * values[from] + w * values[from + nextCol];
+      line[width + x] = v * values[from + nextRow] + w * values[from + nextRow + nextCol];
     }
   }
 }

@@ -1,15 +1,24 @@
-// What the viewer says, in words and numbers. People count from 1, the code from 0.
+// What the viewer says, in words and numbers. People count from 1, the code from 0. No DOM here.
 
-const FUSIONS = ["mean", "max", "min"];
+/** @import { Direction, Fusion, Method, Probe, Selection, Setting, TokenLayout, View } from "./types" */
 
-function ordinal(n) {
+/**
+ * A rank: "1st", "12th".
+ *
+ * @param {number} n
+ */
+export function ordinal(n) {
   const tail = n % 100;
   const suffix = tail >= 11 && tail <= 13 ? "th" : ["th", "st", "nd", "rd"][n % 10] ?? "th";
   return `${n}${suffix}`;
 }
 
-/** A share with two significant digits: "31 %", "3.1 %", "0.31 %". */
-function percent(share) {
+/**
+ * A share with two significant digits: "31 %", "3.1 %", "0.31 %".
+ *
+ * @param {number} share
+ */
+export function percent(share) {
   const p = 100 * share;
   if (p >= 99.95) return "100 %";
   if (p >= 10) return `${p.toFixed(p >= 99.5 ? 1 : 0)} %`;
@@ -19,89 +28,156 @@ function percent(share) {
   return p > 0 ? "< 0.001 %" : "0 %";
 }
 
-/** A multiple of uniform attention: "12×", "2.7×", "0.31×". */
-function multiple(times) {
+/**
+ * A multiple of uniform attention: "12×", "2.7×", "0.31×".
+ *
+ * @param {number} times
+ */
+export function multiple(times) {
   if (times >= 9.95) return `${Math.round(times)}×`;
   if (times >= 0.995) return `${times.toFixed(1)}×`;
   return times >= 0.005 ? `${times.toFixed(2)}×` : times > 0 ? "< 0.01×" : "0×";
 }
 
-/** A cosine: "0.93", "−0.12". */
-function cosine(value) {
+/**
+ * A cosine: "0.93", "−0.12".
+ *
+ * @param {number} value
+ */
+export function cosine(value) {
   const digits = Math.abs(value).toFixed(2);
   return value < 0 && digits !== "0.00" ? `−${digits}` : digits;
 }
 
-function prefixName(name) {
-  if (name === "cls") return "class token";
-  if (name === "dist") return "distillation token";
+/**
+ * A prefix token, on its chip.
+ *
+ * @param {string} name
+ */
+export function chipName(name) {
+  if (name === "cls") return "Class token";
+  if (name === "dist") return "Distillation";
   const register = /^reg(\d+)$/.exec(name);
-  return register ? `register ${register[1]}` : `${name} token`;
+  return register ? `Register ${register[1]}` : name;
 }
 
-function chipName(name) {
-  const known = { cls: "Class token", dist: "Distillation" }[name];
+/**
+ * Where a patch lies.
+ *
+ * @param {TokenLayout} layout
+ * @param {number} token
+ */
+export function place(layout, token) {
+  const patch = token - layout.split;
+  return `row ${Math.floor(patch / layout.cols) + 1}, col ${(patch % layout.cols) + 1}`;
+}
+
+/**
+ * A token within a sentence.
+ *
+ * @param {TokenLayout} layout
+ * @param {number} token
+ */
+export function tokenName(layout, token) {
+  if (token >= layout.split) return `patch (${place(layout, token)})`;
+  const name = layout.prefix[token];
+  if (name === "cls") return "the class token";
+  if (name === "dist") return "the distillation token";
   const register = /^reg(\d+)$/.exec(name);
-  return known ?? (register ? `Register ${register[1]}` : name);
+  return register ? `register ${register[1]}` : `the ${name} token`;
 }
 
-function place(payload, token) {
-  const patch = token - payload.split;
-  return `row ${Math.floor(patch / payload.cols) + 1}, col ${(patch % payload.cols) + 1}`;
+/** @type {{ name: Setting, usual: number | string, words: (value: any) => string }[]} */
+const SETTINGS = [
+  { name: "start_block", usual: 0, words: (value) => `from block ${value + 1} on` },
+  { name: "residual", usual: 0.5, words: (value) => `${Math.round(100 * value)} % staying` },
+  { name: "fusion", usual: "mean", words: (value) => `${value} of heads` },
+  { name: "discard", usual: 0, words: (value) => `weakest ${Math.round(100 * value)} % left out` },
+];
+
+/**
+ * Settings of a method that are not as usual, to stand behind its name.
+ *
+ * @param {Setting[]} names of those that it knows
+ * @param {Selection} selection
+ */
+export function settingsText(names, selection) {
+  const said = SETTINGS.filter(({ name, usual }) => names.includes(name) && selection[name] !== usual);
+  return said.length ? ` (${said.map(({ name, words }) => words(selection[name])).join(", ")})` : "";
 }
 
-function tokenName(payload, token) {
-  if (token >= payload.split) return `patch (${place(payload, token)})`;
-  const name = prefixName(payload.prefix[token]);
-  return /^register/.test(name) ? name : `the ${name}`;
-}
-
-/** Settings of a method that are not as usual, to stand behind its name. */
-function settingsText(names, selection) {
-  const usual = { residual: 0.5, fusion: "mean", discard: 0, start_block: 0 };
-  const words = {
-    start_block: (value) => `from block ${value + 1} on`,
-    residual: (value) => `${Math.round(100 * value)} % staying`,
-    fusion: (value) => `${value} of heads`,
-    discard: (value) => `weakest ${Math.round(100 * value)} % left out`,
-  };
-  const said = Object.keys(words)
-    .filter((name) => names.includes(name) && selection[name] !== usual[name])
-    .map((name) => words[name](selection[name]));
-  return said.length ? ` (${said.join(", ")})` : "";
-}
-
-/** One plain sentence for the map on the picture; `set` from settingsText. */
-function sentence(payload, view, direction, block, head, token, method, set) {
-  if (view === "relevance" && token < 0) return `${method.title}${set}: what speaks for “${method.target}”.`;
-  const name = tokenName(payload, Math.max(token, 0));
-  if (view === "relevance")
-    return `${method.title}${set} for “${method.target}”: ${direction === "to" ? `which tokens drew on ${name}` : `what ${name} drew on`}.`;
+/**
+ * One plain sentence for the map on the picture.
+ *
+ * @param {TokenLayout} layout
+ * @param {object} shown
+ * @param {View} shown.view
+ * @param {Direction} shown.direction
+ * @param {number | Fusion} shown.block
+ * @param {number | Fusion} shown.head
+ * @param {number} shown.token that it is about, -1 for none
+ * @param {Method | null} shown.method of the view "relevance"
+ * @param {string} shown.settings from settingsText
+ */
+export function sentence(layout, { view, direction, block, head, token, method, settings }) {
+  const name = tokenName(layout, Math.max(token, 0));
+  const to = direction === "to";
+  if (view === "relevance" && method) {
+    const title = `${method.title}${settings}`;
+    if (token < 0) return `${title}: what speaks for “${method.target}”.`;
+    return `${title} for “${method.target}”: ${to ? `which tokens drew on ${name}` : `what ${name} drew on`}.`;
+  }
   if (view === "rollout")
-    return `Rollout through all blocks${set}: ${direction === "to" ? `which tokens ${name} reaches` : `what ${name} is made of`}.`;
+    return `Rollout through all blocks${settings}: ${to ? `which tokens ${name} reaches` : `what ${name} is made of`}.`;
   if (view === "similar") return `Patches most like ${name}, by their features after the last block.`;
-  if (view === "pool")
-    return `Pooling query after the last block, ${typeof head === "string" ? `${head} of heads` : `head ${head + 1}`}: where it looks.`;
-  const where =
-    typeof block === "string"
-      ? typeof head === "string"
-        ? block === head ? `${capital(block)} of all blocks and heads` : `${capital(block)} of blocks, ${head} of heads`
-        : `Head ${head + 1}, ${block} of blocks`
-      : typeof head === "string" ? `Block ${block + 1}, ${head} of heads` : `Block ${block + 1}, head ${head + 1}`;
-  return `${where}: ${direction === "to" ? `who looks at ${name}` : `where ${name} looks`}.`;
+  if (view === "pool") return `Pooling query after the last block, ${headName(head)}: where it looks.`;
+  return `${mapName(block, head)}: ${to ? `who looks at ${name}` : `where ${name} looks`}.`;
 }
 
-/** What becomes of the answer when a patch is replaced. */
-function probeText({ target, before, after, answers }, patch, where) {
+/**
+ * Which of all maps of a token.
+ *
+ * @param {number | Fusion} block
+ * @param {number | Fusion} head
+ */
+function mapName(block, head) {
+  if (typeof block === "number") return `Block ${block + 1}, ${headName(head)}`;
+  if (typeof head === "number") return `Head ${head + 1}, ${block} of blocks`;
+  return block === head ? `${capital(block)} of all blocks and heads` : `${capital(block)} of blocks, ${headName(head)}`;
+}
+
+/** @param {number | Fusion} head */
+function headName(head) {
+  return typeof head === "string" ? `${head} of heads` : `head ${head + 1}`;
+}
+
+/**
+ * What becomes of the answer when a patch is replaced.
+ *
+ * @param {Probe} probe
+ * @param {number} patch
+ * @param {string} where
+ */
+export function probeText({ target, before, after, answers }, patch, where) {
   const points = 100 * (after[patch] - before);
   const change = `${points < 0 ? "−" : "+"}${Math.abs(points).toFixed(1)} points`;
   const answer = answers[patch] ? ` The answer becomes “${answers[patch]}”.` : "";
   return `Without the patch (${where}): “${target}” ${percent(after[patch])} (${change}).${answer}`;
 }
 
-/** What the colours of a map mean; `shared` where a map of the same kind beside it has the same colours. */
-function legendText(payload, view, scale, low, top, shared) {
-  const { tokens, pool } = payload;
+/**
+ * What the colours of a map mean.
+ *
+ * @param {object} payload
+ * @param {number} payload.tokens
+ * @param {unknown} payload.pool truthy where the model has a pooling query
+ * @param {View} view
+ * @param {Selection["scale"]} scale
+ * @param {number} low
+ * @param {number} top
+ * @param {boolean} shared a map of the same kind beside it has the same colours
+ */
+export function legendText({ tokens, pool }, view, scale, low, top, shared) {
   const alone = "Colours of two maps cannot be compared.";
   if (view === "similar")
     return scale === "own"
@@ -110,27 +186,59 @@ function legendText(payload, view, scale, low, top, shared) {
   const ends =
     `it ends at ${percent(top)}: the strongest patch of every second head stays below, ` +
     "stronger ones share the last colour. Tokens that are not patches do not count.";
+  const other = `it ends at the strongest patch other than the token itself, ${percent(top)}.`;
   const both = shared && scale !== "own";
   const reach =
-    view === "relevance" ? `${both ? "One scale for both maps" : "This map alone"}, in shares of all its weight: it ends at the strongest patch other than the token itself, ${percent(top)}.`
-    : view === "rollout" ? `${both ? "One scale for both rollouts" : "This rollout alone"}: it ends at the strongest patch other than the token itself, ${percent(top)}.`
+    view === "relevance" ? `${both ? "One scale for both maps" : "This map alone"}, in shares of all its weight: ${other}`
+    : view === "rollout" ? `${both ? "One scale for both rollouts" : "This rollout alone"}: ${other}`
     : scale === "own" ? `This map alone: it ends at its strongest patch, ${percent(top)}. ${alone}`
     : view === "pool" ? `One scale for every head of the pooling query: ${ends}`
     : `One scale for every block and head${pool ? "; the pooling query has another" : ""}. For this query ${ends}`;
   return `${reach} Uniform attention is 1/${tokens} = ${percent(1 / tokens)}.`;
 }
 
-/** Which patches leave the picture clear: those below their mean. */
-function clearText(view, mean) {
+/**
+ * Why there is no map.
+ *
+ * @param {View} view "rollout" or "relevance"
+ * @param {Method | null} method
+ * @param {boolean} pinned
+ * @param {boolean} alone nobody would compute it
+ */
+export function waitingText(view, method, pinned, alone) {
+  if (alone) return "This map is computed in the app";
+  if (view === "relevance") return `Computing ${method?.title} …`;
+  return pinned ? "Computing the rollout …" : "Click a patch for its rollout";
+}
+
+/**
+ * Which patches leave the picture clear: those below their mean.
+ *
+ * @param {View} view
+ * @param {number} mean
+ */
+export function clearText(view, mean) {
   return ` On the picture, patches below their mean, ${view === "similar" ? cosine(mean) : percent(mean)}, are left clear.`;
 }
 
-function capital(word) {
+/**
+ * A word as a sentence begins with it.
+ *
+ * @param {string} word
+ */
+export function capital(word) {
   return word[0].toUpperCase() + word.slice(1);
 }
 
-/** Up to `most` round numbers from `low` to `top`, evenly spaced, into out; returns how many. */
-function roundTicks(low, top, most, out) {
+/**
+ * Up to `most` round numbers from `low` to `top`, evenly spaced, into out; returns how many.
+ *
+ * @param {number} low
+ * @param {number} top
+ * @param {number} most
+ * @param {Float64Array} out
+ */
+export function roundTicks(low, top, most, out) {
   const span = top - low;
   if (!(span > 0)) return 0;
   const power = 10 ** Math.floor(Math.log10(span / most));
@@ -144,7 +252,11 @@ function roundTicks(low, top, most, out) {
   return count;
 }
 
-/** An effective number of tokens: "1.3", "41". */
-function effective(count) {
+/**
+ * An effective number of tokens: "1.3", "41".
+ *
+ * @param {number} count
+ */
+export function effective(count) {
   return count < 9.95 ? count.toFixed(1) : String(Math.round(count));
 }

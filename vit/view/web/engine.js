@@ -1,19 +1,14 @@
 // Every map of the grid for one query: L x H heads, a summary of each block, a summary of each head, and a last row for
 // the pooling query where there is one. No DOM here.
 
-/** Fuse `count` maps of n values, `stride` apart from `first` on, into the n values at `into`. */
-function fuse(kind, values, first, stride, count, into, n) {
-  for (let i = 0; i < n; i++) values[into + i] = values[first + i];
-  for (let m = 1, at = first + stride; m < count; m++, at += stride) {
-    if (kind === "mean") for (let i = 0; i < n; i++) values[into + i] += values[at + i];
-    else if (kind === "max") {
-      for (let i = 0; i < n; i++) if (values[at + i] > values[into + i]) values[into + i] = values[at + i];
-    } else for (let i = 0; i < n; i++) if (values[at + i] < values[into + i]) values[into + i] = values[at + i];
-  }
-  if (kind === "mean") for (let i = 0; i < n; i++) values[into + i] /= count;
-}
+import { fuse } from "./maps.js";
 
-class Engine {
+/** @import { Payload } from "./payload.js" */
+/** @import { Direction, Fusion } from "./types" */
+
+/** All maps of one query, computed a head at a time. */
+export class Engine {
+  /** @param {Payload} payload */
   constructor(payload) {
     this.payload = payload;
     const { lines, heads, tokens } = payload;
@@ -24,18 +19,36 @@ class Engine {
     this.current = -1; // row that step is at
     this.ready = 0; // heads of it that are done
     this.token = -1;
-    this.direction = this.fuseBlocks = this.fuseHeads = "";
+    /** @type {Direction} */
+    this.direction = "from";
+    /** @type {Fusion} */
+    this.fuseBlocks = "mean";
+    /** @type {Fusion} */
+    this.fuseHeads = "mean";
   }
 
   get complete() {
     return this.left === 0;
   }
 
+  /**
+   * Where the map of a cell begins in `values`.
+   *
+   * @param {number} r
+   * @param {number} c
+   */
   offset(r, c) {
     return (r * this.columns + c) * this.payload.tokens;
   }
 
-  /** Turn to a query; true if that leaves anything to compute. */
+  /**
+   * Turn to a query; true if that leaves anything to compute.
+   *
+   * @param {number} token
+   * @param {Direction} direction
+   * @param {Fusion} fuseBlocks
+   * @param {Fusion} fuseHeads
+   */
   ask(token, direction, fuseBlocks, fuseHeads) {
     if (
       token !== this.token || direction !== this.direction ||
@@ -52,14 +65,22 @@ class Engine {
     return !this.complete;
   }
 
-  /** Compute row r of the grid; row 0 needs all others first. */
+  /**
+   * Compute row r of the grid; row 0 needs all others first.
+   *
+   * @param {number} r
+   */
   computeRow(r) {
     if (this.done[r]) return;
     if (r > 0) for (let c = 1; c < this.columns; c++) this.computeHead(r, c);
     this.summarise(r);
   }
 
-  /** One head of a row that is due, going round from row r on; gives the row once it is done, before that -1. */
+  /**
+   * One head of a row that is due, going round from row r on; gives the row once it is done, before that -1.
+   *
+   * @param {number} r
+   */
   step(r) {
     const row = this.next(r);
     if (row !== this.current) this.ready = 0;
@@ -71,7 +92,11 @@ class Engine {
     return row;
   }
 
-  /** The last of a row: the summary of its heads, or for row 0 of every column. */
+  /**
+   * The last of a row: the summary of its heads, or for row 0 of every column.
+   *
+   * @param {number} r
+   */
   summarise(r) {
     const { blocks, heads, tokens } = this.payload;
     const stride = this.columns * tokens;
@@ -83,15 +108,26 @@ class Engine {
     this.left -= 1;
   }
 
+  /**
+   * Compute one map of a head.
+   *
+   * @param {number} r
+   * @param {number} c
+   */
   computeHead(r, c) {
     this.payload.fill(r - 1, c - 1, this.token, this.direction, this.values, this.offset(r, c));
   }
 
+  /** Compute every map that is due. */
   computeAll() {
     for (let r = this.done.length - 1; r >= 0; r--) this.computeRow(r);
   }
 
-  /** The next row to compute, going round from row r on; the summary of all rows comes last. */
+  /**
+   * The next row to compute, going round from row r on; the summary of all rows comes last.
+   *
+   * @param {number} r
+   */
   next(r) {
     const { lines } = this.payload;
     for (let i = 0; i < lines; i++) {
@@ -101,7 +137,12 @@ class Engine {
     return 0;
   }
 
-  /** Make one cell ready; false if it must wait for all blocks of a large model. */
+  /**
+   * Make one cell ready; false if it must wait for all blocks of a large model.
+   *
+   * @param {number} r
+   * @param {number} c
+   */
   need(r, c) {
     if (this.done[r]) return true;
     if (r === 0) return false;

@@ -1,7 +1,13 @@
 // Has the payload that Python offers fetched and kept for as long as the feeder is on the page.
 
+import { dropPayload, fetchPayload } from "./payload_registry.js";
+
+/** @import { Mount } from "./types" */
+
+/** @type {WeakMap<HTMLElement, string>} */
 const fed = new WeakMap(); // parentElement: id
 
+/** @param {Mount} mount */
 export default ({ data, parentElement }) => {
   const before = fed.get(parentElement);
   const id = data?.payload;
@@ -12,7 +18,8 @@ export default ({ data, parentElement }) => {
     fed.set(parentElement, id);
   }
   return () => {
-    if (fed.get(parentElement)) dropPayload(fed.get(parentElement));
+    const last = fed.get(parentElement);
+    if (last) dropPayload(last);
     fed.delete(parentElement);
   };
 };

@@ -2,19 +2,31 @@
 // be mounted first, so a view that finds nothing listens for the event.
 
 const payloads = (globalThis.__vitPayloads ??= new Map()); // id: {bytes, decoded, feeders}; bytes until decoded
-const PAYLOAD_EVENT = "vit-payload";
+export const PAYLOAD_EVENT = "vit-payload";
 
-const FIRST_WAIT = 200, LONGEST_WAIT = 5000; // ms between two tries to fetch one
+const FIRST_WAIT = 200; // ms between the first two tries to fetch one
+const LONGEST_WAIT = 5000;
 
-function storePayload(id, bytes) {
-  const entry = payloads.get(id) ?? { decoded: null, feeders: 1 };
+/**
+ * Keep a payload for whoever shows it.
+ *
+ * @param {string} id
+ * @param {Uint8Array} bytes
+ */
+export function storePayload(id, bytes) {
+  const entry = payloads.get(id) ?? { bytes: null, decoded: null, feeders: 1 };
   payloads.set(id, entry);
   if (!entry.decoded) entry.bytes = bytes;
   globalThis.dispatchEvent(new CustomEvent(PAYLOAD_EVENT, { detail: id }));
 }
 
-/** Get a payload from the server, once for all feeders; again and again while it fails and one of them wants it. */
-async function fetchPayload(id, address) {
+/**
+ * Get a payload from the server, once for all feeders; again and again while it fails and one of them wants it.
+ *
+ * @param {string} id
+ * @param {URL} address
+ */
+export async function fetchPayload(id, address) {
   const known = payloads.get(id);
   if (known) {
     known.feeders += 1;
@@ -36,13 +48,25 @@ async function fetchPayload(id, address) {
   }
 }
 
-function dropPayload(id) {
+/**
+ * A feeder wants it no more.
+ *
+ * @param {string} id
+ */
+export function dropPayload(id) {
   const entry = payloads.get(id);
   if (entry && --entry.feeders === 0) payloads.delete(id);
 }
 
-/** The payload, decoded once however many views show it; null until its feeder brought it. */
-function takePayload(id, decode) {
+/**
+ * The payload, decoded once however many views show it; null until its feeder brought it.
+ *
+ * @template T
+ * @param {string} id
+ * @param {(bytes: Uint8Array) => T} decode
+ * @returns {T | null}
+ */
+export function takePayload(id, decode) {
   const entry = payloads.get(id);
   if (entry?.bytes) {
     entry.decoded = decode(entry.bytes);

@@ -1,0 +1,102 @@
+"""The viewer's modules become one text that a page takes, or are refused."""
+
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from vit.view.web import joined
+
+ENTRIES = ("component.js", "feeder.js", "standalone.js")
+
+needs_node = pytest.mark.skipif(not shutil.which("node"), reason="Node.js runs JavaScript here, and is not installed.")
+
+
+@pytest.fixture
+def join(tmp_path: Path) -> Callable[..., str]:
+    """`join(main="...", other="...")` joins modules of this text, `main` last."""
+
+    def write(**modules: str) -> str:
+        for name, text in modules.items():
+            (tmp_path / f"{name}.js").write_text(text)
+        return joined("main.js", tmp_path)
+
+    return write
+
+
+def run(script: str) -> str:
+    """What a module prints."""
+    command = ["node", "--input-type=module", "--eval", script]
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout.strip()
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_what_the_pages_get_imports_nothing_and_ends_no_script(entry: str) -> None:
+    text = joined(entry)
+    assert not re.search(r"^\s*import\b|\bimport\s*\(", text, re.M)
+    assert len(re.findall(r"^export ", text, re.M)) == (entry != "standalone.js")
+    assert "</script" not in text.lower()
+
+
+@needs_node
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_what_the_pages_get_is_javascript(entry: str, tmp_path: Path) -> None:
+    file = tmp_path / "joined.mjs"
+    file.write_text(joined(entry))
+    subprocess.run(["node", "--check", str(file)], check=True, timeout=60)
+
+
+@needs_node
+def test_modules_do_in_one_text_what_they_do_apart(join: Callable[..., str]) -> None:
+    text = join(
+        main='import { twice, Counter } from "./other.js";\nimport { base } from "./base.js";\n\n'
+        "const step = 5; // of this module\nconsole.log(twice(base), new Counter().next(), step);\n",
+        other='import { base } from "./base.js";\n\n/** Of\n * two. */\nexport function twice(x) { return 2 * x; }\n'
+        "const step = base;\nexport class Counter {\n  next() {\n    return step + 1;\n  }\n}\n",
+        base='// Runs once, though two import it.\nconsole.log("once");\nexport const base = 21;\n',
+    )
+    assert run(text) == "once\n42 22 5"
+
+
+def test_the_entry_keeps_its_default_export(join: Callable[..., str]) -> None:
+    text = join(main='import { f } from "./a.js";\n\nexport default f;\n', a="export async function f() {}\n")
+    assert text.endswith("\nexport default f;\n")
+
+
+REFUSED = {
+    "another way to import": ('import f from "./a.js";', "export default 1;"),
+    "everything": ('import * as a from "./a.js";', ""),
+    "for its effects": ('import "./a.js";', ""),
+    "under another name": ('import { f as g } from "./a.js";', "export const f = 1;"),
+    "on several lines": ('import {\n  f,\n} from "./a.js";', "export const f = 1;"),
+    "two in a line": ('import { f } from "./a.js"; import { g } from "./a.js";', "export const f = 1, g = 2;"),
+    "while it runs": ('const a = await import("./a.js");', ""),
+    "from elsewhere": ('import { f } from "https://example.org/a.js";', ""),
+    "from another folder": ('import { f } from "../a.js";', ""),
+    "about itself": ("const here = import.meta.url;", ""),
+    "what is not exported": ('import { f } from "./a.js";', "const f = 1;"),
+    "a name of a list": ('import { f } from "./a.js";', "const f = 1;\nexport { f };"),
+    "what changes": ('import { f } from "./a.js";', "export let f = 1;"),
+    "what it passes on": ('import { f } from "./a.js";', 'export { f } from "./b.js";'),
+    "a default": ('import { f } from "./a.js";', "export const f = 1;\nexport default f;"),
+    "in a circle": ('import { f } from "./a.js";', 'import { g } from "./main.js";\nexport const f = 1;'),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_what_cannot_be_joined_is_refused(join: Callable[..., str], kind: str) -> None:
+    main, other = REFUSED[kind]
+    with pytest.raises(ValueError, match=r"export|each other"):
+        join(main=main, a=other)
+
+
+def test_a_refusal_names_the_line(join: Callable[..., str]) -> None:
+    with pytest.raises(ValueError, match=re.escape("a.js:2: only plain imports and exports")):
+        join(main='import { f } from "./a.js";', a="export const f = 1;\nexport { f as g };\n")
+
+
+def test_a_word_in_a_comment_is_no_import(join: Callable[..., str]) -> None:
+    assert "import it" in join(main="// To\n// import it\nconst a = 1;\n")

@@ -1,0 +1,58 @@
+// The format that `vit.view.payload` describes: packed bytes to a header, sections and numbers. No DOM here.
+
+/** @import { Header } from "./types" */
+/**
+ * @template T
+ * @typedef {{ new (buffer: ArrayBufferLike, offset: number, length: number): T, BYTES_PER_ELEMENT: number }} Numbers
+ */
+/** @typedef {<T>(name: string, Type: Numbers<T>) => T} Section finds the numbers of a section */
+
+/** @type {Float32Array | null} */
+let halves = null;
+
+/** Every float16 as a float32, by its bits. */
+function halfTable() {
+  if (halves) return halves;
+  halves = new Float32Array(65536);
+  for (let bits = 0; bits < 65536; bits++) {
+    const exponent = (bits >> 10) & 31;
+    const fraction = bits & 1023;
+    const size =
+      exponent === 31 ? (fraction ? NaN : Infinity)
+      : exponent === 0 ? fraction * 2 ** -24
+      : (1 + fraction / 1024) * 2 ** (exponent - 15);
+    halves[bits] = bits & 32768 ? -size : size;
+  }
+  return halves;
+}
+
+/**
+ * Fill out with float16 numbers, from one on.
+ *
+ * @param {Uint16Array} from
+ * @param {number} start
+ * @param {Float32Array} out
+ */
+export function decodeHalves(from, start, out) {
+  const table = halfTable();
+  for (let i = 0; i < out.length; i++) out[i] = table[from[start + i]];
+  return out;
+}
+
+/**
+ * The header of packed bytes, and a function that finds their sections.
+ *
+ * @param {Uint8Array} bytes
+ */
+export function opened(bytes) {
+  const start = new DataView(bytes.buffer, bytes.byteOffset, 8);
+  if (String.fromCharCode(...bytes.subarray(0, 4)) !== "vit1") throw new Error("not a viewer payload");
+  /** @type {Header} */
+  const header = JSON.parse(new TextDecoder().decode(bytes.subarray(8, 8 + start.getUint32(4, true))));
+  /** @type {Section} */
+  const section = (name, Type) => {
+    const [offset, length] = header.sections[name];
+    return new Type(bytes.buffer, bytes.byteOffset + offset, length / Type.BYTES_PER_ELEMENT);
+  };
+  return { header, section };
+}

@@ -1,0 +1,53 @@
+// The tokens that are not on the picture: a chip each, with its weight and colour.
+
+import { chipName, cosine, percent } from "./captions.js";
+import { write } from "./page.js";
+
+/** @import { Colours } from "./colours.js" */
+/** @import { Page } from "./page.js" */
+/** @import { Payload } from "./payload.js" */
+/** @import { PictureMap } from "./picture_map.js" */
+/** @import { Selection, View } from "./types" */
+
+/** The chips of a payload's prefix tokens. */
+export class Chips {
+  /**
+   * @param {Page} page
+   * @param {Payload} payload
+   */
+  constructor(page, payload) {
+    this.every = payload.prefix.map(chipOf);
+    const row = page.find(".tokens");
+    row.replaceChildren(...this.every.map(({ chip }) => chip));
+    row.hidden = this.every.length === 0;
+  }
+
+  /**
+   * Show the map's numbers.
+   *
+   * @param {PictureMap} map
+   * @param {View} view
+   * @param {number} asked the token that the map is about
+   * @param {Selection} selection
+   * @param {Colours} colours
+   */
+  draw({ values, at, low, top }, view, asked, selection, colours) {
+    this.every.forEach(({ chip, swatch, weight }, token) => {
+      const value = values[at + token];
+      swatch.style.backgroundColor = colours.css(value, low, top);
+      write(weight, view === "similar" ? cosine(value) : percent(value));
+      chip.classList.toggle("asked", token === asked);
+      chip.setAttribute("aria-pressed", String(selection.pinned && selection.token === token));
+    });
+  }
+}
+
+/** @param {string} name of the token */
+function chipOf(name) {
+  const chip = Object.assign(document.createElement("button"), { type: "button" });
+  const swatch = document.createElement("i");
+  const words = Object.assign(document.createElement("span"), { textContent: chipName(name) });
+  const weight = document.createElement("data");
+  chip.append(swatch, words, weight);
+  return { chip, swatch, weight };
+}

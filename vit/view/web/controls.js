@@ -1,0 +1,98 @@
+// Shows the selection in every control.
+
+import { write } from "./page.js";
+
+/** @import { Page } from "./page.js" */
+/** @import { State } from "./state.js" */
+/** @import { Method, Selection } from "./types" */
+
+/** @type {("residual" | "discard" | "mass")[]} */
+export const SHARES = ["residual", "discard", "mass"]; // fields of a selection that sliders set
+
+/**
+ * Show the selection in every control.
+ *
+ * @param {Page} page
+ * @param {State} state
+ */
+export function reflect(page, state) {
+  const { selection } = state;
+  reflectFusions(page, state);
+  reflectSwitches(page, state);
+  reflectMethod(page, state.method);
+  page.find(".readings > div").title =
+    selection.view === "similar" ? "" : "Entropy of the row; its exponential is the effective number of tokens";
+  page.control("colormap").value = selection.colormap;
+  page.control("opacity").value = String(selection.opacity);
+  page.control("smooth").checked = selection.smooth;
+  page.control("contour").value = selection.contour;
+  page.control("cover").value = selection.cover;
+  page.find(".mass").hidden = selection.contour !== "mass";
+  reflectShares(page, selection);
+  reflectSettings(page, state);
+}
+
+/**
+ * Show what sliders are at, and say it beside them.
+ *
+ * @param {Page} page
+ * @param {Selection} selection
+ */
+export function reflectShares(page, selection) {
+  for (const name of SHARES) {
+    const slider = page.control(name);
+    slider.value = String(selection[name]);
+    if (slider.nextElementSibling) write(slider.nextElementSibling, `${Math.round(100 * selection[name])} %`);
+  }
+}
+
+/**
+ * How all blocks, and all heads, become one.
+ *
+ * @param {Page} page
+ * @param {State} state
+ */
+function reflectFusions(page, state) {
+  /** @type {HTMLSelectElement} */ (page.find(".fusion.blocks select")).value = state.fuseBlocks;
+  /** @type {HTMLSelectElement} */ (page.find(".fusion.heads select")).value = state.fuseHeads;
+}
+
+/**
+ * @param {Page} page
+ * @param {State} state
+ */
+function reflectSwitches(page, state) {
+  /** @type {Record<string, unknown>} */
+  const chosen = { ...state.selection };
+  for (const group of page.switches)
+    for (const button of group.querySelectorAll("button"))
+      button.setAttribute("aria-pressed", String(chosen[group.dataset.field ?? ""] === button.dataset.value));
+  for (const button of page.find("[data-field=direction]").querySelectorAll("button")) button.disabled = !state.directed;
+}
+
+/**
+ * The view of a class's map, if there is one.
+ *
+ * @param {Page} page
+ * @param {Method | null} method
+ */
+function reflectMethod(page, method) {
+  const button = page.find("[data-value=relevance]");
+  button.hidden = page.find(".keys .relevance").hidden = !method;
+  write(button, method?.title ?? "");
+  button.title = method ? `What speaks for “${method.target}”. Choose class and method above` : "";
+}
+
+/**
+ * Settings of methods, where they mean something.
+ *
+ * @param {Page} page
+ * @param {State} state
+ */
+function reflectSettings(page, { selection, settings, payload }) {
+  /** @type {NodeListOf<HTMLElement>} */
+  const labels = page.root.querySelectorAll("[data-setting]");
+  for (const label of labels) label.hidden = !settings.some((name) => name === label.dataset.setting);
+  page.control("fusion").value = selection.fusion;
+  Object.assign(page.control("start_block"), { value: selection.start_block + 1, max: payload.blocks });
+}

@@ -1,0 +1,156 @@
+// Draws one viewer: computes the map over the picture, paints it, and says what it is.
+
+import { place, probeText, sentence, settingsText, waitingText } from "./captions.js";
+import { embolden, mark } from "./layout.js";
+import { write } from "./page.js";
+import { Chain } from "./payload.js";
+import { takePayload } from "./payload_registry.js";
+
+/** @import { View } from "./types" */
+/** @import { Viewer } from "./viewer.js" */
+
+/**
+ * Draw what is selected and pointed at.
+ *
+ * @param {Viewer} viewer
+ */
+export function draw(viewer) {
+  const { map, state, picture, readings } = viewer;
+  const { view } = state;
+  const asked = state.about(view);
+  viewer.grid.draw();
+  computeMap(viewer, view, asked);
+  const mean = picture.mean(map);
+  paintMap(viewer, view, asked, mean);
+  markMaps(viewer);
+  caption(viewer, view, asked);
+  captionProbe(viewer);
+  if (!map.ready) return;
+  if (view === "similar") readings.drawSimilar(map, state);
+  else readings.draw(map, state, view, asked);
+  viewer.chips.draw(map, view, asked, state.selection, viewer.colours);
+  drawLegend(viewer, view, asked, mean);
+}
+
+/**
+ * Compute the map over the picture, and where its colours end.
+ *
+ * @param {Viewer} viewer
+ * @param {View} view
+ * @param {number} asked the token that the map is about
+ */
+function computeMap(viewer, view, asked) {
+  const { map, state, group, given } = viewer;
+  if (view === "rollout") map.showRollout(state, given);
+  else if (view === "relevance") map.showRelevance(state, chainOf(viewer), given);
+  else {
+    group.commonTop(view, 0);
+    if (view === "similar") map.showSimilar(state);
+    else computeCell(viewer, view);
+    return;
+  }
+  const top = map.ready ? group.commonTop(view, map.strongest(asked)) : 1;
+  map.top = view === "relevance" ? top || 1 : top;
+}
+
+/**
+ * @param {Viewer} viewer
+ * @param {View} view
+ */
+function computeCell({ engine, payload, state, group, map, grid }, view) {
+  const { r } = state.cell;
+  const before = engine.done[r];
+  const shared = view === "pool" ? payload.poolTop : group.sharedTop(state.query, state.selection.direction);
+  map.showCell(engine, state, shared);
+  if (engine.done[r] && !before) grid.showRow(r); // nobody else paints this row then
+}
+
+/**
+ * What the class's map is traced along; null until it is here.
+ *
+ * @param {Viewer} viewer
+ */
+function chainOf({ state }) {
+  const id = state.method?.chain;
+  return id ? takePayload(id, (bytes) => new Chain(bytes)) : null;
+}
+
+/**
+ * Paint the map, and outline its patches.
+ *
+ * @param {Viewer} viewer
+ * @param {View} view
+ * @param {number} asked
+ * @param {number} mean colour of its patches, 0 to 255
+ */
+function paintMap({ map, picture, colours, legend, state }, view, asked, mean) {
+  const { selection, readKey } = state;
+  if (colours.fade(mean, selection.opacity, selection.cover)) legend.paintRamp(colours);
+  picture.paint(map, view, colours, selection.smooth);
+  picture.outlineStrongest(map, selection);
+  picture.outlinePatches(asked, readKey, view === "similar" ? map.nearest : null);
+}
+
+/**
+ * Mark the maps of the grid that are selected and pointed at.
+ *
+ * @param {Viewer} viewer
+ */
+function markMaps({ page, mosaic, state }) {
+  const { view } = state.selection;
+  const cell = view === "attention" || view === "pool" ? state.selectedCell : null;
+  mark(page.find(".mark.selected"), mosaic, cell);
+  mark(page.find(".mark.previewed"), mosaic, state.preview);
+  embolden(page.find(".labels.rows"), cell ? cell.r - 1 : -1);
+  embolden(page.find(".labels.columns"), cell ? cell.c - 1 : -1);
+}
+
+/**
+ * Say what is shown, or why nothing is.
+ *
+ * @param {Viewer} viewer
+ * @param {View} view
+ * @param {number} asked
+ */
+function caption({ page, payload, state, map, alone }, view, asked) {
+  const { method, selection } = state;
+  const { direction, pinned } = selection;
+  const { r, c } = state.cell;
+  const token = view === "relevance" ? asked : state.query;
+  const settings = view === selection.view ? settingsText(state.settings, selection) : "";
+  const shown = { view, direction, block: state.blockOf(r), head: state.headOf(c), token, method, settings };
+  write(page.find(".sentence"), sentence(payload, shown));
+  const waiting = !map.ready && (view === "rollout" || view === "relevance");
+  page.find(".note").hidden = !waiting;
+  write(page.find(".note"), waiting ? waitingText(view, method, pinned, alone) : "");
+  page.find(".aside").hidden = view === "attention" || view === "pool";
+  page.root.classList.toggle("pinned", pinned);
+}
+
+/**
+ * Say what becomes of the answer without the patch under the pointer.
+ *
+ * @param {Viewer} viewer
+ */
+function captionProbe({ page, probe, payload, state }) {
+  const element = page.find(".probe");
+  element.hidden = probe?.after.length !== payload.patches;
+  if (!probe || element.hidden) return;
+  const token = state.readKey >= payload.split ? state.readKey : state.hovered;
+  const patch = token - payload.split;
+  if (patch < 0) write(element, "Point at a patch to replace it.");
+  else if (state.selection.hidden.includes(patch)) write(element, "This patch is hidden already.");
+  else write(element, probeText(probe, patch, place(payload, token)));
+}
+
+/**
+ * @param {Viewer} viewer
+ * @param {View} view
+ * @param {number} asked
+ * @param {number} mean
+ */
+function drawLegend({ legend, map, state, group, readings }, view, asked, mean) {
+  const { selection } = state;
+  const clear = selection.cover === "film" ? 0 : mean;
+  legend.draw(map, view, selection, clear, group.shares(view), asked, readings.value);
+}

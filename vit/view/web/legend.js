@@ -1,0 +1,140 @@
+// The colour scale below the picture: its ramp, ticks in weights and multiples of uniform attention, what it means.
+
+import { clearText, cosine, legendText, percent, roundTicks } from "./captions.js";
+import { contextOf } from "./canvas.js";
+import { percentage, write } from "./page.js";
+
+/** @import { Colours } from "./colours.js" */
+/** @import { Page } from "./page.js" */
+/** @import { PictureMap } from "./picture_map.js" */
+/** @import { Selection, View } from "./types" */
+
+const TICKS = 5; // at most
+
+/** The legend of one viewer. */
+export class Legend {
+  /** @param {Page} page */
+  constructor(page) {
+    this.page = page;
+    this.drawn = ""; // for what
+    this.ticks = new Float64Array(12);
+  }
+
+  /**
+   * Paint the colours, above as in the grid and below as on the picture.
+   *
+   * @param {Colours} colours
+   */
+  paintRamp(colours) {
+    const context = contextOf(/** @type {HTMLCanvasElement} */ (this.page.find(".ramp canvas")));
+    const image = context.createImageData(256, 2);
+    const pixels = new Uint32Array(image.data.buffer);
+    pixels.set(colours.lut);
+    pixels.set(colours.veil, 256);
+    context.putImageData(image, 0, 0);
+  }
+
+  /**
+   * @param {PictureMap} map
+   * @param {View} view
+   * @param {Selection} selection
+   * @param {number} mean colour below which the picture is clear, 0 to 255
+   * @param {boolean} shared a map of the same kind beside it has the same colours
+   * @param {number} asked the token that the map is about
+   * @param {number} read the value under the pointer, or NaN
+   */
+  draw(map, view, { scale }, mean, shared, asked, read) {
+    this.point(map, read);
+    this.tellBeyond(map, view, asked);
+    const wanted = `${map.low} ${map.top} ${view} ${scale} ${mean} ${shared}`;
+    if (this.drawn === wanted) return;
+    this.drawn = wanted;
+    this.drawScale(map, view);
+    this.explain(map, view, scale, mean, shared);
+  }
+
+  /**
+   * Point at a value.
+   *
+   * @param {PictureMap} map
+   * @param {number} read
+   */
+  point({ low, top }, read) {
+    const caret = this.page.find(".caret");
+    caret.hidden = Number.isNaN(read);
+    if (caret.hidden) return;
+    caret.style.left = percentage(Math.min(1, Math.max(0, top > low ? (read - low) / (top - low) : 0)));
+  }
+
+  /**
+   * Tell that stronger patches lie beyond the last colour.
+   *
+   * @param {PictureMap} map
+   * @param {View} view
+   * @param {number} asked
+   */
+  tellBeyond(map, view, asked) {
+    const traced = view === "rollout" || view === "relevance";
+    const most = view === "similar" ? 0 : map.strongest(traced ? asked : -1);
+    const beyond = this.page.find(".beyond");
+    beyond.hidden = !(most > map.top * 1.005);
+    beyond.title = beyond.hidden ? "" : `Stronger patches, up to ${percent(most)}, have the last colour`;
+  }
+
+  /**
+   * @param {PictureMap} map
+   * @param {View} view
+   */
+  drawScale({ low, top, payload }, view) {
+    const { page } = this;
+    const similar = view === "similar";
+    page.find(".legend").classList.toggle("cosines", similar);
+    write(page.find(".unit.weights"), similar ? "cosine" : "weight");
+    if (!similar)
+      this.drawTicks(page.find(".times"), 0, top, payload.tokens, (times) =>
+        times >= 10 ? String(Math.round(times)) : String(+times.toFixed(3)),
+      );
+    this.drawTicks(page.find(".ticks.weights"), low, top, similar ? 1 : 100, (value) =>
+      similar ? String(+value.toPrecision(3)).replace("-", "−") : value ? `${+value.toPrecision(3)} %` : "0",
+    );
+  }
+
+  /**
+   * @param {HTMLElement} row
+   * @param {number} low
+   * @param {number} top
+   * @param {number} unit how much 1 is in what ticks count
+   * @param {(value: number) => string} words
+   */
+  drawTicks(row, low, top, unit, words) {
+    const count = roundTicks(low * unit, top * unit, TICKS, this.ticks);
+    while (row.children.length < count) row.append(document.createElement("span"));
+    for (let i = 0; i < row.children.length; i++) {
+      const span = /** @type {HTMLElement} */ (row.children[i]);
+      span.hidden = i >= count;
+      if (span.hidden) continue;
+      const share = (this.ticks[i] / unit - low) / (top - low);
+      span.style.left = percentage(share);
+      span.className = share < 0.02 ? "start" : share > 0.97 ? "end" : "";
+      write(span, words(this.ticks[i]));
+    }
+  }
+
+  /**
+   * Say what the colours mean.
+   *
+   * @param {PictureMap} map
+   * @param {View} view
+   * @param {Selection["scale"]} scale
+   * @param {number} mean
+   * @param {boolean} shared
+   */
+  explain({ low, top, payload }, view, scale, mean, shared) {
+    const legend = this.page.find(".legend");
+    const clear = mean ? clearText(view, low + (mean / 255) * (top - low)) : "";
+    const ends = view === "similar" ? `${cosine(low)} to ${cosine(top)}` : `0 to ${percent(top)}`;
+    const text = legendText(payload, view, scale, low, top, shared) + clear;
+    legend.title = text;
+    legend.setAttribute("aria-label", `Colour scale from ${ends}. ${text}`);
+  }
+}

@@ -1,0 +1,102 @@
+// The picture with its map: colours, outlines of patches, a line around the strongest, patches that are hidden.
+
+import { contextOf, Overlay } from "./canvas.js";
+import { outline, placePicture } from "./layout.js";
+import { border } from "./maps.js";
+
+/** @import { Colours } from "./colours.js" */
+/** @import { Page } from "./page.js" */
+/** @import { Payload } from "./payload.js" */
+/** @import { PictureMap } from "./picture_map.js" */
+/** @import { Selection, View } from "./types" */
+
+/** The picture of a payload, and what is drawn over it. */
+export class Picture {
+  /**
+   * @param {Page} page
+   * @param {Payload} payload
+   */
+  constructor(page, payload) {
+    this.page = page;
+    this.payload = payload;
+    this.overlay = new Overlay(page.over, payload);
+    const bytes = /** @type {Uint8Array<ArrayBuffer>} */ (payload.picture);
+    this.url = URL.createObjectURL(new Blob([bytes], { type: payload.header.picture.type }));
+    /** @type {HTMLImageElement} */ (page.find(".picture")).src = this.url;
+    placePicture(page, payload);
+  }
+
+  /** Let the browser forget the picture. */
+  destroy() {
+    URL.revokeObjectURL(this.url);
+  }
+
+  /**
+   * Mean colour of the map's patches, 0 to 255.
+   *
+   * @param {PictureMap} map
+   */
+  mean(map) {
+    const { values, at, top } = map.painted;
+    return map.ready ? this.overlay.mean(values, at, top) : 0;
+  }
+
+  /**
+   * Paint the map; of one that is not ready, a map of the grid stays until it is.
+   *
+   * @param {PictureMap} map
+   * @param {View} view
+   * @param {Colours} colours
+   * @param {boolean} smooth
+   */
+  paint(map, view, colours, smooth) {
+    const { values, at, top } = map.painted;
+    if (map.ready) this.overlay.paint(values, at, top, colours.veil, smooth);
+    else if (view === "rollout" || view === "relevance") this.overlay.clear();
+    this.page.over.classList.toggle("stale", !map.ready);
+    this.page.root.toggleAttribute("data-unready", !map.ready);
+  }
+
+  /**
+   * Draw the line around the strongest patches, if people asked for one.
+   *
+   * @param {PictureMap} map
+   * @param {Selection} selection
+   */
+  outlineStrongest(map, { contour, mass }) {
+    const { rows, cols } = this.payload;
+    const path = contour === "none" || !map.ready ? "" : border(map.outline(contour, mass), rows, cols);
+    for (const line of this.page.find(".contour").children) if (line.getAttribute("d") !== path) line.setAttribute("d", path);
+  }
+
+  /**
+   * Outline the patch that the map is about, the one that is read, and of nearest patches those.
+   *
+   * @param {number} asked
+   * @param {number} read
+   * @param {Int32Array | null} nearest
+   */
+  outlinePatches(asked, read, nearest) {
+    const { page, payload } = this;
+    outline(page.find(".query"), payload, asked);
+    outline(page.find(".key"), payload, read === asked ? -1 : read);
+    if (nearest || !page.near[0].hidden)
+      page.near.forEach((element, i) => outline(element, payload, nearest ? nearest[i] : -1));
+  }
+
+  /**
+   * Draw the patches that are hidden from the model.
+   *
+   * @param {number[]} hidden
+   */
+  cover(hidden) {
+    const { page, payload } = this;
+    const canvas = /** @type {HTMLCanvasElement} */ (page.find(".covered"));
+    Object.assign(canvas, { width: payload.cols, height: payload.rows });
+    const context = contextOf(canvas);
+    context.fillStyle = "rgb(120 120 120 / 88%)";
+    const told = !page.find(".painting").hidden || page.root.classList.contains("compact"); // of a picture without them
+    for (const patch of told ? hidden : []) context.fillRect(patch % payload.cols, Math.floor(patch / payload.cols), 1, 1);
+    page.find(".unhide").hidden = page.find(".swap").hidden = hidden.length === 0;
+  }
+}

@@ -1,0 +1,181 @@
+// The numbers of the map over the picture, in every view, and where its colours end. No DOM here.
+
+import { largest, outlined, span, strongest } from "./maps.js";
+
+/** @import { Chain, Payload } from "./payload.js" */
+/** @import { Engine } from "./engine.js" */
+/** @import { State } from "./state.js" */
+/** @import { Given } from "./types" */
+
+export const NEAREST = 5; // patches outlined
+
+/**
+ * The map over the picture: `values` from `at` on, one per token, if it is `ready`; colours run from `low` to `top`.
+ * Buffers are made once per payload, and a map is computed again only where something else was asked.
+ */
+export class PictureMap {
+  /** @param {Payload} payload */
+  constructor(payload) {
+    const { tokens, patches } = payload;
+    this.payload = payload;
+    this.rollout = new Float32Array(tokens);
+    this.relevance = new Float32Array(tokens);
+    this.similar = new Float32Array(tokens); // cosines
+    this.nearest = new Int32Array(NEAREST); // the patches most like the query, best first
+    this.marked = new Uint8Array(patches); // inside the outline
+    this.shades = new Float32Array(tokens);
+    /** @type {string | Given} */
+    this.rolled = ""; // what the rollout was asked, or given with
+    /** @type {string | Given} */
+    this.traced = "";
+    this.compared = -1; // token whose cosines these are
+    /** @type {Float32Array} */
+    this.values = this.rollout;
+    this.at = 0;
+    this.low = 0;
+    this.top = 1;
+    this.ready = false;
+    this.shaded = false;
+  }
+
+  /**
+   * Attention, or the pooling query's: a map of the grid.
+   *
+   * @param {Engine} engine
+   * @param {State} state
+   * @param {number} top of the scale that maps share
+   */
+  showCell(engine, state, top) {
+    const { r, c } = state.cell;
+    const ready = engine.need(r, c);
+    this.show(engine.values, engine.offset(r, c), ready);
+    this.top = ready && state.selection.scale === "own" ? this.strongest(-1) : top;
+  }
+
+  /**
+   * Rollout, computed here or given by Python.
+   *
+   * @param {State} state
+   * @param {Given | null} given
+   */
+  showRollout(state, given) {
+    const { selection, query } = state;
+    const { direction, residual, fusion, discard } = selection;
+    if (this.payload.quick) {
+      const wanted = `${query} ${direction} ${residual} ${fusion} ${discard}`;
+      if (this.rolled !== wanted) this.payload.rollout(query, direction, selection, this.rollout);
+      this.rolled = wanted;
+      return this.show(this.rollout, 0, true);
+    }
+    const fits = given && this.fits(given, state, query) && given.direction === direction;
+    if (fits && this.rolled !== given) this.rollout.set(given.values);
+    if (fits) this.rolled = given;
+    this.show(this.rollout, 0, Boolean(fits));
+  }
+
+  /**
+   * The map of a class, by a chain or given by Python.
+   *
+   * @param {State} state
+   * @param {Chain | null} chain null until it is here
+   * @param {Given | null} given
+   */
+  showRelevance(state, chain, given) {
+    const { direction, start_block } = state.selection;
+    const token = state.about("relevance");
+    if (state.method?.chain) {
+      const ready = chain !== null && chain.tokens === this.payload.tokens;
+      const wanted = `${token} ${direction} ${start_block} ${state.method.chain}`;
+      if (ready && this.traced !== wanted) chain.trace(token, direction, start_block, this.relevance);
+      if (ready) this.traced = wanted;
+      return this.show(this.relevance, 0, ready);
+    }
+    const fits = given && this.fits(given, state, token) && (token < 0 || given.direction === direction);
+    if (fits && this.traced !== given) this.relevance.set(given.values);
+    if (fits) this.traced = given;
+    this.show(this.relevance, 0, Boolean(fits));
+  }
+
+  /**
+   * Nearest patches: cosines, as shares of the way from low to top.
+   *
+   * @param {State} state
+   */
+  showSimilar(state) {
+    const { query } = state;
+    this.compare(query);
+    this.show(this.similar, 0, true);
+    if (state.selection.scale === "own") [this.low, this.top] = this.span(query);
+    if (state.selection.scale !== "own" || !(this.top > this.low)) [this.low, this.top] = [0, 1];
+    const { values, low, top, shades } = this;
+    for (let i = 0; i < values.length; i++) shades[i] = Math.max(0, (values[i] - low) / (top - low));
+    this.shaded = true;
+  }
+
+  /**
+   * Numbers to show, with colours from 0 to 1.
+   *
+   * @param {Float32Array} values
+   * @param {number} at
+   * @param {boolean} ready
+   */
+  show(values, at, ready) {
+    this.values = values;
+    this.at = at;
+    this.ready = ready;
+    this.low = 0;
+    this.top = 1;
+    this.shaded = false;
+  }
+
+  /**
+   * Whether Python's map is of this view and token, and of the settings that are chosen.
+   *
+   * @param {Given} given
+   * @param {State} state
+   * @param {number} token
+   */
+  fits(given, { selection, settings }, token) {
+    if (given.view !== selection.view || given.token !== token || given.values.length !== this.payload.tokens) return false;
+    return settings.every((name) => given.settings[name] === selection[name]);
+  }
+
+  /**
+   * Compute the cosines of a token, and the patches most like it.
+   *
+   * @param {number} token
+   */
+  compare(token) {
+    const { features, split, tokens } = this.payload;
+    if (this.compared === token || !features) return;
+    this.compared = token;
+    features.cosines(token, this.similar);
+    largest(this.similar, split, tokens, token, this.nearest);
+  }
+
+  /** @param {number} except a token, -1 for none */
+  strongest(except) {
+    return strongest(this.values, this.at, this.payload.split, this.payload.tokens, except);
+  }
+
+  /** @param {number} except a token */
+  span(except) {
+    return span(this.values, this.payload.split, this.payload.tokens, except);
+  }
+
+  /** @returns what colours stand for: the values of patches, where they begin, and the value of the last colour */
+  get painted() {
+    const { payload, at, top, shaded } = this;
+    return { values: shaded ? this.shades : this.values, at: at + payload.split, top: shaded ? 1 : top };
+  }
+
+  /**
+   * Mark the patches inside the outline.
+   *
+   * @param {string} kind "mass" or "otsu"
+   * @param {number} mass
+   */
+  outline(kind, mass) {
+    return outlined(this.values, this.at + this.payload.split, kind, mass, this.marked);
+  }
+}

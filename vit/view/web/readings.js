@@ -1,0 +1,182 @@
+// The four numbers beside the maps.
+
+import { chipName, cosine, effective, multiple, ordinal, percent, place } from "./captions.js";
+import { summary } from "./maps.js";
+import { write } from "./page.js";
+
+/** @import { Page } from "./page.js" */
+/** @import { Payload } from "./payload.js" */
+/** @import { PictureMap } from "./picture_map.js" */
+/** @import { State } from "./state.js" */
+/** @import { View } from "./types" */
+
+/** The readings of one viewer. */
+export class Readings {
+  /** @param {Page} page */
+  constructor(page) {
+    this.rows = [...page.root.querySelectorAll(".readings > div")].map((row) => [...row.children]);
+    this.value = NaN; // the weight or cosine of the token that is read
+  }
+
+  /** What the strongest patch is, for screen readers. */
+  get spoken() {
+    const [label, where, detail] = this.rows[2];
+    return `${label.textContent} ${where.textContent}, ${detail.textContent}.`;
+  }
+
+  /**
+   * What a map says that shares out 100 %, or of which every row does.
+   *
+   * @param {PictureMap} map
+   * @param {State} state
+   * @param {View} view
+   * @param {number} asked the token that the map is about
+   */
+  draw(map, state, view, asked) {
+    const { values, at, payload } = map;
+    const { tokens, split } = payload;
+    const to = state.selection.direction === "to" && view !== "pool" && view !== "relevance";
+    const whole = summary(values, at, split, tokens);
+    if (to) this.read(0, "Mean weight received", percent(whole.sum / tokens), `${multiple(whole.sum)} uniform`);
+    else this.drawSpread(whole, tokens, fusedByExtreme(state, view));
+    this.drawPrefix(map, whole.prefix, to);
+    this.drawStrongest(map, whole.best);
+    this.drawRead(map, state, asked, to);
+  }
+
+  /**
+   * @param {{ sum: number, entropy: number }} whole
+   * @param {number} tokens
+   * @param {boolean} extreme it is a maximum or minimum of several maps
+   */
+  drawSpread({ sum, entropy }, tokens, extreme) {
+    if (!(sum > 0)) return this.read(0, "Spread", "–", "nothing speaks for it");
+    if (extreme) return this.read(0, "Spread", "–", "a maximum or minimum is no distribution");
+    const share = (entropy / Math.log(tokens)).toFixed(2);
+    this.read(0, "Spread", `${effective(Math.exp(entropy))} of ${tokens} tokens`, `entropy ${share} of uniform`);
+  }
+
+  /**
+   * @param {PictureMap} map
+   * @param {number} sum of prefix tokens
+   * @param {boolean} to
+   */
+  drawPrefix({ values, at, payload }, sum, to) {
+    const { prefix, split, tokens } = payload;
+    if (!split) return this.read(1, "Prefix tokens", "none", "in this model");
+    const first = chipName(prefix[0]).toLowerCase();
+    if (to) this.read(1, `From ${first}`, percent(values[at]), `${multiple(values[at] * tokens)} uniform`);
+    else if (split === 1) this.read(1, `On ${first}`, percent(sum), `${multiple(sum * tokens)} uniform`);
+    else this.read(1, `On ${split} prefix tokens`, percent(sum), `${first} ${percent(values[at])}`);
+  }
+
+  /**
+   * @param {PictureMap} map
+   * @param {number} best the token of the strongest patch
+   */
+  drawStrongest({ values, at, payload }, best) {
+    const most = values[at + best];
+    if (!(most > 0)) return this.read(2, "Strongest patch", "–", "every patch has 0");
+    this.read(2, "Strongest patch", place(payload, best), `${percent(most)} · ${multiple(most * payload.tokens)} uniform`);
+  }
+
+  /**
+   * @param {PictureMap} map
+   * @param {State} state
+   * @param {number} asked
+   * @param {boolean} to
+   */
+  drawRead({ values, at, payload }, state, asked, to) {
+    const { tokens } = payload;
+    const held = state.selection.pinned || state.fixed || asked < 0;
+    const key = held ? state.readKey : asked;
+    this.value = held && key >= 0 ? values[at + key] : NaN;
+    if (key < 0) return this.read(3, "Under the pointer", "–", "point at a patch");
+    const weight = values[at + key];
+    let stronger = 0;
+    for (let i = 0; i < tokens; i++) if (values[at + i] > weight) stronger++;
+    this.read(
+      3,
+      held && key !== asked ? titleOf(payload, key) : to ? "From itself" : "On itself",
+      `≈ ${percent(weight)}`, // maps come in steps, see payload.py
+      `${multiple(weight * tokens)} uniform · ${ordinal(stronger + 1)} of ${tokens}`,
+    );
+  }
+
+  /**
+   * What the cosines of a token say.
+   *
+   * @param {PictureMap} map
+   * @param {State} state
+   */
+  drawSimilar(map, { query, readKey, selection }) {
+    const { values, payload } = map;
+    const { tokens, split, prefix } = payload;
+    const key = selection.pinned ? readKey : -1;
+    this.value = key >= 0 ? values[key] : NaN;
+    let sum = 0, others = 0, above = 0;
+    for (let i = split; i < tokens; i++)
+      if (i !== query) {
+        sum += values[i];
+        others++;
+        if (values[i] > this.value) above++;
+      }
+    this.drawNearest(map, query, sum / others);
+    if (!split) this.read(1, "Prefix tokens", "none", "in this model");
+    else this.read(1, chipName(prefix[0]), cosine(values[0]), query === 0 ? "itself" : "cosine");
+
+    const todo = selection.pinned ? "point at a patch" : "click to pin, then point at others";
+    if (key < 0) return this.read(3, "Under the pointer", "–", todo);
+    const rank = key < split ? "cosine" : `${ordinal(above + 1)} of ${others} other patches`;
+    this.read(3, titleOf(payload, key), cosine(values[key]), key === query ? "itself" : rank);
+  }
+
+  /**
+   * @param {PictureMap} map
+   * @param {number} query
+   * @param {number} mean of the other patches
+   */
+  drawNearest(map, query, mean) {
+    const { values, payload, nearest } = map;
+    const [best, next] = nearest;
+    if (best < 0) {
+      this.read(0, "Mean of other patches", "–", "there is no other");
+      this.read(2, "Most similar patch", "–", "there is no other");
+      return;
+    }
+    const [low, top] = map.span(query);
+    const second = next < 0 ? "" : `, the next ${cosine(values[next])}`;
+    this.read(0, "Mean of other patches", cosine(mean), `cosines from ${cosine(low)} to ${cosine(top)}`);
+    this.read(2, "Most similar patch", place(payload, best), `cosine ${cosine(values[best])}${second}`);
+  }
+
+  /**
+   * @param {number} index
+   * @param {string} label
+   * @param {string} value
+   * @param {string} detail
+   */
+  read(index, label, value, detail) {
+    [label, value, detail].forEach((text, i) => write(this.rows[index][i], text));
+  }
+}
+
+/**
+ * Whether a map is the maximum or minimum of several, which sums to nothing.
+ *
+ * @param {State} state
+ * @param {View} view
+ */
+function fusedByExtreme(state, view) {
+  const { r, c } = state.cell;
+  if (view === "rollout" || view === "relevance") return false;
+  return (r === 0 && state.fuseBlocks !== "mean") || (c === 0 && state.fuseHeads !== "mean");
+}
+
+/**
+ * @param {Payload} payload
+ * @param {number} token
+ */
+function titleOf(payload, token) {
+  return token < payload.split ? chipName(payload.prefix[token]) : `Patch (${place(payload, token)})`;
+}

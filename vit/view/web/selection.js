@@ -1,0 +1,80 @@
+// A selection, as `vit.view.selection` has it, brought into what another payload has. No DOM here.
+
+/** @import { Payload } from "./payload.js" */
+/** @import { Fusion, Method, Selection, TokenLayout } from "./types" */
+
+const FUSIONS = ["mean", "max", "min"];
+
+/**
+ * Whether a block or head is not one of them but a way to fuse them all.
+ *
+ * @param {unknown} value
+ * @returns {value is Fusion}
+ */
+export function isFusion(value) {
+  return typeof value === "string" && FUSIONS.includes(value);
+}
+
+/**
+ * The same token of another picture or model: by name, or by its place on a grid that may be finer.
+ *
+ * @param {number} token
+ * @param {TokenLayout} here
+ * @param {TokenLayout} there
+ */
+export function counterpart(token, here, there) {
+  if (token < 0) return token;
+  if (token < here.split) return Math.max(0, there.prefix.indexOf(here.prefix[token]));
+  const row = Math.floor((token - here.split) / here.cols), col = (token - here.split) % here.cols;
+  const down = Math.floor(((row + 0.5) / here.rows) * there.rows);
+  return there.split + down * there.cols + Math.floor(((col + 0.5) / here.cols) * there.cols);
+}
+
+/**
+ * The token so many patches away, inside the grid; from a prefix token one enters the picture in the middle.
+ *
+ * @param {number} token
+ * @param {TokenLayout} layout
+ * @param {number} down
+ * @param {number} right
+ */
+export function neighbour(token, { split, rows, cols }, down, right) {
+  const patch = token - split;
+  if (patch < 0) return split + (rows >> 1) * cols + (cols >> 1);
+  const row = clamp(Math.floor(patch / cols) + down, 0, rows - 1);
+  return split + row * cols + clamp((patch % cols) + right, 0, cols - 1);
+}
+
+/**
+ * A value brought between two.
+ *
+ * @param {number} value
+ * @param {number} least
+ * @param {number} most
+ */
+function clamp(value, least, most) {
+  return Math.min(Math.max(value, least), most);
+}
+
+/**
+ * Bring a selection into what a payload has.
+ *
+ * @param {Selection} selection
+ * @param {Pick<Payload, "blocks" | "heads" | "tokens" | "patches" | "features" | "pool" | "colormaps">} payload
+ * @param {Method | null} method
+ */
+export function fit(selection, payload, method) {
+  /** @type {(value: number | Fusion, count: number) => number | Fusion} */
+  const index = (value, count) => (isFusion(value) ? value : clamp(Number.isInteger(value) ? value : count - 1, 0, count - 1));
+  selection.block = index(selection.block, payload.blocks);
+  selection.head = index(selection.head, payload.heads);
+  if (!(Number.isInteger(selection.token) && selection.token >= 0 && selection.token < payload.tokens)) {
+    selection.token = 0;
+    selection.pinned = false;
+  }
+  const missing = { attention: false, rollout: false, similar: !payload.features, pool: !payload.pool, relevance: !method };
+  if (missing[selection.view]) selection.view = "attention";
+  selection.hidden = (selection.hidden ?? []).filter((patch) => Number.isInteger(patch) && patch >= 0 && patch < payload.patches);
+  selection.start_block = Math.min(selection.start_block, payload.blocks - 1);
+  if (!payload.colormaps.has(selection.colormap)) selection.colormap = payload.colormaps.keys().next().value ?? "";
+}

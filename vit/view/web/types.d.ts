@@ -1,0 +1,130 @@
+// The shapes of what Python sends and of what the page holds, for the type checker alone.
+
+import type { Viewer } from "./viewer.js";
+
+export type Direction = "from" | "to";
+export type Fusion = "mean" | "max" | "min";
+export type View = "attention" | "rollout" | "relevance" | "similar" | "pool";
+
+/** As `vit.view.selection.Selection`. */
+export interface Selection {
+  block: number | Fusion;
+  head: number | Fusion;
+  token: number;
+  pinned: boolean;
+  view: View;
+  direction: Direction;
+  colormap: string;
+  opacity: number;
+  cover: "weight" | "film";
+  smooth: boolean;
+  scale: "shared" | "own";
+  contour: "none" | "mass" | "otsu";
+  mass: number;
+  residual: number;
+  fusion: Fusion;
+  discard: number;
+  start_block: number;
+  hidden: number[];
+}
+
+/** A setting of a method. */
+export type Setting = "residual" | "fusion" | "discard" | "start_block";
+
+/** Settings of rollout, as `vit.explain.settings.Tuning`. */
+export type Tuning = Pick<Selection, "residual" | "fusion" | "discard">;
+
+/** Of `vit.view.payload.pack` and `pack_chain`. */
+export interface Header {
+  kind: "maps" | "qk" | "chain";
+  blocks: number;
+  heads: number;
+  tokens: number;
+  width: number;
+  prefix: string[];
+  grid: [number, number];
+  picture: { width: number; height: number; type: string };
+  box: [number, number, number, number];
+  colormaps: string[];
+  pool_top?: number;
+  sections: Record<string, [number, number]>;
+}
+
+/** How tokens lie: names of the first ones, and the grid of the others. */
+export interface TokenLayout {
+  prefix: string[];
+  split: number;
+  rows: number;
+  cols: number;
+}
+
+/** As in `pages.components.viewer`. */
+export interface Given {
+  view: View;
+  token: number;
+  direction: Direction;
+  settings: Partial<Selection>;
+  values: number[];
+}
+
+/** As in `pages.components.viewer`. */
+export interface Method {
+  title: string;
+  target: string;
+  chain: string;
+  tokens: boolean;
+  settings: Setting[];
+}
+
+/** As in `pages.components.viewer`. */
+export interface Probe {
+  target: string;
+  before: number;
+  after: number[];
+  answers: string[];
+}
+
+/** What Python tells a viewer. */
+export interface Message {
+  name: string;
+  payload: string;
+  seed: Selection;
+  revision: number;
+  given: Given | null;
+  method: Method | null;
+  group: string;
+  ownView?: boolean;
+  compact: boolean;
+  paintable: boolean;
+  probe: Probe | null;
+  alone?: boolean;
+}
+
+/** A map of the grid. */
+export interface Cell {
+  r: number;
+  c: number;
+}
+
+/** What came of an act: something to paint, or a choice that Python hears of too; "" is nothing. */
+export type Effect = "" | "pointed" | "chosen";
+
+/** What Streamlit hands a component. */
+export interface Mount {
+  data: any;
+  parentElement: HTMLElement;
+  setStateValue(name: string, value: unknown): void;
+  setTriggerValue(name: string, value: unknown): void;
+}
+
+declare global {
+  var __vitPayloads: Map<string, { bytes: Uint8Array | null; decoded: any; feeders: number }> | undefined;
+  var __vitGroups: Map<string, Set<Viewer>> | undefined;
+  var __vitSelections: Map<string, { revision: number | null; selection: Selection }> | undefined;
+  var __vitWatchdog: object | undefined;
+
+  interface Element {
+    __vitViewer?: Viewer;
+    __vitStats?: object;
+  }
+}
