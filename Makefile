@@ -7,7 +7,7 @@ BIN := .venv/bin
 CHROMIUM := $(BIN)/python tests/browser/serving.py
 WORKERS ?= 3
 
-.PHONY: app test quick check browser benchmark
+.PHONY: app test quick check check-js browser benchmark
 
 app: .venv/ready
 	$(BIN)/streamlit run app.py
@@ -27,6 +27,15 @@ check: .venv/ready-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# The JavaScript; the app itself needs neither npm nor Node.
+check-js: node_modules/.package-lock.json
+	node_modules/.bin/eslint --max-warnings 0 .
+	node_modules/.bin/tsc
+
+node_modules/.package-lock.json: package.json package-lock.json
+	npm ci --no-audit --no-fund
+	touch $@
 
 browser: .venv/ready-dev
 	@$(CHROMIUM) && exit 0; \

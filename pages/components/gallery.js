@@ -1,16 +1,23 @@
 // A strip of sample pictures, and the way of a pasted picture to the file uploader. Text enters as textContent only.
 
+/** @import { Mount } from "../../vit/view/web/types" */
+/** @typedef {ReturnType<typeof build>} Strip */
+/** @typedef {{ name: string, credit: string, source: string }} Sample */
+
+/** @type {WeakMap<HTMLElement, Strip>} */
 const STRIPS = new WeakMap();
 
+/** @param {HTMLElement} parent */
 function build(parent) {
   const root = document.createElement("div");
   root.className = "strip";
   root.setAttribute("role", "group");
   root.setAttribute("aria-label", "Sample pictures");
   parent.appendChild(root);
-  const strip = { root, buttons: new Map(), choose: () => {} };
-  strip.paste = (event) => {
+  /** @param {ClipboardEvent} event */
+  const paste = (event) => {
     const file = [...(event.clipboardData?.files ?? [])].find((item) => item.type.startsWith("image/"));
+    /** @type {HTMLInputElement | null} */
     const input = document.querySelector('[data-testid="stFileUploader"] input[type="file"]');
     if (!file || !input) return;
     event.preventDefault();
@@ -19,10 +26,16 @@ function build(parent) {
     input.files = files.files;
     input.dispatchEvent(new Event("change", { bubbles: true }));
   };
-  document.addEventListener("paste", strip.paste);
-  return strip;
+  document.addEventListener("paste", paste);
+  const buttons = /** @type {Map<string, HTMLButtonElement>} */ (new Map());
+  const choose = /** @type {(name: string) => void} */ (() => {});
+  return { root, paste, buttons, choose };
 }
 
+/**
+ * @param {Strip} strip
+ * @param {Sample[]} samples
+ */
 function fill(strip, samples) {
   strip.root.replaceChildren();
   strip.buttons.clear();
@@ -41,9 +54,10 @@ function fill(strip, samples) {
   }
 }
 
+/** @param {Mount} mount */
 export default function ({ data, parentElement, setTriggerValue }) {
-  let strip = STRIPS.get(parentElement);
-  if (!strip) STRIPS.set(parentElement, (strip = build(parentElement)));
+  const strip = STRIPS.get(parentElement) ?? build(parentElement);
+  STRIPS.set(parentElement, strip);
   strip.choose = (name) => setTriggerValue("sample", name);
   if (strip.buttons.size !== data.samples.length) fill(strip, data.samples);
   for (const [name, button] of strip.buttons) button.setAttribute("aria-pressed", String(name === data.chosen));

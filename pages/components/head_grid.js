@@ -1,7 +1,17 @@
 // A grid of buttons, one per head: rows are blocks. Text enters as textContent only.
 
+/** @import { Mount } from "../../vit/view/web/types" */
+/** @typedef {ReturnType<typeof build>} Grid */
+/** @typedef {{ color: string, text: string, marked: boolean }} Cell */
+
+/** @type {WeakMap<HTMLElement, Grid>} */
 const GRIDS = new WeakMap();
 
+/**
+ * @param {string} tag
+ * @param {string} [name]
+ * @param {string} [text]
+ */
 function element(tag, name, text) {
   const made = document.createElement(tag);
   if (name) made.className = name;
@@ -9,6 +19,7 @@ function element(tag, name, text) {
   return made;
 }
 
+/** @param {HTMLElement} parent */
 function build(parent) {
   const root = element("div", "matrix");
   const top = element("div", "top");
@@ -21,7 +32,9 @@ function build(parent) {
   said.setAttribute("aria-live", "polite");
   root.append(top, table, said);
   parent.appendChild(root);
-  const grid = { root, label, low, ramp, high, table, said, buttons: [], at: [0, 0], choose: () => {} };
+  const buttons = /** @type {HTMLButtonElement[][]} */ ([]);
+  const choose = /** @type {(cell: [number, number]) => void} */ (() => {});
+  const grid = { root, label, low, ramp, high, table, said, buttons, at: [0, 0], choose };
   table.addEventListener("keydown", (event) => {
     const step = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }[event.key];
     if (!step || event.ctrlKey || event.metaKey || event.altKey) return;
@@ -31,36 +44,52 @@ function build(parent) {
   return grid;
 }
 
-/** The buttons and their numbers along the sides; only when the number of blocks or heads is another. */
+/**
+ * The buttons and their numbers along the sides; only when the number of blocks or heads is another.
+ *
+ * @param {Grid} grid
+ * @param {number} blocks
+ * @param {number} heads
+ */
 function layOut(grid, blocks, heads) {
-  grid.table.style.setProperty("--heads", heads);
+  grid.table.style.setProperty("--heads", String(heads));
   grid.table.replaceChildren(element("span"));
   for (let head = 1; head <= heads; head++) grid.table.append(element("span", "column", String(head)));
-  grid.buttons = Array.from({ length: blocks }, (_, block) => {
+  grid.buttons = [];
+  for (let block = 0; block < blocks; block++) {
     grid.table.append(element("span", "row", String(block + 1)));
-    return Array.from({ length: heads }, (_, head) => {
-      const button = element("button");
-      button.type = "button";
-      button.tabIndex = block || head ? -1 : 0; // one stop for all; arrows go on from there
-      button.addEventListener("focus", () => {
-        grid.buttons[grid.at[0]]?.[grid.at[1]]?.setAttribute("tabindex", "-1");
-        grid.at = [block, head];
-        button.tabIndex = 0;
-        grid.said.textContent = button.title;
-      });
-      button.addEventListener("pointerenter", () => (grid.said.textContent = button.title));
-      button.addEventListener("click", () => grid.choose([block, head]));
-      grid.table.append(button);
-      return button;
-    });
-  });
+    grid.buttons[block] = Array.from({ length: heads }, (_, head) => buttonOf(grid, block, head));
+    grid.table.append(...grid.buttons[block]);
+  }
   grid.at = [0, 0];
 }
 
+/**
+ * @param {Grid} grid
+ * @param {number} block
+ * @param {number} head
+ */
+function buttonOf(grid, block, head) {
+  const button = document.createElement("button");
+  button.type = "button";
+  button.tabIndex = block || head ? -1 : 0; // one stop for all; arrows go on from there
+  button.addEventListener("focus", () => {
+    grid.buttons[grid.at[0]]?.[grid.at[1]]?.setAttribute("tabindex", "-1");
+    grid.at = [block, head];
+    button.tabIndex = 0;
+    grid.said.textContent = button.title;
+  });
+  button.addEventListener("pointerenter", () => (grid.said.textContent = button.title));
+  button.addEventListener("click", () => grid.choose([block, head]));
+  return button;
+}
+
+/** @param {Mount} mount */
 export default function ({ data, parentElement, setTriggerValue }) {
-  let grid = GRIDS.get(parentElement);
-  if (!grid) GRIDS.set(parentElement, (grid = build(parentElement)));
-  const { cells } = data;
+  const grid = GRIDS.get(parentElement) ?? build(parentElement);
+  GRIDS.set(parentElement, grid);
+  /** @type {Cell[][]} */
+  const cells = data.cells;
   if (grid.buttons.length !== cells.length || grid.buttons[0]?.length !== cells[0]?.length)
     layOut(grid, cells.length, cells[0]?.length ?? 0);
   grid.choose = data.clickable ? (cell) => setTriggerValue("cell", cell) : () => {};

@@ -9,12 +9,15 @@ const OFFLINE =
   "The app's server does not answer. The page goes on by itself when it is back. Runs that train go on without it.";
 const HOPELESS = "This page stopped, and loading it again did not help. Open the app anew.";
 
+/** @param {string} title */
 const dialogs = (title) =>
-  [...document.querySelectorAll('[data-testid="stDialog"]')].filter((one) => one.textContent.trim().startsWith(title));
+  [...document.querySelectorAll('[data-testid="stDialog"]')].filter((one) => one.textContent?.trim().startsWith(title));
 
 /** Streamlit's connection state; "" where its whole page is gone. */
 function state() {
-  return document.querySelector('[data-testid="stApp"]')?.dataset.testConnectionState ?? "";
+  /** @type {HTMLElement | null} */
+  const app = document.querySelector('[data-testid="stApp"]');
+  return app?.dataset.testConnectionState ?? "";
 }
 
 /** Whether the page takes no more messages: one was missed, did not fit, or took the page down. */
@@ -43,11 +46,12 @@ class Watchdog {
     if (!this.missed) return;
     for (const one of dialogs("Connection error")) {
       // Streamlit asks for the internet there, in front of a page that can still be read.
-      one.querySelector("[aria-label=Close]")?.click();
-      this.notice.dataset.closed = 1 + Number(this.notice.dataset.closed ?? 0);
+      /** @type {HTMLElement | null} */ (one.querySelector("[aria-label=Close]"))?.click();
+      this.notice.dataset.closed = String(1 + Number(this.notice.dataset.closed ?? 0));
     }
   }
 
+  /** @param {string} words */
   say(words) {
     this.notice.hidden = !words;
     if (this.notice.textContent !== words) this.notice.textContent = words;
@@ -58,7 +62,7 @@ class Watchdog {
     clearInterval(this.timer);
     try {
       const now = Date.now();
-      const times = JSON.parse(sessionStorage[STORED] ?? "[]").filter((time) => now - time < SPAN);
+      const times = JSON.parse(sessionStorage[STORED] ?? "[]").filter((/** @type {number} */ time) => now - time < SPAN);
       if (times.length >= WAITS.length) return this.say(HOPELESS);
       setTimeout(() => {
         sessionStorage[STORED] = JSON.stringify([...times, Date.now()]);

@@ -128,7 +128,7 @@ def _without_each(step: Step, x: Tensor, heads: int, means: Tensor | None) -> Te
     for some in torch.arange(heads).split(_at_once(x)):
 
         def knock_out(block: int, inputs: HeadInputs, some: Tensor = some) -> Tensor:
-            """(1 + len(some), H, Q, K)"""
+            """Heads of one picture, whole and without each of some: (1 + len(some), H, Q, K)."""
             every = inputs.mixed().expand(1 + len(some), -1, -1, -1).clone()
             own = 0.0 if means is None else _spread(means[some], x.shape[1])[:, step.route.rows]
             every[1 + torch.arange(len(some)), some] = own

@@ -305,6 +305,7 @@ def fitting(config: "TrainConfig", trial: Trial, seconds: float = FITS) -> Fitti
 
 
 def model_of(config: "TrainConfig", classes: int) -> "ViTConfig":
+    """The model that a run describes, from a checkpoint where it starts from one."""
     from vit.training.fine_tuning import model_config
 
     return model_config(config, classes)

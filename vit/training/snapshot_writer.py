@@ -165,7 +165,6 @@ def _thin_out(folder: Path, newest: int) -> None:
 
 def _payload_bytes(config: ViTConfig) -> int:
     """About what one picture takes; see `vit.view.payload`."""
-
     rows, cols = config.grid
     prefix, patches = len(config.prefix), rows * cols
     tokens = prefix + patches

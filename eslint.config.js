@@ -1,0 +1,27 @@
+// What the project's JavaScript is held to; `make check-js` runs it.
+
+import js from "@eslint/js";
+import globals from "globals";
+
+const PURE = ["attention", "bytes", "captions", "colours", "engine", "maps", "payload", "picture_map", "selection", "state"];
+
+export default [
+  { ignores: [".venv/", "node_modules/", "data/", "runs/", "downloads/", "test-results/"] },
+  js.configs.recommended,
+  {
+    rules: {
+      eqeqeq: "error",
+      "no-empty": ["error", { allowEmptyCatch: true }],
+      "no-shadow": "error",
+      "no-var": "error",
+      "object-shorthand": "error",
+      "prefer-const": ["error", { destructuring: "all" }],
+    },
+  },
+  { files: ["vit/**/*.js", "pages/**/*.js"], languageOptions: { globals: globals.browser } },
+  {
+    // These parts of the viewer know of no page, so that they are tested without one.
+    files: PURE.map((name) => `vit/view/web/${name}.js`),
+    rules: { "no-restricted-globals": ["error", ...Object.keys(globals.browser).filter((name) => !(name in globals.node))] },
+  },
+];
