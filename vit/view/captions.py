@@ -1,5 +1,6 @@
 """What a map shows, as a sentence: the same as the viewer's `captions.js` says."""
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -76,11 +77,11 @@ def settings(facts: Mapping[str, Any]) -> str:
     if "start_block" in facts:
         words.append(f"from block {facts['start_block'] + 1} on")
     if "residual" in facts:
-        words.append(f"{facts['residual']:.0%} staying".replace("%", " %"))
+        words.append(f"{_whole_percent(facts['residual'])} staying")
     if "fusion" in facts:
         words.append(f"{facts['fusion']} of heads")
     if "discard" in facts:
-        words.append(f"weakest {facts['discard']:.0%} left out".replace("%", " %"))
+        words.append(f"weakest {_whole_percent(facts['discard'])} left out")
     return f" ({', '.join(words)})" if words else ""
 
 
@@ -92,7 +93,7 @@ def outline(contour: str, mass: float) -> str:
     """
     if contour == "none":
         return ""
-    kind = f"the fewest patches with {mass:.0%} of the weight".replace("%", " %")
+    kind = f"the fewest patches with {_whole_percent(mass)} of the weight"
     return f"Outlined: {kind if contour == 'mass' else 'the stronger of two groups of patches (Otsu)'}."
 
 
@@ -167,3 +168,8 @@ _ORDERS = (
 
 def _heads(head: int | str) -> str:
     return f"{head} of heads" if isinstance(head, str) else spoken("head", head)
+
+
+def _whole_percent(share: float) -> str:
+    """Rounded as JavaScript does, half of one up: Python's own format rounds 12.5 down."""
+    return f"{math.floor(100 * share + 0.5)} %"
