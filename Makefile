@@ -32,6 +32,7 @@ check: .venv/ready-dev
 check-js: node_modules/.package-lock.json
 	node_modules/.bin/eslint --max-warnings 0 .
 	node_modules/.bin/tsc
+	node --test tests/web/*.test.js
 
 node_modules/.package-lock.json: package.json package-lock.json
 	npm ci --no-audit --no-fund

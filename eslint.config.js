@@ -19,6 +19,7 @@ export default [
     },
   },
   { files: ["vit/**/*.js", "pages/**/*.js"], languageOptions: { globals: globals.browser } },
+  { files: ["tests/web/*.js"], languageOptions: { globals: globals.node } },
   {
     // These parts of the viewer know of no page, so that they are tested without one.
     files: PURE.map((name) => `vit/view/web/${name}.js`),

@@ -1,0 +1,215 @@
+"""What Python and the viewer's JavaScript both compute, by the cases in `web/cases.json` that both are held to."""
+
+import base64
+import json
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+import torch
+
+from vit.explain.map_comparison import Layout, counterpart
+from vit.explain.maps import discarded, entropy, fuse, mass_threshold, otsu_threshold
+from vit.explain.record import AttentionRecord, rollout
+from vit.explain.relevance import GradientRecord
+from vit.explain.settings import ROLLOUT, Fusion, Tuning
+from vit.view import captions, export, overlay
+from vit.view.payload import pack_chain, unpack, weights_of
+from vit.view.selection import Selection, ranges
+
+FOLDER = Path(__file__).parent / "web"
+CASES: dict[str, Any] = json.loads((FOLDER / "cases.json").read_text(encoding="utf-8"))
+GENERATED = {case["name"]: case for case in CASES["generated"]}
+
+
+def a_record(prefix: list[str], grid: list[int], **kept: Any) -> AttentionRecord:
+    """A record of nothing but its layout."""
+    empty = torch.zeros(1, len(prefix) + grid[0] * grid[1], 1)
+    return AttentionRecord(torch.zeros(1, 1), (empty,), (empty,), tuple(prefix), (grid[0], grid[1]), **kept)
+
+
+@pytest.mark.skipif(not shutil.which("node"), reason="Node.js runs the viewer's own tests, and is not installed.")
+def test_the_viewers_javascript_passes_its_own_tests() -> None:
+    files = sorted(map(str, FOLDER.glob("*.test.js")))
+    assert files
+    done = subprocess.run(["node", "--test", *files], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("case", CASES["tokens"])
+def test_names_of_tokens(case: dict[str, Any]) -> None:
+    names = [captions.token_name(token, case["prefix"], case["grid"]) for token in range(len(case["names"]))]
+    assert names == case["names"]
+
+
+@pytest.mark.parametrize("case", CASES["sentences"], ids=lambda case: case["text"])
+def test_sentences(case: dict[str, Any]) -> None:
+    prefix, grid = ("cls", "reg2"), (2, 3)
+    view, direction, tuning = case["view"], case.get("direction", "from"), Tuning(**case.get("settings", {}))
+    if view == "relevance":
+        name = "" if case["token"] < 0 else captions.token_name(case["token"], prefix, grid)
+        said = captions.class_sentence("Relevance", "<b>cat</b>", name, direction, tuning.changed(["start_block"]))
+    else:
+        facts = {"method": view, "query": case["token"], "direction": direction}
+        facts |= {name: case[name] for name in ("block", "head")}
+        said = captions.sentence(facts | (tuning.changed(ROLLOUT) if view == "rollout" else {}), prefix, grid)
+    assert said == case["text"]
+
+
+def test_usual_settings_and_their_names() -> None:
+    assert Tuning().settings() == CASES["usual"]
+    assert list(ROLLOUT) == CASES["rollout_settings"]
+    assert list(get_args(Fusion)) == CASES["fusions"]
+
+
+@pytest.mark.parametrize("case", CASES["settings"], ids=lambda case: case["text"])
+def test_words_for_settings(case: dict[str, Any]) -> None:
+    tuning = Tuning(**case["settings"])
+    assert captions.settings(tuning.changed(["discard", "fusion", "residual", "start_block"])) == case["text"]
+
+
+@pytest.mark.parametrize("case", CASES["counterparts"] + CASES["generated_counterparts"])
+def test_counterparts_of_tokens(case: dict[str, Any]) -> None:
+    here, there = (Layout(tuple(case[side]["prefix"]), tuple(case[side]["grid"])) for side in ("here", "there"))
+    pairs = case["tokens"] if isinstance(case["tokens"][0], list) else enumerate(case["tokens"])
+    for token, other in pairs:
+        assert counterpart(token, here, there) == other
+
+
+@pytest.mark.parametrize("case", CASES["selections"])
+def test_selections_beyond_a_model(case: dict[str, Any]) -> None:
+    has = case["has"]
+    tokens = len(has["prefix"]) + has["grid"][0] * has["grid"][1]
+    shown = Selection.from_query(case["asked"], has["blocks"], has["heads"], tokens)
+    assert {name: getattr(shown, name) for name in case["shown"]} == case["shown"]
+
+
+@pytest.mark.parametrize("case", CASES["views"])
+def test_views_of_what_is_not_there(case: dict[str, Any]) -> None:
+    record = a_record(["cls"], [1, 1])
+    record = replace(record, features=torch.ones(2, 1) if case["features"] else None)
+    record = replace(record, pool_attention=torch.ones(1, 2) if case["pool"] else None)
+    assert export.facts_of(record, Selection(view=case["asked"]))["method"] == case["shown"]
+
+
+@pytest.mark.parametrize("case", CASES["hidden"])
+def test_hidden_patches_in_links(case: dict[str, Any]) -> None:
+    assert ranges(case["patches"]) == case["text"]
+    asked = [{"hidden": case["text"]}, {"hidden": case["patches"]}]
+    assert all(Selection.from_query(query, 1, 1, 12).hidden == tuple(case["patches"]) for query in asked)
+
+
+def test_float16_by_its_bits() -> None:
+    for bits, number in CASES["halves"]:
+        assert np.array(bits, np.uint16).view(np.float16) == number
+
+
+@pytest.mark.parametrize("case", CASES["fused"])
+def test_maps_become_one(case: dict[str, Any]) -> None:
+    assert fuse(torch.tensor(case["maps"]), case["how"]).tolist() == case["one"]
+
+
+@pytest.mark.parametrize("case", CASES["discarded"])
+def test_weakest_patches_left_out(case: dict[str, Any]) -> None:
+    found = discarded(torch.tensor(case["row"]), case["share"], case["prefix"]).tolist()
+    order = sorted if case.get("equal") else list
+    assert order(found) == order(case["left"])
+
+
+@pytest.mark.parametrize("case", CASES["left_out"])
+def test_how_many_are_left_out(case: dict[str, Any]) -> None:
+    row = torch.arange(1.0, case["patches"] + 1)
+    assert int((discarded(row, case["share"], 0) == 0).sum()) == case["count"]
+
+
+ROLLOUTS = [(case, answer) for case in CASES["rollouts"] for answer in case["answers"]]
+
+
+@pytest.mark.parametrize(("case", "answer"), ROLLOUTS)
+def test_rollout(case: dict[str, Any], answer: dict[str, Any]) -> None:
+    attentions = torch.tensor(case["attentions"])
+    settings = {name: answer[name] for name in ROLLOUT if name in answer}
+    token, direction = answer["token"], answer.get("direction", "from")
+    matrix = rollout(attentions, **settings, prefix=len(case["prefix"]))
+    np.testing.assert_allclose(matrix[token] if direction == "from" else matrix[:, token], answer["row"], atol=1e-6)
+    # A record whose attention this is: queries are the logarithms, keys take one of them each.
+    tokens = attentions.shape[-1]
+    queries = attentions.clamp_min(1e-30).log() * tokens**0.5
+    keys = torch.eye(tokens).expand_as(queries)
+    of = AttentionRecord(torch.zeros(1, 1), tuple(queries), tuple(keys), tuple(case["prefix"]), tuple(case["grid"]))
+    found = of.rollout(token, direction=direction, **settings)
+    np.testing.assert_allclose(found, answer["row"], atol=1e-6)
+
+
+CHAINS = [(case, answer) for case in CASES["chains"] for answer in case["answers"]]
+
+
+@pytest.mark.parametrize(("case", "answer"), CHAINS)
+def test_chains(case: dict[str, Any], answer: dict[str, Any]) -> None:
+    """By the record that computes the maps of methods, with its matrices as they come back from the payload."""
+    matrices, start = [torch.tensor(matrix, dtype=torch.float32) for matrix in case["matrices"]], case["start"]
+    _, sections = unpack(pack_chain(matrices, torch.tensor(start, dtype=torch.float32)))
+    packed = torch.from_numpy(sections["matrices"].astype(np.float32) * sections["scales"][:, None, None])
+    ones = tuple(torch.ones(1, len(start), 1) for _ in matrices)
+    read, none = torch.tensor(start, dtype=torch.float32), torch.zeros(1)
+    record = GradientRecord(
+        logits=torch.zeros(1, 1), queries=ones, keys=ones, values=ones, gradients=ones, prefix=(), grid=(1, len(start)),
+        target=0, channel_maps=none, read=read, input_gradient=none,
+    )  # fmt: skip
+    query = None if answer["token"] < 0 else answer["token"]
+    direction, first = answer.get("direction", "from"), answer.get("first", 0)
+    found = record._chain(query, direction, first, lambda block, rows: packed[block][rows]) - record._start(query)
+    np.testing.assert_allclose(found / found.sum().clamp_min(1e-30), answer["shares"], atol=1e-5)
+
+
+@pytest.mark.parametrize("case", CASES["outlines"])
+def test_outlines(case: dict[str, Any]) -> None:
+    heatmap = torch.tensor(case["heatmap"], dtype=torch.float32)
+    marked = mass_threshold(heatmap, case["mass"]) if case["kind"] == "mass" else otsu_threshold(heatmap)
+    assert marked.flatten().int().tolist() == case["marked"]
+
+
+@pytest.mark.parametrize("case", CASES["spreads"])
+def test_spread_of_a_row(case: dict[str, Any]) -> None:
+    row = torch.tensor(case["row"])
+    assert float(entropy(row)) == pytest.approx(case["entropy"], abs=1e-6)
+    assert case["prefix"] + int(row[case["prefix"] :].argmax()) == case["best"]
+
+
+@pytest.mark.parametrize("case", CASES["strongest"])
+def test_the_last_colour_of_one_map(case: dict[str, Any]) -> None:
+    record = a_record(case["prefix"], case["grid"])
+    without = None if case["except"] < 0 else case["except"]
+    assert export._strongest_patch(torch.tensor(case["values"]), record, without) == case["top"]
+
+
+@pytest.mark.parametrize("case", CASES["similar_ends"])
+def test_colours_of_cosines(case: dict[str, Any]) -> None:
+    values = torch.tensor(case["values"], dtype=torch.float32)
+    record = a_record(case["prefix"], case["grid"], features=values[:, None])
+    selection = Selection(view="similar", token=case["token"], scale=case["scale"])
+    assert list(export._ends(record, selection, values, b"a payload")) == case["ends"]
+
+
+@pytest.mark.parametrize("case", CASES["covers"])
+def test_how_much_a_colour_covers(case: dict[str, Any]) -> None:
+    veil = overlay._veil(case["opacity"], case["mean"] if case["cover"] == "weight" else None)
+    assert [[level, int(veil[level])] for level, _ in case["levels"]] == case["levels"]
+
+
+@pytest.mark.parametrize("name", GENERATED)
+def test_what_python_reads_from_a_payload(name: str) -> None:
+    case = GENERATED[name]
+    payload = base64.b64decode(case["payload"])
+    for row in case["rows"]:
+        named = {key: row[key] for key in ("block", "head", "token", "direction")}
+        np.testing.assert_allclose(weights_of(payload, Selection(**named)), row["values"], atol=0.5 / 255)
+    for row in case["rollouts"]:
+        named = {key: row[key] for key in (*ROLLOUT, "token", "direction")}
+        np.testing.assert_allclose(weights_of(payload, Selection(view="rollout", **named)), row["values"], atol=2e-3)
+    for head, values in enumerate(case["pool"]):
+        np.testing.assert_allclose(weights_of(payload, Selection(view="pool", head=head)), values, atol=1e-5)

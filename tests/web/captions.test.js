@@ -1,0 +1,88 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import {
+  chipName, clearText, cosine, effective, legendText, multiple, ordinal, percent, place, probeText, roundTicks, sentence,
+  settingsText, tokenName, waitingText,
+} from "../../vit/view/web/captions.js";
+import { cases, layoutOf, selectionWith } from "./packing.js";
+
+const RELEVANCE = { title: "Relevance", target: "<b>cat</b>", chain: "c", tokens: true, settings: ["start_block"] };
+const NAMES = { rollout: cases.rollout_settings, relevance: RELEVANCE.settings };
+const LAYOUT = layoutOf({ prefix: ["cls", "reg2"], grid: [2, 3] });
+
+test("tokens have the names that Python gives them", () => {
+  for (const { prefix, grid, names } of cases.tokens)
+    names.forEach((name, token) => assert.equal(tokenName(layoutOf({ prefix, grid }), token), name));
+});
+
+for (const { text, view, settings = {}, direction = "from", ...shown } of cases.sentences)
+  test(`sentence: ${text}`, () => {
+    const said = settingsText(NAMES[view] ?? [], selectionWith(settings));
+    assert.equal(sentence(LAYOUT, { ...shown, view, direction, method: RELEVANCE, settings: said }), text);
+  });
+
+test("settings that are not as usual are said, in one order", () => {
+  const every = ["discard", "fusion", "residual", "start_block"];
+  for (const { settings, text } of cases.settings) assert.equal(settingsText(every, selectionWith(settings)), text);
+});
+
+test("settings that mean nothing to the method are not said", () => {
+  assert.equal(settingsText(["start_block"], selectionWith({ residual: 0.1 })), "");
+});
+
+/** Calls with what they give. */
+function table(name, call, rows) {
+  test(name, () => {
+    for (const [value, words] of rows) assert.equal(call(value), words);
+  });
+}
+
+table("shares have two significant digits", percent, [
+  [1, "100 %"], [0.9995, "100 %"], [0.9994, "99.9 %"], [0.314, "31 %"], [0.0314, "3.1 %"], [0.00314, "0.31 %"],
+  [0.000314, "0.031 %"], [0.000001, "< 0.001 %"], [0, "0 %"],
+]);
+table("multiples of uniform attention", multiple, [[12.4, "12×"], [2.71, "2.7×"], [0.314, "0.31×"], [0.001, "< 0.01×"], [0, "0×"]]);
+table("cosines have a real minus, but none in front of zero", cosine, [[0.934, "0.93"], [-0.12, "−0.12"], [-0.001, "0.00"], [1, "1.00"]]);
+table("ranks", ordinal, [[1, "1st"], [2, "2nd"], [3, "3rd"], [4, "4th"], [11, "11th"], [12, "12th"], [13, "13th"], [21, "21st"], [112, "112th"]]);
+table("effective numbers of tokens", effective, [[1.26, "1.3"], [9.96, "10"], [41.4, "41"]]);
+table("chips", chipName, [["cls", "Class token"], ["dist", "Distillation"], ["reg12", "Register 12"], ["<b>", "<b>"]]);
+
+test("a place counts rows and columns from 1", () => {
+  assert.equal(place(LAYOUT, 2), "row 1, col 1");
+  assert.equal(place(LAYOUT, 7), "row 2, col 3");
+});
+
+test("what becomes of the answer", () => {
+  const probe = { target: "cat", before: 0.5, after: [0.48, 0.55], answers: ["", "dog"] };
+  assert.equal(probeText(probe, 0, "row 1, col 1"), "Without the patch (row 1, col 1): “cat” 48 % (−2.0 points).");
+  assert.equal(probeText(probe, 1, "row 1, col 2"), "Without the patch (row 1, col 2): “cat” 55 % (+5.0 points). The answer becomes “dog”.");
+});
+
+test("the legend says what the colours end at, and what is uniform", () => {
+  const payload = { tokens: 50, pool: null };
+  assert.match(legendText(payload, "attention", "shared", 0, 0.2, false), /^One scale for every block and head\. .* 20 %.* 1\/50 = 2\.0 %\.$/);
+  assert.match(legendText({ ...payload, pool: [] }, "attention", "shared", 0, 0.2, false), /the pooling query has another/);
+  assert.match(legendText(payload, "attention", "own", 0, 0.2, true), /^This map alone: it ends at its strongest patch, 20 %/);
+  assert.match(legendText(payload, "rollout", "shared", 0, 0.2, true), /^One scale for both rollouts: /);
+  assert.match(legendText(payload, "rollout", "own", 0, 0.2, true), /^This rollout alone: /);
+  assert.match(legendText(payload, "similar", "own", -0.5, 0.75, false), /−0\.50, .* 0\.75/);
+  assert.equal(clearText("similar", 0.5), " On the picture, patches below their mean, 0.50, are left clear.");
+});
+
+test("why there is no map", () => {
+  const method = { ...RELEVANCE, title: "LeGrad" };
+  assert.equal(waitingText("relevance", method, false, false), "Computing LeGrad …");
+  assert.equal(waitingText("rollout", null, true, false), "Computing the rollout …");
+  assert.equal(waitingText("rollout", null, false, false), "Click a patch for its rollout");
+  assert.equal(waitingText("rollout", null, false, true), "This map is computed in the app");
+});
+
+test("ticks are round, and inside", () => {
+  const out = new Float64Array(12);
+  const ticks = (low, top) => [...out.slice(0, roundTicks(low, top, 5, out))].map((tick) => tick + 0); // no -0
+  assert.deepEqual(ticks(0, 10), [0, 2, 4, 6, 8, 10]);
+  assert.deepEqual(ticks(0, 1), [0, 0.2, 0.4, 0.6000000000000001, 0.8, 1]);
+  assert.deepEqual(ticks(-0.5, 0.5), [-0.4, -0.2, 0, 0.2, 0.4]);
+  assert.deepEqual(ticks(3, 3), []);
+});

@@ -1,0 +1,86 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { Engine } from "../../vit/view/web/engine.js";
+import { Payload } from "../../vit/view/web/payload.js";
+import { cases, close, payloadOf } from "./packing.js";
+
+const ATTENTIONS = [[[[0.5, 0.5], [0.25, 0.75]], [[1, 0], [0, 1]]], [[[0, 1], [1, 0]], [[0.5, 0.5], [0.5, 0.5]]]]; // (L, H, N, N)
+
+function engineOf(options = {}) {
+  return new Engine(payloadOf({ attentions: ATTENTIONS, prefix: [], grid: [1, 2], ...options }));
+}
+
+function cell(engine, r, c) {
+  return engine.values.subarray(engine.offset(r, c), engine.offset(r, c) + engine.payload.tokens);
+}
+
+test("every map, and what heads, blocks and both become", () => {
+  const engine = engineOf();
+  engine.ask(0, "from", "max", "mean");
+  engine.computeAll();
+  close(cell(engine, 1, 1), [0.5, 0.5], 2e-3);
+  close(cell(engine, 1, 0), [0.75, 0.25], 2e-3); // mean of heads
+  close(cell(engine, 2, 0), [0.25, 0.75], 2e-3);
+  close(cell(engine, 0, 1), [0.5, 1], 2e-3); // maximum of blocks
+  close(cell(engine, 0, 0), [0.75, 0.75], 2e-3); // first over heads, then over blocks
+  assert.ok(engine.complete);
+});
+
+test("another question makes every row due, and the same one none", () => {
+  const engine = engineOf();
+  engine.ask(0, "from", "mean", "mean");
+  engine.computeAll();
+  assert.equal(engine.ask(0, "from", "mean", "mean"), false);
+  for (const other of [[1, "from", "mean", "mean"], [1, "to", "mean", "mean"], [1, "to", "max", "mean"], [1, "to", "max", "min"]]) {
+    assert.equal(engine.ask(...other), true);
+    assert.equal(engine.done.some(Boolean), false);
+    engine.computeAll();
+  }
+  close(cell(engine, 1, 0), [0, 0.75], 2e-3); // who looks at token 1: minimum of heads
+});
+
+test("steps go round from the row that is shown, and end with the summary", () => {
+  const engine = engineOf();
+  engine.ask(1, "from", "mean", "mean");
+  const rows = [];
+  while (!engine.complete) rows.push(engine.step(2));
+  assert.deepEqual(rows, [-1, 2, -1, 1, 0]);
+  const all = engineOf();
+  all.ask(1, "from", "mean", "mean");
+  all.computeAll();
+  assert.deepEqual(engine.values, all.values);
+});
+
+test("one map is made ready at once; the summary of all waits", () => {
+  const engine = engineOf();
+  engine.ask(0, "from", "mean", "mean");
+  assert.equal(engine.need(0, 0), false);
+  assert.equal(engine.need(2, 1), true);
+  close(cell(engine, 2, 1), [0, 1], 2e-3);
+  assert.equal(engine.done[2], 0);
+  assert.equal(engine.need(1, 0), true); // with all its heads
+  assert.equal(engine.done[1], 1);
+});
+
+test("the pooling query has a row of its own, which no block's summary counts", () => {
+  const engine = engineOf({ pool: [[1, 0], [0.5, 0.5]] });
+  engine.ask(0, "from", "max", "mean");
+  engine.computeAll();
+  close(cell(engine, 3, 1), [1, 0]);
+  close(cell(engine, 3, 0), [0.75, 0.25]);
+  close(cell(engine, 0, 1), [0.5, 1], 2e-3);
+});
+
+for (const { name, payload, rows } of cases.generated)
+  test(`${name}: fused maps are those of the attention that Python packed`, () => {
+    const engine = new Engine(new Payload(Uint8Array.from(Buffer.from(payload, "base64"))));
+    for (const { block, head, token, direction, values } of rows) {
+      const fusions = [block, head].map((how) => (typeof how === "string" ? how : "mean"));
+      engine.ask(token, direction, ...fusions);
+      engine.computeAll();
+      const [r, c] = [block, head].map((how) => (typeof how === "string" ? 0 : how + 1));
+      close(cell(engine, r, c), values, 2e-3);
+    }
+  });
+

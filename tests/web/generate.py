@@ -1,0 +1,134 @@
+"""Makes the generated part of cases.json anew: `.venv/bin/python tests/web/generate.py`.
+
+What is expected there comes from definitions in float64, written out here, and neither from the package nor from the
+viewer. Only the payload's bytes are the package's.
+"""
+
+import base64
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from vit.explain.record import AttentionRecord
+from vit.view.payload import pack
+
+FILE = Path(__file__).with_name("cases.json")
+GRAY = np.repeat(np.arange(256, dtype=np.uint8)[:, None], 3, axis=1)
+FUSE = {"mean": np.mean, "max": np.max, "min": np.min}
+
+
+def softmax(scores: np.ndarray) -> np.ndarray:
+    powers = np.exp(scores - scores.max(-1, keepdims=True))
+    return powers / powers.sum(-1, keepdims=True)
+
+
+def rollout(attention: np.ndarray, prefix: int, residual: float, fusion: str, discard: float) -> np.ndarray:
+    """The product of all blocks (N, N), from (L, H, N, N)."""
+    tokens = attention.shape[-1]
+    product = np.eye(tokens)
+    for heads in attention:
+        fused = FUSE[fusion](heads, axis=0)
+        for row in fused:
+            weakest = sorted(range(prefix, tokens), key=lambda patch: row[patch])[: int(discard * (tokens - prefix))]
+            row[weakest] = 0
+        fused /= fused.sum(-1, keepdims=True)
+        product = (residual * np.eye(tokens) + (1 - residual) * fused) @ product
+    return product
+
+
+def numbers(values: np.ndarray) -> list[float]:
+    return [float(f"{value:.5g}") for value in values]
+
+
+def payload_case(
+    name: str, shape: tuple[int, int, int], prefix: tuple[str, ...], grid: tuple[int, int], features: int, pooled: bool
+) -> dict[str, Any]:
+    """A packed record, and what maps of it are by definition."""
+    blocks, heads, width = shape
+    tokens = len(prefix) + grid[0] * grid[1]
+    random = np.random.default_rng(7)
+    q, k = random.normal(size=(2, blocks, heads, tokens, width)).astype(np.float32)
+    attention = softmax(q.astype(float) @ k.astype(float).swapaxes(-1, -2) / width**0.5)  # (L, H, N, N)
+    kept = random.normal(size=(tokens, features)).astype(np.float32)
+    pool = softmax(random.normal(size=(heads, tokens))).astype(np.float32)
+    record = AttentionRecord(
+        torch.zeros(1, 2), tuple(map(torch.from_numpy, q)), tuple(map(torch.from_numpy, k)), prefix, grid,
+        torch.from_numpy(kept) if features else None, torch.from_numpy(pool) if pooled else None,
+    )  # fmt: skip
+    payload = pack(record, Image.new("RGB", (2, 2)), (0, 0, 2, 2), {"gray": GRAY})
+
+    def row(block: int | str, head: int | str, token: int, direction: str) -> dict[str, Any]:
+        every = attention[:, :, token] if direction == "from" else attention[..., token]  # (L, H, N)
+        per_block = FUSE[head](every, axis=1) if isinstance(head, str) else every[:, head]
+        values = FUSE[block](per_block, axis=0) if isinstance(block, str) else per_block[block]
+        return {"block": block, "head": head, "token": token, "direction": direction, "values": numbers(values)}
+
+    def rolled(token: int, direction: str, **settings: Any) -> dict[str, Any]:
+        product = rollout(attention, len(prefix), **settings)
+        values = product[token] if direction == "from" else product[:, token]
+        return {"token": token, "direction": direction, **settings, "values": numbers(values)}
+
+    last = tokens - 1
+    rows = [row(blocks - 1, heads - 1, last, "from"), row(0, 0, len(prefix), "to")]
+    small = tokens < 50
+    if small:
+        rows += [row(0, 1, 0, "from"), row(1, 0, 1, "to"), row("max", "min", 3, "from"), row("mean", 1, last, "to")]
+        rows += [row("min", "mean", 0, "from"), row(1, "max", 4, "to")]
+    directions = kept / np.linalg.norm(kept, axis=-1, keepdims=True) if features else kept
+    return {
+        "name": name,
+        "payload": base64.b64encode(payload).decode(),
+        "rows": rows,
+        "rollouts": [
+            rolled(token, direction, residual=residual, fusion=fusion, discard=discard)
+            for token, direction, residual, fusion, discard in (
+                (0, "from", 0.5, "mean", 0.0), (3, "to", 0.5, "mean", 0.0), (last, "from", 0.2, "max", 0.35),
+                (2, "to", 0.3, "min", 0.9), (1, "from", 0.0, "mean", 0.5), (4, "to", 0.95, "max", 0.5),
+            )
+        ] if small else [],
+        "cosines": [{"token": t, "values": numbers(directions @ directions[t])} for t in (0, last) if features],
+        "pool": [numbers(weights) for weights in pool] if pooled else [],
+    }  # fmt: skip
+
+
+def counterparts(here: dict[str, Any], there: dict[str, Any]) -> dict[str, Any]:
+    """Of each token, the one whose cell holds its centre; of prefix tokens, the one of that name, or the first."""
+    tokens = [there["prefix"].index(name) if name in there["prefix"] else 0 for name in here["prefix"]]
+    (rows, cols), (other_rows, other_cols) = here["grid"], there["grid"]
+    for row in range(rows):
+        for col in range(cols):
+            down = max(r for r in range(other_rows) if r * 2 * rows <= (2 * row + 1) * other_rows)
+            right = max(c for c in range(other_cols) if c * 2 * cols <= (2 * col + 1) * other_cols)
+            tokens.append(len(there["prefix"]) + down * other_cols + right)
+    return {"here": here, "there": there, "tokens": tokens}
+
+
+def main() -> None:
+    """Write them."""
+    text = FILE.read_text(encoding="utf-8")
+    by_hand = text.split(',\n  "generated"')[0].rstrip().removesuffix("}").rstrip()
+    made = {
+        "generated": [
+            payload_case("maps", (2, 2, 4), ("cls", "reg1"), (2, 3), 6, True),
+            payload_case("queries and keys", (1, 2, 3), ("cls",), (16, 17), 0, False),
+        ],
+        "generated_counterparts": [
+            counterparts({"prefix": ["cls", "dist"], "grid": [14, 14]}, {"prefix": ["cls"], "grid": [16, 16]}),
+            counterparts({"prefix": ["cls"], "grid": [5, 7]}, {"prefix": ["reg1", "cls"], "grid": [3, 2]}),
+        ],
+    }
+    for name, every in made.items():
+        lines = ",\n    ".join(map(json.dumps, every))
+        by_hand += f',\n  "{name}": [\n    {lines}\n  ]'
+    FILE.write_text(by_hand + "\n}\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

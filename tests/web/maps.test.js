@@ -1,0 +1,105 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { Colours } from "../../vit/view/web/colours.js";
+import { border, fuse, largest, leaveOutWeakest, normalise, outlined, span, strongest, summary } from "../../vit/view/web/maps.js";
+import { PictureMap } from "../../vit/view/web/picture_map.js";
+import { State } from "../../vit/view/web/state.js";
+import { cases, close, payloadOf, selectionWith } from "./packing.js";
+
+for (const { how, maps, one } of cases.fused)
+  test(`${how} of ${maps.length} maps`, () => {
+    const [count, n] = [maps.length, one.length];
+    const values = Float32Array.from([...Array(n).fill(9), ...maps.flat()]);
+    fuse(how, values, n, n, count, 0, n);
+    close(values.subarray(0, n), one);
+    close(values.subarray(n), maps.flat()); // they stay as they were
+  });
+
+for (const { row, prefix, share, left, equal } of cases.discarded)
+  test(`${share} of ${row} left out after ${prefix}`, () => {
+    const found = Float32Array.from(row);
+    const weakest = Math.floor(share * (row.length - prefix));
+    if (weakest) leaveOutWeakest(found, prefix, weakest, new Float32Array(row.length - prefix));
+    const order = (numbers) => (equal ? [...numbers].sort((a, b) => a - b) : numbers);
+    close(order(found), order(left));
+  });
+
+for (const { kind, mass = 0, heatmap, marked } of cases.outlines)
+  test(`outline of ${JSON.stringify(heatmap)} by ${kind} ${mass || ""}`, () => {
+    const values = Float32Array.from([9, ...heatmap.flat()]); // a prefix token counts for nothing
+    assert.deepEqual([...outlined(values, 1, kind, mass, new Uint8Array(marked.length))], marked);
+  });
+
+for (const { row, prefix, entropy, best } of cases.spreads)
+  test(`spread of ${row}`, () => {
+    const found = summary(Float32Array.from([9, ...row]), 1, prefix, row.length);
+    close([found.entropy / Math.log(row.length), found.sum, found.best], [entropy, 1, best]);
+    const twice = summary(Float32Array.from(row, (value) => 2 * value), 0, prefix, row.length);
+    close([twice.entropy, twice.sum], [found.entropy, 2]); // the entropy is that of shares
+  });
+
+for (const { values, prefix, grid, except, top } of cases.strongest)
+  test(`strongest patch of ${values} but ${except}, after ${prefix.length}`, () => {
+    assert.equal(values.length, prefix.length + grid[0] * grid[1]);
+    close([strongest(Float32Array.from(values), 0, prefix.length, values.length, except)], [top]);
+  });
+
+for (const { values, prefix, grid, token, scale, ends } of cases.similar_ends)
+  test(`colours of cosines ${values} of token ${token}, ${scale}`, () => {
+    const uniform = values.map(() => values.map(() => 1 / values.length));
+    const payload = payloadOf({ attentions: [[uniform]], prefix, grid });
+    payload.features = { cosines: (_, out) => out.set(values) };
+    const state = new State();
+    state.turnTo(payload);
+    state.begin(selectionWith({ view: "similar", token, pinned: true, scale }));
+    const map = new PictureMap(payload);
+    map.showSimilar(state);
+    close([map.low, map.top], ends);
+    const { values: shades, at, top } = map.painted;
+    const shown = values.slice(prefix.length).map((value) => Math.max(0, (value - ends[0]) / (ends[1] - ends[0])));
+    close(shades.slice(at), shown);
+    assert.equal(top, 1);
+  });
+
+for (const { cover, opacity, mean, levels } of cases.covers)
+  test(`cover by ${cover} at ${opacity}, mean ${mean}`, () => {
+    const colours = new Colours();
+    colours.use(Uint8Array.from({ length: 768 }, (_, i) => Math.floor(i / 3)));
+    assert.equal(colours.fade(mean, opacity, cover), true);
+    assert.equal(colours.fade(mean, opacity, cover), false);
+    for (const [level, covered] of levels) {
+      assert.equal(colours.veil[level] >>> 24, covered);
+      assert.equal(colours.veil[level] & 255, level); // red
+    }
+  });
+
+test("colours in CSS are those of the colour map", () => {
+  const colours = new Colours();
+  colours.use(Uint8Array.from({ length: 768 }, (_, i) => i % 3));
+  assert.equal(colours.css(0.5, 0, 1), "rgb(0 1 2)");
+  assert.equal(colours.css(5, 0, 0), "rgb(0 1 2)");
+});
+
+test("the nearest are in order, without the token itself", () => {
+  const out = new Int32Array(3);
+  largest(Float32Array.from([9, 0.1, 0.9, 0.5, 0.7, 0.2]), 1, 6, 2, out);
+  assert.deepEqual([...out], [4, 3, 5]);
+  largest(Float32Array.from([9, 0.1, 0.9]), 1, 3, 2, out);
+  assert.deepEqual([...out], [1, -1, -1]);
+});
+
+test("a span is over patches but one", () => {
+  assert.deepEqual(span(Float32Array.from([9, 0.5, 0.25, -1]), 1, 4, 3), [0.25, 0.5]);
+});
+
+test("numbers without a sum stay", () => {
+  const row = Float32Array.from([0, 0]);
+  normalise(row);
+  close(row, [0, 0]);
+});
+
+test("a border runs between marked patches and others", () => {
+  assert.equal(border(Uint8Array.from([1, 1, 0, 0]), 2, 2), "M0 0h1M0 0v1M1 0h1M2 0v1M0 1h1M1 1h1");
+  assert.equal(border(new Uint8Array(4), 2, 2), "");
+});

@@ -1,0 +1,283 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { counterpart, fit, isFusion, neighbour } from "../../vit/view/web/selection.js";
+import { State } from "../../vit/view/web/state.js";
+import { cases, layoutOf, payloadOf, selectionWith } from "./packing.js";
+
+const METHOD = { title: "Relevance", target: "cat", chain: "c", tokens: true, settings: ["start_block"] };
+
+/** A payload of uniform attention. */
+function uniform({ blocks = 2, heads = 2, prefix = ["reg1", "cls"], grid = [2, 3], ...more } = {}) {
+  const tokens = prefix.length + grid[0] * grid[1];
+  const map = Array(tokens).fill(Array(tokens).fill(1 / tokens));
+  return payloadOf({ attentions: Array(blocks).fill(Array(heads).fill(map)), prefix, grid, ...more });
+}
+
+/** A state of 2 x 2 maps of 2 prefix tokens and 2 x 3 patches. */
+function stateOf(selection = {}, payload = uniform(), method = null) {
+  const state = new State();
+  state.turnTo(payload);
+  state.method = method;
+  state.begin(selectionWith(selection));
+  state.settle();
+  state.keepFusions();
+  return state;
+}
+
+const pooled = (selection) => {
+  const payload = uniform({ pool: Array(2).fill(Array(8).fill(1 / 8)) });
+  return stateOf({ view: "pool", head: 1, ...selection }, payload);
+};
+
+// ---- selections, the same as in Python ----------------------------------------------------------------------
+
+for (const { asked, has, shown } of cases.selections)
+  test(`a selection of ${JSON.stringify(asked)} fits ${has.blocks} blocks`, () => {
+    const selection = selectionWith(asked);
+    fit(selection, uniform(has), null);
+    for (const [name, value] of Object.entries(shown)) assert.equal(selection[name], value, name);
+  });
+
+for (const { asked, features, pool, shown } of cases.views)
+  test(`view ${asked} of a payload ${features ? "with" : "without"} features, ${pool ? "with" : "without"} pooling query`, () => {
+    const selection = selectionWith({ view: asked });
+    fit(selection, { ...uniform(), features, pool }, null);
+    assert.equal(selection.view, shown);
+  });
+
+test("a class's map is shown where there is a method", () => {
+  assert.equal(stateOf({ view: "relevance" }, uniform(), METHOD).selection.view, "relevance");
+});
+
+test("hidden patches stay, but for those that are none", () => {
+  for (const { patches } of cases.hidden) {
+    const selection = selectionWith({ hidden: [...patches, 12, -1, 0.5] });
+    fit(selection, uniform({ grid: [3, 4] }), null);
+    assert.deepEqual(selection.hidden, patches);
+  }
+});
+
+test("colours that the payload has not become its first", () => {
+  assert.equal(stateOf({ colormap: "../x" }).selection.colormap, "gray");
+});
+
+test("ways to fuse are those that Python knows", () => {
+  for (const fusion of cases.fusions) assert.ok(isFusion(fusion));
+  for (const other of ["median", 0, null, "MEAN"]) assert.ok(!isFusion(other));
+});
+
+test("settings of rollout are those that Python knows", () => {
+  assert.deepEqual(stateOf({ view: "rollout" }).settings, cases.rollout_settings);
+  assert.deepEqual(stateOf({ view: "relevance" }, uniform(), METHOD).settings, ["start_block"]);
+  assert.deepEqual(stateOf().settings, []);
+});
+
+for (const { here, there, tokens } of cases.counterparts)
+  test(`tokens of ${JSON.stringify(here)} in ${JSON.stringify(there)}`, () => {
+    for (const [token, other] of tokens) assert.equal(counterpart(token, layoutOf(here), layoutOf(there)), other, `token ${token}`);
+    assert.equal(counterpart(-1, layoutOf(here), layoutOf(there)), -1);
+  });
+
+for (const { here, there, tokens } of cases.generated_counterparts)
+  test(`every token of ${here.grid} in ${there.grid}`, () => {
+    assert.deepEqual(tokens.map((_, token) => counterpart(token, layoutOf(here), layoutOf(there))), tokens);
+  });
+
+// ---- what is shown ------------------------------------------------------------------------------------------
+
+test("the query is under the pointer, unless one is pinned or a finger is down", () => {
+  const state = stateOf({ token: 3 });
+  assert.equal(state.query, 3);
+  state.hovered = 5;
+  assert.equal(state.query, 5);
+  state.selection.pinned = true;
+  assert.equal(state.query, 3);
+  state.touching = true;
+  assert.equal(state.query, 5);
+});
+
+test("the pooling query stays wherever the pointer is, and is about no token", () => {
+  const state = pooled();
+  state.hovered = 5;
+  assert.deepEqual([state.fixed, state.directed, state.query, state.about("pool")], [true, false, 0, -1]);
+  assert.deepEqual(state.cell, { r: 3, c: 2 });
+  assert.equal(state.view, "pool");
+});
+
+test("a class's map is about the class until a token is asked about", () => {
+  const state = stateOf({ view: "relevance" }, uniform(), METHOD);
+  assert.equal(state.about("relevance"), -1);
+  state.hovered = 5;
+  assert.equal(state.about("relevance"), 5);
+  state.leave();
+  state.pin(4);
+  assert.equal(state.about("relevance"), 4);
+});
+
+test("a method that knows the class alone stays with it", () => {
+  const state = stateOf({ view: "relevance" }, uniform(), { ...METHOD, chain: "", tokens: false });
+  state.hovered = 5;
+  assert.deepEqual([state.about("relevance"), state.fixed, state.directed], [-1, true, false]);
+  state.pin(5);
+  assert.equal(state.selection.view, "attention"); // which can answer
+});
+
+test("rollout of a large model waits for Python", () => {
+  const payload = uniform();
+  assert.equal(stateOf({ view: "rollout" }, payload).fixed, false);
+  payload.quick = false;
+  assert.equal(stateOf({ view: "rollout" }, payload).fixed, true);
+});
+
+test("a map under the pointer comes before the selection", () => {
+  const state = stateOf({ view: "rollout", block: 1, head: "max" });
+  assert.deepEqual([state.cell, state.view], [{ r: 2, c: 0 }, "rollout"]);
+  assert.equal(state.look({ r: 0, c: 1 }), "pointed");
+  assert.equal(state.look({ r: 0, c: 1 }), "");
+  assert.deepEqual([state.cell, state.view, state.selectedCell], [{ r: 0, c: 1 }, "attention", { r: 2, c: 0 }]);
+  assert.equal(state.look(null), "pointed");
+  assert.equal(state.view, "rollout");
+});
+
+test("the first row and column keep the last way to fuse", () => {
+  const state = stateOf({ block: "max", head: "min" });
+  state.choose({ r: 2, c: 2 });
+  state.keepFusions();
+  assert.deepEqual([state.selection.block, state.selection.head], [1, 1]);
+  assert.deepEqual([state.blockOf(0), state.headOf(0), state.blockOf(2)], ["max", "min", 1]);
+});
+
+// ---- what people do -----------------------------------------------------------------------------------------
+
+test("the pointer asks, or reads where the query is held", () => {
+  const state = stateOf();
+  assert.equal(state.point(4), "pointed");
+  assert.equal(state.point(4), "");
+  assert.deepEqual([state.hovered, state.readKey], [4, -1]);
+  state.pin(4);
+  state.point(6);
+  assert.deepEqual([state.query, state.readKey], [4, 6]);
+  assert.equal(state.leave(), "pointed");
+  assert.equal(state.leave(), "");
+});
+
+test("a click pins, a second one releases to where it was", () => {
+  const state = stateOf({ token: 1 });
+  assert.equal(state.togglePin(4), "chosen");
+  assert.deepEqual([state.selection.token, state.selection.pinned], [4, true]);
+  state.togglePin(5);
+  assert.equal(state.selection.token, 5);
+  assert.equal(state.togglePin(5), "chosen");
+  assert.deepEqual([state.selection.token, state.selection.pinned], [1, false]);
+});
+
+test("a pinned link is released to the first token", () => {
+  const state = stateOf({ token: 6, pinned: true });
+  state.release();
+  assert.equal(state.selection.token, 0);
+});
+
+test("releasing lets go of the pooling query first, then of the pointer's token, then of nothing", () => {
+  const state = pooled();
+  assert.equal(state.release(), "chosen");
+  assert.equal(state.selection.view, "attention");
+  state.point(4);
+  assert.equal(state.release(), "pointed");
+  assert.equal(state.hovered, -1);
+  assert.equal(state.release(), "");
+});
+
+test("the class token is found by its name", () => {
+  const state = stateOf();
+  state.pin(5);
+  assert.equal(state.askClassToken(), "chosen");
+  assert.deepEqual([state.selection.token, state.selection.pinned, state.home], [1, false, 1]);
+  assert.equal(stateOf({}, uniform({ prefix: [] })).askClassToken() && 0, 0);
+});
+
+test("arrows move the query inside the grid", () => {
+  const layout = layoutOf({ prefix: ["cls"], grid: [2, 3] });
+  const moved = (token, down, right) => neighbour(token, layout, down, right);
+  assert.equal(moved(0, 0, 1), 1 + 1 * 3 + 1); // into the middle
+  assert.deepEqual([moved(1, 0, -1), moved(1, -1, 0), moved(1, 0, 1), moved(1, 1, 0)], [1, 1, 2, 4]);
+  assert.deepEqual([moved(6, 0, 1), moved(6, 1, 0)], [6, 6]);
+  const state = stateOf();
+  assert.equal(state.move(0, 1), "pointed");
+  assert.equal(state.query, 2 + 1 * 3 + 1);
+  state.pin(2);
+  assert.equal(state.move(0, 1), "chosen");
+  assert.equal(state.selection.token, 3);
+});
+
+test("there is no map beyond the grid, and the pooling query has the last row", () => {
+  const state = stateOf();
+  for (const cell of [{ r: -1, c: 0 }, { r: 0, c: -1 }, { r: 3, c: 0 }, { r: 0, c: 3 }]) assert.equal(state.choose(cell), "");
+  const other = pooled({ view: "attention" });
+  assert.equal(other.choose({ r: 3, c: 1 }), "chosen");
+  assert.deepEqual([other.selection.view, other.selection.head, other.selection.block], ["pool", 0, 0]);
+  other.choose({ r: 2, c: 1 });
+  assert.deepEqual([other.selection.view, other.selection.block], ["attention", 1]);
+});
+
+test("a view turns back to attention", () => {
+  const state = stateOf();
+  state.turn("rollout");
+  assert.equal(state.selection.view, "rollout");
+  state.turn("rollout");
+  assert.equal(state.selection.view, "attention");
+});
+
+test("a stroke hides patches, or shows them again", () => {
+  const state = stateOf({ hidden: [4] });
+  state.beginStroke(2);
+  assert.deepEqual([state.strokeOver(2), state.strokeOver(0), state.strokeOver(4)], [true, true, false]);
+  assert.deepEqual(state.selection.hidden, [0, 2, 4]);
+  state.beginStroke(2);
+  state.strokeOver(2);
+  assert.deepEqual(state.selection.hidden, [0, 4]);
+  state.swapHidden();
+  assert.deepEqual(state.selection.hidden, [1, 2, 3, 5]);
+});
+
+test("what begins anew is a selection of its own", () => {
+  const seed = selectionWith({ token: 3 });
+  const state = stateOf();
+  state.hovered = 5;
+  state.begin(seed);
+  state.pin(4);
+  assert.deepEqual([seed.token, state.hovered, state.home], [3, -1, 3]);
+});
+
+test("another picture has no pointer on it, and no token beyond its own", () => {
+  const state = stateOf({ token: 7 });
+  state.point(6);
+  state.look({ r: 1, c: 1 });
+  state.turnTo(uniform({ prefix: [], grid: [1, 2] }));
+  state.settle();
+  assert.deepEqual([state.hovered, state.preview, state.selection.token, state.home], [-1, null, 0, 0]);
+});
+
+// ---- viewers that move together -----------------------------------------------------------------------------
+
+test("a follower points at the same place, and keeps what is its own", () => {
+  const leader = stateOf({ block: 1, hidden: [1] });
+  const follower = stateOf({ view: "rollout", hidden: [3] }, uniform({ prefix: ["cls"], grid: [4, 6] }));
+  leader.point(2 + 5);
+  leader.look({ r: 2, c: 1 });
+  assert.equal(follower.follow(leader, true), true);
+  assert.equal(follower.follow(leader, true), false);
+  assert.equal(follower.hovered, 1 + 3 * 6 + 5);
+  assert.deepEqual(follower.preview, { r: 2, c: 1 });
+  assert.deepEqual([follower.selection.view, follower.selection.block, follower.selection.hidden], ["rollout", 1, [3]]);
+  assert.equal(follower.follow(leader, false), true);
+  assert.equal(follower.selection.view, "attention");
+});
+
+test("a follower with fewer maps previews none that it has not", () => {
+  const leader = stateOf();
+  const follower = stateOf({}, uniform({ blocks: 1, heads: 1 }));
+  leader.look({ r: 2, c: 1 });
+  follower.follow(leader, false);
+  assert.equal(follower.preview, null);
+});
