@@ -16,7 +16,7 @@ from vit.explain.map_comparison import Layout, counterpart
 from vit.explain.maps import discarded, entropy, fuse, mass_threshold, otsu_threshold
 from vit.explain.record import AttentionRecord, rollout
 from vit.explain.relevance import GradientRecord
-from vit.explain.settings import ROLLOUT, Fusion, Tuning
+from vit.explain.settings import ROLLOUT, Fusion, Settings
 from vit.view import captions, export, overlay
 from vit.view.payload import pack_chain, unpack, weights_of
 from vit.view.selection import Selection, ranges
@@ -49,27 +49,27 @@ def test_names_of_tokens(case: dict[str, Any]) -> None:
 @pytest.mark.parametrize("case", CASES["sentences"], ids=lambda case: case["text"])
 def test_sentences(case: dict[str, Any]) -> None:
     prefix, grid = ("cls", "reg2"), (2, 3)
-    view, direction, tuning = case["view"], case.get("direction", "from"), Tuning(**case.get("settings", {}))
+    view, direction, settings = case["view"], case.get("direction", "from"), Settings(**case.get("settings", {}))
     if view == "relevance":
         name = "" if case["token"] < 0 else captions.token_name(case["token"], prefix, grid)
-        said = captions.class_sentence("Relevance", "<b>cat</b>", name, direction, tuning.changed(["start_block"]))
+        said = captions.class_sentence("Relevance", "<b>cat</b>", name, direction, settings.changed(["start_block"]))
     else:
         facts = {"method": view, "query": case["token"], "direction": direction}
         facts |= {name: case[name] for name in ("block", "head")}
-        said = captions.sentence(facts | (tuning.changed(ROLLOUT) if view == "rollout" else {}), prefix, grid)
+        said = captions.sentence(facts | (settings.changed(ROLLOUT) if view == "rollout" else {}), prefix, grid)
     assert said == case["text"]
 
 
 def test_usual_settings_and_their_names() -> None:
-    assert Tuning().settings() == CASES["usual"]
+    assert Settings().settings() == CASES["usual"]
     assert list(ROLLOUT) == CASES["rollout_settings"]
     assert list(get_args(Fusion)) == CASES["fusions"]
 
 
 @pytest.mark.parametrize("case", CASES["settings"], ids=lambda case: case["text"])
 def test_words_for_settings(case: dict[str, Any]) -> None:
-    tuning = Tuning(**case["settings"])
-    assert captions.settings(tuning.changed(["discard", "fusion", "residual", "start_block"])) == case["text"]
+    settings = Settings(**case["settings"])
+    assert captions.settings(settings.changed(["discard", "fusion", "residual", "start_block"])) == case["text"]
 
 
 @pytest.mark.parametrize("case", CASES["counterparts"] + CASES["generated_counterparts"])

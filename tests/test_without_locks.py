@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[1]
 # What Python has on Windows, as far as this package could miss it: no fcntl and resource, no folders among open files.
 WINDOWS = """
 import os, sys
+import psutil  # what it asks of this system it would not ask there
 
 class Missing:
     def find_spec(self, name, path=None, target=None):

@@ -178,7 +178,7 @@ def test_the_first_click_on_the_class_s_map_shows_it(app: App) -> None:
     app.page.evaluate(f"() => {{ window.first = {FIND}; }}")
     relevance = app.page.get_by_role("button", name="Relevance", exact=True).first
     relevance.click()
-    app.page.wait_for_function(f"() => {FIND}?.relevance.some((value) => value > 0)")
+    app.page.wait_for_function(f"() => {FIND}?.map?.relevance.some((value) => value > 0)")
     expect(app.page.locator(".sentence")).to_have_text("Relevance: what speaks for “cat”.")
     app.still()
     assert app.ask("viewer === window.first && viewer.selection.view") == "relevance"

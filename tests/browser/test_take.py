@@ -44,7 +44,9 @@ def test_numbers_blocks_page_and_code_are_of_the_view_that_is_shown(app: App, tm
     app.open(LINK)
     more(app)
     told = json.loads(app.download("Numbers as JSON"))
-    assert told["view"] == {"method": "attention", "block": BLOCK, "head": HEAD, "query": TOKEN, "direction": "from"}
+    named = {"block": f"Block {BLOCK + 1}", "head": f"Head {HEAD + 1}"}
+    asked = {"method": "attention", "block": BLOCK, "head": HEAD, "query": TOKEN, "direction": "from"}
+    assert told["view"] == asked | {"page": named}
     assert told["picture"]["name"] == "cat.jpg" and len(told["values"]) == 65
     assert (
         count_frames(app.download("Attention over blocks as GIF"))
@@ -71,7 +73,7 @@ def test_numbers_blocks_page_and_code_are_of_the_view_that_is_shown(app: App, tm
 @pytest.mark.parametrize("pinned", [True, False])
 def test_the_map_of_a_class_is_taken_away_as_it_is_shown(app: App, tmp_path: Path, pinned: bool) -> None:
     app.open("?sample=cat&view=relevance" + (f"&token={TOKEN}&pinned=1" if pinned else ""))
-    app.page.wait_for_function(f"() => {FIND}?.traced")
+    app.page.wait_for_function(f"() => {FIND}?.map?.traced")
     shown, said = app.ask("[...viewer.map.relevance]"), app.page.locator(".sentence").first.inner_text()
     more(app)
     told = json.loads(app.download("Numbers as JSON"))
