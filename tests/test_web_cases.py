@@ -2,7 +2,6 @@
 
 import base64
 import json
-import shutil
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 import torch
+from node import NODE
 
 from vit.explain.map_comparison import Layout, counterpart
 from vit.explain.maps import discarded, entropy, fuse, mass_threshold, otsu_threshold
@@ -32,11 +32,10 @@ def a_record(prefix: list[str], grid: list[int], **kept: Any) -> AttentionRecord
     return AttentionRecord(torch.zeros(1, 1), (empty,), (empty,), tuple(prefix), (grid[0], grid[1]), **kept)
 
 
-@pytest.mark.skipif(not shutil.which("node"), reason="Node.js runs the viewer's own tests, and is not installed.")
 def test_the_viewers_javascript_passes_its_own_tests() -> None:
     files = sorted(map(str, FOLDER.glob("*.test.js")))
     assert files
-    done = subprocess.run(["node", "--test", *files], capture_output=True, text=True, timeout=300)
+    done = subprocess.run([NODE, "--test", *files], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

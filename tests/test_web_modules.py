@@ -1,18 +1,16 @@
 """The viewer's modules become one text that a page takes, or are refused."""
 
 import re
-import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from node import NODE
 
 from vit.view.web import joined
 
 ENTRIES = ("component.js", "feeder.js", "standalone.js")
-
-needs_node = pytest.mark.skipif(not shutil.which("node"), reason="Node.js runs JavaScript here, and is not installed.")
 
 
 @pytest.fixture
@@ -29,7 +27,7 @@ def join(tmp_path: Path) -> Callable[..., str]:
 
 def run(script: str) -> str:
     """What a module prints."""
-    command = ["node", "--input-type=module", "--eval", script]
+    command = [NODE, "--input-type=module", "--eval", script]
     return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout.strip()
 
 
@@ -41,15 +39,13 @@ def test_what_the_pages_get_imports_nothing_and_ends_no_script(entry: str) -> No
     assert "</script" not in text.lower()
 
 
-@needs_node
 @pytest.mark.parametrize("entry", ENTRIES)
 def test_what_the_pages_get_is_javascript(entry: str, tmp_path: Path) -> None:
     file = tmp_path / "joined.mjs"
     file.write_text(joined(entry))
-    subprocess.run(["node", "--check", str(file)], check=True, timeout=60)
+    subprocess.run([NODE, "--check", str(file)], check=True, timeout=60)
 
 
-@needs_node
 def test_modules_do_in_one_text_what_they_do_apart(join: Callable[..., str]) -> None:
     text = join(
         main='import { twice, Counter } from "./other.js";\nimport { base } from "./base.js";\n\n'

@@ -17,7 +17,7 @@ from vit.view.captions import about
 
 SAMPLES, UPLOAD = "samples", "upload"
 ORDERS = {"": "As they come", "confidence": "Confidence", "entropy": "Spread", "faithfulness": "Faithfulness"}
-SHOWN = {"": "All", "right": "✓ Right", "wrong": "✗ Wrong"}
+FILTERS = {"": "All", "right": "✓ Right", "wrong": "✗ Wrong"}
 LONG = 20.0  # [s]; what takes longer waits for a button
 TILE = 146  # [px]
 
@@ -77,15 +77,15 @@ def show() -> None:
             kind=st.segmented_control,
             disabled=not order,
         )
-        kept = ""
+        wanted = ""
         if judged:
-            kept = link_controls.select("Show", "m_show", list(SHOWN), words=SHOWN.get, kind=st.segmented_control)
+            wanted = link_controls.select("Show", "m_show", list(FILTERS), words=FILTERS.get, kind=st.segmented_control)
     if judged:
         show_contrast(seen)
     elif any(one.picture.truth for one in seen):
         st.caption("This checkpoint does not know the classes of these pictures, so none is right or wrong.")
-    if kept:
-        seen = [one for one in seen if one.right is (kept == "right")]
+    if wanted:
+        seen = [one for one in seen if one.right is (wanted == "right")]
     if not seen:
         st.caption("There is no such picture.")
     draw(arranged(seen, order, first == "lowest") if order else seen, name, source, checkpoint, method)

@@ -149,8 +149,8 @@ def _on_many(asked: Asked, question: Question, selection: Selection) -> str:
     from vit.explain.methods import METHODS
 
     last, record = METHODS["attention"].settings, asked.explanation.record
-    shown = selection.block, selection.head
-    if selection.view == "attention" and shown != (last["block"] % record.blocks, last["head"]):
+    layers = selection.block, selection.head
+    if selection.view == "attention" and layers != (last["block"] % record.blocks, last["head"]):
         return ""
     name = {"relevance": question.method, "rollout": "rollout", "attention": "attention"}.get(selection.view, "")
     pictures, found = recorded(asked.checkpoint.facts)

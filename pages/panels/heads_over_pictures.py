@@ -100,7 +100,7 @@ def pick_source(asked: Asked) -> str:
 
 
 def learnt_from(checkpoint: Any) -> str:
-    """The dataset of the run that a checkpoint comes from, as `dataset.here` has it; "" where nobody knows."""
+    """The dataset of the run that a checkpoint comes from, as `data_picker.here` has it; "" where nobody knows."""
     from vit.runs.registry import find_run
 
     name = checkpoint.name

@@ -17,7 +17,7 @@ from vit.training import run_folder
 
 
 def act(done: str, action: Callable[..., Any], *arguments: Any, **named: Any) -> None:
-    """Do something to a run, from a button's callback; what came of it is told by `change.tell`.
+    """Do something to a run, from a button's callback; what came of it is told by `feedback.tell`.
 
     Args:
         done: said when it worked; "" for nothing.

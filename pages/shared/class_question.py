@@ -55,7 +55,7 @@ def subject(asked: Asked, target: int):
 
 
 def pass_of(asked: Asked):
-    """Room for a pass that keeps more than attention: see `passes.reserved`."""
+    """Room for a pass that keeps more than attention: see `pass_queue.reserved`."""
     return pass_queue.reserved(asked.checkpoint, asked.explanation.preprocess.size, pass_queue.KEPT)
 
 
@@ -149,7 +149,7 @@ def _token(selection: Selection, question: Question) -> int | None:
 
 
 def taken(asked: Asked, selection: Selection, question: Question | None, given, method):
-    """For `take.show`: what gives the map of a class, None for other views; what its viewer needs; what its code needs.
+    """For `downloads.show`: what gives the map of a class, None for other views; what viewer and code need.
 
     Args:
         given, method: from `given`.
