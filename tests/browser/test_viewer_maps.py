@@ -14,7 +14,7 @@ from vit.view.export import painted
 from vit.view.selection import Selection
 
 from . import synthetic
-from .serving import FIND
+from .serving import FIND, VIEWERS
 from .viewer import PATIENCE
 
 SMALL = ((3, 2, (4, 6), ("cls", "reg1", "reg2"), 16), 27)
@@ -470,6 +470,14 @@ def test_the_pooling_query_is_no_block_of_a_large_model_either(open_viewer):
     np.testing.assert_allclose(viewer.ask(values, 3), record.pool_attention[1], atol=1e-6)
     fused = torch.stack([record.rows(block, [0])[1, 0] for block in range(2)]).amax(0)
     np.testing.assert_allclose(viewer.ask(values, 0), fused, rtol=0.02, atol=1e-6)
+
+
+def test_a_small_model_ends_the_painting_of_a_large_one(open_viewer):
+    """The grid stayed pale, and was never done, where a large model's maps were due when a small one's came."""
+    viewer = open_viewer("case=huge&pair=small")
+    busy = "viewer.root.matches('[data-busy]')"
+    assert viewer.ask(f"(viewer.change({{ token: 9, pinned: true }}), viewer.draw(), {busy})")
+    assert not viewer.ask(f"(viewer.show({VIEWERS}[1].payload), viewer.draw(), {busy})")
 
 
 def test_all_maps_of_a_large_model_are_drawn_in_time(open_viewer):

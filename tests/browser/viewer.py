@@ -31,7 +31,7 @@ class Viewer:
         """Another viewer, as a person who opens this link finds it; a page that is there is not loaded again."""
         self.opened += 1
         link = f"{url}/?fresh={self.opened}&{query}"
-        if self.opened == 1:
+        if not self.page.url.startswith(url):
             self.page.goto(link)
         else:
             self.page.mouse.move(0, 0)

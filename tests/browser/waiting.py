@@ -2,7 +2,7 @@
 
 import time
 
-from playwright.sync_api import Page, WebSocket
+from playwright.sync_api import Page, TimeoutError, WebSocket
 from streamlit.proto.BackMsg_pb2 import BackMsg
 from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 
@@ -13,6 +13,12 @@ QUIET = f"""() => {{
   const said = document.querySelector('[data-testid="stApp"]')?.dataset;
   const idle = !said || (said.testScriptState === "notRunning" && said.testConnectionState === "CONNECTED");
   return idle && {VIEWERS}.every((viewer) => viewer.settled);
+}}"""
+# What is not quiet, for whoever reads the failure.
+UNQUIET = f"""() => {{
+  const said = {{ ...document.querySelector('[data-testid="stApp"]')?.dataset }};
+  const viewers = {VIEWERS}.map(({{ root, frame, outbox }}) => ({{ ...root.dataset, frame, pending: outbox.pending }}));
+  return JSON.stringify({{ said, viewers }});
 }}"""
 PATIENCE = 180  # [s] on a busy machine
 LOOK = 60  # [ms] between two looks; both have to find the page quiet, because a browser hears of its own clicks later
@@ -31,10 +37,19 @@ class Conversation:
         page.on("websocket", self._listen)
 
     def finish(self) -> None:
-        """Wait until nothing is left to be said or painted."""
+        """Wait until nothing is left to be said or painted.
+
+        Raises:
+            AssertionError: it never ended; the page is left then, so that the next test loads it anew.
+        """
         quiet = 0
         while quiet < 2:
-            self.page.wait_for_function(QUIET, polling=LOOK)  # not with every frame, beside what is waited for
+            try:
+                self.page.wait_for_function(QUIET, polling=LOOK)  # not with every frame, beside what is waited for
+            except TimeoutError:
+                state = self.page.evaluate(UNQUIET)
+                self.page.goto("about:blank")
+                raise AssertionError(f"{self.runs} runs asked, {self._answered} answered: {state}") from None
             self.page.wait_for_timeout(LOOK)  # also lets the messages in that this process has not seen
             quiet = quiet + 1 if self._answered == self.runs and self.page.evaluate(QUIET) else 0
 

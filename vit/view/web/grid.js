@@ -21,10 +21,11 @@ export class Grid {
     this.frame = this.rest = 0;
   }
 
-  /** Forget what is computed and painted later. */
+  /** Compute and paint nothing later. */
   stop() {
     cancelAnimationFrame(this.frame);
     clearTimeout(this.rest);
+    this.viewer.root.removeAttribute("data-busy");
   }
 
   /** Colours or scale may differ: paint every map again. */
@@ -85,9 +86,9 @@ export class Grid {
       mosaic.show();
     }
     this.token = engine.token;
-    viewer.root.toggleAttribute("data-busy", !engine.complete);
     this.stop();
     if (engine.complete) return;
+    viewer.root.toggleAttribute("data-busy", true);
     const begin = () => (this.frame = requestAnimationFrame(() => this.work(first)));
     const products = payload.blocks * payload.heads * payload.tokens * payload.header.width;
     if (products < QUICK_PRODUCTS) begin();
