@@ -460,9 +460,10 @@ def show_viewer(
     more, below, feeders = (st.container() for _ in range(3))
     with feeders:  # behind the viewer, which would be mounted anew if something came in before it
         given, method = class_question.given(asked, wanted, question)
+    of_class = question if question and question.target is not None else None
     with below:
-        panel = pick_panel(question)
-        probe = what_if.probe(asked, question, wanted) if panel == "What if?" and not stored else None
+        panel = pick_panel(of_class)
+        probe = what_if.probe(asked, of_class, wanted) if panel == "What if?" and not stored else None
     with place:
         selection = component.show(
             "viewer",
@@ -484,7 +485,7 @@ def show_viewer(
         shown, viewer, code = class_question.taken(asked, selection, question, given, method)
         downloads.show(explanation, selection, checkpoint, source, shown, code, **viewer)
     with below:
-        show_panel(asked, question, selection, panel)
+        show_panel(asked, of_class, selection, panel)
 
 
 def keep_place(record) -> None:

@@ -89,7 +89,7 @@ def test_the_code_of_a_class_gives_the_method_s_numbers(checkpoint: Checkpoint, 
         left: dict[str, Any] = {}
         exec(snippet(explanation, checkpoint, facts, "photo.png"), left)
         subject = Subject.of(checkpoint.model, checkpoint.preprocess(explanation.picture), 3)
-        shown = export.Shown.of_class(subject, method, "cat", query, direction, tuning)
+        shown = export.Shown.of_method(subject, method, "cat", query, direction, tuning)
         torch.testing.assert_close(left["weights"], shown.weights)
         if tuning == Settings():  # in the last block alone, patches say nothing to the class token's answer
             assert float(left["weights"].sum()) == pytest.approx(1, abs=1e-5)

@@ -51,7 +51,8 @@ def test_sentences(case: dict[str, Any]) -> None:
     view, direction, settings = case["view"], case.get("direction", "from"), Settings(**case.get("settings", {}))
     if view == "relevance":
         name = "" if case["token"] < 0 else captions.token_name(case["token"], prefix, grid)
-        said = captions.class_sentence("Relevance", "<b>cat</b>", name, direction, settings.changed(["start_block"]))
+        target = case.get("target", "<b>cat</b>")
+        said = captions.class_sentence("Relevance", target, name, direction, settings.changed(["start_block"]))
     else:
         facts = {"method": view, "query": case["token"], "direction": direction}
         facts |= {name: case[name] for name in ("block", "head")}

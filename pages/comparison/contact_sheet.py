@@ -189,14 +189,14 @@ def draw(seen: Sequence[Any], name: str, source: str, checkpoint: Any, method: s
                     facts.append(f"faithful {_signed(look.faithfulness)}")
                 st.caption("  \n".join(map(plain, facts)))
                 if source == SAMPLES:
-                    query = {"sample": names[picture.name], "checkpoint": name, **link_to(method)}
+                    query = {"sample": names[picture.name], "checkpoint": name, **link_to(checkpoint, method)}
                     st.page_link("pages/explore.py", label="Open in Explore", query_params=query)
                 elif (content := file_of(picture, checkpoint)) and st.button(
                     "Open in Explore", key=f"open {number}", type="tertiary"
                 ):
                     title = picture.name or f"{picture.truth}.png"
                     st.session_state.update({"kept upload": downloads.Source(title, content), "source": "upload"})
-                    query = {"checkpoint": name, "upload": title, **link_to(method)}
+                    query = {"checkpoint": name, "upload": title, **link_to(checkpoint, method)}
                     st.switch_page("pages/explore.py", query_params=query)
     words = "Spread: entropy of the answer's attention in the last block, 0 for one token, 1 for all alike."
     if any(one.look.faithfulness is not None for one in seen):
@@ -208,11 +208,11 @@ def draw(seen: Sequence[Any], name: str, source: str, checkpoint: Any, method: s
         st.caption("; ".join(f"{one.title}: {one.credit}, {one.licence}" for one in samples.SAMPLES.values()))
 
 
-def link_to(method: str) -> dict[str, str]:
+def link_to(checkpoint: Any, method: str) -> dict[str, str]:
     """What page Explore is asked to show of a picture: the map that the sheet shows."""
-    if method in ("attention", "rollout"):
-        return {"view": method}
-    return {"view": "relevance", "method": method}
+    if method in class_question.offered(checkpoint):
+        return {"view": "relevance", "method": method}
+    return {"view": method}
 
 
 def file_of(picture: Any, checkpoint: Any) -> bytes:

@@ -230,7 +230,7 @@ def show_both(left: Side, right: Side, link: dict[str, str]) -> None:
 
     link_controls.redraw_if_changed(link)
     navigation.keep("compare")
-    if any(side.asked.checkpoint and side.asked.checkpoint.labels for side in (left, right)):
+    if any(side.asked.checkpoint and class_question.offered(side.asked.checkpoint) for side in (left, right)):
         pair = []
         for column, side in zip(st.columns(2, gap="large"), (left, right), strict=True):
             with column:

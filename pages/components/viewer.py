@@ -46,7 +46,7 @@ class Method(TypedDict):
 
     Attributes:
         title: of the method, for people.
-        target: the class, for people.
+        target: the class, for people; "" for a method that is not of one.
         chain: from `feed`, "" for a method whose maps are given one by one.
         tokens: it can be asked about any token, not about the class alone.
         settings: those of `vit.explain.settings.Settings` that mean something to it.

@@ -43,12 +43,14 @@ class Asked:
         return self.explanation.preprocess(self.explanation.picture) if self.covered is None else self.covered
 
 
-def subject(asked: Asked, target: int):
-    """The picture asked about a class, once."""
+def subject(asked: Asked, target: int | None):
+    """The picture asked about a class, or about none, once."""
     from vit.explain.methods import Subject
 
     def work():
         with pass_of(asked):
+            if target is None:
+                return Subject.without_class(asked.checkpoint.model, asked.pixels, hook=asked.hook)
             return Subject.of(asked.checkpoint.model, asked.pixels, target, asked.hook)
 
     return once(("subject", asked.key, target), work)
@@ -77,12 +79,19 @@ class Question(NamedTuple):
     """What the person wants to know.
 
     Attributes:
-        target: index of the class.
+        target: index of the class; None for a model without classes.
         method: its name in `METHODS`.
     """
 
-    target: int
+    target: int | None
     method: str
+
+    @property
+    def explained(self) -> int | None:
+        """The class that the method explains, if it is of one."""
+        from vit.explain.methods import METHODS
+
+        return self.target if METHODS[self.method].of_class else None
 
 
 def given(asked: Asked, selection: Selection, question: Question | None, prefix: str = ""):
@@ -102,10 +111,10 @@ def given(asked: Asked, selection: Selection, question: Question | None, prefix:
     token, values = -1, None
     if question:
         method = METHODS[question.method]
-        label = plain(asked.checkpoint.labels[question.target])
+        label = _label(asked, question)
         told = viewer.Method(
             title=method.title,
-            target=label,
+            target=plain(label),
             chain="",
             tokens=method.of_tokens,
             settings=list(selection.settings(method.settings)),
@@ -136,7 +145,7 @@ def weights(asked: Asked, selection: Selection, question: Question | None):
 
     if selection.view != "relevance" or question is None:
         return export.weights(asked.explanation.record, selection)
-    found, token = subject(asked, question.target), _token(selection, question)
+    found, token = subject(asked, question.explained), _token(selection, question)
     settings = selection.settings(methods.METHODS[question.method].settings)
     return methods.weights(found, question.method, token, selection.direction, **settings)
 
@@ -148,8 +157,13 @@ def _token(selection: Selection, question: Question) -> int | None:
     return selection.token if selection.pinned and METHODS[question.method].of_tokens else None
 
 
+def _label(asked: Asked, question: Question) -> str:
+    """The name of the class that the method explains, "" for a method that is not of one."""
+    return "" if question.explained is None else asked.checkpoint.labels[question.explained]
+
+
 def taken(asked: Asked, selection: Selection, question: Question | None, given, method):
-    """For `downloads.show`: what gives the map of a class, None for other views; what viewer and code need.
+    """For `downloads.show`: what gives the map of a method, None for other views; what viewer and code need.
 
     Args:
         given, method: from `given`.
@@ -160,14 +174,14 @@ def taken(asked: Asked, selection: Selection, question: Question | None, given, 
     if selection.view != "relevance" or question is None:
         return None, {"given": given}, None
     token, unusual = _token(selection, question), selection.changed(METHODS[question.method].settings)
-    code = {"method": question.method, "target": question.target} | unusual
+    code = {"method": question.method} | unusual
+    code |= {"target": question.target} if question.explained is not None else {}
     code |= {"query": token, "direction": selection.direction} if token is not None else {}
     linked = method and method["chain"]
 
     def shown() -> Shown:
-        label = asked.checkpoint.labels[question.target]
-        found = subject(asked, question.target)
-        return Shown.of_class(found, question.method, label, token, selection.direction, selection)
+        found, label = subject(asked, question.explained), _label(asked, question)
+        return Shown.of_method(found, question.method, label, token, selection.direction, selection)
 
     needed = {
         "given": given,
@@ -177,35 +191,46 @@ def taken(asked: Asked, selection: Selection, question: Question | None, given, 
     return shown, needed, code
 
 
+def offered(checkpoint: Any) -> list[str]:
+    """The methods that show more than the viewer's own views: none for a model with neither classes nor such a head.
+
+    Where the head reads the class token, attention and rollout of the answer are that token's, which the viewer shows.
+    """
+    from vit.explain.methods import METHODS
+
+    others = checkpoint.config.pool != "cls"
+    return [name for name, method in METHODS.items() if (checkpoint.labels if method.of_class else others)]
+
+
 def pick(asked: Asked, prefix: str = "", side: str = "") -> Question | None:
-    """Let the person choose a class and a method; None for a model without classes.
+    """Let the person choose a class and a method; None where there is nothing to choose from.
 
     Args:
         prefix, side: of their names in links and on the page, where it asks twice.
     """
     from vit.explain.methods import METHODS
 
-    labels = asked.checkpoint.labels
-    if not labels:
+    labels, methods, target = asked.checkpoint.labels, offered(asked.checkpoint), None
+    if not methods:
         return None
-    probabilities = asked.explanation.probabilities
-    order = sorted(range(len(labels)), key=lambda index: -probabilities[index])[:MOST]
     one, other = st.columns(2)
-    with one:
-        target = link_controls.select(
-            f"{side} class".strip().capitalize(),
-            f"{prefix}target",
-            order,
-            words=lambda index: f"{plain(labels[index])} · {probabilities[index]:.1%}",
-            help="What should the picture speak for? Type to search. The most probable classes come first.",
-        )
-    with other:
-        methods = [name for name, method in METHODS.items() if method.of_class]
+    if labels:
+        probabilities = asked.explanation.probabilities
+        order = sorted(range(len(labels)), key=lambda index: -probabilities[index])[:MOST]
+        with one:
+            target = link_controls.select(
+                f"{side} class".strip().capitalize(),
+                f"{prefix}target",
+                order,
+                words=lambda index: f"{plain(labels[index])} · {probabilities[index]:.1%}",
+                help="What should the picture speak for? Type to search. The most probable classes come first.",
+            )
+    with other if labels else one:
         method = link_controls.select(
-            f"{side} method for the class".strip().capitalize(),
+            f"{side} method for the {'class' if labels else 'answer'}".strip().capitalize(),
             f"{prefix}method",
             methods,
-            DEFAULT,
+            DEFAULT if labels else methods[0],
             words=lambda name: METHODS[name].title,
             help="\n\n".join(f"**{METHODS[name].title}**: {METHODS[name].sentence}" for name in methods),
         )

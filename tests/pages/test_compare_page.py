@@ -7,20 +7,25 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl
 
 import pytest
+import torch
 from PIL import Image
 from streamlit.testing.v1 import AppTest
 
 from pages.shared import access
 from tests.pages.offered import fed
+from vit import load_checkpoint
 from vit.checkpoints.save import save_checkpoint
 from vit.data.shapes import SHAPES, shapes
+from vit.explain.methods import Subject, heatmap_of
 from vit.images import samples
+from vit.images.decode import decode_image
 from vit.images.preprocess import Preprocess
 from vit.training.config import TrainConfig
 from vit.training.snapshot_writer import ProbeWriter
-from vit.view.contact_sheet import MOST
+from vit.view.contact_sheet import MOST, WITHOUT_CLASSES
 from vit.view.payload import unpack
 
 ROOT = Path(__file__).parents[2]
@@ -239,6 +244,35 @@ def test_a_model_without_classes_shows_attention(checkpoints: Path) -> None:
     assert not page.exception and not page.error
     assert page.selectbox(key="m_method").options == ["Raw attention", "Rollout"]
     assert len(page.get("image")) == len(samples.SAMPLES)
+
+
+@pytest.mark.parametrize("pool", ["cls", "mean", "map"])
+@pytest.mark.parametrize("classes", [4, 0])
+def test_explore_shows_the_map_of_the_sheet(
+    checkpoints: Path, build: Callable[..., Any], pool: str, classes: int
+) -> None:
+    """What a head without class token reads is no token's attention."""
+    model = build(num_classes=classes, pool=pool, prefix=("cls",) if pool == "cls" else ())
+    folder = save_checkpoint(checkpoints / "other", model, SHAPES[:classes], Preprocess((32, 32)))
+    checkpoint = load_checkpoint(folder)
+    subject = Subject.without_class(checkpoint.model, checkpoint.preprocess(decode_image(samples.read("cat"))))
+    for method in WITHOUT_CLASSES:
+        sheet = show(mode="many", m_checkpoint="other", m_method=method)
+        link = dict(parse_qsl(sheet.get("page_link")[0].proto.query_string))
+        assert link["sample"] == "cat"
+        page = AppTest.from_file(str(ROOT / "app.py"), default_timeout=WAIT)
+        page.query_params.update(link)
+        page.run()
+        assert not page.exception and not page.error
+        told = json.loads(page.get_by_key("viewer").proto.json)
+        wanted = heatmap_of(subject, method)
+        if pool == "cls":  # of the token that the viewer shows first, by itself
+            assert (told["seed"]["view"], told["seed"]["token"], told["given"]) == (method, 0, None)
+            assert (told["seed"]["block"], told["seed"]["head"]) == (model.config.depth - 1, "mean")
+        else:
+            assert told["seed"]["view"] == "relevance" and told["method"]["target"] == ""
+            found = subject.record.heatmap(torch.tensor(told["given"]["values"]))
+            torch.testing.assert_close(found / found.sum(), wanted / wanted.sum(), rtol=1e-4, atol=1e-6)
 
 
 def test_a_folder_in_the_data_folder_is_offered(checkpoints: Path, tmp_path: Path) -> None:

@@ -235,7 +235,7 @@ def test_every_method_of_a_class_reaches_the_viewer(page: AppTest, method: str) 
 
 
 @pytest.mark.parametrize("pool", ["mean", "map"])
-def test_maps_of_a_class_are_those_of_the_table_of_methods_whatever_the_head_reads(
+def test_maps_are_those_of_the_table_of_methods_whatever_the_head_reads(
     page: AppTest, checkpoints: Path, pool: str
 ) -> None:
     model = fill(VisionTransformer(ViTConfig(**TINY | {"pool": pool, "prefix": ()})))
@@ -243,7 +243,7 @@ def test_maps_of_a_class_are_those_of_the_table_of_methods_whatever_the_head_rea
     checkpoint = vit.load_checkpoint(path)
     subject = Subject.of(checkpoint.model, checkpoint.preprocess(vit.decode_image(samples.read("cat"))))
     page.query_params.update({"checkpoint": "pooled", "view": "relevance"})
-    for method in [name for name in METHODS if METHODS[name].of_class and name != "relevance"]:
+    for method in [name for name in METHODS if name != "relevance"]:
         page.query_params["method"] = method
         page.run()
         assert not page.exception and not page.error

@@ -16,10 +16,10 @@ test("tokens have the names that Python gives them", () => {
     names.forEach((name, token) => assert.equal(tokenName(layoutOf({ prefix, grid }), token), name));
 });
 
-for (const { text, view, settings = {}, direction = "from", ...shown } of cases.sentences)
+for (const { text, view, settings = {}, direction = "from", target = RELEVANCE.target, ...shown } of cases.sentences)
   test(`sentence: ${text}`, () => {
     const said = settingsText(NAMES[view] ?? [], selectionWith(settings));
-    assert.equal(sentence(LAYOUT, { ...shown, view, direction, method: RELEVANCE, settings: said }), text);
+    assert.equal(sentence(LAYOUT, { ...shown, view, direction, method: { ...RELEVANCE, target }, settings: said }), text);
   });
 
 test("settings that are not as usual are said, in one order", () => {

@@ -13,8 +13,9 @@ from PIL import Image, ImageDraw, ImageFont
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.errors import InvalidRun, UserError
 from vit.explain.cost import Size
+from vit.explain.heatmap import ask
 from vit.explain.input_sizes import resized
-from vit.explain.methods import METHODS, Subject
+from vit.explain.methods import METHODS
 from vit.explain.record import Precision, record
 from vit.images.decode import count_frames, decode_frames
 from vit.images.geometry import Box
@@ -130,8 +131,8 @@ def over_frames(
     size: Size,
     precision: Precision = "float32",
     *,
+    method: str | None = None,
     target: int | None = None,
-    method: str = "relevance",
     progress: Callable[[float], None] = lambda share: None,
 ) -> Film:
     """An animation or a video under the selected map, each frame through the model on its own.
@@ -141,8 +142,9 @@ def over_frames(
     Args:
         data: the bytes of a GIF, PNG, WebP or AVIF file, or of a video.
         size: (height, width) of the model's input [px].
-        target: index of a class, for the map that a method makes of it, in float32; None for what is selected.
-        method: its name in `vit.explain.methods.METHODS`; it is asked about the selected token where that is pinned.
+        method: its name in `vit.explain.methods.METHODS`, for the map that it makes in float32; it is asked about the
+            selected token where that is pinned. None for what is selected.
+        target: index of the class that the method explains, if it is of one.
         progress: told how much is done, 0 to 1.
 
     Raises:
@@ -153,19 +155,20 @@ def over_frames(
     if len(frames) < 2:
         raise UserError("This is a still picture; choose an animation or a video.")
     preprocess = resized(checkpoint.preprocess, size)
-    asks = selection.pinned and METHODS[method].of_tokens
+    asks = method is not None and selection.pinned and METHODS[method].of_tokens
     steps: list[Step] = []
     for place, frame in enumerate(decode_frames(data, frames)):
         pixels, label = preprocess(frame.picture), f"Frame {frames[place] + 1}"
-        if target is None:
+        if method is None:
             kept = record(checkpoint.model, pixels, precision)
             seen = Shown.of(kept, selection)
         else:
-            subject, name = Subject.of(checkpoint.model, pixels, target), checkpoint.labels[target]
-            kept = subject.record
+            subject = ask(checkpoint, pixels, method, target)
+            kept, name = subject.record, "" if target is None else checkpoint.labels[target]
             token = selection.token if asks else None
-            seen = Shown.of_class(subject, method, name, token, selection.direction, selection)
-            label += f": {name} {float(kept.logits[0].softmax(0)[target]):.0%}"
+            seen = Shown.of_method(subject, method, name, token, selection.direction, selection)
+            if target is not None:
+                label += f": {name} {float(kept.logits[0].softmax(0)[target]):.0%}"
         picture, box = _fitted(frame.picture, preprocess.geometry(frame.picture).box)
         following = frames[place + 1] if place + 1 < len(frames) else frames[place] + 1
         duration = (frame.duration or FRAME) * (following - frames[place])

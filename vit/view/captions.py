@@ -50,21 +50,24 @@ def sentence(facts: Mapping[str, Any], prefix: Sequence[str], grid: tuple[int, i
 def class_sentence(
     title: str, target: str, name: str = "", direction: str = "from", unusual: Mapping[str, Any] = MappingProxyType({})
 ) -> str:
-    """One plain sentence for the map of a class.
+    """One plain sentence for the map of a method.
 
     Args:
         title: of the method.
-        target: the class.
+        target: the class, "" for a method that is not of one.
         name: of the token that is asked about, "" for the class itself.
         unusual: settings of the method, see `vit.explain.settings.Settings.changed`.
 
     >>> class_sentence("Relevance", "cat")
     'Relevance: what speaks for “cat”.'
+    >>> class_sentence("Rollout", "")
+    'Rollout: what the answer is read from.'
     """
     title += settings(unusual)
     if not name:
-        return f"{title}: what speaks for “{target}”."
-    return f"{title} for “{target}”: {f'which tokens drew on {name}' if direction == 'to' else f'what {name} drew on'}."
+        return f"{title}: {f'what speaks for “{target}”' if target else 'what the answer is read from'}."
+    title += f" for “{target}”" if target else ""
+    return f"{title}: {f'which tokens drew on {name}' if direction == 'to' else f'what {name} drew on'}."
 
 
 def settings(facts: Mapping[str, Any]) -> str:

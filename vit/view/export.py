@@ -66,26 +66,26 @@ class Shown:
         return cls(numbers, facts, sentence(facts, record.prefix, record.grid), low, top, unit)
 
     @classmethod
-    def of_class(
+    def of_method(
         cls,
         subject: Subject,
         method: str,
-        label: str,
+        label: str = "",
         query: int | None = None,
         direction: Direction = "from",
         settings: Settings = DEFAULTS,
     ) -> Self:
-        """What the viewer shows of a class, as shares of the whole map.
+        """What the viewer shows of a method, as shares of the whole map.
 
         Args:
             method: its name in `vit.explain.methods.METHODS`.
-            label: of the class that the subject was asked about.
-            query: the token asked about, of methods that can be asked about one; None for the class itself.
+            label: of the class that the subject was asked about, "" for a method that is not of one.
+            query: the token asked about, of methods that can be asked about one; None for what the model's head reads.
         """
         record, unusual = subject.record, settings.changed(METHODS[method].settings)
         numbers = methods.weights(subject, method, query, direction, **unusual)
         numbers = numbers / numbers.sum().clamp_min(1e-30)
-        facts: dict[str, Any] = {"method": method, "target": label} | unusual
+        facts: dict[str, Any] = {"method": method} | ({"target": label} if label else {}) | unusual
         name = ""
         if query is not None:
             facts |= {"query": query, "direction": direction}

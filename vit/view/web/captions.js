@@ -107,6 +107,15 @@ export function settingsText(names, selection) {
 }
 
 /**
+ * What a method's map shows where it is asked about no token.
+ *
+ * @param {Method} method
+ */
+export function purpose({ target }) {
+  return target ? `what speaks for “${target}”` : "what the answer is read from";
+}
+
+/**
  * One plain sentence for the map on the picture.
  *
  * @param {TokenLayout} layout
@@ -124,8 +133,9 @@ export function sentence(layout, { view, direction, block, head, token, method, 
   const to = direction === "to";
   if (view === "relevance" && method) {
     const title = `${method.title}${settings}`;
-    if (token < 0) return `${title}: what speaks for “${method.target}”.`;
-    return `${title} for “${method.target}”: ${to ? `which tokens drew on ${name}` : `what ${name} drew on`}.`;
+    if (token < 0) return `${title}: ${purpose(method)}.`;
+    const of = method.target && ` for “${method.target}”`;
+    return `${title}${of}: ${to ? `which tokens drew on ${name}` : `what ${name} drew on`}.`;
   }
   if (view === "rollout")
     return `Rollout through all blocks${settings}: ${to ? `which tokens ${name} reaches` : `what ${name} is made of`}.`;

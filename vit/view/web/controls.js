@@ -1,5 +1,6 @@
 // Shows the selection in every control.
 
+import { capital, purpose } from "./captions.js";
 import { write } from "./page.js";
 
 /** @import { Page } from "./page.js" */
@@ -80,7 +81,7 @@ function reflectMethod(page, method) {
   const button = page.find("[data-value=relevance]");
   button.hidden = page.find(".keys .relevance").hidden = !method;
   write(button, method?.title ?? "");
-  button.title = method ? `What speaks for “${method.target}”. Choose class and method above` : "";
+  button.title = method ? `${capital(purpose(method))}. Choose ${method.target ? "class and method" : "another"} above` : "";
 }
 
 /**
