@@ -2,7 +2,6 @@
 
 import streamlit as st
 
-from pages.panels import first_view
 from pages.shared import first_words, guard, navigation, watchdog, zip_downloads
 
 if __name__ == "__main__":  # a visitor's run of the pages
@@ -11,7 +10,6 @@ if __name__ == "__main__":  # a visitor's run of the pages
     watchdog.mount()
     page.run()
 else:  # `streamlit run`, which finds this object and serves it
-    first_view.prepare()  # and what it needs is imported before the port opens
     app = st.App(
         __file__,
         routes=[*zip_downloads.routes(), *first_words.routes()],

@@ -38,8 +38,8 @@ def show(key: str, chosen: str | None, on_choose: Callable[[str], None]) -> None
 
 
 @cache
-def thumbnails() -> list[dict[str, str]]:
-    """The samples as the browser gets them, small and square."""
+def thumbnails() -> tuple[dict[str, str], ...]:
+    """The samples as the browser gets them, small and square; of a list, Streamlit would ask pandas what it is."""
     strip = []
     for sample in samples.SAMPLES.values():
         picture: Image.Image = Image.open(sample.path, formats=("JPEG",))
@@ -51,4 +51,4 @@ def thumbnails() -> list[dict[str, str]]:
         address = "data:image/jpeg;base64," + base64.b64encode(out.getvalue()).decode()
         credit = f"{sample.title}. {sample.credit}, {sample.licence}"
         strip.append({"name": sample.name, "credit": credit, "source": address})
-    return strip
+    return tuple(strip)

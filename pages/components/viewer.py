@@ -157,21 +157,22 @@ def show(
 
     if given is not None:
         given = {**given, "values": [float(f"{float(value):.6g}") for value in given["values"]]}
+    message = {
+        "name": key,  # the browser is told another one at each mount
+        "payload": payload_id,
+        "seed": asdict(memory["seed"]),
+        "revision": memory["revision"],
+        "given": given,
+        "method": method,
+        "group": group,
+        "ownView": own_view,
+        "compact": compact,
+        "paintable": paintable,
+        "probe": probe,
+    }
     _view(
         key=key,
-        data={
-            "name": key,  # the browser is told another one at each mount
-            "payload": payload_id,
-            "seed": asdict(memory["seed"]),
-            "revision": memory["revision"],
-            "given": given,
-            "method": method,
-            "group": group,
-            "ownView": own_view,
-            "compact": compact,
-            "paintable": paintable,
-            "probe": probe,
-        },
+        data=[message],  # a dictionary's values may be tables: to know, Streamlit imports pandas, half a second
         default={"selection": None},
         on_selection_change=changed,
     )

@@ -3,6 +3,7 @@
 Everything stands where the whole page has it, so the viewer stays as it is when the rest comes in.
 """
 
+import inspect
 import sys
 from collections.abc import Callable
 from importlib import import_module
@@ -18,8 +19,7 @@ from vit.view.first_view import FirstView
 
 WAITING = "Loading PyTorch (once)…"
 PAUSE = 0.4  # [s] for the browser to draw before the processor is busy
-# Of page Explore; Streamlit asks pandas what the data of its components are.
-_IMPORTS = ("pandas", *(f"pages.panels.{panel}" for panel in ("heads", "layers", "faithfulness", "what_if")))
+_IMPORTS = [f"pages.panels.{panel}" for panel in ("heads", "layers", "faithfulness", "what_if")]  # of page Explore
 # What a link may say beside the selection of the viewer, which the browser draws by itself.
 _OTHERS = {"heads", "precision", "upload", "picture", "frame", "factor"}
 
@@ -49,9 +49,10 @@ def _read(folder: str, stamp: int) -> FirstView | None:
 
 
 def prepare() -> None:
-    """Import and read what the first visitor needs, torch excepted, before the port opens."""
+    """Import and read what the first visitor needs, torch excepted."""
     for name in _IMPORTS:
         import_module(name)
+    inspect.stack()  # as Streamlit does before it first draws: a fifth of a second, of which most is remembered
     gallery.thumbnails()
     if folder := loading.shipped_folder():
         _read(str(folder), loading.stamp(folder))

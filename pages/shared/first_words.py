@@ -1,9 +1,15 @@
-"""The HTML that a browser gets first: Streamlit's own, with words to read while its programs load."""
+"""The HTML that a browser gets first: Streamlit's own, with words to read while its programs load.
 
+While they do, the server imports what the first page needs, which would keep the words waiting.
+"""
+
+import re
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 
 import streamlit as st
+from starlette.background import BackgroundTask
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 from starlette.routing import Route
@@ -15,6 +21,7 @@ TITLE = "ViT attention explorer"
 _THEMES = {"light": "(prefers-color-scheme: light)", "dark": "(prefers-color-scheme: dark)"}
 # Streamlit seeks its server below the page's own address first, which is an error in the browser's log.
 _SERVER = '<script>window.__streamlit = {BACKEND_BASE_URL: new URL(".", location.href).href}</script>'
+_STYLE_SHEETS = re.compile(r'<link rel="stylesheet"[^>]*>')
 _ROOT = '<div id="root"></div>'  # React replaces what is in it
 
 
@@ -26,7 +33,12 @@ def routes() -> list[Route]:
 
 
 def _answer(_request: Request) -> HTMLResponse:
-    return HTMLResponse(_html(), headers={"Cache-Control": "no-cache"})
+    return HTMLResponse(_html(), headers={"Cache-Control": "no-cache"}, background=BackgroundTask(_prepare))
+
+
+@cache
+def _prepare() -> None:
+    import_module("pages.panels.first_view").prepare()
 
 
 @cache
@@ -35,6 +47,8 @@ def _html() -> str:
     words = f'<div id="opening"><h1>{TITLE}</h1><p>Opening…</p></div>'
     html = html.replace(_ROOT, _ROOT.replace("><", f">{words}<"), 1)
     html = html.replace("<title>Streamlit</title>", f"<title>{TITLE}</title>", 1)
+    for style in _STYLE_SHEETS.findall(html):  # without them, a browser draws nothing: they come before the programs
+        html = html.replace(style, "", 1).replace("<head>", f"<head>\n{style}", 1)
     return html.replace("</head>", f"{_SERVER}\n<style>{_style()}</style>\n</head>", 1)
 
 

@@ -85,6 +85,10 @@ def test_a_run_is_watched_stopped_resumed_and_opened(page: Page, url: str) -> No
     expect(page.locator("canvas.over")).to_be_visible()
     expect(page).to_have_url(re.compile(f"checkpoint=run-{run.id}"))
     expect(page.get_by_text("It knows circle, square, triangle, cross")).to_be_visible()
+    page.go_back()
+    expect(page).to_have_url(re.compile(f"/runs.*run={run.id}"))
+    expect(main.get_by_role("button", name="Stop", exact=True)).to_be_visible()
+    expect(page.get_by_text(re.compile(r"Epoch \d+\.\d of 400")).first).to_be_visible()
     control.kill(run.id)
 
 

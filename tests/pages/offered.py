@@ -21,6 +21,12 @@ class Storage(MemoryMediaFileStorage):
 app_test.MemoryMediaFileStorage = Storage  # type: ignore[misc]
 
 
+def told_to(page: AppTest, key: str = "viewer") -> dict[str, Any]:
+    """What the page told the viewer of this key."""
+    (message,) = json.loads(page.get_by_key(key).proto.json)
+    return message
+
+
 def fed(page: AppTest, key: str) -> bytes:
     """The payload that the feeder of this key has the browser fetch."""
     address = json.loads(page.get_by_key(key).proto.json)["address"]

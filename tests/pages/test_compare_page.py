@@ -15,7 +15,7 @@ from PIL import Image
 from streamlit.testing.v1 import AppTest
 
 from pages.shared import access
-from tests.pages.offered import fed
+from tests.pages.offered import fed, told_to
 from vit import load_checkpoint
 from vit.checkpoints.save import save_checkpoint
 from vit.data.shapes import SHAPES, shapes
@@ -78,7 +78,7 @@ def grids(page: AppTest) -> list[list[int]]:
 
 def views(page: AppTest) -> list[dict[str, Any]]:
     """What the two viewers are told."""
-    return [json.loads(page.get_by_key(f"{side} viewer").proto.json) for side in "ab"]
+    return [told_to(page, f"{side} viewer") for side in "ab"]
 
 
 def png(*size: int) -> bytes:
@@ -264,7 +264,7 @@ def test_explore_shows_the_map_of_the_sheet(
         page.query_params.update(link)
         page.run()
         assert not page.exception and not page.error
-        told = json.loads(page.get_by_key("viewer").proto.json)
+        told = told_to(page)
         wanted = heatmap_of(subject, method)
         if pool == "cls":  # of the token that the viewer shows first, by itself
             assert (told["seed"]["view"], told["seed"]["token"], told["given"]) == (method, 0, None)

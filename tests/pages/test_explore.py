@@ -1,7 +1,6 @@
 """The main page without a browser: empty, normal and error state."""
 
 import io
-import json
 import os
 import shutil
 from pathlib import Path
@@ -13,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from streamlit.testing.v1 import AppTest
 
 import vit
-from tests.pages.offered import fed
+from tests.pages.offered import fed, told_to
 from tests.pages.pictures import png
 from vit.images import samples
 from vit.view.payload import unpack
@@ -149,12 +148,12 @@ def test_of_another_size_a_pin_stays_at_its_place_on_the_picture(page: AppTest) 
     page.run()
     page.selectbox(key="size").set_value((64, 64)).run()
     assert not page.exception
-    seed = json.loads(page.get_by_key("viewer").proto.json)["seed"]
+    seed = told_to(page)["seed"]
     assert (seed["token"], seed["pinned"], seed["hidden"]) == (1 + 7 * 16 + 9, True, [])
     del page.query_params["size"]  # another link, as the browser's way back leads to
     page.query_params.update({"token": "5", "hidden": "3"})
     page.run()
-    seed = json.loads(page.get_by_key("viewer").proto.json)["seed"]
+    seed = told_to(page)["seed"]
     assert (seed["token"], seed["hidden"]) == (5, [3])
 
 
@@ -304,5 +303,5 @@ def test_the_map_of_a_class_comes_with_its_code(page: AppTest) -> None:
     program = next(code.value for code in page.code if "import vit" in code.value)
     left: dict = {}
     exec(program, left)
-    told = json.loads(page.get_by_key("viewer").proto.json)["given"]["values"]
+    told = told_to(page)["given"]["values"]
     np.testing.assert_allclose(left["weights"] / left["weights"].sum(), told, rtol=1e-4)

@@ -19,7 +19,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 import vit
 from pages.panels import heads_over_pictures
 from tests.pages.controls import control
-from tests.pages.offered import fed
+from tests.pages.offered import fed, told_to
 from tests.pages.pictures import png
 from vit.explain.head_ablation import head_means, without
 from vit.explain.head_statistics import statistics
@@ -223,7 +223,7 @@ def test_every_method_of_a_class_reaches_the_viewer(page: AppTest, method: str) 
     page.query_params["target"] = "5"
     page.run()
     assert not page.exception and not page.error
-    told = json.loads(page.get_by_key("viewer").proto.json)
+    told = told_to(page)
     assert told["method"]["title"] == METHODS[method].title and told["method"]["target"] == "dog"
     if method == "relevance":
         assert told["method"]["chain"] and told["given"] is None
@@ -247,9 +247,7 @@ def test_maps_are_those_of_the_table_of_methods_whatever_the_head_reads(
         page.query_params["method"] = method
         page.run()
         assert not page.exception and not page.error
-        found = subject.record.heatmap(
-            torch.tensor(json.loads(page.get_by_key("viewer").proto.json)["given"]["values"])
-        )
+        found = subject.record.heatmap(torch.tensor(told_to(page)["given"]["values"]))
         wanted = heatmap_of(subject, method)
         torch.testing.assert_close(found / found.sum(), wanted / wanted.sum(), rtol=1e-4, atol=1e-6)
 
@@ -265,7 +263,7 @@ def test_two_answers_read_from_one_backbone_have_maps_of_their_own(page: AppTest
         page.query_params.update({"checkpoint": name, "view": "relevance", "method": "gradcam", "target": "5"})
         page.run()
         assert not page.exception and not page.error
-        found = json.loads(page.get_by_key("viewer").proto.json)["given"]["values"]
+        found = told_to(page)["given"]["values"]
         numbers = Subject.of(vit.load_checkpoint(name).model, pixels, 5).record.gradcam()
         torch.testing.assert_close(torch.tensor(found), numbers / numbers.sum(), rtol=1e-4, atol=1e-6)
 
@@ -302,10 +300,10 @@ def test_the_patch_under_the_pointer_can_be_replaced(page: AppTest, cover: str) 
     page.query_params.update({"panel": "What if?", "off": "0-0", "hidden": "3", "target": "5", "instead": "zero"})
     page.query_params["cover"] = cover
     page.run()
-    assert json.loads(page.get_by_key("viewer").proto.json)["probe"] is None
+    assert told_to(page)["probe"] is None
     page.toggle(key="probe").set_value(True).run()
     assert not page.exception and not page.error
-    told = json.loads(page.get_by_key("viewer").proto.json)["probe"]
+    told = told_to(page)["probe"]
     checkpoint = vit.load_checkpoint("cifar10")
     pixels = checkpoint.preprocess(vit.decode_image(samples.read("cat")))
     one, both = (hidden(pixels, patches, 4, cover) for patches in ([3], [3, 20]))
@@ -322,7 +320,7 @@ def test_the_map_of_the_changed_model_is_its_own(page: AppTest, view: str, metho
     page.query_params.update({"panel": "What if?", "off": "5-0", "instead": "zero", "view": view, "method": method})
     page.run()
     assert not page.exception and not page.error
-    before, told = (json.loads(page.get_by_key(name).proto.json) for name in ("viewer", "changed viewer"))
+    before, told = (told_to(page, name) for name in ("viewer", "changed viewer"))
     assert told["method"]["title"] == METHODS[method].title
     if view == "attention":
         return

@@ -57,6 +57,7 @@ class Config(NamedTuple):
     depth: int
     heads: int
     dim: int
+    pool: str = "cls"  # where the file does not say
 
 
 class Model(NamedTuple):
@@ -172,7 +173,7 @@ def build(checkpoint: Checkpoint) -> FirstView:
         checkpoint=Model(
             name=checkpoint.name,
             identity=checkpoint.identity,
-            config=Config(config.image_size, config.patch_size, config.grid, config.depth, config.heads, config.dim),
+            config=Config(**{name: getattr(config, name) for name in Config._fields}),
             labels=checkpoint.labels,
             assumed=checkpoint.assumed,
             card=checkpoint.card,

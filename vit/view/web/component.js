@@ -2,4 +2,8 @@
 
 import { mount } from "./viewer.js";
 
-export default mount;
+/** @import { Mount } from "./types" */
+
+/** @param {Mount} mount whose data is a list of one: of a dictionary, Streamlit asks pandas what is in it */
+export default ({ data: [message], parentElement, setStateValue }) =>
+  mount({ data: message, parentElement, setStateValue });
