@@ -3,15 +3,12 @@
 Everything stands where the whole page has it, so the viewer stays as it is when the rest comes in.
 """
 
-import inspect
 import sys
 from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
 
 import streamlit as st
 
-from pages.components import gallery
 from pages.panels.downloads import Source
 from pages.shared import loading
 from vit.view import first_view
@@ -19,7 +16,6 @@ from vit.view.first_view import FirstView
 
 WAITING = "Loading PyTorch (once)…"
 PAUSE = 0.4  # [s] for the browser to draw before the processor is busy
-_IMPORTS = [f"pages.panels.{panel}" for panel in ("heads", "layers", "faithfulness", "what_if")]  # of page Explore
 # What a link may say beside the selection of the viewer, which the browser draws by itself.
 _OTHERS = {"heads", "precision", "upload", "picture", "frame", "factor"}
 
@@ -46,16 +42,6 @@ def stored(source: Source) -> FirstView | None:
 @st.cache_resource(show_spinner=False, max_entries=2)
 def _read(folder: str, stamp: int) -> FirstView | None:
     return first_view.read(Path(folder))
-
-
-def prepare() -> None:
-    """Import and read what the first visitor needs, torch excepted."""
-    for name in _IMPORTS:
-        import_module(name)
-    inspect.stack()  # as Streamlit does before it first draws: a fifth of a second, of which most is remembered
-    gallery.thumbnails()
-    if folder := loading.shipped_folder():
-        _read(str(folder), loading.stamp(folder))
 
 
 def wait() -> None:

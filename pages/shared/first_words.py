@@ -1,15 +1,10 @@
-"""The HTML that a browser gets first: Streamlit's own, with words to read while its programs load.
-
-While they do, the server imports what the first page needs, which would keep the words waiting.
-"""
+"""The HTML that a browser gets first: Streamlit's own, with words to read while its programs load."""
 
 import re
 from functools import cache
-from importlib import import_module
 from pathlib import Path
 
 import streamlit as st
-from starlette.background import BackgroundTask
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 from starlette.routing import Route
@@ -33,12 +28,7 @@ def routes() -> list[Route]:
 
 
 def _answer(_request: Request) -> HTMLResponse:
-    return HTMLResponse(_html(), headers={"Cache-Control": "no-cache"}, background=BackgroundTask(_prepare))
-
-
-@cache
-def _prepare() -> None:
-    import_module("pages.panels.first_view").prepare()
+    return HTMLResponse(_html(), headers={"Cache-Control": "no-cache"})
 
 
 @cache
