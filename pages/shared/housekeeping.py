@@ -11,6 +11,7 @@ from contextlib import suppress
 
 import streamlit as st
 from streamlit import runtime
+from streamlit.runtime.app_session import AppSession
 
 LOOK = 2.0  # [s] between two looks
 
@@ -38,15 +39,23 @@ def close_lost(lost: dict[str, float]) -> int:
     """
     server, now = runtime.get_instance(), time.monotonic()
     patience = st.get_option("server.disconnectedSessionTTL") - 2 * LOOK  # later, Streamlit does not list them any more
-    every = [info.session.id for info in server._session_mgr.list_sessions()]
+    every = {info.session.id: info.session for info in server._session_mgr.list_sessions()}
     for gone in lost.keys() - set(every):
         del lost[gone]
-    for session in every:
-        if server.is_active_session(session):
-            lost.pop(session, None)
-        elif now - lost.setdefault(session, now) > patience:
-            server.close_session(session)
+    for name, session in every.items():
+        if server.is_active_session(name):
+            lost.pop(name, None)
+        elif now - lost.setdefault(name, now) > patience:
+            server.close_session(name)
+            forget(session)
     return len(server._session_mgr.list_sessions())
+
+
+def forget(session: AppSession) -> None:
+    """Empty a closed session: Streamlit's event loop holds on to the one that it served last."""
+    session.session_state.clear()
+    session._fragment_storage.clear()  # with what they were called with: pictures, models
+    session._fragment_storage.clear_outside_wrappers()
 
 
 def give_back() -> None:

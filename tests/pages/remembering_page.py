@@ -1,4 +1,4 @@
-"""A page that remembers something for all visitors, and notes in a file when that is forgotten; run by Streamlit."""
+"""A page that remembers something for all visitors, and notes in a file when nothing knows of it any more."""
 
 import os
 import weakref
@@ -21,8 +21,14 @@ def remembered() -> Large:
     return large
 
 
-if __name__ == "__main__":
-    remembered()
+@st.fragment
+def show(_large: Large) -> None:
+    """Streamlit keeps what a fragment was called with."""
     st.text("ready")
+
+
+if __name__ == "__main__":
+    st.session_state.large = remembered()
+    show(remembered())
 else:
     app = st.App(__file__, lifespan=guard.lifespan)
