@@ -7,7 +7,7 @@ import pandas as pd
 import streamlit as st
 
 from pages.run_views import readings
-from pages.shared import access, feedback, navigation, uploads, zip_downloads
+from pages.shared import access, feedback, navigation, session, uploads, zip_downloads
 from pages.shared.escape import plain
 from vit.errors import UserError
 
@@ -95,8 +95,8 @@ def show(info) -> None:
         else:
             st.error(plain(info.problem))
     with st.container(horizontal=True, vertical_alignment="center"):
-        if st.button("Open in the explorer", type="primary", disabled=bool(info.problem) and not info.choices):
-            st.switch_page("pages/explore.py", query_params={"checkpoint": info.name})
+        closed = bool(info.problem) and not info.choices
+        navigation.link("Open in Explore", "explore", {"checkpoint": info.name}, disabled=closed)
         size = f"{info.size / 1e6:,.1f} MB"
         zip_downloads.link(
             f"Download ({size})", zip_downloads.CHECKPOINT, info.name, "Every file of its folder, in one ZIP."
@@ -175,13 +175,13 @@ def fetch() -> None:
 
 def upload(refused: bool) -> None:
     """Take in a file of weights, alone or with what lay beside it; if it was refused, say so where it was given."""
-    state = st.session_state
+    state = session.of(session.Checkpoints)
     files = st.file_uploader(
         "Weights, best with their config.json and preprocessor_config.json",
         type=WEIGHTS,
         accept_multiple_files=True,
         max_upload_size=uploads.limit(access.upload_megabytes()),
-        key=f"weights {state.setdefault('brought', 0)}",
+        key=f"weights {state.uploads}",
         help="Files are looked into before they are read, and nothing in them is executed. Larger ones: put a folder "
         "with the weights into the server's folder of checkpoints.",
     )
@@ -191,8 +191,8 @@ def upload(refused: bool) -> None:
             st.caption("The weights are still missing.")
         return
     name = suggested(files, weights[0].name)
-    if state.get("suggested name") != name or "new name" not in state:  # a config.json may come after the weights
-        state["suggested name"] = state["new name"] = name
+    if state.suggested != name or "new name" not in st.session_state:  # a config.json may come after the weights
+        state.suggested = st.session_state["new name"] = name
     with st.form("bring", border=False):
         st.text_input("Name", key="new name", help=NAME_HELP)
         st.form_submit_button("Add", on_click=bring, args=(files,), type="primary")
@@ -223,14 +223,16 @@ def bring(files: list) -> None:
         None,
         access.limits().free_bytes,
     )
-    st.session_state.refused = not kept
+    state = session.of(session.Checkpoints)
+    state.refused = not kept
     if kept:
-        st.session_state.brought += 1  # another uploader takes its place
+        state.uploads += 1  # another uploader takes its place
         st.query_params["name"] = name
 
 
 st.title("Checkpoints", anchor=False)
-refused = st.session_state.pop("refused", False)
+state = session.of(session.Checkpoints)
+refused, state.refused = state.refused, False
 if refused:
     st.container()  # what is below keeps its own place
 else:

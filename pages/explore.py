@@ -5,14 +5,15 @@ import html
 import re
 import time
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal
 
 import streamlit as st
+from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 from pages.components import gallery
 from pages.panels import downloads, faithfulness, first_view, layers, tour, unlike_training, welcome, what_if
 from pages.panels import heads as atlas
-from pages.shared import bars, class_question, link_controls, loading, navigation, uploaded_pictures, uploads
+from pages.shared import bars, class_question, link_controls, loading, navigation, session, uploaded_pictures, uploads
 from pages.shared.escape import plain
 from vit.errors import UserError
 from vit.images import samples
@@ -55,8 +56,7 @@ def pick_checkpoint():
         st.query_params["checkpoint"] = str(here.name)
     elif asked and asked not in names and hub.parse(asked):
         st.info(f"{plain(asked)} is not here yet.")
-        if st.button("Fetch it"):
-            st.switch_page("pages/checkpoints.py", query_params={"fetch": asked})
+        navigation.link("Fetch it", "checkpoints", {"fetch": asked})
     elif asked and asked not in names:
         st.info(f"There is no checkpoint {plain(asked)}. This is another one.")
     name = link_controls.select(
@@ -107,7 +107,7 @@ def asked_heads(name: str) -> int | None:
     asked = st.query_params.get("heads", "")
     if asked.isdecimal() and len(asked) < 4:
         return int(asked)
-    earlier = st.session_state.get("known heads", {}).get(name)
+    earlier = session.of(session.Visit).heads.get(name)
     if earlier is not None:
         st.query_params["heads"] = str(earlier)
     return earlier
@@ -118,7 +118,7 @@ def pick_heads(name: str, choices: tuple[int, ...], current: int | None) -> None
 
     def remember(heads: int) -> None:
         st.query_params["heads"] = str(heads)
-        st.session_state.setdefault("known heads", {})[name] = heads
+        session.of(session.Visit).heads[name] = heads
 
     current = current if current in choices else None
     key = link_controls.key_of("heads", current, (name, choices))
@@ -256,12 +256,14 @@ def sample_source(name: str) -> downloads.Source:
 def pick_picture() -> downloads.Source:
     """The picture that the person chose last: an upload, a camera shot, or a sample."""
 
-    def choose(source: str) -> None:
-        st.session_state.source = source
+    state = session.of(session.Explore)
+
+    def choose(source: Literal["sample", "upload", "camera"]) -> None:
+        state.source = source
         for part in ("upload", "picture", "frame"):
             st.query_params.pop(part, None)
         if source == "upload":
-            st.session_state.pop("kept upload", None)
+            state.upload = None
         if source != "sample":
             welcome.leave()
 
@@ -272,7 +274,7 @@ def pick_picture() -> downloads.Source:
         choose("sample")
 
     reopen_upload()
-    source, sample = st.session_state.get("source", "sample"), current_sample()
+    source, sample = state.source, current_sample()
     gallery.show("gallery", sample if source == "sample" else None, choose_sample)
     taken = None
     with st.container(horizontal=True, vertical_alignment="bottom"):
@@ -288,15 +290,12 @@ def pick_picture() -> downloads.Source:
         with st.popover("Camera", width="content"):
             if st.toggle("Use the camera"):
                 taken = st.camera_input("Camera", key="camera", on_change=choose, args=("camera",))
-    if uploaded is not None and uploaded.file_id != st.session_state.get("taken upload"):
-        st.session_state["kept upload"] = downloads.Source(uploaded.name, uploaded.getvalue())
-        st.session_state["taken upload"] = uploaded.file_id
-    kept = st.session_state.get("kept upload")  # when people come back from another page, the uploader is empty
-    if source == "upload" and kept:
-        if uploaded is None:
-            st.caption(f"This is {plain(kept.name)}, which you uploaded before.")
-        st.query_params["upload"] = kept.name
-        return kept
+    if uploaded is not None and uploaded.file_id != state.file:
+        state.upload, state.file = downloads.Source(uploaded.name, uploaded.getvalue()), uploaded.file_id
+    if source == "upload" and state.upload:
+        if uploaded is None:  # for who comes back from another page
+            st.caption(f"This is {plain(state.upload.name)}, which you uploaded before.")
+        return state.upload
     if source == "camera" and taken is not None:
         return downloads.Source("camera.jpg", taken.getvalue())
     if missed := st.query_params.get("upload"):
@@ -307,40 +306,26 @@ def pick_picture() -> downloads.Source:
 
 
 def reopen_upload() -> None:
-    """Take up the uploaded picture that the link names, where the server has it and the session another one."""
-    state, key = st.session_state, st.query_params.get("picture")
-    if key and key != state.get("carried", _NOTHING).key and (content := uploaded_pictures.find(key)) is not None:
+    """Take up the picture that the link is about: one that the server has, or after the browser's Back a sample."""
+    state, key, context = session.of(session.Explore), st.query_params.get("picture"), get_script_run_ctx()
+    if context is not None and context.is_history_navigation and "upload" not in st.query_params:
+        state.source = "sample"
+    if key and key != state.carried.key and (content := uploaded_pictures.find(key)) is not None:
         name = st.query_params.get("upload", "")[:LONGEST_NAME] or "picture"
-        state["kept upload"], state.source = downloads.Source(name, content), "upload"
-        state.carried = Carried(content, key, time.monotonic())
+        state.upload, state.source = downloads.Source(name, content), "upload"
+        state.carried = session.Carried(content, key, time.monotonic())
 
 
 def carry(source: downloads.Source) -> None:
     """Let the link reopen a picture that was uploaded and could be read: while the session lasts, and a day longer."""
-    state = st.session_state
-    kept = state.get("kept upload")
-    if kept is None or source.data is not kept.data:
+    state = session.of(session.Explore)
+    if state.upload is None or source.data is not state.upload.data:
         return
-    if state.get("carried", _NOTHING).content is not kept.data or time.monotonic() > state.carried.since + TOUCH:
-        state.carried = Carried(kept.data, uploaded_pictures.keep(kept.data), time.monotonic())
-    if state.carried.key:
-        st.query_params["picture"] = state.carried.key
-
-
-class Carried(NamedTuple):
-    """An uploaded picture that the server keeps.
-
-    Attributes:
-        key: see `pages.shared.uploaded_pictures`; "" where it could not be kept.
-        since: moment of the monotonic clock when it was written down, or found there.
-    """
-
-    content: bytes
-    key: str
-    since: float
-
-
-_NOTHING = Carried(b"", "", 0.0)
+    if state.carried.content is not source.data or time.monotonic() > state.carried.since + TOUCH:
+        state.carried = session.Carried(source.data, uploaded_pictures.keep(source.data), time.monotonic())
+    link = {"upload": state.upload.name} | ({"picture": state.carried.key} if state.carried.key else {})
+    if link.items() - st.query_params.to_dict().items():
+        st.query_params.update(link)  # at once, as each change is a step of the browser's Back
 
 
 def pick_frame(source: downloads.Source) -> downloads.Source:
@@ -496,7 +481,8 @@ def keep_place(record) -> None:
     from vit.explain.map_comparison import Layout, counterpart
 
     here = Layout(record.prefix, record.grid)
-    before, asked = st.session_state.get("place", (here, {}))
+    state = session.of(session.Explore)
+    before, asked = state.place or (here, {})
     now = {name: st.query_params.get(name, "") for name in ("token", "hidden")}
     if before != here and now == asked:
         token = now["token"]
@@ -504,7 +490,7 @@ def keep_place(record) -> None:
             st.query_params["token"] = now["token"] = str(counterpart(int(token), before, here))
         st.query_params.pop("hidden", None)
         now["hidden"] = ""
-    st.session_state.place = here, now
+    state.place = here, now
 
 
 def pick_panel(question) -> str:

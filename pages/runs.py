@@ -134,8 +134,8 @@ def show_run(run: Run) -> None:
         st.header(plain(run.name), anchor=False)
         st.caption(" · ".join(map(plain, facts(run))))
     with buttons, st.container(horizontal=True, horizontal_alignment="right", vertical_alignment="center"):
-        if run.best is not None and st.button("Open in Explore", key="open"):
-            st.switch_page("pages/explore.py", query_params={"checkpoint": f"run-{run.id}"})
+        if run.best is not None:
+            navigation.link("Open in Explore", "explore", {"checkpoint": f"run-{run.id}"})
         run_actions.buttons(run)
     if run.notes:
         st.text(run.notes)

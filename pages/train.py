@@ -10,7 +10,7 @@ from typing import Any
 
 import streamlit as st
 
-from pages.shared import access, navigation
+from pages.shared import access, navigation, session
 from pages.shared.escape import plain
 from pages.train_form import cost_preview, data_picker, form_link
 from pages.train_form import settings as fields
@@ -280,7 +280,7 @@ def start(
     from vit.runs.control import launch
     from vit.training.presets import run_name, train_config
 
-    state = st.session_state
+    state = session.of(session.Train)
     state.started = True
     sweep = state.nonce if len(runs) > 1 else ""
     launched = []
@@ -335,8 +335,6 @@ with right:
     st.header("Before the start", anchor=False)
 start_torch()
 
-state = st.session_state
-state.setdefault("nonce", secrets.token_hex(8))
 known_starts = starts()
 refused = form_link.adopt(known_starts) if form_link.is_news() else []
 
@@ -397,8 +395,8 @@ with right:
         st.caption(f"All of them: {about(together)}, if each epoch takes as long as this.")
     if clicked and ready:
         start(settings, runs, name.strip(), devices, share)
-    elif state.pop("started", False):
-        state.nonce = secrets.token_hex(8)  # the next click is another run
+    elif (state := session.of(session.Train)).started:
+        state.started, state.nonce = False, secrets.token_hex(8)  # the next click is another run
     if config is not None and devices:
         with st.expander("The same on the command line", key="command_group"):
             show_command(config, devices)

@@ -8,7 +8,7 @@ import streamlit as st
 
 from pages.comparison import side_by_side
 from pages.panels import downloads
-from pages.shared import class_question, link_controls, loading, pass_queue
+from pages.shared import class_question, link_controls, loading, navigation, pass_queue, session, uploaded_pictures
 from pages.shared.escape import plain
 from pages.train_form import data_picker
 from vit.errors import UserError
@@ -137,7 +137,7 @@ def look_at(checkpoint: Any, pictures: Sequence[Any], method: str, wanted: str) 
     from vit.view.contact_sheet import judge, seconds
 
     expected = seconds(checkpoint, len(pictures))
-    agreed = st.session_state.setdefault("sheets", set())
+    agreed = session.of(session.Compare).agreed
     if expected > LONG and wanted not in agreed:
         if not st.button(f"Look at {len(pictures)} pictures ({about(expected)})", type="primary"):
             return []
@@ -190,13 +190,16 @@ def draw(seen: Sequence[Any], name: str, source: str, checkpoint: Any, method: s
                 st.caption("  \n".join(map(plain, facts)))
                 if source == SAMPLES:
                     query = {"sample": names[picture.name], "checkpoint": name, **link_to(checkpoint, method)}
-                    st.page_link("pages/explore.py", label="Open in Explore", query_params=query)
+                    navigation.link("Open in Explore", "explore", query)
                 elif (content := file_of(picture, checkpoint)) and st.button(
                     "Open in Explore", key=f"open {number}", type="tertiary"
                 ):
                     title = picture.name or f"{picture.truth}.png"
-                    st.session_state.update({"kept upload": downloads.Source(title, content), "source": "upload"})
+                    explore = session.of(session.Explore)
+                    explore.upload, explore.source = downloads.Source(title, content), "upload"
                     query = {"checkpoint": name, "upload": title, **link_to(checkpoint, method)}
+                    if key := uploaded_pictures.keep(content):
+                        query["picture"] = key
                     st.switch_page("pages/explore.py", query_params=query)
     words = "Spread: entropy of the answer's attention in the last block, 0 for one token, 1 for all alike."
     if any(one.look.faithfulness is not None for one in seen):

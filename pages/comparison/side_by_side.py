@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, get_args
 import streamlit as st
 
 from pages.run_views import attention_over_epochs
-from pages.shared import class_question, link_controls, loading, navigation, uploads
+from pages.shared import class_question, link_controls, loading, navigation, session, uploads
 from pages.shared.escape import plain
 from pages.train_form import data_picker
 from vit.errors import InvalidImage, UserError
@@ -175,7 +175,7 @@ def open_checkpoint(chosen: str, offered: loading.Offered):
         UserError: it cannot be opened, or nobody said how many heads it has.
     """
     info = offered.about(chosen)
-    heads = st.session_state.get("known heads", {}).get(chosen)
+    heads = session.of(session.Visit).heads.get(chosen)
     if info.problem and not info.choices:
         raise UserError(info.problem)
     if info.choices and heads is None:
@@ -269,17 +269,15 @@ def first_shown(left: Side, right: Side) -> dict[str, Any]:
     """
     from vit.view.selection import Selection, View
 
-    state = st.session_state
+    state = session.of(session.Compare)
     layouts = [(*side.shape, side.layout) for side in (left, right)]
-    told = state.get("compared", {})
-    if told.get("layouts") != layouts or not all(f"{name} viewer" in state for name in SIDES):
+    if state.layouts != layouts or not all(f"{name} viewer" in st.session_state for name in SIDES):
         query = st.query_params
         asked = {name: query.get(f"{name}_view") for name in VIEWS}
-        views = {name: asked[name] if asked[name] in get_args(View) else view for name, view in VIEWS.items()}
-        chosen = Selection.from_query({**query, "view": views["a"]}, *left.shape)
-        state.compared = {"layouts": layouts, "lead": ("a", chosen), "views": views}
-        state.compared["seeds"] = {side.name: selection(side, left, right) for side in (left, right)}
-    return state.compared["seeds"]
+        state.views = {name: asked[name] if asked[name] in get_args(View) else view for name, view in VIEWS.items()}
+        state.lead = "a", Selection.from_query({**query, "view": state.views["a"]}, *left.shape)
+        state.layouts, state.seeds = layouts, {side.name: selection(side, left, right) for side in (left, right)}
+    return state.seeds
 
 
 def selection(side: Side, left: Side, right: Side):
@@ -287,10 +285,11 @@ def selection(side: Side, left: Side, right: Side):
     from vit.explain.map_comparison import counterpart
     from vit.view.selection import Selection
 
-    name, chosen = st.session_state.compared["lead"]
+    state = session.of(session.Compare)
+    name, chosen = state.lead
     leader = left if name == "a" else right
     token = chosen.token if leader.name == side.name else counterpart(chosen.token, leader.layout, side.layout)
-    own = {"token": token, "view": st.session_state.compared["views"][side.name]}
+    own = {"token": token, "view": state.views[side.name]}
     return Selection.from_query(asdict(chosen) | own, *side.shape)
 
 
@@ -299,14 +298,14 @@ def remember(chosen: Any, side: Side, left: Side, right: Side) -> None:
     from vit.view.overlay import COLORMAPS
     from vit.view.selection import Selection
 
-    compared = st.session_state.compared
-    compared["lead"] = side.name, chosen
-    compared["views"][side.name] = chosen.view
+    state = session.of(session.Compare)
+    state.lead = side.name, chosen
+    state.views[side.name] = chosen.view
     values = selection(left, left, right).to_query()
     default = Selection.from_query({"colormap": next(iter(COLORMAPS))}, *left.shape).to_query()
     for name in (*VIEWS, *set(values) - {"view", "hidden"}):
         if name in VIEWS:
-            name, value, usual = f"{name}_view", compared["views"][name], VIEWS[name]
+            name, value, usual = f"{name}_view", state.views[name], VIEWS[name]
         else:
             value, usual = values[name], default[name]
         if value != usual or (name == "token" and chosen.pinned):

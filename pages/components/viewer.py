@@ -7,7 +7,7 @@ hashes them. Call `feed` outside and `show` inside an `st.fragment`: a click the
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, TypedDict
 
 import streamlit as st
@@ -75,6 +75,23 @@ class Probe(TypedDict):
     answers: Sequence[str]
 
 
+@dataclass
+class _Told:
+    """What a viewer was told.
+
+    Attributes:
+        seed: what to show.
+        passed: what `show` was called with last, fitted to the model.
+        revision: how often it was told something else.
+        answered: it has said what was chosen in it since.
+    """
+
+    seed: Selection
+    passed: Selection
+    revision: int = 0
+    answered: bool = False
+
+
 def feed(key: str, payload: bytes) -> str:
     """Let the browser fetch a payload, once; returns the id that `show` takes.
 
@@ -127,15 +144,13 @@ def show(
     def parsed(values: Mapping[str, Any]) -> Selection:
         return Selection.from_query(values, *shape)
 
-    memory = st.session_state.setdefault(f"{key} (seed)", {})
     passed = wanted = parsed(asdict(selection))
-    if not memory:
-        memory |= {"revision": 0, "seed": wanted, "passed": passed, "spoke": False}
+    told: _Told = st.session_state.setdefault(f"{key} (told)", _Told(wanted, passed))
 
     def said() -> Selection | None:
         """What the browser chose since it was last told what to show."""
         values = (st.session_state.get(key) or {}).get("selection")
-        if not isinstance(values, Mapping) or values.get("revision") != memory["revision"]:
+        if not isinstance(values, Mapping) or values.get("revision") != told.revision:
             return None
         return parsed(values)
 
@@ -145,23 +160,23 @@ def show(
             on_change(chosen)
 
     chosen = said()
-    current = chosen or parsed(asdict(memory["seed"]))
+    current = chosen or parsed(asdict(told.seed))
     if not wanted.colormap:
         wanted = replace(wanted, colormap=current.colormap)
-    moved = passed != memory["passed"] and wanted != current
-    reopened = chosen is None and memory["spoke"]  # the page was left and its widgets forgotten
+    moved = passed != told.passed and wanted != current
+    reopened = chosen is None and told.answered  # the page was left and its widgets forgotten
     if moved or reopened:
-        memory |= {"revision": memory["revision"] + 1, "seed": wanted}
+        told.seed, told.revision = wanted, told.revision + 1
         chosen, current = None, wanted
-    memory |= {"passed": passed, "spoke": chosen is not None}
+    told.passed, told.answered = passed, chosen is not None
 
     if given is not None:
         given = {**given, "values": [float(f"{float(value):.6g}") for value in given["values"]]}
     message = {
         "name": key,  # the browser is told another one at each mount
         "payload": payload_id,
-        "seed": asdict(memory["seed"]),
-        "revision": memory["revision"],
+        "seed": asdict(told.seed),
+        "revision": told.revision,
         "given": given,
         "method": method,
         "group": group,

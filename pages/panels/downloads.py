@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import streamlit as st
 
-from pages.shared import pass_queue
+from pages.shared import pass_queue, session
 from pages.shared.escape import plain
 from vit.errors import UserError
 from vit.images import samples
@@ -197,8 +197,9 @@ def _frames(explanation, selection, checkpoint, source: Source, code: dict[str, 
     size = explanation.preprocess.size
     precision = str(explanation.record.queries[0].dtype).removeprefix("torch.")
     question = {name: code[name] for name in ("target", "method") if name in code}
-    asked = (hashlib.sha256(source.data).hexdigest(), checkpoint.identity, size, precision, selection, question)
-    made = st.session_state.get("frames made")
+    digest = hashlib.sha256(source.data).hexdigest()
+    asked = (digest, checkpoint.identity, size, precision, selection, *question.items())
+    made = session.of(session.Explore).frames
     if made and made[0] == asked:
         with st.container(horizontal=True):
             for kind, data in made[1].items():
@@ -221,7 +222,7 @@ def _frames(explanation, selection, checkpoint, source: Source, code: dict[str, 
         except UserError as error:
             st.error(plain(str(error)))
             return
-        st.session_state["frames made"] = (asked, {kind: encode(film, kind) for kind in FILMS})
+        session.of(session.Explore).frames = (asked, {kind: encode(film, kind) for kind in FILMS})
         st.rerun(scope="fragment")
 
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import plotly.graph_objects as go
 import streamlit as st
 
-from pages.shared import bars, link_controls
+from pages.shared import bars, link_controls, session
 from pages.shared.class_question import Asked, Question, pass_of, subject, weights
 from pages.shared.escape import plain
 from vit.explain.settings import Settings
@@ -99,14 +99,14 @@ def show(asked: Asked, question: Question, selection: Selection) -> None:
         return
     model, size, once = asked.checkpoint.model, asked.explanation.preprocess.size, f"{asked.key} {target}"
     expected = seconds(model, size, 2 + seeds(asked))  # this map, the random ones and the blob
-    if expected > LIVE and st.session_state.get("measure") != once:
+    if expected > LIVE and session.of(session.Explore).verdict != once:
         place = st.empty()
         with place.container():
             st.caption("Is the map true? That is found out by taking away what it calls important.")
             if not st.button(f"Measure it ({about(expected)})"):
                 return
         place.empty()
-        st.session_state.measure = once
+        session.of(session.Explore).verdict = once
     with st.spinner("Taking parts of the picture away…"):
         score = measured(asked.key, target, which, asked, heatmap)
         verdict = Faithfulness(score, chance(asked.key, target, asked))

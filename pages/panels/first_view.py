@@ -10,7 +10,7 @@ from pathlib import Path
 import streamlit as st
 
 from pages.panels.downloads import Source
-from pages.shared import loading
+from pages.shared import loading, session
 from vit.view import first_view
 from vit.view.first_view import FirstView
 
@@ -55,12 +55,13 @@ def load_rest(prepare: Callable[[], None]) -> None:
     Args:
         prepare: computes what the whole page will ask for, so that it is drawn in one go.
     """
-    st.session_state["drawn first"] = False
+    state = session.of(session.Explore)
+    state.torch_due = False
 
     @st.fragment(run_every=PAUSE)
     def load() -> None:
-        if not st.session_state["drawn first"]:  # the browser asks again when it is done
-            st.session_state["drawn first"] = True
+        if not state.torch_due:  # the browser asks again when it is done
+            state.torch_due = True
             return
         loading.start_torch()
         prepare()

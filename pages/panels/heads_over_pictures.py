@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import streamlit as st
 
-from pages.shared import loading
+from pages.shared import loading, session
 from pages.shared.class_question import Asked, pass_of
 from pages.shared.escape import plain
 from pages.train_form import data_picker
@@ -153,7 +153,7 @@ def started(asked: Asked, parts: Sequence[Part]) -> Progress | None:
 
     if not parts:
         return None
-    every = st.session_state.setdefault("censuses", {})
+    every = session.of(session.Explore).looks
     key = hashlib.sha256(repr([_key(asked), *(part.name for part in parts)]).encode()).hexdigest()
     if key not in every:
         count = sum(part.pictures for part in parts)

@@ -4,6 +4,8 @@ from typing import NamedTuple
 
 import streamlit as st
 
+from pages.shared import session
+
 CHECKPOINT = "cifar10"
 MAP, PANELS = "map", "ask-more"  # where links in a step lead
 
@@ -116,7 +118,7 @@ def _current() -> int | None:
 def _go(number: int) -> None:
     """Show what a step shows, and nothing of what was chosen before."""
     st.query_params.from_dict({"tour": str(number + 1), "checkpoint": CHECKPOINT, **STEPS[number].link})
-    st.session_state.source = "sample"
+    session.of(session.Explore).source = "sample"
 
 
 def _end() -> None:

@@ -9,7 +9,7 @@ import streamlit as st
 
 from pages.components import head_grid as matrix
 from pages.components import viewer
-from pages.shared import class_question, link_controls, pass_queue
+from pages.shared import class_question, link_controls, pass_queue, session
 from pages.shared.class_question import Asked, Question, pass_of
 from pages.shared.escape import plain
 from pages.shared.result_cache import once, with_bar
@@ -203,7 +203,7 @@ def _seconds(asked: Asked) -> float:
 
 def measured(asked: Asked, question: Question) -> bool:
     """Whether the importance of all heads is known, or quickly found out."""
-    return st.session_state.get("importance") == f"{asked.key} {question.target}" or _seconds(asked) <= SLOW
+    return session.of(session.Explore).importance == f"{asked.key} {question.target}" or _seconds(asked) <= SLOW
 
 
 def _importances(asked: Asked, question: Question | None, by_mean: bool) -> np.ndarray:
@@ -214,7 +214,7 @@ def _importances(asked: Asked, question: Question | None, by_mean: bool) -> np.n
     if not measured(asked, question):
         if not st.button(f"Measure every head ({about(_seconds(asked))})"):
             return unknown
-        st.session_state.importance = f"{asked.key} {question.target}"
+        session.of(session.Explore).importance = f"{asked.key} {question.target}"
     return importances(asked, question.target, by_mean)
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import streamlit as st
 
 from pages.run_views import readings
+from pages.shared import session
 from pages.shared.escape import plain
 from vit.runs.registry import Run
 
@@ -24,19 +25,19 @@ _notice = st.components.v2.component(
 def show(every: list[Run]) -> None:
     """Draw the button and tell it how all runs are; those that end are announced, and a toast in the page says so."""
     told: list[dict[str, Any]] = []
-    before = st.session_state.setdefault("runs (alive)", set())
+    state = session.of(session.Runs)
     for run in every:
-        ended_here = run.id in before and not run.alive
+        ended_here = run.id in state.alive and not run.alive
         if run.alive or ended_here:
             best = readings.best_accuracy(run)
             accuracy = "" if best is None else f"{best:.1%}"
             told.append({"id": run.id, "name": run.name, "status": readings.STATUS[run.status], "accuracy": accuracy})
-        if ended_here and run.id not in st.session_state.setdefault("runs (told)", set()):
-            st.session_state["runs (told)"].add(run.id)
+        if ended_here and run.id not in state.told:
+            state.told.add(run.id)
             st.toast(f"{plain(run.name)}: {readings.STATUS[run.status].lower()}")
         if run.alive:
-            before.add(run.id)
-            st.session_state.setdefault("runs (told)", set()).discard(run.id)
+            state.alive.add(run.id)
+            state.told.discard(run.id)
     alive = [run for run in every if run.alive and run.status != "waiting"]
     title = f"{readings.share_done(alive[0]):.0%} · {alive[0].name}" if alive else ""
     _notice(key="finish notice", data={"runs": told, "title": title}, width="content")

@@ -8,7 +8,7 @@ from typing import Any
 import streamlit as st
 
 from pages.run_views import readings
-from pages.shared import access, feedback
+from pages.shared import access, feedback, navigation
 from pages.shared.escape import plain
 from pages.train_form import settings
 from vit.runs import control, registry
@@ -107,11 +107,11 @@ def _begin_anew(run: registry.Run) -> None:
     """A new run from this one's last weights, on page Train with its settings."""
     if not run_folder.resumable(run.folder):
         st.caption("Its saved state is gone, so it cannot be continued.")
+    kept = {name: run.config[name] for name in ("data", *settings.NAMES) if name in run.config}
+    recipe = {name: settings.write(value) for name, value in kept.items() if name not in settings.FROM_CHECKPOINT}
     words = "A new run starts from the last weights of this one, with its settings."
-    if st.button("Begin anew", key="anew", help=words):
-        kept = {name: run.config[name] for name in ("data", *settings.NAMES) if name in run.config}
-        recipe = {name: settings.write(value) for name, value in kept.items() if name not in settings.FROM_CHECKPOINT}
-        st.switch_page("pages/train.py", query_params=recipe | {"init_from": str(run_folder.learnt(run.folder))})
+    start = {"init_from": str(run_folder.learnt(run.folder))}
+    navigation.link("Begin anew", "train", recipe | start, help=words)
 
 
 def _edit(run: registry.Run) -> None:

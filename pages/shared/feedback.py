@@ -8,22 +8,25 @@ from typing import Any
 
 import streamlit as st
 
-from pages.shared import access
+from pages.shared import access, session
 from pages.shared.escape import plain
 from vit.errors import UserError
 
-_SAID, _LAST = "said", "last change"
 _DOUBLE = 1.0  # [s] within which the same change is a double click
 
 
 @dataclass
-class _Last:
-    """A session's last change that worked; Streamlit runs a second click's callback beside the first one's."""
+class _Changes:
+    """A session's last change that worked, and what is still to be said of changes: whether it worked, and words.
+
+    The lock is there because Streamlit runs a second click's callback beside the first one's.
+    """
 
     lock: Lock = field(default_factory=Lock)
     change: tuple[Any, ...] = ()
     result: Any = None
     when: float = 0.0
+    said: tuple[bool, str] = (True, "")
 
 
 def attempt(what: str, done: str, action: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
@@ -39,7 +42,7 @@ def attempt(what: str, done: str, action: Callable[..., Any], *arguments: Any, *
     try:
         if not access.may_train():
             raise UserError(f"You may look at {what} here, but not change them.")
-        last = st.session_state.setdefault(_LAST, _Last())
+        last = session.of(_Changes)
         wanted = action, done, *(argument for argument in arguments if isinstance(argument, str))
         with last.lock:
             if not done or wanted != last.change or time.monotonic() > last.when + _DOUBLE:
@@ -47,7 +50,7 @@ def attempt(what: str, done: str, action: Callable[..., Any], *arguments: Any, *
                 last.change, last.when = wanted, time.monotonic()
             result = last.result
     except UserError as error:
-        st.session_state[_SAID] = (False, str(error))
+        session.of(_Changes).said = (False, str(error))
         return None
     say(done)
     return result
@@ -55,12 +58,13 @@ def attempt(what: str, done: str, action: Callable[..., Any], *arguments: Any, *
 
 def say(text: str) -> None:
     """Say that something worked, when the page runs again."""
-    st.session_state[_SAID] = (True, text)
+    session.of(_Changes).said = (True, text)
 
 
 def tell() -> None:
     """Say what came of the last change, once; its place stays, so that what is below keeps its own."""
-    worked, text = st.session_state.pop(_SAID, (True, ""))
+    changes = session.of(_Changes)
+    (worked, text), changes.said = changes.said, (True, "")
     place = st.container()
     if not worked:
         place.error(plain(text))

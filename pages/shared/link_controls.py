@@ -7,9 +7,12 @@ else than what was chosen in it; and only a value that differs from what it was 
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import streamlit as st
+
+from pages.shared import session
 
 REMEMBERED = 8  # controls of one name whose values may still arrive
 
@@ -24,6 +27,19 @@ class _Drawn(NamedTuple):
 
     number: int
     offers: Any
+
+
+@dataclass
+class _Controls:
+    """A session's controls.
+
+    Attributes:
+        drawn: by name.
+        told: by key, what a control was told to show, or has said since.
+    """
+
+    drawn: dict[str, _Drawn] = field(default_factory=dict)
+    told: dict[str, Any] = field(default_factory=dict)
 
 
 def select(
@@ -102,10 +118,10 @@ def key_of(name: str, asked: Any, offers: Any = None) -> str:
         name: the key of the first one.
         offers: what makes it another control when it changes.
     """
-    state = st.session_state
-    drawn, told = state.setdefault("controls", {}), state.setdefault("told", {})
+    controls = session.of(_Controls)
+    drawn, told = controls.drawn, controls.told
     before = drawn.get(name, _Drawn(0, offers))
-    now = before.offers == offers and state.get(_key(name, before.number), asked) == asked
+    now = before.offers == offers and st.session_state.get(_key(name, before.number), asked) == asked
     drawn[name] = _Drawn(before.number + (not now), offers)
     key = _key(name, drawn[name].number)
     told[key] = asked
@@ -115,7 +131,7 @@ def key_of(name: str, asked: Any, offers: Any = None) -> str:
 
 def heard(key: str, choose: Callable[[Any], None]) -> None:
     """From a control: `choose` its value, unless it is what the control was told or said before."""
-    value, told = st.session_state[key], st.session_state.get("told", {})
+    value, told = st.session_state[key], session.of(_Controls).told
     if key in told and value is not None and value != told[key]:
         told[key] = value
         choose(value)

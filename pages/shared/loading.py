@@ -13,7 +13,7 @@ from pathlib import Path
 import streamlit as st
 
 from pages.run_views import readings
-from pages.shared import link_controls, pass_queue, uploads
+from pages.shared import link_controls, pass_queue, session, uploads
 from pages.shared.escape import plain
 from pages.shared.result_cache import MODELS, once
 from vit.paths import checkpoints_folder
@@ -94,19 +94,19 @@ def explained(checkpoint, image: bytes, size: tuple, precision: str = "float32",
 
 def pick_files(most: int, key: str) -> list:
     """Pictures that the person uploads, so many at most."""
-    kept = f"kept {key}"
+    remembered = session.of(session.Compare).files
     files = st.file_uploader(
         f"Drop or browse for up to {most} pictures",
         type=uploads.KINDS,
         max_upload_size=uploads.limit(uploads.LARGEST),
         accept_multiple_files=True,
         key=key,
-        on_change=st.session_state.pop,
-        args=(kept, None),
+        on_change=remembered.pop,
+        args=(key, None),
     )
     if files:
-        st.session_state[kept] = files
-    elif files := st.session_state.get(kept, []):  # when people come back from another page, the uploader is empty
+        remembered[key] = files
+    elif files := remembered.get(key, []):  # when people come back from another page, the uploader is empty
         st.caption(f"These are the {len(files)} pictures that you uploaded before.")
     if len(files) > most:
         st.caption(f"These are the first {most} of {len(files)} pictures.")

@@ -4,8 +4,12 @@ Until `app.py` has run once in a server, Streamlit takes every file in `pages/` 
 without `app.py`: narrow, and below another menu.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 import streamlit as st
 
+from pages.shared import session
 from vit.paths import PROJECT
 
 _PAGES = PROJECT / "pages"
@@ -15,7 +19,7 @@ PATHS = ("", *_NAMES[1:])  # in addresses
 
 def choose() -> st.Page:
     """The page that the visitor is on; the menu above it leads to the others."""
-    st.session_state.in_app = True
+    session.of(session.Visit).in_app = True
     return st.navigation(
         [
             st.Page(_PAGES / f"{name}.py", title=name.title(), url_path=path, default=not path)
@@ -25,25 +29,41 @@ def choose() -> st.Page:
     )
 
 
+def link(label: str, page: str, query: Mapping[str, str], **more: Any) -> None:
+    """A way to another page that shows something there; the browser's Back leads to this one as it is now.
+
+    Args:
+        page: its name.
+        query: its link.
+    """
+    icon = ":material/arrow_forward:"
+    st.page_link(_PAGES / f"{page}.py", label=label, icon=icon, width="content", query_params=query, **more)
+
+
 def enter(page: str = "") -> None:
     """Run the page again below `app.py`, unless it is there already.
 
     Args:
         page: the name of one that looks as it was left when people come back to it.
     """
-    state = st.session_state
-    if not state.get("in_app"):
+    visit = session.of(session.Visit)
+    if not visit.in_app:
         choose()  # from here on, Streamlit runs app.py in this server
         st.rerun()
-    left = state.get("links", {}).get(page)
-    if left and state["entered"] != page and not st.query_params:
+    left, here, other = visit.links.get(page), _here(), visit.links.get(visit.entered, {})
+    # Where the server led to another page, Streamlit wrote that one's link into the address of this one, for Back.
+    foreign = left and not here.keys() & left.keys() and here.keys() <= other.keys()
+    if foreign and visit.entered != page:
         st.query_params.from_dict(left)
-    state.entered = page
+    visit.entered = page
     if page:
         keep(page)
 
 
 def keep(page: str) -> None:
     """Remember how a page looks; for fragments, which change links without a run of the whole page."""
-    link = {name: st.query_params.get_all(name) for name in st.query_params}  # some name several runs
-    st.session_state.setdefault("links", {})[page] = link
+    session.of(session.Visit).links[page] = _here()
+
+
+def _here() -> dict[str, list[str]]:
+    return {name: st.query_params.get_all(name) for name in st.query_params}  # some name several runs

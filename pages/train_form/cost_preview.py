@@ -8,6 +8,7 @@ from typing import Any
 
 import streamlit as st
 
+from pages.shared import session
 from pages.shared.escape import plain
 from pages.train_form import data_picker
 from pages.train_form import settings as fields
@@ -116,18 +117,20 @@ def show_costs(config: Any, devices: Sequence[str], pictures: Any) -> Any:
     """Size of the model, and memory and time once a few steps have been tried; returns the trial or None."""
     from vit.training.fine_tuning import model_config
 
-    state = st.session_state
+    state = session.of(session.Train)
     subject = subject_of(config, devices)
-    facts, tried = st.empty(), state.get("trial")
+    facts, tried = st.empty(), state.trial
     with st.container(horizontal=True):
         wants_trial = st.button("Try a few steps", help="Times some real steps on the device.", disabled=not devices)
         wants_overfit = st.button(
             "Overfit one batch", help="A sound model learns a few pictures by heart in seconds.", disabled=not devices
         )
     place = st.empty()
-    if state.pop("trial_cancelled", False):
+    if state.cancelled:
         place.caption("Cancelled.")
-    if (wants_trial or state.pop("try_again", False)) and (found := try_steps(place, config, devices, pictures)):
+    wants_trial |= state.try_again
+    state.cancelled = state.try_again = False
+    if wants_trial and (found := try_steps(place, config, devices, pictures)):
         state.trial = tried = (subject, found)
     measured = tried[1] if tried and tried[0] == subject else None
 
@@ -173,7 +176,7 @@ def try_steps(place: Any, config: Any, devices: Sequence[str], pictures: Any) ->
     from vit.training import dry_run
 
     def cancel() -> None:
-        st.session_state.trial_cancelled = True
+        session.of(session.Train).cancelled = True
 
     words = "Trying a few steps…"
     with place.container(horizontal=True, vertical_alignment="center"):
@@ -229,14 +232,14 @@ def take(settings: Mapping[str, Any]) -> None:
     """Fill the form, from a button's callback."""
     for name, value in settings.items():
         st.session_state[fields.key(name)] = value
-    st.session_state.try_again = True
+    session.of(session.Train).try_again = True
 
 
 def show_overfit(config: Any, devices: Sequence[str], subject: Any, wanted: bool) -> None:
     """The curve of learning one batch by heart, drawn while it is learned."""
     from vit.training import dry_run
 
-    state = st.session_state
+    state = session.of(session.Train)
     chart, words = st.empty(), st.empty()
     points: list[Any] = []
     if wanted:
@@ -253,7 +256,7 @@ def show_overfit(config: Any, devices: Sequence[str], subject: Any, wanted: bool
             words.empty()
         except UserError as error:
             words.error(plain(str(error)))
-    elif state.get("overfit", (None,))[0] == subject:
+    elif state.overfit and state.overfit[0] == subject:
         points = state.overfit[1]
     if not points:
         return

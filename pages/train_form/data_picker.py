@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import streamlit as st
 
-from pages.shared import access, uploads
+from pages.shared import access, session, uploads
 from pages.shared.escape import plain
 from vit.errors import InvalidDataset, UserError
 from vit.paths import data_roots
@@ -102,34 +102,34 @@ def may_see(spec: str) -> bool:
 
 def can_come(spec: str, root: str) -> bool:
     """Whether a run can download it: it is not here, and nobody tried in vain to get it from this page."""
-    return not is_here(spec, root) and spec not in st.session_state.get("failed", {})
+    return not is_here(spec, root) and spec not in session.of(session.Train).failed
 
 
 def upload(folder: Path, on_change: Callable[[], None]) -> None:
     """Take an archive in and choose it."""
-    state, most = st.session_state, access.upload_megabytes()
+    state, most = session.of(session.Train), access.upload_megabytes()
     file = st.file_uploader(
         "A zip or tar with one folder of pictures per class",
         type=KINDS,
         max_upload_size=uploads.limit(most),
-        key=f"archive_{state.setdefault('archives', 0)}",
+        key=f"archive_{state.uploads}",
         help="The folders may lie directly in it, or below train/, test/ and val/. Larger sets: put a folder into the "
         "server's data folder.",
     )
     place = st.empty()  # for a bar; it is there in every run
     if file is None:
         return
-    refused, why = state.get("refused", ("", ""))
+    refused, why = state.refused
     if file.file_id == refused:
         st.error(plain(why))
         return
     try:
-        state.data = take_in(file, folder, most, place)
+        st.session_state.data = take_in(file, folder, most, place)
     except UserError as error:
         state.refused = file.file_id, str(error)
         st.error(plain(str(error)))
         return
-    state.archives += 1  # another uploader takes its place, and the server forgets the file
+    state.uploads += 1  # another uploader takes its place, and the server forgets the file
     on_change()
 
 
@@ -194,8 +194,10 @@ def show(spec: str, root: str, on_change: Callable[[], None]) -> None:
     from vit.data.catalog import is_upload
     from vit.data.import_archive import left_out
 
-    if said := st.session_state.pop("kept", ""):
-        st.error(plain(said))
+    state = session.of(session.Train)
+    if state.undeleted:
+        st.error(plain(state.undeleted))
+        state.undeleted = ""
     if not is_here(spec, root):
         offer_download(spec, root)
         return
@@ -254,15 +256,14 @@ def delete(spec: str, on_change: Callable[[], None]) -> None:
     """Delete an upload and choose what is left, from a button's callback; why it stays is said on the page."""
     from vit.runs.uploads import delete_upload
 
-    state = st.session_state
     if not access.may_train():  # a callback runs before the page asks, and says so
         return
     try:
         delete_upload(spec)
     except UserError as error:
-        state.kept = str(error)
+        session.of(session.Train).undeleted = str(error)
         return
-    state.data = next(iter(NAMED))
+    st.session_state.data = next(iter(NAMED))
     on_change()
 
 
@@ -270,10 +271,10 @@ def offer_download(spec: str, root: str) -> None:
     """Fetch a named dataset when asked to, with a progress bar."""
     from vit.data.datasets import download
 
-    state = st.session_state
+    failed = session.of(session.Train).failed
     if not st.button(f"Download {NAMED[spec]}", help="Once; it is kept in the data folder."):
-        if spec in state.get("failed", ()):
-            st.error(plain(state.failed[spec]))
+        if spec in failed:
+            st.error(plain(failed[spec]))
         return
     bar = st.progress(0.0, "Downloading…")
     try:
@@ -282,7 +283,7 @@ def offer_download(spec: str, root: str) -> None:
         )
     except UserError as error:
         bar.empty()
-        state.failed = state.get("failed", {}) | {spec: str(error)}
+        failed[spec] = str(error)
         st.error(plain(str(error)))
         return
     st.rerun()

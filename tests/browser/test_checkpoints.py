@@ -132,7 +132,7 @@ def test_a_model_that_is_brought_is_listed_and_opens_with_one_click(page: Page, 
     upload(page, {name: (places.published / name).read_bytes() for name in (WEIGHTS, CONFIG)})
     expect(row(page, "vit")).to_contain_text("transformers")  # after what its config says
     expect(page.get_by_test_id("stAlert")).not_to_be_attached()
-    page.get_by_role("button", name="Open in the explorer").click()
+    page.get_by_role("link", name="Open in Explore").click()
     expect(page).to_have_url(re.compile("checkpoint=vit"))
     expect_map(page, blocks=2, heads=4, tokens=17)
 
@@ -141,7 +141,7 @@ def test_the_heads_that_no_file_states_are_asked_for(page: Page, url: str) -> No
     page.goto(f"{url}/checkpoints")
     upload(page, {"theirs.safetensors": headless()})
     expect(row(page, "theirs")).to_contain_text("Heads unknown")
-    page.get_by_role("button", name="Open in the explorer").click()
+    page.get_by_role("link", name="Open in Explore").click()
     choose(page, "Attention heads", "4")
     expect_map(page, heads=4)
     expect(page).to_have_url(re.compile("heads=4"))
@@ -180,7 +180,7 @@ def test_a_model_is_fetched_by_name_while_a_bar_says_how_far_it_is(page: Page, u
         places.hub.gate.set()
     expect(row(page, f"ada/tiny@{commit[:7]}")).to_be_attached()
     expect(bar).not_to_be_attached()
-    page.get_by_role("button", name="Open in the explorer").click()
+    page.get_by_role("link", name="Open in Explore").click()
     expect_map(page, heads=4)
 
 

@@ -1,11 +1,13 @@
 """Page Compare as a visitor meets it: two viewers with one cursor, their difference, and many pictures."""
 
+import io
 import re
 import shutil
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from PIL import Image
 from playwright.sync_api import Page, expect
 from tiny import fill
 
@@ -136,3 +138,18 @@ def test_many_pictures_lead_to_the_explorer(page: Page, url: str) -> None:
     page.go_back()
     expect(page).to_have_url(re.compile("/compare.*m_sort=faithfulness"))
     expect(page.get_by_text("Open in Explore")).to_have_count(8)
+
+
+def test_the_way_back_from_an_uploaded_picture_leads_to_the_sheet(page: Page, url: str) -> None:
+    page.set_default_timeout(PATIENCE)
+    page.goto(f"{url}/compare?mode=many&m_from=upload")
+    out = io.BytesIO()
+    Image.linear_gradient("L").convert("RGB").save(out, "PNG")
+    upload = {"name": "mine.png", "mimeType": "image/png", "buffer": out.getvalue()}
+    page.locator('[data-testid="stFileUploader"] input[type="file"]').set_input_files(upload)
+    page.get_by_role("button", name="Open in Explore").click()
+    expect(page).to_have_url(re.compile(r"/\?.*upload=mine.png"))
+    expect(page.locator("canvas.over")).to_be_visible()
+    page.go_back()
+    expect(page).to_have_url(re.compile("/compare.*mode=many"))
+    expect(page.get_by_role("button", name="Open in Explore")).to_be_visible()

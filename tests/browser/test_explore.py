@@ -45,6 +45,19 @@ def test_photo_from_a_phone_is_upright_and_explained(app: App) -> None:
     expect(app.page.get_by_role("img", name="Predictions")).to_contain_text("%", timeout=PATIENCE)
 
 
+def test_the_way_back_from_an_upload_leads_to_what_was_there(app: App) -> None:
+    app.open()
+    upload = {"name": "phone.jpg", "mimeType": "image/jpeg", "buffer": photo(600, 900)}
+    app.page.locator('[data-testid="stFileUploader"] input[type="file"]').set_input_files(upload)
+    expect(app.page).to_have_url(re.compile("upload=phone.jpg.*picture="))
+    app.still()
+    app.page.go_back()
+    expect(app.page).to_have_url(re.compile(r"\?sample=cat$"))
+    app.still()
+    assert "upload=" not in app.page.url
+    assert app.size() == list(Image.open(samples.SAMPLES["cat"].path).size)
+
+
 def test_pasted_picture_is_explained(app: App) -> None:
     app.open()
     out = io.BytesIO()

@@ -81,7 +81,7 @@ def test_a_run_is_watched_stopped_resumed_and_opened(page: Page, url: str) -> No
     wait(run, "running")
     expect(main.get_by_role("button", name="Stop", exact=True)).to_be_visible()
 
-    page.get_by_role("button", name="Open in Explore").click()
+    page.get_by_role("link", name="Open in Explore").click()
     expect(page.locator("canvas.over")).to_be_visible()
     expect(page).to_have_url(re.compile(f"checkpoint=run-{run.id}"))
     expect(page.get_by_text("It knows circle, square, triangle, cross")).to_be_visible()

@@ -75,7 +75,7 @@ def test_a_model_is_trained_from_the_page_and_names_a_circle(page: Page, url: st
     page.wait_for_url("**/runs?run=*")
     until(page, "finished")
 
-    page.get_by_role("button", name="Open in Explore").click()
+    page.get_by_role("link", name="Open in Explore").click()
     expect(page.get_by_text("It knows circle, square, triangle, cross")).to_be_visible()
     page.locator("input[type=file]").first.set_input_files(
         {"name": "circle.png", "mimeType": "image/png", "buffer": circle()}

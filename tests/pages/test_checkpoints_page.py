@@ -19,7 +19,7 @@ from vit.checkpoints import hub, manage
 from vit.checkpoints.save import save_checkpoint
 from vit.images.preprocess import Preprocess
 
-PAGE = str(Path(__file__).parents[2] / "pages" / "checkpoints.py")
+APP = str(Path(__file__).parents[2] / "app.py")
 
 
 @pytest.fixture
@@ -38,8 +38,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, build: Callable[..., A
 
 
 def page(**query: str) -> AppTest:
-    app = AppTest.from_file(PAGE, default_timeout=60)
-    app.session_state.in_app = True
+    app = AppTest.from_file(APP, default_timeout=60).switch_page("pages/checkpoints.py")
     for name, value in query.items():
         app.query_params[name] = value
     return app.run()

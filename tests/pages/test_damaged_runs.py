@@ -168,7 +168,7 @@ def relabelled(run: Path, label: str) -> None:
 
 def page_of(name: str, **link: Any) -> AppTest:
     """Runs a page."""
-    page = AppTest.from_file(str(ROOT / "pages" / name), default_timeout=WAIT)
+    page = AppTest.from_file(str(ROOT / "app.py"), default_timeout=WAIT).switch_page(f"pages/{name}")
     for key, value in link.items():
         page.query_params[key] = value
     readings.forget()

@@ -53,8 +53,8 @@ def forwards() -> Iterator[list[str]]:
 
 def chosen(page: AppTest, **selection: object) -> None:
     """As the browser tells what was chosen in the viewer."""
-    seed = page.session_state["viewer (seed)"]
-    values = asdict(seed["seed"]) | selection | {"revision": seed["revision"]}
+    told = page.session_state["viewer (told)"]
+    values = asdict(told.seed) | selection | {"revision": told.revision}
     page.session_state["viewer"] = {"selection": values}
     page.run()
 

@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl
 
 import pandas as pd
 import pytest
@@ -66,7 +67,7 @@ def alive(folder: Path) -> Iterator[Callable[[str], None]]:
 
 
 def show(*wanted: str, **link: str) -> AppTest:
-    page = AppTest.from_file(str(ROOT / "pages" / "runs.py"), default_timeout=WAIT)
+    page = AppTest.from_file(str(ROOT / "app.py"), default_timeout=WAIT).switch_page("pages/runs.py")
     for name, value in {"run": list(wanted), **link}.items():
         if value:
             page.query_params[name] = value
@@ -184,7 +185,7 @@ def test_headings_skip_no_level(write: Callable[..., str]) -> None:
 def test_who_comes_back_from_another_page_finds_the_runs_that_were_shown(write: Callable[..., str], count: int) -> None:
     some = [write(f"Run {number}") for number in range(count)]
     page = show(*some)
-    page.session_state["entered"] = "explore"  # what Open in Explore leads to; the browser's Back names no run
+    page.session_state["Visit"].entered = "explore"  # what Open in Explore leads to; the browser's Back names no run
     del page.query_params["run"]
     page.run()
     asked = page.query_params["run"]
@@ -262,8 +263,8 @@ def test_a_run_that_lost_its_state_offers_a_new_one_in_place_of_resuming(
     if lost:
         (folder / run / "checkpoints" / "state.pt").unlink()
     page = show(run)
-    keys = {button.key for button in page.button}
-    assert ("resume" not in keys, "anew" in keys) == (lost, lost)
+    offered = {button.key for button in page.button} | {link.proto.label for link in page.get("page_link")}
+    assert ("resume" not in offered, "Begin anew" in offered) == (lost, lost)
     assert ("cannot be continued" in texts(page)) == lost
     if lost:
         with pytest.raises(InvalidRun, match="Begin anew"):
@@ -279,7 +280,11 @@ def test_beginning_anew_fills_the_form_of_page_train(
     app.switch_page("pages/runs.py")
     app.query_params["run"] = run
     app.run()
-    app.button(key="anew").click().run()
+    (way,) = (link for link in app.get("page_link") if link.proto.label == "Begin anew")
+    app.switch_page("pages/train.py")
+    app.query_params.clear()
+    app.query_params.update(dict(parse_qsl(way.proto.query_string)))
+    app.run()
     assert not app.exception and not app.error and not app.warning
     assert app.selectbox(key="init_from").value == str(folder / run / "checkpoints" / "best")
     values = {name: app.session_state[fields.key(name)] for name in ("lr", "batch_size", "epochs", "optimizer")}
@@ -589,7 +594,7 @@ def test_watching_needs_no_torch(write: Callable[..., str]) -> None:
 import sys
 from streamlit.testing.v1 import AppTest
 for run, view in {views!r}:
-    page = AppTest.from_file({str(ROOT / "pages" / "runs.py")!r}, default_timeout=100)
+    page = AppTest.from_file({str(ROOT / "app.py")!r}, default_timeout=100).switch_page("pages/runs.py")
     page.query_params["run"], page.query_params["view"] = run, view
     page.run()
     assert not page.exception, page.exception

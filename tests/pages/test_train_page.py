@@ -190,14 +190,14 @@ def test_sweep_values_that_make_no_run_are_named(page: AppTest, values: str, wor
 def test_start_launches_one_run_however_often_it_is_sent(page: AppTest) -> None:
     setting(page, "epochs").set_value(1)
     page.text_input(key="name").set_value("A first try").run()
-    nonce = page.session_state.nonce
+    nonce = page.session_state["Train"].nonce
     start(page).click().run()
     (run,) = registry.list_runs()
     assert (run.name, run.devices, run.config["epochs"]) == ("A first try", ("cpu",), 1)
     assert page.query_params["run"] in (run.id, [run.id])
     page.switch_page("pages/train.py").run()
-    assert page.session_state.nonce != nonce, "the next click is another run"
-    page.session_state.nonce = nonce  # the same form again, as a double click sends it
+    assert page.session_state["Train"].nonce != nonce, "the next click is another run"
+    page.session_state["Train"].nonce = nonce  # the same form again, as a double click sends it
     start(page).click().run()
     assert not page.exception and [one.id for one in registry.list_runs()] == [run.id]
 
@@ -468,7 +468,7 @@ def test_a_recipe_that_fits_is_taken_with_one_click(folders: Path, monkeypatch: 
         seconds_per_step=60.0, seconds_per_epoch=7776.0, pictures_per_second=0.1, timed=1, batch=6, share=1.0, parts=1,
         device="cpu",
     )  # fmt: skip
-    page.session_state.trial = (cost_preview.subject_of(config, ("cpu",)), found)
+    page.session_state["Train"].trial = (cost_preview.subject_of(config, ("cpu",)), found)
     page.run()
     assert any("On this CPU all epochs take about 9 days" in one.value for one in page.warning)
     offered = button(page, "take_smaller")

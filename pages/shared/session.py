@@ -1,0 +1,157 @@
+"""What a visitor's session remembers beside its links and its controls: one typed state for each page.
+
+What somebody chose stands in the link, so that it can be shared and the browser's Back undoes it; see `link_controls`.
+"""
+
+import secrets
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
+
+import streamlit as st
+
+if TYPE_CHECKING:
+    from pages.panels.downloads import Source
+
+State = TypeVar("State")
+
+
+def of(kind: type[State]) -> State:
+    """This session's state of a kind, as new when it is first asked for."""
+    return st.session_state.setdefault(kind.__name__, kind())
+
+
+@dataclass
+class Visit:
+    """Of all pages.
+
+    Attributes:
+        in_app: `app.py` has run; see `navigation.enter`.
+        entered: the page that was entered last.
+        links: by page, how its link was when it was left.
+        heads: by checkpoint, how many attention heads somebody said that it has.
+    """
+
+    in_app: bool = False
+    entered: str = ""
+    links: dict[str, dict[str, list[str]]] = field(default_factory=dict)
+    heads: dict[str, int] = field(default_factory=dict)
+
+
+class Carried(NamedTuple):
+    """An uploaded picture that the server keeps.
+
+    Attributes:
+        key: see `pages.shared.uploaded_pictures`; "" where it could not be kept.
+        since: moment of the monotonic clock when it was written down, or found there.
+    """
+
+    content: bytes = b""
+    key: str = ""
+    since: float = 0.0
+
+
+@dataclass
+class Explore:
+    """Of page Explore.
+
+    Attributes:
+        source: where the picture comes from.
+        upload: what was uploaded last; the uploader itself is empty for who comes back from another page.
+        file: the uploader's name for that.
+        carried: what of it the link reopens.
+        place: layout of the tokens that were shown, and what the link said of them.
+        torch_due: the first view is drawn, so PyTorch may be loaded.
+        frames: of an animation: for what they were explained, and the files made of them.
+        importance, verdict: of which picture and class somebody asked to measure that.
+        looks: at many pictures, by what is looked at.
+    """
+
+    source: Literal["sample", "upload", "camera"] = "sample"
+    upload: "Source | None" = None
+    file: str = ""
+    carried: Carried = field(default_factory=Carried)
+    place: tuple[Any, dict[str, str]] | None = None
+    torch_due: bool = False
+    frames: tuple[Hashable, dict[str, bytes]] | None = None
+    importance: str = ""
+    verdict: str = ""
+    looks: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Compare:
+    """Of page Compare.
+
+    Attributes:
+        layouts: of both sides' tokens, for which the next three hold; None before anything was shown.
+        seeds: by side, what its viewer was told to show.
+        lead: the side whose viewer was used last, and what it shows.
+        views: by side.
+        agreed: contact sheets that take long, and were asked for.
+        files: by uploader, what was uploaded last.
+    """
+
+    layouts: list[Any] | None = None
+    seeds: dict[str, Any] = field(default_factory=dict)
+    lead: tuple[str, Any] = ("", None)
+    views: dict[str, Any] = field(default_factory=dict)
+    agreed: set[str] = field(default_factory=set)
+    files: dict[str, list[Any]] = field(default_factory=dict)
+
+
+@dataclass
+class Checkpoints:
+    """Of page Checkpoints.
+
+    Attributes:
+        uploads: how many were taken in; the next one has an uploader of its own.
+        suggested: the name that was put into the form.
+        refused: the last upload was, and the page says why where it was given.
+    """
+
+    uploads: int = 0
+    suggested: str = ""
+    refused: bool = False
+
+
+@dataclass
+class Train:
+    """Of page Train.
+
+    Attributes:
+        nonce: of the next run; the same form sent twice starts it once.
+        started: a run was, so that the next click is another one.
+        trial: what was tried, and what came of it.
+        cancelled: the trial was, and the page has not said so yet.
+        try_again: a smaller recipe was taken, which is tried at once.
+        overfit: which recipe learned a batch by heart, and the points of its curve.
+        uploads: how many archives were taken in; the next one has an uploader of its own.
+        refused: the uploader's name for the archive that was refused, and why.
+        undeleted: why an upload could not be deleted, until the page has said so.
+        failed: by dataset, why its download failed.
+    """
+
+    nonce: str = field(default_factory=lambda: secrets.token_hex(8))
+    started: bool = False
+    trial: tuple[Any, Any] | None = None
+    cancelled: bool = False
+    try_again: bool = False
+    overfit: tuple[Any, list[Any]] | None = None
+    uploads: int = 0
+    refused: tuple[str, str] = ("", "")
+    undeleted: str = ""
+    failed: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class Runs:
+    """Of page Runs.
+
+    Attributes:
+        alive: runs that were seen at work.
+        told: those whose end was announced.
+    """
+
+    alive: set[str] = field(default_factory=set)
+    told: set[str] = field(default_factory=set)
