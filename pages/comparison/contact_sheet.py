@@ -190,7 +190,7 @@ def draw(seen: Sequence[Any], name: str, source: str, checkpoint: Any, method: s
                 st.caption("  \n".join(map(plain, facts)))
                 if source == SAMPLES:
                     query = {"sample": names[picture.name], "checkpoint": name, **link_to(checkpoint, method)}
-                    navigation.link("Open in Explore", "explore", query)
+                    navigation.link("Open in Explore", "explore", query, icon=False)
                 elif (content := file_of(picture, checkpoint)) and st.button(
                     "Open in Explore", key=f"open {number}", type="tertiary"
                 ):

@@ -29,15 +29,16 @@ def choose() -> st.Page:
     )
 
 
-def link(label: str, page: str, query: Mapping[str, str], **more: Any) -> None:
+def link(label: str, page: str, query: Mapping[str, str], *, icon: bool = True, **more: Any) -> None:
     """A way to another page that shows something there; the browser's Back leads to this one as it is now.
 
     Args:
         page: its name.
         query: its link.
+        icon: begin with an arrow, where there is room for it.
     """
-    icon = ":material/arrow_forward:"
-    st.page_link(_PAGES / f"{page}.py", label=label, icon=icon, width="content", query_params=query, **more)
+    more |= {"icon": ":material/arrow_forward:"} if icon else {}
+    st.page_link(_PAGES / f"{page}.py", label=label, width="content", query_params=query, **more)
 
 
 def enter(page: str = "") -> None:
