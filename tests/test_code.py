@@ -95,6 +95,31 @@ def test_the_code_of_a_class_gives_the_method_s_numbers(checkpoint: Checkpoint, 
             assert float(left["weights"].sum()) == pytest.approx(1, abs=1e-5)
 
 
+@pytest.mark.parametrize("query", [None, 7])
+@pytest.mark.parametrize("pool", ["mean", "map"])
+@pytest.mark.parametrize("method", [name for name, method in METHODS.items() if not method.of_class])
+def test_the_code_of_what_an_answer_is_read_from_gives_its_numbers(
+    method: str,
+    pool: str,
+    query: int | None,
+    tmp_path: Path,
+    build: Callable[..., VisionTransformer],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    save_checkpoint(tmp_path / "tiny", build(pool=pool, prefix=()), list("abcde"), Preprocess((32, 32)))
+    monkeypatch.setenv("VIT_CHECKPOINTS", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    checkpoint = load_checkpoint("tiny")
+    Path("photo.png").write_bytes(photo())
+    explanation = explain(checkpoint, photo())
+    facts: dict[str, Any] = {"method": method} | ({} if query is None else {"query": query, "direction": "to"})
+    left: dict[str, Any] = {}
+    exec(snippet(explanation, checkpoint, facts, "photo.png"), left)
+    subject = Subject.without_class(checkpoint.model, checkpoint.preprocess(explanation.picture))
+    shown = export.Shown.of_method(subject, method, "", query, "to")
+    torch.testing.assert_close(left["weights"] / left["weights"].sum(), shown.weights)
+
+
 def test_another_selection_has_other_numbers(checkpoint: Checkpoint) -> None:
     Path("photo.png").write_bytes(photo())
     explanation = explain(checkpoint, photo())

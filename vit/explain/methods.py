@@ -184,7 +184,11 @@ def method(
     "attention",
     "Raw attention",
     "The last block, mean of heads: where the model looks last.",
-    lambda call: f"record.weights({call.arguments('block', 'head', start=True)})",
+    lambda call: (
+        f"record.weights({call.arguments('block', 'head', start=True)})"
+        if call.query or {"block", "head"} & call.settings.keys()
+        else "record.last_attention()"
+    ),
     of_class=False,
 )
 def attention(
