@@ -347,7 +347,8 @@ def count_memory(model: "ViTConfig", config: "TrainConfig", batch: int, on_gpu: 
     """What the model, its optimizers and a step take [bytes]; measured ones were within a factor of `ROUGH`.
 
     Of each block, a step keeps until it goes back: the residual stream twice, both norms, queries, keys and values,
-    what heads give, the MLP before and after its activation, and on a CPU the attention matrices.
+    what heads give, the MLP before and after its activation, and on a CPU the attention matrices; on its way back, one
+    block has gradients of those, too.
 
     Args:
         batch: pictures on one device.
@@ -360,7 +361,7 @@ def count_memory(model: "ViTConfig", config: "TrainConfig", batch: int, on_gpu: 
     kept = model.tokens * (8 * model.dim + (3 if model.gated_mlp else 2) * model.mlp_dim)
     matrices = 0 if on_gpu else 2 * model.heads * model.tokens**2  # before and after the softmax
     pictures = 4 * model.channels * model.image_size[0] * model.image_size[1] * 4  # while they are augmented
-    return 4 * states * params + batch * (number * model.depth * (kept + matrices) + pictures)
+    return 4 * states * params + batch * (number * (model.depth * (kept + matrices) + matrices) + pictures)
 
 
 def overfit(
