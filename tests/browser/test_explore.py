@@ -56,6 +56,10 @@ def test_the_way_back_from_an_upload_leads_to_what_was_there(app: App) -> None:
     app.still()
     assert "upload=" not in app.page.url
     assert app.size() == list(Image.open(samples.SAMPLES["cat"].path).size)
+    app.page.go_forward()
+    app.shows("header.picture.height", 900)
+    app.still()
+    expect(app.page).to_have_url(re.compile("upload=phone.jpg.*picture="))
 
 
 def test_pasted_picture_is_explained(app: App) -> None:
