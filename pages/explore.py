@@ -220,9 +220,10 @@ def pick_size(checkpoint) -> tuple[tuple[int, int], str]:
     """Let the person enlarge the model's input, at a cost told before; returns (height, width) and the precision."""
     from vit.explain.input_sizes import enlarged_size
 
-    factor = st.query_params.pop("factor", "")  # older links enlarge by that
-    if factor in map(str, range(2, 9)):
-        st.query_params["size"] = loading.pixels(enlarged_size(checkpoint, int(factor)))
+    if factor := st.query_params.get("factor", ""):  # older links enlarge by that
+        known = factor in map(str, range(2, 9))
+        size = {"size": loading.pixels(enlarged_size(checkpoint, int(factor)))} if known else {}
+        navigation.rewrite({"factor": None} | size)
     return loading.pick_size(checkpoint, "Input size", "size"), pick_precision()
 
 
@@ -258,20 +259,17 @@ def pick_picture() -> downloads.Source:
 
     state = session.of(session.Explore)
 
-    def choose(source: Literal["sample", "upload", "camera"]) -> None:
+    def choose(source: Literal["sample", "upload", "camera"], **more: str | None) -> None:
         state.source = source
-        for part in ("upload", "picture", "frame"):
-            st.query_params.pop(part, None)
+        link: dict[str, str | None] = {"upload": None, "picture": None, "frame": None}
         if source == "upload":
-            state.upload = None
-        if source != "sample":
-            welcome.leave()
+            state.upload, file = None, st.session_state["upload"]
+            if file is not None:
+                link |= {"upload": file.name, "picture": uploaded_pictures.key_of(file.getvalue())}
+        navigation.rewrite(link | (welcome.left() if source != "sample" else {}) | more)
 
     def choose_sample(name: str) -> None:
-        if name != current_sample():
-            welcome.leave()
-        st.query_params["sample"] = name
-        choose("sample")
+        choose("sample", sample=name, **(welcome.left() if name != current_sample() else {}))
 
     reopen_upload()
     source, sample = state.source, current_sample()
@@ -324,9 +322,14 @@ def carry(source: downloads.Source) -> None:
         return
     if state.carried.content is not source.data or time.monotonic() > state.carried.since + TOUCH:
         state.carried = session.Carried(source.data, uploaded_pictures.keep(source.data), time.monotonic())
-    link = {"upload": state.upload.name} | ({"picture": state.carried.key} if state.carried.key else {})
-    if link.items() - st.query_params.to_dict().items():
-        st.query_params.update(link)  # at once, as each change is a step of the browser's Back
+    navigation.rewrite({"upload": state.upload.name, "picture": state.carried.key or None})
+
+
+def forget(source: downloads.Source) -> None:
+    """Take an upload out of the link that could never be explained, so that there is nothing to reopen."""
+    state = session.of(session.Explore)
+    if state.upload is not None and source.data is state.upload.data and state.carried.content is not source.data:
+        navigation.rewrite({"upload": None, "picture": None})
 
 
 def pick_frame(source: downloads.Source) -> downloads.Source:
@@ -429,11 +432,9 @@ def show_viewer(
 
     def remember(selection: Selection) -> None:
         default = Selection.from_query({"colormap": next(iter(COLORMAPS))}, *shape).to_query()
-        for name, value in selection.to_query().items():
-            if value != default[name] or (name == "token" and selection.pinned):
-                st.query_params[name] = value
-            elif name in st.query_params:
-                del st.query_params[name]
+        chosen = selection.to_query()
+        told = {name for name in chosen if chosen[name] != default[name] or (name == "token" and selection.pinned)}
+        navigation.rewrite({name: chosen[name] if name in told else None for name in chosen})
 
     if not stored:
         keep_place(record)
@@ -552,7 +553,7 @@ def main() -> None:
         loading.start_torch()
         checkpoint = pick_checkpoint()
         if checkpoint.name != welcome.CHECKPOINT:
-            welcome.leave()
+            navigation.rewrite(welcome.left())
         size, precision = pick_size(checkpoint)
     with inputs:
         source = pick_frame(source)
@@ -564,6 +565,7 @@ def main() -> None:
     try:
         explanation = explained(source)
     except UserError as error:
+        forget(source)
         source = sample_source(current_sample())
         with inputs:
             st.error(plain(str(error)))

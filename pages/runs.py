@@ -17,7 +17,7 @@ from pages.run_views import (
     results,
     run_actions,
 )
-from pages.shared import access, feedback, navigation
+from pages.shared import access, feedback, link_controls, navigation
 from pages.shared.escape import plain
 from pages.train_form import data_picker
 from vit.runs.registry import Run
@@ -150,9 +150,7 @@ def show_run(run: Run) -> None:
 
     state()
     views = VIEWS if access.may_train() else VIEWS[:-1]  # a log names people's files, and the server's folders
-    view = st.segmented_control(
-        "View", views, default=VIEWS[0], required=True, key="view", bind="query-params", label_visibility="collapsed"
-    )
+    view = link_controls.select("View", "view", views, kind=st.segmented_control, label_visibility="collapsed")
     seen = curves.View()
     if view == "Curves":
         seen = curves.controls(run.config.get("epochs", 1))
@@ -193,7 +191,7 @@ def facts(run: Run) -> list[str]:
     ]
     started = time.strftime("%d %B %Y, %H:%M UTC", time.gmtime(run.created)).lstrip("0")
     owner = run.owner if access.may_train() else ""
-    return [part for part in (*named, started, owner) if part]
+    return [part for part in (*dict.fromkeys(named), started, owner) if part]  # data and size of one name once
 
 
 def say_status(run: Run) -> None:

@@ -295,6 +295,18 @@ def test_the_predicted_class_is_explained_unless_another_is_named(
     assert Image.open(tmp_path / "map.png").size == (60, 40)
 
 
+def test_a_map_that_is_zero_everywhere_is_told(
+    command: Command, tmp_path: Path, picture: Path, build: Any, preprocess: Any
+) -> None:
+    model = build()
+    with torch.no_grad():
+        model.head.weight[1].zero_()  # nothing of the picture reaches this class
+    path = vit.save_checkpoint(tmp_path / "deaf", model, ("cat", "dog", "cow", "bee", "ant"), preprocess)
+    arguments = ["explain", picture, "--checkpoint", path, "--method=gradcam", "--out", tmp_path / "map.png"]
+    assert "zero everywhere" in command(*arguments, "--target=dog").out
+    assert "zero everywhere" not in command(*arguments[:-3], "--method=legrad", *arguments[-2:], "--target=cat").out
+
+
 def test_a_model_without_classes_has_no_class_to_explain(
     command: Command, tmp_path: Path, picture: Path, build: Any, preprocess: Any
 ) -> None:

@@ -80,6 +80,7 @@ def test_a_class_is_named_by_its_label_or_its_number(
     [
         ({"method": "magic"}, "There is no method 'magic'. Choose from attention, rollout"),
         ({"target": "catt"}, "There is no class 'catt'. Did you mean cat?"),
+        ({"target": "wolf"}, "There is no class 'wolf'. The model knows cat, bus, ship, deer, dog."),
         ({"target": 9}, "There is no class 9: they run from 0 to 4."),
         ({"query": "here"}, "A query must be a prefix token (cls) or ROW,COL, not 'here'."),
         ({"query": 99}, "There is no token 99: they run from 0 to 16."),

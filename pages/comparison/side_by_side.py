@@ -303,15 +303,14 @@ def remember(chosen: Any, side: Side, left: Side, right: Side) -> None:
     state.views[side.name] = chosen.view
     values = selection(left, left, right).to_query()
     default = Selection.from_query({"colormap": next(iter(COLORMAPS))}, *left.shape).to_query()
+    link: dict[str, str | None] = {}
     for name in (*VIEWS, *set(values) - {"view", "hidden"}):
         if name in VIEWS:
             name, value, usual = f"{name}_view", state.views[name], VIEWS[name]
         else:
             value, usual = values[name], default[name]
-        if value != usual or (name == "token" and chosen.pinned):
-            st.query_params[name] = value
-        elif name in st.query_params:
-            del st.query_params[name]
+        link[name] = value if value != usual or (name == "token" and chosen.pinned) else None
+    navigation.rewrite(link)
 
 
 def show_difference(left: Side, right: Side) -> None:

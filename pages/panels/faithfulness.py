@@ -39,12 +39,12 @@ def seeds(asked: Asked) -> int:
 
 @st.cache_resource(show_spinner=False, max_entries=256)
 def measured(key: str, target: int, which: str, _asked: Asked, _heatmap: Callable[[], Any]):
-    """The score of one map."""
+    """The score of one map, and whether it says anything: it may be zero everywhere."""
     from vit.explain.faithfulness import scores
 
     heatmap = _heatmap()
     with pass_of(_asked):
-        return scores(_asked.checkpoint.model, _asked.pixels, target, [heatmap])[0]
+        return scores(_asked.checkpoint.model, _asked.pixels, target, [heatmap])[0], bool(heatmap.any())
 
 
 @st.cache_resource(show_spinner=False, max_entries=32)
@@ -108,9 +108,10 @@ def show(asked: Asked, question: Question, selection: Selection) -> None:
         place.empty()
         session.of(session.Explore).verdict = once
     with st.spinner("Taking parts of the picture away…"):
-        score = measured(asked.key, target, which, asked, heatmap)
+        score, speaks = measured(asked.key, target, which, asked, heatmap)
         verdict = Faithfulness(score, chance(asked.key, target, asked))
-    if verdict.decidable:
+    words = verdict.words if speaks else f"The map is zero everywhere: nothing in it speaks for “{label}”."
+    if verdict.decidable and speaks:
         left, right = st.columns([3, 2], gap="large", vertical_alignment="center")
         with left:
             _show_gauge(verdict)
@@ -121,8 +122,10 @@ def show(asked: Asked, question: Question, selection: Selection) -> None:
     else:
         right = st.container()
         why = f"Whichever tenth is gone, its probability stays within {verdict.difference:.2%} of the highest."
+    if not speaks:
+        why = "A map without values puts the patches in no order, so there is nothing to be right or wrong."
     with right:
-        st.markdown(f"**{verdict.words}**")
+        st.markdown(f"**{words}**")
         st.caption(
             f"For “{label}”, on this picture. {why}{_on_many(asked, question, selection)}",
             help="SaCo (Wu et al. 2024): the pixels are put into ten groups by what the map gives them. Each "

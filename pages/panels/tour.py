@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import streamlit as st
 
-from pages.shared import session
+from pages.shared import navigation, session
 
 CHECKPOINT = "cifar10"
 MAP, PANELS = "map", "ask-more"  # where links in a step lead
@@ -122,4 +122,4 @@ def _go(number: int) -> None:
 
 
 def _end() -> None:
-    st.query_params.pop("tour", None)
+    navigation.rewrite({"tour": None})

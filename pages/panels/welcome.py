@@ -29,10 +29,10 @@ def fill() -> None:
         st.query_params.from_dict(VIEW)
 
 
-def leave() -> None:
-    """Leave the first view's input size behind with its picture or its checkpoint, for which it was chosen."""
-    if all(st.query_params.get(name) == VIEW[name] for name in ("sample", "size")):
-        del st.query_params["size"]
+def left() -> dict[str, None]:
+    """What leaves the link with the first view's picture or checkpoint: the input size chosen for them."""
+    here = all(st.query_params.get(name) == VIEW[name] for name in ("sample", "size"))
+    return {"size": None} if here else {}
 
 
 def is_shown(checkpoint: str) -> bool:

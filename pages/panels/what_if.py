@@ -9,7 +9,7 @@ import streamlit as st
 
 from pages.components import head_grid as matrix
 from pages.components import viewer
-from pages.shared import class_question, link_controls, pass_queue, session
+from pages.shared import class_question, link_controls, navigation, pass_queue, session
 from pages.shared.class_question import Asked, Question, pass_of
 from pages.shared.escape import plain
 from pages.shared.result_cache import once, with_bar
@@ -142,12 +142,10 @@ def show(asked: Asked, question: Question | None, selection: Selection) -> None:
 
     def toggle(cell: tuple[int, int]) -> None:
         left = set(off) ^ {cell}
-        st.query_params.pop("off", None)
-        if left:
-            st.query_params["off"] = ".".join(f"{block}-{head}" for block, head in sorted(left))
+        navigation.rewrite({"off": ".".join(f"{block}-{head}" for block, head in sorted(left)) or None})
 
     def all_on() -> None:
-        st.query_params.pop("off", None)
+        navigation.rewrite({"off": None})
 
     heads, patches = st.columns([3, 2], gap="large")
     with heads:

@@ -10,6 +10,7 @@ import pandas as pd
 import streamlit as st
 
 from pages.run_views import curves, readings, run_actions
+from pages.shared import link_controls
 from pages.train_form import settings as fields
 from vit.runs.registry import Run
 from vit.training.metrics import evaluations
@@ -22,14 +23,8 @@ def show(chosen: Sequence[Run]) -> None:
     if _is_sweep(chosen):
         show_sweep(chosen)
     with st.container(horizontal=True, vertical_alignment="bottom"):
-        against = st.segmented_control(
-            "Against",
-            ["epoch", "minutes"],
-            default="epoch",
-            required=True,
-            key="against",
-            bind="query-params",
-            width="content",
+        against = link_controls.select(
+            "Against", "against", ["epoch", "minutes"], kind=st.segmented_control, width="content"
         )
         st.space("stretch")
         run_actions.stop_all(chosen)
@@ -42,7 +37,7 @@ def show(chosen: Sequence[Run]) -> None:
     @st.fragment(run_every=5 if alive else None)
     def live() -> None:
         every = {run.id: run for run in readings.every_run()}
-        draw([every[run_id] for run_id in ids if run_id in every], str(against), view)
+        draw([every[run_id] for run_id in ids if run_id in every], against, view)
 
     live()
     differences(chosen)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import streamlit as st
 
-from pages.shared import link_controls
+from pages.shared import link_controls, navigation
 
 POINTS = 1000  # of one trace, at most
 COLORS = ("#3b929a", "#c07f3c", "#7d72c4", "#b3597a", "#6f8f3a", "#5a7fb5", "#9a7a55", "#888f94")  # on light and dark
@@ -101,10 +101,7 @@ def controls(longest: int, unit: str = "epochs") -> View:
     asked = View.from_query(st.query_params, longest, unit)
 
     def write(view: View, name: str) -> None:
-        if text := view.to_query(unit)[name]:
-            st.query_params[name] = text
-        else:
-            st.query_params.pop(name, None)
+        navigation.rewrite({name: view.to_query(unit)[name] or None})
 
     def smoothe(strength: float) -> None:
         write(asked._replace(smoothing=strength), "smoothing")

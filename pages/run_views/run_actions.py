@@ -119,9 +119,10 @@ def _edit(run: registry.Run) -> None:
         control.rename(run.id, st.session_state[f"name {run.id}"])
         control.annotate(run.id, st.session_state[f"notes {run.id}"])
 
-    st.text_input("Name", run.name, max_chars=registry.MAX_NAME, key=f"name {run.id}")
-    st.text_area("Notes", run.notes, max_chars=registry.MAX_NOTES, key=f"notes {run.id}")
-    st.button("Save", key="save", on_click=act, args=("Saved.", change), type="primary")
+    with st.form("rename", border=False):  # which Enter sends
+        st.text_input("Name", run.name, max_chars=registry.MAX_NAME, key=f"name {run.id}")
+        st.text_area("Notes", run.notes, max_chars=registry.MAX_NOTES, key=f"notes {run.id}")
+        st.form_submit_button("Save", key="save", on_click=act, args=("Saved.", change), type="primary")
 
 
 @st.dialog("Kill this run?")
@@ -154,8 +155,7 @@ def _confirm_delete(run: registry.Run) -> None:
 
     def delete() -> None:
         act(f"{run.name} was deleted.", control.delete, run.id)
-        if "run" in st.query_params:
-            del st.query_params["run"]
+        navigation.rewrite({"run": None})
 
     st.caption("Checkpoints that were kept under a name of their own stay.")
     with st.container(horizontal=True):

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import streamlit as st
 
-from pages.shared import session
+from pages.shared import navigation, session
 
 REMEMBERED = 8  # controls of one name whose values may still arrive
 
@@ -68,10 +68,7 @@ def select(
     def choose(option: Any) -> None:
         if option not in options:  # no browser of ours sends that
             return
-        for part in (name, *resets):
-            st.query_params.pop(part, None)
-        if option != default:
-            st.query_params[name] = link(option)
+        navigation.rewrite(dict.fromkeys(resets) | {name: link(option) if option != default else None})
 
     asked = {link(option): option for option in options}.get(st.query_params.get(name, ""), default)
     shown = _distinct([str(words(option)) for option in options])
@@ -102,9 +99,7 @@ def toggle(label: str, name: str, link: str = "1", **more: Any) -> bool:
     """
 
     def choose(on: bool) -> None:
-        st.query_params.pop(name, None)
-        if on:
-            st.query_params[name] = link
+        navigation.rewrite({name: link if on else None})
 
     asked = st.query_params.get(name) == link
     key = key_of(name, asked)

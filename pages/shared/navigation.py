@@ -61,6 +61,21 @@ def enter(page: str = "") -> None:
         keep(page)
 
 
+def rewrite(parts: Mapping[str, str | None]) -> None:
+    """Change parts of the page's link, as one step of the browser's Back; none where it says that already.
+
+    Streamlit makes a step of every change, so that what somebody does in one go is to be written in one go.
+
+    Args:
+        parts: what the link is to say; None for what it is to leave out.
+    """
+    now = _here()
+    link = now | {name: [] if value is None else [value] for name, value in parts.items()}
+    link = {name: values for name, values in link.items() if values}
+    if link != now:
+        st.query_params.from_dict(link)
+
+
 def keep(page: str) -> None:
     """Remember how a page looks; for fragments, which change links without a run of the whole page."""
     session.of(session.Visit).links[page] = _here()

@@ -21,12 +21,17 @@ FREE_BYTES = 2_000_000_000  # of the disk that stay free
 _KEY = re.compile(r"[0-9a-f]{64}")
 
 
+def key_of(content: bytes) -> str:
+    """What a picture is called in links, whether it is kept or not."""
+    return hashlib.sha256(content).hexdigest()
+
+
 def keep(content: bytes) -> str:
     """Write a picture down unless it is there, and clear away what is too old or too much; returns its key.
 
     "" where it cannot be kept: the disk is full, or not ours to write on. Nothing but a reload suffers.
     """
-    key, place = hashlib.sha256(content).hexdigest(), pictures_folder()
+    key, place = key_of(content), pictures_folder()
     try:
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
         place.chmod(0o700)
@@ -57,7 +62,7 @@ def find(key: str) -> bytes | None:
             content = opened.read()
     except OSError:
         return None
-    if hashlib.sha256(content).hexdigest() != key:  # the disk erred, or somebody else writes there
+    if key_of(content) != key:  # the disk erred, or somebody else writes there
         return None
     with suppress(OSError):
         os.utime(path)

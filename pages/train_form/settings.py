@@ -16,7 +16,7 @@ GROUPS = {
         "size", "image_size", "patch_size", "dim", "depth", "heads", "mlp_dim", "registers", "pool", "norm",
         "activation", "layer_scale", "dropout", "drop_path", "start",
     ),
-    "Recipe": (
+    "Training": (
         "epochs", "batch_size", "optimizer", "lr", "muon_lr", "weight_decay", "schedule", "warmup_epochs",
         "label_smoothing", "grad_clip", "ema", "patience",
     ),

@@ -62,6 +62,36 @@ def test_the_way_back_from_an_upload_leads_to_what_was_there(app: App) -> None:
     expect(app.page).to_have_url(re.compile("upload=phone.jpg.*picture="))
 
 
+def test_each_thing_that_is_done_is_one_step_back(app: App) -> None:
+    app.open()
+    steps = "() => history.length"
+    before, upload = app.page.evaluate(steps), app.page.locator('[data-testid="stFileUploader"] input[type="file"]')
+    upload.set_input_files({"name": "phone.jpg", "mimeType": "image/jpeg", "buffer": photo(600, 900)})
+    app.shows("header.picture.height", 900)
+    app.still()
+    assert app.page.evaluate(steps) == before + 1
+    app.page.mouse.click(*app.at(2, 5))
+    expect(app.page).to_have_url(re.compile("pinned=1"))
+    app.still()
+    assert app.page.evaluate(steps) == before + 2
+    app.page.get_by_role("button", name=re.compile("Raccoon")).click()
+    expect(app.page).to_have_url(re.compile("sample=raccoon"))
+    app.still()
+    assert app.page.evaluate(steps) == before + 3
+
+    app.page.go_back()
+    app.shows("header.picture.height", 900)
+    app.still()
+    expect(app.page).to_have_url(re.compile("upload=phone.jpg.*pinned=1"))
+    app.page.go_back()
+    expect(app.page).to_have_url(re.compile(r"upload=phone.jpg(?!.*pinned)"))
+    app.still()
+    assert app.size() == [600, 900]
+    app.page.go_back()
+    expect(app.page).to_have_url(re.compile(r"\?sample=cat$"))
+    app.shows("header.picture.height", Image.open(samples.SAMPLES["cat"].path).height)
+
+
 def test_pasted_picture_is_explained(app: App) -> None:
     app.open()
     out = io.BytesIO()

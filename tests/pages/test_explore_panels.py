@@ -88,6 +88,19 @@ def test_the_verdict_is_there_with_its_controls(page: AppTest) -> None:
 
 
 @pytest.mark.usefixtures("verdicts")
+def test_a_map_that_is_zero_everywhere_has_no_verdict(checkpoints: Path, page: AppTest) -> None:
+    checkpoint = vit.load_checkpoint("cifar10")
+    with torch.no_grad():
+        checkpoint.model.head.weight[2].zero_()  # nothing of the picture reaches this class
+    vit.save_checkpoint(checkpoints / "deaf", checkpoint.model, checkpoint.labels, checkpoint.preprocess)
+    page.query_params |= {"checkpoint": "deaf", "view": "relevance", "method": "legrad", "target": "2"}
+    page.run()
+    said = [one.value for one in page.markdown if one.value.startswith("**")]
+    assert any(one.startswith("**The map is zero everywhere") for one in said)
+    assert not any(one.startswith(("**This map", "**Not decidable")) for one in said)
+
+
+@pytest.mark.usefixtures("verdicts")
 def test_switches_follow_the_link(page: AppTest) -> None:
     page.query_params.update({"curves": "1", "ranking": "yes", "precision": "bfloat16"})
     page.run()

@@ -84,6 +84,8 @@ def run_explain(options: argparse.Namespace) -> None:
     except OSError as error:
         raise UserError(f"{options.out} cannot be written: {error.strerror}.") from error
     print(options.out)
+    if not heatmap.any():
+        print("The map is zero everywhere, so the picture is as it was: this method finds nothing here. Try another.")
     if told := both_counts(view):
         print(f"{told[0].upper()}{told[1:]}")
 

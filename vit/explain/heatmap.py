@@ -84,6 +84,9 @@ def ask(
     return Subject.of(checkpoint.model, pixels, index)
 
 
+FEW = 20  # classes that a sentence lists
+
+
 def find_class(name: str, labels: Sequence[str]) -> int:
     """The number of a class by its label, or by that number itself.
 
@@ -101,10 +104,13 @@ def find_class(name: str, labels: Sequence[str]) -> int:
         return exact[0]
     if name.isdecimal():
         return int(name)
-    near = get_close_matches(name, labels, 3, 0.5)
-    raise UserError(
-        f"There is no class {name!r}. " + (f"Did you mean {' or '.join(near)}?" if near else "Name another.")
-    )
+    if near := get_close_matches(name, labels, 3, 0.5):
+        way = f"Did you mean {' or '.join(near)}?"
+    elif len(labels) <= FEW:
+        way = f"The model knows {', '.join(labels)}."
+    else:
+        way = f"Name another of the {len(labels):,}, or its number from 0 to {len(labels) - 1}."
+    raise UserError(f"There is no class {name!r}. {way}")
 
 
 def find_token(query: str | int | tuple[int, int], record: AttentionRecord) -> int:
