@@ -1,5 +1,6 @@
 """Seven short steps that teach to read the page, on the samples and the shipped checkpoint."""
 
+from pathlib import Path
 from typing import NamedTuple
 
 import streamlit as st
@@ -8,6 +9,9 @@ from pages.shared import navigation, session
 
 CHECKPOINT = "cifar10"
 MAP, PANELS = "map", "ask-more"  # where links in a step lead
+_scroll = st.components.v2.component(
+    "vit_tour", js=Path(__file__).with_suffix(".js").read_text(encoding="utf-8"), html="<i hidden></i>"
+)
 
 
 class Step(NamedTuple):
@@ -32,7 +36,8 @@ STEPS = (
     Step(
         "Patches",
         "A Vision Transformer cuts the picture into a grid, here 8 × 8, and from then on knows only these "
-        "**patches**. *What it saw* is all that this model gets: 32 × 32 pixels. Tick *Patch lines* to see the grid.",
+        "**patches**. *What it saw* is all that this model gets: 32 × 32 pixels. Tick *Patch lines* below the map to "
+        "see the grid.",
         {"sample": "cat"},
     ),
     Step(
@@ -98,6 +103,7 @@ def show() -> None:
         return
     step, last = STEPS[number], number == len(STEPS) - 1
     with st.bottom:
+        _scroll(key="tour scroll", data={"step": number + 1, "map": MAP}, height=1)
         told, buttons = st.columns([4, 1], gap="medium")
         told.markdown(f"**{number + 1} of {len(STEPS)}. {step.title}** · [See\u00a0it](#{MAP})  \n{step.words}")
         with buttons.container(horizontal=True, gap="small"):

@@ -92,6 +92,23 @@ def test_each_thing_that_is_done_is_one_step_back(app: App) -> None:
     app.shows("header.picture.height", Image.open(samples.SAMPLES["cat"].path).height)
 
 
+def test_steps_of_the_tour_leave_the_map_in_view(app: App) -> None:
+    app.open()
+    seen = f"""() => {{
+      const {{ top, bottom }} = {FIND}.root.querySelector("canvas.over").getBoundingClientRect();
+      const step = document.querySelector("[data-testid=stBottom]");
+      return step && 0 <= top && bottom <= step.getBoundingClientRect().top;
+    }}"""
+    assert not app.page.evaluate(seen)
+    for button in ("New here? Seven short steps", "Next"):
+        app.page.get_by_role("button", name=button).click()
+        app.page.wait_for_function(seen)
+        app.still()
+        assert app.page.evaluate(seen)
+    app.page.get_by_role("button", name="End the tour").click()
+    app.still()
+
+
 def test_pasted_picture_is_explained(app: App) -> None:
     app.open()
     out = io.BytesIO()
