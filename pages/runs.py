@@ -17,7 +17,7 @@ from pages.run_views import (
     results,
     run_actions,
 )
-from pages.shared import access, feedback, link_controls, navigation
+from pages.shared import access, feedback, link_controls, navigation, session
 from pages.shared.escape import plain
 from pages.train_form import data_picker
 from vit.runs.registry import Run
@@ -47,28 +47,28 @@ def asked() -> list[str]:
 
 
 def list_all() -> None:
-    """The table of all runs; choosing rows there chooses what is shown below."""
-    shown = asked()
+    """The table of all runs; what is ticked there is shown below."""
+    shown, state = asked(), session.of(session.Runs)
     alive = any(run.alive for run in readings.every_run())
 
     @st.fragment(run_every=TABLE if alive else IDLE)
     def table() -> None:
         every = readings.every_run()
         with st.container(horizontal=True, vertical_alignment="bottom"):
+            finish_notice.show(every)  # to the left, as the table's own tools cover what is above its right end
             words = st.text_input(
                 "Filter", key="filter", placeholder="Filter by name, data or status", label_visibility="collapsed"
             )
-            finish_notice.show(every)
         found = [run for run in every if matches(run, words)]
         key = "table " + hashlib.sha256(" ".join(run.id for run in found).encode()).hexdigest()[:8]
+        if asked() != state.ticked:  # the browser went back: the table is drawn anew
+            state.ticked, state.tables = asked(), state.tables + 1
+        key += f" {state.tables}"
 
         def choose() -> None:
             rows = st.session_state[key]["selection"]["rows"]
-            wanted = [found[row].id for row in rows if row < len(found)]
-            if wanted:
-                st.query_params["run"] = wanted
-            elif "run" in st.query_params:
-                del st.query_params["run"]
+            state.ticked = [found[row].id for row in rows if row < len(found)]
+            navigation.rewrite({"run": state.ticked})
 
         st.dataframe(
             summary(found),
@@ -77,7 +77,7 @@ def list_all() -> None:
             height=38 + 35 * min(max(len(found), 1), ROWS),
             on_select=choose,
             selection_mode="multi-row",
-            selection_default={"selection": {"rows": [i for i, run in enumerate(found) if run.id in shown]}},
+            selection_default={"selection": {"rows": [i for i, run in enumerate(found) if run.id in asked()]}},
             placeholder="–",
             column_config={
                 "Status": st.column_config.TextColumn(width=95),
@@ -350,7 +350,7 @@ elif chosen:
         st.query_params["run"] = [run.id for run in family]
         st.rerun()
 elif not wanted:
-    st.caption("Choose a run to watch it, or several to compare them.")
+    st.caption("Tick a run to watch it, or several to compare them.")
 if not access.may_train():
     st.caption("Looking is open to all. To start and change runs, sign in on the page Train.")
 settle()  # last: what was drawn has brought in all that it needs

@@ -32,12 +32,12 @@ def show(every: list[Run]) -> None:
             best = readings.best_accuracy(run)
             accuracy = "" if best is None else f"{best:.1%}"
             told.append({"id": run.id, "name": run.name, "status": readings.STATUS[run.status], "accuracy": accuracy})
-        if ended_here and run.id not in state.told:
-            state.told.add(run.id)
+        if ended_here and run.id not in state.announced:
+            state.announced.add(run.id)
             st.toast(f"{plain(run.name)}: {readings.STATUS[run.status].lower()}")
         if run.alive:
             state.alive.add(run.id)
-            state.told.discard(run.id)
+            state.announced.discard(run.id)
     alive = [run for run in every if run.alive and run.status != "waiting"]
     title = f"{readings.share_done(alive[0]):.0%} · {alive[0].name}" if alive else ""
     _notice(key="finish notice", data={"runs": told, "title": title}, width="content")

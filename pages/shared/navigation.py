@@ -4,7 +4,7 @@ Until `app.py` has run once in a server, Streamlit takes every file in `pages/` 
 without `app.py`: narrow, and below another menu.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import streamlit as st
@@ -61,16 +61,16 @@ def enter(page: str = "") -> None:
         keep(page)
 
 
-def rewrite(parts: Mapping[str, str | None]) -> None:
+def rewrite(parts: Mapping[str, str | Sequence[str] | None]) -> None:
     """Change parts of the page's link, as one step of the browser's Back; none where it says that already.
 
     Streamlit makes a step of every change, so that what somebody does in one go is to be written in one go.
 
     Args:
-        parts: what the link is to say; None for what it is to leave out.
+        parts: what the link is to say, several times where it is several; None for what it is to leave out.
     """
     now = _here()
-    link = now | {name: [] if value is None else [value] for name, value in parts.items()}
+    link = now | {name: [value] if isinstance(value, str) else list(value or ()) for name, value in parts.items()}
     link = {name: values for name, values in link.items() if values}
     if link != now:
         st.query_params.from_dict(link)

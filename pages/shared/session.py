@@ -150,8 +150,12 @@ class Runs:
 
     Attributes:
         alive: runs that were seen at work.
-        told: those whose end was announced.
+        announced: those whose end was.
+        ticked: those that are in the table.
+        tables: how often it was drawn anew.
     """
 
     alive: set[str] = field(default_factory=set)
-    told: set[str] = field(default_factory=set)
+    announced: set[str] = field(default_factory=set)
+    ticked: list[str] = field(default_factory=list)
+    tables: int = 0

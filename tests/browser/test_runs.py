@@ -92,6 +92,29 @@ def test_a_run_is_watched_stopped_resumed_and_opened(page: Page, url: str) -> No
     control.kill(run.id)
 
 
+def test_the_way_back_unticks_what_was_ticked(page: Page, url: str, folder: Path) -> None:
+    first, second = (write_run(folder, name) for name in ("Later", "Latest"))
+    talk = Conversation(page)
+    page.goto(f"{url}/runs")
+    page.get_by_placeholder("Filter by name").fill("late")
+    page.keyboard.press("Enter")
+    talk.finish()
+
+    def tick(row: int, shown: set[str]) -> None:
+        page.locator(".dvn-scroller").first.click(position={"x": 18, "y": 38 + 35 * row + 17})
+        page.wait_for_url(lambda link: set(re.findall(r"run=([^&]+)", link)) == shown)  # it tells with a delay
+        talk.finish()
+
+    tick(1, {first})
+    tick(0, {first, second})
+    before = page.locator(".dvn-scroller").first.element_handle()
+    page.go_back()
+    page.wait_for_function("table => !table.isConnected", arg=before)
+    talk.finish()
+    expect(page.get_by_role("heading", name="Later", exact=True)).to_be_visible()
+    tick(0, {first, second})
+
+
 def test_a_reload_keeps_how_curves_are_seen(page: Page, url: str, folder: Path) -> None:
     run = write_run(folder, "Seen")
     page.goto(f"{url}/runs?run={run}")
@@ -159,10 +182,9 @@ def test_a_refusal_does_not_close_what_is_corrected(page: Page, url: str, folder
     page.get_by_role("button", name="Save").click()
     expect(page.get_by_text("A run needs a name")).to_be_visible()
     name.fill("Better")
-    name.press("Tab")
-    expect(page.get_by_text("A run needs a name")).to_be_hidden()
-    page.get_by_role("button", name="Save").click()
+    name.press("Enter")
     expect(page.get_by_role("heading", name="Better")).to_be_visible()
+    expect(page.get_by_text("A run needs a name")).to_be_hidden()
 
 
 def test_the_names_of_many_curves_are_not_cut(page: Page, url: str, folder: Path) -> None:
