@@ -102,7 +102,7 @@ def of_views(folder: Path) -> dict[str, str]:
         seen = explain(checkpoint, samples.read("cat"), (side, side))
         found[f"payload at {side} px"] = seen.payload
         for selection in (Selection(block=2, head=1, token=30), Selection(view="rollout", token=12, smooth=True)):
-            shown = export.Shown.of(seen.record, selection, seen.payload)
+            shown = export.MapView.of(seen.record, selection, seen.payload)
             name = f"{selection.view} at {side} px"
             facts = figures.caption(seen, checkpoint, shown.sentence)
             found |= {

@@ -23,8 +23,8 @@ from vit.data.datasets import Dataset
 from vit.data.pictures import Resident
 from vit.training.distributed import choose_place
 from vit.training.presets import train_config
-from vit.training.recorder import Journal
-from vit.training.snapshot_writer import ProbeWriter
+from vit.training.recorder import Recorder
+from vit.training.snapshot_writer import SnapshotWriter
 from vit.training.step import TrainStep
 from vit.training.trainer import Trainer
 
@@ -63,9 +63,9 @@ def main() -> None:
         dataset = Dataset("noise", ("a", "b", "c", "d"), noise(options.pictures), few, few)
         run = Trainer(config, Path(folder), choose_place(config), dataset)
         for owner, name, part in (
-            (Journal, "step", "records and heartbeat"),
-            (Journal, "epoch", "records and heartbeat"),
-            (ProbeWriter, "store", "probes"),
+            (Recorder, "step", "records and heartbeat"),
+            (Recorder, "epoch", "records and heartbeat"),
+            (SnapshotWriter, "store", "probes"),
             (Trainer, "_save_epoch", "checkpoints and state"),
             (Trainer, "_evaluate", "evaluation"),
             (Trainer, "_test", "evaluation"),

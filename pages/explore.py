@@ -51,14 +51,14 @@ def pick_checkpoint():
         st.info("There is no checkpoint yet. Train one: `python -m vit train --preset shapes`")
         st.stop()
 
-    asked = st.query_params.get("checkpoint")
-    if asked and asked not in names and (here := hub.find(asked)):
+    linked = st.query_params.get("checkpoint")
+    if linked and linked not in names and (here := hub.find(linked)):
         st.query_params["checkpoint"] = str(here.name)
-    elif asked and asked not in names and hub.parse(asked):
-        st.info(f"{plain(asked)} is not here yet.")
-        navigation.link("Fetch it", "checkpoints", {"fetch": asked})
-    elif asked and asked not in names:
-        st.info(f"There is no checkpoint {plain(asked)}. This is another one.")
+    elif linked and linked not in names and hub.parse(linked):
+        st.info(f"{plain(linked)} is not here yet.")
+        navigation.link("Fetch it", "checkpoints", {"fetch": linked})
+    elif linked and linked not in names:
+        st.info(f"There is no checkpoint {plain(linked)}. This is another one.")
     name = link_controls.select(
         "Checkpoint", "checkpoint", names, words=offered.title, resets=("heads", "target", "off")
     )
@@ -104,9 +104,9 @@ def show_self_check(checkpoint, error: float) -> None:
 
 def asked_heads(name: str) -> int | None:
     """The number of attention heads that the person chose, which the link carries, or chose earlier."""
-    asked = st.query_params.get("heads", "")
-    if asked.isdecimal() and len(asked) < 4:
-        return int(asked)
+    linked = st.query_params.get("heads", "")
+    if linked.isdecimal() and len(linked) < 4:
+        return int(linked)
     earlier = session.of(session.Visit).heads.get(name)
     if earlier is not None:
         st.query_params["heads"] = str(earlier)
@@ -127,7 +127,7 @@ def pick_heads(name: str, choices: tuple[int, ...], current: int | None) -> None
         choices,
         None if current is None else choices.index(current),
         key=key,
-        on_change=link_controls.heard,
+        on_change=link_controls.on_change,
         args=(key, remember),
         placeholder="Choose",
         help="The weights do not tell. A wrong number loads without error and makes every map wrong: look it up where "
@@ -359,8 +359,8 @@ def pick_frame(source: downloads.Source) -> downloads.Source:
     def remember(frame: int) -> None:
         st.query_params["frame"] = str(frame)
 
-    asked = st.query_params.get("frame", "")
-    first = min(int(asked), frames) if asked.isdecimal() and 0 < len(asked) < 5 and int(asked) else 1
+    linked = st.query_params.get("frame", "")
+    first = min(int(linked), frames) if linked.isdecimal() and 0 < len(linked) < 5 and int(linked) else 1
     key = link_controls.key_of("frame", first, (hashlib.sha256(source.data).hexdigest(), frames))
     frame = st.slider(
         "Frame",
@@ -368,7 +368,7 @@ def pick_frame(source: downloads.Source) -> downloads.Source:
         frames,
         first,
         key=key,
-        on_change=link_controls.heard,
+        on_change=link_controls.on_change,
         args=(key, remember),
         help="The viewer shows this one; below, all can be taken away.",
     )
@@ -438,19 +438,19 @@ def show_viewer(
 
     if not stored:
         keep_place(record)
-    asked = class_question.Asked(f"{payload} {checkpoint.identity}", checkpoint, explanation, stored=stored)
-    question = class_question.pick(asked)
+    example = class_question.Example(f"{payload} {checkpoint.identity}", checkpoint, explanation, stored=stored)
+    question = class_question.pick(example)
     wanted = Selection.from_query(st.query_params, *shape)
     with st.container(gap=None):
         tour.mark_map()
         place = st.container()
     more, below, feeders = (st.container() for _ in range(3))
     with feeders:  # behind the viewer, which would be mounted anew if something came in before it
-        given, method = class_question.given(asked, wanted, question)
+        given, method = class_question.computed_map(example, wanted, question)
     of_class = question if question and question.target is not None else None
     with below:
         panel = pick_panel(of_class)
-        probe = what_if.probe(asked, of_class, wanted) if panel == "What if?" and not stored else None
+        probe = what_if.probe(example, of_class, wanted) if panel == "What if?" and not stored else None
     with place:
         selection = component.show(
             "viewer",
@@ -469,10 +469,10 @@ def show_viewer(
             first_view.wait()
         return
     with more:
-        shown, viewer, code = class_question.taken(asked, selection, question, given, method)
+        shown, viewer, code = class_question.for_export(example, selection, question, given, method)
         downloads.show(explanation, selection, checkpoint, source, shown, code, **viewer)
     with below:
-        show_panel(asked, of_class, selection, panel)
+        show_panel(example, of_class, selection, panel)
 
 
 def keep_place(record) -> None:
@@ -484,9 +484,9 @@ def keep_place(record) -> None:
 
     here = Layout(record.prefix, record.grid)
     state = session.of(session.Explore)
-    before, asked = state.place or (here, {})
+    before, linked = state.place or (here, {})
     now = {name: st.query_params.get(name, "") for name in ("token", "hidden")}
-    if before != here and now == asked:
+    if before != here and now == linked:
         token = now["token"]
         if token.isdecimal() and len(token) < 6 and int(token) < len(before.prefix) + before.grid[0] * before.grid[1]:
             st.query_params["token"] = now["token"] = str(counterpart(int(token), before, here))
@@ -502,22 +502,22 @@ def pick_panel(question) -> str:
     return link_controls.select("Ask more", "panel", names, kind=st.segmented_control, label_visibility="collapsed")
 
 
-def show_panel(asked, question, selection, panel: str) -> None:
+def show_panel(example, question, selection, panel: str) -> None:
     """What goes beyond looking at a map."""
 
     def select(cell: tuple[int, int]) -> None:
         st.query_params.update({"block": str(cell[0]), "head": str(cell[1]), "view": "attention"})
 
     if panel == "Is it true?":
-        faithfulness.show(asked, question, selection)
+        faithfulness.show(example, question, selection)
     elif panel == "What if?":
-        what_if.show(asked, question, selection)
+        what_if.show(example, question, selection)
     elif panel == "Heads":
-        atlas.show(asked, question, selection, select)
+        atlas.show(example, question, selection, select)
     elif panel == "Layers":
-        layers.show(asked, question)
+        layers.show(example, question)
     else:
-        layers.show_weights(asked)
+        layers.show_weights(example)
 
 
 def look_ahead() -> None:

@@ -41,14 +41,14 @@ def settle() -> None:
     gc.freeze()
 
 
-def asked() -> list[str]:
+def linked_runs() -> list[str]:
     """The runs that the link names."""
     return list(dict.fromkeys(st.query_params.get_all("run")))
 
 
 def list_all() -> None:
     """The table of all runs; what is ticked there is shown below."""
-    shown, state = asked(), session.of(session.Runs)
+    shown, state = linked_runs(), session.of(session.Runs)
     alive = any(run.alive for run in readings.every_run())
 
     @st.fragment(run_every=TABLE if alive else IDLE)
@@ -61,8 +61,8 @@ def list_all() -> None:
             )
         found = [run for run in every if matches(run, words)]
         key = "table " + hashlib.sha256(" ".join(run.id for run in found).encode()).hexdigest()[:8]
-        if asked() != state.ticked:  # the browser went back: the table is drawn anew
-            state.ticked, state.tables = asked(), state.tables + 1
+        if linked_runs() != state.ticked:  # the browser went back: the table is drawn anew
+            state.ticked, state.tables = linked_runs(), state.tables + 1
         key += f" {state.tables}"
 
         def choose() -> None:
@@ -77,7 +77,7 @@ def list_all() -> None:
             height=38 + 35 * min(max(len(found), 1), ROWS),
             on_select=choose,
             selection_mode="multi-row",
-            selection_default={"selection": {"rows": [i for i, run in enumerate(found) if run.id in asked()]}},
+            selection_default={"selection": {"rows": [i for i, run in enumerate(found) if run.id in linked_runs()]}},
             placeholder="–",
             column_config={
                 "Status": st.column_config.TextColumn(width=95),
@@ -95,7 +95,7 @@ def list_all() -> None:
             },
             alt="All runs",
         )
-        if asked() != shown or alive != any(run.alive for run in every):
+        if linked_runs() != shown or alive != any(run.alive for run in every):
             st.rerun()
 
     table()
@@ -337,7 +337,7 @@ if not every:
     st.stop()
 list_all()
 feedback.tell()
-wanted = asked()
+wanted = linked_runs()
 chosen = [run for run in every if run.id in wanted]
 if len(chosen) < len(wanted):
     st.error("There is no such run. It may have been deleted.")

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 import torch
+from packed import Place
 from tiny import LABELS, TINY, fill
 
 from vit.images.preprocess import Preprocess
@@ -127,3 +128,16 @@ def saved(tmp_path: Path, build: Callable[..., VisionTransformer], preprocess: P
     from vit.checkpoints.save import save_checkpoint
 
     return save_checkpoint(tmp_path / "tiny", build(), LABELS, preprocess, facts={"accuracy": 0.9, "data": "noise"})
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    """Whatever a test does: files appear in `into` only, and there only if the import succeeded."""
+    here = Place(tmp_path)
+    beside = set(os.listdir(tmp_path.parent))
+    yield here
+    assert set(os.listdir(tmp_path.parent)) == beside
+    assert set(os.listdir(tmp_path)) <= {"upload", "data"}
+    if (tmp_path / "data").exists():
+        assert set(os.listdir(tmp_path / "data")) <= {"pets"}
+    assert all(name.startswith("data/pets/") for name in here.written())

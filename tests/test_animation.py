@@ -21,11 +21,11 @@ from vit.explain.record import record
 from vit.images.decode import decode_frames
 from vit.images.preprocess import Normalise, Preprocess
 from vit.model.transformer import VisionTransformer
-from vit.training.snapshot_writer import ProbeWriter
+from vit.training.snapshot_writer import SnapshotWriter
 from vit.view import animation
 from vit.view.animation import LAST, Film, encode, over_blocks, over_epochs, over_frames
 from vit.view.explanation import Explanation, explain
-from vit.view.export import Shown
+from vit.view.export import MapView
 from vit.view.overlay import COLORMAPS
 from vit.view.payload import pack, weights_of
 from vit.view.selection import Selection
@@ -84,7 +84,7 @@ def test_over_blocks_every_block_has_its_turn(explanation: Explanation, head: An
 
 
 def test_over_blocks_the_shared_scale_is_that_of_the_viewer(explanation: Explanation) -> None:
-    top = Shown.of(explanation.record, CLASS_TOKEN, explanation.payload).top
+    top = MapView.of(explanation.record, CLASS_TOKEN, explanation.payload).top
     kept = explanation.record
     for block, picture in enumerate(played(over_blocks(explanation, CLASS_TOKEN))[0]):
         truth = np.clip(kept.heatmap(kept.weights(0, block)).numpy() / top, 0, 1)
@@ -105,7 +105,7 @@ def probes(
     """The folder of a run of three epochs, its pictures, and the models."""
     images = torch.randint(0, 256, (2, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
     models = [build(seed) for seed in range(3)]
-    writer = ProbeWriter(tmp_path / "probes", images, [4, 0], labels, Preprocess((32, 32)))
+    writer = SnapshotWriter(tmp_path / "probes", images, [4, 0], labels, Preprocess((32, 32)))
     for epoch, model in enumerate(models, 1):
         writer.store(epoch, model)
     return tmp_path / "probes", images, models
@@ -242,7 +242,7 @@ def test_a_payload_gives_the_weights_of_its_record(
     pixels = torch.randn(1, 3, side, side, generator=torch.Generator().manual_seed(7))
     kept = record(build(), pixels)
     payload = pack(kept, Image.new("RGB", (side, side)), (0, 0, side, side), COLORMAPS)
-    truth = Shown.of(kept, selection).weights.numpy()
+    truth = MapView.of(kept, selection).weights.numpy()
     wrong = np.abs(weights_of(payload, selection) - truth) / truth.max()
     swapped = 1 if selection.discard else 0  # of two patches that are nearly the weakest, the other may go
     assert (wrong > 0.005).sum() <= swapped and wrong.max() < 0.05
@@ -253,4 +253,4 @@ def test_a_payload_gives_the_weights_of_the_pooling_query(build: Callable[..., V
     payload = pack(kept, Image.new("RGB", (32, 32)), (0, 0, 32, 32), COLORMAPS)
     for head in (1, "max"):
         selection = Selection(view="pool", head=head)
-        assert np.allclose(weights_of(payload, selection), Shown.of(kept, selection).weights, atol=1e-6)
+        assert np.allclose(weights_of(payload, selection), MapView.of(kept, selection).weights, atol=1e-6)

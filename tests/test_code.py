@@ -44,7 +44,7 @@ def photo(count: int = 1) -> bytes:
 
 def compare(explanation: Explanation, checkpoint: Checkpoint, selection: Selection, **options: Any) -> str:
     """Run the code and compare its numbers, bit by bit; returns it."""
-    shown = export.Shown.of(explanation.record, selection, explanation.payload)
+    shown = export.MapView.of(explanation.record, selection, explanation.payload)
     program = snippet(explanation, checkpoint, shown.facts, **options)
     left: dict[str, Any] = {}
     exec(compile(program, "copied.py", "exec"), left)
@@ -89,7 +89,7 @@ def test_the_code_of_a_class_gives_the_method_s_numbers(checkpoint: Checkpoint, 
         left: dict[str, Any] = {}
         exec(snippet(explanation, checkpoint, facts, "photo.png"), left)
         subject = Subject.of(checkpoint.model, checkpoint.preprocess(explanation.picture), 3)
-        shown = export.Shown.of_method(subject, method, "cat", query, direction, tuning)
+        shown = export.MapView.of_method(subject, method, "cat", query, direction, tuning)
         torch.testing.assert_close(left["weights"], shown.weights)
         if tuning == Settings():  # in the last block alone, patches say nothing to the class token's answer
             assert float(left["weights"].sum()) == pytest.approx(1, abs=1e-5)
@@ -116,14 +116,14 @@ def test_the_code_of_what_an_answer_is_read_from_gives_its_numbers(
     left: dict[str, Any] = {}
     exec(snippet(explanation, checkpoint, facts, "photo.png"), left)
     subject = Subject.without_class(checkpoint.model, checkpoint.preprocess(explanation.picture))
-    shown = export.Shown.of_method(subject, method, "", query, "to")
+    shown = export.MapView.of_method(subject, method, "", query, "to")
     torch.testing.assert_close(left["weights"] / left["weights"].sum(), shown.weights)
 
 
 def test_another_selection_has_other_numbers(checkpoint: Checkpoint) -> None:
     Path("photo.png").write_bytes(photo())
     explanation = explain(checkpoint, photo())
-    other = export.Shown.of(explanation.record, Selection(block=0)).facts
+    other = export.MapView.of(explanation.record, Selection(block=0)).facts
     left: dict[str, Any] = {}
     exec(snippet(explanation, checkpoint, other, "photo.png"), left)
     assert not torch.equal(left["weights"], export.weights(explanation.record, Selection()))
@@ -139,7 +139,7 @@ def test_size_precision_and_frame_are_told_where_they_are_not_the_usual(checkpoi
     explanation = explain(checkpoint, photo(3), (64, 48), "bfloat16", frame=2)
     program = compare(explanation, checkpoint, Selection(block=1, head=0), picture="a.png", frame=2)
     assert all(word in program for word in ("(64, 48)", "bfloat16", "frame=2"))
-    plain = snippet(explain(checkpoint, photo()), checkpoint, export.Shown.of(explanation.record, Selection()).facts)
+    plain = snippet(explain(checkpoint, photo()), checkpoint, export.MapView.of(explanation.record, Selection()).facts)
     assert not any(word in plain for word in ("resized", "float", "frame=", "heads="))
 
 

@@ -21,7 +21,7 @@ from vit.images.preprocess import Preprocess
 from vit.model.transformer import VisionTransformer
 from vit.view import export
 from vit.view.explanation import Explanation, explain
-from vit.view.export import Shown, attention_npz, grid_png, overlay_png, view_json, view_npz
+from vit.view.export import MapView, attention_npz, grid_png, overlay_png, view_json, view_npz
 from vit.view.selection import Selection
 
 
@@ -237,7 +237,7 @@ def test_json_holds_the_numbers_of_the_map_bit_by_bit(
     explanation: Explanation, checkpoint: Checkpoint, selection: Selection
 ) -> None:
     truth = export.weights(explanation.record, selection)
-    shown = Shown.of(explanation.record, selection, explanation.payload)
+    shown = MapView.of(explanation.record, selection, explanation.payload)
     held = json.loads(view_json(explanation, shown, checkpoint, "photo <1>.jpg"))
     assert np.array_equal(np.array(held["values"], np.float32), truth.numpy())
     assert held["prefix_values"] == {"cls": held["values"][0]}
@@ -251,20 +251,20 @@ def test_json_says_of_itself_what_the_npz_file_says(explanation: Explanation, ch
     selection = Selection(block=1, head="mean", token=6)
     with np.load(io.BytesIO(view_npz(explanation, selection, checkpoint))) as arrays:
         meta = json.loads(str(arrays["meta"]))
-    held = json.loads(view_json(explanation, Shown.of(explanation.record, selection), checkpoint))
+    held = json.loads(view_json(explanation, MapView.of(explanation.record, selection), checkpoint))
     assert held["picture"].pop("name") == ""
     assert {name: held[name] for name in meta} == meta
 
 
 def test_at_most_twenty_predictions_are_told(explanation: Explanation, checkpoint: Checkpoint) -> None:
     many = replace(explanation, predictions=explanation.predictions * 10)
-    held = json.loads(view_json(many, Shown.of(many.record, Selection()), checkpoint))
+    held = json.loads(view_json(many, MapView.of(many.record, Selection()), checkpoint))
     assert len(held["predictions"]) == 20
 
 
 def test_a_map_that_the_selection_does_not_tell_is_drawn_as_given(explanation: Explanation) -> None:
     numbers = torch.arange(17.0)
-    shown = Shown(numbers, {"method": "other"}, "Another.", 0.0, 16.0, "share")
+    shown = MapView(numbers, {"method": "other"}, "Another.", 0.0, 16.0, "share")
     selection = Selection(opacity=1.0, cover="film", colormap="gray")
     picture = Image.open(io.BytesIO(overlay_png(explanation, selection, shown))).convert("RGB")
     levels = np.asarray(picture.crop((25, 0, 75, 50)))[6::12, 6::12][:4, :4, 0]
@@ -274,7 +274,7 @@ def test_a_map_that_the_selection_does_not_tell_is_drawn_as_given(explanation: E
 def test_a_map_that_the_selection_does_not_tell_is_in_the_npz_file_too(
     explanation: Explanation, checkpoint: Checkpoint
 ) -> None:
-    shown = Shown(torch.arange(17.0), {"method": "other", "target": "cat"}, "Another.", 0.0, 16.0, "share")
+    shown = MapView(torch.arange(17.0), {"method": "other", "target": "cat"}, "Another.", 0.0, 16.0, "share")
     with np.load(io.BytesIO(view_npz(explanation, Selection(), checkpoint, shown))) as arrays:
         assert np.array_equal(arrays["heatmap"].ravel(), np.arange(1.0, 17.0)) and "attention" in arrays
         assert json.loads(str(arrays["meta"]))["view"] == shown.facts

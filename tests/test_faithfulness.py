@@ -162,15 +162,15 @@ WIDE = Range(0.2, 0.9)  # it matters which part is gone
     [(0.9, "and better than a blob"), (0.5, "no better than a blob"), (0.1, "cannot be told from chance")],
 )
 def test_the_verdict_follows_the_controls(value: float, words: str) -> None:
-    assert words in Faithfulness(Score(value, WIDE), Controls(RANDOM, 0.6, WIDE)).words
+    assert words in Faithfulness(Score(value, WIDE), Controls(RANDOM, 0.6, WIDE)).sentence
 
 
 def test_where_chance_reaches_far_a_map_below_it_is_not_decidable() -> None:
     far = (-0.6, 0.6, 0.3, -0.3)  # up to 1
     wide = Controls(tuple(value / 2 for value in far), 0.6, WIDE)
-    assert wide.random and "Not decidable on this picture" in Faithfulness(Score(0.4, WIDE), wide).words
+    assert wide.random and "Not decidable on this picture" in Faithfulness(Score(0.4, WIDE), wide).sentence
     near = Controls(tuple(value / 4 for value in far), 0.6, WIDE)
-    assert "cannot be told from chance" in Faithfulness(Score(0.2, WIDE), near).words
+    assert "cannot be told from chance" in Faithfulness(Score(0.2, WIDE), near).sentence
 
 
 def test_chance_is_two_deviations_around_the_mean_and_ends_at_one() -> None:
@@ -178,7 +178,7 @@ def test_chance_is_two_deviations_around_the_mean_and_ends_at_one() -> None:
     deviation = (2 * (0.1**2 + 0.05**2) / 4) ** 0.5
     assert found == pytest.approx((-2 * deviation, 2 * deviation))
     all_over = Faithfulness(Score(1.0, WIDE), Controls((-1.0, 0.9, 1.0), 0.6, WIDE))
-    assert all_over.chance == (-1, 1) and "no map can be told from chance" in all_over.words
+    assert all_over.chance == (-1, 1) and "no map can be told from chance" in all_over.sentence
 
 
 @pytest.mark.parametrize(
@@ -194,7 +194,7 @@ def test_chance_is_two_deviations_around_the_mean_and_ends_at_one() -> None:
 def test_no_verdict_where_it_hardly_matters_what_is_gone(of_map: Range, of_controls: Range, decidable: bool) -> None:
     found = Faithfulness(Score(1.0, of_map), Controls(RANDOM, 0.6, of_controls))
     assert found.decidable == decidable
-    assert ("no map can be called true or false" in found.words) != decidable
+    assert ("no map can be called true or false" in found.sentence) != decidable
 
 
 def test_a_model_that_nothing_changes_gets_no_verdict(pixels: Tensor, reasons: Tensor) -> None:

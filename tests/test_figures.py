@@ -18,7 +18,7 @@ from vit.checkpoints.checkpoint import Checkpoint
 from vit.checkpoints.load import load_checkpoint
 from vit.images.preprocess import Preprocess
 from vit.view.explanation import Explanation, explain
-from vit.view.export import Shown
+from vit.view.export import MapView
 from vit.view.figures import DPI, caption, grid_figure, grid_sentence, map_figure
 from vit.view.overlay import COLORMAPS
 from vit.view.selection import Selection
@@ -47,7 +47,7 @@ def explained(checkpoint: Checkpoint, width: int, height: int) -> Explanation:
 
 
 def figure(explanation: Explanation, selection: Selection, facts: str = "Facts.", **options: Any) -> bytes:
-    shown = Shown.of(explanation.record, selection, explanation.payload)
+    shown = MapView.of(explanation.record, selection, explanation.payload)
     return map_figure(explanation, selection, shown, facts, **options)
 
 
@@ -79,7 +79,7 @@ def test_the_second_picture_is_the_first_under_the_map(explanation: Explanation)
     assert plain.shape == under.shape
     side = plain.shape[0]
     left = (plain.shape[1] - side) // 2  # the model sees the square in the middle
-    shown = Shown.of(explanation.record, selection, explanation.payload)
+    shown = MapView.of(explanation.record, selection, explanation.payload)
     levels = np.clip(explanation.record.heatmap(shown.weights).numpy() / shown.top, 0, 1) * 255
     centres = ((np.arange(4) + 0.5) * side / 4).astype(int)
     colours = under[centres][:, left + centres].astype(int)
@@ -100,7 +100,7 @@ def test_the_outline_is_drawn_and_told(explanation: Explanation, contour: Any) -
 
 def test_words_stay_words_in_svg_and_pdf(explanation: Explanation, checkpoint: Checkpoint) -> None:
     selection = Selection(block=0, head=1, token=6)
-    shown = Shown.of(explanation.record, selection, explanation.payload)
+    shown = MapView.of(explanation.record, selection, explanation.payload)
     facts = caption(explanation, checkpoint, shown.sentence, "photo.png")
     said = words(map_figure(explanation, selection, shown, facts, kind="svg"))
     for fact in ("Block 1, head 2", "patch (row 2, col 2)", "tiny", checkpoint.hash, "32 × 32 px", "photo.png"):
@@ -117,7 +117,7 @@ def test_words_stay_words_in_svg_and_pdf(explanation: Explanation, checkpoint: C
 def test_cosines_and_shares_have_their_own_unit(explanation: Explanation) -> None:
     said = words(figure(explanation, Selection(view="similar", token=3), kind="svg"))
     assert "Cosine" in said and "%" not in said and "×" not in said
-    shown = Shown(torch.arange(17) / 136, {"method": "other"}, "Another.", 0.0, 0.2, "share")
+    shown = MapView(torch.arange(17) / 136, {"method": "other"}, "Another.", 0.0, 0.2, "share")
     said = words(map_figure(explanation, Selection(), shown, "Facts.", kind="svg"))
     assert "Share" in said and "20 %" in said and "×" not in said
 
@@ -161,7 +161,7 @@ def test_the_grid_has_a_map_for_every_head_and_their_numbers(explanation: Explan
     assert "who looks at patch (row 2, col 2)" in words(content)
     drawn = embedded(content)[0][..., 0].astype(int)
     record = explanation.record
-    top = Shown.of(record, selection, explanation.payload).top
+    top = MapView.of(record, selection, explanation.payload).top
     side = drawn.shape[0] / 2
     for block in range(2):
         for head in range(2):

@@ -73,7 +73,7 @@ def test_new_pictures_of_the_known_kind_are_called_unlike_as_rarely_as_said(
     checkpoint: Checkpoint, known: Known
 ) -> None:
     new, _ = shapes(600, 32, seed=99)
-    called = [known.place(float(score)).known <= ALARM for score in scores(checkpoint, known, new.images)]
+    called = [known.judge(float(score)).known <= ALARM for score in scores(checkpoint, known, new.images)]
     assert sum(called) / len(called) == pytest.approx(ALARM, abs=0.05)
 
 
@@ -93,7 +93,7 @@ def test_what_is_kept_is_read_back_for_the_same_checkpoint_only(checkpoint: Chec
     assert ood.read(checkpoint) is None
     ood.write(checkpoint, known)
     back = ood.read(checkpoint)
-    assert back is not None and back.place(0.5) == known.place(0.5) and back.other_data == "noise"
+    assert back is not None and back.judge(0.5) == known.judge(0.5) and back.other_data == "noise"
     assert ood.read(replace(checkpoint, labels=(*checkpoint.labels[:-1], "another"))) is None
 
 
@@ -101,7 +101,7 @@ def test_without_foreign_pictures_nothing_is_said_of_them(checkpoint: Checkpoint
     alone = replace(known, others=None)
     ood.write(checkpoint, alone)
     back = ood.read(checkpoint)
-    assert back is not None and back.noticed is None and back.place(0.0).others is None
+    assert back is not None and back.noticed is None and back.judge(0.0).others is None
 
 
 def test_a_checkpoint_with_it_can_be_saved_anew(checkpoint: Checkpoint, known: Known) -> None:
@@ -173,5 +173,5 @@ def test_the_shipped_checkpoint_knows_its_pictures() -> None:
     for sample in samples.SAMPLES:
         picture = Image.open(io.BytesIO(samples.read(sample))).convert("RGB")
         score = known.score(checkpoint.model, checkpoint.preprocess(picture))
-        called[sample] = known.place(float(score)).known <= ALARM
+        called[sample] = known.judge(float(score)).known <= ALARM
     assert not called["cat"] and any(called.values())

@@ -15,8 +15,8 @@ from vit.explain.maps import entropy
 from vit.images.preprocess import Normalise, Preprocess
 from vit.model.transformer import VisionTransformer
 from vit.training import snapshot_writer
-from vit.training.snapshot_writer import ProbeWriter, choose
-from vit.view.attention_snapshots import list_epochs, read_payload, read_probes
+from vit.training.snapshot_writer import SnapshotWriter, choose
+from vit.view.attention_snapshots import list_epochs, read_payload, read_snapshots
 from vit.view.payload import unpack
 
 Build = Callable[..., VisionTransformer]
@@ -29,22 +29,22 @@ def images() -> Tensor:
 
 
 @pytest.fixture
-def writer(tmp_path: Path, images: Tensor, labels: tuple[str, ...]) -> ProbeWriter:
-    return ProbeWriter(tmp_path / "probes", images, [4, 0, 2], labels, INPUT)
+def writer(tmp_path: Path, images: Tensor, labels: tuple[str, ...]) -> SnapshotWriter:
+    return SnapshotWriter(tmp_path / "probes", images, [4, 0, 2], labels, INPUT)
 
 
 def content(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def test_what_is_read_is_what_the_model_says(writer: ProbeWriter, build: Build, images: Tensor) -> None:
+def test_what_is_read_is_what_the_model_says(writer: SnapshotWriter, build: Build, images: Tensor) -> None:
     model = build()
     writer.store(1, model)
     with torch.inference_mode():
         output = model(Normalise(INPUT, torch.device("cpu"))(images[2:]), output_attentions=True)
     probabilities = output.logits[0].softmax(0)
     spread = torch.stack([entropy(a[0]).mean(-1) for a in output.attentions])
-    probe = read_probes(writer.folder, 1)[2]
+    probe = read_snapshots(writer.folder, 1)[2]
     assert probe.label == "cat"
     assert probe.probability == pytest.approx(probabilities[2].item(), abs=1e-5)
     assert probe.predictions[0][1] == pytest.approx(probabilities.max().item(), abs=1e-5)
@@ -58,7 +58,7 @@ def test_what_is_read_is_what_the_model_says(writer: ProbeWriter, build: Build, 
     assert np.abs(shown - attention).max() < 2 / 510
 
 
-def test_where_a_pooling_query_looks_is_kept_too(writer: ProbeWriter, build: Build, images: Tensor) -> None:
+def test_where_a_pooling_query_looks_is_kept_too(writer: SnapshotWriter, build: Build, images: Tensor) -> None:
     model = build(pool="map", prefix=())
     writer.store(1, model)
     with torch.inference_mode():
@@ -69,7 +69,7 @@ def test_where_a_pooling_query_looks_is_kept_too(writer: ProbeWriter, build: Bui
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_the_model_stays_as_it_was(writer: ProbeWriter, build: Build, training: bool) -> None:
+def test_the_model_stays_as_it_was(writer: SnapshotWriter, build: Build, training: bool) -> None:
     model = build(dropout=0.5).train(training)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     torch.manual_seed(3)
@@ -83,32 +83,34 @@ def test_the_model_stays_as_it_was(writer: ProbeWriter, build: Build, training: 
 
 def test_grey_pictures_are_explained(tmp_path: Path, build: Build) -> None:
     grey = Preprocess((32, 32), mean=(0.5,), std=(0.5,))
-    writer = ProbeWriter(tmp_path / "p", torch.zeros(1, 1, 32, 32, dtype=torch.uint8), [0], "ab", grey)
+    writer = SnapshotWriter(tmp_path / "p", torch.zeros(1, 1, 32, 32, dtype=torch.uint8), [0], "ab", grey)
     writer.store(1, build(channels=1, num_classes=2))
     assert unpack(read_payload(writer.folder, 1, 0))[0]["grid"] == [4, 4]
 
 
-def test_a_large_model_keeps_fewer_pictures(writer: ProbeWriter, build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_model_keeps_fewer_pictures(
+    writer: SnapshotWriter, build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
     writer.store(1, build())
     monkeypatch.setattr(snapshot_writer, "EPOCH_BYTES", 2 * snapshot_writer._payload_bytes(build().config))
     writer.store(2, build())
     monkeypatch.setattr(snapshot_writer, "EPOCH_BYTES", 10)
     writer.store(3, build())
-    assert [len(read_probes(writer.folder, epoch)) for epoch in (1, 2, 3)] == [3, 2, 1]
+    assert [len(read_snapshots(writer.folder, epoch)) for epoch in (1, 2, 3)] == [3, 2, 1]
 
 
-def test_the_size_of_a_payload_is_foreseen(build: Build, writer: ProbeWriter) -> None:
+def test_the_size_of_a_payload_is_foreseen(build: Build, writer: SnapshotWriter) -> None:
     for changes in ({}, {"image_size": (256, 256)}):
         model = build(**changes)
         height, width = model.config.image_size
         image = torch.zeros(1, 3, height, width, dtype=torch.uint8)
-        writer = ProbeWriter(writer.folder, image, [0], "abcde", Preprocess((height, width)))
+        writer = SnapshotWriter(writer.folder, image, [0], "abcde", Preprocess((height, width)))
         writer.store(1, model)
         found = len(read_payload(writer.folder, 1, 0))
         assert snapshot_writer._payload_bytes(model.config) == pytest.approx(found, rel=0.5)
 
 
-def test_the_folder_stays_small(writer: ProbeWriter, build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_folder_stays_small(writer: SnapshotWriter, build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
     model = build()
     writer.store(1, model)
     size = (writer.folder / "epoch-00001.zip").stat().st_size
@@ -123,11 +125,11 @@ def test_the_folder_stays_small(writer: ProbeWriter, build: Build, monkeypatch: 
 
 
 def test_a_resumed_run_leaves_the_same_files(
-    writer: ProbeWriter, build: Build, images: Tensor, tmp_path: Path, labels: tuple[str, ...],
+    writer: SnapshotWriter, build: Build, images: Tensor, tmp_path: Path, labels: tuple[str, ...],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.setattr(snapshot_writer, "FOLDER_BYTES", 5 * 20_000)
-    again = ProbeWriter(tmp_path / "again", images, [4, 0, 2], labels, INPUT)
+    again = SnapshotWriter(tmp_path / "again", images, [4, 0, 2], labels, INPUT)
     for epoch in range(1, 20):
         writer.store(epoch, build(epoch))
         again.store(epoch, build(epoch))
@@ -136,14 +138,14 @@ def test_a_resumed_run_leaves_the_same_files(
         assert content(writer.folder) == content(again.folder)
 
 
-def test_epochs_that_a_resumed_run_repeats_are_forgotten(writer: ProbeWriter, build: Build) -> None:
+def test_epochs_that_a_resumed_run_repeats_are_forgotten(writer: SnapshotWriter, build: Build) -> None:
     for epoch in (1, 2, 3, 4, 2):
         writer.store(epoch, build())
     assert list_epochs(writer.folder) == [1, 2]
 
 
 def test_trouble_with_the_model_does_not_end_a_run(
-    writer: ProbeWriter, build: Build, caplog: pytest.LogCaptureFixture
+    writer: SnapshotWriter, build: Build, caplog: pytest.LogCaptureFixture
 ) -> None:
     model = build(image_size=(16, 16)).train()
     model.forward = lambda *_, **__: (_ for _ in ()).throw(torch.OutOfMemoryError("out of memory"))  # type: ignore
@@ -152,7 +154,7 @@ def test_trouble_with_the_model_does_not_end_a_run(
     assert model.training and list_epochs(writer.folder) == []
 
 
-def test_numbers_that_are_none_do_not_end_a_run(writer: ProbeWriter, build: Build) -> None:
+def test_numbers_that_are_none_do_not_end_a_run(writer: SnapshotWriter, build: Build) -> None:
     model = build()
     with torch.no_grad():
         model.head.weight.fill_(torch.nan)
@@ -160,7 +162,7 @@ def test_numbers_that_are_none_do_not_end_a_run(writer: ProbeWriter, build: Buil
 
 
 def test_a_full_disk_is_told_and_leaves_no_half_file(
-    writer: ProbeWriter, build: Build, monkeypatch: pytest.MonkeyPatch
+    writer: SnapshotWriter, build: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer.store(1, build())
 
@@ -173,17 +175,17 @@ def test_a_full_disk_is_told_and_leaves_no_half_file(
     assert list(content(writer.folder)) == ["epoch-00001.zip"]
 
 
-def test_reading_says_what_is_missing(writer: ProbeWriter, build: Build) -> None:
+def test_reading_says_what_is_missing(writer: SnapshotWriter, build: Build) -> None:
     assert list_epochs(writer.folder) == []
     writer.store(7, build())
     with pytest.raises(InvalidRun, match="epoch 3 are not kept"):
-        read_probes(writer.folder, 3)
+        read_snapshots(writer.folder, 3)
     with pytest.raises(InvalidRun, match="damaged"):
         read_payload(writer.folder, 7, 99)
     path = writer.folder / "epoch-00007.zip"
     path.write_bytes(path.read_bytes()[:200])
     for _ in range(2):
-        for read in (lambda: read_probes(writer.folder, 7), lambda: read_payload(writer.folder, 7, 0)):
+        for read in (lambda: read_snapshots(writer.folder, 7), lambda: read_payload(writer.folder, 7, 0)):
             with pytest.raises(InvalidRun, match="damaged"):
                 read()
         path.unlink()

@@ -20,7 +20,7 @@ from vit.runs import control, registry
 from vit.training import run_folder
 from vit.training.distributed import Place
 from vit.training.metrics import read_metrics
-from vit.training.recorder import Journal
+from vit.training.recorder import Recorder
 from vit.training.train import Diverged, train
 
 
@@ -117,15 +117,15 @@ def test_a_run_that_has_said_its_last_word_is_ending(folder: Path) -> None:
 def test_testing_is_told_with_its_share_until_the_training_goes_on(folder: Path) -> None:
     run = dead(folder)
     facts = {"total_steps": 80, "steps_per_epoch": 40, "batch_size": 2, "epochs": 2, "lr": 1e-3}
-    with run_folder.hold_run(run), Journal(run, 0, Place(torch.device("cpu"), False), 0, facts) as journal:
+    with run_folder.hold_run(run), Recorder(run, 0, Place(torch.device("cpu"), False), 0, facts) as recorder:
         assert status_of(run) == ("running", None, 0)
-        journal.at = 40
-        journal.testing(0.25)
+        recorder.at = 40
+        recorder.testing(0.25)
         assert status_of(run) == ("testing", 0.25, 40)
         control.stop(run.name)
         assert status_of(run) == ("stopping", 0.25, 40) and "testing" in registry.find_run(run.name).reason
         (run / "stop").unlink()
-        journal.beat()
+        recorder.beat()
         assert status_of(run) == ("running", None, 40)
 
 

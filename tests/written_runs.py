@@ -15,7 +15,7 @@ from vit.model.transformer import VisionTransformer
 from vit.runs import control
 from vit.training.config import TrainConfig
 from vit.training.fine_tuning import model_config
-from vit.training.snapshot_writer import ProbeWriter
+from vit.training.snapshot_writer import SnapshotWriter
 
 EPOCHS, STEPS = 4, 50
 
@@ -74,7 +74,7 @@ def write_run(
     (run / "checkpoints" / "state.pt").touch()
     if probes:
         images = torch.zeros(3, 3, 32, 32, dtype=torch.uint8)
-        writer = ProbeWriter(run / "probes", images, [0, 1, 2], LABELS, Preprocess((32, 32)))
+        writer = SnapshotWriter(run / "probes", images, [0, 1, 2], LABELS, Preprocess((32, 32)))
         for epoch in range(1, done + 1):
             writer.store(epoch, fill(VisionTransformer(ViTConfig(**TINY)), epoch))
     return run.name

@@ -37,19 +37,19 @@ class Side:
     Attributes:
         name: "a" or "b", before everything of its own in links.
         payload: from `pages.components.viewer.feed`.
-        asked: its picture; the checkpoint is None for one of a run.
+        example: its picture; the checkpoint is None for one of a run.
         question: class and method; None where there are no classes.
     """
 
     name: str
     payload: str
-    asked: class_question.Asked
+    example: class_question.Example
     question: class_question.Question | None = None
 
     @property
     def record(self):
         """Attention on demand."""
-        return self.asked.explanation.record
+        return self.example.explanation.record
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -93,7 +93,7 @@ def show() -> None:
                 checkpoint, explanation = explained
                 payload = viewer.feed(f"{name} feeder", explanation.payload)
                 key = f"{payload} {checkpoint.identity if checkpoint else ''}"
-                found.append(Side(name, payload, class_question.Asked(key, checkpoint, explanation)))
+                found.append(Side(name, payload, class_question.Example(key, checkpoint, explanation)))
     if len(found) == len(SIDES):
         show_both(*found, link_controls.link_of([f"{side}_{control}" for side in SIDES for control in OUTSIDE]))
 
@@ -185,7 +185,7 @@ def open_checkpoint(chosen: str, offered: loading.Offered):
 
 def pick_epoch(name: str, runs: dict[str, Any]):
     """An epoch of a run and one of its pictures."""
-    from vit.view.attention_snapshots import read_probes
+    from vit.view.attention_snapshots import read_snapshots
 
     one, other = st.columns(2)
     with one:
@@ -193,7 +193,7 @@ def pick_epoch(name: str, runs: dict[str, Any]):
             link_controls.select(f"{SIDES[name]} run", f"{name}_run", list(runs), words=lambda which: runs[which].name)
         ]
     folder, epochs = run.folder / "probes", attention_over_epochs.stored(run)
-    probes = read_probes(folder, epochs[-1])
+    probes = read_snapshots(folder, epochs[-1])
     with other:
         picture = link_controls.select(
             f"{SIDES[name]} picture",
@@ -205,7 +205,7 @@ def pick_epoch(name: str, runs: dict[str, Any]):
     if len(epochs) > 1:
         last = epochs[-1] if name == "b" else epochs[0]  # at first, how it began beside how it ended
         epoch = link_controls.select(f"{SIDES[name]} epoch", f"{name}_epoch", epochs, last, kind=st.select_slider)
-    probe = read_probes(folder, epoch)[picture]
+    probe = read_snapshots(folder, epoch)[picture]
     said = ", ".join(f"{plain(label)} {share(probability)}" for label, probability in probe.predictions[:TOP])
     st.caption(f"{said} · it is {plain(probe.label)}")
     return None, stored(str(folder), epoch, picture, attention_over_epochs.stamp(folder, epoch))
@@ -230,13 +230,13 @@ def show_both(left: Side, right: Side, link: dict[str, str]) -> None:
 
     link_controls.redraw_if_changed(link)
     navigation.keep("compare")
-    if any(side.asked.checkpoint and class_question.offered(side.asked.checkpoint) for side in (left, right)):
+    if any(side.example.checkpoint and class_question.offered(side.example.checkpoint) for side in (left, right)):
         pair = []
         for column, side in zip(st.columns(2, gap="large"), (left, right), strict=True):
             with column:
                 question = (
-                    class_question.pick(side.asked, f"{side.name}_", SIDES[side.name])
-                    if side.asked.checkpoint
+                    class_question.pick(side.example, f"{side.name}_", SIDES[side.name])
+                    if side.example.checkpoint
                     else None
                 )
                 pair.append(replace(side, question=question))
@@ -248,7 +248,7 @@ def show_both(left: Side, right: Side, link: dict[str, str]) -> None:
         with column:
             place, feeders = st.container(), st.container()
         with feeders:
-            given, method = class_question.given(side.asked, shown, side.question, f"{side.name} ")
+            given, method = class_question.computed_map(side.example, shown, side.question, f"{side.name} ")
         with place:
             viewer.show(
                 f"{side.name} viewer",
@@ -273,8 +273,8 @@ def first_shown(left: Side, right: Side) -> dict[str, Any]:
     layouts = [(*side.shape, side.layout) for side in (left, right)]
     if state.layouts != layouts or not all(f"{name} viewer" in st.session_state for name in SIDES):
         query = st.query_params
-        asked = {name: query.get(f"{name}_view") for name in VIEWS}
-        state.views = {name: asked[name] if asked[name] in get_args(View) else view for name, view in VIEWS.items()}
+        linked = {name: query.get(f"{name}_view") for name in VIEWS}
+        state.views = {name: linked[name] if linked[name] in get_args(View) else view for name, view in VIEWS.items()}
         state.lead = "a", Selection.from_query({**query, "view": state.views["a"]}, *left.shape)
         state.layouts, state.seeds = layouts, {side.name: selection(side, left, right) for side in (left, right)}
     return state.seeds
@@ -329,11 +329,11 @@ def show_difference(left: Side, right: Side) -> None:
     maps, names = [], []
     for side in (left, right):
         shown = selection(side, left, right)
-        maps.append(side.record.heatmap(class_question.weights(side.asked, shown, side.question)))
+        maps.append(side.record.heatmap(class_question.weights(side.example, shown, side.question)))
         names.append(describe(shown, side.question))
     one, other = maps
     both, correlation = difference(one, other), rank_correlation(one, other)
-    picture, box = picture_of(left.asked.explanation.payload)
+    picture, box = picture_of(left.example.explanation.payload)
     strongest = float(both.abs().max())
     drawn, words = st.columns([1, 3], gap="medium", vertical_alignment="center")
     with drawn:
@@ -363,7 +363,7 @@ def one_picture(side: Side) -> bytes:
     """The bytes of what is shown below the map, to tell whether two are the same."""
     from vit.view.payload import read_header
 
-    payload = side.asked.explanation.payload
+    payload = side.example.explanation.payload
     offset, length = read_header(payload)["sections"]["picture"]
     return payload[offset : offset + length]
 

@@ -24,7 +24,7 @@ _view = st.components.v2.component(
 )
 
 
-class Given(TypedDict):
+class ComputedMap(TypedDict):
     """A map that the browser does not compute itself: of rollout for large models, or of a class.
 
     Attributes:
@@ -76,13 +76,13 @@ class Probe(TypedDict):
 
 
 @dataclass
-class _Told:
-    """What a viewer was told.
+class _Sent:
+    """What was sent to a viewer.
 
     Attributes:
         seed: what to show.
         passed: what `show` was called with last, fitted to the model.
-        revision: how often it was told something else.
+        revision: how often that was something else.
         answered: it has said what was chosen in it since.
     """
 
@@ -113,7 +113,7 @@ def show(
     key: str,
     payload_id: str,
     selection: Selection,
-    given: Given | None = None,
+    given: ComputedMap | None = None,
     method: Method | None = None,
     *,
     group: str = "",
@@ -145,12 +145,12 @@ def show(
         return Selection.from_query(values, *shape)
 
     passed = wanted = parsed(asdict(selection))
-    told: _Told = st.session_state.setdefault(f"{key} (told)", _Told(wanted, passed))
+    sent: _Sent = st.session_state.setdefault(f"{key} (sent)", _Sent(wanted, passed))
 
     def said() -> Selection | None:
-        """What the browser chose since it was last told what to show."""
+        """What the browser chose since it was last sent what to show."""
         values = (st.session_state.get(key) or {}).get("selection")
-        if not isinstance(values, Mapping) or values.get("revision") != told.revision:
+        if not isinstance(values, Mapping) or values.get("revision") != sent.revision:
             return None
         return parsed(values)
 
@@ -160,23 +160,23 @@ def show(
             on_change(chosen)
 
     chosen = said()
-    current = chosen or parsed(asdict(told.seed))
+    current = chosen or parsed(asdict(sent.seed))
     if not wanted.colormap:
         wanted = replace(wanted, colormap=current.colormap)
-    moved = passed != told.passed and wanted != current
-    reopened = chosen is None and told.answered  # the page was left and its widgets forgotten
+    moved = passed != sent.passed and wanted != current
+    reopened = chosen is None and sent.answered  # the page was left and its widgets forgotten
     if moved or reopened:
-        told.seed, told.revision = wanted, told.revision + 1
+        sent.seed, sent.revision = wanted, sent.revision + 1
         chosen, current = None, wanted
-    told.passed, told.answered = passed, chosen is not None
+    sent.passed, sent.answered = passed, chosen is not None
 
     if given is not None:
         given = {**given, "values": [float(f"{float(value):.6g}") for value in given["values"]]}
     message = {
         "name": key,  # the browser is told another one at each mount
         "payload": payload_id,
-        "seed": asdict(told.seed),
-        "revision": told.revision,
+        "seed": asdict(sent.seed),
+        "revision": sent.revision,
         "given": given,
         "method": method,
         "group": group,

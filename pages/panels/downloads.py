@@ -49,7 +49,7 @@ def show(explanation, selection, checkpoint, source: Source, shown=None, code=No
         selection: what the viewer shows.
         checkpoint: from `load_checkpoint`.
         source: the picture.
-        shown: gives the map as `vit.view.export.Shown`, where the selection does not tell.
+        shown: gives the map as `vit.view.export.MapView`, where the selection does not tell.
         code: what `vit.view.code_snippet.snippet` needs, likewise.
         viewer: `given`, `method` and `chain` of `vit.view.standalone_page.standalone`, where the viewer was given them.
     """
@@ -60,8 +60,8 @@ def show(explanation, selection, checkpoint, source: Source, shown=None, code=No
     stem = file_stem(source.name, facts, checkpoint.labels[facts["target"]] if "target" in facts else "")
 
     @cache
-    def seen() -> export.Shown:  # of a large model it takes seconds, so nobody waits for it who asks for no file
-        return shown() if shown else export.Shown.of(explanation.record, selection, explanation.payload)
+    def seen() -> export.MapView:  # of a large model it takes seconds, so nobody waits for it who asks for no file
+        return shown() if shown else export.MapView.of(explanation.record, selection, explanation.payload)
 
     # A rerun would withdraw the files of the other buttons.
     with st.container(horizontal=True, vertical_alignment="center"):
@@ -198,9 +198,9 @@ def _frames(explanation, selection, checkpoint, source: Source, code: dict[str, 
     precision = str(explanation.record.queries[0].dtype).removeprefix("torch.")
     question = {name: code[name] for name in ("target", "method") if name in code}
     digest = hashlib.sha256(source.data).hexdigest()
-    asked = (digest, checkpoint.identity, size, precision, selection, *question.items())
+    request = (digest, checkpoint.identity, size, precision, selection, *question.items())
     made = session.of(session.Explore).frames
-    if made and made[0] == asked:
+    if made and made[0] == request:
         with st.container(horizontal=True):
             for kind, data in made[1].items():
                 _file(f"Frames as {kind}", data, f"{stem}-frames.{kind.lower()}", FILMS[kind], key=f"Frames {kind}")
@@ -222,7 +222,7 @@ def _frames(explanation, selection, checkpoint, source: Source, code: dict[str, 
         except UserError as error:
             st.error(plain(str(error)))
             return
-        session.of(session.Explore).frames = (asked, {kind: encode(film, kind) for kind in FILMS})
+        session.of(session.Explore).frames = (request, {kind: encode(film, kind) for kind in FILMS})
         st.rerun(scope="fragment")
 
 

@@ -7,7 +7,7 @@ import plotly.graph_objects as go
 import streamlit as st
 
 from pages.shared import bars, link_controls, session
-from pages.shared.class_question import Asked, Question, pass_of, subject, weights
+from pages.shared.class_question import Example, Question, pass_of, subject, weights
 from pages.shared.escape import plain
 from vit.explain.settings import Settings
 from vit.view.captions import about
@@ -21,40 +21,42 @@ SAME = 0.01  # of a map's maximum; rounding to bfloat16 stays below
 
 
 @st.cache_resource(show_spinner=False, max_entries=16)
-def chance(key: str, target: int, _asked: Asked):
+def chance(key: str, target: int, _example: Example):
     """The controls of a picture and a class, once for all maps."""
     from vit.explain.faithfulness import controls
 
-    with pass_of(_asked):
-        return controls(_asked.checkpoint.model, _asked.pixels, target, _asked.explanation.record.grid, seeds(_asked))
+    with pass_of(_example):
+        return controls(
+            _example.checkpoint.model, _example.pixels, target, _example.explanation.record.grid, seeds(_example)
+        )
 
 
-def seeds(asked: Asked) -> int:
+def seeds(example: Example) -> int:
     """How many random maps: more of them where the model is small."""
     from vit.explain.faithfulness import SEEDS
 
-    parameters = sum(p.numel() for p in asked.checkpoint.model.parameters())
-    return 4 * SEEDS if parameters * asked.explanation.record.tokens < SMALL else SEEDS
+    parameters = sum(p.numel() for p in example.checkpoint.model.parameters())
+    return 4 * SEEDS if parameters * example.explanation.record.tokens < SMALL else SEEDS
 
 
 @st.cache_resource(show_spinner=False, max_entries=256)
-def measured(key: str, target: int, which: str, _asked: Asked, _heatmap: Callable[[], Any]):
+def measured(key: str, target: int, which: str, _example: Example, _heatmap: Callable[[], Any]):
     """The score of one map, and whether it says anything: it may be zero everywhere."""
     from vit.explain.faithfulness import scores
 
     heatmap = _heatmap()
-    with pass_of(_asked):
-        return scores(_asked.checkpoint.model, _asked.pixels, target, [heatmap])[0], bool(heatmap.any())
+    with pass_of(_example):
+        return scores(_example.checkpoint.model, _example.pixels, target, [heatmap])[0], bool(heatmap.any())
 
 
 @st.cache_resource(show_spinner=False, max_entries=32)
-def curves(key: str, target: int, which: str, _asked: Asked, _heatmap: Callable[[], Any]):
+def curves(key: str, target: int, which: str, _example: Example, _heatmap: Callable[[], Any]):
     """Deletion and insertion of one map, and of a blob in the middle."""
     from vit.explain.faithfulness import centre, deletion, insertion
 
-    model, pixels = _asked.checkpoint.model, _asked.pixels
-    maps = {"this map": _heatmap(), "a blob in the middle": centre(_asked.explanation.record.grid)}
-    with pass_of(_asked):
+    model, pixels = _example.checkpoint.model, _example.pixels
+    maps = {"this map": _heatmap(), "a blob in the middle": centre(_example.explanation.record.grid)}
+    with pass_of(_example):
         return {
             title: {name: draw(model, pixels, target, one) for name, one in maps.items()}
             for title, draw in (("Deletion", deletion), ("Insertion", insertion))
@@ -69,36 +71,36 @@ class Ranked(NamedTuple):
 
 
 @st.cache_resource(show_spinner=False, max_entries=16)
-def ranking(key: str, target: int, settings: Settings, _asked: Asked) -> dict[str, Ranked]:
+def ranking(key: str, target: int, settings: Settings, _example: Example) -> dict[str, Ranked]:
     """Every method, best first."""
     from vit.explain.faithfulness import faithfulness
     from vit.explain.methods import METHODS, heatmap_of
 
-    asked = subject(_asked, target)
-    with pass_of(_asked):
-        maps = [heatmap_of(asked, name, **settings.settings(METHODS[name].settings)) for name in METHODS]
-        found = map(Ranked, faithfulness(asked.model, asked.pixels, target, maps), maps)
+    example = subject(_example, target)
+    with pass_of(_example):
+        maps = [heatmap_of(example, name, **settings.settings(METHODS[name].settings)) for name in METHODS]
+        found = map(Ranked, faithfulness(example.model, example.pixels, target, maps), maps)
     return dict(sorted(zip(METHODS, found, strict=True), key=lambda pair: -pair[1].saco))
 
 
-def show(asked: Asked, question: Question, selection: Selection) -> None:
+def show(example: Example, question: Question, selection: Selection) -> None:
     """The verdict on the map that is shown."""
     from vit.explain.faithfulness import Faithfulness, seconds
     from vit.explain.methods import METHODS
 
-    target, label = question.target, plain(asked.checkpoint.labels[question.target])
+    target, label = question.target, plain(example.checkpoint.labels[question.target])
     which = " ".join(f"{name}={getattr(selection, name)}" for name in ("view", "block", "head", "direction"))
     which += f" {selection.token} {selection.pinned} {selection.settings()}"
     which += question.method if selection.view == "relevance" else ""
 
     def heatmap():
-        return asked.explanation.record.heatmap(weights(asked, selection, question))
+        return example.explanation.record.heatmap(weights(example, selection, question))
 
-    if problem := _problem(asked):
+    if problem := _problem(example):
         st.caption(problem)
         return
-    model, size, once = asked.checkpoint.model, asked.explanation.preprocess.size, f"{asked.key} {target}"
-    expected = seconds(model, size, 2 + seeds(asked))  # this map, the random ones and the blob
+    model, size, once = example.checkpoint.model, example.explanation.preprocess.size, f"{example.key} {target}"
+    expected = seconds(model, size, 2 + seeds(example))  # this map, the random ones and the blob
     if expected > LIVE and session.of(session.Explore).verdict != once:
         place = st.empty()
         with place.container():
@@ -108,9 +110,9 @@ def show(asked: Asked, question: Question, selection: Selection) -> None:
         place.empty()
         session.of(session.Explore).verdict = once
     with st.spinner("Taking parts of the picture away…"):
-        score, speaks = measured(asked.key, target, which, asked, heatmap)
-        verdict = Faithfulness(score, chance(asked.key, target, asked))
-    words = verdict.words if speaks else f"The map is zero everywhere: nothing in it speaks for “{label}”."
+        score, speaks = measured(example.key, target, which, example, heatmap)
+        verdict = Faithfulness(score, chance(example.key, target, example))
+    words = verdict.sentence if speaks else f"The map is zero everywhere: nothing in it speaks for “{label}”."
     if verdict.decidable and speaks:
         left, right = st.columns([3, 2], gap="large", vertical_alignment="center")
         with left:
@@ -127,7 +129,7 @@ def show(asked: Asked, question: Question, selection: Selection) -> None:
     with right:
         st.markdown(f"**{words}**")
         st.caption(
-            f"For “{label}”, on this picture. {why}{_on_many(asked, question, selection)}",
+            f"For “{label}”, on this picture. {why}{_on_many(example, question, selection)}",
             help="SaCo (Wu et al. 2024): the pixels are put into ten groups by what the map gives them. Each "
             "group is replaced by the mean colour; taking a group that the map calls more important should lower the "
             "class more. 1: always so, −1: always the other way round, near 0: random. Chance reaches two standard "
@@ -140,23 +142,23 @@ def show(asked: Asked, question: Question, selection: Selection) -> None:
         takes = f" ({about(every)})" if every > LONG else ""
         compare = link_controls.toggle(f"All methods on this picture{takes}", "ranking")
     if both:
-        _show_curves(curves(asked.key, target, which, asked, heatmap), label)
+        _show_curves(curves(example.key, target, which, example, heatmap), label)
     if compare:
-        found = ranking(asked.key, target, Settings(**selection.settings()), asked)
+        found = ranking(example.key, target, Settings(**selection.settings()), example)
         _show_ranking(found, verdict, _shown(found, selection, question, heatmap()))
 
 
-def _on_many(asked: Asked, question: Question, selection: Selection) -> str:
+def _on_many(example: Example, question: Question, selection: Selection) -> str:
     """What the method that is shown reached on a dataset, where that was measured for this checkpoint."""
     from vit.explain.method_ranking import recorded
     from vit.explain.methods import METHODS
 
-    last, record = METHODS["attention"].settings, asked.explanation.record
+    last, record = METHODS["attention"].settings, example.explanation.record
     layers = selection.block, selection.head
     if selection.view == "attention" and layers != (last["block"] % record.blocks, last["head"]):
         return ""
     name = {"relevance": question.method, "rollout": "rollout", "attention": "attention"}.get(selection.view, "")
-    pictures, found = recorded(asked.checkpoint.facts)
+    pictures, found = recorded(example.checkpoint.facts)
     if name not in found:
         return ""
     one = found[name]
@@ -166,12 +168,12 @@ def _on_many(asked: Asked, question: Question, selection: Selection) -> str:
     )
 
 
-def _problem(asked: Asked) -> str:
+def _problem(example: Example) -> str:
     """Why no map can be judged here, "" if one can."""
     from vit import devices
     from vit.explain.faithfulness import memory
 
-    needed, (_, free) = memory(asked.checkpoint.config, asked.explanation.preprocess.size), devices.memory()
+    needed, (_, free) = memory(example.checkpoint.config, example.explanation.preprocess.size), devices.memory()
     if not 0 < free < needed:
         return ""
     return (

@@ -28,13 +28,13 @@ def stored(source: Source) -> FirstView | None:
     view = _read(str(folder), loading.stamp(folder)) if folder else None
     if view is None or source != Source(f"{first_view.SAMPLE}.jpg", source.data, first_view.SAMPLE):
         return None
-    asked = {
+    linked = {
         "checkpoint": view.checkpoint.name,
         "size": loading.pixels(view.size),
         "target": str(view.target),
         "method": first_view.METHOD,
     }
-    same = all(st.query_params.get(name, usual) == usual for name, usual in asked.items())
+    same = all(st.query_params.get(name, usual) == usual for name, usual in linked.items())
     same &= "size" in st.query_params  # left out, it is the model's own
     return view if same and not _OTHERS & st.query_params.keys() else None
 

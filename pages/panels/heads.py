@@ -10,7 +10,7 @@ import streamlit as st
 from pages.components import head_grid as matrix
 from pages.panels import heads_over_pictures, what_if
 from pages.shared import link_controls
-from pages.shared.class_question import Asked, Question, pass_of, subject
+from pages.shared.class_question import Example, Question, pass_of, subject
 from vit.explain.names import SIGNED, STATISTICS, amount
 from vit.images import samples
 from vit.view.selection import Selection
@@ -33,34 +33,34 @@ SPREAD = 0.6  # of the way between two blocks, that its heads take
 
 
 @st.cache_resource(show_spinner=False, max_entries=16)
-def of_picture(key: str, _asked: Asked):
+def of_picture(key: str, _example: Example):
     """Statistics of this picture."""
     from vit.explain.head_statistics import statistics
 
-    return statistics(_asked.explanation.record, _asked.checkpoint.config.patch_size)
+    return statistics(_example.explanation.record, _example.checkpoint.config.patch_size)
 
 
 @st.cache_resource(show_spinner="Looking at the sample pictures…", max_entries=4)
-def of_samples(identity: str, size: tuple, _asked: Asked):
+def of_samples(identity: str, size: tuple, _example: Example):
     """Mean and spread over the sample pictures, at the size that is chosen."""
     from vit.explain.head_census import Tally, decoded, tally
 
-    model, preprocess = _asked.checkpoint.model, _asked.explanation.preprocess
+    model, preprocess = _example.checkpoint.model, _example.explanation.preprocess
     files = ((name, samples.read(name)) for name in samples.SAMPLES)
-    with pass_of(_asked):
+    with pass_of(_example):
         return sum((tally(model, decoded([file], preprocess).pixels) for file in files), Tally()).statistics()
 
 
 @st.cache_resource(show_spinner=False, max_entries=16)
-def agreeing(key: str, target: int, _asked: Asked):
+def agreeing(key: str, target: int, _example: Example):
     """How far each head looks where the class's relevance is."""
     from vit.explain.head_statistics import agreement
 
-    kept = subject(_asked, target).record
+    kept = subject(_example, target).record
     return agreement(kept, kept.read, kept.heatmap(kept.relevance()))
 
 
-def of_class(asked: Asked, question: Question | None) -> dict:
+def of_class(example: Example, question: Question | None) -> dict:
     """Statistics that ask about a class; what a head does for it where that was measured or is quick."""
     import torch
 
@@ -68,14 +68,14 @@ def of_class(asked: Asked, question: Question | None) -> dict:
 
     if question is None:
         return {}
-    found = {"object": agreeing(asked.key, question.target, asked)}
-    if what_if.measured(asked, question):
-        values = what_if.importances(asked, question.target, True)
+    found = {"object": agreeing(example.key, question.target, example)}
+    if what_if.measured(example, question):
+        values = what_if.importances(example, question.target, True)
         found["effect"] = Statistic(torch.from_numpy(values), 0.0)
     return found
 
 
-def show(asked: Asked, question: Question | None, selection: Selection, select: Any) -> None:
+def show(example: Example, question: Question | None, selection: Selection, select: Any) -> None:
     """The atlas of heads.
 
     Args:
@@ -87,11 +87,11 @@ def show(asked: Asked, question: Question | None, selection: Selection, select: 
         over = link_controls.select("Over", "over", list(OVER), kind=st.segmented_control, link=OVER.__getitem__)
     with one:
         if over == ONE:
-            found = of_picture(asked.key, asked) | of_class(asked, question)
+            found = of_picture(example.key, example) | of_class(example, question)
         elif over == SAMPLES:
-            found = of_samples(asked.checkpoint.identity, asked.explanation.preprocess.size, asked)
+            found = of_samples(example.checkpoint.identity, example.explanation.preprocess.size, example)
         else:
-            found = heads_over_pictures.show(asked)
+            found = heads_over_pictures.show(example)
     if not found:
         return
     with controls:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import streamlit as st
 
 from pages.shared import loading, session
-from pages.shared.class_question import Asked, pass_of
+from pages.shared.class_question import Example, pass_of
 from pages.shared.escape import plain
 from pages.train_form import data_picker
 from vit.errors import InvalidRun, UserError
@@ -45,13 +45,13 @@ class Progress:
 
 
 @st.cache_resource(show_spinner=False, max_entries=1000)
-def counted(identity: str, size: tuple, name: str, _asked: Asked, _part: Part):
+def counted(identity: str, size: tuple, name: str, _example: Example, _part: Part):
     """What the heads do on these pictures, and which of them could not be read."""
     from vit.explain.head_census import tally
 
     opened = _part.read()
-    with pass_of(_asked):
-        return tally(_asked.checkpoint.model, opened.pixels), opened.unreadable
+    with pass_of(_example):
+        return tally(_example.checkpoint.model, opened.pixels), opened.unreadable
 
 
 @st.cache_resource(show_spinner="Reading the pictures…", max_entries=4)
@@ -68,27 +68,27 @@ def digest(file_id: str, _file: Any) -> str:
     return hashlib.sha256(_file.getbuffer()).hexdigest()
 
 
-def show(asked: Asked) -> dict[str, Any] | None:
+def show(example: Example) -> dict[str, Any] | None:
     """Let the person choose pictures and wait for them; gives the statistics once they are there."""
-    source = pick_source(asked)
+    source = pick_source(example)
     try:
-        parts = uploaded(asked) if source == UPLOAD else of_dataset(asked, source)
+        parts = uploaded(example) if source == UPLOAD else of_dataset(example, source)
     except UserError as error:
         st.error(plain(str(error)))
         return None
-    progress = started(asked, parts)
+    progress = started(example, parts)
     if progress is None:
         return None
     count = sum(part.pictures for part in parts)
     if progress.done < len(parts) and not progress.stopped:
-        look(asked, parts, count, progress)
+        look(example, parts, count, progress)
         return None
-    return result(asked, parts[: progress.done], count, progress)
+    return result(example, parts[: progress.done], count, progress)
 
 
-def pick_source(asked: Asked) -> str:
+def pick_source(example: Example) -> str:
     """Uploads, or the test pictures of a dataset that is here: first the one that the checkpoint learnt from."""
-    titles, learnt = data_picker.here(), learnt_from(asked.checkpoint)
+    titles, learnt = data_picker.here(), learnt_from(example.checkpoint)
     order = sorted([UPLOAD, *titles], key=lambda spec: spec != learnt)
 
     def words(spec: str) -> str:
@@ -112,12 +112,12 @@ def learnt_from(checkpoint: Any) -> str:
         return ""
 
 
-def uploaded(asked: Asked) -> list[Part]:
+def uploaded(example: Example) -> list[Part]:
     """Files of the visitor's own."""
     from vit.explain.head_census import MOST, batch_size, decoded
 
-    preprocess, files = asked.explanation.preprocess, loading.pick_files(MOST, "atlas upload")
-    step = batch_size(asked.checkpoint, preprocess)
+    preprocess, files = example.explanation.preprocess, loading.pick_files(MOST, "atlas upload")
+    step = batch_size(example.checkpoint, preprocess)
 
     def part(some: Sequence[Any]) -> Part:
         return Part(
@@ -129,7 +129,7 @@ def uploaded(asked: Asked) -> list[Part]:
     return [part(files[start : start + step]) for start in range(0, len(files), step)]
 
 
-def of_dataset(asked: Asked, spec: str) -> list[Part]:
+def of_dataset(example: Example, spec: str) -> list[Part]:
     """Test pictures of a dataset.
 
     Raises:
@@ -137,9 +137,9 @@ def of_dataset(asked: Asked, spec: str) -> list[Part]:
     """
     from vit.explain.head_census import batch_size, picked
 
-    root, stamp, preprocess = data_picker.root_of(spec), data_picker.stamp(spec), asked.explanation.preprocess
+    root, stamp, preprocess = data_picker.root_of(spec), data_picker.stamp(spec), example.explanation.preprocess
     pictures = tested(spec, root, stamp, repr(preprocess), preprocess)
-    count, step = len(pictures.labels), batch_size(asked.checkpoint, preprocess)
+    count, step = len(pictures.labels), batch_size(example.checkpoint, preprocess)
 
     def part(places: range) -> Part:
         return Part(f"{spec} {root} {stamp} {places}", len(places), lambda: picked(pictures, places, preprocess))
@@ -147,17 +147,17 @@ def of_dataset(asked: Asked, spec: str) -> list[Part]:
     return [part(range(start, min(start + step, count))) for start in range(0, count, step)]
 
 
-def started(asked: Asked, parts: Sequence[Part]) -> Progress | None:
+def started(example: Example, parts: Sequence[Part]) -> Progress | None:
     """How far these pictures are, None before they are begun; what takes long waits for a button that says so."""
     from vit.explain.head_census import seconds
 
     if not parts:
         return None
     every = session.of(session.Explore).looks
-    key = hashlib.sha256(repr([_key(asked), *(part.name for part in parts)]).encode()).hexdigest()
+    key = hashlib.sha256(repr([_key(example), *(part.name for part in parts)]).encode()).hexdigest()
     if key not in every:
         count = sum(part.pictures for part in parts)
-        expected = seconds(asked.checkpoint, asked.explanation.preprocess, count)
+        expected = seconds(example.checkpoint, example.explanation.preprocess, count)
         if expected > LONG:
             place = st.empty()
             if not place.button(f"Look at {count} pictures ({about(expected)})", type="primary"):
@@ -168,7 +168,7 @@ def started(asked: Asked, parts: Sequence[Part]) -> Progress | None:
 
 
 @st.fragment(run_every=PAUSE)
-def look(asked: Asked, parts: Sequence[Part], count: int, progress: Progress) -> None:
+def look(example: Example, parts: Sequence[Part], count: int, progress: Progress) -> None:
     """Work for a moment, then let the browser ask for the next one: a click on *Stop* is heard in between."""
 
     def stop() -> None:
@@ -180,7 +180,7 @@ def look(asked: Asked, parts: Sequence[Part], count: int, progress: Progress) ->
         st.button("Stop", key="stop census", on_click=stop)
     until = time.monotonic() + SLICE
     while progress.done < len(parts) and not progress.stopped:
-        counted(*_key(asked), parts[progress.done].name, asked, parts[progress.done])
+        counted(*_key(example), parts[progress.done].name, example, parts[progress.done])
         progress.done += 1
         if time.monotonic() > until:
             break
@@ -188,13 +188,13 @@ def look(asked: Asked, parts: Sequence[Part], count: int, progress: Progress) ->
         st.rerun()
 
 
-def result(asked: Asked, parts: Sequence[Part], count: int, progress: Progress) -> dict[str, Any] | None:
+def result(example: Example, parts: Sequence[Part], count: int, progress: Progress) -> dict[str, Any] | None:
     """Statistics over the parts that are done; says what is missing."""
     from vit.explain.head_census import Tally
 
     found, unreadable = Tally(), []
     for part in parts:
-        more, left_out = counted(*_key(asked), part.name, asked, part)
+        more, left_out = counted(*_key(example), part.name, example, part)
         found, unreadable = found + more, [*unreadable, *left_out]
 
     def go_on() -> None:
@@ -211,6 +211,6 @@ def result(asked: Asked, parts: Sequence[Part], count: int, progress: Progress) 
     return found.statistics() or None
 
 
-def _key(asked: Asked) -> tuple[str, tuple[int, int]]:
+def _key(example: Example) -> tuple[str, tuple[int, int]]:
     """Tells what the pictures go through from all else."""
-    return asked.checkpoint.identity, asked.explanation.preprocess.size
+    return example.checkpoint.identity, example.explanation.preprocess.size

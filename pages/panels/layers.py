@@ -5,7 +5,7 @@ import plotly.graph_objects as go
 import streamlit as st
 from PIL import Image
 
-from pages.shared.class_question import Asked, Question, pass_of
+from pages.shared.class_question import Example, Question, pass_of
 from pages.shared.escape import plain
 from vit.view.overlay import COLORMAPS
 
@@ -16,19 +16,19 @@ RAMP = 160  # width of a colour scale [px]
 
 
 @st.cache_resource(show_spinner="Reading the answer after every block…", max_entries=8)
-def lens(key: str, target: int, _asked: Asked):
+def lens(key: str, target: int, _example: Example):
     """See `vit.explain.logit_lens.logit_lens`."""
     from vit.explain.logit_lens import logit_lens
 
-    with pass_of(_asked):
-        return logit_lens(_asked.checkpoint.model, _asked.pixels, target)
+    with pass_of(_example):
+        return logit_lens(_example.checkpoint.model, _example.pixels, target)
 
 
-def show(asked: Asked, question: Question) -> None:
+def show(example: Example, question: Question) -> None:
     """Curves over the blocks, and a map of the class for each."""
-    labels = asked.checkpoint.labels
+    labels = example.checkpoint.labels
     name = plain(labels[question.target])
-    found = lens(asked.key, question.target, asked)
+    found = lens(example.key, question.target, example)
     final = found.answers[-1]
     blocks = np.arange(1, len(found.answers) + 1)
     figure = go.Figure()
@@ -51,13 +51,13 @@ def show(asked: Asked, question: Question) -> None:
     )
     st.plotly_chart(figure, config={"displayModeBar": False}, key="lens", alt="Probabilities after every block")
     st.markdown(f"**“{name}” in each patch**, by the patch's own token after each block")
-    record = asked.explanation.record
+    record = example.explanation.record
     maps = record.heatmap(found.targets).numpy()
     top = float(maps.max()) or 1.0
     with st.container(horizontal=True):
         for block, one in enumerate(maps):
             st.image(_tile(one / top), caption=f"{block + 1}: to {one.max():.0%}", width=TILE)
-    _show_outliers(asked, found)
+    _show_outliers(example, found)
 
 
 def _tile(shares: np.ndarray) -> Image.Image:
@@ -66,10 +66,10 @@ def _tile(shares: np.ndarray) -> Image.Image:
     return Image.fromarray(colors).resize((TILE, TILE * height // width), Image.Resampling.NEAREST)
 
 
-def _show_outliers(asked: Asked, found) -> None:
+def _show_outliers(example: Example, found) -> None:
     from vit.explain.weight_views import outliers
 
-    first = len(asked.explanation.record.prefix)
+    first = len(example.explanation.record.prefix)
     strange = outliers(found.lengths[:, first:])
     if not strange.any():
         st.caption("No patch token is far longer than the others of its block.")
@@ -82,15 +82,15 @@ def _show_outliers(asked: Asked, found) -> None:
         help="More than six median deviations above the median. Large models keep global facts in such tokens, and "
         "attention to them says little about what is in those patches (Darcet et al. 2024).",
     )
-    tiles = asked.explanation.record.heatmap(found.lengths)[block].numpy()
+    tiles = example.explanation.record.heatmap(found.lengths)[block].numpy()
     st.image(_tile(tiles / tiles.max()), caption=f"Lengths after block {block + 1}", width=TILE)
 
 
-def show_weights(asked: Asked) -> None:
+def show_weights(example: Example) -> None:
     """Position embeddings and patch filters; no picture plays a part."""
     from vit.explain.weight_views import filters, position_similarity
 
-    model = asked.checkpoint.model
+    model = example.checkpoint.model
     left, right = st.columns(2, gap="large")
     with left:
         st.markdown("**How alike positions are**, one map per patch")

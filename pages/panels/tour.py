@@ -116,8 +116,8 @@ def show() -> None:
 
 
 def _current() -> int | None:
-    asked = st.query_params.get("tour", "")
-    number = int(asked) - 1 if asked.isdecimal() and len(asked) < 3 else -1
+    linked = st.query_params.get("tour", "")
+    number = int(linked) - 1 if linked.isdecimal() and len(linked) < 3 else -1
     return number if 0 <= number < len(STEPS) else None
 
 

@@ -3,7 +3,7 @@
 import streamlit as st
 
 from pages.shared.escape import plain
-from pages.shared.result_cache import once
+from pages.shared.result_cache import cached
 
 FEW = 20  # classes, so that most pictures are of something else
 METHOD = (
@@ -12,7 +12,7 @@ METHOD = (
 )
 
 
-def place(checkpoint, explanation):
+def judge(checkpoint, explanation):
     """What known pictures are like, and how unlike them this one is; None where the one or the other is not known."""
     if explanation.seen.size[::-1] != tuple(checkpoint.config.image_size):
         return None  # scores were taken at the model's own size
@@ -23,16 +23,16 @@ def place(checkpoint, explanation):
         if known is None:
             return None
         pixels = explanation.preprocess(explanation.picture)
-        return known, known.place(float(known.score(checkpoint.model, pixels)))
+        return known, known.judge(float(known.score(checkpoint.model, pixels)))
 
     file = checkpoint.path / ood.FILE
     stamp = file.stat().st_mtime_ns if file.exists() else 0
-    return once(("unlike", checkpoint.identity, stamp, explanation.record.logits.numpy().tobytes()), work)
+    return cached(("unlike", checkpoint.identity, stamp, explanation.record.logits.numpy().tobytes()), work)
 
 
 def show(checkpoint, explanation) -> None:
     """How many classes the model knows, and a warning where the picture is unlike those that it learnt them from."""
-    count, found = len(checkpoint.labels), place(checkpoint, explanation)
+    count, found = len(checkpoint.labels), judge(checkpoint, explanation)
     words = f"It knows {count:,} classes" + ("; all else is a guess." if count <= FEW else ".")
     if found is None:
         st.caption(words)

@@ -41,6 +41,6 @@ def is_shown(checkpoint: str) -> bool:
     Args:
         checkpoint: its name.
     """
-    asked = st.query_params.to_dict()
+    linked = st.query_params.to_dict()
     others = {"upload", "picture", "frame", "target", "method", "precision", "heads"}
-    return checkpoint == CHECKPOINT and VIEW.items() <= asked.items() and not others & asked.keys()
+    return checkpoint == CHECKPOINT and VIEW.items() <= linked.items() and not others & linked.keys()

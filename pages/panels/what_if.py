@@ -10,9 +10,9 @@ import streamlit as st
 from pages.components import head_grid as matrix
 from pages.components import viewer
 from pages.shared import class_question, link_controls, navigation, pass_queue, session
-from pages.shared.class_question import Asked, Question, pass_of
+from pages.shared.class_question import Example, Question, pass_of
 from pages.shared.escape import plain
-from pages.shared.result_cache import once, with_bar
+from pages.shared.result_cache import cached, with_bar
 from vit.images import samples
 from vit.view.captions import about
 from vit.view.selection import Selection
@@ -38,51 +38,51 @@ def means(identity: str, _checkpoint):
         return head_means(_checkpoint.model, torch.cat(pictures))
 
 
-def importances(asked: Asked, target: int, by_mean: bool) -> np.ndarray:
+def importances(example: Example, target: int, by_mean: bool) -> np.ndarray:
     """How far the class's logit falls without each head (L, H)."""
     from vit.explain.head_ablation import importance
 
-    checkpoint = asked.checkpoint
+    checkpoint = example.checkpoint
     instead = means(checkpoint.identity, checkpoint) if by_mean else None
 
     def work(progress):
-        with pass_of(asked):
-            return importance(checkpoint.model, asked.pixels, target, instead, progress).numpy()
+        with pass_of(example):
+            return importance(checkpoint.model, example.pixels, target, instead, progress).numpy()
 
-    return with_bar(("importance", asked.key, target, by_mean), "Switching heads off, one after the other…", work)
+    return with_bar(("importance", example.key, target, by_mean), "Switching heads off, one after the other…", work)
 
 
-def changed(asked: Asked, off: tuple, by_mean: bool, hide: tuple, cover: str) -> Asked:
+def changed(example: Example, off: tuple, by_mean: bool, hide: tuple, cover: str) -> Example:
     """The changed picture through the changed model, with a payload of its own."""
-    name = f"{asked.key} without {off} {by_mean} {hide} {cover}"  # heads of the last block change no attention
-    return once(("changed", name), lambda: _changed(name, asked, off, by_mean, hide, cover))
+    name = f"{example.key} without {off} {by_mean} {hide} {cover}"  # heads of the last block change no attention
+    return cached(("changed", name), lambda: _changed(name, example, off, by_mean, hide, cover))
 
 
-def _changed(name: str, asked: Asked, off: tuple, by_mean: bool, hide: tuple, cover: str) -> Asked:
+def _changed(name: str, example: Example, off: tuple, by_mean: bool, hide: tuple, cover: str) -> Example:
     from vit.explain.head_ablation import without
     from vit.explain.occlusion import hidden
     from vit.explain.record import record
     from vit.view.overlay import COLORMAPS
     from vit.view.payload import pack
 
-    checkpoint, explanation = asked.checkpoint, asked.explanation
-    pixels = hidden(asked.pixels, hide, checkpoint.config.patch_size, cover)
+    checkpoint, explanation = example.checkpoint, example.explanation
+    pixels = hidden(example.pixels, hide, checkpoint.config.patch_size, cover)
     instead = means(checkpoint.identity, checkpoint) if by_mean else None
     hook = without(off, instead) if off else None
     with pass_queue.reserved(checkpoint, explanation.preprocess.size):
         kept = record(checkpoint.model, pixels, hook=hook)
         payload = pack(kept, explanation.picture, explanation.geometry.box, COLORMAPS)
-    return Asked(name, checkpoint, replace(explanation, record=kept, payload=payload), pixels, hook)
+    return Example(name, checkpoint, replace(explanation, record=kept, payload=payload), pixels, hook)
 
 
-def probe(asked: Asked, question: Question | None, selection: Selection):
+def probe(example: Example, question: Question | None, selection: Selection):
     """Let the person replace the patch under the pointer; what the viewer needs for that."""
     if question is None:
         return None
     from vit.explain.occlusion import occlusion, occlusion_seconds
 
-    labels = asked.checkpoint.labels
-    seconds = occlusion_seconds(asked.checkpoint.model, asked.explanation.preprocess.size)
+    labels = example.checkpoint.labels
+    seconds = occlusion_seconds(example.checkpoint.model, example.explanation.preprocess.size)
     takes = f" ({about(seconds)})" if seconds > LONG else ""
     with st.container(horizontal=True, vertical_alignment="center"):
         asks = link_controls.toggle(
@@ -95,11 +95,11 @@ def probe(asked: Asked, question: Question | None, selection: Selection):
         )
     if not asks:
         return None
-    now = after(asked, selection, cover)
+    now = after(example, selection, cover)
 
     def work(progress):
-        with pass_of(asked):
-            return occlusion(asked.checkpoint.model, asked.pixels, cover, now.hook, selection.hidden, progress)
+        with pass_of(example):
+            return occlusion(example.checkpoint.model, example.pixels, cover, now.hook, selection.hidden, progress)
 
     answers = with_bar(("occlusion", now.key, cover), "Replacing one patch after the other…", work)
     before = now.explanation.record.logits[0].softmax(0)
@@ -122,22 +122,22 @@ def heads_off(blocks: int, heads: int) -> tuple[tuple[int, int], ...]:
     return tuple(sorted(found))
 
 
-def after(asked: Asked, selection: Selection, cover: str) -> Asked:
+def after(example: Example, selection: Selection, cover: str) -> Example:
     """The picture and the model as the person changed them."""
-    record = asked.explanation.record
+    record = example.explanation.record
     off = heads_off(record.blocks, record.heads)
     if not off and not selection.hidden:
-        return asked
-    return changed(asked, off, _by_mean(), selection.hidden, cover)
+        return example
+    return changed(example, off, _by_mean(), selection.hidden, cover)
 
 
 def _by_mean() -> bool:
     return st.query_params.get("instead", MEAN) == MEAN
 
 
-def show(asked: Asked, question: Question | None, selection: Selection) -> None:
+def show(example: Example, question: Question | None, selection: Selection) -> None:
     """Switches for heads and patches, and what comes of them."""
-    record = asked.explanation.record
+    record = example.explanation.record
     off = heads_off(record.blocks, record.heads)
 
     def toggle(cell: tuple[int, int]) -> None:
@@ -157,10 +157,10 @@ def show(asked: Asked, question: Question | None, selection: Selection) -> None:
             help="Its mean over the sample pictures is the milder choice: zero is something that no head ever gives, "
             "and overstates what it does.",
         )
-        values = _importances(asked, question, _by_mean())
+        values = _importances(example, question, _by_mean())
         label = "Click a head to switch it off"
         if question and np.isfinite(values).any():
-            name = plain(asked.checkpoint.labels[question.target])
+            name = plain(example.checkpoint.labels[question.target])
             when = ", before any change" if off or selection.hidden else ""
             label = f"What “{name}” loses without each head [logits]{when}. Click one to switch it off"
         matrix.show("whatif", values, _signed, label=label, scale="signed", marked=off, on_choose=toggle)
@@ -179,50 +179,50 @@ def show(asked: Asked, question: Question | None, selection: Selection) -> None:
     if not off and not selection.hidden:
         return
     cover = st.query_params.get("cover", "")
-    now = after(asked, selection, cover if cover in COVERS else "mean")
+    now = after(example, selection, cover if cover in COVERS else "mean")
     if question:
-        answers = (one.explanation.record.logits[0].softmax(0) for one in (asked, now))
-        _show_answers(asked, *answers, question)
+        answers = (one.explanation.record.logits[0].softmax(0) for one in (example, now))
+        _show_answers(example, *answers, question)
     st.caption("After the change. It follows the viewer above, and maps of one kind have one scale in both.")
     payload = viewer.feed("changed feeder", now.explanation.payload)
     place, feeders = st.container(), st.container()
     with feeders:
-        given, method = class_question.given(now, selection, question, "changed ")
+        given, method = class_question.computed_map(now, selection, question, "changed ")
     with place:
         viewer.show("changed viewer", payload, selection, given, method, group="whatif", compact=True)
 
 
-def _seconds(asked: Asked) -> float:
+def _seconds(example: Example) -> float:
     """What the importance of all heads takes."""
     from vit.explain.head_ablation import importance_seconds
 
-    return importance_seconds(asked.checkpoint.model, asked.explanation.preprocess.size)
+    return importance_seconds(example.checkpoint.model, example.explanation.preprocess.size)
 
 
-def measured(asked: Asked, question: Question) -> bool:
+def measured(example: Example, question: Question) -> bool:
     """Whether the importance of all heads is known, or quickly found out."""
-    return session.of(session.Explore).importance == f"{asked.key} {question.target}" or _seconds(asked) <= SLOW
+    return session.of(session.Explore).importance == f"{example.key} {question.target}" or _seconds(example) <= SLOW
 
 
-def _importances(asked: Asked, question: Question | None, by_mean: bool) -> np.ndarray:
-    record = asked.explanation.record
+def _importances(example: Example, question: Question | None, by_mean: bool) -> np.ndarray:
+    record = example.explanation.record
     unknown = np.full((record.blocks, record.heads), np.nan)
     if question is None:
         return unknown
-    if not measured(asked, question):
-        if not st.button(f"Measure every head ({about(_seconds(asked))})"):
+    if not measured(example, question):
+        if not st.button(f"Measure every head ({about(_seconds(example))})"):
             return unknown
-        session.of(session.Explore).importance = f"{asked.key} {question.target}"
-    return importances(asked, question.target, by_mean)
+        session.of(session.Explore).importance = f"{example.key} {question.target}"
+    return importances(example, question.target, by_mean)
 
 
 def _signed(value: float) -> str:
     return f"{value:+.2f}".replace("-", "−")
 
 
-def _show_answers(asked: Asked, before: Any, after: Any, question: Question) -> None:
+def _show_answers(example: Example, before: Any, after: Any, question: Question) -> None:
     """Probabilities of the most probable classes, old and new."""
-    labels = asked.checkpoint.labels
+    labels = example.checkpoint.labels
     shown = {question.target, *before.topk(min(TOP, len(before))).indices.tolist(), int(after.argmax())}
     order = sorted(shown, key=lambda index: float(before[index]))
     names = [plain(labels[index]) for index in order]

@@ -14,7 +14,7 @@ from pages.shared import bars
 from pages.shared.escape import plain
 from vit.errors import UserError
 from vit.runs.registry import Run
-from vit.view.attention_snapshots import Probe, list_epochs, read_payload, read_probes
+from vit.view.attention_snapshots import Snapshot, list_epochs, read_payload, read_snapshots
 from vit.view.payload import read_header
 from vit.view.selection import Selection
 
@@ -22,8 +22,8 @@ THUMBNAIL = 72  # [px]
 
 
 @st.cache_data(show_spinner=False, max_entries=5000)
-def _probes(folder: str, epoch: int, stamp: int) -> list[Probe]:
-    return read_probes(Path(folder), epoch)
+def _probes(folder: str, epoch: int, stamp: int) -> list[Snapshot]:
+    return read_snapshots(Path(folder), epoch)
 
 
 @st.cache_resource(show_spinner=False, max_entries=64)
@@ -99,7 +99,7 @@ def stamp(folder: Path, epoch: int) -> int:
         return 0
 
 
-def _pick_picture(folder: Path, epoch: int, probes: list[Probe]) -> int:
+def _pick_picture(folder: Path, epoch: int, probes: list[Snapshot]) -> int:
     """Let the person choose one of the pictures by sight."""
     if len(probes) < 2:
         return 0
@@ -130,13 +130,13 @@ def _thumbnail(folder: str, epoch: int, picture: int) -> str:
     return "data:image/png;base64," + base64.b64encode(out.getvalue()).decode()
 
 
-def _predictions(probe: Probe) -> None:
+def _predictions(probe: Snapshot) -> None:
     """The most probable classes as bars; the true one stands out."""
     every = [bars.Bar(label, probability, label == probe.label) for label, probability in probe.predictions]
     bars.show(every, "Predictions: " + ", ".join(f"{one.label} {one.share:.0%}" for one in every))
 
 
-def _trends(history: dict[int, list[Probe]], picture: int, epoch: int) -> None:
+def _trends(history: dict[int, list[Snapshot]], picture: int, epoch: int) -> None:
     """How sure the model was of the true class, and how spread each block's attention, over the epochs."""
     probes = {e: found[picture] for e, found in history.items()}
     mark = {"silent": True, "symbol": "none", "label": {"show": False}, "lineStyle": {"color": "#888f94"}}

@@ -98,39 +98,39 @@ def controls(longest: int, unit: str = "epochs") -> View:
         longest: end of the horizontal axis.
         unit: what it counts.
     """
-    asked = View.from_query(st.query_params, longest, unit)
+    linked = View.from_query(st.query_params, longest, unit)
 
     def write(view: View, name: str) -> None:
         navigation.rewrite({name: view.to_query(unit)[name] or None})
 
     def smoothe(strength: float) -> None:
-        write(asked._replace(smoothing=strength), "smoothing")
+        write(linked._replace(smoothing=strength), "smoothing")
 
     def zoom(ends: tuple[int, int]) -> None:
         first, last = ends
-        write(asked._replace(first=first, last=None if last == longest else last), unit)
+        write(linked._replace(first=first, last=None if last == longest else last), unit)
 
     with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
-        key = link_controls.key_of("smoothing", asked.smoothing)
+        key = link_controls.key_of("smoothing", linked.smoothing)
         st.slider(
             "Smoothing",
             0.0,
             0.99,
-            asked.smoothing,
+            linked.smoothing,
             key=key,
-            on_change=link_controls.heard,
+            on_change=link_controls.on_change,
             args=(key, smoothe),
             width=160,
         )
         if longest > 1:
-            ends = (asked.first, longest if asked.last is None else asked.last)
+            ends = (linked.first, longest if linked.last is None else linked.last)
             key = link_controls.key_of(
                 f"zoom {unit} {longest}", ends
             )  # as the end moves, it begins anew from the address
-            heard = {"on_change": link_controls.heard, "args": (key, zoom)}
-            st.slider(f"Zoom [{unit}]", 0, longest, ends, key=key, width=220, **heard)
+            moved = {"on_change": link_controls.on_change, "args": (key, zoom)}
+            st.slider(f"Zoom [{unit}]", 0, longest, ends, key=key, width=220, **moved)
         link_controls.toggle("Logarithmic loss", "log")
-    return asked
+    return linked
 
 
 def line(

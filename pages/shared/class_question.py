@@ -7,7 +7,7 @@ import streamlit as st
 
 from pages.shared import link_controls, pass_queue
 from pages.shared.escape import plain
-from pages.shared.result_cache import once
+from pages.shared.result_cache import cached
 from vit.view import first_view
 from vit.view.first_view import FirstView
 from vit.view.selection import Selection
@@ -17,7 +17,7 @@ DEFAULT = first_view.METHOD
 
 
 @dataclass(frozen=True)
-class Asked:
+class Example:
     """What the page is about.
 
     Attributes:
@@ -43,36 +43,36 @@ class Asked:
         return self.explanation.preprocess(self.explanation.picture) if self.covered is None else self.covered
 
 
-def subject(asked: Asked, target: int | None):
+def subject(example: Example, target: int | None):
     """The picture asked about a class, or about none, once."""
     from vit.explain.methods import Subject
 
     def work():
-        with pass_of(asked):
+        with pass_of(example):
             if target is None:
-                return Subject.without_class(asked.checkpoint.model, asked.pixels, hook=asked.hook)
-            return Subject.of(asked.checkpoint.model, asked.pixels, target, asked.hook)
+                return Subject.without_class(example.checkpoint.model, example.pixels, hook=example.hook)
+            return Subject.of(example.checkpoint.model, example.pixels, target, example.hook)
 
-    return once(("subject", asked.key, target), work)
+    return cached(("subject", example.key, target), work)
 
 
-def pass_of(asked: Asked):
+def pass_of(example: Example):
     """Room for a pass that keeps more than attention: see `pass_queue.reserved`."""
-    return pass_queue.reserved(asked.checkpoint, asked.explanation.preprocess.size, pass_queue.KEPT)
+    return pass_queue.reserved(example.checkpoint, example.explanation.preprocess.size, pass_queue.KEPT)
 
 
-def chain(asked: Asked, target: int) -> bytes:
+def chain(example: Example, target: int) -> bytes:
     """What the browser needs to follow the pointer with relevance."""
     from vit.view.payload import pack_chain
 
-    if asked.stored:
-        return asked.stored.chain
+    if example.stored:
+        return example.stored.chain
 
     def packed() -> bytes:
-        kept = subject(asked, target).record
+        kept = subject(example, target).record
         return pack_chain([kept.flow(block) for block in range(kept.blocks)], kept.read)
 
-    return once(("chain", asked.key, target), packed)
+    return cached(("chain", example.key, target), packed)
 
 
 class Question(NamedTuple):
@@ -94,7 +94,7 @@ class Question(NamedTuple):
         return self.target if METHODS[self.method].of_class else None
 
 
-def given(asked: Asked, selection: Selection, question: Question | None, prefix: str = ""):
+def computed_map(example: Example, selection: Selection, question: Question | None, prefix: str = ""):
     """The map that Python computes for the viewer, if it must, and what the viewer is to know of the method.
 
     Args:
@@ -104,14 +104,14 @@ def given(asked: Asked, selection: Selection, question: Question | None, prefix:
     from vit.explain.methods import METHODS
     from vit.view.payload import CHAIN_UP_TO, MAPS_UP_TO
 
-    record = asked.explanation.record
+    record = example.explanation.record
     large = record.tokens > MAPS_UP_TO
     chained = record.blocks * record.tokens**2 <= CHAIN_UP_TO
     told = None
     token, values = -1, None
     if question:
         method = METHODS[question.method]
-        label = _label(asked, question)
+        label = _label(example, question)
         told = viewer.Method(
             title=method.title,
             target=plain(label),
@@ -120,32 +120,32 @@ def given(asked: Asked, selection: Selection, question: Question | None, prefix:
             settings=list(selection.settings(method.settings)),
         )
         if selection.view == "relevance" and question.method == "relevance" and chained:
-            told["chain"] = viewer.feed(f"{prefix}chain feeder", chain(asked, question.target))
-        elif selection.view == "relevance" and asked.stored:
-            values = asked.stored.map_of(selection, *question)
+            told["chain"] = viewer.feed(f"{prefix}chain feeder", chain(example, question.target))
+        elif selection.view == "relevance" and example.stored:
+            values = example.stored.map_of(selection, *question)
         elif selection.view == "relevance":
-            values = weights(asked, selection, question)
+            values = weights(example, selection, question)
             values = values / values.sum().clamp_min(1e-30)
             token = -1 if (asks := _token(selection, question)) is None else asks
-    if selection.view == "rollout" and large and not asked.stored:
-        token, values = selection.token, weights(asked, selection, None)
+    if selection.view == "rollout" and large and not example.stored:
+        token, values = selection.token, weights(example, selection, None)
     if values is None:
         return None, told
     view, direction = selection.view, selection.direction
-    given = viewer.Given(
+    given = viewer.ComputedMap(
         view=view, token=token, direction=direction, settings=selection.settings(), values=values.tolist()
     )
     return given, told
 
 
-def weights(asked: Asked, selection: Selection, question: Question | None):
+def weights(example: Example, selection: Selection, question: Question | None):
     """What the viewer shows for a selection: (N,)."""
     from vit.explain import methods
     from vit.view import export
 
     if selection.view != "relevance" or question is None:
-        return export.weights(asked.explanation.record, selection)
-    found, token = subject(asked, question.explained), _token(selection, question)
+        return export.weights(example.explanation.record, selection)
+    found, token = subject(example, question.explained), _token(selection, question)
     settings = selection.settings(methods.METHODS[question.method].settings)
     return methods.weights(found, question.method, token, selection.direction, **settings)
 
@@ -157,19 +157,19 @@ def _token(selection: Selection, question: Question) -> int | None:
     return selection.token if selection.pinned and METHODS[question.method].of_tokens else None
 
 
-def _label(asked: Asked, question: Question) -> str:
+def _label(example: Example, question: Question) -> str:
     """The name of the class that the method explains, "" for a method that is not of one."""
-    return "" if question.explained is None else asked.checkpoint.labels[question.explained]
+    return "" if question.explained is None else example.checkpoint.labels[question.explained]
 
 
-def taken(asked: Asked, selection: Selection, question: Question | None, given, method):
+def for_export(example: Example, selection: Selection, question: Question | None, given, method):
     """For `downloads.show`: what gives the map of a method, None for other views; what viewer and code need.
 
     Args:
         given, method: from `given`.
     """
     from vit.explain.methods import METHODS
-    from vit.view.export import Shown
+    from vit.view.export import MapView
 
     if selection.view != "relevance" or question is None:
         return None, {"given": given}, None
@@ -179,14 +179,14 @@ def taken(asked: Asked, selection: Selection, question: Question | None, given, 
     code |= {"query": token, "direction": selection.direction} if token is not None else {}
     linked = method and method["chain"]
 
-    def shown() -> Shown:
-        found, label = subject(asked, question.explained), _label(asked, question)
-        return Shown.of_method(found, question.method, label, token, selection.direction, selection)
+    def shown() -> MapView:
+        found, label = subject(example, question.explained), _label(example, question)
+        return MapView.of_method(found, question.method, label, token, selection.direction, selection)
 
     needed = {
         "given": given,
         "method": method,
-        "chain": chain(asked, question.target) if linked else None,
+        "chain": chain(example, question.target) if linked else None,
     }
     return shown, needed, code
 
@@ -202,7 +202,7 @@ def offered(checkpoint: Any) -> list[str]:
     return [name for name, method in METHODS.items() if (checkpoint.labels if method.of_class else others)]
 
 
-def pick(asked: Asked, prefix: str = "", side: str = "") -> Question | None:
+def pick(example: Example, prefix: str = "", side: str = "") -> Question | None:
     """Let the person choose a class and a method; None where there is nothing to choose from.
 
     Args:
@@ -210,12 +210,12 @@ def pick(asked: Asked, prefix: str = "", side: str = "") -> Question | None:
     """
     from vit.explain.methods import METHODS
 
-    labels, methods, target = asked.checkpoint.labels, offered(asked.checkpoint), None
+    labels, methods, target = example.checkpoint.labels, offered(example.checkpoint), None
     if not methods:
         return None
     one, other = st.columns(2)
     if labels:
-        probabilities = asked.explanation.probabilities
+        probabilities = example.explanation.probabilities
         order = sorted(range(len(labels)), key=lambda index: -probabilities[index])[:MOST]
         with one:
             target = link_controls.select(

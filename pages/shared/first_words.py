@@ -45,7 +45,7 @@ def _html() -> str:
 def _style() -> str:
     """The colours and letters of the page that comes."""
     rules = [f"#opening {{font-family: {st.get_option('theme.font')}; position: fixed; inset: 0; padding: 4rem 2rem}}"]
-    for theme, asked in _THEMES.items():
+    for theme, scheme in _THEMES.items():
         paper, ink = (st.get_option(f"theme.{theme}.{name}") for name in ("backgroundColor", "textColor"))
-        rules.append(f"@media {asked} {{#opening {{background: {paper}; color: {ink}}}}}")
+        rules.append(f"@media {scheme} {{#opening {{background: {paper}; color: {ink}}}}}")
     return " ".join(rules)

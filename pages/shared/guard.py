@@ -70,18 +70,18 @@ class Guard:
         if is_foreign(Headers(scope=scope)):
             await send({"type": "websocket.close", "code": 1008})
             return
-        asked: dict[str, list[str]] = {}  # names of files by the request for their addresses
+        requested: dict[str, list[str]] = {}  # names of files by the request for their addresses
 
         async def hear() -> Message:
             while True:
                 message = await receive()
-                kind = _kind(message, asked)
+                kind = _kind(message, requested)
                 if kind is None or kind in MESSAGES:
                     return message
 
         async def tell(message: Message) -> None:
-            if asked and message["type"] == "websocket.send" and len(message.get("bytes") or b"") < SMALL:
-                _expect(message["bytes"], asked)
+            if requested and message["type"] == "websocket.send" and len(message.get("bytes") or b"") < SMALL:
+                _expect(message["bytes"], requested)
             await send(message)
 
         await self.app(scope, hear, tell)
@@ -110,7 +110,7 @@ def _with_headers(send: Send) -> Send:
     return tell
 
 
-def _kind(message: Message, asked: dict[str, list[str]]) -> str | None:
+def _kind(message: Message, requested: dict[str, list[str]]) -> str | None:
     """What a browser says, None for what Streamlit itself refuses; remembers which uploads it announces."""
     if message["type"] != "websocket.receive" or not message.get("bytes"):
         return None
@@ -121,18 +121,18 @@ def _kind(message: Message, asked: dict[str, list[str]]) -> str | None:
         return None
     kind = said.WhichOneof("type")
     if kind == "file_urls_request":
-        asked[said.file_urls_request.request_id] = list(said.file_urls_request.file_names)
+        requested[said.file_urls_request.request_id] = list(said.file_urls_request.file_names)
     return kind or ""
 
 
-def _expect(content: bytes, asked: dict[str, list[str]]) -> None:
+def _expect(content: bytes, requested: dict[str, list[str]]) -> None:
     """Note which uploads Streamlit gave addresses for."""
     told = ForwardMsg()
     told.ParseFromString(content)
     if told.WhichOneof("type") != "file_urls_response":
         return
     response = told.file_urls_response
-    names = asked.pop(response.response_id, [])
+    names = requested.pop(response.response_id, [])
     for name, urls in zip(names, response.file_urls, strict=False):
         session, file = urls.upload_url.rsplit("/", 2)[1:]
         UPLOADS.expect(session, file, name)

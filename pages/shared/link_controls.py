@@ -35,11 +35,11 @@ class _Controls:
 
     Attributes:
         drawn: by name.
-        told: by key, what a control was told to show, or has said since.
+        values: by key, what a control was to show, or was set to since.
     """
 
     drawn: dict[str, _Drawn] = field(default_factory=dict)
-    told: dict[str, Any] = field(default_factory=dict)
+    values: dict[str, Any] = field(default_factory=dict)
 
 
 def select(
@@ -70,21 +70,21 @@ def select(
             return
         navigation.rewrite(dict.fromkeys(resets) | {name: link(option) if option != default else None})
 
-    asked = {link(option): option for option in options}.get(st.query_params.get(name, ""), default)
+    linked = {link(option): option for option in options}.get(st.query_params.get(name, ""), default)
     shown = _distinct([str(words(option)) for option in options])
     if kind is st.segmented_control:
-        more |= {"required": True, "default": asked}
+        more |= {"required": True, "default": linked}
     elif kind is st.select_slider:
-        more["value"] = asked
+        more["value"] = linked
     else:
-        more["index"] = list(options).index(asked)
-    key = key_of(name, asked, shown)
+        more["index"] = list(options).index(linked)
+    key = key_of(name, linked, shown)
     return kind(
         label,
         options,
         format_func=dict(zip(options, shown, strict=True)).get,
         key=key,
-        on_change=heard,
+        on_change=on_change,
         args=(key, choose),
         **more,
     )
@@ -101,34 +101,34 @@ def toggle(label: str, name: str, link: str = "1", **more: Any) -> bool:
     def choose(on: bool) -> None:
         navigation.rewrite({name: link if on else None})
 
-    asked = st.query_params.get(name) == link
-    key = key_of(name, asked)
-    return st.toggle(label, asked, key=key, on_change=heard, args=(key, choose), **more)
+    linked = st.query_params.get(name) == link
+    key = key_of(name, linked)
+    return st.toggle(label, linked, key=key, on_change=on_change, args=(key, choose), **more)
 
 
-def key_of(name: str, asked: Any, offers: Any = None) -> str:
-    """The key of a control that is to show `asked`: a new one where it must be told something; for `heard`.
+def key_of(name: str, value: Any, offers: Any = None) -> str:
+    """The key of a control that is to show `value`: a new one where it must be told something; for `on_change`.
 
     Args:
         name: the key of the first one.
         offers: what makes it another control when it changes.
     """
     controls = session.of(_Controls)
-    drawn, told = controls.drawn, controls.told
+    drawn, values = controls.drawn, controls.values
     before = drawn.get(name, _Drawn(0, offers))
-    now = before.offers == offers and st.session_state.get(_key(name, before.number), asked) == asked
+    now = before.offers == offers and st.session_state.get(_key(name, before.number), value) == value
     drawn[name] = _Drawn(before.number + (not now), offers)
     key = _key(name, drawn[name].number)
-    told[key] = asked
-    told.pop(_key(name, drawn[name].number - REMEMBERED), None)
+    values[key] = value
+    values.pop(_key(name, drawn[name].number - REMEMBERED), None)
     return key
 
 
-def heard(key: str, choose: Callable[[Any], None]) -> None:
+def on_change(key: str, choose: Callable[[Any], None]) -> None:
     """From a control: `choose` its value, unless it is what the control was told or said before."""
-    value, told = st.session_state[key], session.of(_Controls).told
-    if key in told and value is not None and value != told[key]:
-        told[key] = value
+    value, values = st.session_state[key], session.of(_Controls).values
+    if key in values and value is not None and value != values[key]:
+        values[key] = value
         choose(value)
 
 

@@ -15,7 +15,7 @@ import streamlit as st
 from pages.run_views import readings
 from pages.shared import link_controls, pass_queue, session, uploads
 from pages.shared.escape import plain
-from pages.shared.result_cache import MODELS, once
+from pages.shared.result_cache import MODELS, cached
 from vit.paths import checkpoints_folder
 from vit.view.captions import about
 
@@ -89,7 +89,7 @@ def explained(checkpoint, image: bytes, size: tuple, precision: str = "float32",
             return explain(checkpoint, image, size, precision, frame)
 
     digest = hashlib.sha256(image).hexdigest()
-    return once(("explained", checkpoint.identity, digest, size, precision, frame), work)
+    return cached(("explained", checkpoint.identity, digest, size, precision, frame), work)
 
 
 def pick_files(most: int, key: str) -> list:

@@ -107,7 +107,7 @@ def _memory() -> Memory:
     return Memory()
 
 
-def once(key: Hashable, work: Callable[[], Any]) -> Any:
+def cached(key: Hashable, work: Callable[[], Any]) -> Any:
     """What some work gives, computed the first time.
 
     Args:
@@ -132,4 +132,4 @@ def with_bar(key: Hashable, words: str, work: Callable[[Callable[[float], None]]
         place.empty()
         return result
 
-    return once(key, drawn)
+    return cached(key, drawn)

@@ -28,7 +28,7 @@ def blank(preset: str = "") -> dict[str, Any]:
     return {"preset": first, **form, "name": "", "sweep_1": None, "values_1": "", "sweep_2": None, "values_2": ""}
 
 
-def place(name: str) -> str:
+def state_key(name: str) -> str:
     """Where the session keeps a part of the form."""
     return fields.key(name) if name in fields.NAMES else name
 
@@ -38,7 +38,7 @@ def is_news() -> bool:
     parts, context = blank(), get_script_run_ctx()
     if context is not None and context.is_history_navigation and parts.keys() & st.query_params.keys():
         return True
-    return any(place(name) not in st.session_state for name in parts)
+    return any(state_key(name) not in st.session_state for name in parts)
 
 
 def adopt(starts: Collection[str]) -> list[str]:
@@ -57,7 +57,7 @@ def adopt(starts: Collection[str]) -> list[str]:
             except (UserError, ValueError):
                 refused.append(f"{name}={text[:60]}")
     for name, value in (blank(asked.get("preset", "")) | asked).items():
-        st.session_state[place(name)] = value
+        st.session_state[state_key(name)] = value
     return refused
 
 
@@ -80,7 +80,7 @@ def remember() -> None:
     """Write the form into the address."""
     state = st.session_state
     usual = blank(state.preset)
-    form = {name: state[place(name)] for name in usual}
+    form = {name: state[state_key(name)] for name in usual}
     written = {name: fields.write(value) for name, value in form.items() if value != usual[name]}
     if written != st.query_params.to_dict():
         st.query_params.from_dict(written)

@@ -17,7 +17,7 @@ from vit.explain.record import AttentionRecord, record
 from vit.images.preprocess import Preprocess
 from vit.model.transformer import VisionTransformer
 from vit.view import standalone_page as module
-from vit.view.export import Shown
+from vit.view.export import MapView
 from vit.view.overlay import COLORMAPS
 from vit.view.payload import pack, pack_chain
 from vit.view.selection import Selection
@@ -181,7 +181,7 @@ def test_sentences_are_those_of_the_viewer(
         wanted = asdict(replace(selection, block=selection.block if selection.block != -1 else 1))
         chosen = f"Object.assign(viewer.selection, {json.dumps(wanted)})"
         opened.ask(f"({chosen}, viewer.settle(), viewer.draw())")
-        said = Shown.of(kept, selection).sentence
+        said = MapView.of(kept, selection).sentence
         expect(opened.page.locator(".sentence")).to_have_text(said)
 
 
@@ -192,7 +192,7 @@ def test_the_pooling_query_has_the_viewers_sentence(
     for head in (1, "max"):
         selection = Selection(view="pool", head=head)
         opened.open(standalone(packed(kept), selection, "A picture"))
-        expect(opened.page.locator(".sentence")).to_have_text(Shown.of(kept, selection).sentence)
+        expect(opened.page.locator(".sentence")).to_have_text(MapView.of(kept, selection).sentence)
 
 
 def test_more_than_a_browser_opens_is_refused(kept: AttentionRecord, monkeypatch: pytest.MonkeyPatch) -> None:

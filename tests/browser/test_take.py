@@ -18,7 +18,7 @@ from vit.checkpoints.load import load_checkpoint
 from vit.images.decode import count_frames, decode_frames
 from vit.images.preprocess import Preprocess
 from vit.model.transformer import VisionTransformer
-from vit.training.snapshot_writer import ProbeWriter
+from vit.training.snapshot_writer import SnapshotWriter
 from vit.view.animation import encode, over_frames
 from vit.view.selection import Selection
 
@@ -189,7 +189,7 @@ def test_the_epochs_of_a_run_come_as_one_animation(
     (run / "config.json").write_text("{}")
     (run / "about.json").write_text('{"name": "Tiny"}')
     images = torch.randint(0, 256, (2, 3, 32, 32), dtype=torch.uint8)
-    writer = ProbeWriter(run / "probes", images, [4, 0], labels, Preprocess((32, 32)))
+    writer = SnapshotWriter(run / "probes", images, [4, 0], labels, Preprocess((32, 32)))
     for epoch in range(1, 4):
         writer.store(epoch, build(epoch))
     app = App(page, serve(ROOT / "app.py", VIT_RUNS=str(tmp_path)))

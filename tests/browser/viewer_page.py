@@ -68,7 +68,7 @@ def viewer() -> None:
     now = st.session_state.get("shown", shown)
     if kept.tokens > 256 and now.view == "rollout":
         values = kept.rollout(now.token, now.residual, now.direction, now.fusion, now.discard)
-        given = component.Given(
+        given = component.ComputedMap(
             view="rollout",
             token=now.token,
             direction=now.direction,
@@ -82,7 +82,7 @@ def viewer() -> None:
     if how == "given":
         method = component.Method(title="LeGrad", target="cat", chain="", tokens=False, settings=())
         values = list(range(kept.tokens))
-        given = component.Given(
+        given = component.ComputedMap(
             view="relevance", token=-1, direction=now.direction, settings=now.settings(), values=values
         )
 

@@ -21,7 +21,7 @@ class Storage(MemoryMediaFileStorage):
 app_test.MemoryMediaFileStorage = Storage  # type: ignore[misc]
 
 
-def told_to(page: AppTest, key: str = "viewer") -> dict[str, Any]:
+def sent_to(page: AppTest, key: str = "viewer") -> dict[str, Any]:
     """What the page told the viewer of this key."""
     (message,) = json.loads(page.get_by_key(key).proto.json)
     return message

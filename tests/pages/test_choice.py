@@ -33,7 +33,7 @@ def controls() -> None:
 
     frame = int(st.query_params.get("kind_frame", "1"))
     key = link_controls.key_of("kind_frame", frame, picture)
-    st.slider("Frame", 1, 9, frame, key=key, on_change=link_controls.heard, args=(key, remember))
+    st.slider("Frame", 1, 9, frame, key=key, on_change=link_controls.on_change, args=(key, remember))
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from PIL import Image
 from streamlit.testing.v1 import AppTest
 
 from pages.shared import access
-from tests.pages.offered import fed, told_to
+from tests.pages.offered import fed, sent_to
 from vit import load_checkpoint
 from vit.checkpoints.save import save_checkpoint
 from vit.data.shapes import SHAPES, shapes
@@ -24,7 +24,7 @@ from vit.images import samples
 from vit.images.decode import decode_image
 from vit.images.preprocess import Preprocess
 from vit.training.config import TrainConfig
-from vit.training.snapshot_writer import ProbeWriter
+from vit.training.snapshot_writer import SnapshotWriter
 from vit.view.contact_sheet import MOST, WITHOUT_CLASSES
 from vit.view.payload import unpack
 
@@ -53,7 +53,7 @@ def run(checkpoints: Path, build: Callable[..., Any]) -> str:
     (folder / "config.json").write_text(TrainConfig(epochs=2).model_dump_json())
     (folder / "about.json").write_text(json.dumps({"name": "Two <b> epochs", "created": time.time()}))
     drawn, _ = shapes(3, 32, seed=2)
-    writer = ProbeWriter(folder / "probes", drawn.images, drawn.labels.tolist(), SHAPES, Preprocess((32, 32)))
+    writer = SnapshotWriter(folder / "probes", drawn.images, drawn.labels.tolist(), SHAPES, Preprocess((32, 32)))
     for epoch in (1, 2):
         writer.store(epoch, build(epoch, num_classes=4))
     return folder.name
@@ -78,7 +78,7 @@ def grids(page: AppTest) -> list[list[int]]:
 
 def views(page: AppTest) -> list[dict[str, Any]]:
     """What the two viewers are told."""
-    return [told_to(page, f"{side} viewer") for side in "ab"]
+    return [sent_to(page, f"{side} viewer") for side in "ab"]
 
 
 def png(*size: int) -> bytes:
@@ -264,14 +264,14 @@ def test_explore_shows_the_map_of_the_sheet(
         page.query_params.update(link)
         page.run()
         assert not page.exception and not page.error
-        told = told_to(page)
+        sent = sent_to(page)
         wanted = heatmap_of(subject, method)
         if pool == "cls":  # of the token that the viewer shows first, by itself
-            assert (told["seed"]["view"], told["seed"]["token"], told["given"]) == (method, 0, None)
-            assert (told["seed"]["block"], told["seed"]["head"]) == (model.config.depth - 1, "mean")
+            assert (sent["seed"]["view"], sent["seed"]["token"], sent["given"]) == (method, 0, None)
+            assert (sent["seed"]["block"], sent["seed"]["head"]) == (model.config.depth - 1, "mean")
         else:
-            assert told["seed"]["view"] == "relevance" and told["method"]["target"] == ""
-            found = subject.record.heatmap(torch.tensor(told["given"]["values"]))
+            assert sent["seed"]["view"] == "relevance" and sent["method"]["target"] == ""
+            found = subject.record.heatmap(torch.tensor(sent["given"]["values"]))
             torch.testing.assert_close(found / found.sum(), wanted / wanted.sum(), rtol=1e-4, atol=1e-6)
 
 

@@ -23,8 +23,8 @@ from vit.errors import UserError
 from vit.images.preprocess import Preprocess
 from vit.runs import error_report, registry
 from vit.training.config import TrainConfig
-from vit.training.snapshot_writer import ProbeWriter
-from vit.view.attention_snapshots import read_payload, read_probes
+from vit.training.snapshot_writer import SnapshotWriter
+from vit.view.attention_snapshots import read_payload, read_snapshots
 
 ROOT = Path(__file__).parents[2]
 WAIT = 300  # [s]; the first run imports torch
@@ -70,7 +70,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model = fill(VisionTransformer(ViTConfig(**TINY)))
     save_checkpoint(run / "checkpoints" / "best", model, LABELS, Preprocess((32, 32)), facts={"accuracy": 0.5})
     images = torch.zeros(2, 3, 32, 32, dtype=torch.uint8)
-    ProbeWriter(run / "probes", images, [0, 1], LABELS, Preprocess((32, 32))).store(1, model)
+    SnapshotWriter(run / "probes", images, [0, 1], LABELS, Preprocess((32, 32))).store(1, model)
     pictures = np.zeros((1, 8, 8, 3), np.uint8)
     np.savez_compressed(
         run / "report.npz", meta=np.array(["hash", "shapes"]), classes=np.array(LABELS),
@@ -360,7 +360,7 @@ def look(run: registry.Run) -> None:
     error_report.state(run.folder)
     for epoch in attention_over_epochs.stored(run):
         try:
-            for number, _ in enumerate(read_probes(run.folder / "probes", epoch)):
+            for number, _ in enumerate(read_snapshots(run.folder / "probes", epoch)):
                 read_payload(run.folder / "probes", epoch, number)
         except UserError as error:
             str(error).encode()

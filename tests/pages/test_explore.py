@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from streamlit.testing.v1 import AppTest
 
 import vit
-from tests.pages.offered import fed, told_to
+from tests.pages.offered import fed, sent_to
 from tests.pages.pictures import png
 from vit.images import samples
 from vit.view.payload import unpack
@@ -148,12 +148,12 @@ def test_of_another_size_a_pin_stays_at_its_place_on_the_picture(page: AppTest) 
     page.run()
     page.selectbox(key="size").set_value((64, 64)).run()
     assert not page.exception
-    seed = told_to(page)["seed"]
+    seed = sent_to(page)["seed"]
     assert (seed["token"], seed["pinned"], seed["hidden"]) == (1 + 7 * 16 + 9, True, [])
     del page.query_params["size"]  # another link, as the browser's way back leads to
     page.query_params.update({"token": "5", "hidden": "3"})
     page.run()
-    seed = told_to(page)["seed"]
+    seed = sent_to(page)["seed"]
     assert (seed["token"], seed["hidden"]) == (5, [3])
 
 
@@ -303,5 +303,5 @@ def test_the_map_of_a_class_comes_with_its_code(page: AppTest) -> None:
     program = next(code.value for code in page.code if "import vit" in code.value)
     left: dict = {}
     exec(program, left)
-    told = told_to(page)["given"]["values"]
-    np.testing.assert_allclose(left["weights"] / left["weights"].sum(), told, rtol=1e-4)
+    sent = sent_to(page)["given"]["values"]
+    np.testing.assert_allclose(left["weights"] / left["weights"].sum(), sent, rtol=1e-4)

@@ -19,7 +19,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 import vit
 from pages.panels import heads_over_pictures
 from tests.pages.controls import control
-from tests.pages.offered import fed, told_to
+from tests.pages.offered import fed, sent_to
 from tests.pages.pictures import png
 from vit.explain.head_ablation import head_means, without
 from vit.explain.head_statistics import statistics
@@ -53,8 +53,8 @@ def forwards() -> Iterator[list[str]]:
 
 def chosen(page: AppTest, **selection: object) -> None:
     """As the browser tells what was chosen in the viewer."""
-    told = page.session_state["viewer (told)"]
-    values = asdict(told.seed) | selection | {"revision": told.revision}
+    sent = page.session_state["viewer (sent)"]
+    values = asdict(sent.seed) | selection | {"revision": sent.revision}
     page.session_state["viewer"] = {"selection": values}
     page.run()
 
@@ -236,15 +236,15 @@ def test_every_method_of_a_class_reaches_the_viewer(page: AppTest, method: str) 
     page.query_params["target"] = "5"
     page.run()
     assert not page.exception and not page.error
-    told = told_to(page)
-    assert told["method"]["title"] == METHODS[method].title and told["method"]["target"] == "dog"
+    sent = sent_to(page)
+    assert sent["method"]["title"] == METHODS[method].title and sent["method"]["target"] == "dog"
     if method == "relevance":
-        assert told["method"]["chain"] and told["given"] is None
+        assert sent["method"]["chain"] and sent["given"] is None
         return
     checkpoint = vit.load_checkpoint("cifar10")
     subject = Subject.of(checkpoint.model, checkpoint.preprocess(vit.decode_image(samples.read("cat"))), 5)
     numbers = weights(subject, method)
-    torch.testing.assert_close(torch.tensor(told["given"]["values"]), numbers / numbers.sum(), rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(torch.tensor(sent["given"]["values"]), numbers / numbers.sum(), rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("pool", ["mean", "map"])
@@ -260,7 +260,7 @@ def test_maps_are_those_of_the_table_of_methods_whatever_the_head_reads(
         page.query_params["method"] = method
         page.run()
         assert not page.exception and not page.error
-        found = subject.record.heatmap(torch.tensor(told_to(page)["given"]["values"]))
+        found = subject.record.heatmap(torch.tensor(sent_to(page)["given"]["values"]))
         wanted = heatmap_of(subject, method)
         torch.testing.assert_close(found / found.sum(), wanted / wanted.sum(), rtol=1e-4, atol=1e-6)
 
@@ -276,7 +276,7 @@ def test_two_answers_read_from_one_backbone_have_maps_of_their_own(page: AppTest
         page.query_params.update({"checkpoint": name, "view": "relevance", "method": "gradcam", "target": "5"})
         page.run()
         assert not page.exception and not page.error
-        found = told_to(page)["given"]["values"]
+        found = sent_to(page)["given"]["values"]
         numbers = Subject.of(vit.load_checkpoint(name).model, pixels, 5).record.gradcam()
         torch.testing.assert_close(torch.tensor(found), numbers / numbers.sum(), rtol=1e-4, atol=1e-6)
 
@@ -313,18 +313,18 @@ def test_the_patch_under_the_pointer_can_be_replaced(page: AppTest, cover: str) 
     page.query_params.update({"panel": "What if?", "off": "0-0", "hidden": "3", "target": "5", "instead": "zero"})
     page.query_params["cover"] = cover
     page.run()
-    assert told_to(page)["probe"] is None
+    assert sent_to(page)["probe"] is None
     page.toggle(key="probe").set_value(True).run()
     assert not page.exception and not page.error
-    told = told_to(page)["probe"]
+    sent = sent_to(page)["probe"]
     checkpoint = vit.load_checkpoint("cifar10")
     pixels = checkpoint.preprocess(vit.decode_image(samples.read("cat")))
     one, both = (hidden(pixels, patches, 4, cover) for patches in ([3], [3, 20]))
     model, off = checkpoint.model, without([(0, 0)])
-    assert told["target"] == "dog"
-    assert told["before"] == pytest.approx(float(record(model, one, hook=off).logits[0].softmax(0)[5]), abs=1e-5)
-    assert told["after"][20] == pytest.approx(float(record(model, both, hook=off).logits[0].softmax(0)[5]), abs=1e-5)
-    assert len(told["after"]) == 64 and len(set(told["after"])) > 32
+    assert sent["target"] == "dog"
+    assert sent["before"] == pytest.approx(float(record(model, one, hook=off).logits[0].softmax(0)[5]), abs=1e-5)
+    assert sent["after"][20] == pytest.approx(float(record(model, both, hook=off).logits[0].softmax(0)[5]), abs=1e-5)
+    assert len(sent["after"]) == 64 and len(set(sent["after"])) > 32
 
 
 @pytest.mark.parametrize("view", ["attention", "relevance"])
@@ -333,19 +333,19 @@ def test_the_map_of_the_changed_model_is_its_own(page: AppTest, view: str, metho
     page.query_params.update({"panel": "What if?", "off": "5-0", "instead": "zero", "view": view, "method": method})
     page.run()
     assert not page.exception and not page.error
-    before, told = (told_to(page, name) for name in ("viewer", "changed viewer"))
-    assert told["method"]["title"] == METHODS[method].title
+    before, sent = (sent_to(page, name) for name in ("viewer", "changed viewer"))
+    assert sent["method"]["title"] == METHODS[method].title
     if view == "attention":
         return
     if method == "relevance":
-        assert told["method"]["chain"] not in ("", before["method"]["chain"])
+        assert sent["method"]["chain"] not in ("", before["method"]["chain"])
         return
     checkpoint = vit.load_checkpoint("cifar10")
     pixels = checkpoint.preprocess(vit.decode_image(samples.read("cat")))
     target = int(record(checkpoint.model, pixels).logits[0].argmax())
     subject = Subject.of(checkpoint.model, pixels, target, without([(5, 0)]))
     numbers = weights(subject, method)
-    torch.testing.assert_close(torch.tensor(told["given"]["values"]), numbers / numbers.sum(), rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(torch.tensor(sent["given"]["values"]), numbers / numbers.sum(), rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("off", ["9-9", "x", "-1-0", "0-0-0", "0.1", "²-1"])
@@ -373,8 +373,8 @@ def test_every_statistic_of_the_atlas_is_drawn(page: AppTest, name: str) -> None
     page.run()
     page.selectbox(key="statistic").set_value(name).run()
     assert not page.exception
-    told = json.loads(page.get_by_key("atlas").proto.json)
-    assert [len(row) for row in told["cells"]] == [4] * 6 and "Block 6, head 4: " in told["cells"][5][3]["text"]
+    sent = json.loads(page.get_by_key("atlas").proto.json)
+    assert [len(row) for row in sent["cells"]] == [4] * 6 and "Block 6, head 4: " in sent["cells"][5][3]["text"]
     page.segmented_control(key="over").set_value("the samples").run() if name != "object" else None
     assert not page.exception
 

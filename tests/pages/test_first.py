@@ -9,7 +9,7 @@ from streamlit.testing.v1 import AppTest
 import vit
 from pages.panels import welcome
 from tests.pages.controls import control
-from tests.pages.offered import told_to
+from tests.pages.offered import sent_to
 from vit.explain.faithfulness import controls, faithfulness
 from vit.explain.methods import Subject, heatmap_of
 from vit.images import samples
@@ -39,7 +39,7 @@ def subject(explanation: Explanation) -> Subject:
 
 def viewer(page: AppTest) -> dict:
     """What the page told the viewer."""
-    return told_to(page)
+    return sent_to(page)
 
 
 def link(page: AppTest) -> dict[str, str]:

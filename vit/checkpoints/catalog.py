@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from vit.checkpoints.checkpoint import NAME
-from vit.checkpoints.families.family import shown
+from vit.checkpoints.families.family import brief
 from vit.errors import InvalidCheckpoint
 from vit.paths import checkpoints_folder
 
@@ -19,9 +19,9 @@ def find_checkpoint(name: str, root: str | Path | None = None) -> Path:
         if folder.name == name:
             return folder
     if names := ", ".join(folder.name for folder in list_folders(root)):
-        raise InvalidCheckpoint(f"There is no checkpoint {shown(name)!r}. There are: {names}.")
+        raise InvalidCheckpoint(f"There is no checkpoint {brief(name)!r}. There are: {names}.")
     raise InvalidCheckpoint(
-        f"There is no checkpoint {shown(name)!r}, and none at all in the folder checkpoints: name a folder or file of "
+        f"There is no checkpoint {brief(name)!r}, and none at all in the folder checkpoints: name a folder or file of "
         "weights, or one to download such as google/vit-base-patch16-224, or let the environment variable "
         "VIT_CHECKPOINTS say where checkpoints lie."
     )

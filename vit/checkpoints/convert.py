@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from vit.checkpoints.card import write_card
 from vit.checkpoints.checkpoint import CARD, CONFIG, PREPROCESS, WEIGHTS, Checkpoint
 from vit.checkpoints.families import clip, dinov2, dinov3, huggingface, siglip, timm, torchvision
-from vit.checkpoints.families.family import Tensors, shown
+from vit.checkpoints.families.family import Tensors, brief
 from vit.checkpoints.families.target import Target, Written
 from vit.checkpoints.save import save_checkpoint
 from vit.checkpoints.weight_files import dump_json
@@ -88,7 +88,7 @@ def convert(checkpoint: Checkpoint, destination: str | Path, to: To = "transform
         else:
             _write_folder(checkpoint, path, to)
     except OSError as error:
-        raise UserError(f"{shown(path.name)!r} was not written: {error.strerror}.") from error
+        raise UserError(f"{brief(path.name)!r} was not written: {error.strerror}.") from error
     return path
 
 
@@ -105,7 +105,7 @@ def obstacle(checkpoint: Checkpoint, to: To) -> str:
     others = [other for other in TARGETS if other != to and not _obstacles(checkpoint, _target(checkpoint, other))]
     others += [] if _onnx_obstacle(checkpoint) else ["onnx"]
     return (
-        f"{to} has no class that computes exactly what {shown(checkpoint.name)!r} does. The nearest is {target.name}, "
+        f"{to} has no class that computes exactly what {brief(checkpoint.name)!r} does. The nearest is {target.name}, "
         f"but {', '.join(problems)}." + (f" Choose {' or '.join(others)} instead." if others else "")
     )
 
@@ -203,9 +203,9 @@ def _destination(destination: str | Path, to: To) -> Path:
         empty = not suffixes and path.is_dir() and not path.is_symlink() and not os.listdir(path)
         taken = os.path.lexists(path) and not empty
     except OSError as error:
-        raise UserError(f"{shown(path.name)!r} cannot be written: {error.strerror}.") from error
+        raise UserError(f"{brief(path.name)!r} cannot be written: {error.strerror}.") from error
     if taken:
-        raise UserError(f"{shown(path.name)!r} exists already and is left as it is. Choose a new name.")
+        raise UserError(f"{brief(path.name)!r} exists already and is left as it is. Choose a new name.")
     return path
 
 

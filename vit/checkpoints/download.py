@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from vit.checkpoints.families.family import shown
+from vit.checkpoints.families.family import brief
 from vit.errors import Unavailable
 
 Progress = Callable[[int, int | None], None]  # (bytes done, bytes in all or None)
@@ -225,7 +225,7 @@ def _explained(url: str, repository: str = "", revision: str = "") -> Iterator[N
             raise _refusal(repository, revision, error) from error
         raise OSError(f"{host} answered {error.response.status_code}") from error
     except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-        raise OSError(f"{_host(url)} cannot be reached ({shown(str(error)) or 'no answer'})") from error
+        raise OSError(f"{_host(url)} cannot be reached ({brief(str(error)) or 'no answer'})") from error
 
 
 def _refusal(repository: str, revision: str, error: Any) -> OSError | Unavailable:
@@ -235,7 +235,7 @@ def _refusal(repository: str, revision: str, error: Any) -> OSError | Unavailabl
     status, host = error.response.status_code, _host(endpoint())
     token = "authorization" in error.response.request.headers
     if isinstance(error, errors.RevisionNotFoundError):
-        what = f"{repository} has no revision {shown(revision or 'main')!r}. Name a branch, tag or whole commit."
+        what = f"{repository} has no revision {brief(revision or 'main')!r}. Name a branch, tag or whole commit."
         return Unavailable(what)
     if isinstance(error, errors.GatedRepoError):
         what = "with the account of HF_TOKEN" if token else "and set HF_TOKEN to a token of the account that did"

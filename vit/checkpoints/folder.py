@@ -20,7 +20,7 @@ from vit.checkpoints.checkpoint import (
     old_folder,
     reason_of,
 )
-from vit.checkpoints.families.family import shown
+from vit.checkpoints.families.family import brief
 from vit.checkpoints.weight_files import (
     MAX_TEXT,
     SUFFIXES,
@@ -68,7 +68,7 @@ def open_files(path: Path) -> Iterator[CheckpointFiles]:
             try:
                 source = _taken(path, stack)
             except OSError as error:
-                raise InvalidCheckpoint(f"{shown(path.name)!r} cannot be opened: {reason_of(error)}.") from error
+                raise InvalidCheckpoint(f"{brief(path.name)!r} cannot be opened: {reason_of(error)}.") from error
             if source:
                 yield source
                 return
@@ -126,7 +126,7 @@ def _open_folder(path: Path, stack: ExitStack) -> _Folder:
         except FileNotFoundError:
             continue
         except ValueError as error:  # a NUL, or half a surrogate pair
-            raise InvalidCheckpoint(f"{shown(path.name)!r} cannot be opened: {reason_of(error)}.") from error
+            raise InvalidCheckpoint(f"{brief(path.name)!r} cannot be opened: {reason_of(error)}.") from error
     raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
 
 
@@ -158,7 +158,7 @@ def _source(folder: _Folder, path: Path, lone: bool, stack: ExitStack) -> Checkp
     files = {}
     for shard in sorted(set(index.values())) if split else [weights]:
         if split and shard not in names:
-            raise InvalidCheckpoint(f"{shown(shard)} is missing, one of the files that {weights} names.")
+            raise InvalidCheckpoint(f"{brief(shard)} is missing, one of the files that {weights} names.")
         files[shard] = stack.enter_context(_open_file(folder, shard, MAX_WEIGHTS))
     source = CheckpointFiles(home, name, weights, files, index, texts)
     if source.size > MAX_WEIGHTS:
@@ -178,7 +178,7 @@ def _only_weights(names: list[str], path: Path) -> str:
     found = [name for name in names if name.endswith(SUFFIXES)]
     if len(found) != 1:
         what = f"{len(found)} files of weights; keep one" if found else "no weights; it needs a model.safetensors"
-        raise InvalidCheckpoint(f"The folder {shown(path.name)!r} holds {what}.")
+        raise InvalidCheckpoint(f"The folder {brief(path.name)!r} holds {what}.")
     return found[0]
 
 
@@ -188,13 +188,13 @@ def _open_file(folder: _Folder, name: str, limit: int) -> BufferedReader:
         descriptor = folder.open(name)
     except (OSError, ValueError) as error:
         if isinstance(error, OSError) and error.errno == errno.ELOOP:
-            raise InvalidCheckpoint(f"{shown(name)} is a link. Copy the file itself there.") from error
-        raise InvalidCheckpoint(f"{shown(name)} cannot be read: {reason_of(error)}.") from error
+            raise InvalidCheckpoint(f"{brief(name)} is a link. Copy the file itself there.") from error
+        raise InvalidCheckpoint(f"{brief(name)} cannot be read: {reason_of(error)}.") from error
     status = os.fstat(descriptor)
     if stat.S_ISREG(status.st_mode) and status.st_size <= limit:
         return os.fdopen(descriptor, "rb")
     os.close(descriptor)
     if not stat.S_ISREG(status.st_mode):
-        raise InvalidCheckpoint(f"{shown(name)} is not a regular file.")
+        raise InvalidCheckpoint(f"{brief(name)} is not a regular file.")
     size, most = status.st_size / 1e6, limit / 1e6
-    raise InvalidCheckpoint(f"{shown(name)} has {size:,.0f} MB; at most {most:,.0f} MB are opened.")
+    raise InvalidCheckpoint(f"{brief(name)} has {size:,.0f} MB; at most {most:,.0f} MB are opened.")

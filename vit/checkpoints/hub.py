@@ -26,7 +26,7 @@ from urllib.parse import urlsplit
 from vit.checkpoints import families
 from vit.checkpoints.checkpoint import CARD, CONFIG, INDEXES, MAX_WEIGHTS, PREPROCESS, WEIGHT_NAMES
 from vit.checkpoints.download import Progress, Remote, check_room, download, endpoint, list_files, look_up
-from vit.checkpoints.families.family import shown
+from vit.checkpoints.families.family import brief
 from vit.checkpoints.weight_files import MAX_TEXT, SUFFIXES, read_index, read_json
 from vit.errors import InvalidCheckpoint, Unavailable
 from vit.files import replaced, wait_for_lock
@@ -170,7 +170,7 @@ def remove(name: str | Name) -> None:
     """
     found = next((one for one in cached() if str(one.name) == str(name)), None)
     if found is None:
-        raise Unavailable(f"{shown(str(name))} is not among what was fetched. {_known()}")
+        raise Unavailable(f"{brief(str(name))} is not among what was fetched. {_known()}")
     gone = found.folder.with_name(f".{found.folder.name}.gone")
     shutil.rmtree(gone, ignore_errors=True)
     found.folder.rename(gone)  # at once, for whoever lists
@@ -217,7 +217,7 @@ def fetch(name: str | Name, progress: Progress | None = None, keep_free: int = K
     wanted = parse(str(name))
     if wanted is None:
         raise Unavailable(
-            f"{shown(str(name))!r} is not the name of a checkpoint. Write owner/name as on the Hugging Face Hub, "
+            f"{brief(str(name))!r} is not the name of a checkpoint. Write owner/name as on the Hugging Face Hub, "
             "owner/name@revision, or torchvision/vit_b_16."
         )
     if wanted.pinned and (found := find(wanted)):
@@ -371,11 +371,11 @@ def _torchvision_weights(wanted: Name) -> tuple[Name, Mapping[str, Remote]]:
     model = wanted.repository.removeprefix("torchvision/")
     known = [known for known in models.list_models(models) if known.startswith("vit_")]
     if model not in known:
-        raise Unavailable(f"{shown(model)} is no Vision Transformer of torchvision's. There are: {', '.join(known)}.")
+        raise Unavailable(f"{brief(model)} is no Vision Transformer of torchvision's. There are: {', '.join(known)}.")
     published: Any = models.get_model_weights(model)
     if wanted.revision and wanted.revision not in published.__members__:
         names = ", ".join(member.name for member in published)
-        raise Unavailable(f"torchvision has no weights {shown(wanted.revision)!r} of {model}. There are: {names}.")
+        raise Unavailable(f"torchvision has no weights {brief(wanted.revision)!r} of {model}. There are: {names}.")
     weights = published[wanted.revision or "DEFAULT"]
     file = urlsplit(weights.url).path.rpartition("/")[2]
     digits = re.fullmatch(r"\w+-([0-9a-f]{8,64})\.pth", file, re.ASCII)

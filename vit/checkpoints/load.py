@@ -25,7 +25,7 @@ from vit.checkpoints.checkpoint import (
     with_weights,
 )
 from vit.checkpoints.families import Reading, clip, torchvision
-from vit.checkpoints.families.family import Tensors, shown
+from vit.checkpoints.families.family import Tensors, brief
 from vit.checkpoints.fingerprint import check_fingerprint
 from vit.checkpoints.folder import CheckpointFiles, open_files
 from vit.checkpoints.weight_files import Weights, look, read_json, read_tensors
@@ -117,7 +117,7 @@ def _look(source: CheckpointFiles) -> tuple[dict[str, Tensors], dict[str, str]]:
         told = {tensor for tensor, shard in source.index.items() if shard == name}
         if source.index and (others := told ^ parts[name].keys()):
             raise InvalidCheckpoint(
-                f"{shown(name)} does not hold what {source.weights} says, such as `{shown(min(others))}`. "
+                f"{brief(name)} does not hold what {source.weights} says, such as `{brief(min(others))}`. "
                 "Download both again."
             )
     return parts, metadata
@@ -152,7 +152,7 @@ def _load(source: CheckpointFiles, heads: int | None) -> Checkpoint:
     reading = families.read(tensors, document, ours, heads, called, consume=True)
     for name, tensor in reading.tensors.items():
         if not is_finite(tensor):
-            raise InvalidCheckpoint(f"The weights hold NaN or infinite numbers (`{shown(name)}`).")
+            raise InvalidCheckpoint(f"The weights hold NaN or infinite numbers (`{brief(name)}`).")
     model = with_weights(empty, reading.tensors)
     if ours:
         check_fingerprint(model, (document or {}).get("vit_probe"))
@@ -273,5 +273,5 @@ def _empty_model(reading: Reading) -> VisionTransformer:
     for what, names in problems:
         if names:
             count = "1 tensor" if len(names) == 1 else f"{len(names)} tensors"
-            raise InvalidCheckpoint(f"The weights do not fit the config: {count} {what}, such as `{shown(names[0])}`.")
+            raise InvalidCheckpoint(f"The weights do not fit the config: {count} {what}, such as `{brief(names[0])}`.")
     return model

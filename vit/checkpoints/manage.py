@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from vit.checkpoints.catalog import find_checkpoint, list_folders
 from vit.checkpoints.checkpoint import CARD, CONFIG, INDEXES, MAX_WEIGHTS, PREPROCESS, Checkpoint
-from vit.checkpoints.families.family import shown
+from vit.checkpoints.families.family import brief
 from vit.checkpoints.load import summarise
 from vit.checkpoints.weight_files import MAX_TEXT, SUFFIXES, read_json
 from vit.errors import InvalidCheckpoint
@@ -51,7 +51,7 @@ def bring(files: Mapping[str, BinaryIO], name: str, root: Path | None = None, ke
         raise InvalidCheckpoint(f"Bring one file of weights ({', '.join(SUFFIXES)}), not {len(weights)}.")
     if others:
         raise InvalidCheckpoint(
-            f"{shown(others[0])} is not part of a checkpoint. Beside weights: {', '.join(_BESIDE)}."
+            f"{brief(others[0])} is not part of a checkpoint. Beside weights: {', '.join(_BESIDE)}."
         )
     with _new(name, root) as folder:
         for file, content in files.items():
@@ -161,8 +161,8 @@ def zip_chunks(folder: Path, name: str) -> Iterator[bytes]:
                     with archive.open(info, "w") as entry:
                         while chunk := file.read(_CHUNK):
                             entry.write(chunk)
-                            yield out.taken()
-            yield out.taken()
+                            yield out.drain()
+            yield out.drain()
 
     return chunks()
 
@@ -180,7 +180,7 @@ class _Pipe(io.RawIOBase):
         self._written += content
         return len(content)
 
-    def taken(self) -> bytes:
+    def drain(self) -> bytes:
         found = bytes(self._written)
         self._written.clear()
         return found
@@ -245,7 +245,7 @@ def _copy(content: BinaryIO, to: Path, most: int, keep_free: int) -> None:
         while chunk := content.read(_CHUNK):
             size += len(chunk)
             if size > most:
-                raise InvalidCheckpoint(f"{shown(to.name)} has more than {most / 1e6:,.0f} MB, which is the most.")
+                raise InvalidCheckpoint(f"{brief(to.name)} has more than {most / 1e6:,.0f} MB, which is the most.")
             if shutil.disk_usage(to.parent).free < keep_free + len(chunk):
                 raise InvalidCheckpoint("The server is short of disk space. Delete old runs or checkpoints first.")
             file.write(chunk)

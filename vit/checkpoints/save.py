@@ -27,7 +27,7 @@ from vit.checkpoints.checkpoint import (
     with_weights,
 )
 from vit.checkpoints.families import huggingface
-from vit.checkpoints.families.family import Tensors, build_config, shown
+from vit.checkpoints.families.family import Tensors, brief, build_config
 from vit.checkpoints.fingerprint import fingerprint
 from vit.checkpoints.load import summarise
 from vit.checkpoints.weight_files import (
@@ -189,7 +189,7 @@ def _check_replaceable(folder: Path, contents: Mapping[str, object]) -> None:
         raise UserError(f"{folder.name!r} is not a folder. Choose a new name for the checkpoint.")
     others = sorted(set(os.listdir(folder)) - {*contents, *_DERIVED}) if folder.exists() else []
     if others:
-        raise UserError(f"The folder {folder.name!r} holds other files ({shown(others[0])}). Choose a new one.")
+        raise UserError(f"The folder {folder.name!r} holds other files ({brief(others[0])}). Choose a new one.")
 
 
 def _sync(folder: Path) -> None:

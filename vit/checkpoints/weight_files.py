@@ -17,7 +17,7 @@ from typing import IO, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from vit.checkpoints.families.family import Tensors, shown
+from vit.checkpoints.families.family import Tensors, brief
 from vit.errors import InvalidCheckpoint
 
 MAX_TEXT = 32 << 20  # [bytes]; a header with 21,000 class names has 1 MB
@@ -39,9 +39,9 @@ def look(file: BufferedReader, name: str) -> tuple[Tensors, dict[str, str]]:
     try:
         start = rewound(file).read(64)
     except OSError as error:  # the disk erred, or it is no file that can be read from its start
-        raise InvalidCheckpoint(f"{shown(name)} cannot be read: {error.strerror}.") from error
+        raise InvalidCheckpoint(f"{brief(name)} cannot be read: {error.strerror}.") from error
     if start.startswith(b"version https://git-lfs"):
-        raise InvalidCheckpoint(f"{shown(name)} is a placeholder of Git LFS. Fetch the file itself with: git lfs pull.")
+        raise InvalidCheckpoint(f"{brief(name)} is a placeholder of Git LFS. Fetch the file itself with: git lfs pull.")
     if _is_archive(file):
         entries = _read_archive(file, name, size)
         return {key: _promise(entry) for key, entry in entries.items()}, {}
@@ -50,7 +50,7 @@ def look(file: BufferedReader, name: str) -> tuple[Tensors, dict[str, str]]:
     if len(start) > 8 and start[8:9] == b"{":
         return _look_safetensors(file, name, size)
     raise InvalidCheckpoint(
-        f"{shown(name)} is neither a safetensors file nor one that torch.save or numpy.savez wrote."
+        f"{brief(name)} is neither a safetensors file nor one that torch.save or numpy.savez wrote."
     )
 
 
@@ -85,7 +85,7 @@ def _look_safetensors(file: BufferedReader, name: str, size: int) -> tuple[Tenso
 
 def _read_header(file: BufferedReader, name: str, size: int) -> tuple[dict[str, _Entry], dict[str, str]]:
     """Entries and metadata of a safetensors file. Source of the format: safetensors' README, section Format."""
-    damaged = InvalidCheckpoint(f"{shown(name)} is not a valid safetensors file. Download or save it again.")
+    damaged = InvalidCheckpoint(f"{brief(name)} is not a valid safetensors file. Download or save it again.")
     (length,) = struct.unpack("<Q", rewound(file).read(8))
     if not 2 <= length <= min(size - 8, MAX_TEXT):
         raise damaged
@@ -133,7 +133,7 @@ class Weights(NamedTuple):
 
 
 def _unread(dtype: str) -> InvalidCheckpoint:
-    return InvalidCheckpoint(f"The weights are stored as {shown(dtype)}; this app reads 16, 32 and 64-bit floats.")
+    return InvalidCheckpoint(f"The weights are stored as {brief(dtype)}; this app reads 16, 32 and 64-bit floats.")
 
 
 def read_tensors(
@@ -189,7 +189,7 @@ def read_tensors(
     except InvalidCheckpoint:
         raise
     except Exception as error:  # foreign parsers, hostile bytes: whatever they raise means the same
-        raise InvalidCheckpoint(f"{shown(name)} is damaged. Download or save it again.") from error
+        raise InvalidCheckpoint(f"{brief(name)} is damaged. Download or save it again.") from error
 
 
 class _Place(NamedTuple):
@@ -268,12 +268,12 @@ def _look_pickle(file: BufferedReader, name: str, size: int) -> Tensors:
         content = _unpickled(file, "meta")
     except Exception as error:  # as in `_tensors`
         raise InvalidCheckpoint(
-            f"{shown(name)} is damaged or holds more than tensors. Save only `model.state_dict()`, best as safetensors."
+            f"{brief(name)} is damaged or holds more than tensors. Save only `model.state_dict()`, best as safetensors."
         ) from error
     tensors = _state_dict(content, name)
     plain = all(t.layout is torch.strided and not t.is_quantized and not t.is_nested for t in tensors.values())
     if not plain or sum(t.numel() * t.itemsize for t in tensors.values()) > size:
-        raise InvalidCheckpoint(f"{shown(name)} promises more numbers than it holds.")
+        raise InvalidCheckpoint(f"{brief(name)} promises more numbers than it holds.")
     return tensors
 
 
@@ -296,19 +296,19 @@ def _state_dict(content: object, name: str) -> Tensors:
         key: value.detach() for key, value in tensors.items() if isinstance(key, str) and isinstance(value, Tensor)
     }
     if not 1 <= len(tensors) <= MAX_TENSORS:
-        raise InvalidCheckpoint(f"{shown(name)} holds no tensors by name. Save `model.state_dict()`.")
+        raise InvalidCheckpoint(f"{brief(name)} holds no tensors by name. Save `model.state_dict()`.")
     return tensors
 
 
 def _check_zip(file: BufferedReader, name: str, size: int) -> None:
     """Refuse a zip that is not what torch.save writes: stored entries, as large in all as the file, one pickle."""
-    damaged = InvalidCheckpoint(f"{shown(name)} is damaged or not a file that torch.save wrote.")
+    damaged = InvalidCheckpoint(f"{brief(name)} is damaged or not a file that torch.save wrote.")
     try:
         with _zip(file, size) as archive:
             entries = archive.infolist()
             stored = all(entry.compress_type == zipfile.ZIP_STORED for entry in entries)
             if any(entry.filename.endswith("/constants.pkl") for entry in entries):
-                raise InvalidCheckpoint(f"{shown(name)} is a TorchScript program. Save its `state_dict()` instead.")
+                raise InvalidCheckpoint(f"{brief(name)} is a TorchScript program. Save its `state_dict()` instead.")
             pickles = [entry for entry in entries if entry.filename.endswith("/data.pkl")]
             if not stored or len(pickles) != 1 or sum(entry.file_size for entry in entries) > size:
                 raise damaged
@@ -362,7 +362,7 @@ def _read_archive(file: BufferedReader, name: str, size: int) -> dict[str, _Entr
         with _zip(file, size) as archive:
             members = sorted(archive.infolist(), key=lambda member: member.header_offset)
             if any(member.compress_type != zipfile.ZIP_STORED for member in members):
-                raise InvalidCheckpoint(f"{shown(name)} is compressed. Write it again with numpy.savez.")
+                raise InvalidCheckpoint(f"{brief(name)} is compressed. Write it again with numpy.savez.")
             if members[0].header_offset:
                 raise ValueError("Something lies before the first entry.")
             at = 0
@@ -382,7 +382,7 @@ def _read_archive(file: BufferedReader, name: str, size: int) -> dict[str, _Entr
         raise
     except Exception as error:  # as in `read_tensors`
         raise InvalidCheckpoint(
-            f"{shown(name)} is damaged or not an archive of arrays. Download it again, or write it with numpy.savez."
+            f"{brief(name)} is damaged or not an archive of arrays. Download it again, or write it with numpy.savez."
         ) from error
     return entries
 
@@ -412,7 +412,7 @@ def _check_globals(pickle: IO[bytes], name: str, pickles: int) -> None:
             for operation, argument, _position in genops(pickle):
                 count += 1
                 if operation.name == "GLOBAL" and not _SAFE_GLOBALS.fullmatch(str(argument)):
-                    found = shown(str(argument).replace(" ", "."))
+                    found = brief(str(argument).replace(" ", "."))
                     raise InvalidCheckpoint(
                         f"This {suffix} file holds code (`{found}`). Only plain tensors are opened."
                     )
@@ -421,7 +421,7 @@ def _check_globals(pickle: IO[bytes], name: str, pickles: int) -> None:
     except InvalidCheckpoint:
         raise
     except Exception as error:
-        raise InvalidCheckpoint(f"{shown(name)} is damaged. Download or save it again.") from error
+        raise InvalidCheckpoint(f"{brief(name)} is damaged. Download or save it again.") from error
 
 
 _SHARD = re.compile(r"\w[\w.-]{0,199}\.(safetensors|bin)", re.ASCII)
@@ -438,7 +438,7 @@ def read_index(text: bytes, name: str) -> dict[str, str]:
         raise InvalidCheckpoint(f"{name} has no weight_map that tells where the tensors are.")
     for shard in places.values():
         if not isinstance(shard, str) or not _SHARD.fullmatch(shard):
-            raise InvalidCheckpoint(f"{name} names {shown(shard)}, which is not a file of weights beside it.")
+            raise InvalidCheckpoint(f"{name} names {brief(shard)}, which is not a file of weights beside it.")
     if len(set(places.values())) > MAX_SHARDS:
         raise InvalidCheckpoint(f"{name} names {len(set(places.values()))} files; at most {MAX_SHARDS} are opened.")
     return places

@@ -98,7 +98,7 @@ class Faithfulness(NamedTuple):
         return self.difference >= LEAST
 
     @property
-    def words(self) -> str:
+    def sentence(self) -> str:
         """The verdict, in plain words."""
         if not self.decidable:
             return (

@@ -85,9 +85,9 @@ class Known:
     def noticed(self) -> float | None:
         """The share of foreign pictures that is called unlike, 0 to 1; None where none were looked at."""
         limit = float(np.interp(1 - ALARM, np.linspace(0, 1, _STEPS), self.scores.numpy()))
-        return self.place(limit).others
+        return self.judge(limit).others
 
-    def place(self, score: float) -> Unlike:
+    def judge(self, score: float) -> Unlike:
         """How unusual a score is."""
         return Unlike(_above(self.scores, score), None if self.others is None else _above(self.others, score))
 

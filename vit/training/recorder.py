@@ -52,7 +52,7 @@ def _events(folder: Path, step: int) -> Any:
     return SummaryWriter(folder, purge_step=step)
 
 
-class Journal(AbstractContextManager["Journal"]):
+class Recorder(AbstractContextManager["Recorder"]):
     """Records of one attempt; silent in all processes but the leading one.
 
     Args:

@@ -54,7 +54,7 @@ def choose(labels: Tensor, count: int = 6) -> list[int]:
     return [index for _, _, index in chosen[:count]]
 
 
-class ProbeWriter:
+class SnapshotWriter:
     """Explains the probe pictures whenever it is asked to.
 
     Args:

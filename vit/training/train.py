@@ -109,8 +109,8 @@ def _train(config: TrainConfig, run: Path, place: Place, resume: bool, base: Bas
         job = Trainer(config, run, place, base=base, resumed=resumed)
         if resumed:
             job.load()
-        with _asked_to_end() as asked:
-            result, ending = job.train(attempt, asked)
+        with _stop_signal() as stop:
+            result, ending = job.train(attempt, stop)
     except BaseException as error:
         if not resume and not (run / "metrics.jsonl").exists() and isinstance(error, UserError):
             if place.leads:  # nothing was begun
@@ -155,15 +155,15 @@ def _lock_out_others(run: Path, lock: IO[str]) -> None:
 
 
 @contextmanager
-def _asked_to_end() -> Iterator[threading.Event]:
+def _stop_signal() -> Iterator[threading.Event]:
     """An event that SIGTERM sets, where this thread may listen to signals."""
-    asked = threading.Event()
+    stop = threading.Event()
     if threading.current_thread() is not threading.main_thread():
-        yield asked
+        yield stop
         return
-    before = signal.signal(signal.SIGTERM, lambda *_: asked.set())
+    before = signal.signal(signal.SIGTERM, lambda *_: stop.set())
     try:
-        yield asked
+        yield stop
     finally:
         signal.signal(signal.SIGTERM, before)
 

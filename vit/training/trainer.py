@@ -26,9 +26,9 @@ from vit.training.evaluation import Evaluation, evaluate
 from vit.training.fine_tuning import Base, resolve, take_over_
 from vit.training.pictures import RunData, open_data
 from vit.training.presets import checkpoint_name
-from vit.training.recorder import Diverged, Journal
+from vit.training.recorder import Diverged, Recorder
 from vit.training.run_folder import AGAIN, read_json
-from vit.training.snapshot_writer import ProbeWriter, choose
+from vit.training.snapshot_writer import SnapshotWriter, choose
 from vit.training.state import StateFile, check_same_run
 from vit.training.step import TrainStep
 
@@ -84,7 +84,7 @@ class Trainer:
 
     # how far it is
     progress: Progress
-    notes: list[str]  # for the journal, as soon as it is open
+    notes: list[str]  # for the recorder, as soon as it is open
 
     def __init__(
         self,
@@ -118,42 +118,42 @@ class Trainer:
 
     # --- The loop ---------------------------------------------------------------------------------------------
 
-    def train(self, attempt: int, asked: threading.Event) -> tuple[Result, tuple[Any, ...]]:
+    def train(self, attempt: int, stop: threading.Event) -> tuple[Result, tuple[Any, ...]]:
         """Do the epochs that are left.
 
         Args:
             attempt: how often the run was resumed.
-            asked: set from outside to end after the present step.
+            stop: set from outside to end after the present step.
 
         Returns:
             what was reached, which only the leading process knows, and the outcome with its reason.
         """
         progress = self.progress
         self.update.parts = max(self.update.parts, read_json(self.run / AGAIN).get("parts", 1))
-        with Journal(self.run, progress.step, self.place, attempt, self._facts()) as journal:
+        with Recorder(self.run, progress.step, self.place, attempt, self._facts()) as recorder:
             for note in self.notes:
-                journal.note(note)
+                recorder.note(note)
             if self.place.leads and not self.state.exists():
                 self._save_state()  # before any checkpoint: one without a state beside it has lost it
-            ending = self._epochs(journal, asked)
+            ending = self._epochs(recorder, stop)
             if self.place.leads and ending[0] == "finished" and progress.test is None and progress.best is not None:
-                self._test(journal)
+                self._test(recorder)
         return Result(progress.best, progress.test), ending
 
-    def _epochs(self, journal: Journal, asked: threading.Event) -> tuple[Any, ...]:
+    def _epochs(self, recorder: Recorder, stop: threading.Event) -> tuple[Any, ...]:
         """Do the epochs that are left; returns the outcome with its reason."""
         progress, patience = self.progress, self.config.patience
         snapshots = self._snapshots() if self.place.leads else None
         while progress.step < self.update.total_steps:
             started = time.perf_counter()
-            complete = self._epoch(journal, asked)
+            complete = self._epoch(recorder, stop)
             epochs = progress.step / self.data.steps_per_epoch
             if complete and self.place.leads:
-                results = self._evaluate(journal)
+                results = self._evaluate(recorder)
                 if snapshots:
                     snapshots.store(int(epochs), self.chosen)
                 progress.seconds += time.perf_counter() - started
-                journal.epoch(int(epochs), results, progress.better, progress.seconds)
+                recorder.epoch(int(epochs), results, progress.better, progress.seconds)
                 self._save_epoch(results[progress.better])
             elif self.place.leads:
                 progress.seconds += time.perf_counter() - started
@@ -161,29 +161,29 @@ class Trainer:
             weary = patience is not None and epochs - progress.improved_epoch >= patience
             if self.place.any(self.place.leads and weary):  # the others do not know what was evaluated
                 return "finished", f"Ended early: not better in {patience} epochs."
-            if progress.step < self.update.total_steps and self._shall_end(asked):
+            if progress.step < self.update.total_steps and self._shall_end(stop):
                 return "stopped", f"Stopped after {epochs:.4g} epochs. Resume continues there."
         return "finished", ""
 
-    def _epoch(self, journal: Journal, asked: threading.Event) -> bool:
+    def _epoch(self, recorder: Recorder, stop: threading.Event) -> bool:
         """Train on what is left of the present epoch; False if asked to end before it was over."""
         place, data, progress = self.place, self.data, self.progress
         self.update.model.train()
-        journal.resume_clock()
+        recorder.resume_clock()
         saved = time.monotonic()
         for images, labels in data.train.batches(self._order(), data.batch_size // place.world, place.device):
-            loss, share = self.update.take(progress.step, images, labels, journal.note)
+            loss, share = self.update.take(progress.step, images, labels, recorder.note)
             progress.step += 1
-            journal.step(progress.step, loss, share)
+            recorder.step(progress.step, loss, share)
             if progress.step % data.steps_per_epoch == 0:
                 break
-            if self._shall_end(asked):
-                journal.flush()
+            if self._shall_end(stop):
+                recorder.flush()
                 return False
             if place.leads and time.monotonic() - saved > _SAVE_EVERY:
                 self._save([])
                 saved = time.monotonic()
-                journal.resume_clock()
+                recorder.resume_clock()
         return True
 
     def _order(self) -> torch.Tensor:
@@ -196,11 +196,11 @@ class Trainer:
         order = order[: data.steps_per_epoch * data.batch_size].view(data.steps_per_epoch, data.batch_size)
         return order[first:, self.place.rank :: self.place.world].flatten()
 
-    def _shall_end(self, asked: threading.Event) -> bool:
+    def _shall_end(self, stop: threading.Event) -> bool:
         """Whether a person, or the system, wants the run to end; several processes ask each other now and then."""
         if self.place.world > 1 and self.progress.step % self.data.steps_per_epoch % 20:
             return False
-        return self.place.any(asked.is_set() or (self.run / "stop").exists())
+        return self.place.any(stop.is_set() or (self.run / "stop").exists())
 
     # --- What is measured -------------------------------------------------------------------------------------
 
@@ -209,13 +209,13 @@ class Trainer:
         """The model that is explained and saved: the raw or the averaged one, which was better in the last epoch."""
         return self.update.models[self.progress.better]
 
-    def _evaluate(self, journal: Journal) -> dict[str, Evaluation]:
+    def _evaluate(self, recorder: Recorder) -> dict[str, Evaluation]:
         """On validation pictures, each of the models; notes which one is better."""
         models, results = self.update.models, {}
         for number, (name, model) in enumerate(models.items()):
 
             def tick(share: float, number: int = number) -> None:
-                journal.testing((number + share) / len(models))
+                recorder.testing((number + share) / len(models))
 
             result = evaluate(model, self.data.validation, self.data.normalise, device=self.place.device, tick=tick)
             if not math.isfinite(result.loss):
@@ -224,11 +224,11 @@ class Trainer:
         self.progress.better = max(results, key=lambda name: _merit(results[name]))
         return results
 
-    def _test(self, journal: Journal) -> None:
+    def _test(self, recorder: Recorder) -> None:
         """Look at the test pictures, as `python -m vit evaluate` does, so that the card states what that prints."""
         best = load_checkpoint(self.state.path.parent / "best")
         model = best.model.to(self.place.device)
-        test = evaluate(model, self.data.test, self.data.normalise, device=self.place.device, tick=journal.testing)
+        test = evaluate(model, self.data.test, self.data.normalise, device=self.place.device, tick=recorder.testing)
         model.cpu()
         facts = {
             "accuracy": round(test.accuracy, 4),
@@ -237,15 +237,15 @@ class Trainer:
         }
         record_facts(best, facts)
         self.progress.test = test
-        journal.test(self.progress.best_epoch, test)
+        recorder.test(self.progress.best_epoch, test)
         self._save_state()
 
-    def _snapshots(self) -> ProbeWriter:
+    def _snapshots(self) -> SnapshotWriter:
         """A few validation pictures that are explained after every epoch."""
         pictures = self.data.validation
         chosen = choose(pictures.labels.cpu())
         images, labels = next(iter(pictures.batches(torch.as_tensor(chosen), len(chosen), torch.device("cpu"))))
-        return ProbeWriter(self.run / "probes", images, labels.tolist(), self.data.classes, self.data.preprocess)
+        return SnapshotWriter(self.run / "probes", images, labels.tolist(), self.data.classes, self.data.preprocess)
 
     def _facts(self) -> dict[str, Any]:
         """What the "start" record says."""

@@ -20,10 +20,10 @@ from vit.explain.record import Precision, record
 from vit.images.decode import count_frames, decode_frames
 from vit.images.geometry import Box
 from vit.images.video import evenly, mp4
-from vit.view.attention_snapshots import list_epochs, read_payload, read_probes
+from vit.view.attention_snapshots import list_epochs, read_payload, read_snapshots
 from vit.view.captions import where
 from vit.view.explanation import Explanation
-from vit.view.export import Shown, painted, shared_top
+from vit.view.export import MapView, painted, shared_top
 from vit.view.overlay import Heatmap, scaled, window
 from vit.view.payload import unpack, weights_of
 from vit.view.selection import Selection
@@ -104,7 +104,7 @@ def over_epochs(folder: Path, picture: int, selection: Selection) -> Film:
     for epoch in evenly(list_epochs(folder), MAX_STEPS):
         try:
             payload = read_payload(folder, epoch, picture)
-            probe = read_probes(folder, epoch)[picture]
+            probe = read_snapshots(folder, epoch)[picture]
         except (InvalidRun, IndexError):
             continue  # thinned out meanwhile, or damaged
         header, sections = unpack(payload)
@@ -161,12 +161,12 @@ def over_frames(
         pixels, label = preprocess(frame.picture), f"Frame {frames[place] + 1}"
         if method is None:
             kept = record(checkpoint.model, pixels, precision)
-            seen = Shown.of(kept, selection)
+            seen = MapView.of(kept, selection)
         else:
             subject = ask(checkpoint, pixels, method, target)
             kept, name = subject.record, "" if target is None else checkpoint.labels[target]
             token = selection.token if asks else None
-            seen = Shown.of_method(subject, method, name, token, selection.direction, selection)
+            seen = MapView.of_method(subject, method, name, token, selection.direction, selection)
             if target is not None:
                 label += f": {name} {float(kept.logits[0].softmax(0)[target]):.0%}"
         picture, box = _fitted(frame.picture, preprocess.geometry(frame.picture).box)

@@ -24,7 +24,7 @@ FOLDER_BYTES = 200 << 20  # of all epochs; then every other one goes
 _FILE = re.compile(r"epoch-([0-9]{5,9})\.zip")
 
 
-class Probe(NamedTuple):
+class Snapshot(NamedTuple):
     """One picture after one epoch.
 
     Attributes:
@@ -49,7 +49,7 @@ def list_epochs(folder: Path) -> list[int]:
     return sorted(int(match[1]) for name in names if (match := _FILE.fullmatch(name)))
 
 
-def read_probes(folder: Path, epoch: int) -> list[Probe]:
+def read_snapshots(folder: Path, epoch: int) -> list[Snapshot]:
     """What the model made of each picture after an epoch.
 
     Raises:
@@ -64,7 +64,7 @@ def read_probes(folder: Path, epoch: int) -> list[Probe]:
     return probes
 
 
-def _probe(fact: dict[str, Any]) -> Probe:
+def _probe(fact: dict[str, Any]) -> Snapshot:
     """A picture's facts, none of them a value that it cannot have."""
     predictions = tuple((label, p) for label, p in fact["predictions"])
     entropy = tuple(map(tuple, fact["entropy"]))
@@ -79,7 +79,7 @@ def _probe(fact: dict[str, Any]) -> Probe:
         and all(entropy)
     ):
         raise ValueError("A picture's facts cannot be.")
-    return Probe(fact["label"], fact["probability"], predictions, entropy)
+    return Snapshot(fact["label"], fact["probability"], predictions, entropy)
 
 
 def read_payload(folder: Path, epoch: int, picture: int) -> bytes:

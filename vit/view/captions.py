@@ -29,7 +29,7 @@ def sentence(facts: Mapping[str, Any], prefix: Sequence[str], grid: tuple[int, i
     """One plain sentence for a map.
 
     Args:
-        facts: method, and what it takes of block, head, query and direction; see `vit.view.export.Shown`.
+        facts: method, and what it takes of block, head, query and direction; see `vit.view.export.MapView`.
 
     >>> facts = {"method": "attention", "block": 2, "head": "max", "query": 0, "direction": "to"}
     >>> sentence(facts, ["cls"], (2, 2))

@@ -23,7 +23,7 @@ def snippet(
     """Python that computes the numbers of a view, with the public names of `vit` alone.
 
     Args:
-        facts: of a map, as in `vit.view.export.Shown`; of a class, with its index as `target`.
+        facts: of a map, as in `vit.view.export.MapView`; of a class, with its index as `target`.
         picture: the name of its file.
         sample: its name, of a picture of the gallery.
         frame: of an animation or a video.

@@ -35,7 +35,7 @@ Unit = Literal["weight", "share", "cosine"]
 
 
 @dataclass(frozen=True)
-class Shown:
+class MapView:
     """One map as the viewer shows it; all that a figure or a file of numbers needs to know of a view.
 
     Attributes:
@@ -162,7 +162,7 @@ def provenance(
     }
 
 
-def view_json(explanation: Explanation, shown: Shown, checkpoint: Checkpoint, picture: str = "") -> bytes:
+def view_json(explanation: Explanation, shown: MapView, checkpoint: Checkpoint, picture: str = "") -> bytes:
     """The numbers of one map and where they came from, as JSON.
 
     Args:
@@ -203,13 +203,13 @@ def weights(record: AttentionRecord, selection: Selection) -> Tensor:
     return record.weights(selection.token, selection.block, selection.head, selection.direction)
 
 
-def overlay_png(explanation: Explanation, selection: Selection, shown: Shown | None = None) -> bytes:
+def overlay_png(explanation: Explanation, selection: Selection, shown: MapView | None = None) -> bytes:
     """The picture at its original size under the selected map, in the viewer's own colours.
 
     Args:
         shown: the map, where the selection does not tell.
     """
-    shown = shown or Shown.of(explanation.record, selection, explanation.payload)
+    shown = shown or MapView.of(explanation.record, selection, explanation.payload)
     heatmap = explanation.record.heatmap(shown.weights).numpy()
     return png(painted(explanation.picture, heatmap, explanation.geometry.box, selection, shown.low, shown.top))
 
@@ -268,7 +268,7 @@ def grid_maps(record: AttentionRecord, selection: Selection) -> NDArray[np.float
 
 
 def view_npz(
-    explanation: Explanation, selection: Selection, checkpoint: Checkpoint, shown: Shown | None = None
+    explanation: Explanation, selection: Selection, checkpoint: Checkpoint, shown: MapView | None = None
 ) -> bytes:
     """The selected view and all attention as NPZ.
 
@@ -279,7 +279,7 @@ def view_npz(
         UserError: as `attention_npz`.
     """
     record = explanation.record
-    shown = shown or Shown.of(record, selection)
+    shown = shown or MapView.of(record, selection)
     heatmap, geometry = record.heatmap(shown.weights), explanation.geometry
     return attention_npz(record, heatmap, checkpoint, explanation.preprocess, geometry, shown.facts, every=True)
 

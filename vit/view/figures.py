@@ -28,7 +28,7 @@ from vit.checkpoints.checkpoint import Checkpoint
 from vit.images.geometry import Box
 from vit.view.captions import clear, outline, token_name
 from vit.view.explanation import Explanation
-from vit.view.export import Shown, colormap, grid_maps, painted, shared_top
+from vit.view.export import MapView, colormap, grid_maps, painted, shared_top
 from vit.view.overlay import COLORMAPS, mosaic, scaled, window
 from vit.view.selection import Selection
 
@@ -65,7 +65,7 @@ def caption(explanation: Explanation, checkpoint: Checkpoint, sentence: str, pic
     """The facts to print below a figure.
 
     Args:
-        sentence: what the map is, `Shown.sentence`; may be "".
+        sentence: what the map is, `MapView.sentence`; may be "".
         picture: its name.
     """
     record = explanation.record
@@ -88,7 +88,7 @@ def caption(explanation: Explanation, checkpoint: Checkpoint, sentence: str, pic
 def map_figure(
     explanation: Explanation,
     selection: Selection,
-    shown: Shown,
+    shown: MapView,
     facts: str,
     width: float = WIDTHS["1 column"],
     kind: Kind = "png",

@@ -11,12 +11,12 @@ from vit.checkpoints.families import clip, dinov2, dinov3, google, huggingface, 
 from vit.checkpoints.families.family import (
     Family,
     Tensors,
+    brief,
     build_config,
     infer,
     needed,
     possible_heads,
     reshape,
-    shown,
     square_size,
     usual_heads,
 )
@@ -146,7 +146,7 @@ def read(
         if stated[field] != told[field]:
             called = huggingface.CALLED.get(field, field)
             raise InvalidCheckpoint(
-                f"config.json says {called} = {shown(stated[field])}, the weights say {shown(told[field])}."
+                f"config.json says {called} = {brief(stated[field])}, the weights say {brief(told[field])}."
             )
     told["image_size"] = stated.get("image_size") or square_size(reshaped, told["patch_size"])
     if "blocks.0.scale1" in reshaped:
@@ -158,7 +158,7 @@ def read(
     assumed = {field: why for field, (_, why) in family.assumed.items() if field not in values} | doubts
     values |= {field: family.assumed[field][0] for field in assumed if field in family.assumed}
     assumed |= {
-        field: f"From the name {shown(name)}." for field in named if field not in {**family.fixed, **stated, **told}
+        field: f"From the name {brief(name)}." for field in named if field not in {**family.fixed, **stated, **told}
     }
     known = stated.get("heads", told.get("heads"))
     if heads is not None and heads != (known or heads):
@@ -201,13 +201,13 @@ def check_config(document: Mapping[str, Any]) -> None:
     if isinstance(architecture, str):
         if not timm.by_name(architecture):  # raises for a Vision Transformer that is not plain, with the reason
             raise InvalidCheckpoint(
-                f"This is timm's {shown(architecture)}. This app reads plain Vision Transformers: {READS}."
+                f"This is timm's {brief(architecture)}. This app reads plain Vision Transformers: {READS}."
             )
     elif isinstance(kind, str) and "vit" not in document:  # with "vit" it is ours
         towers = isinstance(document.get("vision_config"), Mapping)
         if (f"{kind}_vision_model" if towers else kind) not in _KINDS:
             raise InvalidCheckpoint(
-                f'This is a "{shown(kind)}" model of transformers. This app reads plain Vision Transformers: {READS}.'
+                f'This is a "{brief(kind)}" model of transformers. This app reads plain Vision Transformers: {READS}.'
             )
 
 
@@ -233,7 +233,7 @@ def _unwrap(tensors: Mapping[str, _Kept]) -> dict[str, _Kept]:
     for name, tensor in tensors.items():
         bare = _CHUNKS.sub(r"blocks.\1.", _WRAPPERS.sub("", name))
         if bare in unwrapped:
-            raise InvalidCheckpoint(f"The file holds `{shown(bare)}` twice, with and without a prefix.")
+            raise InvalidCheckpoint(f"The file holds `{brief(bare)}` twice, with and without a prefix.")
         unwrapped[bare] = tensor
     return unwrapped
 
@@ -246,7 +246,7 @@ def _recognise(names: list[str]) -> Family:
     if other:
         what, name = other
         raise InvalidCheckpoint(
-            f"This is a {what} checkpoint (`{shown(name)}`). This app reads plain Vision Transformers: {READS}."
+            f"This is a {what} checkpoint (`{brief(name)}`). This app reads plain Vision Transformers: {READS}."
         )
-    example = f" (it holds `{shown(names[0])}`)" if names else ""
+    example = f" (it holds `{brief(names[0])}`)" if names else ""
     raise InvalidCheckpoint(f"This is not a Vision Transformer that this app knows{example}. It reads: {READS}.")

@@ -95,10 +95,10 @@ class Family:
             if ours is None:
                 raise InvalidCheckpoint(
                     f"This {self.name} checkpoint holds a tensor that a plain Vision Transformer does not have "
-                    f"(`{shown(name)}`), so it cannot be opened faithfully."
+                    f"(`{brief(name)}`), so it cannot be opened faithfully."
                 )
             if ours in renamed:
-                raise InvalidCheckpoint(f"The file holds `{shown(name)}` twice, under two spellings.")
+                raise InvalidCheckpoint(f"The file holds `{brief(name)}` twice, under two spellings.")
             renamed[ours] = tensor
         return renamed
 
@@ -141,7 +141,7 @@ def reshape(tensors: Tensors, grid: tuple[int, int] | None, rotary: bool = False
     for name, tensor in tensors.items():
         if not tensor.is_floating_point():
             kind = str(tensor.dtype).removeprefix("torch.")
-            raise InvalidCheckpoint(f"The weights are not floating-point numbers: `{shown(name)}` is {kind}.")
+            raise InvalidCheckpoint(f"The weights are not floating-point numbers: `{brief(name)}` is {kind}.")
     tensors = {name: _wide(name, tensors.pop(name)) for name in list(tensors)}
     for name in [name for name in tensors if name.endswith(("attn.q.weight", "mlp.gate.weight"))]:
         letters = ("q", "k", "v") if name.endswith("q.weight") else ("gate", "up")
@@ -197,7 +197,7 @@ def concatenate(parts: Sequence[Tensor], dim: int = 0) -> Tensor:
     shapes = [list(part.shape) for part in parts]
     others = [shape[:dim] + shape[dim + 1 :] for shape in shapes]
     if any(len(shape) <= dim for shape in shapes) or any(other != others[0] for other in others):
-        raise InvalidCheckpoint(f"Weights of the shapes {shown(shapes)} do not go together: the file is damaged.")
+        raise InvalidCheckpoint(f"Weights of the shapes {brief(shapes)} do not go together: the file is damaged.")
     if not parts[0].is_meta:
         return torch.cat(list(parts), dim)
     length = sum(shape[dim] for shape in shapes)
@@ -219,7 +219,7 @@ def _fuse(tensors: Tensors, start: str, letters: tuple[str, ...]) -> None:
         whole = len(present) == len(letters)
         if present and (not whole or len({part.shape for part in present}) > 1 or present[0].ndim == 0):
             what = "Queries, keys and values" if fused == "qkv" else "The two halves of the MLP"
-            raise InvalidCheckpoint(f"{what} do not go together in `{shown(start[:-1])}`.")
+            raise InvalidCheckpoint(f"{what} do not go together in `{brief(start[:-1])}`.")
         if present:
             tensors[f"{start}{fused}.{end}"] = concatenate(present)
 
@@ -331,25 +331,25 @@ def check_field(name: str, value: object, called: str) -> None:
         fine = all(type(number) is int and least <= number <= most for number in numbers)
         if not fine or len(numbers) not in (1, 2):
             raise InvalidCheckpoint(
-                f"Config field {called} must be a whole number from {least} to {most}, not {shown(value)}."
+                f"Config field {called} must be a whole number from {least} to {most}, not {brief(value)}."
             )
         if name == "channels" and value == 2:
             raise InvalidCheckpoint(f"Config field {called} must be 1 (grey) or 3 (colour), not 2.")
     elif name in ("eps", "dropout", "drop_path", "layer_scale", "rope"):
         number = type(value) in (int, float) and -1e5 <= value <= 1e5  # type: ignore[operator]
         if not number and not (name in ("layer_scale", "rope") and value is None):
-            raise InvalidCheckpoint(f"Config field {called} must be a small number, not {shown(value)}.")
+            raise InvalidCheckpoint(f"Config field {called} must be a small number, not {brief(value)}.")
     elif name in ("gated_mlp", "patch_bias", "qkv_bias", "norm_pre"):
         if type(value) is not bool:
-            raise InvalidCheckpoint(f"Config field {called} must be true or false, not {shown(value)}.")
+            raise InvalidCheckpoint(f"Config field {called} must be true or false, not {brief(value)}.")
     elif name == "prefix":
         names = value if isinstance(value, list | tuple) else [None]
         if len(names) > MAX_PREFIX or not all(
             isinstance(n, str) and re.fullmatch(r"[a-z0-9_]{1,32}", n) for n in names
         ):
-            raise InvalidCheckpoint(f"Config field {called} must name at most {MAX_PREFIX} tokens, not {shown(value)}.")
+            raise InvalidCheckpoint(f"Config field {called} must name at most {MAX_PREFIX} tokens, not {brief(value)}.")
     elif not isinstance(value, str):
-        raise InvalidCheckpoint(f"Config field {called} must be a word, not {shown(value)}.")
+        raise InvalidCheckpoint(f"Config field {called} must be a word, not {brief(value)}.")
 
 
 def needed(tensors: Tensors, name: str, ndim: int) -> Tensor:
@@ -361,7 +361,7 @@ def needed(tensors: Tensors, name: str, ndim: int) -> Tensor:
     return tensors[name]
 
 
-def shown(value: object) -> str:
+def brief(value: object) -> str:
     """Something from a file, short and printable."""
     text = value if isinstance(value, str) else repr(value) if not isinstance(value, int) else hex_or_int(value)
     text = "".join(c if c.isprintable() else "?" for c in text[:60])

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from vit.checkpoints.families.family import Family, Tensors, check_field, shown
+from vit.checkpoints.families.family import Family, Tensors, brief, check_field
 from vit.checkpoints.families.target import Target, Written, apart, thirds
 from vit.errors import InvalidCheckpoint
 from vit.images.preprocess import Preprocess
@@ -116,7 +116,7 @@ def read_config(document: Mapping[str, Any], kinds: Mapping[str, Kind] = KINDS) 
     name = document.get("model_type", next(iter(kinds)))
     if name not in kinds:
         raise InvalidCheckpoint(
-            f'config.json says that this is a "{shown(name)}" model, and the weights are those of '
+            f'config.json says that this is a "{brief(name)}" model, and the weights are those of '
             f"{' or '.join(kinds)}. Put the config.json that belongs to the weights beside them."
         )
     kind = kinds[name]
@@ -137,7 +137,7 @@ def read_config(document: Mapping[str, Any], kinds: Mapping[str, Kind] = KINDS) 
     activation = document.get("hidden_act", kind.activation)
     if not isinstance(activation, str) or activation not in _ACTIVATIONS_READ:
         raise InvalidCheckpoint(
-            f"Config field hidden_act is {shown(activation)}; this app computes {', '.join(_ACTIVATIONS_READ)}."
+            f"Config field hidden_act is {brief(activation)}; this app computes {', '.join(_ACTIVATIONS_READ)}."
         )
     return values | {"activation": _ACTIVATIONS_READ[activation]}
 

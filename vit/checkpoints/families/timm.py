@@ -20,9 +20,9 @@ from vit.checkpoints.families.family import (
     IMAGENET_STD,
     Family,
     Tensors,
+    brief,
     check_field,
     concatenate,
-    shown,
 )
 from vit.checkpoints.families.target import Target, Written, apart
 from vit.errors import InvalidCheckpoint
@@ -113,7 +113,7 @@ def by_name(name: str) -> dict[str, Any]:
         return {"position_resize": "bicubic_offset", "activation": "gelu", "eps": 1e-6, "pool": "cls"}
     for pattern, why in _NOT_PLAIN:
         if re.search(pattern, name):
-            raise InvalidCheckpoint(f"By its name, {shown(name)}, this is no plain Vision Transformer: {why}.")
+            raise InvalidCheckpoint(f"By its name, {brief(name)}, this is no plain Vision Transformer: {why}.")
     if not _ARCHITECTURE.search(name):
         return {}
     told: dict[str, Any] = {
@@ -141,7 +141,7 @@ def _read_config(document: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(architecture, str) or not isinstance(args, Mapping):
         if "model_type" in document and document["model_type"] != "timm_wrapper":
             raise InvalidCheckpoint(
-                f'config.json says that this is a "{shown(document["model_type"])}" model of transformers, and the '
+                f'config.json says that this is a "{brief(document["model_type"])}" model of transformers, and the '
                 "weights are timm's. Put the config.json that belongs to the weights beside them."
             )
         return {}
@@ -157,7 +157,7 @@ def _read_config(document: Mapping[str, Any]) -> dict[str, Any]:
     if args.get("act_layer") is not None:
         if args["act_layer"] not in _ACTIVATIONS:
             raise InvalidCheckpoint(
-                f"Config field act_layer is {shown(args['act_layer'])}, which is not computed here."
+                f"Config field act_layer is {brief(args['act_layer'])}, which is not computed here."
             )
         stated["activation"] = _ACTIVATIONS[args["act_layer"]]
     return stated
@@ -176,7 +176,7 @@ def _adjust(tensors: Tensors) -> tuple[Tensors, dict[str, Any]]:
         block = name.removesuffix("q.bias")
         q, v = tensors.pop(name), tensors.pop(f"{block}v.bias", None)
         if v is None or q.shape != v.shape:
-            raise InvalidCheckpoint(f"Queries, keys and values do not go together in `{shown(block[:-1])}`.")
+            raise InvalidCheckpoint(f"Queries, keys and values do not go together in `{brief(block[:-1])}`.")
         tensors[f"{block}qkv.bias"] = concatenate([q, torch.zeros_like(q), v])
         told["activation"] = "gelu"
     if _gated(tensors):
@@ -234,11 +234,11 @@ def _stated_preprocess(document: Mapping[str, Any]) -> Preprocess | None:
     size = tuple(stated["input_size"])[1:]
     crop, mode = stated.get("crop_pct") or 0.875, stated.get("crop_mode") or "center"
     if type(crop) not in (int, float) or not 0.1 <= crop <= 1 or mode not in ("center", "squash", "border"):
-        raise InvalidCheckpoint(f"Config field crop_pct is {shown(crop)} and crop_mode {shown(mode)}; neither is read.")
+        raise InvalidCheckpoint(f"Config field crop_pct is {brief(crop)} and crop_mode {brief(mode)}; neither is read.")
     if mode == "border" and crop < 1:
         raise InvalidCheckpoint("Config field crop_mode is border, which pads pictures; this app does not do that.")
     if len(size) != 2 or not all(type(side) is int and 0 < side <= 4096 for side in size):
-        raise InvalidCheckpoint(f"Config field input_size must be channels, height and width, not {shown(size)}.")
+        raise InvalidCheckpoint(f"Config field input_size must be channels, height and width, not {brief(size)}.")
     how: Any = stated.get("interpolation") or "bicubic"
     return Preprocess(
         size,
