@@ -2,7 +2,6 @@
 
 import streamlit as st
 
-from pages.comparison import contact_sheet, side_by_side
 from pages.shared import link_controls, loading, navigation
 
 navigation.enter("compare")
@@ -15,6 +14,10 @@ mode = link_controls.select(
 )
 loading.start_torch()
 if mode == "many":
+    from pages.comparison import contact_sheet  # both bring PyTorch
+
     contact_sheet.show()
 else:
+    from pages.comparison import side_by_side
+
     side_by_side.show()

@@ -11,12 +11,14 @@ import streamlit as st
 from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 from pages.components import gallery
-from pages.panels import downloads, faithfulness, first_view, layers, tour, unlike_training, welcome, what_if
-from pages.panels import heads as atlas
+from pages.panels import downloads, first_view, tour, unlike_training, welcome
 from pages.shared import bars, class_question, link_controls, loading, navigation, session, uploaded_pictures, uploads
 from pages.shared.escape import plain
+from pages.shared.source import Source
 from vit.errors import UserError
 from vit.images import samples
+from vit.images.file_checks import MAX_FRAMES
+from vit.view.selection import Selection
 
 navigation.enter("explore")
 welcome.fill()
@@ -249,12 +251,12 @@ def current_sample() -> str:
     return name if name in samples.SAMPLES else welcome.VIEW["sample"]
 
 
-def sample_source(name: str) -> downloads.Source:
+def sample_source(name: str) -> Source:
     """A picture of the gallery."""
-    return downloads.Source(f"{name}.jpg", samples.read(name), name)
+    return Source(f"{name}.jpg", samples.read(name), name)
 
 
-def pick_picture() -> downloads.Source:
+def pick_picture() -> Source:
     """The picture that the person chose last: an upload, a camera shot, or a sample."""
 
     state = session.of(session.Explore)
@@ -289,13 +291,13 @@ def pick_picture() -> downloads.Source:
             if st.toggle("Use the camera"):
                 taken = st.camera_input("Camera", key="camera", on_change=choose, args=("camera",))
     if uploaded is not None and uploaded.file_id != state.file:
-        state.upload, state.file = downloads.Source(uploaded.name, uploaded.getvalue()), uploaded.file_id
+        state.upload, state.file = Source(uploaded.name, uploaded.getvalue()), uploaded.file_id
     if source == "upload" and state.upload:
         if uploaded is None:  # for who comes back from another page
             st.caption(f"This is {plain(state.upload.name)}, which you uploaded before.")
         return state.upload
     if source == "camera" and taken is not None:
-        return downloads.Source("camera.jpg", taken.getvalue())
+        return Source("camera.jpg", taken.getvalue())
     if missed := st.query_params.get("upload"):
         st.info(
             f"This link was made with a picture that is not here any more, {plain(missed)}. Upload it to see the same."
@@ -311,11 +313,11 @@ def reopen_upload() -> None:
     shown = state.carried.key if state.source == "upload" else ""  # after Back to a sample, Forward names the same one
     if key and key != shown and (content := uploaded_pictures.find(key)) is not None:
         name = st.query_params.get("upload", "")[:LONGEST_NAME] or "picture"
-        state.upload, state.source = downloads.Source(name, content), "upload"
+        state.upload, state.source = Source(name, content), "upload"
         state.carried = session.Carried(content, key, time.monotonic())
 
 
-def carry(source: downloads.Source) -> None:
+def carry(source: Source) -> None:
     """Let the link reopen a picture that was uploaded and could be read: while the session lasts, and a day longer."""
     state = session.of(session.Explore)
     if state.upload is None or source.data is not state.upload.data:
@@ -325,17 +327,16 @@ def carry(source: downloads.Source) -> None:
     navigation.rewrite({"upload": state.upload.name, "picture": state.carried.key or None})
 
 
-def forget(source: downloads.Source) -> None:
+def forget(source: Source) -> None:
     """Take an upload out of the link that could never be explained, so that there is nothing to reopen."""
     state = session.of(session.Explore)
     if state.upload is not None and source.data is state.upload.data and state.carried.content is not source.data:
         navigation.rewrite({"upload": None, "picture": None})
 
 
-def pick_frame(source: downloads.Source) -> downloads.Source:
+def pick_frame(source: Source) -> Source:
     """Let the person choose a frame of an animation or a video, which is decoded for that."""
     from vit.images.decode import count_frames
-    from vit.images.file_checks import MAX_FRAMES
     from vit.images.video import is_video, read_video
 
     place = st.empty()
@@ -412,9 +413,7 @@ def feed(payload: bytes) -> str:
 
 
 @st.fragment
-def show_viewer(
-    checkpoint, explanation, payload: str, source: downloads.Source, link: dict[str, str], stored=None
-) -> None:
+def show_viewer(checkpoint, explanation, payload: str, source: Source, link: dict[str, str], stored=None) -> None:
     """The viewer, its downloads, and what follows from what it shows; a click in it reruns this part alone.
 
     Args:
@@ -423,7 +422,6 @@ def show_viewer(
     """
     from pages.components import viewer as component
     from vit.view.overlay import COLORMAPS
-    from vit.view.selection import Selection
 
     link_controls.redraw_if_changed(link)
     navigation.keep("explore")
@@ -450,7 +448,11 @@ def show_viewer(
     of_class = question if question and question.target is not None else None
     with below:
         panel = pick_panel(of_class)
-        probe = what_if.probe(example, of_class, wanted) if panel == "What if?" and not stored else None
+        probe = None
+        if panel == "What if?" and not stored:
+            from pages.panels import what_if  # which brings PyTorch
+
+            probe = what_if.probe(example, of_class, wanted)
     with place:
         selection = component.show(
             "viewer",
@@ -487,10 +489,10 @@ def keep_place(record) -> None:
     before, linked = state.place or (here, {})
     now = {name: st.query_params.get(name, "") for name in ("token", "hidden")}
     if before != here and now == linked:
-        token = now["token"]
+        token, link = now["token"], {"hidden": None}
         if token.isdecimal() and len(token) < 6 and int(token) < len(before.prefix) + before.grid[0] * before.grid[1]:
-            st.query_params["token"] = now["token"] = str(counterpart(int(token), before, here))
-        st.query_params.pop("hidden", None)
+            link["token"] = now["token"] = str(counterpart(int(token), before, here))
+        navigation.rewrite(link)
         now["hidden"] = ""
     state.place = here, now
 
@@ -504,6 +506,7 @@ def pick_panel(question) -> str:
 
 def show_panel(example, question, selection, panel: str) -> None:
     """What goes beyond looking at a map."""
+    from pages.panels import faithfulness, heads, layers, what_if  # which bring PyTorch
 
     def select(cell: tuple[int, int]) -> None:
         st.query_params.update({"block": str(cell[0]), "head": str(cell[1]), "view": "attention"})
@@ -513,7 +516,7 @@ def show_panel(example, question, selection, panel: str) -> None:
     elif panel == "What if?":
         what_if.show(example, question, selection)
     elif panel == "Heads":
-        atlas.show(example, question, selection, select)
+        heads.show(example, question, selection, select)
     elif panel == "Layers":
         layers.show(example, question)
     else:
@@ -558,7 +561,7 @@ def main() -> None:
     with inputs:
         source = pick_frame(source)
 
-    def explained(source: downloads.Source):
+    def explained(source: Source):
         with waiting:
             return loading.explained(checkpoint, source.data, size, precision, source.frame)
 

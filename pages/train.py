@@ -14,7 +14,14 @@ from pages.shared import access, navigation, session
 from pages.shared.escape import plain
 from pages.train_form import cost_preview, data_picker, form_link
 from pages.train_form import settings as fields
+from vit import devices
 from vit.errors import UserError
+from vit.model.config import ViTConfig
+from vit.runs.command_line import command_line
+from vit.runs.control import launch
+from vit.runs.registry import list_runs
+from vit.training.presets import PRESETS, run_name, train_config
+from vit.training.run_folder import learnt, resumable
 from vit.view.captions import about
 
 access.require_trainer()
@@ -38,15 +45,11 @@ def start_torch() -> None:
 @st.cache_data(show_spinner=False, ttl=3)
 def list_devices() -> list[Any]:
     """CPU and GPUs with their use, asked for once in a while."""
-    from vit import devices
-
     return devices.list_devices()
 
 
 def recommended(data: str, start: str = "") -> list[str]:
     """Presets, those made for this data, this start and this machine first."""
-    from vit.training.presets import PRESETS
-
     kind = data
     if data.startswith("folder:"):
         pictures, side = data_picker.size(data, data_picker.root_of(data))
@@ -64,7 +67,6 @@ def recommended(data: str, start: str = "") -> list[str]:
 def choose_preset() -> None:
     """Take all settings from the chosen preset; one for fine-tuning needs something to start from."""
     from vit.checkpoints.catalog import find_checkpoint
-    from vit.training.presets import PRESETS
 
     state = st.session_state
     settings = PRESETS[state.preset].settings
@@ -77,8 +79,6 @@ def choose_preset() -> None:
 
 def propose(data: str, start: str) -> None:
     """Choose the recipe made for this data and start, unless somebody has changed settings already."""
-    from vit.training.presets import PRESETS
-
     state = st.session_state
     names, settings = recommended(data, start), PRESETS[state.preset].settings
     first = PRESETS[names[0]].settings
@@ -89,8 +89,6 @@ def propose(data: str, start: str) -> None:
 
 def follow_data() -> None:
     """Propose a recipe for other data; what an earlier proposal started from goes."""
-    from vit.training.presets import PRESETS
-
     state = st.session_state
     if PRESETS[state.preset].settings.get("init_from") and state.get("init_from") == SHIPPED:
         state.init_from = ""
@@ -104,8 +102,6 @@ def follow_start() -> None:
 
 def pick_recipe(data: str, start: str, problems: Mapping[str, str]) -> None:
     """Presets with what to expect; all settings folded away below."""
-    from vit.training.presets import PRESETS
-
     names = recommended(data, start)
     st.radio(
         "Preset",
@@ -128,8 +124,6 @@ def pick_recipe(data: str, start: str, problems: Mapping[str, str]) -> None:
 
 def by_size() -> dict[str, Any]:
     """Settings of the model that follow from its named size."""
-    from vit.model.config import ViTConfig
-
     values = ViTConfig.preset(st.session_state[fields.key("size")]).to_dict()
     names = ("patch_size", "dim", "depth", "heads", "mlp_dim", "pool", "norm", "activation")
     return {name: values[name] for name in names} | {"image_size": values["image_size"][0]}
@@ -142,8 +136,6 @@ def _day(moment: float) -> str:
 def starts() -> dict[str, str]:
     """What a run can start from, a checkpoint's name or path or "" for none, with its name for people."""
     from vit.checkpoints.load import list_checkpoints
-    from vit.runs.registry import list_runs
-    from vit.training.run_folder import learnt, resumable
 
     known = {info.name: info.name for info in list_checkpoints() if not info.problem}
     runs = {str(run.best): f"{run.name} (run of {_day(run.created)})" for run in list_runs() if run.best}
@@ -170,8 +162,6 @@ def pick_start(titles: Mapping[str, str]) -> str:
 
 def pick_devices() -> tuple[tuple[str, ...], bool]:
     """Where to compute, and whether to share it with other runs."""
-    from vit.runs.registry import list_runs
-
     devices = list_devices()
     held = {name: run for run in list_runs() if run.alive for name in run.devices}
     titles = {device.name: "CPU" if device.name == "cpu" else device.title for device in devices}
@@ -277,8 +267,6 @@ def start(
         name: what they are called in place of what is trained, "" for none.
     """
     from vit.data.catalog import check_spec
-    from vit.runs.control import launch
-    from vit.training.presets import run_name, train_config
 
     state = session.of(session.Train)
     state.started = True
@@ -310,15 +298,11 @@ def start(
 
 def name_of(config: Any) -> str:
     """What a run is called unless somebody names it."""
-    from vit.training.presets import run_name
-
     return run_name(config)
 
 
 def show_command(config: Any, devices: Sequence[str]) -> None:
     """The line that does the same in a terminal."""
-    from vit.runs.command_line import command_line
-
     st.code(command_line(config, st.session_state.preset, devices), language="bash", wrap_lines=True)
 
 

@@ -5,15 +5,19 @@ from pathlib import Path
 from typing import Any
 
 import streamlit as st
+from PIL import Image
 
 from pages.comparison import side_by_side
-from pages.panels import downloads
 from pages.shared import class_question, link_controls, loading, navigation, pass_queue, session, uploaded_pictures
 from pages.shared.escape import plain
+from pages.shared.source import Source
 from pages.train_form import data_picker
 from vit.errors import UserError
+from vit.explain.methods import METHODS
 from vit.images import samples
 from vit.view.captions import about
+from vit.view.contact_sheet import MOST, WITHOUT_CLASSES, Picture, arranged, judge, look, means, pictures_of, seconds
+from vit.view.export import png
 
 SAMPLES, UPLOAD = "samples", "upload"
 ORDERS = {"": "As they come", "confidence": "Confidence", "entropy": "Spread", "faithfulness": "Faithfulness"}
@@ -25,8 +29,6 @@ TILE = 146  # [px]
 @st.cache_data(show_spinner=False, max_entries=2000)
 def looked(identity: str, digest: str, method: str, _checkpoint: Any, _picture: Any):
     """See `vit.view.contact_sheet.look`."""
-    from vit.view.contact_sheet import look
-
     with pass_queue.reserved(_checkpoint, _checkpoint.preprocess.size, pass_queue.KEPT):
         return look(_checkpoint, _picture, method)
 
@@ -34,15 +36,11 @@ def looked(identity: str, digest: str, method: str, _checkpoint: Any, _picture: 
 @st.cache_resource(show_spinner="Reading the pictures…", max_entries=4)
 def tested(spec: str, root: str, stamp: int, identity: str, _checkpoint: Any):
     """See `vit.view.contact_sheet.pictures_of`."""
-    from vit.view.contact_sheet import pictures_of
-
     return pictures_of(_checkpoint, spec, Path(root))
 
 
 def show() -> None:
     """What to look at, and the sheet; stops with a hint where there is nothing to look with."""
-    from vit.view.contact_sheet import arranged
-
     offered = loading.offered()
     if not offered.names:
         st.info("There is no checkpoint yet. Train one: `python -m vit train --preset shapes`")
@@ -101,9 +99,6 @@ def pick_source() -> str:
 
 def pick_method(checkpoint: Any) -> str:
     """How the predicted class is explained."""
-    from vit.explain.methods import METHODS
-    from vit.view.contact_sheet import WITHOUT_CLASSES
-
     names = list(METHODS) if checkpoint.labels else list(WITHOUT_CLASSES)
     default = class_question.DEFAULT if class_question.DEFAULT in names else names[0]
     return link_controls.select(
@@ -123,8 +118,6 @@ def chosen_pictures(checkpoint: Any, source: str) -> list[Any]:
     Raises:
         UserError: they cannot be read.
     """
-    from vit.view.contact_sheet import MOST, Picture
-
     if source == SAMPLES:
         return [Picture(sample.title, samples.read(sample.name)) for sample in samples.SAMPLES.values()]
     if source != UPLOAD:
@@ -134,8 +127,6 @@ def chosen_pictures(checkpoint: Any, source: str) -> list[Any]:
 
 def look_at(checkpoint: Any, pictures: Sequence[Any], method: str, wanted: str) -> list[Any]:
     """Every picture through the model, those known from before at once; what cannot be read is named."""
-    from vit.view.contact_sheet import judge, seconds
-
     expected = seconds(checkpoint, len(pictures))
     agreed = session.of(session.Compare).agreed
     if expected > LONG and wanted not in agreed:
@@ -161,8 +152,6 @@ def look_at(checkpoint: Any, pictures: Sequence[Any], method: str, wanted: str) 
 
 def show_contrast(seen: Sequence[Any]) -> None:
     """The pictures whose class was found against the others."""
-    from vit.view.contact_sheet import means
-
     lines = ["| | Pictures | Confidence | Spread | Faithfulness |", "|---|---|---|---|---|"]
     for title, right in (("✓ Right", True), ("✗ Wrong", False)):
         if found := means([one for one in seen if one.right is right]):
@@ -196,7 +185,7 @@ def draw(seen: Sequence[Any], name: str, source: str, checkpoint: Any, method: s
                 ):
                     title = picture.name or f"{picture.truth}.png"
                     explore = session.of(session.Explore)
-                    explore.upload, explore.source = downloads.Source(title, content), "upload"
+                    explore.upload, explore.source = Source(title, content), "upload"
                     query = {"checkpoint": name, "upload": title, **link_to(checkpoint, method)}
                     if key := uploaded_pictures.keep(content):
                         query["picture"] = key
@@ -220,10 +209,6 @@ def link_to(checkpoint: Any, method: str) -> dict[str, str]:
 
 def file_of(picture: Any, checkpoint: Any) -> bytes:
     """A picture as page Explore takes it, b"" for one that the model would read differently there."""
-    from PIL import Image
-
-    from vit.view.export import png
-
     if isinstance(picture.content, bytes):
         return picture.content
     bands = picture.content.permute(1, 2, 0).numpy()

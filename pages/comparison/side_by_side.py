@@ -6,12 +6,21 @@ from typing import Any, NamedTuple, get_args
 
 import streamlit as st
 
+from pages.components import viewer
 from pages.run_views import attention_over_epochs
 from pages.shared import class_question, link_controls, loading, navigation, session, uploads
 from pages.shared.escape import plain
 from pages.train_form import data_picker
 from vit.errors import InvalidImage, UserError
+from vit.explain.map_comparison import Layout, agreement, counterpart, difference, rank_correlation
+from vit.explain.methods import METHODS
 from vit.images import samples
+from vit.runs.registry import list_runs
+from vit.view.attention_snapshots import read_payload, read_snapshots
+from vit.view.overlay import COLORMAPS, signed_overlay
+from vit.view.payload import read_header
+from vit.view.selection import Selection, View
+from vit.view.stored_record import picture_of, record_of
 
 SIDES = {"a": "Left", "b": "Right"}
 VIEWS = {"a": "attention", "b": "relevance"}  # at first
@@ -59,26 +68,18 @@ class Side:
     @property
     def layout(self):
         """Where its tokens lie."""
-        from vit.explain.map_comparison import Layout
-
         return Layout(self.record.prefix, self.record.grid)
 
 
 @st.cache_resource(show_spinner=False, max_entries=8)
 def stored(folder: str, epoch: int, picture: int, stamp: int) -> Stored:
     """A run's picture after an epoch."""
-    from vit.view.attention_snapshots import read_payload
-    from vit.view.stored_record import record_of
-
     payload = read_payload(Path(folder), epoch, picture)
     return Stored(record_of(payload), payload)
 
 
 def show() -> None:
     """Both sides and their difference; stops with a hint where there is nothing to look at."""
-    from pages.components import viewer
-    from vit.runs.registry import list_runs
-
     offered = loading.offered()
     seen = (run for run in list_runs() if data_picker.may_see(str(run.config.get("data", ""))))
     runs = {run.id: run for run in seen if attention_over_epochs.stored(run)}
@@ -185,8 +186,6 @@ def open_checkpoint(chosen: str, offered: loading.Offered):
 
 def pick_epoch(name: str, runs: dict[str, Any]):
     """An epoch of a run and one of its pictures."""
-    from vit.view.attention_snapshots import read_snapshots
-
     one, other = st.columns(2)
     with one:
         run = runs[
@@ -226,8 +225,6 @@ def show_both(left: Side, right: Side, link: dict[str, str]) -> None:
     Args:
         link: what it said of the controls outside when they were drawn.
     """
-    from pages.components import viewer
-
     link_controls.redraw_if_changed(link)
     navigation.keep("compare")
     if any(side.example.checkpoint and class_question.offered(side.example.checkpoint) for side in (left, right)):
@@ -267,8 +264,6 @@ def first_shown(left: Side, right: Side) -> dict[str, Any]:
 
     They are told again where they come back to the page, or where other tokens make the same numbers mean others.
     """
-    from vit.view.selection import Selection, View
-
     state = session.of(session.Compare)
     layouts = [(*side.shape, side.layout) for side in (left, right)]
     if state.layouts != layouts or not all(f"{name} viewer" in st.session_state for name in SIDES):
@@ -282,9 +277,6 @@ def first_shown(left: Side, right: Side) -> dict[str, Any]:
 
 def selection(side: Side, left: Side, right: Side):
     """What a side shows, judged by the viewer that was used last."""
-    from vit.explain.map_comparison import counterpart
-    from vit.view.selection import Selection
-
     state = session.of(session.Compare)
     name, chosen = state.lead
     leader = left if name == "a" else right
@@ -295,9 +287,6 @@ def selection(side: Side, left: Side, right: Side):
 
 def remember(chosen: Any, side: Side, left: Side, right: Side) -> None:
     """Keep what was chosen in a viewer for the page and in the link, there as the left one shows it."""
-    from vit.view.overlay import COLORMAPS
-    from vit.view.selection import Selection
-
     state = session.of(session.Compare)
     state.lead = side.name, chosen
     state.views[side.name] = chosen.view
@@ -315,10 +304,6 @@ def remember(chosen: Any, side: Side, left: Side, right: Side) -> None:
 
 def show_difference(left: Side, right: Side) -> None:
     """Where one map gives more than the other, and whether they agree on the order of patches."""
-    from vit.explain.map_comparison import agreement, difference, rank_correlation
-    from vit.view.overlay import signed_overlay
-    from vit.view.stored_record import picture_of
-
     if left.record.grid != right.record.grid:
         grids = ["{} × {}".format(*side.record.grid) for side in (left, right)]
         st.info(
@@ -361,8 +346,6 @@ def show_difference(left: Side, right: Side) -> None:
 
 def one_picture(side: Side) -> bytes:
     """The bytes of what is shown below the map, to tell whether two are the same."""
-    from vit.view.payload import read_header
-
     payload = side.example.explanation.payload
     offset, length = read_header(payload)["sections"]["picture"]
     return payload[offset : offset + length]
@@ -370,8 +353,6 @@ def one_picture(side: Side) -> bytes:
 
 def describe(shown: Any, question: class_question.Question | None) -> str:
     """A map in a few words."""
-    from vit.explain.methods import METHODS
-
     if shown.view == "relevance" and question:
         return METHODS[question.method].title
     if shown.view in ("rollout", "similar", "pool"):

@@ -3,42 +3,19 @@
 import hashlib
 from collections.abc import Callable
 from functools import cache, partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import streamlit as st
 
 from pages.shared import pass_queue, session
 from pages.shared.escape import plain
+from pages.shared.source import Source
 from vit.errors import UserError
-from vit.images import samples
+from vit.view.captions import file_stem
 
 BAR = "Frame by frame…"
 FIGURES = {"PNG": "image/png", "SVG": "image/svg+xml", "PDF": "application/pdf"}
 FILMS = {"GIF": "image/gif", "MP4": "video/mp4"}
-
-
-class Source(NamedTuple):
-    """The picture that is explained.
-
-    Attributes:
-        name: of its file.
-        data: its bytes.
-        sample: its name in the gallery, "" for one from elsewhere.
-        frame: of an animation or a video, from 0.
-    """
-
-    name: str
-    data: bytes
-    sample: str = ""
-    frame: int = 0
-
-    @property
-    def credit(self) -> str:
-        """What to print beside it: its name, and of a sample who made it and under which licence."""
-        if not self.sample:
-            return f"{self.name}, frame {self.frame + 1}" if self.frame else self.name
-        sample = samples.SAMPLES[self.sample]
-        return f"{sample.title} by {sample.credit}, {sample.licence}"
 
 
 def show(explanation, selection, checkpoint, source: Source, shown=None, code=None, **viewer: Any) -> None:
@@ -54,7 +31,6 @@ def show(explanation, selection, checkpoint, source: Source, shown=None, code=No
         viewer: `given`, `method` and `chain` of `vit.view.standalone_page.standalone`, where the viewer was given them.
     """
     from vit.view import export
-    from vit.view.captions import file_stem
 
     facts = code or export.facts_of(explanation.record, selection)
     stem = file_stem(source.name, facts, checkpoint.labels[facts["target"]] if "target" in facts else "")

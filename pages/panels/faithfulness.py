@@ -9,6 +9,21 @@ import streamlit as st
 from pages.shared import bars, link_controls, session
 from pages.shared.class_question import Example, Question, pass_of, subject, weights
 from pages.shared.escape import plain
+from vit import devices
+from vit.explain.faithfulness import (
+    SEEDS,
+    Faithfulness,
+    centre,
+    controls,
+    deletion,
+    faithfulness,
+    insertion,
+    memory,
+    scores,
+    seconds,
+)
+from vit.explain.method_ranking import recorded
+from vit.explain.methods import METHODS, heatmap_of
 from vit.explain.settings import Settings
 from vit.view.captions import about
 from vit.view.selection import Selection
@@ -23,8 +38,6 @@ SAME = 0.01  # of a map's maximum; rounding to bfloat16 stays below
 @st.cache_resource(show_spinner=False, max_entries=16)
 def chance(key: str, target: int, _example: Example):
     """The controls of a picture and a class, once for all maps."""
-    from vit.explain.faithfulness import controls
-
     with pass_of(_example):
         return controls(
             _example.checkpoint.model, _example.pixels, target, _example.explanation.record.grid, seeds(_example)
@@ -33,8 +46,6 @@ def chance(key: str, target: int, _example: Example):
 
 def seeds(example: Example) -> int:
     """How many random maps: more of them where the model is small."""
-    from vit.explain.faithfulness import SEEDS
-
     parameters = sum(p.numel() for p in example.checkpoint.model.parameters())
     return 4 * SEEDS if parameters * example.explanation.record.tokens < SMALL else SEEDS
 
@@ -42,8 +53,6 @@ def seeds(example: Example) -> int:
 @st.cache_resource(show_spinner=False, max_entries=256)
 def measured(key: str, target: int, which: str, _example: Example, _heatmap: Callable[[], Any]):
     """The score of one map, and whether it says anything: it may be zero everywhere."""
-    from vit.explain.faithfulness import scores
-
     heatmap = _heatmap()
     with pass_of(_example):
         return scores(_example.checkpoint.model, _example.pixels, target, [heatmap])[0], bool(heatmap.any())
@@ -52,8 +61,6 @@ def measured(key: str, target: int, which: str, _example: Example, _heatmap: Cal
 @st.cache_resource(show_spinner=False, max_entries=32)
 def curves(key: str, target: int, which: str, _example: Example, _heatmap: Callable[[], Any]):
     """Deletion and insertion of one map, and of a blob in the middle."""
-    from vit.explain.faithfulness import centre, deletion, insertion
-
     model, pixels = _example.checkpoint.model, _example.pixels
     maps = {"this map": _heatmap(), "a blob in the middle": centre(_example.explanation.record.grid)}
     with pass_of(_example):
@@ -73,9 +80,6 @@ class Ranked(NamedTuple):
 @st.cache_resource(show_spinner=False, max_entries=16)
 def ranking(key: str, target: int, settings: Settings, _example: Example) -> dict[str, Ranked]:
     """Every method, best first."""
-    from vit.explain.faithfulness import faithfulness
-    from vit.explain.methods import METHODS, heatmap_of
-
     example = subject(_example, target)
     with pass_of(_example):
         maps = [heatmap_of(example, name, **settings.settings(METHODS[name].settings)) for name in METHODS]
@@ -85,9 +89,6 @@ def ranking(key: str, target: int, settings: Settings, _example: Example) -> dic
 
 def show(example: Example, question: Question, selection: Selection) -> None:
     """The verdict on the map that is shown."""
-    from vit.explain.faithfulness import Faithfulness, seconds
-    from vit.explain.methods import METHODS
-
     target, label = question.target, plain(example.checkpoint.labels[question.target])
     which = " ".join(f"{name}={getattr(selection, name)}" for name in ("view", "block", "head", "direction"))
     which += f" {selection.token} {selection.pinned} {selection.settings()}"
@@ -150,9 +151,6 @@ def show(example: Example, question: Question, selection: Selection) -> None:
 
 def _on_many(example: Example, question: Question, selection: Selection) -> str:
     """What the method that is shown reached on a dataset, where that was measured for this checkpoint."""
-    from vit.explain.method_ranking import recorded
-    from vit.explain.methods import METHODS
-
     last, record = METHODS["attention"].settings, example.explanation.record
     layers = selection.block, selection.head
     if selection.view == "attention" and layers != (last["block"] % record.blocks, last["head"]):
@@ -170,9 +168,6 @@ def _on_many(example: Example, question: Question, selection: Selection) -> str:
 
 def _problem(example: Example) -> str:
     """Why no map can be judged here, "" if one can."""
-    from vit import devices
-    from vit.explain.faithfulness import memory
-
     needed, (_, free) = memory(example.checkpoint.config, example.explanation.preprocess.size), devices.memory()
     if not 0 < free < needed:
         return ""
@@ -259,8 +254,6 @@ def _about(title: str, curve, label: str) -> str:
 
 
 def _show_ranking(found: dict[str, Ranked], verdict, shown: str | None) -> None:
-    from vit.explain.methods import METHODS
-
     names = list(found)[::-1]
     figure = go.Figure(
         go.Bar(

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import streamlit as st
 
-from pages.panels.downloads import Source
 from pages.shared import loading, session
+from pages.shared.source import Source
 from vit.view import first_view
 from vit.view.first_view import FirstView
 

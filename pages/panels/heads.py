@@ -6,11 +6,14 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 import streamlit as st
+import torch
 
 from pages.components import head_grid as matrix
 from pages.panels import heads_over_pictures, what_if
 from pages.shared import link_controls
 from pages.shared.class_question import Example, Question, pass_of, subject
+from vit.explain.head_census import Tally, decoded, tally
+from vit.explain.head_statistics import Statistic, agreement, statistics, suggestions
 from vit.explain.names import SIGNED, STATISTICS, amount
 from vit.images import samples
 from vit.view.selection import Selection
@@ -35,16 +38,12 @@ SPREAD = 0.6  # of the way between two blocks, that its heads take
 @st.cache_resource(show_spinner=False, max_entries=16)
 def of_picture(key: str, _example: Example):
     """Statistics of this picture."""
-    from vit.explain.head_statistics import statistics
-
     return statistics(_example.explanation.record, _example.checkpoint.config.patch_size)
 
 
 @st.cache_resource(show_spinner="Looking at the sample pictures…", max_entries=4)
 def of_samples(identity: str, size: tuple, _example: Example):
     """Mean and spread over the sample pictures, at the size that is chosen."""
-    from vit.explain.head_census import Tally, decoded, tally
-
     model, preprocess = _example.checkpoint.model, _example.explanation.preprocess
     files = ((name, samples.read(name)) for name in samples.SAMPLES)
     with pass_of(_example):
@@ -54,18 +53,12 @@ def of_samples(identity: str, size: tuple, _example: Example):
 @st.cache_resource(show_spinner=False, max_entries=16)
 def agreeing(key: str, target: int, _example: Example):
     """How far each head looks where the class's relevance is."""
-    from vit.explain.head_statistics import agreement
-
     kept = subject(_example, target).record
     return agreement(kept, kept.read, kept.heatmap(kept.relevance()))
 
 
 def of_class(example: Example, question: Question | None) -> dict:
     """Statistics that ask about a class; what a head does for it where that was measured or is quick."""
-    import torch
-
-    from vit.explain.head_statistics import Statistic
-
     if question is None:
         return {}
     found = {"object": agreeing(example.key, question.target, example)}
@@ -117,8 +110,6 @@ def show(example: Example, question: Question | None, selection: Selection, sele
 
 def _show_suggestions(found: dict, select: Any) -> None:
     """Heads to look at first, each with the number that says why."""
-    from vit.explain.head_statistics import suggestions
-
     chosen = suggestions(found)
     if not chosen:
         st.caption("No head stands out: all of them look nearly everywhere alike.")

@@ -14,6 +14,8 @@ from pages.shared.class_question import Example, pass_of
 from pages.shared.escape import plain
 from pages.train_form import data_picker
 from vit.errors import InvalidRun, UserError
+from vit.explain.head_census import MOST, Tally, batch_size, decoded, picked, pictures_of, seconds, tally
+from vit.runs.registry import find_run
 from vit.view.captions import about
 
 UPLOAD = "upload"
@@ -47,8 +49,6 @@ class Progress:
 @st.cache_resource(show_spinner=False, max_entries=1000)
 def counted(identity: str, size: tuple, name: str, _example: Example, _part: Part):
     """What the heads do on these pictures, and which of them could not be read."""
-    from vit.explain.head_census import tally
-
     opened = _part.read()
     with pass_of(_example):
         return tally(_example.checkpoint.model, opened.pixels), opened.unreadable
@@ -57,8 +57,6 @@ def counted(identity: str, size: tuple, name: str, _example: Example, _part: Par
 @st.cache_resource(show_spinner="Reading the pictures…", max_entries=4)
 def tested(spec: str, root: str, stamp: int, preprocess: str, _preprocess: Any):
     """See `vit.explain.head_census.pictures_of`."""
-    from vit.explain.head_census import pictures_of
-
     return pictures_of(spec, _preprocess, root=Path(root), workers=0)
 
 
@@ -101,8 +99,6 @@ def pick_source(example: Example) -> str:
 
 def learnt_from(checkpoint: Any) -> str:
     """The dataset of the run that a checkpoint comes from, as `data_picker.here` has it; "" where nobody knows."""
-    from vit.runs.registry import find_run
-
     name = checkpoint.name
     if not name.startswith("run-"):
         return str(checkpoint.facts.get("data", ""))
@@ -114,8 +110,6 @@ def learnt_from(checkpoint: Any) -> str:
 
 def uploaded(example: Example) -> list[Part]:
     """Files of the visitor's own."""
-    from vit.explain.head_census import MOST, batch_size, decoded
-
     preprocess, files = example.explanation.preprocess, loading.pick_files(MOST, "atlas upload")
     step = batch_size(example.checkpoint, preprocess)
 
@@ -135,8 +129,6 @@ def of_dataset(example: Example, spec: str) -> list[Part]:
     Raises:
         InvalidDataset: it cannot be read.
     """
-    from vit.explain.head_census import batch_size, picked
-
     root, stamp, preprocess = data_picker.root_of(spec), data_picker.stamp(spec), example.explanation.preprocess
     pictures = tested(spec, root, stamp, repr(preprocess), preprocess)
     count, step = len(pictures.labels), batch_size(example.checkpoint, preprocess)
@@ -149,8 +141,6 @@ def of_dataset(example: Example, spec: str) -> list[Part]:
 
 def started(example: Example, parts: Sequence[Part]) -> Progress | None:
     """How far these pictures are, None before they are begun; what takes long waits for a button that says so."""
-    from vit.explain.head_census import seconds
-
     if not parts:
         return None
     every = session.of(session.Explore).looks
@@ -190,8 +180,6 @@ def look(example: Example, parts: Sequence[Part], count: int, progress: Progress
 
 def result(example: Example, parts: Sequence[Part], count: int, progress: Progress) -> dict[str, Any] | None:
     """Statistics over the parts that are done; says what is missing."""
-    from vit.explain.head_census import Tally
-
     found, unreadable = Tally(), []
     for part in parts:
         more, left_out = counted(*_key(example), part.name, example, part)

@@ -7,6 +7,8 @@ from PIL import Image
 
 from pages.shared.class_question import Example, Question, pass_of
 from pages.shared.escape import plain
+from vit.explain.logit_lens import logit_lens
+from vit.explain.weight_views import filters, outliers, position_similarity
 from vit.view.overlay import COLORMAPS
 
 ACCENT, QUIET = "#3b929a", "#9aa5a8"
@@ -18,8 +20,6 @@ RAMP = 160  # width of a colour scale [px]
 @st.cache_resource(show_spinner="Reading the answer after every block…", max_entries=8)
 def lens(key: str, target: int, _example: Example):
     """See `vit.explain.logit_lens.logit_lens`."""
-    from vit.explain.logit_lens import logit_lens
-
     with pass_of(_example):
         return logit_lens(_example.checkpoint.model, _example.pixels, target)
 
@@ -67,8 +67,6 @@ def _tile(shares: np.ndarray) -> Image.Image:
 
 
 def _show_outliers(example: Example, found) -> None:
-    from vit.explain.weight_views import outliers
-
     first = len(example.explanation.record.prefix)
     strange = outliers(found.lengths[:, first:])
     if not strange.any():
@@ -88,8 +86,6 @@ def _show_outliers(example: Example, found) -> None:
 
 def show_weights(example: Example) -> None:
     """Position embeddings and patch filters; no picture plays a part."""
-    from vit.explain.weight_views import filters, position_similarity
-
     model = example.checkpoint.model
     left, right = st.columns(2, gap="large")
     with left:

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 import streamlit as st
+import torch
 
 from pages.components import head_grid as matrix
 from pages.components import viewer
@@ -13,8 +14,14 @@ from pages.shared import class_question, link_controls, navigation, pass_queue, 
 from pages.shared.class_question import Example, Question, pass_of
 from pages.shared.escape import plain
 from pages.shared.result_cache import cached, with_bar
+from vit.explain.head_ablation import head_means, importance, importance_seconds, without
+from vit.explain.occlusion import hidden, occlusion, occlusion_seconds
+from vit.explain.record import record
 from vit.images import samples
+from vit.images.decode import decode_image
 from vit.view.captions import about
+from vit.view.overlay import COLORMAPS
+from vit.view.payload import pack
 from vit.view.selection import Selection
 
 MEAN = "its mean"
@@ -28,11 +35,6 @@ ACCENT, QUIET = "#3b929a", "#9aa5a8"
 @st.cache_resource(show_spinner=False, max_entries=4)
 def means(identity: str, _checkpoint):
     """What heads give on average over the sample pictures, at the model's own size."""
-    import torch
-
-    from vit.explain.head_ablation import head_means
-    from vit.images.decode import decode_image
-
     pictures = [_checkpoint.preprocess(decode_image(samples.read(name))) for name in samples.SAMPLES]
     with pass_queue.reserved(_checkpoint, _checkpoint.preprocess.size, len(pictures)):
         return head_means(_checkpoint.model, torch.cat(pictures))
@@ -40,8 +42,6 @@ def means(identity: str, _checkpoint):
 
 def importances(example: Example, target: int, by_mean: bool) -> np.ndarray:
     """How far the class's logit falls without each head (L, H)."""
-    from vit.explain.head_ablation import importance
-
     checkpoint = example.checkpoint
     instead = means(checkpoint.identity, checkpoint) if by_mean else None
 
@@ -59,12 +59,6 @@ def changed(example: Example, off: tuple, by_mean: bool, hide: tuple, cover: str
 
 
 def _changed(name: str, example: Example, off: tuple, by_mean: bool, hide: tuple, cover: str) -> Example:
-    from vit.explain.head_ablation import without
-    from vit.explain.occlusion import hidden
-    from vit.explain.record import record
-    from vit.view.overlay import COLORMAPS
-    from vit.view.payload import pack
-
     checkpoint, explanation = example.checkpoint, example.explanation
     pixels = hidden(example.pixels, hide, checkpoint.config.patch_size, cover)
     instead = means(checkpoint.identity, checkpoint) if by_mean else None
@@ -79,7 +73,6 @@ def probe(example: Example, question: Question | None, selection: Selection):
     """Let the person replace the patch under the pointer; what the viewer needs for that."""
     if question is None:
         return None
-    from vit.explain.occlusion import occlusion, occlusion_seconds
 
     labels = example.checkpoint.labels
     seconds = occlusion_seconds(example.checkpoint.model, example.explanation.preprocess.size)
@@ -194,8 +187,6 @@ def show(example: Example, question: Question | None, selection: Selection) -> N
 
 def _seconds(example: Example) -> float:
     """What the importance of all heads takes."""
-    from vit.explain.head_ablation import importance_seconds
-
     return importance_seconds(example.checkpoint.model, example.explanation.preprocess.size)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import streamlit as st
+from PIL import Image
 
 from pages.run_views import run_actions
 from pages.shared import access, zip_downloads
@@ -169,8 +170,6 @@ def _mistakes(found: error_report.Report) -> None:
 
 def _address(pixels: np.ndarray) -> str:
     import base64
-
-    from PIL import Image
 
     picture = Image.fromarray(pixels)
     out = io.BytesIO()

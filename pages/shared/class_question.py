@@ -8,6 +8,8 @@ import streamlit as st
 from pages.shared import link_controls, pass_queue
 from pages.shared.escape import plain
 from pages.shared.result_cache import cached
+from vit.explain import methods
+from vit.explain.methods import METHODS, Subject
 from vit.view import first_view
 from vit.view.first_view import FirstView
 from vit.view.selection import Selection
@@ -45,7 +47,6 @@ class Example:
 
 def subject(example: Example, target: int | None):
     """The picture asked about a class, or about none, once."""
-    from vit.explain.methods import Subject
 
     def work():
         with pass_of(example):
@@ -89,8 +90,6 @@ class Question(NamedTuple):
     @property
     def explained(self) -> int | None:
         """The class that the method explains, if it is of one."""
-        from vit.explain.methods import METHODS
-
         return self.target if METHODS[self.method].of_class else None
 
 
@@ -101,7 +100,6 @@ def computed_map(example: Example, selection: Selection, question: Question | No
         prefix: tells several viewers of a page apart.
     """
     from pages.components import viewer
-    from vit.explain.methods import METHODS
     from vit.view.payload import CHAIN_UP_TO, MAPS_UP_TO
 
     record = example.explanation.record
@@ -140,7 +138,6 @@ def computed_map(example: Example, selection: Selection, question: Question | No
 
 def weights(example: Example, selection: Selection, question: Question | None):
     """What the viewer shows for a selection: (N,)."""
-    from vit.explain import methods
     from vit.view import export
 
     if selection.view != "relevance" or question is None:
@@ -152,8 +149,6 @@ def weights(example: Example, selection: Selection, question: Question | None):
 
 def _token(selection: Selection, question: Question) -> int | None:
     """What the method is asked about: the pinned token, or None for the class itself."""
-    from vit.explain.methods import METHODS
-
     return selection.token if selection.pinned and METHODS[question.method].of_tokens else None
 
 
@@ -168,7 +163,6 @@ def for_export(example: Example, selection: Selection, question: Question | None
     Args:
         given, method: from `given`.
     """
-    from vit.explain.methods import METHODS
     from vit.view.export import MapView
 
     if selection.view != "relevance" or question is None:
@@ -196,8 +190,6 @@ def offered(checkpoint: Any) -> list[str]:
 
     Where the head reads the class token, attention and rollout of the answer are that token's, which the viewer shows.
     """
-    from vit.explain.methods import METHODS
-
     others = checkpoint.config.pool != "cls"
     return [name for name, method in METHODS.items() if (checkpoint.labels if method.of_class else others)]
 
@@ -208,8 +200,6 @@ def pick(example: Example, prefix: str = "", side: str = "") -> Question | None:
     Args:
         prefix, side: of their names in links and on the page, where it asks twice.
     """
-    from vit.explain.methods import METHODS
-
     labels, methods, target = example.checkpoint.labels, offered(example.checkpoint), None
     if not methods:
         return None

@@ -17,6 +17,7 @@ from pages.shared import link_controls, pass_queue, session, uploads
 from pages.shared.escape import plain
 from pages.shared.result_cache import MODELS, cached
 from vit.paths import checkpoints_folder
+from vit.untrusted import is_number
 from vit.view.captions import about
 
 SLOW = 2  # [s]; what takes longer says so before
@@ -201,7 +202,6 @@ def offered() -> Offered:
 def _trained() -> dict[str, tuple[str, Path]]:
     """The best checkpoint of every run, newest first: from its name in links to what is shown, and its folder."""
     from vit.training.run_folder import read_json
-    from vit.untrusted import is_number
 
     found: dict[str, tuple[str, Path]] = {}
     for run in readings.every_run():

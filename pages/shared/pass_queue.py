@@ -11,6 +11,8 @@ from typing import Any
 
 import streamlit as st
 
+from vit.devices import memory
+
 SHARE = 0.5  # of the memory that was free when the first visitor came
 UNKNOWN = 4_000_000_000  # [bytes] where the machine does not say
 BEAT = 0.5  # [s] between two words to who waits
@@ -71,8 +73,6 @@ class Line:
 
 @st.cache_resource(show_spinner=False)
 def _line() -> Line:
-    from vit.devices import memory
-
     return Line(int(SHARE * memory()[1]) or UNKNOWN)
 
 

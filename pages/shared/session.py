@@ -6,12 +6,11 @@ What somebody chose stands in the link, so that it can be shared and the browser
 import secrets
 from collections.abc import Hashable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import streamlit as st
 
-if TYPE_CHECKING:
-    from pages.panels.downloads import Source
+from pages.shared.source import Source
 
 State = TypeVar("State")
 

@@ -14,6 +14,8 @@ from pages.train_form import data_picker
 from pages.train_form import settings as fields
 from vit.devices import memory as memory_of_this_machine
 from vit.errors import UserError
+from vit.training import dry_run
+from vit.training.dry_run import preview, sample
 from vit.view.captions import about
 
 CURVES = ["#3b929a", "#c9803a"]  # readable on a light and on a dark page
@@ -50,8 +52,6 @@ def count_parameters(sizes: Any) -> int:
 @st.cache_data(show_spinner=False, max_entries=64)
 def too_large(recipe: str, classes: int, batch: int, free: int, _config: Any) -> str:
     """See `vit.training.dry_run.too_large`; once for each recipe and each tenth of a gigabyte that is free."""
-    from vit.training import dry_run
-
     return dry_run.too_large(_config, classes, batch, free)
 
 
@@ -70,8 +70,6 @@ def problem(config: Any, devices: Sequence[str], pictures: Any) -> str:
 @st.cache_resource(show_spinner=False, max_entries=8)
 def few_pictures(subject: tuple[Any, ...], _config: Any) -> Any:
     """A few training pictures of a dataset at an input size, opened once per subject."""
-    from vit.training.dry_run import sample
-
     return sample(_config, SHOWN)
 
 
@@ -83,8 +81,6 @@ def augmented(subject: tuple[Any, ...], augmentation: str, _config: Any, _images
         subject: names the pictures.
         augmentation: all of its settings.
     """
-    from vit.training.dry_run import preview
-
     out = io.BytesIO()
     preview(_config, _images).save(out, "PNG")
     return out.getvalue()
@@ -173,7 +169,6 @@ def numbers(count: int) -> str:
 
 def try_steps(place: Any, config: Any, devices: Sequence[str], pictures: Any) -> Any:
     """A few steps of the run, with a bar and a way out; None where they cannot be done."""
-    from vit.training import dry_run
 
     def cancel() -> None:
         session.of(session.Train).cancelled = True
@@ -196,8 +191,6 @@ def try_steps(place: Any, config: Any, devices: Sequence[str], pictures: Any) ->
 
 def show_doubts(config: Any, measured: Any) -> None:
     """What was extrapolated, and a recipe that suits this machine where this one does not."""
-    from vit.training import dry_run
-
     said = []
     if not measured.timed:
         said.append("This machine is too busy for a step within a few seconds: judged by a product of matrices.")
@@ -237,8 +230,6 @@ def take(settings: Mapping[str, Any]) -> None:
 
 def show_overfit(config: Any, devices: Sequence[str], subject: Any, wanted: bool) -> None:
     """The curve of learning one batch by heart, drawn while it is learned."""
-    from vit.training import dry_run
-
     state = session.of(session.Train)
     chart, words = st.empty(), st.empty()
     points: list[Any] = []

@@ -12,14 +12,13 @@ from streamlit.runtime.scriptrunner import get_script_run_ctx
 from pages.train_form import data_picker
 from pages.train_form import settings as fields
 from vit.errors import UserError
+from vit.training.presets import PRESETS
 
 LONGEST = 300  # characters of a text
 
 
 def blank(preset: str = "") -> dict[str, Any]:
     """Every part of the form by its name in a link, as it is where nothing but the preset was chosen."""
-    from vit.training.presets import PRESETS
-
     first = next(iter(PRESETS))
     settings = PRESETS[preset or first].settings
     form = {name: fields.base_value(settings, name) for name in ("data", "init_from", *fields.NAMES)}
@@ -64,7 +63,6 @@ def adopt(starts: Collection[str]) -> list[str]:
 def _accept(name: str, text: str, starts: Collection[str]) -> Any:
     """The value of a part of the form; UserError or ValueError where it has none such, or none that can be had here."""
     from vit.data.catalog import check_spec
-    from vit.training.presets import PRESETS
 
     if name in fields.NAMES:
         return fields.parse(name, text)

@@ -6,9 +6,12 @@ from collections.abc import Mapping
 from typing import Any, Literal, get_args, get_origin
 
 import streamlit as st
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
 from pages.shared.escape import plain
+from vit.model.config import preset_names
+from vit.training.config import TrainConfig
 
 # Which settings are shown together. Data, checkpoint and device have places of their own on the page.
 GROUPS = {
@@ -65,8 +68,6 @@ _IN_CODE = re.compile(r"\b(dim|mlp_dim|lr|muon_lr)\b")  # names in messages that
 
 def title(name: str) -> str:
     """A setting's name for people, with its unit; "" stands for the settings together."""
-    from vit.training.config import TrainConfig
-
     if not name:
         return "the settings together"
     words = TITLES.get(name, name.replace("_", " ").capitalize())
@@ -85,9 +86,6 @@ def bounds(field: FieldInfo) -> tuple[Any, Any]:
 
 def kind(name: str) -> tuple[type, tuple[str, ...], bool]:
     """A setting's type, its choices if it has any, and whether it may be left out."""
-    from vit.model.config import preset_names
-    from vit.training.config import TrainConfig
-
     field = TrainConfig.model_fields[name]
     parts = get_args(field.annotation) if get_origin(field.annotation) not in (Literal, None) else (field.annotation,)
     optional = type(None) in parts
@@ -117,10 +115,6 @@ def check(settings: Mapping[str, Any]) -> tuple[Any, dict[str, str]]:
     Returns:
         the `TrainConfig`, or None; and what is wrong by the setting's name, "" for what concerns no single one.
     """
-    from pydantic import ValidationError
-
-    from vit.training.config import TrainConfig
-
     try:
         return TrainConfig(**settings), {}
     except ValidationError as error:
@@ -148,8 +142,6 @@ def key(name: str) -> str:
 
 def base_value(settings: Mapping[str, Any], name: str) -> Any:
     """A setting as it is given, or else its default."""
-    from vit.training.config import TrainConfig
-
     return settings.get(name, TrainConfig.model_fields[name].default)
 
 
@@ -184,10 +176,6 @@ def parse(name: str, text: str) -> Any:
     Raises:
         ValueError: it has no such value.
     """
-    from pydantic import ConfigDict, TypeAdapter
-
-    from vit.training.config import TrainConfig
-
     type_, choices, optional = kind(name)
     if optional and not text:
         return None
@@ -213,8 +201,6 @@ def show_group(
         problems: by setting.
         disabled: settings that something else decides.
     """
-    from vit.training.config import TrainConfig
-
     names = GROUPS[group]
     fields = TrainConfig.model_fields
     count = len(changed(base).keys() & set(names))

@@ -117,7 +117,7 @@ def stored_of_the_link() -> None:
     import streamlit as st
 
     from pages.panels import first_view
-    from pages.panels.downloads import Source
+    from pages.shared.source import Source
     from vit.images import samples
 
     sample = st.query_params["sample"]
