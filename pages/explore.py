@@ -431,8 +431,8 @@ def show_viewer(checkpoint, explanation, payload: str, source: Source, link: dic
     def remember(selection: Selection) -> None:
         default = Selection.from_query({"colormap": next(iter(COLORMAPS))}, *shape).to_query()
         chosen = selection.to_query()
-        told = {name for name in chosen if chosen[name] != default[name] or (name == "token" and selection.pinned)}
-        navigation.rewrite({name: chosen[name] if name in told else None for name in chosen})
+        unusual = {name for name in chosen if chosen[name] != default[name] or (name == "token" and selection.pinned)}
+        navigation.rewrite({name: chosen[name] if name in unusual else None for name in chosen})
 
     if not stored:
         keep_place(record)

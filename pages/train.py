@@ -10,11 +10,11 @@ from typing import Any
 
 import streamlit as st
 
+import vit.devices
 from pages.shared import access, navigation, session
 from pages.shared.escape import plain
 from pages.train_form import cost_preview, data_picker, form_link
 from pages.train_form import settings as fields
-from vit import devices
 from vit.errors import UserError
 from vit.model.config import ViTConfig
 from vit.runs.command_line import command_line
@@ -45,7 +45,7 @@ def start_torch() -> None:
 @st.cache_data(show_spinner=False, ttl=3)
 def list_devices() -> list[Any]:
     """CPU and GPUs with their use, asked for once in a while."""
-    return devices.list_devices()
+    return vit.devices.list_devices()
 
 
 def recommended(data: str, start: str = "") -> list[str]:

@@ -80,10 +80,10 @@ class Ranked(NamedTuple):
 @st.cache_resource(show_spinner=False, max_entries=16)
 def ranking(key: str, target: int, settings: Settings, _example: Example) -> dict[str, Ranked]:
     """Every method, best first."""
-    example = subject(_example, target)
+    of_class = subject(_example, target)
     with pass_of(_example):
-        maps = [heatmap_of(example, name, **settings.settings(METHODS[name].settings)) for name in METHODS]
-        found = map(Ranked, faithfulness(example.model, example.pixels, target, maps), maps)
+        maps = [heatmap_of(of_class, name, **settings.settings(METHODS[name].settings)) for name in METHODS]
+        found = map(Ranked, faithfulness(of_class.model, of_class.pixels, target, maps), maps)
     return dict(sorted(zip(METHODS, found, strict=True), key=lambda pair: -pair[1].saco))
 
 

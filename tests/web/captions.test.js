@@ -2,8 +2,8 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import {
-  chipName, clearText, cosine, effective, legendText, multiple, ordinal, percent, place, probeText, roundTicks, sentence,
-  settingsText, tokenName, waitingText,
+  chipName, clearText, cosine, effective, legendText, multiple, ordinal, percent, place, prefixMeaning, probeText, roundTicks,
+  sentence, settingsText, tokenName, waitingText,
 } from "../../vit/view/web/captions.js";
 import { cases, layoutOf, selectionWith } from "./packing.js";
 
@@ -46,6 +46,11 @@ table("multiples of uniform attention", multiple, [[12.4, "12×"], [2.71, "2.7×
 table("cosines have a real minus, but none in front of zero", cosine, [[0.934, "0.93"], [-0.12, "−0.12"], [-0.001, "0.00"], [1, "1.00"]]);
 table("ranks", ordinal, [[1, "1st"], [2, "2nd"], [3, "3rd"], [4, "4th"], [11, "11th"], [12, "12th"], [13, "13th"], [21, "21st"], [112, "112th"]]);
 table("effective numbers of tokens", effective, [[1.26, "1.3"], [9.96, "10"], [41.4, "41"]]);
+test("every prefix token that has a name of its own is explained", () => {
+  for (const name of ["cls", "dist", "reg1", "reg12"]) assert.match(prefixMeaning(name), /^Belongs to no patch: /);
+  assert.equal(prefixMeaning("mask"), "");
+});
+
 table("chips", chipName, [["cls", "Class token"], ["dist", "Distillation"], ["reg12", "Register 12"], ["<b>", "<b>"]]);
 
 test("a place counts rows and columns from 1", () => {

@@ -62,6 +62,18 @@ export function chipName(name) {
 }
 
 /**
+ * What a token that is not on the picture is for, in words that need no others; "" for one of an unknown name.
+ *
+ * @param {string} name
+ */
+export function prefixMeaning(name) {
+  if (name === "cls") return "Belongs to no patch: it gathers from all of them, and models with one read their answer from it";
+  if (name === "dist") return "Belongs to no patch: it was trained to answer as a larger model does";
+  if (!/^reg\d+$/.test(name)) return "";
+  return "Belongs to no patch: room for notes about the whole picture, which a model otherwise takes from plain patches";
+}
+
+/**
  * Where a patch lies.
  *
  * @param {TokenLayout} layout

@@ -1,6 +1,6 @@
 // The tokens that are not on the picture: a chip each, with its weight and colour.
 
-import { chipName, cosine, percent } from "./captions.js";
+import { chipName, cosine, percent, prefixMeaning } from "./captions.js";
 import { write } from "./page.js";
 
 /** @import { Colours } from "./colours.js" */
@@ -44,7 +44,7 @@ export class Chips {
 
 /** @param {string} name of the token */
 function chipOf(name) {
-  const chip = Object.assign(document.createElement("button"), { type: "button" });
+  const chip = Object.assign(document.createElement("button"), { type: "button", title: prefixMeaning(name) });
   const swatch = document.createElement("i");
   const words = Object.assign(document.createElement("span"), { textContent: chipName(name) });
   const weight = document.createElement("data");
