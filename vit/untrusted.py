@@ -121,6 +121,18 @@ def is_text(value: object) -> TypeGuard[str]:
     return isinstance(value, str)
 
 
+def brief(value: object) -> str:
+    """Something from a file, short and printable."""
+    text = value if isinstance(value, str) else repr(value) if not isinstance(value, int) else _digits(value)
+    text = "".join(c if c.isprintable() else "?" for c in text[:60])
+    return text.replace("`", "'")
+
+
+def _digits(value: int) -> str:
+    """A whole number, short even if it has a million digits."""
+    return str(value) if abs(value) < 1 << 63 else "a number beyond 64 bits"
+
+
 def _whole(digits: str) -> int:
     if len(digits) > _DIGITS:
         raise ValueError(f"a number has {len(digits)} digits")

@@ -4,9 +4,9 @@ import os
 from pathlib import Path
 
 from vit.checkpoints.checkpoint import NAME
-from vit.checkpoints.families.family import brief
 from vit.errors import InvalidCheckpoint
 from vit.paths import checkpoints_folder
+from vit.untrusted import brief
 
 
 def find_checkpoint(name: str, root: str | Path | None = None) -> Path:

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from vit.checkpoints.card import write_card
 from vit.checkpoints.checkpoint import CARD, CONFIG, PREPROCESS, WEIGHTS, Checkpoint
 from vit.checkpoints.families import clip, dinov2, dinov3, huggingface, siglip, timm, torchvision
-from vit.checkpoints.families.family import Tensors, brief
+from vit.checkpoints.families.family import Tensors
 from vit.checkpoints.families.target import Target, Written
 from vit.checkpoints.save import save_checkpoint
 from vit.checkpoints.weight_files import dump_json
@@ -34,6 +34,7 @@ from vit.errors import UserError
 from vit.files import replaced
 from vit.model.positions import resize_positions
 from vit.model.transformer import VisionTransformer
+from vit.untrusted import brief
 
 To = Literal["transformers", "timm", "torchvision", "onnx"]
 

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from vit.checkpoints.families.family import brief
 from vit.errors import Unavailable
+from vit.untrusted import brief
 
 Progress = Callable[[int, int | None], None]  # (bytes done, bytes in all or None)
 

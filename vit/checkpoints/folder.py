@@ -20,13 +20,13 @@ from vit.checkpoints.checkpoint import (
     old_folder,
     reason_of,
 )
-from vit.checkpoints.families.family import brief
 from vit.checkpoints.weight_files import (
     MAX_TEXT,
     SUFFIXES,
     read_index,
 )
 from vit.errors import InvalidCheckpoint
+from vit.untrusted import brief
 
 _DESCRIPTORS = os.open in os.supports_dir_fd and os.listdir in os.supports_fd  # not on Windows
 

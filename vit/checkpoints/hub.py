@@ -26,11 +26,11 @@ from urllib.parse import urlsplit
 from vit.checkpoints import families
 from vit.checkpoints.checkpoint import CARD, CONFIG, INDEXES, MAX_WEIGHTS, PREPROCESS, WEIGHT_NAMES
 from vit.checkpoints.download import Progress, Remote, check_room, download, endpoint, list_files, look_up
-from vit.checkpoints.families.family import brief
 from vit.checkpoints.weight_files import MAX_TEXT, SUFFIXES, read_index, read_json
 from vit.errors import InvalidCheckpoint, Unavailable
 from vit.files import replaced, wait_for_lock
 from vit.paths import downloads_folder
+from vit.untrusted import brief
 
 KEEP_FREE = 2 << 30  # disk space that a download leaves [bytes]
 

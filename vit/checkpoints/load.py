@@ -25,7 +25,7 @@ from vit.checkpoints.checkpoint import (
     with_weights,
 )
 from vit.checkpoints.families import Reading, clip, torchvision
-from vit.checkpoints.families.family import Tensors, brief
+from vit.checkpoints.families.family import Tensors
 from vit.checkpoints.fingerprint import check_fingerprint
 from vit.checkpoints.folder import CheckpointFiles, open_files
 from vit.checkpoints.weight_files import Weights, look, read_json, read_tensors
@@ -33,6 +33,7 @@ from vit.devices import memory
 from vit.errors import InvalidCheckpoint, UnknownHeads
 from vit.images.preprocess import Preprocess
 from vit.model.transformer import VisionTransformer
+from vit.untrusted import brief
 
 LARGE = 1 << 30  # [bytes] in float32; models from this size on stay in half precision if their file is
 MAX_LABEL = 500  # characters

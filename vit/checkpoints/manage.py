@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from vit.checkpoints.catalog import find_checkpoint, list_folders
 from vit.checkpoints.checkpoint import CARD, CONFIG, INDEXES, MAX_WEIGHTS, PREPROCESS, Checkpoint
-from vit.checkpoints.families.family import brief
 from vit.checkpoints.load import summarise
 from vit.checkpoints.weight_files import MAX_TEXT, SUFFIXES, read_json
 from vit.errors import InvalidCheckpoint
 from vit.paths import checkpoints_folder
+from vit.untrusted import brief
 
 if TYPE_CHECKING:
     from vit.checkpoints.convert import To

@@ -27,7 +27,7 @@ from vit.checkpoints.checkpoint import (
     with_weights,
 )
 from vit.checkpoints.families import huggingface
-from vit.checkpoints.families.family import Tensors, brief, build_config
+from vit.checkpoints.families.family import Tensors, build_config
 from vit.checkpoints.fingerprint import fingerprint
 from vit.checkpoints.load import summarise
 from vit.checkpoints.weight_files import (
@@ -37,6 +37,7 @@ from vit.errors import InvalidCheckpoint, UserError
 from vit.files import check_locks, wait_for_lock
 from vit.images.preprocess import Preprocess
 from vit.model.transformer import VisionTransformer
+from vit.untrusted import brief
 
 # --- Saving -------------------------------------------------------------------------------------------------
 

@@ -17,8 +17,9 @@ from typing import IO, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from vit.checkpoints.families.family import Tensors, brief
+from vit.checkpoints.families.family import Tensors
 from vit.errors import InvalidCheckpoint
+from vit.untrusted import brief
 
 MAX_TEXT = 32 << 20  # [bytes]; a header with 21,000 class names has 1 MB
 MAX_TENSORS = 20_000

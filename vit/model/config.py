@@ -4,13 +4,27 @@ Letters as in `vit.model`. Source: Dosovitskiy et al. 2021, "An Image is Worth 1
 """
 
 import math
-from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal, Self, get_args
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from functools import cache
+from typing import Annotated, Any, Literal, Self, cast
+
+from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic.dataclasses import dataclass
+
+from vit.untrusted import brief
 
 Activation = Literal["gelu", "gelu_tanh", "quick_gelu", "silu"]
 Pool = Literal["cls", "mean", "cls_mean", "cls_dist", "map"]
 FinalNorm = Literal["before_pool", "after_pool", "none"]
 PositionResize = Literal["bicubic", "bicubic_antialias", "bicubic_corners", "bicubic_offset", "bilinear"]
+
+MAX_DEPTH = 100
+_Side = Annotated[int, Field(ge=1, le=4096)]
+_Token = Annotated[str, Field(pattern="^[a-z0-9_]{1,32}$")]
+# Files may hold any value of any type: nothing is made to fit but JSON's lists.
+_RULES = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
 # name: (dim, depth, heads, mlp_dim). Ti and S: DeiT, arXiv 2012.12877, table 1; B, L, H: the ViT paper, table 1.
 SIZES = {
@@ -46,13 +60,19 @@ SMALL: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, kw_only=True)
+def _square(size: Any) -> Any:
+    return (size, size) if isinstance(size, int) else size
+
+
+@dataclass(frozen=True, kw_only=True, config=_RULES)
 class ViTConfig:
     """Everything that decides what a Vision Transformer computes.
 
     Attributes:
         image_size: (height, width) of the training pictures [px]; one int means a square.
         patch_size: side of a patch [px].
+        channels: 1 (grey) or 3 (colour).
+        num_classes: 0 for no head.
         prefix: names of the tokens before the patches, in order: "cls", "dist", "reg1", ...
         activation: "gelu" is exact, "gelu_tanh" its tanh form, "quick_gelu" x * sigmoid(1.702 x).
         gated_mlp: the MLP has two first layers and multiplies one, activated, with the other (SwiGLU).
@@ -70,71 +90,48 @@ class ViTConfig:
             last block (rising linearly from 0 in the first). No effect in evaluation.
 
     Raises:
-        ValueError: fields that do not fit each other; the message names them.
+        ValidationError: a field out of its range, or fields that do not fit each other. As one
+            sentence, a plain ValueError's: by `from_dict`.
     """
 
-    image_size: tuple[int, int] = (224, 224)
-    patch_size: int = 16
-    channels: int = 3
-    num_classes: int = 1000
-    dim: int = 768
-    depth: int = 12
-    heads: int = 12
-    mlp_dim: int = 3072
-    prefix: tuple[str, ...] = ("cls",)
+    image_size: Annotated[tuple[_Side, _Side], BeforeValidator(_square)] = Field((224, 224), strict=False)
+    patch_size: int = Field(16, ge=1, le=512)
+    channels: Literal[1, 3] = 3
+    num_classes: int = Field(1000, ge=0, le=100_000)
+    dim: int = Field(768, ge=1, le=8192)
+    depth: int = Field(12, ge=1, le=MAX_DEPTH)
+    heads: int = Field(12, ge=1, le=256)
+    mlp_dim: int = Field(3072, ge=1, le=65_536)
+    prefix: tuple[_Token, ...] = Field(("cls",), max_length=64, strict=False)
     activation: Activation = "gelu"
     gated_mlp: bool = False
-    eps: float = 1e-6
+    eps: float = Field(1e-6, gt=0, lt=1)
     patch_bias: bool = True
     qkv_bias: bool = True
-    rope: float | None = None
-    layer_scale: float | None = None
+    rope: float | None = Field(None, gt=1, le=1e5)
+    layer_scale: float | None = Field(None, ge=-1e5, le=1e5)
     norm_pre: bool = False
     norm: FinalNorm = "before_pool"
     pool: Pool = "cls"
-    pre_logits: int = 0
+    pre_logits: int = Field(0, ge=0, le=65_536)
     position_resize: PositionResize = "bicubic"
-    dropout: float = 0.0
-    drop_path: float = 0.0
+    dropout: float = Field(0.0, ge=0, lt=1)
+    drop_path: float = Field(0.0, ge=0, lt=1)
 
-    def __post_init__(self) -> None:
-        size = self.image_size
-        object.__setattr__(self, "image_size", (size, size) if isinstance(size, int) else tuple(size))
-        object.__setattr__(self, "prefix", tuple(self.prefix))
-        whole = ("patch_size", "channels", "dim", "depth", "heads", "mlp_dim")
-        for name, value in [("image_size", side) for side in self.image_size] + [(n, getattr(self, n)) for n in whole]:
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise ValueError(f"{name} must be a whole number of at least 1, not {value!r}.")
-        if len(self.image_size) != 2:
-            raise ValueError(f"image_size is (height, width), not {self.image_size!r}.")
-        for name, none in (("num_classes", "head"), ("pre_logits", "layer before the head")):
-            value = getattr(self, name)
-            if type(value) is not int or value < 0:
-                raise ValueError(f"{name} must be a whole number, 0 for no {none}, not {value!r}.")
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
         if any(side % self.patch_size for side in self.image_size):
             raise ValueError(f"patch_size {self.patch_size} does not divide image_size {self.image_size}.")
         if self.dim % self.heads:
             raise ValueError(f"heads {self.heads} does not divide dim {self.dim}.")
-        for name, choices in _CHOICES.items():
-            if getattr(self, name) not in get_args(choices):
-                raise ValueError(f"{name} must be one of {', '.join(get_args(choices))}, not {getattr(self, name)!r}.")
         for token in ("cls", "dist"):
             if token in self.pool.split("_") and token not in self.prefix:
                 raise ValueError(f'pool "{self.pool}" needs a token named "{token}" in prefix.')
         if len(set(self.prefix)) != len(self.prefix):
             raise ValueError(f"prefix names must differ: {self.prefix}.")
-        for name in ("dropout", "drop_path"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 0 and under 1, not {getattr(self, name)!r}.")
-        if not 0 < self.eps < 1:
-            raise ValueError(f"eps must lie between 0 and 1, not {self.eps!r}.")
-        for name in ("gated_mlp", "patch_bias", "qkv_bias", "norm_pre"):
-            if type(getattr(self, name)) is not bool:
-                raise ValueError(f"{name} must be True or False, not {getattr(self, name)!r}.")
-        if self.rope is not None and (not self.rope > 1 or self.dim // self.heads % 4):
-            raise ValueError(f"rope {self.rope!r} must be above 1, and dim / heads a multiple of 4.")
-        if self.layer_scale is not None and not math.isfinite(self.layer_scale):
-            raise ValueError(f"layer_scale must be a number or None, not {self.layer_scale!r}.")
+        if self.rope is not None and self.dim // self.heads % 4:
+            raise ValueError(f"rope needs dim / heads, here {self.dim // self.heads}, to be a multiple of 4.")
+        return self
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -154,12 +151,13 @@ class ViTConfig:
         577
         """
         if name in SMALL:
-            return cls(**SMALL[name] | changes)
+            return cls.from_dict(SMALL[name] | changes)
         size, _, patch = name.partition("/")
         if size not in SIZES or patch not in map(str, PATCH_SIZES):
             raise ValueError(f"There is no size {name!r}. Choose from: {', '.join(preset_names())}.")
         dim, depth, heads, mlp_dim = SIZES[size]
-        return cls(**dict(dim=dim, depth=depth, heads=heads, mlp_dim=mlp_dim, patch_size=int(patch)) | changes)
+        sizes = dict(dim=dim, depth=depth, heads=heads, mlp_dim=mlp_dim, patch_size=int(patch))
+        return cls.from_dict(sizes | changes)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""
@@ -168,16 +166,47 @@ class ViTConfig:
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
         """The inverse of `to_dict`; raises ValueError on unknown names or wrong values."""
-        unknown = set(values) - {f.name for f in fields(cls)}
-        if unknown:
-            raise ValueError(f"Unknown config fields: {', '.join(sorted(unknown))}.")
-        try:
+        with in_a_sentence():
             return cls(**values)
-        except TypeError as error:
-            raise ValueError(f"A config field has the wrong type: {error}.") from error
 
 
-_CHOICES = dict(activation=Activation, norm=FinalNorm, pool=Pool, position_resize=PositionResize)
+def check_field(name: str, value: object, called: str) -> None:
+    """Check one field of a `ViTConfig` on its own.
+
+    Args:
+        called: what the file that states it calls it.
+
+    Raises:
+        ValueError: it is not of its type, or out of its range.
+    """
+    with in_a_sentence(called):
+        _alone(name).validate_python(value)
+
+
+@cache
+def _alone(name: str) -> TypeAdapter[Any]:
+    field = cast(Any, ViTConfig).__pydantic_fields__[name]
+    return TypeAdapter(field.rebuild_annotation(), config=_RULES)
+
+
+@contextmanager
+def in_a_sentence(name: str = "") -> Iterator[None]:
+    """Make what pydantic says of a config one sentence, a ValueError's.
+
+    Args:
+        name: of the field, where it is one on its own that is checked.
+    """
+    try:
+        yield
+    except ValidationError as error:
+        first = error.errors()[0]
+        if first["type"] == "value_error":
+            raise ValueError(first["msg"].removeprefix("Value error, ")) from error
+        name = name or str(first["loc"][0])
+        if first["type"] == "unexpected_keyword_argument":
+            raise ValueError(f"There is no config field `{brief(name)}`.") from error
+        said = f"{name}: {first['msg']}".replace(": Input should be", " must be")
+        raise ValueError(f"{said}, not {brief(first['input'])}.") from error
 
 
 def preset_names() -> list[str]:

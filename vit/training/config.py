@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from vit.model.config import Activation, FinalNorm, ViTConfig
+from vit.model.config import Activation, FinalNorm, ViTConfig, in_a_sentence
 
 if TYPE_CHECKING:
     from vit.data.augment import Augmentation
@@ -134,7 +134,8 @@ class TrainConfig(BaseModel):
                 raise ValueError(f"{name} is {value!r} in {self.init_from}, which this run starts from. Leave it out.")
         if self.registers and self.registers != sum(token.startswith("reg") for token in base.prefix):
             raise ValueError(f"registers follow from {self.init_from}, which this run starts from. Leave them out.")
-        return replace(base, **changes)
+        with in_a_sentence():
+            return replace(base, **changes)
 
     def augmentation(self) -> "Augmentation":
         """What is done to each batch."""

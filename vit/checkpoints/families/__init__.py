@@ -11,7 +11,6 @@ from vit.checkpoints.families import clip, dinov2, dinov3, google, huggingface, 
 from vit.checkpoints.families.family import (
     Family,
     Tensors,
-    brief,
     build_config,
     infer,
     needed,
@@ -22,6 +21,7 @@ from vit.checkpoints.families.family import (
 )
 from vit.errors import InvalidCheckpoint, UnknownHeads
 from vit.model.config import ViTConfig
+from vit.untrusted import brief
 
 # The first whose signature is found claims the file.
 FAMILIES = (

@@ -6,7 +6,8 @@ understood, and refused, before any of its weights are read.
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any
@@ -16,25 +17,13 @@ from torch import Tensor
 
 from vit.errors import InvalidCheckpoint
 from vit.images.preprocess import Preprocess
-from vit.model.config import ViTConfig
+from vit.model.config import ViTConfig, check_field
+from vit.untrusted import brief
 
 Tensors = dict[str, Tensor]
 
-# The whole numbers that a file may claim: (least, most). Wide enough for every published plain ViT.
-LIMITS = {
-    "image_size": (1, 4096),
-    "patch_size": (1, 512),
-    "channels": (1, 3),
-    "num_classes": (0, 100_000),
-    "pre_logits": (0, 65_536),
-    "dim": (1, 8192),
-    "depth": (1, 100),
-    "heads": (1, 256),
-    "mlp_dim": (1, 65_536),
-}
 MAX_PATCHES = 4096
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-MAX_PREFIX = 64
 
 # Widths whose heads are not 64 wide. Source: timm 1.0.31, every entry of vision_transformer, deit and eva.
 _HEADS = {1152: 16, 1280: 16, 1408: 16, 1536: 24, 1664: 16, 1792: 16, 4096: 32}
@@ -303,53 +292,32 @@ def possible_heads(dim: int) -> tuple[int, ...]:
     return tuple(heads for heads in range(1, dim + 1) if dim % heads == 0 and 4 <= dim // heads <= 256)
 
 
-def build_config(values: Mapping[str, Any], called: Mapping[str, str] | None = None) -> ViTConfig:
-    """Make a config from values out of a file, each checked for kind and range before anything is built.
-
-    Args:
-        called: what the file calls a field, where that differs, for the message.
+def build_config(values: Mapping[str, Any]) -> ViTConfig:
+    """Make a config from values out of a file.
 
     Raises:
         InvalidCheckpoint: unknown field, wrong kind, out of range, or fields that do not fit each other.
     """
-    for name, value in values.items():
-        check_field(name, value, (called or {}).get(name, name))
-    try:
+    with _refusing():
         config = ViTConfig.from_dict(dict(values))
-    except ValueError as error:
-        raise InvalidCheckpoint(f"The checkpoint's config cannot be: {error}") from error
     if math.prod(config.grid) > MAX_PATCHES:
         raise InvalidCheckpoint(f"The config means {math.prod(config.grid)} patches; at most {MAX_PATCHES} are opened.")
     return config
 
 
-def check_field(name: str, value: object, called: str) -> None:
-    """Refuse a config value of the wrong kind or out of range, in the words of the file that holds it."""
-    if name in LIMITS:
-        least, most = LIMITS[name]
-        numbers = value if name == "image_size" and isinstance(value, list | tuple) else [value]
-        fine = all(type(number) is int and least <= number <= most for number in numbers)
-        if not fine or len(numbers) not in (1, 2):
-            raise InvalidCheckpoint(
-                f"Config field {called} must be a whole number from {least} to {most}, not {brief(value)}."
-            )
-        if name == "channels" and value == 2:
-            raise InvalidCheckpoint(f"Config field {called} must be 1 (grey) or 3 (colour), not 2.")
-    elif name in ("eps", "dropout", "drop_path", "layer_scale", "rope"):
-        number = type(value) in (int, float) and -1e5 <= value <= 1e5  # type: ignore[operator]
-        if not number and not (name in ("layer_scale", "rope") and value is None):
-            raise InvalidCheckpoint(f"Config field {called} must be a small number, not {brief(value)}.")
-    elif name in ("gated_mlp", "patch_bias", "qkv_bias", "norm_pre"):
-        if type(value) is not bool:
-            raise InvalidCheckpoint(f"Config field {called} must be true or false, not {brief(value)}.")
-    elif name == "prefix":
-        names = value if isinstance(value, list | tuple) else [None]
-        if len(names) > MAX_PREFIX or not all(
-            isinstance(n, str) and re.fullmatch(r"[a-z0-9_]{1,32}", n) for n in names
-        ):
-            raise InvalidCheckpoint(f"Config field {called} must name at most {MAX_PREFIX} tokens, not {brief(value)}.")
-    elif not isinstance(value, str):
-        raise InvalidCheckpoint(f"Config field {called} must be a word, not {brief(value)}.")
+def check_stated(name: str, value: object, called: str) -> None:
+    """Refuse a value of the wrong kind or out of range, in the words of the file that holds it."""
+    with _refusing():
+        check_field(name, value, called)
+
+
+@contextmanager
+def _refusing() -> Iterator[None]:
+    """Raise InvalidCheckpoint where a config cannot be."""
+    try:
+        yield
+    except ValueError as error:
+        raise InvalidCheckpoint(f"The checkpoint's config cannot be: {error}") from error
 
 
 def needed(tensors: Tensors, name: str, ndim: int) -> Tensor:
@@ -359,15 +327,3 @@ def needed(tensors: Tensors, name: str, ndim: int) -> Tensor:
     if tensors[name].ndim != ndim:
         raise InvalidCheckpoint(f"`{name}` has the wrong shape: {tuple(tensors[name].shape)}.")
     return tensors[name]
-
-
-def brief(value: object) -> str:
-    """Something from a file, short and printable."""
-    text = value if isinstance(value, str) else repr(value) if not isinstance(value, int) else hex_or_int(value)
-    text = "".join(c if c.isprintable() else "?" for c in text[:60])
-    return text.replace("`", "'")
-
-
-def hex_or_int(value: int) -> str:
-    """A whole number, short even if it has a million digits."""
-    return str(value) if abs(value) < 1 << 63 else "a number beyond 64 bits"

@@ -11,10 +11,10 @@ from typing import Any
 
 from torch import Tensor
 
-from vit.checkpoints.families.family import LIMITS, Family, Tensors, concatenate, needed
+from vit.checkpoints.families.family import Family, Tensors, concatenate, needed
 from vit.errors import InvalidCheckpoint
 from vit.images.preprocess import Preprocess
-from vit.model.config import ViTConfig
+from vit.model.config import MAX_DEPTH, ViTConfig
 
 _ATTENTION = (("q", "query"), ("k", "key"), ("v", "value"), ("proj", "out"))
 # ours, theirs, inside a block; flax numbers the layers, in Google's first code all together, in big_vision by kind
@@ -92,7 +92,7 @@ def _part(tensors: Tensors) -> None:
     """Give each block its own tensors, where one tensor holds those of all blocks."""
     for name in [name for name in tensors if re.match(r"blocks\.\D", name)]:
         blocks = tensors.pop(name)
-        if blocks.ndim == 0 or len(blocks) > LIMITS["depth"][1]:
+        if blocks.ndim == 0 or len(blocks) > MAX_DEPTH:
             raise InvalidCheckpoint(f"`{name}` has the wrong shape: {tuple(blocks.shape)}.")
         for i, block in enumerate(blocks):
             own = f"blocks.{i}.{name.removeprefix('blocks.')}"

@@ -11,11 +11,12 @@ from typing import Any, NamedTuple
 
 import torch
 
-from vit.checkpoints.families.family import Family, Tensors, brief, check_field
+from vit.checkpoints.families.family import Family, Tensors, check_stated
 from vit.checkpoints.families.target import Target, Written, apart, thirds
 from vit.errors import InvalidCheckpoint
 from vit.images.preprocess import Preprocess
 from vit.model.config import ViTConfig
+from vit.untrusted import brief
 
 # ours, theirs on disk, after the model's own name ("vit.", "deit.", ...)
 ON_DISK = (
@@ -130,7 +131,7 @@ def read_config(document: Mapping[str, Any], kinds: Mapping[str, Kind] = KINDS) 
         if isinstance(values[field], list) and len(values[field]) == 2 and values[field][0] == values[field][1]:
             values[field] = values[field][0]
     for field, value in values.items():
-        check_field(field, value, CALLED[field])
+        check_stated(field, value, CALLED[field])
     values |= {field: getattr(kind, field) for field in ("prefix", "patch_bias") if getattr(kind, field) is not None}
     if document.get("use_swiglu_ffn") is True:
         return values | {"activation": "silu"}

@@ -15,19 +15,12 @@ import torch
 
 from vit.checkpoints.families.clip import MEAN as CLIP_MEAN
 from vit.checkpoints.families.clip import STD as CLIP_STD
-from vit.checkpoints.families.family import (
-    IMAGENET_MEAN,
-    IMAGENET_STD,
-    Family,
-    Tensors,
-    brief,
-    check_field,
-    concatenate,
-)
+from vit.checkpoints.families.family import IMAGENET_MEAN, IMAGENET_STD, Family, Tensors, check_stated, concatenate
 from vit.checkpoints.families.target import Target, Written, apart
 from vit.errors import InvalidCheckpoint
 from vit.images.preprocess import Preprocess
 from vit.model.config import ViTConfig
+from vit.untrusted import brief
 
 # ours, theirs
 BLOCKS = (
@@ -152,7 +145,7 @@ def _read_config(document: Mapping[str, Any]) -> dict[str, Any]:
         stated["pool"] = _POOLS[args["global_pool"]]
     for theirs, ours in (("num_heads", "heads"), ("depth", "depth"), ("embed_dim", "dim"), ("img_size", "image_size")):
         if args.get(theirs) is not None:
-            check_field(ours, args[theirs], theirs)
+            check_stated(ours, args[theirs], theirs)
             stated[ours] = args[theirs]
     if args.get("act_layer") is not None:
         if args["act_layer"] not in _ACTIVATIONS:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from vit.checkpoints.families.family import Family, Tensors, check_field, concatenate
+from vit.checkpoints.families.family import Family, Tensors, check_stated, concatenate
 from vit.errors import InvalidCheckpoint
 from vit.images.preprocess import Preprocess
 from vit.model.config import ViTConfig
@@ -59,7 +59,7 @@ def _read_config(document: Mapping[str, Any]) -> dict[str, Any]:
         ("depth", "num_hidden_layers"),
     ):
         if theirs in document:
-            check_field(ours, document[theirs], theirs)
+            check_stated(ours, document[theirs], theirs)
             stated[ours] = document[theirs]
     return stated
 
