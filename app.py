@@ -3,6 +3,7 @@
 import streamlit as st
 
 from pages.shared import first_words, guard, navigation, watchdog, zip_downloads
+from vit.images.decode import silence_libraries
 
 if __name__ == "__main__":  # a visitor's run of the pages
     st.set_page_config(page_title=first_words.TITLE, page_icon="🔬", layout="wide")
@@ -10,6 +11,7 @@ if __name__ == "__main__":  # a visitor's run of the pages
     watchdog.mount()
     page.run()
 else:  # `streamlit run`, which finds this object and serves it
+    silence_libraries()
     app = st.App(
         __file__,
         routes=[*zip_downloads.routes(), *first_words.routes()],

@@ -3,6 +3,8 @@
 import io
 import random
 import struct
+import subprocess
+import sys
 import warnings
 import zlib
 from collections.abc import Iterator
@@ -15,21 +17,52 @@ from apart import printed
 from PIL import Image, ImageCms
 
 from vit.errors import InvalidCheckpoint, InvalidImage
-from vit.images.decode import MAX_BYTES, decode_image
+from vit.images.decode import MAX_BYTES, decode_image, silence_libraries
 from vit.images.geometry import Box, Geometry
 from vit.images.preprocess import Preprocess
+
+ROOT = Path(__file__).parents[1]
 
 # --- Fixtures and files -----------------------------------------------------------------------------------------
 
 
 @pytest.fixture(autouse=True)
 def silence(capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """No picture, good or bad, may print, log or warn."""
+    """No picture, good or bad, may print, log or warn, once a door has asked for it."""
+    silence_libraries()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         warnings.simplefilter("ignore", ResourceWarning)  # of whatever other tests left for collection
         yield
     assert tuple(capfd.readouterr()) == ("", "") and not caplog.records
+
+
+SPEAKING = """
+import contextlib, sys
+from io import BytesIO
+from PIL import Image
+from vit.errors import UserError
+from vit.images.decode import decode_image
+file = BytesIO()
+Image.effect_noise((64, 64), 50).convert("RGB").save(file, "TIFF", compression="tiff_lzw")
+with contextlib.suppress(UserError):
+    decode_image(file.getvalue()[:8] + b"\\xff" * 6000 + file.getvalue()[6008:])
+"""
+
+
+@pytest.mark.parametrize(
+    ("door", "speaks"),
+    [
+        ("", True),  # a library, which leaves such things to whoever uses it
+        ("import app", False),
+        ("from vit.cli.main import main; main(['classify', 'no.jpg'])", False),
+    ],
+)
+def test_the_doors_silence_what_libraries_say_of_a_damaged_picture(door: str, speaks: bool) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", f"{door}{SPEAKING}"], cwd=ROOT, capture_output=True, text=True, timeout=300, check=True
+    )
+    assert ("Using code not yet in table" in done.stderr) == speaks, done.stderr
 
 
 def gradient(width: int = 48, height: int = 32) -> Image.Image:

@@ -31,6 +31,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.basicConfig(format="%(message)s")
     try:
         module = import_module(f"vit.cli.{COMMANDS[options.command]}")
+        if options.command != "runs":  # it opens no picture, and waits for no library that does
+            import_module("vit.images.decode").silence_libraries()
         getattr(module, f"run_{options.command}")(options)
     except UserError as error:
         print(error, file=sys.stderr)

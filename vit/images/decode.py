@@ -60,13 +60,15 @@ _UPRIGHT = {
 }
 _ORIENTATION_TAG = 0x0112
 
-# What is wrong with a file is said by InvalidImage; Pillow's log and libtiff's own lines on stderr only repeat it.
-logging.getLogger("PIL").setLevel(logging.CRITICAL)
-with contextlib.suppress(AttributeError, OSError):  # a Pillow that was built without libtiff, or with it inside
-    ctypes.CDLL(_imaging.__file__).TIFFSetErrorHandler(ctypes.c_void_p())
-
 # One picture at a time bounds the memory for all visitors together; `catch_warnings` needs it as well.
 _ONE_AT_A_TIME = threading.Lock()
+
+
+def silence_libraries() -> None:
+    """For a process that shows what `InvalidImage` says: Pillow's log, and libtiff's own lines on stderr, repeat it."""
+    logging.getLogger("PIL").setLevel(logging.CRITICAL)
+    with contextlib.suppress(AttributeError, OSError):  # a Pillow that was built without libtiff, or with it inside
+        ctypes.CDLL(_imaging.__file__).TIFFSetErrorHandler(ctypes.c_void_p())
 
 
 def decode_image(data: bytes, frame: int = 0) -> Image.Image:
