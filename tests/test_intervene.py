@@ -101,33 +101,33 @@ def test_importance_starts_a_block_s_heads_in_that_block(build: Any, pictures: A
 # --- Patches --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("cover", ["mean", "blur", "noise"])
-def test_only_hidden_patches_change(pictures: Any, cover: Any) -> None:
+@pytest.mark.parametrize("baseline", ["mean", "blur", "noise"])
+def test_only_hidden_patches_change(pictures: Any, baseline: Any) -> None:
     image: Tensor = pictures(32, 48, count=1) + 2
-    found = hidden(image, [0, 8], 8, cover)
+    found = hidden(image, [0, 8], 8, baseline)
     changed = (found != image).any(1)[0].view(4, 8, 6, 8).any(3).any(1)
     assert changed.nonzero().tolist() == [[0, 0], [1, 2]]
-    assert torch.equal(hidden(image, [], 8, cover), image)
-    if cover == "mean":
+    assert torch.equal(hidden(image, [], 8, baseline), image)
+    if baseline == "mean":
         torch.testing.assert_close(found[0, :, 0, 0], image.mean((2, 3))[0])
-    assert torch.equal(found, hidden(image, [0, 8], 8, cover))  # noise too is the same each time
+    assert torch.equal(found, hidden(image, [0, 8], 8, baseline))  # noise too is the same each time
 
 
 @kinds
-@pytest.mark.parametrize("cover", ["mean", "blur", "noise"])
+@pytest.mark.parametrize("baseline", ["mean", "blur", "noise"])
 def test_occlusion_is_one_patch_after_the_other(
-    build: Any, pictures: Any, kind: str, cover: Any, monkeypatch: pytest.MonkeyPatch
+    build: Any, pictures: Any, kind: str, baseline: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, image, off = build(**KINDS[kind]), pictures(32, 48, count=1), without([(0, 1)])
     shares: list[float] = []
-    found = occlusion(model, image, cover, off, [2, 9], shares.append)
+    found = occlusion(model, image, baseline, off, [2, 9], shares.append)
     assert found.shape == (24, 5) and shares[-1] == 1
     for patch in (0, 7, 23):
-        kept = record(model, hidden(image, [2, 9, patch], 8, cover), hook=off)
+        kept = record(model, hidden(image, [2, 9, patch], 8, baseline), hook=off)
         torch.testing.assert_close(found[patch], kept.logits[0].softmax(0))
     monkeypatch.setattr(cost, "CACHED", 1)
-    torch.testing.assert_close(occlusion(model, image, cover, off, [9, 2], shares.append), found)
-    assert len(shares) > 24 and not torch.allclose(found, occlusion(model, image, cover))
+    torch.testing.assert_close(occlusion(model, image, baseline, off, [9, 2], shares.append), found)
+    assert len(shares) > 24 and not torch.allclose(found, occlusion(model, image, baseline))
 
 
 def test_there_is_no_patch_outside(pictures: Any) -> None:

@@ -25,7 +25,7 @@ from vit.view.payload import pack
 from vit.view.selection import Selection
 
 MEAN = "its mean"
-COVERS = {"mean": "the mean colour", "blur": "blurred", "noise": "noise"}
+BASELINES = {"mean": "the mean colour", "blur": "blurred", "noise": "noise"}
 LONG = 3.0  # [s]; what takes longer tells how long
 SLOW = 20.0  # [s]; an importance matrix that takes longer waits for a button
 TOP = 5
@@ -52,15 +52,15 @@ def importances(example: Example, target: int, by_mean: bool) -> np.ndarray:
     return with_bar(("importance", example.key, target, by_mean), "Switching heads off, one after the other…", work)
 
 
-def changed(example: Example, off: tuple, by_mean: bool, hide: tuple, cover: str) -> Example:
+def changed(example: Example, off: tuple, by_mean: bool, hide: tuple, baseline: str) -> Example:
     """The changed picture through the changed model, with a payload of its own."""
-    name = f"{example.key} without {off} {by_mean} {hide} {cover}"  # heads of the last block change no attention
-    return cached(("changed", name), lambda: _changed(name, example, off, by_mean, hide, cover))
+    name = f"{example.key} without {off} {by_mean} {hide} {baseline}"  # heads of the last block change no attention
+    return cached(("changed", name), lambda: _changed(name, example, off, by_mean, hide, baseline))
 
 
-def _changed(name: str, example: Example, off: tuple, by_mean: bool, hide: tuple, cover: str) -> Example:
+def _changed(name: str, example: Example, off: tuple, by_mean: bool, hide: tuple, baseline: str) -> Example:
     checkpoint, explanation = example.checkpoint, example.explanation
-    pixels = hidden(example.pixels, hide, checkpoint.config.patch_size, cover)
+    pixels = hidden(example.pixels, hide, checkpoint.config.patch_size, baseline)
     instead = means(checkpoint.identity, checkpoint) if by_mean else None
     hook = without(off, instead) if off else None
     with pass_queue.reserved(checkpoint, explanation.preprocess.size):
@@ -83,18 +83,18 @@ def probe(example: Example, question: Question | None, selection: Selection):
             "probe",
             help="By what hidden patches become. Every patch is tried once, then the answer follows the pointer.",
         )
-        cover = link_controls.select(
-            "Hidden patches become", "cover", list(COVERS), words=COVERS.__getitem__, width=220
+        baseline = link_controls.select(
+            "Hidden patches become", "baseline", list(BASELINES), words=BASELINES.__getitem__, width=220
         )
     if not asks:
         return None
-    now = after(example, selection, cover)
+    now = after(example, selection, baseline)
 
     def work(progress):
         with pass_of(example):
-            return occlusion(example.checkpoint.model, example.pixels, cover, now.hook, selection.hidden, progress)
+            return occlusion(example.checkpoint.model, example.pixels, baseline, now.hook, selection.hidden, progress)
 
-    answers = with_bar(("occlusion", now.key, cover), "Replacing one patch after the other…", work)
+    answers = with_bar(("occlusion", now.key, baseline), "Replacing one patch after the other…", work)
     before = now.explanation.record.logits[0].softmax(0)
     best, usual = answers.argmax(-1).tolist(), int(before.argmax())
     return viewer.Probe(
@@ -115,13 +115,13 @@ def heads_off(blocks: int, heads: int) -> tuple[tuple[int, int], ...]:
     return tuple(sorted(found))
 
 
-def after(example: Example, selection: Selection, cover: str) -> Example:
+def after(example: Example, selection: Selection, baseline: str) -> Example:
     """The picture and the model as the person changed them."""
     record = example.explanation.record
     off = heads_off(record.blocks, record.heads)
     if not off and not selection.hidden:
         return example
-    return changed(example, off, _by_mean(), selection.hidden, cover)
+    return changed(example, off, _by_mean(), selection.hidden, baseline)
 
 
 def _by_mean() -> bool:
@@ -171,8 +171,8 @@ def show(example: Example, question: Question | None, selection: Selection) -> N
         )
     if not off and not selection.hidden:
         return
-    cover = st.query_params.get("cover", "")
-    now = after(example, selection, cover if cover in COVERS else "mean")
+    baseline = st.query_params.get("baseline", "")
+    now = after(example, selection, baseline if baseline in BASELINES else "mean")
     if question:
         answers = (one.explanation.record.logits[0].softmax(0) for one in (example, now))
         _show_answers(example, *answers, question)

@@ -57,8 +57,16 @@ def enter(page: str = "") -> None:
     if foreign and visit.entered != page:
         st.query_params.from_dict(left)
     visit.entered = page
+    _read_old_link()
     if page:
         keep(page)
+
+
+def _read_old_link() -> None:
+    """In links of before, `cover` could also be what hidden patches become."""
+    cover = st.query_params.get("cover")
+    if cover in ("mean", "blur", "noise"):
+        rewrite({"cover": None, "baseline": cover})
 
 
 def rewrite(parts: Mapping[str, str | Sequence[str] | None]) -> None:

@@ -308,10 +308,10 @@ def test_hidden_patches_change_the_answer(page: AppTest) -> None:
     assert page.get_by_key("changed feeder") is not None
 
 
-@pytest.mark.parametrize("cover", ["mean", "noise"])
-def test_the_patch_under_the_pointer_can_be_replaced(page: AppTest, cover: str) -> None:
+@pytest.mark.parametrize("baseline", ["mean", "noise"])
+def test_the_patch_under_the_pointer_can_be_replaced(page: AppTest, baseline: str) -> None:
     page.query_params.update({"panel": "What if?", "off": "0-0", "hidden": "3", "target": "5", "instead": "zero"})
-    page.query_params["cover"] = cover
+    page.query_params["baseline"] = baseline
     page.run()
     assert sent_to(page)["probe"] is None
     page.toggle(key="probe").set_value(True).run()
@@ -319,12 +319,29 @@ def test_the_patch_under_the_pointer_can_be_replaced(page: AppTest, cover: str) 
     sent = sent_to(page)["probe"]
     checkpoint = vit.load_checkpoint("cifar10")
     pixels = checkpoint.preprocess(vit.decode_image(samples.read("cat")))
-    one, both = (hidden(pixels, patches, 4, cover) for patches in ([3], [3, 20]))
+    one, both = (hidden(pixels, patches, 4, baseline) for patches in ([3], [3, 20]))
     model, off = checkpoint.model, without([(0, 0)])
     assert sent["target"] == "dog"
     assert sent["before"] == pytest.approx(float(record(model, one, hook=off).logits[0].softmax(0)[5]), abs=1e-5)
     assert sent["after"][20] == pytest.approx(float(record(model, both, hook=off).logits[0].softmax(0)[5]), abs=1e-5)
     assert len(sent["after"]) == 64 and len(set(sent["after"])) > 32
+
+
+@pytest.mark.parametrize(
+    ("link", "baseline", "cover"),
+    [
+        ({"baseline": "noise", "cover": "film"}, "noise", "film"),  # one does not push the other out of the link
+        ({"cover": "film"}, "mean", "film"),
+        ({"cover": "noise"}, "noise", "weight"),  # of before, when one name was two things
+    ],
+)
+def test_what_hidden_patches_become_and_how_a_map_covers_are_two_things(
+    page: AppTest, link: dict[str, str], baseline: str, cover: str
+) -> None:
+    page.query_params.update({"panel": "What if?"} | link)
+    page.run()
+    assert control(page.selectbox, "baseline").value == baseline
+    assert sent_to(page)["seed"]["cover"] == cover
 
 
 @pytest.mark.parametrize("view", ["attention", "relevance"])

@@ -15,18 +15,20 @@ from vit.model.attention import Hook
 from vit.model.cpu import onednn
 from vit.model.transformer import VisionTransformer
 
-Cover = Literal["mean", "blur", "noise"]
+Baseline = Literal["mean", "blur", "noise"]
 _BLUR = 0.1  # deviation, in sides of the picture
 _KIND = "patches"  # of work, see `vit.explain.timing`
 
 
-def hidden(pixels: Tensor, patches: Collection[int], patch_size: int, cover: Cover = "mean", seed: int = 0) -> Tensor:
+def hidden(
+    pixels: Tensor, patches: Collection[int], patch_size: int, baseline: Baseline = "mean", seed: int = 0
+) -> Tensor:
     """The picture with patches covered.
 
     Args:
         pixels: (1, channels, height, width), normalised.
         patches: numbers from 0, row by row.
-        cover: the picture's mean colour, the picture blurred, or noise of its mean and deviation.
+        baseline: the picture's mean colour, the picture blurred, or noise of its mean and deviation.
 
     Raises:
         ValueError: there is no such patch.
@@ -38,9 +40,9 @@ def hidden(pixels: Tensor, patches: Collection[int], patch_size: int, cover: Cov
     mask[list(patches)] = True
     mask = mask.view(rows, cols).repeat_interleave(patch_size, 0).repeat_interleave(patch_size, 1)
     mean = pixels.mean((2, 3), keepdim=True)
-    if cover == "mean":
+    if baseline == "mean":
         other = mean
-    elif cover == "blur":
+    elif baseline == "blur":
         from torchvision.transforms.v2.functional import gaussian_blur  # brings torch's compiler along: 2 s
 
         sigma = max(pixels.shape[2:]) * _BLUR
@@ -56,7 +58,7 @@ def hidden(pixels: Tensor, patches: Collection[int], patch_size: int, cover: Cov
 def occlusion(
     model: VisionTransformer,
     pixels: Tensor,
-    cover: Cover = "mean",
+    baseline: Baseline = "mean",
     hook: Hook | None = None,
     hide: Collection[int] = (),
     progress: Progress = lambda share: None,
@@ -65,7 +67,7 @@ def occlusion(
 
     Args:
         pixels: (1, channels, height, width), normalised.
-        cover: see `hidden`.
+        baseline: see `hidden`.
         hook: on what the heads compute with, see `VisionTransformer.forward`.
         hide: patches that are covered all the time.
         progress: called with the share that is done.
@@ -77,8 +79,8 @@ def occlusion(
     """
     side = model.config.patch_size
     rows, cols = pixels.shape[2] // side, pixels.shape[3] // side
-    other = hidden(pixels, range(rows * cols), side, cover)
-    pixels = hidden(pixels, hide, side, cover)
+    other = hidden(pixels, range(rows * cols), side, baseline)
+    pixels = hidden(pixels, hide, side, baseline)
     at_once, answers = images_at_once(model.config, size_of(pixels)), []
     with onednn(), doing(model, Kind(_KIND, size_of(pixels)), rows * cols):
         for some in torch.arange(rows * cols).split(at_once):
