@@ -21,6 +21,7 @@ from vit.training import run_folder
 from vit.training.distributed import Place
 from vit.training.metrics import read_metrics
 from vit.training.recorder import Recorder
+from vit.training.run_folder import FORMAT
 from vit.training.train import Diverged, train
 
 
@@ -236,6 +237,22 @@ def test_a_run_is_kept_as_a_checkpoint_under_a_free_name(
             control.keep("run", name)
     with pytest.raises(InvalidRun, match="no checkpoint yet"):
         control.keep(dead(folder).name, "none")
+
+
+@pytest.mark.parametrize(
+    ("written", "status"), [({}, "interrupted"), ({"format": FORMAT}, "interrupted"), ({"format": 99}, "unreadable")]
+)
+def test_a_run_of_a_later_version_is_told_and_left_alone(folder: Path, written: dict[str, int], status: str) -> None:
+    run = dead(folder)
+    (run / "environment.json").write_text(json.dumps({"attempt": 0} | written))
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    told = registry.find_run(run.name)
+    assert told.status == status
+    if status == "unreadable":
+        assert "format 99" in told.reason and told.problem == told.reason
+        with pytest.raises(InvalidRun, match=r"format 99.*Update the app"):
+            control.resume(run.name)
+        assert before == {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
 
 
 def test_files_of_a_run_that_hold_nonsense_do_not_break_the_list(folder: Path) -> None:

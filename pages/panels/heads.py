@@ -14,7 +14,7 @@ from pages.shared import link_controls
 from pages.shared.class_question import Example, Question, pass_of, subject
 from vit.explain.head_census import Tally, decoded, tally
 from vit.explain.head_statistics import Statistic, agreement, statistics, suggestions
-from vit.explain.names import SIGNED, STATISTICS, amount
+from vit.explain.names import MEANINGS, SIGNED, STATISTICS, amount
 from vit.images import samples
 from vit.view.selection import Selection
 
@@ -89,7 +89,14 @@ def show(example: Example, question: Question | None, selection: Selection, sele
         return
     with controls:
         order = sorted(found, key=list(STATISTICS).index)
-        name = link_controls.select("Statistic", "statistic", order, words=STATISTICS.__getitem__, width=WIDE)
+        name = link_controls.select(
+            "Statistic",
+            "statistic",
+            order,
+            words=STATISTICS.__getitem__,
+            width=WIDE,
+            help="  \n".join(f"**{STATISTICS[one]}**: {MEANINGS[one]}" for one in order),
+        )
     statistic = found[name]
     words, title = partial(amount, name), STATISTICS[name]
     chosen = isinstance(selection.block, int) and isinstance(selection.head, int)

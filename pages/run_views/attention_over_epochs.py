@@ -152,7 +152,7 @@ def _trends(history: dict[int, list[Snapshot]], picture: int, epoch: int) -> Non
         shade = block / max(blocks - 1, 1)
         trace = curves.line(f"Block {block + 1}", points, _mixed(shade), dots=True)
         lines.append(trace | ({"markLine": mark} if block == 0 else {}))
-    option = curves.chart("Spread of attention", lines, low=True)
+    option = curves.chart("Spread of attention, 0 is one token, 1 is uniform", lines, low=True)
     st.echarts_chart(
         option, key="probe entropy", height=190, alt="Entropy of attention per block over the epochs, 1 is uniform"
     )

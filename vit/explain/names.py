@@ -18,6 +18,18 @@ STATISTICS = {
     "object": "Agreement with the class's relevance (rank correlation)",
     "effect": "What the class loses without it [logits]",
 }
+# The same for people who do not know them; the definitions are in `vit.explain.head_statistics`.
+MEANINGS = {
+    "distance": "from a patch to where it looks, weighted by attention, the mean over all patches.",
+    "entropy": "how many tokens a row of attention is spread over: 0 is a single one, 1 is all alike (uniform).",
+    "self": "the share of its attention that a patch keeps for itself.",
+    "neighbours": "the share that goes to the up to eight patches that touch it.",
+    "cls": "the share that goes to the class token, from which most models read their answer.",
+    "dist": "the share that goes to the token that learnt from a teacher's answers.",
+    "registers": "the share that goes to extra tokens without a place in the picture, where a model keeps notes.",
+    "object": "1 if the head looks most where patches speak most for the class, by relevance; -1 if least.",
+    "effect": "how far the class's logit falls when the head gives its mean over the samples, whatever the picture.",
+}
 SIGNED = ("object", "effect")  # statistics on both sides of 0
 
 

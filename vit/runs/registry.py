@@ -17,7 +17,7 @@ from vit.untrusted import Unreadable, is_number, is_text, is_whole
 if TYPE_CHECKING:
     pass
 from vit.runs.queue_file import RUN_ID, read_queue
-from vit.training.run_folder import is_alive, read_document, read_json
+from vit.training.run_folder import is_alive, later_format, read_document, read_json
 
 Status = Literal[
     "waiting", "starting", "running", "testing", "stopping", "ending", "stalled",
@@ -176,9 +176,10 @@ def read_run(folder: Path, waiting: Sequence[str]) -> Run:
         created = min(max(os.stat(folder / "config.json").st_mtime, 0.0), _LATEST)
     pulse = read_json(folder / "heartbeat")
     status, reason = _status(folder, waiting, pulse)
-    unreadable = _config(folder)[1]
-    if unreadable and status not in ALIVE and not _config(folder)[0]:
-        status, reason = "unreadable", unreadable
+    settings, unreadable = _config(folder)
+    later = later_format(folder)
+    if status not in ALIVE and (later or (unreadable and not settings)):
+        status, reason = "unreadable", later or unreadable
     return Run(
         id=folder.name,
         folder=folder,
@@ -190,7 +191,7 @@ def read_run(folder: Path, waiting: Sequence[str]) -> Run:
         devices=_devices(about.get("devices")),
         status=status,
         reason=reason,
-        problem=unreadable or problem,
+        problem=later or unreadable or problem,
         place=waiting.index(folder.name) + 1 if status == "waiting" else 0,
         tested=_tested(pulse) if status in ("testing", "stopping") else None,
         step=pulse["step"] if is_whole(pulse.get("step")) else 0,

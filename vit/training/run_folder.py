@@ -1,5 +1,6 @@
 """The files of a run's folder that the trainer and those who watch it agree on."""
 
+import errno
 import json
 import os
 import shlex
@@ -9,16 +10,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from vit.errors import InvalidRun
 from vit.files import is_locked, replaced, take_lock, wait_for_lock
-from vit.untrusted import DOCUMENT_BYTES, Unreadable, read_object
+from vit.untrusted import DOCUMENT_BYTES, Unreadable, is_whole, read_object
 
-if TYPE_CHECKING:
-    pass
-import errno
-
+FORMAT = 2  # of what this version writes, in environment.json; `docs/runs-on-disk.md` says what differs
 _SMALL = 64 << 10  # [bytes] of a document that is remembered
 STATES = ("state.pt", "state.previous.pt")  # in checkpoints/, the newest first
 
@@ -47,6 +45,15 @@ def read_document(path: Path) -> dict[str, Any]:
 @lru_cache(2048)
 def _parsed(path: Path, inode: int, changed: int, size: int) -> dict[str, Any]:
     return read_object(path, _SMALL)
+
+
+def later_format(folder: Path) -> str:
+    """Why a run of a later version cannot be read; "" for those that can, which may name no format."""
+    written = read_json(folder / "environment.json").get("format", 1)
+    if not is_whole(written) or written <= FORMAT:
+        return ""
+    known = f"this one reads formats up to {FORMAT}"
+    return f"This run was written by a later version, in format {written}; {known}. Update the app."
 
 
 # --- Alive ----------------------------------------------------------------------------------------------------------
@@ -80,8 +87,10 @@ def check_resumable(folder: Path) -> None:
     """Refuse to continue what has learnt something and lost its state: it would begin again, and overwrite that.
 
     Raises:
-        InvalidRun: how a new run can start from what it learnt.
+        InvalidRun: how a new run can start from what it learnt, or that a later version wrote it.
     """
+    if later := later_format(folder):
+        raise InvalidRun(later)
     if not resumable(folder):
         raise InvalidRun(f"The saved state of {folder.name} is gone, so it cannot be continued. {begin_anew(folder)}")
 

@@ -53,7 +53,7 @@ from vit.training.config import TrainConfig
 from vit.training.distributed import Place, choose_place
 from vit.training.fine_tuning import Base, base_of, write_base
 from vit.training.recorder import Diverged
-from vit.training.run_folder import STATES, check_resumable, hold_run, is_full, record_outcome
+from vit.training.run_folder import FORMAT, STATES, check_resumable, hold_run, is_full, record_outcome
 from vit.training.trainer import Result, Trainer, hardware
 
 __all__ = ["DiskFull", "Diverged", "Result", "Trainer", "train"]
@@ -188,6 +188,7 @@ def _describe(config: TrainConfig, run: Path, place: Place) -> int:
     with replaced(run / "config.json") as file:
         file.write(config.model_dump_json(indent=2).encode() + b"\n")
     facts = {
+        "format": FORMAT,
         "command": sys.argv,
         "python": platform.python_version(),
         "torch": torch.__version__,
