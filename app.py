@@ -2,7 +2,7 @@
 
 import streamlit as st
 
-from pages.shared import first_words, guard, navigation, watchdog, zip_downloads
+from pages.shared import first_words, guard, message_queue, navigation, watchdog, zip_downloads
 from vit.images.decode import silence_libraries
 
 if __name__ == "__main__":  # a visitor's run of the pages
@@ -12,6 +12,7 @@ if __name__ == "__main__":  # a visitor's run of the pages
     page.run()
 else:  # `streamlit run`, which finds this object and serves it
     silence_libraries()
+    message_queue.mend()
     app = st.App(
         __file__,
         routes=[*zip_downloads.routes(), *first_words.routes()],

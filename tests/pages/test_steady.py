@@ -4,8 +4,11 @@ from pathlib import Path
 
 import pytest
 from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
+from streamlit.runtime import app_session
 from streamlit.runtime.forward_msg_cache import populate_hash_if_needed
 from streamlit.testing.v1 import AppTest
+
+from pages.shared import message_queue
 
 ROOT = Path(__file__).parents[2]
 WAIT = 120  # [s] on a busy machine
@@ -23,3 +26,38 @@ def test_attention_travels_beside_the_messages_of_a_page(monkeypatch: pytest.Mon
     page = AppTest.from_file(str(ROOT / "app.py"), default_timeout=WAIT).run()
     assert not page.exception
     assert page.get_by_key("feeder").proto.ByteSize() < 10_000
+
+
+@pytest.mark.parametrize(
+    ("finished", "next_run", "sent"),
+    [
+        # the browser takes away what a complete run of the page did not bring
+        (ForwardMsg.FINISHED_SUCCESSFULLY, ["live"], ["page", "live", "other", "finished"]),
+        (ForwardMsg.FINISHED_FRAGMENT_RUN_SUCCESSFULLY, ["live"], ["page", "other", "finished"]),
+        (ForwardMsg.FINISHED_SUCCESSFULLY, None, ["finished"]),  # the whole page is drawn anew
+    ],
+)
+def test_what_belongs_to_a_complete_run_is_sent_though_a_fragment_runs_next(
+    finished: int, next_run: list[str] | None, sent: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app_session, "ForwardMsgQueue", app_session.ForwardMsgQueue)
+    message_queue.mend()
+    queue = app_session.ForwardMsgQueue()
+
+    def draw(fragment: str, body: str) -> None:
+        message = ForwardMsg()
+        message.metadata.delta_path[:] = [0, ord(fragment[0])]
+        message.delta.new_element.markdown.body = body
+        message.delta.fragment_id = fragment.removeprefix("page")
+        queue.enqueue(message)
+
+    for fragment in ("page", "live", "other"):
+        draw(fragment, fragment)
+    queue.enqueue(ForwardMsg(script_finished=finished))
+    queue.clear(retain_lifecycle_msgs=True, fragment_ids_this_run=next_run)
+    draw("live", "drawn anew")  # not in the place of what waits: it belongs to the next run
+    waiting = [
+        "finished" if message.HasField("script_finished") else message.delta.new_element.markdown.body
+        for message in queue.flush()
+    ]
+    assert waiting == [*sent, "drawn anew"]
