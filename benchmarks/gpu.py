@@ -243,7 +243,7 @@ def step(job: Job) -> Result:
     images, labels = some(run, 64)
     trace = []
     for _ in range(5 if job.dry else 30):
-        trace.append(run.update.take(run.progress.step, images, labels, print)[0].item())
+        trace.append(run.update.train_step(run.progress.step, images, labels, print)[0].item())
         run.progress.step += 1
     if not trace[-1] < trace[0]:
         raise AssertionError(f"The loss did not fall: {trace}")
@@ -323,8 +323,8 @@ def memory(job: Job) -> Result:
 
         scarce.update.logits, filler = limited, None
     notes: list[str] = []
-    scarce.update.take(scarce.progress.step, images, labels, notes.append)
-    plenty.update.take(plenty.progress.step, images, labels, notes.append)
+    scarce.update.train_step(scarce.progress.step, images, labels, notes.append)
+    plenty.update.train_step(plenty.progress.step, images, labels, notes.append)
     del filler
     weights = zip(scarce.update.model.parameters(), plenty.update.model.parameters(), strict=True)
     if scarce.update.parts == 1:

@@ -145,7 +145,7 @@ def our_steps(
     while True:
         order = torch.randperm(len(labels))[: run.data.steps_per_epoch * run.data.batch_size]
         for images, wanted in run.data.train.batches(order, run.data.batch_size, run.place.device):
-            run.update.take(run.progress.step, images, wanted, print)
+            run.update.train_step(run.progress.step, images, wanted, print)
             run.progress.step += 1
             yield
 

@@ -1,4 +1,4 @@
-"""The shelf of checkpoints: what is there, bring another, rename, delete, take one along."""
+"""The checkpoints: what is there, add another, rename, delete, take one along."""
 
 from dataclasses import replace
 from functools import partial
@@ -11,7 +11,7 @@ from pages.shared import access, feedback, navigation, session, uploads, zip_dow
 from pages.shared.escape import plain
 from vit.errors import UserError
 
-navigation.enter()
+navigation.start_page()
 
 WEIGHTS = ["safetensors", "pt", "pth", "tar", "bin", "npz", "json"]  # PyTorch's examples write .pth.tar
 
@@ -195,7 +195,7 @@ def upload(refused: bool) -> None:
         state.suggested = st.session_state["new name"] = name
     with st.form("bring", border=False):
         st.text_input("Name", key="new name", help=NAME_HELP)
-        st.form_submit_button("Add", on_click=bring, args=(files,), type="primary")
+        st.form_submit_button("Add", on_click=add, args=(files,), type="primary")
     if refused:
         feedback.tell()
 
@@ -210,14 +210,14 @@ def suggested(files: list, weights: str) -> str:
     return suggest(weights, config)
 
 
-def bring(files: list) -> None:
+def add(files: list) -> None:
     """From the button: add what was uploaded."""
     from vit.checkpoints import manage
 
     name = st.session_state["new name"]
     kept = act(
         f"{name} was added.",
-        manage.bring,
+        manage.add,
         {file.name.removesuffix(".tar"): uploads.opened(file) for file in files},
         name,
         None,

@@ -4,7 +4,7 @@ import streamlit as st
 
 from pages.shared import link_controls, loading, navigation
 
-navigation.enter("compare")
+navigation.start_page("compare")
 
 MODES = {"two": "Side by side", "many": "Many pictures"}
 

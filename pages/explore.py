@@ -20,7 +20,7 @@ from vit.images import samples
 from vit.images.file_checks import MAX_FRAMES
 from vit.view.selection import Selection
 
-navigation.enter("explore")
+navigation.start_page("explore")
 welcome.fill()
 
 TOP = 5  # predictions shown

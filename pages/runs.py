@@ -23,7 +23,7 @@ from pages.train_form import data_picker
 from vit.runs.registry import Run
 from vit.training.metrics import Progress, best_epoch, evaluations, final_test
 
-navigation.enter("runs")
+navigation.start_page("runs")
 st.title("Runs", anchor=False)
 
 VIEWS = ["Curves", "Attention", "Results", "Settings", "Log"]

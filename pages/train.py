@@ -26,7 +26,7 @@ from vit.training.run_folder import learnt, resumable
 from vit.view.captions import about
 
 access.require_trainer()
-navigation.enter()
+navigation.start_page()
 
 MOST_RUNS = 32  # that one sweep starts
 SMALL = 64  # side of pictures that the recipes for CIFAR suit [px]

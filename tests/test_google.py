@@ -269,7 +269,7 @@ def test_pictures_become_what_timm_makes_of_them_for_these_files(tmp_path: Path)
 def test_it_is_kept_and_listed(tmp_path: Path) -> None:
     np.savez(tmp_path / "B_16.npz", **written(timms()))
     root = tmp_path / "shelf"
-    folder = manage.bring({"B_16.npz": io.BytesIO((tmp_path / "B_16.npz").read_bytes())}, "mine", root)
+    folder = manage.add({"B_16.npz": io.BytesIO((tmp_path / "B_16.npz").read_bytes())}, "mine", root)
     (info,) = list_checkpoints(root)
     assert (info.family, info.labels, info.problem) == ("Google", 5, "")
     assert info.params == sum(p.numel() for p in load_checkpoint(folder).model.parameters())

@@ -31,7 +31,7 @@ def weights() -> bytes:
 
 def brought(weights: bytes, root: Path, name: str = "mine", **more: bytes) -> Path:
     files = {"own.safetensors": weights, **{key.replace("__", "."): value for key, value in more.items()}}
-    return manage.bring({key: io.BytesIO(value) for key, value in files.items()}, name, root)
+    return manage.add({key: io.BytesIO(value) for key, value in files.items()}, name, root)
 
 
 def test_what_is_brought_opens(weights: bytes, tmp_path: Path) -> None:
@@ -54,8 +54,8 @@ def test_a_missing_number_of_heads_can_be_chosen_afterwards(weights: bytes, tmp_
 def test_files_that_were_refused_can_be_brought_again(weights: bytes, tmp_path: Path) -> None:
     files = {"own.safetensors": io.BytesIO(weights), "config.json": io.BytesIO(b"{")}
     with pytest.raises(InvalidCheckpoint):
-        manage.bring(files, "mine", tmp_path)
-    folder = manage.bring({"own.safetensors": files["own.safetensors"]}, "mine", tmp_path)
+        manage.add(files, "mine", tmp_path)
+    folder = manage.add({"own.safetensors": files["own.safetensors"]}, "mine", tmp_path)
     assert (folder / "own.safetensors").read_bytes() == weights
 
 
@@ -78,13 +78,13 @@ def test_what_is_no_checkpoint_leaves_nothing(weights: bytes, tmp_path: Path) ->
     ]
     for files, words in cases:
         with pytest.raises(InvalidCheckpoint, match=words):
-            manage.bring({key: io.BytesIO(value) for key, value in files.items()}, "mine", tmp_path)
+            manage.add({key: io.BytesIO(value) for key, value in files.items()}, "mine", tmp_path)
         assert not list(tmp_path.iterdir())
 
 
 def test_a_full_disk_leaves_nothing(weights: bytes, tmp_path: Path) -> None:
     with pytest.raises(InvalidCheckpoint, match="disk space"):
-        manage.bring({"a.safetensors": io.BytesIO(weights)}, "mine", tmp_path, keep_free=1 << 60)
+        manage.add({"a.safetensors": io.BytesIO(weights)}, "mine", tmp_path, keep_free=1 << 60)
     assert not list(tmp_path.iterdir())
 
 
@@ -127,7 +127,7 @@ def test_a_zip_comes_in_pieces_and_outlives_the_checkpoint(tmp_path: Path) -> No
 )
 def test_a_file_lands_in_its_folder_whatever_it_is_called(weights: bytes, tmp_path: Path, name: str) -> None:
     root = tmp_path / "deep" / "shelf"
-    folder = manage.bring({name: io.BytesIO(weights)}, "mine", root)
+    folder = manage.add({name: io.BytesIO(weights)}, "mine", root)
     assert [path.name for path in folder.iterdir()] == ["a_b.safetensors"]
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["a_b.safetensors"]
 

@@ -115,12 +115,12 @@ def test_a_list_tells_the_size_of_all(folder: Path) -> None:
 
 def test_what_people_bring_may_be_in_several_files(folder: Path, tmp_path: Path) -> None:
     files = {path.name: io.BytesIO(path.read_bytes()) for path in folder.iterdir()}
-    kept = manage.bring(files, "mine", tmp_path / "shelf")
+    kept = manage.add(files, "mine", tmp_path / "shelf")
     assert load_checkpoint(kept).hash == load_checkpoint(folder).hash
     (folder / INDEX).unlink()
     files = {path.name: io.BytesIO(path.read_bytes()) for path in folder.iterdir()}
     with pytest.raises(InvalidCheckpoint, match="Bring one file of weights"):
-        manage.bring(files, "other", tmp_path / "shelf")
+        manage.add(files, "other", tmp_path / "shelf")
 
 
 @pytest.mark.slow

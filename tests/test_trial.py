@@ -126,7 +126,7 @@ def run(config, count):
     known = dry_run.Sample(noise, torch.arange(count) % 10, tuple("0123456789"), count, 1)
     made = dry_run_process._run(config, known, noise[:1])
     for _ in range(3):
-        made.update.take(0, made.data.train.images, made.data.train.labels, print)
+        made.update.train_step(0, made.data.train.images, made.data.train.labels, print)
 
 small = config.model_copy(update=dict(size="shapes", image_size=32, patch_size=4, crop_padding=0))
 run(small, 2)  # what is loaded and set up once

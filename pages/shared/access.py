@@ -78,7 +78,7 @@ def require_trainer() -> None:
     reason = _closed_because()
     if not reason:
         return
-    navigation.enter()
+    navigation.start_page()
     st.title("Training is closed here", anchor=False)
     st.markdown(plain(reason))
     if "auth" in _secrets():

@@ -164,28 +164,28 @@ class Offered:
 
     Attributes:
         every: of the checkpoints' folder and of those fetched by name, whether they can be opened or not.
-        found: those that can, by the name that links have.
+        usable: those that can, by the name that links have.
         runs: the best ones of runs, newest first: from the name in links to what is shown, and the folder.
     """
 
     every: list
-    found: dict
+    usable: dict
     runs: dict[str, tuple[str, Path]]
 
     @property
     def names(self) -> list[str]:
         """As links have them, the shipped one first."""
-        return [*sorted(self.found, key=lambda name: (name != SHIPPED, name)), *self.runs]
+        return [*sorted(self.usable, key=lambda name: (name != SHIPPED, name)), *self.runs]
 
     def title(self, name: str) -> str:
         """As a list shows it."""
         from vit.checkpoints import hub
 
-        return hub.shortened(name) if name in self.found else self.runs[name][0]
+        return hub.shortened(name) if name in self.usable else self.runs[name][0]
 
     def about(self, name: str):
         """What is known of it without its weights."""
-        return self.found.get(name) or summarise(self.runs[name][1])
+        return self.usable.get(name) or summarise(self.runs[name][1])
 
 
 def offered() -> Offered:
@@ -195,8 +195,8 @@ def offered() -> Offered:
 
     every = [summarise(folder) for folder in list_folders()]
     every += [replace(summarise(one.folder), name=str(one.name)) for one in hub.cached()]
-    found = {info.name: info for info in every if not info.problem or info.choices}
-    return Offered(every, found, {name: facts for name, facts in _trained().items() if name not in found})
+    usable = {info.name: info for info in every if not info.problem or info.choices}
+    return Offered(every, usable, {name: facts for name, facts in _trained().items() if name not in usable})
 
 
 def _trained() -> dict[str, tuple[str, Path]]:

@@ -41,7 +41,7 @@ def link(label: str, page: str, query: Mapping[str, str], *, icon: bool = True, 
     st.page_link(_PAGES / f"{page}.py", label=label, width="content", query_params=query, **more)
 
 
-def enter(page: str = "") -> None:
+def start_page(page: str = "") -> None:
     """Run the page again below `app.py`, unless it is there already.
 
     Args:

@@ -25,7 +25,7 @@ class Visit:
     """Of all pages.
 
     Attributes:
-        in_app: `app.py` has run; see `navigation.enter`.
+        in_app: `app.py` has run; see `navigation.start_page`.
         entered: the page that was entered last.
         links: by page, how its link was when it was left.
         heads: by checkpoint, how many attention heads somebody said that it has.

@@ -215,13 +215,13 @@ def show_doubts(config: Any, measured: Any) -> None:
         st.button(
             f"Take {what}{numbers(smaller.params)} parameters{epochs}: {about(smaller.seconds)}",
             key="take_smaller",
-            on_click=take,
+            on_click=apply_settings,
             args=(smaller.settings,),
             help="Changes these settings, and tries a few steps with them.",
         )
 
 
-def take(settings: Mapping[str, Any]) -> None:
+def apply_settings(settings: Mapping[str, Any]) -> None:
     """Fill the form, from a button's callback."""
     for name, value in settings.items():
         st.session_state[fields.key(name)] = value

@@ -46,16 +46,16 @@ def adopt(starts: Collection[str]) -> list[str]:
     Args:
         starts: what a run can start from.
     """
-    asked: dict[str, Any] = {}
+    requested: dict[str, Any] = {}
     refused = []
     for name in blank():
         if name in st.query_params:
             text = st.query_params[name]
             try:
-                asked[name] = _accept(name, text, starts)
+                requested[name] = _accept(name, text, starts)
             except (UserError, ValueError):
                 refused.append(f"{name}={text[:60]}")
-    for name, value in (blank(asked.get("preset", "")) | asked).items():
+    for name, value in (blank(requested.get("preset", "")) | requested).items():
         st.session_state[state_key(name)] = value
     return refused
 

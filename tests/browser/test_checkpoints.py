@@ -71,7 +71,7 @@ def url(places: Places, serve: Callable[..., str], page: Page) -> str:
 def kept(url: str, places: Places) -> str:
     """The name of the published model, which is on the shelf."""
     files = {file: io.BytesIO((places.published / file).read_bytes()) for file in (WEIGHTS, CONFIG)}
-    return manage.bring(files, "tiny", places.shelf).name
+    return manage.add(files, "tiny", places.shelf).name
 
 
 def headless() -> bytes:

@@ -33,7 +33,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, build: Callable[..., A
         timm.create_model("vit_base_patch16_224", img_size=32, patch_size=8, embed_dim=64, depth=1, num_heads=4)
     )
     weights = save({name: tensor.contiguous() for name, tensor in theirs.state_dict().items()})
-    manage.bring({"w.safetensors": io.BytesIO(weights)}, "theirs")
+    manage.add({"w.safetensors": io.BytesIO(weights)}, "theirs")
     return tmp_path
 
 

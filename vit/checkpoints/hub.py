@@ -81,13 +81,13 @@ class Fetched:
     Attributes:
         name: pinned, so that it opens this very one, here and on other machines.
         size: of its files [bytes].
-        asked: revision that was asked for, "" for none -> when it last meant this one [s since 1970].
+        requested: revision that was asked for, "" for none -> when it last meant this one [s since 1970].
     """
 
     name: Name
     folder: Path
     size: int
-    asked: Mapping[str, float]
+    requested: Mapping[str, float]
 
 
 # --- Names and what is here ---------------------------------------------------------------------------------
@@ -149,8 +149,8 @@ def find(name: str | Name) -> Fetched | None:
         return None
     found = [one for one in cached() if one.name.repository == wanted.repository]
     exact = [one for one in found if one.name == wanted]
-    asked = [one for one in found if wanted.revision in one.asked]
-    return next(iter(exact), None) or max(asked, key=lambda one: one.asked[wanted.revision], default=None)
+    candidates = [one for one in found if wanted.revision in one.requested]
+    return next(iter(exact), None) or max(candidates, key=lambda one: one.requested[wanted.revision], default=None)
 
 
 def called(folder: Path) -> Name | None:
@@ -183,14 +183,14 @@ def _named(folder: str) -> Name | None:
 
 
 def _read(folder: Path, name: Name) -> Fetched:
-    asked: dict[str, float] = {}
+    requested: dict[str, float] = {}
     with suppress(OSError, InvalidCheckpoint):
         source = read_json((folder / _SOURCE).read_bytes(), _SOURCE)
         if isinstance(source.get("asked"), dict):
-            asked = {revision: when for revision, when in source["asked"].items() if isinstance(when, int | float)}
+            requested = {revision: when for revision, when in source["asked"].items() if isinstance(when, int | float)}
     with os.scandir(folder) as files:
         size = sum(file.stat(follow_symlinks=False).st_size for file in files)
-    return Fetched(name, folder, size, asked)
+    return Fetched(name, folder, size, requested)
 
 
 def _known() -> str:
@@ -282,9 +282,9 @@ def _filled(folder: Path) -> Iterator[Path]:
             shutil.rmtree(unfinished, ignore_errors=True)
 
 
-def _remember(folder: Path, name: Name, asked: str) -> None:
+def _remember(folder: Path, name: Name, requested: str) -> None:
     """Write down where it comes from, and that this revision means it."""
-    times = {**_read(folder, name).asked, asked: time.time()}
+    times = {**_read(folder, name).requested, requested: time.time()}
     source = "https://download.pytorch.org" if name.torchvision else endpoint()
     with replaced(folder / _SOURCE) as file:
         file.write(json.dumps({"name": str(name), "from": source, "asked": times}, indent=2).encode())

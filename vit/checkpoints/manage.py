@@ -29,7 +29,7 @@ _BESIDE = (CONFIG, PREPROCESS, CARD, *INDEXES)
 _CHUNK = 1 << 20
 
 
-def bring(files: Mapping[str, BinaryIO], name: str, root: Path | None = None, keep_free: int = 0) -> Path:
+def add(files: Mapping[str, BinaryIO], name: str, root: Path | None = None, keep_free: int = 0) -> Path:
     """Keep files as a checkpoint, once they have been looked into: whole, or not at all.
 
     The weights keep their file's name, because the names of published files say what they are.

@@ -168,13 +168,13 @@ def method(
 ) -> Callable[[Callable[..., Tensor]], Callable[..., Tensor]]:
     """Enter a function of a subject, a token and a direction in the table; its keyword arguments are its settings."""
 
-    def enter(compute: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def register(compute: Callable[..., Tensor]) -> Callable[..., Tensor]:
         parameters = inspect.signature(compute).parameters.values()
         settings = {one.name: one.default for one in parameters if one.kind is one.KEYWORD_ONLY}
         METHODS[name] = Method(title, sentence, compute, code, of_class, of_tokens, settings)
         return compute
 
-    return enter
+    return register
 
 
 # --- The methods, in the order in which they are offered --------------------------------------------------------

@@ -81,7 +81,7 @@ def _time(config: TrainConfig, classes: int, pictures: int, until: float) -> Ite
     update.model.train()
 
     def step(count: int) -> None:
-        loss, _ = update.take(0, images[:count], labels[:count], _unheard)
+        loss, _ = update.train_step(0, images[:count], labels[:count], _unheard)
         loss.item()  # waits for the device
 
     for count, seconds in batches_in_time(step, most, until):
@@ -158,7 +158,7 @@ def _overfit(config: TrainConfig, seconds: float) -> Iterator[dict[str, Any]]:
         yield {"step": step, "loss": loss, "accuracy": accuracy}
         if (accuracy == 1 and loss < 0.05) or time.monotonic() > until:
             return
-        update.take(step, images, labels, _unheard)
+        update.train_step(step, images, labels, _unheard)
 
 
 def _unheard(text: str) -> None:

@@ -82,7 +82,7 @@ class Recorder(AbstractContextManager["Recorder"]):
                 dynamic_ncols=True,
                 disable=not sys.stderr.isatty(),  # a log gets a line per epoch
             )
-            self.shown: dict[str, str] = {}
+            self.postfix: dict[str, str] = {}
             self._record("start", **facts)
             self.beat()
 
@@ -144,8 +144,8 @@ class Recorder(AbstractContextManager["Recorder"]):
             )
             self.events.add_scalar("train/loss", loss, self.at)
             self.events.add_scalar("train/lr_share", self.share, self.at)
-            self.shown["loss"] = f"{loss:.3f}"
-            self.bar.set_postfix(self.shown, refresh=False)
+            self.postfix["loss"] = f"{loss:.3f}"
+            self.bar.set_postfix(self.postfix, refresh=False)
             self.bar.update(count)
 
     def epoch(self, epoch: int, results: Mapping[str, Evaluation], better: str, seconds: float) -> None:
@@ -173,11 +173,11 @@ class Recorder(AbstractContextManager["Recorder"]):
         self.best = max(self.best, result.accuracy)
         pace = (time.perf_counter() - self.begun) / max(self.at - self.first, 1)
         left = pace * (self.facts["total_steps"] - self.at)
-        self.shown["accuracy"] = f"{result.accuracy:.2%}"
-        self.bar.set_postfix(self.shown)
+        self.postfix["accuracy"] = f"{result.accuracy:.2%}"
+        self.bar.set_postfix(self.postfix)
         if self.bar.disable:
             print(
-                f"Epoch {epoch} of {self.facts['epochs']}: loss {self.shown.get('loss', '?')}, "
+                f"Epoch {epoch} of {self.facts['epochs']}: loss {self.postfix.get('loss', '?')}, "
                 f"validation accuracy {result.accuracy:.2%} (best {self.best:.2%}), "
                 f"{tqdm.format_interval(left)} left",
                 flush=True,

@@ -69,7 +69,9 @@ class TrainStep:
         self.chance = Chance(place.device)
         self.parts = 1
 
-    def take(self, step: int, images: Tensor, labels: Tensor, note: Callable[[str], None]) -> tuple[Tensor, float]:
+    def train_step(
+        self, step: int, images: Tensor, labels: Tensor, note: Callable[[str], None]
+    ) -> tuple[Tensor, float]:
         """Update the weights once.
 
         Args:

@@ -172,7 +172,7 @@ class Trainer:
         recorder.resume_clock()
         saved = time.monotonic()
         for images, labels in data.train.batches(self._order(), data.batch_size // place.world, place.device):
-            loss, share = self.update.take(progress.step, images, labels, recorder.note)
+            loss, share = self.update.train_step(progress.step, images, labels, recorder.note)
             progress.step += 1
             recorder.step(progress.step, loss, share)
             if progress.step % data.steps_per_epoch == 0:
