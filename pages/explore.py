@@ -444,7 +444,7 @@ def show_viewer(checkpoint, explanation, payload: str, source: Source, link: dic
         place = st.container()
     more, below, feeders = (st.container() for _ in range(3))
     with feeders:  # behind the viewer, which would be mounted anew if something came in before it
-        given, method = class_question.computed_map(example, wanted, question)
+        computed, method = class_question.computed_map(example, wanted, question)
     of_class = question if question and question.target is not None else None
     with below:
         panel = pick_panel(of_class)
@@ -458,7 +458,7 @@ def show_viewer(checkpoint, explanation, payload: str, source: Source, link: dic
             "viewer",
             payload,
             wanted,
-            given,
+            computed,
             method,
             group="whatif",
             paintable=panel == "What if?",
@@ -471,8 +471,8 @@ def show_viewer(checkpoint, explanation, payload: str, source: Source, link: dic
             first_view.wait()
         return
     with more:
-        shown, viewer, code = class_question.for_export(example, selection, question, given, method)
-        downloads.show(explanation, selection, checkpoint, source, shown, code, **viewer)
+        map_view, viewer, code = class_question.for_export(example, selection, question, computed, method)
+        downloads.show(explanation, selection, checkpoint, source, map_view, code, **viewer)
     with below:
         show_panel(example, of_class, selection, panel)
 

@@ -5,6 +5,7 @@ import gc
 import math
 import os
 import sys
+import warnings
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before anything imports transformers
 os.environ["TRANSFORMERS_OFFLINE"] = "1"
@@ -20,6 +21,7 @@ import torch
 from packed import Place
 from tiny import LABELS, TINY, fill
 
+from vit.images.decode import silence_libraries
 from vit.images.preprocess import Preprocess
 from vit.model.config import ViTConfig
 from vit.model.transformer import VisionTransformer
@@ -141,3 +143,14 @@ def place(tmp_path: Path) -> Iterator[Place]:
     if (tmp_path / "data").exists():
         assert set(os.listdir(tmp_path / "data")) <= {"pets"}
     assert all(name.startswith("data/pets/") for name in here.written())
+
+
+@pytest.fixture
+def silence(capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """No picture, good or bad, may print, log or warn, once a door has asked for it."""
+    silence_libraries()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warnings.simplefilter("ignore", ResourceWarning)  # of whatever other tests left for collection
+        yield
+    assert tuple(capfd.readouterr()) == ("", "") and not caplog.records

@@ -18,6 +18,12 @@ from threading import Event, Thread
 from typing import Any
 from urllib.parse import unquote
 
+import huggingface_hub
+import pytest
+
+from vit.checkpoints import hub
+from vit.errors import UserError
+
 LARGE = (".safetensors", ".bin", ".pth")
 
 
@@ -231,3 +237,26 @@ class _Handler(BaseHTTPRequestHandler):
                 self.wfile.write(content[:half])
                 self.hub.gate.wait()
             self.wfile.write(content[half:drop])
+
+
+@contextmanager
+def empty_hub(root: Path) -> Iterator[HubServer]:
+    """The Hub, and nothing fetched from it yet."""
+    with pytest.MonkeyPatch.context() as patch, HubServer().running() as server:
+        patch.setenv("VIT_DOWNLOADS", str(root / "downloads"))
+        patch.setenv("VIT_CHECKPOINTS", str(root / "checkpoints"))
+        patch.delenv("HF_TOKEN", raising=False)
+        patch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+        patch.setattr(huggingface_hub.constants, "HF_TOKEN_PATH", str(root / "no-token"))
+        patch.setenv("HF_ENDPOINT", server.url)
+        yield server
+
+
+def refusal(name: str, **how: Any) -> str:
+    """The one sentence with which a name is refused; nothing of it may be here afterwards."""
+    with pytest.raises(UserError) as caught:
+        hub.fetch(name, **how)
+    said = str(caught.value)
+    assert said.count("\n") == 0 and said.endswith(".") and len(said) < 400, said
+    assert hub.cached() == []
+    return said

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -16,19 +16,17 @@ import huggingface_hub
 import pytest
 import timm
 import torch
-import torchvision
 import transformers
-from hub_server import HubServer
+from hub_server import HubServer, empty_hub, refusal
 from PIL import Image
 from tiny import fill
 from torch import Tensor, nn
 
 import vit
 from vit.checkpoints import download, hub
-from vit.checkpoints.families import torchvision as torchvision_family
 from vit.checkpoints.hub import Name
 from vit.cli.main import main
-from vit.errors import InvalidCheckpoint, Unavailable, UserError
+from vit.errors import InvalidCheckpoint, Unavailable
 from vit.paths import downloads_folder
 
 ROOT = Path(vit.__file__).parent.parent
@@ -59,15 +57,8 @@ def files(theirs: nn.Module, tmp_path_factory: pytest.TempPathFactory) -> dict[s
 
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[HubServer]:
-    """The Hub, and nothing fetched from it yet."""
-    monkeypatch.setenv("VIT_DOWNLOADS", str(tmp_path / "downloads"))
-    monkeypatch.setenv("VIT_CHECKPOINTS", str(tmp_path / "checkpoints"))
-    monkeypatch.delenv("HF_TOKEN", raising=False)
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(huggingface_hub.constants, "HF_TOKEN_PATH", str(tmp_path / "no-token"))
-    with HubServer().running() as server:
-        monkeypatch.setenv("HF_ENDPOINT", server.url)
+def server(tmp_path: Path) -> Iterator[HubServer]:
+    with empty_hub(tmp_path) as server:
         yield server
 
 
@@ -84,16 +75,6 @@ def environment(**changes: str) -> dict[str, str]:
 
 def images() -> Tensor:
     return torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(1))
-
-
-def refusal(name: str, **how: Any) -> str:
-    """The one sentence with which a name is refused; nothing of it may be here afterwards."""
-    with pytest.raises(UserError) as caught:
-        hub.fetch(name, **how)
-    said = str(caught.value)
-    assert said.count("\n") == 0 and said.endswith(".") and len(said) < 400, said
-    assert hub.cached() == []
-    return said
 
 
 # --- The server of these tests ------------------------------------------------------------------------------------
@@ -692,101 +673,3 @@ def test_nothing_of_the_network_is_imported_before_it_is_needed() -> None:
         "assert not {'huggingface_hub', 'httpx2', 'torchvision.models'} & sys.modules.keys()"
     )
     subprocess.run([sys.executable, "-c", script], cwd=ROOT, env=environment(), check=True)
-
-
-# --- torchvision --------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def torchvision_file(server: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., nn.Module]:
-    """`torchvision_file(weights, **changes)`: publish a tiny model at the address of these weights."""
-
-    def publish(weights: Any, digits: int = 8, patch: int = 8) -> nn.Module:
-        model = torchvision.models.VisionTransformer(
-            image_size=4 * patch, patch_size=patch, num_layers=2, num_heads=3, hidden_dim=192, mlp_dim=96
-        )
-        torch.save(fill(model).state_dict(), tmp_path / "weights")
-        content = (tmp_path / "weights").read_bytes()
-        file = f"vit_tiny-{hashlib.sha256(content).hexdigest()[:digits]}.pth"
-        server.files[file] = content
-        monkeypatch.setattr(weights.value, "url", f"{server.store}/models/{file}")
-        return model
-
-    torchvision_family.imagenet_labels()  # by the names of the true files
-    yield publish
-    torchvision_family._published.cache_clear()
-
-
-def test_torchvision_names_resolve_to_file_labels_and_transforms(
-    server: HubServer, torchvision_file: Callable[..., nn.Module]
-) -> None:
-    weights = torchvision.models.ViT_H_14_Weights.IMAGENET1K_SWAG_E2E_V1
-    model = torchvision_file(weights, patch=14)
-    torchvision_family._published.cache_clear()
-    told: list[tuple[int, int | None]] = []
-    fetched = hub.fetch("torchvision/vit_h_14", lambda *step: told.append(step))
-    checkpoint = vit.load_checkpoint("torchvision/vit_h_14")
-    assert checkpoint.name == str(fetched.name) == "torchvision/vit_h_14.IMAGENET1K_SWAG_E2E_V1"
-    pictures = torch.randn(1, 3, 56, 56, generator=torch.Generator().manual_seed(1))
-    with torch.inference_mode():
-        assert torch.allclose(checkpoint.model(pictures).logits, model(pictures), rtol=1e-5, atol=1e-5)
-    assert checkpoint.labels == tuple(weights.meta["categories"])
-    assert checkpoint.preprocess.size == (518, 518)
-    assert checkpoint.preprocess.interpolation == "bicubic"
-    assert told[-1][0] == told[-1][1]
-    assert hub.cached() == [fetched]
-
-
-def test_torchvision_weights_by_name_are_fetched_once(
-    server: HubServer, torchvision_file: Callable[..., nn.Module]
-) -> None:
-    torchvision_file(torchvision.models.ViT_B_16_Weights.IMAGENET1K_SWAG_E2E_V1)
-    name = "torchvision/vit_b_16.IMAGENET1K_SWAG_E2E_V1"
-    assert vit.load_checkpoint(name).name == vit.load_checkpoint(name).name == name
-    assert [request.method for request in server.requests] == ["HEAD", "GET"]
-
-
-def test_torchvision_is_not_told_the_token_of_the_hub(
-    server: HubServer, torchvision_file: Callable[..., nn.Module], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HF_TOKEN", server.token)
-    torchvision_file(torchvision.models.ViT_B_16_Weights.IMAGENET1K_V1)
-    hub.fetch("torchvision/vit_b_16")
-    assert server.requests and not any("authorization" in request.headers for request in server.requests)
-
-
-def test_a_torchvision_download_goes_on_where_it_broke_off(
-    server: HubServer, torchvision_file: Callable[..., nn.Module], tmp_path: Path
-) -> None:
-    torchvision_file(torchvision.models.ViT_B_16_Weights.IMAGENET1K_V1)
-    server.drops = [100_000]
-    folder = hub.fetch("torchvision/vit_b_16").folder
-    assert [request.headers.get("range") for request in server.asked("/models/")] == [None, "bytes=100000-"]
-    assert {path.name for path in folder.iterdir()} == {*server.files, "source.json"}
-
-    hub.remove("torchvision/vit_b_16.IMAGENET1K_V1")
-    unfinished = folder.with_name(f".{folder.name}.partial")
-    unfinished.mkdir()
-    (file,) = server.files
-    (unfinished / f"{file}.partial").write_bytes(server.files[file])  # killed before its last step
-    assert (hub.fetch("torchvision/vit_b_16").folder / file).read_bytes() == server.files[file]
-
-
-def test_what_torchvision_did_not_publish_is_refused(
-    server: HubServer, torchvision_file: Callable[..., nn.Module], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    torchvision_file(torchvision.models.ViT_B_16_Weights.IMAGENET1K_V1)
-    (file,) = server.files
-    server.files[file] = server.files[file][:-1] + b"x"
-    assert "its hash differs" in refusal("torchvision/vit_b_16")
-    server.files.clear()
-    assert "404" in refusal("torchvision/vit_b_16")
-    weights = torchvision.models.ViT_B_16_Weights.IMAGENET1K_V1
-    monkeypatch.setattr(weights.value, "url", f"http://127.0.0.1:9/{file}")
-    assert "127.0.0.1:9 cannot be reached" in refusal("torchvision/vit_b_16")
-
-
-def test_unknown_names_of_torchvision_list_the_known_ones(server: HubServer) -> None:
-    assert "There are: vit_b_16, vit_b_32, vit_h_14, vit_l_16, vit_l_32." in refusal("torchvision/swin_t")
-    assert "There are: IMAGENET1K_V1." in refusal("torchvision/vit_b_32.V7")
-    assert server.requests == []

@@ -12,6 +12,8 @@ import tarfile
 import tracemalloc
 import zipfile
 from collections import namedtuple
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -22,6 +24,17 @@ from vit.data.import_archive import import_dataset
 from vit.errors import InvalidDataset
 
 # --- Content ---------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def peak_below(most: int) -> Iterator[None]:
+    """What is done here takes less memory than so many bytes at once."""
+    tracemalloc.start()
+    try:
+        yield
+        assert tracemalloc.get_traced_memory()[1] < most
+    finally:
+        tracemalloc.stop()
 
 
 def test_fewer_than_two_classes_are_refused(place: Place) -> None:
@@ -303,12 +316,8 @@ def test_a_zip_that_claims_less_than_it_holds_never_fills_the_memory(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place.pack(classes("cat", "dog") | {"cat/bomb.bmp": bytes(80_000_000)})
-    tracemalloc.start()
-    try:
+    with peak_below(200_000_000):
         assert "cat/bomb.bmp" in place.refusal()
-        assert tracemalloc.get_traced_memory()[1] < 200_000_000
-    finally:
-        tracemalloc.stop()
 
 
 def test_encrypted_zips_are_refused(place: Place) -> None:
@@ -341,12 +350,8 @@ def test_files_that_overlap_in_a_zip_are_refused(place: Place) -> None:
 def test_a_long_header_in_a_tar_is_refused_before_it_is_read(place: Place) -> None:
     with tarfile.open(place.archive, "w:gz", format=tarfile.PAX_FORMAT) as archive:
         archive.addfile(entry("cat/0.png", pax_headers={"comment": "x" * 50_000_000}))
-    tracemalloc.start()
-    try:
+    with peak_below(5_000_000):
         assert "header of more than" in place.refusal()
-        assert tracemalloc.get_traced_memory()[1] < 5_000_000
-    finally:
-        tracemalloc.stop()
 
 
 def test_a_tar_of_headers_in_headers_is_refused(place: Place) -> None:

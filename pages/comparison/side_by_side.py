@@ -245,13 +245,13 @@ def show_both(left: Side, right: Side, link: dict[str, str]) -> None:
         with column:
             place, feeders = st.container(), st.container()
         with feeders:
-            given, method = class_question.computed_map(side.example, shown, side.question, f"{side.name} ")
+            computed, method = class_question.computed_map(side.example, shown, side.question, f"{side.name} ")
         with place:
             viewer.show(
                 f"{side.name} viewer",
                 side.payload,
                 seeds[side.name],
-                given,
+                computed,
                 method,
                 group="compare",
                 own_view=True,

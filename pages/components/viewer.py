@@ -113,7 +113,7 @@ def show(
     key: str,
     payload_id: str,
     selection: Selection,
-    given: ComputedMap | None = None,
+    computed: ComputedMap | None = None,
     method: Method | None = None,
     *,
     group: str = "",
@@ -130,7 +130,7 @@ def show(
         payload_id: from `feed`.
         selection: what to show at first. Later, passing something else than last time moves the viewer there;
             passing the same, or what `show` returned, leaves it alone.
-        given: the map for the selection's view, token and direction, where the browser does not compute it.
+        computed: the map for the selection's view, token and direction, where the browser does not compute it.
         method: None hides the view "relevance".
         group: viewers of one name move together, and maps of one kind share a colour scale.
         own_view: it keeps its view when the others of its group change theirs.
@@ -170,14 +170,14 @@ def show(
         chosen, current = None, wanted
     sent.passed, sent.answered = passed, chosen is not None
 
-    if given is not None:
-        given = {**given, "values": [float(f"{float(value):.6g}") for value in given["values"]]}
+    if computed is not None:
+        computed = {**computed, "values": [float(f"{float(value):.6g}") for value in computed["values"]]}
     message = {
         "name": key,  # the browser is told another one at each mount
         "payload": payload_id,
         "seed": asdict(sent.seed),
         "revision": sent.revision,
-        "given": given,
+        "computed": computed,
         "method": method,
         "group": group,
         "ownView": own_view,

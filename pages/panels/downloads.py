@@ -18,7 +18,7 @@ FIGURES = {"PNG": "image/png", "SVG": "image/svg+xml", "PDF": "application/pdf"}
 FILMS = {"GIF": "image/gif", "MP4": "video/mp4"}
 
 
-def show(explanation, selection, checkpoint, source: Source, shown=None, code=None, **viewer: Any) -> None:
+def show(explanation, selection, checkpoint, source: Source, map_view=None, code=None, **viewer: Any) -> None:
     """A row of downloads for the view that is shown.
 
     Args:
@@ -26,9 +26,10 @@ def show(explanation, selection, checkpoint, source: Source, shown=None, code=No
         selection: what the viewer shows.
         checkpoint: from `load_checkpoint`.
         source: the picture.
-        shown: gives the map as `vit.view.export.MapView`, where the selection does not tell.
+        map_view: gives the map as `vit.view.export.MapView`, where the selection does not tell.
         code: what `vit.view.code_snippet.snippet` needs, likewise.
-        viewer: `given`, `method` and `chain` of `vit.view.standalone_page.standalone`, where the viewer was given them.
+        viewer: `computed`, `method` and `chain` of `vit.view.standalone_page.standalone`, where the viewer was
+            given them.
     """
     from vit.view import export
 
@@ -37,7 +38,7 @@ def show(explanation, selection, checkpoint, source: Source, shown=None, code=No
 
     @cache
     def seen() -> export.MapView:  # of a large model it takes seconds, so nobody waits for it who asks for no file
-        return shown() if shown else export.MapView.of(explanation.record, selection, explanation.payload)
+        return map_view() if map_view else export.MapView.of(explanation.record, selection, explanation.payload)
 
     # A rerun would withdraw the files of the other buttons.
     with st.container(horizontal=True, vertical_alignment="center"):

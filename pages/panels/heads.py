@@ -53,8 +53,8 @@ def of_samples(identity: str, size: tuple, _example: Example):
 @st.cache_resource(show_spinner=False, max_entries=16)
 def agreeing(key: str, target: int, _example: Example):
     """How far each head looks where the class's relevance is."""
-    kept = subject(_example, target).record
-    return agreement(kept, kept.read, kept.heatmap(kept.relevance()))
+    record = subject(_example, target).record
+    return agreement(record, record.read, record.heatmap(record.relevance()))
 
 
 def of_class(example: Example, question: Question | None) -> dict:

@@ -180,9 +180,9 @@ def show(example: Example, question: Question | None, selection: Selection) -> N
     payload = viewer.feed("changed feeder", now.explanation.payload)
     place, feeders = st.container(), st.container()
     with feeders:
-        given, method = class_question.computed_map(now, selection, question, "changed ")
+        computed, method = class_question.computed_map(now, selection, question, "changed ")
     with place:
-        viewer.show("changed viewer", payload, selection, given, method, group="whatif", compact=True)
+        viewer.show("changed viewer", payload, selection, computed, method, group="whatif", compact=True)
 
 
 def _seconds(example: Example) -> float:

@@ -70,8 +70,8 @@ def chain(example: Example, target: int) -> bytes:
         return example.stored.chain
 
     def packed() -> bytes:
-        kept = subject(example, target).record
-        return pack_chain([kept.flow(block) for block in range(kept.blocks)], kept.read)
+        record = subject(example, target).record
+        return pack_chain([record.flow(block) for block in range(record.blocks)], record.read)
 
     return cached(("chain", example.key, target), packed)
 
@@ -130,10 +130,10 @@ def computed_map(example: Example, selection: Selection, question: Question | No
     if values is None:
         return None, told
     view, direction = selection.view, selection.direction
-    given = viewer.ComputedMap(
+    computed = viewer.ComputedMap(
         view=view, token=token, direction=direction, settings=selection.settings(), values=values.tolist()
     )
-    return given, told
+    return computed, told
 
 
 def weights(example: Example, selection: Selection, question: Question | None):
@@ -157,32 +157,32 @@ def _label(example: Example, question: Question) -> str:
     return "" if question.explained is None else example.checkpoint.labels[question.explained]
 
 
-def for_export(example: Example, selection: Selection, question: Question | None, given, method):
+def for_export(example: Example, selection: Selection, question: Question | None, computed, method):
     """For `downloads.show`: what gives the map of a method, None for other views; what viewer and code need.
 
     Args:
-        given, method: from `given`.
+        computed, method: from `computed_map`.
     """
     from vit.view.export import MapView
 
     if selection.view != "relevance" or question is None:
-        return None, {"given": given}, None
+        return None, {"computed": computed}, None
     token, unusual = _token(selection, question), selection.changed(METHODS[question.method].settings)
     code = {"method": question.method} | unusual
     code |= {"target": question.target} if question.explained is not None else {}
     code |= {"query": token, "direction": selection.direction} if token is not None else {}
     linked = method and method["chain"]
 
-    def shown() -> MapView:
+    def map_view() -> MapView:
         found, label = subject(example, question.explained), _label(example, question)
         return MapView.of_method(found, question.method, label, token, selection.direction, selection)
 
     needed = {
-        "given": given,
+        "computed": computed,
         "method": method,
         "chain": chain(example, question.target) if linked else None,
     }
-    return shown, needed, code
+    return map_view, needed, code
 
 
 def offered(checkpoint: Any) -> list[str]:

@@ -140,10 +140,10 @@ def test_what_only_python_computes_is_shown_and_nothing_is_waited_for(
     opened: File, build: Callable[..., VisionTransformer], tmp_path: Path
 ) -> None:
     large = record(build(), Preprocess((160, 160))(photo()))  # 401 tokens: no rollout in the browser
-    given = {"view": "rollout", "token": 30, "direction": "from", "values": large.rollout(30).tolist()}
+    computed = {"view": "rollout", "token": 30, "direction": "from", "values": large.rollout(30).tolist()}
     selection = Selection(view="rollout", token=30, pinned=True)
-    given["settings"] = selection.settings()
-    opened.open(standalone(packed(large), selection, "A picture", given=given))
+    computed["settings"] = selection.settings()
+    opened.open(standalone(packed(large), selection, "A picture", computed=computed))
     assert np.allclose(opened.ask("[...viewer.map.rollout]"), large.rollout(30), rtol=1e-5)
     assert opened.page.locator(".note").is_hidden()
     opened.page.get_by_role("button", name="Who looks at it").click()

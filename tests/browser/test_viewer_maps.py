@@ -210,7 +210,7 @@ def test_a_class_s_map_follows_the_pointer_without_the_server(open_viewer):
 
 
 def test_a_map_that_python_gives_is_of_the_class_alone(open_viewer):
-    viewer = open_viewer("case=small&method=given&view=relevance")
+    viewer = open_viewer("case=small&method=computed&view=relevance")
     viewer.says("LeGrad: what speaks for “cat”.")
     assert viewer.ask("[...viewer.map.relevance]") == list(range(27))
     viewer.point(1, 1)

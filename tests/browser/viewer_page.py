@@ -64,11 +64,11 @@ def viewer() -> None:
     if st.button("Go to block 2, head 1"):
         shown = replace(shown, block=1, head=0)
         st.session_state.driven = shown
-    given = method = None
+    computed = method = None
     now = st.session_state.get("shown", shown)
     if kept.tokens > 256 and now.view == "rollout":
         values = kept.rollout(now.token, now.residual, now.direction, now.fusion, now.discard)
-        given = component.ComputedMap(
+        computed = component.ComputedMap(
             view="rollout",
             token=now.token,
             direction=now.direction,
@@ -79,10 +79,10 @@ def viewer() -> None:
         method = component.Method(
             title="Relevance", target="<b>cat</b>", chain=chain_id, tokens=True, settings=("start_block",)
         )
-    if how == "given":
+    if how == "computed":
         method = component.Method(title="LeGrad", target="cat", chain="", tokens=False, settings=())
         values = list(range(kept.tokens))
-        given = component.ComputedMap(
+        computed = component.ComputedMap(
             view="relevance", token=-1, direction=now.direction, settings=now.settings(), values=values
         )
 
@@ -101,7 +101,7 @@ def viewer() -> None:
         f"viewer {fresh}",
         payload_id,
         shown,
-        given,
+        computed,
         method,
         group="pair" if paired else "",
         paintable="paint" in st.query_params,

@@ -267,11 +267,11 @@ def test_explore_shows_the_map_of_the_sheet(
         sent = sent_to(page)
         wanted = heatmap_of(subject, method)
         if pool == "cls":  # of the token that the viewer shows first, by itself
-            assert (sent["seed"]["view"], sent["seed"]["token"], sent["given"]) == (method, 0, None)
+            assert (sent["seed"]["view"], sent["seed"]["token"], sent["computed"]) == (method, 0, None)
             assert (sent["seed"]["block"], sent["seed"]["head"]) == (model.config.depth - 1, "mean")
         else:
             assert sent["seed"]["view"] == "relevance" and sent["method"]["target"] == ""
-            found = subject.record.heatmap(torch.tensor(sent["given"]["values"]))
+            found = subject.record.heatmap(torch.tensor(sent["computed"]["values"]))
             torch.testing.assert_close(found / found.sum(), wanted / wanted.sum(), rtol=1e-4, atol=1e-6)
 
 

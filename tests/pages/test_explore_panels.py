@@ -239,12 +239,12 @@ def test_every_method_of_a_class_reaches_the_viewer(page: AppTest, method: str) 
     sent = sent_to(page)
     assert sent["method"]["title"] == METHODS[method].title and sent["method"]["target"] == "dog"
     if method == "relevance":
-        assert sent["method"]["chain"] and sent["given"] is None
+        assert sent["method"]["chain"] and sent["computed"] is None
         return
     checkpoint = vit.load_checkpoint("cifar10")
     subject = Subject.of(checkpoint.model, checkpoint.preprocess(vit.decode_image(samples.read("cat"))), 5)
     numbers = weights(subject, method)
-    torch.testing.assert_close(torch.tensor(sent["given"]["values"]), numbers / numbers.sum(), rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(torch.tensor(sent["computed"]["values"]), numbers / numbers.sum(), rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("pool", ["mean", "map"])
@@ -260,7 +260,7 @@ def test_maps_are_those_of_the_table_of_methods_whatever_the_head_reads(
         page.query_params["method"] = method
         page.run()
         assert not page.exception and not page.error
-        found = subject.record.heatmap(torch.tensor(sent_to(page)["given"]["values"]))
+        found = subject.record.heatmap(torch.tensor(sent_to(page)["computed"]["values"]))
         wanted = heatmap_of(subject, method)
         torch.testing.assert_close(found / found.sum(), wanted / wanted.sum(), rtol=1e-4, atol=1e-6)
 
@@ -276,7 +276,7 @@ def test_two_answers_read_from_one_backbone_have_maps_of_their_own(page: AppTest
         page.query_params.update({"checkpoint": name, "view": "relevance", "method": "gradcam", "target": "5"})
         page.run()
         assert not page.exception and not page.error
-        found = sent_to(page)["given"]["values"]
+        found = sent_to(page)["computed"]["values"]
         numbers = Subject.of(vit.load_checkpoint(name).model, pixels, 5).record.gradcam()
         torch.testing.assert_close(torch.tensor(found), numbers / numbers.sum(), rtol=1e-4, atol=1e-6)
 
@@ -362,7 +362,7 @@ def test_the_map_of_the_changed_model_is_its_own(page: AppTest, view: str, metho
     target = int(record(checkpoint.model, pixels).logits[0].argmax())
     subject = Subject.of(checkpoint.model, pixels, target, without([(5, 0)]))
     numbers = weights(subject, method)
-    torch.testing.assert_close(torch.tensor(sent["given"]["values"]), numbers / numbers.sum(), rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(torch.tensor(sent["computed"]["values"]), numbers / numbers.sum(), rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("off", ["9-9", "x", "-1-0", "0-0-0", "0.1", "²-1"])

@@ -162,7 +162,7 @@ def provenance(
     }
 
 
-def view_json(explanation: Explanation, shown: MapView, checkpoint: Checkpoint, picture: str = "") -> bytes:
+def view_json(explanation: Explanation, map_view: MapView, checkpoint: Checkpoint, picture: str = "") -> bytes:
     """The numbers of one map and where they came from, as JSON.
 
     Args:
@@ -174,16 +174,16 @@ def view_json(explanation: Explanation, shown: MapView, checkpoint: Checkpoint, 
         `predictions`. Numbers read back as float32 are those of the map, bit by bit.
     """
     record = explanation.record
-    meta = provenance(record, checkpoint, explanation.preprocess, explanation.geometry, shown.facts)
-    values = _decimals(shown.weights)
+    meta = provenance(record, checkpoint, explanation.preprocess, explanation.geometry, map_view.facts)
+    values = _decimals(map_view.weights)
     split, (_, cols) = len(record.prefix), record.grid
     meta["picture"]["name"] = picture
     meta |= {
-        "sentence": shown.sentence,
+        "sentence": map_view.sentence,
         "values": values,
         "prefix_values": dict(zip(record.prefix, values[:split], strict=True)),
         "heatmap": [values[at : at + cols] for at in range(split, len(values), cols)],
-        "scale": {"unit": shown.unit, "low": shown.low, "top": shown.top},
+        "scale": {"unit": map_view.unit, "low": map_view.low, "top": map_view.top},
         "predictions": [prediction._asdict() for prediction in explanation.predictions[:PREDICTIONS]],
     }
     return json.dumps(meta, ensure_ascii=False, indent=1).encode()
@@ -203,15 +203,15 @@ def weights(record: AttentionRecord, selection: Selection) -> Tensor:
     return record.weights(selection.token, selection.block, selection.head, selection.direction)
 
 
-def overlay_png(explanation: Explanation, selection: Selection, shown: MapView | None = None) -> bytes:
+def overlay_png(explanation: Explanation, selection: Selection, map_view: MapView | None = None) -> bytes:
     """The picture at its original size under the selected map, in the viewer's own colours.
 
     Args:
-        shown: the map, where the selection does not tell.
+        map_view: the map, where the selection does not tell.
     """
-    shown = shown or MapView.of(explanation.record, selection, explanation.payload)
-    heatmap = explanation.record.heatmap(shown.weights).numpy()
-    return png(painted(explanation.picture, heatmap, explanation.geometry.box, selection, shown.low, shown.top))
+    map_view = map_view or MapView.of(explanation.record, selection, explanation.payload)
+    heatmap = explanation.record.heatmap(map_view.weights).numpy()
+    return png(painted(explanation.picture, heatmap, explanation.geometry.box, selection, map_view.low, map_view.top))
 
 
 def painted(
@@ -268,20 +268,20 @@ def grid_maps(record: AttentionRecord, selection: Selection) -> NDArray[np.float
 
 
 def view_npz(
-    explanation: Explanation, selection: Selection, checkpoint: Checkpoint, shown: MapView | None = None
+    explanation: Explanation, selection: Selection, checkpoint: Checkpoint, map_view: MapView | None = None
 ) -> bytes:
     """The selected view and all attention as NPZ.
 
     Args:
-        shown: the map, where the selection does not tell.
+        map_view: the map, where the selection does not tell.
 
     Raises:
         UserError: as `attention_npz`.
     """
     record = explanation.record
-    shown = shown or MapView.of(record, selection)
-    heatmap, geometry = record.heatmap(shown.weights), explanation.geometry
-    return attention_npz(record, heatmap, checkpoint, explanation.preprocess, geometry, shown.facts, every=True)
+    map_view = map_view or MapView.of(record, selection)
+    heatmap, geometry = record.heatmap(map_view.weights), explanation.geometry
+    return attention_npz(record, heatmap, checkpoint, explanation.preprocess, geometry, map_view.facts, every=True)
 
 
 def facts_of(record: AttentionRecord, selection: Selection) -> dict[str, Any]:

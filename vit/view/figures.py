@@ -88,7 +88,7 @@ def caption(explanation: Explanation, checkpoint: Checkpoint, sentence: str, pic
 def map_figure(
     explanation: Explanation,
     selection: Selection,
-    shown: MapView,
+    map_view: MapView,
     facts: str,
     width: float = WIDTHS["1 column"],
     kind: Kind = "png",
@@ -97,7 +97,7 @@ def map_figure(
 
     Args:
         selection: colours, opacity, cover, smoothness, outline.
-        shown: the map.
+        map_view: the map.
         facts: printed below, see `caption`.
         width: of the figure [mm].
 
@@ -111,23 +111,23 @@ def map_figure(
     high = side * picture.height / picture.width
     # As many pixels as are printed, so that the edges of patches are sharp.
     picture, box = scaled(picture, box, side / _INCH * DPI / picture.width)
-    weight, patches = shown.unit == "weight", record.heatmap(shown.weights)
+    weight, patches = map_view.unit == "weight", record.heatmap(map_view.weights)
     facts = " ".join(filter(None, (facts, clear(selection.cover), outline(selection.contour, selection.mass))))
     with _drawing(width, high + (_LINE if weight else 0) + _COLOURS, facts, kind) as sheet:
         for left, drawn in (
             (0.0, picture),
-            (column + _GAP, painted(picture, patches.numpy(), box, selection, shown.low, shown.top)),
+            (column + _GAP, painted(picture, patches.numpy(), box, selection, map_view.low, map_view.top)),
         ):
             axes = sheet.axes(left, 0, side, high)
             _show(axes, drawn)
-            if "query" in shown.facts and shown.facts["query"] >= len(record.prefix):
-                _outline(axes, shown.facts["query"] - len(record.prefix), record.grid, box)
+            if "query" in map_view.facts and map_view.facts["query"] >= len(record.prefix):
+                _outline(axes, map_view.facts["query"] - len(record.prefix), record.grid, box)
         sheet.colours(
             high + 1.2 + (_LINE if weight else 0),
             colormap(selection),
-            (shown.low, shown.top),
+            (map_view.low, map_view.top),
             (float(patches.min()), float(patches.max())),
-            shown.unit,
+            map_view.unit,
             record.tokens,
         )
     return sheet.content

@@ -162,8 +162,8 @@ def build(checkpoint: Checkpoint) -> FirstView:
     subject = Subject.of(checkpoint.model, explanation.preprocess(explanation.picture), target)
     chain, values = b"", ()
     if METHOD == "relevance" and record.blocks * record.tokens**2 <= CHAIN_UP_TO:
-        kept = subject.record
-        chain = pack_chain([kept.flow(block) for block in range(kept.blocks)], kept.read)
+        record = subject.record
+        chain = pack_chain([record.flow(block) for block in range(record.blocks)], record.read)
     else:
         found = weights(subject, METHOD)
         values = tuple((found / found.sum().clamp_min(1e-30)).tolist())

@@ -42,7 +42,7 @@ def standalone(
     title: str,
     facts: Sequence[str] = (),
     *,
-    given: Mapping[str, Any] | None = None,
+    computed: Mapping[str, Any] | None = None,
     method: Mapping[str, Any] | None = None,
     chain: bytes | None = None,
 ) -> bytes:
@@ -53,7 +53,7 @@ def standalone(
         selection: what it shows at first.
         title: of the page.
         facts: printed below, one paragraph each.
-        given, method: as for `pages.components.viewer.show`; `method["chain"]` is set here.
+        computed, method: as for `pages.components.viewer.show`; `method["chain"]` is set here.
         chain: from `pack_chain`, for a method whose maps the browser computes.
 
     Raises:
@@ -67,8 +67,8 @@ def standalone(
         )
     read_header(payload)
     payloads = {"payload": payload} | ({"chain": chain} if chain else {})
-    if given is not None:
-        given = {**given, "values": [float(f"{float(value):.6g}") for value in given["values"]]}
+    if computed is not None:
+        computed = {**computed, "values": [float(f"{float(value):.6g}") for value in computed["values"]]}
     if method is not None:
         method = {**method, "chain": "chain" if chain else ""}
     data = {
@@ -76,7 +76,7 @@ def standalone(
         "payload": "payload",
         "seed": asdict(selection),
         "revision": 1,
-        "given": given,
+        "computed": computed,
         "method": method,
         "group": "",
         "compact": False,

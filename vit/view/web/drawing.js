@@ -40,9 +40,9 @@ export function draw(viewer) {
  * @param {number} asked the token that the map is about
  */
 function computeMap(viewer, view, asked) {
-  const { map, state, group, given } = viewer;
-  if (view === "rollout") map.showRollout(state, given);
-  else if (view === "relevance") map.showRelevance(state, chainOf(viewer), given);
+  const { map, state, group, computed } = viewer;
+  if (view === "rollout") map.showRollout(state, computed);
+  else if (view === "relevance") map.showRelevance(state, chainOf(viewer), computed);
   else {
     group.commonTop(view, 0);
     if (view === "similar") map.showSimilar(state);

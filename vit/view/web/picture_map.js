@@ -5,7 +5,7 @@ import { largest, outlined, span, strongest } from "./maps.js";
 /** @import { Chain, Payload } from "./payload.js" */
 /** @import { Engine } from "./engine.js" */
 /** @import { State } from "./state.js" */
-/** @import { Given } from "./types" */
+/** @import { ComputedMap } from "./types" */
 
 export const NEAREST = 5; // patches outlined
 
@@ -24,9 +24,9 @@ export class PictureMap {
     this.nearest = new Int32Array(NEAREST); // the patches most like the query, best first
     this.marked = new Uint8Array(patches); // inside the outline
     this.shades = new Float32Array(tokens);
-    /** @type {string | Given} */
+    /** @type {string | ComputedMap} */
     this.rolled = ""; // what the rollout was asked, or given with
-    /** @type {string | Given} */
+    /** @type {string | ComputedMap} */
     this.traced = "";
     this.compared = -1; // token whose cosines these are
     /** @type {Float32Array} */
@@ -56,9 +56,9 @@ export class PictureMap {
    * Rollout, computed here or given by Python.
    *
    * @param {State} state
-   * @param {Given | null} given
+   * @param {ComputedMap | null} computed
    */
-  showRollout(state, given) {
+  showRollout(state, computed) {
     const { selection, query } = state;
     const { direction, residual, fusion, discard } = selection;
     if (this.payload.quick) {
@@ -67,9 +67,9 @@ export class PictureMap {
       this.rolled = wanted;
       return this.show(this.rollout, 0, true);
     }
-    const fits = given && this.fits(given, state, query) && given.direction === direction;
-    if (fits && this.rolled !== given) this.rollout.set(given.values);
-    if (fits) this.rolled = given;
+    const fits = computed && this.fits(computed, state, query) && computed.direction === direction;
+    if (fits && this.rolled !== computed) this.rollout.set(computed.values);
+    if (fits) this.rolled = computed;
     this.show(this.rollout, 0, Boolean(fits));
   }
 
@@ -78,9 +78,9 @@ export class PictureMap {
    *
    * @param {State} state
    * @param {Chain | null} chain null until it is here
-   * @param {Given | null} given
+   * @param {ComputedMap | null} computed
    */
-  showRelevance(state, chain, given) {
+  showRelevance(state, chain, computed) {
     const { direction, start_block } = state.selection;
     const token = state.about("relevance");
     if (state.method?.chain) {
@@ -90,9 +90,9 @@ export class PictureMap {
       if (ready) this.traced = wanted;
       return this.show(this.relevance, 0, ready);
     }
-    const fits = given && this.fits(given, state, token) && (token < 0 || given.direction === direction);
-    if (fits && this.traced !== given) this.relevance.set(given.values);
-    if (fits) this.traced = given;
+    const fits = computed && this.fits(computed, state, token) && (token < 0 || computed.direction === direction);
+    if (fits && this.traced !== computed) this.relevance.set(computed.values);
+    if (fits) this.traced = computed;
     this.show(this.relevance, 0, Boolean(fits));
   }
 
@@ -131,13 +131,13 @@ export class PictureMap {
   /**
    * Whether Python's map is of this view and token, and of the settings that are chosen.
    *
-   * @param {Given} given
+   * @param {ComputedMap} computed
    * @param {State} state
    * @param {number} token
    */
-  fits(given, { selection, settings }, token) {
-    if (given.view !== selection.view || given.token !== token || given.values.length !== this.payload.tokens) return false;
-    return settings.every((name) => given.settings[name] === selection[name]);
+  fits(computed, { selection, settings }, token) {
+    if (computed.view !== selection.view || computed.token !== token || computed.values.length !== this.payload.tokens) return false;
+    return settings.every((name) => computed.settings[name] === selection[name]);
   }
 
   /**

@@ -59,7 +59,7 @@ export interface TokenLayout {
 }
 
 /** As in `pages.components.viewer`. */
-export interface Given {
+export interface ComputedMap {
   view: View;
   token: number;
   direction: Direction;
@@ -90,7 +90,7 @@ export interface Message {
   payload: string;
   seed: Selection;
   revision: number;
-  given: Given | null;
+  computed: ComputedMap | null;
   method: Method | null;
   group: string;
   ownView?: boolean;

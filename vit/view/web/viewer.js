@@ -21,7 +21,7 @@ import { Readings } from "./readings.js";
 import { State } from "./state.js";
 import { Stats } from "./stats.js";
 
-/** @import { Effect, Given, Message, Mount, Probe, Selection } from "./types" */
+/** @import { Effect, ComputedMap, Message, Mount, Probe, Selection } from "./types" */
 
 /** @type {Map<string, { revision: number | null, selection: Selection }>} */
 const chosen = (globalThis.__vitSelections ??= new Map()); // name of a viewer: what it last showed, across mounts
@@ -47,8 +47,8 @@ export class Viewer {
     this.payloadId = "";
     /** @type {number | null} */
     this.revision = null;
-    /** @type {Given | null} */
-    this.given = null; // map that Python computed
+    /** @type {ComputedMap | null} */
+    this.computed = null; // map that Python computed
     /** @type {Probe | null} */
     this.probe = null;
     this.alone = false; // nobody listens
@@ -119,7 +119,7 @@ export class Viewer {
   update(message, send) {
     this.outbox.send = send;
     this.name = message.name;
-    this.given = message.given;
+    this.computed = message.computed;
     this.probe = message.probe;
     this.alone = Boolean(message.alone);
     this.ownView = Boolean(message.ownView);

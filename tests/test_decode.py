@@ -1,40 +1,27 @@
-"""Bytes to pictures, pictures to a model's input, patches back to pixels."""
+"""Bytes to upright RGB pictures, or a refusal in one sentence."""
 
 import io
 import random
 import struct
 import subprocess
 import sys
-import warnings
 import zlib
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from apart import printed
+from drawn import difference, gradient
 from PIL import Image, ImageCms
 
-from vit.errors import InvalidCheckpoint, InvalidImage
-from vit.images.decode import MAX_BYTES, decode_image, silence_libraries
-from vit.images.geometry import Box, Geometry
-from vit.images.preprocess import Preprocess
+from vit.errors import InvalidImage
+from vit.images.decode import MAX_BYTES, decode_image
+
+pytestmark = pytest.mark.usefixtures("silence")
 
 ROOT = Path(__file__).parents[1]
 
 # --- Fixtures and files -----------------------------------------------------------------------------------------
-
-
-@pytest.fixture(autouse=True)
-def silence(capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """No picture, good or bad, may print, log or warn, once a door has asked for it."""
-    silence_libraries()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        warnings.simplefilter("ignore", ResourceWarning)  # of whatever other tests left for collection
-        yield
-    assert tuple(capfd.readouterr()) == ("", "") and not caplog.records
 
 
 SPEAKING = """
@@ -65,12 +52,6 @@ def test_the_doors_silence_what_libraries_say_of_a_damaged_picture(door: str, sp
     assert ("Using code not yet in table" in done.stderr) == speaks, done.stderr
 
 
-def gradient(width: int = 48, height: int = 32) -> Image.Image:
-    """A smooth RGB picture: red grows to the right, green downwards."""
-    x, y = np.meshgrid(np.linspace(0, 255, width), np.linspace(0, 255, height))
-    return Image.fromarray(np.stack([x, y, np.full_like(x, 64)], axis=-1).astype(np.uint8))
-
-
 def encode(image: Image.Image, format: str, **options: object) -> bytes:
     file = io.BytesIO()
     image.save(file, format, **options)
@@ -86,11 +67,6 @@ def png(width: int, height: int, pixels: bytes = b"") -> bytes:
     header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
     parts = chunk(b"IHDR", header), chunk(b"IDAT", zlib.compress(pixels)), chunk(b"IEND", b"")
     return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
-
-
-def difference(image: Image.Image, other: Image.Image) -> float:
-    """Mean absolute difference, 0 to 255."""
-    return float(np.abs(np.asarray(image, float) - np.asarray(other, float)).mean())
 
 
 # --- What opens -------------------------------------------------------------------------------------------------
@@ -405,231 +381,3 @@ def test_fifty_megapixels_take_less_than_a_gigabyte(mode: str, format: str, tmp_
     width, height, megabytes = printed(code, path).split()
     assert (int(width), int(height)) == (4_080, 3_060)
     assert float(megabytes) < 250
-
-
-# --- Preprocessing ----------------------------------------------------------------------------------------------
-
-
-def test_the_input_has_the_size_asked_for() -> None:
-    assert Preprocess((24, 32))(gradient()).shape == (1, 3, 24, 32)
-
-
-def test_one_mean_makes_a_grey_input() -> None:
-    assert Preprocess((32, 32), mean=(0.1,), std=(0.3,))(gradient()).shape == (1, 1, 32, 32)
-
-
-def test_normalisation_by_hand() -> None:
-    pixels = Preprocess((1, 1), mean=(0.5, 0.0, 0.2), std=(0.5, 1.0, 0.4))(Image.new("RGB", (3, 3), (255, 51, 0)))
-    assert torch.allclose(pixels.flatten(), torch.tensor([1.0, 0.2, -0.5]))
-
-
-def test_a_picture_of_the_right_size_is_not_resampled() -> None:
-    assert difference(Preprocess((32, 48), resize="squash").seen(gradient()), gradient()) == 0
-
-
-def test_shrinking_does_not_alias() -> None:
-    checkers = Image.fromarray((np.indices((1000, 1000)).sum(axis=0) % 2 * 255).astype(np.uint8))
-    seen = np.asarray(Preprocess((32, 32)).seen(checkers), float)
-    assert abs(seen - 127.5).max() < 4
-
-
-def test_squash_shows_the_whole_picture() -> None:
-    geometry = Preprocess((32, 32), resize="squash").geometry(Image.new("RGB", (400, 300)))
-    assert geometry == Geometry(400, 300, Box(0, 0, 400, 300))
-
-
-def test_a_landscape_loses_its_sides() -> None:
-    assert Preprocess((32, 32)).geometry(Image.new("RGB", (400, 200))).box == (100, 0, 300, 200)
-
-
-def test_a_portrait_loses_top_and_bottom() -> None:
-    assert Preprocess((32, 32)).geometry(Image.new("RGB", (200, 400))).box == (0, 100, 200, 300)
-
-
-def test_resizing_beyond_the_input_cuts_all_four_sides() -> None:
-    # 512 x 256 keeps 224 x 224 of it, from (144, 16); an original pixel is half of one of these.
-    geometry = Preprocess((224, 224), resize_to=256).geometry(Image.new("RGB", (1024, 512)))
-    assert geometry.box == (288, 32, 736, 480)
-
-
-@pytest.mark.parametrize("size", [(400, 300), (300, 400), (333, 77), (20, 31), (4000, 3000)])
-def test_a_mark_shows_up_in_the_patch_that_covers_it(size: tuple[int, int]) -> None:
-    preprocess = Preprocess((64, 64), resize_to=80)
-    image = Image.new("RGB", size, "black")
-    patch = preprocess.geometry(image).patch_box(1, 2, rows=4, cols=4)
-    image.paste("white", tuple(round(edge) for edge in patch))
-    light = np.asarray(preprocess.seen(image).convert("L"), float).reshape(4, 16, 4, 16).mean(axis=(1, 3))
-    assert np.unravel_index(light.argmax(), light.shape) == (1, 2)
-    assert light[1, 2] > 180 and np.delete(light.flatten(), 6).max() < 40
-
-
-def test_patches_tile_the_box() -> None:
-    geometry = Geometry(400, 300, Box(50, 0, 350, 300))
-    assert geometry.patch_box(0, 0, 3, 4)[:2] == (50, 0)
-    assert geometry.patch_box(2, 3, 3, 4)[2:] == (350, 300)
-    assert geometry.patch_box(1, 1, 3, 4) == (125, 100, 200, 200)
-
-
-def test_the_centre_of_a_patch_is_in_that_patch() -> None:
-    geometry = Geometry(400, 300, Box(50.5, 0.25, 349.5, 299.75))
-    for row, col in np.ndindex(7, 5):
-        left, top, right, bottom = geometry.patch_box(row, col, 7, 5)
-        assert geometry.patch_at((left + right) / 2, (top + bottom) / 2, 7, 5) == (row, col)
-
-
-def test_a_point_outside_what_is_seen_has_no_patch() -> None:
-    assert Geometry(400, 300, Box(50, 0, 350, 300)).patch_at(49, 10, 4, 4) is None
-
-
-# --- preprocessor_config.json -----------------------------------------------------------------------------------
-
-IMAGENET = {"image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225]}
-
-
-@pytest.mark.parametrize(
-    "preprocess",
-    [
-        Preprocess((32, 32)),
-        Preprocess((224, 224), resize_to=256, interpolation="bicubic", mean=(0.1, 0.2, 0.3), std=(0.3, 0.2, 0.1)),
-        Preprocess((224, 224), resize="squash", interpolation="lanczos"),
-        Preprocess((224, 224), resize="squash", resize_to=256),
-        Preprocess((96, 192), resize="squash", interpolation="nearest"),
-        Preprocess((96, 192)),
-        Preprocess((28, 28), mean=(0.13,), std=(0.31,)),
-    ],
-)
-def test_writing_and_reading_a_config_changes_nothing(preprocess: Preprocess) -> None:
-    assert Preprocess.from_config(preprocess.to_config()) == preprocess
-
-
-@pytest.mark.parametrize(
-    ("config", "expected"),
-    [
-        ({"size": 224}, Preprocess((224, 224), resize="squash")),
-        ({"size": {"height": 32, "width": 64}}, Preprocess((32, 64), resize="squash")),
-        ({"size": [32, 64]}, Preprocess((32, 64), resize="squash")),
-        (
-            {"feature_extractor_type": "CLIPFeatureExtractor", "size": 256, "crop_size": 224, "resample": 2},
-            Preprocess(
-                (224, 224),
-                resize_to=256,
-                mean=(0.48145466, 0.4578275, 0.40821073),
-                std=(0.26862954, 0.26130258, 0.27577711),
-            ),
-        ),
-        (
-            {"image_processor_type": "BitImageProcessor", "size": {"shortest_edge": 256}, **IMAGENET},
-            Preprocess(
-                (224, 224),
-                resize_to=256,
-                interpolation="bicubic",
-                mean=(0.485, 0.456, 0.406),
-                std=(0.229, 0.224, 0.225),
-            ),
-        ),
-        (
-            {
-                "image_processor_type": "DeiTImageProcessor",
-                "size": {"height": 256, "width": 256},
-                "crop_size": 224,
-            },
-            Preprocess((224, 224), resize="squash", resize_to=256, interpolation="bicubic"),
-        ),
-        ({"size": 32, "do_resize": False}, Preprocess((32, 32), resize="squash")),
-        (
-            {"size": 32, "do_normalize": False},
-            Preprocess((32, 32), resize="squash", mean=(0.0,) * 3, std=(1.0,) * 3),
-        ),
-    ],
-)
-def test_a_config_is_read_as_its_processor_means_it(config: dict[str, object], expected: Preprocess) -> None:
-    assert Preprocess.from_config(config) == expected
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"size": 0},
-        {"size": -224},
-        {"size": 224.5},
-        {"size": "224"},
-        {"size": True},
-        {"size": 10**9},
-        {"size": {"longest_edge": 224}},
-        {"size": [224, 224, 3]},
-        {"size": {"shortest_edge": 224}},
-        {"size": {"shortest_edge": 224, "longest_edge": 448}, "do_center_crop": True},
-        {"size": {"shortest_edge": 200}, "crop_size": 224, "do_center_crop": True},
-        {"size": {"height": 200, "width": 300}, "crop_size": 100, "do_center_crop": True},
-        {"do_center_crop": "yes"},
-        {"do_resize": False, "do_center_crop": True},
-        {"resample": 9},
-        {"resample": "bilinear"},
-        {"resample": [2]},
-        {"resample": 2.0},
-        {"image_mean": 10**400},
-        {"rescale_factor": 0},
-        {"rescale_factor": float("nan")},
-        {"image_mean": [0.5, 0.5]},
-        {"image_mean": ["0.5"] * 3},
-        {"image_mean": []},
-        {"image_mean": [float("inf")] * 3},
-        {"image_std": [0.5, 0.5, 0.0]},
-        {"image_std": [0.5]},
-        {"do_flip_channel_order": True},
-        {"image_processor_type": "LayoutLMv3ImageProcessor"},
-        {"image_processor_type": ["ViT"]},
-    ],
-)
-def test_a_wrong_value_in_a_config_is_refused_by_name(wrong: dict[str, object]) -> None:
-    with pytest.raises(InvalidCheckpoint, match=next(iter(wrong)).split("_")[-1]):
-        Preprocess.from_config(wrong)
-
-
-def reference(config: dict[str, object], image: Image.Image) -> torch.Tensor:
-    """What transformers' Pillow backend makes of the picture."""
-    import transformers
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        kind = getattr(transformers, f"{config['image_processor_type']}Pil")
-        return kind(**{key: value for key, value in config.items() if key != "image_processor_type"})(
-            image, return_tensors="pt"
-        )["pixel_values"]
-
-
-NOISE = Image.fromarray(np.random.default_rng(3).integers(0, 256, (90, 131, 3), dtype=np.uint8))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "config",
-    [
-        {"image_processor_type": "ViTImageProcessor"},
-        {"image_processor_type": "ViTImageProcessor", "size": 48, "resample": 3, **IMAGENET},
-        {
-            "image_processor_type": "ViTImageProcessor",
-            "size": {"height": 32, "width": 48},
-            "rescale_factor": 1 / 127.5,
-        },
-        {"image_processor_type": "DeiTImageProcessor"},
-        {"image_processor_type": "DeiTImageProcessor", "size": 64, "crop_size": 48},
-        {"image_processor_type": "CLIPImageProcessor"},
-        {"image_processor_type": "CLIPImageProcessor", "size": 64, "crop_size": 48},
-        {"image_processor_type": "BitImageProcessor", "size": {"shortest_edge": 256}, **IMAGENET},
-        {"image_processor_type": "SiglipImageProcessor"},
-        Preprocess((32, 32)).to_config(),
-        Preprocess((48, 48), resize_to=56, interpolation="bicubic").to_config(),
-        Preprocess((48, 48), resize="squash", resize_to=56).to_config(),
-    ],
-)
-def test_pixels_equal_those_of_transformers(config: dict[str, object]) -> None:
-    ours, theirs = Preprocess.from_config(config)(NOISE), reference(config, NOISE)
-    assert ours.shape == theirs.shape
-    assert (ours - theirs).abs().max() < 1e-5
-
-
-def test_the_comparison_with_transformers_notices_another_filter() -> None:
-    config = {"image_processor_type": "ViTImageProcessor", "resample": 2}
-    ours = Preprocess.from_config({**config, "resample": 3})(NOISE)
-    assert (ours - reference(config, NOISE)).abs().max() > 0.1
