@@ -1,7 +1,11 @@
 """The checkpoints: what is there, add another, rename, delete, take one along."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pandas as pd
 import streamlit as st
@@ -9,7 +13,13 @@ import streamlit as st
 from pages.run_views import readings
 from pages.shared import access, feedback, navigation, session, uploads, zip_downloads
 from pages.shared.escape import plain
+from vit.checkpoints import hub, load, manage, weight_files
 from vit.errors import UserError
+
+if TYPE_CHECKING:
+    from streamlit.runtime.uploaded_file_manager import UploadedFile
+
+    from vit.checkpoints.checkpoint import CheckpointInfo
 
 navigation.start_page()
 
@@ -20,28 +30,19 @@ act = partial(feedback.attempt, "checkpoints")
 
 
 @st.cache_data(show_spinner=False, max_entries=100)
-def summarised(folder: str, stamp: int):
+def summarised(folder: str, stamp: int) -> CheckpointInfo:
     """What a checkpoint is, read from its header once per version of its files."""
-    from pathlib import Path
-
-    from vit.checkpoints.load import summarise
-
-    return summarise(Path(folder))
+    return load.summarise(Path(folder))
 
 
-def listed() -> list:
+def listed() -> list[CheckpointInfo]:
     """Every checkpoint on the shelf, then what was fetched from elsewhere, under its pinned name."""
-    from vit.checkpoints import hub
-    from vit.checkpoints.manage import folders
-
-    own = [summarised(str(folder), stamp) for folder, stamp in folders()]
+    own = [summarised(str(folder), stamp) for folder, stamp in manage.folders()]
     return own + [replace(summarised(str(one.folder), 0), name=str(one.name)) for one in hub.cached()]
 
 
-def table(infos: list) -> pd.DataFrame:
+def table(infos: list[CheckpointInfo]) -> pd.DataFrame:
     """The list as people read it."""
-    from vit.checkpoints import hub
-
     rows = []
     for info in infos:
         accuracy = info.facts.get("accuracy")
@@ -60,7 +61,7 @@ def table(infos: list) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def choose(infos: list):
+def choose(infos: list[CheckpointInfo]) -> CheckpointInfo:
     """The table; returns the checkpoint whose row is selected."""
     names = [info.name for info in infos]
     asked = st.query_params.get("name")
@@ -86,7 +87,7 @@ def choose(infos: list):
     return chosen
 
 
-def show(info) -> None:
+def show(info: CheckpointInfo) -> None:
     """What can be done with one checkpoint."""
     st.markdown(f"**{plain(info.name)}**")
     if info.problem:
@@ -115,18 +116,14 @@ NAME_HELP = "Small letters, digits, dots, dashes and underscores."
 
 def rename(name: str) -> None:
     """From the button: give it the name that was typed."""
-    from vit.checkpoints import manage
-
     new = st.session_state[f"name {name}"]
     if act(f"{name} is called {new}.", manage.rename, name, new):
         st.query_params["name"] = new
 
 
 @st.dialog("Delete this checkpoint?")
-def confirm_deletion(info) -> None:
+def confirm_deletion(info: CheckpointInfo) -> None:
     """Say what goes, and delete it if that is meant."""
-    from vit.checkpoints import hub, manage
-
     accuracy = info.facts.get("accuracy")
     known = f", {accuracy:.1%} right" if isinstance(accuracy, float) else ""
     st.markdown(f"**{plain(info.name)}** goes for good: {info.size / 1e6:,.1f} MB of weights{known}.")
@@ -142,8 +139,6 @@ def confirm_deletion(info) -> None:
 
 def fetch() -> None:
     """Fetch a checkpoint by its name on the Hub or in torchvision."""
-    from vit.checkpoints import hub
-
     with st.form("fetch", border=False):
         name = st.text_input(
             "Name on the Hugging Face Hub, or of torchvision",
@@ -200,20 +195,15 @@ def upload(refused: bool) -> None:
         feedback.tell()
 
 
-def suggested(files: list, weights: str) -> str:
+def suggested(files: list[UploadedFile], weights: str) -> str:
     """A name for what was uploaded, see `vit.checkpoints.manage.suggest`."""
-    from vit.checkpoints.manage import suggest
-    from vit.checkpoints.weight_files import MAX_TEXT
-
-    configs = (file for file in files if file.name == "config.json" and file.size <= MAX_TEXT)
+    configs = (file for file in files if file.name == "config.json" and file.size <= weight_files.MAX_TEXT)
     config = next((uploads.opened(file).read() for file in configs), b"")
-    return suggest(weights, config)
+    return manage.suggest(weights, config)
 
 
-def add(files: list) -> None:
+def add(files: list[UploadedFile]) -> None:
     """From the button: add what was uploaded."""
-    from vit.checkpoints import manage
-
     name = st.session_state["new name"]
     kept = act(
         f"{name} was added.",

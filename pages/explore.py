@@ -1,24 +1,43 @@
 """The main page: a picture in, what the model makes of it, and where every head of every block looks."""
 
+from __future__ import annotations
+
 import hashlib
 import html
 import re
 import time
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import streamlit as st
 from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 from pages.components import gallery
-from pages.panels import downloads, first_view, tour, unlike_training, welcome
+from pages.components import viewer as component
+from pages.panels import downloads, faithfulness, first_view, layers, tour, unlike_training, welcome, what_if
+from pages.panels import heads as head_panel
 from pages.shared import bars, class_question, link_controls, loading, navigation, session, uploaded_pictures, uploads
 from pages.shared.escape import plain
 from pages.shared.source import Source
+from vit.checkpoints import convert, families, hub, manage
 from vit.errors import UserError
-from vit.images import samples
+from vit.explain import input_sizes, map_comparison, self_check
+from vit.explain import record as recording
+from vit.images import decode, samples
+from vit.images import video as videos
 from vit.images.file_checks import MAX_FRAMES
+from vit.view import overlay
 from vit.view.selection import Selection
+
+if TYPE_CHECKING:
+    from streamlit.delta_generator import DeltaGenerator
+
+    from pages.shared.class_question import Example, Question
+    from vit.checkpoints.checkpoint import Checkpoint, CheckpointInfo
+    from vit.explain.record import AttentionRecord, Precision
+    from vit.view.explanation import Explanation
+    from vit.view.first_view import Explanation as StoredExplanation
+    from vit.view.first_view import FirstView, Model
 
 navigation.start_page("explore")
 welcome.fill()
@@ -34,19 +53,15 @@ TOUCH = 3600.0  # [s] after which an uploaded picture that is still looked at co
 
 
 @st.cache_resource(show_spinner=False, max_entries=6)
-def verified(identity: str, _checkpoint):
+def verified(identity: str, _checkpoint: Checkpoint) -> self_check.Verification:
     """How far the attention that is shown is from the one that the model uses, on the sample picture."""
-    from vit.explain.self_check import verify
-    from vit.images.decode import decode_image
+    return self_check.verify(
+        _checkpoint.model, _checkpoint.preprocess(decode.decode_image(samples.read(welcome.VIEW["sample"])))
+    )
 
-    return verify(_checkpoint.model, _checkpoint.preprocess(decode_image(samples.read(welcome.VIEW["sample"]))))
 
-
-def pick_checkpoint():
+def pick_checkpoint() -> Checkpoint:
     """Let the person choose a checkpoint, or the best one of a run; stop with a hint where there is none."""
-    from vit.checkpoints import hub
-    from vit.checkpoints.families.family import possible_heads
-
     offered = loading.offered()
     names = offered.names
     if not names:
@@ -88,12 +103,12 @@ def pick_checkpoint():
     show_facts(checkpoint, info)
     offer_conversion(checkpoint)
     if "heads" in checkpoint.assumed:
-        pick_heads(name, possible_heads(checkpoint.config.dim), checkpoint.config.heads)
+        pick_heads(name, families.possible_heads(checkpoint.config.dim), checkpoint.config.heads)
     show_self_check(checkpoint, verified(checkpoint.identity, checkpoint).error)
     return checkpoint
 
 
-def show_self_check(checkpoint, error: float) -> None:
+def show_self_check(checkpoint: Checkpoint | Model, error: float) -> None:
     """How far the attention that is shown is from the one that the model uses."""
     cannot = " It cannot tell whether the number of heads is right." if "heads" in checkpoint.assumed else ""
     st.caption(
@@ -137,7 +152,7 @@ def pick_heads(name: str, choices: tuple[int, ...], current: int | None) -> None
     )
 
 
-def show_stored_model(view) -> None:
+def show_stored_model(view: FirstView) -> None:
     """What `pick_checkpoint` and `pick_size` show of the shipped checkpoint, before others can be chosen."""
     checkpoint = view.checkpoint
     st.selectbox("Checkpoint", [checkpoint.name], disabled=True)
@@ -149,7 +164,7 @@ def show_stored_model(view) -> None:
     first_view.wait()
 
 
-def show_facts(checkpoint, info) -> None:
+def show_facts(checkpoint: Checkpoint | Model, info: CheckpointInfo | Model) -> None:
     """What is known about a checkpoint, as a small table, and its card."""
     config, facts = checkpoint.config, info.facts
     height, width = config.image_size
@@ -184,20 +199,17 @@ def show_facts(checkpoint, info) -> None:
             st.code(FRONT_MATTER.sub("", checkpoint.card), language="markdown", wrap_lines=True)
 
 
-def offer_conversion(checkpoint) -> None:
+def offer_conversion(checkpoint: Checkpoint) -> None:
     """The checkpoint as another library opens it, or why that library cannot."""
-    from vit.checkpoints import manage
-    from vit.checkpoints.convert import SUFFIXES, how_to_open, obstacle
-
     popover = st.popover("For another library", width="stretch", key="conversion", on_change="rerun")
     if not popover.open:  # four libraries' names for every tensor are not worked out for nobody
         return
     with popover:
-        to = st.selectbox("Library", ["transformers", "timm", "torchvision", "onnx"], key="library")
-        if problem := obstacle(checkpoint, to):
+        to = st.selectbox("Library", get_args(convert.To), key="library")
+        if problem := convert.obstacle(checkpoint, to):
             st.info(plain(problem))
             return
-        name = checkpoint.path.name + SUFFIXES.get(to, (f"-{to}.zip",))[0]
+        name = checkpoint.path.name + convert.SUFFIXES.get(to, (f"-{to}.zip",))[0]
         st.download_button(
             "Download",
             lambda: manage.converted(checkpoint, to)[1],
@@ -207,7 +219,11 @@ def offer_conversion(checkpoint) -> None:
             on_click="ignore",
             type="primary",
         )
-        st.code("\n".join(how_to_open(checkpoint, Path(checkpoint.path.name), to)), language="python", wrap_lines=True)
+        st.code(
+            "\n".join(convert.how_to_open(checkpoint, Path(checkpoint.path.name), to)),
+            language="python",
+            wrap_lines=True,
+        )
 
 
 FRONT_MATTER = re.compile(r"\A---\n.*?\n---\n+", re.DOTALL)
@@ -218,22 +234,19 @@ FACTS_STYLE = """<style>
 </style>"""
 
 
-def pick_size(checkpoint) -> tuple[tuple[int, int], str]:
+def pick_size(checkpoint: Checkpoint) -> tuple[tuple[int, int], Precision]:
     """Let the person enlarge the model's input, at a cost told before; returns (height, width) and the precision."""
-    from vit.explain.input_sizes import enlarged_size
-
     if factor := st.query_params.get("factor", ""):  # older links enlarge by that
-        known = factor in map(str, range(2, 9))
-        size = {"size": loading.pixels(enlarged_size(checkpoint, int(factor)))} if known else {}
-        navigation.rewrite({"factor": None} | size)
+        link: dict[str, str | None] = {"factor": None}
+        if factor in map(str, range(2, 9)):
+            link["size"] = loading.pixels(input_sizes.enlarged_size(checkpoint, int(factor)))
+        navigation.rewrite(link)
     return loading.pick_size(checkpoint, "Input size", "size"), pick_precision()
 
 
-def pick_precision() -> str:
+def pick_precision() -> Precision:
     """Let the person trade exactness for time, where the processor is faster at that."""
-    from vit.explain.record import has_bfloat16
-
-    if st.query_params.get("precision") != "bfloat16" and not has_bfloat16():
+    if st.query_params.get("precision") != "bfloat16" and not recording.has_bfloat16():
         return "float32"
     rounded = link_controls.toggle(
         "Fast, slightly inexact (bfloat16)",
@@ -336,21 +349,18 @@ def forget(source: Source) -> None:
 
 def pick_frame(source: Source) -> Source:
     """Let the person choose a frame of an animation or a video, which is decoded for that."""
-    from vit.images.decode import count_frames
-    from vit.images.video import is_video, read_video
-
     place = st.empty()
-    video, total = is_video(source.data), 0
+    video, total = videos.is_video(source.data), 0
     try:
         if video:
-            total = read_video(
+            total = videos.read_video(
                 source.data,
                 MAX_FRAMES,
                 lambda share: place.progress(share, READING),
                 lambda: place.caption("Other videos are being read first."),
             ).total
             place.empty()
-        frames = count_frames(source.data)
+        frames = decode.count_frames(source.data)
     except UserError:  # said where it is explained
         place.empty()
         return source
@@ -380,7 +390,7 @@ def pick_frame(source: Source) -> Source:
     return source._replace(frame=frame - 1)
 
 
-def show_predictions(checkpoint, explanation) -> None:
+def show_predictions(checkpoint: Checkpoint | Model, explanation: Explanation | StoredExplanation) -> None:
     """The most probable classes as bars, beside what the model saw."""
     chart, seen = st.columns([3, 1])
     if not explanation.predictions:
@@ -390,14 +400,14 @@ def show_predictions(checkpoint, explanation) -> None:
     top = explanation.predictions[:TOP]
     names = ", ".join(f"{p.label} {p.probability:.0%}" for p in top)
     with chart:
-        bars.show([bars.Bar(*p, strong=p == top[0]) for p in top], f"Predictions: {names}")
+        bars.show([bars.Bar(p.label, p.probability, p == top[0]) for p in top], f"Predictions: {names}")
         unlike_training.show(checkpoint, explanation)
     show_seen(seen, explanation)
     if welcome.is_shown(checkpoint.name):
         st.markdown(welcome.WORDS)
 
 
-def show_seen(place, explanation) -> None:
+def show_seen(place: DeltaGenerator, explanation: Explanation | StoredExplanation) -> None:
     """The picture as the model saw it, enlarged."""
     width, height = explanation.seen.size
     with place:
@@ -407,29 +417,31 @@ def show_seen(place, explanation) -> None:
 
 def feed(payload: bytes) -> str:
     """Bring a payload to the browser; outside the fragment, so that a click does not touch it."""
-    from pages.components import viewer as component
-
     return component.feed("feeder", payload)
 
 
 @st.fragment
-def show_viewer(checkpoint, explanation, payload: str, source: Source, link: dict[str, str], stored=None) -> None:
+def show_viewer(
+    checkpoint: Any,
+    explanation: Any,
+    payload: str,
+    source: Source,
+    link: dict[str, str],
+    stored: FirstView | None = None,
+) -> None:
     """The viewer, its downloads, and what follows from what it shows; a click in it reruns this part alone.
 
     Args:
         link: what it said of the controls outside when they were drawn.
         stored: the first view, while there is no PyTorch to compute what follows.
     """
-    from pages.components import viewer as component
-    from vit.view.overlay import COLORMAPS
-
     link_controls.redraw_if_changed(link)
     navigation.keep("explore")
     record = explanation.record
     shape = record.blocks, record.heads, record.tokens
 
     def remember(selection: Selection) -> None:
-        default = Selection.from_query({"colormap": next(iter(COLORMAPS))}, *shape).to_query()
+        default = Selection.from_query({"colormap": next(iter(overlay.COLORMAPS))}, *shape).to_query()
         chosen = selection.to_query()
         unusual = {name for name in chosen if chosen[name] != default[name] or (name == "token" and selection.pinned)}
         navigation.rewrite({name: chosen[name] if name in unusual else None for name in chosen})
@@ -450,8 +462,6 @@ def show_viewer(checkpoint, explanation, payload: str, source: Source, link: dic
         panel = pick_panel(of_class)
         probe = None
         if panel == "What if?" and not stored:
-            from pages.panels import what_if  # which brings PyTorch
-
             probe = what_if.probe(example, of_class, wanted)
     with place:
         selection = component.show(
@@ -477,36 +487,34 @@ def show_viewer(checkpoint, explanation, payload: str, source: Source, link: dic
         show_panel(example, of_class, selection, panel)
 
 
-def keep_place(record) -> None:
+def keep_place(record: AttentionRecord) -> None:
     """Of another grid, keep the token that the link asks about at its place on the picture.
 
     A link that names another token than before, by the browser's way back or the tour, means one of its own grid.
     """
-    from vit.explain.map_comparison import Layout, counterpart
-
-    here = Layout(record.prefix, record.grid)
+    here = map_comparison.Layout(record.prefix, record.grid)
     state = session.of(session.Explore)
     before, linked = state.place or (here, {})
     now = {name: st.query_params.get(name, "") for name in ("token", "hidden")}
     if before != here and now == linked:
-        token, link = now["token"], {"hidden": None}
+        token = now["token"]
+        link: dict[str, str | None] = {"hidden": None}
         if token.isdecimal() and len(token) < 6 and int(token) < len(before.prefix) + before.grid[0] * before.grid[1]:
-            link["token"] = now["token"] = str(counterpart(int(token), before, here))
+            link["token"] = now["token"] = str(map_comparison.counterpart(int(token), before, here))
         navigation.rewrite(link)
         now["hidden"] = ""
     state.place = here, now
 
 
-def pick_panel(question) -> str:
+def pick_panel(question: Question | None) -> str:
     """What is shown below the viewer."""
     names = [name for name, needs_class in PANELS.items() if question or not needs_class]
     st.markdown("## Ask more")
     return link_controls.select("Ask more", "panel", names, kind=st.segmented_control, label_visibility="collapsed")
 
 
-def show_panel(example, question, selection, panel: str) -> None:
+def show_panel(example: Example, question: Any, selection: Selection, panel: str) -> None:
     """What goes beyond looking at a map."""
-    from pages.panels import faithfulness, heads, layers, what_if  # which bring PyTorch
 
     def select(cell: tuple[int, int]) -> None:
         st.query_params.update({"block": str(cell[0]), "head": str(cell[1]), "view": "attention"})
@@ -516,7 +524,7 @@ def show_panel(example, question, selection, panel: str) -> None:
     elif panel == "What if?":
         what_if.show(example, question, selection)
     elif panel == "Heads":
-        heads.show(example, question, selection, select)
+        head_panel.show(example, question, selection, select)
     elif panel == "Layers":
         layers.show(example, question)
     else:
@@ -526,6 +534,7 @@ def show_panel(example, question, selection, panel: str) -> None:
 def look_ahead() -> None:
     """Compute what the page asks for where nothing else was chosen, so that all of it is drawn in one go."""
     folder = loading.shipped_folder()
+    assert folder is not None, "the first view is of the shipped checkpoint"
     checkpoint = loading.open_checkpoint(loading.SHIPPED, str(folder), loading.stamp(folder), None)
     loading.explained(checkpoint, samples.read(welcome.VIEW["sample"]), welcome.SIZE)
     verified(checkpoint.identity, checkpoint)
@@ -561,7 +570,7 @@ def main() -> None:
     with inputs:
         source = pick_frame(source)
 
-    def explained(source: Source):
+    def explained(source: Source) -> Explanation:
         with waiting:
             return loading.explained(checkpoint, source.data, size, precision, source.frame)
 

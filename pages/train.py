@@ -16,6 +16,8 @@ from pages.shared import access, navigation, session
 from pages.shared.escape import plain
 from pages.train_form import cost_preview, data_picker, form_link
 from pages.train_form import settings as fields
+from vit import checkpoints
+from vit.data import catalog
 from vit.errors import UserError
 from vit.model.config import ViTConfig
 from vit.runs.command_line import command_line
@@ -66,14 +68,12 @@ def recommended(data: str, start: str = "") -> list[str]:
 
 def choose_preset() -> None:
     """Take all settings from the chosen preset; one for fine-tuning needs something to start from."""
-    from vit.checkpoints.catalog import find_checkpoint
-
     state = st.session_state
     settings = PRESETS[state.preset].settings
     fields.fill(settings)
     if settings.get("init_from") and not state.get("init_from"):
         with suppress(UserError):
-            find_checkpoint(SHIPPED)
+            checkpoints.find_checkpoint(SHIPPED)
             state.init_from = SHIPPED
 
 
@@ -135,9 +135,7 @@ def _day(moment: float) -> str:
 
 def starts() -> dict[str, str]:
     """What a run can start from, a checkpoint's name or path or "" for none, with its name for people."""
-    from vit.checkpoints.load import list_checkpoints
-
-    known = {info.name: info.name for info in list_checkpoints() if not info.problem}
+    known = {info.name: info.name for info in checkpoints.list_checkpoints() if not info.problem}
     runs = {str(run.best): f"{run.name} (run of {_day(run.created)})" for run in list_runs() if run.best}
     cut_off = [run for run in list_runs() if not run.alive and (run.status == "failed" or not resumable(run.folder))]
     last = {str(path): f"{run.name}, last weights" for run in cut_off if (path := learnt(run.folder))}
@@ -266,14 +264,12 @@ def start(
     Args:
         name: what they are called in place of what is trained, "" for none.
     """
-    from vit.data.catalog import check_spec
-
     state = session.of(session.Train)
     state.started = True
     sweep = state.nonce if len(runs) > 1 else ""
     launched = []
     try:
-        check_spec(base["data"])
+        catalog.check_spec(base["data"])
         for number, changes in enumerate(runs):
             suffix = ", ".join(f"{field} {value}" for field, value in changes.items()) if sweep else ""
             config = train_config(None, **{**base, **changes})

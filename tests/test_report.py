@@ -17,7 +17,7 @@ from vit.checkpoints.save import save_checkpoint
 from vit.errors import UserError
 from vit.images.preprocess import Preprocess
 from vit.model.transformer import VisionTransformer
-from vit.runs import error_report
+from vit.runs import error_report, error_search
 
 Build = Callable[..., VisionTransformer]
 
@@ -48,7 +48,7 @@ def constant(tmp_path: Path, build: Build) -> Checkpoint:
 
 def test_mistakes_are_those_counted_by_hand(constant: Checkpoint, folder: Path, tmp_path: Path) -> None:
     file = tmp_path / "report.npz"
-    error_report.write(constant, f"folder:{folder}", file=file)
+    error_search.write(constant, f"folder:{folder}", file=file)
     found = error_report.read(file)
     assert found.confusion.tolist() == [[0, 0, 0], [0, 1, 0], [0, 3, 0]]
     assert found.accuracy == 0.25
@@ -67,14 +67,14 @@ def test_the_surest_mistakes_come_first_whatever_the_batches(
 ) -> None:
     model = build(num_classes=2)
     saved = load_checkpoint(save_checkpoint(tmp_path / "best", model, ("dog", "cat"), Preprocess((32, 32))))
-    whole = error_report.write(saved, f"folder:{folder}", file=tmp_path / "whole.npz")
-    monkeypatch.setattr(error_report, "_BATCH", 1)
-    parts = error_report.write(saved, f"folder:{folder}", file=tmp_path / "parts.npz")
+    whole = error_search.write(saved, f"folder:{folder}", file=tmp_path / "whole.npz")
+    monkeypatch.setattr(error_search, "_BATCH", 1)
+    parts = error_search.write(saved, f"folder:{folder}", file=tmp_path / "parts.npz")
     assert len(whole.indices) > 1
     assert whole.indices.tolist() == parts.indices.tolist()
     assert (np.diff(whole.probability) <= 0).all()
-    monkeypatch.setattr(error_report, "WORST", 1)
-    fewer = error_report.write(saved, f"folder:{folder}", file=tmp_path / "fewer.npz")
+    monkeypatch.setattr(error_search, "WORST", 1)
+    fewer = error_search.write(saved, f"folder:{folder}", file=tmp_path / "fewer.npz")
     assert fewer.indices.tolist() == whole.indices[:1].tolist()
 
 
@@ -87,7 +87,7 @@ def test_a_model_without_mistakes_has_a_report(tmp_path: Path, build: Build) -> 
         model.head.weight.zero_()
         model.head.bias.copy_(torch.tensor([1.0, 0.0]))
     saved = load_checkpoint(save_checkpoint(tmp_path / "best", model, ("a", "b"), Preprocess((32, 32))))
-    error_report.write(saved, f"folder:{tmp_path / 'data'}", file=tmp_path / "r.npz")
+    error_search.write(saved, f"folder:{tmp_path / 'data'}", file=tmp_path / "r.npz")
     assert error_report.read(tmp_path / "r.npz").accuracy == 1.0
 
 
@@ -95,7 +95,7 @@ def test_a_damaged_report_is_one_sentence(constant: Checkpoint, folder: Path, tm
     file = tmp_path / "report.npz"
     with pytest.raises(UserError, match="not been evaluated"):
         error_report.read(file)
-    error_report.write(constant, f"folder:{folder}", file=file)
+    error_search.write(constant, f"folder:{folder}", file=file)
     file.write_bytes(file.read_bytes()[:-300])
     with pytest.raises(UserError, match="damaged"):
         error_report.read(file)

@@ -38,4 +38,4 @@ _HOMES = {
     "model.transformer": ["VisionTransformer", "ViTOutput"],
     "explain.relevance": ["GradientRecord", "legrad", "relevance_record"],
 }
-__all__, __getattr__ = names_of(__name__, _HOMES)
+__all__, __getattr__ = names_of(__name__, __path__, _HOMES)

@@ -45,7 +45,7 @@ def _cpu() -> Device:
 def memory() -> tuple[int, int]:
     """Of this machine in all, and what programs can still have of it [bytes]; 0 where unknown."""
     try:
-        import psutil
+        import psutil  # noqa: PLC0415 # a machine that only trains does without it
     except ImportError:  # a machine that only trains does without it
         return 0, 0
     found = psutil.virtual_memory()
@@ -62,7 +62,7 @@ def _processor() -> str:
 
 def _gpus() -> list[Device]:
     try:
-        import pynvml as nvml
+        import pynvml as nvml  # noqa: PLC0415 # there may be none
 
         nvml.nvmlInit()
     except Exception:  # no library, no driver, or one of another version: there is no GPU to offer

@@ -12,11 +12,23 @@ from pages.shared import class_question, link_controls, loading, navigation, pas
 from pages.shared.escape import plain
 from pages.shared.source import Source
 from pages.train_form import data_picker
+from vit.checkpoints.checkpoint import Checkpoint
 from vit.errors import UserError
 from vit.explain.methods import METHODS
 from vit.images import samples
 from vit.view.captions import about
-from vit.view.contact_sheet import MOST, WITHOUT_CLASSES, Picture, arranged, judge, look, means, pictures_of, seconds
+from vit.view.contact_sheet import (
+    MOST,
+    WITHOUT_CLASSES,
+    Look,
+    Picture,
+    arranged,
+    judge,
+    look,
+    means,
+    pictures_of,
+    seconds,
+)
 from vit.view.export import png
 
 SAMPLES, UPLOAD = "samples", "upload"
@@ -27,14 +39,14 @@ TILE = 146  # [px]
 
 
 @st.cache_data(show_spinner=False, max_entries=2000)
-def looked(identity: str, digest: str, method: str, _checkpoint: Any, _picture: Any):
+def looked(identity: str, digest: str, method: str, _checkpoint: Checkpoint, _picture: Picture) -> Look:
     """See `vit.view.contact_sheet.look`."""
     with pass_queue.reserved(_checkpoint, _checkpoint.preprocess.size, pass_queue.KEPT):
         return look(_checkpoint, _picture, method)
 
 
 @st.cache_resource(show_spinner="Reading the pictures…", max_entries=4)
-def tested(spec: str, root: str, stamp: int, identity: str, _checkpoint: Any):
+def tested(spec: str, root: str, stamp: int, identity: str, _checkpoint: Checkpoint) -> list[Picture]:
     """See `vit.view.contact_sheet.pictures_of`."""
     return pictures_of(_checkpoint, spec, Path(root))
 

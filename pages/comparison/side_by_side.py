@@ -1,6 +1,7 @@
 """Two pictures, checkpoints, epochs of a run, classes or methods beside each other: one cursor, one difference."""
 
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
@@ -11,12 +12,15 @@ from pages.run_views import attention_over_epochs
 from pages.shared import class_question, link_controls, loading, navigation, session, uploads
 from pages.shared.escape import plain
 from pages.train_form import data_picker
+from vit.checkpoints.checkpoint import Checkpoint
 from vit.errors import InvalidImage, UserError
 from vit.explain.map_comparison import Layout, agreement, counterpart, difference, rank_correlation
 from vit.explain.methods import METHODS
+from vit.explain.record import AttentionRecord
 from vit.images import samples
-from vit.runs.registry import list_runs
+from vit.runs.registry import Run, list_runs
 from vit.view.attention_snapshots import read_payload, read_snapshots
+from vit.view.explanation import Explanation
 from vit.view.overlay import COLORMAPS, signed_overlay
 from vit.view.payload import read_header
 from vit.view.selection import Selection, View
@@ -35,8 +39,11 @@ WIDTH = 240  # of the difference [px]
 class Stored(NamedTuple):
     """What is left of a picture that a run explained: see `vit.explain.Explanation`."""
 
-    record: Any
+    record: AttentionRecord
     payload: bytes
+
+
+Explained = tuple[Checkpoint | None, Explanation | Stored]
 
 
 @dataclass(frozen=True)
@@ -56,7 +63,7 @@ class Side:
     question: class_question.Question | None = None
 
     @property
-    def record(self):
+    def record(self) -> AttentionRecord:
         """Attention on demand."""
         return self.example.explanation.record
 
@@ -66,7 +73,7 @@ class Side:
         return self.record.blocks, self.record.heads, self.record.tokens
 
     @property
-    def layout(self):
+    def layout(self) -> Layout:
         """Where its tokens lie."""
         return Layout(self.record.prefix, self.record.grid)
 
@@ -96,13 +103,14 @@ def show() -> None:
                 key = f"{payload} {checkpoint.identity if checkpoint else ''}"
                 found.append(Side(name, payload, class_question.Example(key, checkpoint, explanation)))
     if len(found) == len(SIDES):
-        show_both(*found, link_controls.link_of([f"{side}_{control}" for side in SIDES for control in OUTSIDE]))
+        left, right = found
+        show_both(left, right, link_controls.link_of([f"{side}_{control}" for side in SIDES for control in OUTSIDE]))
 
 
 # --- What is chosen -------------------------------------------------------------------------------------------------
 
 
-def pick_side(name: str, offered: loading.Offered, runs: dict[str, Any]):
+def pick_side(name: str, offered: loading.Offered, runs: dict[str, Run]) -> Explained | None:
     """Let the person choose what a side shows: the checkpoint, None for a run's, and what it made of a picture.
 
     None where it cannot be shown; the page says why.
@@ -125,7 +133,7 @@ def pick_side(name: str, offered: loading.Offered, runs: dict[str, Any]):
         return None
 
 
-def pick_picture(name: str, offered: loading.Offered):
+def pick_picture(name: str, offered: loading.Offered) -> Explained:
     """A checkpoint and a picture."""
     one, other, third = st.columns([3, 3, 2])
     with one:
@@ -169,7 +177,7 @@ def pick_picture(name: str, offered: loading.Offered):
     return checkpoint, explanation
 
 
-def open_checkpoint(chosen: str, offered: loading.Offered):
+def open_checkpoint(chosen: str, offered: loading.Offered) -> Checkpoint:
     """A checkpoint, with the number of heads that was chosen for it.
 
     Raises:
@@ -184,7 +192,7 @@ def open_checkpoint(chosen: str, offered: loading.Offered):
     return loading.open_checkpoint(chosen, str(info.folder), loading.stamp(info.folder), heads)
 
 
-def pick_epoch(name: str, runs: dict[str, Any]):
+def pick_epoch(name: str, runs: dict[str, Run]) -> Explained:
     """An epoch of a run and one of its pictures."""
     one, other = st.columns(2)
     with one:
@@ -255,7 +263,7 @@ def show_both(left: Side, right: Side, link: dict[str, str]) -> None:
                 method,
                 group="compare",
                 own_view=True,
-                on_change=lambda chosen, side=side: remember(chosen, side, left, right),
+                on_change=partial(remember, side, left, right),
             )
 
 
@@ -275,7 +283,7 @@ def first_shown(left: Side, right: Side) -> dict[str, Any]:
     return state.seeds
 
 
-def selection(side: Side, left: Side, right: Side):
+def selection(side: Side, left: Side, right: Side) -> Selection:
     """What a side shows, judged by the viewer that was used last."""
     state = session.of(session.Compare)
     name, chosen = state.lead
@@ -285,7 +293,7 @@ def selection(side: Side, left: Side, right: Side):
     return Selection.from_query(asdict(chosen) | own, *side.shape)
 
 
-def remember(chosen: Any, side: Side, left: Side, right: Side) -> None:
+def remember(side: Side, left: Side, right: Side, chosen: Selection) -> None:
     """Keep what was chosen in a viewer for the page and in the link, there as the left one shows it."""
     state = session.of(session.Compare)
     state.lead = side.name, chosen

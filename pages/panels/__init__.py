@@ -1,1 +1,5 @@
 """What the page Explore is put together from: what is asked above the viewer, and the panels below it."""
+
+from vit.lazy import names_of
+
+__all__, __getattr__ = names_of(__name__, __path__)

@@ -1,9 +1,11 @@
 """What people take away from the explorer: pictures, numbers, figures, a page, animations, code."""
 
+from __future__ import annotations
+
 import hashlib
 from collections.abc import Callable
 from functools import cache, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import streamlit as st
 
@@ -11,14 +13,30 @@ from pages.shared import pass_queue, session
 from pages.shared.escape import plain
 from pages.shared.source import Source
 from vit.errors import UserError
+from vit.images import decode, video
+from vit.view import animation, code_snippet, export, figures, standalone_page
 from vit.view.captions import file_stem
+
+if TYPE_CHECKING:
+    from vit.checkpoints.checkpoint import Checkpoint
+    from vit.explain.record import Precision
+    from vit.view.explanation import Explanation
+    from vit.view.selection import Selection
 
 BAR = "Frame by frame…"
 FIGURES = {"PNG": "image/png", "SVG": "image/svg+xml", "PDF": "application/pdf"}
-FILMS = {"GIF": "image/gif", "MP4": "video/mp4"}
+FILMS: dict[animation.Kind, str] = {"GIF": "image/gif", "MP4": "video/mp4"}
 
 
-def show(explanation, selection, checkpoint, source: Source, map_view=None, code=None, **viewer: Any) -> None:
+def show(
+    explanation: Explanation,
+    selection: Selection,
+    checkpoint: Checkpoint,
+    source: Source,
+    map_view: Callable[[], export.MapView] | None = None,
+    code: dict[str, Any] | None = None,
+    **viewer: Any,
+) -> None:
     """A row of downloads for the view that is shown.
 
     Args:
@@ -31,8 +49,6 @@ def show(explanation, selection, checkpoint, source: Source, map_view=None, code
         viewer: `computed`, `method` and `chain` of `vit.view.standalone_page.standalone`, where the viewer was
             given them.
     """
-    from vit.view import export
-
     facts = code or export.facts_of(explanation.record, selection)
     stem = file_stem(source.name, facts, checkpoint.labels[facts["target"]] if "target" in facts else "")
 
@@ -77,12 +93,17 @@ def show(explanation, selection, checkpoint, source: Source, map_view=None, code
         _code(explanation, checkpoint, source, facts)
 
 
-def _figures(explanation, selection, checkpoint, source: Source, seen, stem: str) -> None:
+def _figures(
+    explanation: Explanation,
+    selection: Selection,
+    checkpoint: Checkpoint,
+    source: Source,
+    seen: Callable[[], export.MapView],
+    stem: str,
+) -> None:
     """For print: of the map, or of all heads."""
 
     def draw(what: str, kind: Any, width: float) -> bytes:
-        from vit.view import figures
-
         if what == "All heads":
             facts = figures.caption(
                 explanation, checkpoint, figures.grid_sentence(explanation, selection), source.credit
@@ -112,26 +133,26 @@ def _choice(label: str, *options: str) -> str:
     return st.segmented_control(label, options, default=options[0], required=True, key=f"figure {label}")
 
 
-def _others(explanation, selection, checkpoint, source: Source, seen, viewer: dict[str, Any], stem: str) -> None:
+def _others(
+    explanation: Explanation,
+    selection: Selection,
+    checkpoint: Checkpoint,
+    source: Source,
+    seen: Callable[[], export.MapView],
+    viewer: dict[str, Any],
+    stem: str,
+) -> None:
     """A page, numbers, blocks."""
-    from vit.view.standalone_page import MAX_PAYLOAD
 
     def page() -> bytes:
-        from vit.view.figures import caption
-        from vit.view.standalone_page import standalone
-
-        title, facts = f"{source.name} · {checkpoint.name}", caption(explanation, checkpoint, "", source.credit)
-        return standalone(explanation.payload, selection, title, [facts], **viewer)
+        title, facts = f"{source.name} · {checkpoint.name}", figures.caption(explanation, checkpoint, "", source.credit)
+        return standalone_page.standalone(explanation.payload, selection, title, [facts], **viewer)
 
     def numbers() -> bytes:
-        from vit.view.export import view_json
+        return export.view_json(explanation, seen(), checkpoint, source.name)
 
-        return view_json(explanation, seen(), checkpoint, source.name)
-
-    def blocks():
-        from vit.view.animation import over_blocks
-
-        return over_blocks(explanation, selection)
+    def blocks() -> animation.Film:
+        return animation.over_blocks(explanation, selection)
 
     size = len(explanation.payload) + len(viewer.get("chain") or b"")
     _file(
@@ -140,10 +161,10 @@ def _others(explanation, selection, checkpoint, source: Source, seen, viewer: di
         f"{stem}.html",
         "text/html",
         key="page",
-        disabled=size > MAX_PAYLOAD,
+        disabled=size > standalone_page.MAX_PAYLOAD,
         help="This viewer as one file. It works offline, opened from the disk."
-        if size <= MAX_PAYLOAD
-        else f"More than {MAX_PAYLOAD / 1e6:.0f} MB: choose a smaller input size.",
+        if size <= standalone_page.MAX_PAYLOAD
+        else f"More than {standalone_page.MAX_PAYLOAD / 1e6:.0f} MB: choose a smaller input size.",
     )
     _file(
         "Numbers as JSON",
@@ -161,33 +182,36 @@ def _others(explanation, selection, checkpoint, source: Source, seen, viewer: di
     )
 
 
-def _frames(explanation, selection, checkpoint, source: Source, code: dict[str, Any], stem: str) -> None:
+def _frames(
+    explanation: Explanation,
+    selection: Selection,
+    checkpoint: Checkpoint,
+    source: Source,
+    code: dict[str, Any],
+    stem: str,
+) -> None:
     """Of several frames: the selected map of each; they are passes through the model, so they are asked for first."""
-    from vit.images.decode import count_frames
-
     try:
-        several = count_frames(source.data) > 1
+        several = decode.count_frames(source.data) > 1
     except UserError:  # the page shows another picture instead
         return
     if not several:
         return
     size = explanation.preprocess.size
-    precision = str(explanation.record.queries[0].dtype).removeprefix("torch.")
+    precision: Precision = "bfloat16" if "bfloat16" in str(explanation.record.queries[0].dtype) else "float32"
     question = {name: code[name] for name in ("target", "method") if name in code}
     digest = hashlib.sha256(source.data).hexdigest()
     request = (digest, checkpoint.identity, size, precision, selection, *question.items())
     made = session.of(session.Explore).frames
     if made and made[0] == request:
         with st.container(horizontal=True):
-            for kind, data in made[1].items():
-                _file(f"Frames as {kind}", data, f"{stem}-frames.{kind.lower()}", FILMS[kind], key=f"Frames {kind}")
+            for kind, mime in FILMS.items():
+                _file(f"Frames as {kind}", made[1][kind], f"{stem}-frames.{kind.lower()}", mime, key=f"Frames {kind}")
     elif st.button("Animate all frames", help="Up to 60 frames, each through the model on its own: as GIF and as MP4"):
-        from vit.view.animation import encode, over_frames
-
         bar = st.progress(0.0, BAR)
         try:
             with pass_queue.reserved(checkpoint, size, pass_queue.KEPT, precision):
-                film = over_frames(
+                film = animation.over_frames(
                     checkpoint,
                     source.data,
                     selection,
@@ -199,11 +223,11 @@ def _frames(explanation, selection, checkpoint, source: Source, code: dict[str, 
         except UserError as error:
             st.error(plain(str(error)))
             return
-        session.of(session.Explore).frames = (request, {kind: encode(film, kind) for kind in FILMS})
+        session.of(session.Explore).frames = (request, {kind: animation.encode(film, kind) for kind in FILMS})
         st.rerun(scope="fragment")
 
 
-def films(what: str, draw: Callable[[], Any], stem: str, help: str) -> None:
+def films(what: str, draw: Callable[[], animation.Film], stem: str, help: str) -> None:
     """A button for each kind of file.
 
     Args:
@@ -212,29 +236,24 @@ def films(what: str, draw: Callable[[], Any], stem: str, help: str) -> None:
         stem: of the file's name.
     """
 
-    def make(kind: str) -> bytes:
-        from vit.view.animation import encode
-
-        return encode(draw(), kind)
+    def make(kind: animation.Kind) -> bytes:
+        return animation.encode(draw(), kind)
 
     for kind, mime in FILMS.items():
         _file(f"{what} as {kind}", partial(make, kind), f"{stem}.{kind.lower()}", mime, key=f"{what} {kind}", help=help)
 
 
-def _code(explanation, checkpoint, source: Source, facts: dict[str, Any]) -> None:
+def _code(explanation: Explanation, checkpoint: Checkpoint, source: Source, facts: dict[str, Any]) -> None:
     """The Python that computes the map, to copy."""
-    from vit.images.video import is_video
-    from vit.view.code_snippet import snippet
-
     with st.popover("Copy as code", width="content"):
-        program = snippet(
+        program = code_snippet.snippet(
             explanation,
             checkpoint,
             facts,
             source.name,
             sample=source.sample,
             frame=source.frame,
-            video=is_video(source.data),
+            video=video.is_video(source.data),
         )
         st.code(program, language="python")
 

@@ -1,10 +1,11 @@
 """May this map be believed: measured on this picture, beside two controls."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import plotly.graph_objects as go
 import streamlit as st
+from torch import Tensor
 
 from pages.shared import bars, link_controls, session
 from pages.shared.class_question import Example, Question, pass_of, subject, weights
@@ -12,7 +13,10 @@ from pages.shared.escape import plain
 from vit import devices
 from vit.explain.faithfulness import (
     SEEDS,
+    Controls,
+    Curve,
     Faithfulness,
+    Score,
     centre,
     controls,
     deletion,
@@ -36,7 +40,7 @@ SAME = 0.01  # of a map's maximum; rounding to bfloat16 stays below
 
 
 @st.cache_resource(show_spinner=False, max_entries=16)
-def chance(key: str, target: int, _example: Example):
+def chance(key: str, target: int, _example: Example) -> Controls:
     """The controls of a picture and a class, once for all maps."""
     with pass_of(_example):
         return controls(
@@ -51,7 +55,9 @@ def seeds(example: Example) -> int:
 
 
 @st.cache_resource(show_spinner=False, max_entries=256)
-def measured(key: str, target: int, which: str, _example: Example, _heatmap: Callable[[], Any]):
+def measured(
+    key: str, target: int, which: str, _example: Example, _heatmap: Callable[[], Tensor]
+) -> tuple[Score, bool]:
     """The score of one map, and whether it says anything: it may be zero everywhere."""
     heatmap = _heatmap()
     with pass_of(_example):
@@ -59,7 +65,9 @@ def measured(key: str, target: int, which: str, _example: Example, _heatmap: Cal
 
 
 @st.cache_resource(show_spinner=False, max_entries=32)
-def curves(key: str, target: int, which: str, _example: Example, _heatmap: Callable[[], Any]):
+def curves(
+    key: str, target: int, which: str, _example: Example, _heatmap: Callable[[], Tensor]
+) -> dict[str, dict[str, Curve]]:
     """Deletion and insertion of one map, and of a blob in the middle."""
     model, pixels = _example.checkpoint.model, _example.pixels
     maps = {"this map": _heatmap(), "a blob in the middle": centre(_example.explanation.record.grid)}
@@ -74,7 +82,7 @@ class Ranked(NamedTuple):
     """A method on this picture: SaCo and map (rows, cols)."""
 
     saco: float
-    heatmap: Any
+    heatmap: Tensor
 
 
 @st.cache_resource(show_spinner=False, max_entries=16)
@@ -89,12 +97,12 @@ def ranking(key: str, target: int, settings: Settings, _example: Example) -> dic
 
 def show(example: Example, question: Question, selection: Selection) -> None:
     """The verdict on the map that is shown."""
-    target, label = question.target, plain(example.checkpoint.labels[question.target])
+    target, label = question.about, plain(example.checkpoint.labels[question.about])
     which = " ".join(f"{name}={getattr(selection, name)}" for name in ("view", "block", "head", "direction"))
     which += f" {selection.token} {selection.pinned} {selection.settings()}"
     which += question.method if selection.view == "relevance" else ""
 
-    def heatmap():
+    def heatmap() -> Tensor:
         return example.explanation.record.heatmap(weights(example, selection, question))
 
     if problem := _problem(example):
@@ -177,7 +185,7 @@ def _problem(example: Example) -> str:
     )
 
 
-def _shown(found: dict[str, Ranked], selection: Selection, question: Question, heatmap: Any) -> str | None:
+def _shown(found: dict[str, Ranked], selection: Selection, question: Question, heatmap: Tensor) -> str | None:
     """The method whose map for the class as a whole is the one that is shown, to rounding."""
     name = {"relevance": question.method, "rollout": "rollout", "attention": "attention"}.get(selection.view)
     if name is None:
@@ -187,14 +195,14 @@ def _shown(found: dict[str, Ranked], selection: Selection, question: Question, h
     return name if bool((one - other).abs().max() <= SAME * other.max()) else None
 
 
-def _alt(verdict) -> str:
+def _alt(verdict: Faithfulness) -> str:
     return (
         f"SaCo of this map {verdict.saco:.2f}, of a blob in the middle {verdict.controls.blob:.2f}; chance reaches "
         f"from {verdict.chance.lowest:.2f} to {verdict.chance.highest:.2f}"
     )
 
 
-def _show_gauge(verdict) -> None:
+def _show_gauge(verdict: Faithfulness) -> None:
     """A line from -1 to 1 for the map, one for the blob, one for the random maps, and what chance reaches behind."""
     rows = [
         bars.Marks("this map", [verdict.saco], "disc"),
@@ -204,7 +212,7 @@ def _show_gauge(verdict) -> None:
     bars.show_line("Faithfulness (SaCo)", rows, verdict.chance, "chance", _alt(verdict))
 
 
-def _show_chance(figure: "go.Figure", verdict) -> None:
+def _show_chance(figure: go.Figure, verdict: Faithfulness) -> None:
     """Shade what random maps reach, with a word above."""
     figure.add_vrect(
         *verdict.chance,
@@ -218,7 +226,7 @@ def _show_chance(figure: "go.Figure", verdict) -> None:
     )
 
 
-def _show_curves(every, label: str) -> None:
+def _show_curves(every: dict[str, dict[str, Curve]], label: str) -> None:
     for column, (title, lines) in zip(st.columns(2, gap="large"), every.items(), strict=True):
         figure = go.Figure()
         for (name, curve), color in zip(lines.items(), (bars.STRONG, bars.QUIET), strict=True):
@@ -241,7 +249,7 @@ def _show_curves(every, label: str) -> None:
         column.caption(_about(title, lines["this map"], label))
 
 
-def _about(title: str, curve, label: str) -> str:
+def _about(title: str, curve: Curve, label: str) -> str:
     """How to read a curve; and where it can say little, why."""
     if title == "Deletion":
         left, better = f"With all pixels gone it is still “{label}” to {curve.probabilities[-1]:.0%}", "lower"
@@ -253,7 +261,7 @@ def _about(title: str, curve, label: str) -> str:
     return words if curve.leads_somewhere else f"{words} {why}, so here the area alone says little."
 
 
-def _show_ranking(found: dict[str, Ranked], verdict, shown: str | None) -> None:
+def _show_ranking(found: dict[str, Ranked], verdict: Faithfulness, shown: str | None) -> None:
     names = list(found)[::-1]
     figure = go.Figure(
         go.Bar(

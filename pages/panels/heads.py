@@ -1,5 +1,6 @@
 """What the heads do: a number for each, over this picture, the samples or many pictures."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -36,13 +37,13 @@ SPREAD = 0.6  # of the way between two blocks, that its heads take
 
 
 @st.cache_resource(show_spinner=False, max_entries=16)
-def of_picture(key: str, _example: Example):
+def of_picture(key: str, _example: Example) -> dict[str, Statistic]:
     """Statistics of this picture."""
     return statistics(_example.explanation.record, _example.checkpoint.config.patch_size)
 
 
 @st.cache_resource(show_spinner="Looking at the sample pictures…", max_entries=4)
-def of_samples(identity: str, size: tuple, _example: Example):
+def of_samples(identity: str, size: tuple[int, int], _example: Example) -> dict[str, Statistic]:
     """Mean and spread over the sample pictures, at the size that is chosen."""
     model, preprocess = _example.checkpoint.model, _example.explanation.preprocess
     files = ((name, samples.read(name)) for name in samples.SAMPLES)
@@ -51,24 +52,26 @@ def of_samples(identity: str, size: tuple, _example: Example):
 
 
 @st.cache_resource(show_spinner=False, max_entries=16)
-def agreeing(key: str, target: int, _example: Example):
+def agreeing(key: str, target: int, _example: Example) -> Statistic:
     """How far each head looks where the class's relevance is."""
     record = subject(_example, target).record
     return agreement(record, record.read, record.heatmap(record.relevance()))
 
 
-def of_class(example: Example, question: Question | None) -> dict:
+def of_class(example: Example, question: Question | None) -> dict[str, Statistic]:
     """Statistics that ask about a class; what a head does for it where that was measured or is quick."""
     if question is None:
         return {}
-    found = {"object": agreeing(example.key, question.target, example)}
+    found = {"object": agreeing(example.key, question.about, example)}
     if what_if.measured(example, question):
-        values = what_if.importances(example, question.target, True)
+        values = what_if.importances(example, question.about, True)
         found["effect"] = Statistic(torch.from_numpy(values), 0.0)
     return found
 
 
-def show(example: Example, question: Question | None, selection: Selection, select: Any) -> None:
+def show(
+    example: Example, question: Question | None, selection: Selection, select: Callable[[tuple[int, int]], None]
+) -> None:
     """The atlas of heads.
 
     Args:
@@ -80,7 +83,7 @@ def show(example: Example, question: Question | None, selection: Selection, sele
         over = link_controls.select("Over", "over", list(OVER), kind=st.segmented_control, link=OVER.__getitem__)
     with one:
         if over == ONE:
-            found = of_picture(example.key, example) | of_class(example, question)
+            found: dict[str, Statistic] | None = of_picture(example.key, example) | of_class(example, question)
         elif over == SAMPLES:
             found = of_samples(example.checkpoint.identity, example.explanation.preprocess.size, example)
         else:
@@ -99,7 +102,7 @@ def show(example: Example, question: Question | None, selection: Selection, sele
         )
     statistic = found[name]
     words, title = partial(amount, name), STATISTICS[name]
-    chosen = isinstance(selection.block, int) and isinstance(selection.head, int)
+    block, head = selection.block, selection.head
     with one:
         matrix.show(
             "atlas",
@@ -107,7 +110,7 @@ def show(example: Example, question: Question | None, selection: Selection, sele
             words,
             label=title + ("" if name in SIGNED else f"; uniform attention: {words(statistic.uniform)}"),
             scale="signed" if name in SIGNED else "viridis",
-            marked=[(selection.block, selection.head)] if chosen else [],
+            marked=[(block, head)] if isinstance(block, int) and isinstance(head, int) else [],
             on_choose=select,
         )
     with other:
@@ -115,7 +118,7 @@ def show(example: Example, question: Question | None, selection: Selection, sele
     _show_suggestions(found, select)
 
 
-def _show_suggestions(found: dict, select: Any) -> None:
+def _show_suggestions(found: dict[str, Statistic], select: Callable[[tuple[int, int]], None]) -> None:
     """Heads to look at first, each with the number that says why."""
     chosen = suggestions(found)
     if not chosen:
@@ -134,7 +137,7 @@ def _show_suggestions(found: dict, select: Any) -> None:
             column.caption(WHY[one.title].format(amount(one.statistic, one.value)))
 
 
-def _show_depth(statistic: Any, title: str, digits: str) -> None:
+def _show_depth(statistic: Statistic, title: str, digits: str) -> None:
     """Every head over its block, as in the ViT paper; of several pictures, with how far they differ.
 
     Args:

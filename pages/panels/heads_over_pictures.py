@@ -13,8 +13,11 @@ from pages.shared import loading, session
 from pages.shared.class_question import Example, pass_of
 from pages.shared.escape import plain
 from pages.train_form import data_picker
+from vit.data.pictures import Pictures
 from vit.errors import InvalidRun, UserError
 from vit.explain.head_census import MOST, Tally, batch_size, decoded, picked, pictures_of, seconds, tally
+from vit.explain.head_statistics import Statistic
+from vit.images.preprocess import Preprocess
 from vit.runs.registry import find_run
 from vit.view.captions import about
 
@@ -47,7 +50,9 @@ class Progress:
 
 
 @st.cache_resource(show_spinner=False, max_entries=1000)
-def counted(identity: str, size: tuple, name: str, _example: Example, _part: Part):
+def counted(
+    identity: str, size: tuple[int, int], name: str, _example: Example, _part: Part
+) -> tuple[Tally, tuple[str, ...]]:
     """What the heads do on these pictures, and which of them could not be read."""
     opened = _part.read()
     with pass_of(_example):
@@ -55,7 +60,7 @@ def counted(identity: str, size: tuple, name: str, _example: Example, _part: Par
 
 
 @st.cache_resource(show_spinner="Reading the pictures…", max_entries=4)
-def tested(spec: str, root: str, stamp: int, preprocess: str, _preprocess: Any):
+def tested(spec: str, root: str, stamp: int, preprocess: str, _preprocess: Preprocess) -> Pictures:
     """See `vit.explain.head_census.pictures_of`."""
     return pictures_of(spec, _preprocess, root=Path(root), workers=0)
 
@@ -66,7 +71,7 @@ def digest(file_id: str, _file: Any) -> str:
     return hashlib.sha256(_file.getbuffer()).hexdigest()
 
 
-def show(example: Example) -> dict[str, Any] | None:
+def show(example: Example) -> dict[str, Statistic] | None:
     """Let the person choose pictures and wait for them; gives the statistics once they are there."""
     source = pick_source(example)
     try:
@@ -178,9 +183,10 @@ def look(example: Example, parts: Sequence[Part], count: int, progress: Progress
         st.rerun()
 
 
-def result(example: Example, parts: Sequence[Part], count: int, progress: Progress) -> dict[str, Any] | None:
+def result(example: Example, parts: Sequence[Part], count: int, progress: Progress) -> dict[str, Statistic] | None:
     """Statistics over the parts that are done; says what is missing."""
-    found, unreadable = Tally(), []
+    found = Tally()
+    unreadable: list[str] = []
     for part in parts:
         more, left_out = counted(*_key(example), part.name, example, part)
         found, unreadable = found + more, [*unreadable, *left_out]

@@ -7,7 +7,7 @@ from PIL import Image
 
 from pages.shared.class_question import Example, Question, pass_of
 from pages.shared.escape import plain
-from vit.explain.logit_lens import logit_lens
+from vit.explain.logit_lens import Lens, logit_lens
 from vit.explain.weight_views import filters, outliers, position_similarity
 from vit.view.overlay import COLORMAPS
 
@@ -18,7 +18,7 @@ RAMP = 160  # width of a colour scale [px]
 
 
 @st.cache_resource(show_spinner="Reading the answer after every block…", max_entries=8)
-def lens(key: str, target: int, _example: Example):
+def lens(key: str, target: int, _example: Example) -> Lens:
     """See `vit.explain.logit_lens.logit_lens`."""
     with pass_of(_example):
         return logit_lens(_example.checkpoint.model, _example.pixels, target)
@@ -27,18 +27,19 @@ def lens(key: str, target: int, _example: Example):
 def show(example: Example, question: Question) -> None:
     """Curves over the blocks, and a map of the class for each."""
     labels = example.checkpoint.labels
-    name = plain(labels[question.target])
-    found = lens(example.key, question.target, example)
+    target = question.about
+    name = plain(labels[target])
+    found = lens(example.key, target, example)
     final = found.answers[-1]
     blocks = np.arange(1, len(found.answers) + 1)
     figure = go.Figure()
-    classes = [question.target, *(i for i in final.topk(min(FEW, len(final))).indices.tolist() if i != question.target)]
+    classes = [target, *(i for i in final.topk(min(FEW, len(final))).indices.tolist() if i != target)]
     for index in classes[:FEW]:
         figure.add_scatter(
             x=blocks,
             y=found.answers[:, index].tolist(),
             name=plain(labels[index]),
-            line={"width": 3 if index == question.target else 1.5},
+            line={"width": 3 if index == target else 1.5},
         )
     figure.add_vline(x=found.decided + 1, line={"color": QUIET, "dash": "dot"})
     figure.update_layout(height=280, margin={"l": 0, "r": 0, "t": 10, "b": 0}, legend={"orientation": "h", "y": 1.15})
@@ -66,7 +67,7 @@ def _tile(shares: np.ndarray) -> Image.Image:
     return Image.fromarray(colors).resize((TILE, TILE * height // width), Image.Resampling.NEAREST)
 
 
-def _show_outliers(example: Example, found) -> None:
+def _show_outliers(example: Example, found: Lens) -> None:
     first = len(example.explanation.record.prefix)
     strange = outliers(found.lengths[:, first:])
     if not strange.any():

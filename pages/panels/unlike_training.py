@@ -1,9 +1,18 @@
 """A picture unlike those that a model learnt from is called so, beside the answer that it gets."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 import streamlit as st
 
 from pages.shared.escape import plain
 from pages.shared.result_cache import cached
+from vit.explain import ood
+
+if TYPE_CHECKING:
+    from vit.checkpoints.checkpoint import Checkpoint
+    from vit.view.explanation import Explanation
 
 FEW = 20  # classes, so that most pictures are of something else
 METHOD = (
@@ -12,13 +21,12 @@ METHOD = (
 )
 
 
-def judge(checkpoint, explanation):
+def judge(checkpoint: Checkpoint, explanation: Explanation) -> tuple[ood.Known, ood.Unlike] | None:
     """What known pictures are like, and how unlike them this one is; None where the one or the other is not known."""
     if explanation.seen.size[::-1] != tuple(checkpoint.config.image_size):
         return None  # scores were taken at the model's own size
-    from vit.explain import ood
 
-    def work():
+    def work() -> tuple[ood.Known, ood.Unlike] | None:
         known = ood.read(checkpoint)
         if known is None:
             return None
@@ -30,17 +38,15 @@ def judge(checkpoint, explanation):
     return cached(("unlike", checkpoint.identity, stamp, explanation.record.logits.numpy().tobytes()), work)
 
 
-def show(checkpoint, explanation) -> None:
+def show(checkpoint: Any, explanation: Any) -> None:
     """How many classes the model knows, and a warning where the picture is unlike those that it learnt them from."""
     count, found = len(checkpoint.labels), judge(checkpoint, explanation)
     words = f"It knows {count:,} classes" + ("; all else is a guess." if count <= FEW else ".")
     if found is None:
         st.caption(words)
         return
-    from vit.explain.ood import ALARM
-
     known, unlike = found
-    if unlike.known <= ALARM:
+    if unlike.known <= ood.ALARM:
         others = "" if unlike.others is None else f", but {unlike.others:.0%} of photos of other things"
         st.warning(
             plain(

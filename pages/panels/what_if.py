@@ -1,12 +1,13 @@
 """What if some heads were off, or some patches hidden: the answer and the maps beside the old ones."""
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
 import streamlit as st
 import torch
+from torch import Tensor
 
 from pages.components import head_grid as matrix
 from pages.components import viewer
@@ -14,8 +15,9 @@ from pages.shared import class_question, link_controls, navigation, pass_queue, 
 from pages.shared.class_question import Example, Question, pass_of
 from pages.shared.escape import plain
 from pages.shared.result_cache import cached, with_bar
+from vit.checkpoints.checkpoint import Checkpoint
 from vit.explain.head_ablation import head_means, importance, importance_seconds, without
-from vit.explain.occlusion import hidden, occlusion, occlusion_seconds
+from vit.explain.occlusion import Baseline, hidden, occlusion, occlusion_seconds
 from vit.explain.record import record
 from vit.images import samples
 from vit.images.decode import decode_image
@@ -25,15 +27,17 @@ from vit.view.payload import pack
 from vit.view.selection import Selection
 
 MEAN = "its mean"
-BASELINES = {"mean": "the mean colour", "blur": "blurred", "noise": "noise"}
+BASELINES: dict[Baseline, str] = {"mean": "the mean colour", "blur": "blurred", "noise": "noise"}
 LONG = 3.0  # [s]; what takes longer tells how long
 SLOW = 20.0  # [s]; an importance matrix that takes longer waits for a button
 TOP = 5
 ACCENT, QUIET = "#3b929a", "#9aa5a8"
 
+Heads = tuple[tuple[int, int], ...]  # by block and head
+
 
 @st.cache_resource(show_spinner=False, max_entries=4)
-def means(identity: str, _checkpoint):
+def means(identity: str, _checkpoint: Checkpoint) -> Tensor:
     """What heads give on average over the sample pictures, at the model's own size."""
     pictures = [_checkpoint.preprocess(decode_image(samples.read(name))) for name in samples.SAMPLES]
     with pass_queue.reserved(_checkpoint, _checkpoint.preprocess.size, len(pictures)):
@@ -45,20 +49,22 @@ def importances(example: Example, target: int, by_mean: bool) -> np.ndarray:
     checkpoint = example.checkpoint
     instead = means(checkpoint.identity, checkpoint) if by_mean else None
 
-    def work(progress):
+    def work(progress: Callable[[float], object]) -> np.ndarray:
         with pass_of(example):
             return importance(checkpoint.model, example.pixels, target, instead, progress).numpy()
 
     return with_bar(("importance", example.key, target, by_mean), "Switching heads off, one after the other…", work)
 
 
-def changed(example: Example, off: tuple, by_mean: bool, hide: tuple, baseline: str) -> Example:
+def changed(example: Example, off: Heads, by_mean: bool, hide: tuple[int, ...], baseline: Baseline) -> Example:
     """The changed picture through the changed model, with a payload of its own."""
     name = f"{example.key} without {off} {by_mean} {hide} {baseline}"  # heads of the last block change no attention
     return cached(("changed", name), lambda: _changed(name, example, off, by_mean, hide, baseline))
 
 
-def _changed(name: str, example: Example, off: tuple, by_mean: bool, hide: tuple, baseline: str) -> Example:
+def _changed(
+    name: str, example: Example, off: Heads, by_mean: bool, hide: tuple[int, ...], baseline: Baseline
+) -> Example:
     checkpoint, explanation = example.checkpoint, example.explanation
     pixels = hidden(example.pixels, hide, checkpoint.config.patch_size, baseline)
     instead = means(checkpoint.identity, checkpoint) if by_mean else None
@@ -69,11 +75,10 @@ def _changed(name: str, example: Example, off: tuple, by_mean: bool, hide: tuple
     return Example(name, checkpoint, replace(explanation, record=kept, payload=payload), pixels, hook)
 
 
-def probe(example: Example, question: Question | None, selection: Selection):
+def probe(example: Example, question: Question | None, selection: Selection) -> viewer.Probe | None:
     """Let the person replace the patch under the pointer; what the viewer needs for that."""
     if question is None:
         return None
-
     labels = example.checkpoint.labels
     seconds = occlusion_seconds(example.checkpoint.model, example.explanation.preprocess.size)
     takes = f" ({about(seconds)})" if seconds > LONG else ""
@@ -90,7 +95,7 @@ def probe(example: Example, question: Question | None, selection: Selection):
         return None
     now = after(example, selection, baseline)
 
-    def work(progress):
+    def work(progress: Callable[[float], object]) -> Tensor:
         with pass_of(example):
             return occlusion(example.checkpoint.model, example.pixels, baseline, now.hook, selection.hidden, progress)
 
@@ -98,14 +103,14 @@ def probe(example: Example, question: Question | None, selection: Selection):
     before = now.explanation.record.logits[0].softmax(0)
     best, usual = answers.argmax(-1).tolist(), int(before.argmax())
     return viewer.Probe(
-        target=plain(labels[question.target]),
-        before=float(before[question.target]),
-        after=answers[:, question.target].tolist(),
+        target=plain(labels[question.about]),
+        before=float(before[question.about]),
+        after=answers[:, question.about].tolist(),
         answers=[plain(labels[one]) if one != usual else "" for one in best],
     )
 
 
-def heads_off(blocks: int, heads: int) -> tuple[tuple[int, int], ...]:
+def heads_off(blocks: int, heads: int) -> Heads:
     """The heads that the link switches off."""
     found = set()
     for part in st.query_params.get("off", "").split("."):
@@ -115,7 +120,7 @@ def heads_off(blocks: int, heads: int) -> tuple[tuple[int, int], ...]:
     return tuple(sorted(found))
 
 
-def after(example: Example, selection: Selection, baseline: str) -> Example:
+def after(example: Example, selection: Selection, baseline: Baseline) -> Example:
     """The picture and the model as the person changed them."""
     record = example.explanation.record
     off = heads_off(record.blocks, record.heads)
@@ -153,7 +158,7 @@ def show(example: Example, question: Question | None, selection: Selection) -> N
         values = _importances(example, question, _by_mean())
         label = "Click a head to switch it off"
         if question and np.isfinite(values).any():
-            name = plain(example.checkpoint.labels[question.target])
+            name = plain(example.checkpoint.labels[question.about])
             when = ", before any change" if off or selection.hidden else ""
             label = f"What “{name}” loses without each head [logits]{when}. Click one to switch it off"
         matrix.show("whatif", values, _signed, label=label, scale="signed", marked=off, on_choose=toggle)
@@ -171,11 +176,11 @@ def show(example: Example, question: Question | None, selection: Selection) -> N
         )
     if not off and not selection.hidden:
         return
-    baseline = st.query_params.get("baseline", "")
-    now = after(example, selection, baseline if baseline in BASELINES else "mean")
+    linked = st.query_params.get("baseline", "")
+    now = after(example, selection, next((name for name in BASELINES if name == linked), "mean"))
     if question:
-        answers = (one.explanation.record.logits[0].softmax(0) for one in (example, now))
-        _show_answers(example, *answers, question)
+        earlier, later = (one.explanation.record.logits[0].softmax(0) for one in (example, now))
+        _show_answers(example, earlier, later, question)
     st.caption("After the change. It follows the viewer above, and maps of one kind have one scale in both.")
     payload = viewer.feed("changed feeder", now.explanation.payload)
     place, feeders = st.container(), st.container()
@@ -204,17 +209,17 @@ def _importances(example: Example, question: Question | None, by_mean: bool) -> 
         if not st.button(f"Measure every head ({about(_seconds(example))})"):
             return unknown
         session.of(session.Explore).importance = f"{example.key} {question.target}"
-    return importances(example, question.target, by_mean)
+    return importances(example, question.about, by_mean)
 
 
 def _signed(value: float) -> str:
     return f"{value:+.2f}".replace("-", "−")
 
 
-def _show_answers(example: Example, before: Any, after: Any, question: Question) -> None:
+def _show_answers(example: Example, before: Tensor, after: Tensor, question: Question) -> None:
     """Probabilities of the most probable classes, old and new."""
     labels = example.checkpoint.labels
-    shown = {question.target, *before.topk(min(TOP, len(before))).indices.tolist(), int(after.argmax())}
+    shown = {question.about, *before.topk(min(TOP, len(before))).indices.tolist(), int(after.argmax())}
     order = sorted(shown, key=lambda index: float(before[index]))
     names = [plain(labels[index]) for index in order]
     figure = go.Figure()

@@ -1,5 +1,8 @@
 """Attention while it learns: the probe pictures of a run, epoch by epoch, in the viewer."""
 
+from __future__ import annotations
+
+import base64
 import io
 from pathlib import Path
 from typing import Any
@@ -14,6 +17,7 @@ from pages.shared import bars
 from pages.shared.escape import plain
 from vit.errors import UserError
 from vit.runs.registry import Run
+from vit.view import animation
 from vit.view.attention_snapshots import Snapshot, list_epochs, read_payload, read_snapshots
 from vit.view.payload import read_header
 from vit.view.selection import Selection
@@ -53,8 +57,7 @@ def show(run: Run) -> None:
     if not history:
         st.error("The probe pictures cannot be read.")
         return
-    newest = history[max(history)]
-    shape = [(probe.label, len(probe.entropy)) for probe in newest]
+    shape = [(probe.label, len(probe.entropy)) for probe in history[max(history)]]
     history = {epoch: found for epoch, found in history.items() if [(p.label, len(p.entropy)) for p in found] == shape}
     epochs = list(history)
 
@@ -86,10 +89,8 @@ def show(run: Run) -> None:
             )
 
 
-def _animated(folder: Path, picture: int, selection: Selection):
-    from vit.view.animation import over_epochs  # brings torch along, which this page does without
-
-    return over_epochs(folder, picture, selection)
+def _animated(folder: Path, picture: int, selection: Selection) -> animation.Film:
+    return animation.over_epochs(folder, picture, selection)
 
 
 def stamp(folder: Path, epoch: int) -> int:
@@ -116,8 +117,6 @@ def _pick_picture(folder: Path, epoch: int, probes: list[Snapshot]) -> int:
 @st.cache_data(show_spinner=False, max_entries=200)
 def _thumbnail(folder: str, epoch: int, picture: int) -> str:
     """A picture as a data address."""
-    import base64
-
     try:
         payload = read_payload(Path(folder), epoch, picture)
         offset, length = read_header(payload)["sections"]["picture"]

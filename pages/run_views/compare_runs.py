@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
+import plotly.graph_objects as go
 import streamlit as st
 
 from pages.run_views import curves, readings, run_actions
@@ -250,8 +251,6 @@ def show_sweep(chosen: Sequence[Run]) -> None:
 
 
 def _heatmap(settings: Sequence[str], known: Sequence[tuple[dict[str, Any], float]]) -> None:
-    import plotly.graph_objects as go
-
     across, down = (sorted({_known(config.get(name)) for config, _ in known}, key=_order) for name in settings)
     x_title, y_title = map(title, settings)
     cells: list[list[float | None]] = [[None] * len(across) for _ in down]

@@ -127,8 +127,8 @@ def controls(longest: int, unit: str = "epochs") -> View:
             key = link_controls.key_of(
                 f"zoom {unit} {longest}", ends
             )  # as the end moves, it begins anew from the address
-            moved = {"on_change": link_controls.on_change, "args": (key, zoom)}
-            st.slider(f"Zoom [{unit}]", 0, longest, ends, key=key, width=220, **moved)
+            change = link_controls.on_change
+            st.slider(f"Zoom [{unit}]", 0, longest, ends, key=key, width=220, on_change=change, args=(key, zoom))
         link_controls.toggle("Logarithmic loss", "log")
     return linked
 

@@ -1,5 +1,6 @@
 """What came out of a run: open it, keep it, and see where it is wrong."""
 
+import base64
 import html
 import io
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import plotly.graph_objects as go
 import streamlit as st
 from PIL import Image
 
@@ -105,8 +107,6 @@ def _show_report(run: registry.Run) -> None:
 
 def _confusion(found: error_report.Report) -> None:
     """True classes down, predicted ones across, as shares of each row."""
-    import plotly.graph_objects as go
-
     counts = found.confusion
     kept = np.flatnonzero(counts.sum(1) + counts.sum(0))  # classes that occur
     counts = counts[np.ix_(kept, kept)]
@@ -169,8 +169,6 @@ def _mistakes(found: error_report.Report) -> None:
 
 
 def _address(pixels: np.ndarray) -> str:
-    import base64
-
     picture = Image.fromarray(pixels)
     out = io.BytesIO()
     picture.save(out, "PNG") if max(picture.size) <= 128 else picture.save(out, "JPEG", quality=85)

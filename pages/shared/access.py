@@ -22,6 +22,7 @@ from streamlit.errors import StreamlitSecretNotFoundError
 
 from pages.shared import navigation
 from pages.shared.escape import plain
+from vit.runs import control
 
 NETWORK_MEGABYTES = 100
 _LOOPBACK = {"localhost", "127.0.0.1", "::1", "[::1]"}
@@ -114,9 +115,7 @@ def is_local() -> bool:
 
 def limits() -> Any:
     """Bounds on what a visitor may take up, as a `vit.runs.Limits`."""
-    from vit.runs.control import Limits
-
-    given, bounds = _section("limits"), Limits()
+    given, bounds = _section("limits"), control.Limits()
     if "runs_per_person" in given:
         bounds = bounds._replace(runs_per_person=int(given["runs_per_person"]))
     if "free_gb" in given:

@@ -1,18 +1,26 @@
 """Why this class: the class and the method that the person chose, and what the methods need to know of the picture."""
 
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import streamlit as st
 
+from pages.components import viewer
 from pages.shared import link_controls, pass_queue
 from pages.shared.escape import plain
 from pages.shared.result_cache import cached
 from vit.explain import methods
 from vit.explain.methods import METHODS, Subject
-from vit.view import first_view
+from vit.view import export, first_view, payload
 from vit.view.first_view import FirstView
 from vit.view.selection import Selection
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 MOST = 2000  # classes to choose from, the most probable ones
 DEFAULT = first_view.METHOD
@@ -40,15 +48,15 @@ class Example:
     stored: FirstView | None = None
 
     @property
-    def pixels(self):
+    def pixels(self) -> Tensor:
         """The model's input (1, channels, height, width)."""
         return self.explanation.preprocess(self.explanation.picture) if self.covered is None else self.covered
 
 
-def subject(example: Example, target: int | None):
+def subject(example: Example, target: int | None) -> Subject:
     """The picture asked about a class, or about none, once."""
 
-    def work():
+    def work() -> Subject:
         with pass_of(example):
             if target is None:
                 return Subject.without_class(example.checkpoint.model, example.pixels, hook=example.hook)
@@ -57,21 +65,19 @@ def subject(example: Example, target: int | None):
     return cached(("subject", example.key, target), work)
 
 
-def pass_of(example: Example):
+def pass_of(example: Example) -> AbstractContextManager[None]:
     """Room for a pass that keeps more than attention: see `pass_queue.reserved`."""
     return pass_queue.reserved(example.checkpoint, example.explanation.preprocess.size, pass_queue.KEPT)
 
 
 def chain(example: Example, target: int) -> bytes:
     """What the browser needs to follow the pointer with relevance."""
-    from vit.view.payload import pack_chain
-
     if example.stored:
         return example.stored.chain
 
     def packed() -> bytes:
         record = subject(example, target).record
-        return pack_chain([record.flow(block) for block in range(record.blocks)], record.read)
+        return payload.pack_chain([record.flow(block) for block in range(record.blocks)], record.read)
 
     return cached(("chain", example.key, target), packed)
 
@@ -88,25 +94,31 @@ class Question(NamedTuple):
     method: str
 
     @property
+    def about(self) -> int:
+        """The class, of a question to a model that has some."""
+        assert self.target is not None, "the model has no classes"
+        return self.target
+
+    @property
     def explained(self) -> int | None:
         """The class that the method explains, if it is of one."""
         return self.target if METHODS[self.method].of_class else None
 
 
-def computed_map(example: Example, selection: Selection, question: Question | None, prefix: str = ""):
+def computed_map(
+    example: Example, selection: Selection, question: Question | None, prefix: str = ""
+) -> tuple[viewer.ComputedMap | None, viewer.Method | None]:
     """The map that Python computes for the viewer, if it must, and what the viewer is to know of the method.
 
     Args:
         prefix: tells several viewers of a page apart.
     """
-    from pages.components import viewer
-    from vit.view.payload import CHAIN_UP_TO, MAPS_UP_TO
-
     record = example.explanation.record
-    large = record.tokens > MAPS_UP_TO
-    chained = record.blocks * record.tokens**2 <= CHAIN_UP_TO
+    large = record.tokens > payload.MAPS_UP_TO
+    chained = record.blocks * record.tokens**2 <= payload.CHAIN_UP_TO
     told = None
-    token, values = -1, None
+    token = -1
+    values: Any = None
     if question:
         method = METHODS[question.method]
         label = _label(example, question)
@@ -118,9 +130,9 @@ def computed_map(example: Example, selection: Selection, question: Question | No
             settings=list(selection.settings(method.settings)),
         )
         if selection.view == "relevance" and question.method == "relevance" and chained:
-            told["chain"] = viewer.feed(f"{prefix}chain feeder", chain(example, question.target))
+            told["chain"] = viewer.feed(f"{prefix}chain feeder", chain(example, question.about))
         elif selection.view == "relevance" and example.stored:
-            values = example.stored.map_of(selection, *question)
+            values = example.stored.map_of(selection, question.about, question.method)
         elif selection.view == "relevance":
             values = weights(example, selection, question)
             values = values / values.sum().clamp_min(1e-30)
@@ -136,10 +148,8 @@ def computed_map(example: Example, selection: Selection, question: Question | No
     return computed, told
 
 
-def weights(example: Example, selection: Selection, question: Question | None):
+def weights(example: Example, selection: Selection, question: Question | None) -> Tensor:
     """What the viewer shows for a selection: (N,)."""
-    from vit.view import export
-
     if selection.view != "relevance" or question is None:
         return export.weights(example.explanation.record, selection)
     found, token = subject(example, question.explained), _token(selection, question)
@@ -157,14 +167,18 @@ def _label(example: Example, question: Question) -> str:
     return "" if question.explained is None else example.checkpoint.labels[question.explained]
 
 
-def for_export(example: Example, selection: Selection, question: Question | None, computed, method):
+def for_export(
+    example: Example,
+    selection: Selection,
+    question: Question | None,
+    computed: viewer.ComputedMap | None,
+    method: viewer.Method | None,
+) -> tuple[Callable[[], export.MapView] | None, dict[str, Any], dict[str, Any] | None]:
     """For `downloads.show`: what gives the map of a method, None for other views; what viewer and code need.
 
     Args:
         computed, method: from `computed_map`.
     """
-    from vit.view.export import MapView
-
     if selection.view != "relevance" or question is None:
         return None, {"computed": computed}, None
     token, unusual = _token(selection, question), selection.changed(METHODS[question.method].settings)
@@ -173,14 +187,14 @@ def for_export(example: Example, selection: Selection, question: Question | None
     code |= {"query": token, "direction": selection.direction} if token is not None else {}
     linked = method and method["chain"]
 
-    def map_view() -> MapView:
+    def map_view() -> export.MapView:
         found, label = subject(example, question.explained), _label(example, question)
-        return MapView.of_method(found, question.method, label, token, selection.direction, selection)
+        return export.MapView.of_method(found, question.method, label, token, selection.direction, selection)
 
     needed = {
         "computed": computed,
         "method": method,
-        "chain": chain(example, question.target) if linked else None,
+        "chain": chain(example, question.about) if linked else None,
     }
     return map_view, needed, code
 

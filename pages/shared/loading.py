@@ -1,5 +1,7 @@
 """Checkpoints and pictures for whoever looks at them: what there is, and each opened and explained once."""
 
+from __future__ import annotations
+
 import gc
 import hashlib
 import os
@@ -9,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import streamlit as st
 
@@ -16,9 +19,18 @@ from pages.run_views import readings
 from pages.shared import link_controls, pass_queue, session, uploads
 from pages.shared.escape import plain
 from pages.shared.result_cache import MODELS, cached
+from vit import checkpoints, view
+from vit.checkpoints import catalog, hub
+from vit.explain import faithfulness
 from vit.paths import checkpoints_folder
+from vit.training import run_folder
 from vit.untrusted import is_number
 from vit.view.captions import about
+
+if TYPE_CHECKING:
+    from vit.checkpoints.checkpoint import Checkpoint, CheckpointInfo
+    from vit.explain.record import Precision
+    from vit.view.explanation import Explanation
 
 SLOW = 2  # [s]; what takes longer says so before
 SHIPPED = "cifar10"
@@ -49,11 +61,9 @@ def shipped_folder() -> Path | None:
 
 
 @st.cache_resource(show_spinner="Opening the checkpoint…", max_entries=MODELS)
-def open_checkpoint(name: str, folder: str, stamp: int, heads: int | None):
+def open_checkpoint(name: str, folder: str, stamp: int, heads: int | None) -> Checkpoint:
     """Load a checkpoint once per version of its files."""
-    from vit.checkpoints.load import load_checkpoint
-
-    return replace(load_checkpoint(Path(folder), heads), name=name)
+    return replace(checkpoints.load_checkpoint(Path(folder), heads), name=name)
 
 
 def stamp(folder: Path) -> int:
@@ -66,44 +76,46 @@ def stamp(folder: Path) -> int:
     return hash(tuple(found))
 
 
-def summarise(folder: Path):
+def summarise(folder: Path) -> CheckpointInfo:
     """What a list shows of a checkpoint, read once per version of its files."""
     return _summarised(str(folder), stamp(folder))
 
 
 @st.cache_resource(show_spinner=False, max_entries=1000)
-def _summarised(folder: str, stamp: int):
-    from vit.checkpoints.load import summarise
-
-    return summarise(Path(folder))
+def _summarised(folder: str, stamp: int) -> CheckpointInfo:
+    return checkpoints.summarise(Path(folder))
 
 
-def explained(checkpoint, image: bytes, size: tuple, precision: str = "float32", frame: int = 0):
+def explained(
+    checkpoint: Checkpoint, image: bytes, size: tuple[int, int], precision: Precision = "float32", frame: int = 0
+) -> Explanation:
     """One picture, or a frame of an animation or a video, through one checkpoint, once."""
-    from vit.view.explanation import cost, explain
 
-    def work():
-        expected = cost(checkpoint, size, precision)
+    def work() -> Explanation:
+        expected = view.cost(checkpoint, size, precision)
         words = f"{expected.tokens:,} tokens, {about(expected.seconds)}…" if expected.seconds > SLOW else ""
         spinner = st.spinner(words, show_time=True) if words else nullcontext()
         with pass_queue.reserved(checkpoint, size, precision=precision), spinner:
-            return explain(checkpoint, image, size, precision, frame)
+            return view.explain(checkpoint, image, size, precision, frame)
 
     digest = hashlib.sha256(image).hexdigest()
     return cached(("explained", checkpoint.identity, digest, size, precision, frame), work)
 
 
-def pick_files(most: int, key: str) -> list:
+def pick_files(most: int, key: str) -> list[Any]:
     """Pictures that the person uploads, so many at most."""
     remembered = session.of(session.Compare).files
-    files = st.file_uploader(
+
+    def forget() -> None:
+        remembered.pop(key, None)
+
+    files: Any = st.file_uploader(
         f"Drop or browse for up to {most} pictures",
         type=uploads.KINDS,
         max_upload_size=uploads.limit(uploads.LARGEST),
         accept_multiple_files=True,
         key=key,
-        on_change=remembered.pop,
-        args=(key, None),
+        on_change=forget,
     )
     if files:
         remembered[key] = files
@@ -114,24 +126,21 @@ def pick_files(most: int, key: str) -> list:
     return files[:most]
 
 
-def pick_size(checkpoint, label: str, name: str, narrow: bool = False) -> tuple[int, int]:
+def pick_size(checkpoint: Checkpoint, label: str, name: str, narrow: bool = False) -> tuple[int, int]:
     """Let the person enlarge the model's input, at a cost told before; (height, width).
 
     Args:
         name: of the control's key and in links.
         narrow: there is no room for the number of tokens.
     """
-    from vit.explain.faithfulness import memory
-    from vit.view.explanation import cost, sizes
-
-    own, offered = checkpoint.preprocess.size, sizes(checkpoint)
+    own, offered = checkpoint.preprocess.size, view.sizes(checkpoint)
 
     @cache  # a control asks several times
     def words(size: tuple[int, int]) -> str:
-        expected = cost(checkpoint, size)
+        expected = view.cost(checkpoint, size)
         takes = "" if narrow else f" · {expected.tokens:,} tokens"
         if expected.seconds > SLOW and size != own:
-            needed = max(expected.memory, memory(checkpoint.config, size) if checkpoint.labels else 0)
+            needed = max(expected.memory, faithfulness.memory(checkpoint.config, size) if checkpoint.labels else 0)
             takes = f" · {about(expected.seconds)} · {needed / 1e9:.1f} GB"
         return f"{pixels(size)} px{takes}"
 
@@ -168,8 +177,8 @@ class Offered:
         runs: the best ones of runs, newest first: from the name in links to what is shown, and the folder.
     """
 
-    every: list
-    usable: dict
+    every: list[CheckpointInfo]
+    usable: dict[str, CheckpointInfo]
     runs: dict[str, tuple[str, Path]]
 
     @property
@@ -179,21 +188,16 @@ class Offered:
 
     def title(self, name: str) -> str:
         """As a list shows it."""
-        from vit.checkpoints import hub
-
         return hub.shortened(name) if name in self.usable else self.runs[name][0]
 
-    def about(self, name: str):
+    def about(self, name: str) -> CheckpointInfo:
         """What is known of it without its weights."""
         return self.usable.get(name) or summarise(self.runs[name][1])
 
 
 def offered() -> Offered:
     """Everything that is here."""
-    from vit.checkpoints import hub
-    from vit.checkpoints.catalog import list_folders
-
-    every = [summarise(folder) for folder in list_folders()]
+    every = [summarise(folder) for folder in catalog.list_folders()]
     every += [replace(summarise(one.folder), name=str(one.name)) for one in hub.cached()]
     usable = {info.name: info for info in every if not info.problem or info.choices}
     return Offered(every, usable, {name: facts for name, facts in _trained().items() if name not in usable})
@@ -201,13 +205,11 @@ def offered() -> Offered:
 
 def _trained() -> dict[str, tuple[str, Path]]:
     """The best checkpoint of every run, newest first: from its name in links to what is shown, and its folder."""
-    from vit.training.run_folder import read_json
-
     found: dict[str, tuple[str, Path]] = {}
     for run in readings.every_run():
         if run.best is None:
             continue
-        facts = read_json(run.best / "config.json").get("training")
+        facts = run_folder.read_json(run.best / "config.json").get("training")
         accuracy = facts.get("accuracy", facts.get("validation_accuracy")) if isinstance(facts, dict) else None
         words = f"Run: {run.name}" + (f" · {accuracy:.1%}" if is_number(accuracy, 0, 1) else "")
         if any(words == others for others, _ in found.values()):

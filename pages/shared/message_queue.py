@@ -25,4 +25,4 @@ def _completes(message: ForwardMsg) -> bool:
 
 def mend() -> None:
     """Let every session that begins from now on keep what belongs to a complete run; once per server."""
-    app_session.ForwardMsgQueue = _Queue
+    app_session.ForwardMsgQueue = _Queue  # type: ignore[misc]

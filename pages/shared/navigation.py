@@ -54,7 +54,7 @@ def start_page(page: str = "") -> None:
     left, here, other = visit.links.get(page), _here(), visit.links.get(visit.entered, {})
     # Where the server led to another page, Streamlit wrote that one's link into the address of this one, for Back.
     foreign = left and not here.keys() & left.keys() and here.keys() <= other.keys()
-    if foreign and visit.entered != page:
+    if left and foreign and visit.entered != page:
         st.query_params.from_dict(left)
     visit.entered = page
     _read_old_link()

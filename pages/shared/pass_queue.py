@@ -11,6 +11,7 @@ from typing import Any
 
 import streamlit as st
 
+from vit import view
 from vit.devices import memory
 
 SHARE = 0.5  # of the memory that was free when the first visitor came
@@ -84,8 +85,6 @@ def reserved(checkpoint: Any, size: tuple[int, int], times: float = 1, precision
         checkpoint, size, precision: see `vit.explain.cost`.
         times: as much as one picture's pass, see `KEPT`.
     """
-    from vit.view.explanation import cost
-
     shown: list[Any] = []
 
     def tell(place: int) -> None:
@@ -95,7 +94,7 @@ def reserved(checkpoint: Any, size: tuple[int, int], times: float = 1, precision
         shown[0].caption(f"The memory for this is in use by others. You are number {place} in the line.")
 
     assert not getattr(_here, "computes", False), "what computes reserves once"
-    with _line().reserve(int(times * cost(checkpoint, size, precision).memory), tell):
+    with _line().reserve(int(times * view.cost(checkpoint, size, precision).memory), tell):
         for one in shown:
             one.empty()
         _here.computes = True

@@ -116,7 +116,7 @@ def cached(key: Hashable, work: Callable[[], Any]) -> Any:
     return _memory().get(key, work)
 
 
-def with_bar(key: Hashable, words: str, work: Callable[[Callable[[float], None]], Any]) -> Any:
+def with_bar(key: Hashable, words: str, work: Callable[[Callable[[float], object]], Any]) -> Any:
     """The same, with a bar meanwhile.
 
     Args:

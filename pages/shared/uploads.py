@@ -116,12 +116,14 @@ class Uploads:
     def name(self, session: str, file: str) -> str | None:
         """Of a file that a page has asked for; None for all others."""
         with self._lock:
-            return self._expected.get(session, {}).get(file)
+            expected = self._expected.get(session)
+            return None if expected is None else expected.get(file)
 
     def arrived(self, session: str, file: str) -> None:
         """It is not expected a second time."""
         with self._lock:
-            self._expected.get(session, {}).pop(file, None)
+            if (expected := self._expected.get(session)) is not None:
+                expected.pop(file, None)
 
     @contextmanager
     def room(self, session: str, name: str, size: int, stored: Stored) -> Iterator[None]:

@@ -8,7 +8,9 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from vit.checkpoints import hub, manage
 from vit.errors import UserError
+from vit.runs import control, registry
 
 CHECKPOINT, RUN = "checkpoint", "run"
 
@@ -34,8 +36,6 @@ def _path(kind: str) -> str:
 
 
 def _checkpoint(request: Request) -> Response:
-    from vit.checkpoints import hub, manage
-
     name = request.query_params.get("name", "")
     known = {folder.name: folder for folder, _ in manage.folders()} | {
         str(one.name): one.folder for one in hub.cached()
@@ -44,8 +44,6 @@ def _checkpoint(request: Request) -> Response:
 
 
 def _run(request: Request) -> Response:
-    from vit.runs import control, registry
-
     try:
         run = registry.find_run(request.query_params.get("name", ""))
     except UserError:
@@ -54,8 +52,6 @@ def _run(request: Request) -> Response:
 
 
 def _sent(folder: Path, name: str) -> Response:
-    from vit.checkpoints import manage
-
     try:
         content = manage.zip_chunks(folder, name)
     except OSError:  # it was deleted or replaced in this moment

@@ -14,8 +14,7 @@ from pages.train_form import data_picker
 from pages.train_form import settings as fields
 from vit.devices import memory as memory_of_this_machine
 from vit.errors import UserError
-from vit.training import dry_run
-from vit.training.dry_run import preview, sample
+from vit.training import dry_run, fine_tuning
 from vit.view.captions import about
 
 CURVES = ["#3b929a", "#c9803a"]  # readable on a light and on a dark page
@@ -40,13 +39,7 @@ def memory(count: float) -> str:
 @st.cache_data(show_spinner=False, max_entries=64)
 def count_parameters(sizes: Any) -> int:
     """Numbers that a model of these sizes learns, without making one."""
-    import torch
-
-    from vit.model.transformer import VisionTransformer
-
-    with torch.device("meta"):
-        built = VisionTransformer(sizes)
-    return sum(parameter.numel() for parameter in built.parameters())
+    return dry_run.parameters_of(sizes)
 
 
 @st.cache_data(show_spinner=False, max_entries=64)
@@ -70,7 +63,7 @@ def problem(config: Any, devices: Sequence[str], pictures: Any) -> str:
 @st.cache_resource(show_spinner=False, max_entries=8)
 def few_pictures(subject: tuple[Any, ...], _config: Any) -> Any:
     """A few training pictures of a dataset at an input size, opened once per subject."""
-    return sample(_config, SHOWN)
+    return dry_run.sample(_config, SHOWN)
 
 
 @st.cache_resource(show_spinner=False, max_entries=8)
@@ -82,20 +75,18 @@ def augmented(subject: tuple[Any, ...], augmentation: str, _config: Any, _images
         augmentation: all of its settings.
     """
     out = io.BytesIO()
-    preview(_config, _images).save(out, "PNG")
+    dry_run.preview(_config, _images).save(out, "PNG")
     return out.getvalue()
 
 
 def show_preview(config: Any) -> Any:
     """What augmentation makes of a few pictures; returns them, or None where there are none yet."""
-    from vit.training.fine_tuning import model_config
-
     if not data_picker.is_here(config.data, config.data_root):
         st.caption("A preview of the pictures comes with the download.")
         return None
     try:
         with st.spinner("Opening pictures…", show_time=False):
-            model = model_config(config, num_classes=1)
+            model = fine_tuning.model_config(config, num_classes=1)
             version = data_picker.stamp(config.data)
             shape = (*model.image_size, model.channels)
             subject = config.data, config.data_root, version, shape, config.seed, config.limit
@@ -111,8 +102,6 @@ def show_preview(config: Any) -> Any:
 
 def show_costs(config: Any, devices: Sequence[str], pictures: Any) -> Any:
     """Size of the model, and memory and time once a few steps have been tried; returns the trial or None."""
-    from vit.training.fine_tuning import model_config
-
     state = session.of(session.Train)
     subject = subject_of(config, devices)
     facts, tried = st.empty(), state.trial
@@ -132,7 +121,7 @@ def show_costs(config: Any, devices: Sequence[str], pictures: Any) -> Any:
 
     rows = {}
     with suppress(UserError):  # said by the preview
-        sizes = model_config(config, len(pictures.classes) if pictures else 10)
+        sizes = fine_tuning.model_config(config, len(pictures.classes) if pictures else 10)
         rows = {"Parameters": numbers(count_parameters(sizes)), "Tokens per picture": f"{sizes.tokens:,}"}
     if pictures:
         steps = max(pictures.train_pictures // config.batch_size, 1)

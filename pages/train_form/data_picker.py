@@ -8,14 +8,17 @@ import shutil
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple
 
 import streamlit as st
 
 from pages.shared import access, session, uploads
 from pages.shared.escape import plain
+from vit.data import catalog, datasets, import_archive
+from vit.data import survey as surveys
 from vit.errors import InvalidDataset, UserError
 from vit.paths import data_roots
+from vit.runs import uploads as uploaded
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,13 +40,11 @@ LISTED = 200  # files that are listed by name
 
 def pick(on_change: Callable[[], None]) -> tuple[str, str]:
     """Let the person choose a dataset or upload one; returns its spec and its `data_root`."""
-    from vit.data.catalog import list_folders, uploads_folder
-
     roots = data_roots()
     place = st.container()
     with st.expander("Upload an archive of pictures", key="upload_group"):
-        upload(uploads_folder(), on_change)
-    folders = list_folders()
+        upload(catalog.uploads_folder(), on_change)
+    folders = catalog.list_folders()
     options = [*NAMED, *folders]
     if st.session_state.get("data") not in options:
         st.session_state.data = options[0]
@@ -81,18 +82,14 @@ def folder_title(spec: str, roots: list[Path]) -> str:
 
 def is_here(spec: str, root: str) -> bool:
     """Whether a dataset can be read without a download."""
-    from vit.data.datasets import is_downloaded
-
-    return spec.startswith("folder:") or is_downloaded(spec, Path(root))
+    return spec.startswith("folder:") or datasets.is_downloaded(spec, Path(root))
 
 
 def here() -> dict[str, str]:
     """What can be read without a download, and the visitor may see: from specs to titles."""
-    from vit.data.catalog import list_folders
-
     roots = data_roots()
     sets = {spec: title for spec, title in NAMED.items() if is_here(spec, root_of(spec))}
-    return sets | {spec: folder_title(spec, roots) for spec in list_folders() if may_see(spec)}
+    return sets | {spec: folder_title(spec, roots) for spec in catalog.list_folders() if may_see(spec)}
 
 
 def may_see(spec: str) -> bool:
@@ -158,8 +155,6 @@ def take_in(file: Any, parent: Path, most: int, place: Any) -> str:
     Raises:
         InvalidDataset: it is too large, or not a set of labelled pictures.
     """
-    from vit import import_dataset
-
     content = uploads.opened(file)
     size = content.seek(0, io.SEEK_END)
     if size > most * 10**6 * 1.05:  # the browser counts in 2**20
@@ -183,7 +178,7 @@ def take_in(file: Any, parent: Path, most: int, place: Any) -> str:
             folder = parent / f"{stem}-{digest[:8]}"
             if folder.is_dir():
                 return f"folder:{folder}"
-            imported = import_dataset(archive.name, folder, progress=unpacking)
+            imported = import_archive.import_dataset(archive.name, folder, progress=unpacking)
     finally:
         place.empty()
     return imported.spec
@@ -191,9 +186,6 @@ def take_in(file: Any, parent: Path, most: int, place: Any) -> str:
 
 def show(spec: str, root: str, on_change: Callable[[], None]) -> None:
     """What the dataset holds, or a button that downloads it; what was uploaded can be deleted."""
-    from vit.data.catalog import is_upload
-    from vit.data.import_archive import left_out
-
     state = session.of(session.Train)
     if state.undeleted:
         st.error(plain(state.undeleted))
@@ -207,8 +199,8 @@ def show(spec: str, root: str, on_change: Callable[[], None]) -> None:
         st.error(plain(str(error)))
     else:
         show_survey(found, classes)
-    if is_upload(spec):
-        show_list("Left out of the archive", *left_out(spec.removeprefix("folder:")))
+    if catalog.is_upload(spec):
+        show_list("Left out of the archive", *import_archive.left_out(spec.removeprefix("folder:")))
         offer_deletion(spec, on_change)
 
 
@@ -216,15 +208,13 @@ def show_list(words: str, lines: Sequence[str], count: int = 0) -> None:
     """Files by name, folded away, where there are any; `count` if there are more than are named."""
     if lines:
         with st.expander(f"{words}: {count or len(lines):,}"):
-            high = 160 if len(lines) > 6 else "content"
+            high: int | Literal["content"] = 160 if len(lines) > 6 else "content"
             st.code("\n".join(lines[:LISTED]), language=None, wrap_lines=True, height=high)
 
 
 def offer_deletion(spec: str, on_change: Callable[[], None]) -> None:
     """A button that asks before it deletes an upload; off while a run needs it."""
-    from vit.runs.uploads import runs_on
-
-    names = [run.name for run in runs_on(spec) if run.alive]
+    names = [run.name for run in uploaded.runs_on(spec) if run.alive]
     why = f"The run {plain(names[0])} needs it." if names else None
     if st.button("Delete this upload", key="delete_data", type="tertiary", disabled=bool(names), help=why):
         confirm_deletion(spec, on_change)
@@ -233,17 +223,14 @@ def offer_deletion(spec: str, on_change: Callable[[], None]) -> None:
 @st.dialog("Delete this upload?")
 def confirm_deletion(spec: str, on_change: Callable[[], None]) -> None:
     """Say what goes, and delete it if that is meant."""
-    from vit.data.datasets import PICTURES
-    from vit.runs.uploads import runs_on
-
     folder = Path(spec.removeprefix("folder:"))
     files = [path for path in folder.rglob("*") if path.is_file()]
-    pictures = sum(path.suffix.lower() in PICTURES for path in files)
+    pictures = sum(path.suffix.lower() in datasets.PICTURES for path in files)
     size = sum(path.stat().st_size for path in files)
     goes = [f"the folder {folder}", f"{pictures:,} pictures, {size / 1e6:,.1f} MB"]
     title = folder_title(spec, data_roots())
     st.markdown(f"**{plain(title)}** goes for good:\n" + "".join(f"\n- {plain(text)}" for text in goes))
-    if count := len(runs_on(spec)):
+    if count := len(uploaded.runs_on(spec)):
         st.caption(f"Runs that learnt from it: {count:,}. They stay, but cannot be continued.")
     with st.container(horizontal=True):
         if st.button("Delete", key="really_delete_data", type="primary", on_click=delete, args=(spec, on_change)):
@@ -254,12 +241,10 @@ def confirm_deletion(spec: str, on_change: Callable[[], None]) -> None:
 
 def delete(spec: str, on_change: Callable[[], None]) -> None:
     """Delete an upload and choose what is left, from a button's callback; why it stays is said on the page."""
-    from vit.runs.uploads import delete_upload
-
     if not access.may_train():  # a callback runs before the page asks, and says so
         return
     try:
-        delete_upload(spec)
+        uploaded.delete_upload(spec)
     except UserError as error:
         session.of(session.Train).undeleted = str(error)
         return
@@ -269,8 +254,6 @@ def delete(spec: str, on_change: Callable[[], None]) -> None:
 
 def offer_download(spec: str, root: str) -> None:
     """Fetch a named dataset when asked to, with a progress bar."""
-    from vit.data.datasets import download
-
     failed = session.of(session.Train).failed
     if not st.button(f"Download {NAMED[spec]}", help="Once; it is kept in the data folder."):
         if spec in failed:
@@ -278,7 +261,7 @@ def offer_download(spec: str, root: str) -> None:
         return
     bar = st.progress(0.0, "Downloading…")
     try:
-        download(
+        datasets.download(
             spec, Path(root), lambda done, total: bar.progress(min(done / max(total, 1), 1.0), f"{done / 1e6:.0f} MB")
         )
     except UserError as error:
@@ -303,9 +286,7 @@ def stamp(spec: str) -> int:
 @st.cache_resource(show_spinner="Looking through the pictures…", max_entries=8)
 def surveyed(spec: str, root: str, stamp: int) -> tuple[Any, "pd.DataFrame"]:
     """Survey a dataset once per version of its folders; with the table of its classes."""
-    from vit.data.survey import survey
-
-    found = survey(spec, Path(root))
+    found = surveys.survey(spec, Path(root))
     return found, table(found)
 
 
@@ -340,7 +321,7 @@ def table(found: Any) -> "pd.DataFrame":
         out = io.BytesIO()
         sheet.crop((0, round(row * height), sheet.width, round((row + 1) * height))).save(out, "WEBP", quality=80)
         strips[name] = f"data:image/webp;base64,{base64.b64encode(out.getvalue()).decode()}"
-    import pandas as pd
+    import pandas as pd  # noqa: PLC0415 # half a second, and other pages need none of it
 
     return pd.DataFrame(
         {

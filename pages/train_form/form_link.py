@@ -11,6 +11,7 @@ from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 from pages.train_form import data_picker
 from pages.train_form import settings as fields
+from vit.data import catalog
 from vit.errors import UserError
 from vit.training.presets import PRESETS
 
@@ -62,12 +63,10 @@ def adopt(starts: Collection[str]) -> list[str]:
 
 def _accept(name: str, text: str, starts: Collection[str]) -> Any:
     """The value of a part of the form; UserError or ValueError where it has none such, or none that can be had here."""
-    from vit.data.catalog import check_spec
-
     if name in fields.NAMES:
         return fields.parse(name, text)
     if name == "data":
-        return check_spec(text)
+        return catalog.check_spec(text)
     allowed = {"preset": PRESETS, "init_from": starts, "sweep_1": fields.NAMES, "sweep_2": fields.NAMES}
     if text not in allowed.get(name, (text,)) or len(text) > LONGEST:
         raise ValueError(f"{text[:LONGEST]!r} is not possible for {name}.")

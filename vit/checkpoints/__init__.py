@@ -16,4 +16,4 @@ _HOMES = {
     "load": ["list_checkpoints", "load_checkpoint", "summarise"],
     "save": ["record_facts", "save_checkpoint"],
 }
-__all__, __getattr__ = names_of(__name__, _HOMES)
+__all__, __getattr__ = names_of(__name__, __path__, _HOMES)

@@ -16,6 +16,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
+import httpx2
+from huggingface_hub import HfApi, constants, errors, get_hf_file_metadata, hf_hub_url
+from huggingface_hub.file_download import http_get
+from huggingface_hub.utils import build_hf_headers
+from huggingface_hub.utils.tqdm import silent_tqdm
+
 from vit.errors import Unavailable
 from vit.untrusted import brief
 
@@ -60,8 +66,6 @@ def list_files(repository: str, revision: str = "") -> Listing:
         OSError: no answer, with the reason.
     """
     settings = _settings()
-    from huggingface_hub import HfApi, hf_hub_url
-
     with _explained(endpoint(), repository, revision):
         try:
             found = HfApi(endpoint()).model_info(
@@ -89,8 +93,6 @@ def look_up(remote: Remote) -> Remote:
         OSError: no answer, with the reason.
     """
     _settings()
-    from huggingface_hub import get_hf_file_metadata
-
     with _explained(remote.url):
         return remote._replace(size=get_hf_file_metadata(remote.url, token=False).size)
 
@@ -165,11 +167,6 @@ class _Limited(io.BufferedWriter):
 def _receive(remote: Remote, target: _Limited) -> None:
     """Append what is missing."""
     _settings()
-    import httpx2
-    from huggingface_hub.file_download import http_get
-    from huggingface_hub.utils import build_hf_headers
-    from huggingface_hub.utils.tqdm import silent_tqdm
-
     headers = build_hf_headers(token=None if remote.repository else False, headers={"Accept-Encoding": "identity"})
     with _explained(remote.url, remote.repository):
         try:
@@ -199,11 +196,8 @@ def _check_whole(file: Path, remote: Remote) -> None:
 
 def _settings() -> Any:
     """Its constants, as they are for us; to be called before anything is asked."""
-    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
-    from huggingface_hub import constants
-
     settings: Any = constants
-    settings.HF_HUB_DISABLE_TELEMETRY = True  # if it was imported before
+    settings.HF_HUB_DISABLE_TELEMETRY = True
     # Keep bytes as they arrive. It would gather 10 MB first: lost when the connection breaks, and a person who cancels
     # on a slow line waits for them.
     settings.DOWNLOAD_CHUNK_SIZE = None
@@ -213,9 +207,6 @@ def _settings() -> Any:
 @contextmanager
 def _explained(url: str, repository: str = "", revision: str = "") -> Iterator[None]:
     """Say in words of ours why a server does not give what it is asked for."""
-    import httpx2
-    from huggingface_hub import errors
-
     try:
         yield
     except errors.OfflineModeIsEnabled as error:
@@ -230,8 +221,6 @@ def _explained(url: str, repository: str = "", revision: str = "") -> Iterator[N
 
 def _refusal(repository: str, revision: str, error: Any) -> OSError | Unavailable:
     """Why the Hub does not give it, and what to do."""
-    from huggingface_hub import errors
-
     status, host = error.response.status_code, _host(endpoint())
     token = "authorization" in error.response.request.headers
     if isinstance(error, errors.RevisionNotFoundError):

@@ -11,6 +11,8 @@ Each is fetched once, into a folder of its own that opens like any other and who
 for, and nothing that a server says becomes a path, but the forty digits of the commit. Nothing is fetched unasked.
 """
 
+from __future__ import annotations
+
 import json
 import os
 import re
@@ -20,17 +22,20 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from vit.checkpoints import families
+from vit import progress as bars
+from vit.checkpoints import download, families
 from vit.checkpoints.checkpoint import CARD, CONFIG, INDEXES, MAX_WEIGHTS, PREPROCESS, WEIGHT_NAMES
-from vit.checkpoints.download import Progress, Remote, check_room, download, endpoint, list_files, look_up
 from vit.checkpoints.weight_files import MAX_TEXT, SUFFIXES, read_index, read_json
 from vit.errors import InvalidCheckpoint, Unavailable
 from vit.files import replaced, wait_for_lock
 from vit.paths import downloads_folder
 from vit.untrusted import brief
+
+if TYPE_CHECKING:
+    from vit.checkpoints.download import Progress, Remote
 
 KEEP_FREE = 2 << 30  # disk space that a download leaves [bytes]
 
@@ -244,9 +249,7 @@ def obtain(name: Name) -> Fetched:
     """What is here under this name, or else fetched, with a bar if a person watches the terminal."""
     if found := find(name):
         return found
-    from tqdm import tqdm
-
-    with tqdm(desc=str(name), unit="B", unit_scale=True, leave=False, disable=None) as bar:
+    with bars.tqdm(desc=str(name), unit="B", unit_scale=True, leave=False, disable=None) as bar:
 
         def show(done: int, total: int | None) -> None:
             bar.total = total
@@ -285,7 +288,7 @@ def _filled(folder: Path) -> Iterator[Path]:
 def _remember(folder: Path, name: Name, requested: str) -> None:
     """Write down where it comes from, and that this revision means it."""
     times = {**_read(folder, name).requested, requested: time.time()}
-    source = "https://download.pytorch.org" if name.torchvision else endpoint()
+    source = "https://download.pytorch.org" if name.torchvision else download.endpoint()
     with replaced(folder / _SOURCE) as file:
         file.write(json.dumps({"name": str(name), "from": source, "asked": times}, indent=2).encode())
 
@@ -294,13 +297,13 @@ def _fetch_weights(
     repository: str, weights: Mapping[str, Remote], folder: Path, progress: Progress | None, keep_free: int
 ) -> None:
     """Fetch the files of weights, one after the other, if all together are not too large; progress counts over all."""
-    weights = {file: remote if remote.repository else look_up(remote) for file, remote in weights.items()}
+    weights = {file: remote if remote.repository else download.look_up(remote) for file, remote in weights.items()}
     if (whole := sum(remote.size or 0 for remote in weights.values())) > MAX_WEIGHTS:
         raise Unavailable(
             f"The weights of {repository} have {whole / 1e6:,.0f} MB; at most {MAX_WEIGHTS / 1e6:,.0f} MB are opened."
         )
     here = sum(file.stat().st_size for file in folder.glob("*") if file.name.removesuffix(".partial") in weights)
-    check_room(folder, whole - here, keep_free)
+    download.check_room(folder, whole - here, keep_free)
     done = 0
 
     def tell(here: int, _: int | None) -> None:
@@ -308,7 +311,7 @@ def _fetch_weights(
             progress(done + here, whole or None)
 
     for file, remote in weights.items():
-        download(remote, folder / file, MAX_WEIGHTS - done, keep_free, tell)
+        download.download(remote, folder / file, MAX_WEIGHTS - done, keep_free, tell)
         done += (folder / file).stat().st_size
 
 
@@ -317,10 +320,10 @@ def _fetch_weights(
 
 def _hub_files(wanted: Name) -> tuple[Name, Mapping[str, Remote]]:
     """The commit that the revision means now, and what there is at it."""
-    commit, files = list_files(wanted.repository, wanted.revision)
+    commit, files = download.list_files(wanted.repository, wanted.revision)
     if not _COMMIT.fullmatch(commit) or (wanted.pinned and commit != wanted.revision):
         raise Unavailable(
-            f"{urlsplit(endpoint()).netloc} does not answer as the Hugging Face Hub does: it names no commit."
+            f"{urlsplit(download.endpoint()).netloc} does not answer as the Hugging Face Hub does: it names no commit."
         )
     if CONFIG not in files:
         raise InvalidCheckpoint(
@@ -338,7 +341,7 @@ def _fetch_texts(repository: str, files: Mapping[str, Remote], folder: Path, kee
     """
 
     def fetch_text(file: str) -> bytes:
-        download(files[file], folder / file, MAX_TEXT, keep_free)
+        download.download(files[file], folder / file, MAX_TEXT, keep_free)
         return (folder / file).read_bytes()
 
     try:
@@ -366,7 +369,7 @@ def _torchvision_weights(wanted: Name) -> tuple[Name, Mapping[str, Remote]]:
 
     Its name ends in the beginning of its hash.
     """
-    from torchvision import models  # on first use: it brings torch's compiler along
+    from torchvision import models  # noqa: PLC0415 # brings torch's compiler along: 2 s
 
     model = wanted.repository.removeprefix("torchvision/")
     known = [known for known in models.list_models(models) if known.startswith("vit_")]
@@ -380,4 +383,4 @@ def _torchvision_weights(wanted: Name) -> tuple[Name, Mapping[str, Remote]]:
     file = urlsplit(weights.url).path.rpartition("/")[2]
     digits = re.fullmatch(r"\w+-([0-9a-f]{8,64})\.pth", file, re.ASCII)
     assert digits, "torchvision's files are named model-hash.pth"
-    return Name(wanted.repository, weights.name), {file: Remote(weights.url, sha256=digits[1])}
+    return Name(wanted.repository, weights.name), {file: download.Remote(weights.url, sha256=digits[1])}

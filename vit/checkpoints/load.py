@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from vit.checkpoints import families
+from vit.checkpoints import families, hub
 from vit.checkpoints.catalog import find_checkpoint, list_folders
 from vit.checkpoints.checkpoint import (
     CARD,
@@ -83,8 +83,6 @@ def load_checkpoint(path_or_name: str | Path, heads: int | None = None) -> Check
     Raises:
         InvalidCheckpoint: whatever is wrong with it, in one sentence; `Unavailable` if it cannot be fetched.
     """
-    from vit.checkpoints import hub
-
     with open_files(_locate(path_or_name)) as source:
         checkpoint = _load(source, heads)
     name = hub.called(checkpoint.path)
@@ -92,8 +90,6 @@ def load_checkpoint(path_or_name: str | Path, heads: int | None = None) -> Check
 
 
 def _locate(path_or_name: str | Path) -> Path:
-    from vit.checkpoints import hub
-
     if isinstance(path_or_name, str):
         with suppress(InvalidCheckpoint):
             return find_checkpoint(path_or_name)

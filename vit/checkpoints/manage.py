@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from vit.checkpoints import convert
 from vit.checkpoints.catalog import find_checkpoint, list_folders
 from vit.checkpoints.checkpoint import CARD, CONFIG, INDEXES, MAX_WEIGHTS, PREPROCESS, Checkpoint
 from vit.checkpoints.load import summarise
@@ -192,11 +193,9 @@ def converted(checkpoint: Checkpoint, to: "To") -> tuple[str, bytes]:
     Raises:
         UserError: that library cannot compute it.
     """
-    from vit.checkpoints.convert import SUFFIXES, convert
-
     called = checkpoint.path.stem if checkpoint.path.is_file() else checkpoint.path.name
     with tempfile.TemporaryDirectory() as folder:
-        path = convert(checkpoint, Path(folder) / (called + SUFFIXES.get(to, ("",))[0]), to)
+        path = convert.convert(checkpoint, Path(folder) / (called + convert.SUFFIXES.get(to, ("",))[0]), to)
         return (
             (f"{called}-{to}.zip", b"".join(zip_chunks(path, called)))
             if path.is_dir()

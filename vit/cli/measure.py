@@ -9,7 +9,7 @@ from tqdm import tqdm
 from vit.checkpoints.load import load_checkpoint
 from vit.errors import UserError
 from vit.explain import head_census, method_ranking, ood
-from vit.runs.error_report import write
+from vit.runs.error_search import write
 from vit.training.evaluation import evaluate_checkpoint
 
 

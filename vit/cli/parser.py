@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from vit.explain.methods import METHODS
+from vit.training import presets
 
 
 class _Parser(argparse.ArgumentParser):
@@ -129,7 +130,7 @@ def parser() -> argparse.ArgumentParser:
     convert.add_argument("--heads", type=int, help="number of attention heads, for a file that does not state it")
 
     train = add("train", "Train a Vision Transformer.")
-    train.add_argument("--preset", help="a complete recipe: " + ", ".join(_presets()))
+    train.add_argument("--preset", help="a complete recipe: " + ", ".join(presets.PRESETS))
     train.add_argument(
         "--config", type=Path, metavar="FILE.json", help="settings from a file, such as a run's config.json"
     )
@@ -168,9 +169,3 @@ def options_of(name: str) -> tuple[str, ...]:
 
 # What `heads` measures; the last three of models that have such tokens.
 _STATISTICS = ("distance", "entropy", "self", "neighbours", "cls", "dist", "registers")
-
-
-def _presets() -> list[str]:
-    from vit.training.presets import PRESETS
-
-    return list(PRESETS)

@@ -147,7 +147,7 @@ def is_downloaded(name: str, root: Path = Path("data")) -> bool:
     return all((_home(name, root) / file).is_file() for file in files)
 
 
-def download(name: str, root: Path = Path("data"), progress: Callable[[int, int], None] | None = None) -> None:
+def download(name: str, root: Path = Path("data"), progress: Callable[[int, int], object] | None = None) -> None:
     """Fetch a named dataset into `root`; files that are there already are kept.
 
     Args:
@@ -197,7 +197,7 @@ def download(name: str, root: Path = Path("data"), progress: Callable[[int, int]
 
 def _source(name: str) -> Any:
     """torchvision's class."""
-    from torchvision import datasets
+    from torchvision import datasets  # noqa: PLC0415 # brings torch's compiler along: 2 s
 
     return getattr(datasets, TORCHVISION[name])
 

@@ -22,4 +22,4 @@ _HOMES = {
     "relevance": ["GradientRecord", "legrad", "relevance_record"],
     ".view.explanation": ["Explanation", "Prediction", "explain", "sizes"],
 }
-__all__, __getattr__ = names_of(__name__, _HOMES)
+__all__, __getattr__ = names_of(__name__, __path__, _HOMES)

@@ -8,7 +8,7 @@ from torch import Tensor
 from vit.model.config import ViTConfig
 
 Size = tuple[int, int]  # (height, width) [px]
-Progress = Callable[[float], None]  # called with the share of work that is done
+Progress = Callable[[float], object]  # called with the share of work that is done
 
 CACHED = 1 << 20  # numbers of a residual stream in one block at once; 4 MB, which with the MLP's stay in caches
 

@@ -286,7 +286,7 @@ def insertion(model: VisionTransformer, pixels: Tensor, target: int, heatmap: Te
 
     Source: Petsiuk et al. 2018, RISE, arXiv 1806.07421.
     """
-    from torchvision.transforms.v2.functional import gaussian_blur  # brings torch's compiler along: 2 s
+    from torchvision.transforms.v2.functional import gaussian_blur  # noqa: PLC0415 # brings torch's compiler along: 2 s
 
     sigma = max(pixels.shape[2:]) * _BLUR
     kernel = 2 * math.ceil(2 * sigma) + 1

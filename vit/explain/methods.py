@@ -12,6 +12,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
+from vit import explain
+from vit.explain import maps
+from vit.explain import record as recording
 from vit.explain.settings import DEFAULTS, ROLLOUT, Direction, Fusion
 
 if TYPE_CHECKING:
@@ -44,18 +47,14 @@ class Subject:
         cls, model: VisionTransformer, pixels: Tensor, target: int | None = None, hook: Hook | None = None
     ) -> Subject:
         """Run the picture through the model and back; see `relevance_record`."""
-        from vit.explain.relevance import relevance_record
-
-        return cls(model, pixels, relevance_record(model, pixels, target, hook), hook)
+        return cls(model, pixels, explain.relevance_record(model, pixels, target, hook), hook)
 
     @classmethod
     def without_class(
         cls, model: VisionTransformer, pixels: Tensor, precision: Precision = "float32", hook: Hook | None = None
     ) -> Subject:
         """Run the picture through the model only, which is enough for methods that are not of a class."""
-        from vit.explain.record import record
-
-        return cls(model, pixels, cast("GradientRecord", record(model, pixels, precision, hook)), hook)
+        return cls(model, pixels, cast("GradientRecord", recording.record(model, pixels, precision, hook)), hook)
 
 
 Query = int | None  # a token, or the class itself
@@ -202,9 +201,7 @@ def attention(
     """Block -1 is whatever looks last: the last block, or the pooling query of a model that has one."""
     record = subject.record
     if query is None and block == -1 and record.pool_attention is not None:
-        from vit.explain.maps import select_head
-
-        return select_head(record.pool_attention, head)
+        return maps.select_head(record.pool_attention, head)
     return record.weights(record.read if query is None else query, block, head, direction)
 
 
@@ -318,9 +315,7 @@ def relevance_rollout(
     discard: float = DEFAULTS.discard,
 ) -> Tensor:
     """Where either has nothing, both have nothing."""
-    from vit.explain.maps import geometric_mean
-
-    return geometric_mean(
+    return maps.geometric_mean(
         relevance(subject, query, direction, start_block=start_block),
         rollout(subject, query, direction, residual=residual, fusion=fusion, discard=discard),
     )
@@ -339,9 +334,7 @@ def relevance_rollout(
 )
 def legrad(subject: Subject, query: Query, direction: Direction, *, start_block: int = DEFAULTS.start_block) -> Tensor:
     """Takes passes of its own: from every block to the class."""
-    from vit.explain.relevance import legrad as compute
-
-    return compute(subject.model, subject.pixels, subject.record.target, start_block, subject.hook)
+    return explain.legrad(subject.model, subject.pixels, subject.record.target, start_block, subject.hook)
 
 
 @method(

@@ -43,7 +43,7 @@ def hidden(
     if baseline == "mean":
         other = mean
     elif baseline == "blur":
-        from torchvision.transforms.v2.functional import gaussian_blur  # brings torch's compiler along: 2 s
+        from torchvision.transforms.v2.functional import gaussian_blur  # noqa: PLC0415 # brings torch's compiler along: 2 s
 
         sigma = max(pixels.shape[2:]) * _BLUR
         kernel = min(2 * round(2 * sigma) + 1, 2 * min(pixels.shape[2:]) - 1)  # what reflection at the border allows

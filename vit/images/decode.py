@@ -65,7 +65,12 @@ _ONE_AT_A_TIME = threading.Lock()
 
 
 def silence_libraries() -> None:
-    """For a process that shows what `InvalidImage` says: Pillow's log, and libtiff's own lines on stderr, repeat it."""
+    """For a process that people watch: no lines of libraries' own about what is told, or seen, anyway.
+
+    Pillow's log and libtiff's lines on stderr repeat what `InvalidImage` says. A character that no font of matplotlib's
+    has is a box in PNG and PDF, and whole in SVG.
+    """
+    warnings.filterwarnings("ignore", "Glyph .* missing from font")
     logging.getLogger("PIL").setLevel(logging.CRITICAL)
     with contextlib.suppress(AttributeError, OSError):  # a Pillow that was built without libtiff, or with it inside
         ctypes.CDLL(_imaging.__file__).TIFFSetErrorHandler(ctypes.c_void_p())

@@ -93,8 +93,8 @@ def is_video(data: bytes) -> bool:
 def read_video(
     data: bytes,
     count: int,
-    progress: Callable[[float], None] = lambda share: None,
-    waiting: Callable[[], None] = lambda: None,
+    progress: Callable[[float], object] = lambda share: None,
+    waiting: Callable[[], object] = lambda: None,
 ) -> Clip:
     """Decode some frames of a video, evenly chosen, the first and the last among them; remembered for the next time.
 
@@ -135,7 +135,7 @@ _remembered: OrderedDict[_Key, Clip | str] = OrderedDict()
 _being_read: set[_Key] = set()
 
 
-def _remembered_of(key: _Key, waiting: Callable[[], None]) -> Clip | str | None:
+def _remembered_of(key: _Key, waiting: Callable[[], object]) -> Clip | str | None:
     """What is known of a video; None where the caller has to read it, whose turn it is then."""
     while True:
         with _changed:
@@ -172,7 +172,7 @@ def _reader(data: bytes) -> str | None:
     return next((name for start, name in _READERS if re.match(start, data[:16], re.DOTALL)), None)
 
 
-def _read(data: bytes, count: int, progress: Callable[[float], None]) -> Clip:
+def _read(data: bytes, count: int, progress: Callable[[float], object]) -> Clip:
     """Have the frames decoded by another process."""
     process = subprocess.Popen(
         [sys.executable, "-m", "vit.images.video", str(count)],
@@ -257,7 +257,7 @@ def main(count: int) -> int:
 def _restrict(size: int) -> None:
     """Give away what decoding does not need; where the system cannot do that, the limits of `_read` remain."""
     try:
-        import resource
+        import resource  # noqa: PLC0415 # Windows has none
     except ImportError:  # Windows
         return
     seconds = PATIENCE * (os.cpu_count() or 1)  # should nobody be left to end it
@@ -310,7 +310,7 @@ def _frames(data: bytes, count: int) -> Iterator[tuple[dict[str, Any], bytes]]:
 
 def _opened(data: bytes) -> "av.container.InputContainer":
     """Open a file from memory by its own reader, which may open nothing else."""
-    import av
+    import av  # noqa: PLC0415 # half a second, and only the reader's process needs it
 
     rights = {"protocol_whitelist": "none", "codec_whitelist": ",".join(_DECODERS), "enable_drefs": "0"}
     return av.open(
@@ -324,7 +324,7 @@ def _opened(data: bytes) -> "av.container.InputContainer":
 
 def _stream(container: "av.container.InputContainer") -> "av.VideoStream":
     """The video among what a file holds, ready to be decoded; no pixels were decoded yet."""
-    from av.stream import Disposition
+    from av.stream import Disposition  # noqa: PLC0415 # likewise
 
     found = [one for one in container.streams.video if not one.disposition & Disposition.attached_pic]
     if not found:
@@ -448,7 +448,7 @@ def mp4(pictures: Sequence[Image.Image], durations: Sequence[int]) -> bytes:
         pictures: RGB, of one size; where a side is odd, its last row or column is repeated, as H.264 wants even ones.
         durations: how long each is shown [ms], at least 1.
     """
-    import av
+    import av  # noqa: PLC0415 # half a second, and only the reader's process needs it
 
     beat = Fraction(1, 1000)
     width, height = (side + side % 2 for side in pictures[0].size)

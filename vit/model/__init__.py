@@ -18,4 +18,6 @@ if TYPE_CHECKING:
     from vit.model.config import ViTConfig
     from vit.model.transformer import VisionTransformer, ViTOutput
 
-__all__, __getattr__ = names_of(__name__, {"config": ["ViTConfig"], "transformer": ["VisionTransformer", "ViTOutput"]})
+__all__, __getattr__ = names_of(
+    __name__, __path__, {"config": ["ViTConfig"], "transformer": ["VisionTransformer", "ViTOutput"]}
+)

@@ -12,4 +12,4 @@ _HOMES = {
     "control": ["Limits", "delete", "kill", "launch", "rename", "resume", "stop"],
     "registry": ["Run", "find_run", "list_runs", "queue"],
 }
-__all__, __getattr__ = names_of(__name__, _HOMES)
+__all__, __getattr__ = names_of(__name__, __path__, _HOMES)

@@ -31,15 +31,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from vit.checkpoints import manage
 from vit.errors import InvalidConfig, InvalidRun
 from vit.files import check_locks, replaced, take_lock, wait_for_lock
 from vit.paths import environment_with_package, runs_folder
-
-if TYPE_CHECKING:
-    from vit.training.config import TrainConfig
 from vit.runs.queue_file import open_queue
 from vit.runs.registry import ANY_GPU, MAX_NAME, MAX_NOTES, Run, find_run, list_runs, shorten
 from vit.runs.scheduler import gpu_names, grant
+from vit.training import fine_tuning, presets
 from vit.training.run_folder import (
     changing,
     check_resumable,
@@ -50,6 +49,9 @@ from vit.training.run_folder import (
     record_outcome,
     write_json,
 )
+
+if TYPE_CHECKING:
+    from vit.training.config import TrainConfig
 
 
 class Limits(NamedTuple):
@@ -126,8 +128,6 @@ def launch(
         InvalidCheckpoint: that checkpoint cannot be opened.
         UserError: this system has no locks.
     """
-    from vit.training.presets import run_name
-
     check_locks()
     if not devices or not all(re.fullmatch(rf"cpu|mps|cuda:\d+|{ANY_GPU}", device) for device in devices):
         raise InvalidConfig("devices: choose cpu, or one or more GPUs.")
@@ -140,11 +140,9 @@ def launch(
     config = config.model_copy(update=places)  # wherever it is resumed from
     base = None
     if config.init_from:
-        from vit.training.fine_tuning import resolve, write_base  # bring torch along
-
-        base = resolve(config)
+        base = fine_tuning.resolve(config)
     root = runs_folder()
-    name = name or run_name(config)
+    name = name or presets.run_name(config)
     limits = limits or Limits()
     with open_queue(root) as line:
         every = list_runs()
@@ -178,7 +176,7 @@ def launch(
         with replaced(folder / "config.json") as file:
             file.write(config.model_dump_json(indent=2).encode() + b"\n")
         if base:
-            write_base(folder, base)
+            fine_tuning.write_base(folder, base)
         if not share:  # now, so that the order of the launches counts and a run whose device is free never waits
             grant(root, line, folder.name, devices, gpu_names)
         _start(folder)
@@ -250,8 +248,6 @@ def resume(run_id: str, *, devices: Sequence[str] | None = None, epochs: int | N
         InvalidRun: it is alive, it has finished all its epochs, or its state is gone.
         InvalidConfig: `epochs` is no number of epochs.
     """
-    from vit.training.presets import train_config
-
     run = find_run(run_id)
     if run.alive:
         raise InvalidRun("This run is going on already.")
@@ -261,7 +257,7 @@ def resume(run_id: str, *, devices: Sequence[str] | None = None, epochs: int | N
     if run.status == "finished" and (epochs is None or epochs <= run.config.get("epochs", 0)):
         raise InvalidRun("This run has finished. Give it more epochs to continue it.")
     if epochs is not None:
-        config = train_config(**read_document(run.folder / "config.json") | {"epochs": epochs})
+        config = presets.train_config(**read_document(run.folder / "config.json") | {"epochs": epochs})
         with changing(run.folder), replaced(run.folder / "config.json") as file:
             file.write(config.model_dump_json(indent=2).encode() + b"\n")
     with open_queue(runs_folder()) as line:
@@ -329,8 +325,6 @@ def keep(run_id: str, name: str) -> Path:
         InvalidRun: it has none yet.
         InvalidCheckpoint: the name is taken, or none that a checkpoint may have.
     """
-    from vit.checkpoints import manage
-
     best = find_run(run_id).best
     if best is None:
         raise InvalidRun("This run has no checkpoint yet: it is written after the first epoch.")

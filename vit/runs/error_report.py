@@ -1,9 +1,8 @@
 """Where a model is wrong: which classes it takes for which, and its most confident mistakes.
 
-A report is an NPZ file beside the run, written by a process of its own (`start`) and read without torch.
+A report is an NPZ file beside the run, written by a process of its own (`start`, `vit.runs.error_search`) and read
+without torch.
 """
-
-from __future__ import annotations
 
 import os
 import re
@@ -14,7 +13,7 @@ import zipfile
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,18 +23,9 @@ from vit.files import is_locked, replaced, take_lock
 from vit.paths import environment_with_package
 from vit.untrusted import Unreadable, open_file
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from vit.checkpoints.checkpoint import Checkpoint
-    from vit.model.transformer import VisionTransformer
-
 FILE = "report.npz"  # in a run's folder
-WORST = 24  # confident mistakes kept
 _LOG = "report.log"
 _LOCK = "report.lock"
-_SIDE = 160  # of a mistake's attention overlay, at least [px]
-_BATCH = 500
 
 
 @dataclass(frozen=True)
@@ -78,61 +68,12 @@ class Report:
             return np.where(counts > 0, np.diag(self.confusion) / np.maximum(counts, 1), np.nan)
 
 
-def write(
-    checkpoint: Checkpoint, data: str, root: Path = Path("data"), file: Path = Path(FILE), bar: bool = False
-) -> Report:
-    """Classify every test picture and keep what went wrong.
-
-    Args:
-        root: where torchvision keeps its downloads.
-        file: the report; replaced whole.
-        bar: tell the progress on stderr.
+def save(report: Report, file: Path) -> None:
+    """Keep a report; the file is replaced whole.
 
     Raises:
-        InvalidDataset: the dataset cannot be read, or has a class that the checkpoint does not know.
         OSError: the file cannot be written.
     """
-    import torch
-    from tqdm import tqdm
-
-    from vit.data.labels import test_pictures
-    from vit.images.preprocess import Normalise
-
-    pictures = test_pictures(checkpoint.labels, checkpoint.preprocess, data, root, checkpoint.name)
-    count, classes = len(pictures.labels), len(checkpoint.labels)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    model, normalise = checkpoint.model.to(device), Normalise(checkpoint.preprocess, device)
-    confusion = torch.zeros(classes * classes, dtype=torch.int64)
-    worst = _Worst(*(torch.empty(0) for _ in range(5)))
-    seen = 0
-    with torch.inference_mode():
-        for images, labels in tqdm(
-            pictures.batches(torch.arange(count), _BATCH, device),
-            total=-(-count // _BATCH),
-            unit="batches",
-            mininterval=0.1 if sys.stderr.isatty() else 0.5,
-            disable=not bar,
-        ):
-            probability, predicted = model(normalise(images)).logits.softmax(1).max(1)
-            confusion += torch.bincount(labels * classes + predicted, minlength=classes * classes).cpu()
-            wrong = (predicted != labels).nonzero()[:, 0]
-            wrong = wrong[probability[wrong].argsort(descending=True, stable=True)[:WORST]]
-            found = _Worst(seen + wrong, images[wrong], labels[wrong], predicted[wrong], probability[wrong])
-            worst = worst.merged(found)
-            seen += len(labels)
-        overlays = [_overlay(model, normalise(image[None].to(device)), image) for image in worst.images]
-    report = Report(
-        checkpoint.hash,
-        data,
-        checkpoint.labels,
-        confusion.view(classes, classes).numpy(),
-        worst.indices.long().numpy(),
-        _bands_last(worst.images),
-        np.stack(overlays) if overlays else np.zeros((0, 1, 1, 3), np.uint8),
-        worst.true.long().numpy(),
-        worst.predicted.long().numpy(),
-        worst.probability.float().numpy(),
-    )
     with replaced(file) as out:
         np.savez_compressed(
             out,
@@ -140,7 +81,6 @@ def write(
             classes=np.array(report.classes),
             **{name: getattr(report, name) for name in _ARRAYS},
         )
-    return report
 
 
 _KINDS = {"confusion": "i", "indices": "i", "true": "i", "predicted": "i", "probability": "f"}  # of NumPy's
@@ -201,46 +141,6 @@ def _check(report: Report) -> None:
     )
     if not fits:
         raise ValueError("These arrays are no report.")
-
-
-class _Worst(NamedTuple):
-    """The surest mistakes so far, surest first; see `Report`."""
-
-    indices: Tensor
-    images: Tensor  # (W, channels, height, width)
-    true: Tensor
-    predicted: Tensor
-    probability: Tensor
-
-    def merged(self, other: _Worst) -> _Worst:
-        """The surest of both, on the CPU."""
-        import torch
-
-        both = [torch.cat([a, b.cpu()]) if len(a) else b.cpu() for a, b in zip(self, other, strict=True)]
-        order = both[4].argsort(descending=True, stable=True)[:WORST]
-        return _Worst(*(values[order] for values in both))
-
-
-def _bands_last(images: Tensor) -> NDArray[np.uint8]:
-    """(W, channels, height, width) to (W, height, width, 3)."""
-    if images.ndim != 4:
-        return np.zeros((0, 1, 1, 3), np.uint8)
-    return images.expand(-1, 3, -1, -1).permute(0, 2, 3, 1).byte().contiguous().numpy()
-
-
-def _overlay(model: VisionTransformer, pixels: Tensor, image: Tensor) -> NDArray[np.uint8]:
-    """The picture under the last block's attention from the class token, or from all patches without one."""
-    from PIL import Image
-
-    from vit.explain.record import record
-    from vit.view.overlay import overlay
-
-    kept = record(model, pixels)
-    weights = kept.weights(0) if kept.prefix else kept.full(kept.blocks - 1).mean((0, 1))
-    picture = Image.fromarray(_bands_last(image[None])[0])
-    scale = -(-_SIDE // min(picture.size))
-    picture = picture.resize((picture.width * scale, picture.height * scale), Image.Resampling.NEAREST)
-    return np.asarray(overlay(picture, kept.heatmap(weights.float().cpu()).numpy()))
 
 
 # --- In a process of its own ----------------------------------------------------------------------------------------

@@ -2,10 +2,8 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    pass
+from vit.devices import list_devices
 from vit.runs.queue_file import Queue, open_queue
 from vit.runs.registry import ANY_GPU, read_guarded, read_run
 from vit.training.run_folder import is_alive
@@ -13,8 +11,6 @@ from vit.training.run_folder import is_alive
 
 def gpu_names() -> list[str]:
     """This machine's GPUs as devices are named."""
-    from vit.devices import list_devices
-
     return [device.name for device in list_devices() if device.name.startswith("cuda")]
 
 

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from vit.data import augment
 from vit.model.config import Activation, FinalNorm, ViTConfig, in_a_sentence
 
 if TYPE_CHECKING:
@@ -139,7 +140,5 @@ class TrainConfig(BaseModel):
 
     def augmentation(self) -> "Augmentation":
         """What is done to each batch."""
-        from vit.data.augment import Augmentation  # brings torch along, which a description does without
-
         names = ("crop_padding", "crop_scale", "flip", "operations", "magnitude", "erase", "mixup", "cutmix")
-        return Augmentation(**{name: getattr(self, name) for name in names})
+        return augment.Augmentation(**{name: getattr(self, name) for name in names})

@@ -3,7 +3,6 @@
 Steps are the training loop's own, computed in a process of their own: running out of memory there hurts nobody, and
 ending it ends the work. What a run costs is found out within seconds whatever it costs: batches grow as long as there
 is time, and the rest is extrapolated.
-
 """
 
 import json
@@ -16,18 +15,25 @@ import time
 from collections.abc import Generator, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from vit.data.augment import Chance
+from vit.data.datasets import load_dataset
+from vit.data.shapes import SHAPES, shapes
 from vit.errors import InvalidConfig
+from vit.explain.timing import products
+from vit.images.preprocess import Preprocess
+from vit.model.config import ViTConfig
+from vit.model.transformer import VisionTransformer
 from vit.paths import environment_with_package
-
-if TYPE_CHECKING:
-    from PIL import Image
-    from torch import Tensor
-
-    from vit.model.config import ViTConfig
-    from vit.training.config import TrainConfig
-    from vit.training.distributed import Place
+from vit.training.config import TrainConfig
+from vit.training.distributed import Place, choose_place, memory_budget
+from vit.training.fine_tuning import model_config
 
 LIMIT = 10.0  # [s] for timing, the start of the process included
 DEAR = 12 * 3600.0  # [s]; a run that takes longer on this machine is too dear for it
@@ -106,8 +112,8 @@ class Sample(NamedTuple):
         seconds: that one took to open and cut [s].
     """
 
-    images: "Tensor"
-    labels: "Tensor"
+    images: Tensor
+    labels: Tensor
     classes: tuple[str, ...]
     train_pictures: int
     test_pictures: int
@@ -116,7 +122,7 @@ class Sample(NamedTuple):
 
 
 def time_steps(
-    config: "TrainConfig", devices: Sequence[str] = ("cpu",), known: Sample | None = None, limit: float = LIMIT
+    config: TrainConfig, devices: Sequence[str] = ("cpu",), known: Sample | None = None, limit: float = LIMIT
 ) -> Trial:
     """See `try_steps`; waits for the end of it."""
     *_, found = try_steps(config, devices, known, limit)
@@ -125,7 +131,7 @@ def time_steps(
 
 
 def try_steps(
-    config: "TrainConfig", devices: Sequence[str] = ("cpu",), known: Sample | None = None, limit: float = LIMIT
+    config: TrainConfig, devices: Sequence[str] = ("cpu",), known: Sample | None = None, limit: float = LIMIT
 ) -> Generator[float | Trial, None, None]:
     """Time training steps on the first of `devices`, with its share of the batch, as far as the limit allows.
 
@@ -163,7 +169,7 @@ def try_steps(
 
 
 def _judged(
-    config: "TrainConfig", devices: Sequence[str], known: Sample, facts: dict[str, Any], steps: list[tuple[int, float]]
+    config: TrainConfig, devices: Sequence[str], known: Sample, facts: dict[str, Any], steps: list[tuple[int, float]]
 ) -> Trial:
     """What a run will cost, by what was timed.
 
@@ -202,14 +208,9 @@ def _judged(
     )
 
 
-def _guessed(config: "TrainConfig", devices: Sequence[str], known: Sample) -> Trial:
+def _guessed(config: TrainConfig, devices: Sequence[str], known: Sample) -> Trial:
     """The same for a CPU that is too busy to do a single step in time, by how fast it multiplies matrices."""
-    import torch
-
-    from vit.explain.timing import products
-    from vit.training.distributed import choose_place
-
-    model = model_of(config, len(known.classes))
+    model = model_config(config, len(known.classes))
     place = choose_place(config.model_copy(update={"device": "cpu"}))
     facts = run_facts(config, len(known.classes), min(config.batch_size, known.train_pictures), place)
     matrix, times = torch.ones(_SIDE, _SIDE), []
@@ -222,11 +223,9 @@ def _guessed(config: "TrainConfig", devices: Sequence[str], known: Sample) -> Tr
     return _judged(config, devices, known, facts | {"share": 1.0, "share_params": 1.0}, [step])._replace(timed=0)
 
 
-def run_facts(config: "TrainConfig", classes: int, batch: int, place: "Place") -> dict[str, Any]:
+def run_facts(config: TrainConfig, classes: int, batch: int, place: Place) -> dict[str, Any]:
     """What is known of a run without a step."""
-    from vit.training.distributed import memory_budget
-
-    model = model_of(config, classes)
+    model = model_config(config, classes)
     return {
         "params": parameters_of(model),
         "tokens": model.tokens,
@@ -278,11 +277,9 @@ _SIZES = (224, 160, 128, 96, 64, 32)  # of the input, for a model that is given 
 _EPOCHS = (30, 10)
 
 
-def fitting(config: "TrainConfig", trial: Trial, seconds: float = FITS) -> Fitting | None:
+def fitting(config: TrainConfig, trial: Trial, seconds: float = FITS) -> Fitting | None:
     """The largest recipe for the same pictures that takes at most so long on this machine; None without one."""
-    from vit.explain.timing import products
-
-    own = model_of(config, trial.classes)
+    own = model_config(config, trial.classes)
     work, side = products(own, own.image_size), min(own.image_size)
     each = trial.seconds_per_epoch / work  # [s] of an epoch
     if config.init_from:
@@ -297,37 +294,26 @@ def fitting(config: "TrainConfig", trial: Trial, seconds: float = FITS) -> Fitti
         for changes in ({}, *(one for one in options if one["image_size"] <= side)):
             settings = changes | epochs
             changed = config.model_copy(update=settings)
-            model = model_of(changed, trial.classes)
+            model = model_config(changed, trial.classes)
             share = products(model, model.image_size) / work
             if (share < 1 or (share == 1 and epochs)) and (takes := changed.epochs * each * work * share) <= seconds:
                 return Fitting(settings, parameters_of(model), takes)
     return None
 
 
-def model_of(config: "TrainConfig", classes: int) -> "ViTConfig":
-    """The model that a run describes, from a checkpoint where it starts from one."""
-    from vit.training.fine_tuning import model_config
-
-    return model_config(config, classes)
-
-
-def parameters_of(model: "ViTConfig") -> int:
+def parameters_of(model: ViTConfig) -> int:
     """Numbers that a model of these sizes learns, without making one."""
-    import torch
-
-    from vit.model.transformer import VisionTransformer
-
     with torch.device("meta"):
         return sum(parameter.numel() for parameter in VisionTransformer(model).parameters())
 
 
-def too_large(config: "TrainConfig", classes: int, batch: int, free: int) -> str:
+def too_large(config: TrainConfig, classes: int, batch: int, free: int) -> str:
     """Why a step of a run cannot be done on a CPU, "" where it can; a GPU computes a batch in parts instead.
 
     Args:
         free: memory [bytes], 0 where it is not known.
     """
-    needed = count_memory(model_of(config, classes), config, batch, on_gpu=False, half=_half(config))
+    needed = count_memory(model_config(config, classes), config, batch, on_gpu=False, half=_half(config))
     if not 0 < free < needed / ROUGH:
         return ""
     return (
@@ -336,14 +322,12 @@ def too_large(config: "TrainConfig", classes: int, batch: int, free: int) -> str
     )
 
 
-def _half(config: "TrainConfig") -> bool:
+def _half(config: TrainConfig) -> bool:
     """Whether a CPU computes products in bfloat16."""
-    from vit.training.distributed import choose_place
-
     return choose_place(config.model_copy(update={"device": "cpu"})).autocast
 
 
-def count_memory(model: "ViTConfig", config: "TrainConfig", batch: int, on_gpu: bool, half: bool = False) -> int:
+def count_memory(model: ViTConfig, config: TrainConfig, batch: int, on_gpu: bool, half: bool = False) -> int:
     """What the model, its optimizers and a step take [bytes]; measured ones were within a factor of `ROUGH`.
 
     Of each block, a step keeps until it goes back: the residual stream twice, both norms, queries, keys and values,
@@ -364,9 +348,7 @@ def count_memory(model: "ViTConfig", config: "TrainConfig", batch: int, on_gpu: 
     return 4 * states * params + batch * (number * (model.depth * (kept + matrices) + matrices) + pictures)
 
 
-def overfit(
-    config: "TrainConfig", device: str = "cpu", seconds: float = _SECONDS
-) -> Generator[Point | None, None, None]:
+def overfit(config: TrainConfig, device: str = "cpu", seconds: float = _SECONDS) -> Generator[Point | None, None, None]:
     """Learn one batch of the training pictures by heart, without augmentation: a model that cannot do this is broken.
 
     Args:
@@ -383,20 +365,13 @@ def overfit(
             yield Point(**values) if values else None
 
 
-def sample(config: "TrainConfig", count: int) -> Sample:
+def sample(config: TrainConfig, count: int) -> Sample:
     """Open a few training pictures without reading the others; the same ones for the same seed.
 
     Raises:
         InvalidDataset: there are none.
         InvalidCheckpoint, InvalidConfig: of the checkpoint that the run starts from, see `fine_tuning.resolve`.
     """
-    import torch
-
-    from vit.data.datasets import load_dataset
-    from vit.data.shapes import SHAPES, shapes
-    from vit.images.preprocess import Preprocess
-    from vit.training.fine_tuning import model_config
-
     model = model_config(config, num_classes=1)
     if config.data == "shapes" and model.channels == 3:
         pictures, _ = shapes(count, model.image_size[0], seed=1)
@@ -414,19 +389,13 @@ def sample(config: "TrainConfig", count: int) -> Sample:
     return Sample(images, labels, dataset.classes, train, test, validation, seconds)
 
 
-def preview(config: "TrainConfig", images: "Tensor") -> "Image.Image":
+def preview(config: TrainConfig, images: Tensor) -> Image.Image:
     """Pictures as they are in the first row, and what a model in training would see of them in the rows below.
 
     Args:
         config: its augmentation is shown.
         images: uint8 (n, channels, height, width) at the input size.
     """
-    import numpy as np
-    import torch
-    from PIL import Image
-
-    from vit.data.augment import Chance
-
     augment, chance = config.augmentation(), Chance(torch.device("cpu"))
     rows = [images]
     for version in range(_VERSIONS):
@@ -450,7 +419,7 @@ def preview(config: "TrainConfig", images: "Tensor") -> "Image.Image":
 
 
 def _ask(
-    what: str, config: "TrainConfig", device: str, limit: float, request: dict[str, Any]
+    what: str, config: TrainConfig, device: str, limit: float, request: dict[str, Any]
 ) -> Generator[dict[str, Any] | None, None, None]:
     """Run this file in a process of its own; yields what it prints, and None now and then.
 
@@ -468,7 +437,7 @@ def _ask(
 
 
 def _listen(
-    what: str, config: "TrainConfig", device: str, limit: float, request: dict[str, Any], log: IO[str]
+    what: str, config: TrainConfig, device: str, limit: float, request: dict[str, Any], log: IO[str]
 ) -> Generator[dict[str, Any] | None, None, None]:
     environment = environment_with_package() | {"PYTHONUNBUFFERED": "1"}
     if device.startswith("cuda:"):

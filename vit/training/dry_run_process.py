@@ -22,7 +22,8 @@ from vit.explain.timing import products
 from vit.training import trainer
 from vit.training.config import TrainConfig
 from vit.training.distributed import choose_place
-from vit.training.dry_run import Sample, model_of, parameters_of, run_facts, sample
+from vit.training.dry_run import Sample, parameters_of, run_facts, sample
+from vit.training.fine_tuning import model_config
 from vit.training.presets import train_config
 
 _ENOUGH = 2.0  # [s] of steps with the largest batch
@@ -63,9 +64,9 @@ def _run(config: TrainConfig, pictures: Sample, test: Tensor) -> Any:
 
 def _time(config: TrainConfig, classes: int, pictures: int, until: float) -> Iterator[dict[str, Any]]:
     """Facts of the run, then what steps take, see `_judged`."""
-    whole, place = model_of(config, classes), choose_place(config)
+    whole, place = model_config(config, classes), choose_place(config)
     part = lighter(config, classes) if place.device.type == "cpu" else config
-    own, batch = model_of(part, classes), min(config.batch_size, pictures)
+    own, batch = model_config(part, classes), min(config.batch_size, pictures)
     yield run_facts(config, classes, batch, place) | {
         "share": products(own, own.image_size) / products(whole, whole.image_size),
         "share_params": parameters_of(own) / parameters_of(whole),
@@ -96,13 +97,13 @@ def _time(config: TrainConfig, classes: int, pictures: int, until: float) -> Ite
 
 def lighter(config: TrainConfig, classes: int) -> TrainConfig:
     """The run itself, or fewer of its blocks at a smaller input where a picture takes long on a CPU."""
-    model = model_of(config, classes)
+    model = model_config(config, classes)
     if 3 * products(model, model.image_size) <= _LIGHT:
         return config
     changes: dict[str, Any] = {"crop_padding": 0}
     if not config.init_from:
         changes["depth"] = max(1, int(model.depth * _LIGHT / (3 * products(model, model.image_size))))
-        model = model_of(config.model_copy(update=changes), classes)
+        model = model_config(config.model_copy(update=changes), classes)
     side = min(model.image_size)
     while 3 * products(model, (side, side)) > _LIGHT and side > 8 * model.patch_size:
         side -= model.patch_size

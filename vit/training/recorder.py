@@ -45,7 +45,7 @@ class _NoEvents:
 def _events(folder: Path, step: int) -> Any:
     """A writer of TensorBoard's events; one that writes none on a bare machine, which is said once."""
     try:
-        from torch.utils.tensorboard import SummaryWriter
+        from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 # a bare machine has none
     except ModuleNotFoundError:
         print("tensorboard is not installed, so no events are written for it.", file=sys.stderr)
         return _NoEvents()

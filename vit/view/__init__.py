@@ -14,4 +14,4 @@ _HOMES = {
     "payload": ["pack", "unpack"],
     "selection": ["Selection"],
 }
-__all__, __getattr__ = names_of(__name__, _HOMES)
+__all__, __getattr__ = names_of(__name__, __path__, _HOMES)

@@ -133,7 +133,7 @@ def over_frames(
     *,
     method: str | None = None,
     target: int | None = None,
-    progress: Callable[[float], None] = lambda share: None,
+    progress: Callable[[float], object] = lambda share: None,
 ) -> Film:
     """An animation or a video under the selected map, each frame through the model on its own.
 

@@ -16,6 +16,7 @@ import zlib
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from vit import view
 from vit.errors import InvalidRun
 from vit.untrusted import Unreadable, is_number, is_text, open_file, parse_json
 
@@ -83,16 +84,14 @@ def _probe(fact: dict[str, Any]) -> Snapshot:
 
 
 def read_payload(folder: Path, epoch: int, picture: int) -> bytes:
-    """A picture and its attention after an epoch, for `vit.viewer`.
+    """A picture and its attention after an epoch, for the viewer, see `vit.view.payload`.
 
     Raises:
         InvalidRun: the epoch is not kept, has no such picture, or its file is damaged.
     """
-    from vit.view.payload import unpack
-
     payload = _read(folder, epoch, f"{picture}.vit")
     try:
-        header, sections = unpack(payload)
+        header, sections = view.unpack(payload)
         if "picture" not in sections or header["blocks"] < 1 or header["heads"] < 1:
             raise _damaged(epoch)
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:

@@ -6,7 +6,6 @@ without pyplot and under a lock, as its settings are the whole process's.
 
 import io
 import threading
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache, partial
@@ -58,7 +57,6 @@ _SETTINGS: dict[Any, Any] = {
     "text.parse_math": False,
 }
 _ONE_AT_A_TIME = threading.Lock()
-warnings.filterwarnings("ignore", "Glyph .* missing from font")  # it is a box in PNG and PDF, and whole in SVG
 
 
 def caption(explanation: Explanation, checkpoint: Checkpoint, sentence: str, picture: str = "") -> str:

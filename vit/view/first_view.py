@@ -23,11 +23,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from PIL import Image
 
-from vit.explain.methods import METHODS, weights
+from vit import checkpoints, view
+from vit.explain import self_check
+from vit.explain.methods import METHODS, Subject, weights
 from vit.files import replaced
 from vit.images import samples
 from vit.paths import PROJECT
-from vit.view.payload import CHAIN_UP_TO
+from vit.view.payload import CHAIN_UP_TO, pack_chain
 
 if TYPE_CHECKING:
     from vit.checkpoints.checkpoint import Checkpoint
@@ -130,9 +132,7 @@ class FirstView:
 
 def write(folder: Path) -> Path:
     """Make the first view of the checkpoint in a folder and keep it there; returns the file."""
-    from vit.checkpoints.load import load_checkpoint
-
-    content = pack(build(load_checkpoint(folder)), fingerprint(folder))
+    content = pack(build(checkpoints.load_checkpoint(folder)), fingerprint(folder))
     with replaced(folder / FILE) as file:
         file.write(content)
     return folder / FILE
@@ -150,14 +150,8 @@ def read(folder: Path) -> FirstView | None:
 
 def build(checkpoint: Checkpoint) -> FirstView:
     """What the checkpoint says about the first sample, by the code that a page uses."""
-    from vit.checkpoints.load import summarise
-    from vit.explain.methods import Subject
-    from vit.explain.self_check import verify
-    from vit.view.explanation import explain
-    from vit.view.payload import pack_chain
-
     image = samples.read(SAMPLE)
-    explanation = explain(checkpoint, image, SIZE)
+    explanation = view.explain(checkpoint, image, SIZE)
     record, target = explanation.record, int(explanation.record.logits[0].argmax())
     subject = Subject.of(checkpoint.model, explanation.preprocess(explanation.picture), target)
     chain, values = b"", ()
@@ -178,7 +172,7 @@ def build(checkpoint: Checkpoint) -> FirstView:
             assumed=checkpoint.assumed,
             card=checkpoint.card,
             facts=checkpoint.facts,
-            family=summarise(checkpoint.path).family,
+            family=checkpoints.summarise(checkpoint.path).family,
             params=checkpoint.params,
         ),
         explanation=Explanation(
@@ -189,7 +183,7 @@ def build(checkpoint: Checkpoint) -> FirstView:
             png.getvalue(),
         ),
         size=explanation.preprocess.size,
-        error=verify(checkpoint.model, checkpoint.preprocess(explanation.picture)).error,
+        error=self_check.verify(checkpoint.model, checkpoint.preprocess(explanation.picture)).error,
         target=target,
         chain=chain,
         values=values,

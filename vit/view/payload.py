@@ -36,12 +36,14 @@ from __future__ import annotations
 
 import io
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from PIL import Image
 
+from vit.model import cpu
 from vit.untrusted import parse_json
 
 if TYPE_CHECKING:
@@ -266,13 +268,11 @@ def _maps(record: AttentionRecord) -> dict[str, np.ndarray]:
 
 def _queries_keys(record: AttentionRecord) -> dict[str, np.ndarray]:
     """Queries and keys, with the row sums of exactly the rounded numbers that the browser gets."""
-    from vit.model.cpu import onednn
-
     split = len(record.prefix)
     shape = (record.blocks, *record.queries[0].shape)
     queries, keys, log_sums = np.empty(shape, np.float16), np.empty(shape, np.float16), np.empty(shape[:3], np.float32)
     strongest = []
-    with onednn():
+    with cpu.onednn():
         for block, (q, k) in enumerate(zip(record.queries, record.keys, strict=True)):
             q, k = q.float(), k.float()
             q = q * q.shape[-1] ** -0.5
@@ -287,12 +287,10 @@ def _queries_keys(record: AttentionRecord) -> dict[str, np.ndarray]:
 
 def _summed(queries: Tensor, keys: Tensor, split: int) -> tuple[Tensor, Tensor]:
     """Logarithms of the row sums (H, N), and of each token's strongest patch (2, H, N): where it looks, who looks."""
-    import torch
-
     heads, tokens = queries.shape[:2]
     at_once = max(1, _CHUNK // tokens)
-    sums = queries.new_empty(heads, tokens, dtype=torch.float32)
-    tops = sums.new_full((2, heads, tokens), -torch.inf)
+    sums = queries.new_empty(heads, tokens).float()
+    tops = sums.new_full((2, heads, tokens), -math.inf)
     for head in range(heads):
         q, k = queries[head].float(), keys[head].float().T
         for first in range(0, tokens, at_once):
@@ -309,11 +307,9 @@ def _summed(queries: Tensor, keys: Tensor, split: int) -> tuple[Tensor, Tensor]:
 
 def _balance(q: Tensor, k: Tensor) -> Tensor:
     """A power of two per head that gives queries and keys the same range, so neither leaves float16: (H, 1, 1)."""
-    import torch
-
-    tiny = torch.finfo(torch.float32).tiny
+    tiny = np.finfo(np.float32).tiny.item()
     ratio = k.abs().amax((1, 2)).clamp_min(tiny) / q.abs().amax((1, 2)).clamp_min(tiny)
-    return torch.exp2(torch.log2(ratio).div(2).round())[:, None, None]
+    return ratio.log2().div(2).round().exp2()[:, None, None]
 
 
 def _tops(strongest: list[np.ndarray]) -> np.ndarray:

@@ -38,11 +38,8 @@ KEYS = (
 
 @cache
 def _published() -> dict[str, Any]:
-    """Name of each published file -> torchvision's enum member.
-
-    Imported on first use: torchvision.models brings torch's compiler along, which doubles the time to start.
-    """
-    from torchvision import models
+    """Name of each published file -> torchvision's enum member."""
+    from torchvision import models  # noqa: PLC0415 # brings torch's compiler along: 2 s
 
     sizes = ("B_16", "B_32", "L_16", "L_32", "H_14")
     return {Path(weights.url).name: weights for size in sizes for weights in getattr(models, f"ViT_{size}_Weights")}

@@ -1,0 +1,49 @@
+"""Packages hand out modules without importing them: what a file names at its top comes when it is used."""
+
+import subprocess
+import sys
+
+import pytest
+
+BOXES = ("checkpoints", "data", "explain", "images", "model", "runs", "training", "view")
+
+
+def run(program: str) -> str:
+    """What a program prints, in a process where nothing was imported."""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_a_module_is_imported_when_something_of_it_is_used() -> None:
+    said = run(
+        "import sys; from vit.view import animation\n"
+        "print('torch' in sys.modules, 'vit.view.animation' in sys.modules)\n"
+        "print(animation.over_blocks.__module__, 'torch' in sys.modules)\n"
+        "from vit.view import animation as now; print(type(now).__name__, now is sys.modules['vit.view.animation'])"
+    )
+    assert said.split("\n") == ["False False", "vit.view.animation True", "module True"]
+
+
+@pytest.mark.parametrize("box", BOXES)
+def test_no_box_brings_torch_by_itself(box: str) -> None:
+    said = run(f"import sys, pkgutil, vit.{box} as box\n"
+               "for _, name, _ in pkgutil.iter_modules(box.__path__): getattr(box, name)\n"
+               "print('torch' in sys.modules)")  # fmt: skip
+    assert said == "False"
+
+
+def test_what_is_replaced_in_a_stand_in_is_replaced_in_the_module_and_comes_back() -> None:
+    said = run(
+        "from pytest import MonkeyPatch; from vit.view import captions\n"
+        "with MonkeyPatch.context() as patch:\n"
+        "    patch.setattr(captions, 'about', 'another')\n"
+        "    import vit.view.captions as module; print(module.about, captions.about)\n"
+        "print(callable(module.about), module.about is captions.about, 'about' in vars(captions))"
+    )
+    assert said.split("\n") == ["another another", "True True True"]
+
+
+def test_a_name_that_a_package_does_not_have_is_refused() -> None:
+    with pytest.raises(ImportError, match=r"cannot import name 'nothing' from 'vit\.view'"):
+        from vit.view import nothing  # type: ignore[attr-defined]  # noqa: F401

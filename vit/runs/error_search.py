@@ -1,0 +1,112 @@
+"""The search for what a checkpoint gets wrong: every test picture, classified once."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+
+from vit.checkpoints.checkpoint import Checkpoint
+from vit.data.labels import test_pictures
+from vit.explain.record import record
+from vit.images.preprocess import Normalise
+from vit.model.transformer import VisionTransformer
+from vit.progress import tqdm
+from vit.runs.error_report import FILE, Report, save
+from vit.view.overlay import overlay
+
+WORST = 24  # confident mistakes kept
+_SIDE = 160  # of a mistake's attention overlay, at least [px]
+_BATCH = 500
+
+
+def write(
+    checkpoint: Checkpoint, data: str, root: Path = Path("data"), file: Path = Path(FILE), bar: bool = False
+) -> Report:
+    """Classify every test picture and keep what went wrong.
+
+    Args:
+        root: where torchvision keeps its downloads.
+        file: the report; replaced whole.
+        bar: tell the progress on stderr.
+
+    Raises:
+        InvalidDataset: the dataset cannot be read, or has a class that the checkpoint does not know.
+        OSError: the file cannot be written.
+    """
+    pictures = test_pictures(checkpoint.labels, checkpoint.preprocess, data, root, checkpoint.name)
+    count, classes = len(pictures.labels), len(checkpoint.labels)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    model, normalise = checkpoint.model.to(device), Normalise(checkpoint.preprocess, device)
+    confusion = torch.zeros(classes * classes, dtype=torch.int64)
+    worst = _Worst(*(torch.empty(0) for _ in range(5)))
+    seen = 0
+    with torch.inference_mode():
+        for images, labels in tqdm(
+            pictures.batches(torch.arange(count), _BATCH, device),
+            total=-(-count // _BATCH),
+            unit="batches",
+            mininterval=0.1 if sys.stderr.isatty() else 0.5,
+            disable=not bar,
+        ):
+            probability, predicted = model(normalise(images)).logits.softmax(1).max(1)
+            confusion += torch.bincount(labels * classes + predicted, minlength=classes * classes).cpu()
+            wrong = (predicted != labels).nonzero()[:, 0]
+            wrong = wrong[probability[wrong].argsort(descending=True, stable=True)[:WORST]]
+            found = _Worst(seen + wrong, images[wrong], labels[wrong], predicted[wrong], probability[wrong])
+            worst = worst.merged(found)
+            seen += len(labels)
+        overlays = [_overlay(model, normalise(image[None].to(device)), image) for image in worst.images]
+    report = Report(
+        checkpoint.hash,
+        data,
+        checkpoint.labels,
+        confusion.view(classes, classes).numpy(),
+        worst.indices.long().numpy(),
+        _bands_last(worst.images),
+        np.stack(overlays) if overlays else np.zeros((0, 1, 1, 3), np.uint8),
+        worst.true.long().numpy(),
+        worst.predicted.long().numpy(),
+        worst.probability.float().numpy(),
+    )
+    save(report, file)
+    return report
+
+
+class _Worst(NamedTuple):
+    """The surest mistakes so far, surest first; see `Report`."""
+
+    indices: Tensor
+    images: Tensor  # (W, channels, height, width)
+    true: Tensor
+    predicted: Tensor
+    probability: Tensor
+
+    def merged(self, other: _Worst) -> _Worst:
+        """The surest of both, on the CPU."""
+        both = [torch.cat([a, b.cpu()]) if len(a) else b.cpu() for a, b in zip(self, other, strict=True)]
+        order = both[4].argsort(descending=True, stable=True)[:WORST]
+        return _Worst(*(values[order] for values in both))
+
+
+def _bands_last(images: Tensor) -> NDArray[np.uint8]:
+    """(W, channels, height, width) to (W, height, width, 3)."""
+    if images.ndim != 4:
+        return np.zeros((0, 1, 1, 3), np.uint8)
+    return images.expand(-1, 3, -1, -1).permute(0, 2, 3, 1).byte().contiguous().numpy()
+
+
+def _overlay(model: VisionTransformer, pixels: Tensor, image: Tensor) -> NDArray[np.uint8]:
+    """The picture under the last block's attention from the class token, or from all patches without one."""
+    attention = record(model, pixels)
+    weights = attention.weights(0) if attention.prefix else attention.full(attention.blocks - 1).mean((0, 1))
+    picture = Image.fromarray(_bands_last(image[None])[0])
+    scale = -(-_SIDE // min(picture.size))
+    picture = picture.resize((picture.width * scale, picture.height * scale), Image.Resampling.NEAREST)
+    return np.asarray(overlay(picture, attention.heatmap(weights.float().cpu()).numpy()))
