@@ -460,9 +460,9 @@ def show_viewer(
     of_class = question if question and question.target is not None else None
     with below:
         panel = pick_panel(of_class)
-        probe = None
+        occlusion = None
         if panel == "What if?" and not stored:
-            probe = what_if.probe(example, of_class, wanted)
+            occlusion = what_if.under_pointer(example, of_class, wanted)
     with place:
         selection = component.show(
             "viewer",
@@ -472,7 +472,7 @@ def show_viewer(
             method,
             group="whatif",
             paintable=panel == "What if?",
-            probe=probe,
+            occlusion=occlusion,
             on_change=remember,
         )
 

@@ -200,21 +200,21 @@ def pick_epoch(name: str, runs: dict[str, Run]) -> Explained:
             link_controls.select(f"{SIDES[name]} run", f"{name}_run", list(runs), words=lambda which: runs[which].name)
         ]
     folder, epochs = run.folder / "probes", attention_over_epochs.stored(run)
-    probes = read_snapshots(folder, epochs[-1])
+    pictures = read_snapshots(folder, epochs[-1])
     with other:
         picture = link_controls.select(
             f"{SIDES[name]} picture",
             f"{name}_probe",
-            range(len(probes)),
-            words=lambda i: f"{i + 1}: {probes[i].label}",
+            range(len(pictures)),
+            words=lambda i: f"{i + 1}: {pictures[i].label}",
         )
     epoch = epochs[0]
     if len(epochs) > 1:
         last = epochs[-1] if name == "b" else epochs[0]  # at first, how it began beside how it ended
         epoch = link_controls.select(f"{SIDES[name]} epoch", f"{name}_epoch", epochs, last, kind=st.select_slider)
-    probe = read_snapshots(folder, epoch)[picture]
-    said = ", ".join(f"{plain(label)} {share(probability)}" for label, probability in probe.predictions[:TOP])
-    st.caption(f"{said} · it is {plain(probe.label)}")
+    snapshot = read_snapshots(folder, epoch)[picture]
+    said = ", ".join(f"{plain(label)} {share(probability)}" for label, probability in snapshot.predictions[:TOP])
+    st.caption(f"{said} · it is {plain(snapshot.label)}")
     return None, stored(str(folder), epoch, picture, attention_over_epochs.stamp(folder, epoch))
 
 

@@ -59,7 +59,7 @@ class Method(TypedDict):
     settings: Sequence[str]
 
 
-class Probe(TypedDict):
+class Occlusion(TypedDict):
     """What the model answers with the patch under the pointer replaced.
 
     Attributes:
@@ -120,7 +120,7 @@ def show(
     own_view: bool = False,
     compact: bool = False,
     paintable: bool = False,
-    probe: Probe | None = None,
+    occlusion: Occlusion | None = None,
     on_change: Callable[[Selection], None] | None = None,
 ) -> Selection:
     """Draw the viewer and return what it shows.
@@ -136,7 +136,7 @@ def show(
         own_view: it keeps its view when the others of its group change theirs.
         compact: without controls and numbers, beside another one of its group.
         paintable: patches can be hidden by dragging; which ones is in the selection.
-        probe: to say what becomes of the answer without the patch under the pointer.
+        occlusion: to say what becomes of the answer without the patch under the pointer.
         on_change: called with the selection before the rerun that a click causes.
     """
     shape = tuple(int(part) for part in payload_id.partition("-")[0].split("x"))
@@ -183,7 +183,7 @@ def show(
         "ownView": own_view,
         "compact": compact,
         "paintable": paintable,
-        "probe": probe,
+        "occlusion": occlusion,
     }
     _view(
         key=key,

@@ -75,7 +75,7 @@ def _changed(
     return Example(name, checkpoint, replace(explanation, record=kept, payload=payload), pixels, hook)
 
 
-def probe(example: Example, question: Question | None, selection: Selection) -> viewer.Probe | None:
+def under_pointer(example: Example, question: Question | None, selection: Selection) -> viewer.Occlusion | None:
     """Let the person replace the patch under the pointer; what the viewer needs for that."""
     if question is None:
         return None
@@ -102,7 +102,7 @@ def probe(example: Example, question: Question | None, selection: Selection) -> 
     answers = with_bar(("occlusion", now.key, baseline), "Replacing one patch after the other…", work)
     before = now.explanation.record.logits[0].softmax(0)
     best, usual = answers.argmax(-1).tolist(), int(before.argmax())
-    return viewer.Probe(
+    return viewer.Occlusion(
         target=plain(labels[question.about]),
         before=float(before[question.about]),
         after=answers[:, question.about].tolist(),

@@ -1,4 +1,4 @@
-"""Attention while it learns: the probe pictures of a run, epoch by epoch, in the viewer."""
+"""Attention while it learns: a few pictures of a run, epoch by epoch, in the viewer."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ THUMBNAIL = 72  # [px]
 
 
 @st.cache_data(show_spinner=False, max_entries=5000)
-def _probes(folder: str, epoch: int, stamp: int) -> list[Snapshot]:
+def _read(folder: str, epoch: int, stamp: int) -> list[Snapshot]:
     return read_snapshots(Path(folder), epoch)
 
 
@@ -51,13 +51,13 @@ def show(run: Run) -> None:
     history = {}
     for epoch in epochs:
         try:
-            history[epoch] = _probes(str(folder), epoch, stamp(folder, epoch))
+            history[epoch] = _read(str(folder), epoch, stamp(folder, epoch))
         except UserError:
             continue  # it was thinned out or damaged; the others tell the story
     if not history:
-        st.error("The probe pictures cannot be read.")
+        st.error("The pictures cannot be read.")
         return
-    shape = [(probe.label, len(probe.entropy)) for probe in history[max(history)]]
+    shape = [(snapshot.label, len(snapshot.entropy)) for snapshot in history[max(history)]]
     history = {epoch: found for epoch, found in history.items() if [(p.label, len(p.entropy)) for p in found] == shape}
     epochs = list(history)
 
@@ -74,11 +74,11 @@ def show(run: Run) -> None:
     with right:
         _trends(history, picture, epoch)
     try:
-        payload = viewer.feed("probe feeder", _payload(str(folder), epoch, picture, stamp(folder, epoch)))
+        payload = viewer.feed("epochs feeder", _payload(str(folder), epoch, picture, stamp(folder, epoch)))
     except UserError as error:
         st.error(plain(str(error)))
         return
-    selection = viewer.show("probe viewer", payload, Selection())
+    selection = viewer.show("epochs viewer", payload, Selection())
     if len(epochs) > 1:
         with st.container(horizontal=True):
             downloads.films(
@@ -100,16 +100,24 @@ def stamp(folder: Path, epoch: int) -> int:
         return 0
 
 
-def _pick_picture(folder: Path, epoch: int, probes: list[Snapshot]) -> int:
+def _pick_picture(folder: Path, epoch: int, snapshots: list[Snapshot]) -> int:
     """Let the person choose one of the pictures by sight."""
-    if len(probes) < 2:
+    if len(snapshots) < 2:
         return 0
     labels = []
-    for i, probe in enumerate(probes):
+    for i, snapshot in enumerate(snapshots):
         source = _thumbnail(str(folder), epoch, i)
-        labels.append(f"![{plain(probe.label)}]({source}) {plain(probe.label)}" if source else plain(probe.label))
+        labels.append(
+            f"![{plain(snapshot.label)}]({source}) {plain(snapshot.label)}" if source else plain(snapshot.label)
+        )
     chosen = st.pills(
-        "Picture", range(len(probes)), format_func=lambda i: labels[i], default=0, key="probe", required=True, wrap=True
+        "Picture",
+        range(len(snapshots)),
+        format_func=lambda i: labels[i],
+        default=0,
+        key="epochs picture",
+        required=True,
+        wrap=True,
     )
     return chosen if chosen is not None else 0
 
@@ -129,31 +137,33 @@ def _thumbnail(folder: str, epoch: int, picture: int) -> str:
     return "data:image/png;base64," + base64.b64encode(out.getvalue()).decode()
 
 
-def _predictions(probe: Snapshot) -> None:
+def _predictions(snapshot: Snapshot) -> None:
     """The most probable classes as bars; the true one stands out."""
-    every = [bars.Bar(label, probability, label == probe.label) for label, probability in probe.predictions]
+    every = [bars.Bar(label, probability, label == snapshot.label) for label, probability in snapshot.predictions]
     bars.show(every, "Predictions: " + ", ".join(f"{one.label} {one.share:.0%}" for one in every))
 
 
 def _trends(history: dict[int, list[Snapshot]], picture: int, epoch: int) -> None:
     """How sure the model was of the true class, and how spread each block's attention, over the epochs."""
-    probes = {e: found[picture] for e, found in history.items()}
+    snapshots = {e: found[picture] for e, found in history.items()}
     mark = {"silent": True, "symbol": "none", "label": {"show": False}, "lineStyle": {"color": "#888f94"}}
     mark |= {"data": [{"xAxis": epoch}]}
-    sure = curves.line("true class", [(e, 100 * p.probability) for e, p in probes.items()], curves.COLORS[0], dots=True)
+    sure = curves.line(
+        "true class", [(e, 100 * p.probability) for e, p in snapshots.items()], curves.COLORS[0], dots=True
+    )
     option = curves.chart("Probability of the true class", [sure | {"markLine": mark}], percent=True, low=True)
     option["yAxis"] |= {"min": 0, "max": 100, "scale": False}
-    st.echarts_chart(option, key="probe probability", height=150, alt="Probability of the true class over the epochs")
-    blocks = len(next(iter(probes.values())).entropy)
+    st.echarts_chart(option, key="epochs probability", height=150, alt="Probability of the true class over the epochs")
+    blocks = len(next(iter(snapshots.values())).entropy)
     lines: list[dict[str, Any]] = []
     for block in range(blocks):
-        points = [(e, sum(p.entropy[block]) / len(p.entropy[block])) for e, p in probes.items()]
+        points = [(e, sum(p.entropy[block]) / len(p.entropy[block])) for e, p in snapshots.items()]
         shade = block / max(blocks - 1, 1)
         trace = curves.line(f"Block {block + 1}", points, _mixed(shade), dots=True)
         lines.append(trace | ({"markLine": mark} if block == 0 else {}))
     option = curves.chart("Spread of attention, 0 is one token, 1 is uniform", lines, low=True)
     st.echarts_chart(
-        option, key="probe entropy", height=190, alt="Entropy of attention per block over the epochs, 1 is uniform"
+        option, key="epochs entropy", height=190, alt="Entropy of attention per block over the epochs, 1 is uniform"
     )
 
 

@@ -143,8 +143,8 @@ def test_viewers_of_a_group_move_together_and_share_a_scale(open_viewer):
 
 
 def test_the_answer_without_the_patch_under_the_pointer_is_told(open_viewer):
-    viewer = open_viewer("case=small&probe=1")
-    told = viewer.page.locator(".probe")
+    viewer = open_viewer("case=small&occlusion=1")
+    told = viewer.page.locator(".occlusion")
     expect(told).to_have_text("Point at a patch to replace it.")
     frames = viewer.talk.runs
     viewer.point(0, 2)

@@ -93,9 +93,9 @@ def viewer() -> None:
     count = kept.tokens - len(kept.prefix)
     after = [0.5 - 0.01 * patch for patch in range(count)]
     answers = ["<b>dog</b>" if patch == 5 else "" for patch in range(count)]
-    probe = component.Probe(target="cat", before=0.5, after=after, answers=answers)
-    if "probe" not in st.query_params:
-        probe = None
+    occlusion = component.Occlusion(target="cat", before=0.5, after=after, answers=answers)
+    if "occlusion" not in st.query_params:
+        occlusion = None
     paired = "pair" in st.query_params
     result = component.show(
         f"viewer {fresh}",
@@ -105,7 +105,7 @@ def viewer() -> None:
         method,
         group="pair" if paired else "",
         paintable="paint" in st.query_params,
-        probe=probe,
+        occlusion=occlusion,
         on_change=changed,
     )
     if paired:

@@ -246,6 +246,7 @@ def as_nobody(code: str) -> list[str]:
     drop = "if os.getuid() == 0:\n    os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
     imports = f"import os, sys\nsys.path[:0] = {[str(ROOT), *sys.path]!r}\nfrom vit import runs\n"
     imports += "from vit.errors import InvalidRun\nfrom vit.runs import control\nfrom vit.training import presets\n"
+    imports += "control.resume, presets.PRESETS\n"  # they are imported when they are used: nobody may read them
     told = subprocess.run([sys.executable, "-c", imports + drop + code], capture_output=True, text=True, cwd="/")
     assert told.returncode == 0, told.stderr
     return told.stdout.splitlines()

@@ -313,10 +313,10 @@ def test_the_patch_under_the_pointer_can_be_replaced(page: AppTest, baseline: st
     page.query_params.update({"panel": "What if?", "off": "0-0", "hidden": "3", "target": "5", "instead": "zero"})
     page.query_params["baseline"] = baseline
     page.run()
-    assert sent_to(page)["probe"] is None
+    assert sent_to(page)["occlusion"] is None
     page.toggle(key="probe").set_value(True).run()
     assert not page.exception and not page.error
-    sent = sent_to(page)["probe"]
+    sent = sent_to(page)["occlusion"]
     checkpoint = vit.load_checkpoint("cifar10")
     pixels = checkpoint.preprocess(vit.decode_image(samples.read("cat")))
     one, both = (hidden(pixels, patches, 4, baseline) for patches in ([3], [3, 20]))

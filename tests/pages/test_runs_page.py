@@ -445,10 +445,10 @@ def test_the_attention_of_every_epoch_can_be_looked_at(write: Callable[..., str]
     assert not page.exception and not page.error
     slider = page.select_slider(key="epoch")
     assert slider.value == 4
-    newest = fed(page, "probe feeder")
+    newest = fed(page, "epochs feeder")
     slider.set_value(1).run()
-    assert fed(page, "probe feeder") != newest
-    assert len(option(page, "probe entropy")["series"]) == 2  # one per block
+    assert fed(page, "epochs feeder") != newest
+    assert len(option(page, "epochs entropy")["series"]) == 2  # one per block
 
 
 def test_before_the_first_epoch_there_is_no_attention(write: Callable[..., str]) -> None:

@@ -439,7 +439,7 @@ def said(page: AppTest) -> str:
 def test_the_preview_is_drawn_anew_only_where_it_changes(page: AppTest, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[TrainConfig] = []
     real = dry_run.preview
-    monkeypatch.setattr(cost_preview, "preview", lambda config, images: drawn.append(config) or real(config, images))
+    monkeypatch.setattr(dry_run, "preview", lambda config, images: drawn.append(config) or real(config, images))
     for name, value, times in (("epochs", 3, 0), ("crop_padding", 1, 1), ("epochs", 4, 1), ("seed", 41, 2)):
         setting(page, name).set_value(value).run()
         assert not page.exception and len(drawn) == times

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import {
-  chipName, clearText, cosine, effective, legendText, multiple, ordinal, percent, place, prefixMeaning, probeText, roundTicks,
+  chipName, clearText, cosine, effective, legendText, multiple, ordinal, percent, place, prefixMeaning, occlusionText, roundTicks,
   sentence, settingsText, tokenName, waitingText,
 } from "../../vit/view/web/captions.js";
 import { cases, layoutOf, selectionWith } from "./packing.js";
@@ -59,9 +59,9 @@ test("a place counts rows and columns from 1", () => {
 });
 
 test("what becomes of the answer", () => {
-  const probe = { target: "cat", before: 0.5, after: [0.48, 0.55], answers: ["", "dog"] };
-  assert.equal(probeText(probe, 0, "row 1, col 1"), "Without the patch (row 1, col 1): “cat” 48 % (−2.0 points).");
-  assert.equal(probeText(probe, 1, "row 1, col 2"), "Without the patch (row 1, col 2): “cat” 55 % (+5.0 points). The answer becomes “dog”.");
+  const occlusion = { target: "cat", before: 0.5, after: [0.48, 0.55], answers: ["", "dog"] };
+  assert.equal(occlusionText(occlusion, 0, "row 1, col 1"), "Without the patch (row 1, col 1): “cat” 48 % (−2.0 points).");
+  assert.equal(occlusionText(occlusion, 1, "row 1, col 2"), "Without the patch (row 1, col 2): “cat” 55 % (+5.0 points). The answer becomes “dog”.");
 });
 
 test("the legend says what the colours end at, and what is uniform", () => {

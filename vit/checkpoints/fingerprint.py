@@ -17,7 +17,7 @@ FINGERPRINT_LOGITS = 100
 FINGERPRINT_TOLERANCE = 1e-3  # of the largest logit; machines differ by 1e-5, a wrong number of heads by 0.3
 
 
-# --- The probe ----------------------------------------------------------------------------------------------
+# --- The answer to one picture ---------------------------------------------------------------------------------------
 
 
 def fingerprint(model: VisionTransformer) -> list[float]:

@@ -72,7 +72,7 @@ def summarise(path: Path) -> CheckpointInfo:
 
 
 def load_checkpoint(path_or_name: str | Path, heads: int | None = None) -> Checkpoint:
-    """Open a checkpoint and check it: names, shapes, numbers, config, labels, and its answer to the probe.
+    """Open a checkpoint and check it: names, shapes, numbers, config, labels, and its answer to one picture.
 
     Args:
         path_or_name: the name of one in `checkpoints/`, a folder, or a .safetensors, .pt, .pth, .bin or .npz file. Text

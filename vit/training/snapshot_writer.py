@@ -55,7 +55,7 @@ def choose(labels: Tensor, count: int = 6) -> list[int]:
 
 
 class SnapshotWriter:
-    """Explains the probe pictures whenever it is asked to.
+    """Explains a few pictures whenever it is asked to.
 
     Args:
         folder: made when the first epoch is stored.
@@ -88,7 +88,7 @@ class SnapshotWriter:
         try:
             facts, payloads = self._explained(model)
         except (RuntimeError, ValueError) as error:
-            log.warning("The probe pictures of epoch %d were not explained: %s", epoch, error)
+            log.warning("The pictures of epoch %d were not explained: %s", epoch, error)
             return
         finally:
             model.train(training)

@@ -92,7 +92,7 @@ def over_blocks(explanation: Explanation, selection: Selection) -> Film:
 
 
 def over_epochs(folder: Path, picture: int, selection: Selection) -> Film:
-    """A probe picture of a run, from its first kept epoch to its last; see `vit.view.attention_snapshots`.
+    """A picture of a run, from its first kept epoch to its last; see `vit.view.attention_snapshots`.
 
     Attention, rollout and the pooling query; other views are not kept and show attention. On the shared scale one
     colour means one weight in all epochs.
@@ -104,7 +104,7 @@ def over_epochs(folder: Path, picture: int, selection: Selection) -> Film:
     for epoch in evenly(list_epochs(folder), MAX_STEPS):
         try:
             payload = read_payload(folder, epoch, picture)
-            probe = read_snapshots(folder, epoch)[picture]
+            snapshot = read_snapshots(folder, epoch)[picture]
         except (InvalidRun, IndexError):
             continue  # thinned out meanwhile, or damaged
         header, sections = unpack(payload)
@@ -117,10 +117,10 @@ def over_epochs(folder: Path, picture: int, selection: Selection) -> Film:
         tops = sections["tops"][0 if selection.direction == "from" else 1, selection.token]
         top = float(tops) if selection.scale == "shared" and selection.view == "attention" else float(counted.max())
         shown, box = _fitted(Image.open(io.BytesIO(sections["picture"].tobytes())).convert("RGB"), Box(*header["box"]))
-        label = f"Epoch {epoch}: {probe.label} {probe.probability:.0%}"
+        label = f"Epoch {epoch}: {snapshot.label} {snapshot.probability:.0%}"
         steps.append(Step(shown, box, heatmap, 0.0, top, query, label, EPOCH))
     if not steps:
-        raise InvalidRun("No epoch of these probe pictures can be read.")
+        raise InvalidRun("No epoch of these pictures can be read.")
     return _film(_alike(steps) if selection.scale == "shared" else steps, selection)
 
 

@@ -57,15 +57,15 @@ def read_snapshots(folder: Path, epoch: int) -> list[Snapshot]:
         InvalidRun: the epoch is not kept, or its file is damaged.
     """
     try:
-        probes = [_probe(fact) for fact in parse_json(_read(folder, epoch, "facts.json"))]
+        snapshots = [_snapshot(fact) for fact in parse_json(_read(folder, epoch, "facts.json"))]
     except (ValueError, KeyError, TypeError) as error:
         raise _damaged(epoch) from error
-    if not probes or len({tuple(map(len, probe.entropy)) for probe in probes}) > 1:
+    if not snapshots or len({tuple(map(len, one.entropy)) for one in snapshots}) > 1:
         raise _damaged(epoch)
-    return probes
+    return snapshots
 
 
-def _probe(fact: dict[str, Any]) -> Snapshot:
+def _snapshot(fact: dict[str, Any]) -> Snapshot:
     """A picture's facts, none of them a value that it cannot have."""
     predictions = tuple((label, p) for label, p in fact["predictions"])
     entropy = tuple(map(tuple, fact["entropy"]))
@@ -106,7 +106,7 @@ def _read(folder: Path, epoch: int, member: str) -> bytes:
                 raise _damaged(epoch)
             return archive.read(member)
     except FileNotFoundError as error:
-        raise InvalidRun(f"The probe pictures of epoch {epoch} are not kept. Choose another epoch.") from error
+        raise InvalidRun(f"The pictures of epoch {epoch} are not kept. Choose another epoch.") from error
     except (OSError, Unreadable, KeyError, ValueError, RuntimeError, zipfile.BadZipFile, zlib.error, EOFError) as error:
         if isinstance(error, InvalidRun):
             raise
@@ -114,7 +114,7 @@ def _read(folder: Path, epoch: int, member: str) -> bytes:
 
 
 def _damaged(epoch: int) -> InvalidRun:
-    return InvalidRun(f"The probe pictures of epoch {epoch} are damaged. Choose another epoch.")
+    return InvalidRun(f"The pictures of epoch {epoch} are damaged. Choose another epoch.")
 
 
 def epoch_file(folder: Path, epoch: int) -> Path:

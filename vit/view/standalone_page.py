@@ -81,7 +81,7 @@ def standalone(
         "group": "",
         "compact": False,
         "paintable": False,
-        "probe": None,
+        "occlusion": None,
         "alone": True,
     }
     script = "\n" + joined("standalone.js")

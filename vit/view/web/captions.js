@@ -1,6 +1,6 @@
 // What the viewer says, in words and numbers. People count from 1, the code from 0. No DOM here.
 
-/** @import { Direction, Fusion, Method, Probe, Selection, Setting, TokenLayout, View } from "./types" */
+/** @import { Direction, Fusion, Method, Occlusion, Selection, Setting, TokenLayout, View } from "./types" */
 
 /**
  * A rank: "1st", "12th".
@@ -176,11 +176,11 @@ function headName(head) {
 /**
  * What becomes of the answer when a patch is replaced.
  *
- * @param {Probe} probe
+ * @param {Occlusion} occlusion
  * @param {number} patch
  * @param {string} where
  */
-export function probeText({ target, before, after, answers }, patch, where) {
+export function occlusionText({ target, before, after, answers }, patch, where) {
   const points = 100 * (after[patch] - before);
   const change = `${points < 0 ? "−" : "+"}${Math.abs(points).toFixed(1)} points`;
   const answer = answers[patch] ? ` The answer becomes “${answers[patch]}”.` : "";

@@ -1,6 +1,6 @@
 // Draws one viewer: computes the map over the picture, paints it, and says what it is.
 
-import { place, probeText, sentence, settingsText, waitingText } from "./captions.js";
+import { place, occlusionText, sentence, settingsText, waitingText } from "./captions.js";
 import { embolden, mark } from "./layout.js";
 import { write } from "./page.js";
 import { Chain } from "./payload.js";
@@ -24,7 +24,7 @@ export function draw(viewer) {
   paintMap(viewer, view, asked, mean);
   markMaps(viewer);
   caption(viewer, view, asked);
-  captionProbe(viewer);
+  captionOcclusion(viewer);
   if (!map.ready) return;
   if (view === "similar") readings.drawSimilar(map, state);
   else readings.draw(map, state, view, asked);
@@ -132,15 +132,15 @@ function caption({ page, payload, state, map, alone }, view, asked) {
  *
  * @param {Viewer} viewer
  */
-function captionProbe({ page, probe, payload, state }) {
-  const element = page.find(".probe");
-  element.hidden = probe?.after.length !== payload.patches;
-  if (!probe || element.hidden) return;
+function captionOcclusion({ page, occlusion, payload, state }) {
+  const element = page.find(".occlusion");
+  element.hidden = occlusion?.after.length !== payload.patches;
+  if (!occlusion || element.hidden) return;
   const token = state.readKey >= payload.split ? state.readKey : state.hovered;
   const patch = token - payload.split;
   if (patch < 0) write(element, "Point at a patch to replace it.");
   else if (state.selection.hidden.includes(patch)) write(element, "This patch is hidden already.");
-  else write(element, probeText(probe, patch, place(payload, token)));
+  else write(element, occlusionText(occlusion, patch, place(payload, token)));
 }
 
 /**

@@ -77,7 +77,7 @@ export interface Method {
 }
 
 /** As in `pages.components.viewer`. */
-export interface Probe {
+export interface Occlusion {
   target: string;
   before: number;
   after: number[];
@@ -96,7 +96,7 @@ export interface Message {
   ownView?: boolean;
   compact: boolean;
   paintable: boolean;
-  probe: Probe | null;
+  occlusion: Occlusion | null;
   alone?: boolean;
 }
 

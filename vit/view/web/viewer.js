@@ -21,7 +21,7 @@ import { Readings } from "./readings.js";
 import { State } from "./state.js";
 import { Stats } from "./stats.js";
 
-/** @import { Effect, ComputedMap, Message, Mount, Probe, Selection } from "./types" */
+/** @import { Effect, ComputedMap, Message, Mount, Occlusion, Selection } from "./types" */
 
 /** @type {Map<string, { revision: number | null, selection: Selection }>} */
 const chosen = (globalThis.__vitSelections ??= new Map()); // name of a viewer: what it last showed, across mounts
@@ -49,8 +49,8 @@ export class Viewer {
     this.revision = null;
     /** @type {ComputedMap | null} */
     this.computed = null; // map that Python computed
-    /** @type {Probe | null} */
-    this.probe = null;
+    /** @type {Occlusion | null} */
+    this.occlusion = null;
     this.alone = false; // nobody listens
     this.ownView = false; // it keeps its view while the others of its group change theirs
     this.frame = this.speaking = 0;
@@ -120,7 +120,7 @@ export class Viewer {
     this.outbox.send = send;
     this.name = message.name;
     this.computed = message.computed;
-    this.probe = message.probe;
+    this.occlusion = message.occlusion;
     this.alone = Boolean(message.alone);
     this.ownView = Boolean(message.ownView);
     this.group.join(message.group);

@@ -1,4 +1,4 @@
-"""Probe pictures: what is kept of them, how much, and that training does not notice."""
+"""Pictures that are explained after every epoch: what is kept of them, how much, and that training does not notice."""
 
 import os
 from collections.abc import Callable
@@ -44,12 +44,12 @@ def test_what_is_read_is_what_the_model_says(writer: SnapshotWriter, build: Buil
         output = model(Normalise(INPUT, torch.device("cpu"))(images[2:]), output_attentions=True)
     probabilities = output.logits[0].softmax(0)
     spread = torch.stack([entropy(a[0]).mean(-1) for a in output.attentions])
-    probe = read_snapshots(writer.folder, 1)[2]
-    assert probe.label == "cat"
-    assert probe.probability == pytest.approx(probabilities[2].item(), abs=1e-5)
-    assert probe.predictions[0][1] == pytest.approx(probabilities.max().item(), abs=1e-5)
-    assert len(probe.predictions) == 5
-    np.testing.assert_allclose(probe.entropy, spread, atol=1e-4)
+    snapshot = read_snapshots(writer.folder, 1)[2]
+    assert snapshot.label == "cat"
+    assert snapshot.probability == pytest.approx(probabilities[2].item(), abs=1e-5)
+    assert snapshot.predictions[0][1] == pytest.approx(probabilities.max().item(), abs=1e-5)
+    assert len(snapshot.predictions) == 5
+    np.testing.assert_allclose(snapshot.entropy, spread, atol=1e-4)
 
     header, sections = unpack(read_payload(writer.folder, 1, 2))
     assert header["box"] == [0, 0, 32, 32]
@@ -192,7 +192,7 @@ def test_reading_says_what_is_missing(writer: SnapshotWriter, build: Build) -> N
         os.mkfifo(path)  # nobody writes into it
 
 
-def test_probes_are_spread_over_the_classes() -> None:
+def test_pictures_are_spread_over_the_classes() -> None:
     labels = torch.arange(100) // 10
     assert len({int(labels[i]) for i in choose(labels)}) == 6
     assert sorted(choose(torch.tensor([1, 0, 0, 1, 0]))) == [0, 1, 2, 3, 4]
