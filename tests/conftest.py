@@ -21,6 +21,7 @@ import torch
 from packed import Place
 from tiny import LABELS, TINY, fill
 
+from vit.checkpoints import families
 from vit.images.decode import silence_libraries
 from vit.images.preprocess import Preprocess
 from vit.model.config import ViTConfig
@@ -154,3 +155,16 @@ def silence(capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture)
         warnings.simplefilter("ignore", ResourceWarning)  # of whatever other tests left for collection
         yield
     assert tuple(capfd.readouterr()) == ("", "") and not caplog.records
+
+
+@pytest.fixture
+def claimed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of every file that is opened, at most one family says that it is its own: their order means nothing."""
+    recognise = families._recognise
+
+    def once(names: list[str]) -> families.Family:
+        claims = [family.name for family in families.FAMILIES if family.claims(names)]
+        assert len(claims) <= 1, claims
+        return recognise(names)
+
+    monkeypatch.setattr(families, "_recognise", once)

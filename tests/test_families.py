@@ -20,6 +20,8 @@ from vit.errors import InvalidCheckpoint
 from vit.model.config import ViTConfig
 from vit.model.transformer import VisionTransformer
 
+pytestmark = pytest.mark.usefixtures("claimed_once")
+
 TOLERANCE = 1e-5
 
 

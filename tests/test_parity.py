@@ -30,6 +30,8 @@ from vit.model.config import PositionResize, ViTConfig
 from vit.model.positions import resize_positions
 from vit.model.transformer import VisionTransformer
 
+pytestmark = pytest.mark.usefixtures("claimed_once")
+
 TOLERANCE = 1e-5
 
 

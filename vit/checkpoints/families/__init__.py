@@ -1,13 +1,15 @@
 """Foreign checkpoints: each family's names are data in one file, and one reader serves them all.
 
-To add a family, write `vit/checkpoints/families/<name>.py` with a `FAMILY` and name it in `FAMILIES`.
+To add a family, write `vit/checkpoints/families/<name>.py` with its `FAMILIES`; it is found there.
 """
 
 import re
 from collections.abc import Collection, Mapping
+from importlib import import_module
+from pkgutil import iter_modules
 from typing import Any, NamedTuple, TypeVar
 
-from vit.checkpoints.families import clip, dinov2, dinov3, google, huggingface, siglip, timm, tintn, torchvision
+from vit.checkpoints.families import huggingface, timm
 from vit.checkpoints.families.family import (
     Family,
     Tensors,
@@ -23,33 +25,11 @@ from vit.errors import InvalidCheckpoint, UnknownHeads
 from vit.model.config import ViTConfig
 from vit.untrusted import brief
 
-# The first whose signature is found claims the file.
-FAMILIES = (
-    torchvision.FAMILY,
-    tintn.FAMILY,
-    google.FAMILY,
-    clip.OPENAI,
-    clip.FAMILY,
-    siglip.FAMILY,
-    dinov3.FAMILY,
-    dinov3.META,
-    dinov2.REGISTERS,
-    dinov2.FAMILY,
-    huggingface.FAMILY,
-    timm.MAE,
-    timm.META_DINOV2,
-    timm.FAMILY,
-)
+_MODULES = [import_module(f"{__name__}.{name}") for _, name, _ in iter_modules(__path__)]
 
+FAMILIES: tuple[Family, ...] = tuple(family for module in _MODULES for family in getattr(module, "FAMILIES", ()))
 # What transformers calls them in config.json.
-_KINDS = {
-    *huggingface.KINDS,
-    *dinov2.KINDS,
-    *dinov2.KINDS_REGISTERS,
-    *dinov3.KINDS,
-    *clip.KINDS,
-    *siglip.KINDS,
-}
+_MODEL_TYPES = {kind for module in _MODULES for kind in getattr(module, "MODEL_TYPES", ())}
 
 READS = (
     "torchvision's, timm's, and transformers' ViT, DeiT, MSN, MAE, I-JEPA, DINOv2, DINOv3, CLIP and SigLIP, "
@@ -205,7 +185,7 @@ def check_config(document: Mapping[str, Any]) -> None:
             )
     elif isinstance(kind, str) and "vit" not in document:  # with "vit" it is ours
         towers = isinstance(document.get("vision_config"), Mapping)
-        if (f"{kind}_vision_model" if towers else kind) not in _KINDS:
+        if (f"{kind}_vision_model" if towers else kind) not in _MODEL_TYPES:
             raise InvalidCheckpoint(
                 f'This is a "{brief(kind)}" model of transformers. This app reads plain Vision Transformers: {READS}.'
             )

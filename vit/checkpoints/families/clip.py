@@ -126,6 +126,7 @@ OPENAI = Family(
     adjust=_adjust_openai,
     preprocess=_preprocess,
 )  # fmt: skip
+FAMILIES, MODEL_TYPES = (OPENAI, FAMILY), tuple(KINDS)
 
 
 # --- Writing --------------------------------------------------------------------------------------------------

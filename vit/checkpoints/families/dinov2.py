@@ -61,6 +61,7 @@ def _preprocess(config: ViTConfig, file: str) -> tuple[Preprocess, str]:
 FAMILY = Family(
     name="transformers DINOv2",
     signature=r"\.layer_scale1\.lambda1$",
+    without=r"^embeddings\.(register_tokens|patch_embeddings\.weight)$",  # with registers, and DINOv3
     keys=KEYS,
     ignored=r"^embeddings\.mask_token$",
     fixed={"position_resize": "bicubic", "pool": "cls"},
@@ -72,10 +73,12 @@ REGISTERS = replace(
     FAMILY,
     name="DINOv2 with registers",
     signature=r"^embeddings\.register_tokens$",
+    without=r"^embeddings\.patch_embeddings\.weight$",  # DINOv3
     fixed={"position_resize": "bicubic_antialias", "pool": "cls"},
     assumed=assumed(KINDS_REGISTERS["dinov2_with_registers"], "transformers"),
     read_config=lambda document: read_config(document, KINDS_REGISTERS),
 )
+FAMILIES, MODEL_TYPES = (REGISTERS, FAMILY), (*KINDS, *KINDS_REGISTERS)
 
 
 # --- Writing --------------------------------------------------------------------------------------------------

@@ -93,6 +93,7 @@ META = Family(
     adjust=_without_key_bias,
     preprocess=_preprocess,
 )
+FAMILIES, MODEL_TYPES = (FAMILY, META), tuple(KINDS)
 
 
 # --- Writing, for transformers --------------------------------------------------------------------------------

@@ -35,7 +35,8 @@ class Family:
 
     Attributes:
         name: what people call it.
-        signature: regular expression that finds one of its names, and nobody else's.
+        signature: regular expression that finds one of its names.
+        without: regular expression that finds the names of other families that have that name, too.
         keys: (ours, theirs) for every module or parameter; `{i}` stands for the number of the block, `{h}` for that
             of the head, and ".weight" or ".bias" may follow. Ours are the names of `VisionTransformer`, before
             `reshape`.
@@ -55,6 +56,7 @@ class Family:
     signature: str
     keys: tuple[tuple[str, str], ...]
     preprocess: Callable[[ViTConfig, str], tuple[Preprocess, str]]
+    without: str = r"(?!)"
     ignored: str = r"(?!)"
     fixed: Mapping[str, Any] = field(default_factory=dict)
     assumed: Mapping[str, tuple[Any, str]] = field(default_factory=dict)
@@ -67,7 +69,9 @@ class Family:
 
     def claims(self, names: list[str]) -> bool:
         """Whether a file with these tensor names is of this family."""
-        return any(re.search(self.signature, name) for name in names)
+        return any(re.search(self.signature, name) for name in names) and not any(
+            re.search(self.without, name) for name in names
+        )
 
     def rename(self, tensors: Tensors) -> Tensors:
         """Their names to ours.

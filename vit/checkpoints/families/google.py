@@ -136,3 +136,4 @@ FAMILY = Family(
     adjust=_adjust,
     preprocess=_preprocess,
 )
+FAMILIES = (FAMILY,)

@@ -169,6 +169,7 @@ def _read_by_the_head(tensors: Tensors) -> tuple[Tensors, dict[str, Any]]:
 FAMILY = Family(
     name="transformers",
     signature=r"^embeddings\.patch_embeddings\.projection\.",
+    without=r"\.layer_scale1\.lambda1$|^embeddings\.register_tokens$",  # DINOv2
     keys=ON_DISK + IN_MEMORY + DISTILLED,
     ignored=r"^pooler\.|^embeddings\.mask_token$|^decoder\.",
     fixed={"position_resize": "bicubic"},
@@ -178,6 +179,7 @@ FAMILY = Family(
     preprocess=_preprocess,
 )
 NATIVE = replace(FAMILY, name="saved", keys=ON_DISK + EXTRA, adjust=lambda tensors: (tensors, {}))
+FAMILIES, MODEL_TYPES = (FAMILY,), tuple(KINDS)
 
 
 def obstacles(config: ViTConfig) -> tuple[str, ...]:

@@ -53,6 +53,7 @@ def _preprocess(config: ViTConfig, file: str) -> tuple[Preprocess, str]:
 FAMILY = Family(
     name="SigLIP",
     signature=r"^embeddings\.patch_embedding\.bias$",
+    without=r"^pre_layrnorm\.",  # CLIP
     keys=KEYS,
     ignored=r"^text_model\.|^logit_(scale|bias)$|position_ids$",
     fixed={"position_resize": "bicubic"},
@@ -61,6 +62,7 @@ FAMILY = Family(
     adjust=_adjust,
     preprocess=_preprocess,
 )
+FAMILIES, MODEL_TYPES = (FAMILY,), tuple(KINDS)
 
 
 # --- Writing --------------------------------------------------------------------------------------------------

@@ -263,6 +263,7 @@ def _stated_labels(document: Mapping[str, Any]) -> object:
 FAMILY = Family(
     name="timm or Meta",
     signature=r"^blocks\.0\.(attn\.qkv|norm1)\.",
+    without=r"^decoder_embed\.|^mask_token$|^storage_tokens$|^rope_embed\.periods$",  # Meta's own
     keys=KEYS,
     ignored=r"^mask_token$|^head\.(mlp|last_layer)\.|^rope\.",
     fixed={"position_resize": "bicubic_antialias", "image_size": 224},
@@ -283,6 +284,7 @@ MAE = replace(
     FAMILY,
     name="Meta MAE",
     signature=r"^decoder_embed\.",
+    without=r"(?!)",
     ignored=r"^mask_token$|^decoder_",
     fixed={**FAMILY.fixed, "eps": 1e-6, "activation": "gelu", "pool": "cls"},
 )
@@ -298,11 +300,13 @@ META_DINOV2 = replace(
     FAMILY,
     name="Meta DINOv2",
     signature=r"^mask_token$",
+    without=r"^decoder_embed\.|^storage_tokens$|^rope_embed\.periods$",  # MAE and DINOv3
     ignored=r"^mask_token$|^(dino|ibot)_head\.",
     fixed={"eps": 1e-6, "activation": "gelu", "pool": "cls"},
     adjust=_adjust_dinov2,
     doubts=lambda tensors: {},
 )
+FAMILIES = (MAE, META_DINOV2, FAMILY)
 
 
 # --- Writing --------------------------------------------------------------------------------------------------

@@ -79,3 +79,4 @@ FAMILY = Family(
     adjust=_join_heads,
     preprocess=_preprocess,
 )
+FAMILIES = (FAMILY,)

@@ -91,6 +91,7 @@ FAMILY = Family(
     preprocess=_preprocess,
     by_name=_by_name,
 )
+FAMILIES = (FAMILY,)
 
 
 # --- Writing --------------------------------------------------------------------------------------------------
