@@ -64,7 +64,7 @@ def table(infos: list[CheckpointInfo]) -> pd.DataFrame:
 def choose(infos: list[CheckpointInfo]) -> CheckpointInfo:
     """The table; returns the checkpoint whose row is selected."""
     names = [info.name for info in infos]
-    asked = st.query_params.get("name")
+    linked = st.query_params.get("name")
     columns = {
         "Test accuracy": st.column_config.NumberColumn(format="%.1f %%"),
         "Parameters": st.column_config.NumberColumn(format="%.2f M"),
@@ -76,13 +76,13 @@ def choose(infos: list[CheckpointInfo]) -> CheckpointInfo:
         key=f"shelf {names}",  # a row means another one when the list changes
         on_select="rerun",
         selection_mode="single-row-required",
-        selection_default={"selection": {"rows": [names.index(asked) if asked in names else 0]}},
+        selection_default={"selection": {"rows": [names.index(linked) if linked in names else 0]}},
         column_config=columns,
         placeholder="",
         alt="Checkpoints",
     )
     chosen = infos[min(event.selection.rows[0], len(infos) - 1)] if event.selection.rows else infos[0]
-    if chosen.name != asked:
+    if chosen.name != linked:
         st.query_params["name"] = chosen.name
     return chosen
 
@@ -205,7 +205,7 @@ def suggested(files: list[UploadedFile], weights: str) -> str:
 def add(files: list[UploadedFile]) -> None:
     """From the button: add what was uploaded."""
     name = st.session_state["new name"]
-    kept = act(
+    added = act(
         f"{name} was added.",
         manage.add,
         {file.name.removesuffix(".tar"): uploads.opened(file) for file in files},
@@ -214,8 +214,8 @@ def add(files: list[UploadedFile]) -> None:
         access.limits().free_bytes,
     )
     state = session.of(session.Checkpoints)
-    state.refused = not kept
-    if kept:
+    state.refused = not added
+    if added:
         state.uploads += 1  # another uploader takes its place
         st.query_params["name"] = name
 

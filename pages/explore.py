@@ -323,8 +323,9 @@ def reopen_upload() -> None:
     state, key, context = session.of(session.Explore), st.query_params.get("picture"), get_script_run_ctx()
     if context is not None and context.is_history_navigation and "upload" not in st.query_params:
         state.source = "sample"
-    shown = state.carried.key if state.source == "upload" else ""  # after Back to a sample, Forward names the same one
-    if key and key != shown and (content := uploaded_pictures.find(key)) is not None:
+    # After Back to a sample, Forward names the same one.
+    open_key = state.carried.key if state.source == "upload" else ""
+    if key and key != open_key and (content := uploaded_pictures.find(key)) is not None:
         name = st.query_params.get("upload", "")[:LONGEST_NAME] or "picture"
         state.upload, state.source = Source(name, content), "upload"
         state.carried = session.Carried(content, key, time.monotonic())

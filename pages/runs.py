@@ -48,7 +48,7 @@ def linked_runs() -> list[str]:
 
 def list_all() -> None:
     """The table of all runs; what is ticked there is shown below."""
-    shown, state = linked_runs(), session.of(session.Runs)
+    linked, state = linked_runs(), session.of(session.Runs)
     alive = any(run.alive for run in readings.every_run())
 
     @st.fragment(run_every=TABLE if alive else IDLE)
@@ -95,7 +95,7 @@ def list_all() -> None:
             },
             alt="All runs",
         )
-        if linked_runs() != shown or alive != any(run.alive for run in every):
+        if linked_runs() != linked or alive != any(run.alive for run in every):
             st.rerun()
 
     table()
@@ -238,30 +238,30 @@ def say_figures(run: Run) -> None:
     steps = figures.records.get("step", [])
     if run.status not in ("finished", "waiting", "unreadable") and (progress or run.alive):
         st.progress(readings.share_done(run), where(run, progress))
-    told: dict[str, str] = {}
+    details: dict[str, str] = {}
     if best := best_epoch(figures.records):
         weights = f", {best['weights']} weights" if best.get("weights") in ("raw", "averaged") else ""
         chosen = "Validation accuracy" if "validation" in figures.records else "Best epoch by test accuracy"
-        told[chosen] = f"{100 * best['accuracy']:.1f} % in epoch {best['epoch']}{weights}"
+        details[chosen] = f"{100 * best['accuracy']:.1f} % in epoch {best['epoch']}{weights}"
     if final := final_test(figures.records):
-        told["Test accuracy"] = f"{100 * final['accuracy']:.1f} %"
+        details["Test accuracy"] = f"{100 * final['accuracy']:.1f} %"
     if steps:
-        told["Loss"] = f"{steps[-1]['loss']:.3f}"
+        details["Loss"] = f"{steps[-1]['loss']:.3f}"
         if progress and progress.pictures_per_second:
-            told["Pictures per second"] = f"{progress.pictures_per_second:,.0f}"
-        told["Time"] = readings.duration(figures.seconds)
+            details["Pictures per second"] = f"{progress.pictures_per_second:,.0f}"
+        details["Time"] = readings.duration(figures.seconds)
     if progress and progress.memory:
-        told["Memory"] = f"{progress.memory / 1e9:.1f} GB"
+        details["Memory"] = f"{progress.memory / 1e9:.1f} GB"
     if run.alive and run.status != "waiting":
         for name in dict.fromkeys(run.devices):
             device = readings.devices().get(name)
             if device and device.use is not None:
-                told["CPU in use" if name == "cpu" else f"{name} in use"] = f"{device.use:.0%}"
+                details["CPU in use" if name == "cpu" else f"{name} in use"] = f"{device.use:.0%}"
             if device and device.total_memory and name != "cpu":
                 used = device.total_memory - device.free_memory
-                told[f"{name} memory"] = f"{used / 1e9:.0f} of {device.total_memory / 1e9:.0f} GB"
-    if told:
-        cells = "".join(f"<div><span>{html.escape(k)}</span><b>{html.escape(v)}</b></div>" for k, v in told.items())
+                details[f"{name} memory"] = f"{used / 1e9:.0f} of {device.total_memory / 1e9:.0f} GB"
+    if details:
+        cells = "".join(f"<div><span>{html.escape(k)}</span><b>{html.escape(v)}</b></div>" for k, v in details.items())
         st.html(f'{_STYLE}<div class="figures">{cells}</div>')
 
 

@@ -71,8 +71,8 @@ def _gpus() -> list[Device]:
         handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
         handles.sort(key=lambda handle: _text(nvml.nvmlDeviceGetPciInfo(handle).busId))
         identities = [_text(nvml.nvmlDeviceGetUUID(handle)) for handle in handles]
-        shown = visible(os.environ.get("CUDA_VISIBLE_DEVICES"), identities)
-        return [_gpu(nvml, handles[i], i) for i in shown]
+        visible_ones = visible(os.environ.get("CUDA_VISIBLE_DEVICES"), identities)
+        return [_gpu(nvml, handles[i], i) for i in visible_ones]
     except nvml.NVMLError:
         return []
     finally:

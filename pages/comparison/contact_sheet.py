@@ -224,9 +224,9 @@ def file_of(picture: Any, checkpoint: Any) -> bytes:
     if isinstance(picture.content, bytes):
         return picture.content
     bands = picture.content.permute(1, 2, 0).numpy()
-    shown = Image.fromarray(bands if bands.shape[2] == 3 else bands[..., 0])
-    whole = tuple(checkpoint.preprocess.geometry(shown).box) == (0, 0, *shown.size)
-    return png(shown) if whole else b""
+    image = Image.fromarray(bands if bands.shape[2] == 3 else bands[..., 0])
+    whole = tuple(checkpoint.preprocess.geometry(image).box) == (0, 0, *image.size)
+    return png(image) if whole else b""
 
 
 def _signed(value: float) -> str:

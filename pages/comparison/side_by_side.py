@@ -249,11 +249,11 @@ def show_both(left: Side, right: Side, link: dict[str, str]) -> None:
     seeds = first_shown(left, right)
     show_difference(left, right)
     for column, side in zip(st.columns(2, gap="large"), (left, right), strict=True):
-        shown = selection(side, left, right)
+        selected = selection(side, left, right)
         with column:
             place, feeders = st.container(), st.container()
         with feeders:
-            computed, method = class_question.computed_map(side.example, shown, side.question, f"{side.name} ")
+            computed, method = class_question.computed_map(side.example, selected, side.question, f"{side.name} ")
         with place:
             viewer.show(
                 f"{side.name} viewer",
@@ -321,9 +321,9 @@ def show_difference(left: Side, right: Side) -> None:
         return
     maps, names = [], []
     for side in (left, right):
-        shown = selection(side, left, right)
-        maps.append(side.record.heatmap(class_question.weights(side.example, shown, side.question)))
-        names.append(describe(shown, side.question))
+        selected = selection(side, left, right)
+        maps.append(side.record.heatmap(class_question.weights(side.example, selected, side.question)))
+        names.append(describe(selected, side.question))
     one, other = maps
     both, correlation = difference(one, other), rank_correlation(one, other)
     picture, box = picture_of(left.example.explanation.payload)
@@ -359,12 +359,12 @@ def one_picture(side: Side) -> bytes:
     return payload[offset : offset + length]
 
 
-def describe(shown: Any, question: class_question.Question | None) -> str:
+def describe(selected: Any, question: class_question.Question | None) -> str:
     """A map in a few words."""
-    if shown.view == "relevance" and question:
+    if selected.view == "relevance" and question:
         return METHODS[question.method].title
-    if shown.view in ("rollout", "similar", "pool"):
-        return {"rollout": "rollout", "similar": "nearest patches", "pool": "pooling query"}[shown.view]
-    block = f"block {shown.block + 1}" if isinstance(shown.block, int) else f"{shown.block} of blocks"
-    head = f"head {shown.head + 1}" if isinstance(shown.head, int) else f"{shown.head} of heads"
+    if selected.view in ("rollout", "similar", "pool"):
+        return {"rollout": "rollout", "similar": "nearest patches", "pool": "pooling query"}[selected.view]
+    block = f"block {selected.block + 1}" if isinstance(selected.block, int) else f"{selected.block} of blocks"
+    head = f"head {selected.head + 1}" if isinstance(selected.head, int) else f"{selected.head} of heads"
     return f"attention, {block}, {head}"

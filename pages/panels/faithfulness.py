@@ -108,16 +108,16 @@ def show(example: Example, question: Question, selection: Selection) -> None:
     if problem := _problem(example):
         st.caption(problem)
         return
-    model, size, once = example.checkpoint.model, example.explanation.preprocess.size, f"{example.key} {target}"
+    model, size, request = example.checkpoint.model, example.explanation.preprocess.size, f"{example.key} {target}"
     expected = seconds(model, size, 2 + seeds(example))  # this map, the random ones and the blob
-    if expected > LIVE and session.of(session.Explore).verdict != once:
+    if expected > LIVE and session.of(session.Explore).verdict != request:
         place = st.empty()
         with place.container():
             st.caption("Is the map true? That is found out by taking away what it calls important.")
             if not st.button(f"Measure it ({about(expected)})"):
                 return
         place.empty()
-        session.of(session.Explore).verdict = once
+        session.of(session.Explore).verdict = request
     with st.spinner("Taking parts of the picture away…"):
         score, speaks = measured(example.key, target, which, example, heatmap)
         verdict = Faithfulness(score, chance(example.key, target, example))
@@ -261,14 +261,14 @@ def _about(title: str, curve: Curve, label: str) -> str:
     return words if curve.leads_somewhere else f"{words} {why}, so here the area alone says little."
 
 
-def _show_ranking(found: dict[str, Ranked], verdict: Faithfulness, shown: str | None) -> None:
+def _show_ranking(found: dict[str, Ranked], verdict: Faithfulness, marked_method: str | None) -> None:
     names = list(found)[::-1]
     figure = go.Figure(
         go.Bar(
             x=[found[name].saco for name in names],
-            y=[f"<b>▸ {METHODS[name].title}</b>" if name == shown else METHODS[name].title for name in names],
+            y=[f"<b>▸ {METHODS[name].title}</b>" if name == marked_method else METHODS[name].title for name in names],
             orientation="h",
-            marker={"color": bars.STRONG, "opacity": [1.0 if name == shown else 0.55 for name in names]},
+            marker={"color": bars.STRONG, "opacity": [1.0 if name == marked_method else 0.55 for name in names]},
             text=[bars.number(found[name].saco) for name in names],
             hoverinfo="skip",
         )
@@ -278,10 +278,10 @@ def _show_ranking(found: dict[str, Ranked], verdict: Faithfulness, shown: str | 
     figure.update_layout(height=34 * len(names) + 80, margin={"l": 0, "r": 0, "t": 20, "b": 0})
     figure.update_xaxes(range=[-1, 1], title="SaCo", fixedrange=True)
     figure.update_yaxes(fixedrange=True)
-    marked = f", {METHODS[shown].title} is the one shown" if shown else ""
+    marked = f", {METHODS[marked_method].title} is the one shown" if marked_method else ""
     alt = f"SaCo of every method on this picture{marked}"
     st.plotly_chart(figure, config={"displayModeBar": False}, key="ranked", alt=alt)
-    which = "▸ is shown above" if shown else "the one above is none of them"
+    which = "▸ is shown above" if marked_method else "the one above is none of them"
     st.caption(
         f"Each method's map for the class as a whole; {which}. "
         "Grey: what chance reaches; dotted: a blob in the middle. One picture says little about a method: "

@@ -104,8 +104,8 @@ def show() -> None:
     step, last = STEPS[number], number == len(STEPS) - 1
     with st.bottom:
         _scroll(key="tour scroll", data={"step": number + 1, "map": MAP}, height=1)
-        told, buttons = st.columns([4, 1], gap="medium")
-        told.markdown(f"**{number + 1} of {len(STEPS)}. {step.title}** · [See\u00a0it](#{MAP})  \n{step.words}")
+        text, buttons = st.columns([4, 1], gap="medium")
+        text.markdown(f"**{number + 1} of {len(STEPS)}. {step.title}** · [See\u00a0it](#{MAP})  \n{step.words}")
         with buttons.container(horizontal=True, gap="small"):
             st.button("Back", key="tour back", on_click=_go, args=(number - 1,), disabled=number == 0)
             if last:

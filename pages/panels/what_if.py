@@ -70,9 +70,9 @@ def _changed(
     instead = means(checkpoint.identity, checkpoint) if by_mean else None
     hook = without(off, instead) if off else None
     with pass_queue.reserved(checkpoint, explanation.preprocess.size):
-        kept = record(checkpoint.model, pixels, hook=hook)
-        payload = pack(kept, explanation.picture, explanation.geometry.box, COLORMAPS)
-    return Example(name, checkpoint, replace(explanation, record=kept, payload=payload), pixels, hook)
+        recorded = record(checkpoint.model, pixels, hook=hook)
+        payload = pack(recorded, explanation.picture, explanation.geometry.box, COLORMAPS)
+    return Example(name, checkpoint, replace(explanation, record=recorded, payload=payload), pixels, hook)
 
 
 def under_pointer(example: Example, question: Question | None, selection: Selection) -> viewer.Occlusion | None:
@@ -219,8 +219,8 @@ def _signed(value: float) -> str:
 def _show_answers(example: Example, before: Tensor, after: Tensor, question: Question) -> None:
     """Probabilities of the most probable classes, old and new."""
     labels = example.checkpoint.labels
-    shown = {question.about, *before.topk(min(TOP, len(before))).indices.tolist(), int(after.argmax())}
-    order = sorted(shown, key=lambda index: float(before[index]))
+    classes = {question.about, *before.topk(min(TOP, len(before))).indices.tolist(), int(after.argmax())}
+    order = sorted(classes, key=lambda index: float(before[index]))
     names = [plain(labels[index]) for index in order]
     figure = go.Figure()
     for name, values, color in (("after", after, ACCENT), ("before", before, QUIET)):

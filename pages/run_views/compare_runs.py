@@ -150,9 +150,9 @@ def differing(chosen: Sequence[Run]) -> list[str]:
 
     def differs(name: str) -> bool:
         used = {repr(run.settings.get(name)) for run in chosen}
-        return len(used) > 1 and (name in given or len(used - {repr(None)}) > 1)
+        return len(used) > 1 and (name in varying or len(used - {repr(None)}) > 1)
 
-    given = varied(chosen)
+    varying = varied(chosen)
     every = dict.fromkeys(name for run in chosen for name in run.config)
     return [name for name in every if name not in _ASIDE and differs(name)]
 
@@ -185,11 +185,11 @@ def differences(chosen: Sequence[Run]) -> None:
         st.download_button(
             "Download CSV", to_csv(found), "runs.csv", "text/csv", key="csv", on_click="ignore", width="content"
         )
-    shown = found.copy()
+    rows = found.copy()
     for name in map(title, differing(chosen)):
-        if shown[name].map(type).nunique() > 1:  # a column of one kind sorts; mixed ones are text
-            shown[name] = shown[name].map(str, na_action="ignore")
-    st.dataframe(shown, hide_index=True, placeholder="–", key="differences", alt="Settings in which the runs differ")
+        if rows[name].map(type).nunique() > 1:  # a column of one kind sorts; mixed ones are text
+            rows[name] = rows[name].map(str, na_action="ignore")
+    st.dataframe(rows, hide_index=True, placeholder="–", key="differences", alt="Settings in which the runs differ")
 
 
 def to_csv(found: pd.DataFrame) -> str:

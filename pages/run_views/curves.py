@@ -43,10 +43,10 @@ def thin(points: Points, most: int = POINTS) -> list[tuple[float, float]]:
     stride = 1
     while len(points) / stride > most - 1:
         stride *= 2  # seldom, so that the points that are kept stay the same as the curve grows
-    kept = list(points[::stride])
-    if points and kept[-1] != points[-1]:
-        kept.append(points[-1])
-    return kept
+    thinned = list(points[::stride])
+    if points and thinned[-1] != points[-1]:
+        thinned.append(points[-1])
+    return thinned
 
 
 class View(NamedTuple):

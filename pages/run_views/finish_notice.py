@@ -24,14 +24,16 @@ _notice = st.components.v2.component(
 
 def show(every: list[Run]) -> None:
     """Draw the button and tell it how all runs are; those that end are announced, and a toast in the page says so."""
-    told: list[dict[str, Any]] = []
+    notices: list[dict[str, Any]] = []
     state = session.of(session.Runs)
     for run in every:
         ended_here = run.id in state.alive and not run.alive
         if run.alive or ended_here:
             best = readings.best_accuracy(run)
             accuracy = "" if best is None else f"{best:.1%}"
-            told.append({"id": run.id, "name": run.name, "status": readings.STATUS[run.status], "accuracy": accuracy})
+            notices.append(
+                {"id": run.id, "name": run.name, "status": readings.STATUS[run.status], "accuracy": accuracy}
+            )
         if ended_here and run.id not in state.announced:
             state.announced.add(run.id)
             st.toast(f"{plain(run.name)}: {readings.STATUS[run.status].lower()}")
@@ -40,4 +42,4 @@ def show(every: list[Run]) -> None:
             state.announced.discard(run.id)
     alive = [run for run in every if run.alive and run.status != "waiting"]
     title = f"{readings.share_done(alive[0]):.0%} · {alive[0].name}" if alive else ""
-    _notice(key="finish notice", data={"runs": told, "title": title}, width="content")
+    _notice(key="finish notice", data={"runs": notices, "title": title}, width="content")

@@ -108,9 +108,9 @@ def _show_report(run: registry.Run) -> None:
 def _confusion(found: error_report.Report) -> None:
     """True classes down, predicted ones across, as shares of each row."""
     counts = found.confusion
-    kept = np.flatnonzero(counts.sum(1) + counts.sum(0))  # classes that occur
-    counts = counts[np.ix_(kept, kept)]
-    names = [found.classes[i] for i in kept]
+    present = np.flatnonzero(counts.sum(1) + counts.sum(0))  # classes that occur
+    counts = counts[np.ix_(present, present)]
+    names = [found.classes[i] for i in present]
     shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
     few = len(names) <= FEW
     figure = go.Figure(

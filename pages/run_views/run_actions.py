@@ -107,8 +107,8 @@ def _begin_anew(run: registry.Run) -> None:
     """A new run from this one's last weights, on page Train with its settings."""
     if not run_folder.resumable(run.folder):
         st.caption("Its saved state is gone, so it cannot be continued.")
-    kept = {name: run.config[name] for name in ("data", *settings.NAMES) if name in run.config}
-    recipe = {name: settings.write(value) for name, value in kept.items() if name not in settings.FROM_CHECKPOINT}
+    values = {name: run.config[name] for name in ("data", *settings.NAMES) if name in run.config}
+    recipe = {name: settings.write(value) for name, value in values.items() if name not in settings.FROM_CHECKPOINT}
     words = "A new run starts from the last weights of this one, with its settings."
     start = {"init_from": str(run_folder.learnt(run.folder))}
     navigation.link("Begin anew", "train", recipe | start, help=words)

@@ -115,11 +115,11 @@ def is_local() -> bool:
 
 def limits() -> Any:
     """Bounds on what a visitor may take up, as a `vit.runs.Limits`."""
-    given, bounds = _section("limits"), control.Limits()
-    if "runs_per_person" in given:
-        bounds = bounds._replace(runs_per_person=int(given["runs_per_person"]))
-    if "free_gb" in given:
-        bounds = bounds._replace(free_bytes=int(float(given["free_gb"]) * 2**30))
+    stated, bounds = _section("limits"), control.Limits()
+    if "runs_per_person" in stated:
+        bounds = bounds._replace(runs_per_person=int(stated["runs_per_person"]))
+    if "free_gb" in stated:
+        bounds = bounds._replace(free_bytes=int(float(stated["free_gb"]) * 2**30))
     return bounds
 
 

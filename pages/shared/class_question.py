@@ -116,13 +116,13 @@ def computed_map(
     record = example.explanation.record
     large = record.tokens > payload.MAPS_UP_TO
     chained = record.blocks * record.tokens**2 <= payload.CHAIN_UP_TO
-    told = None
+    described = None
     token = -1
     values: Any = None
     if question:
         method = METHODS[question.method]
         label = _label(example, question)
-        told = viewer.Method(
+        described = viewer.Method(
             title=method.title,
             target=plain(label),
             chain="",
@@ -130,7 +130,7 @@ def computed_map(
             settings=list(selection.settings(method.settings)),
         )
         if selection.view == "relevance" and question.method == "relevance" and chained:
-            told["chain"] = viewer.feed(f"{prefix}chain feeder", chain(example, question.about))
+            described["chain"] = viewer.feed(f"{prefix}chain feeder", chain(example, question.about))
         elif selection.view == "relevance" and example.stored:
             values = example.stored.map_of(selection, question.about, question.method)
         elif selection.view == "relevance":
@@ -140,12 +140,12 @@ def computed_map(
     if selection.view == "rollout" and large and not example.stored:
         token, values = selection.token, weights(example, selection, None)
     if values is None:
-        return None, told
+        return None, described
     view, direction = selection.view, selection.direction
     computed = viewer.ComputedMap(
         view=view, token=token, direction=direction, settings=selection.settings(), values=values.tolist()
     )
-    return computed, told
+    return computed, described
 
 
 def weights(example: Example, selection: Selection, question: Question | None) -> Tensor:

@@ -11,5 +11,5 @@ def plain(text: str) -> str:
     >>> plain("![x](http://e)")
     '\\\\!\\\\[x\\\\]\\\\(http\\\\://e\\\\)'
     """
-    shown = "".join(c if c.isprintable() else f"U+{ord(c):04X}" for c in text)
-    return _MARKDOWN.sub(r"\\\1", shown)
+    visible = "".join(c if c.isprintable() else f"U+{ord(c):04X}" for c in text)
+    return _MARKDOWN.sub(r"\\\1", visible)

@@ -127,11 +127,11 @@ def _kind(message: Message, requested: dict[str, list[str]]) -> str | None:
 
 def _expect(content: bytes, requested: dict[str, list[str]]) -> None:
     """Note which uploads Streamlit gave addresses for."""
-    told = ForwardMsg()
-    told.ParseFromString(content)
-    if told.WhichOneof("type") != "file_urls_response":
+    message = ForwardMsg()
+    message.ParseFromString(content)
+    if message.WhichOneof("type") != "file_urls_response":
         return
-    response = told.file_urls_response
+    response = message.file_urls_response
     names = requested.pop(response.response_id, [])
     for name, urls in zip(names, response.file_urls, strict=False):
         session, file = urls.upload_url.rsplit("/", 2)[1:]

@@ -71,18 +71,18 @@ def select(
         navigation.rewrite(dict.fromkeys(resets) | {name: link(option) if option != default else None})
 
     linked = {link(option): option for option in options}.get(st.query_params.get(name, ""), default)
-    shown = _distinct([str(words(option)) for option in options])
+    labels = _distinct([str(words(option)) for option in options])
     if kind is st.segmented_control:
         more |= {"required": True, "default": linked}
     elif kind is st.select_slider:
         more["value"] = linked
     else:
         more["index"] = list(options).index(linked)
-    key = key_of(name, linked, shown)
+    key = key_of(name, linked, labels)
     return kind(
         label,
         options,
-        format_func=dict(zip(options, shown, strict=True)).get,
+        format_func=dict(zip(options, labels, strict=True)).get,
         key=key,
         on_change=on_change,
         args=(key, choose),

@@ -85,17 +85,17 @@ def reserved(checkpoint: Any, size: tuple[int, int], times: float = 1, precision
         checkpoint, size, precision: see `vit.explain.cost`.
         times: as much as one picture's pass, see `KEPT`.
     """
-    shown: list[Any] = []
+    placeholders: list[Any] = []
 
     def tell(place: int) -> None:
-        if not shown:
-            shown.append(st.empty())
+        if not placeholders:
+            placeholders.append(st.empty())
         # Streamlit ends a run that was stopped where it writes to the page, so who has left leaves the line too.
-        shown[0].caption(f"The memory for this is in use by others. You are number {place} in the line.")
+        placeholders[0].caption(f"The memory for this is in use by others. You are number {place} in the line.")
 
     assert not getattr(_here, "computes", False), "what computes reserves once"
     with _line().reserve(int(times * view.cost(checkpoint, size, precision).memory), tell):
-        for one in shown:
+        for one in placeholders:
             one.empty()
         _here.computes = True
         try:

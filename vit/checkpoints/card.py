@@ -50,8 +50,8 @@ def write_card(
         f"A Vision Transformer for pictures of {size} px in patches of {config.patch_size} px: {config.depth} blocks, "
         f"width {config.dim}, {config.heads} heads, {facts.get('params', 0):,} parameters, {len(labels)} classes."
     )
-    told = set(_MEASURED) | {fact for section in _SECTIONS for fact in section.facts} | {"license", "params"}
-    others = {key: value for key, value in facts.items() if key not in told}
+    stated = set(_MEASURED) | {fact for section in _SECTIONS for fact in section.facts} | {"license", "params"}
+    others = {key: value for key, value in facts.items() if key not in stated}
     for section in _SECTIONS:
         known = {key: facts[key] for key in section.facts if facts.get(key) is not None}
         lines += ["", f"## {section.title}", ""]

@@ -111,8 +111,8 @@ def _look(source: CheckpointFiles) -> tuple[dict[str, Tensors], dict[str, str]]:
     for name, file in source.files.items():
         parts[name], own = look(file, name)
         metadata |= own
-        told = {tensor for tensor, shard in source.index.items() if shard == name}
-        if source.index and (others := told ^ parts[name].keys()):
+        indexed = {tensor for tensor, shard in source.index.items() if shard == name}
+        if source.index and (others := indexed ^ parts[name].keys()):
             raise InvalidCheckpoint(
                 f"{brief(name)} does not hold what {source.weights} says, such as `{brief(min(others))}`. "
                 "Download both again."
@@ -175,11 +175,11 @@ def _keeps_half(reading: Reading) -> bool:
     """
     size = 4 * sum(tensor.numel() for tensor in reading.tensors.values())
     half = size >= LARGE
-    kept = sum(t.numel() * (2 if half and t.itemsize == 2 else 4) for t in reading.tensors.values())
+    needed = sum(t.numel() * (2 if half and t.itemsize == 2 else 4) for t in reading.tensors.values())
     _, free = memory()
-    if kept >= LARGE and 0 < free < kept:
+    if needed >= LARGE and 0 < free < needed:
         raise InvalidCheckpoint(
-            f"The weights take {kept / 1e9:.1f} GB of memory and {free / 1e9:.1f} GB are free. Close other programs."
+            f"The weights take {needed / 1e9:.1f} GB of memory and {free / 1e9:.1f} GB are free. Close other programs."
         )
     return half
 

@@ -124,8 +124,8 @@ def record_facts(checkpoint: Checkpoint, facts: Mapping[str, Any]) -> None:
         raise UserError(
             f"{checkpoint.name} was not saved by this app, so its card is left as it is. Go without --card."
         )
-    told = {**checkpoint.facts, **facts}
-    save_checkpoint(checkpoint.path, checkpoint.model, checkpoint.labels, checkpoint.preprocess, told)
+    merged = {**checkpoint.facts, **facts}
+    save_checkpoint(checkpoint.path, checkpoint.model, checkpoint.labels, checkpoint.preprocess, merged)
 
 
 _OURS = (WEIGHTS, CONFIG, PREPROCESS, CARD)

@@ -86,8 +86,8 @@ def run_explain(options: argparse.Namespace) -> None:
     print(options.out)
     if not heatmap.any():
         print("The map is zero everywhere, so the picture is as it was: this method finds nothing here. Try another.")
-    if told := both_counts(view):
-        print(f"{told[0].upper()}{told[1:]}")
+    if counts := both_counts(view):
+        print(f"{counts[0].upper()}{counts[1:]}")
 
 
 def _check_options(options: argparse.Namespace) -> None:
@@ -123,11 +123,11 @@ def _weights(
     _check_numbers(options, checkpoint.config)
     subject = ask(checkpoint, pixels, options.method, options.target, options.precision or "float32")
     query = None if options.query is None else find_token(options.query, subject.record)
-    given = {name: value for name in method.settings if (value := _setting(options, name)) is not None}
-    numbers = weights(subject, options.method, query, direction, **given)
+    settings = {name: value for name in method.settings if (value := _setting(options, name)) is not None}
+    numbers = weights(subject, options.method, query, direction, **settings)
 
     view: dict[str, Any] = {"method": options.method}
-    view |= {option_of(name): value for name, value in (dict(method.settings) | given).items()}
+    view |= {option_of(name): value for name, value in (dict(method.settings) | settings).items()}
     view |= _from_the_start(view, subject.record, pooling=options.method == "attention" and query is None)
     if method.of_tokens:
         view |= {"query": options.query, "direction": direction}

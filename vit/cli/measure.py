@@ -47,7 +47,7 @@ def run_ood(options: argparse.Namespace) -> None:
     known = ood.fit(checkpoint, options.data, options.others, root=options.data_root, bar=not options.json)
     if options.keep:
         ood.write(checkpoint, known)
-    told = {"known_called_unlike": ood.ALARM, "others_called_unlike": known.noticed}
+    rates = {"known_called_unlike": ood.ALARM, "others_called_unlike": known.noticed}
     if options.json:
         facts = {
             "checkpoint": checkpoint.name,
@@ -55,7 +55,7 @@ def run_ood(options: argparse.Namespace) -> None:
             "data": known.data,
             "others": known.other_data,
         }
-        print(json.dumps(facts | told))
+        print(json.dumps(facts | rates))
         return
     print(f"Unlike the pictures of {known.data} is what {ood.ALARM:.0%} of them exceed.")
     if known.noticed is not None:

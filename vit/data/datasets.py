@@ -327,9 +327,9 @@ def _torchvision(
 def _part(source: Any, places: Sequence[int], at_most: int | None, limit: int | None = None) -> Any:
     """These pictures of a torchvision dataset, or so many of them, as one of its kind; see `load_dataset`."""
     labels = [int(source.targets[place]) for place in places]
-    kept = _limited(_evenly(labels, at_most), limit)
+    chosen = _limited(_evenly(labels, at_most), limit)
     part = copy.copy(source)
-    part.data, part.targets = source.data[[places[i] for i in kept]], [labels[i] for i in kept]
+    part.data, part.targets = source.data[[places[i] for i in chosen]], [labels[i] for i in chosen]
     return part
 
 

@@ -161,7 +161,7 @@ def _unpack(archive: Path, pool: Path, progress: Callable[[int, int], None] | No
     pictures: list[PackedPicture] = []
     unreadable: list[str] = []
     waiting: deque[tuple[tuple[str, ...], Path, int, Future[str]]] = deque()
-    ignored = told = 0
+    ignored = reported = 0
 
     def settle() -> None:
         path, file, _, future = waiting.popleft()
@@ -186,9 +186,9 @@ def _unpack(archive: Path, pool: Path, progress: Callable[[int, int], None] | No
             waiting.append((member.path, file, len(data), threads.submit(_store, data, file)))
             while len(waiting) > _WAITING or sum(count for _, _, count, _ in waiting) > _WAITING_BYTES:
                 settle()
-            if progress and (member.done - told) * 200 >= size:
-                told = member.done
-                progress(min(told, size), size)
+            if progress and (member.done - reported) * 200 >= size:
+                reported = member.done
+                progress(min(reported, size), size)
         while waiting:
             settle()
     if progress:

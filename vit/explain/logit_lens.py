@@ -47,7 +47,7 @@ def logit_lens(model: VisionTransformer, pixels: Tensor, target: int) -> Lens:
     """
     x, steps = model.walk(pixels, every=True)
     copies = len(model.config.prefix) + 1  # a head that reads several tokens finds the same one in each place
-    kept = []
+    blocks = []
     with onednn():
         for step in steps:
             x = step(x)
@@ -58,5 +58,5 @@ def logit_lens(model: VisionTransformer, pixels: Tensor, target: int) -> Lens:
                 every.append(model.classify(alone).softmax(-1))
             each = torch.cat(every)  # (N, C)
             best = each.max(-1)
-            kept.append((answer, best.indices, best.values, each[:, target], x[0].norm(dim=-1)))
-    return Lens(*(torch.stack(part) for part in zip(*kept, strict=True)))
+            blocks.append((answer, best.indices, best.values, each[:, target], x[0].norm(dim=-1)))
+    return Lens(*(torch.stack(part) for part in zip(*blocks, strict=True)))

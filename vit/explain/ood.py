@@ -174,7 +174,7 @@ def read(checkpoint: Checkpoint) -> Known | None:
             facts = parse_json(archive.read("facts.json"))
             if facts["identity"] != checkpoint.identity:
                 return None
-            kept = {
+            arrays = {
                 name: torch.from_numpy(np.load(io.BytesIO(archive.read(f"{name}.npy")), allow_pickle=False))
                 for name in _NAMES
                 if f"{name}.npy" in archive.namelist()
@@ -183,14 +183,14 @@ def read(checkpoint: Checkpoint) -> Known | None:
         return None
     width = checkpoint.config.dim
     shapes = {"mean": (width,), "precision": (width, width), "centre": (2,), "spread": (2,)}
-    for name, tensor in kept.items():
+    for name, tensor in arrays.items():
         if tensor.dtype != torch.float32 or tensor.shape != shapes.get(name, (_STEPS,)) or not tensor.isfinite().all():
             return None
-    if not {*_NAMES} - {"others"} <= kept.keys():
+    if not {*_NAMES} - {"others"} <= arrays.keys():
         return None
-    mean, precision, centre, spread, scores = (kept[name] for name in _NAMES[:-1])
+    mean, precision, centre, spread, scores = (arrays[name] for name in _NAMES[:-1])
     words = str(facts.get("data", "")), str(facts.get("other_data", ""))
-    return Known(mean, precision, centre, spread, scores, kept.get("others"), *words)
+    return Known(mean, precision, centre, spread, scores, arrays.get("others"), *words)
 
 
 _NAMES = ("mean", "precision", "centre", "spread", "scores", "others")

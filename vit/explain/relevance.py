@@ -211,7 +211,7 @@ class GradientRecord(AttentionRecord):
 
     def _pair(self, block: int, head: int, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Attention and its gradient, (R, N) each, of some rows of one head."""
-        q, k, v, g = (kept[block][head] for kept in (self.queries, self.keys, self.values, self.gradients))  # (N, K)
+        q, k, v, g = (each[block][head] for each in (self.queries, self.keys, self.values, self.gradients))  # (N, K)
         return (q[rows] * q.shape[-1] ** -0.5 @ k.T).softmax(-1), g[rows] @ v.T
 
 
@@ -273,7 +273,7 @@ def relevance_record(
         target = int(logits[0].argmax()) if target is None else target
         _check_target(model.config, target)
         (back,) = torch.autograd.grad(logits[0, target], last)
-        kept = []
+        blocks = []
         prefix = len(model.config.prefix)
         while passed:  # from the last block to the first; what a block held is free after its turn
             before, inputs, heads, after = passed.pop()
@@ -282,10 +282,10 @@ def relevance_record(
             g = torch.zeros_like(q)
             g[:, rows if len(passed) == model.config.depth - 1 else EVERY] = by_heads[0]
             channels = by_tokens[0, prefix:].mean(0)  # (D,)
-            kept.append((q, k, v, g, inputs.tokens.detach()[0] @ channels))
+            blocks.append((q, k, v, g, inputs.tokens.detach()[0] @ channels))
             del inputs, heads, after
         by_pixels = _input_gradient(model, pixels, back)
-    queries, keys, values, gradients, maps = zip(*reversed(kept), strict=True)
+    queries, keys, values, gradients, maps = zip(*reversed(blocks), strict=True)
     patch = model.config.patch_size
     looks = None if pool_attention is None else pool_attention.detach()[0]
     return GradientRecord(

@@ -41,7 +41,7 @@ def verify(model: VisionTransformer, pixels: Tensor) -> Verification:
     modules = [cast("Block", block).attn for block in model.blocks]
     handles = [attn.register_forward_hook(keep) for attn in modules]
     try:
-        shown = record(model, pixels)
+        recorded = record(model, pixels)
     finally:
         for handle in handles:
             handle.remove()
@@ -49,7 +49,7 @@ def verify(model: VisionTransformer, pixels: Tensor) -> Verification:
     for block, (x, used) in enumerate(seen):
         attn = modules[block]
         v = attn.project(x, EVERY)[2].unflatten(-1, (attn.heads, -1)).transpose(1, 2)  # (1, H, N, K)
-        mixed = torch.cat([rows @ v[0] for _, rows in shown.row_chunks(block)], 1)  # (H, N, K)
+        mixed = torch.cat([rows @ v[0] for _, rows in recorded.row_chunks(block)], 1)  # (H, N, K)
         again = attn.proj(mixed.transpose(0, 1).flatten(1))
         errors.append(float((again - used[0]).abs().max() / used.abs().max().clamp_min(torch.finfo(used.dtype).tiny)))
     worst = max(range(len(errors)), key=errors.__getitem__)

@@ -88,8 +88,8 @@ class Pace:
                 if little.kind not in rates:
                     rates[little.kind] = self._time(little.run) / little.products
                 self._told[architecture][kind] = rates[little.kind] * products, little.kind.size != kind.size
-            told, scaled = self._told[architecture][kind]
-            return passes * told * min(self._ratios.get((kind.name, scaled), [1.0]))
+            measured, scaled = self._told[architecture][kind]
+            return passes * measured * min(self._ratios.get((kind.name, scaled), [1.0]))
 
     @contextmanager
     def doing(self, architecture: Hashable, kind: Kind, passes: float) -> Iterator[None]:
@@ -100,8 +100,8 @@ class Pace:
         with self._lock:
             kinds = self._taken.setdefault(architecture, {})
             kinds.setdefault(kind, deque(maxlen=KEPT)).append(each)
-            if told := self._told.get(architecture, {}).get(kind):
-                self._ratios[kind.name, told[1]].append(each / told[0])
+            if measured := self._told.get(architecture, {}).get(kind):
+                self._ratios[kind.name, measured[1]].append(each / measured[0])
 
     def _time(self, run: Callable[[], object]) -> float:
         """The fastest of several [s], the first of which sets things up."""

@@ -295,7 +295,9 @@ def _grey(image: Image.Image) -> Image.Image:
 def _span(image: Image.Image) -> tuple[float, float]:
     """Choose the values that become black and white."""
     low, high = 0.0, 0.0
-    ends = [(kept.min(), kept.max()) for _, values in _strips(image) if (kept := values[np.isfinite(values)]).size]
+    ends = [
+        (finite.min(), finite.max()) for _, values in _strips(image) if (finite := values[np.isfinite(values)]).size
+    ]
     if ends:
         low, high = float(min(end[0] for end in ends)), float(max(end[1] for end in ends))
     if low < 0 or high > 65535:

@@ -190,12 +190,12 @@ def _read(data: bytes, count: int, progress: Callable[[float], object]) -> Clip:
         for line in process.stdout:
             if not line.endswith(b"\n"):  # it was ended in the middle of it
                 break
-            told = json.loads(line)
-            if "problem" in told:
-                raise InvalidImage(told["problem"])
-            frames.append(process.stdout.read(told["bytes"]))
-            durations.append(told["duration"])
-            total = told["total"]
+            message = json.loads(line)
+            if "problem" in message:
+                raise InvalidImage(message["problem"])
+            frames.append(process.stdout.read(message["bytes"]))
+            durations.append(message["duration"])
+            total = message["total"]
             progress(min(len(frames) / min(count, total), 1.0))
         status = process.wait()
         if frames and not status:
@@ -289,7 +289,7 @@ def _frames(data: bytes, count: int) -> Iterator[tuple[dict[str, Any], bytes]]:
     with _opened(data) as container:
         stream = _stream(container)
         beat = float(stream.time_base or 0)
-        turn, asked = None, False
+        turn, turn_known = None, False
         for frame in _decoded(container, stream, runs):
             if frame.pts not in following:
                 continue
@@ -299,13 +299,13 @@ def _frames(data: bytes, count: int) -> Iterator[tuple[dict[str, Any], bytes]]:
                 raise InvalidImage("The frames of this video differ in size; save it anew or choose another one.")
             after = following.pop(frame.pts)
             lasts = after - frame.pts if after is not None else frame.duration or 0
-            if not asked:
-                turn, asked = _turn(frame), True
+            if not turn_known:
+                turn, turn_known = _turn(frame), True
             picture = _picture(frame, stream.sample_aspect_ratio)
             content = io.BytesIO()
             (picture if turn is None else picture.transpose(turn)).save(content, "JPEG", quality=_QUALITY_KEPT)
-            told = {"bytes": content.tell(), "duration": round(lasts * beat * 1000), "total": total}
-            yield told, content.getvalue()
+            message = {"bytes": content.tell(), "duration": round(lasts * beat * 1000), "total": total}
+            yield message, content.getvalue()
 
 
 def _opened(data: bytes) -> "av.container.InputContainer":
@@ -357,8 +357,8 @@ def _packets(container: "av.container.InputContainer", stream: "av.VideoStream")
         if packet.is_corrupt:
             raise InvalidImage(_DAMAGED)
         if packet.size:
-            shown = packet.pts is not None and not packet.is_discard
-            yield _Packet(packet.pts or 0, packet.is_keyframe, shown)
+            visible = packet.pts is not None and not packet.is_discard
+            yield _Packet(packet.pts or 0, packet.is_keyframe, visible)
 
 
 def _plan(packets: Sequence[_Packet], count: int) -> tuple[list[int], list[tuple[int, int]], int]:

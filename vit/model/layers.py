@@ -106,6 +106,6 @@ class Branch(nn.Module):
         """(B, N, D) to (B, N, D)."""
         out = self.dropout(out if scale is None else out * scale)
         if self.training and self.drop_path:
-            kept = torch.rand(out.shape[0], 1, 1, device=out.device) >= self.drop_path
-            out = out * kept / (1 - self.drop_path)
+            keep = torch.rand(out.shape[0], 1, 1, device=out.device) >= self.drop_path
+            out = out * keep / (1 - self.drop_path)
         return out

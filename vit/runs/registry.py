@@ -223,13 +223,13 @@ def _readable(path: Path) -> tuple[dict[str, Any], str]:
 def _config(folder: Path) -> tuple[dict[str, Any], str]:
     """The settings that can be one, and in words those that cannot."""
     values, problem = _readable(folder / "config.json")
-    kept = {name: value for name, value in values.items() if _is_setting(value)}
-    if not is_whole(kept.get("epochs", 1), 1, MOST_EPOCHS):
-        del kept["epochs"]
-    if values and len(kept) < len(values):
-        wrong = next(name for name in values if name not in kept)
+    settings = {name: value for name, value in values.items() if _is_setting(value)}
+    if not is_whole(settings.get("epochs", 1), 1, MOST_EPOCHS):
+        del settings["epochs"]
+    if values and len(settings) < len(values):
+        wrong = next(name for name in values if name not in settings)
         problem = f"config.json cannot be read: {wrong[:MAX_NAME]} has a value that it cannot have."
-    return kept, problem
+    return settings, problem
 
 
 def _is_setting(value: object) -> bool:

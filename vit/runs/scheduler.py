@@ -44,12 +44,12 @@ def grant(
         theirs = read_guarded(root / name, ()).devices
         for device in _resolved(theirs, taken, gpus) or theirs:
             taken[device] = name
-    given = _resolved(wanted, taken, gpus)
-    if given is not None:
+    devices = _resolved(wanted, taken, gpus)
+    if devices is not None:
         waiting.remove(run_id)
-        held |= dict.fromkeys(given, run_id)
+        held |= dict.fromkeys(devices, run_id)
     line["waiting"], line["held"] = waiting, held
-    return given
+    return devices
 
 
 def leave_queue(folder: Path) -> None:
@@ -63,12 +63,12 @@ def _resolved(
     wanted: Sequence[str], taken: dict[str, str], gpus: Callable[[], Sequence[str]]
 ) -> tuple[str, ...] | None:
     """Real devices for those wanted, none of them taken; None if there are not enough."""
-    given: list[str] = []
+    devices: list[str] = []
     for device in wanted:
         if device == ANY_GPU:
-            free = (gpu for gpu in gpus() if gpu not in taken and gpu not in given)
+            free = (gpu for gpu in gpus() if gpu not in taken and gpu not in devices)
             device = next(free, "")
         if not device or device in taken:
             return None
-        given.append(device)
-    return tuple(given)
+        devices.append(device)
+    return tuple(devices)

@@ -342,10 +342,10 @@ def count_memory(model: ViTConfig, config: TrainConfig, batch: int, on_gpu: bool
     states = 4 + (config.ema > 0)  # weights, gradients, two moments, the average
     if config.optimizer == "muon":
         states -= 1  # one momentum for the blocks' matrices, which are nearly all
-    kept = model.tokens * (8 * model.dim + (3 if model.gated_mlp else 2) * model.mlp_dim)
+    activations = model.tokens * (8 * model.dim + (3 if model.gated_mlp else 2) * model.mlp_dim)
     matrices = 0 if on_gpu else 2 * model.heads * model.tokens**2  # before and after the softmax
     pictures = 4 * model.channels * model.image_size[0] * model.image_size[1] * 4  # while they are augmented
-    return 4 * states * params + batch * (number * (model.depth * (kept + matrices) + matrices) + pictures)
+    return 4 * states * params + batch * (number * (model.depth * (activations + matrices) + matrices) + pictures)
 
 
 def overfit(config: TrainConfig, device: str = "cpu", seconds: float = _SECONDS) -> Generator[Point | None, None, None]:

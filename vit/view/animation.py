@@ -78,15 +78,15 @@ def over_blocks(explanation: Explanation, selection: Selection) -> Film:
 
     On the shared scale colours mean what they mean in the viewer.
     """
-    kept = explanation.record
+    record = explanation.record
     picture, box = _fitted(explanation.picture, explanation.geometry.box)
     steps = []
-    for block in range(kept.blocks):
-        numbers = kept.weights(selection.token, block, selection.head, selection.direction)
-        heatmap = kept.heatmap(numbers).numpy()
+    for block in range(record.blocks):
+        numbers = record.weights(selection.token, block, selection.head, selection.direction)
+        heatmap = record.heatmap(numbers).numpy()
         top = shared_top(explanation.payload, selection) if selection.scale == "shared" else float(heatmap.max())
-        head = selection.head if isinstance(selection.head, str) else selection.head % kept.heads
-        query = _query(selection, len(kept.prefix), kept.grid)
+        head = selection.head if isinstance(selection.head, str) else selection.head % record.heads
+        query = _query(selection, len(record.prefix), record.grid)
         steps.append(Step(picture, box, heatmap, 0.0, top, query, where(block, head), BLOCK))
     return _film(steps, selection)
 
@@ -116,9 +116,9 @@ def over_epochs(folder: Path, picture: int, selection: Selection) -> Film:
             counted[query] = 0  # what a token keeps of itself would leave the others dark
         tops = sections["tops"][0 if selection.direction == "from" else 1, selection.token]
         top = float(tops) if selection.scale == "shared" and selection.view == "attention" else float(counted.max())
-        shown, box = _fitted(Image.open(io.BytesIO(sections["picture"].tobytes())).convert("RGB"), Box(*header["box"]))
+        image, box = _fitted(Image.open(io.BytesIO(sections["picture"].tobytes())).convert("RGB"), Box(*header["box"]))
         label = f"Epoch {epoch}: {snapshot.label} {snapshot.probability:.0%}"
-        steps.append(Step(shown, box, heatmap, 0.0, top, query, label, EPOCH))
+        steps.append(Step(image, box, heatmap, 0.0, top, query, label, EPOCH))
     if not steps:
         raise InvalidRun("No epoch of these pictures can be read.")
     return _film(_alike(steps) if selection.scale == "shared" else steps, selection)
@@ -160,20 +160,20 @@ def over_frames(
     for place, frame in enumerate(decode_frames(data, frames)):
         pixels, label = preprocess(frame.picture), f"Frame {frames[place] + 1}"
         if method is None:
-            kept = record(checkpoint.model, pixels, precision)
-            seen = MapView.of(kept, selection)
+            attention = record(checkpoint.model, pixels, precision)
+            seen = MapView.of(attention, selection)
         else:
             subject = ask(checkpoint, pixels, method, target)
-            kept, name = subject.record, "" if target is None else checkpoint.labels[target]
+            attention, name = subject.record, "" if target is None else checkpoint.labels[target]
             token = selection.token if asks else None
             seen = MapView.of_method(subject, method, name, token, selection.direction, selection)
             if target is not None:
-                label += f": {name} {float(kept.logits[0].softmax(0)[target]):.0%}"
+                label += f": {name} {float(attention.logits[0].softmax(0)[target]):.0%}"
         picture, box = _fitted(frame.picture, preprocess.geometry(frame.picture).box)
         following = frames[place + 1] if place + 1 < len(frames) else frames[place] + 1
         duration = (frame.duration or FRAME) * (following - frames[place])
-        query = _query(selection, len(kept.prefix), kept.grid) if "query" in seen.facts else None
-        heatmap = kept.heatmap(seen.weights).numpy()
+        query = _query(selection, len(attention.prefix), attention.grid) if "query" in seen.facts else None
+        heatmap = attention.heatmap(seen.weights).numpy()
         steps.append(Step(picture, box, heatmap, seen.low, seen.top, query, label, duration))
         progress((place + 1) / len(frames))
     return _film(_alike(steps) if selection.scale == "shared" else steps, selection, hold=False)

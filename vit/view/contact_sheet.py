@@ -94,11 +94,11 @@ def look(checkpoint: Checkpoint, picture: Picture, method: str) -> Look:
 
 
 def _look(checkpoint: Checkpoint, picture: Picture, method: str) -> Look:
-    pixels, shown = _opened(checkpoint, picture)
+    pixels, image = _opened(checkpoint, picture)
     if not checkpoint.labels:
         subject = Subject.without_class(checkpoint.model, pixels)
         attention = subject.record.last_attention()
-        return Look("", None, _spread(attention), None, _thumbnail(shown, heatmap_of(subject, method), checkpoint))
+        return Look("", None, _spread(attention), None, _thumbnail(image, heatmap_of(subject, method), checkpoint))
     subject = Subject.of(checkpoint.model, pixels)
     target = subject.record.target
     found = heatmap_of(subject, method)
@@ -108,7 +108,7 @@ def _look(checkpoint: Checkpoint, picture: Picture, method: str) -> Look:
         float(subject.record.logits[0].softmax(0)[target]),
         _spread(subject.record.last_attention()),
         score,
-        _thumbnail(shown, found, checkpoint),
+        _thumbnail(image, found, checkpoint),
     )
 
 
@@ -173,16 +173,16 @@ def _opened(checkpoint: Checkpoint, picture: Picture) -> tuple[Tensor, Image.Ima
         edges = tuple(map(round, preprocess.geometry(original).box))
         return preprocess(original), original.crop((edges[0], edges[1], edges[2], edges[3]))
     bands = picture.content.permute(1, 2, 0).numpy()
-    shown = Image.fromarray(bands if bands.shape[2] == 3 else bands[..., 0]).convert("RGB")
-    return Normalise(preprocess, picture.content.device)(picture.content[None]), shown
+    image = Image.fromarray(bands if bands.shape[2] == 3 else bands[..., 0]).convert("RGB")
+    return Normalise(preprocess, picture.content.device)(picture.content[None]), image
 
 
-def _thumbnail(shown: Image.Image, heatmap: Tensor, checkpoint: Checkpoint) -> bytes:
+def _thumbnail(image: Image.Image, heatmap: Tensor, checkpoint: Checkpoint) -> bytes:
     height, width = (
         max(1, round(SIDE * side / max(checkpoint.preprocess.size))) for side in checkpoint.preprocess.size
     )
-    how = Image.Resampling.NEAREST if max(shown.size) < SIDE else Image.Resampling.BICUBIC
-    small = shown.resize((width, height), how)
+    how = Image.Resampling.NEAREST if max(image.size) < SIDE else Image.Resampling.BICUBIC
+    small = image.resize((width, height), how)
     out = io.BytesIO()
     overlay(small, heatmap.numpy()).save(out, "JPEG", quality=85)
     return out.getvalue()

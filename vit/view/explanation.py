@@ -106,13 +106,13 @@ def explain(
     if problem := _problem(checkpoint.config, preprocess.size, precision):
         raise InvalidImage(problem)
     with _timed(checkpoint, preprocess.size, precision):
-        kept = record(checkpoint.model, preprocess(picture), precision)
-        order = kept.logits[0].softmax(0).sort(descending=True)
+        recorded = record(checkpoint.model, preprocess(picture), precision)
+        order = recorded.logits[0].softmax(0).sort(descending=True)
         ranked = zip(order.values.tolist(), order.indices.tolist(), strict=True) if checkpoint.labels else ()
         predictions = tuple(Prediction(checkpoint.labels[i], p) for p, i in ranked)
         geometry = preprocess.geometry(picture)
-        payload = pack(kept, picture, geometry.box, COLORMAPS)
-    return Explanation(picture, preprocess, preprocess.seen(picture), geometry, kept, predictions, payload)
+        payload = pack(recorded, picture, geometry.box, COLORMAPS)
+    return Explanation(picture, preprocess, preprocess.seen(picture), geometry, recorded, predictions, payload)
 
 
 # --- Sizes ----------------------------------------------------------------------------------------------------
@@ -150,9 +150,9 @@ _KIND = "picture"
 
 def _time_one(checkpoint: Checkpoint, pixels: torch.Tensor) -> None:
     """What takes long in `explain`."""
-    kept = record(checkpoint.model, pixels)
+    recorded = record(checkpoint.model, pixels)
     height, width = pixels.shape[2:]
-    pack(kept, Image.new("RGB", (width, height)), (0, 0, width, height), COLORMAPS)
+    pack(recorded, Image.new("RGB", (width, height)), (0, 0, width, height), COLORMAPS)
 
 
 def _timed(checkpoint: Checkpoint, size: Size, precision: Precision) -> AbstractContextManager[None]:
@@ -169,8 +169,8 @@ def _payload(config: ViTConfig, tokens: int) -> int:
 def _memory(config: ViTConfig, tokens: int, precision: Precision) -> int:
     """The larger of what the pass and what the payload takes [bytes]; measured ones were up to 15 % larger."""
     number = 2 if precision == "bfloat16" else 4
-    kept = 2 * config.depth * tokens * config.dim * number
-    return int(1.15 * (kept + max(pass_memory(config, tokens), COPIES * _payload(config, tokens)))) + 50_000_000
+    queries_keys = 2 * config.depth * tokens * config.dim * number
+    return int(1.15 * (queries_keys + max(pass_memory(config, tokens), COPIES * _payload(config, tokens)))) + 50_000_000
 
 
 def _problem(config: ViTConfig, size: Size, precision: Precision = "float32") -> str:

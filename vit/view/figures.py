@@ -182,8 +182,8 @@ def grid_sentence(explanation: Explanation, selection: Selection) -> str:
     """What a figure of all heads shows."""
     record = explanation.record
     name = token_name(selection.token, record.prefix, record.grid)
-    asked = f"where {name} looks" if selection.direction == "from" else f"who looks at {name}"
-    return f"Every head of every block: {asked}."
+    question = f"where {name} looks" if selection.direction == "from" else f"who looks at {name}"
+    return f"Every head of every block: {question}."
 
 
 class _Sheet:

@@ -199,12 +199,12 @@ def fingerprint(folder: Path) -> dict[str, Any]:
 
 def pack(view: FirstView, made_of: Mapping[str, Any]) -> bytes:
     """A first view as a file."""
-    model, shown = view.checkpoint, view.explanation
+    model, explanation = view.checkpoint, view.explanation
     facts = {
         "checkpoint": model._asdict() | {"config": model.config._asdict(), "assumed": dict(model.assumed)},
-        "record": shown.record._asdict(),
-        "predictions": shown.predictions,
-        "probabilities": shown.probabilities,
+        "record": explanation.record._asdict(),
+        "predictions": explanation.predictions,
+        "probabilities": explanation.probabilities,
         "size": view.size,
         "error": view.error,
         "target": view.target,
@@ -213,9 +213,9 @@ def pack(view: FirstView, made_of: Mapping[str, Any]) -> bytes:
     parts: dict[str, bytes] = {
         "made_of.json": json.dumps(made_of).encode(),
         "view.json": json.dumps(facts, ensure_ascii=False).encode(),
-        "payload": shown.payload,
+        "payload": explanation.payload,
         "chain": view.chain,
-        "seen.png": shown.png,
+        "seen.png": explanation.png,
     }
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:

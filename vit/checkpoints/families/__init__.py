@@ -101,9 +101,9 @@ def read(
     Raises:
         InvalidCheckpoint: not a family that is read, or a file at odds with itself or with its config.
     """
-    given, tensors = tensors, _unwrap(tensors)
+    originals, tensors = tensors, _unwrap(tensors)
     if consume:
-        given.clear()
+        originals.clear()
     family = huggingface.NATIVE if ours else _recognise(list(tensors))
     renamed = family.rename(tensors)
     tensors.clear()
@@ -121,26 +121,26 @@ def read(
     rotary = "rope" in {**family.fixed, **named, **stated, **doubts}
     learnt_positions = "pos_embed" in renamed
     reshaped, prefix = reshape(renamed, _grid(family, renamed, stated), rotary)
-    told = infer(reshaped, prefix) | adjusted
-    for field in stated.keys() & told.keys() - {"pool", "activation"}:
-        if stated[field] != told[field]:
+    measured = infer(reshaped, prefix) | adjusted
+    for field in stated.keys() & measured.keys() - {"pool", "activation"}:
+        if stated[field] != measured[field]:
             called = huggingface.CALLED.get(field, field)
             raise InvalidCheckpoint(
-                f"config.json says {called} = {brief(stated[field])}, the weights say {brief(told[field])}."
+                f"config.json says {called} = {brief(stated[field])}, the weights say {brief(measured[field])}."
             )
-    told["image_size"] = stated.get("image_size") or square_size(reshaped, told["patch_size"])
+    measured["image_size"] = stated.get("image_size") or square_size(reshaped, measured["patch_size"])
     if "blocks.0.scale1" in reshaped:
-        told["layer_scale"] = 1.0  # what it was at the start of the training plays no part
+        measured["layer_scale"] = 1.0  # what it was at the start of the training plays no part
 
-    values = {**family.fixed, **named, **stated, **told}
+    values = {**family.fixed, **named, **stated, **measured}
     if "rope" in doubts and "rope" not in values and not learnt_positions:
         values["rope"] = 100.0
     assumed = {field: why for field, (_, why) in family.assumed.items() if field not in values} | doubts
     values |= {field: family.assumed[field][0] for field in assumed if field in family.assumed}
     assumed |= {
-        field: f"From the name {brief(name)}." for field in named if field not in {**family.fixed, **stated, **told}
+        field: f"From the name {brief(name)}." for field in named if field not in {**family.fixed, **stated, **measured}
     }
-    known = stated.get("heads", told.get("heads"))
+    known = stated.get("heads", measured.get("heads"))
     if heads is not None and heads != (known or heads):
         where = "config.json says" if "heads" in stated else "The weights have"
         raise InvalidCheckpoint(f"{where} {known} attention heads, you said {heads}. Leave it to the file.")
@@ -148,16 +148,16 @@ def read(
         values["heads"] = heads
         assumed["heads"] = f"You chose {heads} attention heads."
     elif "heads" not in values:
-        values["heads"] = usual_heads(told["dim"])
+        values["heads"] = usual_heads(measured["dim"])
         assumed["heads"] = (
-            f"The file does not say how many attention heads it has; models of width {told['dim']} usually have "
+            f"The file does not say how many attention heads it has; models of width {measured['dim']} usually have "
             f"{values['heads']}. A wrong number loads without error and makes every map wrong."
         )
         if values["heads"] is None:
             raise UnknownHeads(
-                f"The file does not say how many attention heads it has, and for a width of {told['dim']} there is no "
-                "usual number. State the number of heads, or put the model's config.json beside the weights.",
-                possible_heads(told["dim"]),
+                f"The file does not say how many attention heads it has, and for a width of {measured['dim']} there is "
+                "no usual number. State the number of heads, or put the model's config.json beside the weights.",
+                possible_heads(measured["dim"]),
             )
     return Reading(family, build_config(values), reshaped, assumed)
 

@@ -252,7 +252,7 @@ def infer(tensors: Tensors, prefix: tuple[str, ...]) -> dict[str, Any]:
     dim, head = patch.shape[0], tensors.get("head.weight")
     mlp_dim = needed(tensors, "blocks.0.mlp.fc2.weight", 2).shape[1]
     before_head = needed(tensors, "pre_logits.weight", 2) if "pre_logits.weight" in tensors else None
-    told = {
+    config = {
         "patch_size": patch.shape[2],
         "channels": patch.shape[1],
         "dim": dim,
@@ -268,12 +268,12 @@ def infer(tensors: Tensors, prefix: tuple[str, ...]) -> dict[str, Any]:
         "prefix": prefix,
     }
     if "pool.probe" in tensors:
-        told["pool"] = "map"
+        config["pool"] = "map"
     elif head is not None and before_head is None and head.shape[1] == 2 * dim:
-        told["pool"] = "cls_dist" if "dist" in prefix else "cls_mean"
+        config["pool"] = "cls_dist" if "dist" in prefix else "cls_mean"
     elif "cls" not in prefix:
-        told["pool"] = "mean"
-    return told
+        config["pool"] = "mean"
+    return config
 
 
 def square_size(tensors: Tensors, patch_size: int) -> tuple[int, int]:

@@ -70,9 +70,9 @@ def _adjust(tensors: Tensors) -> tuple[Tensors, dict[str, Any]]:
             "The file holds no position embeddings: those that are computed (sincos2d) are no part."
         )
     _part(tensors)
-    told: dict[str, Any] = {"heads": _heads(tensors)}
+    fields: dict[str, Any] = {"heads": _heads(tensors)}
     if "prefix.cls" in tensors and "pool.probe" not in tensors:
-        told["pool"] = "cls"  # Google's code makes the token where the head reads it, and only there
+        fields["pool"] = "cls"  # Google's code makes the token where the head reads it, and only there
     turned = {}
     for name in list(tensors):
         for pattern, ndim, turn in _TURNS:
@@ -85,7 +85,7 @@ def _adjust(tensors: Tensors) -> tuple[Tensors, dict[str, Any]]:
     for end in ("weight", "bias"):
         if f"pool.k.{end}" in turned and f"pool.v.{end}" in turned:
             turned[f"pool.kv.{end}"] = concatenate([turned.pop(f"pool.k.{end}"), turned.pop(f"pool.v.{end}")])
-    return turned, told
+    return turned, fields
 
 
 def _part(tensors: Tensors) -> None:

@@ -109,16 +109,16 @@ def by_name(name: str) -> dict[str, Any]:
             raise InvalidCheckpoint(f"By its name, {brief(name)}, this is no plain Vision Transformer: {why}.")
     if not _ARCHITECTURE.search(name):
         return {}
-    told: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "eps": 1e-5 if re.search(r"_clip_|dinov3", name) and "eva_" not in name else 1e-6,
         "activation": "quick_gelu" if "quickgelu" in name else "gelu_tanh" if re.search(_TANH, name) else "gelu",
     }
     if "flexivit" in name:
-        told["position_resize"] = "bilinear"
+        fields["position_resize"] = "bilinear"
     if "dinov3" in name:
-        told |= {"rope": 100.0, "pool": "mean"}
+        fields |= {"rope": 100.0, "pool": "mean"}
     heads = next((heads for pattern, heads in _HEADS if re.search(pattern, name)), None)
-    return told | ({} if heads is None else {"heads": heads})
+    return fields | ({} if heads is None else {"heads": heads})
 
 
 _POOLS = {"token": "cls", "avg": "mean", "map": "map"}
@@ -157,11 +157,11 @@ def _read_config(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _adjust(tensors: Tensors) -> tuple[Tensors, dict[str, Any]]:
-    tensors, told = dict(tensors), dict[str, Any]()
+    tensors, fields = dict(tensors), dict[str, Any]()
     if "pos_embed" in tensors and tensors["pos_embed"].ndim == 4:  # (1, rows, cols, D)
         tensors["pos_embed"] = tensors["pos_embed"].flatten(1, 2)
     if "fc_norm.weight" in tensors:
-        told |= {"norm": "after_pool", "pool": "mean"}
+        fields |= {"norm": "after_pool", "pool": "mean"}
         for end in ("weight", "bias"):
             if f"fc_norm.{end}" in tensors:
                 tensors[f"norm.{end}"] = tensors.pop(f"fc_norm.{end}")
@@ -171,12 +171,12 @@ def _adjust(tensors: Tensors) -> tuple[Tensors, dict[str, Any]]:
         if v is None or q.shape != v.shape:
             raise InvalidCheckpoint(f"Queries, keys and values do not go together in `{brief(block[:-1])}`.")
         tensors[f"{block}qkv.bias"] = concatenate([q, torch.zeros_like(q), v])
-        told["activation"] = "gelu"
+        fields["activation"] = "gelu"
     if _gated(tensors):
-        told["activation"] = "silu"
+        fields["activation"] = "silu"
         if "blocks.0.attn.q.bias" in tensors and "pos_embed" in tensors:
             raise InvalidCheckpoint("This is an EVA-02 checkpoint: its rotary positions are not computed here.")
-    return tensors, told
+    return tensors, fields
 
 
 def _gated(tensors: Tensors) -> bool:
@@ -291,9 +291,9 @@ MAE = replace(
 
 
 def _adjust_dinov2(tensors: Tensors) -> tuple[Tensors, dict[str, Any]]:
-    tensors, told = _adjust(tensors)
+    tensors, fields = _adjust(tensors)
     resize = "bicubic_antialias" if "prefix.reg" in tensors else "bicubic_offset"
-    return tensors, told | {"position_resize": resize}
+    return tensors, fields | {"position_resize": resize}
 
 
 META_DINOV2 = replace(
