@@ -57,6 +57,7 @@ def pack(checkpoint: Checkpoint, picture: Image.Image) -> Callable[..., dict[str
             checkpoint.preprocess,
             geometry,
             {"method": "attention"} | view,
+            "weight",
         )
         with np.load(io.BytesIO(data)) as arrays:  # without allow_pickle
             return dict(arrays)

@@ -118,6 +118,7 @@ def test_settings_are_those_of_the_record(build: Any, pictures: Any) -> None:
     assert torch.equal(changed("rollout", 0, "to"), kept.heatmap(kept.rollout(0, 0.2, "to", "max", 0.5)))
     relevance = kept.relevance(9, "to", 1)
     relevance[9] -= 1  # what it begins with
+    relevance /= relevance.sum()
     torch.testing.assert_close(changed("relevance", 9, "to"), kept.heatmap(relevance))
     gradient = kept.gradient_rollout(None, "from", 0.5, 1)
     assert torch.equal(changed("gradient-rollout"), kept.heatmap(gradient))
@@ -142,11 +143,26 @@ def test_of_the_class_token_they_are_what_the_record_says(build: Any, pictures: 
     subject, kept = Subject.of(model, image, 1), record(model, image)
     torch.testing.assert_close(heatmap_of(subject, "attention"), kept.heatmap(kept.weights(0)))
     torch.testing.assert_close(heatmap_of(subject, "rollout"), kept.heatmap(kept.rollout(0)))
-    relevance = heatmap_of(subject, "relevance")
-    torch.testing.assert_close(relevance, kept.heatmap(subject.record.relevance()))
-    torch.testing.assert_close(
-        heatmap_of(subject, "relevance-rollout"), geometric_mean(relevance, heatmap_of(subject, "rollout"))
-    )
+    relevance = subject.record.relevance(own=False)
+    torch.testing.assert_close(heatmap_of(subject, "relevance"), kept.heatmap(relevance) / relevance.sum())
+    both = geometric_mean(relevance, kept.rollout(0))
+    torch.testing.assert_close(heatmap_of(subject, "relevance-rollout"), kept.heatmap(both) / both.sum())
+
+
+@names
+def test_what_is_of_a_class_is_in_shares_of_the_whole_map(subject: Subject, name: str) -> None:
+    assert METHODS[name].unit == ("share" if METHODS[name].of_class else "weight")
+    assert float(weights(subject, name).sum()) == pytest.approx(1, abs=1e-5)
+
+
+@pytest.mark.parametrize("name", ["attention-gradient", "attention-gradient-last", "gradcam", "legrad"])
+def test_a_map_of_a_class_does_not_grow_with_the_logits(build: Any, pictures: Any, name: str) -> None:
+    """Raw sums of gradients grow with the last layer's weights, so that two pictures could not be compared."""
+    model, image = build(), pictures(count=1)
+    before = weights(Subject.of(model, image, 1), name)
+    with torch.no_grad():
+        model.head.weight *= 100
+    torch.testing.assert_close(weights(Subject.of(model, image, 1), name), before, rtol=1e-3, atol=1e-6)
 
 
 def test_attention_of_a_mean_is_the_mean_of_its_tokens(build: Any, pictures: Any) -> None:

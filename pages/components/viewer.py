@@ -31,7 +31,7 @@ class ComputedMap(TypedDict):
         view: "rollout" or "relevance".
         token: that it was asked about; -1 for the class itself.
         settings: of the method, see `vit.explain.settings.Settings.settings`.
-        values: (N,); of relevance, shares of all of it.
+        values: (N,), in the unit of the method.
     """
 
     view: View

@@ -135,7 +135,6 @@ def computed_map(
             values = example.stored.map_of(selection, question.about, question.method)
         elif selection.view == "relevance":
             values = weights(example, selection, question)
-            values = values / values.sum().clamp_min(1e-30)
             token = -1 if (asks := _token(selection, question)) is None else asks
     if selection.view == "rollout" and large and not example.stored:
         token, values = selection.token, weights(example, selection, None)

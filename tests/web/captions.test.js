@@ -71,6 +71,8 @@ test("the legend says what the colours end at, and what is uniform", () => {
   assert.match(legendText(payload, "attention", "own", 0, 0.2, true), /^This map alone: it ends at its strongest patch, 20 %/);
   assert.match(legendText(payload, "rollout", "shared", 0, 0.2, true), /^One scale for both rollouts: /);
   assert.match(legendText(payload, "rollout", "own", 0, 0.2, true), /^This rollout alone: /);
+  assert.match(legendText(payload, "relevance", "own", 0, 0.2, false), /^This map alone, in shares of all its weight: /);
+  assert.match(legendText(payload, "relevance", "own", 0, 0.2, false, false), /^This map alone: /);
   assert.match(legendText(payload, "similar", "own", -0.5, 0.75, false), /−0\.50, .* 0\.75/);
   assert.equal(clearText("similar", 0.5), " On the picture, patches below their mean, 0.50, are left clear.");
 });

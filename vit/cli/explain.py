@@ -80,7 +80,8 @@ def run_explain(options: argparse.Namespace) -> None:
         if options.out.suffix.lower() == ".png":
             overlay(picture, heatmap.numpy(), geometry.box).save(options.out)
         else:
-            options.out.write_bytes(attention_npz(record, heatmap, checkpoint, preprocess, geometry, view))
+            unit = METHODS[options.method].unit
+            options.out.write_bytes(attention_npz(record, heatmap, checkpoint, preprocess, geometry, view, unit))
     except OSError as error:
         raise UserError(f"{options.out} cannot be written: {error.strerror}.") from error
     print(options.out)

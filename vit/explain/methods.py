@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from vit import explain
 from vit.explain import maps
@@ -58,6 +58,7 @@ class Subject:
 
 
 Query = int | None  # a token, or the class itself
+Unit = Literal["weight", "share"]  # of attention; of the whole map
 
 
 @dataclass(frozen=True)
@@ -107,8 +108,9 @@ class Method:
     Attributes:
         title: for people.
         sentence: what it does.
-        compute: of a subject, a token (None for the class itself), a direction and settings: (N,), at least 0.
-        code: the expression that computes the same from a record, as text of Python.
+        compute: of a subject, a token (None for the class itself), a direction and settings: (N,), at least 0, in any
+            unit; `weights` makes shares of what is of a class.
+        code: the expression that computes the same from a record, as text of Python, in the unit of `compute`.
         of_class: it differs from class to class.
         of_tokens: it can be asked about any token.
         settings: what can be set, with the defaults.
@@ -122,12 +124,21 @@ class Method:
     of_tokens: bool
     settings: Mapping[str, Any]
 
+    @property
+    def unit(self) -> Unit:
+        """What `weights` gives numbers in."""
+        return "share" if self.of_class else "weight"
+
 
 METHODS: dict[str, Method] = {}
 
 
 def weights(subject: Subject, name: str, query: Query = None, direction: Direction = "from", **settings: Any) -> Tensor:
     """What a method gives each token: (N,).
+
+    Methods of a class add up gradients of a logit, whose size means nothing across pictures: theirs are shares of the
+    whole map, prefix tokens included, which sum to 1, or to 0 where nothing speaks for the class. The others are weights
+    of attention: what a token gives sums to 1, what it receives need not.
 
     Args:
         name: in `METHODS`.
@@ -146,7 +157,13 @@ def weights(subject: Subject, name: str, query: Query = None, direction: Directi
     for setting in settings:
         if setting not in method.settings:
             raise ValueError(f"{method.title} has no setting {setting}.")
-    return method.compute(subject, query, "from" if query is None else direction, **settings)
+    found = method.compute(subject, query, "from" if query is None else direction, **settings)
+    return shares(found) if method.of_class else found
+
+
+def shares(numbers: Tensor) -> Tensor:
+    """Each number's share of their sum; zeros where there is none."""
+    return numbers / numbers.sum().clamp_min(1e-30)
 
 
 def heatmap_of(

@@ -43,7 +43,7 @@ class MapView:
         facts: method and its parameters, as files name them.
         sentence: the same for people.
         low, top: the values of the first and the last colour.
-        unit: "weight" of attention and "share" of a whole, both from 0 to 1, or "cosine".
+        unit: "weight" of attention, "share" of the whole map, both from 0 to 1, or "cosine".
     """
 
     weights: Tensor
@@ -75,7 +75,7 @@ class MapView:
         direction: Direction = "from",
         settings: Settings = DEFAULTS,
     ) -> Self:
-        """What the viewer shows of a method, as shares of the whole map.
+        """What the viewer shows of a method.
 
         Args:
             method: its name in `vit.explain.methods.METHODS`.
@@ -84,14 +84,13 @@ class MapView:
         """
         record, unusual = subject.record, settings.changed(METHODS[method].settings)
         numbers = methods.weights(subject, method, query, direction, **unusual)
-        numbers = numbers / numbers.sum().clamp_min(1e-30)
         facts: dict[str, Any] = {"method": method} | ({"target": label} if label else {}) | unusual
         name = ""
         if query is not None:
             facts |= {"query": query, "direction": direction}
             name = token_name(query, record.prefix, record.grid)
         words = class_sentence(METHODS[method].title, label, name, direction, unusual)
-        return cls(numbers, facts, words, 0.0, _strongest_patch(numbers, record, without=query), "share")
+        return cls(numbers, facts, words, 0.0, _strongest_patch(numbers, record, without=query), METHODS[method].unit)
 
 
 def attention_bytes(record: AttentionRecord) -> int:
@@ -106,6 +105,7 @@ def attention_npz(
     preprocess: Preprocess,
     geometry: Geometry,
     view: dict[str, Any],
+    unit: Unit,
     every: bool | None = None,
 ) -> bytes:
     """Pack a view and all attention behind it.
@@ -114,12 +114,13 @@ def attention_npz(
         heatmap: (rows, cols), before any scaling for display.
         preprocess: as it was for this picture, its size above all.
         view: method, block, head, query and whatever else names the heatmap.
+        unit: of the heatmap, as in `MapView`.
         every: put all attention in; left out, only where `view` names the method "attention".
 
     Returns:
         an NPZ file: `heatmap` (rows, cols) float32, `attention` (L, H, N, N) float16 where asked for, `features`
         (N, D) where the method is "similar", `pool_attention` (H, N) where the model pools by attention, `logits`
-        (C,), and `meta`, a JSON string.
+        (C,), and `meta`, a JSON string that says, among others, the `unit` of the heatmap.
 
     Raises:
         UserError: the matrices take more than 1 GB.
@@ -139,7 +140,7 @@ def attention_npz(
         for block in range(record.blocks):
             attention[block] = record.full(block).half().numpy()
         arrays["attention"] = attention
-    meta = provenance(record, checkpoint, preprocess, geometry, view)
+    meta = provenance(record, checkpoint, preprocess, geometry, view) | {"unit": unit}
     out = io.BytesIO()
     np.savez_compressed(out, **arrays, meta=np.array(json.dumps(meta)))  # type: ignore[arg-type]
     return out.getvalue()
@@ -179,6 +180,7 @@ def view_json(explanation: Explanation, map_view: MapView, checkpoint: Checkpoin
     split, (_, cols) = len(record.prefix), record.grid
     meta["picture"]["name"] = picture
     meta |= {
+        "unit": map_view.unit,
         "sentence": map_view.sentence,
         "values": values,
         "prefix_values": dict(zip(record.prefix, values[:split], strict=True)),
@@ -281,7 +283,8 @@ def view_npz(
     record = explanation.record
     map_view = map_view or MapView.of(record, selection)
     heatmap, geometry = record.heatmap(map_view.weights), explanation.geometry
-    return attention_npz(record, heatmap, checkpoint, explanation.preprocess, geometry, map_view.facts, every=True)
+    facts, unit = map_view.facts, map_view.unit
+    return attention_npz(record, heatmap, checkpoint, explanation.preprocess, geometry, facts, unit, every=True)
 
 
 def facts_of(record: AttentionRecord, selection: Selection) -> dict[str, Any]:

@@ -159,8 +159,7 @@ def build(checkpoint: Checkpoint) -> FirstView:
         record = subject.record
         chain = pack_chain([record.flow(block) for block in range(record.blocks)], record.read)
     else:
-        found = weights(subject, METHOD)
-        values = tuple((found / found.sum().clamp_min(1e-30)).tolist())
+        values = tuple(weights(subject, METHOD).tolist())
     config, png = checkpoint.config, io.BytesIO()
     explanation.seen.save(png, "PNG")
     return FirstView(

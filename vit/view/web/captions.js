@@ -198,8 +198,9 @@ export function occlusionText({ target, before, after, answers }, patch, where) 
  * @param {number} low
  * @param {number} top
  * @param {boolean} shared a map of the same kind beside it has the same colours
+ * @param {boolean} [whole] the map shares out 100 %
  */
-export function legendText({ tokens, pool }, view, scale, low, top, shared) {
+export function legendText({ tokens, pool }, view, scale, low, top, shared, whole = true) {
   const alone = "Colours of two maps cannot be compared.";
   if (view === "similar")
     return scale === "own"
@@ -211,7 +212,7 @@ export function legendText({ tokens, pool }, view, scale, low, top, shared) {
   const other = `it ends at the strongest patch other than the token itself, ${percent(top)}.`;
   const both = shared && scale !== "own";
   const reach =
-    view === "relevance" ? `${both ? "One scale for both maps" : "This map alone"}, in shares of all its weight: ${other}`
+    view === "relevance" ? `${both ? "One scale for both maps" : "This map alone"}${whole ? ", in shares of all its weight" : ""}: ${other}`
     : view === "rollout" ? `${both ? "One scale for both rollouts" : "This rollout alone"}: ${other}`
     : scale === "own" ? `This map alone: it ends at its strongest patch, ${percent(top)}. ${alone}`
     : view === "pool" ? `One scale for every head of the pooling query: ${ends}`

@@ -152,5 +152,5 @@ function captionOcclusion({ page, occlusion, payload, state }) {
 function drawLegend({ legend, map, state, group, readings }, view, asked, mean) {
   const { selection } = state;
   const clear = selection.cover === "film" ? 0 : mean;
-  legend.draw(map, view, selection, clear, group.shares(view), asked, readings.value);
+  legend.draw(map, view, selection, clear, group.shares(view), asked, readings.value, state.isWhole(view));
 }

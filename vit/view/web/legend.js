@@ -42,15 +42,16 @@ export class Legend {
    * @param {boolean} shared a map of the same kind beside it has the same colours
    * @param {number} asked the token that the map is about
    * @param {number} read the value under the pointer, or NaN
+   * @param {boolean} whole the map shares out 100 %
    */
-  draw(map, view, { scale }, mean, shared, asked, read) {
+  draw(map, view, { scale }, mean, shared, asked, read, whole) {
     this.point(map, read);
     this.tellBeyond(map, view, asked);
-    const wanted = `${map.low} ${map.top} ${view} ${scale} ${mean} ${shared}`;
+    const wanted = `${map.low} ${map.top} ${view} ${scale} ${mean} ${shared} ${whole}`;
     if (this.drawn === wanted) return;
     this.drawn = wanted;
     this.drawScale(map, view);
-    this.explain(map, view, scale, mean, shared);
+    this.explain(map, view, scale, mean, shared, whole);
   }
 
   /**
@@ -128,12 +129,13 @@ export class Legend {
    * @param {Selection["scale"]} scale
    * @param {number} mean
    * @param {boolean} shared
+   * @param {boolean} whole
    */
-  explain({ low, top, payload }, view, scale, mean, shared) {
+  explain({ low, top, payload }, view, scale, mean, shared, whole) {
     const legend = this.page.find(".legend");
     const clear = mean ? clearText(view, low + (mean / 255) * (top - low)) : "";
     const ends = view === "similar" ? `${cosine(low)} to ${cosine(top)}` : `0 to ${percent(top)}`;
-    const text = legendText(payload, view, scale, low, top, shared) + clear;
+    const text = legendText(payload, view, scale, low, top, shared, whole) + clear;
     legend.title = text;
     legend.setAttribute("aria-label", `Colour scale from ${ends}. ${text}`);
   }

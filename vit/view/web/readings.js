@@ -35,7 +35,7 @@ export class Readings {
   draw(map, state, view, asked) {
     const { values, at, payload } = map;
     const { tokens, split } = payload;
-    const to = state.selection.direction === "to" && view !== "pool" && view !== "relevance";
+    const to = !state.isWhole(view);
     const whole = summary(values, at, split, tokens);
     if (to) this.read(0, "Mean weight received", percent(whole.sum / tokens), `${multiple(whole.sum)} uniform`);
     else this.drawSpread(whole, tokens, fusedByExtreme(state, view));

@@ -91,6 +91,16 @@ export class State {
     return view === "pool" || (view === "relevance" && !this.method?.tokens) ? "attention" : view;
   }
 
+  /**
+   * The map shares out 100 %, or every row of what it is a row of does; what a token receives need not.
+   *
+   * @param {View} view
+   */
+  isWhole(view) {
+    const { direction } = this.selection;
+    return direction === "from" || view === "pool" || (view === "relevance" && Boolean(this.method?.target));
+  }
+
   /** Settings that mean something to what is shown. */
   get settings() {
     const { view } = this.selection;
