@@ -39,8 +39,8 @@ def heatmap(
         settings: of the method, see `METHODS[method].settings`; blocks and heads count from 0.
 
     Returns:
-        (rows, cols), before any scaling for display. Of a class, shares of the whole map: with prefix tokens, which have
-        no place here, they sum to 1. Otherwise weights of attention.
+        (rows, cols), before any scaling for display. Of a class, shares of the whole map, which with those of prefix
+        tokens sum to 1. Otherwise weights of attention.
 
     Raises:
         UserError: there is no such method, class or token; the model has no classes, and the method explains one.

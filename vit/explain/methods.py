@@ -137,8 +137,8 @@ def weights(subject: Subject, name: str, query: Query = None, direction: Directi
     """What a method gives each token: (N,).
 
     Methods of a class add up gradients of a logit, whose size means nothing across pictures: theirs are shares of the
-    whole map, prefix tokens included, which sum to 1, or to 0 where nothing speaks for the class. The others are weights
-    of attention: what a token gives sums to 1, what it receives need not.
+    whole map, prefix tokens included, which sum to 1, or to 0 where nothing speaks for the class. The others are
+    weights of attention: what a token gives sums to 1, what it receives need not.
 
     Args:
         name: in `METHODS`.
