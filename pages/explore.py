@@ -274,40 +274,43 @@ def pick_picture() -> Source:
 
     state = session.of(session.Explore)
 
-    def choose(source: Literal["sample", "upload", "camera"], **more: str | None) -> None:
-        state.source = source
-        link: dict[str, str | None] = {"upload": None, "picture": None, "frame": None}
-        if source == "upload":
-            state.upload, file = None, st.session_state["upload"]
-            if file is not None:
-                link |= {"upload": file.name, "picture": uploaded_pictures.key_of(file.getvalue())}
-        navigation.rewrite(link | (welcome.left() if source != "sample" else {}) | more)
-
     def choose_sample(name: str) -> None:
         choose("sample", sample=name, **(welcome.left() if name != current_sample() else {}))
 
+    def shoot() -> None:
+        choose("camera", **welcome.left())
+
+    def take_in() -> None:
+        if (file := st.session_state[key]) is None:
+            return
+        if state.file:
+            uploads.discard(state.file)
+        state.arrived, state.file = Source(file.name, file.getvalue()), file.file_id
+        state.uploads += 1
+
     reopen_upload()
+    open_upload()
     source, sample = state.source, current_sample()
     gallery.show("gallery", sample if source == "sample" else None, choose_sample)
-    taken = None
+    taken, key = None, f"upload {state.uploads}"
     with st.container(horizontal=True, vertical_alignment="bottom"):
-        uploaded = st.file_uploader(
+        # A new one after each upload: it would take the earlier file away before it sends the next one, and name a
+        # file that is no longer shown after the browser's Back.
+        st.file_uploader(
             "Drop, paste or browse for a file",
             type=uploads.KINDS + uploads.VIDEOS,
             max_upload_size=uploads.limit(uploads.LARGEST),
-            key="upload",
-            on_change=choose,
-            args=("upload",),
+            key=key,
+            on_change=take_in,
             help="It stays on the server for a day, for whoever has the link that the address bar then shows.",
         )
         with st.popover("Camera", width="content"):
             if st.toggle("Use the camera"):
-                taken = st.camera_input("Camera", key="camera", on_change=choose, args=("camera",))
-    if uploaded is not None and uploaded.file_id != state.file:
-        state.upload, state.file = Source(uploaded.name, uploaded.getvalue()), uploaded.file_id
+                taken = st.camera_input("Camera", key="camera", on_change=shoot)
+    if state.refused:
+        st.error(plain(state.refused))
     if source == "upload" and state.upload:
-        if uploaded is None:  # for who comes back from another page
-            st.caption(f"This is {plain(state.upload.name)}, which you uploaded before.")
+        st.caption(f"This is {plain(state.upload.name)}, which was uploaded.")
         return state.upload
     if source == "camera" and taken is not None:
         return Source("camera.jpg", taken.getvalue())
@@ -318,11 +321,40 @@ def pick_picture() -> Source:
     return sample_source(sample)
 
 
+def choose(source: Literal["sample", "upload", "camera"], **link: str | None) -> None:
+    """Show a picture of this kind from now on.
+
+    Args:
+        link: what the link says of it; the upload that it named goes.
+    """
+    state = session.of(session.Explore)
+    state.source, state.refused = source, ""
+    navigation.rewrite({"upload": None, "picture": None, "frame": None} | link)
+
+
+def open_upload() -> None:
+    """Show what was uploaded just now; if it is no picture, say so, and all stays as it is."""
+    state = session.of(session.Explore)
+    arrived, state.arrived = state.arrived, None
+    if arrived is None:
+        return
+    try:
+        if not videos.is_video(arrived.data):  # those take long to read
+            decode.decode_image(arrived.data)
+    except UserError as error:
+        state.refused = f"{arrived.name}: {error}"
+        return
+    state.upload = arrived
+    choose("upload", upload=arrived.name, picture=uploaded_pictures.key_of(arrived.data), **welcome.left())
+
+
 def reopen_upload() -> None:
     """Take up the picture that the link is about: one that the server has, or after the browser's Back a sample."""
     state, key, context = session.of(session.Explore), st.query_params.get("picture"), get_script_run_ctx()
-    if context is not None and context.is_history_navigation and "upload" not in st.query_params:
-        state.source = "sample"
+    if context is not None and context.is_history_navigation:
+        state.refused = ""
+        if "upload" not in st.query_params:
+            state.source = "sample"
     # After Back to a sample, Forward names the same one.
     open_key = state.carried.key if state.source == "upload" else ""
     if key and key != open_key and (content := uploaded_pictures.find(key)) is not None:

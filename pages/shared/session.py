@@ -56,8 +56,11 @@ class Explore:
 
     Attributes:
         source: where the picture comes from.
-        upload: what was uploaded last; the uploader itself is empty for who comes back from another page.
-        file: the uploader's name for that.
+        arrived: an upload that was not looked at yet.
+        refused: why the last upload cannot be shown, until another picture is chosen.
+        upload: the uploaded picture.
+        file: Streamlit's name for what was uploaded last.
+        uploads: how many were taken in; the next one has an uploader of its own.
         carried: what of it the link reopens.
         place: layout of the tokens that were shown, and what the link said of them.
         torch_due: the first view is drawn, so PyTorch may be loaded.
@@ -67,8 +70,11 @@ class Explore:
     """
 
     source: Literal["sample", "upload", "camera"] = "sample"
+    arrived: "Source | None" = None
+    refused: str = ""
     upload: "Source | None" = None
     file: str = ""
+    uploads: int = 0
     carried: Carried = field(default_factory=Carried)
     place: tuple[Any, dict[str, str]] | None = None
     torch_due: bool = False

@@ -15,6 +15,7 @@ from pathlib import PurePosixPath
 from typing import Any, BinaryIO, NamedTuple
 
 from cachetools import LRUCache
+from streamlit.runtime.memory_uploaded_file_manager import MemoryUploadedFileManager
 from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 from pages.shared import access
@@ -200,6 +201,17 @@ def limit(most: int) -> int:
         most_of_all = max(access.upload_megabytes(), LARGEST)
         UPLOADS.allow(context.session_id, FILES * most_of_all * MB if trusted else 0)
     return most if trusted else min(most, STRANGERS_FILE)
+
+
+def discard(file_id: str) -> None:
+    """Forget a file that nobody needs any more; it counts as the visitor's until then, and at most until they leave.
+
+    Args:
+        file_id: Streamlit's name for it.
+    """
+    context = get_script_run_ctx()
+    if context and isinstance(context.uploaded_file_mgr, MemoryUploadedFileManager):
+        context.uploaded_file_mgr.remove_file(context.session_id, file_id)
 
 
 def opened(file: Any) -> BinaryIO:

@@ -92,6 +92,41 @@ def test_each_thing_that_is_done_is_one_step_back(app: App) -> None:
     app.shows("header.picture.height", Image.open(samples.SAMPLES["cat"].path).height)
 
 
+def test_each_upload_is_one_step_and_back_and_reload_name_the_picture_that_is_shown(app: App) -> None:
+    app.open()
+    steps, before = "() => history.length", app.page.evaluate("() => history.length")
+    upload = app.page.locator('[data-testid="stFileUploader"] input[type="file"]')
+    files = {"first.jpg": photo(600, 900), "broken.png": b"", "second.jpg": photo(500, 700)}
+    heights = {"first.jpg": 900, "broken.png": 900, "second.jpg": 700}
+    for name, content in files.items():
+        upload.set_input_files({"name": name, "mimeType": "image/jpeg", "buffer": content})
+        if not content:
+            expect(app.page.get_by_test_id("stAlert")).to_contain_text(name)
+        app.shows("header.picture.height", heights[name])
+        app.still()
+    assert app.page.evaluate(steps) == before + 2
+
+    def shows(name: str) -> None:
+        app.shows("header.picture.height", heights[name])
+        app.still()
+        expect(app.page.get_by_text(f"This is {name}, which was uploaded.")).to_be_visible()
+        expect(app.page).to_have_url(re.compile(f"upload={name}"))
+        expect(app.page.get_by_test_id("stFileUploaderFileName")).to_have_count(0)  # no other name beside it
+
+    shows("second.jpg")
+    app.page.go_back()
+    shows("first.jpg")
+    app.page.reload()
+    shows("first.jpg")
+    app.page.go_forward()
+    shows("second.jpg")
+    app.page.get_by_role("button", name=re.compile("Raccoon")).click()
+    expect(app.page).to_have_url(re.compile("sample=raccoon"))
+    app.still()
+    app.page.go_back()
+    shows("second.jpg")
+
+
 def test_steps_of_the_tour_leave_the_map_in_view(app: App) -> None:
     app.open()
     seen = f"""() => {{
