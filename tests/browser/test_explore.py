@@ -127,6 +127,29 @@ def test_each_upload_is_one_step_and_back_and_reload_name_the_picture_that_is_sh
     shows("second.jpg")
 
 
+@pytest.mark.parametrize("there", ["Train", "Compare", "Checkpoints", "Runs"])
+def test_another_page_and_the_way_from_it_are_one_step_each(app: App, there: str) -> None:
+    app.open("?sample=raccoon&view=similar")
+    steps = [app.page.url]
+    before = app.page.evaluate("() => history.length")
+    for name in (there, "Explore"):
+        app.page.get_by_role("link", name=name, exact=True).first.click()
+        expect(app.page).to_have_url(re.compile(f"/{there.lower()}" if name == there else "sample=raccoon"))
+        app.still()
+        steps.append(app.page.url)
+    assert app.page.evaluate("() => history.length") == before + 2
+    assert not re.search("[?&]sample=", steps[1]) and steps[2] == steps[0]
+    for address in (steps[1], steps[0]):
+        app.page.go_back()
+        app.still()
+        assert app.page.url == address
+    app.shows("header.picture.width", Image.open(samples.SAMPLES["raccoon"].path).width)
+    for address in (steps[1], steps[2]):
+        app.page.go_forward()
+        app.still()
+        assert app.page.url == address
+
+
 def test_steps_of_the_tour_leave_the_map_in_view(app: App) -> None:
     app.open()
     seen = f"""() => {{
