@@ -329,7 +329,7 @@ def choose(source: Literal["sample", "upload", "camera"], **link: str | None) ->
     """
     state = session.of(session.Explore)
     state.source, state.refused = source, ""
-    navigation.rewrite({"upload": None, "picture": None, "frame": None} | link)
+    navigation.rewrite({"upload": None, "picture": None, "frame": None, **link})
 
 
 def open_upload() -> None:

@@ -219,13 +219,13 @@ def say_status(run: Run) -> None:
 
 
 def where(run: Run, progress: Progress | None) -> str:
-    """The words at the bar: how far the training is, and the testing in between."""
+    """The words at the bar: how far the training is, and the evaluation in between."""
     if progress is None:
         return "Getting ready"
     epoch = max(progress.epoch, run.step * progress.epoch / progress.step if progress.step else 0)
     words = f"Epoch {epoch:.1f} of {progress.epochs}"
-    if run.tested is not None:
-        return f"{words} · testing, {run.tested:.0%}"
+    if run.evaluated is not None:
+        return f"{words} · {'test' if run.status == 'testing' else 'validation'}, {run.evaluated:.0%}"
     if run.status == "running" and progress.seconds_left is not None:
         words += f" · {readings.duration(progress.seconds_left)} left"
     return words

@@ -15,7 +15,7 @@ from vit.training.metrics import read_metrics
 from vit.training.presets import train_config
 
 PATIENCE = 300  # [s] for a process to do what it should, on a busy machine
-TRAINS = ("running", "testing")  # of a run whose process is at work
+TRAINS = ("running", "validating", "testing")  # of a run whose process is at work
 
 
 @contextmanager

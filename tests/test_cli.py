@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -115,6 +116,33 @@ def test_classify_takes_several_pictures(command: Command, saved: Path, picture:
     result = command("classify", picture, picture, "--checkpoint", saved)
     assert result.out.count(str(picture)) == 2
     assert result.out.count("%") == 10
+
+
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_a_picture_that_cannot_be_read_keeps_nothing_from_the_others(
+    command: Command, saved: Path, picture: Path, tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    broken = tmp_path / "broken.png"
+    broken.write_bytes(b"no picture")
+    result = command("classify", broken, picture, tmp_path / "absent.png", "--checkpoint", saved, *options)
+    assert result.status == 2 and result.out.count(str(picture)) == 1
+    one, other = result.err.splitlines()
+    assert str(broken) in one and str(tmp_path / "absent.png") in other
+    if options:
+        assert json.loads(result.out)["problems"] == result.err.splitlines()
+
+
+def test_the_answer_at_another_size_is_the_one_of_the_page(command: Command, saved: Path, picture: Path) -> None:
+    result = command("classify", picture, "--checkpoint", saved, "--size", 64, "--json")
+    checkpoint, size = vit.load_checkpoint(saved), (64, 64)
+    of_page = view.explain(checkpoint, picture.read_bytes(), size).predictions
+    said = json.loads(result.out)
+    assert said["size"] == list(size)
+    assert {one["label"]: one["probability"] for one in said["results"][0]["predictions"]} == pytest.approx(
+        {one.label: one.probability for one in of_page[:5]}
+    )
+    plain = json.loads(command("classify", picture, "--checkpoint", saved, "--json").out)
+    assert plain["results"] != said["results"]
 
 
 def test_a_model_without_classes_does_not_classify(
@@ -457,6 +485,7 @@ def test_runs_are_listed_and_shown(command: Command, trained: str) -> None:
     listed = command("runs")
     assert listed.status == 0
     assert listed.out.split()[:3] == [trained, "finished", "100%"]
+    assert re.search(r"validation \d+\.\d\d%, test \d+\.\d\d%", listed.out)
     shown = command("runs", "show", trained)
     assert json.loads(shown.out[shown.out.index("{") : shown.out.rindex("}") + 1])["dim"] == 16
 

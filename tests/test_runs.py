@@ -115,16 +115,17 @@ def test_a_run_that_has_said_its_last_word_is_ending(folder: Path) -> None:
     assert registry.find_run(run.name).status == "finished"
 
 
-def test_testing_is_told_with_its_share_until_the_training_goes_on(folder: Path) -> None:
+@pytest.mark.parametrize(("doing", "words"), [("validating", "the validation"), ("testing", "the test")])
+def test_an_evaluation_is_told_with_its_share_until_the_training_goes_on(folder: Path, doing: str, words: str) -> None:
     run = dead(folder)
     facts = {"total_steps": 80, "steps_per_epoch": 40, "batch_size": 2, "epochs": 2, "lr": 1e-3}
     with run_folder.hold_run(run), Recorder(run, 0, Place(torch.device("cpu"), False), 0, facts) as recorder:
         assert status_of(run) == ("running", None, 0)
         recorder.at = 40
-        recorder.testing(0.25)
-        assert status_of(run) == ("testing", 0.25, 40)
+        getattr(recorder, doing)(0.25)
+        assert status_of(run) == (doing, 0.25, 40)
         control.stop(run.name)
-        assert status_of(run) == ("stopping", 0.25, 40) and "testing" in registry.find_run(run.name).reason
+        assert status_of(run) == ("stopping", 0.25, 40) and f"after {words}" in registry.find_run(run.name).reason
         (run / "stop").unlink()
         recorder.beat()
         assert status_of(run) == ("running", None, 40)
@@ -132,7 +133,7 @@ def test_testing_is_told_with_its_share_until_the_training_goes_on(folder: Path)
 
 def status_of(folder: Path) -> tuple[str, float | None, int]:
     run = registry.find_run(folder.name)
-    return run.status, run.tested, run.step
+    return run.status, run.evaluated, run.step
 
 
 def test_a_run_from_the_command_line_is_one_like_the_others(folder: Path) -> None:

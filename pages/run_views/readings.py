@@ -26,6 +26,7 @@ STATUS = {
     "waiting": "Waiting",
     "starting": "Starting",
     "running": "Running",
+    "validating": "Validating",
     "testing": "Testing",
     "stopping": "Stopping",
     "ending": "Ending",

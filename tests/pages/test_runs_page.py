@@ -335,15 +335,18 @@ def test_stop_asks_the_run_to_stop(write: Callable[..., str], alive: Callable[[s
     assert not page.exception and page.info[0].value
 
 
-def test_a_run_that_tests_says_how_far_it_is(
-    write: Callable[..., str], alive: Callable[[str], None], folder: Path
+@pytest.mark.parametrize(
+    ("doing", "status", "words"), [("testing", "Testing", "test"), ("validating", "Validating", "validation")]
+)
+def test_a_run_that_evaluates_says_on_which_pictures_and_how_far_it_is(
+    write: Callable[..., str], alive: Callable[[str], None], folder: Path, doing: str, status: str, words: str
 ) -> None:
     run = write("Going", outcome="", done=2)
     alive(run)
-    (folder / run / "heartbeat").write_text(json.dumps({"doing": "testing", "share": 0.42, "step": 3 * STEPS}))
+    (folder / run / "heartbeat").write_text(json.dumps({"doing": doing, "share": 0.42, "step": 3 * STEPS}))
     page = show(run)
-    assert page.dataframe[0].value["Status"].tolist() == ["Testing"]
-    assert page.get("progress")[0].proto.text == "Epoch 3.0 of 4 · testing, 42%"
+    assert page.dataframe[0].value["Status"].tolist() == [status]
+    assert page.get("progress")[0].proto.text == f"Epoch 3.0 of 4 · {words}, 42%"
     assert page.get("progress")[0].proto.value == 75
 
 

@@ -2,7 +2,7 @@
 
 import argparse
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from vit.explain.names import both_counts
 from vit.explain.record import AttentionRecord
 from vit.explain.settings import Direction
 from vit.images.decode import decode_image
+from vit.images.preprocess import Preprocess
 from vit.model.config import ViTConfig
 from vit.view.export import attention_npz
 from vit.view.overlay import overlay
@@ -37,28 +38,48 @@ def _picture(path: Path) -> Image.Image:
 
 
 def run_classify(options: argparse.Namespace) -> None:
-    """Say what is on pictures."""
+    """Say what is on pictures; of those that cannot be read, why, after all others."""
     checkpoint = load_checkpoint(options.checkpoint)
     if not checkpoint.labels:
         raise InvalidCheckpoint(f"{checkpoint.name} computes features and has no classes. Choose another checkpoint.")
-    results: list[dict[str, Any]] = []
+    preprocess, results, problems = _preprocess(options, checkpoint), [], []
     for path in options.images:
+        try:
+            pixels = preprocess(_picture(path))
+        except InvalidImage as error:
+            problems.append(str(error))
+            continue
         with torch.inference_mode():
-            logits = checkpoint.model(checkpoint.preprocess(_picture(path))).logits[0]
+            logits = checkpoint.model(pixels).logits[0]
         top = logits.softmax(0).topk(min(max(options.top, 1), len(logits)))
         predictions = [
             {"label": checkpoint.labels[i], "probability": p}
             for p, i in zip(top.values.tolist(), top.indices.tolist(), strict=True)
         ]
         results.append({"image": str(path), "predictions": predictions})
+        if not options.json:
+            _print_predictions(path, predictions)
     if options.json:
-        print(json.dumps({"checkpoint": checkpoint.name, "sha256": checkpoint.hash, "results": results}))
-        return
-    for result in results:
-        print(result["image"])
-        for prediction in result["predictions"]:
-            bar = "█" * round(prediction["probability"] * 30)
-            print(f"  {prediction['probability']:7.2%}  {prediction['label']:<24} {bar}")
+        facts = {"checkpoint": checkpoint.name, "sha256": checkpoint.hash, "size": preprocess.size}
+        print(json.dumps(facts | {"results": results} | ({"problems": problems} if problems else {})))
+    if problems:
+        raise InvalidImage("\n".join(problems))
+
+
+def _print_predictions(path: Path, predictions: Sequence[Mapping[str, Any]]) -> None:
+    print(path)
+    for prediction in predictions:
+        bar = "█" * round(prediction["probability"] * 30)
+        print(f"  {prediction['probability']:7.2%}  {prediction['label']:<24} {bar}")
+
+
+def _preprocess(options: argparse.Namespace, checkpoint: Checkpoint) -> Preprocess:
+    """The checkpoint's own, or for the input size that was asked for."""
+    if options.size is None:
+        return checkpoint.preprocess
+    if not 1 <= options.size <= 4096:
+        raise UserError(f"--size must be 1 to 4096 px, not {options.size}.")
+    return resized(checkpoint.preprocess, size_near(checkpoint, options.size))
 
 
 def run_explain(options: argparse.Namespace) -> None:
@@ -68,11 +89,7 @@ def run_explain(options: argparse.Namespace) -> None:
     _check_options(options)
     checkpoint = load_checkpoint(options.checkpoint)
     picture = _picture(options.image)
-    preprocess = checkpoint.preprocess
-    if options.size is not None:
-        if not 1 <= options.size <= 4096:
-            raise UserError(f"--size must be 1 to 4096 px, not {options.size}.")
-        preprocess = resized(preprocess, size_near(checkpoint, options.size))
+    preprocess = _preprocess(options, checkpoint)
     record, numbers, view = _weights(options, checkpoint, preprocess(picture))
     heatmap = record.heatmap(numbers)
     geometry = preprocess.geometry(picture)

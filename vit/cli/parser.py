@@ -72,7 +72,11 @@ def parser() -> argparse.ArgumentParser:
     explain.add_argument(
         "--direction", choices=("from", "to"), help="where the --query looks, or who looks at it (default: from)"
     )
-    explain.add_argument("--size", type=int, metavar="PX", help="shorter side of the model's input, to whole patches")
+    for command in (classify, explain):
+        command.add_argument(
+            "--size", type=int, metavar="PX",
+            help="shorter side of the model's input, to whole patches (default: the checkpoint's own)",
+        )  # fmt: skip
     explain.add_argument(
         "--precision", choices=("float32", "bfloat16"), help="bfloat16 is faster and inexact (default: float32)"
     )

@@ -6,7 +6,7 @@ from typing import Any
 
 from vit.errors import UserError
 from vit.runs import control, registry
-from vit.training.metrics import MetricsReader, progress
+from vit.training.metrics import MetricsReader, final_test, progress
 
 
 def run_runs(options: argparse.Namespace) -> None:
@@ -34,6 +34,9 @@ def _line(run: Any) -> str:
     reader = MetricsReader(run.folder / "metrics.jsonl")
     reader.update()
     done = progress(reader.records)
-    accuracy = f"{done.accuracy:.2%}" if done and done.accuracy is not None else "-"
+    of_validation = "validation" if reader.records.get("validation") else "test"  # of older runs
+    accuracy = f"{of_validation} {done.accuracy:.2%}" if done and done.accuracy is not None else "-"
+    if final := final_test(reader.records):
+        accuracy += f", test {final['accuracy']:.2%}"
     share = f"{done.share:.0%}" if done else "0%"
-    return f"{run.id:<44} {run.status:<11} {share:>4} {accuracy:>7}  {run.reason}".rstrip()
+    return f"{run.id:<44} {run.status:<11} {share:>4} {accuracy:<31}  {run.reason}".rstrip()

@@ -20,10 +20,11 @@ from vit.runs.queue_file import RUN_ID, read_queue
 from vit.training.run_folder import is_alive, later_format, read_document, read_json
 
 Status = Literal[
-    "waiting", "starting", "running", "testing", "stopping", "ending", "stalled",
+    "waiting", "starting", "running", "validating", "testing", "stopping", "ending", "stalled",
     "finished", "stopped", "failed", "interrupted", "unreadable",
 ]  # fmt: skip
-ALIVE = ("waiting", "starting", "running", "testing", "stopping", "ending", "stalled")
+ALIVE = ("waiting", "starting", "running", "validating", "testing", "stopping", "ending", "stalled")
+EVALUATIONS: tuple[Status, ...] = ("validating", "testing")
 ANY_GPU = "gpu"  # in place of a device's name: the first that is free
 
 STALLED = 300  # [s] without a sign of life; compiling a large model takes minutes
@@ -44,13 +45,13 @@ class Run:
         created: unix time [s].
         devices: that it asks for, such as ("cuda:0", "cuda:1"); the same twice means two processes on it.
         sweep: shared by runs that were started together to be compared, "" for none.
-        status: waiting (for a device), starting, running, testing, stopping (asked to), ending (said its last word),
-            stalled (alive but silent); finished, stopped, failed, or interrupted: it died without a last word, and can
-            be resumed; unreadable: nobody can say.
+        status: waiting (for a device), starting, running, validating, testing, stopping (asked to), ending (said its
+            last word), stalled (alive but silent); finished, stopped, failed, or interrupted: it died without a last
+            word, and can be resumed; unreadable: nobody can say.
         reason: more about the status, in words; "" where there is nothing to say.
         problem: what of its files cannot be read, and why; "" where all can.
         place: in the queue, from 1; 0 for a run that does not wait.
-        tested: share of the pictures that the present testing has seen, 0 to 1; None where it does not test.
+        evaluated: share of the pictures that the present validation or test has seen, 0 to 1; None where there is none.
         step: done, as its last sign of life says, which may be ahead of its records.
     """
 
@@ -66,7 +67,7 @@ class Run:
     reason: str
     problem: str = ""
     place: int = 0
-    tested: float | None = None
+    evaluated: float | None = None
     step: int = 0
     share: bool = field(default=False, repr=False)
     nonce: str = field(default="", repr=False)
@@ -193,7 +194,7 @@ def read_run(folder: Path, waiting: Sequence[str]) -> Run:
         reason=reason,
         problem=later or unreadable or problem,
         place=waiting.index(folder.name) + 1 if status == "waiting" else 0,
-        tested=_tested(pulse) if status in ("testing", "stopping") else None,
+        evaluated=_evaluated(pulse)[1] if status in (*EVALUATIONS, "stopping") else None,
         step=pulse["step"] if is_whole(pulse.get("step")) else 0,
         share=about.get("share") is True,
         nonce=text("nonce", MAX_REASON),
@@ -237,18 +238,21 @@ def _is_setting(value: object) -> bool:
     return value is None or isinstance(value, bool) or is_number(value) or is_text(value)
 
 
-def _tested(pulse: dict[str, Any]) -> float | None:
-    """The share of the present testing, if a sign of life tells of one."""
-    share = pulse.get("share")
-    return float(share) if pulse.get("doing") == "testing" and is_number(share, 0, 1) else None
+def _evaluated(pulse: dict[str, Any]) -> tuple[Status, float | None]:
+    """The evaluation that a sign of life tells of, and the share of its pictures that were seen."""
+    share, doing = pulse.get("share"), pulse.get("doing")
+    for evaluation in EVALUATIONS:
+        if doing == evaluation and is_number(share, 0, 1):
+            return evaluation, float(share)
+    return "running", None
 
 
 def _status(folder: Path, waiting: Sequence[str], pulse: dict[str, Any]) -> tuple[Status, str]:
     outcome = read_json(folder / "outcome.json")
     if is_alive(folder):
         if os.path.lexists(folder / "stop") or os.path.lexists(folder / "kill"):
-            words = "the testing is over" if _tested(pulse) is not None else "the step that it is in"
-            return "stopping", f"It ends after {words}."
+            until = {"validating": "the validation", "testing": "the test"}.get(_evaluated(pulse)[0], "the step")
+            return "stopping", f"It ends after {until} that it is in."
         if outcome:
             return "ending", "It has said its last word, and clears up."
         if folder.name in waiting:
@@ -259,7 +263,7 @@ def _status(folder: Path, waiting: Sequence[str], pulse: dict[str, Any]) -> tupl
             return "starting", "It loads PyTorch and its pictures."
         if silent > STALLED:
             return "stalled", f"No step in the last {silent / 60:.0f} minutes. The log may say why."
-        return ("running" if _tested(pulse) is None else "testing"), ""
+        return _evaluated(pulse)[0], ""
     ends: dict[Any, Status] = {"finished": "finished", "stopped": "stopped", "failed": "failed"}
     word, reason = outcome.get("outcome"), outcome.get("reason")
     if isinstance(word, str) and word in ends:

@@ -97,8 +97,12 @@ class Recorder(AbstractContextManager["Recorder"]):
         """Give a sign of life, now and then."""
         self._pulse("training")
 
+    def validating(self, share: float) -> None:
+        """Tell that validation pictures are looked at, and the share of them that were, 0 to 1."""
+        self._pulse("validating", round(share, 3))
+
     def testing(self, share: float) -> None:
-        """Tell that an evaluation goes on, and the share of its pictures that were seen, 0 to 1."""
+        """Tell that test pictures are looked at, once in a run, and the share of them that were, 0 to 1."""
         self._pulse("testing", round(share, 3))
 
     def _pulse(self, doing: str, share: float | None = None) -> None:

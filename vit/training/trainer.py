@@ -215,7 +215,7 @@ class Trainer:
         for number, (name, model) in enumerate(models.items()):
 
             def tick(share: float, number: int = number) -> None:
-                recorder.testing((number + share) / len(models))
+                recorder.validating((number + share) / len(models))
 
             result = evaluate(model, self.data.validation, self.data.normalise, device=self.place.device, tick=tick)
             if not math.isfinite(result.loss):
