@@ -134,7 +134,7 @@ def chosen_pictures(checkpoint: Any, source: str) -> list[Any]:
         return [Picture(sample.title, samples.read(sample.name)) for sample in samples.SAMPLES.values()]
     if source != UPLOAD:
         return tested(source, data_picker.root_of(source), data_picker.stamp(source), checkpoint.identity, checkpoint)
-    return [Picture(file.name, file.getvalue()) for file in loading.pick_files(MOST, "m_upload")]
+    return [Picture(one.name, one.data) for one in loading.pick_files(MOST, "m_upload", "m_pictures")]
 
 
 def look_at(checkpoint: Any, pictures: Sequence[Any], method: str, wanted: str) -> list[Any]:

@@ -1,5 +1,6 @@
 """Two pictures, checkpoints, epochs of a run, classes or methods beside each other: one cursor, one difference."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -9,8 +10,9 @@ import streamlit as st
 
 from pages.components import viewer
 from pages.run_views import attention_over_epochs
-from pages.shared import class_question, link_controls, loading, navigation, session, uploads
+from pages.shared import class_question, link_controls, loading, navigation, session
 from pages.shared.escape import plain
+from pages.shared.uploaded_pictures import Upload
 from pages.train_form import data_picker
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.errors import InvalidImage, UserError
@@ -31,7 +33,7 @@ VIEWS = {"a": "attention", "b": "relevance"}  # at first
 UPLOAD = "upload"
 CHECKPOINT, EPOCH = "checkpoint", "epoch"
 SOURCES = {CHECKPOINT: "A checkpoint", EPOCH: "An epoch of a run"}
-OUTSIDE = ("from", "checkpoint", "sample", "size", "run", "probe", "epoch")  # of the viewers, in links
+OUTSIDE = ("from", "checkpoint", "sample", "picture", "size", "run", "probe", "epoch")  # of the viewers, in links
 TOP = 3  # predictions named
 WIDTH = 240  # of the difference [px]
 
@@ -147,15 +149,9 @@ def pick_picture(name: str, offered: loading.Offered) -> Explained:
             [*samples.SAMPLES, UPLOAD],
             words=lambda which: "Your own …" if which == UPLOAD else samples.SAMPLES[which].title,
         )
-    uploaded = None
+    uploaded: Sequence[Upload] = ()
     if source == UPLOAD:
-        uploaded = st.file_uploader(
-            "Drop or browse for a picture",
-            type=uploads.KINDS,
-            max_upload_size=uploads.limit(uploads.LARGEST),
-            key=f"{name}_upload",
-            label_visibility="collapsed",
-        )
+        uploaded = loading.pick_files(1, f"{name}_upload", f"{name}_picture")
         source = next(iter(samples.SAMPLES))  # until there is one, or where it cannot be read
     checkpoint = open_checkpoint(chosen, offered)
     with third:
@@ -163,7 +159,7 @@ def pick_picture(name: str, offered: loading.Offered) -> Explained:
     explanation = None
     if uploaded:
         try:
-            explanation = loading.explained(checkpoint, uploaded.getvalue(), size)
+            explanation = loading.explained(checkpoint, uploaded[0].data, size)
         except InvalidImage as error:
             st.error(plain(str(error)))
     credit = ""

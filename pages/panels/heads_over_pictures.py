@@ -65,12 +65,6 @@ def tested(spec: str, root: str, stamp: int, preprocess: str, _preprocess: Prepr
     return pictures_of(spec, _preprocess, root=Path(root), workers=0)
 
 
-@st.cache_data(show_spinner=False, max_entries=2000)
-def digest(file_id: str, _file: Any) -> str:
-    """Of an uploaded file's content."""
-    return hashlib.sha256(_file.getbuffer()).hexdigest()
-
-
 def show(example: Example) -> dict[str, Statistic] | None:
     """Let the person choose pictures and wait for them; gives the statistics once they are there."""
     source = pick_source(example)
@@ -120,9 +114,9 @@ def uploaded(example: Example) -> list[Part]:
 
     def part(some: Sequence[Any]) -> Part:
         return Part(
-            " ".join(f"{digest(file.file_id, file)} {file.name}" for file in some),
+            " ".join(f"{one.key} {one.name}" for one in some),
             len(some),
-            lambda: decoded([(file.name, file.getvalue()) for file in some], preprocess),
+            lambda: decoded([(one.name, one.data) for one in some], preprocess),
         )
 
     return [part(files[start : start + step]) for start in range(0, len(files), step)]

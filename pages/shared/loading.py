@@ -6,6 +6,7 @@ import gc
 import hashlib
 import os
 import threading
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cache
@@ -16,9 +17,10 @@ from typing import TYPE_CHECKING, Any
 import streamlit as st
 
 from pages.run_views import readings
-from pages.shared import link_controls, pass_queue, session, uploads
+from pages.shared import link_controls, navigation, pass_queue, session, uploaded_pictures, uploads
 from pages.shared.escape import plain
 from pages.shared.result_cache import MODELS, cached
+from pages.shared.uploaded_pictures import Upload
 from vit import checkpoints, view
 from vit.checkpoints import catalog, hub
 from vit.explain import faithfulness
@@ -102,28 +104,48 @@ def explained(
     return cached(("explained", checkpoint.identity, digest, size, precision, frame), work)
 
 
-def pick_files(most: int, key: str) -> list[Any]:
-    """Pictures that the person uploads, so many at most."""
+def pick_files(most: int, key: str, link: str = "") -> Sequence[Upload]:
+    """Pictures that the person uploads, so many at most.
+
+    Args:
+        key: of the uploader.
+        link: what reopens them is called so in links; "" where a link does not.
+    """
     remembered = session.of(session.Compare).files
 
-    def forget() -> None:
-        remembered.pop(key, None)
+    def take_in() -> None:
+        files: Any = st.session_state[key]
+        every = files if isinstance(files, list) else [files] if files else []
+        taken = [Upload.of(file.name, file.getvalue()) for file in every]
+        set_key = uploaded_pictures.keep_all(taken[:most]) if link else ""
+        remembered[key] = session.Uploaded(set_key, taken, fresh=True)
+        if link:
+            navigation.rewrite({link: set_key or None})
 
-    files: Any = st.file_uploader(
-        f"Drop or browse for up to {most} pictures",
+    here = remembered.get(key, session.Uploaded())
+    linked = st.query_params.get(link, "") if link else here.key
+    if linked != here.key:  # the link of another session, or the browser's way back
+        here = remembered[key] = session.Uploaded(linked, uploaded_pictures.find_all(linked))
+        if linked and not here.pictures:
+            st.info("This link was made with pictures that are not here any more. Upload them to see the same.")
+    st.file_uploader(
+        f"Drop or browse for up to {most} pictures" if most > 1 else "Drop or browse for a picture",
         type=uploads.KINDS,
         max_upload_size=uploads.limit(uploads.LARGEST),
-        accept_multiple_files=True,
+        accept_multiple_files=most > 1,
         key=key,
-        on_change=forget,
+        on_change=take_in,
+        label_visibility="visible" if most > 1 else "collapsed",
+        help="They stay on the server for a day, for whoever has the link that the address bar then shows."
+        if link
+        else None,
     )
-    if files:
-        remembered[key] = files
-    elif files := remembered.get(key, []):  # when people come back from another page, the uploader is empty
-        st.caption(f"These are the {len(files)} pictures that you uploaded before.")
-    if len(files) > most:
-        st.caption(f"These are the first {most} of {len(files)} pictures.")
-    return files[:most]
+    count = len(here.pictures)
+    if count and not (here.fresh and st.session_state.get(key)):  # the uploader is empty, or shows others
+        st.caption(f"These are the {count} pictures that were uploaded." if count > 1 else "This one was uploaded.")
+    if count > most:
+        st.caption(f"These are the first {most} of {count} pictures.")
+    return here.pictures[:most]
 
 
 def pick_size(checkpoint: Checkpoint, label: str, name: str, narrow: bool = False) -> tuple[int, int]:

@@ -4,13 +4,14 @@ What somebody chose stands in the link, so that it can be shared and the browser
 """
 
 import secrets
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import streamlit as st
 
 from pages.shared.source import Source
+from pages.shared.uploaded_pictures import Upload
 
 State = TypeVar("State")
 
@@ -84,6 +85,19 @@ class Explore:
     looks: dict[str, Any] = field(default_factory=dict)
 
 
+class Uploaded(NamedTuple):
+    """Pictures of one uploader.
+
+    Attributes:
+        key: what reopens them, see `pages.shared.uploaded_pictures`; "" where nothing does.
+        fresh: the uploader has taken them in, no link has reopened them.
+    """
+
+    key: str = ""
+    pictures: "Sequence[Upload]" = ()
+    fresh: bool = False
+
+
 @dataclass
 class Compare:
     """Of page Compare.
@@ -94,7 +108,7 @@ class Compare:
         lead: the side whose viewer was used last, and what it shows.
         views: by side.
         agreed: contact sheets that take long, and were asked for.
-        files: by uploader, what was uploaded last.
+        files: by uploader, what was uploaded last, or reopened by a link.
     """
 
     layouts: list[Any] | None = None
@@ -102,7 +116,7 @@ class Compare:
     lead: tuple[str, Any] = ("", None)
     views: dict[str, Any] = field(default_factory=dict)
     agreed: set[str] = field(default_factory=set)
-    files: dict[str, list[Any]] = field(default_factory=dict)
+    files: dict[str, Uploaded] = field(default_factory=dict)
 
 
 @dataclass

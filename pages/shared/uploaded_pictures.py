@@ -1,7 +1,8 @@
 """Pictures that visitors uploaded, on the server's disk for a day: a reload shows them again, and so does their link.
 
 A picture's name there is the SHA-256 of its content. Who holds a link with it opens the picture; nobody can guess one,
-nothing lists them, and what a file was called is not written down.
+nothing lists them, and what a file was called is not written down. Several that were uploaded together are found by the
+key of a list of their keys.
 """
 
 import hashlib
@@ -9,7 +10,9 @@ import os
 import re
 import shutil
 import time
+from collections.abc import Sequence
 from contextlib import suppress
+from typing import NamedTuple, Self
 
 from vit.files import replaced
 from vit.paths import pictures_folder
@@ -19,6 +22,24 @@ MOST = 400  # pictures
 MOST_BYTES = 2_000_000_000  # of all of them
 FREE_BYTES = 2_000_000_000  # of the disk that stay free
 _KEY = re.compile(r"[0-9a-f]{64}")
+
+
+class Upload(NamedTuple):
+    """An uploaded picture.
+
+    Attributes:
+        name: of its file.
+        key: as `key_of` its content.
+    """
+
+    name: str
+    key: str
+    data: bytes
+
+    @classmethod
+    def of(cls, name: str, data: bytes) -> Self:
+        """With its key."""
+        return cls(name, key_of(data), data)
 
 
 def key_of(content: bytes) -> str:
@@ -67,6 +88,19 @@ def find(key: str) -> bytes | None:
     with suppress(OSError):
         os.utime(path)
     return content
+
+
+def keep_all(uploads: Sequence[Upload]) -> str:
+    """Write several down; the key that `find_all` takes, "" where one cannot be kept, or there is none."""
+    keys = [keep(one.data) for one in uploads]
+    return keep("\n".join(keys).encode()) if keys and all(keys) else ""
+
+
+def find_all(key: str) -> list[Upload]:
+    """Those of several that are still there, numbered, as nobody wrote down what they were called."""
+    keys = (find(key) or b"").decode("ascii", "replace").split("\n")
+    found = [(one, find(one)) for one in keys[:MOST]]
+    return [Upload(f"Picture {number}", one, data) for number, (one, data) in enumerate(found, 1) if data is not None]
 
 
 def clean() -> None:

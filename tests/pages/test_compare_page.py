@@ -300,6 +300,40 @@ def test_uploads_are_looked_at_and_broken_ones_named(checkpoints: Path) -> None:
     assert page.error[0].value == "A picture could not be read." and "b.png" in page.code[0].value
 
 
+def reloaded(page: AppTest) -> AppTest:
+    """The page of a new session that opens the same link."""
+    return show(**dict(page.query_params))
+
+
+def test_a_reload_shows_uploads_again_or_says_that_they_are_gone(
+    checkpoints: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VIT_PICTURES", str(tmp_path / "pictures"))
+    page = show(mode="many", m_from="upload")
+    files = [(f"{side}.png", png(side, 40), "image/png") for side in (60, 70)]
+    page.file_uploader(key="m_upload").set_value(files).run()
+    again = reloaded(page)
+    assert not again.exception and not again.info and len(again.get("image")) == 2
+    assert "These are the 2 pictures that were uploaded" in texts(again, "caption")
+    shown = dict(page.query_params)
+    page.file_uploader(key="m_upload").set_value(files[:1]).run()
+    assert len(page.get("image")) == 1
+    page.query_params.update(shown)  # the browser's way back
+    assert len(page.run().get("image")) == 2 and "These are the 2 pictures" in texts(page, "caption")
+    for path in (tmp_path / "pictures").iterdir():
+        path.unlink()
+    gone = reloaded(page)
+    assert not gone.exception and "not here any more" in gone.info[0].value and not gone.get("image")
+
+
+def test_a_reload_shows_a_side_s_upload_again(checkpoints: Path) -> None:
+    page = show(a_sample="upload")
+    page.file_uploader(key="a_upload").upload("photo.png", png(300, 200)).run()
+    again = reloaded(page)
+    assert not again.exception and unpack(fed(again, "a feeder"))[0]["picture"]["width"] == 300
+    assert "This one was uploaded" in texts(again, "caption")
+
+
 def test_pictures_of_others_are_offered_to_who_may_train(
     checkpoints: Path, run: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
