@@ -77,7 +77,7 @@ def pick_checkpoint() -> Checkpoint:
     elif linked and linked not in names:
         st.info(f"There is no checkpoint {plain(linked)}. This is another one.")
     name = link_controls.select(
-        "Checkpoint", "checkpoint", names, words=offered.title, resets=("heads", "target", "off")
+        "Checkpoint", "checkpoint", names, words=offered.title, along=dict.fromkeys(("heads", "target", "off"))
     )
     info = offered.about(name)
     for broken in offered.every if not info.problem else [info]:

@@ -8,6 +8,7 @@ else than what was chosen in it; and only a value that differs from what it was 
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import streamlit as st
@@ -50,7 +51,7 @@ def select(
     words: Callable[[Any], Any] = str,
     kind: Callable[..., Any] = st.selectbox,
     link: Callable[[Any], str] = str,
-    resets: Sequence[str] = (),
+    along: Mapping[str, str | None] = MappingProxyType({}),
     **more: Any,
 ) -> Any:
     """Let the person choose one of several.
@@ -61,14 +62,14 @@ def select(
         words: an option as the page shows it.
         kind: `st.selectbox`, `st.select_slider` or `st.segmented_control`.
         link: an option as links hold it.
-        resets: what a new choice takes out of the link.
+        along: what a new choice also changes in the link; None is taken out of it.
     """
     default = options[0] if default is None else default
 
     def choose(option: Any) -> None:
         if option not in options:  # no browser of ours sends that
             return
-        navigation.rewrite(dict.fromkeys(resets) | {name: link(option) if option != default else None})
+        navigation.rewrite({**along, name: link(option) if option != default else None})
 
     linked = {link(option): option for option in options}.get(st.query_params.get(name, ""), default)
     labels = _distinct([str(words(option)) for option in options])

@@ -550,3 +550,13 @@ def test_numbers_over_the_samples_are_those_of_the_checkpoints_own_preprocessing
         inputs = [checkpoint.preprocess(vit.decode_image(samples.read(sample))) for sample in samples.SAMPLES]
         wanted = torch.stack([statistics(record(checkpoint.model, one), 4)["distance"].values for one in inputs])
         np.testing.assert_allclose(depth(page)[1], wanted.mean(0).flatten(), rtol=1e-4)
+
+
+@pytest.mark.parametrize(("name", "option"), [("method", "gradcam"), ("target", 5)])
+def test_a_chosen_method_or_class_is_shown_whatever_was_looked_at(page: AppTest, name: str, option: str | int) -> None:
+    page.query_params["view"] = "rollout"
+    page.run()
+    control(page.selectbox, name).set_value(option).run()
+    assert not page.exception
+    assert page.query_params["view"] in ("relevance", ["relevance"])
+    assert page.query_params[name] in (str(option), [str(option)])

@@ -68,7 +68,7 @@ def test_an_empty_link_is_the_first_view_and_follows_the_pointer(page: AppTest) 
 def test_another_picture_is_shown_at_the_model_s_own_size(page: AppTest, tmp_path: Path) -> None:
     page.run()
     Image.new("RGB", (40, 30), "teal").save(tmp_path / "teal.png")
-    page.file_uploader(key="upload").upload("teal.png", (tmp_path / "teal.png").read_bytes()).run()
+    page.file_uploader[0].upload("teal.png", (tmp_path / "teal.png").read_bytes()).run()
     assert not page.exception and size(page) == (32, 32)
     assert "size" not in page.query_params and not words(page)
 
@@ -120,7 +120,7 @@ def test_a_picture_unlike_the_known_ones_is_called_so_at_the_models_own_size(pag
     page.run()
     assert not said() and any("The page notices" in one.value for one in page.caption)
     Image.new("RGB", (40, 40), "white").save(tmp_path / "white.png")
-    page.file_uploader(key="upload").upload("white.png", (tmp_path / "white.png").read_bytes()).run()
+    page.file_uploader[0].upload("white.png", (tmp_path / "white.png").read_bytes()).run()
     assert not page.exception and len(said()) == 1 and "may be a guess" in said()[0]
     control(page.selectbox, "size").set_value((64, 64)).run()
     assert not page.exception and not said()
