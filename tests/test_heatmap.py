@@ -100,7 +100,7 @@ def test_blocks_and_heads_are_told_as_both_count_them(
     """Python, options and files count from 0, pages from 1: block 1 is what a page calls Block 2."""
     view = drawn(checkpoint, tmp_path / "map.npz", "--block=1", "--head=0")[1]
     assert (view["block"], view["head"], view["page"]) == (1, 0, {"block": "Block 2", "head": "Head 1"})
-    assert "Block 1, Block 2 on the page; head 0, Head 1 on the page" in capsys.readouterr().out
+    assert "Block 1, head 0 (on the page Block 2, Head 1)" in capsys.readouterr().out
     view = drawn(checkpoint, tmp_path / "map.npz")[1]
     assert (view["block"], view["head"], view["page"]) == (2, "mean", {"block": "Block 3"})
 

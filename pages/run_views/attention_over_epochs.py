@@ -151,7 +151,9 @@ def _trends(history: dict[int, list[Snapshot]], picture: int, epoch: int) -> Non
     sure = curves.line(
         "true class", [(e, 100 * p.probability) for e, p in snapshots.items()], curves.COLORS[0], dots=True
     )
-    option = curves.chart("Probability of the true class", [sure | {"markLine": mark}], percent=True, low=True)
+    option = curves.chart(
+        "Probability of the true class", [sure | {"markLine": mark}], percent=True, low=True, whole=True
+    )
     option["yAxis"] |= {"min": 0, "max": 100, "scale": False}
     st.echarts_chart(option, key="epochs probability", height=150, alt="Probability of the true class over the epochs")
     blocks = len(next(iter(snapshots.values())).entropy)
@@ -161,10 +163,11 @@ def _trends(history: dict[int, list[Snapshot]], picture: int, epoch: int) -> Non
         shade = block / max(blocks - 1, 1)
         trace = curves.line(f"Block {block + 1}", points, _mixed(shade), dots=True)
         lines.append(trace | ({"markLine": mark} if block == 0 else {}))
-    option = curves.chart("Spread of attention, 0 is one token, 1 is uniform", lines, low=True)
+    option = curves.chart("Spread of attention", lines, low=True, whole=True)
     st.echarts_chart(
         option, key="epochs entropy", height=190, alt="Entropy of attention per block over the epochs, 1 is uniform"
     )
+    st.caption("Spread is 0 where tokens look at one token each, 1 where they look at all alike.")
 
 
 def _mixed(share: float) -> str:

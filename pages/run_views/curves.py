@@ -165,6 +165,7 @@ def chart(
     view: View | None = None,
     percent: bool = False,
     low: bool = False,
+    whole: bool = False,
 ) -> dict[str, Any]:
     """An option for `st.echarts_chart`, which draws it in place while it grows.
 
@@ -172,6 +173,7 @@ def chart(
         x: what the horizontal axis counts.
         view: what part of it to show; logarithmic only while all values are above 0.
         low: with few marks on the vertical axis.
+        whole: there is nothing between two whole numbers on the horizontal axis.
     """
     names = list(dict.fromkeys(trace["name"] for trace in lines if not trace["silent"]))
     view = view or View()
@@ -197,7 +199,8 @@ def chart(
             "nameGap": 24,
             "min": view.first,
             "max": "dataMax" if view.last is None else view.last,
-            "axisLabel": {"showMaxLabel": False},
+            "minInterval": 1 if whole else 0,
+            "axisLabel": {"showMaxLabel": whole},
             "splitLine": {"show": False},
         },
         "yAxis": y_axis,

@@ -80,7 +80,10 @@ def parser() -> argparse.ArgumentParser:
     explain.add_argument(
         "--precision", choices=("float32", "bfloat16"), help="bfloat16 is faster and inexact (default: float32)"
     )
-    explain.add_argument("--out", type=Path, required=True, metavar="FILE.png|.npz")
+    explain.add_argument(
+        "--out", type=Path, required=True, metavar="FILE.png|.npz",
+        help="PNG: over the picture, in colours of this map alone (Own scales on the page); NPZ: the numbers",
+    )  # fmt: skip
 
     evaluate = add("evaluate", "Measure a checkpoint's accuracy on a dataset's test pictures.")
     evaluate.add_argument("--data", required=True, metavar="NAME|folder:PATH")

@@ -73,6 +73,9 @@ def both_counts(facts: Mapping[str, Any]) -> str:
     """The block and the head of a map, counted both ways; "" of those that are fused.
 
     >>> both_counts({"block": 6, "head": 0})
-    'block 6, Block 7 on the page; head 0, Head 1 on the page'
+    'block 6, head 0 (on the page Block 7, Head 1)'
     """
-    return "; ".join(f"{name} {facts[name]}, {spoken} on the page" for name, spoken in page_names(facts).items())
+    spoken = page_names(facts)
+    return ", ".join(f"{name} {facts[name]}" for name in spoken) + (
+        f" (on the page {', '.join(spoken.values())})" if spoken else ""
+    )
