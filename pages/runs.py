@@ -225,7 +225,8 @@ def where(run: Run, progress: Progress | None) -> str:
     epoch = max(progress.epoch, run.step * progress.epoch / progress.step if progress.step else 0)
     words = f"Epoch {epoch:.1f} of {progress.epochs}"
     if run.evaluated is not None:
-        return f"{words} · {'test' if run.status == 'testing' else 'validation'}, {run.evaluated:.0%}"
+        pictures = {"validating": "validation", "testing": "test"}.get(run.status, "evaluation")
+        return f"{words} · {pictures}, {run.evaluated:.0%}"
     if run.status == "running" and progress.seconds_left is not None:
         words += f" · {readings.duration(progress.seconds_left)} left"
     return words
