@@ -8,8 +8,9 @@ import torch
 from apart import printed
 
 import vit.explain.record
+from vit.explain.attention_rollout import rollout
 from vit.explain.maps import discarded, entropy, geometric_mean, mass_threshold, otsu_threshold
-from vit.explain.record import record, rollout
+from vit.explain.record import record
 
 TOLERANCE = 1e-5
 

@@ -12,9 +12,10 @@ import pytest
 import torch
 from node import NODE
 
+from vit.explain.attention_rollout import rollout
 from vit.explain.map_comparison import Layout, counterpart
 from vit.explain.maps import discarded, entropy, fuse, mass_threshold, otsu_threshold
-from vit.explain.record import AttentionRecord, rollout
+from vit.explain.record import AttentionRecord
 from vit.explain.relevance import GradientRecord
 from vit.explain.settings import ROLLOUT, Fusion, Settings
 from vit.view import captions, export, overlay

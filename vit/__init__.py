@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from vit.checkpoints.save import save_checkpoint
     from vit.data.import_archive import ImportedDataset, import_dataset
     from vit.errors import InvalidCheckpoint, InvalidConfig, InvalidDataset, InvalidImage, UserError
+    from vit.explain.attention_rollout import rollout
     from vit.explain.heatmap import heatmap
-    from vit.explain.record import AttentionRecord, record, rollout
+    from vit.explain.record import AttentionRecord, record
     from vit.explain.relevance import GradientRecord, legrad, relevance_record
     from vit.images.decode import decode_image
     from vit.images.preprocess import Preprocess
@@ -25,8 +26,9 @@ if TYPE_CHECKING:
 # Loaded on first use, so that decoding a picture does not wait for torch.
 _HOMES = {
     "data.import_archive": ["ImportedDataset", "import_dataset"],
+    "explain.attention_rollout": ["rollout"],
     "explain.heatmap": ["heatmap"],
-    "explain.record": ["AttentionRecord", "record", "rollout"],
+    "explain.record": ["AttentionRecord", "record"],
     "checkpoints.catalog": ["find_checkpoint"],
     "checkpoints.checkpoint": ["Checkpoint"],
     "checkpoints.load": ["list_checkpoints", "load_checkpoint"],

@@ -8,17 +8,19 @@ from typing import TYPE_CHECKING
 from vit.lazy import names_of
 
 if TYPE_CHECKING:
+    from vit.explain.attention_rollout import rollout
     from vit.explain.input_sizes import enlarged_size, resized, size_near
     from vit.explain.maps import geometric_mean
     from vit.explain.methods import METHODS, Subject, weights
-    from vit.explain.record import AttentionRecord, rollout
+    from vit.explain.record import AttentionRecord
     from vit.explain.relevance import GradientRecord, legrad, relevance_record
 
 _HOMES = {
+    "attention_rollout": ["rollout"],
     "input_sizes": ["enlarged_size", "resized", "size_near"],
     "maps": ["geometric_mean"],
     "methods": ["METHODS", "Subject", "weights"],
-    "record": ["AttentionRecord", "rollout"],
+    "record": ["AttentionRecord"],
     "relevance": ["GradientRecord", "legrad", "relevance_record"],
     ".view.explanation": ["Explanation", "Prediction", "explain", "sizes"],
 }

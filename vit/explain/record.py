@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from vit.explain.maps import checked_index, fuse, fuse_rows, select_head
+from vit.explain.attention_rollout import traced
+from vit.explain.maps import checked_index, fuse, select_head
 from vit.explain.settings import Direction, Fusion
 from vit.model.attention import Hook, attention_weights
 from vit.model.config import ViTConfig
@@ -182,7 +183,7 @@ class AttentionRecord:
             residual: share of the skip connection, 0 to 1.
             direction: "from" says where the token's content came from, row `query` of the rollout matrix;
                 "to" says which tokens it reached, column `query`.
-            fusion, discard: see the function `rollout`.
+            fusion, discard: see `vit.explain.attention_rollout.rollout`.
 
         Returns:
             (N,); sums to 1 for "from".
@@ -192,23 +193,8 @@ class AttentionRecord:
 
         Source: Abnar & Zuidema 2020, arXiv 2005.00928, eq. 1.
         """
-        if isinstance(query, Tensor):
-            vector = query.float()
-        else:
-            vector = self.queries[0].new_zeros(self.tokens, dtype=torch.float32)
-            vector[self._checked([query])] = 1
-        for block in reversed(range(self.blocks)) if direction == "from" else range(self.blocks):
-            mixed = torch.zeros_like(vector)
-            for start, rows in self.row_chunks(block):  # rows: (H, R, N)
-                part = slice(start, start + rows.shape[1])
-                if fusion != "mean" or discard:
-                    rows = fuse_rows(rows, fusion, discard, len(self.prefix))[None]
-                if direction == "from":
-                    mixed += (vector[part] @ rows).mean(0)
-                else:
-                    mixed[part] = (rows @ vector).mean(0)
-            vector = (1 - residual) * mixed + residual * vector
-        return vector
+        start = query if isinstance(query, Tensor) else self._one_hot(query)
+        return traced(self, start, residual, direction, fusion, discard)
 
     @property
     def _rows_at_once(self) -> int:
@@ -218,6 +204,11 @@ class AttentionRecord:
         """All rows of a block, a few at a time: the first one's number, and (H, R, N)."""
         for start in range(0, self.tokens, self._rows_at_once):
             yield start, self.rows(block, range(start, min(start + self._rows_at_once, self.tokens)))
+
+    def _one_hot(self, token: int) -> Tensor:
+        start = self.queries[0].new_zeros(self.tokens, dtype=torch.float32)
+        start[self._checked([token])] = 1
+        return start
 
     def _checked(self, tokens: Sequence[int]) -> list[int]:
         for token in tokens:
@@ -284,35 +275,3 @@ def read_by_head(config: ViTConfig, like: Tensor, pool_attention: Tensor | None 
         else:
             read[config.prefix.index(part)] += 1 / len(parts)
     return read
-
-
-def rollout(
-    attentions: Tensor, residual: float = 0.5, fusion: Fusion = "mean", discard: float = 0.0, prefix: int = 0
-) -> Tensor:
-    """Trace attention through all blocks, assuming tokens keep a share of themselves.
-
-    Args:
-        attentions: (L, H, N, N), rows sum to 1.
-        residual: share of the skip connection, 0 to 1.
-        fusion: how heads become one; rows are brought to a sum of 1 again before the residual.
-        discard: share of each row's patches, the weakest, that is left out before that, see `discarded`.
-        prefix: S, how many tokens come before the patches; nothing of theirs is left out.
-
-    Returns:
-        (N, N); row i says where token i's content came from; rows sum to 1.
-
-    Raises:
-        ValueError: rows of `attentions` do not sum to 1, or `discard` is no share.
-
-    Source: Abnar & Zuidema 2020, arXiv 2005.00928, eq. 1; fusion and discarding by jacobgil/vit-explain, of each row by
-    itself.
-    """
-    if not torch.allclose(attentions.sum(-1), attentions.new_ones(()), atol=1e-3):
-        raise ValueError("Rows of attention must sum to 1.")
-    identity = torch.eye(attentions.shape[-1], dtype=attentions.dtype, device=attentions.device)
-    result = identity
-    for heads in attentions:  # (H, N, N), first block first
-        plain = fusion == "mean" and not discard
-        attention = heads.mean(0) if plain else fuse_rows(heads, fusion, discard, prefix)
-        result = ((1 - residual) * attention + residual * identity) @ result
-    return result
