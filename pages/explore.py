@@ -159,8 +159,8 @@ def show_stored_model(view: FirstView) -> None:
     show_facts(checkpoint, checkpoint)
     st.popover("For another library", width="stretch", disabled=True)
     show_self_check(checkpoint, view.error)
-    words = f"{loading.pixels(view.size)} px · {view.explanation.record.tokens:,} tokens"
-    st.selectbox("Input size", [words], disabled=True)
+    option = f"{loading.pixels(view.size)} px · {view.explanation.record.tokens:,} tokens"
+    st.selectbox("Input size", [option], disabled=True)
     first_view.wait()
 
 
@@ -382,20 +382,20 @@ def forget(source: Source) -> None:
 
 def pick_frame(source: Source) -> Source:
     """Let the person choose a frame of an animation or a video, which is decoded for that."""
-    place = st.empty()
+    placeholder = st.empty()
     video, total = videos.is_video(source.data), 0
     try:
         if video:
             total = videos.read_video(
                 source.data,
                 MAX_FRAMES,
-                lambda share: place.progress(share, READING),
-                lambda: place.caption("Other videos are being read first."),
+                lambda share: placeholder.progress(share, READING),
+                lambda: placeholder.caption("Other videos are being read first."),
             ).total
-            place.empty()
+            placeholder.empty()
         frames = decode.count_frames(source.data)
     except UserError:  # said where it is explained
-        place.empty()
+        placeholder.empty()
         return source
     if frames < 2:
         return source
@@ -486,7 +486,7 @@ def show_viewer(
     wanted = Selection.from_query(st.query_params, *shape)
     with st.container(gap=None):
         tour.mark_map()
-        place = st.container()
+        container = st.container()
     more, below, feeders = (st.container() for _ in range(3))
     with feeders:  # behind the viewer, which would be mounted anew if something came in before it
         computed, method = class_question.computed_map(example, wanted, question)
@@ -496,7 +496,7 @@ def show_viewer(
         occlusion = None
         if panel == "What if?" and not stored:
             occlusion = what_if.under_pointer(example, of_class, wanted)
-    with place:
+    with container:
         selection = component.show(
             "viewer",
             payload,

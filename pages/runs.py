@@ -56,28 +56,28 @@ def list_all() -> None:
         every = readings.every_run()
         with st.container(horizontal=True, vertical_alignment="bottom"):
             finish_notice.show(every)  # to the left, as the table's own tools cover what is above its right end
-            words = st.text_input(
+            query = st.text_input(
                 "Filter", key="filter", placeholder="Filter by name, data or status", label_visibility="collapsed"
             )
-        found = [run for run in every if matches(run, words)]
-        key = "table " + hashlib.sha256(" ".join(run.id for run in found).encode()).hexdigest()[:8]
+        runs = [run for run in every if matches(run, query)]
+        key = "table " + hashlib.sha256(" ".join(run.id for run in runs).encode()).hexdigest()[:8]
         if linked_runs() != state.ticked:  # the browser went back: the table is drawn anew
             state.ticked, state.tables = linked_runs(), state.tables + 1
         key += f" {state.tables}"
 
         def choose() -> None:
             rows = st.session_state[key]["selection"]["rows"]
-            state.ticked = [found[row].id for row in rows if row < len(found)]
+            state.ticked = [runs[row].id for row in rows if row < len(runs)]
             navigation.rewrite({"run": state.ticked})
 
         st.dataframe(
-            summary(found),
+            summary(runs),
             key=key,
             hide_index=True,
-            height=38 + 35 * min(max(len(found), 1), ROWS),
+            height=38 + 35 * min(max(len(runs), 1), ROWS),
             on_select=choose,
             selection_mode="multi-row",
-            selection_default={"selection": {"rows": [i for i, run in enumerate(found) if run.id in linked_runs()]}},
+            selection_default={"selection": {"rows": [i for i, run in enumerate(runs) if run.id in linked_runs()]}},
             placeholder="–",
             column_config={
                 "Status": st.column_config.TextColumn(width=95),
@@ -178,7 +178,7 @@ def show_run(run: Run) -> None:
 
 def current(run: Run) -> Run | None:
     """The run as it is at this moment; None if it was deleted."""
-    return next((found for found in readings.every_run() if found.id == run.id), None)
+    return next((candidate for candidate in readings.every_run() if candidate.id == run.id), None)
 
 
 def facts(run: Run) -> list[str]:
@@ -223,13 +223,13 @@ def where(run: Run, progress: Progress | None) -> str:
     if progress is None:
         return "Getting ready"
     epoch = max(progress.epoch, run.step * progress.epoch / progress.step if progress.step else 0)
-    words = f"Epoch {epoch:.1f} of {progress.epochs}"
+    label = f"Epoch {epoch:.1f} of {progress.epochs}"
     if run.evaluated is not None:
         pictures = {"validating": "validation", "testing": "test"}.get(run.status, "evaluation")
-        return f"{words} · {pictures}, {run.evaluated:.0%}"
+        return f"{label} · {pictures}, {run.evaluated:.0%}"
     if run.status == "running" and progress.seconds_left is not None:
-        words += f" · {readings.duration(progress.seconds_left)} left"
-    return words
+        label += f" · {readings.duration(progress.seconds_left)} left"
+    return label
 
 
 def say_figures(run: Run) -> None:

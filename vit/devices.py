@@ -48,8 +48,8 @@ def memory() -> tuple[int, int]:
         import psutil  # noqa: PLC0415 # a machine that only trains does without it
     except ImportError:  # a machine that only trains does without it
         return 0, 0
-    found = psutil.virtual_memory()
-    return found.total, found.available
+    ram = psutil.virtual_memory()
+    return ram.total, ram.available
 
 
 def _processor() -> str:

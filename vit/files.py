@@ -42,10 +42,10 @@ def replaced(path: Path) -> Iterator[BinaryIO]:
 
 def beat(path: Path, **facts: object) -> None:
     """Give a sign of life that `silence` reads, with facts for whoever watches; readers meet the old one or the new."""
-    words = json.dumps({"boot": _boot(), "at": time.monotonic(), **facts})
+    text = json.dumps({"boot": _boot(), "at": time.monotonic(), **facts})
     partial = path.with_name(path.name + ".partial")
     try:
-        partial.write_text(words)
+        partial.write_text(text)
         partial.replace(path)
     except OSError:  # a full disk is no reason to seem dead
         path.unlink(missing_ok=True)

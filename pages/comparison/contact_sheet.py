@@ -103,10 +103,10 @@ def show() -> None:
 
 def pick_source() -> str:
     """Which pictures: the samples, uploads, or a dataset that is here."""
-    words = {SAMPLES: "Samples", UPLOAD: "Your own …"} | {
+    titles = {SAMPLES: "Samples", UPLOAD: "Your own …"} | {
         spec: f"Test pictures: {title}" for spec, title in data_picker.here().items()
     }
-    return link_controls.select("Pictures", "m_from", list(words), words=words.get)
+    return link_controls.select("Pictures", "m_from", list(titles), words=titles.get)
 
 
 def pick_method(checkpoint: Any) -> str:
@@ -149,8 +149,8 @@ def look_at(checkpoint: Any, pictures: Sequence[Any], method: str, wanted: str) 
     for done, picture in enumerate(pictures):
         bar.progress(done / len(pictures), f"Picture {done + 1} of {len(pictures)}")
         try:
-            found = looked(checkpoint.identity, picture.digest, method, checkpoint, picture)
-            seen.append(judge(checkpoint, picture, found))
+            outcome = looked(checkpoint.identity, picture.digest, method, checkpoint, picture)
+            seen.append(judge(checkpoint, picture, outcome))
         except UserError as error:
             unreadable.append(f"{picture.name}: {error}")
     bar.empty()
@@ -166,9 +166,9 @@ def show_contrast(seen: Sequence[Any]) -> None:
     """The pictures whose class was found against the others."""
     lines = ["| | Pictures | Confidence | Spread | Faithfulness |", "|---|---|---|---|---|"]
     for title, right in (("✓ Right", True), ("✗ Wrong", False)):
-        if found := means([one for one in seen if one.right is right]):
-            figures = f"{found.confidence:.0%} | {found.entropy:.2f} | {_signed(found.faithfulness)}"
-            lines.append(f"| {title} | {found.pictures} | {figures} |")
+        if average := means([one for one in seen if one.right is right]):
+            figures = f"{average.confidence:.0%} | {average.entropy:.2f} | {_signed(average.faithfulness)}"
+            lines.append(f"| {title} | {average.pictures} | {figures} |")
     st.markdown("\n".join(lines))
 
 
@@ -202,12 +202,12 @@ def draw(seen: Sequence[Any], name: str, source: str, checkpoint: Any, method: s
                     if key := uploaded_pictures.keep(content):
                         query["picture"] = key
                     st.switch_page("pages/explore.py", query_params=query)
-    words = "Spread: entropy of the answer's attention in the last block, 0 for one token, 1 for all alike."
+    caption = "Spread: entropy of the answer's attention in the last block, 0 for one token, 1 for all alike."
     if any(one.look.faithfulness is not None for one in seen):
-        words += (
+        caption += (
             " Faithful: SaCo of the map, 1 where what it calls more important always matters more, near 0 by chance."
         )
-    st.caption(words)
+    st.caption(caption)
     if source == SAMPLES:
         st.caption("; ".join(f"{one.title}: {one.credit}, {one.licence}" for one in samples.SAMPLES.values()))
 

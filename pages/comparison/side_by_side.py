@@ -95,7 +95,7 @@ def show() -> None:
     if not offered.names and not runs:
         st.info("There is no checkpoint yet. Train one: `python -m vit train --preset shapes`")
         st.stop()
-    found = []
+    sides = []
     for column, name in zip(st.columns(2, gap="large"), SIDES, strict=True):
         with column:
             explained = pick_side(name, offered, runs)
@@ -103,9 +103,9 @@ def show() -> None:
                 checkpoint, explanation = explained
                 payload = viewer.feed(f"{name} feeder", explanation.payload)
                 key = f"{payload} {checkpoint.identity if checkpoint else ''}"
-                found.append(Side(name, payload, class_question.Example(key, checkpoint, explanation)))
-    if len(found) == len(SIDES):
-        left, right = found
+                sides.append(Side(name, payload, class_question.Example(key, checkpoint, explanation)))
+    if len(sides) == len(SIDES):
+        left, right = sides
         show_both(left, right, link_controls.link_of([f"{side}_{control}" for side in SIDES for control in OUTSIDE]))
 
 
@@ -247,10 +247,10 @@ def show_both(left: Side, right: Side, link: dict[str, str]) -> None:
     for column, side in zip(st.columns(2, gap="large"), (left, right), strict=True):
         selected = selection(side, left, right)
         with column:
-            place, feeders = st.container(), st.container()
+            container, feeders = st.container(), st.container()
         with feeders:
             computed, method = class_question.computed_map(side.example, selected, side.question, f"{side.name} ")
-        with place:
+        with container:
             viewer.show(
                 f"{side.name} viewer",
                 side.payload,
@@ -324,10 +324,10 @@ def show_difference(left: Side, right: Side) -> None:
     both, correlation = difference(one, other), rank_correlation(one, other)
     picture, box = picture_of(left.example.explanation.payload)
     strongest = float(both.abs().max())
-    drawn, words = st.columns([1, 3], gap="medium", vertical_alignment="center")
+    drawn, text = st.columns([1, 3], gap="medium", vertical_alignment="center")
     with drawn:
         st.image(signed_overlay(picture, both.numpy(), box), width=WIDTH, alt="Left map minus right map")
-    with words:
+    with text:
         st.metric(
             "Rank correlation",
             "–" if correlation is None else f"{correlation:.2f}".replace("-", "−"),

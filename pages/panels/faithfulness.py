@@ -91,8 +91,8 @@ def ranking(key: str, target: int, settings: Settings, _example: Example) -> dic
     of_class = subject(_example, target)
     with pass_of(_example):
         maps = [heatmap_of(of_class, name, **settings.settings(METHODS[name].settings)) for name in METHODS]
-        found = map(Ranked, faithfulness(of_class.model, of_class.pixels, target, maps), maps)
-    return dict(sorted(zip(METHODS, found, strict=True), key=lambda pair: -pair[1].saco))
+        ranked = map(Ranked, faithfulness(of_class.model, of_class.pixels, target, maps), maps)
+    return dict(sorted(zip(METHODS, ranked, strict=True), key=lambda pair: -pair[1].saco))
 
 
 def show(example: Example, question: Question, selection: Selection) -> None:
@@ -111,17 +111,17 @@ def show(example: Example, question: Question, selection: Selection) -> None:
     model, size, request = example.checkpoint.model, example.explanation.preprocess.size, f"{example.key} {target}"
     expected = seconds(model, size, 2 + seeds(example))  # this map, the random ones and the blob
     if expected > LIVE and session.of(session.Explore).verdict != request:
-        place = st.empty()
-        with place.container():
+        placeholder = st.empty()
+        with placeholder.container():
             st.caption("Is the map true? That is found out by taking away what it calls important.")
             if not st.button(f"Measure it ({about(expected)})"):
                 return
-        place.empty()
+        placeholder.empty()
         session.of(session.Explore).verdict = request
     with st.spinner("Taking parts of the picture away…"):
         score, speaks = measured(example.key, target, which, example, heatmap)
         verdict = Faithfulness(score, chance(example.key, target, example))
-    words = verdict.sentence if speaks else f"The map is zero everywhere: nothing in it speaks for “{label}”."
+    sentence = verdict.sentence if speaks else f"The map is zero everywhere: nothing in it speaks for “{label}”."
     if verdict.decidable and speaks:
         left, right = st.columns([3, 2], gap="large", vertical_alignment="center")
         with left:
@@ -136,7 +136,7 @@ def show(example: Example, question: Question, selection: Selection) -> None:
     if not speaks:
         why = "A map without values puts the patches in no order, so there is nothing to be right or wrong."
     with right:
-        st.markdown(f"**{words}**")
+        st.markdown(f"**{sentence}**")
         st.caption(
             f"For “{label}”, on this picture. {why}{_on_many(example, question, selection)}",
             help="SaCo (Wu et al. 2024): the pixels are put into ten groups by what the map gives them. Each "
@@ -153,8 +153,8 @@ def show(example: Example, question: Question, selection: Selection) -> None:
     if both:
         _show_curves(curves(example.key, target, which, example, heatmap), label)
     if compare:
-        found = ranking(example.key, target, Settings(**selection.settings()), example)
-        _show_ranking(found, verdict, _shown(found, selection, question, heatmap()))
+        ranked = ranking(example.key, target, Settings(**selection.settings()), example)
+        _show_ranking(ranked, verdict, _shown(ranked, selection, question, heatmap()))
 
 
 def _on_many(example: Example, question: Question, selection: Selection) -> str:
@@ -164,10 +164,10 @@ def _on_many(example: Example, question: Question, selection: Selection) -> str:
     if selection.view == "attention" and layers != (last["block"] % record.blocks, last["head"]):
         return ""
     name = {"relevance": question.method, "rollout": "rollout", "attention": "attention"}.get(selection.view, "")
-    pictures, found = recorded(example.checkpoint.facts)
-    if name not in found:
+    pictures, intervals = recorded(example.checkpoint.facts)
+    if name not in intervals:
         return ""
-    one = found[name]
+    one = intervals[name]
     return (
         f" On {pictures:,} test pictures {METHODS[name].title} reached {bars.number(one.mean)} "
         f"({bars.number(one.low)} to {bars.number(one.high)})."
@@ -185,12 +185,12 @@ def _problem(example: Example) -> str:
     )
 
 
-def _shown(found: dict[str, Ranked], selection: Selection, question: Question, heatmap: Tensor) -> str | None:
+def _shown(ranked: dict[str, Ranked], selection: Selection, question: Question, heatmap: Tensor) -> str | None:
     """The method whose map for the class as a whole is the one that is shown, to rounding."""
     name = {"relevance": question.method, "rollout": "rollout", "attention": "attention"}.get(selection.view)
     if name is None:
         return None
-    other = found[name].heatmap
+    other = ranked[name].heatmap
     one, other = (each / each.sum().clamp_min(1e-30) for each in (heatmap, other))
     return name if bool((one - other).abs().max() <= SAME * other.max()) else None
 
@@ -257,19 +257,19 @@ def _about(title: str, curve: Curve, label: str) -> str:
     else:
         left, better = f"Blurred, the picture is “{label}” to {curve.probabilities[0]:.0%} already", "higher"
         why = f"{left}: sharp pixels have little to add"
-    words = f"The {better} the area, the better the map."
-    return words if curve.leads_somewhere else f"{words} {why}, so here the area alone says little."
+    sentence = f"The {better} the area, the better the map."
+    return sentence if curve.leads_somewhere else f"{sentence} {why}, so here the area alone says little."
 
 
-def _show_ranking(found: dict[str, Ranked], verdict: Faithfulness, marked_method: str | None) -> None:
-    names = list(found)[::-1]
+def _show_ranking(ranked: dict[str, Ranked], verdict: Faithfulness, marked_method: str | None) -> None:
+    names = list(ranked)[::-1]
     figure = go.Figure(
         go.Bar(
-            x=[found[name].saco for name in names],
+            x=[ranked[name].saco for name in names],
             y=[f"<b>▸ {METHODS[name].title}</b>" if name == marked_method else METHODS[name].title for name in names],
             orientation="h",
             marker={"color": bars.STRONG, "opacity": [1.0 if name == marked_method else 0.55 for name in names]},
-            text=[bars.number(found[name].saco) for name in names],
+            text=[bars.number(ranked[name].saco) for name in names],
             hoverinfo="skip",
         )
     )

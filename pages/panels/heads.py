@@ -62,11 +62,11 @@ def of_class(example: Example, question: Question | None) -> dict[str, Statistic
     """Statistics that ask about a class; what a head does for it where that was measured or is quick."""
     if question is None:
         return {}
-    found = {"object": agreeing(example.key, question.about, example)}
+    by_name = {"object": agreeing(example.key, question.about, example)}
     if what_if.measured(example, question):
         values = what_if.importances(example, question.about, True)
-        found["effect"] = Statistic(torch.from_numpy(values), 0.0)
-    return found
+        by_name["effect"] = Statistic(torch.from_numpy(values), 0.0)
+    return by_name
 
 
 def show(
@@ -83,15 +83,15 @@ def show(
         over = link_controls.select("Over", "over", list(OVER), kind=st.segmented_control, link=OVER.__getitem__)
     with one:
         if over == ONE:
-            found: dict[str, Statistic] | None = of_picture(example.key, example) | of_class(example, question)
+            by_name: dict[str, Statistic] | None = of_picture(example.key, example) | of_class(example, question)
         elif over == SAMPLES:
-            found = of_samples(example.checkpoint.identity, example.explanation.preprocess.size, example)
+            by_name = of_samples(example.checkpoint.identity, example.explanation.preprocess.size, example)
         else:
-            found = heads_over_pictures.show(example)
-    if not found:
+            by_name = heads_over_pictures.show(example)
+    if not by_name:
         return
     with controls:
-        order = sorted(found, key=list(STATISTICS).index)
+        order = sorted(by_name, key=list(STATISTICS).index)
         name = link_controls.select(
             "Statistic",
             "statistic",
@@ -100,27 +100,27 @@ def show(
             width=WIDE,
             help="  \n".join(f"**{STATISTICS[one]}**: {MEANINGS[one]}" for one in order),
         )
-    statistic = found[name]
-    words, title = partial(amount, name), STATISTICS[name]
+    statistic = by_name[name]
+    format_value, title = partial(amount, name), STATISTICS[name]
     block, head = selection.block, selection.head
     with one:
         matrix.show(
             "atlas",
             statistic.values.numpy(),
-            words,
-            label=title + ("" if name in SIGNED else f"; uniform attention: {words(statistic.uniform)}"),
+            format_value,
+            label=title + ("" if name in SIGNED else f"; uniform attention: {format_value(statistic.uniform)}"),
             scale="signed" if name in SIGNED else "viridis",
             marked=[(block, head)] if isinstance(block, int) and isinstance(head, int) else [],
             on_choose=select,
         )
     with other:
         _show_depth(statistic, title, ".1%" if name in SHARES else ".3g")
-    _show_suggestions(found, select)
+    _show_suggestions(by_name, select)
 
 
-def _show_suggestions(found: dict[str, Statistic], select: Callable[[tuple[int, int]], None]) -> None:
+def _show_suggestions(by_name: dict[str, Statistic], select: Callable[[tuple[int, int]], None]) -> None:
     """Heads to look at first, each with the number that says why."""
-    chosen = suggestions(found)
+    chosen = suggestions(by_name)
     if not chosen:
         st.caption("No head stands out: all of them look nearly everywhere alike.")
         return

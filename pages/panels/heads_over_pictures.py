@@ -88,12 +88,12 @@ def pick_source(example: Example) -> str:
     titles, learnt = data_picker.here(), learnt_from(example.checkpoint)
     order = sorted([UPLOAD, *titles], key=lambda spec: spec != learnt)
 
-    def words(spec: str) -> str:
+    def option_label(spec: str) -> str:
         if spec == UPLOAD:
             return "Your own …"
         return f"Test pictures: {titles[spec]}" + (", which it learnt from" if spec == learnt else "")
 
-    return st.selectbox("Pictures", order, format_func=words, key="atlas pictures")
+    return st.selectbox("Pictures", order, format_func=option_label, key="atlas pictures")
 
 
 def learnt_from(checkpoint: Any) -> str:
@@ -148,10 +148,10 @@ def started(example: Example, parts: Sequence[Part]) -> Progress | None:
         count = sum(part.pictures for part in parts)
         expected = seconds(example.checkpoint, example.explanation.preprocess, count)
         if expected > LONG:
-            place = st.empty()
-            if not place.button(f"Look at {count} pictures ({about(expected)})", type="primary"):
+            placeholder = st.empty()
+            if not placeholder.button(f"Look at {count} pictures ({about(expected)})", type="primary"):
                 return None
-            place.empty()
+            placeholder.empty()
         every[key] = Progress()
     return every[key]
 
@@ -179,11 +179,11 @@ def look(example: Example, parts: Sequence[Part], count: int, progress: Progress
 
 def result(example: Example, parts: Sequence[Part], count: int, progress: Progress) -> dict[str, Statistic] | None:
     """Statistics over the parts that are done; says what is missing."""
-    found = Tally()
+    total = Tally()
     unreadable: list[str] = []
     for part in parts:
         more, left_out = counted(*_key(example), part.name, example, part)
-        found, unreadable = found + more, [*unreadable, *left_out]
+        total, unreadable = total + more, [*unreadable, *left_out]
 
     def go_on() -> None:
         progress.stopped = False
@@ -196,7 +196,7 @@ def result(example: Example, parts: Sequence[Part], count: int, progress: Progre
         many = "A picture" if len(unreadable) == 1 else f"{len(unreadable)} pictures"
         st.error(f"{many} could not be read.")
         data_picker.show_list("Left out", unreadable)
-    return found.statistics() or None
+    return total.statistics() or None
 
 
 def _key(example: Example) -> tuple[str, tuple[int, int]]:

@@ -29,36 +29,36 @@ def show(example: Example, question: Question) -> None:
     labels = example.checkpoint.labels
     target = question.about
     name = plain(labels[target])
-    found = lens(example.key, target, example)
-    final = found.answers[-1]
-    blocks = np.arange(1, len(found.answers) + 1)
+    reading = lens(example.key, target, example)
+    final = reading.answers[-1]
+    blocks = np.arange(1, len(reading.answers) + 1)
     figure = go.Figure()
     classes = [target, *(i for i in final.topk(min(FEW, len(final))).indices.tolist() if i != target)]
     for index in classes[:FEW]:
         figure.add_scatter(
             x=blocks,
-            y=found.answers[:, index].tolist(),
+            y=reading.answers[:, index].tolist(),
             name=plain(labels[index]),
             line={"width": 3 if index == target else 1.5},
         )
-    figure.add_vline(x=found.decided + 1, line={"color": QUIET, "dash": "dot"})
+    figure.add_vline(x=reading.decided + 1, line={"color": QUIET, "dash": "dot"})
     figure.update_layout(height=280, margin={"l": 0, "r": 0, "t": 10, "b": 0}, legend={"orientation": "h", "y": 1.15})
     figure.update_xaxes(title="block", dtick=1 if len(blocks) <= 16 else 4, fixedrange=True)
     figure.update_yaxes(tickformat=".0%", rangemode="tozero", fixedrange=True)
     st.markdown(
-        f"**Decided at block {found.decided + 1}**: from there on it is “{plain(labels[int(final.argmax())])}”.",
+        f"**Decided at block {reading.decided + 1}**: from there on it is “{plain(labels[int(final.argmax())])}”.",
         help="The logit lens: the model's last norm and head, applied to the tokens after each block. Early blocks "
         "were not trained to be read like this, so low numbers there say little.",
     )
     st.plotly_chart(figure, config={"displayModeBar": False}, key="lens", alt="Probabilities after every block")
     st.markdown(f"**“{name}” in each patch**, by the patch's own token after each block")
     record = example.explanation.record
-    maps = record.heatmap(found.targets).numpy()
+    maps = record.heatmap(reading.targets).numpy()
     top = float(maps.max()) or 1.0
     with st.container(horizontal=True):
         for block, one in enumerate(maps):
             st.image(_tile(one / top), caption=f"{block + 1}: to {one.max():.0%}", width=TILE)
-    _show_outliers(example, found)
+    _show_outliers(example, reading)
 
 
 def _tile(shares: np.ndarray) -> Image.Image:
@@ -67,9 +67,9 @@ def _tile(shares: np.ndarray) -> Image.Image:
     return Image.fromarray(colors).resize((TILE, TILE * height // width), Image.Resampling.NEAREST)
 
 
-def _show_outliers(example: Example, found: Lens) -> None:
+def _show_outliers(example: Example, reading: Lens) -> None:
     first = len(example.explanation.record.prefix)
-    strange = outliers(found.lengths[:, first:])
+    strange = outliers(reading.lengths[:, first:])
     if not strange.any():
         st.caption("No patch token is far longer than the others of its block.")
         return
@@ -81,7 +81,7 @@ def _show_outliers(example: Example, found: Lens) -> None:
         help="More than six median deviations above the median. Large models keep global facts in such tokens, and "
         "attention to them says little about what is in those patches (Darcet et al. 2024).",
     )
-    tiles = example.explanation.record.heatmap(found.lengths)[block].numpy()
+    tiles = example.explanation.record.heatmap(reading.lengths)[block].numpy()
     st.image(_tile(tiles / tiles.max()), caption=f"Lengths after block {block + 1}", width=TILE)
 
 

@@ -40,12 +40,12 @@ def judge(checkpoint: Checkpoint, explanation: Explanation) -> tuple[ood.Known, 
 
 def show(checkpoint: Any, explanation: Any) -> None:
     """How many classes the model knows, and a warning where the picture is unlike those that it learnt them from."""
-    count, found = len(checkpoint.labels), judge(checkpoint, explanation)
-    words = f"It knows {count:,} classes" + ("; all else is a guess." if count <= FEW else ".")
-    if found is None:
-        st.caption(words)
+    count, judgement = len(checkpoint.labels), judge(checkpoint, explanation)
+    caption = f"It knows {count:,} classes" + ("; all else is a guess." if count <= FEW else ".")
+    if judgement is None:
+        st.caption(caption)
         return
-    known, unlike = found
+    known, unlike = judgement
     if unlike.known <= ood.ALARM:
         others = "" if unlike.others is None else f", but {unlike.others:.0%} of photos of other things"
         st.warning(
@@ -56,6 +56,6 @@ def show(checkpoint: Any, explanation: Any) -> None:
         )
     tried = f"Tried on test pictures of {known.data}"
     if known.noticed is not None:
-        words += f" The page notices {known.noticed:.0%} of photos of other things."
+        caption += f" The page notices {known.noticed:.0%} of photos of other things."
         tried += f" and on {known.other_data}"
-    st.caption(plain(words), help=plain(f"{tried}, at the model's own input size. {METHOD}"))
+    st.caption(plain(caption), help=plain(f"{tried}, at the model's own input size. {METHOD}"))

@@ -112,12 +112,12 @@ def under_pointer(example: Example, question: Question | None, selection: Select
 
 def heads_off(blocks: int, heads: int) -> Heads:
     """The heads that the link switches off."""
-    found = set()
+    off = set()
     for part in st.query_params.get("off", "").split("."):
         block, _, head = part.partition("-")
         if block.isdecimal() and head.isdecimal() and int(block) < blocks and int(head) < heads:
-            found.add((int(block), int(head)))
-    return tuple(sorted(found))
+            off.add((int(block), int(head)))
+    return tuple(sorted(off))
 
 
 def after(example: Example, selection: Selection, baseline: Baseline) -> Example:
@@ -163,8 +163,8 @@ def show(example: Example, question: Question | None, selection: Selection) -> N
             label = f"What “{name}” loses without each head [logits]{when}. Click one to switch it off"
         matrix.show("whatif", values, _signed, label=label, scale="signed", marked=off, on_choose=toggle)
         if off:
-            words = ", ".join(f"block {block + 1} head {head + 1}" for block, head in off)
-            st.caption(f"Off: {words}.")
+            listing = ", ".join(f"block {block + 1} head {head + 1}" for block, head in off)
+            st.caption(f"Off: {listing}.")
             st.button("All heads on", on_click=all_on)
     with patches:
         count = len(selection.hidden)
@@ -183,10 +183,10 @@ def show(example: Example, question: Question | None, selection: Selection) -> N
         _show_answers(example, earlier, later, question)
     st.caption("After the change. It follows the viewer above, and maps of one kind have one scale in both.")
     payload = viewer.feed("changed feeder", now.explanation.payload)
-    place, feeders = st.container(), st.container()
+    container, feeders = st.container(), st.container()
     with feeders:
         computed, method = class_question.computed_map(now, selection, question, "changed ")
-    with place:
+    with container:
         viewer.show("changed viewer", payload, selection, computed, method, group="whatif", compact=True)
 
 

@@ -58,7 +58,11 @@ def show(run: Run) -> None:
         st.error("The pictures cannot be read.")
         return
     shape = [(snapshot.label, len(snapshot.entropy)) for snapshot in history[max(history)]]
-    history = {epoch: found for epoch, found in history.items() if [(p.label, len(p.entropy)) for p in found] == shape}
+    history = {
+        epoch: snapshots
+        for epoch, snapshots in history.items()
+        if [(p.label, len(p.entropy)) for p in snapshots] == shape
+    }
     epochs = list(history)
 
     left, right = st.columns([2, 3], gap="large")
@@ -145,7 +149,7 @@ def _predictions(snapshot: Snapshot) -> None:
 
 def _trends(history: dict[int, list[Snapshot]], picture: int, epoch: int) -> None:
     """How sure the model was of the true class, and how spread each block's attention, over the epochs."""
-    snapshots = {e: found[picture] for e, found in history.items()}
+    snapshots = {e: epoch_snapshots[picture] for e, epoch_snapshots in history.items()}
     mark = {"silent": True, "symbol": "none", "label": {"show": False}, "lineStyle": {"color": "#888f94"}}
     mark |= {"data": [{"xAxis": epoch}]}
     sure = curves.line(

@@ -179,13 +179,13 @@ def table(chosen: Sequence[Run]) -> pd.DataFrame:
 
 def differences(chosen: Sequence[Run]) -> None:
     """The settings in which the runs differ, to sort, and to take away."""
-    found = table(chosen)
+    comparison = table(chosen)
     with st.container(horizontal=True, vertical_alignment="center", horizontal_alignment="distribute"):
         st.markdown("**Differences**" if differing(chosen) else "**The same settings**")
         st.download_button(
-            "Download CSV", to_csv(found), "runs.csv", "text/csv", key="csv", on_click="ignore", width="content"
+            "Download CSV", to_csv(comparison), "runs.csv", "text/csv", key="csv", on_click="ignore", width="content"
         )
-    rows = found.copy()
+    rows = comparison.copy()
     for name in map(title, differing(chosen)):
         if rows[name].map(type).nunique() > 1:  # a column of one kind sorts; mixed ones are text
             rows[name] = rows[name].map(str, na_action="ignore")

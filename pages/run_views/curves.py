@@ -231,7 +231,7 @@ def marks(low: float, high: float, least: int = 4) -> list[float]:
     def every(step: float) -> list[float]:
         return [i * step for i in range(int(low / step), int(high / step) + 2)]
 
-    found: list[float] = []
+    ticks: list[float] = []
     for candidates in (
         digits(1),
         digits(1, 2, 5),
@@ -240,10 +240,10 @@ def marks(low: float, high: float, least: int = 4) -> list[float]:
         every(step / 2),
         every(step / 5),
     ):
-        found = [value for value in map(_rounded, candidates) if low <= value <= high]
-        if len(found) >= least:
+        ticks = [value for value in map(_rounded, candidates) if low <= value <= high]
+        if len(ticks) >= least:
             break
-    return found[:: math.ceil(len(found) / 7)]
+    return ticks[:: math.ceil(len(ticks) / 7)]
 
 
 def _within(data: list[list[float]], view: View) -> list[list[float]]:

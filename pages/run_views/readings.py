@@ -88,7 +88,7 @@ class _Followed:
         with self.lock:
             if time.monotonic() - self.looked > PAUSE:
                 if self.reader.update() or self.looked == 0 or self.reader.problem != self.figures.problem:
-                    records = {kind: list(found) for kind, found in self.reader.records.items()}
+                    records = {kind: list(entries) for kind, entries in self.reader.records.items()}
                     self.figures = Figures(records, progress(records), self.reader.problem)
                 self.looked = time.monotonic()
             return self.figures
@@ -152,10 +152,10 @@ def guesses(run: registry.Run) -> bool:
 
 def share_done(run: registry.Run) -> float:
     """0 to 1, as its records or, later, its last sign of life say."""
-    found = figures(run)
-    if found.progress:
-        return max(found.progress.share, min(run.step / found.progress.total_steps, 1.0))
-    epochs = evaluations(found.records)
+    run_figures = figures(run)
+    if run_figures.progress:
+        return max(run_figures.progress.share, min(run.step / run_figures.progress.total_steps, 1.0))
+    epochs = evaluations(run_figures.records)
     return min(epochs[-1]["epoch"] / max(run.config.get("epochs", 1), 1), 1.0) if epochs else 0.0
 
 
@@ -179,7 +179,7 @@ def start_name(run: registry.Run) -> str:
     path = Path(str(run.config.get("init_from") or ""))
     if path.name != "best":
         return path.name
-    known = {found.folder.name: found.name for found in every_run()}
+    known = {other.folder.name: other.name for other in every_run()}
     return known.get(path.parent.parent.name, path.parent.parent.name)
 
 

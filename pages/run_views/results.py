@@ -77,8 +77,8 @@ def _checkpoint(run: registry.Run) -> None:
         )
         if access.may_train():
             with st.popover("Keep as checkpoint"):
-                words = "Small letters, digits, dots, dashes, underscores."
-                st.text_input("Name", control.slug(run.name) or "model", key="keep name", help=words)
+                tooltip = "Small letters, digits, dots, dashes, underscores."
+                st.text_input("Name", control.slug(run.name) or "model", key="keep name", help=tooltip)
                 st.button("Copy to the checkpoints", key="keep", on_click=keep, type="primary")
 
 
@@ -90,27 +90,27 @@ def _report(file: str, stamp: int) -> error_report.Report:
 def _show_report(run: registry.Run) -> None:
     file = run.folder / error_report.FILE
     try:
-        found = _report(str(file), file.stat().st_mtime_ns)
+        report = _report(str(file), file.stat().st_mtime_ns)
     except (UserError, OSError) as error:
         st.error(plain(str(error)))
         return
-    total = int(found.confusion.sum())
-    st.caption(f"{found.accuracy:.2%} of {total:,} test pictures right.")
+    total = int(report.confusion.sum())
+    st.caption(f"{report.accuracy:.2%} of {total:,} test pictures right.")
     left, right = st.columns([3, 2], gap="large")
     with left:
-        _confusion(found)
+        _confusion(report)
     with right:
-        _per_class(found)
+        _per_class(report)
     if data_picker.may_see(str(run.config.get("data", ""))):
-        _mistakes(found)
+        _mistakes(report)
 
 
-def _confusion(found: error_report.Report) -> None:
+def _confusion(report: error_report.Report) -> None:
     """True classes down, predicted ones across, as shares of each row."""
-    counts = found.confusion
+    counts = report.confusion
     present = np.flatnonzero(counts.sum(1) + counts.sum(0))  # classes that occur
     counts = counts[np.ix_(present, present)]
-    names = [found.classes[i] for i in present]
+    names = [report.classes[i] for i in present]
     shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
     few = len(names) <= FEW
     figure = go.Figure(
@@ -134,10 +134,10 @@ def _confusion(found: error_report.Report) -> None:
     st.plotly_chart(figure, config={"displayModeBar": False}, key="confusion", alt="Confusion matrix")
 
 
-def _per_class(found: error_report.Report) -> None:
+def _per_class(report: error_report.Report) -> None:
     """Accuracy of each class, the hardest first."""
     rows: list[dict[str, Any]] = []
-    for name, share, count in zip(found.classes, found.per_class, found.confusion.sum(1), strict=True):
+    for name, share, count in zip(report.classes, report.per_class, report.confusion.sum(1), strict=True):
         if count:
             rows.append({"Class": name, "Accuracy": float(share), "Pictures": int(count)})
     st.dataframe(
@@ -150,20 +150,20 @@ def _per_class(found: error_report.Report) -> None:
     )
 
 
-def _mistakes(found: error_report.Report) -> None:
+def _mistakes(report: error_report.Report) -> None:
     """What the model was surest of and wrong about, with where it looked."""
-    if not len(found.indices):
+    if not len(report.indices):
         return
     st.markdown("**Most confidently wrong**")
     looked = st.toggle("Where it looked", True, key="looked", help="The last block's attention, mean of its heads.")
-    pictures = found.overlays if looked else found.pictures
+    pictures = report.overlays if looked else report.pictures
     cells = []
-    for i in range(len(found.indices)):
-        true, predicted = found.classes[found.true[i]], found.classes[found.predicted[i]]
-        words = f"{predicted} {found.probability[i]:.0%}"
+    for i in range(len(report.indices)):
+        true, predicted = report.classes[report.true[i]], report.classes[report.predicted[i]]
+        caption = f"{predicted} {report.probability[i]:.0%}"
         cells.append(
             f'<figure><img src="{_address(pictures[i])}" alt="{html.escape(true)}, taken for {html.escape(predicted)}">'
-            f"<figcaption><b>{html.escape(words)}</b><br>is {html.escape(true)}</figcaption></figure>"
+            f"<figcaption><b>{html.escape(caption)}</b><br>is {html.escape(true)}</figcaption></figure>"
         )
     st.html(_STYLE + f'<div class="mistakes">{"".join(cells)}</div>')
 

@@ -71,12 +71,12 @@ def stop_all(chosen: Sequence[registry.Run]) -> None:
 
 def _queue(run: registry.Run) -> None:
     length = len(registry.queue())
-    for label, place, off in (
+    for label, position, off in (
         ("First", 0, run.place <= 1),
         ("Earlier", run.place - 2, run.place <= 1),
         ("Later", run.place, run.place >= length),
     ):
-        st.button(label, key=f"queue {label}", on_click=act, args=("", control.move, run.id, place), disabled=off)
+        st.button(label, key=f"queue {label}", on_click=act, args=("", control.move, run.id, position), disabled=off)
     st.button("Cancel", key="cancel", on_click=act, args=("It leaves the queue.", control.stop, run.id))
 
 
@@ -109,9 +109,9 @@ def _begin_anew(run: registry.Run) -> None:
         st.caption("Its saved state is gone, so it cannot be continued.")
     values = {name: run.config[name] for name in ("data", *settings.NAMES) if name in run.config}
     recipe = {name: settings.write(value) for name, value in values.items() if name not in settings.FROM_CHECKPOINT}
-    words = "A new run starts from the last weights of this one, with its settings."
+    tooltip = "A new run starts from the last weights of this one, with its settings."
     start = {"init_from": str(run_folder.learnt(run.folder))}
-    navigation.link("Begin anew", "train", recipe | start, help=words)
+    navigation.link("Begin anew", "train", recipe | start, help=tooltip)
 
 
 def _edit(run: registry.Run) -> None:

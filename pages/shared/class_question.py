@@ -151,9 +151,9 @@ def weights(example: Example, selection: Selection, question: Question | None) -
     """What the viewer shows for a selection: (N,)."""
     if selection.view != "relevance" or question is None:
         return export.weights(example.explanation.record, selection)
-    found, token = subject(example, question.explained), _token(selection, question)
+    explained, token = subject(example, question.explained), _token(selection, question)
     settings = selection.settings(methods.METHODS[question.method].settings)
-    return methods.weights(found, question.method, token, selection.direction, **settings)
+    return methods.weights(explained, question.method, token, selection.direction, **settings)
 
 
 def _token(selection: Selection, question: Question) -> int | None:
@@ -187,8 +187,8 @@ def for_export(
     linked = method and method["chain"]
 
     def map_view() -> export.MapView:
-        found, label = subject(example, question.explained), _label(example, question)
-        return export.MapView.of_method(found, question.method, label, token, selection.direction, selection)
+        explained, label = subject(example, question.explained), _label(example, question)
+        return export.MapView.of_method(explained, question.method, label, token, selection.direction, selection)
 
     needed = {
         "computed": computed,

@@ -65,8 +65,8 @@ def tell() -> None:
     """Say what came of the last change, once; its place stays, so that what is below keeps its own."""
     changes = session.of(_Changes)
     (worked, text), changes.said = changes.said, (True, "")
-    place = st.container()
+    container = st.container()
     if not worked:
-        place.error(plain(text))
+        container.error(plain(text))
     elif text:
         st.toast(plain(text))

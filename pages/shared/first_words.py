@@ -34,8 +34,8 @@ def _answer(_request: Request) -> HTMLResponse:
 @cache
 def _html() -> str:
     html = (Path(get_static_dir()) / "index.html").read_text(encoding="utf-8")
-    words = f'<div id="opening"><h1>{TITLE}</h1><p>Opening…</p></div>'
-    html = html.replace(_ROOT, _ROOT.replace("><", f">{words}<"), 1)
+    opening = f'<div id="opening"><h1>{TITLE}</h1><p>Opening…</p></div>'
+    html = html.replace(_ROOT, _ROOT.replace("><", f">{opening}<"), 1)
     html = html.replace("<title>Streamlit</title>", f"<title>{TITLE}</title>", 1)
     for style in _STYLE_SHEETS.findall(html):  # without them, a browser draws nothing: they come before the programs
         html = html.replace(style, "", 1).replace("<head>", f"<head>\n{style}", 1)

@@ -62,8 +62,8 @@ class Guard:
         answer: ASGIApp = self.app
         if scope["method"] not in ("GET", "HEAD", "OPTIONS") and is_foreign(Headers(scope=scope)):
             answer = PlainTextResponse("This request came from a page that is not the app's.", 403)
-        elif scope["method"] == "PUT" and (found := _UPLOAD.fullmatch(scope["path"])):
-            answer = await _take(Request(scope, receive), *found.groups())
+        elif scope["method"] == "PUT" and (match := _UPLOAD.fullmatch(scope["path"])):
+            answer = await _take(Request(scope, receive), *match.groups())
         await answer(scope, receive, send)
 
     async def _connect(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -154,11 +154,11 @@ async def _take(request: Request, session: str, file: str) -> Response:
     files: Any = server.uploaded_file_mgr
     try:
         with UPLOADS.room(session, name, int(length), files.file_storage):
-            found = [value for value in (await request.form(max_files=1)).values() if isinstance(value, UploadFile)]
-            if len(found) != 1:
-                return PlainTextResponse(f"Expected 1 file, but got {len(found)}", 400)
-            data = await found[0].read() if is_picture(name) else await asyncio.to_thread(_keep, found[0])
-            kind = found[0].content_type or "application/octet-stream"
+            uploads = [value for value in (await request.form(max_files=1)).values() if isinstance(value, UploadFile)]
+            if len(uploads) != 1:
+                return PlainTextResponse(f"Expected 1 file, but got {len(uploads)}", 400)
+            data = await uploads[0].read() if is_picture(name) else await asyncio.to_thread(_keep, uploads[0])
+            kind = uploads[0].content_type or "application/octet-stream"
             files.add_file(session, UploadedFileRec(file_id=file, name=name, type=kind, data=data))
     except Refused as error:
         return PlainTextResponse(str(error), 413)

@@ -158,8 +158,8 @@ def _distinct(words: Sequence[str]) -> list[str]:
     ['crane', 'maillot', 'crane (2)']
     """
     seen: dict[str, int] = {}
-    found = []
+    distinct = []
     for word in words:
         seen[word] = seen.get(word, 0) + 1
-        found.append(f"{word} ({seen[word]})" if seen[word] > 1 else word)
-    return found
+        distinct.append(f"{word} ({seen[word]})" if seen[word] > 1 else word)
+    return distinct

@@ -72,10 +72,10 @@ def stamp(folder: Path) -> int:
     """Changes with a checkpoint's files; 0 where it cannot be looked into."""
     try:
         with os.scandir(folder) as entries:
-            found = sorted((entry.name, (facts := entry.stat()).st_mtime_ns, facts.st_size) for entry in entries)
+            files = sorted((entry.name, (facts := entry.stat()).st_mtime_ns, facts.st_size) for entry in entries)
     except OSError:
         return 0
-    return hash(tuple(found))
+    return hash(tuple(files))
 
 
 def summarise(folder: Path) -> CheckpointInfo:
@@ -95,8 +95,8 @@ def explained(
 
     def work() -> Explanation:
         expected = view.cost(checkpoint, size, precision)
-        words = f"{expected.tokens:,} tokens, {about(expected.seconds)}…" if expected.seconds > SLOW else ""
-        spinner = st.spinner(words, show_time=True) if words else nullcontext()
+        message = f"{expected.tokens:,} tokens, {about(expected.seconds)}…" if expected.seconds > SLOW else ""
+        spinner = st.spinner(message, show_time=True) if message else nullcontext()
         with pass_queue.reserved(checkpoint, size, precision=precision), spinner:
             return view.explain(checkpoint, image, size, precision, frame)
 
@@ -158,7 +158,7 @@ def pick_size(checkpoint: Checkpoint, label: str, name: str, narrow: bool = Fals
     own, offered = checkpoint.preprocess.size, view.sizes(checkpoint)
 
     @cache  # a control asks several times
-    def words(size: tuple[int, int]) -> str:
+    def option_label(size: tuple[int, int]) -> str:
         expected = view.cost(checkpoint, size)
         takes = "" if narrow else f" · {expected.tokens:,} tokens"
         if expected.seconds > SLOW and size != own:
@@ -171,7 +171,7 @@ def pick_size(checkpoint: Checkpoint, label: str, name: str, narrow: bool = Fals
         name,
         offered,
         own,
-        words=words,
+        words=option_label,
         link=pixels,
         help="The model was trained at one size. At others its position embeddings are interpolated: larger ones give "
         "finer maps and less reliable predictions. Seconds and memory are estimates for this computer.",
@@ -227,14 +227,14 @@ def offered() -> Offered:
 
 def _trained() -> dict[str, tuple[str, Path]]:
     """The best checkpoint of every run, newest first: from its name in links to what is shown, and its folder."""
-    found: dict[str, tuple[str, Path]] = {}
+    runs: dict[str, tuple[str, Path]] = {}
     for run in readings.every_run():
         if run.best is None:
             continue
         facts = run_folder.read_json(run.best / "config.json").get("training")
         accuracy = facts.get("accuracy", facts.get("validation_accuracy")) if isinstance(facts, dict) else None
-        words = f"Run: {run.name}" + (f" · {accuracy:.1%}" if is_number(accuracy, 0, 1) else "")
-        if any(words == others for others, _ in found.values()):
-            words += f" · {run.id}"
-        found[f"run-{run.id}"] = words, run.best
-    return found
+        title = f"Run: {run.name}" + (f" · {accuracy:.1%}" if is_number(accuracy, 0, 1) else "")
+        if any(title == others for others, _ in runs.values()):
+            title += f" · {run.id}"
+        runs[f"run-{run.id}"] = title, run.best
+    return runs

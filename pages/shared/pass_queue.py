@@ -34,7 +34,7 @@ class Line:
         self._reserved: dict[object, int] = {}
 
     @contextmanager
-    def reserve(self, needed: int, tell: Callable[[int], None] = lambda place: None) -> Iterator[None]:
+    def reserve(self, needed: int, tell: Callable[[int], None] = lambda position: None) -> Iterator[None]:
         """Hold memory while the body runs.
 
         Args:
@@ -46,8 +46,8 @@ class Line:
         with self._changed:
             self._waiting.append(ticket)
         try:
-            while place := self._place(ticket, needed):
-                tell(place)
+            while position := self._place(ticket, needed):
+                tell(position)
             yield
         finally:
             with self._changed:
@@ -87,11 +87,11 @@ def reserved(checkpoint: Any, size: tuple[int, int], times: float = 1, precision
     """
     placeholders: list[Any] = []
 
-    def tell(place: int) -> None:
+    def tell(position: int) -> None:
         if not placeholders:
             placeholders.append(st.empty())
         # Streamlit ends a run that was stopped where it writes to the page, so who has left leaves the line too.
-        placeholders[0].caption(f"The memory for this is in use by others. You are number {place} in the line.")
+        placeholders[0].caption(f"The memory for this is in use by others. You are number {position} in the line.")
 
     assert not getattr(_here, "computes", False), "what computes reserves once"
     with _line().reserve(int(times * view.cost(checkpoint, size, precision).memory), tell):

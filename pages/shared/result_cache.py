@@ -124,12 +124,12 @@ def with_bar(key: Hashable, words: str, work: Callable[[Callable[[float], object
         work: is given what to call with the share that is done.
     """
 
-    place = st.empty()  # there in every run, so that what follows keeps its own place
+    placeholder = st.empty()  # there in every run, so that what follows keeps its own place
 
     def drawn() -> Any:
-        place.progress(0.0, words)
-        result = work(lambda share: place.progress(min(share, 1.0), words))
-        place.empty()
+        placeholder.progress(0.0, words)
+        result = work(lambda share: placeholder.progress(min(share, 1.0), words))
+        placeholder.empty()
         return result
 
     return cached(key, drawn)

@@ -52,14 +52,14 @@ def keep(content: bytes) -> str:
 
     "" where it cannot be kept: the disk is full, or not ours to write on. Nothing but a reload suffers.
     """
-    key, place = key_of(content), pictures_folder()
+    key, folder = key_of(content), pictures_folder()
     try:
-        place.mkdir(mode=0o700, parents=True, exist_ok=True)
-        place.chmod(0o700)
-        path = place / key
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.chmod(0o700)
+        path = folder / key
         if path.is_file():
             os.utime(path)
-        elif len(content) > MOST_BYTES or shutil.disk_usage(place).free < FREE_BYTES + len(content):
+        elif len(content) > MOST_BYTES or shutil.disk_usage(folder).free < FREE_BYTES + len(content):
             return ""
         else:
             with replaced(path) as file:
@@ -99,20 +99,20 @@ def keep_all(uploads: Sequence[Upload]) -> str:
 def find_all(key: str) -> list[Upload]:
     """Those of several that are still there, numbered, as nobody wrote down what they were called."""
     keys = (find(key) or b"").decode("ascii", "replace").split("\n")
-    found = [(one, find(one)) for one in keys[:MOST]]
-    return [Upload(f"Picture {number}", one, data) for number, (one, data) in enumerate(found, 1) if data is not None]
+    files = [(one, find(one)) for one in keys[:MOST]]
+    return [Upload(f"Picture {number}", one, data) for number, (one, data) in enumerate(files, 1) if data is not None]
 
 
 def clean() -> None:
     """Delete pictures that nobody opened for a day, and the longest unopened ones of too many."""
-    found = []
+    files = []
     with suppress(OSError):
         for entry in os.scandir(pictures_folder()):
             with suppress(OSError):  # another session deleted it
                 facts = entry.stat(follow_symlinks=False)
-                found.append((facts.st_mtime, facts.st_size, entry.path))
+                files.append((facts.st_mtime, facts.st_size, entry.path))
     count, size, oldest = 0, 0, time.time() - DAY
-    for opened, length, path in sorted(found, reverse=True):
+    for opened, length, path in sorted(files, reverse=True):
         count, size = count + 1, size + length
         if opened < oldest or count > MOST or size > MOST_BYTES:
             with suppress(OSError):

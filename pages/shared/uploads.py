@@ -78,10 +78,10 @@ class _Reader(io.RawIOBase):
         return self._at
 
     def readinto(self, buffer: Any) -> int:
-        found = os.pread(self._content.file.fileno(), len(buffer), self._at)
-        buffer[: len(found)] = found
-        self._at += len(found)
-        return len(found)
+        chunk = os.pread(self._content.file.fileno(), len(buffer), self._at)
+        buffer[: len(chunk)] = chunk
+        self._at += len(chunk)
+        return len(chunk)
 
 
 class _Coming(NamedTuple):
@@ -217,8 +217,8 @@ def discard(file_id: str) -> None:
 def opened(file: Any) -> BinaryIO:
     """The content of what `st.file_uploader` gave, from its start, wherever it lies."""
     context = get_script_run_ctx()
-    found = context.uploaded_file_mgr.get_files(context.session_id, [file.file_id]) if context else []
-    if found and isinstance(found[0].data, OnDisk):
-        return found[0].data.open()
+    records = context.uploaded_file_mgr.get_files(context.session_id, [file.file_id]) if context else []
+    if records and isinstance(records[0].data, OnDisk):
+        return records[0].data.open()
     file.seek(0)
     return file

@@ -110,13 +110,13 @@ def show_costs(config: Any, devices: Sequence[str], pictures: Any) -> Any:
         wants_overfit = st.button(
             "Overfit one batch", help="A sound model learns a few pictures by heart in seconds.", disabled=not devices
         )
-    place = st.empty()
+    placeholder = st.empty()
     if state.cancelled:
-        place.caption("Cancelled.")
+        placeholder.caption("Cancelled.")
     wants_trial |= state.try_again
     state.cancelled = state.try_again = False
-    if wants_trial and (found := try_steps(place, config, devices, pictures)):
-        state.trial = tried = (subject, found)
+    if wants_trial and (trial := try_steps(placeholder, config, devices, pictures)):
+        state.trial = tried = (subject, trial)
     measured = tried[1] if tried and tried[0] == subject else None
 
     rows = {}
@@ -162,9 +162,9 @@ def try_steps(place: Any, config: Any, devices: Sequence[str], pictures: Any) ->
     def cancel() -> None:
         session.of(session.Train).cancelled = True
 
-    words = "Trying a few steps…"
+    label = "Trying a few steps…"
     with place.container(horizontal=True, vertical_alignment="center"):
-        bar = st.progress(0.0, words)
+        bar = st.progress(0.0, label)
         st.button("Cancel", key="cancel_trial", on_click=cancel)  # any click ends this run of the page, and the trial
     try:
         with closing(dry_run.try_steps(config, devices, pictures, dry_run.LIMIT)) as moments:
@@ -172,7 +172,7 @@ def try_steps(place: Any, config: Any, devices: Sequence[str], pictures: Any) ->
                 if isinstance(moment, dry_run.Trial):
                     place.empty()
                     return moment
-                bar.progress(moment, words)
+                bar.progress(moment, label)
     except UserError as error:
         place.error(plain(str(error)))
     return None
@@ -220,12 +220,12 @@ def apply_settings(settings: Mapping[str, Any]) -> None:
 def show_overfit(config: Any, devices: Sequence[str], subject: Any, wanted: bool) -> None:
     """The curve of learning one batch by heart, drawn while it is learned."""
     state = session.of(session.Train)
-    chart, words = st.empty(), st.empty()
+    chart, status = st.empty(), st.empty()
     points: list[Any] = []
     if wanted:
         state.overfit = (subject, points)
         try:
-            bar = words.progress(0.0, LEARNING)
+            bar = status.progress(0.0, LEARNING)
             with closing(dry_run.overfit(config, devices[0])) as moments:
                 for point in moments:
                     bar.progress(len(points) / (len(points) + 20), LEARNING)
@@ -233,9 +233,9 @@ def show_overfit(config: Any, devices: Sequence[str], subject: Any, wanted: bool
                         points.append(point)
                         if len(points) % 4 == 1:
                             draw_overfit(chart, points)
-            words.empty()
+            status.empty()
         except UserError as error:
-            words.error(plain(str(error)))
+            status.error(plain(str(error)))
     elif state.overfit and state.overfit[0] == subject:
         points = state.overfit[1]
     if not points:
@@ -247,7 +247,7 @@ def show_overfit(config: Any, devices: Sequence[str], subject: Any, wanted: bool
     )
     if last.accuracy < 0.9:
         said += " That is little: check the learning rate and the labels."
-    words.caption(said)
+    status.caption(said)
 
 
 def draw_overfit(chart: Any, points: Sequence[Any]) -> None:

@@ -41,14 +41,14 @@ LISTED = 200  # files that are listed by name
 def pick(on_change: Callable[[], None]) -> tuple[str, str]:
     """Let the person choose a dataset or upload one; returns its spec and its `data_root`."""
     roots = data_roots()
-    place = st.container()
+    container = st.container()
     with st.expander("Upload an archive of pictures", key="upload_group"):
         upload(catalog.uploads_folder(), on_change)
     folders = catalog.list_folders()
     options = [*NAMED, *folders]
     if st.session_state.get("data") not in options:
         st.session_state.data = options[0]
-    spec = place.selectbox(
+    spec = container.selectbox(
         "Dataset",
         options,
         format_func=lambda spec: NAMED.get(spec) or folder_title(spec, roots),
@@ -113,7 +113,7 @@ def upload(folder: Path, on_change: Callable[[], None]) -> None:
         help="The folders may lie directly in it, or below train/, test/ and val/. Larger sets: put a folder into the "
         "server's data folder.",
     )
-    place = st.empty()  # for a bar; it is there in every run
+    placeholder = st.empty()  # for a bar; it is there in every run
     if file is None:
         return
     refused, why = state.refused
@@ -121,7 +121,7 @@ def upload(folder: Path, on_change: Callable[[], None]) -> None:
         st.error(plain(why))
         return
     try:
-        st.session_state.data = take_in(file, folder, most, place)
+        st.session_state.data = take_in(file, folder, most, placeholder)
     except UserError as error:
         state.refused = file.file_id, str(error)
         st.error(plain(str(error)))
@@ -168,8 +168,8 @@ def take_in(file: Any, parent: Path, most: int, place: Any) -> str:
 
     def unpacking(done: int, total: int) -> None:
         share = min(done / max(total, 1), 1.0)
-        words = f"Unpacking and checking every picture: {share:.0%}" if share < 1 else "Sorting pictures into classes…"
-        bar.progress(share, words)
+        label = f"Unpacking and checking every picture: {share:.0%}" if share < 1 else "Sorting pictures into classes…"
+        bar.progress(share, label)
 
     try:
         with tempfile.NamedTemporaryFile(dir=parent, prefix=".", suffix=Path(file.name).suffix) as archive:
@@ -194,11 +194,11 @@ def show(spec: str, root: str, on_change: Callable[[], None]) -> None:
         offer_download(spec, root)
         return
     try:
-        found, classes = surveyed(spec, root, stamp(spec))
+        survey, classes = surveyed(spec, root, stamp(spec))
     except UserError as error:
         st.error(plain(str(error)))
     else:
-        show_survey(found, classes)
+        show_survey(survey, classes)
     if catalog.is_upload(spec):
         show_list("Left out of the archive", *import_archive.left_out(spec.removeprefix("folder:")))
         offer_deletion(spec, on_change)
@@ -286,8 +286,8 @@ def stamp(spec: str) -> int:
 @st.cache_resource(show_spinner="Looking through the pictures…", max_entries=8)
 def surveyed(spec: str, root: str, stamp: int) -> tuple[Any, "pd.DataFrame"]:
     """Survey a dataset once per version of its folders; with the table of its classes."""
-    found = surveys.survey(spec, Path(root))
-    return found, table(found)
+    survey = surveys.survey(spec, Path(root))
+    return survey, table(survey)
 
 
 class Size(NamedTuple):
@@ -307,10 +307,10 @@ def size(spec: str, root: str) -> Size:
     if not is_here(spec, root):
         return Size()
     try:
-        found, _ = surveyed(spec, root, stamp(spec))
+        survey, _ = surveyed(spec, root, stamp(spec))
     except UserError:
         return Size()
-    return Size(sum(found.counts["train"].values()), min(found.sizes.median) if found.sizes else 0)
+    return Size(sum(survey.counts["train"].values()), min(survey.sizes.median) if survey.sizes else 0)
 
 
 def table(found: Any) -> "pd.DataFrame":

@@ -70,9 +70,9 @@ def title(name: str) -> str:
     """A setting's name for people, with its unit; "" stands for the settings together."""
     if not name:
         return "the settings together"
-    words = TITLES.get(name, name.replace("_", " ").capitalize())
+    label = TITLES.get(name, name.replace("_", " ").capitalize())
     unit = _UNIT.search(TrainConfig.model_fields[name].description or "")
-    return f"{words} {unit.group()}" if unit and "[" not in words else words
+    return f"{label} {unit.group()}" if unit and "[" not in label else label
 
 
 def bounds(field: FieldInfo) -> tuple[Any, Any]:
@@ -205,8 +205,8 @@ def show_group(
     fields = TrainConfig.model_fields
     count = len(changed(base).keys() & set(names))
     wrong = any(name in problems for name in names)
-    words = f"{group} · {count} changed" if count else group
-    with st.expander(words, expanded=wrong, icon="⚠️" if wrong else None, key=f"group_{group}"):
+    label = f"{group} · {count} changed" if count else group
+    with st.expander(label, expanded=wrong, icon="⚠️" if wrong else None, key=f"group_{group}"):
         for first in range(0, len(names), COLUMNS):
             for column, name in zip(st.columns(COLUMNS), names[first : first + COLUMNS], strict=False):
                 with column:

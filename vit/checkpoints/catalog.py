@@ -32,9 +32,9 @@ def list_folders(root: str | Path | None = None) -> list[Path]:
     root = checkpoints_folder() if root is None else Path(root)
     try:
         with os.scandir(root) as entries:
-            found = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+            folder_names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
     except OSError:
         return []
     # A save that was killed between its two renames leaves ".name.old" alone, which opens as "name".
-    names = {name[1:-4] if name.startswith(".") and name.endswith(".old") else name for name in found}
+    names = {name[1:-4] if name.startswith(".") and name.endswith(".old") else name for name in folder_names}
     return [root / name for name in sorted(names) if NAME.fullmatch(name) and not name.startswith(".")]

@@ -68,11 +68,11 @@ def list_files(repository: str, revision: str = "") -> Listing:
     settings = _settings()
     with _explained(endpoint(), repository, revision):
         try:
-            found = HfApi(endpoint()).model_info(
+            answer = HfApi(endpoint()).model_info(
                 repository, revision=revision or None, files_metadata=True, timeout=settings.HF_HUB_ETAG_TIMEOUT
             )
-            commit, files = str(found.sha), {}
-            for file in found.siblings or ():
+            commit, files = str(answer.sha), {}
+            for file in answer.siblings or ():
                 url = hf_hub_url(repository, file.rfilename, revision=commit, endpoint=endpoint())
                 size, sha256 = file.size, str(file.lfs.sha256) if file.lfs else ""
                 files[file.rfilename] = Remote(
@@ -175,8 +175,8 @@ def _receive(remote: Remote, target: _Limited) -> None:
         except httpx2.TransportError as error:
             if done := target.tell():
                 whole = f" of {_mb(remote.size)}" if remote.size else ""
-                words = f"the connection broke off after {_mb(done)}{whole} MB; what came is kept, so try again"
-                raise OSError(words) from error
+                message = f"the connection broke off after {_mb(done)}{whole} MB; what came is kept, so try again"
+                raise OSError(message) from error
             raise
 
 
@@ -186,8 +186,8 @@ def _check_whole(file: Path, remote: Remote) -> None:
         raise OSError(f"it has {size:,} bytes and not the {remote.size:,} that were announced")
     if remote.sha256:
         with file.open("rb") as content:
-            found = hashlib.file_digest(content, "sha256").hexdigest()
-        if not found.startswith(remote.sha256):
+            digest = hashlib.file_digest(content, "sha256").hexdigest()
+        if not digest.startswith(remote.sha256):
             raise OSError("what was sent is not the file that was published: its hash differs")
 
 

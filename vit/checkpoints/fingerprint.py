@@ -47,15 +47,15 @@ def check_fingerprint(model: VisionTransformer, stored: object) -> None:
     Raises:
         InvalidCheckpoint: the model gives other results, or NaN or infinite ones.
     """
-    found = torch.tensor(fingerprint(model))
-    if not torch.isfinite(found).all():
+    answer = torch.tensor(fingerprint(model))
+    if not torch.isfinite(answer).all():
         raise InvalidCheckpoint("The model gives NaN or infinite results; its weights are damaged.")
     if stored is None:
         return
     numbers = isinstance(stored, list) and all(type(value) in (int, float) and abs(value) < 1e30 for value in stored)
-    fits = numbers and len(stored) == len(found)  # type: ignore[arg-type]
+    fits = numbers and len(stored) == len(answer)  # type: ignore[arg-type]
     wanted = torch.tensor(stored if fits else [], dtype=torch.float32)
-    if not fits or (found - wanted).abs().max() > FINGERPRINT_TOLERANCE * wanted.abs().max() + 1e-6:
+    if not fits or (answer - wanted).abs().max() > FINGERPRINT_TOLERANCE * wanted.abs().max() + 1e-6:
         raise InvalidCheckpoint(
             "The checkpoint gives other results than when it was saved: its weights or its config were changed since. "
             "Save or download it again."

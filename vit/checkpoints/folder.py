@@ -175,11 +175,11 @@ def _only_weights(names: list[str], path: Path) -> str:
         raise InvalidCheckpoint(
             f"The weights are split over several files, and their index is not called {' or '.join(INDEXES)}."
         )
-    found = [name for name in names if name.endswith(SUFFIXES)]
-    if len(found) != 1:
-        what = f"{len(found)} files of weights; keep one" if found else "no weights; it needs a model.safetensors"
+    files = [name for name in names if name.endswith(SUFFIXES)]
+    if len(files) != 1:
+        what = f"{len(files)} files of weights; keep one" if files else "no weights; it needs a model.safetensors"
         raise InvalidCheckpoint(f"The folder {brief(path.name)!r} holds {what}.")
-    return found[0]
+    return files[0]
 
 
 def _open_file(folder: _Folder, name: str, limit: int) -> BufferedReader:

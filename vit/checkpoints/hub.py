@@ -136,12 +136,12 @@ def cached() -> list[Fetched]:
             folders = [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
     except OSError:
         return []
-    found = []
+    fetched = []
     for folder in sorted(folders):
         if name := _named(folder.name):
             with suppress(OSError):  # removed at this moment
-                found.append(_read(folder, name))
-    return found
+                fetched.append(_read(folder, name))
+    return fetched
 
 
 def find(name: str | Name) -> Fetched | None:
@@ -152,9 +152,9 @@ def find(name: str | Name) -> Fetched | None:
     wanted = parse(str(name))
     if wanted is None:
         return None
-    found = [one for one in cached() if one.name.repository == wanted.repository]
-    exact = [one for one in found if one.name == wanted]
-    candidates = [one for one in found if wanted.revision in one.requested]
+    copies = [one for one in cached() if one.name.repository == wanted.repository]
+    exact = [one for one in copies if one.name == wanted]
+    candidates = [one for one in copies if wanted.revision in one.requested]
     return next(iter(exact), None) or max(candidates, key=lambda one: one.requested[wanted.revision], default=None)
 
 
@@ -173,12 +173,12 @@ def remove(name: str | Name) -> None:
     Raises:
         Unavailable: it is not here.
     """
-    found = next((one for one in cached() if str(one.name) == str(name)), None)
-    if found is None:
+    fetched = next((one for one in cached() if str(one.name) == str(name)), None)
+    if fetched is None:
         raise Unavailable(f"{brief(str(name))} is not among what was fetched. {_known()}")
-    gone = found.folder.with_name(f".{found.folder.name}.gone")
+    gone = fetched.folder.with_name(f".{fetched.folder.name}.gone")
     shutil.rmtree(gone, ignore_errors=True)
-    found.folder.rename(gone)  # at once, for whoever lists
+    fetched.folder.rename(gone)  # at once, for whoever lists
     shutil.rmtree(gone, ignore_errors=True)
 
 
@@ -225,8 +225,8 @@ def fetch(name: str | Name, progress: Progress | None = None, keep_free: int = K
             f"{brief(str(name))!r} is not the name of a checkpoint. Write owner/name as on the Hugging Face Hub, "
             "owner/name@revision, or torchvision/vit_b_16."
         )
-    if wanted.pinned and (found := find(wanted)):
-        return found
+    if wanted.pinned and (fetched := find(wanted)):
+        return fetched
     home = downloads_folder()
     try:
         pinned, files = _torchvision_weights(wanted) if wanted.torchvision else _hub_files(wanted)
@@ -247,8 +247,8 @@ def fetch(name: str | Name, progress: Progress | None = None, keep_free: int = K
 
 def obtain(name: Name) -> Fetched:
     """What is here under this name, or else fetched, with a bar if a person watches the terminal."""
-    if found := find(name):
-        return found
+    if fetched := find(name):
+        return fetched
     with bars.tqdm(desc=str(name), unit="B", unit_scale=True, leave=False, disable=None) as bar:
 
         def show(done: int, total: int | None) -> None:

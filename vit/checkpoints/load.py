@@ -261,11 +261,11 @@ def _empty_model(reading: Reading) -> VisionTransformer:
     with torch.device("meta"):
         model = VisionTransformer(reading.config)
     wanted = {name: tensor.shape for name, tensor in model.state_dict().items()}
-    found = {name: tensor.shape for name, tensor in reading.tensors.items()}
+    stored = {name: tensor.shape for name, tensor in reading.tensors.items()}
     problems = (
-        ("missing", [name for name in wanted if name not in found]),
-        ("too many", [name for name in found if name not in wanted]),
-        ("of another shape", [name for name in wanted if name in found and found[name] != wanted[name]]),
+        ("missing", [name for name in wanted if name not in stored]),
+        ("too many", [name for name in stored if name not in wanted]),
+        ("of another shape", [name for name in wanted if name in stored and stored[name] != wanted[name]]),
     )
     for what, names in problems:
         if names:

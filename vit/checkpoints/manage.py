@@ -132,11 +132,11 @@ def delete(name: str, root: Path | None = None) -> None:
 
 def folders(root: Path | None = None) -> list[tuple[Path, int]]:
     """Every checkpoint's folder, by name, and when one of its files changed last [ns]."""
-    found = []
+    dated = []
     for folder in list_folders(root):
         with suppress(OSError):
-            found.append((folder, max([folder.stat().st_mtime_ns, *(p.stat().st_mtime_ns for p in folder.iterdir())])))
-    return found
+            dated.append((folder, max([folder.stat().st_mtime_ns, *(p.stat().st_mtime_ns for p in folder.iterdir())])))
+    return dated
 
 
 def zip_chunks(folder: Path, name: str) -> Iterator[bytes]:
@@ -182,9 +182,9 @@ class _Pipe(io.RawIOBase):
         return len(content)
 
     def drain(self) -> bytes:
-        found = bytes(self._written)
+        chunk = bytes(self._written)
         self._written.clear()
-        return found
+        return chunk
 
 
 def converted(checkpoint: Checkpoint, to: "To") -> tuple[str, bytes]:

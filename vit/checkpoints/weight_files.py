@@ -413,9 +413,9 @@ def _check_globals(pickle: IO[bytes], name: str, pickles: int) -> None:
             for operation, argument, _position in genops(pickle):
                 count += 1
                 if operation.name == "GLOBAL" and not _SAFE_GLOBALS.fullmatch(str(argument)):
-                    found = brief(str(argument).replace(" ", "."))
+                    symbol = brief(str(argument).replace(" ", "."))
                     raise InvalidCheckpoint(
-                        f"This {suffix} file holds code (`{found}`). Only plain tensors are opened."
+                        f"This {suffix} file holds code (`{symbol}`). Only plain tensors are opened."
                     )
                 if operation.name in ("STACK_GLOBAL", "INST", "EXT1", "EXT2", "EXT4") or count > 1_000_000:
                     raise InvalidCheckpoint(f"This {suffix} file holds code. Only plain tensors are opened.")

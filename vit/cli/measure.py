@@ -82,13 +82,13 @@ def run_heads(options: argparse.Namespace) -> None:
         if done == total:
             bar.close()
 
-    found = head_census.census(checkpoint, options.data, options.limit, root=options.data_root, progress=progress)
-    statistic = found[options.statistic]
+    statistics = head_census.census(checkpoint, options.data, options.limit, root=options.data_root, progress=progress)
+    statistic = statistics[options.statistic]
     if options.card:
-        head_census.record_in_card(checkpoint, options.data, found)
+        head_census.record_in_card(checkpoint, options.data, statistics)
     if options.json:
         facts = {"checkpoint": checkpoint.name, "sha256": checkpoint.hash, "data": options.data}
-        print(json.dumps(facts | {"pictures": statistic.pictures, "statistics": head_census.to_dict(found)}))
+        print(json.dumps(facts | {"pictures": statistic.pictures, "statistics": head_census.to_dict(statistics)}))
         return
     print("\n".join(head_census.table(options.statistic, statistic)))
     print(f"\n{head_census.sentence(options.statistic, statistic)}")

@@ -23,18 +23,18 @@ def uploads_folder() -> Path:
 
 def list_folders() -> list[str]:
     """Datasets in and below the roots, at most three folders deep, as "folder:PATH"; hidden ones are left out."""
-    found, waiting = [], deque((root, 0) for root in data_roots())
+    specs, waiting = [], deque((root, 0) for root in data_roots())
     for _ in range(_MAX_FOLDERS):
         if not waiting:
             break
         path, depth = waiting.popleft()
         with suppress(OSError):  # may be gone by now, or closed to us
             if _is_dataset(path):
-                found.append(f"folder:{path}")
+                specs.append(f"folder:{path}")
             elif depth < _DEPTH:
                 inner = (entry for entry in path.iterdir() if entry.is_dir() and not entry.name.startswith("."))
                 waiting += [(entry, depth + 1) for entry in sorted(inner)]
-    return found
+    return specs
 
 
 def _is_dataset(path: Path) -> bool:

@@ -245,10 +245,10 @@ def in_turn(labels: Sequence[int]) -> list[int]:
     """
     generator = torch.Generator().manual_seed(_SPLIT_SEED)
     turns, seen = [], dict.fromkeys(labels, 0)
-    for place in torch.randperm(len(labels), generator=generator).tolist():
-        turns.append((seen[labels[place]], place))
-        seen[labels[place]] += 1
-    return [place for _, place in sorted(turns)]
+    for index in torch.randperm(len(labels), generator=generator).tolist():
+        turns.append((seen[labels[index]], index))
+        seen[labels[index]] += 1
+    return [index for _, index in sorted(turns)]
 
 
 def _evenly(labels: Sequence[int], count: int | None) -> list[int]:
@@ -326,7 +326,7 @@ def _torchvision(
 
 def _part(source: Any, places: Sequence[int], at_most: int | None, limit: int | None = None) -> Any:
     """These pictures of a torchvision dataset, or so many of them, as one of its kind; see `load_dataset`."""
-    labels = [int(source.targets[place]) for place in places]
+    labels = [int(source.targets[index]) for index in places]
     chosen = _limited(_evenly(labels, at_most), limit)
     part = copy.copy(source)
     part.data, part.targets = source.data[[places[i] for i in chosen]], [labels[i] for i in chosen]
@@ -401,7 +401,7 @@ def _folder(
 ) -> Dataset:
     path = Path(spec.removeprefix("folder:")).expanduser()
     classes, *every = list_files(path, only_test)
-    parts = [[files[place] for place in _evenly([label for _, label in files], at_most)] for files in every]
+    parts = [[files[index] for index in _evenly([label for _, label in files], at_most)] for files in every]
     parts[0] = _limited(parts[0], limit)
     fits = _bytes(sum(map(len, parts)), preprocess) <= budget
     splits: list[Pictures] = []
@@ -456,8 +456,8 @@ def _split(files: _Labelled, count: Callable[[int], int]) -> tuple[_Labelled, _L
     """Set some files of each class aside: those that are left, and those."""
     chosen = set(_set_aside([label for _, label in files], count))
     return (
-        [file for place, file in enumerate(files) if place not in chosen],
-        [file for place, file in enumerate(files) if place in chosen],
+        [file for index, file in enumerate(files) if index not in chosen],
+        [file for index, file in enumerate(files) if index in chosen],
     )
 
 
@@ -465,8 +465,8 @@ def _set_aside(labels: Sequence[int], count: Callable[[int], int]) -> list[int]:
     """Choose places of each class, as many as `count` says for a class of so many; always the same, in order."""
     generator = torch.Generator().manual_seed(_SPLIT_SEED)
     places: dict[int, list[int]] = {}
-    for place, label in enumerate(labels):
-        places.setdefault(label, []).append(place)
+    for index, label in enumerate(labels):
+        places.setdefault(label, []).append(index)
     chosen = []
     for _, own in sorted(places.items()):
         order = torch.randperm(len(own), generator=generator)

@@ -145,19 +145,19 @@ def _named(spec: str, root: Path) -> tuple[tuple[str, ...], list[_Item]]:
     items = []
     for split, pictures in zip(SPLITS, (dataset.train, dataset.validation, dataset.test), strict=True):
         picture = pictures.open if isinstance(pictures, Streamed) else partial(_drawn, pictures)
-        for place, label in enumerate(pictures.labels.tolist()):
-            name = f"{split} picture {place}"
-            items.append(_Item(split, label, name, 0, partial(_pixels, picture, place), partial(picture, place)))
+        for index, label in enumerate(pictures.labels.tolist()):
+            name = f"{split} picture {index}"
+            items.append(_Item(split, label, name, 0, partial(_pixels, picture, index), partial(picture, index)))
     return dataset.classes, items
 
 
-def _drawn(pictures: Pictures, place: int) -> Image.Image:
+def _drawn(pictures: Pictures, index: int) -> Image.Image:
     assert isinstance(pictures, Resident)  # `shapes` is never streamed
-    return Image.fromarray(pictures.images[place].permute(1, 2, 0).numpy())
+    return Image.fromarray(pictures.images[index].permute(1, 2, 0).numpy())
 
 
-def _pixels(picture: Callable[[int], Image.Image], place: int) -> bytes:
-    return picture(place).tobytes()
+def _pixels(picture: Callable[[int], Image.Image], index: int) -> bytes:
+    return picture(index).tobytes()
 
 
 def _open(items: Sequence[_Item]) -> tuple[list[tuple[int, int]], dict[int, list[Image.Image]], list[str]]:
@@ -168,8 +168,8 @@ def _open(items: Sequence[_Item]) -> tuple[list[tuple[int, int]], dict[int, list
     """
     sizes, unreadable, read = [], [], 0
     cells: dict[int, list[Image.Image]] = defaultdict(list)
-    for place in in_turn([item.label for item in items])[:MAX_OPENED]:
-        item = items[place]
+    for index in in_turn([item.label for item in items])[:MAX_OPENED]:
+        item = items[index]
         read += item.size
         if read > MAX_OPENED_BYTES:
             break

@@ -253,9 +253,9 @@ def controls(
     Args:
         grid: (rows, cols) of patches.
     """
-    found = scores(model, pixels, target, [*(noise(grid, seed) for seed in range(seeds)), centre(grid)])
-    *random, blob = (score.saco for score in found)
-    lefts = [score.left for score in found]
+    control_scores = scores(model, pixels, target, [*(noise(grid, seed) for seed in range(seeds)), centre(grid)])
+    *random, blob = (score.saco for score in control_scores)
+    lefts = [score.left for score in control_scores]
     return Controls(tuple(random), blob, Range(min(left.lowest for left in lefts), max(left.highest for left in lefts)))
 
 
@@ -298,8 +298,8 @@ def insertion(model: VisionTransformer, pixels: Tensor, target: int, heatmap: Te
 def _curve(model: VisionTransformer, before: Tensor, after: Tensor, target: int, heatmap: Tensor, steps: int) -> Curve:
     group, _ = groups(heatmap, (before.shape[2], before.shape[3]), steps)
     pictures = (torch.where(group < step, after, before) for step in range(steps + 1))
-    found = probabilities(model, pictures, target)
-    return Curve(tuple(step / steps for step in range(steps + 1)), tuple(found.tolist()))
+    values = probabilities(model, pictures, target)
+    return Curve(tuple(step / steps for step in range(steps + 1)), tuple(values.tolist()))
 
 
 @torch.inference_mode()
@@ -308,10 +308,10 @@ def probabilities(model: VisionTransformer, pictures: Iterable[Tensor], target: 
     waiting = iter(pictures)
     first = next(waiting)
     waiting, at_once = chain([first], waiting), batch_size(first.numel())
-    found = []
+    parts = []
     while batch := list(islice(waiting, at_once)):
-        found.append(model(torch.cat(batch)).logits.softmax(-1)[:, target])
-    return torch.cat(found)
+        parts.append(model(torch.cat(batch)).logits.softmax(-1)[:, target])
+    return torch.cat(parts)
 
 
 def batch_size(numbers: int) -> int:

@@ -70,11 +70,11 @@ class Tally:
 
     def statistics(self) -> dict[str, Statistic]:
         """Mean and standard deviation over the pictures."""
-        found = {}
+        by_name = {}
         for name, mean in self.means.items():
             deviation = (self.squares[name] / (self.pictures - 1)).sqrt().float() if self.pictures > 1 else None
-            found[name] = Statistic(mean.float(), self.uniform[name], deviation, self.pictures)
-        return found
+            by_name[name] = Statistic(mean.float(), self.uniform[name], deviation, self.pictures)
+        return by_name
 
 
 @torch.inference_mode()
@@ -123,13 +123,13 @@ def census(
     """
     preprocess = checkpoint.preprocess
     pictures = pictures_of(data, preprocess, root=root, limit=limit)
-    normalise, count, found = Normalise(preprocess, torch.device("cpu")), len(pictures.labels), Tally()
+    normalise, count, combined = Normalise(preprocess, torch.device("cpu")), len(pictures.labels), Tally()
     at_once = batch_size(checkpoint, preprocess)
     progress(0, count)
     for images, _ in pictures.batches(torch.arange(count), at_once, torch.device("cpu")):
-        found += tally(checkpoint.model, normalise(images))
-        progress(found.pictures, count)
-    return found.statistics()
+        combined += tally(checkpoint.model, normalise(images))
+        progress(combined.pictures, count)
+    return combined.statistics()
 
 
 # --- Pictures -------------------------------------------------------------------------------------------------

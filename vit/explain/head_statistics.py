@@ -115,8 +115,8 @@ def agreement(record: AttentionRecord, read: Tensor, heatmap: Tensor) -> Statist
         weights = torch.zeros(record.heads, record.tokens)
         for start, rows in record.row_chunks(block):  # (H, R, N)
             weights += read[start : start + rows.shape[1]] @ rows
-        for head, found in enumerate(record.heatmap(weights)):
-            values[block, head] = rank_correlation(found, heatmap) or 0.0
+        for head, attention in enumerate(record.heatmap(weights)):
+            values[block, head] = rank_correlation(attention, heatmap) or 0.0
     return Statistic(values, 0.0)
 
 

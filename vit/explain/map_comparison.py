@@ -31,7 +31,7 @@ def counterpart(token: int, here: Layout, there: Layout) -> int:
         return there.prefix.index(name) if name in there.prefix else 0
     row, col = divmod(token - len(here.prefix), here.grid[1])
     row, col = (
-        int((place + 0.5) / own * other) for place, own, other in zip((row, col), here.grid, there.grid, strict=True)
+        int((index + 0.5) / own * other) for index, own, other in zip((row, col), here.grid, there.grid, strict=True)
     )
     return len(there.prefix) + row * there.grid[1] + col
 
@@ -80,9 +80,9 @@ def rank_correlation(left: Tensor, right: Tensor) -> float | None:
 
 def _ranks(numbers: Tensor) -> Tensor:
     """The rank of each number, from 1; equal ones share the mean of theirs: (n,) float64."""
-    _, place, count = numbers.flatten().unique(return_inverse=True, return_counts=True)
+    _, inverse, count = numbers.flatten().unique(return_inverse=True, return_counts=True)
     last = count.cumsum(0).double()
-    return (last - (count - 1) / 2)[place]
+    return (last - (count - 1) / 2)[inverse]
 
 
 def _check(left: Tensor, right: Tensor) -> None:

@@ -80,7 +80,7 @@ def rank(
     match_classes(dataset.classes, checkpoint.labels, checkpoint.name)  # raises if these are other classes
     normalise = Normalise(checkpoint.preprocess, torch.device("cpu"))
     count = min(limit, len(dataset.test.labels))
-    found: dict[str, list[tuple[float, float, float]]] = {name: [] for name in (*names, RANDOM, BLOB)}
+    by_method: dict[str, list[tuple[float, float, float]]] = {name: [] for name in (*names, RANDOM, BLOB)}
     batches = dataset.test.batches(torch.arange(count), 1, torch.device("cpu"))
     for index, (image, _) in enumerate(tqdm(batches, total=count, unit="pictures", leave=False, disable=not bar)):
         subject = Subject.of(checkpoint.model, normalise(image))
@@ -92,17 +92,17 @@ def rank(
         every = {name: (score, *_against(maps[name], mask)) for name, score in zip(maps, scores, strict=True)}
         chance = torch.tensor([every.pop(f"{RANDOM} {seed}") for seed in range(SEEDS)]).mean(0)
         for name, numbers in (every | {RANDOM: tuple(chance.tolist())}).items():
-            found[name].append(numbers)
+            by_method[name].append(numbers)
     known = dataset.masks is not None
     ranked = []
-    for name, rows in found.items():
+    for name, rows in by_method.items():
         saco, points, overlaps = (interval(column) for column in torch.tensor(rows, dtype=torch.float64).T)
         ranked.append(Ranked(name, saco, points if known else None, overlaps if known else None, len(rows)))
     return sorted(ranked, key=lambda one: -one.saco.mean)
 
 
-def _against(found: Tensor, mask: Tensor | None) -> tuple[float, float]:
-    return (0.0, 0.0) if mask is None else (float(points_at(found, mask)), overlap(found, mask))
+def _against(heatmap: Tensor, mask: Tensor | None) -> tuple[float, float]:
+    return (0.0, 0.0) if mask is None else (float(points_at(heatmap, mask)), overlap(heatmap, mask))
 
 
 def interval(values: Tensor) -> Interval:
@@ -130,8 +130,8 @@ def table(ranked: Sequence[Ranked]) -> list[str]:
 def read_table(lines: Iterable[str]) -> dict[str, Interval]:
     """SaCo by the name of the method, out of the lines of `table`; lines that are none of those are left out."""
     names = {method.title: name for name, method in METHODS.items()} | {one.capitalize(): one for one in (RANDOM, BLOB)}
-    found = [one for one in map(_LINE.match, lines) if one and one["title"] in names]
-    return {names[one["title"]]: Interval(*map(float, one.groups()[1:])) for one in found}
+    matches = [one for one in map(_LINE.match, lines) if one and one["title"] in names]
+    return {names[one["title"]]: Interval(*map(float, one.groups()[1:])) for one in matches}
 
 
 def recorded(facts: Mapping[str, Any]) -> tuple[int, dict[str, Interval]]:

@@ -157,8 +157,8 @@ def weights(subject: Subject, name: str, query: Query = None, direction: Directi
     for setting in settings:
         if setting not in method.settings:
             raise ValueError(f"{method.title} has no setting {setting}.")
-    found = method.compute(subject, query, "from" if query is None else direction, **settings)
-    return shares(found) if method.of_class else found
+    numbers = method.compute(subject, query, "from" if query is None else direction, **settings)
+    return shares(numbers) if method.of_class else numbers
 
 
 def shares(numbers: Tensor) -> Tensor:

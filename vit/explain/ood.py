@@ -138,8 +138,8 @@ def fit(
     centre, spread = usual.mean(0), usual.std(0)
     steps = torch.linspace(0, 1, _STEPS)
 
-    def quantiles(found: Tensor) -> Tensor:
-        return ((found - centre) / spread).sum(1).quantile(steps)
+    def quantiles(values: Tensor) -> Tensor:
+        return ((values - centre) / spread).sum(1).quantile(steps)
 
     foreign = None
     if others:
@@ -189,8 +189,8 @@ def read(checkpoint: Checkpoint) -> Known | None:
     if not {*_NAMES} - {"others"} <= arrays.keys():
         return None
     mean, precision, centre, spread, scores = (arrays[name] for name in _NAMES[:-1])
-    words = str(facts.get("data", "")), str(facts.get("other_data", ""))
-    return Known(mean, precision, centre, spread, scores, arrays.get("others"), *words)
+    names = str(facts.get("data", "")), str(facts.get("other_data", ""))
+    return Known(mean, precision, centre, spread, scores, arrays.get("others"), *names)
 
 
 _NAMES = ("mean", "precision", "centre", "spread", "scores", "others")
@@ -211,8 +211,8 @@ def _looked(checkpoint: Checkpoint, pictures: Pictures, most: int, bar: bool) ->
     order = torch.randperm(len(pictures.labels), generator=torch.Generator().manual_seed(0))[:count]
     batches = pictures.batches(order, _BATCH, torch.device("cpu"))
     steps = tqdm(batches, total=-(-count // _BATCH), unit="batches", leave=False, disable=not bar)
-    found = [look(checkpoint.model, normalise(images)) for images, _ in steps]
-    return torch.cat([features for features, _ in found]), torch.cat([logits for _, logits in found])
+    outputs = [look(checkpoint.model, normalise(images)) for images, _ in steps]
+    return torch.cat([features for features, _ in outputs]), torch.cat([logits for _, logits in outputs])
 
 
 def _above(quantiles: Tensor, score: float) -> float:

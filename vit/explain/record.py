@@ -101,14 +101,14 @@ class AttentionRecord:
         """Attention of a token, or of a mixture of them, in every head of a block: (H, N)."""
         if not isinstance(query, Tensor):
             return self.rows(block, [query])[:, 0] if direction == "from" else self.columns(block, [query])[:, :, 0]
-        found = query.new_zeros(self.heads, self.tokens)
+        attention = query.new_zeros(self.heads, self.tokens)
         for start, rows in self.row_chunks(block):  # (H, R, N)
             part = slice(start, start + rows.shape[1])
             if direction == "from":
-                found += query[part] @ rows
+                attention += query[part] @ rows
             else:
-                found[:, part] = rows @ query
-        return found
+                attention[:, part] = rows @ query
+        return attention
 
     def last_attention(self, query: int | None = None, direction: Direction = "from") -> Tensor:
         """Raw attention of the last block, mean of heads; of the answer, where whatever the head reads looks.

@@ -68,8 +68,8 @@ class GradientRecord(AttentionRecord):
         Source: Chefer et al. 2021, arXiv 2103.15679, eq. 5 and 6: R = (I + A_L) ... (I + A_1), A_l the mean over heads
         of relu(dA * A).
         """
-        found = self._chain(query, direction, start_block, lambda block, rows: self._mean_flow(block, rows, True))
-        return found if own else (found - self._start(query)).clamp_(min=0)
+        relevance = self._chain(query, direction, start_block, lambda block, rows: self._mean_flow(block, rows, True))
+        return relevance if own else (relevance - self._start(query)).clamp_(min=0)
 
     def gradient_rollout(
         self, query: int | None = None, direction: Direction = "from", discard: float = 0.0, start_block: int = 0

@@ -175,8 +175,8 @@ def _frames(image: Image.Image, data: bytes) -> int:
     """Count the frames that may be asked for; of a GIF without Pillow, which decodes them for that."""
     if image.format not in ANIMATED:
         return 1
-    found = gif_frames(data) if image.format == "GIF" else int(getattr(image, "n_frames", 1))
-    return max(1, min(found, MAX_FRAMES, MAX_FRAMES_PIXELS // (image.width * image.height)))
+    count = gif_frames(data) if image.format == "GIF" else int(getattr(image, "n_frames", 1))
+    return max(1, min(count, MAX_FRAMES, MAX_FRAMES_PIXELS // (image.width * image.height)))
 
 
 def _turned(image: Image.Image, frame: int, data: bytes) -> Image.Image:

@@ -110,23 +110,23 @@ def read_video(
         InvalidImage: there is no video inside, it is damaged, or beyond the limits of this module.
     """
     key = hashlib.sha256(data).digest(), count
-    if (found := _remembered_of(key, waiting)) is None:
+    if (outcome := _remembered_of(key, waiting)) is None:
         try:
             try:
-                found = _read(data, count, progress)
+                outcome = _read(data, count, progress)
             except InvalidImage as error:
-                found = str(error)  # remembered too, as a page asks several times
+                outcome = str(error)  # remembered too, as a page asks several times
             with _changed:
-                _remembered[key] = found
+                _remembered[key] = outcome
                 while len(_remembered) > 1 and sum(map(_size, _remembered.values())) > KEPT:
                     _remembered.popitem(last=False)
         finally:
             with _changed:
                 _being_read.discard(key)
                 _changed.notify_all()
-    if isinstance(found, str):
-        raise InvalidImage(found)
-    return found
+    if isinstance(outcome, str):
+        raise InvalidImage(outcome)
+    return outcome
 
 
 _Key = tuple[bytes, int]
@@ -150,9 +150,9 @@ def _remembered_of(key: _Key, waiting: Callable[[], object]) -> Clip | str | Non
         waiting()
 
 
-def _size(found: Clip | str) -> int:
+def _size(outcome: Clip | str) -> int:
     """Memory that it takes [bytes], about; a sentence counts too, so that there are never endlessly many."""
-    return 10_000 if isinstance(found, str) else sum(map(len, found.frames))
+    return 10_000 if isinstance(outcome, str) else sum(map(len, outcome.frames))
 
 
 def evenly(every: Iterable[int], count: int) -> list[int]:
@@ -161,10 +161,10 @@ def evenly(every: Iterable[int], count: int) -> list[int]:
     >>> evenly(range(10), 4)
     [0, 3, 6, 9]
     """
-    found = list(every)
-    if len(found) <= count:
-        return found
-    return [found[round(i * (len(found) - 1) / (count - 1))] for i in range(count)]
+    numbers = list(every)
+    if len(numbers) <= count:
+        return numbers
+    return [numbers[round(i * (len(numbers) - 1) / (count - 1))] for i in range(count)]
 
 
 def _reader(data: bytes) -> str | None:
@@ -326,10 +326,10 @@ def _stream(container: "av.container.InputContainer") -> "av.VideoStream":
     """The video among what a file holds, ready to be decoded; no pixels were decoded yet."""
     from av.stream import Disposition  # noqa: PLC0415 # likewise
 
-    found = [one for one in container.streams.video if not one.disposition & Disposition.attached_pic]
-    if not found:
+    streams = [one for one in container.streams.video if not one.disposition & Disposition.attached_pic]
+    if not streams:
         raise InvalidImage("There is no video in this file; choose another one.")
-    stream = found[0]
+    stream = streams[0]
     context = stream.codec_context
     if context is None:  # FFmpeg has no decoder for it, whatever its types say
         raise InvalidImage(_DAMAGED)

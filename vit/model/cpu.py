@@ -74,8 +74,8 @@ def _onednn_is_exact() -> bool:
         matmul.fp32_precision = before
     wide = heads.double()
     return all(
-        bool((found - right).abs().max() < 1e-5 * right.abs().max())  # rounding moves it by 2e-3
-        for found, right in (
+        bool((actual - right).abs().max() < 1e-5 * right.abs().max())  # rounding moves it by 2e-3
+        for actual, right in (
             (product, F.linear(x.double(), weight.double())),
             (mixed, F.scaled_dot_product_attention(wide, wide, wide)),
         )

@@ -19,18 +19,18 @@ def command_line(config: TrainConfig, preset: str | None = None, devices: Sequen
     """
     base = TrainConfig(**PRESETS[preset].settings if preset else {}).model_dump()
     changed = {name: value for name, value in config.model_dump().items() if value != base[name]}
-    words = ["python"] if len(devices) == 1 else ["torchrun", "--standalone", f"--nproc-per-node={len(devices)}"]
-    words += ["-m", "vit", "train"]
+    arguments = ["python"] if len(devices) == 1 else ["torchrun", "--standalone", f"--nproc-per-node={len(devices)}"]
+    arguments += ["-m", "vit", "train"]
     if preset:
-        words += ["--preset", preset]
+        arguments += ["--preset", preset]
     if not preset or "data" in changed:
-        words += ["--data", config.data]
+        arguments += ["--data", config.data]
     changed.pop("data", None)
     for name, value in changed.items():
-        words += ["--set", f"{name}={_written(value)}"]
+        arguments += ["--set", f"{name}={_written(value)}"]
     gpus = [name.removeprefix("cuda:") for name in devices if name.startswith("cuda:")]
     chosen = f"CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES={','.join(gpus)} " if gpus else ""
-    return chosen + shlex.join(words)
+    return chosen + shlex.join(arguments)
 
 
 def _written(value: Any) -> str:

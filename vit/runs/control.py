@@ -72,15 +72,15 @@ def lock_holders(folder: Path) -> list[int]:
         lock = (folder / "alive.lock").stat()
     except OSError:
         return []
-    found = set()
+    holders = set()
     for link in Path("/proc").glob("[0-9]*/fd/*"):
         with suppress(OSError):  # a process or a file that is gone by now, or that is another user's
             file = link.stat()
             if (file.st_dev, file.st_ino) == (lock.st_dev, lock.st_ino):
                 held = (link.parents[1] / "fdinfo" / link.name).read_text()
                 if re.search(r"^lock:.*FLOCK.*READ", held, re.MULTILINE):  # who only asks holds WRITE for an instant
-                    found.add(int(link.parents[1].name))
-    return sorted(found - {os.getpid()})
+                    holders.add(int(link.parents[1].name))
+    return sorted(holders - {os.getpid()})
 
 
 # --- Acting ---------------------------------------------------------------------------------------------------------

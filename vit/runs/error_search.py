@@ -59,8 +59,8 @@ def write(
             confusion += torch.bincount(labels * classes + predicted, minlength=classes * classes).cpu()
             wrong = (predicted != labels).nonzero()[:, 0]
             wrong = wrong[probability[wrong].argsort(descending=True, stable=True)[:WORST]]
-            found = _Worst(seen + wrong, images[wrong], labels[wrong], predicted[wrong], probability[wrong])
-            worst = worst.merged(found)
+            mistakes = _Worst(seen + wrong, images[wrong], labels[wrong], predicted[wrong], probability[wrong])
+            worst = worst.merged(mistakes)
             seen += len(labels)
         overlays = [_overlay(model, normalise(image[None].to(device)), image) for image in worst.images]
     report = Report(

@@ -110,8 +110,8 @@ def list_runs() -> list[Run]:
     except OSError:
         return []
     waiting = read_queue(root)["waiting"]
-    found = [read_guarded(root / name, waiting) for name in names if _is_run(root / name)]
-    return sorted(found, key=lambda run: (run.created, run.id), reverse=True)
+    runs = [read_guarded(root / name, waiting) for name in names if _is_run(root / name)]
+    return sorted(runs, key=lambda run: (run.created, run.id), reverse=True)
 
 
 def find_run(run_id: str) -> Run:

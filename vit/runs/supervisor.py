@@ -138,12 +138,12 @@ def _reason(code: int, log: Path, begin: int) -> str:
 
 def _kill_all(trainer: int) -> None:
     """Kill every process below this one, and wait until they are gone."""
-    while found := _descendants():
-        for process in found:
+    while processes := _descendants():
+        for process in processes:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
         time.sleep(0.05)
-        psutil.wait_procs([process for process in found if process.pid != trainer], timeout=0)  # Popen waits for it
+        psutil.wait_procs([process for process in processes if process.pid != trainer], timeout=0)  # Popen waits for it
     if not Path("/proc").exists():
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(trainer, signal.SIGKILL)
@@ -151,16 +151,16 @@ def _kill_all(trainer: int) -> None:
 
 def _descendants() -> list[psutil.Process]:
     """Living processes below this one; on Linux also orphans, which are handed to this process, the subreaper."""
-    found = []
+    processes = []
     for process in psutil.Process().children(recursive=True):
         with suppress(psutil.NoSuchProcess):
             if process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-    return found
+                processes.append(process)
+    return processes
 
 
-def _say(words: str) -> None:
-    print(words, flush=True)
+def _say(message: str) -> None:
+    print(message, flush=True)
 
 
 if __name__ == "__main__":

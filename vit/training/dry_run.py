@@ -125,9 +125,9 @@ def time_steps(
     config: TrainConfig, devices: Sequence[str] = ("cpu",), known: Sample | None = None, limit: float = LIMIT
 ) -> Trial:
     """See `try_steps`; waits for the end of it."""
-    *_, found = try_steps(config, devices, known, limit)
-    assert isinstance(found, Trial)
-    return found
+    *_, trial = try_steps(config, devices, known, limit)
+    assert isinstance(trial, Trial)
+    return trial
 
 
 def try_steps(

@@ -121,11 +121,11 @@ class MetricsReader:
             return False
         whole = new[: new.rfind(b"\n") + 1]  # the rest is still being written
         self._offset += len(whole)
-        found = sum(map(self._take, whole.split(b"\n"))) > 0
+        any_new = sum(map(self._take, whole.split(b"\n"))) > 0
         if self._damaged:
             lines = "A line" if self._damaged == 1 else f"{self._damaged:,} lines"
             self.problem = f"{lines} of {self.path.name} cannot be read, and left out."
-        return found
+        return any_new
 
     def _take(self, line: bytes) -> bool:
         try:
@@ -143,10 +143,10 @@ class MetricsReader:
             for records in self.records.values():
                 del records[bisect.bisect_right(records, step, key=_step) :]
         known = self.records.setdefault(kind, [])
-        place = bisect.bisect_left(known, step, key=_step)
-        again = place < len(known) and known[place]["step"] == step
-        self._late += place < len(known) and not again
-        known[place : place + again] = [record]
+        index = bisect.bisect_left(known, step, key=_step)
+        again = index < len(known) and known[index]["step"] == step
+        self._late += index < len(known) and not again
+        known[index : index + again] = [record]
         return True
 
 

@@ -48,7 +48,7 @@ def choose(labels: Tensor, count: int = 6) -> list[int]:
         seen[label] = seen.get(label, 0) + 1
         places.append((seen[label], label, index))
     chosen = sorted(places)
-    turn = [place for place in chosen if place[0] == 1]
+    turn = [entry for entry in chosen if entry[0] == 1]
     if len(turn) > count:  # of many classes, some from all over
         return [turn[i * len(turn) // count][2] for i in range(count)]
     return [index for _, _, index in chosen[:count]]

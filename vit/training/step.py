@@ -168,13 +168,13 @@ class TrainStep:
     def _halve(self, step: int, note: Callable[[str], None]) -> None:
         """Compute a batch in twice as many parts from here on: the same gradients, in less memory."""
         self.parts *= 2
-        words = f"GPU memory ran out at step {step}: each batch is computed in {self.parts} parts from here on."
+        message = f"GPU memory ran out at step {step}: each batch is computed in {self.parts} parts from here on."
         if self.place.world > 1:  # the others wait within this step, so all have to begin it again
             with replaced(self.run / AGAIN) as file:
                 file.write(json.dumps({"parts": self.parts}).encode())
-            raise OutOfMemory(f"{words} Resume the run.")
+            raise OutOfMemory(f"{message} Resume the run.")
         for parameter in self.model.parameters():
             parameter.grad = None
         if self.place.device.type == "cuda":
             torch.cuda.empty_cache()
-        note(words)
+        note(message)

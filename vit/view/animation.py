@@ -157,8 +157,8 @@ def over_frames(
     preprocess = resized(checkpoint.preprocess, size)
     asks = method is not None and selection.pinned and METHODS[method].of_tokens
     steps: list[Step] = []
-    for place, frame in enumerate(decode_frames(data, frames)):
-        pixels, label = preprocess(frame.picture), f"Frame {frames[place] + 1}"
+    for index, frame in enumerate(decode_frames(data, frames)):
+        pixels, label = preprocess(frame.picture), f"Frame {frames[index] + 1}"
         if method is None:
             attention = record(checkpoint.model, pixels, precision)
             seen = MapView.of(attention, selection)
@@ -170,12 +170,12 @@ def over_frames(
             if target is not None:
                 label += f": {name} {float(attention.logits[0].softmax(0)[target]):.0%}"
         picture, box = _fitted(frame.picture, preprocess.geometry(frame.picture).box)
-        following = frames[place + 1] if place + 1 < len(frames) else frames[place] + 1
-        duration = (frame.duration or FRAME) * (following - frames[place])
+        following = frames[index + 1] if index + 1 < len(frames) else frames[index] + 1
+        duration = (frame.duration or FRAME) * (following - frames[index])
         query = _query(selection, len(attention.prefix), attention.grid) if "query" in seen.facts else None
         heatmap = attention.heatmap(seen.weights).numpy()
         steps.append(Step(picture, box, heatmap, seen.low, seen.top, query, label, duration))
-        progress((place + 1) / len(frames))
+        progress((index + 1) / len(frames))
     return _film(_alike(steps) if selection.scale == "shared" else steps, selection, hold=False)
 
 

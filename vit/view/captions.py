@@ -76,16 +76,16 @@ def settings(facts: Mapping[str, Any]) -> str:
     >>> settings({"discard": 0.9, "start_block": 2})
     ' (from block 3 on, weakest 90 % left out)'
     """
-    words = []
+    phrases = []
     if "start_block" in facts:
-        words.append(f"from block {facts['start_block'] + 1} on")
+        phrases.append(f"from block {facts['start_block'] + 1} on")
     if "residual" in facts:
-        words.append(f"{_whole_percent(facts['residual'])} staying")
+        phrases.append(f"{_whole_percent(facts['residual'])} staying")
     if "fusion" in facts:
-        words.append(f"{facts['fusion']} of heads")
+        phrases.append(f"{facts['fusion']} of heads")
     if "discard" in facts:
-        words.append(f"weakest {_whole_percent(facts['discard'])} left out")
-    return f" ({', '.join(words)})" if words else ""
+        phrases.append(f"weakest {_whole_percent(facts['discard'])} left out")
+    return f" ({', '.join(phrases)})" if phrases else ""
 
 
 def outline(contour: str, mass: float) -> str:
@@ -150,9 +150,9 @@ def about(seconds: float) -> str:
     >>> about(200), about(1400), about(2500), about(4000), about(11_000), about(780_000)
     ('some minutes', 'about 25 minutes', 'about 40 minutes', 'about an hour', 'about 3 hours', 'about 9 days')
     """
-    for below, words in _ORDERS:
+    for below, phrase in _ORDERS:
         if seconds < below:
-            return words
+            return phrase
     if seconds < 52 * 60:
         return f"about {5 * round(seconds / 300)} minutes"
     if seconds < 90 * 60:

@@ -101,14 +101,14 @@ def _look(checkpoint: Checkpoint, picture: Picture, method: str) -> Look:
         return Look("", None, _spread(attention), None, _thumbnail(image, heatmap_of(subject, method), checkpoint))
     subject = Subject.of(checkpoint.model, pixels)
     target = subject.record.target
-    found = heatmap_of(subject, method)
-    (score,) = faithfulness(checkpoint.model, pixels, target, [found])
+    heatmap = heatmap_of(subject, method)
+    (score,) = faithfulness(checkpoint.model, pixels, target, [heatmap])
     return Look(
         checkpoint.labels[target],
         float(subject.record.logits[0].softmax(0)[target]),
         _spread(subject.record.last_attention()),
         score,
-        _thumbnail(image, found, checkpoint),
+        _thumbnail(image, heatmap, checkpoint),
     )
 
 

@@ -89,8 +89,8 @@ class MapView:
         if query is not None:
             facts |= {"query": query, "direction": direction}
             name = token_name(query, record.prefix, record.grid)
-        words = class_sentence(METHODS[method].title, label, name, direction, unusual)
-        return cls(numbers, facts, words, 0.0, _strongest_patch(numbers, record, without=query), METHODS[method].unit)
+        caption = class_sentence(METHODS[method].title, label, name, direction, unusual)
+        return cls(numbers, facts, caption, 0.0, _strongest_patch(numbers, record, without=query), METHODS[method].unit)
 
 
 def attention_bytes(record: AttentionRecord) -> int:

@@ -202,10 +202,10 @@ class _Sheet:
             ((left + _EDGE) / self.width, bottom / self.height, width / self.width, height / self.height)
         )
 
-    def text(self, left: float, above: float, words: str) -> None:
+    def text(self, left: float, above: float, text: str) -> None:
         """Words whose upper left corner is there [mm]."""
         self.figure.text(
-            (left + _EDGE) / self.width, 1 - (above + _EDGE) / self.height, words, va="top", linespacing=1.35 / 1.2
+            (left + _EDGE) / self.width, 1 - (above + _EDGE) / self.height, text, va="top", linespacing=1.35 / 1.2
         )
 
     def colours(
@@ -213,7 +213,7 @@ class _Sheet:
         above: float,
         name: str,
         scale: tuple[float, float],
-        found: tuple[float, float],
+        ends: tuple[float, float],
         unit: str,
         tokens: int,
     ) -> None:
@@ -225,7 +225,7 @@ class _Sheet:
             (False, True): "max",
             (True, False): "min",
             (True, True): "both",
-        }[found[0] < low - slack, found[1] > top + slack]
+        }[ends[0] < low - slack, ends[1] > top + slack]
         axes = self.axes(_ASIDE, above, self.width - 2 * _EDGE - 2 * _ASIDE, _BAR)
         colours = ScalarMappable(Normalize(low, top), ListedColormap(COLORMAPS[name] / 255))
         bar = self.figure.colorbar(colours, axes, orientation="horizontal", extend=extend, extendfrac=0.02)
@@ -265,8 +265,8 @@ def _drawing(width: float, height: float, facts: str, kind: Kind) -> Iterator[_S
 @cache
 def _fonts() -> list[str]:
     """Those of our fonts that are here; the later ones have letters that the first lacks."""
-    found = {font.name for font in fontManager.ttflist}
-    return [name for name in _FONTS if name in found]
+    installed = {font.name for font in fontManager.ttflist}
+    return [name for name in _FONTS if name in installed]
 
 
 def _wrapped(text: str, width: float) -> list[str]:

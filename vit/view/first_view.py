@@ -192,8 +192,8 @@ def build(checkpoint: Checkpoint) -> FirstView:
 def fingerprint(folder: Path) -> dict[str, Any]:
     """What a first view is made of, by name; of files their SHA-256."""
     files = {name: folder / name for name in _MADE_OF} | {"sample": samples.SAMPLES[SAMPLE].path}
-    found = {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items() if path.exists()}
-    return found | {"method": METHOD, "size": list(SIZE)}
+    hashes = {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items() if path.exists()}
+    return hashes | {"method": METHOD, "size": list(SIZE)}
 
 
 def pack(view: FirstView, made_of: Mapping[str, Any]) -> bytes:

@@ -116,12 +116,12 @@ def ranges(numbers: Iterable[int]) -> str:
 
 def _patches(value: Any, tokens: int) -> tuple[int, ...]:
     """What `ranges` wrote, or a list from the browser; numbers that cannot be are left out."""
-    found: set[int] = set()
+    numbers: set[int] = set()
     for part in value.split(".") if isinstance(value, str) else value if isinstance(value, list | tuple) else ():
         first, _, last = str(part).partition("-")
         if first.isascii() and first.isdecimal() and (not last or (last.isascii() and last.isdecimal())):
-            found.update(range(int(first[:6]), min(int((last or first)[:6]), tokens - 1) + 1))
-    return tuple(sorted(found))
+            numbers.update(range(int(first[:6]), min(int((last or first)[:6]), tokens - 1) + 1))
+    return tuple(sorted(numbers))
 
 
 def _index(value: Any, count: int, default: int | Fusion) -> int | Fusion:

@@ -184,7 +184,7 @@ FAMILIES, MODEL_TYPES = (FAMILY,), tuple(KINDS)
 
 def obstacles(config: ViTConfig) -> tuple[str, ...]:
     """What keeps transformers' ViTForImageClassification from computing this model; empty if nothing does."""
-    found = {
+    checks = {
         "its prefix is not one class token": config.prefix != ("cls",),
         "its head reads more than the class token": config.pool != "cls",
         "it has no final LayerNorm": config.norm == "none",
@@ -196,7 +196,7 @@ def obstacles(config: ViTConfig) -> tuple[str, ...]:
         "it has a layer before the head": config.pre_logits > 0,
         "it has no classification head": config.num_classes == 0,
     }
-    return tuple(sentence for sentence, holds in found.items() if holds)
+    return tuple(sentence for sentence, holds in checks.items() if holds)
 
 
 def write_config(config: ViTConfig, labels: Sequence[str]) -> dict[str, Any]:

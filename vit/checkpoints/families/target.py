@@ -59,12 +59,12 @@ class Target:
     def obstacles(self, config: ViTConfig, tensors: Tensors, preprocess: Preprocess) -> tuple[str, ...]:
         """What keeps the class from computing this model, as sentences about "it"; empty if nothing does."""
         can = {**PLAIN, **self.can}
-        found = [
+        sentences = [
             _sentence(trait, value, config)
             for trait, value in traits(config, tensors).items()
             if trait in can and value not in can[trait]
         ]
-        return tuple(sentence for sentence in (*found, self.also(config, preprocess)) if sentence)
+        return tuple(sentence for sentence in (*sentences, self.also(config, preprocess)) if sentence)
 
 
 def traits(config: ViTConfig, tensors: Tensors) -> dict[str, Any]:

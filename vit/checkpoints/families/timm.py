@@ -251,8 +251,8 @@ def _stated_labels(document: Mapping[str, Any]) -> object:
     """`label_names`, with `label_descriptions` where there are any, as people read them."""
     stated = document.get("pretrained_cfg")
     places = [document, stated if isinstance(stated, Mapping) else {}]
-    names = next((place["label_names"] for place in places if place.get("label_names")), None)
-    described = next((place["label_descriptions"] for place in places if place.get("label_descriptions")), None)
+    names = next((section["label_names"] for section in places if section.get("label_names")), None)
+    described = next((section["label_descriptions"] for section in places if section.get("label_descriptions")), None)
     if not isinstance(names, list):
         return None
     if isinstance(described, Mapping):

@@ -79,8 +79,8 @@ _HEADS = {"vit_b_16": 12, "vit_b_32": 12, "vit_l_16": 16, "vit_l_32": 16, "vit_h
 
 def _by_name(name: str) -> dict[str, Any]:
     """The number of heads, which the names of published files tell: "vit_b_16-c867db91.pth"."""
-    found = re.search(r"(?:^|/)(vit_[blh]_\d\d)(?=[-_.@]|$)", name.lower())
-    return {"heads": _HEADS[found[1]]} if found and found[1] in _HEADS else {}
+    match = re.search(r"(?:^|/)(vit_[blh]_\d\d)(?=[-_.@]|$)", name.lower())
+    return {"heads": _HEADS[match[1]]} if match and match[1] in _HEADS else {}
 
 
 FAMILY = Family(
