@@ -1,0 +1,74 @@
+// What somebody does is one step of the browser's Back, whatever Streamlit writes into the address meanwhile.
+
+import assert from "node:assert/strict";
+import { beforeEach, test } from "node:test";
+
+/** @type {string[]} */
+let entries;
+/** @type {Map<string, (() => void)[]>} */
+let listeners;
+
+/** @param {string} kind */
+const happen = (kind) => listeners.get(kind)?.forEach((listen) => listen());
+
+/** @param {string[]} addresses */
+const write = (...addresses) => addresses.forEach((address) => globalThis.history.pushState({}, "", address));
+
+/** @param {string | URL} url */
+const short = (url) => new URL(url, globalThis.location.href).href.replace("http://here/", "");
+
+beforeEach(async () => {
+  entries = ["explore?sample=cat"];
+  listeners = new Map();
+  const at = () => new URL(entries[entries.length - 1], "http://here/");
+  Object.assign(globalThis, {
+    __vitSteps: undefined,
+    addEventListener: (/** @type {string} */ kind, /** @type {() => void} */ listen) =>
+      listeners.set(kind, [...(listeners.get(kind) ?? []), listen]),
+    history: {
+      pushState: (/** @type {unknown} */ _, /** @type {string} */ __, /** @type {string} */ url) => entries.push(short(url)),
+      replaceState: (/** @type {unknown} */ _, /** @type {string} */ __, /** @type {string} */ url) => (entries[entries.length - 1] = short(url)),
+    },
+  });
+  Object.defineProperty(globalThis, "location", {
+    configurable: true,
+    get: () => ({ href: at().href, pathname: at().pathname, search: at().search }),
+  });
+  (await import("../../pages/shared/history.js")).default();
+  happen("pointerdown");
+});
+
+test("a click that changes the link twice is one step", () => {
+  write("explore?upload=a", "explore?upload=a&picture=1");
+  assert.deepEqual(entries, ["explore?sample=cat", "explore?upload=a&picture=1"]);
+  happen("pointerdown");
+  write("explore?sample=dog");
+  assert.equal(entries.length, 3);
+});
+
+test("what changes by itself after the browser's Back is no step", () => {
+  happen("popstate");
+  write("explore?sample=dog");
+  assert.deepEqual(entries, ["explore?sample=dog"]);
+});
+
+test("another page is one step, whichever comes first, its address or its link", () => {
+  write("explore?a=1", "train?a=1");
+  assert.deepEqual(entries, ["explore?sample=cat", "train?a=1"]);
+  happen("pointerdown");
+  write("runs", "runs?run=1");
+  assert.deepEqual(entries, ["explore?sample=cat", "train?a=1", "runs?run=1"]);
+});
+
+test("a choice and a way to another page in one go are two steps", () => {
+  happen("keydown");
+  write("explore?name=mine", "explore?run=1", "runs?run=1");
+  assert.deepEqual(entries, ["explore?sample=cat", "explore?name=mine", "runs?run=1"]);
+});
+
+test("a page opened from a link that says the same as another's is a step of its own", () => {
+  write("explore?a=1");
+  happen("pointerdown");
+  write("compare?a=1");
+  assert.deepEqual(entries, ["explore?sample=cat", "explore?a=1", "compare?a=1"]);
+});
