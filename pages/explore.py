@@ -48,7 +48,6 @@ OUTSIDE = ("checkpoint", "heads", "size", "precision", "sample", "picture", "fra
 FEW = 20  # classes that are listed by name
 SEEN = 96  # width of the model's own view [px]
 READING = "Reading the video…"
-LONGEST_NAME = 200  # characters of an uploaded picture's, out of a link
 TOUCH = 3600.0  # [s] after which an uploaded picture that is still looked at counts as opened again
 
 
@@ -358,7 +357,7 @@ def reopen_upload() -> None:
     # After Back to a sample, Forward names the same one.
     open_key = state.carried.key if state.source == "upload" else ""
     if key and key != open_key and (content := uploaded_pictures.find(key)) is not None:
-        name = st.query_params.get("upload", "")[:LONGEST_NAME] or "picture"
+        name = st.query_params.get("upload", "")[: uploaded_pictures.LONGEST_NAME] or "picture"
         state.upload, state.source = Source(name, content), "upload"
         state.carried = session.Carried(content, key, time.monotonic())
 

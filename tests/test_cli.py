@@ -206,7 +206,7 @@ def test_rollout_is_exported_without_the_attention_behind_it(
         (
             ["--method=rollout", "--head=max", "--discard=0.5", "--query=1,2"],
             lambda m, x: vit.record(m, x).rollout(7, fusion="max", discard=0.5),
-            {"query": "1,2", "direction": "from", "head": "max", "discard": 0.5},
+            {"query": 7, "direction": "from", "fusion": "max", "discard": 0.5},
         ),
         (
             ["--method=relevance", "--target=cat", "--start-block=1"],
@@ -216,7 +216,7 @@ def test_rollout_is_exported_without_the_attention_behind_it(
         (
             ["--method=relevance", "--target=2", "--query=cls", "--direction=to"],
             lambda m, x: vit.relevance_record(m, x, 2).relevance(0, "to", own=False),
-            {"target": {"index": 2, "label": "cat"}, "start_block": 0, "query": "cls", "direction": "to"},
+            {"target": {"index": 2, "label": "cat"}, "start_block": 0, "query": 0, "direction": "to"},
         ),
         (
             ["--method=gradient-rollout", "--target=Bus", "--discard=0.9"],
@@ -246,7 +246,7 @@ def test_rollout_is_exported_without_the_attention_behind_it(
         (
             ["--method=relevance-rollout", "--target=cat", "--query=1,2"],
             lambda m, x: ((kept := vit.relevance_record(m, x, 2)).relevance(7, own=False) * kept.rollout(7)).sqrt(),
-            {"target": {"index": 2, "label": "cat"}, "query": "1,2", "start_block": 0},
+            {"target": {"index": 2, "label": "cat"}, "query": 7, "start_block": 0},
         ),
         (
             ["--method=legrad", "--target=dog", "--start-block=1"],
@@ -302,11 +302,13 @@ def test_page_and_command_line_and_python_give_the_same_numbers_in_the_same_unit
     checkpoint = vit.load_checkpoint(saved)
     explanation = view.explain(checkpoint, picture.read_bytes())
     subject = Subject.of(checkpoint.model, checkpoint.preprocess(explanation.picture))
-    of_page = MapView.of_method(subject, method, "cat")
+    label = checkpoint.labels[subject.record.target] if METHODS[method].of_class else ""
+    of_page = MapView.of_method(subject, method, label)
     saved_by_page = json.loads(view_json(explanation, of_page, checkpoint))
     with np.load(out) as arrays:
         np.testing.assert_allclose(arrays["heatmap"], saved_by_page["heatmap"], rtol=1e-5)
-        assert json.loads(str(arrays["meta"]))["unit"] == saved_by_page["scale"]["unit"]
+        meta = json.loads(str(arrays["meta"]))
+        assert meta["unit"] == saved_by_page["scale"]["unit"] and meta["view"] == saved_by_page["view"]
     in_python = vit.heatmap(checkpoint, explanation.picture, method)
     np.testing.assert_allclose(in_python, saved_by_page["heatmap"], rtol=1e-5)
     file = np.load(io.BytesIO(view_npz(explanation, Selection(), checkpoint, of_page)))

@@ -78,7 +78,9 @@ def show() -> None:
     judged = any(one.right is not None for one in seen)
     with st.container(horizontal=True, vertical_alignment="bottom"):
         orders = list(ORDERS) if checkpoint.labels else ["", "entropy"]
-        order = link_controls.select("Sort by", "m_sort", orders, words=ORDERS.get, kind=st.segmented_control)
+        order = link_controls.select(
+            "Sort by", "m_sort", orders, words=ORDERS.get, kind=st.segmented_control, wrap=True
+        )
         first = link_controls.select(
             "First",
             "m_first",

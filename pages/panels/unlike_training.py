@@ -56,6 +56,6 @@ def show(checkpoint: Any, explanation: Any) -> None:
         )
     tried = f"Tried on test pictures of {known.data}"
     if known.noticed is not None:
-        caption += f" The page notices {known.noticed:.0%} of photos of other things."
+        caption += f" Photos of other things get a warning here in {known.noticed:.0%} of cases."
         tried += f" and on {known.other_data}"
     st.caption(plain(caption), help=plain(f"{tried}, at the model's own input size. {METHOD}"))

@@ -6,7 +6,6 @@ the horse at 32 px only. Of all maps of these, relevance of the cat at 64 px is 
 """
 
 import streamlit as st
-from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 from vit.view import first_view
 
@@ -14,25 +13,22 @@ SIZE = first_view.SIZE
 VIEW = {"sample": first_view.SAMPLE, "size": str(SIZE[0]), "view": "relevance"}  # as links have it
 CHECKPOINT = "cifar10"
 WORDS = (
+    "Shown at 64 × 64 px, twice the size that the model was trained at: the map is finer, and the answer more certain. "
     "What speaks for “cat” here: one eye and its rim, the fur between the eyes, and the nose. Point at a patch to see "
     "what it drew on; choose *Attention* or one of the maps to see where each head looks."
 )
 
 
 def fill() -> None:
-    """Make an empty link the first view's.
-
-    Where the browser went back to the empty link it stays empty, or nobody could ever go back beyond it.
-    """
-    context = get_script_run_ctx()
-    if not st.query_params and not (context and context.is_history_navigation):
+    """Make an empty link the first view's; no step of the browser's Back, see `pages/shared/history.js`."""
+    if not st.query_params:
         st.query_params.from_dict(VIEW)
 
 
 def left() -> dict[str, None]:
     """What leaves the link with the first view's picture or checkpoint: the input size chosen for them."""
     here = all(st.query_params.get(name) == VIEW[name] for name in ("sample", "size"))
-    return {"size": None} if here else {}
+    return {"size": None} if here and "upload" not in st.query_params else {}
 
 
 def is_shown(checkpoint: str) -> bool:

@@ -1,4 +1,4 @@
-"""The HTML that a browser gets first: Streamlit's own, with words to read while its programs load."""
+"""The HTML that a browser gets first: Streamlit's own, with words to read while its programs load, and `history.js`."""
 
 import re
 from functools import cache
@@ -39,7 +39,9 @@ def _html() -> str:
     html = html.replace("<title>Streamlit</title>", f"<title>{TITLE}</title>", 1)
     for style in _STYLE_SHEETS.findall(html):  # without them, a browser draws nothing: they come before the programs
         html = html.replace(style, "", 1).replace("<head>", f"<head>\n{style}", 1)
-    return html.replace("</head>", f"{_SERVER}\n<style>{_style()}</style>\n</head>", 1)
+    steps = (Path(__file__).parent / "history.js").read_text(encoding="utf-8")
+    scripts = f"{_SERVER}\n<script>{{{steps}}}</script>"  # in a block: its names are its own
+    return html.replace("</head>", f"{scripts}\n<style>{_style()}</style>\n</head>", 1)
 
 
 def _style() -> str:

@@ -1,11 +1,12 @@
 // One step of the browser's Back for each thing that somebody does. Streamlit makes a step of every change of a link,
 // and where another page is opened, it may first write that page's link into the address of the one that is left.
+// Runs before Streamlit's own programs, so that what a page writes into an empty link is no step either.
 
 const ACTS = ["pointerdown", "keydown", "change", "paste", "drop"];
 
 class Steps {
   constructor() {
-    this.acted = true; // since the last step
+    this.acted = false; // since the last step
     this.left = ""; // the address before the last change of a link
     this.pushed = false; // that change was a step
     this.push = history.pushState.bind(history);
@@ -38,6 +39,4 @@ class Steps {
   }
 }
 
-export default () => {
-  globalThis.__vitSteps ??= new Steps();
-};
+new Steps();

@@ -142,7 +142,8 @@ def pick_files(most: int, key: str, link: str = "") -> Sequence[Upload]:
     )
     count = len(here.pictures)
     if count and not (here.fresh and st.session_state.get(key)):  # the uploader is empty, or shows others
-        st.caption(f"These are the {count} pictures that were uploaded." if count > 1 else "This one was uploaded.")
+        one = f"This is {plain(here.pictures[0].name)}, which was uploaded."
+        st.caption(f"These are the {count} pictures that were uploaded." if count > 1 else one)
     if count > most:
         st.caption(f"These are the first {most} of {count} pictures.")
     return here.pictures[:most]

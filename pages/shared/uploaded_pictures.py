@@ -1,11 +1,12 @@
 """Pictures that visitors uploaded, on the server's disk for a day: a reload shows them again, and so does their link.
 
 A picture's name there is the SHA-256 of its content. Who holds a link with it opens the picture; nobody can guess one,
-nothing lists them, and what a file was called is not written down. Several that were uploaded together are found by the
-key of a list of their keys.
+nothing else lists them. What a file was called stands in its link; of several that were uploaded together, names and
+keys are a list that is kept like a picture, and its key stands in the link.
 """
 
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -16,11 +17,13 @@ from typing import NamedTuple, Self
 
 from vit.files import replaced
 from vit.paths import pictures_folder
+from vit.untrusted import DOCUMENT_BYTES, is_text, parse_json
 
 DAY = 86_400.0  # [s] that a picture stays after it was last opened
 MOST = 400  # pictures
 MOST_BYTES = 2_000_000_000  # of all of them
 FREE_BYTES = 2_000_000_000  # of the disk that stay free
+LONGEST_NAME = 200  # characters of a picture's, out of a link or a list
 _KEY = re.compile(r"[0-9a-f]{64}")
 
 
@@ -92,15 +95,24 @@ def find(key: str) -> bytes | None:
 
 def keep_all(uploads: Sequence[Upload]) -> str:
     """Write several down; the key that `find_all` takes, "" where one cannot be kept, or there is none."""
-    keys = [keep(one.data) for one in uploads]
-    return keep("\n".join(keys).encode()) if keys and all(keys) else ""
+    entries = [(one.name[:LONGEST_NAME], keep(one.data)) for one in uploads]
+    return keep(json.dumps(entries).encode()) if entries and all(key for _, key in entries) else ""
 
 
 def find_all(key: str) -> list[Upload]:
-    """Those of several that are still there, numbered, as nobody wrote down what they were called."""
-    keys = (find(key) or b"").decode("ascii", "replace").split("\n")
-    files = [(one, find(one)) for one in keys[:MOST]]
-    return [Upload(f"Picture {number}", one, data) for number, (one, data) in enumerate(files, 1) if data is not None]
+    """Those of several that are still there."""
+    listed = find(key) or b""
+    try:
+        entries = parse_json(listed) if len(listed) < DOCUMENT_BYTES else []
+    except ValueError:  # somebody's picture
+        return []
+    uploads = []
+    for entry in entries[:MOST] if isinstance(entries, list) else []:
+        if isinstance(entry, list) and len(entry) == 2 and all(map(is_text, entry)):
+            name, one = entry
+            if (data := find(one)) is not None:
+                uploads.append(Upload(name[:LONGEST_NAME], one, data))
+    return uploads
 
 
 def clean() -> None:

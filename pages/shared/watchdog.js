@@ -34,7 +34,7 @@ class Watchdog {
       "z-index:1000000;border-radius:.4rem;background:#7a4b00;color:#fff;font:.9rem/1.4 system-ui,sans-serif";
     document.body.append(this.notice);
     const style = document.createElement("style");
-    style.textContent = "div:has(> .st-key-watchdog) { position: absolute; }"; // it takes no room on the page
+    style.textContent = "div:has(> .st-key-watchdog) { position: absolute; width: 0; overflow: hidden; }"; // it takes no room on the page
     document.head.append(style);
     this.timer = setInterval(() => this.look(), LOOK);
   }

@@ -1,19 +1,11 @@
-"""Looks after a visitor's tab.
-
-A page that Streamlit's browser half has given up is loaded anew, and one whose server does not answer says so
-(`watchdog.js`); what somebody does is one step of the browser's Back (`history.js`).
-"""
+"""Reloads a page that Streamlit's browser half has given up, and says when the server does not answer."""
 
 from pathlib import Path
 
 import streamlit as st
 
-_HERE = Path(__file__).parent
-_watchdog, _history = (
-    st.components.v2.component(
-        f"vit_{name}", js=(_HERE / f"{name}.js").read_text(encoding="utf-8"), html="<i hidden></i>"
-    )
-    for name in ("watchdog", "history")
+_watchdog = st.components.v2.component(
+    "vit_watchdog", js=Path(__file__).with_suffix(".js").read_text(encoding="utf-8"), html="<i hidden></i>"
 )
 
 
@@ -21,4 +13,3 @@ def mount() -> None:
     """Watch over this tab; before all else of a page, so that it is there whatever happens below."""
     with st.container(key="watchdog", height=1, border=False):
         _watchdog(key="watchdog component", height=1)
-        _history(key="history component", height=1)

@@ -62,6 +62,42 @@ def test_the_way_back_from_an_upload_leads_to_what_was_there(app: App) -> None:
     expect(app.page).to_have_url(re.compile("upload=phone.jpg.*picture="))
 
 
+def test_the_first_view_is_the_first_step_and_back_leads_to_it(app: App) -> None:
+    app.page.goto("about:blank")
+    before = app.page.evaluate("() => history.length")
+    app.page.goto(f"{app.url}/")
+    app.shows("tokens", 257)
+    app.still()
+    first = app.page.url
+    assert "size=64" in first and app.page.evaluate("() => history.length") == before + 1
+    upload = {"name": "phone.jpg", "mimeType": "image/jpeg", "buffer": photo(600, 900)}
+    app.page.locator('[data-testid="stFileUploader"] input[type="file"]').set_input_files(upload)
+    app.shows("header.picture.height", 900)
+    app.still()
+    app.page.go_back()
+    app.shows("tokens", 257)
+    app.still()
+    assert app.page.url == first
+    app.page.go_back()
+    app.page.wait_for_url("about:blank")
+
+
+def test_an_input_size_that_was_chosen_stays_with_the_next_upload(app: App) -> None:
+    app.open()
+    upload = app.page.locator('[data-testid="stFileUploader"] input[type="file"]')
+    upload.set_input_files({"name": "first.jpg", "mimeType": "image/jpeg", "buffer": photo(600, 900)})
+    app.shows("header.picture.height", 900)
+    app.still()
+    app.page.goto(f"{app.page.url}&size=64")
+    app.shows("tokens", 257)
+    app.still()
+    upload.set_input_files({"name": "second.jpg", "mimeType": "image/jpeg", "buffer": photo(500, 700)})
+    app.shows("header.picture.height", 700)
+    app.still()
+    expect(app.page).to_have_url(re.compile("size=64"))
+    app.shows("tokens", 257)
+
+
 def test_each_thing_that_is_done_is_one_step_back(app: App) -> None:
     app.open()
     steps = "() => history.length"

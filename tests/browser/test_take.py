@@ -78,7 +78,7 @@ def test_the_map_of_a_class_is_taken_away_as_it_is_shown(app: App, tmp_path: Pat
     more(app)
     told = json.loads(app.download("Numbers as JSON"))
     assert np.allclose(told["values"], shown, atol=0.002) and told["sentence"] == said
-    assert told["view"]["target"] == "cat" and told["view"].get("query") == (TOKEN if pinned else None)
+    assert told["view"]["target"]["label"] == "cat" and told["view"].get("query") == (TOKEN if pinned else None)
     assert told["scale"]["unit"] == "share"
     file = tmp_path / "viewer.html"
     file.write_bytes(app.download(re.compile("Viewer as HTML")))  # type: ignore[arg-type]

@@ -331,7 +331,7 @@ def test_a_reload_shows_a_side_s_upload_again(checkpoints: Path) -> None:
     page.file_uploader(key="a_upload").upload("photo.png", png(300, 200)).run()
     again = reloaded(page)
     assert not again.exception and unpack(fed(again, "a feeder"))[0]["picture"]["width"] == 300
-    assert "This one was uploaded" in texts(again, "caption")
+    assert "photo\\.png, which was uploaded" in texts(again, "caption")
 
 
 def test_pictures_of_others_are_offered_to_who_may_train(

@@ -49,7 +49,9 @@ def add(files: Mapping[str, BinaryIO], name: str, root: Path | None = None, keep
     weights = [file for file in files if file.endswith(SUFFIXES)]
     others = [file for file in files if file not in weights and file not in _BESIDE]
     if len(weights) != 1 and not (weights and any(index in files for index in INDEXES)):
-        raise InvalidCheckpoint(f"Bring one file of weights ({', '.join(SUFFIXES)}), not {len(weights)}.")
+        raise InvalidCheckpoint(
+            f"Bring one file of weights ({', '.join(SUFFIXES)}), not {len(weights)}. Take the others out."
+        )
     if others:
         raise InvalidCheckpoint(
             f"{brief(others[0])} is not part of a checkpoint. Beside weights: {', '.join(_BESIDE)}."

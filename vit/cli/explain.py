@@ -24,7 +24,7 @@ from vit.explain.settings import Direction
 from vit.images.decode import decode_image
 from vit.images.preprocess import Preprocess
 from vit.model.config import ViTConfig
-from vit.view.export import attention_npz
+from vit.view.export import attention_npz, method_facts
 from vit.view.overlay import overlay
 
 
@@ -144,27 +144,8 @@ def _weights(
     settings = {name: value for name in method.settings if (value := _setting(options, name)) is not None}
     numbers = weights(subject, options.method, query, direction, **settings)
 
-    view: dict[str, Any] = {"method": options.method}
-    view |= {option_of(name): value for name, value in (dict(method.settings) | settings).items()}
-    view |= _from_the_start(view, subject.record, pooling=options.method == "attention" and query is None)
-    if method.of_tokens:
-        view |= {"query": options.query, "direction": direction}
-    if method.of_class:
-        target = subject.record.target
-        view["target"] = {"index": target, "label": checkpoint.labels[target]}
-    return subject.record, numbers, view
-
-
-def _from_the_start(view: Mapping[str, Any], record: AttentionRecord, pooling: bool) -> dict[str, Any]:
-    """Blocks and heads that count from the end, from 0.
-
-    Args:
-        pooling: block -1 is the pooling query's, of a model that has one.
-    """
-    if pooling and view["block"] == -1 and record.pool_attention is not None:
-        return {"block": "pooling query"}
-    counts = {"block": record.blocks, "head": record.heads, "start_block": record.blocks}
-    return {name: view[name] % count for name, count in counts.items() if isinstance(view.get(name), int)}
+    label = checkpoint.labels[subject.record.target] if method.of_class else ""
+    return subject.record, numbers, method_facts(subject, options.method, label, query, direction, settings)
 
 
 def _setting(options: argparse.Namespace, name: str) -> Any:

@@ -172,7 +172,8 @@ def over_frames(
         picture, box = _fitted(frame.picture, preprocess.geometry(frame.picture).box)
         following = frames[index + 1] if index + 1 < len(frames) else frames[index] + 1
         duration = (frame.duration or FRAME) * (following - frames[index])
-        query = _query(selection, len(attention.prefix), attention.grid) if "query" in seen.facts else None
+        asks_token = seen.facts.get("query") is not None
+        query = _query(selection, len(attention.prefix), attention.grid) if asks_token else None
         heatmap = attention.heatmap(seen.weights).numpy()
         steps.append(Step(picture, box, heatmap, seen.low, seen.top, query, label, duration))
         progress((index + 1) / len(frames))

@@ -119,8 +119,11 @@ def file_stem(picture: str, facts: Mapping[str, Any], target: str = "") -> str:
 
     >>> file_stem("my cat.jpg", {"method": "attention", "block": 2, "head": "max", "query": 0})
     'my-cat-attention-block-3-head-max-token-0'
+    >>> file_stem("cat.jpg", {"method": "rollout", "query": 0, "direction": "to"})
+    'cat-rollout-to-token-0'
     """
     parts = [picture.rpartition(".")[0] or picture, facts["method"], target]
+    parts += ["to"] if facts.get("direction") == "to" else []
     for name, key in (("block", "block"), ("head", "head"), ("token", "query")):
         if key in facts:
             value = facts[key]

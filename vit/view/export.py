@@ -3,6 +3,7 @@
 import io
 import json
 import platform
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Self, cast
 
@@ -84,13 +85,36 @@ class MapView:
         """
         record, unusual = subject.record, settings.changed(METHODS[method].settings)
         numbers = methods.weights(subject, method, query, direction, **unusual)
-        facts: dict[str, Any] = {"method": method} | ({"target": label} if label else {}) | unusual
-        name = ""
-        if query is not None:
-            facts |= {"query": query, "direction": direction}
-            name = token_name(query, record.prefix, record.grid)
+        facts = method_facts(subject, method, label, query, direction, unusual)
+        name = "" if query is None else token_name(query, record.prefix, record.grid)
         caption = class_sentence(METHODS[method].title, label, name, direction, unusual)
         return cls(numbers, facts, caption, 0.0, _strongest_patch(numbers, record, without=query), METHODS[method].unit)
+
+
+def method_facts(
+    subject: Subject, method: str, label: str, query: int | None, direction: Direction, settings: Mapping[str, Any]
+) -> dict[str, Any]:
+    """A method, all of its settings, the token that it was asked about and the class; what files say of its map.
+
+    Args:
+        label: of the class that the subject was asked about; left out where the method is not of one.
+        settings: those that are not at their defaults.
+
+    Returns:
+        blocks and heads from 0, none from the end.
+    """
+    how, record = METHODS[method], subject.record
+    facts: dict[str, Any] = {"method": method} | dict(how.settings) | dict(settings)
+    if method == "attention" and query is None and facts["block"] == -1 and record.pool_attention is not None:
+        facts["block"] = "pooling query"
+    for name, count in (("block", record.blocks), ("start_block", record.blocks), ("head", record.heads)):
+        if isinstance(number := facts.get(name), int):
+            facts[name] = number % count
+    if how.of_tokens:
+        facts |= {"query": query, "direction": direction}
+    if how.of_class:
+        facts["target"] = {"index": record.target, "label": label}
+    return facts
 
 
 def attention_bytes(record: AttentionRecord) -> int:

@@ -118,8 +118,8 @@ def map_figure(
         ):
             axes = sheet.axes(left, 0, side, high)
             _show(axes, drawn)
-            if "query" in map_view.facts and map_view.facts["query"] >= len(record.prefix):
-                _outline(axes, map_view.facts["query"] - len(record.prefix), record.grid, box)
+            if (query := map_view.facts.get("query")) is not None and query >= len(record.prefix):
+                _outline(axes, query - len(record.prefix), record.grid, box)
         sheet.colours(
             high + 1.2 + (_LINE if weight else 0),
             colormap(selection),

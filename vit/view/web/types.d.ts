@@ -122,7 +122,6 @@ declare global {
   var __vitGroups: Map<string, Set<Viewer>> | undefined;
   var __vitSelections: Map<string, { revision: number | null; selection: Selection }> | undefined;
   var __vitWatchdog: object | undefined;
-  var __vitSteps: object | undefined;
 
   interface Element {
     __vitViewer?: Viewer;
