@@ -13,8 +13,7 @@ SIZE = first_view.SIZE
 VIEW = {"sample": first_view.SAMPLE, "size": str(SIZE[0]), "view": "relevance"}  # as links have it
 CHECKPOINT = "cifar10"
 WORDS = (
-    "Shown at 64 × 64 px, twice the size that the model was trained at: the map is finer, and the answer more certain. "
-    "What speaks for “cat” here: one eye and its rim, the fur between the eyes, and the nose. Point at a patch to see "
+    "At 64 px, twice what it was trained at, this speaks for “cat”: one eye and its rim, the fur between the eyes, and the nose. Point at a patch to see "
     "what it drew on; choose *Attention* or one of the maps to see where each head looks."
 )
 
