@@ -13,8 +13,9 @@ SIZE = first_view.SIZE
 VIEW = {"sample": first_view.SAMPLE, "size": str(SIZE[0]), "view": "relevance"}  # as links have it
 CHECKPOINT = "cifar10"
 WORDS = (
-    "At 64 px, twice what it was trained at, this speaks for “cat”: one eye and its rim, the fur between the eyes, and the nose. Point at a patch to see "
-    "what it drew on; choose *Attention* or one of the maps to see where each head looks."
+    "At 64 px, twice what it was trained at, this speaks for “cat”: one eye and its rim, the fur between the eyes, and "
+    "the nose. Point at a patch to see what it drew on; choose *Attention* or one of the maps to see where each head "
+    "looks."
 )
 
 
