@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-import hashlib
 import html
 import re
-import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import streamlit as st
-from streamlit.runtime.scriptrunner import get_script_run_ctx
 
-from pages.components import gallery
 from pages.components import viewer as component
-from pages.panels import downloads, faithfulness, first_view, layers, tour, unlike_training, welcome, what_if
+from pages.panels import (
+    downloads,
+    faithfulness,
+    first_view,
+    layers,
+    picture_picker,
+    tour,
+    unlike_training,
+    welcome,
+    what_if,
+)
 from pages.panels import heads as head_panel
-from pages.shared import bars, class_question, link_controls, loading, navigation, session, uploaded_pictures, uploads
+from pages.shared import bars, class_question, link_controls, loading, navigation, session
 from pages.shared.escape import plain
 from pages.shared.source import Source
 from vit.checkpoints import convert, families, hub, manage
@@ -24,8 +30,6 @@ from vit.errors import UserError
 from vit.explain import input_sizes, map_comparison, self_check
 from vit.explain import record as recording
 from vit.images import decode, samples
-from vit.images import video as videos
-from vit.images.file_checks import MAX_FRAMES
 from vit.view import overlay
 from vit.view.selection import Selection
 
@@ -47,8 +51,6 @@ PANELS = {"Is it true?": True, "What if?": False, "Heads": False, "Layers": True
 OUTSIDE = ("checkpoint", "heads", "size", "precision", "sample", "picture", "frame")  # of the viewer, in links
 FEW = 20  # classes that are listed by name
 SEEN = 96  # width of the model's own view [px]
-READING = "Reading the video…"
-TOUCH = 3600.0  # [s] after which an uploaded picture that is still looked at counts as opened again
 
 
 @st.cache_resource(show_spinner=False, max_entries=6)
@@ -257,171 +259,6 @@ def pick_precision() -> Precision:
     return "bfloat16" if rounded else "float32"
 
 
-def current_sample() -> str:
-    """The sample that the link names."""
-    name = st.query_params.get("sample", welcome.VIEW["sample"])
-    return name if name in samples.SAMPLES else welcome.VIEW["sample"]
-
-
-def sample_source(name: str) -> Source:
-    """A picture of the gallery."""
-    return Source(f"{name}.jpg", samples.read(name), name)
-
-
-def pick_picture() -> Source:
-    """The picture that the person chose last: an upload, a camera shot, or a sample."""
-
-    state = session.of(session.Explore)
-
-    def choose_sample(name: str) -> None:
-        choose("sample", sample=name, **(welcome.left() if name != current_sample() else {}))
-
-    def shoot() -> None:
-        choose("camera", **welcome.left())
-
-    def take_in() -> None:
-        if (file := st.session_state[key]) is None:
-            return
-        if state.file:
-            uploads.discard(state.file)
-        state.arrived, state.file = Source(file.name, file.getvalue()), file.file_id
-        state.uploads += 1
-
-    reopen_upload()
-    open_upload()
-    source, sample = state.source, current_sample()
-    gallery.show("gallery", sample if source == "sample" else None, choose_sample)
-    taken, key = None, f"upload {state.uploads}"
-    with st.container(horizontal=True, vertical_alignment="bottom"):
-        # A new one after each upload: it would take the earlier file away before it sends the next one, and name a
-        # file that is no longer shown after the browser's Back.
-        st.file_uploader(
-            "Drop, paste or browse for a file",
-            type=uploads.KINDS + uploads.VIDEOS,
-            max_upload_size=uploads.limit(uploads.LARGEST),
-            key=key,
-            on_change=take_in,
-            help="It stays on the server for a day, for whoever has the link that the address bar then shows.",
-        )
-        with st.popover("Camera", width="content"):
-            if st.toggle("Use the camera"):
-                taken = st.camera_input("Camera", key="camera", on_change=shoot)
-    if state.refused:
-        st.error(plain(state.refused))
-    if source == "upload" and state.upload:
-        st.caption(f"This is {plain(state.upload.name)}, which was uploaded.")
-        return state.upload
-    if source == "camera" and taken is not None:
-        return Source("camera.jpg", taken.getvalue())
-    if missed := st.query_params.get("upload"):
-        st.info(
-            f"This link was made with a picture that is not here any more, {plain(missed)}. Upload it to see the same."
-        )
-    return sample_source(sample)
-
-
-def choose(source: Literal["sample", "upload", "camera"], **link: str | None) -> None:
-    """Show a picture of this kind from now on.
-
-    Args:
-        link: what the link says of it; the upload that it named goes.
-    """
-    state = session.of(session.Explore)
-    state.source, state.refused = source, ""
-    navigation.rewrite({"upload": None, "picture": None, "frame": None, **link})
-
-
-def open_upload() -> None:
-    """Show what was uploaded just now; if it is no picture, say so, and all stays as it is."""
-    state = session.of(session.Explore)
-    arrived, state.arrived = state.arrived, None
-    if arrived is None:
-        return
-    try:
-        if not videos.is_video(arrived.data):  # those take long to read
-            decode.decode_image(arrived.data)
-    except UserError as error:
-        state.refused = f"{arrived.name}: {error}"
-        return
-    state.upload = arrived
-    choose("upload", upload=arrived.name, picture=uploaded_pictures.key_of(arrived.data), **welcome.left())
-
-
-def reopen_upload() -> None:
-    """Take up the picture that the link is about: one that the server has, or after the browser's Back a sample."""
-    state, key, context = session.of(session.Explore), st.query_params.get("picture"), get_script_run_ctx()
-    if context is not None and context.is_history_navigation:
-        state.refused = ""
-        if "upload" not in st.query_params:
-            state.source = "sample"
-    # After Back to a sample, Forward names the same one.
-    open_key = state.carried.key if state.source == "upload" else ""
-    if key and key != open_key and (content := uploaded_pictures.find(key)) is not None:
-        name = st.query_params.get("upload", "")[: uploaded_pictures.LONGEST_NAME] or "picture"
-        state.upload, state.source = Source(name, content), "upload"
-        state.carried = session.Carried(content, key, time.monotonic())
-
-
-def carry(source: Source) -> None:
-    """Let the link reopen a picture that was uploaded and could be read: while the session lasts, and a day longer."""
-    state = session.of(session.Explore)
-    if state.upload is None or source.data is not state.upload.data:
-        return
-    if state.carried.content is not source.data or time.monotonic() > state.carried.since + TOUCH:
-        state.carried = session.Carried(source.data, uploaded_pictures.keep(source.data), time.monotonic())
-    navigation.rewrite({"upload": state.upload.name, "picture": state.carried.key or None})
-
-
-def forget(source: Source) -> None:
-    """Take an upload out of the link that could never be explained, so that there is nothing to reopen."""
-    state = session.of(session.Explore)
-    if state.upload is not None and source.data is state.upload.data and state.carried.content is not source.data:
-        navigation.rewrite({"upload": None, "picture": None})
-
-
-def pick_frame(source: Source) -> Source:
-    """Let the person choose a frame of an animation or a video, which is decoded for that."""
-    placeholder = st.empty()
-    video, total = videos.is_video(source.data), 0
-    try:
-        if video:
-            total = videos.read_video(
-                source.data,
-                MAX_FRAMES,
-                lambda share: placeholder.progress(share, READING),
-                lambda: placeholder.caption("Other videos are being read first."),
-            ).total
-            placeholder.empty()
-        frames = decode.count_frames(source.data)
-    except UserError:  # said where it is explained
-        placeholder.empty()
-        return source
-    if frames < 2:
-        return source
-
-    def remember(frame: int) -> None:
-        st.query_params["frame"] = str(frame)
-
-    linked = st.query_params.get("frame", "")
-    first = min(int(linked), frames) if linked.isdecimal() and 0 < len(linked) < 5 and int(linked) else 1
-    key = link_controls.key_of("frame", first, (hashlib.sha256(source.data).hexdigest(), frames))
-    frame = st.slider(
-        "Frame",
-        1,
-        frames,
-        first,
-        key=key,
-        on_change=link_controls.on_change,
-        args=(key, remember),
-        help="The viewer shows this one; below, all can be taken away.",
-    )
-    if total > frames:
-        st.caption(f"Of its {total:,} frames, {frames} can be chosen, evenly spread.")
-    elif frames == MAX_FRAMES and not video:
-        st.caption(f"Of long animations, the first {frames} frames can be chosen.")
-    return source._replace(frame=frame - 1)
-
-
 def show_predictions(checkpoint: Checkpoint | Model, explanation: Explanation | StoredExplanation) -> None:
     """The most probable classes as bars, beside what the model saw."""
     chart, seen = st.columns([3, 1])
@@ -583,7 +420,7 @@ def main() -> None:
     inputs, predictions = st.columns(2, gap="large")
     waiting = st.container()  # for what says that it takes long: a place of its own in every run
     with inputs:
-        source = pick_picture()  # before anything that imports torch: a newcomer sees the page at once
+        source = picture_picker.pick_picture()  # before anything that imports torch: a newcomer sees the page at once
     if stored := first_view.stored(source):
         with model_controls:
             show_stored_model(stored)
@@ -600,7 +437,7 @@ def main() -> None:
             navigation.rewrite(welcome.left())
         size, precision = pick_size(checkpoint)
     with inputs:
-        source = pick_frame(source)
+        source = picture_picker.pick_frame(source)
 
     def explained(source: Source) -> Explanation:
         with waiting:
@@ -609,14 +446,14 @@ def main() -> None:
     try:
         explanation = explained(source)
     except UserError as error:
-        forget(source)
-        source = sample_source(current_sample())
+        picture_picker.forget(source)
+        source = picture_picker.sample_source(picture_picker.current_sample())
         with inputs:
             st.error(plain(str(error)))
             st.caption(f"Instead, this is the sample “{samples.SAMPLES[source.sample].title}”.")
         explanation = explained(source)
     else:
-        carry(source)
+        picture_picker.carry(source)
     with predictions:
         show_predictions(checkpoint, explanation)
     show_viewer(checkpoint, explanation, feed(explanation.payload), source, link_controls.link_of(OUTSIDE))

@@ -27,7 +27,7 @@ from vit.explain.faithfulness import (
     seconds,
 )
 from vit.explain.method_ranking import recorded
-from vit.explain.methods import METHODS, heatmap_of
+from vit.explain.methods import METHODS, heatmap_of, shares
 from vit.explain.settings import Settings
 from vit.view.captions import about
 from vit.view.selection import Selection
@@ -154,7 +154,7 @@ def show(example: Example, question: Question, selection: Selection) -> None:
         _show_curves(curves(example.key, target, which, example, heatmap), label)
     if compare:
         ranked = ranking(example.key, target, Settings(**selection.settings()), example)
-        _show_ranking(ranked, verdict, _shown(ranked, selection, question, heatmap()))
+        _show_ranking(ranked, verdict, _method_of_map(ranked, selection, question, heatmap()))
 
 
 def _on_many(example: Example, question: Question, selection: Selection) -> str:
@@ -185,13 +185,13 @@ def _problem(example: Example) -> str:
     )
 
 
-def _shown(ranked: dict[str, Ranked], selection: Selection, question: Question, heatmap: Tensor) -> str | None:
+def _method_of_map(ranked: dict[str, Ranked], selection: Selection, question: Question, heatmap: Tensor) -> str | None:
     """The method whose map for the class as a whole is the one that is shown, to rounding."""
     name = {"relevance": question.method, "rollout": "rollout", "attention": "attention"}.get(selection.view)
     if name is None:
         return None
     other = ranked[name].heatmap
-    one, other = (each / each.sum().clamp_min(1e-30) for each in (heatmap, other))
+    one, other = shares(heatmap), shares(other)
     return name if bool((one - other).abs().max() <= SAME * other.max()) else None
 
 

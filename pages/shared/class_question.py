@@ -214,7 +214,7 @@ def pick(example: Example, prefix: str = "", side: str = "") -> Question | None:
         prefix, side: of their names in links and on the page, where it asks twice.
     """
     labels, methods, target = example.checkpoint.labels, offered(example.checkpoint), None
-    shown: dict[str, str | None] = {} if prefix else {"view": "relevance"}  # or a choice would change nothing in sight
+    view: dict[str, str | None] = {} if prefix else {"view": "relevance"}  # or a choice would change nothing in sight
     if not methods:
         return None
     one, other = st.columns(2)
@@ -227,7 +227,7 @@ def pick(example: Example, prefix: str = "", side: str = "") -> Question | None:
                 f"{prefix}target",
                 order,
                 words=lambda index: f"{plain(labels[index])} · {probabilities[index]:.1%}",
-                along=shown,
+                along=view,
                 help="What should the picture speak for? Type to search. The most probable classes come first.",
             )
     with other if labels else one:
@@ -237,7 +237,7 @@ def pick(example: Example, prefix: str = "", side: str = "") -> Question | None:
             methods,
             DEFAULT if labels else methods[0],
             words=lambda name: METHODS[name].title,
-            along=shown,
+            along=view,
             help="\n\n".join(f"**{METHODS[name].title}**: {METHODS[name].sentence}" for name in methods),
         )
     return Question(target, method)

@@ -315,10 +315,10 @@ def test_a_reload_shows_uploads_again_or_says_that_they_are_gone(
     again = reloaded(page)
     assert not again.exception and not again.info and len(again.get("image")) == 2
     assert "These are the 2 pictures that were uploaded" in texts(again, "caption")
-    shown = dict(page.query_params)
+    link_of_two = dict(page.query_params)
     page.file_uploader(key="m_upload").set_value(files[:1]).run()
     assert len(page.get("image")) == 1
-    page.query_params.update(shown)  # the browser's way back
+    page.query_params.update(link_of_two)  # the browser's way back
     assert len(page.run().get("image")) == 2 and "These are the 2 pictures" in texts(page, "caption")
     for path in (tmp_path / "pictures").iterdir():
         path.unlink()
