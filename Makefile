@@ -7,7 +7,7 @@ BIN := .venv/bin
 CHROMIUM := $(BIN)/python tests/browser/serving.py
 WORKERS ?= 3
 
-.PHONY: app test quick check check-js browser benchmark
+.PHONY: app test quick check check-js browser cluster cluster-test benchmark
 
 app: .venv/ready
 	$(BIN)/streamlit run app.py
@@ -17,7 +17,7 @@ test quick: export PYTHONDONTWRITEBYTECODE :=
 
 test: check
 	@$(CHROMIUM) || { echo "The browser tests need a Chromium: make browser installs one. make quick does without."; exit 1; }
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not cluster"
 
 quick: .venv/ready-dev
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --ignore tests/browser --ignore tests/pages -m "not slow"
@@ -45,6 +45,18 @@ browser: .venv/ready-dev
 	$(BIN)/playwright install --with-deps chromium \
 		|| { apt-get update && { apt-get install -y chromium-headless-shell || apt-get install -y chromium; }; } \
 		|| $(BIN)/playwright install chromium
+
+# Real clusters on this machine: Ray from the package index, Slurm from Debian.
+cluster: .venv/ready-dev
+	@echo "Installing Ray ($$(tail -n 1 requirements-cluster.txt)) into $(BIN),"
+	$(BIN)/python -m pip install -r requirements-cluster.txt
+	@command -v slurmctld slurmd sbatch munged > /dev/null || { \
+		echo "and Debian's slurmctld, slurmd, slurm-client and munge, which asks for administrator rights;"; \
+		echo "nothing of it is started."; \
+		apt-get update && apt-get install -y --no-install-recommends slurmctld slurmd slurm-client munge; }
+
+cluster-test: .venv/ready-dev
+	$(BIN)/python -m pytest -m cluster -rs tests/engines
 
 benchmark: .venv/ready-dev
 	$(BIN)/python benchmarks/hover.py

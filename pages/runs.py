@@ -20,6 +20,7 @@ from pages.run_views import (
 from pages.shared import access, feedback, link_controls, navigation, session
 from pages.shared.escape import plain
 from pages.train_form import data_picker
+from vit.runs.engines.contract import HERE
 from vit.runs.registry import Run
 from vit.training.metrics import Progress, best_epoch, evaluations, final_test
 
@@ -103,7 +104,7 @@ def list_all() -> None:
 
 def matches(run: Run, words: str) -> bool:
     """Whether every word of the filter is somewhere in what the table says of a run."""
-    text = f"{run.name} {readings.data_name(run)} {readings.STATUS[run.status]} {' '.join(run.devices)}".lower()
+    text = f"{run.name} {readings.data_name(run)} {readings.STATUS[run.status]} {readings.where(run)}".lower()
     return all(word in text for word in words.lower().split())
 
 
@@ -118,7 +119,7 @@ def summary(found: list[Run]) -> pd.DataFrame:
             "Progress": 100 * readings.share_done(run),
             "Time": readings.duration(readings.figures(run).seconds),
             "Data": readings.data_name(run),
-            "Device": ", ".join(run.devices),
+            "Device": readings.where(run),
             "Started": pd.Timestamp(run.created, unit="s", tz="UTC"),
         }
         for run in found
@@ -187,7 +188,7 @@ def facts(run: Run) -> list[str]:
     named = [
         readings.data_name(run),
         f"from {begun}" if begun else str(run.config.get("size", "")),
-        ", ".join(run.devices),
+        readings.where(run),
     ]
     started = time.strftime("%d %B %Y, %H:%M UTC", time.gmtime(run.created)).lstrip("0")
     owner = run.owner if access.may_train() else ""
@@ -201,10 +202,10 @@ def say_status(run: Run) -> None:
     if run.status == "failed":
         why = plain(run.reason) or "It failed without a word. The log may say why."
         st.error(why if access.may_train() else "It failed.")
-    elif run.status in ("interrupted", "stalled"):
+    elif run.status in ("interrupted", "stalled", "retrying", "unknown"):
         st.warning(plain(run.reason))
     elif run.status == "waiting":
-        st.info(f"Number {run.place} in the queue. {plain(run.reason)}")
+        st.info(plain(waiting_words(run)))
     elif run.status in ("starting", "stopping", "ending"):
         st.info(plain(run.reason))
     elif run.status == "stopped" and run.reason:
@@ -216,6 +217,15 @@ def say_status(run: Run) -> None:
         st.warning(plain(figures.problem))
     for note in figures.records.get("note", [])[-3:]:
         st.caption(plain(note["text"]))
+
+
+def waiting_words(run: Run) -> str:
+    """Where a waiting run stands, why it waits, and when its cluster expects to start it."""
+    words = [f"Number {run.place} in the queue."] if run.place else []
+    words += [run.reason] if run.reason else []
+    if run.starts:
+        words.append(f"It may start at {time.strftime('%H:%M UTC on %d %B', time.gmtime(run.starts))}.")
+    return " ".join(words)
 
 
 def where(run: Run, progress: Progress | None) -> str:
@@ -253,7 +263,7 @@ def say_figures(run: Run) -> None:
         details["Time"] = readings.duration(figures.seconds)
     if progress and progress.memory:
         details["Memory"] = f"{progress.memory / 1e9:.1f} GB"
-    if run.alive and run.status != "waiting":
+    if run.alive and run.status != "waiting" and run.on == HERE:
         for name in dict.fromkeys(run.devices):
             device = readings.devices().get(name)
             if device and device.use is not None:

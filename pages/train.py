@@ -11,10 +11,9 @@ from typing import Any
 
 import streamlit as st
 
-import vit.devices
 from pages.shared import access, navigation, session
 from pages.shared.escape import plain
-from pages.train_form import cost_preview, data_picker, form_link
+from pages.train_form import cost_preview, data_picker, form_link, place_picker
 from pages.train_form import settings as fields
 from vit import checkpoints
 from vit.data import catalog
@@ -22,6 +21,7 @@ from vit.errors import UserError
 from vit.model.config import ViTConfig
 from vit.runs.command_line import command_line
 from vit.runs.control import launch
+from vit.runs.engines.contract import HERE
 from vit.runs.registry import list_runs
 from vit.training.presets import PRESETS, run_name, train_config
 from vit.training.run_folder import learnt, resumable
@@ -44,12 +44,6 @@ def start_torch() -> None:
     gc.freeze()
 
 
-@st.cache_data(show_spinner=False, ttl=3)
-def list_devices() -> list[Any]:
-    """CPU and GPUs with their use, asked for once in a while."""
-    return vit.devices.list_devices()
-
-
 def recommended(data: str, start: str = "") -> list[str]:
     """Presets, those made for this data, this start and this machine first."""
     kind = data
@@ -57,7 +51,7 @@ def recommended(data: str, start: str = "") -> list[str]:
         pictures, side = data_picker.size(data, data_picker.root_of(data))
         kind = "cifar10" if pictures > FEW and 0 < side <= SMALL else "folder:PATH"
         start = start or (SHIPPED if pictures <= FEW else "")
-    has_gpu = len(list_devices()) > 1
+    has_gpu = len(place_picker.list_devices()) > 1
 
     def rank(name: str) -> tuple[bool, ...]:
         settings = PRESETS[name].settings
@@ -158,56 +152,6 @@ def pick_start(titles: Mapping[str, str]) -> str:
     )
 
 
-def pick_devices() -> tuple[tuple[str, ...], bool]:
-    """Where to compute, and whether to share it with other runs."""
-    devices = list_devices()
-    held = {name: run for run in list_runs() if run.alive for name in run.devices}
-    titles = {device.name: "CPU" if device.name == "cpu" else device.title for device in devices}
-    captions = []
-    for device in devices:
-        facts = [device.title] if device.name == "cpu" else [device.name]
-        if device.free_memory:
-            facts.append(
-                f"{cost_preview.memory(device.free_memory)} of {cost_preview.memory(device.total_memory)} free"
-            )
-        if device.use is not None:
-            facts.append(f"{device.use:.0%} busy")
-        captions.append(plain(" · ".join(facts)))
-    gpus = [device.name for device in devices if device.name != "cpu"]
-    if len(gpus) > 1:
-        titles["several"] = "Several GPUs"
-        captions.append("One process on each; they share every batch.")
-    names = list(titles)
-    if st.session_state.get("device") not in names:
-        st.session_state.device = gpus[0] if gpus else "cpu"
-    chosen = st.radio(
-        "Device",
-        names,
-        format_func=lambda name: plain(titles[name]),
-        captions=captions,
-        key="device",
-        label_visibility="collapsed",
-        persist_state="session",
-    )
-    wanted: tuple[str, ...] = (chosen,)
-    if chosen == "several":
-        wanted = tuple(st.multiselect("GPUs", gpus, default=gpus, key="gpus", persist_state="session"))
-        if not wanted:
-            st.error("Choose at least one GPU.")
-    share = st.session_state.get("share", False)
-    busy = [held[name] for name in wanted if name in held]
-    if busy or share:
-        share = st.toggle(
-            "Share it with the runs that use it",
-            key="share",
-            help="Both then take longer, and may run out of memory.",
-            persist_state="session",
-        )
-    if busy and not share:
-        st.caption(f"{plain(busy[0].name)} has it: this run waits in the queue and starts by itself.")
-    return wanted, share
-
-
 def pick_sweep(settings: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Settings of each run: one, or one per combination of the values to compare.
 
@@ -256,9 +200,7 @@ def pick_sweep(settings: Mapping[str, Any]) -> list[dict[str, Any]]:
     return runs
 
 
-def start(
-    base: Mapping[str, Any], runs: Sequence[Mapping[str, Any]], name: str, devices: Sequence[str], share: bool
-) -> None:
+def start(base: Mapping[str, Any], runs: Sequence[Mapping[str, Any]], name: str, where: place_picker.Where) -> None:
     """Launch the runs and go to see them; the same form sent twice starts them once.
 
     Args:
@@ -277,8 +219,11 @@ def start(
             run = launch(
                 config,
                 name=f"{title}, {suffix}" if suffix else title,
-                devices=devices,
-                share=share,
+                on=where.on,
+                devices=where.devices,
+                nodes=where.nodes,
+                minutes=where.minutes,
+                share=where.share,
                 owner=access.visitor(),
                 sweep=sweep,
                 nonce=f"{state.nonce}-{number}",
@@ -297,9 +242,10 @@ def name_of(config: Any) -> str:
     return run_name(config)
 
 
-def show_command(config: Any, devices: Sequence[str]) -> None:
+def show_command(config: Any, where: place_picker.Where) -> None:
     """The line that does the same in a terminal."""
-    st.code(command_line(config, st.session_state.preset, devices), language="bash", wrap_lines=True)
+    line = command_line(config, st.session_state.preset, where.devices, where.on, where.nodes, where.minutes)
+    st.code(line, language="bash", wrap_lines=True)
 
 
 st.title("Train", anchor=False)
@@ -328,26 +274,27 @@ with start_place:
     init_from = pick_start(known_starts)
 form_link.remember()
 with device_place:
-    st.header("Device", anchor=False)
-    devices, share = pick_devices()
+    st.header("Device" if not place_picker.several() else "Where", anchor=False)
+    place = place_picker.pick()
+    devices = place.devices
 
 settings = fields.read() | {"data": data, "data_root": data_root, "init_from": init_from}
-settings["device"] = "cpu" if devices == ("cpu",) else "cuda"
+settings["device"] = "cpu" if set(devices) == {"cpu"} else "cuda"
 if init_from:
     settings = {name: value for name, value in settings.items() if name not in fields.FROM_CHECKPOINT}
 config, problems = fields.check(settings)
-if config and devices and config.batch_size % len(devices):
-    problems = {"batch_size": f"{config.batch_size} pictures do not divide among {len(devices)} devices."}
+if config and devices and config.batch_size % place.processes:
+    problems = {"batch_size": f"{config.batch_size} pictures do not divide among {place.processes} processes."}
     config = None
 with recipe_place:
     pick_recipe(data, init_from, {name: said for name, said in problems.items() if name not in fields.ELSEWHERE})
-for place, name in (
+for container, name in (
     (start_place, "init_from"),
     (device_place, "device"),
     (data_place, "data"),
     (data_place, "data_root"),
 ):
-    with place:
+    with container:
         fields.show_problem(problems, name)
 
 with right:
@@ -358,10 +305,13 @@ with right:
     else:
         pictures = cost_preview.show_preview(config)
         sound = pictures is not None or data_picker.can_come(data, data_root)  # a run downloads what is not here
-        if devices and (problem := cost_preview.problem(config, devices, pictures)):
+        here = devices if place.on == HERE else ()
+        if here and (problem := cost_preview.problem(config, here, pictures)):
             st.error(plain(problem))
             sound = False
-        measured = cost_preview.show_costs(config, devices, pictures) if devices else None
+        if place.on != HERE:
+            st.caption(plain(f"How fast {place.on} is shows once the run has begun there."))
+        measured = cost_preview.show_costs(config, here, pictures) if devices else None
         runs = pick_sweep(settings)
     usual = name_of(config) if config else ""
     name = st.text_input("Name", key="name", placeholder=usual, max_chars=60, persist_state="session")
@@ -374,9 +324,9 @@ with right:
         together = measured.seconds_per_epoch * sum(run.get("epochs", config.epochs) for run in runs)
         st.caption(f"All of them: {about(together)}, if each epoch takes as long as this.")
     if clicked and ready:
-        start(settings, runs, name.strip(), devices, share)
+        start(settings, runs, name.strip(), place)
     elif (state := session.of(session.Train)).started:
         state.started, state.nonce = False, secrets.token_hex(8)  # the next click is another run
     if config is not None and devices:
         with st.expander("The same on the command line", key="command_group"):
-            show_command(config, devices)
+            show_command(config, place)

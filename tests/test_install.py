@@ -118,8 +118,12 @@ def requirements() -> dict[str, Requirement]:
 
 def pins() -> dict[str, str]:
     """The version of each library that the tests run with."""
-    lines = [line for name in ("", "-dev") for line in (ROOT / f"requirements{name}.txt").read_text().splitlines()]
-    found = [re.fullmatch(r"([\w-]+)==([\w.]+)", line) for line in lines]
+    lines = [
+        line
+        for name in ("", "-dev", "-cluster")
+        for line in (ROOT / f"requirements{name}.txt").read_text().splitlines()
+    ]
+    found = [re.fullmatch(r"([\w-]+)(?:\[[\w,]+\])?==([\w.]+)", line) for line in lines]
     return {canonicalize_name(one[1]): one[2] for one in found if one}
 
 

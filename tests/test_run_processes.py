@@ -35,7 +35,8 @@ from short_runs import (
 
 import vit
 from vit.errors import InvalidRun
-from vit.runs import control, registry, supervisor
+from vit.runs import attempts, control, registry
+from vit.runs.engines import here
 from vit.training.metrics import MetricsReader, read_metrics
 from vit.training.train import train
 
@@ -188,15 +189,15 @@ def test_a_killed_supervisor_leaves_a_run_that_trains_and_can_be_stopped(running
 
 def test_kill_ends_a_run_even_without_its_supervisor(running: registry.Run) -> None:
     os.kill(supervisor_of(running), signal.SIGKILL)
-    control.kill(running.id, patience=0.5)
+    here.kill(running.folder, patience=0.5)
     assert ended(running).status == "stopped"
-    assert control.lock_holders(running.folder) == []
+    assert here.lock_holders(running.folder) == []
 
 
 def test_kill_keeps_the_last_state(running: registry.Run) -> None:
     learnt = done(running)
     control.kill(running.id)
-    assert (status(running), registry.find_run(running.id).reason) == ("stopped", supervisor.KILLED)
+    assert (status(running), registry.find_run(running.id).reason) == ("stopped", attempts.KILLED)
     control.resume(running.id)
     until(lambda: status(running) in TRAINS, "its training")
     starts = [r["step"] for r in read_metrics(running.folder / "metrics.jsonl") if r["kind"] == "start"]
@@ -235,7 +236,7 @@ def test_no_rank_survives_the_kill_of_its_launcher(folder: Path) -> None:
     assert supervised.wait(PATIENCE) == 0
     found = registry.find_run(run.name)
     assert found.status == "failed" and "The system killed it" in found.reason
-    assert control.lock_holders(run) == []
+    assert here.lock_holders(run) == []
 
 
 # --- A full disk --------------------------------------------------------------------------------------------------

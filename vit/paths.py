@@ -34,6 +34,11 @@ def runs_folder() -> Path:
     return Path(os.environ.get("VIT_RUNS") or _home() / "runs").absolute()
 
 
+def clusters_file() -> Path:
+    """The app's secrets file, in which clusters are set up, or the file that VIT_CLUSTERS names."""
+    return Path(os.environ.get("VIT_CLUSTERS") or _home() / ".streamlit" / "secrets.toml").absolute()
+
+
 def data_roots() -> list[Path]:
     """Folders in which datasets are kept, uploads in the first: VIT_DATA_ROOTS, or `data/` of the project."""
     named = [root for root in os.environ.get("VIT_DATA_ROOTS", "").split(os.pathsep) if root]

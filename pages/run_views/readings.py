@@ -13,6 +13,7 @@ from vit.devices import Device, list_devices
 from vit.errors import UserError
 from vit.paths import runs_folder
 from vit.runs import registry
+from vit.runs.engines.contract import HERE
 from vit.training.metrics import MetricsReader, Progress, best_epoch, evaluations, final_test, progress
 from vit.untrusted import read_bytes
 
@@ -31,6 +32,8 @@ STATUS = {
     "stopping": "Stopping",
     "ending": "Ending",
     "stalled": "Stalled",
+    "retrying": "Retrying",
+    "unknown": "Unknown",
     "finished": "Finished",
     "stopped": "Stopped",
     "failed": "Failed",
@@ -148,6 +151,21 @@ def guesses(run: registry.Run) -> bool:
     best, start = best_accuracy(run), figures(run).records.get("start")
     classes = start[-1].get("classes") if start else None
     return best is not None and isinstance(classes, list) and len(classes) > 1 and best < 1.2 / len(classes)
+
+
+def where(run: registry.Run) -> str:
+    """What a run computes on: devices of this machine, or what it asked of its cluster, and the machines it has there.
+
+    >>> where(registry.Run("a", Path(), "", "", "", "", 0.0, ("gpu", "gpu"), "running", "", on="lab", nodes=2))
+    'lab, 2 machines with 2 GPUs each'
+    """
+    if run.on == HERE:
+        return ", ".join(run.devices)
+    several = len(run.devices) > 1
+    what = "GPU" if registry.ANY_GPU in run.devices else "process"
+    many = f"{len(run.devices)} {'GPUs' if what == 'GPU' else 'processes'}" if several else f"1 {what}"
+    machines = f"{run.nodes} machines with {many} each" if run.nodes > 1 else many
+    return f"{run.on}, {machines}" + (f" ({', '.join(run.hosts)})" if run.hosts else "")
 
 
 def share_done(run: registry.Run) -> float:

@@ -150,6 +150,16 @@ def parser() -> argparse.ArgumentParser:
         help="the run's folder (default: runs/<time>-<preset>); torchrun takes --run for an option of its own",
     )  # fmt: skip
     train.add_argument("--resume", type=Path, metavar="DIR", help="continue the run in this folder")
+    train.add_argument(
+        "--on", metavar="NAME", help="hand it over: to a cluster that is set up, or to `here`, this machine's queue; "
+        "`runs` then says how it is",
+    )  # fmt: skip
+    train.add_argument(
+        "--devices", nargs="+", metavar="DEVICE", help="with --on: cpu or gpu, once for each process of a node; here "
+        "also cuda:0 and so on (default: gpu where there is one, else cpu)",
+    )  # fmt: skip
+    train.add_argument("--nodes", type=int, default=1, metavar="N", help="with --on: machines (default: %(default)s)")
+    train.add_argument("--minutes", type=int, metavar="N", help="with --on: after which the cluster may end an attempt")
     train.add_argument("--settings", action="store_true", help="list presets and settings, and end")
 
     runs = add("runs", "List training runs, look at one, stop or resume it; the page does the same and more.")

@@ -5,9 +5,13 @@ import json
 import os
 from typing import Any
 
+from vit.devices import list_devices
 from vit.errors import InvalidConfig
 from vit.paths import runs_folder
-from vit.runs.control import new_id
+from vit.runs.control import launch, new_id
+from vit.runs.engines.contract import HERE
+from vit.runs.registry import ANY_GPU
+from vit.training.config import TrainConfig
 from vit.training.presets import PRESETS, describe, run_name, train_config
 from vit.training.run_folder import read_json
 from vit.training.train import train
@@ -18,11 +22,16 @@ def run_train(options: argparse.Namespace) -> None:
     if options.settings:
         print(describe())
         return
+    if not options.on and (options.devices or options.nodes > 1 or options.minutes):
+        raise InvalidConfig("--devices, --nodes and --minutes say what is asked of the place that --on names.")
     if options.resume and (options.preset or options.config or options.data or options.set or options.run):
         raise InvalidConfig("--resume continues a run as it was described; it goes without other options.")
     if not (options.preset or options.config or options.data or options.resume):
         raise InvalidConfig(f"Name a --preset ({', '.join(PRESETS)}), a --config or at least --data.")
     config = train_config(options.preset, **_settings(options))
+    if options.on:
+        _hand_over(config, options)
+        return
     run = options.resume or options.run or runs_folder() / new_id(run_name(config))
     if options.preset:
         print(f"{PRESETS[options.preset].title}. {PRESETS[options.preset].expect}", flush=True)
@@ -40,6 +49,17 @@ def run_train(options: argparse.Namespace) -> None:
         print(f"{result.test.accuracy:.2%} of {result.test.pictures:,} test pictures right.")
     if result.validation:
         print(f"The model: {run / 'checkpoints' / 'best'}")
+
+
+def _hand_over(config: TrainConfig, options: argparse.Namespace) -> None:
+    """Launch the run where it was asked for, and say how it is to be met again."""
+    if options.resume or options.run:
+        raise InvalidConfig("--on starts a run of its own, in a folder of its own: leave --resume and --run-dir out.")
+    gpu = [ANY_GPU] if options.on != HERE or len(list_devices()) > 1 else ["cpu"]
+    devices = options.devices or (gpu if config.device == "auto" else [config.device])
+    run = launch(config, on=options.on, devices=devices, nodes=options.nodes, minutes=options.minutes)
+    print(f"{run.id}  {run.status}  {run.reason}".rstrip())
+    print(f"Look at it with: python -m vit runs show {run.id}")
 
 
 def _settings(options: argparse.Namespace) -> dict[str, Any]:

@@ -18,40 +18,34 @@ until the next attempt begins, so that a state, once told, holds until it ends. 
 (`vit.runs.supervisor`), a process of its own, so neither page, browser nor server is needed while it trains.
 """
 
-import os
+import math
 import re
 import secrets
 import shutil
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vit.checkpoints import manage
-from vit.errors import InvalidConfig, InvalidRun
-from vit.files import check_locks, replaced, take_lock, wait_for_lock
-from vit.paths import environment_with_package, runs_folder
-from vit.runs.queue_file import open_queue
+from vit.errors import InvalidConfig, InvalidRun, UserError
+from vit.files import check_locks, replaced
+from vit.paths import runs_folder
+from vit.runs.engines import watch
+from vit.runs.engines.clusters import Cluster, find_cluster
+from vit.runs.engines.contract import HERE, Engine, Handle, Request, read_handle
+from vit.runs.engines.here import Here
+from vit.runs.engines.places import cluster_engine
+from vit.runs.queue_file import one_launch, open_queue
 from vit.runs.registry import ANY_GPU, MAX_NAME, MAX_NOTES, Run, find_run, list_runs, shorten
-from vit.runs.scheduler import gpu_names, grant
 from vit.training import fine_tuning, presets
-from vit.training.run_folder import (
-    changing,
-    check_resumable,
-    forget_attempt,
-    is_alive,
-    read_document,
-    read_json,
-    record_outcome,
-    write_json,
-)
+from vit.training.run_folder import changing, check_resumable, read_document, read_json, write_json
 
 if TYPE_CHECKING:
     from vit.training.config import TrainConfig
+
+
+PATIENCE = 6.0  # [s] for a cluster to say how a run is, before something is done to it
 
 
 class Limits(NamedTuple):
@@ -64,23 +58,6 @@ class Limits(NamedTuple):
 
     runs_per_person: int | None = None
     free_bytes: int = 2 << 30
-
-
-def lock_holders(folder: Path) -> list[int]:
-    """Processes that hold the run's lock: found by the lock, so a reused id cannot be among them. Linux only."""
-    try:
-        lock = (folder / "alive.lock").stat()
-    except OSError:
-        return []
-    holders = set()
-    for link in Path("/proc").glob("[0-9]*/fd/*"):
-        with suppress(OSError):  # a process or a file that is gone by now, or that is another user's
-            file = link.stat()
-            if (file.st_dev, file.st_ino) == (lock.st_dev, lock.st_ino):
-                held = (link.parents[1] / "fdinfo" / link.name).read_text()
-                if re.search(r"^lock:.*FLOCK.*READ", held, re.MULTILINE):  # who only asks holds WRITE for an instant
-                    holders.add(int(link.parents[1].name))
-    return sorted(holders - {os.getpid()})
 
 
 # --- Acting ---------------------------------------------------------------------------------------------------------
@@ -106,7 +83,10 @@ def launch(
     *,
     name: str = "",
     notes: str = "",
+    on: str = HERE,
     devices: Sequence[str] = ("cpu",),
+    nodes: int = 1,
+    minutes: int | None = None,
     share: bool = False,
     owner: str = "",
     sweep: str = "",
@@ -118,48 +98,36 @@ def launch(
     Args:
         config: what to do; its `device` is replaced by what `devices` says.
         name: what `run_name` says, unless it is given.
-        devices: "cpu", "mps", "cuda:0" and so on, `ANY_GPU`; several for several processes.
+        on: this machine, or a cluster by its name.
+        devices: of one node. Here "cpu", "mps", "cuda:0" and so on, `ANY_GPU`; several for several processes. On a
+            cluster "cpu" or `ANY_GPU`, once for each process.
+        nodes: machines of the cluster.
+        minutes: after which the cluster may end an attempt; None for its own limit.
         share: do not wait for other runs on these devices.
         nonce: of the form that was sent; sent twice, it starts one run.
 
     Raises:
-        InvalidConfig: no devices, too many runs of this owner, too little disk, or settings that contradict the
-            checkpoint that the run starts from.
+        InvalidConfig: no devices, too many runs of this owner, too little disk, no such cluster or more than it
+            grants, or settings that contradict the checkpoint that the run starts from.
         InvalidCheckpoint: that checkpoint cannot be opened.
+        Refused, Unreachable: the cluster takes no such run, or does not answer.
         UserError: this system has no locks.
     """
     check_locks()
-    if not devices or not all(re.fullmatch(rf"cpu|mps|cuda:\d+|{ANY_GPU}", device) for device in devices):
-        raise InvalidConfig("devices: choose cpu, or one or more GPUs.")
-    kinds = {device.partition(":")[0].replace(ANY_GPU, "cuda") for device in devices}
-    if len(kinds) > 1:
-        raise InvalidConfig("devices: a run uses either the CPU or GPUs, not both.")
-    kind, colon, path = config.data.partition(":")
-    places = {"data": kind + colon + (str(Path(path).expanduser().absolute()) if colon else path)}
-    places |= {"data_root": str(Path(config.data_root).absolute()), "device": kinds.pop()}
-    config = config.model_copy(update=places)  # wherever it is resumed from
-    base = None
-    if config.init_from:
-        base = fine_tuning.resolve(config)
-    root = runs_folder()
-    name = name or presets.run_name(config)
+    request = Request(tuple(devices), share, nodes, minutes)
+    engine, root = _place(on)
+    kind = _check(request, on)
+    config = _absolute(config, kind)
     limits = limits or Limits()
-    with open_queue(root) as line:
+    if on != HERE:
+        config, limits = _check_cluster(config, request, find_cluster(on), limits)
+    base = fine_tuning.resolve(config) if config.init_from else None
+    name = name or presets.run_name(config)
+    with one_launch(root):
         every = list_runs()
         if again := next((run for run in every if nonce and run.nonce == nonce), None):
             return again
-        mine = sum(run.alive and run.owner == owner for run in every)
-        if limits.runs_per_person is not None and mine >= limits.runs_per_person:
-            raise InvalidConfig(
-                f"You have {mine} runs waiting or running, and {limits.runs_per_person} are allowed. "
-                "Stop one, or start this one later."
-            )
-        free = shutil.disk_usage(root).free
-        if free < limits.free_bytes:
-            raise InvalidConfig(
-                f"The disk has {free / 1e9:.1f} GB free, and {limits.free_bytes / 1e9:.1f} GB are kept free. "
-                "Delete old runs first."
-            )
+        _check_room(root, every, owner, limits)
         folder = root / new_id(name)
         folder.mkdir()
         about = {
@@ -169,6 +137,8 @@ def launch(
             "sweep": sweep,
             "created": time.time(),
             "devices": list(devices),
+            "nodes": nodes,
+            "minutes": minutes,
             "share": share,
             "nonce": nonce,
         }
@@ -177,33 +147,77 @@ def launch(
             file.write(config.model_dump_json(indent=2).encode() + b"\n")
         if base:
             fine_tuning.write_base(folder, base)
-        if not share:  # now, so that the order of the launches counts and a run whose device is free never waits
-            grant(root, line, folder.name, devices, gpu_names)
-        _start(folder)
+        try:
+            engine.submit(folder, request)
+        except UserError:
+            shutil.rmtree(folder)  # nothing was begun
+            raise
     return find_run(folder.name)
 
 
-def _start(folder: Path) -> None:
-    """Start the run's supervisor; the lock is held from before it exists, so there is no moment of doubt."""
-    lock = os.open(folder / "alive.lock", os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        if not take_lock(lock):
-            raise InvalidRun("This run is going on already.")
-        forget_attempt(folder)
-        wait_for_lock(lock, shared=True)
-        with (folder / "log.txt").open("ab") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "vit.runs.supervisor", str(folder), str(lock)],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=environment_with_package(),
-                pass_fds=[lock],
-                start_new_session=True,  # the server's Ctrl-C is not the run's
-            )
-        process.wait()  # it forks and ends at once: the supervisor is nobody's child
-    finally:
-        os.close(lock)
+def _place(on: str) -> tuple[Engine, Path]:
+    """The engine of a place, and the folder of its runs."""
+    return (Here(), runs_folder()) if on == HERE else (cluster_engine(on), find_cluster(on).runs)
+
+
+def _check(request: Request, on: str) -> str:
+    """Refuse devices that make no sense; returns their kind."""
+    known = rf"cpu|mps|cuda:\d+|{ANY_GPU}" if on == HERE else rf"cpu|{ANY_GPU}"
+    if not request.devices or not all(re.fullmatch(known, device) for device in request.devices):
+        raise InvalidConfig("devices: choose cpu, or one or more GPUs.")
+    kinds = {device.partition(":")[0].replace(ANY_GPU, "cuda") for device in request.devices}
+    if len(kinds) > 1:
+        raise InvalidConfig("devices: a run uses either the CPU or GPUs, not both.")
+    if on == HERE and request.nodes != 1:
+        raise InvalidConfig("nodes: this machine is one. Name a cluster.")
+    return kinds.pop()
+
+
+def _absolute(config: "TrainConfig", device: str) -> "TrainConfig":
+    """The same settings wherever the run is resumed from."""
+    kind, colon, path = config.data.partition(":")
+    places = {"data": kind + colon + (str(Path(path).expanduser().absolute()) if colon else path)}
+    return config.model_copy(update=places | {"data_root": str(Path(config.data_root).absolute()), "device": device})
+
+
+def _check_cluster(
+    config: "TrainConfig", request: Request, cluster: Cluster, limits: Limits
+) -> tuple["TrainConfig", Limits]:
+    """Refuse what a cluster does not grant; returns the settings with its own folder of downloads, and its bounds."""
+    for what, wanted, most in (
+        ("nodes", request.nodes, cluster.limits.nodes),
+        ("processes on a node", len(request.devices), cluster.limits.processes),
+        ("minutes", request.minutes or 0, cluster.limits.minutes or math.inf),
+    ):
+        if wanted > most:
+            raise InvalidConfig(f"{cluster.name} grants a run at most {most} {what}, not {wanted}.")
+    kind, _, path = config.data.partition(":")
+
+    def seen(folder: str) -> bool:
+        return not cluster.data or any(Path(folder).is_relative_to(root) for root in cluster.data)
+
+    if kind == "folder" and not seen(path):
+        folders = ", ".join(map(str, cluster.data))
+        raise InvalidConfig(f"data: the machines of {cluster.name} see {folders}, and {path} is in none of these.")
+    if not seen(config.data_root):
+        config = config.model_copy(update={"data_root": str(cluster.data[0])})
+    return config, limits._replace(runs_per_person=cluster.limits.runs_per_person or limits.runs_per_person)
+
+
+def _check_room(root: Path, every: Sequence[Run], owner: str, limits: Limits) -> None:
+    """Refuse a run where its owner has enough of them, or the disk is nearly full."""
+    mine = sum(run.alive and run.owner == owner and run.folder.parent == root for run in every)
+    if limits.runs_per_person is not None and mine >= limits.runs_per_person:
+        raise InvalidConfig(
+            f"You have {mine} runs waiting or running, and {limits.runs_per_person} are allowed. "
+            "Stop one, or start this one later."
+        )
+    free = shutil.disk_usage(root).free
+    if free < limits.free_bytes:
+        raise InvalidConfig(
+            f"The disk has {free / 1e9:.1f} GB free, and {limits.free_bytes / 1e9:.1f} GB are kept free. "
+            "Delete old runs first."
+        )
 
 
 def stop(run_id: str) -> None:
@@ -211,44 +225,34 @@ def stop(run_id: str) -> None:
 
     Raises:
         InvalidRun: it is not alive.
+        Unreachable: it waits on a cluster that does not answer.
     """
-    folder = _living_run(run_id).folder
-    with changing(folder):
-        (folder / "stop").touch()
+    run = _living_run(run_id)
+    _place(run.on)[0].ask_to_stop(run.folder)
+    watch.forget()
 
 
-def kill(run_id: str, patience: float = 5.0) -> None:
+def kill(run_id: str) -> None:
     """End a run now; the last complete state stays.
-
-    Args:
-        patience: time that its supervisor has for it before all processes that hold its lock are killed [s].
 
     Raises:
         InvalidRun: it is not alive.
+        Unreachable: its cluster does not answer.
     """
-    folder = _living_run(run_id).folder
-    with changing(folder):
-        (folder / "kill").touch()
-    until = time.monotonic() + patience
-    while time.monotonic() < until:
-        if not is_alive(folder):
-            return
-        time.sleep(0.1)
-    for pid in lock_holders(folder):
-        with suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, signal.SIGKILL)
-    if not os.path.exists(folder / "outcome.json"):
-        record_outcome(folder, "stopped", "Killed on request. Resume continues from the last saved state.")
+    run = _living_run(run_id)
+    _place(run.on)[0].kill(read_handle(run.folder) or Handle(run.folder, HERE, run.id, run.created))
+    watch.forget()
 
 
 def resume(run_id: str, *, devices: Sequence[str] | None = None, epochs: int | None = None) -> Run:
-    """Continue a run from its last saved state, in the queue's last place if its devices are not free.
+    """Continue a run from its last saved state, where it was started, in the last place if it has to wait.
 
     Raises:
         InvalidRun: it is alive, it has finished all its epochs, or its state is gone.
         InvalidConfig: `epochs` is no number of epochs.
+        Refused, Unreachable: its cluster takes no such run, or does not answer.
     """
-    run = find_run(run_id)
+    run = find_run(run_id, PATIENCE)
     if run.alive:
         raise InvalidRun("This run is going on already.")
     if run.status == "unreadable":
@@ -256,17 +260,16 @@ def resume(run_id: str, *, devices: Sequence[str] | None = None, epochs: int | N
     check_resumable(run.folder)
     if run.status == "finished" and (epochs is None or epochs <= run.config.get("epochs", 0)):
         raise InvalidRun("This run has finished. Give it more epochs to continue it.")
+    engine, root = _place(run.on)
     if epochs is not None:
         config = presets.train_config(**read_document(run.folder / "config.json") | {"epochs": epochs})
         with changing(run.folder), replaced(run.folder / "config.json") as file:
             file.write(config.model_dump_json(indent=2).encode() + b"\n")
-    with open_queue(runs_folder()) as line:
+    with one_launch(root):
         if devices is not None:
             _change(run.folder, devices=list(devices))
-        with changing(run.folder):
-            _start(run.folder)
-        if not run.share:
-            grant(runs_folder(), line, run.id, devices or run.devices, gpu_names)
+        engine.submit(run.folder, Request(tuple(devices or run.devices), run.share, run.nodes, run.minutes))
+    watch.forget()
     return find_run(run_id)
 
 
@@ -276,7 +279,7 @@ def delete(run_id: str) -> None:
     Raises:
         InvalidRun: it is alive.
     """
-    run = find_run(run_id)
+    run = find_run(run_id, PATIENCE)
     if run.alive:
         raise InvalidRun("This run is going on. Stop it first.")
     doomed = run.folder.with_name(f".{run.id}.deleted")
@@ -332,7 +335,7 @@ def keep(run_id: str, name: str) -> Path:
 
 
 def _living_run(run_id: str) -> Run:
-    run = find_run(run_id)
+    run = find_run(run_id, PATIENCE)
     if not run.alive:
         raise InvalidRun("This run has ended already.")
     return run

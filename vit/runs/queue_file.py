@@ -6,10 +6,8 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import TypedDict
 
-if TYPE_CHECKING:
-    pass
 from vit.files import wait_for_lock
 from vit.training.run_folder import changing, read_json, write_json
 
@@ -30,11 +28,20 @@ class Queue(TypedDict):
 
 
 @contextmanager
+def one_launch(root: Path) -> Iterator[None]:
+    """Only one run is made or continued at a time, so that a form sent twice starts one."""
+    lock = _open_lock(root, "launch")
+    try:
+        wait_for_lock(lock)
+        yield
+    finally:
+        os.close(lock)
+
+
+@contextmanager
 def open_queue(root: Path) -> Iterator[Queue]:
     """The queue, for this process alone; what is changed is written back."""
-    with changing(root):
-        (root / ".queue").mkdir(parents=True, exist_ok=True)
-        lock = os.open(root / ".queue" / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+    lock = _open_lock(root, "lock")
     try:
         wait_for_lock(lock)
         line = read_queue(root)
@@ -44,6 +51,12 @@ def open_queue(root: Path) -> Iterator[Queue]:
             write_json(root / ".queue" / "queue.json", dict(line))
     finally:
         os.close(lock)
+
+
+def _open_lock(root: Path, name: str) -> int:
+    with changing(root):
+        (root / ".queue").mkdir(parents=True, exist_ok=True)
+        return os.open(root / ".queue" / name, os.O_RDWR | os.O_CREAT, 0o644)
 
 
 def read_queue(root: Path) -> Queue:

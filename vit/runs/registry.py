@@ -7,30 +7,35 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from vit.errors import InvalidRun
 from vit.files import silence
-from vit.paths import runs_folder
-from vit.untrusted import Unreadable, is_number, is_text, is_whole
-
-if TYPE_CHECKING:
-    pass
+from vit.paths import clusters_file, runs_folder
+from vit.runs.engines import clusters, watch
+from vit.runs.engines.contract import HERE, Handle, Look, is_new, is_over, read_handle
 from vit.runs.queue_file import RUN_ID, read_queue
 from vit.training.run_folder import is_alive, later_format, read_document, read_json
+from vit.untrusted import Unreadable, is_number, is_text, is_whole
 
 Status = Literal[
     "waiting", "starting", "running", "validating", "testing", "stopping", "ending", "stalled",
+    "retrying", "unknown",
     "finished", "stopped", "failed", "interrupted", "unreadable",
 ]  # fmt: skip
-ALIVE = ("waiting", "starting", "running", "validating", "testing", "stopping", "ending", "stalled")
+ALIVE = (
+    "waiting", "starting", "running", "validating", "testing", "stopping", "ending", "stalled",
+    "retrying", "unknown",
+)  # fmt: skip
 EVALUATIONS: tuple[Status, ...] = ("validating", "testing")
 ANY_GPU = "gpu"  # in place of a device's name: the first that is free
 
 STALLED = 300  # [s] without a sign of life; compiling a large model takes minutes
 MAX_NAME, MAX_NOTES, MAX_REASON = 60, 5000, 2000  # characters
 MOST_DEVICES = 64  # of one run
+MOST_NODES = 1024
 MOST_EPOCHS = 10_000
+_ENDING = "It has said its last word, and clears up."
 _LATEST = 2.0**32  # a moment in 2106 [s]
 _DEVICE = re.compile(rf"cpu|mps|cuda:\d{{1,4}}|{ANY_GPU}", re.ASCII)
 
@@ -46,9 +51,15 @@ class Run:
         devices: that it asks for, such as ("cuda:0", "cuda:1"); the same twice means two processes on it.
         sweep: shared by runs that were started together to be compared, "" for none.
         status: waiting (for a device), starting, running, validating, testing, stopping (asked to), ending (said its
-            last word), stalled (alive but silent); finished, stopped, failed, or interrupted: it died without a last
+            last word), stalled (alive but silent), retrying (a process of it died and its cluster starts it again),
+            unknown (its cluster gives no answer); finished, stopped, failed, or interrupted: it died without a last
             word, and can be resumed; unreadable: nobody can say.
         reason: more about the status, in words; "" where there is nothing to say.
+        on: the place where it computes: this machine, or a cluster by its name.
+        nodes: machines of its cluster that it asks for, 1 here.
+        minutes: after which its cluster may end an attempt; None for the cluster's own limit.
+        hosts: the machines of its cluster that it is on, as far as the cluster says.
+        starts: when its cluster expects a waiting one to start, unix time [s]; None where it does not say.
         problem: what of its files cannot be read, and why; "" where all can.
         place: in the queue, from 1; 0 for a run that does not wait.
         evaluated: share of the pictures that the present validation or test has seen, 0 to 1; None where there is none.
@@ -65,6 +76,11 @@ class Run:
     devices: tuple[str, ...]
     status: Status
     reason: str
+    on: str = HERE
+    nodes: int = 1
+    minutes: int | None = None
+    hosts: tuple[str, ...] = ()
+    starts: float | None = None
     problem: str = ""
     place: int = 0
     evaluated: float | None = None
@@ -102,34 +118,48 @@ class Run:
 # --- Finding --------------------------------------------------------------------------------------------------------
 
 
-def list_runs() -> list[Run]:
-    """Every run, newest first; those that cannot be read are among them, and say why."""
-    root = runs_folder()
-    try:
-        names = sorted(e.name for e in os.scandir(root) if RUN_ID.fullmatch(e.name) and e.is_dir(follow_symlinks=False))
-    except OSError:
-        return []
-    waiting = read_queue(root)["waiting"]
-    runs = [read_guarded(root / name, waiting) for name in names if _is_run(root / name)]
+def list_runs(patience: float = 0.0) -> list[Run]:
+    """Every run, newest first; those that cannot be read are among them, and say why.
+
+    Args:
+        patience: how long to wait for clusters to answer, each; 0 for what they said last [s].
+    """
+    runs = []
+    for root in _roots():
+        try:
+            names = [e.name for e in os.scandir(root) if RUN_ID.fullmatch(e.name) and e.is_dir(follow_symlinks=False)]
+        except OSError:
+            continue
+        waiting = read_queue(root)["waiting"]
+        runs += [read_guarded(root / name, waiting, patience) for name in sorted(names) if _is_run(root / name)]
     return sorted(runs, key=lambda run: (run.created, run.id), reverse=True)
 
 
-def find_run(run_id: str) -> Run:
+def find_run(run_id: str, patience: float = 0.0) -> Run:
     """One run, looked up among those that exist; for ids that strangers send.
+
+    Args:
+        patience: how long to wait for its cluster to answer; 0 for what it said last [s].
 
     Raises:
         InvalidRun: there is none.
     """
-    root = runs_folder()
-    known = isinstance(run_id, str) and RUN_ID.fullmatch(run_id) and _is_run(root / run_id)
-    if not known or (root / run_id).is_symlink():
-        raise InvalidRun("There is no such run. It may have been deleted.")
-    return read_guarded(root / run_id, read_queue(root)["waiting"])
+    if isinstance(run_id, str) and RUN_ID.fullmatch(run_id):
+        for root in _roots():
+            if _is_run(root / run_id) and not (root / run_id).is_symlink():
+                return read_guarded(root / run_id, read_queue(root)["waiting"], patience)
+    raise InvalidRun("There is no such run. It may have been deleted.")
+
+
+def _roots() -> list[Path]:
+    """Folders that hold runs: this machine's, then those of clusters."""
+    there = clusters.run_folders() if clusters_file().exists() else []
+    return list(dict.fromkeys([runs_folder(), *there]))
 
 
 def queue() -> list[Run]:
     """The runs that wait for a device, in their order."""
-    return sorted((run for run in list_runs() if run.status == "waiting"), key=lambda run: run.place)
+    return sorted((run for run in list_runs() if run.status == "waiting" and run.place), key=lambda run: run.place)
 
 
 def _is_run(folder: Path) -> bool:
@@ -143,10 +173,10 @@ def _is_run(folder: Path) -> bool:
     return True
 
 
-def read_guarded(folder: Path, waiting: Sequence[str]) -> Run:
+def read_guarded(folder: Path, waiting: Sequence[str], patience: float = 0.0) -> Run:
     """A run, whatever its folder holds: what is wrong with one of them hides none of the others."""
     try:
-        return read_run(folder, waiting)
+        return read_run(folder, waiting, patience)
     except OSError as error:
         reason = f"Its folder cannot be read: {error.strerror}."
     except Exception as error:
@@ -156,11 +186,12 @@ def read_guarded(folder: Path, waiting: Sequence[str]) -> Run:
     return Run(folder.name, folder, name, "", "", "", 0.0, (), "unreadable", reason, reason)
 
 
-def read_run(folder: Path, waiting: Sequence[str]) -> Run:
+def read_run(folder: Path, waiting: Sequence[str], patience: float = 0.0) -> Run:
     """A run as its folder tells it; what cannot be read of it is said in the result.
 
     Args:
-        waiting: ids of the runs in the queue, in order.
+        waiting: ids of the runs in this machine's queue, in order.
+        patience: how long to wait for the answer of its cluster, if it has one [s].
 
     Raises:
         OSError: the folder is gone, or closed to this user.
@@ -176,7 +207,9 @@ def read_run(folder: Path, waiting: Sequence[str]) -> Run:
     if not is_number(created, 0, _LATEST):
         created = min(max(os.stat(folder / "config.json").st_mtime, 0.0), _LATEST)
     pulse = read_json(folder / "heartbeat")
-    status, reason = _status(folder, waiting, pulse)
+    handle = read_handle(folder)
+    look = look_here(folder, waiting) if handle is None else _look_there(handle, patience)
+    status, reason = _status(folder, handle, look, pulse)
     settings, unreadable = _config(folder)
     later = later_format(folder)
     if status not in ALIVE and (later or (unreadable and not settings)):
@@ -192,8 +225,13 @@ def read_run(folder: Path, waiting: Sequence[str]) -> Run:
         devices=_devices(about.get("devices")),
         status=status,
         reason=reason,
+        on=handle.place if handle else HERE,
+        nodes=nodes if is_whole(nodes := about.get("nodes"), 1, MOST_NODES) else 1,
+        minutes=minutes if is_whole(minutes := about.get("minutes"), 1) else None,
+        hosts=look.nodes if isinstance(look, Look) else (),
+        starts=look.starts if isinstance(look, Look) and status == "waiting" else None,
         problem=later or unreadable or problem,
-        place=waiting.index(folder.name) + 1 if status == "waiting" else 0,
+        place=waiting.index(folder.name) + 1 if status == "waiting" and folder.name in waiting else 0,
         evaluated=_evaluated(pulse)[1] if status in (*EVALUATIONS, "stopping") else None,
         step=pulse["step"] if is_whole(pulse.get("step")) else 0,
         share=about.get("share") is True,
@@ -247,16 +285,53 @@ def _evaluated(pulse: dict[str, Any]) -> tuple[Status, float | None]:
     return "running", None
 
 
-def _status(folder: Path, waiting: Sequence[str], pulse: dict[str, Any]) -> tuple[Status, str]:
+def look_here(folder: Path, waiting: Sequence[str]) -> Look:
+    """How a run of this machine is: its lock answers, which the system drops when the last of its processes is gone.
+
+    Args:
+        waiting: ids of the runs in the queue.
+    """
+    if not is_alive(folder):
+        return Look("gone")
+    return Look("waiting" if folder.name in waiting else "running", "It starts by itself when its device is free.")
+
+
+def _look_there(handle: Handle, patience: float) -> Look | str:
+    """How a run of a cluster is, or why nobody knows; of one that is over nobody is asked."""
+    if is_over(handle):
+        return Look("gone")
+    if handle.place not in clusters.read_clusters().usable:
+        return Look("gone", f"The cluster {handle.place} is not set up here any more, so nobody can say how it is.")
+    look, problem = watch.look(handle, patience)
+    if is_new(handle) and not problem and (look is None or look.word == "gone"):
+        return Look("waiting", f"It is being handed over to {handle.place}.")
+    return look or problem or f"{handle.place} is being asked how it is."
+
+
+def _status(folder: Path, handle: Handle | None, look: Look | str, pulse: dict[str, Any]) -> tuple[Status, str]:
+    """How a run is, from what its engine says first, then from its folder.
+
+    Args:
+        handle: None for a run of this machine.
+        look: what the engine says; in words why it says nothing.
+    """
     outcome = read_json(folder / "outcome.json")
-    if is_alive(folder):
+    if isinstance(look, str):
+        return "unknown", f"{look}{_last_sign(folder)}"
+    if look.word != "gone":
         if os.path.lexists(folder / "stop") or os.path.lexists(folder / "kill"):
             until = {"validating": "the validation", "testing": "the test"}.get(_evaluated(pulse)[0], "the step")
             return "stopping", f"It ends after {until} that it is in."
+        if outcome and handle is None:
+            return "ending", _ENDING
+        if look.word == "waiting":
+            return "waiting", look.reason
+        if look.word == "retrying":
+            return "retrying", f"{look.reason} It is started again and goes on from the last saved state.".strip()
+        if handle and outcome.get("outcome") == "failed":
+            return "ending", f"One of its processes failed; {handle.place} may start it again."
         if outcome:
-            return "ending", "It has said its last word, and clears up."
-        if folder.name in waiting:
-            return "waiting", "It starts by itself when its device is free."
+            return "ending", _ENDING
         try:
             silent = silence(folder / "heartbeat")
         except OSError:
@@ -268,7 +343,18 @@ def _status(folder: Path, waiting: Sequence[str], pulse: dict[str, Any]) -> tupl
     word, reason = outcome.get("outcome"), outcome.get("reason")
     if isinstance(word, str) and word in ends:
         return ends[word], reason[:MAX_REASON] if isinstance(reason, str) else ""
-    return "interrupted", "It was cut off, by a restart of the machine perhaps. Resume it: no complete epoch is lost."
+    cut_off = "It was cut off, by a restart of the machine perhaps. Resume it: no complete epoch is lost."
+    return "interrupted", f"{look.reason} {cut_off}".strip() if handle else cut_off
+
+
+def _last_sign(folder: Path) -> str:
+    """A sentence about the last sign of life of a run of which nobody knows."""
+    try:
+        silent = silence(folder / "heartbeat")
+    except OSError:
+        return ""
+    ago = f"{silent:.0f} seconds" if silent < 120 else f"{silent / 60:.0f} minutes"
+    return f" Its last sign of life was {ago} ago."
 
 
 def shorten(text: str, length: int) -> str:

@@ -18,16 +18,16 @@ from pathlib import Path
 
 import psutil
 
+from vit.runs.attempts import CANCELLED, train_to_the_end
 from vit.runs.registry import ANY_GPU
 from vit.runs.scheduler import gpu_names, leave_queue, take_devices
-from vit.training.run_folder import AGAIN, read_json, record_outcome
+from vit.training.run_folder import read_json, record_outcome
 
 if __name__ == "__main__" and os.fork():
     os._exit(0)  # the launcher waits for this process alone; the rest of the file runs in its child
 
 _POLL = 0.5  # [s]
 _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER, from linux/prctl.h
-KILLED = "Killed on request. Resume continues from the last saved state."
 
 
 def supervise(folder: Path, lock: int) -> None:
@@ -61,7 +61,7 @@ def _wait(folder: Path) -> tuple[str, ...] | None:
     while True:
         for request in ("stop", "kill"):
             if (folder / request).exists():
-                record_outcome(folder, "stopped", "Cancelled while it waited for its turn.")
+                record_outcome(folder, "stopped", CANCELLED)
                 return None
         if (devices := take_devices(folder, gpu_names)) is not None:
             return devices
@@ -90,15 +90,11 @@ def environment(devices: Sequence[str]) -> dict[str, str]:
 
 def _train(folder: Path, lock: int, devices: Sequence[str]) -> None:
     """Run the trainer to its end, and again where it asks for that."""
-    while _train_once(folder, lock, devices):
-        (folder / "outcome.json").unlink(missing_ok=True)
+    train_to_the_end(folder, lambda: _train_once(folder, lock, devices))
 
 
-def _train_once(folder: Path, lock: int, devices: Sequence[str]) -> bool:
-    """One attempt; whether the trainer wants another one with its batches in smaller parts."""
-    log = folder / "log.txt"
-    begin = log.stat().st_size if log.exists() else 0
-    parts = read_json(folder / AGAIN)
+def _train_once(folder: Path, lock: int, devices: Sequence[str]) -> int | None:
+    """Run the trainer, kill what it leaves, and return its exit status; None where a person killed it."""
     trainer = subprocess.Popen(
         command(folder, devices),
         stdin=subprocess.DEVNULL,
@@ -113,27 +109,7 @@ def _train_once(folder: Path, lock: int, devices: Sequence[str]) -> bool:
             _kill_all(trainer.pid)
         time.sleep(_POLL)
     _kill_all(trainer.pid)  # torchrun's ranks and data loaders outlive it when it is killed
-    if killed:
-        record_outcome(folder, "stopped", KILLED)
-    record_outcome(folder, "failed", _reason(trainer.returncode, log, begin))
-    return read_json(folder / AGAIN) != parts and not killed
-
-
-def _reason(code: int, log: Path, begin: int) -> str:
-    """Words for the end of a trainer that left none."""
-    if code == -signal.SIGKILL:
-        return (
-            "The system killed it, most often because the machine's memory ran out. "
-            "Resume it; if that happens again, with a smaller batch_size or model."
-        )
-    if code < 0:
-        return f"It crashed ({signal.Signals(-code).name}). Resume it; the log holds what it last said."
-    with suppress(OSError), log.open("rb") as file:
-        file.seek(begin)
-        lines = file.read().decode(errors="replace").split("\n")
-        if said := [line.strip() for line in lines if line.strip()]:
-            return said[-1][:500] if code == 2 else f"It ended with an error: {said[-1][:500]}"
-    return f"It ended with status {code} and said nothing."
+    return None if killed else trainer.returncode
 
 
 def _kill_all(trainer: int) -> None:

@@ -17,6 +17,7 @@ from vit.files import is_locked, replaced, take_lock, wait_for_lock
 from vit.untrusted import DOCUMENT_BYTES, Unreadable, is_whole, read_object
 
 FORMAT = 2  # of what this version writes, in environment.json; `docs/runs-on-disk.md` says what differs
+ENGINE = "VIT_ENGINE"  # in the environment of a trainer that a cluster's engine started: the engine's name
 _SMALL = 64 << 10  # [bytes] of a document that is remembered
 STATES = ("state.pt", "state.previous.pt")  # in checkpoints/, the newest first
 
@@ -66,10 +67,13 @@ def is_alive(folder: Path) -> bool:
 
 @contextmanager
 def hold_run(folder: Path) -> Iterator[None]:
-    """Count this process, and those that it forks, to the run; the first one begins an attempt."""
+    """Count this process, and those that it forks, to the run; the first one begins an attempt.
+
+    Where a cluster's engine began it, requests stay: a person may have asked a waiting run to stop.
+    """
     file = os.open(folder / "alive.lock", os.O_RDWR | os.O_CREAT, 0o644)
     try:
-        if take_lock(file):
+        if take_lock(file) and ENGINE not in os.environ:
             forget_attempt(folder)
         wait_for_lock(file, shared=True)
         yield

@@ -139,7 +139,8 @@ def _folder_of(run: Path, place: Place) -> Iterator[None]:
             stack.enter_context(hold_run(run))
             if place.leads:
                 _lock_out_others(run, stack.enter_context((run / "writer.lock").open("w")))
-                (run / "outcome.json").unlink(missing_ok=True)
+                for leftover in ("outcome.json", "heartbeat"):  # of an attempt that a cluster cut off
+                    (run / leftover).unlink(missing_ok=True)
                 (run / "reserve").write_bytes(os.urandom(_RESERVE))
                 stack.callback((run / "reserve").unlink, missing_ok=True)
         except OSError as error:

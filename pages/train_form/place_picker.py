@@ -1,0 +1,172 @@
+"""Where a run computes: devices of this machine, or machines of a cluster that an administrator has set up."""
+
+from typing import Any, NamedTuple
+
+import streamlit as st
+
+import vit.devices
+from pages.shared.escape import plain
+from pages.train_form import cost_preview
+from vit.runs.engines import clusters, watch
+from vit.runs.engines.contract import HERE
+from vit.runs.registry import ANY_GPU, list_runs
+
+
+class Where(NamedTuple):
+    """A place to compute, and what is asked of it.
+
+    Attributes:
+        on: this machine, or a cluster by its name.
+        devices: one for each process of a machine; none while nothing sensible is chosen.
+        share: do not wait for other runs on these devices.
+        nodes: machines.
+        minutes: after which a cluster may end an attempt; None for its own limit.
+    """
+
+    on: str
+    devices: tuple[str, ...]
+    share: bool = False
+    nodes: int = 1
+    minutes: int | None = None
+
+    @property
+    def processes(self) -> int:
+        """That share every batch."""
+        return self.nodes * len(self.devices)
+
+
+@st.cache_data(show_spinner=False, ttl=3)
+def list_devices() -> list[Any]:
+    """CPU and GPUs with their use, asked for once in a while."""
+    return vit.devices.list_devices()
+
+
+def pick() -> Where:
+    """The place, where there are several, and what is asked of it."""
+    known = clusters.read_clusters()
+    for name, problem in known.problems.items():
+        st.warning(plain(f"The cluster {name} cannot be used: {problem} It is set up in the app's secrets file."))
+    if not known.usable:
+        return pick_here()
+    places = [HERE, *known.usable]
+    if st.session_state.get("on") not in places:
+        st.session_state.on = HERE
+    on = st.radio(
+        "Where",
+        places,
+        format_func=lambda name: "This machine" if name == HERE else plain(name),
+        captions=["" if name == HERE else plain(free_words(name)) for name in places],
+        key="on",
+        persist_state="session",
+    )
+    return pick_here() if on == HERE else pick_there(known.usable[on])
+
+
+def several() -> bool:
+    """Whether there is more than this machine to choose from."""
+    return bool(clusters.read_clusters().usable)
+
+
+def free_words(name: str) -> str:
+    """What of a cluster is free, as it said some seconds ago.
+
+    The page does not wait for it: the first time nothing is known yet.
+    """
+    capacity, problem = watch.capacity(name)
+    if capacity is None:
+        return problem or "It is being asked what is free."
+    kinds = [("GPUs", capacity.gpus), ("processors", capacity.cpus)]
+    free = " and ".join(f"{one.free:,} of {one.total:,} {kind}" for kind, one in kinds if one.total)
+    machines = f"{capacity.nodes:,} machine{'' if capacity.nodes == 1 else 's'}"
+    return f"{free or 'nothing'} free on {machines}"
+
+
+@st.fragment(run_every=5)
+def show_free(name: str) -> None:
+    """The same while the form is open."""
+    st.caption(plain(free_words(name)))
+
+
+def pick_there(cluster: clusters.Cluster) -> Where:
+    """Processes and machines of a cluster, within what it grants."""
+    limits = cluster.limits
+    show_free(cluster.name)
+    capacity, _ = watch.capacity(cluster.name)
+    if "cluster_kind" not in st.session_state:
+        st.session_state.cluster_kind = "cpu" if capacity and not capacity.gpus.total else ANY_GPU
+    kind = st.segmented_control(
+        "Each process computes on",
+        [ANY_GPU, "cpu"],
+        format_func={ANY_GPU: "a GPU", "cpu": "processors"}.__getitem__,
+        key="cluster_kind",
+        persist_state="session",
+    )
+    left, middle, right = st.columns(3)
+    nodes = left.number_input("Machines", 1, limits.nodes, 1, key=f"nodes {cluster.name}", persist_state="session")
+    each = middle.number_input(
+        "Processes on each", 1, limits.processes, 1, key=f"processes {cluster.name}", persist_state="session"
+    )
+    minutes = None
+    if cluster.kind == "slurm":
+        minutes = right.number_input(
+            "Minutes at a time",
+            1,
+            limits.minutes or 10**6,
+            None,
+            placeholder="its own limit",
+            key=f"minutes {cluster.name}",
+            help="Near the limit the run saves itself and queues again, until it is done. A short limit may start "
+            "sooner.",
+            persist_state="session",
+        )
+    return Where(cluster.name, (kind,) * each if kind else (), nodes=nodes, minutes=minutes)
+
+
+def pick_here() -> Where:
+    """Devices of this machine, and whether to share them with other runs."""
+    devices = list_devices()
+    held = {name: run for run in list_runs() if run.alive and run.on == HERE for name in run.devices}
+    titles = {device.name: "CPU" if device.name == "cpu" else device.title for device in devices}
+    captions = []
+    for device in devices:
+        facts = [device.title] if device.name == "cpu" else [device.name]
+        if device.free_memory:
+            facts.append(
+                f"{cost_preview.memory(device.free_memory)} of {cost_preview.memory(device.total_memory)} free"
+            )
+        if device.use is not None:
+            facts.append(f"{device.use:.0%} busy")
+        captions.append(plain(" · ".join(facts)))
+    gpus = [device.name for device in devices if device.name != "cpu"]
+    if len(gpus) > 1:
+        titles["several"] = "Several GPUs"
+        captions.append("One process on each; they share every batch.")
+    names = list(titles)
+    if st.session_state.get("device") not in names:
+        st.session_state.device = gpus[0] if gpus else "cpu"
+    chosen = st.radio(
+        "Device",
+        names,
+        format_func=lambda name: plain(titles[name]),
+        captions=captions,
+        key="device",
+        label_visibility="collapsed",
+        persist_state="session",
+    )
+    wanted: tuple[str, ...] = (chosen,)
+    if chosen == "several":
+        wanted = tuple(st.multiselect("GPUs", gpus, default=gpus, key="gpus", persist_state="session"))
+        if not wanted:
+            st.error("Choose at least one GPU.")
+    share = st.session_state.get("share", False)
+    busy = [held[name] for name in wanted if name in held]
+    if busy or share:
+        share = st.toggle(
+            "Share it with the runs that use it",
+            key="share",
+            help="Both then take longer, and may run out of memory.",
+            persist_state="session",
+        )
+    if busy and not share:
+        st.caption(f"{plain(busy[0].name)} has it: this run waits in the queue and starts by itself.")
+    return Where(HERE, wanted, share)

@@ -1,0 +1,96 @@
+"""A cluster of one processor, made of files and locks: the smallest engine that keeps the contract."""
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from vit.files import is_locked
+from vit.paths import environment_with_package
+from vit.runs.attempts import CANCELLED, KILLED
+from vit.runs.engines import contract, places
+from vit.runs.engines.clusters import Cluster
+from vit.runs.engines.contract import Capacity, Handle, Look, Request, Share
+from vit.training.run_folder import ENGINE, forget_attempt
+
+JOB = """
+exec 9>alive; flock 9; echo $$ > pid
+exec 8>../slot; flock 8; touch started
+cd {code} && exec {python} -m vit train --resume {folder} >> {folder}/log.txt 2>&1
+"""
+
+
+class Fake:
+    """Jobs that one slot serves in no particular order."""
+
+    def __init__(self, cluster: Cluster):
+        self.name, self.jobs = cluster.name, cluster.runs / ".fake"
+        self.jobs.mkdir(parents=True, exist_ok=True)
+
+    def _answer(self) -> None:
+        if (self.jobs / "down").exists():
+            raise contract.Unreachable(f"{self.name} does not answer.")
+
+    def capacity(self) -> Capacity:
+        """One processor."""
+        self._answer()
+        return Capacity(1, Share(int(not is_locked(self.jobs / "slot")), 1), Share(0, 0))
+
+    def submit(self, folder: Path, request: Request) -> Handle:
+        """Start a shell that waits for the slot."""
+        with contract.submitting(folder):
+            self._answer()
+            before = contract.read_handle(folder)
+            if before and self.look(before).word != "gone":
+                raise contract.InvalidRun("This run is going on already.")
+            if request.nodes > 1:
+                raise contract.Refused(f"{self.name} has one machine.")
+            forget_attempt(folder)
+            handle = contract.next_handle(folder, self.name)
+            contract.write_handle(handle, request)
+            job = self.jobs / handle.job
+            job.mkdir()
+            words = {"code": os.getcwd(), "python": sys.executable, "folder": str(folder)}
+            subprocess.Popen(
+                ["bash", "-c", JOB.format(**{name: shlex.quote(word) for name, word in words.items()})],
+                cwd=job,
+                env=environment_with_package() | {ENGINE: "fake"},
+                start_new_session=True,
+            )
+            while not (job / "pid").exists():
+                pass
+        return handle
+
+    def look(self, handle: Handle) -> Look:
+        """Ask the locks."""
+        self._answer()
+        job = self.jobs / handle.job
+        if not is_locked(job / "alive"):
+            return Look("gone")
+        return Look("running", nodes=("one",)) if (job / "started").exists() else Look("waiting", "The slot is taken.")
+
+    def ask_to_stop(self, folder: Path) -> None:
+        """Leave word for the trainer, or end what waits."""
+        handle = contract.read_handle(folder)
+        assert handle
+        waits = self.look(handle).word == "waiting"
+        (folder / "stop").touch()
+        if waits:
+            self._end(handle)
+            contract.conclude(handle, "stopped", CANCELLED)
+
+    def kill(self, handle: Handle) -> None:
+        """Kill the session."""
+        self._answer()
+        self._end(handle)
+        contract.conclude(handle, "stopped", KILLED)
+
+    def _end(self, handle: Handle) -> None:
+        job = self.jobs / handle.job
+        while is_locked(job / "alive"):
+            os.killpg(int((job / "pid").read_text()), signal.SIGKILL)
+
+
+places.KINDS["fake"] = Fake

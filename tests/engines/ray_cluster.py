@@ -1,0 +1,115 @@
+"""A Ray cluster of three nodes on this machine, in a network of its own that has loopback alone."""
+
+import ctypes
+import fcntl
+import os
+import secrets
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+MARK = "VIT_TEST_CLUSTER"  # in the environment of all that a cluster starts: what to end with it
+
+
+def enter_network_of_its_own() -> None:
+    """Take this process, and all that it starts from here on, off every network but a new loopback.
+
+    Raises:
+        PermissionError: that takes administrator rights.
+    """
+    library = ctypes.CDLL(None, use_errno=True)
+    if library.unshare(0x40000000):  # CLONE_NEWNET, from linux/sched.h
+        raise PermissionError(os.strerror(ctypes.get_errno()))
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        up = struct.pack("16sh14x", b"lo", 0x1 | 0x40)  # IFF_UP | IFF_RUNNING
+        fcntl.ioctl(any_socket, 0x8914, up)  # SIOCSIFFLAGS
+
+
+def marked(value: str) -> list[int]:
+    """Processes that a cluster started."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if f"{MARK}={value}".encode() in path.read_bytes().split(b"\0"):
+                found.append(int(path.parent.name))
+        except OSError:
+            continue
+    return found
+
+
+def end_marked(value: str) -> None:
+    """Kill them, and wait until none is left."""
+    while pids := [pid for pid in marked(value) if pid != os.getpid()]:
+        for pid in pids:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        time.sleep(0.05)
+
+
+class RayCluster:
+    """A head without processors, and nodes with one each.
+
+    Attributes:
+        address: of its dashboard.
+        token: the file that holds its token.
+    """
+
+    def __init__(self, folder: Path):
+        self.folder, self.token, self.mark = folder, folder / "token", secrets.token_hex(8)
+        folder.mkdir(parents=True)
+        self.token.write_text(secrets.token_hex(32))
+        self.address = "http://127.0.0.1:8299"
+        self.environment = {
+            **{name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "PYTEST_"))},
+            "RAY_AUTH_MODE": "token",
+            "RAY_AUTH_TOKEN_PATH": str(self.token),
+            "RAY_DISABLE_IMPORT_WARNING": "1",
+            MARK: self.mark,
+        }
+
+    def _start(self, number: int, *arguments: str) -> None:
+        """One node; its ports lie outside those that Ray gives to workers of others."""
+        base, ports = 26000 + 100 * number, 27000 + 200 * number
+        named = (
+            "dashboard-agent-listen-port", "dashboard-agent-grpc-port", "metrics-export-port",
+            "runtime-env-agent-port", "node-manager-port", "object-manager-port",
+        )  # fmt: skip
+        command = [str(Path(sys.executable).with_name("ray")), "start", *arguments, "--num-gpus=0"]
+        command += ["--disable-usage-stats", "--object-store-memory=100000000"]
+        command += [f"--min-worker-port={ports}", f"--max-worker-port={ports + 199}"]
+        command += [f"--{name}={base + i}" for i, name in enumerate(named, 11)]
+        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=180)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    def start_head(self) -> None:
+        """Its jobs' drivers run there, and nothing else."""
+        self._start(
+            0, "--head", "--port=6399", "--dashboard-host=127.0.0.1", "--dashboard-port=8299", "--num-cpus=0",
+            f"--temp-dir={self.folder / 't'}", "--ray-client-server-port=26001",
+        )  # fmt: skip
+
+    def start_node(self, number: int) -> None:
+        """One of the machines that train."""
+        self._start(number, "--address=127.0.0.1:6399", "--num-cpus=1")
+
+    def processes(self, words: str) -> list[int]:
+        """Those of its processes whose command line holds some words."""
+        return [pid for pid in marked(self.mark) if words in command_of(pid)]
+
+    def end(self) -> None:
+        """Kill all of it, by process id: `ray stop` would end every other Ray of the machine, too."""
+        end_marked(self.mark)
+
+
+def command_of(pid: int) -> str:
+    """A process's command line, "" of one that is gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        return ""

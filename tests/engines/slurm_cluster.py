@@ -1,0 +1,107 @@
+"""A Slurm cluster of two nodes on this machine, from Debian's packages; started by hand, ended by process id."""
+
+import os
+import secrets
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+from ray_cluster import MARK, command_of, end_marked, marked
+
+NEEDED = ("munged", "slurmctld", "slurmd", "sbatch", "srun")
+_CONF = """
+ClusterName=test
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort=16817
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge/socket,cred_expire=5
+CryptoType=crypto/munge
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool-%n
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd-%n.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdLogFile={folder}/slurmd-%n.log
+CommunicationParameters=NoInAddrAny,NoCtldInAddrAny
+MpiDefault=none
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
+SchedulerParameters=bf_interval=5,batch_sched_delay=0,sched_interval=5
+SlurmdParameters=config_overrides
+ReturnToService=2
+SlurmctldTimeout=30
+SlurmdTimeout=20
+JobRequeue=1
+NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port=17011 CPUs=1 RealMemory=4000
+NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port=17012 CPUs=1 RealMemory=4000
+PartitionName=main Nodes=n1,n2 Default=YES MaxTime=60 DefaultTime=30 State=UP OverSubscribe=NO
+"""
+
+
+def missing() -> str:
+    """The first of Slurm's programs that is not installed, "" where all are."""
+    return next((name for name in NEEDED if shutil.which(name) is None), "")
+
+
+class SlurmCluster:
+    """Two machines of one processor each.
+
+    Attributes:
+        environment: what Slurm's commands need to find it; jobs get it, too, and so are ended with the cluster.
+    """
+
+    def __init__(self, folder: Path):
+        self.folder, self.mark = folder, secrets.token_hex(8)
+        for name in ("state", "munge", "spool-n1", "spool-n2"):
+            (folder / name).mkdir(parents=True)
+        folder.parent.chmod(0o755)
+        (folder / "state").chmod(0o700)
+        (folder / "munge").chmod(0o755)
+        (folder / "munge" / "key").write_bytes(os.urandom(128))
+        (folder / "munge" / "key").chmod(0o600)
+        self.conf = folder / "slurm.conf"
+        self.conf.write_text(_CONF.format(folder=folder, host=os.uname().nodename.partition(".")[0]))
+        self.environment = {"SLURM_CONF": str(self.conf), "VIT_MASTER_ADDR": "127.0.0.1", MARK: self.mark}
+
+    def _run(self, *command: str) -> str:
+        environment = dict(os.environ) | self.environment
+        environment = {name: value for name, value in environment.items() if not name.startswith("PYTEST_")}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def start(self) -> None:
+        """Everything, and wait until both machines are idle."""
+        place = self.folder / "munge"
+        files = [f"--{name}-file={place / name}" for name in ("key", "pid", "log", "seed")]
+        self._run("munged", f"--socket={place / 'socket'}", *files, "--force")
+        self.start_controller()
+        for name in ("n1", "n2"):
+            self.start_node(name)
+        until = time.monotonic() + 60
+        while set(self._run("sinfo", "--noheader", "--Node", "--format=%T").split()) != {"idle"}:
+            assert time.monotonic() < until, self._run("sinfo")
+            time.sleep(0.2)
+
+    def start_controller(self) -> None:
+        """The one that all others ask."""
+        self._run("slurmctld", "-f", str(self.conf))
+
+    def start_node(self, name: str) -> None:
+        """One of the machines."""
+        self._run("slurmd", "-f", str(self.conf), "-N", name)
+
+    def processes(self, words: str) -> list[int]:
+        """Those of its processes whose command line holds some words."""
+        return [pid for pid in marked(self.mark) if words in command_of(pid)]
+
+    def end(self) -> None:
+        """Kill all of it."""
+        end_marked(self.mark)

@@ -1,0 +1,314 @@
+"""One contract for all places where runs compute: submitted, waiting, run, stopped, killed, failed, vanished, resumed,
+submitted twice, counted, out of reach, and met again by another server.
+"""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from fake import Fake
+from ray_cluster import RayCluster, enter_network_of_its_own
+from short_runs import PATIENCE, begun, done, endless, place_for_runs, tiny, until, weights
+from slurm_cluster import SlurmCluster, missing
+
+from vit.errors import InvalidRun
+from vit.paths import PROJECT
+from vit.runs import control, registry
+from vit.runs.engines import clusters, here, places
+from vit.runs.engines.contract import HERE, Engine, Request, Unreachable, read_handle
+from vit.training.metrics import read_metrics
+
+pytestmark = pytest.mark.slow
+
+
+class Lab(NamedTuple):
+    """A place where runs compute, and what a test may do to it.
+
+    Attributes:
+        processes: of a run, all of them.
+        unreachable: nobody answers meanwhile; None where that cannot be.
+        nodes: that a run takes, all there are.
+    """
+
+    name: str
+    engine: Engine
+    processes: Callable[[registry.Run], list[int]]
+    unreachable: Callable[[], AbstractContextManager[None]] | None = None
+    nodes: int = 1
+    end: Callable[[], None] | None = None
+
+
+def lab_here(root: Path, patch: pytest.MonkeyPatch) -> Lab:
+    return Lab(HERE, here.Here(), lambda run: here.lock_holders(run.folder))
+
+
+def lab_fake(root: Path, patch: pytest.MonkeyPatch) -> Lab:
+    """One slot, and all processes of a job in one group."""
+    folder = root.with_name("shared")
+    patch.setenv("VIT_CLUSTERS", str(root.with_name("clusters.toml")))
+    root.with_name("clusters.toml").write_text(f'[clusters.lab]\nkind = "fake"\nruns = "{folder}"\n')
+    engine = Fake(clusters.find_cluster("lab"))
+
+    def processes(run: registry.Run) -> list[int]:
+        handle = read_handle(run.folder)
+        return [int((engine.jobs / handle.job / "pid").read_text())] if handle else []
+
+    @contextmanager
+    def unreachable() -> Iterator[None]:
+        (engine.jobs / "down").touch()
+        yield
+        (engine.jobs / "down").unlink()
+
+    return Lab("lab", engine, processes, unreachable)
+
+
+def lab_ray(root: Path, patch: pytest.MonkeyPatch) -> Lab:
+    """A head and two machines of one processor."""
+    pytest.importorskip("ray", reason="Ray is not installed: make cluster installs it")
+    try:
+        enter_network_of_its_own()
+    except PermissionError as error:
+        pytest.skip(f"a network of its own needs administrator rights: {error}")
+    cluster = RayCluster(root.with_name("ray"))
+    cluster.start_head()
+    for number in (1, 2):
+        cluster.start_node(number)
+    folder = root.with_name("shared")
+    folder.mkdir()
+    settings = {"kind": "ray", "runs": folder, "token_file": cluster.token, "python": sys.executable, "code": PROJECT}
+    file = root.with_name("clusters.toml")
+    patch.setenv("VIT_CLUSTERS", str(file))
+
+    def set_up(address: str) -> None:
+        lines = [f'{name} = "{value}"' for name, value in (settings | {"address": address}).items()]
+        file.write_text("\n".join(["[clusters.lab]", *lines, "[clusters.lab.limits]", "nodes = 2"]))
+
+    @contextmanager
+    def unreachable() -> Iterator[None]:
+        """Somebody takes the call and says nothing, as a head that is stuck."""
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            set_up(f"http://127.0.0.1:{silent.getsockname()[1]}")
+            yield
+        set_up(cluster.address)
+
+    set_up(cluster.address)
+
+    def processes(run: registry.Run) -> list[int]:
+        drivers = cluster.processes(f"vit.runs.engines.ray_job {run.folder}")
+        return drivers + here.lock_holders(run.folder)
+
+    return Lab("lab", places.cluster_engine("lab"), processes, unreachable, nodes=2, end=cluster.end)
+
+
+def lab_slurm(root: Path, patch: pytest.MonkeyPatch) -> Lab:
+    """Two machines of one processor."""
+    if program := missing():
+        pytest.skip(f"{program} is not installed: make cluster installs it")
+    cluster = SlurmCluster(root.with_name("slurm"))
+    for name, value in cluster.environment.items():
+        patch.setenv(name, value)
+    cluster.start()
+    folder = root.with_name("shared")
+    folder.mkdir()
+    settings = {"kind": "slurm", "runs": folder, "python": sys.executable, "code": PROJECT}
+    lines = [f'{name} = "{value}"' for name, value in settings.items()]
+    patch.setenv("VIT_CLUSTERS", str(root.with_name("clusters.toml")))
+    root.with_name("clusters.toml").write_text(
+        "\n".join(["[clusters.lab]", *lines, "[clusters.lab.limits]", "nodes = 2"])
+    )
+
+    def processes(run: registry.Run) -> list[int]:
+        script = cluster.processes(f"vit.runs.engines.slurm_job {run.folder}")
+        return script + cluster.processes(f"--resume {run.folder}") + here.lock_holders(run.folder)
+
+    @contextmanager
+    def unreachable() -> Iterator[None]:
+        """The controller is gone, and comes back with what it knew."""
+        for pid in cluster.processes("slurmctld"):
+            os.kill(pid, signal.SIGKILL)
+        yield
+        cluster.start_controller()
+
+    return Lab("lab", places.cluster_engine("lab"), processes, unreachable, nodes=2, end=cluster.end)
+
+
+LABS = [
+    pytest.param(lab_here, id="here"),
+    pytest.param(lab_fake, id="fake"),
+    pytest.param(lab_slurm, id="slurm", marks=pytest.mark.cluster),
+    pytest.param(lab_ray, id="ray", marks=pytest.mark.cluster),  # last: from there this process has loopback alone
+]
+
+
+@pytest.fixture(scope="module", params=LABS)
+def lab(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    root = tmp_path_factory.mktemp("lab") / "runs"
+    with pytest.MonkeyPatch.context() as patch, place_for_runs(root):
+        lab = request.param(root, patch)
+        try:
+            yield lab
+            for run in registry.list_runs(patience=5):
+                if run.alive:
+                    control.kill(run.id)
+        finally:
+            if lab.end:
+                lab.end()
+
+
+def launch(lab: Lab, config: Any = None, **named: Any) -> registry.Run:
+    return control.launch(config or endless(), on=lab.name, nodes=lab.nodes, **named)
+
+
+def now(run: registry.Run) -> registry.Run:
+    """The run, as its engine says at this moment."""
+    return registry.find_run(run.id, patience=5)
+
+
+def status(run: registry.Run) -> str:
+    return now(run).status
+
+
+def ended(run: registry.Run) -> registry.Run:
+    until(lambda: not now(run).alive, "the end")
+    return now(run)
+
+
+@pytest.fixture(scope="module")
+def first(lab: Lab) -> registry.Run:
+    """A run that trains, and never ends by itself."""
+    run = launch(lab, name="first")
+    assert run.alive and run.on == lab.name
+    return run
+
+
+def test_it_is_submitted_and_runs(lab: Lab, first: registry.Run) -> None:
+    until(lambda: status(first) in ("running", "validating"), "its training")
+    assert registry.find_run(first.id).folder == first.folder
+    assert lab.processes(first)
+
+
+def test_what_has_no_place_waits_and_says_so(lab: Lab, first: registry.Run) -> None:
+    second = launch(lab, name="second")
+    until(lambda: status(second) == "waiting", "its place in the queue")
+    assert now(second).reason
+    control.stop(second.id)
+    cancelled = ended(second)
+    assert (cancelled.status, cancelled.reason) == ("stopped", "Cancelled while it waited for its turn.")
+    assert status(first) in ("running", "validating")
+
+
+def test_capacity_counts_what_is_taken(lab: Lab, first: registry.Run) -> None:
+    begun(first)
+    nodes, cpus, gpus = lab.engine.capacity()
+    assert nodes >= lab.nodes and cpus.total >= lab.nodes
+    until(lambda: lab.engine.capacity().cpus.free == 0, "its processors being taken")
+    assert gpus.free <= gpus.total
+
+
+def test_a_run_that_is_going_on_cannot_be_submitted_again(lab: Lab, first: registry.Run) -> None:
+    with pytest.raises(InvalidRun, match="going on already"):
+        lab.engine.submit(first.folder, Request(nodes=lab.nodes))
+    with pytest.raises(InvalidRun, match="going on already"):
+        control.resume(first.id)
+    runs = [launch(lab, nonce="sent twice") for _ in range(2)]
+    assert runs[0].id == runs[1].id
+    control.kill(runs[0].id)
+
+
+def test_another_server_sees_it_and_stops_it(lab: Lab, first: registry.Run) -> None:
+    begun(first)
+    program = """
+import sys
+sys.path[:0] = sys.argv[2:]
+import fake
+from vit.runs import control, registry
+print(registry.find_run(sys.argv[1], patience=5).status, flush=True)
+control.stop(sys.argv[1])
+"""
+    folders = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
+    command = [sys.executable, "-c", program, first.id, *folders]
+    said = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=True).stdout.split()
+    assert said[0] in ("running", "validating")
+    stopped = ended(first)
+    assert stopped.status == "stopped" and "Resume continues there" in stopped.reason
+    until(lambda: not any(map(alive, lab.processes(first))), "the end of its processes")
+
+
+def alive(pid: int) -> bool:
+    """Whether a process exists that is more than an entry in a table."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_killed_it_leaves_its_last_state_and_no_process(lab: Lab) -> None:
+    run = begun(launch(lab))
+    processes = lab.processes(run)
+    control.kill(run.id)
+    killed = now(run)
+    assert killed.status == "stopped" and "Resume continues" in killed.reason
+    assert processes
+    until(lambda: not any(map(alive, processes)), "the end of its processes")
+
+
+def test_it_fails_with_the_reason_that_the_trainer_gives(lab: Lab, tmp_path: Path) -> None:
+    run = ended(launch(lab, tiny(data=f"folder:{tmp_path / 'nowhere'}")))
+    assert run.status == "failed" and run.reason.startswith("There is no folder")
+
+
+LONG = tiny(epochs=5, limit=160, seed=3, device="cpu")  # 400 steps
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run that as many processes of this machine trained at once."""
+    folder = tmp_path_factory.mktemp("uninterrupted")
+    (folder / "config.json").write_text(LONG.model_dump_json())
+    several = ["torch.distributed.run", "--standalone", f"--nproc-per-node={lab.nodes}", "-m"] if lab.nodes > 1 else []
+    command = [sys.executable, "-m", *several, "vit", "train", "--config", str(folder / "config.json"), "--run-dir"]
+    one_thread = dict(os.environ) | {"OMP_NUM_THREADS": "1"}
+    subprocess.run([*command, str(folder / "run")], env=one_thread, timeout=PATIENCE, check=True, capture_output=True)
+    return folder / "run"
+
+
+def test_vanished_it_is_interrupted_and_resumed_to_the_same_bits(lab: Lab, uninterrupted: Path) -> None:
+    run = launch(lab, LONG)
+    until(lambda: done(run) > 100, "its second epoch")
+    processes = lab.processes(run)
+    for name in (signal.SIGSTOP, signal.SIGKILL):  # at one moment, so that none sees another one die
+        for pid in processes:
+            os.kill(pid, name)
+    assert ended(run).status == "interrupted"
+    control.resume(run.id)
+    assert ended(run).status == "finished"
+    assert weights(run.folder) == weights(uninterrupted)
+    starts = [record["step"] for record in read_metrics(run.folder / "metrics.jsonl") if record["kind"] == "start"]
+    assert len(starts) == 2 and starts[1] >= 80
+
+
+def test_out_of_reach_nothing_is_invented(lab: Lab) -> None:
+    if lab.unreachable is None:
+        assert lab.name == HERE  # this machine always answers
+        return
+    run = begun(launch(lab))
+    with lab.unreachable():
+        until(lambda: status(run) == "unknown", "the silence of its cluster")
+        assert "does not answer" in now(run).reason and "Its last sign of life" in now(run).reason
+        before = registry.list_runs()
+        with pytest.raises(Unreachable, match="does not answer"):
+            launch(lab)
+        with pytest.raises(Unreachable, match="does not answer"):
+            control.kill(run.id)
+        assert {one.id for one in registry.list_runs()} == {one.id for one in before}
+        with pytest.raises(InvalidRun, match="going on"):
+            control.delete(run.id)
+    until(lambda: status(run) in ("running", "validating"), "its cluster's answer")
+    control.kill(run.id)

@@ -1,0 +1,147 @@
+"""The clusters that an administrator has set up, by name, in the secrets file of the app.
+
+    # .streamlit/secrets.toml, or the file that VIT_CLUSTERS names
+    [clusters.lab]
+    kind = "ray"
+    address = "http://head.example.org:8265"     # of its dashboard
+    token_file = "/etc/vit/lab.token"            # read anew for each call, never shown
+    runs = "/shared/runs"                        # a folder that this machine and all nodes see under one path
+    data = ["/shared/data"]                      # folders of datasets that the nodes see
+    python = "/shared/venv/bin/python"           # that runs `vit` there
+    code = "/shared/vit-explorer"                # a checkout, where `vit` is not installed there
+    cpus = 4                                     # of each process, as its threads; 1 unless said
+
+    [clusters.hpc]
+    kind = "slurm"
+    runs = "/scratch/runs"
+    partition = "gpu"
+    setup = ["module load cuda"]                 # lines of the batch script before all others
+
+    [clusters.hpc.limits]
+    runs_per_person = 2
+    nodes = 4
+    minutes = 2880
+
+No address is typed on a page: only whoever can write this file names machines.
+"""
+
+import tomllib
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from vit.errors import InvalidConfig
+from vit.paths import clusters_file
+from vit.runs.engines.contract import HERE, NAME
+from vit.untrusted import brief
+
+_BYTES = 1 << 20  # of the file
+
+
+class Limits(BaseModel):
+    """What a cluster grants.
+
+    Attributes:
+        runs_per_person: waiting and running ones together; None for no limit.
+        nodes: of one run.
+        processes: of one run on one node.
+        minutes: of one attempt; None for the cluster's own limit.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    runs_per_person: int | None = Field(default=None, ge=1)
+    nodes: int = Field(default=1, ge=1, le=1024)
+    processes: int = Field(default=8, ge=1, le=64)
+    minutes: int | None = Field(default=None, ge=1)
+
+
+class Cluster(BaseModel):
+    """One cluster; the fields are those of its table in the file.
+
+    Attributes:
+        cpus: processors of each process, which computes with as many threads.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    name: str = Field(pattern=rf"^{NAME.pattern}$")
+    kind: str
+    runs: Path
+    address: str = ""
+    token_file: Path | None = None
+    data: tuple[Path, ...] = ()
+    python: str = "python"
+    cpus: int = Field(default=1, ge=1, le=256)
+    code: Path | None = None
+    partition: str = Field(default="", pattern=r"^[A-Za-z0-9_.-]*$")
+    setup: tuple[str, ...] = ()
+    limits: Limits = Limits()
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "Cluster":
+        if self.name == HERE:
+            raise ValueError(f"{HERE} is the name of this machine")
+        if not all(path.is_absolute() for path in (self.runs, *self.data, *([self.code] if self.code else []))):
+            raise ValueError("runs, data and code are paths from the root")
+        if self.kind == "ray" and not (self.address.startswith(("http://", "https://")) and self.token_file):
+            raise ValueError(
+                "a Ray cluster needs address, that of its dashboard with http:// or https://, and token_file"
+            )
+        return self
+
+
+class Clusters(BaseModel):
+    """What the file says: the clusters that can be used, and for the others in words why not."""
+
+    usable: dict[str, Cluster]
+    problems: dict[str, str]
+
+
+def read_clusters() -> Clusters:
+    """The clusters of this installation; none where there is no file."""
+    path = clusters_file()
+    try:
+        facts = path.stat()
+    except OSError:
+        return Clusters(usable={}, problems={})
+    return _read(path, facts.st_mtime_ns, facts.st_size)
+
+
+@lru_cache(8)
+def _read(path: Path, changed: int, size: int) -> Clusters:
+    usable, problems = {}, {}
+    try:
+        tables: Any = tomllib.loads(path.read_text()).get("clusters", {}) if size <= _BYTES else {}
+    except (OSError, ValueError) as error:
+        return Clusters(usable={}, problems={"clusters": f"{path.name} cannot be read: {brief(str(error))}."})
+    for name, table in tables.items() if isinstance(tables, dict) else ():
+        try:
+            usable[name] = Cluster.model_validate({"name": name} | table)
+        except ValidationError as error:
+            first = error.errors()[0]
+            field = ".".join(str(part) for part in first["loc"])
+            problems[name] = f"{field or 'its table'}: {first['msg'].removeprefix('Value error, ')}."
+        except TypeError:
+            problems[name] = "it is no table."
+    return Clusters(usable=usable, problems=problems)
+
+
+def find_cluster(name: str) -> Cluster:
+    """One cluster by its name.
+
+    Raises:
+        InvalidConfig: there is none, or it is set up wrongly.
+    """
+    known = read_clusters()
+    if name in known.usable:
+        return known.usable[name]
+    if name in known.problems:
+        raise InvalidConfig(f"The cluster {name} cannot be used: {known.problems[name]}")
+    names = ", ".join([HERE, *known.usable])
+    raise InvalidConfig(f"There is no place {brief(name)} to compute. Known are: {names}.")
+
+
+def run_folders() -> list[Path]:
+    """Where the runs of clusters lie."""
+    return list(dict.fromkeys(cluster.runs for cluster in read_clusters().usable.values()))

@@ -1,0 +1,221 @@
+"""What every place where runs compute answers: this machine, a Ray cluster, a Slurm cluster.
+
+An engine submits, looks, asks to stop and kills; nothing else. What a run is (its folder, trainer, metrics, snapshots,
+outcome) is the same everywhere.
+"""
+
+import os
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, Protocol
+
+from vit.errors import InvalidRun, UserError
+from vit.files import take_lock
+from vit.training.run_folder import read_json, record_outcome, write_json
+from vit.untrusted import is_number, is_text
+
+HERE = "here"  # the name of this machine among the places where runs compute
+HANDLE = "handle.json"
+NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")  # of a place
+_JOB = re.compile(r"[a-z0-9-]{1,64}\.[0-9]{1,6}")  # it becomes an argument of the engine's commands
+_OVER = "over.json"
+GRACE = 30  # [s] in which an engine may not know yet what was submitted
+
+
+class Unreachable(UserError):
+    """An engine gives no answer: nobody is there, it does not let us in, or it takes too long."""
+
+
+class Refused(UserError):
+    """An engine will not do what it is asked for, and says why."""
+
+
+class Share(NamedTuple):
+    """How much of something is free, and how much there is."""
+
+    free: int
+    total: int
+
+
+class Capacity(NamedTuple):
+    """What a place has.
+
+    Attributes:
+        nodes: machines that take part.
+        cpus, gpus: processors and GPUs, over all nodes.
+    """
+
+    nodes: int
+    cpus: Share
+    gpus: Share
+
+
+class Request(NamedTuple):
+    """What a run asks of a place.
+
+    Attributes:
+        devices: one for each process of a node: "cpu", "gpu" for any, on this machine also "cuda:0" and so on.
+        share: do not wait for others that use them; on this machine only.
+        nodes: how many machines.
+        minutes: after which the place may end it; None for the place's own limit.
+    """
+
+    devices: tuple[str, ...] = ("cpu",)
+    share: bool = False
+    nodes: int = 1
+    minutes: int | None = None
+
+    @property
+    def gpus(self) -> bool:
+        """Whether each process has a GPU."""
+        return self.devices[0] not in ("cpu", "mps")
+
+
+class Handle(NamedTuple):
+    """A run as its engine knows it.
+
+    Attributes:
+        folder: of the run.
+        place: `HERE`, or the cluster's name.
+        job: unique on the cluster, chosen before it is submitted: what was submitted twice is one job.
+        submitted: unix time [s].
+    """
+
+    folder: Path
+    place: str
+    job: str
+    submitted: float
+
+
+class Look(NamedTuple):
+    """What an engine says of a run.
+
+    Attributes:
+        word: waiting (for its turn), running, retrying (its processes died and are started again), gone.
+        reason: why, in words; "" where there is nothing to say.
+        starts: when a waiting one is expected to start, unix time [s].
+        nodes: the machines that it is on.
+    """
+
+    word: Literal["waiting", "running", "retrying", "gone"]
+    reason: str = ""
+    starts: float | None = None
+    nodes: tuple[str, ...] = ()
+
+
+class Engine(Protocol):
+    """One place where runs compute. Every call ends within seconds."""
+
+    @property
+    def name(self) -> str:
+        """Of the place, as people choose it."""
+
+    def capacity(self) -> Capacity:
+        """What is there, and what of it is free.
+
+        Raises:
+            Unreachable: nobody answers.
+        """
+
+    def submit(self, folder: Path, request: Request) -> Handle:
+        """Start the run in this folder, or queue it.
+
+        Raises:
+            InvalidRun: it is going on already.
+            Refused: the place has no room for this, ever.
+            Unreachable: nobody answers.
+        """
+
+    def look(self, handle: Handle) -> Look:
+        """Say how a run is.
+
+        Raises:
+            Unreachable: nobody answers.
+        """
+
+    def ask_to_stop(self, folder: Path) -> None:
+        """Ask a run to finish its step, save, and end; a waiting one leaves the queue.
+
+        Raises:
+            Unreachable: nobody answers.
+        """
+
+    def kill(self, handle: Handle) -> None:
+        """End a run now, and return once it is over.
+
+        Raises:
+            Unreachable: nobody answers.
+        """
+
+
+def read_handle(folder: Path) -> Handle | None:
+    """How the engine of a cluster knows a run; None for a run of this machine."""
+    values = read_json(folder / HANDLE)
+    place, job, submitted = values.get("place"), values.get("job"), values.get("submitted")
+    if not (is_text(place) and NAME.fullmatch(place) and is_text(job) and _JOB.fullmatch(job) and is_number(submitted)):
+        return None
+    return Handle(folder, place, job, submitted)
+
+
+def write_handle(handle: Handle, request: Request, **facts: Any) -> None:
+    """Write how the engine of a cluster will know a run, before it is submitted."""
+    asked = {"devices": list(request.devices), "nodes": request.nodes, "minutes": request.minutes}
+    known = {"place": handle.place, "job": handle.job, "submitted": handle.submitted}
+    write_json(handle.folder / HANDLE, known | {"request": asked} | facts)
+
+
+def read_request(folder: Path) -> Request:
+    """What was asked of a cluster for a run, by whoever submitted it; for its job there."""
+    asked = read_json(folder / HANDLE)["request"]
+    return Request(tuple(asked["devices"]), nodes=asked["nodes"], minutes=asked["minutes"])
+
+
+def next_handle(folder: Path, place: str) -> Handle:
+    """For another attempt at the run in this folder."""
+    before = read_handle(folder)
+    number = int(before.job.rpartition(".")[2]) + 1 if before else 1
+    return Handle(folder, place, f"{folder.name}.{number}", time.time())
+
+
+def is_new(handle: Handle) -> bool:
+    """Whether an engine may not know a job yet: it was submitted a moment ago, and has left no sign of life."""
+    begun = any((handle.folder / name).exists() for name in ("heartbeat", "outcome.json"))
+    return not begun and time.time() - handle.submitted < GRACE
+
+
+def mark_over(handle: Handle) -> None:
+    """Note that a job is gone for good, as engines forget: by the job itself at its end, or by who learns it."""
+    write_json(handle.folder / _OVER, {"job": handle.job})
+
+
+def is_over(handle: Handle) -> bool:
+    """Whether that is noted, of this job and not of one before it."""
+    return read_json(handle.folder / _OVER).get("job") == handle.job
+
+
+def conclude(handle: Handle, outcome: Literal["stopped", "failed"], reason: str) -> None:
+    """Record that a job is over, and how, where the trainer did not say, or said it failed as a person ended it."""
+    path = handle.folder / "outcome.json"
+    if outcome == "stopped" and read_json(path).get("outcome") == "failed":
+        path.unlink()
+    record_outcome(handle.folder, outcome, reason)
+    mark_over(handle)
+
+
+@contextmanager
+def submitting(folder: Path) -> Iterator[None]:
+    """Only one submits a run at a time.
+
+    Raises:
+        InvalidRun: somebody else does at this moment.
+    """
+    lock = os.open(folder / "submit.lock", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        if not take_lock(lock):
+            raise InvalidRun("This run is being started already.")
+        yield
+    finally:
+        os.close(lock)

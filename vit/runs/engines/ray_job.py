@@ -1,0 +1,113 @@
+"""The driver of a run on a Ray cluster: starts its processes there, and again when one of them dies.
+
+    python -m vit.runs.engines.ray_job RUN CPUS
+
+Submitted by `vit.runs.engines.ray`, and run by Ray on one of its machines. Each process trains as torchrun's would; the
+process group is Ray's. Ray's own checkpoints and retries are not used: the run's state is the truth, and a death that
+no progress lies before is not tried again for ever.
+"""
+
+import os
+import platform
+import sys
+import traceback
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+
+from vit.errors import UserError
+from vit.runs.attempts import train_to_the_end
+from vit.runs.engines.contract import Handle, mark_over, read_handle, read_request
+from vit.runs.engines.ray import NOTE
+from vit.training.presets import train_config
+from vit.training.run_folder import AGAIN, STATES, read_document, read_json, write_json
+from vit.training.train import train
+
+_FRUITLESS = 3  # deaths in a row without another saved state between them, after which it is given up
+
+
+def main(folder: Path, cpus: int) -> None:
+    """Train the run in `folder` to its end."""
+    handle = read_handle(folder)
+    assert handle
+    try:
+        train_to_the_end(folder, lambda: _train_once(folder, handle, cpus))
+    finally:
+        mark_over(handle)
+
+
+def note(handle: Handle, word: str, reason: str = "", hosts: tuple[str, ...] = ()) -> None:
+    """Leave word in the run's folder for whoever asks how it is."""
+    write_json(handle.folder / NOTE, {"job": handle.job, "word": word, "reason": reason, "hosts": hosts})
+
+
+def _train_once(folder: Path, handle: Handle, cpus: int) -> int:
+    """Run the trainer's processes until they end well, want smaller parts, or die without progress."""
+    from ray.train import RunConfig, ScalingConfig  # noqa: PLC0415 # there is no Ray but on a cluster
+    from ray.train.torch import TorchConfig, TorchTrainer  # noqa: PLC0415
+
+    request = read_request(folder)
+    processes = request.nodes * len(request.devices)
+    parts, fruitless, reason = read_json(folder / AGAIN), 0, ""
+    while True:
+        before = _saved(folder)
+        needs = f"{processes} processes with {cpus} processors{' and a GPU' if request.gpus else ''} each"
+        if not reason:
+            note(handle, "waiting", f"It starts when {handle.place} has room for {needs}.")
+        trainer = TorchTrainer(
+            work,
+            train_loop_config={"folder": str(folder), "cpus": cpus},
+            scaling_config=ScalingConfig(
+                num_workers=processes,
+                use_gpu=request.gpus,
+                resources_per_worker={"CPU": cpus} | ({"GPU": 1} if request.gpus else {}),
+                placement_strategy="STRICT_SPREAD" if processes == request.nodes > 1 else "SPREAD",
+            ),
+            torch_config=TorchConfig(backend="nccl" if request.gpus else "gloo"),
+            run_config=RunConfig(name=handle.job, storage_path=str(folder / ".ray")),
+        )
+        try:
+            trainer.fit()
+            return 0
+        except Exception as error:  # whatever it was: Ray wraps it
+            if read_json(folder / AGAIN) != parts:
+                return 1
+            fruitless = 0 if _saved(folder) != before else fruitless + 1
+            with (folder / "log.txt").open("a") as log:
+                traceback.print_exception(error, file=log)
+            if fruitless >= _FRUITLESS:
+                return 1
+            reason = "One of its processes died."
+            note(handle, "retrying", reason)
+
+
+def _saved(folder: Path) -> list[int]:
+    """Tells one saved state from another."""
+    states = (folder / "checkpoints" / name for name in STATES)
+    return [state.stat().st_mtime_ns for state in states if state.exists()]
+
+
+def work(settings: dict[str, Any]) -> None:
+    """One of the run's processes, on a machine of the cluster."""
+    import torch  # noqa: PLC0415 # the process of Ray that runs this has imported nothing of the module
+
+    folder = Path(settings["folder"])
+    torch.set_num_threads(settings["cpus"])
+    with (folder / "log.txt").open("ab") as log:
+        for stream in (1, 2):
+            os.dup2(log.fileno(), stream)
+    hosts: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(hosts, platform.node())
+    handle = read_handle(folder)
+    if dist.get_rank() == 0 and handle:
+        note(handle, "running", hosts=tuple(dict.fromkeys(hosts)))
+    with suppress(UserError):  # the trainer has said it in outcome.json; to try again would change nothing
+        train(train_config(**read_document(folder / "config.json")), folder, resume=True)
+
+
+if __name__ == "__main__":
+    from vit.runs.engines import ray_job  # not as "__main__", which Ray would send to the workers whole
+
+    ray_job.main(Path(sys.argv[1]), int(sys.argv[2]))

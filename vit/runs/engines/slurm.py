@@ -1,0 +1,263 @@
+"""A Slurm cluster, spoken to through its own commands, which this machine needs, too: sbatch, squeue, scancel.
+
+A run is one batch job. Its script, job.sh in the run's folder, says what is asked for and starts
+`vit.runs.engines.slurm_job` on the first of the job's machines. Near the time limit the run saves itself and queues
+again, until it is done. Slurm forgets ended jobs after some minutes, so the run's folder is the memory.
+
+Source: https://slurm.schedmd.com/sbatch.html
+"""
+
+import re
+import shlex
+import subprocess
+import time
+from datetime import datetime
+from pathlib import Path
+from typing import NamedTuple
+
+from vit.errors import InvalidRun
+from vit.files import replaced
+from vit.runs.attempts import CANCELLED, KILLED
+from vit.runs.engines.clusters import Cluster
+from vit.runs.engines.contract import (
+    Capacity,
+    Handle,
+    Look,
+    Refused,
+    Request,
+    Share,
+    Unreachable,
+    conclude,
+    is_over,
+    next_handle,
+    read_handle,
+    submitting,
+    write_handle,
+)
+from vit.training.run_folder import ENGINE, changing, forget_attempt
+from vit.untrusted import brief
+
+SCRIPT = "job.sh"  # in a run's folder
+_TIMEOUT = 5.0  # [s] of one command; those that find no controller take nine to say so
+_LASTING = 60.0  # [s] for a job that was cancelled to be gone; what does not end by itself is killed after 30
+_WAITING = {
+    "Resources": "It starts when enough machines are free.",
+    "Priority": "Other jobs are before it.",
+    "BeginTime": "It is queued again, and starts in a minute or two.",
+    "None": "It has just been queued.",
+    "PartitionTimeLimit": "It asks for more time than the partition grants, and will never start.",
+    "PartitionNodeLimit": "It asks for more machines than the partition grants, and will never start.",
+    "ReqNodeNotAvail": "The machines that it needs are down or reserved.",
+    "JobHeldUser": "Somebody holds it back (scontrol release lets it go).",
+    "JobHeldAdmin": "An administrator holds it back.",
+    "QOSMaxJobsPerUserLimit": "You have as many jobs as Slurm grants you.",
+}
+_ENDS = {
+    "TIMEOUT": "Its time limit was reached.",
+    "NODE_FAIL": "A machine of it failed.",
+    "OUT_OF_MEMORY": "A machine's memory ran out.",
+    "PREEMPTED": "A job with precedence took its machines.",
+}
+
+
+class _Job(NamedTuple):
+    """What squeue says of a job."""
+
+    number: str
+    state: str
+    reason: str
+    starts: float | None
+    hosts: tuple[str, ...]
+
+
+class Slurm:
+    """A Slurm cluster, as `vit.runs.engines.contract.Engine` has it."""
+
+    def __init__(self, cluster: Cluster):
+        self.cluster, self.name = cluster, cluster.name
+
+    def capacity(self) -> Capacity:
+        """Machines, processors and GPUs of the partition; those that are down do not count."""
+        said = self._command(
+            ["sinfo", "--noheader", "--Node", "--Format=NodeList:|,CPUsState:|,Gres:|,GresUsed:", *self._partition()]
+        )
+        nodes: dict[str, tuple[Share, Share]] = {}
+        for line in said.splitlines():
+            name, processors, gpus, used = (part.strip() for part in line.split("|"))
+            taken, idle, _, total = map(int, processors.split("/"))
+            if taken + idle:
+                nodes[name] = Share(idle, total), Share(_gpus(gpus) - _gpus(used), _gpus(gpus))
+        cpus, cards = (Share(*map(sum, zip(*kind, strict=True))) for kind in zip(*nodes.values(), strict=True))
+        return Capacity(len(nodes), cpus, cards)
+
+    def submit(self, folder: Path, request: Request) -> Handle:
+        """Write the script and hand it over."""
+        with submitting(folder):
+            before = read_handle(folder)
+            if before and self.look(before).word != "gone":
+                if not is_over(before):
+                    raise InvalidRun("This run is going on already.")
+                self._end(before)
+            self._check_time(request)
+            handle = next_handle(folder, self.name)
+            with changing(folder):
+                forget_attempt(folder)
+                write_handle(handle, request)
+                with replaced(folder / SCRIPT) as file:
+                    file.write(self.script(handle, request).encode())
+            self._command(["sbatch", "--parsable", str(folder / SCRIPT)], refuses=True)
+        return handle
+
+    def script(self, handle: Handle, request: Request) -> str:
+        """The batch script of a run, for people to read and for sbatch."""
+        folder, cluster = handle.folder, self.cluster
+        short = request.minutes is not None and request.minutes <= 5
+        options = {
+            "job-name": handle.job,
+            "comment": f"vit: {folder}",
+            "output": str(folder / "log.txt"),
+            "open-mode": "append",
+            "partition": cluster.partition,
+            "nodes": str(request.nodes),
+            "ntasks-per-node": str(len(request.devices)),
+            "cpus-per-task": str(cluster.cpus),
+            "gres": f"gpu:{len(request.devices)}" if request.gpus else "",
+            "time": "" if request.minutes is None else str(request.minutes),
+            "signal": f"B:USR1@{45 if short else 120}",  # the limit is near; TERM would also mean scancel
+        }
+        variables = {ENGINE: "slurm", "OMP_NUM_THREADS": str(cluster.cpus), "PYTHONUNBUFFERED": "1"}
+        if cluster.code:
+            variables["PYTHONPATH"] = str(cluster.code)
+        lines = ["#!/bin/bash", *(f"#SBATCH --{name}={shlex.quote(value)}" for name, value in options.items() if value)]
+        lines += ["#SBATCH --requeue", *cluster.setup]
+        lines += [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
+        lines += [f"exec {shlex.quote(cluster.python)} -m vit.runs.engines.slurm_job {shlex.quote(str(folder))}"]
+        return "\n".join(lines) + "\n"
+
+    def look(self, handle: Handle) -> Look:
+        """Ask squeue, by the job's name."""
+        job = self._job(handle)
+        if job is None:
+            return Look("gone")
+        if job.state in ("PENDING", "REQUEUED", "REQUEUE_HOLD", "SUSPENDED", "RESIZING"):
+            reason = _WAITING.get(job.reason, f"Slurm says: {brief(job.reason)}.")
+            return Look("waiting", reason, job.starts)
+        if job.state in ("RUNNING", "COMPLETING", "CONFIGURING", "STAGE_OUT", "SIGNALING"):
+            return Look("running", nodes=job.hosts)
+        return Look("gone", _ENDS.get(job.state, ""))
+
+    def ask_to_stop(self, folder: Path) -> None:
+        """The trainer sees the file; a job that waits is cancelled."""
+        handle = read_handle(folder)
+        waits = handle is not None and self.look(handle).word == "waiting"
+        with changing(folder):
+            (folder / "stop").touch()
+        if waits and handle:
+            self._end(handle)
+            conclude(handle, "stopped", CANCELLED)
+
+    def kill(self, handle: Handle) -> None:
+        """It may not queue again, and Slurm ends its processes: gently, and after KillWait by force."""
+        self._end(handle)
+        conclude(handle, "stopped", KILLED)
+
+    def _end(self, handle: Handle) -> None:
+        until = time.monotonic() + _LASTING
+        while (job := self._job(handle)) and self.look(handle).word != "gone":
+            if time.monotonic() > until:
+                raise Unreachable(f"{self.name} was told to end the run and has not done so. Try again in a minute.")
+            self._command(["scontrol", "update", f"JobId={job.number}", "Requeue=0"], lenient=True)
+            self._command(["scancel", job.number], lenient=True)
+            time.sleep(0.5)
+
+    def _job(self, handle: Handle) -> _Job | None:
+        """The job of a run, ended or not; None where Slurm has forgotten it, or never knew it."""
+        shape = "%i|%T|%r|%S|%N"
+        said = self._command(["squeue", "--noheader", "--states=all", f"--name={handle.job}", f"--format={shape}"])
+        lines = said.splitlines()
+        if not lines:
+            return None
+        number, state, reason, starts, hosts = lines[-1].split("|", 4)
+        return _Job(number, state, reason, _moment(starts), _hosts(hosts))
+
+    def _check_time(self, request: Request) -> None:
+        """Refuse what the partition never starts: sbatch takes it, and it waits for ever."""
+        said = self._command(["sinfo", "--noheader", "--format=%P|%l", *self._partition()])
+        for line in said.splitlines():
+            name, _, limit = line.partition("|")
+            most = _minutes(limit)
+            if (self.cluster.partition or name.endswith("*")) and most and (request.minutes or 0) > most:
+                raise Refused(f"{self.name} ends every run after {most} minutes. Ask for at most so many.")
+
+    def _partition(self) -> list[str]:
+        return [f"--partition={self.cluster.partition}"] if self.cluster.partition else []
+
+    def _command(self, words: list[str], *, refuses: bool = False, lenient: bool = False) -> str:
+        """What one of Slurm's commands prints.
+
+        Args:
+            refuses: an error means that what was asked for cannot be.
+            lenient: an error means that it is so already.
+        """
+        try:
+            done = subprocess.run(words, capture_output=True, text=True, errors="replace", timeout=_TIMEOUT)
+        except FileNotFoundError as error:
+            raise Unreachable(f"{words[0]} is not installed on this server, so {self.name} cannot be asked.") from error
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise Unreachable(f"{self.name} does not answer.") from error
+        if done.returncode and not lenient:
+            said = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
+            said = re.sub(r"^\w+: (error: )?", "", said)
+            if "ontact slurm" in said or "onnect" in said:
+                raise Unreachable(f"{self.name} does not answer.")
+            raise (Refused if refuses else Unreachable)(f"{self.name} says: {said[:300]}.")
+        return done.stdout
+
+
+def _gpus(gres: str) -> int:
+    """GPUs in a list of generic resources.
+
+    >>> _gpus("gpu:a100:4(IDX:0-3),tmpdisk:100"), _gpus("gpu:2"), _gpus("(null)")
+    (4, 2, 0)
+    """
+    return sum(int(n) for n in re.findall(r"(?:^|,)gpu(?::[A-Za-z_][\w.-]*)?:(\d+)", gres))
+
+
+def _minutes(limit: str) -> int | None:
+    """A time limit as sinfo writes it, in minutes; None for none.
+
+    >>> _minutes("2:00"), _minutes("1-00:00:00"), _minutes("12:30:00"), _minutes("infinite")
+    (2, 1440, 750, None)
+    """
+    days, _, clock = limit.strip().rpartition("-")
+    parts = clock.split(":")
+    if not all(part.isdecimal() for part in parts):
+        return None
+    hours, minutes = (int(parts[0]), int(parts[1])) if len(parts) == 3 else (0, int(parts[0]))
+    return int(days or 0) * 1440 + hours * 60 + minutes
+
+
+def _moment(text: str) -> float | None:
+    """A time as squeue writes it, by this machine's clock; None for "N/A"."""
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except ValueError:
+        return None
+
+
+def _hosts(names: str) -> tuple[str, ...]:
+    """Machines as squeue lists them, one name for each.
+
+    >>> _hosts("n[1-3,7],login"), _hosts("gpu-01"), _hosts("a[08-10]"), _hosts("")
+    (('n1', 'n2', 'n3', 'n7', 'login'), ('gpu-01',), ('a08', 'a09', 'a10'), ())
+    """
+    hosts: list[str] = []
+    for stem, ranges in re.findall(r"([^,\[]+)(?:\[([^\]]*)\])?", names.strip()):
+        for part in ranges.split(",") if ranges else [""]:
+            first, _, last = part.partition("-")
+            if first.isdecimal() and (last or first).isdecimal() and len(hosts) < 1024:
+                numbers = range(int(first), min(int(last or first), int(first) + 1023) + 1)
+                hosts += [f"{stem}{number:0{len(first)}}" for number in numbers]
+            else:
+                hosts.append(f"{stem}{part}")
+    return tuple(hosts)
