@@ -119,7 +119,7 @@ def summary(found: list[Run]) -> pd.DataFrame:
             "Progress": 100 * readings.share_done(run),
             "Time": readings.duration(readings.figures(run).seconds),
             "Data": readings.data_name(run),
-            "Device": readings.where(run),
+            "Device": readings.where(run, hosts=False),
             "Started": pd.Timestamp(run.created, unit="s", tz="UTC"),
         }
         for run in found
@@ -167,6 +167,9 @@ def show_run(run: Run) -> None:
             st.rerun()
 
     live()
+    if view == "Log" and (script := readings.batch_script(run)):
+        with st.expander("The batch script that was handed to Slurm"):
+            st.code(script, language="bash", wrap_lines=True)
     if view == "Attention" and not data_picker.may_see(str(run.config.get("data", ""))):
         st.caption(CLOSED)
     elif view == "Attention":

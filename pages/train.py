@@ -246,6 +246,9 @@ def show_command(config: Any, where: place_picker.Where) -> None:
     """The line that does the same in a terminal."""
     line = command_line(config, st.session_state.preset, where.devices, where.on, where.nodes, where.minutes)
     st.code(line, language="bash", wrap_lines=True)
+    if script := place_picker.batch_script(where):
+        st.caption("What Slurm is handed, RUN being the run's folder:")
+        st.code(script, language="bash", wrap_lines=True)
 
 
 st.title("Train", anchor=False)
@@ -268,11 +271,12 @@ with data_place:
     if refused:
         st.warning(plain(f"The link asks for what is not possible here: {', '.join(refused)}. The rest was taken."))
     data, data_root = data_picker.pick(on_change=follow_data)
-    data_picker.show(data, data_root, on_change=follow_data)
 with start_place:
     st.header("Start from", anchor=False)
     init_from = pick_start(known_starts)
-form_link.remember()
+form_link.remember()  # before anything tells that a choice has come through: who then reloads has it in the address
+with data_place:
+    data_picker.show(data, data_root, on_change=follow_data)
 with device_place:
     st.header("Device" if not place_picker.several() else "Where", anchor=False)
     place = place_picker.pick()

@@ -14,6 +14,7 @@ from vit.errors import UserError
 from vit.paths import runs_folder
 from vit.runs import registry
 from vit.runs.engines.contract import HERE
+from vit.runs.engines.slurm import SCRIPT
 from vit.training.metrics import MetricsReader, Progress, best_epoch, evaluations, final_test, progress
 from vit.untrusted import read_bytes
 
@@ -153,8 +154,11 @@ def guesses(run: registry.Run) -> bool:
     return best is not None and isinstance(classes, list) and len(classes) > 1 and best < 1.2 / len(classes)
 
 
-def where(run: registry.Run) -> str:
+def where(run: registry.Run, *, hosts: bool = True) -> str:
     """What a run computes on: devices of this machine, or what it asked of its cluster, and the machines it has there.
+
+    Args:
+        hosts: name the machines.
 
     >>> where(registry.Run("a", Path(), "", "", "", "", 0.0, ("gpu", "gpu"), "running", "", on="lab", nodes=2))
     'lab, 2 machines with 2 GPUs each'
@@ -165,7 +169,7 @@ def where(run: registry.Run) -> str:
     what = "GPU" if registry.ANY_GPU in run.devices else "process"
     many = f"{len(run.devices)} {'GPUs' if what == 'GPU' else 'processes'}" if several else f"1 {what}"
     machines = f"{run.nodes} machines with {many} each" if run.nodes > 1 else many
-    return f"{run.on}, {machines}" + (f" ({', '.join(run.hosts)})" if run.hosts else "")
+    return f"{run.on}, {machines}" + (f" ({', '.join(run.hosts)})" if hosts and run.hosts else "")
 
 
 def share_done(run: registry.Run) -> float:
@@ -217,6 +221,14 @@ def last_lines(run: registry.Run) -> str:
         return ""
     lines = [line.rpartition("\r")[2].rstrip() for line in text.split("\n")]
     return "\n".join([line for line in lines if line][-LOG_LINES:])
+
+
+def batch_script(run: registry.Run) -> str:
+    """What was handed to Slurm for it, "" where nothing was."""
+    try:
+        return read_bytes(run.folder / SCRIPT, LOG_BYTES).decode("utf-8", "replace")
+    except (OSError, UserError):
+        return ""
 
 
 def duration(seconds: float) -> str:

@@ -1,5 +1,6 @@
 """Where a run computes: devices of this machine, or machines of a cluster that an administrator has set up."""
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import streamlit as st
@@ -8,7 +9,8 @@ import vit.devices
 from pages.shared.escape import plain
 from pages.train_form import cost_preview
 from vit.runs.engines import clusters, watch
-from vit.runs.engines.contract import HERE
+from vit.runs.engines.contract import HERE, Handle, Request
+from vit.runs.engines.slurm import Slurm
 from vit.runs.registry import ANY_GPU, list_runs
 
 
@@ -55,10 +57,11 @@ def pick() -> Where:
         "Where",
         places,
         format_func=lambda name: "This machine" if name == HERE else plain(name),
-        captions=["" if name == HERE else plain(free_words(name)) for name in places],
         key="on",
+        label_visibility="collapsed",
         persist_state="session",
     )
+    show_free(list(known.usable))
     return pick_here() if on == HERE else pick_there(known.usable[on])
 
 
@@ -68,10 +71,7 @@ def several() -> bool:
 
 
 def free_words(name: str) -> str:
-    """What of a cluster is free, as it said some seconds ago.
-
-    The page does not wait for it: the first time nothing is known yet.
-    """
+    """What of a cluster is free, as it said some seconds ago; the page does not wait for it."""
     capacity, problem = watch.capacity(name)
     if capacity is None:
         return problem or "It is being asked what is free."
@@ -82,15 +82,23 @@ def free_words(name: str) -> str:
 
 
 @st.fragment(run_every=5)
-def show_free(name: str) -> None:
-    """The same while the form is open."""
-    st.caption(plain(free_words(name)))
+def show_free(names: Sequence[str]) -> None:
+    """What is free on each cluster, while the form is open."""
+    st.caption("  \n".join(f"**{plain(name)}**: {plain(free_words(name))}" for name in names))
+
+
+def batch_script(where: Where) -> str:
+    """What would be handed to Slurm, "" for all other places."""
+    cluster = clusters.read_clusters().usable.get(where.on)
+    if cluster is None or cluster.kind != "slurm":
+        return ""
+    request = Request(where.devices, nodes=where.nodes, minutes=where.minutes)
+    return Slurm(cluster).script(Handle(cluster.runs / "RUN", where.on, "RUN.1", 0.0), request)
 
 
 def pick_there(cluster: clusters.Cluster) -> Where:
     """Processes and machines of a cluster, within what it grants."""
     limits = cluster.limits
-    show_free(cluster.name)
     capacity, _ = watch.capacity(cluster.name)
     if "cluster_kind" not in st.session_state:
         st.session_state.cluster_kind = "cpu" if capacity and not capacity.gpus.total else ANY_GPU
@@ -101,19 +109,19 @@ def pick_there(cluster: clusters.Cluster) -> Where:
         key="cluster_kind",
         persist_state="session",
     )
-    left, middle, right = st.columns(3)
+    left, right = st.columns(2)
     nodes = left.number_input("Machines", 1, limits.nodes, 1, key=f"nodes {cluster.name}", persist_state="session")
-    each = middle.number_input(
+    each = right.number_input(
         "Processes on each", 1, limits.processes, 1, key=f"processes {cluster.name}", persist_state="session"
     )
     minutes = None
     if cluster.kind == "slurm":
-        minutes = right.number_input(
+        minutes = st.number_input(
             "Minutes at a time",
             1,
             limits.minutes or 10**6,
             None,
-            placeholder="its own limit",
+            placeholder="the cluster's own limit",
             key=f"minutes {cluster.name}",
             help="Near the limit the run saves itself and queues again, until it is done. A short limit may start "
             "sooner.",

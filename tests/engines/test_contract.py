@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from fake import Fake
+from fake_cluster import set_up
 from ray_cluster import RayCluster, enter_network_of_its_own
 from short_runs import PATIENCE, begun, done, endless, place_for_runs, tiny, until, weights
 from slurm_cluster import SlurmCluster, missing
@@ -21,9 +21,10 @@ from slurm_cluster import SlurmCluster, missing
 from vit.errors import InvalidRun
 from vit.paths import PROJECT
 from vit.runs import control, registry
-from vit.runs.engines import clusters, here, places
+from vit.runs.engines import contract, here, places
 from vit.runs.engines.contract import HERE, Engine, Request, Unreachable, read_handle
 from vit.training.metrics import read_metrics
+from vit.training.presets import train_config
 
 pytestmark = pytest.mark.slow
 
@@ -51,35 +52,33 @@ def lab_here(root: Path, patch: pytest.MonkeyPatch) -> Lab:
 
 def lab_fake(root: Path, patch: pytest.MonkeyPatch) -> Lab:
     """One slot, and all processes of a job in one group."""
-    folder = root.with_name("shared")
-    patch.setenv("VIT_CLUSTERS", str(root.with_name("clusters.toml")))
-    root.with_name("clusters.toml").write_text(f'[clusters.lab]\nkind = "fake"\nruns = "{folder}"\n')
-    engine = Fake(clusters.find_cluster("lab"))
+    engine = set_up(root.parent, patch)
 
     def processes(run: registry.Run) -> list[int]:
         handle = read_handle(run.folder)
         return [int((engine.jobs / handle.job / "pid").read_text())] if handle else []
 
-    @contextmanager
-    def unreachable() -> Iterator[None]:
-        (engine.jobs / "down").touch()
-        yield
-        (engine.jobs / "down").unlink()
-
-    return Lab("lab", engine, processes, unreachable)
+    return Lab("lab", engine, processes, engine.unreachable)
 
 
 def lab_ray(root: Path, patch: pytest.MonkeyPatch) -> Lab:
-    """A head and two machines of one processor."""
+    """A head and two machines of one processor.
+
+    Its name is its own, as a thread that asks for another place has stayed in another network.
+    """
     pytest.importorskip("ray", reason="Ray is not installed: make cluster installs it")
     try:
         enter_network_of_its_own()
     except PermissionError as error:
         pytest.skip(f"a network of its own needs administrator rights: {error}")
     cluster = RayCluster(root.with_name("ray"))
-    cluster.start_head()
-    for number in (1, 2):
-        cluster.start_node(number)
+    try:
+        cluster.start_head()
+        for number in (1, 2):
+            cluster.start_node(number)
+    except BaseException:
+        cluster.end()
+        raise
     folder = root.with_name("shared")
     folder.mkdir()
     settings = {"kind": "ray", "runs": folder, "token_file": cluster.token, "python": sys.executable, "code": PROJECT}
@@ -88,7 +87,7 @@ def lab_ray(root: Path, patch: pytest.MonkeyPatch) -> Lab:
 
     def set_up(address: str) -> None:
         lines = [f'{name} = "{value}"' for name, value in (settings | {"address": address}).items()]
-        file.write_text("\n".join(["[clusters.lab]", *lines, "[clusters.lab.limits]", "nodes = 2"]))
+        file.write_text("\n".join(["[clusters.ray]", *lines, "[clusters.ray.limits]", "nodes = 2"]))
 
     @contextmanager
     def unreachable() -> Iterator[None]:
@@ -104,7 +103,7 @@ def lab_ray(root: Path, patch: pytest.MonkeyPatch) -> Lab:
         drivers = cluster.processes(f"vit.runs.engines.ray_job {run.folder}")
         return drivers + here.lock_holders(run.folder)
 
-    return Lab("lab", places.cluster_engine("lab"), processes, unreachable, nodes=2, end=cluster.end)
+    return Lab("ray", places.cluster_engine("ray"), processes, unreachable, nodes=2, end=cluster.end)
 
 
 def lab_slurm(root: Path, patch: pytest.MonkeyPatch) -> Lab:
@@ -114,7 +113,11 @@ def lab_slurm(root: Path, patch: pytest.MonkeyPatch) -> Lab:
     cluster = SlurmCluster(root.with_name("slurm"))
     for name, value in cluster.environment.items():
         patch.setenv(name, value)
-    cluster.start()
+    try:
+        cluster.start()
+    except BaseException:
+        cluster.end()
+        raise
     folder = root.with_name("shared")
     folder.mkdir()
     settings = {"kind": "slurm", "runs": folder, "python": sys.executable, "code": PROJECT}
@@ -227,7 +230,7 @@ def test_another_server_sees_it_and_stops_it(lab: Lab, first: registry.Run) -> N
     program = """
 import sys
 sys.path[:0] = sys.argv[2:]
-import fake
+import fake_cluster
 from vit.runs import control, registry
 print(registry.find_run(sys.argv[1], patience=5).status, flush=True)
 control.stop(sys.argv[1])
@@ -294,6 +297,14 @@ def test_vanished_it_is_interrupted_and_resumed_to_the_same_bits(lab: Lab, unint
     assert len(starts) == 2 and starts[1] >= 80
 
 
+def test_what_a_run_starts_from_goes_with_it(lab: Lab) -> None:
+    """The machines of a cluster see the run's folder, and no checkpoint of this server."""
+    run = launch(lab, train_config(data="shapes", init_from="cifar10", limit=80, epochs=1, batch_size=8))
+    start = Path(str(run.config["init_from"]))
+    assert (start.name, start.is_relative_to(run.folder)) == ("cifar10", lab.name != HERE)
+    assert ended(run).status == "finished", now(run).reason
+
+
 def test_out_of_reach_nothing_is_invented(lab: Lab) -> None:
     if lab.unreachable is None:
         assert lab.name == HERE  # this machine always answers
@@ -312,3 +323,20 @@ def test_out_of_reach_nothing_is_invented(lab: Lab) -> None:
             control.delete(run.id)
     until(lambda: status(run) in ("running", "validating"), "its cluster's answer")
     control.kill(run.id)
+
+
+def test_a_job_that_was_ended_before_it_began_trains_nothing(tmp_path: Path) -> None:
+    """Ray starts the driver of a job that was stopped while it was pending."""
+    folder = tmp_path / "20261123-000000-a-0000"
+    folder.mkdir()
+    handle = contract.next_handle(folder, "lab")
+    contract.write_handle(handle, Request())
+    assert contract.take_up(folder, handle.job) == handle
+    contract.conclude(handle, "stopped", "Killed.")
+    assert contract.take_up(folder, handle.job) is None
+    again = contract.next_handle(folder, "lab")
+    contract.write_handle(again, Request())
+    assert contract.take_up(folder, handle.job) is None
+    assert contract.take_up(folder, again.job) == again
+    (folder / "stop").touch()
+    assert contract.take_up(folder, again.job) is None and contract.is_over(again)

@@ -11,7 +11,7 @@ import streamlit as st
 from PIL import Image
 from streamlit.testing.v1 import AppTest
 
-from pages.train_form import cost_preview, settings
+from pages.train_form import cost_preview, data_picker, settings
 from vit.cli.parser import parser
 from vit.cli.training import _settings
 from vit.runs import control, registry
@@ -233,6 +233,21 @@ def test_the_address_opens_the_same_form_in_another_session(page: AppTest) -> No
     assert described(again) == described(page)
     assert (again.text_input(key="name").value, start(again).label) == ("50 % & more", "Start 2 runs")
     assert address(again) == link
+
+
+def test_a_choice_of_data_is_in_the_address_before_the_page_shows_it(
+    page: AppTest, folders: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever reloads as soon as the classes are there meets them again."""
+    show, seen = data_picker.show, []
+
+    def noted(*arguments: object, **named: object) -> None:
+        seen.append(st.query_params.to_dict())
+        show(*arguments, **named)
+
+    monkeypatch.setattr(data_picker, "show", noted)
+    page.selectbox(key="data").set_value("mnist").run()
+    assert seen[-1] == address(page) == {"preset": "mnist"}
 
 
 def test_a_form_as_it_comes_has_a_plain_address(page: AppTest) -> None:

@@ -28,6 +28,7 @@ def exact_on_cpu(x: Tensor) -> bool:
 def onednn() -> Iterator[None]:
     """Let oneDNN compute float32 products on the CPU where it is exact: on AMD's processors it takes half MKL's time.
 
+    Around passes that explain, not once for the process: training, with its small products, becomes slower by it.
     torch turns to oneDNN for float32 only once rounding to bfloat16 is allowed. oneDNN makes use of that on chips with
     units for it and computes in float32 on all others, so this has no effect but on those.
     """

@@ -27,7 +27,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from vit.checkpoints import manage
+from vit.checkpoints import load, manage, save
 from vit.errors import InvalidConfig, InvalidRun, UserError
 from vit.files import check_locks, replaced
 from vit.paths import runs_folder
@@ -43,6 +43,7 @@ from vit.training.run_folder import changing, check_resumable, read_document, re
 
 if TYPE_CHECKING:
     from vit.training.config import TrainConfig
+    from vit.training.fine_tuning import Base
 
 
 PATIENCE = 6.0  # [s] for a cluster to say how a run is, before something is done to it
@@ -130,6 +131,8 @@ def launch(
         _check_room(root, every, owner, limits)
         folder = root / new_id(name)
         folder.mkdir()
+        if base and on != HERE:
+            config, base = _bring_start(config, base, folder)
         about = {
             "name": shorten(name, MAX_NAME),
             "notes": notes[:MAX_NOTES],
@@ -204,6 +207,15 @@ def _check_cluster(
     return config, limits._replace(runs_per_person=cluster.limits.runs_per_person or limits.runs_per_person)
 
 
+def _bring_start(config: "TrainConfig", base: "Base", folder: Path) -> tuple["TrainConfig", "Base"]:
+    """Save the checkpoint that a cluster's run starts from in the run's folder: the machines see no other of ours."""
+    start = load.load_checkpoint(base.name)
+    copy = save.save_checkpoint(
+        folder / "start" / presets.checkpoint_name(base.name), start.model, start.labels, start.preprocess
+    )
+    return config.model_copy(update={"init_from": str(copy)}), base._replace(name=str(copy))
+
+
 def _check_room(root: Path, every: Sequence[Run], owner: str, limits: Limits) -> None:
     """Refuse a run where its owner has enough of them, or the disk is nearly full."""
     mine = sum(run.alive and run.owner == owner and run.folder.parent == root for run in every)
@@ -225,7 +237,6 @@ def stop(run_id: str) -> None:
 
     Raises:
         InvalidRun: it is not alive.
-        Unreachable: it waits on a cluster that does not answer.
     """
     run = _living_run(run_id)
     _place(run.on)[0].ask_to_stop(run.folder)

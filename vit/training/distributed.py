@@ -11,6 +11,7 @@ import torch.distributed as dist
 
 from vit.errors import InvalidConfig
 from vit.training.config import TrainConfig
+from vit.training.run_folder import ENGINE
 
 
 @dataclass
@@ -21,6 +22,7 @@ class Place:
     autocast: bool
     rank: int = 0
     world: int = 1
+    opened: bool = False  # the process group is ours to close
 
     @property
     def leads(self) -> bool:
@@ -74,6 +76,8 @@ def choose_place(config: TrainConfig) -> Place:
         raise InvalidConfig("device: there is no CUDA GPU that torch can use. Choose cpu or auto.")
     if name == "mps" and not torch.backends.mps.is_available():
         raise InvalidConfig("device: there is no Apple GPU that torch can use. Choose cpu or auto.")
+    if ENGINE in os.environ and torch.cuda.is_available():  # a cluster may show each process its own GPU only
+        local %= torch.cuda.device_count()
     device = torch.device(f"cuda:{local}" if world > 1 and name.startswith("cuda") else name)
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise InvalidConfig(f"device: there is no GPU {device.index}; torch sees {torch.cuda.device_count()}.")
@@ -85,9 +89,10 @@ def choose_place(config: TrainConfig) -> Place:
         cpu: Mapping[str, object] = getattr(torch.cpu, "get_capabilities", dict)()  # torch 2.11 may not say
         fast = device.type == "cpu" and bool(cpu.get("avx512_bf16") or cpu.get("amx_bf16"))
     autocast = fast if config.precision == "auto" else config.precision == "bfloat16"
-    if world > 1 and not dist.is_initialized():
+    opened = world > 1 and not dist.is_initialized()
+    if opened:
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
-    return Place(device, autocast, dist.get_rank() if world > 1 else 0, world)
+    return Place(device, autocast, dist.get_rank() if world > 1 else 0, world, opened)
 
 
 def memory_budget(device: torch.device) -> int:

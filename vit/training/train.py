@@ -96,7 +96,7 @@ def train(config: TrainConfig, run: Path, *, resume: bool = False) -> Result:
         with _folder_of(run, place):
             return _train(config, run, place, resume, base)
     finally:
-        if place.world > 1:
+        if place.opened:
             dist.destroy_process_group()
 
 

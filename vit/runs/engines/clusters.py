@@ -121,7 +121,7 @@ def _read(path: Path, changed: int, size: int) -> Clusters:
         except ValidationError as error:
             first = error.errors()[0]
             field = ".".join(str(part) for part in first["loc"])
-            problems[name] = f"{field or 'its table'}: {first['msg'].removeprefix('Value error, ')}."
+            problems[name] = ": ".join(filter(None, [field, f"{first['msg'].removeprefix('Value error, ')}."]))
         except TypeError:
             problems[name] = "it is no table."
     return Clusters(usable=usable, problems=problems)

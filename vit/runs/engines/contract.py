@@ -8,13 +8,14 @@ import os
 import re
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
 
 from vit.errors import InvalidRun, UserError
 from vit.files import take_lock
-from vit.training.run_folder import read_json, record_outcome, write_json
+from vit.runs.attempts import CANCELLED
+from vit.training.run_folder import changing, read_json, record_outcome, write_json
 from vit.untrusted import is_number, is_text
 
 HERE = "here"  # the name of this machine among the places where runs compute
@@ -139,8 +140,7 @@ class Engine(Protocol):
     def ask_to_stop(self, folder: Path) -> None:
         """Ask a run to finish its step, save, and end; a waiting one leaves the queue.
 
-        Raises:
-            Unreachable: nobody answers.
+        The file `stop` in its folder asks, also where nobody answers: the trainer sees it, or the job when it starts.
         """
 
     def kill(self, handle: Handle) -> None:
@@ -203,6 +203,36 @@ def conclude(handle: Handle, outcome: Literal["stopped", "failed"], reason: str)
         path.unlink()
     record_outcome(handle.folder, outcome, reason)
     mark_over(handle)
+
+
+def leave_stop(engine: Engine, folder: Path) -> None:
+    """Ask a cluster's run to stop: by the file, and of one that waits by ending its job."""
+    with changing(folder):
+        (folder / "stop").touch()
+    handle = read_handle(folder)
+    with suppress(Unreachable):
+        if handle and engine.look(handle).word == "waiting":
+            engine.kill(handle)
+            call_off(handle)
+
+
+def take_up(folder: Path, job: str) -> Handle | None:
+    """For a job at its start: its run's handle; None where it shall not begin.
+
+    Another job has its place, it was ended before (Ray starts jobs that it was told to stop while they were pending),
+    or a person has asked the run to stop.
+    """
+    handle = read_handle(folder)
+    return None if handle is None or handle.job != job or is_over(handle) or call_off(handle) else handle
+
+
+def call_off(handle: Handle) -> bool:
+    """Whether a person stopped a run before it began, which is then over."""
+    if not any((handle.folder / request).exists() for request in ("stop", "kill")):
+        return False
+    write_json(handle.folder / "outcome.json", {"outcome": "stopped", "reason": CANCELLED, "t": time.time()})
+    mark_over(handle)
+    return True
 
 
 @contextmanager

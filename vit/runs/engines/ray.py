@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from vit.errors import InvalidRun
-from vit.runs.attempts import CANCELLED, KILLED
+from vit.runs.attempts import KILLED
 from vit.runs.engines.clusters import Cluster
 from vit.runs.engines.contract import (
     Capacity,
@@ -29,6 +29,7 @@ from vit.runs.engines.contract import (
     Unreachable,
     conclude,
     is_over,
+    leave_stop,
     next_handle,
     read_handle,
     submitting,
@@ -87,11 +88,12 @@ class Ray:
                 (folder / NOTE).unlink(missing_ok=True)
                 write_handle(handle, request)
             variables = {ENGINE: "ray", "OMP_NUM_THREADS": str(self.cluster.cpus), "PYTHONUNBUFFERED": "1"}
+            variables["RAY_TRAIN_ENABLE_PRINT_PATCH"] = "0"  # which has every line twice
             if self.cluster.code:
                 variables["PYTHONPATH"] = str(self.cluster.code)
-            words = [self.cluster.python, "-m", "vit.runs.engines.ray_job", str(folder), str(self.cluster.cpus)]
+            driver = ["-m", "vit.runs.engines.ray_job", str(folder), handle.job, str(self.cluster.cpus)]
             job = {
-                "entrypoint": shlex.join(words),
+                "entrypoint": shlex.join([self.cluster.python, *driver]),
                 "submission_id": handle.job,
                 "runtime_env": {"env_vars": variables},
                 "metadata": {"run": folder.name},
@@ -120,13 +122,7 @@ class Ray:
 
     def ask_to_stop(self, folder: Path) -> None:
         """The trainer sees the file; of one that waits, the job is ended."""
-        handle = read_handle(folder)
-        waits = handle is not None and self.look(handle).word == "waiting"
-        with changing(folder):
-            (folder / "stop").touch()
-        if waits and handle:
-            self._end(handle)
-            conclude(handle, "stopped", CANCELLED)
+        leave_stop(self, folder)
 
     def kill(self, handle: Handle) -> None:
         """Ray ends the driver and with it all of its processes."""

@@ -1,6 +1,6 @@
 """The driver of a run on a Ray cluster: starts its processes there, and again when one of them dies.
 
-    python -m vit.runs.engines.ray_job RUN CPUS
+    python -m vit.runs.engines.ray_job RUN JOB CPUS
 
 Submitted by `vit.runs.engines.ray`, and run by Ray on one of its machines. Each process trains as torchrun's would; the
 process group is Ray's. Ray's own checkpoints and retries are not used: the run's state is the truth, and a death that
@@ -9,9 +9,9 @@ no progress lies before is not tried again for ever.
 
 import os
 import platform
+import shutil
 import sys
 import traceback
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,22 +19,26 @@ import torch.distributed as dist
 
 from vit.errors import UserError
 from vit.runs.attempts import train_to_the_end
-from vit.runs.engines.contract import Handle, mark_over, read_handle, read_request
+from vit.runs.engines.contract import Handle, mark_over, read_handle, read_request, take_up
 from vit.runs.engines.ray import NOTE
 from vit.training.presets import train_config
 from vit.training.run_folder import AGAIN, STATES, read_document, read_json, write_json
 from vit.training.train import train
 
+_RAYS_OWN = ".ray"  # folder in which Ray wants to keep checkpoints, of which there are none
+_GIVEN_UP = "given up"  # noted by a process: what stands in outcome.json would be so again
 _FRUITLESS = 3  # deaths in a row without another saved state between them, after which it is given up
 
 
-def main(folder: Path, cpus: int) -> None:
+def main(folder: Path, job: str, cpus: int) -> None:
     """Train the run in `folder` to its end."""
-    handle = read_handle(folder)
-    assert handle
+    handle = take_up(folder, job)
+    if handle is None:
+        return
     try:
         train_to_the_end(folder, lambda: _train_once(folder, handle, cpus))
     finally:
+        shutil.rmtree(folder / _RAYS_OWN, ignore_errors=True)
         mark_over(handle)
 
 
@@ -66,13 +70,13 @@ def _train_once(folder: Path, handle: Handle, cpus: int) -> int:
                 placement_strategy="STRICT_SPREAD" if processes == request.nodes > 1 else "SPREAD",
             ),
             torch_config=TorchConfig(backend="nccl" if request.gpus else "gloo"),
-            run_config=RunConfig(name=handle.job, storage_path=str(folder / ".ray")),
+            run_config=RunConfig(name=handle.job, storage_path=str(folder / _RAYS_OWN)),
         )
         try:
             trainer.fit()
             return 0
         except Exception as error:  # whatever it was: Ray wraps it
-            if read_json(folder / AGAIN) != parts:
+            if read_json(folder / AGAIN) != parts or read_json(folder / NOTE).get("word") == _GIVEN_UP:
                 return 1
             fruitless = 0 if _saved(folder) != before else fruitless + 1
             with (folder / "log.txt").open("a") as log:
@@ -103,11 +107,15 @@ def work(settings: dict[str, Any]) -> None:
     handle = read_handle(folder)
     if dist.get_rank() == 0 and handle:
         note(handle, "running", hosts=tuple(dict.fromkeys(hosts)))
-    with suppress(UserError):  # the trainer has said it in outcome.json; to try again would change nothing
+    try:
         train(train_config(**read_document(folder / "config.json")), folder, resume=True)
+    except UserError:
+        if handle:
+            note(handle, _GIVEN_UP)
+        raise  # so that Ray ends the others, which may wait for this one
 
 
 if __name__ == "__main__":
     from vit.runs.engines import ray_job  # not as "__main__", which Ray would send to the workers whole
 
-    ray_job.main(Path(sys.argv[1]), int(sys.argv[2]))
+    ray_job.main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))

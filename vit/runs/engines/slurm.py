@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from vit.errors import InvalidRun
 from vit.files import replaced
-from vit.runs.attempts import CANCELLED, KILLED
+from vit.runs.attempts import KILLED
 from vit.runs.engines.clusters import Cluster
 from vit.runs.engines.contract import (
     Capacity,
@@ -29,6 +29,7 @@ from vit.runs.engines.contract import (
     Unreachable,
     conclude,
     is_over,
+    leave_stop,
     next_handle,
     read_handle,
     submitting,
@@ -131,7 +132,8 @@ class Slurm:
         lines = ["#!/bin/bash", *(f"#SBATCH --{name}={shlex.quote(value)}" for name, value in options.items() if value)]
         lines += ["#SBATCH --requeue", *cluster.setup]
         lines += [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
-        lines += [f"exec {shlex.quote(cluster.python)} -m vit.runs.engines.slurm_job {shlex.quote(str(folder))}"]
+        job = [cluster.python, "-m", "vit.runs.engines.slurm_job", str(folder), handle.job]
+        lines += [f"exec {shlex.join(job)}"]
         return "\n".join(lines) + "\n"
 
     def look(self, handle: Handle) -> Look:
@@ -148,13 +150,7 @@ class Slurm:
 
     def ask_to_stop(self, folder: Path) -> None:
         """The trainer sees the file; a job that waits is cancelled."""
-        handle = read_handle(folder)
-        waits = handle is not None and self.look(handle).word == "waiting"
-        with changing(folder):
-            (folder / "stop").touch()
-        if waits and handle:
-            self._end(handle)
-            conclude(handle, "stopped", CANCELLED)
+        leave_stop(self, folder)
 
     def kill(self, handle: Handle) -> None:
         """It may not queue again, and Slurm ends its processes: gently, and after KillWait by force."""

@@ -1,6 +1,6 @@
 """What a run's batch script does on the first of its machines: starts the trainer on all of them, and queues again.
 
-    python -m vit.runs.engines.slurm_job RUN
+    python -m vit.runs.engines.slurm_job RUN JOB
 
 Slurm sends USR1 when the time limit is near: the trainer then saves and ends, and the job goes back into the queue. On
 TERM, which scancel and pre-emption send, it saves and ends. A person's stop ends the run for good.
@@ -14,24 +14,21 @@ import time
 from pathlib import Path
 from typing import Any
 
-from vit.runs.attempts import CANCELLED, train_to_the_end
-from vit.runs.engines.contract import Handle, conclude, mark_over, read_handle
+from vit.runs.attempts import train_to_the_end
+from vit.runs.engines.contract import Handle, mark_over, take_up
 from vit.training.run_folder import read_json
 
 _RANK = 'export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=$SLURM_NTASKS; exec "$@"'
 
 
-def main(folder: Path) -> None:
+def main(folder: Path, name: str) -> None:
     """Train the run in `folder` until it is done, or the job's time is."""
-    handle = read_handle(folder)
-    assert handle
-    number = os.environ["SLURM_JOB_ID"]
-    if any((folder / request).exists() for request in ("stop", "kill")):
-        conclude(handle, "stopped", CANCELLED)
+    handle, number = take_up(folder, name), os.environ["SLURM_JOB_ID"]
+    if handle is None:
         return
     job = _Job(folder, handle, number)
-    for name in (signal.SIGUSR1, signal.SIGTERM):
-        signal.signal(name, job.hear)
+    for which in (signal.SIGUSR1, signal.SIGTERM):
+        signal.signal(which, job.hear)
     train_to_the_end(folder, job.train_once)
     if job.limit and read_json(folder / "outcome.json").get("outcome") == "stopped" and not (folder / "stop").exists():
         print("The time limit is near: saved, and back into the queue.", flush=True)
@@ -80,4 +77,4 @@ class _Job:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), sys.argv[2])

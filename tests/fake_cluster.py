@@ -5,13 +5,17 @@ import shlex
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+import pytest
 
 from vit.files import is_locked
 from vit.paths import environment_with_package
-from vit.runs.attempts import CANCELLED, KILLED
+from vit.runs.attempts import KILLED
 from vit.runs.engines import contract, places
-from vit.runs.engines.clusters import Cluster
+from vit.runs.engines.clusters import Cluster, find_cluster
 from vit.runs.engines.contract import Capacity, Handle, Look, Request, Share
 from vit.training.run_folder import ENGINE, forget_attempt
 
@@ -28,6 +32,15 @@ class Fake:
     def __init__(self, cluster: Cluster):
         self.name, self.jobs = cluster.name, cluster.runs / ".fake"
         self.jobs.mkdir(parents=True, exist_ok=True)
+
+    @contextmanager
+    def unreachable(self) -> Iterator[None]:
+        """Nobody answers meanwhile."""
+        (self.jobs / "down").touch()
+        try:
+            yield
+        finally:
+            (self.jobs / "down").unlink()
 
     def _answer(self) -> None:
         if (self.jobs / "down").exists():
@@ -73,13 +86,7 @@ class Fake:
 
     def ask_to_stop(self, folder: Path) -> None:
         """Leave word for the trainer, or end what waits."""
-        handle = contract.read_handle(folder)
-        assert handle
-        waits = self.look(handle).word == "waiting"
-        (folder / "stop").touch()
-        if waits:
-            self._end(handle)
-            contract.conclude(handle, "stopped", CANCELLED)
+        contract.leave_stop(self, folder)
 
     def kill(self, handle: Handle) -> None:
         """Kill the session."""
@@ -94,3 +101,12 @@ class Fake:
 
 
 places.KINDS["fake"] = Fake
+
+
+def set_up(folder: Path, patch: pytest.MonkeyPatch, **limits: int) -> Fake:
+    """A cluster by the name of "lab", with its file and its runs in a folder."""
+    file = folder / "clusters.toml"
+    bounds = "".join(f"{name} = {value}\n" for name, value in limits.items())
+    file.write_text(f'[clusters.lab]\nkind = "fake"\nruns = "{folder / "shared"}"\n[clusters.lab.limits]\n{bounds}')
+    patch.setenv("VIT_CLUSTERS", str(file))
+    return Fake(find_cluster("lab"))

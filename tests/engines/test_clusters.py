@@ -1,0 +1,116 @@
+"""What an administrator sets up: read whole, refused in a sentence, and no run gets more than it grants."""
+
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fake_cluster import Fake, set_up
+from short_runs import place_for_runs, tiny
+
+from vit.errors import InvalidConfig
+from vit.runs import control, registry
+from vit.runs.engines import clusters
+from vit.runs.engines.contract import Refused, Request, next_handle
+from vit.runs.engines.slurm import Slurm
+
+RAY = 'kind = "ray"\nruns = "/shared/runs"\naddress = "http://head:8265"\ntoken_file = "/etc/token"\n'
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("VIT_CLUSTERS", str(tmp_path / "secrets.toml"))
+    return tmp_path / "secrets.toml"
+
+
+@pytest.fixture
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fake]:
+    with place_for_runs(tmp_path / "runs"):
+        yield set_up(tmp_path, monkeypatch, nodes=2, processes=2, minutes=60, runs_per_person=1)
+
+
+def test_no_file_is_no_cluster(file: Path) -> None:
+    assert clusters.read_clusters() == clusters.Clusters(usable={}, problems={})
+
+
+def test_a_file_holds_other_secrets_too_and_is_read_anew_when_it_changes(file: Path) -> None:
+    file.write_text(f'[auth]\ncookie_secret = "x"\n[clusters.lab]\n{RAY}[clusters.lab.limits]\nnodes = 3\n')
+    assert clusters.find_cluster("lab").limits.nodes == 3
+    file.write_text(f"[clusters.other]\n{RAY}")
+    assert list(clusters.read_clusters().usable) == ["other"]
+
+
+@pytest.mark.parametrize(
+    ("name", "table", "says"),
+    [
+        ("here", RAY, "the name of this machine"),
+        ("Lab 1", RAY, "name: "),
+        ("lab", RAY.replace("/shared", "shared"), "paths from the root"),
+        ("lab", RAY.replace("http:", "file:"), "needs address"),
+        ("lab", RAY.replace("token_file", "#"), "needs address"),
+        ("lab", RAY + 'partition = "a; rm -r /"', "partition: "),
+        ("lab", RAY + "nods = 4", "nods: Extra inputs"),
+        ("lab", RAY + "limits.nodes = 0", "limits.nodes: "),
+    ],
+)
+def test_a_mistake_is_named_and_spoils_no_other_cluster(file: Path, name: str, table: str, says: str) -> None:
+    file.write_text(f'[clusters.good]\n{RAY}\n[clusters."{name}"]\n{table}\n')
+    known = clusters.read_clusters()
+    assert list(known.usable) == ["good"] and says in known.problems[name]
+    with pytest.raises(InvalidConfig, match="cannot be used"):
+        clusters.find_cluster(name)
+
+
+@pytest.mark.parametrize("text", ["clusters = 5", "clusters = [1]", "clusters.lab = 5", "[clusters", "\0"])
+def test_a_file_that_makes_no_sense_is_no_crash(file: Path, text: str) -> None:
+    file.write_text(text)
+    assert not clusters.read_clusters().usable
+    assert registry.list_runs() is not None
+
+
+def test_an_unknown_place_is_refused_with_those_that_there_are(file: Path) -> None:
+    file.write_text(f"[clusters.lab]\n{RAY}")
+    with pytest.raises(InvalidConfig, match=r"no place far to compute\. Known are: here, lab"):
+        control.launch(tiny(), on="far")
+
+
+@pytest.mark.parametrize(
+    ("request_", "says"),
+    [
+        ({"nodes": 3}, "at most 2 nodes, not 3"),
+        ({"devices": ["cpu"] * 3}, "at most 2 processes on a node, not 3"),
+        ({"minutes": 61}, "at most 60 minutes, not 61"),
+        ({"devices": ["cuda:0"]}, "choose cpu, or one or more GPUs"),
+        ({"devices": []}, "choose cpu, or one or more GPUs"),
+    ],
+)
+def test_no_run_gets_more_than_a_cluster_grants(lab: Fake, request_: dict[str, object], says: str) -> None:
+    with pytest.raises(InvalidConfig, match=says):
+        control.launch(tiny(), on="lab", **request_)
+    assert registry.list_runs() == []
+
+
+def test_data_that_the_machines_do_not_see_is_refused(lab: Fake, tmp_path: Path) -> None:
+    file = tmp_path / "clusters.toml"
+    file.write_text(file.read_text().replace("[clusters.lab.limits]", 'data = ["/shared/data"]\n[clusters.lab.limits]'))
+    with pytest.raises(InvalidConfig, match="the machines of lab see /shared/data, and /home/me is in none of these"):
+        control.launch(tiny(data="folder:/home/me"), on="lab")
+
+
+def test_what_an_engine_refuses_leaves_no_run(lab: Fake) -> None:
+    with pytest.raises(Refused, match="lab has one machine"):
+        control.launch(tiny(), on="lab", nodes=2)
+    assert registry.list_runs() == []
+
+
+def test_a_batch_script_quotes_whatever_a_folder_is_called(tmp_path: Path) -> None:
+    table = {"name": "hpc", "kind": "slurm", "runs": tmp_path, "setup": ["module load cuda"], "code": tmp_path / "a b"}
+    handle = next_handle(tmp_path / "it's $(here)", "hpc")
+    request = Request(("gpu", "gpu"), nodes=3, minutes=90)
+    script = Slurm(clusters.Cluster.model_validate(table)).script(handle, request)
+    lines = script.splitlines()
+    assert lines[0] == "#!/bin/bash" and "module load cuda" in lines
+    assert {"#SBATCH --nodes=3", "#SBATCH --ntasks-per-node=2", "#SBATCH --gres=gpu:2", "#SBATCH --time=90"} <= {*lines}
+    words = shlex.split(lines[-1])
+    assert words == ["exec", "python", "-m", "vit.runs.engines.slurm_job", str(handle.folder), handle.job]
+    assert f"export PYTHONPATH={shlex.quote(str(tmp_path / 'a b'))}" in lines

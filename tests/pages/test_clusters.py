@@ -1,0 +1,122 @@
+"""A cluster on the pages: chosen on page Train with what is free there, watched on page Runs like any other run."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fake_cluster import Fake, set_up
+from short_runs import begun, endless, until
+from streamlit.testing.v1 import AppTest
+
+from pages.run_views import readings
+from vit.runs import control, registry
+from vit.runs.engines import watch
+
+ROOT = Path(__file__).parents[2]
+WAIT = 120  # [s]; the first run imports torch
+
+
+@pytest.fixture
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fake]:
+    """A cluster of one slot; what was started there is ended."""
+    monkeypatch.setenv("VIT_RUNS", str(tmp_path / "runs"))
+    monkeypatch.setenv("VIT_DATA_ROOTS", str(tmp_path / "data"))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "data").mkdir()
+    readings.forget()
+    yield set_up(tmp_path, monkeypatch, processes=2)
+    for run in registry.list_runs(patience=5):
+        if run.alive:
+            control.kill(run.id)
+
+
+def opened(page: str, **link: str) -> AppTest:
+    app = AppTest.from_file(str(ROOT / "app.py"), default_timeout=WAIT)
+    app.switch_page(f"pages/{page}.py")
+    for name, text in link.items():
+        app.query_params[name] = text
+    app.run()
+    assert not app.exception
+    return app
+
+
+def text(page: AppTest) -> str:
+    """All that a page says, without the strokes that keep it from being taken for Markdown."""
+    said = (str(one.value) for kind in ("caption", "info", "warning", "error") for one in page.get(kind))
+    return "\n".join(said).replace("\\", "")
+
+
+def choose(page: AppTest, place: str) -> None:
+    page.radio(key="on").set_value(place).run()
+    assert not page.exception
+
+
+def test_without_a_cluster_there_is_no_choice_of_a_place(lab: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VIT_CLUSTERS", "/nowhere/clusters.toml")
+    page = opened("train")
+    assert "on" not in [radio.key for radio in page.radio]
+    assert "Device" in [header.value for header in page.header]
+
+
+def test_a_place_says_what_is_free_there(lab: Fake) -> None:
+    assert watch.capacity("lab", patience=5)[0]
+    assert "**lab**: 1 of 1 processors free on 1 machine" in text(opened("train", preset="shapes"))
+
+
+def test_a_run_is_handed_over_and_watched(lab: Fake) -> None:
+    page = opened("train", preset="shapes", limit="80", epochs="1", batch_size="8")
+    choose(page, "lab")
+    assert "--on lab --devices cpu" in page.code[-1].value
+    page.button(key="start").click().run()
+    (run,) = registry.list_runs()
+    assert (run.on, run.folder.parent, run.devices) == ("lab", lab.jobs.parent, ("cpu",))
+    until(lambda: not registry.find_run(run.id, patience=5).alive, "the end")
+    readings.forget()
+    page = opened("runs", run=run.id)
+    assert registry.find_run(run.id).status == "finished"
+    assert any("lab, 1 process" in caption.value for caption in page.caption)
+    assert page.dataframe[0].value["Device"].tolist() == ["lab, 1 process"]
+
+
+def test_a_run_that_waits_says_why_and_is_cancelled(lab: Fake) -> None:
+    begun(control.launch(endless(), on="lab"))
+    second = control.launch(endless(), on="lab")
+    assert registry.find_run(second.id, patience=5).status == "waiting"
+    page = opened("runs", run=second.id)
+    assert "The slot is taken." in text(page)
+    assert {button.key for button in page.button} & {"queue First", "queue Earlier", "queue Later"} == set()
+    page.button(key="cancel").click().run()
+    assert registry.find_run(second.id).status == "stopped"
+
+
+def test_a_cluster_that_does_not_answer_is_said_and_nothing_is_offered_that_could_harm(lab: Fake) -> None:
+    run = begun(control.launch(endless(), on="lab"))
+    with lab.unreachable():
+        watch.forget()
+        until(lambda: registry.find_run(run.id, patience=5).status == "unknown", "its silence")
+        page = opened("runs", run=run.id)
+        assert "lab does not answer. Its last sign of life was" in text(page)
+        assert {"delete", "resume"} & {button.key for button in page.button} == set()
+        page = opened("train", preset="shapes")
+        choose(page, "lab")
+        page.button(key="start").click().run()
+        assert "lab does not answer" in text(page)
+        assert [one.id for one in registry.list_runs()] == [run.id]
+        page = opened("runs", run=run.id)
+        page.button(key="stop").click().run()  # by the file, which the trainer sees
+        until(lambda: (run.folder / "outcome.json").exists(), "its end")
+    until(lambda: registry.find_run(run.id, patience=5).status == "stopped", "its cluster's answer")
+
+
+def test_what_a_cluster_does_not_grant_cannot_be_asked_for(lab: Fake) -> None:
+    page = opened("train", preset="shapes")
+    choose(page, "lab")
+    assert page.number_input(key="nodes lab").max == 1
+    assert page.number_input(key="processes lab").max == 2
+
+
+def test_a_cluster_that_is_set_up_wrongly_is_named_with_its_mistake(lab: Fake, tmp_path: Path) -> None:
+    with (tmp_path / "clusters.toml").open("a") as file:
+        file.write('[clusters.far]\nkind = "ray"\nruns = "/shared"\n')
+    assert "The cluster far cannot be used: a Ray cluster needs address" in text(opened("train", preset="shapes"))
