@@ -19,6 +19,7 @@ from short_runs import PATIENCE, begun, done, endless, place_for_runs, tiny, unt
 from slurm_cluster import SlurmCluster, missing
 
 from vit.errors import InvalidRun
+from vit.files import replaced
 from vit.paths import PROJECT
 from vit.runs import control, registry
 from vit.runs.engines import contract, here, places
@@ -87,15 +88,18 @@ def lab_ray(root: Path, patch: pytest.MonkeyPatch) -> Lab:
 
     def set_up(address: str) -> None:
         lines = [f'{name} = "{value}"' for name, value in (settings | {"address": address}).items()]
-        file.write_text("\n".join(["[clusters.ray]", *lines, "[clusters.ray.limits]", "nodes = 2"]))
+        with replaced(file) as whole:  # it is read all the time
+            whole.write("\n".join(["[clusters.ray]", *lines, "[clusters.ray.limits]", "nodes = 2"]).encode())
 
     @contextmanager
     def unreachable() -> Iterator[None]:
         """Somebody takes the call and says nothing, as a head that is stuck."""
         with socket.create_server(("127.0.0.1", 0)) as silent:
             set_up(f"http://127.0.0.1:{silent.getsockname()[1]}")
-            yield
-        set_up(cluster.address)
+            try:
+                yield
+            finally:
+                set_up(cluster.address)
 
     set_up(cluster.address)
 
@@ -157,7 +161,7 @@ def lab(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
         lab = request.param(root, patch)
         try:
             yield lab
-            for run in registry.list_runs(patience=5):
+            for run in registry.list_runs(patience=10):
                 if run.alive:
                     control.kill(run.id)
         finally:
