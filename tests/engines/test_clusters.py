@@ -1,6 +1,7 @@
 """What an administrator sets up: read whole, refused in a sentence, and no run gets more than it grants."""
 
 import shlex
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -77,9 +78,9 @@ def test_an_unknown_place_is_refused_with_those_that_there_are(file: Path) -> No
 @pytest.mark.parametrize(
     ("request_", "says"),
     [
-        ({"nodes": 3}, "at most 2 nodes, not 3"),
-        ({"devices": ["cpu"] * 3}, "at most 2 processes on a node, not 3"),
-        ({"minutes": 61}, "at most 60 minutes, not 61"),
+        ({"nodes": 3}, "nodes: lab grants a run at most 2, not 3"),
+        ({"devices": ["cpu"] * 3}, "processes on a node: lab grants a run at most 2, not 3"),
+        ({"minutes": 61}, "minutes: lab grants a run at most 60, not 61"),
         ({"devices": ["cuda:0"]}, "choose cpu, or one or more GPUs"),
         ({"devices": []}, "choose cpu, or one or more GPUs"),
     ],
@@ -101,6 +102,15 @@ def test_what_an_engine_refuses_leaves_no_run(lab: Fake) -> None:
     with pytest.raises(Refused, match="lab has one machine"):
         control.launch(tiny(), on="lab", nodes=2)
     assert registry.list_runs() == []
+
+
+def test_a_copy_of_a_run_is_not_the_job_of_the_run(lab: Fake) -> None:
+    """Whoever kills a copy does not kill the run."""
+    run = control.launch(tiny(epochs=1000), on="lab")
+    copy = run.folder.with_name("a-copy")
+    shutil.copytree(run.folder, copy)
+    assert (registry.find_run("a-copy").on, registry.find_run("a-copy").alive) == ("here", False)
+    control.kill(run.id)
 
 
 def test_a_batch_script_quotes_whatever_a_folder_is_called(tmp_path: Path) -> None:

@@ -131,8 +131,6 @@ def launch(
         _check_room(root, every, owner, limits)
         folder = root / new_id(name)
         folder.mkdir()
-        if base and on != HERE:
-            config, base = _bring_start(config, base, folder)
         about = {
             "name": shorten(name, MAX_NAME),
             "notes": notes[:MAX_NOTES],
@@ -145,15 +143,17 @@ def launch(
             "share": share,
             "nonce": nonce,
         }
-        write_json(folder / "about.json", about)
-        with replaced(folder / "config.json") as file:
-            file.write(config.model_dump_json(indent=2).encode() + b"\n")
-        if base:
-            fine_tuning.write_base(folder, base)
         try:
+            write_json(folder / "about.json", about)
+            if base and on != HERE:
+                config, base = _bring_start(config, base, folder)
+            if base:
+                fine_tuning.write_base(folder, base)
+            with replaced(folder / "config.json") as file:  # which makes the folder a run
+                file.write(config.model_dump_json(indent=2).encode() + b"\n")
             engine.submit(folder, request)
-        except UserError:
-            shutil.rmtree(folder)  # nothing was begun
+        except (UserError, OSError):
+            shutil.rmtree(folder, ignore_errors=True)  # nothing was begun
             raise
     return find_run(folder.name)
 
@@ -193,7 +193,7 @@ def _check_cluster(
         ("minutes", request.minutes or 0, cluster.limits.minutes or math.inf),
     ):
         if wanted > most:
-            raise InvalidConfig(f"{cluster.name} grants a run at most {most} {what}, not {wanted}.")
+            raise InvalidConfig(f"{what}: {cluster.name} grants a run at most {most}, not {wanted}.")
     kind, _, path = config.data.partition(":")
 
     def seen(folder: str) -> bool:

@@ -90,7 +90,7 @@ class Run:
 
     @property
     def alive(self) -> bool:
-        """Whether a process of it exists."""
+        """Whether a process of it exists, or nobody can say that none does."""
         return self.status in ALIVE
 
     @cached_property
@@ -331,7 +331,7 @@ def _status(folder: Path, handle: Handle | None, look: Look | str, pulse: dict[s
         if handle and outcome.get("outcome") == "failed":
             return "ending", f"One of its processes failed; {handle.place} may start it again."
         if outcome:
-            return "ending", _ENDING
+            return "ending", _ENDING if handle is None else f"It has saved itself, and {handle.place} clears up."
         try:
             silent = silence(folder / "heartbeat")
         except OSError:

@@ -152,10 +152,12 @@ class Engine(Protocol):
 
 
 def read_handle(folder: Path) -> Handle | None:
-    """How the engine of a cluster knows a run; None for a run of this machine."""
+    """How the engine of a cluster knows a run; None for a run of this machine, and for a copy of a cluster's run."""
     values = read_json(folder / HANDLE)
     place, job, submitted = values.get("place"), values.get("job"), values.get("submitted")
     if not (is_text(place) and NAME.fullmatch(place) and is_text(job) and _JOB.fullmatch(job) and is_number(submitted)):
+        return None
+    if job.rpartition(".")[0] != folder.name:
         return None
     return Handle(folder, place, job, submitted)
 

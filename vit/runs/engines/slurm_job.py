@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from vit.runs.attempts import train_to_the_end
-from vit.runs.engines.contract import Handle, mark_over, take_up
+from vit.runs.engines.contract import mark_over, take_up
 from vit.training.run_folder import read_json
 
 _RANK = 'export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=$SLURM_NTASKS; exec "$@"'
@@ -26,7 +26,9 @@ def main(folder: Path, name: str) -> None:
     handle, number = take_up(folder, name), os.environ["SLURM_JOB_ID"]
     if handle is None:
         return
-    job = _Job(folder, handle, number)
+    for leftover in ("outcome.json", "heartbeat"):  # of an attempt that the time limit ended
+        (folder / leftover).unlink(missing_ok=True)
+    job = _Job(folder, number)
     for which in (signal.SIGUSR1, signal.SIGTERM):
         signal.signal(which, job.hear)
     train_to_the_end(folder, job.train_once)
@@ -46,8 +48,8 @@ class _Job:
         step: number of the present step; each start of the trainer is one.
     """
 
-    def __init__(self, folder: Path, handle: Handle, number: str):
-        self.folder, self.handle, self.number = folder, handle, number
+    def __init__(self, folder: Path, number: str):
+        self.folder, self.number = folder, number
         self.limit, self.step = False, -1
 
     def hear(self, signal_number: int, _: Any) -> None:
