@@ -140,8 +140,10 @@ def lab_slurm(root: Path, patch: pytest.MonkeyPatch) -> Lab:
         """The controller is gone, and comes back with what it knew."""
         for pid in cluster.processes("slurmctld"):
             os.kill(pid, signal.SIGKILL)
-        yield
-        cluster.start_controller()
+        try:
+            yield
+        finally:
+            cluster.start_controller()
 
     return Lab("lab", places.cluster_engine("lab"), processes, unreachable, nodes=2, end=cluster.end)
 

@@ -204,9 +204,9 @@ class Slurm:
         if done.returncode and not lenient:
             said = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
             said = re.sub(r"^\w+: (error: )?", "", said)
-            if "ontact slurm" in said or "onnect" in said:
-                raise Unreachable(f"{self.name} does not answer.")
-            raise (Refused if refuses else Unreachable)(f"{self.name} says: {said[:300]}.")
+            if refuses and not any(word in said for word in ("contact", "onnect", "socket")):
+                raise Refused(f"{self.name} refuses: {said[:300]}.")
+            raise Unreachable(f"{self.name} does not answer ({said[:300]}).")
         return done.stdout
 
 
