@@ -56,7 +56,7 @@ cluster: .venv/ready-dev
 		apt-get update && apt-get install -y --no-install-recommends slurmctld slurmd slurm-client munge; }
 
 cluster-test: .venv/ready-dev
-	$(BIN)/python -m pytest -m cluster -rs tests/engines
+	VIT_NEED_CLUSTERS=1 $(BIN)/python -m pytest -m cluster -rs tests/engines
 
 benchmark: .venv/ready-dev
 	$(BIN)/python benchmarks/hover.py

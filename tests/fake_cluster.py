@@ -17,7 +17,7 @@ from vit.runs.attempts import KILLED
 from vit.runs.engines import contract, places
 from vit.runs.engines.clusters import Cluster, find_cluster
 from vit.runs.engines.contract import Capacity, Handle, Look, Request, Share
-from vit.training.run_folder import ENGINE, forget_attempt
+from vit.training.run_folder import ENGINE
 
 JOB = """
 exec 9>alive; flock 9; echo $$ > pid
@@ -53,16 +53,10 @@ class Fake:
 
     def submit(self, folder: Path, request: Request) -> Handle:
         """Start a shell that waits for the slot."""
-        with contract.submitting(folder):
+        with contract.submitting(self, folder, request) as handle:
             self._answer()
-            before = contract.read_handle(folder)
-            if before and self.look(before).word != "gone":
-                raise contract.InvalidRun("This run is going on already.")
             if request.nodes > 1:
                 raise contract.Refused(f"{self.name} has one machine.")
-            forget_attempt(folder)
-            handle = contract.next_handle(folder, self.name)
-            contract.write_handle(handle, request)
             job = self.jobs / handle.job
             job.mkdir()
             words = {"code": os.getcwd(), "python": sys.executable, "folder": str(folder)}

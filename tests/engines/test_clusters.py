@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from fake_cluster import Fake, set_up
-from short_runs import place_for_runs, tiny
+from short_runs import place_for_runs, tiny, until
 
 from vit.errors import InvalidConfig
 from vit.runs import control, registry
@@ -28,6 +28,11 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fake]:
     with place_for_runs(tmp_path / "runs"):
         yield set_up(tmp_path, monkeypatch, nodes=2, processes=2, minutes=60, runs_per_person=1)
+
+
+def ended(run: registry.Run) -> registry.Run:
+    until(lambda: not registry.find_run(run.id, patience=5).alive, "the end")
+    return registry.find_run(run.id, patience=5)
 
 
 def test_no_file_is_no_cluster(file: Path) -> None:
@@ -111,6 +116,16 @@ def test_a_copy_of_a_run_is_not_the_job_of_the_run(lab: Fake) -> None:
     shutil.copytree(run.folder, copy)
     assert (registry.find_run("a-copy").on, registry.find_run("a-copy").alive) == ("here", False)
     control.kill(run.id)
+
+
+def test_a_run_that_is_refused_another_attempt_is_as_it_was(lab: Fake) -> None:
+    run = ended(control.launch(tiny(epochs=1), on="lab"))
+    about = run.folder / "about.json"
+    about.write_text(about.read_text().replace('"nodes": 1', '"nodes": 2'))  # more than the cluster has
+    with pytest.raises(Refused, match="lab has one machine"):
+        control.resume(run.id, epochs=2)
+    after = registry.find_run(run.id, patience=5)
+    assert (after.status, after.config["epochs"]) == ("finished", 1)
 
 
 def test_a_batch_script_quotes_whatever_a_folder_is_called(tmp_path: Path) -> None:

@@ -272,14 +272,21 @@ def resume(run_id: str, *, devices: Sequence[str] | None = None, epochs: int | N
     if run.status == "finished" and (epochs is None or epochs <= run.config.get("epochs", 0)):
         raise InvalidRun("This run has finished. Give it more epochs to continue it.")
     engine, root = _place(run.on)
+    config = None
     if epochs is not None:
         config = presets.train_config(**read_document(run.folder / "config.json") | {"epochs": epochs})
-        with changing(run.folder), replaced(run.folder / "config.json") as file:
-            file.write(config.model_dump_json(indent=2).encode() + b"\n")
     with one_launch(root):
         if devices is not None:
             _change(run.folder, devices=list(devices))
-        engine.submit(run.folder, Request(tuple(devices or run.devices), run.share, run.nodes, run.minutes))
+        settings = (run.folder / "config.json").read_bytes()
+        if config:
+            _write(run.folder / "config.json", config.model_dump_json(indent=2).encode() + b"\n")
+        try:
+            engine.submit(run.folder, Request(tuple(devices or run.devices), run.share, run.nodes, run.minutes))
+        except UserError:
+            if config:
+                _write(run.folder / "config.json", settings)
+            raise
     watch.forget()
     return find_run(run_id)
 
@@ -350,6 +357,11 @@ def _living_run(run_id: str) -> Run:
     if not run.alive:
         raise InvalidRun("This run has ended already.")
     return run
+
+
+def _write(path: Path, content: bytes) -> None:
+    with changing(path.parent), replaced(path) as file:
+        file.write(content)
 
 
 def _change(folder: Path, **values: Any) -> None:

@@ -10,12 +10,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from vit.errors import InvalidRun, UserError
 from vit.files import take_lock
 from vit.runs.attempts import CANCELLED
-from vit.training.run_folder import changing, read_json, record_outcome, write_json
+from vit.training.run_folder import changing, forget_attempt, read_json, record_outcome, write_json
 from vit.untrusted import is_number, is_text
 
 HERE = "here"  # the name of this machine among the places where runs compute
@@ -162,17 +162,17 @@ def read_handle(folder: Path) -> Handle | None:
     return Handle(folder, place, job, submitted)
 
 
-def write_handle(handle: Handle, request: Request, **facts: Any) -> None:
+def write_handle(handle: Handle, request: Request) -> None:
     """Write how the engine of a cluster will know a run, before it is submitted."""
-    asked = {"devices": list(request.devices), "nodes": request.nodes, "minutes": request.minutes}
+    resources = {"devices": list(request.devices), "nodes": request.nodes, "minutes": request.minutes}
     known = {"place": handle.place, "job": handle.job, "submitted": handle.submitted}
-    write_json(handle.folder / HANDLE, known | {"request": asked} | facts)
+    write_json(handle.folder / HANDLE, known | {"request": resources})
 
 
 def read_request(folder: Path) -> Request:
     """What was asked of a cluster for a run, by whoever submitted it; for its job there."""
-    asked = read_json(folder / HANDLE)["request"]
-    return Request(tuple(asked["devices"]), nodes=asked["nodes"], minutes=asked["minutes"])
+    resources = read_json(folder / HANDLE)["request"]
+    return Request(tuple(resources["devices"]), nodes=resources["nodes"], minutes=resources["minutes"])
 
 
 def next_handle(folder: Path, place: str) -> Handle:
@@ -238,16 +238,36 @@ def call_off(handle: Handle) -> bool:
 
 
 @contextmanager
-def submitting(folder: Path) -> Iterator[None]:
-    """Only one submits a run at a time.
+def submitting(engine: Engine, folder: Path, request: Request) -> Iterator[Handle]:
+    """The handle of another attempt at a run, for its engine to submit; only one does so at a time.
+
+    Where that fails, the run is as it was before. A job that began all the same finds a handle that is not its own.
 
     Raises:
-        InvalidRun: somebody else does at this moment.
+        InvalidRun: the run is going on, or somebody else submits it at this moment.
     """
     lock = os.open(folder / "submit.lock", os.O_RDWR | os.O_CREAT, 0o644)
     try:
         if not take_lock(lock):
             raise InvalidRun("This run is being started already.")
-        yield
+        if (last := read_handle(folder)) and engine.look(last).word != "gone":
+            if not is_over(last):
+                raise InvalidRun("This run is going on already.")
+            engine.kill(last)  # it has said its last word, and is on its way out
+        files = [folder / name for name in (HANDLE, "outcome.json")]
+        contents = [file.read_bytes() if file.exists() else None for file in files]
+        with changing(folder):
+            forget_attempt(folder)
+            handle = next_handle(folder, engine.name)
+            write_handle(handle, request)
+        try:
+            yield handle
+        except UserError:
+            for file, content in zip(files, contents, strict=True):
+                if content is None:
+                    file.unlink(missing_ok=True)
+                else:
+                    file.write_bytes(content)
+            raise
     finally:
         os.close(lock)

@@ -16,7 +16,6 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
-from vit.errors import InvalidRun
 from vit.runs.attempts import KILLED
 from vit.runs.engines.clusters import Cluster
 from vit.runs.engines.contract import (
@@ -28,14 +27,10 @@ from vit.runs.engines.contract import (
     Share,
     Unreachable,
     conclude,
-    is_over,
     leave_stop,
-    next_handle,
-    read_handle,
     submitting,
-    write_handle,
 )
-from vit.training.run_folder import ENGINE, changing, forget_attempt, read_json
+from vit.training.run_folder import ENGINE, read_json
 from vit.untrusted import brief, is_text
 
 NOTE = "driver.json"  # in a run's folder: what its driver, or the leading process, says of a job
@@ -75,18 +70,7 @@ class Ray:
 
     def submit(self, folder: Path, request: Request) -> Handle:
         """Hand the job over; it is named before, so that one that was sent twice is one."""
-        with submitting(folder):
-            before = read_handle(folder)
-            if before and self.look(before).word != "gone":
-                if not is_over(before):
-                    raise InvalidRun("This run is going on already.")
-                self._end(before)  # its driver has said its last word, and is on its way out
-            self._call("GET", "/api/version")  # before anything is changed
-            handle = next_handle(folder, self.name)
-            with changing(folder):
-                forget_attempt(folder)
-                (folder / NOTE).unlink(missing_ok=True)
-                write_handle(handle, request)
+        with submitting(self, folder, request) as handle:
             variables = {ENGINE: "ray", "OMP_NUM_THREADS": str(self.cluster.cpus), "PYTHONUNBUFFERED": "1"}
             variables["RAY_TRAIN_ENABLE_PRINT_PATCH"] = "0"  # which has every line twice
             if self.cluster.code:

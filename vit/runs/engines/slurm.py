@@ -15,7 +15,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from vit.errors import InvalidRun
 from vit.files import replaced
 from vit.runs.attempts import KILLED
 from vit.runs.engines.clusters import Cluster
@@ -28,14 +27,10 @@ from vit.runs.engines.contract import (
     Share,
     Unreachable,
     conclude,
-    is_over,
     leave_stop,
-    next_handle,
-    read_handle,
     submitting,
-    write_handle,
 )
-from vit.training.run_folder import ENGINE, changing, forget_attempt
+from vit.training.run_folder import ENGINE, changing
 from vit.untrusted import brief
 
 SCRIPT = "job.sh"  # in a run's folder
@@ -93,19 +88,10 @@ class Slurm:
 
     def submit(self, folder: Path, request: Request) -> Handle:
         """Write the script and hand it over."""
-        with submitting(folder):
-            before = read_handle(folder)
-            if before and self.look(before).word != "gone":
-                if not is_over(before):
-                    raise InvalidRun("This run is going on already.")
-                self._end(before)
+        with submitting(self, folder, request) as handle:
             self._check_time(request)
-            handle = next_handle(folder, self.name)
-            with changing(folder):
-                forget_attempt(folder)
-                write_handle(handle, request)
-                with replaced(folder / SCRIPT) as file:
-                    file.write(self.script(handle, request).encode())
+            with changing(folder), replaced(folder / SCRIPT) as file:
+                file.write(self.script(handle, request).encode())
             self._command(["sbatch", "--parsable", str(folder / SCRIPT)], refuses=True)
         return handle
 
