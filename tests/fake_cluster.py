@@ -22,8 +22,10 @@ from vit.training.run_folder import ENGINE
 JOB = """
 exec 9>alive; flock 9; echo $$ > pid
 exec 8>../slot; flock 8; touch started
-cd {code} && exec {python} -m vit train --resume {folder} >> {folder}/log.txt 2>&1
+cd {code} && {{ {work} ; }} >> {folder}/log.txt 2>&1
 """
+TRAIN = "exec {python} -m vit train --resume {folder}"
+MEASURE = "for i in {{1..{workers}}}; do {python} -m vit.runs.batch.worker {folder} $((i-1)) {workers} & done; wait"
 
 
 class Fake:
@@ -59,9 +61,11 @@ class Fake:
                 raise contract.Refused(f"{self.name} has one machine.")
             job = self.jobs / handle.job
             job.mkdir()
-            words = {"code": os.getcwd(), "python": sys.executable, "folder": str(folder)}
+            words = {"code": os.getcwd(), "python": sys.executable, "folder": str(folder), "workers": request.workers}
+            words = {name: shlex.quote(str(word)) for name, word in words.items()}
+            work = (MEASURE if request.workers else TRAIN).format(**words)
             subprocess.Popen(
-                ["bash", "-c", JOB.format(**{name: shlex.quote(word) for name, word in words.items()})],
+                ["bash", "-c", JOB.format(work=work, **words)],
                 cwd=job,
                 env=environment_with_package() | {ENGINE: "fake"},
                 start_new_session=True,

@@ -8,22 +8,32 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+import torch
 from fake_cluster import set_up
-from ray_cluster import RayCluster, enter_network_of_its_own
+from ray_cluster import RayCluster, command_of, enter_network_of_its_own
 from short_runs import PATIENCE, begun, done, endless, place_for_runs, tiny, until, weights
 from slurm_cluster import SlurmCluster, missing
 
+from vit.checkpoints.load import load_checkpoint
+from vit.checkpoints.save import save_checkpoint
+from vit.data.shapes import SHAPES
 from vit.errors import InvalidRun
+from vit.explain.method_ranking import rank
 from vit.files import replaced
-from vit.paths import PROJECT
+from vit.images.preprocess import Preprocess
+from vit.paths import PROJECT, runs_folder
 from vit.runs import control, registry
+from vit.runs.batch.parts import Measurement
+from vit.runs.batch.spread import measure
 from vit.runs.engines import contract, here, places
+from vit.runs.engines.clusters import find_cluster
 from vit.runs.engines.contract import HERE, Engine, Request, Unreachable, read_handle
 from vit.training.metrics import read_metrics
 from vit.training.presets import train_config
@@ -36,6 +46,7 @@ class Lab(NamedTuple):
 
     Attributes:
         processes: of a run, all of them.
+        worker: in the command line of each process that measures.
         unreachable: nobody answers meanwhile; None where that cannot be.
         nodes: that a run takes, all there are.
     """
@@ -46,6 +57,7 @@ class Lab(NamedTuple):
     unreachable: Callable[[], AbstractContextManager[None]] | None = None
     nodes: int = 1
     end: Callable[[], None] | None = None
+    worker: str = "vit.runs.batch.worker"
 
 
 def leave_out(why: str) -> None:
@@ -114,7 +126,9 @@ def lab_ray(root: Path, patch: pytest.MonkeyPatch) -> Lab:
         drivers = cluster.processes(f"vit.runs.engines.ray_job {run.folder}")
         return drivers + here.lock_holders(run.folder)
 
-    return Lab("ray", places.cluster_engine("ray"), processes, unreachable, nodes=2, end=cluster.end)
+    return Lab(
+        "ray", places.cluster_engine("ray"), processes, unreachable, nodes=2, end=cluster.end, worker="ray::MapWorker"
+    )
 
 
 def lab_slurm(root: Path, patch: pytest.MonkeyPatch) -> Lab:
@@ -336,6 +350,38 @@ def test_out_of_reach_nothing_is_invented(lab: Lab) -> None:
             control.delete(run.id)
     until(lambda: status(run) in ("running", "validating"), "its cluster's answer")
     control.kill(run.id)
+
+
+def test_a_measurement_in_parts_is_the_same_to_the_last_digit_whoever_is_killed(
+    lab: Lab, build: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    model = build(image_size=(16, 16), patch_size=4, num_classes=len(SHAPES))
+    checkpoint = load_checkpoint(save_checkpoint(tmp_path / "toy", model, SHAPES, Preprocess((16, 16))))
+    what = Measurement("faithfulness", str(checkpoint.path), "shapes", str(tmp_path), 40)
+    with one_thread():
+        expected = rank(checkpoint, "shapes", 40)
+    root = find_cluster(lab.name).runs if lab.name != HERE else runs_folder()
+    with ThreadPoolExecutor() as pool:
+        measured = pool.submit(measure, what, checkpoint, on=lab.name, workers=2)
+        until(lambda: measured.done() or len(list(root.glob(".measurements/*/parts/*.npz"))) > 2, "its first parts")
+        os.kill(processes_with(lab.worker)[0], signal.SIGKILL)
+        assert measured.result(PATIENCE) == expected
+    assert not list(root.glob(".measurements/*"))
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """As many as the processes of a measurement have, as last digits depend on it."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def processes_with(words: str) -> list[int]:
+    """Those whose command line holds some words."""
+    return [int(path.name) for path in Path("/proc").glob("[0-9]*") if words in command_of(int(path.name))]
 
 
 def test_a_job_that_was_ended_before_it_began_trains_nothing(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The command line: `python -m vit classify|explain|evaluate|faithfulness|heads|ood|convert|train|runs`.
+"""The command line: `python -m vit classify|explain|evaluate|faithfulness|heads|features|ood|convert|train|runs`.
 
 Exit status: 0 done, 1 a bug (with its traceback), 2 a mistake of the user's, told in one line.
 """
@@ -18,6 +18,7 @@ COMMANDS = {
     "evaluate": "measure",
     "faithfulness": "measure",
     "heads": "measure",
+    "features": "measure",
     "ood": "measure",
     "convert": "convert",
     "train": "training",

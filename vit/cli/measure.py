@@ -4,21 +4,28 @@ import argparse
 import json
 from typing import Any
 
-from tqdm import tqdm
-
+from vit.checkpoints.checkpoint import Checkpoint
 from vit.checkpoints.load import load_checkpoint
-from vit.errors import UserError
-from vit.explain import head_census, method_ranking, ood
+from vit.data.in_parts import pictures_bar
+from vit.errors import InvalidConfig, UserError
+from vit.explain import features, head_census, method_ranking, ood
+from vit.runs.batch.parts import Measurement
+from vit.runs.batch.spread import measure
 from vit.runs.error_search import write
 from vit.training.evaluation import evaluate_checkpoint
 
 
 def run_evaluate(options: argparse.Namespace) -> None:
     """Measure a checkpoint's accuracy."""
+    if options.on and options.report:
+        raise InvalidConfig("--report is written by this process alone. Leave --on out.")
     checkpoint = load_checkpoint(options.checkpoint)
     if options.report:
         write(checkpoint, options.data, options.data_root, options.report, bar=not options.json)
-    result = evaluate_checkpoint(checkpoint, options.data, root=options.data_root, bar=not options.json)
+    if options.on:
+        result = _spread(checkpoint, options)
+    else:
+        result = evaluate_checkpoint(checkpoint, options.data, root=options.data_root, bar=not options.json)
     if options.json:
         facts = {"checkpoint": checkpoint.name, "sha256": checkpoint.hash, "data": options.data}
         print(json.dumps(facts | result._asdict()))
@@ -29,8 +36,11 @@ def run_evaluate(options: argparse.Namespace) -> None:
 def run_faithfulness(options: argparse.Namespace) -> None:
     """Rank the methods by whether their maps are true."""
     _check_limit(options.limit)
-    checkpoint = load_checkpoint(options.checkpoint)
-    ranked = method_ranking.rank(checkpoint, options.data, options.limit, root=options.data_root, bar=not options.json)
+    checkpoint, bar = load_checkpoint(options.checkpoint), not options.json
+    if options.on:
+        ranked = _spread(checkpoint, options)
+    else:
+        ranked = method_ranking.rank(checkpoint, options.data, options.limit, root=options.data_root, bar=bar)
     if options.card:
         method_ranking.record_in_card(checkpoint, options.data, ranked)
     if options.json:
@@ -62,6 +72,38 @@ def run_ood(options: argparse.Namespace) -> None:
         print(f"Of the pictures of {known.other_data}, {known.noticed:.0%} exceed it.")
 
 
+def run_features(options: argparse.Namespace) -> None:
+    """Keep what the model makes of pictures before its head."""
+    _check_limit(options.limit)
+    if options.out.suffix.lower() != ".npz" or not options.out.parent.is_dir():
+        raise InvalidConfig(f"--out takes a file that ends in .npz, in a folder that is there, not {options.out}.")
+    checkpoint, bar = load_checkpoint(options.checkpoint), not options.json
+    if options.on:
+        found = _spread(checkpoint, options)
+    else:
+        found = features.features(checkpoint, options.data, options.limit, root=options.data_root, bar=bar)
+    try:
+        features.save(found, options.out)
+    except OSError as error:
+        raise UserError(f"{options.out} cannot be written: {error.strerror}.") from error
+    pictures, numbers = found.vectors.shape
+    if options.json:
+        facts = {"checkpoint": checkpoint.name, "sha256": checkpoint.hash, "data": options.data}
+        print(json.dumps(facts | {"pictures": pictures, "numbers": numbers, "file": str(options.out)}))
+        return
+    print(f"{pictures:,} pictures of {len(found.classes)} classes, {numbers:,} numbers each: {options.out}")
+
+
+def _spread(checkpoint: Checkpoint, options: argparse.Namespace) -> Any:
+    """What --on asks for: the command's measurement by several processes."""
+    what = Measurement(
+        options.command, options.checkpoint, options.data, str(options.data_root), getattr(options, "limit", None)
+    )
+    return measure(
+        what, checkpoint, on=options.on, workers=options.workers, device=options.device, bar=not options.json
+    )
+
+
 def _check_limit(limit: int) -> None:
     if limit < 1:
         raise UserError(f"--limit must be at least 1, not {limit}.")
@@ -72,17 +114,11 @@ def run_heads(options: argparse.Namespace) -> None:
     _check_limit(options.limit)
     checkpoint = load_checkpoint(options.checkpoint)
     head_census.check_name(checkpoint, options.statistic)
-    bar: Any = None
-
-    def progress(done: int, total: int) -> None:  # the data are read by then, with a bar of their own
-        nonlocal bar
-        if bar is None:
-            bar = tqdm(total=total, unit="pictures", leave=False, disable=options.json)
-        bar.update(done - bar.n)
-        if done == total:
-            bar.close()
-
-    statistics = head_census.census(checkpoint, options.data, options.limit, root=options.data_root, progress=progress)
+    if options.on:
+        statistics = _spread(checkpoint, options)
+    else:
+        bar = pictures_bar(not options.json)
+        statistics = head_census.census(checkpoint, options.data, options.limit, root=options.data_root, progress=bar)
     statistic = statistics[options.statistic]
     if options.card:
         head_census.record_in_card(checkpoint, options.data, statistics)

@@ -107,19 +107,39 @@ def parser() -> argparse.ArgumentParser:
     )
     heads.add_argument("--card", action="store_true", help="also put the distance by block into the checkpoint's card")
 
+    features = add("features", "Keep what the model makes of test pictures before its head, one vector for each.")
+    features.add_argument("--data", required=True, metavar="NAME|folder:PATH")
+    features.add_argument("--data-root", type=Path, default=Path("data"), help="where downloads are kept")
+    features.add_argument("--limit", type=int, default=1000, metavar="N", help="pictures (default: %(default)s)")
+    features.add_argument(
+        "--out", type=Path, required=True, metavar="FILE.npz", help="with vectors, labels and classes"
+    )
+
+    for command in (evaluate, faithful, heads, features):
+        command.add_argument(
+            "--on", metavar="NAME", help="several processes do it: of a cluster that is set up, or of this machine, "
+            "`here`; what is done is kept, and the same command goes on from it",
+        )  # fmt: skip
+        command.add_argument(
+            "--workers", type=int, metavar="N", help="with --on: processes (default: as many as have room)"
+        )
+        command.add_argument(
+            "--device", choices=("cpu", "gpu"), default="cpu", help="with --on: of each process (default: %(default)s)"
+        )
+
     ood = add("ood", "Learn what known pictures are like, so that the app can say which ones are unlike them.")
     ood.add_argument("--data", required=True, metavar="NAME|folder:PATH", help="what the model learnt from")
     ood.add_argument("--others", default="", metavar="NAME|folder:PATH", help="pictures of other things, to try it on")
     ood.add_argument("--data-root", type=Path, default=Path("data"), help="where downloads are kept")
     ood.add_argument("--keep", action="store_true", help="also keep it beside the weights, for the app")
 
-    for command in (classify, explain, evaluate, faithful, heads, ood):
+    for command in (classify, explain, evaluate, faithful, heads, features, ood):
         command.add_argument(
             "--checkpoint", default="cifar10", metavar="NAME_OR_PATH",
             help="a name in checkpoints/, a folder or file, or to be fetched: owner/name[@revision] on the Hugging "
             "Face Hub, torchvision/vit_b_16 (default: %(default)s)",
         )  # fmt: skip
-    for command in (classify, evaluate, faithful, heads, ood):
+    for command in (classify, evaluate, faithful, heads, features, ood):
         command.add_argument("--json", action="store_true", help="print one JSON document")
 
     convert = add("convert", "Give a checkpoint to another library, computing the same there.")

@@ -11,18 +11,20 @@ from vit.errors import InvalidDataset
 from vit.images.preprocess import Preprocess
 
 
-def test_pictures(labels: Sequence[str], preprocess: Preprocess, data: str, root: Path, model: str) -> Pictures:
+def test_pictures(
+    labels: Sequence[str], preprocess: Preprocess, data: str, root: Path, model: str, **reading: int
+) -> Pictures:
     """A dataset's test pictures at a model's input size, labelled by the model's classes.
 
     Args:
         labels: names of the model's classes, in its order.
-        data, root: see `load_dataset`.
+        data, root, reading: see `load_dataset`.
         model: its name, for what is told where classes do not match.
 
     Raises:
         InvalidDataset: the dataset cannot be read, or has a class that the model does not know.
     """
-    dataset = load_dataset(data, preprocess, root=root, only_test=True)
+    dataset = load_dataset(data, preprocess, root=root, only_test=True, **reading)
     return dataset.test.relabelled(match_classes(dataset.classes, labels, model))
 
 

@@ -4,18 +4,20 @@ As in the ViT paper, whose attention distances are means over 128 pictures (Doso
 figure 7).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.checkpoints.save import record_facts
 from vit.data.datasets import load_dataset
+from vit.data.in_parts import InParts, Part
 from vit.data.pictures import Pictures
 from vit.errors import InvalidImage, UserError
 from vit.explain.cost import count_tokens
@@ -67,6 +69,22 @@ class Tally:
             between = apart**2 * (self.pictures * other.pictures / total)
             squares[name] = self.squares[name] + other.squares[name] + between
         return Tally(total, means, squares, self.uniform)
+
+    def to_part(self) -> Part:
+        """As a file keeps it."""
+        kinds = {"means": self.means, "squares": self.squares, "uniform": self.uniform}
+        arrays = {f"{kind}/{name}": np.asarray(value) for kind, named in kinds.items() for name, value in named.items()}
+        return arrays | {"pictures": np.array(self.pictures)}
+
+    @staticmethod
+    def of_part(part: Part) -> "Tally":
+        """The inverse of `to_part`."""
+        kinds: dict[str, dict[str, Any]] = {"means": {}, "squares": {}, "uniform": {}}
+        for key, array in part.items():
+            kind, _, name = key.partition("/")
+            if name:
+                kinds[kind][name] = torch.from_numpy(array) if array.ndim else float(array)
+        return Tally(int(part["pictures"]), **kinds)
 
     def statistics(self) -> dict[str, Statistic]:
         """Mean and standard deviation over the pictures."""
@@ -121,15 +139,30 @@ def census(
     Raises:
         InvalidDataset: the dataset cannot be read.
     """
+    return combined(in_parts(checkpoint, data, limit, root=root).all(progress))
+
+
+def in_parts(
+    checkpoint: Checkpoint, data: str, limit: int = MOST, *, root: Path = Path("data"), **reading: int
+) -> InParts:
+    """The same, to be done in parts.
+
+    Args:
+        reading: see `pictures_of`.
+    """
     preprocess = checkpoint.preprocess
-    pictures = pictures_of(data, preprocess, root=root, limit=limit)
-    normalise, count, combined = Normalise(preprocess, torch.device("cpu")), len(pictures.labels), Tally()
-    at_once = batch_size(checkpoint, preprocess)
-    progress(0, count)
-    for images, _ in pictures.batches(torch.arange(count), at_once, torch.device("cpu")):
-        combined += tally(checkpoint.model, normalise(images))
-        progress(combined.pictures, count)
-    return combined.statistics()
+    pictures = pictures_of(data, preprocess, root=root, limit=limit, **reading)
+    normalise = Normalise(preprocess, torch.device("cpu"))
+
+    def compute(images: Tensor, _: Tensor, __: int) -> Part:
+        return tally(checkpoint.model, normalise(images)).to_part()
+
+    return InParts(pictures, len(pictures.labels), batch_size(checkpoint, preprocess), compute)
+
+
+def combined(parts: Iterable[Part]) -> dict[str, Statistic]:
+    """What all parts say together, in their order."""
+    return sum(map(Tally.of_part, parts), Tally()).statistics()
 
 
 # --- Pictures -------------------------------------------------------------------------------------------------
@@ -147,16 +180,20 @@ def seconds(checkpoint: Checkpoint, preprocess: Preprocess, count: int) -> float
 
 
 def pictures_of(
-    data: str, preprocess: Preprocess, *, root: Path = Path("data"), limit: int = MOST, workers: int = 2
+    data: str,
+    preprocess: Preprocess,
+    *,
+    root: Path = Path("data"),
+    limit: int = MOST,
+    workers: int = 2,
+    budget: int = _BUDGET,
 ) -> Pictures:
     """At most `limit` test pictures of a dataset, evenly from its classes.
 
     Raises:
         InvalidDataset: the dataset cannot be read.
     """
-    return load_dataset(
-        data, preprocess, root=root, budget=_BUDGET, workers=workers, only_test=True, at_most=limit
-    ).test
+    return load_dataset(data, preprocess, root=root, budget=budget, workers=workers, only_test=True, at_most=limit).test
 
 
 class Opened(NamedTuple):

@@ -5,19 +5,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.checkpoints.save import record_facts
 from vit.data.datasets import load_dataset
+from vit.data.in_parts import InParts, Part, pictures_bar
 from vit.data.labels import match_classes
 from vit.explain.faithfulness import SEEDS, centre, faithfulness, noise, overlap, points_at
 from vit.explain.methods import METHODS, Subject, heatmap_of
 from vit.images.preprocess import Normalise
-from vit.progress import tqdm
 
 RANDOM, BLOB = "random", "blob in the middle"
+_KNOWN = "objects are known"
 RESAMPLES = 2000
 _NUMBER = r"(-?\d\.\d{3})"
 _LINE = re.compile(rf"\| (?P<title>[^|]+) \| {_NUMBER} \({_NUMBER} to {_NUMBER}\) \|")
@@ -76,13 +78,28 @@ def rank(
     Raises:
         InvalidDataset: the dataset cannot be read, or has a class that the checkpoint does not know.
     """
-    dataset = load_dataset(data, checkpoint.preprocess, root=root, only_test=True, at_most=limit)
+    return combined(in_parts(checkpoint, data, limit, root=root, names=names).all(pictures_bar(bar)))
+
+
+def in_parts(
+    checkpoint: Checkpoint,
+    data: str,
+    limit: int = 500,
+    *,
+    root: Path = Path("data"),
+    names: Sequence[str] = tuple(METHODS),
+    **reading: int,
+) -> InParts:
+    """The same, to be done in parts; a part gives (1, 3) for each method: SaCo, pointing game, overlap.
+
+    Args:
+        reading: see `load_dataset`.
+    """
+    dataset = load_dataset(data, checkpoint.preprocess, root=root, only_test=True, at_most=limit, **reading)
     match_classes(dataset.classes, checkpoint.labels, checkpoint.name)  # raises if these are other classes
     normalise = Normalise(checkpoint.preprocess, torch.device("cpu"))
-    count = min(limit, len(dataset.test.labels))
-    by_method: dict[str, list[tuple[float, float, float]]] = {name: [] for name in (*names, RANDOM, BLOB)}
-    batches = dataset.test.batches(torch.arange(count), 1, torch.device("cpu"))
-    for index, (image, _) in enumerate(tqdm(batches, total=count, unit="pictures", leave=False, disable=not bar)):
+
+    def compute(image: Tensor, _: Tensor, index: int) -> Part:
         subject = Subject.of(checkpoint.model, normalise(image))
         maps = {name: heatmap_of(subject, name) for name in names}
         grid = subject.record.grid
@@ -91,12 +108,20 @@ def rank(
         scores = faithfulness(checkpoint.model, subject.pixels, subject.record.target, list(maps.values()))
         every = {name: (score, *_against(maps[name], mask)) for name, score in zip(maps, scores, strict=True)}
         chance = torch.tensor([every.pop(f"{RANDOM} {seed}") for seed in range(SEEDS)]).mean(0)
-        for name, numbers in (every | {RANDOM: tuple(chance.tolist())}).items():
-            by_method[name].append(numbers)
-    known = dataset.masks is not None
+        rows = {name: np.array([every[name]]) for name in (*names, BLOB)} | {RANDOM: chance[None].numpy()}
+        return rows | {_KNOWN: np.array(mask is not None)}
+
+    return InParts(dataset.test, min(limit, len(dataset.test.labels)), 1, compute)
+
+
+def combined(parts: Iterable[Part]) -> list[Ranked]:
+    """What all parts say together, in their order; best first."""
+    every = list(parts)
+    known = bool(every[0][_KNOWN])
     ranked = []
-    for name, rows in by_method.items():
-        saco, points, overlaps = (interval(column) for column in torch.tensor(rows, dtype=torch.float64).T)
+    for name in (*(name for name in every[0] if name not in (RANDOM, BLOB, _KNOWN)), RANDOM, BLOB):
+        rows = torch.from_numpy(np.concatenate([part[name] for part in every])).double()
+        saco, points, overlaps = (interval(column) for column in rows.T)
         ranked.append(Ranked(name, saco, points if known else None, overlaps if known else None, len(rows)))
     return sorted(ranked, key=lambda one: -one.saco.mean)
 

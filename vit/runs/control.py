@@ -32,7 +32,7 @@ from vit.errors import InvalidConfig, InvalidRun, UserError
 from vit.files import check_locks, replaced
 from vit.paths import runs_folder
 from vit.runs.engines import watch
-from vit.runs.engines.clusters import Cluster, find_cluster
+from vit.runs.engines.clusters import Cluster, downloads_of, find_cluster
 from vit.runs.engines.contract import HERE, Engine, Handle, Request, read_handle
 from vit.runs.engines.here import Here
 from vit.runs.engines.places import cluster_engine
@@ -194,16 +194,7 @@ def _check_cluster(
     ):
         if wanted > most:
             raise InvalidConfig(f"{what}: {cluster.name} grants a run at most {most}, not {wanted}.")
-    kind, _, path = config.data.partition(":")
-
-    def seen(folder: str) -> bool:
-        return not cluster.data or any(Path(folder).is_relative_to(root) for root in cluster.data)
-
-    if kind == "folder" and not seen(path):
-        folders = ", ".join(map(str, cluster.data))
-        raise InvalidConfig(f"data: the machines of {cluster.name} see {folders}, and {path} is in none of these.")
-    if not seen(config.data_root):
-        config = config.model_copy(update={"data_root": str(cluster.data[0])})
+    config = config.model_copy(update={"data_root": downloads_of(cluster, config.data, config.data_root)})
     return config, limits._replace(runs_per_person=cluster.limits.runs_per_person or limits.runs_per_person)
 
 

@@ -142,6 +142,23 @@ def find_cluster(name: str) -> Cluster:
     raise InvalidConfig(f"There is no place {brief(name)} to compute. Known are: {names}.")
 
 
+def downloads_of(cluster: Cluster, data: str, root: str) -> str:
+    """Where the machines of a cluster keep downloads: in `root` where they see it, else in their first folder of data.
+
+    Raises:
+        InvalidConfig: `data` names a folder that they do not see.
+    """
+
+    def seen(folder: str) -> bool:
+        return not cluster.data or any(Path(folder).is_relative_to(place) for place in cluster.data)
+
+    kind, _, path = data.partition(":")
+    if kind == "folder" and not seen(path):
+        folders = ", ".join(map(str, cluster.data))
+        raise InvalidConfig(f"data: the machines of {cluster.name} see {folders}, and {path} is in none of these.")
+    return root if seen(root) else str(cluster.data[0])
+
+
 def run_folders() -> list[Path]:
     """Where the runs of clusters lie."""
     return list(dict.fromkeys(cluster.runs for cluster in read_clusters().usable.values()))

@@ -62,12 +62,15 @@ class Request(NamedTuple):
         share: do not wait for others that use them; on this machine only.
         nodes: how many machines.
         minutes: after which the place may end it; None for the place's own limit.
+        workers: of a measurement in parts, processes that know nothing of each other, each with one of `devices`; 0
+            for a training run.
     """
 
     devices: tuple[str, ...] = ("cpu",)
     share: bool = False
     nodes: int = 1
     minutes: int | None = None
+    workers: int = 0
 
     @property
     def gpus(self) -> bool:
@@ -164,7 +167,7 @@ def read_handle(folder: Path) -> Handle | None:
 
 def write_handle(handle: Handle, request: Request) -> None:
     """Write how the engine of a cluster will know a run, before it is submitted."""
-    resources = {"devices": list(request.devices), "nodes": request.nodes, "minutes": request.minutes}
+    resources = request._asdict() | {"devices": list(request.devices)}
     known = {"place": handle.place, "job": handle.job, "submitted": handle.submitted}
     write_json(handle.folder / HANDLE, known | {"request": resources})
 
@@ -172,7 +175,7 @@ def write_handle(handle: Handle, request: Request) -> None:
 def read_request(folder: Path) -> Request:
     """What was asked of a cluster for a run, by whoever submitted it; for its job there."""
     resources = read_json(folder / HANDLE)["request"]
-    return Request(tuple(resources["devices"]), nodes=resources["nodes"], minutes=resources["minutes"])
+    return Request(**resources | {"devices": tuple(resources["devices"])})
 
 
 def next_handle(folder: Path, place: str) -> Handle:

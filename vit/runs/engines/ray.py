@@ -75,7 +75,8 @@ class Ray:
             variables["RAY_TRAIN_ENABLE_PRINT_PATCH"] = "0"  # which has every line twice
             if self.cluster.code:
                 variables["PYTHONPATH"] = str(self.cluster.code)
-            driver = ["-m", "vit.runs.engines.ray_job", str(folder), handle.job, str(self.cluster.cpus)]
+            program = "vit.runs.engines.ray_batch" if request.workers else "vit.runs.engines.ray_job"
+            driver = ["-m", program, str(folder), handle.job, str(self.cluster.cpus)]
             job = {
                 "entrypoint": shlex.join([self.cluster.python, *driver]),
                 "submission_id": handle.job,

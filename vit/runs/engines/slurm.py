@@ -36,6 +36,8 @@ from vit.untrusted import brief
 SCRIPT = "job.sh"  # in a run's folder
 _TIMEOUT = 5.0  # [s] of one command; those that find no controller take nine to say so
 _LASTING = 60.0  # [s] for a job that was cancelled to be gone; what does not end by itself is killed after 30
+_PENDING = ("PENDING", "REQUEUED", "REQUEUE_HOLD", "SUSPENDED", "RESIZING")
+_RUNNING = ("RUNNING", "COMPLETING", "CONFIGURING", "STAGE_OUT", "SIGNALING")
 _WAITING = {
     "Resources": "It starts when enough machines are free.",
     "Priority": "Other jobs are before it.",
@@ -105,6 +107,7 @@ class Slurm:
             "output": str(folder / "log.txt"),
             "open-mode": "append",
             "partition": cluster.partition,
+            "array": f"0-{request.workers - 1}" if request.workers else "",
             "nodes": str(request.nodes),
             "ntasks-per-node": str(len(request.devices)),
             "cpus-per-task": str(cluster.cpus),
@@ -118,8 +121,11 @@ class Slurm:
         lines = ["#!/bin/bash", *(f"#SBATCH --{name}={shlex.quote(value)}" for name, value in options.items() if value)]
         lines += ["#SBATCH --requeue", *cluster.setup]
         lines += [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
-        job = [cluster.python, "-m", "vit.runs.engines.slurm_job", str(folder), handle.job]
-        lines += [f"exec {shlex.join(job)}"]
+        if request.workers:
+            program, arguments = "vit.runs.batch.worker", " $SLURM_ARRAY_TASK_ID $SLURM_ARRAY_TASK_COUNT"
+        else:
+            program, arguments = "vit.runs.engines.slurm_job", f" {handle.job}"
+        lines += [f"exec {shlex.join([cluster.python, '-m', program, str(folder)])}{arguments}"]
         return "\n".join(lines) + "\n"
 
     def look(self, handle: Handle) -> Look:
@@ -127,10 +133,10 @@ class Slurm:
         job = self._job(handle)
         if job is None:
             return Look("gone")
-        if job.state in ("PENDING", "REQUEUED", "REQUEUE_HOLD", "SUSPENDED", "RESIZING"):
+        if job.state in _PENDING:
             reason = _WAITING.get(job.reason, f"Slurm says: {brief(job.reason)}.")
             return Look("waiting", reason, job.starts)
-        if job.state in ("RUNNING", "COMPLETING", "CONFIGURING", "STAGE_OUT", "SIGNALING"):
+        if job.state in _RUNNING:
             return Look("running", nodes=job.hosts)
         return Look("gone", _ENDS.get(job.state, ""))
 
@@ -153,14 +159,20 @@ class Slurm:
             time.sleep(0.5)
 
     def _job(self, handle: Handle) -> _Job | None:
-        """The job of a run, ended or not; None where Slurm has forgotten it, or never knew it."""
-        shape = "%i|%T|%r|%S|%N"
+        """The job of a run, ended or not; None where Slurm has forgotten it, or never knew it.
+
+        Of an array, a running element speaks for all, or else one that waits.
+        """
+        shape = "%F|%T|%r|%S|%N"
         said = self._command(["squeue", "--noheader", "--states=all", f"--name={handle.job}", f"--format={shape}"])
-        lines = said.splitlines()
-        if not lines:
+        jobs = []
+        for line in said.splitlines():
+            number, state, reason, starts, hosts = line.split("|", 4)
+            jobs.append(_Job(number, state, reason, _moment(starts), _hosts(hosts)))
+        if not jobs:
             return None
-        number, state, reason, starts, hosts = lines[-1].split("|", 4)
-        return _Job(number, state, reason, _moment(starts), _hosts(hosts))
+        speaker = max(jobs, key=lambda job: (job.state in _RUNNING, job.state in _PENDING))
+        return speaker._replace(hosts=tuple(dict.fromkeys(host for job in jobs for host in job.hosts)))
 
     def _check_time(self, request: Request) -> None:
         """Refuse what the partition never starts: sbatch takes it, and it waits for ever."""

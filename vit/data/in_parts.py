@@ -1,0 +1,74 @@
+"""A measurement over a dataset's pictures in fixed parts: whoever takes which, together they say the same."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vit.data.pictures import Pictures
+from vit.progress import tqdm
+
+_CPU = torch.device("cpu")
+Part = dict[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class InParts:
+    """What is to be done, and with which pictures.
+
+    Attributes:
+        pictures: of the dataset.
+        count: how many of them, the first.
+        at_once: pictures of a part, which go through the model together: another number may give other last digits.
+        compute: of the pictures (B, channels, height, width) uint8, their labels (B,), and the number of the first.
+        device: on which it wants them.
+    """
+
+    pictures: Pictures
+    count: int
+    at_once: int
+    compute: Callable[[Tensor, Tensor, int], Part]
+    device: torch.device = _CPU
+
+    @property
+    def parts(self) -> int:
+        """How many there are."""
+        return -(-self.count // self.at_once)
+
+    def part(self, number: int) -> Part:
+        """One of them, from 0."""
+        first = number * self.at_once
+        places = torch.arange(first, min(first + self.at_once, self.count))
+        (images, labels), *_ = self.pictures.batches(places, self.at_once, self.device)
+        return self.compute(images, labels, first)
+
+    def all(self, progress: Callable[[int, int], None] = lambda done, total: None) -> Iterator[Part]:
+        """Every part in order.
+
+        Args:
+            progress: called with the pictures that are done, and how many there are.
+        """
+        done = 0
+        progress(done, self.count)
+        for images, labels in self.pictures.batches(torch.arange(self.count), self.at_once, self.device):
+            yield self.compute(images, labels, done)
+            done += len(labels)
+            progress(done, self.count)
+
+
+def pictures_bar(shown: bool) -> Callable[[int, int], None]:
+    """A bar on the terminal for `InParts.all`."""
+    bar: Any = None
+
+    def progress(done: int, total: int) -> None:  # the data are read by then, with a bar of their own
+        nonlocal bar
+        if bar is None:
+            bar = tqdm(total=total, unit="pictures", leave=False, disable=not shown)
+        bar.update(done - bar.n)
+        if done == total:
+            bar.close()
+
+    return progress

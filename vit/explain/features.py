@@ -1,0 +1,95 @@
+"""What a model makes of pictures before its head: one vector for each, to search, group or classify them by."""
+
+from collections.abc import Iterable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vit.checkpoints.checkpoint import Checkpoint
+from vit.data.datasets import load_dataset
+from vit.data.in_parts import InParts, Part, pictures_bar
+from vit.explain.head_census import batch_size
+from vit.files import replaced
+from vit.images.preprocess import Normalise
+from vit.model.cpu import exact_on_cpu, onednn
+from vit.model.transformer import VisionTransformer
+
+
+class Features(NamedTuple):
+    """Of a dataset's pictures.
+
+    Attributes:
+        vectors: float32 (n, D), as the head reads them.
+        labels: int64 (n,), numbers in `classes`.
+        classes: of the dataset.
+    """
+
+    vectors: NDArray[np.float32]
+    labels: NDArray[np.int64]
+    classes: tuple[str, ...]
+
+
+@torch.inference_mode()
+def pooled(model: VisionTransformer, pixels: Tensor) -> Tensor:
+    """The features that the head reads, (B, D), of a model's input (B, channels, height, width)."""
+    with onednn() if exact_on_cpu(pixels) else nullcontext():
+        x, steps = model.walk(pixels)
+        for step in steps:
+            x = step(x)
+        return model.pool_features(x)[0]
+
+
+def features(
+    checkpoint: Checkpoint, data: str, limit: int = 1000, *, root: Path = Path("data"), bar: bool = False
+) -> Features:
+    """Features of test pictures of a dataset, whose classes need not be known.
+
+    Args:
+        limit: pictures, taken evenly from the classes.
+
+    Raises:
+        InvalidDataset: the dataset cannot be read.
+    """
+    return combined(in_parts(checkpoint, data, limit, root=root).all(pictures_bar(bar)))
+
+
+def in_parts(
+    checkpoint: Checkpoint, data: str, limit: int = 1000, *, root: Path = Path("data"), **reading: int
+) -> InParts:
+    """The same, to be done in parts.
+
+    Args:
+        reading: see `load_dataset`.
+    """
+    dataset = load_dataset(data, checkpoint.preprocess, root=root, only_test=True, at_most=limit, **reading)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    model, normalise = checkpoint.model.to(device), Normalise(checkpoint.preprocess, device)
+
+    def compute(images: Tensor, labels: Tensor, _: int) -> Part:
+        vectors = pooled(model, normalise(images)).float().cpu().numpy()
+        return {"vectors": vectors, "labels": labels.cpu().numpy(), "classes": np.array(dataset.classes)}
+
+    count = min(limit, len(dataset.test.labels))
+    return InParts(dataset.test, count, batch_size(checkpoint, checkpoint.preprocess), compute, device)
+
+
+def combined(parts: Iterable[Part]) -> Features:
+    """What all parts say together, in their order."""
+    every = list(parts)
+    vectors, labels = (np.concatenate([part[name] for part in every]) for name in ("vectors", "labels"))
+    return Features(vectors, labels, tuple(every[0]["classes"].tolist()))
+
+
+def save(found: Features, file: Path) -> None:
+    """Write an NPZ with `vectors`, `labels` and `classes`; an older one is replaced whole.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    with replaced(file) as out:
+        np.savez(out, vectors=found.vectors, labels=found.labels, classes=np.array(found.classes))

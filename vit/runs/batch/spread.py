@@ -1,0 +1,194 @@
+"""A measurement, given to several processes and waited for; what is done is kept, and asked again it goes on."""
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from vit.checkpoints.checkpoint import Checkpoint
+from vit.checkpoints.save import save_checkpoint
+from vit.errors import InvalidConfig, UserError
+from vit.files import take_lock
+from vit.paths import environment_with_package, runs_folder
+from vit.progress import tqdm
+from vit.runs.batch import parts
+from vit.runs.batch.parts import Measurement
+from vit.runs.batch.tasks import TASKS
+from vit.runs.engines.clusters import downloads_of, find_cluster
+from vit.runs.engines.contract import HERE, Engine, Handle, Look, Request, Unreachable, is_new, read_handle
+from vit.runs.engines.here import Here
+from vit.runs.engines.places import cluster_engine
+from vit.training.run_folder import forget_attempt, read_json
+
+_PAUSE = 0.5  # [s] between two looks at the folder
+_ASK = 5.0  # [s] between two questions to an engine
+_MOST = 64  # processes, unless somebody asks for more
+
+
+def measure(
+    measurement: Measurement,
+    checkpoint: Checkpoint,
+    *,
+    on: str = HERE,
+    workers: int | None = None,
+    device: str = "cpu",
+    bar: bool = False,
+) -> Any:
+    """Do a measurement in several processes, each with one thread here and with the cluster's `cpus` there.
+
+    Args:
+        on: this machine, or a cluster by its name.
+        workers: processes; None for as many as have room.
+        device: of each, "cpu" or "gpu".
+
+    Returns:
+        what the function of `TASKS` makes of all parts.
+
+    Raises:
+        UserError: what is wrong with checkpoint, data or cluster.
+    """
+    if workers is not None and workers < 1:
+        raise InvalidConfig(f"--workers must be at least 1, not {workers}.")
+    if device not in ("cpu", "gpu"):
+        raise InvalidConfig(f"--device is cpu or gpu, not {device}.")
+    measurement = _absolute(measurement)
+    if on == HERE:
+        folder = parts.folder_of(runs_folder(), measurement, checkpoint)
+    else:
+        cluster = find_cluster(on)
+        root = downloads_of(cluster, measurement.data, measurement.data_root)
+        folder = parts.folder_of(cluster.runs, measurement._replace(data_root=root), checkpoint)
+        place = folder / "checkpoint" / checkpoint.name
+        if not place.exists():
+            save_checkpoint(place, checkpoint.model, checkpoint.labels, checkpoint.preprocess)
+        measurement = measurement._replace(data_root=root, checkpoint=str(place))
+    parts.write_measurement(folder, measurement)
+    with _alone(folder):
+        if on == HERE:
+            _here(folder, workers or min(Here().capacity().cpus.total, _MOST), bar)
+        else:
+            _cluster(folder, cluster_engine(on), Request((device,), workers=workers or _room(on, device)), bar)
+        result = TASKS[measurement.task].combined(parts.read_parts(folder))
+    shutil.rmtree(folder, ignore_errors=True)  # the data may be others when it is asked for again
+    return result
+
+
+def _absolute(measurement: Measurement) -> Measurement:
+    kind, colon, path = measurement.data.partition(":")
+    data = kind + colon + (os.path.abspath(Path(path).expanduser()) if colon else path)
+    return measurement._replace(data=data, data_root=os.path.abspath(measurement.data_root))
+
+
+def _room(on: str, device: str) -> int:
+    capacity = cluster_engine(on).capacity()
+    free = capacity.gpus.free if device == "gpu" else capacity.cpus.free // find_cluster(on).cpus
+    return max(1, min(free, _MOST))
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Nobody else waits for the same measurement, and removes it at its end."""
+    lock = os.open(folder / "wait.lock", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        if not take_lock(lock):
+            raise UserError("Another command measures this already. Wait for its result.")
+        yield
+    finally:
+        os.close(lock)
+
+
+def _here(folder: Path, workers: int, bar: bool) -> None:
+    """Processes of this machine, which end with this one."""
+    forget_attempt(folder)
+    environment = {"OMP_NUM_THREADS": "1"} | environment_with_package()
+    with ExitStack() as stack, (folder / "log.txt").open("ab") as log:
+        processes = []
+        for number in range(workers):
+            command = [sys.executable, "-m", "vit.runs.batch.worker", str(folder), str(number), str(workers)]
+            process = subprocess.Popen(
+                command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+            processes.append(stack.enter_context(_ended(process)))
+
+        def look() -> Look:
+            return Look("running" if any(process.poll() is None for process in processes) else "gone")
+
+        _follow(folder, look, bar)
+        if not _complete(folder):
+            raise UserError(_reason(folder, ""))
+
+
+@contextmanager
+def _ended(process: "subprocess.Popen[bytes]") -> Iterator["subprocess.Popen[bytes]"]:
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _cluster(folder: Path, engine: Engine, request: Request, bar: bool) -> None:
+    """Processes of a cluster, submitted again as long as that helps."""
+    handle = read_handle(folder)  # of a command that waited before
+    while not _complete(folder):
+        before = len(parts.done(folder))
+        if handle is None or engine.look(handle).word == "gone":
+            handle = engine.submit(folder, request)
+        try:
+            last = _follow(folder, partial(_patient, engine, handle), bar)
+        except KeyboardInterrupt:
+            with suppress(UserError):
+                engine.kill(handle)
+            raise KeyboardInterrupt("Stopped. What is done is kept: the same command goes on from there.") from None
+        failed = read_json(folder / "outcome.json").get("outcome") == "failed"
+        if not _complete(folder) and (failed or len(parts.done(folder)) == before):
+            raise UserError(_reason(folder, last.reason))
+
+
+def _patient(engine: Engine, handle: Handle) -> Look:
+    """What an engine says; one that gives no answer may do so later."""
+    try:
+        said = engine.look(handle)
+    except Unreachable as error:
+        return Look("waiting", str(error))
+    return Look("waiting") if said.word == "gone" and is_new(handle) else said
+
+
+def _follow(folder: Path, look: Callable[[], Look], bar: bool) -> Look:
+    """Draw how far it is, until all is done or nobody works on it; returns what was said last."""
+    asked, said = 0.0, Look("waiting")
+    with tqdm(unit="parts", leave=False, disable=not bar) as line:
+        while True:
+            if time.monotonic() - asked > _ASK or said.word == "gone":
+                asked, said = time.monotonic(), look()
+            plan, there = parts.read_plan(folder), len(parts.done(folder))
+            if plan and line.total is None:
+                line.reset(plan["parts"])
+                line.initial = there  # what was done before does not tell how fast it goes
+            line.n = there
+            line.set_postfix_str(said.reason if said.word == "waiting" else "")
+            if said.word == "gone" or _complete(folder):
+                return said
+            time.sleep(_PAUSE)
+
+
+def _complete(folder: Path) -> bool:
+    plan = parts.read_plan(folder)
+    return bool(plan) and len(parts.done(folder)) >= plan["parts"]
+
+
+def _reason(folder: Path, said: str) -> str:
+    """Why nobody works on it any more although it is not done."""
+    if reason := read_json(folder / "outcome.json").get("reason"):
+        return str(reason)
+    with suppress(OSError):
+        lines = [line.strip() for line in (folder / "log.txt").read_text(errors="replace").splitlines()]
+        if spoken := [line for line in lines if line]:
+            said = f"{said} The last words of its processes: {spoken[-1][:500]}".strip()
+    return f"The measurement ended before it was done. {said} The same command goes on from what is done."

@@ -1,0 +1,74 @@
+"""The driver of a measurement on a Ray cluster: Ray Data gives its parts to processes that hold the model.
+
+    python -m vit.runs.engines.ray_batch FOLDER JOB CPUS
+
+Submitted by `vit.runs.engines.ray`. A process that dies is replaced, and its part given to another.
+"""
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from vit.errors import UserError
+from vit.runs.batch import parts
+from vit.runs.engines.contract import mark_over, read_request, take_up
+from vit.runs.engines.ray_job import note
+from vit.training.run_folder import record_outcome
+
+
+class Worker:
+    """One process of the cluster."""
+
+    def __init__(self, folder: str):
+        self.folder = Path(folder)
+        with (self.folder / "log.txt").open("ab") as log:
+            for stream in (1, 2):
+                os.dup2(log.fileno(), stream)
+        self.work = parts.read_measurement(self.folder).opened()
+
+    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
+        """Compute parts by their numbers."""
+        for number in batch["part"].tolist():
+            if not parts.path_of(self.folder, number).exists() and not (self.folder / "stop").exists():
+                parts.keep(self.folder, number, self.work.part(number))
+        return batch
+
+
+def main(folder: Path, job: str, cpus: int) -> None:
+    """Measure what is missing."""
+    import ray  # noqa: PLC0415 # there is no Ray but on a cluster
+    from ray.data import ActorPoolStrategy  # noqa: PLC0415
+
+    handle = take_up(folder, job)
+    if handle is None:
+        return
+    request = read_request(folder)
+    needs = f"a process with {cpus} processors{' and a GPU' if request.gpus else ''}"
+    note(handle, "waiting", f"It starts when {handle.place} has room for {needs}.")
+    try:
+        work = parts.read_measurement(folder).opened()
+        parts.write_plan(folder, work)
+        missing = sorted(set(range(work.parts)) - parts.done(folder))
+        if missing:
+            numbers = ray.data.from_items([{"part": number} for number in missing], override_num_blocks=len(missing))
+            workers = min(request.workers, len(missing))
+            for _ in numbers.map_batches(
+                Worker,
+                fn_constructor_args=(str(folder),),
+                batch_size=1,
+                compute=ActorPoolStrategy(min_size=1, max_size=workers),
+                num_cpus=cpus,
+                num_gpus=1 if request.gpus else 0,
+            ).iter_batches(batch_size=1):
+                note(handle, "running")
+    except UserError as error:
+        record_outcome(folder, "failed", str(error))
+    finally:
+        mark_over(handle)
+
+
+if __name__ == "__main__":
+    from vit.runs.engines import ray_batch  # not as "__main__", which Ray would send to the workers whole
+
+    ray_batch.main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))
