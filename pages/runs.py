@@ -167,9 +167,9 @@ def show_run(run: Run) -> None:
             st.rerun()
 
     live()
-    if view == "Log" and (script := readings.batch_script(run)):
-        with st.expander("The batch script that was handed to Slurm"):
-            st.code(script, language="bash", wrap_lines=True)
+    if view == "Log" and (files := readings.job_files(run)):
+        with st.expander("What its cluster is handed", key="job_files"):
+            show_job_files(files)
     if view == "Attention" and not data_picker.may_see(str(run.config.get("data", ""))):
         st.caption(CLOSED)
     elif view == "Attention":
@@ -178,6 +178,14 @@ def show_run(run: Run) -> None:
         results.show(run)
     elif view == "Settings":
         settings(run)
+
+
+def show_job_files(files: dict[str, tuple[str, str]]) -> None:
+    """Job files to read, or to take to where they are handed over."""
+    for name, (command, content) in files.items():
+        st.caption(plain(command))
+        st.code(content, language="yaml" if name.endswith(".yaml") else "bash", wrap_lines=True)
+        st.download_button(name, content, name, icon=":material/download:", on_click="ignore", key=f"take {name}")
 
 
 def current(run: Run) -> Run | None:

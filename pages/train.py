@@ -246,9 +246,9 @@ def show_command(config: Any, where: place_picker.Where) -> None:
     """The line that does the same in a terminal."""
     line = command_line(config, st.session_state.preset, where.devices, where.on, where.nodes, where.minutes)
     st.code(line, language="bash", wrap_lines=True)
-    if script := place_picker.batch_script(where):
-        st.caption("What Slurm is handed, RUN being the run's folder:")
-        st.code(script, language="bash", wrap_lines=True)
+    for file, content in place_picker.files(where).items():
+        st.caption(plain(f"{file}, RUN being the run's folder:"))
+        st.code(content, language="yaml" if file.endswith(".yaml") else "bash", wrap_lines=True)
 
 
 st.title("Train", anchor=False)

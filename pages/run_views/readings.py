@@ -3,6 +3,7 @@
 import re
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ from vit.errors import UserError
 from vit.paths import runs_folder
 from vit.runs import registry
 from vit.runs.engines.contract import HERE
-from vit.runs.engines.slurm import SCRIPT
+from vit.runs.engines.job_files import written
 from vit.training.metrics import MetricsReader, Progress, best_epoch, evaluations, final_test, progress
 from vit.untrusted import read_bytes
 
@@ -223,12 +224,13 @@ def last_lines(run: registry.Run) -> str:
     return "\n".join([line for line in lines if line][-LOG_LINES:])
 
 
-def batch_script(run: registry.Run) -> str:
-    """What was handed to Slurm for it, "" where nothing was."""
-    try:
-        return read_bytes(run.folder / SCRIPT, LOG_BYTES).decode("utf-8", "replace")
-    except (OSError, UserError):
-        return ""
+def job_files(run: registry.Run) -> dict[str, tuple[str, str]]:
+    """What was handed to Slurm for it, or is there for people to hand over: by name, the command and the content."""
+    files = {}
+    for name, command in written(run.folder).items():
+        with suppress(OSError, UserError):
+            files[name] = command, read_bytes(run.folder / name, LOG_BYTES).decode("utf-8", "replace")
+    return files
 
 
 def duration(seconds: float) -> str:

@@ -8,9 +8,8 @@ import streamlit as st
 import vit.devices
 from pages.shared.escape import plain
 from pages.train_form import cost_preview
-from vit.runs.engines import clusters, watch
+from vit.runs.engines import clusters, job_files, watch
 from vit.runs.engines.contract import HERE, Handle, Request
-from vit.runs.engines.slurm import Slurm
 from vit.runs.registry import ANY_GPU, list_runs
 
 
@@ -87,13 +86,13 @@ def show_free(names: Sequence[str]) -> None:
     st.caption("  \n".join(f"**{plain(name)}**: {plain(free_words(name))}" for name in names))
 
 
-def batch_script(where: Where) -> str:
-    """What would be handed to Slurm, "" for all other places."""
+def files(where: Where) -> dict[str, str]:
+    """What would be handed to Slurm, or be written for people to hand over; none for all other places."""
     cluster = clusters.read_clusters().usable.get(where.on)
-    if cluster is None or cluster.kind != "slurm":
-        return ""
+    if cluster is None:
+        return {}
     request = Request(where.devices, nodes=where.nodes, minutes=where.minutes)
-    return Slurm(cluster).script(Handle(cluster.runs / "RUN", where.on, "RUN.1", 0.0), request)
+    return job_files.files(cluster, Handle(cluster.runs / "RUN", where.on, "RUN.1", 0.0), request)
 
 
 def pick_there(cluster: clusters.Cluster) -> Where:
@@ -115,7 +114,7 @@ def pick_there(cluster: clusters.Cluster) -> Where:
         "Processes on each", 1, limits.processes, 1, key=f"processes {cluster.name}", persist_state="session"
     )
     minutes = None
-    if cluster.kind == "slurm":
+    if cluster.kind in ("slurm", "files"):
         minutes = st.number_input(
             "Minutes at a time",
             1,
@@ -123,7 +122,7 @@ def pick_there(cluster: clusters.Cluster) -> Where:
             None,
             placeholder="the cluster's own limit",
             key=f"minutes {cluster.name}",
-            help="Near the limit the run saves itself and queues again, until it is done. A short limit may start "
+            help="Near Slurm's limit the run saves itself and queues again, until it is done. A short limit may start "
             "sooner.",
             persist_state="session",
         )

@@ -10,7 +10,7 @@ from streamlit.testing.v1 import AppTest
 
 from pages.run_views import readings
 from vit.runs import control, registry
-from vit.runs.engines import watch
+from vit.runs.engines import job_files, watch
 
 ROOT = Path(__file__).parents[2]
 WAIT = 120  # [s]; the first run imports torch
@@ -120,3 +120,34 @@ def test_a_cluster_that_is_set_up_wrongly_is_named_with_its_mistake(lab: Fake, t
     with (tmp_path / "clusters.toml").open("a") as file:
         file.write('[clusters.far]\nkind = "ray"\nruns = "/shared"\n')
     assert "The cluster far cannot be used: a Ray cluster needs address" in text(opened("train", preset="shapes"))
+
+
+def test_where_nobody_here_drives_the_job_files_are_shown_and_can_be_taken(
+    lab: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "campus").mkdir()
+    with (tmp_path / "clusters.toml").open("a") as file:
+        place = f'runs = "{tmp_path / "campus"}"\nimage = "vit"\nvolume = "vit-runs"\n'
+        file.write(f'[clusters.campus]\nkind = "files"\n{place}')
+    page = opened("train", preset="shapes", limit="80", epochs="1", batch_size="8")
+    choose(page, "campus")
+    assert "you hand the run over yourself" in text(page)
+    page.segmented_control(key="cluster_kind").set_value("cpu").run()
+    assert any("kind: TrainJob" in code.value for code in page.code)
+    page.button(key="start").click().run()
+    (run,) = registry.list_runs(patience=5)
+    page = opened("runs", run=run.id, view="Log")
+    assert f"kubectl create -f {run.folder / 'trainjob.yaml'}" in text(page)
+    shown = "\n".join(code.value for code in page.code)
+    assert all(kind in shown for kind in ("#SBATCH", "kind: TrainJob", "kind: RayJob", "num_nodes: 1"))
+    assert page.get("download_button")
+
+    (run.folder / "heartbeat").write_text("{}")
+    monkeypatch.setattr(job_files, "SILENT", 0.0)
+    watch.forget()
+    until(lambda: registry.find_run(run.id, patience=5).status == "unknown", "its silence")
+    readings.forget()
+    page = opened("runs", run=run.id)
+    page.button(key="kill").click().run()
+    page.button(key="really kill").click().run()
+    assert registry.find_run(run.id, patience=5).status == "stopped"

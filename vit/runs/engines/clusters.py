@@ -17,6 +17,13 @@
     partition = "gpu"
     setup = ["module load cuda"]                 # lines of the batch script before all others
 
+    [clusters.campus]
+    kind = "files"                               # nobody here drives it: job files are written, people hand them over
+    runs = "/runs"
+    image = "registry.example.org/vit:latest"    # of containers; `vit` is installed in it
+    volume = "vit-runs"                          # the PersistentVolumeClaim that is mounted at `runs`
+    accelerator = "H100"                         # its name for SkyPilot
+
     [clusters.hpc.limits]
     runs_per_person = 2
     nodes = 4
@@ -76,6 +83,9 @@ class Cluster(BaseModel):
     code: Path | None = None
     partition: str = Field(default="", pattern=r"^[A-Za-z0-9_.-]*$")
     setup: tuple[str, ...] = ()
+    image: str = Field(default="", pattern=r"^[A-Za-z0-9_.:/@-]*$")
+    volume: str = Field(default="", pattern=r"^[a-z0-9.-]*$")
+    accelerator: str = Field(default="", pattern=r"^[A-Za-z0-9_.-]*$")
     limits: Limits = Limits()
 
     @model_validator(mode="after")

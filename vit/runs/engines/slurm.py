@@ -124,7 +124,7 @@ class Slurm:
         if request.workers:
             program, arguments = "vit.runs.batch.worker", " $SLURM_ARRAY_TASK_ID $SLURM_ARRAY_TASK_COUNT"
         else:
-            program, arguments = "vit.runs.engines.slurm_job", f" {handle.job}"
+            program, arguments = "vit.runs.engines.slurm_job", f" {shlex.quote(handle.job)}"
         lines += [f"exec {shlex.join([cluster.python, '-m', program, str(folder)])}{arguments}"]
         return "\n".join(lines) + "\n"
 
