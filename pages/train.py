@@ -13,7 +13,7 @@ import streamlit as st
 
 from pages.shared import access, navigation, session
 from pages.shared.escape import plain
-from pages.train_form import cost_preview, data_picker, form_link, place_picker
+from pages.train_form import cluster_trial, cost_preview, data_picker, form_link, place_picker
 from pages.train_form import settings as fields
 from vit import checkpoints
 from vit.data import catalog
@@ -313,9 +313,11 @@ with right:
         if here and (problem := cost_preview.problem(config, here, pictures)):
             st.error(plain(problem))
             sound = False
-        if place.on != HERE:
-            st.caption(plain(f"How fast {place.on} is shows once the run has begun there."))
-        measured = cost_preview.show_costs(config, here, pictures) if devices else None
+        elsewhere = place.on != HERE and bool(devices)
+        there = cluster_trial.found(config, place) if elsewhere else None
+        measured = cost_preview.show_costs(config, here, pictures, there) if devices else None
+        if elsewhere:
+            cluster_trial.show(config, place)
         runs = pick_sweep(settings)
     usual = name_of(config) if config else ""
     name = st.text_input("Name", key="name", placeholder=usual, max_chars=60, persist_state="session")

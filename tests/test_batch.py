@@ -1,5 +1,6 @@
 """Measurements in parts: the same as at once, whoever computes which part, and whatever was done before."""
 
+import dataclasses
 import json
 import os
 import signal
@@ -18,6 +19,7 @@ from vit.checkpoints.checkpoint import Checkpoint
 from vit.checkpoints.load import load_checkpoint
 from vit.checkpoints.save import save_checkpoint
 from vit.cli.main import main
+from vit.data.pictures import Resident
 from vit.data.shapes import SHAPES
 from vit.errors import UserError
 from vit.explain import features, head_census, method_ranking
@@ -92,6 +94,20 @@ def test_what_is_done_is_not_done_again(checkpoint: Checkpoint, tmp_path: Path) 
     assert worker.main(folder, 0, 2) == 0
     assert {number: parts.path_of(folder, number).stat().st_ino for number in before} == before
     assert method_ranking.combined(parts.read_parts(folder)) == AT_ONCE["faithfulness"](checkpoint)
+
+
+def test_data_that_changed_are_not_mixed_with_those_that_were_begun(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    folder = tmp_path / "measurement"
+    what = work(checkpoint, "faithfulness", 6)
+    parts.write_measurement(folder, what)
+    opened = what.opened()
+    parts.write_plan(folder, opened)
+    parts.write_plan(folder, opened)  # by another process
+    labels = opened.pictures.labels.clone()
+    labels[0] += 1
+    changed = dataclasses.replace(opened, pictures=Resident(torch.empty(len(labels), 3, 16, 16), labels))
+    with pytest.raises(UserError, match="The data have changed since"):
+        parts.write_plan(folder, changed)
 
 
 def test_other_weights_classes_data_and_numbers_are_other_measurements(

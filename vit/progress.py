@@ -15,6 +15,7 @@ else:
 
             def __init__(self, iterable: Iterable[Any] = (), *, initial: float = 0, **_: Any):
                 self.iterable, self.n, self.disable = iterable, initial, True
+                self.initial, self.total = initial, None
 
             def __iter__(self) -> Iterator[Any]:
                 return iter(self.iterable)
@@ -28,6 +29,13 @@ else:
             def update(self, count: float = 1) -> None:
                 """Count on."""
                 self.n += count
+
+            def reset(self, total: float | None = None) -> None:
+                """Begin again."""
+                self.n, self.total = 0, total
+
+            def set_postfix_str(self, *_: object) -> None:
+                """Say nothing."""
 
             def set_postfix(self, *_: object, **__: object) -> None:
                 """Say nothing."""

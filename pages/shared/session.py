@@ -6,6 +6,7 @@ What somebody chose stands in the link, so that it can be shared and the browser
 import secrets
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import streamlit as st
@@ -142,6 +143,7 @@ class Train:
         nonce: of the next run; the same form sent twice starts it once.
         started: a run was, so that the next click is another one.
         trial: what was tried, and what came of it.
+        there: what is tried on a cluster, with the folder of that, and what came of it.
         cancelled: the trial was, and the page has not said so yet.
         try_again: a smaller recipe was taken, which is tried at once.
         overfit: which recipe learned a batch by heart, and the points of its curve.
@@ -154,6 +156,7 @@ class Train:
     nonce: str = field(default_factory=lambda: secrets.token_hex(8))
     started: bool = False
     trial: tuple[Any, Any] | None = None
+    there: tuple[Any, Path, Any] | None = None
     cancelled: bool = False
     try_again: bool = False
     overfit: tuple[Any, list[Any]] | None = None

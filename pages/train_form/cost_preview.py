@@ -100,24 +100,31 @@ def show_preview(config: Any) -> Any:
     return pictures
 
 
-def show_costs(config: Any, devices: Sequence[str], pictures: Any) -> Any:
-    """Size of the model, and memory and time once a few steps have been tried; returns the trial or None."""
+def show_costs(config: Any, devices: Sequence[str], pictures: Any, there: Any = None) -> Any:
+    """Size of the model, and memory and time once a few steps have been tried; returns the trial or None.
+
+    Args:
+        devices: of this machine; none where the run computes elsewhere.
+        there: what a trial on a cluster found.
+    """
     state = session.of(session.Train)
     subject = subject_of(config, devices)
     facts, tried = st.empty(), state.trial
-    with st.container(horizontal=True):
-        wants_trial = st.button("Try a few steps", help="Times some real steps on the device.", disabled=not devices)
-        wants_overfit = st.button(
-            "Overfit one batch", help="A sound model learns a few pictures by heart in seconds.", disabled=not devices
-        )
+    wants_trial = wants_overfit = False
+    if devices:
+        with st.container(horizontal=True):
+            wants_trial = st.button("Try a few steps", help="Times some real steps on the device.")
+            wants_overfit = st.button(
+                "Overfit one batch", help="A sound model learns a few pictures by heart in seconds."
+            )
     placeholder = st.empty()
     if state.cancelled:
         placeholder.caption("Cancelled.")
-    wants_trial |= state.try_again
+    wants_trial |= state.try_again and bool(devices)
     state.cancelled = state.try_again = False
     if wants_trial and (trial := try_steps(placeholder, config, devices, pictures)):
         state.trial = tried = (subject, trial)
-    measured = tried[1] if tried and tried[0] == subject else None
+    measured = there or (tried[1] if tried and tried[0] == subject else None)
 
     rows = {}
     with suppress(UserError):  # said by the preview
@@ -128,7 +135,7 @@ def show_costs(config: Any, devices: Sequence[str], pictures: Any) -> Any:
         rows["Epochs × steps"] = f"{config.epochs:,} × {steps:,}"
     if measured:
         rows["Pictures per second"] = f"about {float(f'{measured.pictures_per_second:.2g}'):,g}"
-        rows["Memory"] = f"about {memory(measured.memory)}" + (" on each" if len(devices) > 1 else "")
+        rows["Memory"] = f"about {memory(measured.memory)}" + ("" if len(devices) == 1 else " on each")
         rows["An epoch"] = about(measured.seconds_per_epoch)
         rows["All epochs"] = about(measured.seconds_per_epoch * config.epochs)
     else:
@@ -138,7 +145,8 @@ def show_costs(config: Any, devices: Sequence[str], pictures: Any) -> Any:
     )
     if measured:
         show_doubts(config, measured)
-    show_overfit(config, devices, subject, wants_overfit)
+    if devices:
+        show_overfit(config, devices, subject, wants_overfit)
     return measured
 
 

@@ -84,8 +84,13 @@ class RayCluster:
         command += ["--disable-usage-stats", "--object-store-memory=100000000"]
         command += [f"--min-worker-port={ports}", f"--max-worker-port={ports + 199}"]
         command += [f"--{name}={base + i}" for i, name in enumerate(named, 11)]
-        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=180)
+        own = {"VIT_SCRATCH": str(self.scratch(number))}  # as on machines that share no folder
+        done = subprocess.run(command, env=self.environment | own, capture_output=True, text=True, timeout=180)
         assert done.returncode == 0, done.stdout + done.stderr
+
+    def scratch(self, number: int) -> Path:
+        """The folder of a node for runs that come from elsewhere."""
+        return self.folder / f"scratch-{number}"
 
     def start_head(self) -> None:
         """Its jobs' drivers run there, and nothing else."""

@@ -9,6 +9,7 @@ import pytest
 from fake_cluster import Fake, set_up
 from short_runs import place_for_runs, tiny, until
 
+from vit.cli.main import main
 from vit.errors import InvalidConfig
 from vit.runs import control, registry
 from vit.runs.engines import clusters
@@ -101,6 +102,24 @@ def test_data_that_the_machines_do_not_see_is_refused(lab: Fake, tmp_path: Path)
     file.write_text(file.read_text().replace("[clusters.lab.limits]", 'data = ["/shared/data"]\n[clusters.lab.limits]'))
     with pytest.raises(InvalidConfig, match="the machines of lab see /shared/data, and /home/me is in none of these"):
         control.launch(tiny(data="folder:/home/me"), on="lab")
+
+
+def test_the_command_line_tries_a_few_steps_there(
+    lab: Fake, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    tried = ["train", "--preset", "shapes", "--on", "lab", "--devices", "cpu", "--trial", "--set", "limit=80"]
+    assert main([*tried, "batch_size=8"]) == 0
+    said = capsys.readouterr().out
+    assert "80 pictures of 4 classes to learn from" in said and "An epoch takes" in said
+    assert main([*tried, f"data=folder:{tmp_path / 'nowhere'}"]) == 2
+    assert "There is no folder" in capsys.readouterr().err
+    assert main(["train", "--preset", "shapes", "--on", "here", "--trial"]) == 2
+    assert not list((lab.jobs.parent / ".trials").iterdir()) and registry.list_runs() == []
+
+
+def test_a_mirror_is_for_ray_alone(file: Path) -> None:
+    file.write_text('[clusters.far]\nkind = "slurm"\nruns = "/runs"\nmirror = "s3://bucket/runs"\n')
+    assert "mirror is for Ray clusters" in clusters.read_clusters().problems["far"]
 
 
 def test_what_an_engine_refuses_leaves_no_run(lab: Fake) -> None:

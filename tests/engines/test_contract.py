@@ -34,7 +34,7 @@ from vit.runs.batch.parts import Measurement
 from vit.runs.batch.spread import measure
 from vit.runs.engines import contract, here, places
 from vit.runs.engines.clusters import find_cluster
-from vit.runs.engines.contract import HERE, Engine, Request, Unreachable, read_handle
+from vit.runs.engines.contract import HERE, Engine, Refused, Request, Unreachable, read_handle
 from vit.training.metrics import read_metrics
 from vit.training.presets import train_config
 
@@ -47,6 +47,7 @@ class Lab(NamedTuple):
     Attributes:
         processes: of a run, all of them.
         worker: in the command line of each process that measures.
+        shared: whether its machines see the folder of runs.
         unreachable: nobody answers meanwhile; None where that cannot be.
         nodes: that a run takes, all there are.
     """
@@ -58,6 +59,7 @@ class Lab(NamedTuple):
     nodes: int = 1
     end: Callable[[], None] | None = None
     worker: str = "vit.runs.batch.worker"
+    shared: bool = True
 
 
 def leave_out(why: str) -> None:
@@ -80,7 +82,12 @@ def lab_fake(root: Path, patch: pytest.MonkeyPatch) -> Lab:
     return Lab("lab", engine, processes, engine.unreachable)
 
 
-def lab_ray(root: Path, patch: pytest.MonkeyPatch) -> Lab:
+def lab_apart(root: Path, patch: pytest.MonkeyPatch) -> Lab:
+    """The same, whose machines share no folder with this one, nor with each other."""
+    return lab_ray(root, patch, shared=False)
+
+
+def lab_ray(root: Path, patch: pytest.MonkeyPatch, shared: bool = True) -> Lab:
     """A head and two machines of one processor.
 
     Its name is its own, as a thread that asks for another place has stayed in another network.
@@ -101,14 +108,17 @@ def lab_ray(root: Path, patch: pytest.MonkeyPatch) -> Lab:
         raise
     folder = root.with_name("shared")
     folder.mkdir()
+    name = "ray" if shared else "apart"
     settings = {"kind": "ray", "runs": folder, "token_file": cluster.token, "python": sys.executable, "code": PROJECT}
+    if not shared:
+        settings["mirror"] = f"file://{root.with_name('storage')}"
     file = root.with_name("clusters.toml")
     patch.setenv("VIT_CLUSTERS", str(file))
 
     def set_up(address: str) -> None:
-        lines = [f'{name} = "{value}"' for name, value in (settings | {"address": address}).items()]
+        lines = [f'{key} = "{value}"' for key, value in (settings | {"address": address}).items()]
         with replaced(file) as whole:  # it is read all the time
-            whole.write("\n".join(["[clusters.ray]", *lines, "[clusters.ray.limits]", "nodes = 2"]).encode())
+            whole.write("\n".join([f"[clusters.{name}]", *lines, f"[clusters.{name}.limits]", "nodes = 2"]).encode())
 
     @contextmanager
     def unreachable() -> Iterator[None]:
@@ -124,11 +134,11 @@ def lab_ray(root: Path, patch: pytest.MonkeyPatch) -> Lab:
 
     def processes(run: registry.Run) -> list[int]:
         drivers = cluster.processes(f"vit.runs.engines.ray_job {run.folder}")
-        return drivers + here.lock_holders(run.folder)
+        folders = [run.folder] if shared else [cluster.scratch(number) / run.id for number in (1, 2)]
+        return drivers + [pid for place in folders for pid in here.lock_holders(place)]
 
-    return Lab(
-        "ray", places.cluster_engine("ray"), processes, unreachable, nodes=2, end=cluster.end, worker="ray::MapWorker"
-    )
+    engine, worker = places.cluster_engine(name), "ray::MapWorker"
+    return Lab(name, engine, processes, unreachable, nodes=2, end=cluster.end, worker=worker, shared=shared)
 
 
 def lab_slurm(root: Path, patch: pytest.MonkeyPatch) -> Lab:
@@ -173,7 +183,8 @@ LABS = [
     pytest.param(lab_here, id="here"),
     pytest.param(lab_fake, id="fake"),
     pytest.param(lab_slurm, id="slurm", marks=pytest.mark.cluster),
-    pytest.param(lab_ray, id="ray", marks=pytest.mark.cluster),  # last: from there this process has loopback alone
+    pytest.param(lab_ray, id="ray", marks=pytest.mark.cluster),  # from here this process has loopback alone
+    pytest.param(lab_apart, id="apart", marks=pytest.mark.cluster),
 ]
 
 
@@ -361,6 +372,10 @@ def test_a_measurement_in_parts_is_the_same_to_the_last_digit_whoever_is_killed(
     what = Measurement("faithfulness", str(checkpoint.path), "shapes", str(tmp_path), 40)
     with one_thread():
         expected = rank(checkpoint, "shapes", 40)
+    if not lab.shared:
+        with pytest.raises(Refused, match="shares no folder with this machine"):
+            measure(what, checkpoint, on=lab.name, workers=2)
+        return
     root = find_cluster(lab.name).runs if lab.name != HERE else runs_folder()
     with ThreadPoolExecutor() as pool:
         measured = pool.submit(measure, what, checkpoint, on=lab.name, workers=2)

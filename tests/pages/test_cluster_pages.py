@@ -1,16 +1,20 @@
 """A cluster on the pages: chosen on page Train with what is free there, watched on page Runs like any other run."""
 
+import platform
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from fake_cluster import Fake, set_up
-from short_runs import begun, endless, until
+from short_runs import begun, endless, tiny, until
 from streamlit.testing.v1 import AppTest
 
 from pages.run_views import readings
 from vit.runs import control, registry
-from vit.runs.engines import job_files, watch
+from vit.runs.batch import trial
+from vit.runs.engines import contract, job_files, watch
+from vit.training import dry_run
+from vit.training.run_folder import write_json
 
 ROOT = Path(__file__).parents[2]
 WAIT = 120  # [s]; the first run imports torch
@@ -151,3 +155,58 @@ def test_where_nobody_here_drives_the_job_files_are_shown_and_can_be_taken(
     page.button(key="kill").click().run()
     page.button(key="really kill").click().run()
     assert registry.find_run(run.id, patience=5).status == "stopped"
+
+
+def test_a_few_steps_are_tried_there_before_the_start(lab: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = opened("train", preset="shapes", limit="80", epochs="3", batch_size="8")
+    choose(page, "lab")
+    assert "not tried" in page.get("html")[0].value
+    page.button(key="try_there").click().run()
+    assert not page.exception and page.button(key="try_there").disabled
+    (folder,) = (lab.jobs.parent / ".trials").iterdir()
+    until(lambda: trial.read(folder), "the result")
+    page.run()
+    facts = "".join(str(one.value) for one in page.get("html"))
+    assert "Pictures per second" in facts and "All epochs" in facts
+    assert f"Tried on {platform.node()}." in text(page)
+    assert not list((lab.jobs.parent / ".trials").iterdir()) and registry.list_runs() == []
+    page.number_input(key="set_epochs").set_value(4).run()  # another run, of which nothing is known
+    assert "Tried on" not in text(page)
+
+
+def test_what_does_not_work_there_is_said_before_the_start(lab: Fake, tmp_path: Path) -> None:
+    folder = control.start_trial(tiny(data=f"folder:{tmp_path / 'nowhere'}"), on="lab", devices=["cpu"])
+    handle = contract.read_handle(folder)
+    assert handle
+    until(lambda: lab.look(handle).word == "gone", "its end")
+    assert trial.failure(folder, lab.look(handle)).startswith("There is no folder")
+    control.end_trial(folder)
+    assert not folder.exists()
+
+
+def test_another_version_there_is_told(lab: Fake, tmp_path: Path) -> None:
+    here = trial.runs_here()
+    folder = tmp_path / "trial"
+    folder.mkdir()
+    write_json(folder / trial.ASKED, {"here": here})
+    facts = dict.fromkeys(dry_run.Trial._fields, 1)
+    for changes, words in (
+        ({}, []),
+        ({"python": "3.9"}, ["Python is 3.9 there"]),
+        ({"torch": "2.0", "code": "another"}, ["torch is 2.0 there", "another version of this program"]),
+    ):
+        write_json(folder / trial.RESULT, {"host": "n1", "there": here | changes, "trial": facts})
+        found = trial.read(folder)
+        assert found and len(found.doubts) == len(words)
+        assert all(word in doubt for word, doubt in zip(words, found.doubts, strict=True))
+
+
+def test_a_trial_that_waits_can_be_cancelled(lab: Fake) -> None:
+    begun(control.launch(endless(), on="lab"))
+    page = opened("train", preset="shapes", limit="80", epochs="3", batch_size="8")
+    choose(page, "lab")
+    page.button(key="try_there").click().run()
+    until(lambda: "The slot is taken." in text(page.run()), "why it waits")
+    page.button(key="cancel_there").click().run()
+    assert not list((lab.jobs.parent / ".trials").iterdir())
+    assert not page.button(key="try_there").disabled

@@ -108,7 +108,7 @@ def save_checkpoint(
         WEIGHTS: _safetensors(huggingface.write_tensors(config, tensors), metadata),
     }
     try:
-        _swapped(folder, contents)
+        swap_in(folder, contents)
     except OSError as error:
         raise UserError(f"The checkpoint {folder.name!r} was not saved: {reason_of(error)}.") from error
     return folder
@@ -151,7 +151,7 @@ def _safetensors(tensors: Tensors, metadata: dict[str, str]) -> list[bytes | mem
     return [struct.pack("<Q", len(text)), text, *pieces]
 
 
-def _swapped(folder: Path, contents: Mapping[str, Sequence[bytes | memoryview]]) -> None:
+def swap_in(folder: Path, contents: Mapping[str, Sequence[bytes | memoryview]]) -> None:
     """Put a folder with these files in place of the one that is there, as `save_checkpoint` says."""
     check_locks()
     new, old = folder.parent / f".{folder.name}.new", old_folder(folder)

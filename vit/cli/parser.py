@@ -180,6 +180,9 @@ def parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     train.add_argument("--nodes", type=int, default=1, metavar="N", help="with --on: machines (default: %(default)s)")
     train.add_argument("--minutes", type=int, metavar="N", help="with --on: after which the cluster may end an attempt")
+    train.add_argument(
+        "--trial", action="store_true", help="with --on a cluster: only try a few steps on one of its machines"
+    )
     train.add_argument("--settings", action="store_true", help="list presets and settings, and end")
 
     runs = add("runs", "List training runs, look at one, stop or resume it; the page does the same and more.")

@@ -3,18 +3,24 @@
 import argparse
 import json
 import os
+import sys
+import time
+from collections.abc import Sequence
 from typing import Any
 
 from vit.devices import list_devices
-from vit.errors import InvalidConfig
+from vit.errors import InvalidConfig, UserError
 from vit.paths import runs_folder
-from vit.runs.control import launch, new_id
-from vit.runs.engines.contract import HERE
+from vit.runs.batch import trial
+from vit.runs.control import end_trial, launch, new_id, start_trial
+from vit.runs.engines.contract import HERE, read_handle
+from vit.runs.engines.places import cluster_engine
 from vit.runs.registry import ANY_GPU
 from vit.training.config import TrainConfig
 from vit.training.presets import PRESETS, describe, run_name, train_config
 from vit.training.run_folder import read_json
 from vit.training.train import train
+from vit.view.captions import about
 
 
 def run_train(options: argparse.Namespace) -> None:
@@ -22,8 +28,10 @@ def run_train(options: argparse.Namespace) -> None:
     if options.settings:
         print(describe())
         return
-    if not options.on and (options.devices or options.nodes > 1 or options.minutes):
-        raise InvalidConfig("--devices, --nodes and --minutes say what is asked of the place that --on names.")
+    if not options.on and (options.devices or options.nodes > 1 or options.minutes or options.trial):
+        raise InvalidConfig("--devices, --nodes, --minutes and --trial say what is asked of the place that --on names.")
+    if options.trial and options.on == HERE:
+        raise InvalidConfig("--trial tries on a cluster; what a run takes here tells page Train. Name a cluster.")
     if options.resume and (options.preset or options.config or options.data or options.set or options.run):
         raise InvalidConfig("--resume continues a run as it was described; it goes without other options.")
     if not (options.preset or options.config or options.data or options.resume):
@@ -57,9 +65,37 @@ def _hand_over(config: TrainConfig, options: argparse.Namespace) -> None:
         raise InvalidConfig("--on starts a run of its own, in a folder of its own: leave --resume and --run-dir out.")
     gpu = [ANY_GPU] if options.on != HERE or len(list_devices()) > 1 else ["cpu"]
     devices = options.devices or (gpu if config.device == "auto" else [config.device])
+    if options.trial:
+        _try_there(config, options, devices)
+        return
     run = launch(config, on=options.on, devices=devices, nodes=options.nodes, minutes=options.minutes)
     print(f"{run.id}  {run.status}  {run.reason}".rstrip())
     print(f"Look at it with: python -m vit runs show {run.id}")
+
+
+def _try_there(config: TrainConfig, options: argparse.Namespace, devices: Sequence[str]) -> None:
+    """A few steps on a machine of a cluster, and what they tell."""
+    folder = start_trial(config, on=options.on, devices=devices, nodes=options.nodes)
+    engine, handle, said = cluster_engine(options.on), read_handle(folder), ""
+    assert handle
+    try:
+        while (found := trial.read(folder)) is None:
+            look = engine.look(handle)
+            if reason := trial.failure(folder, look):
+                raise UserError(reason)
+            if look.word == "waiting" and look.reason and look.reason != said:
+                said = look.reason
+                print(said, file=sys.stderr)
+            time.sleep(1)
+    finally:
+        end_trial(folder)
+    for doubt in found.doubts:
+        print(doubt)
+    tried = found.trial
+    epoch, total = about(tried.seconds_per_epoch), about(tried.seconds_per_epoch * config.epochs)
+    print(f"On {found.host}: {tried.train_pictures:,} pictures of {tried.classes} classes to learn from.")
+    print(f"{tried.pictures_per_second:,.0f} pictures per second, on all {len(devices) * options.nodes} together.")
+    print(f"An epoch takes {epoch}, all {config.epochs:,} {total}; memory {tried.memory / 1e6:,.0f} MB on each.")
 
 
 def _settings(options: argparse.Namespace) -> dict[str, Any]:

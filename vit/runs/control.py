@@ -24,6 +24,7 @@ import secrets
 import shutil
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -31,15 +32,17 @@ from vit.checkpoints import load, manage, save
 from vit.errors import InvalidConfig, InvalidRun, UserError
 from vit.files import check_locks, replaced
 from vit.paths import runs_folder
+from vit.runs.batch import trial
 from vit.runs.engines import watch
-from vit.runs.engines.clusters import Cluster, downloads_of, find_cluster
+from vit.runs.engines.clusters import Cluster, downloads_of, find_cluster, read_clusters
 from vit.runs.engines.contract import HERE, Engine, Handle, Request, read_handle
 from vit.runs.engines.here import Here
 from vit.runs.engines.places import cluster_engine
+from vit.runs.mirror import Mirror
 from vit.runs.queue_file import one_launch, open_queue
 from vit.runs.registry import ANY_GPU, MAX_NAME, MAX_NOTES, Run, find_run, list_runs, shorten
 from vit.training import fine_tuning, presets
-from vit.training.run_folder import changing, check_resumable, read_document, read_json, write_json
+from vit.training.run_folder import START, changing, check_resumable, read_document, read_json, write_json
 
 if TYPE_CHECKING:
     from vit.training.config import TrainConfig
@@ -158,6 +161,37 @@ def launch(
     return find_run(folder.name)
 
 
+def start_trial(config: "TrainConfig", *, on: str, devices: Sequence[str], nodes: int = 1) -> Path:
+    """Submit a few steps of a run to a cluster; returns the folder that `vit.runs.batch.trial` reads.
+
+    Raises:
+        InvalidConfig, InvalidCheckpoint, Refused, Unreachable: as `launch`.
+    """
+    request = Request(tuple(devices), nodes=nodes)
+    kind, cluster = _check(request, on), find_cluster(on)
+    config, _ = _check_cluster(_absolute(config, kind), request, cluster, Limits())
+    base = fine_tuning.resolve(config) if config.init_from else None
+    folder = trial.new_folder(cluster.runs)
+    try:
+        if base:
+            config, _ = _bring_start(config, base, folder)
+        trial.write(folder, config, [kind] * (len(devices) * nodes))
+        cluster_engine(on).submit(folder, Request((devices[0],), workers=1))
+    except (UserError, OSError):
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    return folder
+
+
+def end_trial(folder: Path) -> None:
+    """Remove a trial, and end it where it is not over."""
+    handle = read_handle(folder)
+    with suppress(UserError):
+        if handle and (engine := cluster_engine(handle.place)).look(handle).word != "gone":
+            engine.kill(handle)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
 def _place(on: str) -> tuple[Engine, Path]:
     """The engine of a place, and the folder of its runs."""
     return (Here(), runs_folder()) if on == HERE else (cluster_engine(on), find_cluster(on).runs)
@@ -202,7 +236,7 @@ def _bring_start(config: "TrainConfig", base: "Base", folder: Path) -> tuple["Tr
     """Save the checkpoint that a cluster's run starts from in the run's folder: the machines see no other of ours."""
     start = load.load_checkpoint(base.name)
     copy = save.save_checkpoint(
-        folder / "start" / presets.checkpoint_name(base.name), start.model, start.labels, start.preprocess
+        folder / START / presets.checkpoint_name(base.name), start.model, start.labels, start.preprocess
     )
     return config.model_copy(update={"init_from": str(copy)}), base._replace(name=str(copy))
 
@@ -259,6 +293,8 @@ def resume(run_id: str, *, devices: Sequence[str] | None = None, epochs: int | N
         raise InvalidRun("This run is going on already.")
     if run.status == "unreadable":
         raise InvalidRun(run.reason)
+    if image := _image(run):  # of which its weights may still be on their way
+        image.pull(heavy=True)
     check_resumable(run.folder)
     if run.status == "finished" and (epochs is None or epochs <= run.config.get("epochs", 0)):
         raise InvalidRun("This run has finished. Give it more epochs to continue it.")
@@ -295,6 +331,9 @@ def delete(run_id: str) -> None:
     with changing(run.folder):
         run.folder.rename(doomed)  # gone at once, for everybody
     shutil.rmtree(doomed, ignore_errors=True)
+    if image := _image(run):
+        with suppress(OSError):  # it can be deleted there by hand
+            image.remove()
 
 
 def rename(run_id: str, name: str) -> None:
@@ -348,6 +387,12 @@ def _living_run(run_id: str) -> Run:
     if not run.alive:
         raise InvalidRun("This run has ended already.")
     return run
+
+
+def _image(run: Run) -> Mirror | None:
+    """Of a run whose machines share no folder with this one."""
+    cluster = read_clusters().usable.get(run.on)
+    return Mirror(cluster.mirror, run.folder) if cluster and cluster.mirror else None
 
 
 def _write(path: Path, content: bytes) -> None:

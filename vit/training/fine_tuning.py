@@ -23,9 +23,7 @@ from vit.model.positions import resize_positions
 from vit.model.transformer import VisionTransformer
 from vit.paths import checkpoints_folder
 from vit.training.config import TrainConfig
-from vit.training.run_folder import read_json
-
-BASE = "base.json"  # in a run's folder
+from vit.training.run_folder import BASE, START, read_json
 
 
 class Base(NamedTuple):
@@ -103,6 +101,12 @@ def base_of(config: TrainConfig, run: Path) -> Base | None:
             mean, std = tuple(map(float, values["mean"])), tuple(map(float, values["std"]))
             return Base(config.init_from, ViTConfig.from_dict(values["model"]), mean, std)
     return resolve(config)
+
+
+def start_of(name: str, run: Path) -> str:
+    """Where the checkpoint lies that a run starts from: the copy in its folder, where one went along."""
+    copy = run / START / Path(name).name
+    return str(copy) if copy.is_dir() else name
 
 
 @torch.no_grad()

@@ -19,6 +19,8 @@ from vit.untrusted import DOCUMENT_BYTES, Unreadable, is_whole, read_object
 FORMAT = 2  # of what this version writes, in environment.json; `docs/runs-on-disk.md` says what differs
 ENGINE = "VIT_ENGINE"  # in the environment of a trainer that a cluster's engine started: the engine's name
 _SMALL = 64 << 10  # [bytes] of a document that is remembered
+BASE = "base.json"  # what follows from the checkpoint that a run starts from
+START = "start"  # a copy of that by its name, for machines that see no checkpoints of the server
 STATES = ("state.pt", "state.previous.pt")  # in checkpoints/, the newest first
 
 

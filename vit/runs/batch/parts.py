@@ -12,6 +12,7 @@ Parts depend on nothing but what is to be done: one that two processes compute i
 """
 
 import hashlib
+import io
 import json
 import os
 import secrets
@@ -23,6 +24,7 @@ import numpy as np
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.checkpoints.load import load_checkpoint
 from vit.data.in_parts import InParts, Part
+from vit.errors import InvalidDataset
 from vit.runs.batch.tasks import TASKS
 from vit.training.run_folder import read_document, read_json, write_json
 
@@ -72,12 +74,20 @@ def read_measurement(folder: Path) -> Measurement:
 
 
 def write_plan(folder: Path, work: InParts) -> None:
-    """Say how many parts there are."""
-    write_json(folder / "plan.json", {"parts": work.parts, "pictures": work.count, "at_once": work.at_once})
+    """Say how many parts there are, or see that they are those that were begun.
+
+    Raises:
+        InvalidDataset: the data have changed since.
+    """
+    labels = hashlib.sha256(work.pictures.labels.numpy().tobytes()).hexdigest()
+    plan = {"parts": work.parts, "pictures": work.count, "at_once": work.at_once, "labels": labels}
+    if (begun := read_plan(folder)) and begun != plan:
+        raise InvalidDataset(f"The data have changed since this was begun. Remove {folder} and ask again.")
+    _put(folder / "plan.json", json.dumps(plan).encode())
 
 
 def read_plan(folder: Path) -> dict[str, Any]:
-    """parts, pictures and at_once; empty before anybody has read the data."""
+    """parts, pictures, at_once, and what tells the data from others; empty before anybody has read the data."""
     return read_json(folder / "plan.json")
 
 
@@ -87,13 +97,20 @@ def path_of(folder: Path, number: int) -> Path:
 
 
 def keep(folder: Path, number: int, part: Part) -> None:
-    """Write a part, whole, whoever else writes the same."""
-    temporary = folder / "parts" / f".{number:06}.{secrets.token_hex(8)}"
+    """Write a part."""
+    content = io.BytesIO()
+    np.savez(content, **part)  # type: ignore[arg-type]
+    _put(path_of(folder, number), content.getvalue())
+
+
+def _put(path: Path, content: bytes) -> None:
+    """Write a file, whole, while others may write the same."""
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     with temporary.open("wb") as file:
-        np.savez(file, **part)  # type: ignore[arg-type]
+        file.write(content)
         file.flush()
         os.fsync(file.fileno())
-    temporary.replace(path_of(folder, number))
+    temporary.replace(path)
 
 
 def done(folder: Path) -> set[int]:

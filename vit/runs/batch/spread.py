@@ -70,10 +70,13 @@ def measure(
         measurement = measurement._replace(data_root=root, checkpoint=str(place))
     parts.write_measurement(folder, measurement)
     with _alone(folder):
-        if on == HERE:
-            _here(folder, workers or min(Here().capacity().cpus.total, _MOST), bar)
-        else:
-            _cluster(folder, cluster_engine(on), Request((device,), workers=workers or _room(on, device)), bar)
+        try:
+            if on == HERE:
+                _here(folder, workers or min(Here().capacity().cpus.total, _MOST), bar)
+            else:
+                _cluster(folder, cluster_engine(on), Request((device,), workers=workers or _room(on, device)), bar)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt("Stopped. What is done is kept: the same command goes on from there.") from None
         result = TASKS[measurement.task].combined(parts.read_parts(folder))
     shutil.rmtree(folder, ignore_errors=True)  # the data may be others when it is asked for again
     return result
@@ -145,10 +148,13 @@ def _cluster(folder: Path, engine: Engine, request: Request, bar: bool) -> None:
         except KeyboardInterrupt:
             with suppress(UserError):
                 engine.kill(handle)
-            raise KeyboardInterrupt("Stopped. What is done is kept: the same command goes on from there.") from None
+            raise
         failed = read_json(folder / "outcome.json").get("outcome") == "failed"
         if not _complete(folder) and (failed or len(parts.done(folder)) == before):
             raise UserError(_reason(folder, last.reason))
+    with suppress(UserError):  # processes that help others with the last parts
+        if handle and engine.look(handle).word != "gone":
+            engine.kill(handle)
 
 
 def _patient(engine: Engine, handle: Handle) -> Look:

@@ -1,4 +1,4 @@
-"""One of several processes that measure a checkpoint over a dataset, which know nothing of each other.
+"""One of several processes that measure a checkpoint over a dataset, which know nothing of each other; or a trial.
 
     python -m vit.runs.batch.worker FOLDER NUMBER COUNT
 
@@ -11,13 +11,16 @@ import sys
 from pathlib import Path
 
 from vit.errors import UserError
-from vit.runs.batch import parts
+from vit.runs.batch import parts, trial
 from vit.training.run_folder import record_outcome
 
 
 def main(folder: Path, number: int, count: int) -> int:
-    """Measure what is missing; returns the exit status."""
+    """Measure what is missing, or try; returns the exit status."""
     try:
+        if (folder / trial.ASKED).exists():
+            trial.main(folder)
+            return 0
         work = parts.read_measurement(folder).opened()
         parts.write_plan(folder, work)
         for part in order(work.parts, number, count):

@@ -8,10 +8,14 @@ Source: https://docs.ray.io/en/latest/cluster/running-applications/job-submissio
 """
 
 import json
+import logging
 import shlex
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
@@ -30,6 +34,7 @@ from vit.runs.engines.contract import (
     leave_stop,
     submitting,
 )
+from vit.runs.mirror import ENVIRONMENT, Mirror
 from vit.training.run_folder import ENGINE, read_json
 from vit.untrusted import brief, is_text
 
@@ -37,6 +42,9 @@ NOTE = "driver.json"  # in a run's folder: what its driver, or the leading proce
 _TIMEOUT = 5.0  # [s] of one call
 _BYTES = 16 << 20  # of one answer
 _LASTING = 20.0  # [s] for a job that was stopped to be gone; Ray kills it after three
+
+
+_log = logging.getLogger(__name__)
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
@@ -54,6 +62,7 @@ class Ray:
 
     def __init__(self, cluster: Cluster):
         self.cluster, self.name = cluster, cluster.name
+        self._puller, self._pulling = ThreadPoolExecutor(1, f"pulls {cluster.name}"), set[Path]()
 
     def capacity(self) -> Capacity:
         """Machines, processors and GPUs, as of some seconds ago."""
@@ -70,9 +79,16 @@ class Ray:
 
     def submit(self, folder: Path, request: Request) -> Handle:
         """Hand the job over; it is named before, so that one that was sent twice is one."""
+        if request.workers and self.cluster.mirror:
+            raise Refused(f"{self.name} shares no folder with this machine, and takes training runs alone.")
         with submitting(self, folder, request) as handle:
+            if mirror := self._mirror(folder):
+                with self._reachable():
+                    mirror.give()
             variables = {ENGINE: "ray", "OMP_NUM_THREADS": str(self.cluster.cpus), "PYTHONUNBUFFERED": "1"}
             variables["RAY_TRAIN_ENABLE_PRINT_PATCH"] = "0"  # which has every line twice
+            if mirror:
+                variables[ENVIRONMENT] = mirror.url
             if self.cluster.code:
                 variables["PYTHONPATH"] = str(self.cluster.code)
             program = "vit.runs.engines.ray_batch" if request.workers else "vit.runs.engines.ray_job"
@@ -89,6 +105,10 @@ class Ray:
     def look(self, handle: Handle) -> Look:
         """Ask for the job; of one that runs, its driver knows whether its processes do."""
         job = self._job(handle)
+        if mirror := self._mirror(handle.folder):
+            with self._reachable():
+                mirror.pull(heavy=False, wait=False)
+            self._pull_heavy(mirror)
         status = job.get("status") if job else None
         if status == "PENDING":
             return Look("waiting", f"{self.name} starts its driver.")
@@ -107,12 +127,39 @@ class Ray:
 
     def ask_to_stop(self, folder: Path) -> None:
         """The trainer sees the file; of one that waits, the job is ended."""
+        if mirror := self._mirror(folder):
+            with self._reachable():
+                mirror.ask()
         leave_stop(self, folder)
 
     def kill(self, handle: Handle) -> None:
         """Ray ends the driver and with it all of its processes."""
         self._end(handle)
         conclude(handle, "stopped", KILLED)
+
+    def _mirror(self, folder: Path) -> Mirror | None:
+        return Mirror(self.cluster.mirror, folder) if self.cluster.mirror else None
+
+    @contextmanager
+    def _reachable(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise Unreachable(f"The storage of {self.name} does not answer.") from error
+
+    def _pull_heavy(self, mirror: Mirror) -> None:
+        """Weights and states, in the background: one run after the other."""
+        if mirror.folder not in self._pulling:
+            self._pulling.add(mirror.folder)
+            self._puller.submit(self._pulled, mirror)
+
+    def _pulled(self, mirror: Mirror) -> None:
+        try:
+            mirror.pull(heavy=True, wait=False)
+        except Exception:
+            _log.exception("Weights of %s cannot be brought from %s", mirror.folder.name, self.name)
+        finally:
+            self._pulling.discard(mirror.folder)
 
     def _end(self, handle: Handle) -> None:
         self._call("POST", f"/api/jobs/{handle.job}/stop", {}, absent=True)

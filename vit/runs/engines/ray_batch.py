@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from vit.errors import UserError
-from vit.runs.batch import parts
+from vit.runs.batch import parts, trial, worker
 from vit.runs.engines.contract import mark_over, read_request, take_up
 from vit.runs.engines.ray_job import note
 from vit.training.run_folder import record_outcome
@@ -35,8 +35,13 @@ class Worker:
         return batch
 
 
+def _tried(folder: str) -> None:
+    """A trial, on a machine of the cluster."""
+    worker.main(Path(folder), 0, 1)
+
+
 def main(folder: Path, job: str, cpus: int) -> None:
-    """Measure what is missing."""
+    """Measure what is missing, or try."""
     import ray  # noqa: PLC0415 # there is no Ray but on a cluster
     from ray.data import ActorPoolStrategy  # noqa: PLC0415
 
@@ -47,6 +52,10 @@ def main(folder: Path, job: str, cpus: int) -> None:
     needs = f"a process with {cpus} processors{' and a GPU' if request.gpus else ''}"
     note(handle, "waiting", f"It starts when {handle.place} has room for {needs}.")
     try:
+        if (folder / trial.ASKED).exists():
+            attempt = ray.remote(num_cpus=cpus, num_gpus=1 if request.gpus else 0, max_retries=0)(_tried)
+            ray.get(attempt.remote(str(folder)))
+            return
         work = parts.read_measurement(folder).opened()
         parts.write_plan(folder, work)
         missing = sorted(set(range(work.parts)) - parts.done(folder))

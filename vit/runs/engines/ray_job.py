@@ -11,7 +11,9 @@ import os
 import platform
 import shutil
 import sys
+import tempfile
 import traceback
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +23,12 @@ from vit.errors import UserError
 from vit.runs.attempts import train_to_the_end
 from vit.runs.engines.contract import Handle, mark_over, read_handle, read_request, take_up
 from vit.runs.engines.ray import NOTE
+from vit.runs.mirror import ENVIRONMENT, Mirror
 from vit.training.presets import train_config
-from vit.training.run_folder import AGAIN, STATES, read_document, read_json, write_json
+from vit.training.run_folder import AGAIN, STATES, forget_attempt, read_document, read_json, write_json
 from vit.training.train import train
 
+_SCRATCH = "VIT_SCRATCH"  # in the environment of a machine: its folder for runs that no folder is shared for
 _RAYS_OWN = ".ray"  # folder in which Ray wants to keep checkpoints, of which there are none
 _GIVEN_UP = "given up"  # noted by a process: what stands in outcome.json would be so again
 _FRUITLESS = 3  # deaths in a row without another saved state between them, after which it is given up
@@ -32,22 +36,45 @@ _FRUITLESS = 3  # deaths in a row without another saved state between them, afte
 
 def main(folder: Path, job: str, cpus: int) -> None:
     """Train the run in `folder` to its end."""
+    mirror = mirror_of(folder)
+    if mirror:
+        mirror.pull_all()
+        forget_attempt(folder)  # which the server did in its own folder
+        mirror.hear()
     handle = take_up(folder, job)
     if handle is None:
         return
     try:
-        train_to_the_end(folder, lambda: _train_once(folder, handle, cpus))
+        train_to_the_end(folder, lambda: _train_once(folder, handle, cpus, mirror))
     finally:
         shutil.rmtree(folder / _RAYS_OWN, ignore_errors=True)
+        if mirror:
+            mirror.push()
         mark_over(handle)
 
 
-def note(handle: Handle, word: str, reason: str = "", hosts: tuple[str, ...] = ()) -> None:
+def place_of(folder: str) -> Path:
+    """A run's folder on this machine: the shared one, or one of its own, which only its name tells."""
+    own = Path(os.environ.get(_SCRATCH) or Path(tempfile.gettempdir()) / "vit-runs")
+    return own / Path(folder).name if ENVIRONMENT in os.environ else Path(folder)
+
+
+def mirror_of(folder: Path) -> Mirror | None:
+    """The image of a run's folder, on machines that share none with the server."""
+    url = os.environ.get(ENVIRONMENT)
+    return Mirror(url, folder) if url else None
+
+
+def note(
+    handle: Handle, word: str, reason: str = "", hosts: tuple[str, ...] = (), mirror: Mirror | None = None
+) -> None:
     """Leave word in the run's folder for whoever asks how it is."""
     write_json(handle.folder / NOTE, {"job": handle.job, "word": word, "reason": reason, "hosts": hosts})
+    if mirror:
+        mirror.push()
 
 
-def _train_once(folder: Path, handle: Handle, cpus: int) -> int:
+def _train_once(folder: Path, handle: Handle, cpus: int, mirror: Mirror | None) -> int:
     """Run the trainer's processes until they end well, want smaller parts, or die without progress."""
     from ray.train import RunConfig, ScalingConfig  # noqa: PLC0415 # there is no Ray but on a cluster
     from ray.train.torch import TorchConfig, TorchTrainer  # noqa: PLC0415
@@ -59,10 +86,10 @@ def _train_once(folder: Path, handle: Handle, cpus: int) -> int:
         before = _saved(folder)
         needs = f"{processes} processes with {cpus} processors{' and a GPU' if request.gpus else ''} each"
         if not reason:
-            note(handle, "waiting", f"It starts when {handle.place} has room for {needs}.")
+            note(handle, "waiting", f"It starts when {handle.place} has room for {needs}.", mirror=mirror)
         trainer = TorchTrainer(
             work,
-            train_loop_config={"folder": str(folder), "cpus": cpus},
+            train_loop_config={"folder": folder.name if mirror else str(folder), "cpus": cpus},
             scaling_config=ScalingConfig(
                 num_workers=processes,
                 use_gpu=request.gpus,
@@ -74,8 +101,12 @@ def _train_once(folder: Path, handle: Handle, cpus: int) -> int:
         )
         try:
             trainer.fit()
+            if mirror:
+                mirror.pull_all()
             return 0
         except Exception as error:  # whatever it was: Ray wraps it
+            if mirror:
+                mirror.pull_all()
             if read_json(folder / AGAIN) != parts or read_json(folder / NOTE).get("word") == _GIVEN_UP:
                 return 1
             fruitless = 0 if _saved(folder) != before else fruitless + 1
@@ -84,7 +115,7 @@ def _train_once(folder: Path, handle: Handle, cpus: int) -> int:
             if fruitless >= _FRUITLESS:
                 return 1
             reason = "One of its processes died."
-            note(handle, "retrying", reason)
+            note(handle, "retrying", reason, mirror=mirror)
 
 
 def _saved(folder: Path) -> list[int]:
@@ -97,18 +128,22 @@ def work(settings: dict[str, Any]) -> None:
     """One of the run's processes, on a machine of the cluster."""
     import torch  # noqa: PLC0415 # the process of Ray that runs this has imported nothing of the module
 
-    folder = Path(settings["folder"])
+    folder = place_of(settings["folder"])
+    mirror = mirror_of(folder)
+    if mirror:
+        mirror.pull_all()
     torch.set_num_threads(settings["cpus"])
     with (folder / "log.txt").open("ab") as log:
         for stream in (1, 2):
             os.dup2(log.fileno(), stream)
     hosts: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(hosts, platform.node())
-    handle = read_handle(folder)
-    if dist.get_rank() == 0 and handle:
+    dist.all_gather_object(hosts, platform.node())  # all have what the image holds before one of them changes it
+    handle, leads = read_handle(folder), dist.get_rank() == 0
+    if leads and handle:
         note(handle, "running", hosts=tuple(dict.fromkeys(hosts)))
     try:
-        train(train_config(**read_document(folder / "config.json")), folder, resume=True)
+        with mirror.pushing() if mirror and leads else nullcontext():
+            train(train_config(**read_document(folder / "config.json")), folder, resume=True)
     except UserError:
         if handle:
             note(handle, _GIVEN_UP)
@@ -118,4 +153,4 @@ def work(settings: dict[str, Any]) -> None:
 if __name__ == "__main__":
     from vit.runs.engines import ray_job  # not as "__main__", which Ray would send to the workers whole
 
-    ray_job.main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))
+    ray_job.main(ray_job.place_of(sys.argv[1]), sys.argv[2], int(sys.argv[3]))

@@ -1,0 +1,90 @@
+"""A few steps on a machine of a cluster, submitted from the form and waited for while the page stays alive."""
+
+from contextlib import suppress
+from typing import Any
+
+import streamlit as st
+
+from pages.shared import session
+from pages.shared.escape import plain
+from pages.train_form import cost_preview
+from pages.train_form.place_picker import Where
+from vit.errors import UserError
+from vit.runs import control
+from vit.runs.batch import trial
+from vit.runs.engines import watch
+from vit.runs.engines.contract import Look, read_handle
+
+PAUSE = 2.0  # [s] between two looks
+
+
+def found(config: Any, where: Where) -> Any:
+    """What a trial of this very form there found; None without one."""
+    state = session.of(session.Train)
+    if state.there and state.there[0] == _subject(config, where) and isinstance(state.there[2], trial.There):
+        return state.there[2].trial
+    return None
+
+
+def show(config: Any, where: Where) -> None:
+    """The button, how a trial is, and what speaks against a run there."""
+    state = session.of(session.Train)
+    subject = _subject(config, where)
+    if st.button(
+        "Try a few steps there",
+        key="try_there",
+        help=plain(f"On one machine of {where.on}: whether it works there, and how long it will take."),
+        disabled=bool(state.there and state.there[2] is None),
+    ):
+        try:
+            folder = control.start_trial(config, on=where.on, devices=where.devices, nodes=where.nodes)
+        except UserError as error:
+            st.error(plain(str(error)))
+        else:
+            state.there = (subject, folder, None)
+            st.rerun()
+    if state.there is None or state.there[0] != subject:
+        return
+    if state.there[2] is None:
+        _wait()
+    elif isinstance(state.there[2], trial.There):
+        for doubt in state.there[2].doubts:
+            st.warning(plain(doubt))
+        st.caption(plain(f"Tried on {state.there[2].host}."))
+    else:
+        st.error(plain(state.there[2]))
+
+
+def _subject(config: Any, where: Where) -> Any:
+    return cost_preview.subject_of(config, where.devices * where.nodes), where.on
+
+
+@st.fragment(run_every=PAUSE)
+def _wait() -> None:
+    """How the trial is, until there is something to say."""
+    state = session.of(session.Train)
+    if state.there is None or state.there[2] is not None:
+        return
+    subject, folder, _ = state.there
+    handle = read_handle(folder)
+    said, problem = watch.look(handle) if handle else (Look("gone"), "")
+    result: Any = None
+    with suppress(UserError):
+        result = trial.read(folder)
+    result = result or (trial.failure(folder, said) if said else "")
+    if result:
+        state.there = (subject, folder, result)
+        control.end_trial(folder)
+        st.rerun()
+    with st.container(horizontal=True, vertical_alignment="center"):
+        running = said is not None and said.word == "running"
+        words = "It tries a few steps." if running else (said.reason if said else problem) or "It is handed over."
+        st.caption(plain(words))
+        st.button("Cancel", key="cancel_there", on_click=_cancel)
+
+
+def _cancel() -> None:
+    state = session.of(session.Train)
+    if state.there:
+        control.end_trial(state.there[1])
+        state.there = None

@@ -1,0 +1,124 @@
+"""A few steps of a run on a machine of a cluster, before hours of waiting: does it work there, and how fast is it?
+
+    <runs>/.trials/trial-<12 hex>/
+        trial.json     settings, devices, and what this server runs
+        result.json    what the machine runs, and what the steps took
+
+A trial is submitted as a run is (`vit.runs.control.start_trial`); `vit.runs.batch.worker` calls `main` there.
+"""
+
+import hashlib
+import platform
+import shutil
+import time
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import NamedTuple
+
+import vit
+from vit.runs.engines.contract import Look, is_new, read_handle
+from vit.training import dry_run, presets
+from vit.training.config import TrainConfig
+from vit.training.run_folder import read_json, write_json
+from vit.untrusted import brief, is_text
+
+ASKED, RESULT = "trial.json", "result.json"
+LIMIT = 30.0  # [s] of steps
+_OLD = 24 * 3600.0  # [s] after which a trial that nobody waited for is removed
+
+
+class There(NamedTuple):
+    """What a trial on a cluster found.
+
+    Attributes:
+        host: the machine.
+        doubts: in sentences, how what runs there differs from what runs here.
+        trial: what steps take there.
+    """
+
+    host: str
+    doubts: tuple[str, ...]
+    trial: "dry_run.Trial"
+
+
+def runs_here() -> dict[str, str]:
+    """What decides whether a run does the same on two machines."""
+    package = Path(vit.__file__).parent
+    code = hashlib.sha256()
+    for path in sorted(package.rglob("*.py")):
+        code.update(path.relative_to(package).as_posix().encode() + b"\0" + path.read_bytes())
+    python = ".".join(platform.python_version_tuple()[:2])
+    return {"python": python, "torch": version("torch"), "code": code.hexdigest()[:12]}
+
+
+def new_folder(runs: Path) -> Path:
+    """The folder of another trial; those that were left behind are removed."""
+    place = runs / ".trials"
+    place.mkdir(parents=True, exist_ok=True)
+    for old in place.iterdir():
+        if time.time() - old.stat().st_mtime > _OLD:
+            shutil.rmtree(old, ignore_errors=True)
+    folder = place / f"trial-{hashlib.sha256(str(time.time_ns()).encode()).hexdigest()[:12]}"
+    folder.mkdir()
+    return folder
+
+
+def write(folder: Path, config: TrainConfig, devices: Sequence[str]) -> None:
+    """Leave word for the machine.
+
+    Args:
+        devices: one for each process of the run, over all machines.
+    """
+    settings = config.model_dump(mode="json")
+    write_json(folder / ASKED, {"config": settings, "devices": list(devices), "here": runs_here()})
+
+
+def main(folder: Path) -> None:
+    """Try, on a machine of the cluster.
+
+    Raises:
+        UserError: what does not work there.
+    """
+    asked = read_json(folder / ASKED)
+    config = presets.train_config(None, **asked["config"])
+    tried = dry_run.time_steps(config, asked["devices"], limit=LIMIT)
+    write_json(folder / RESULT, {"host": platform.node(), "there": runs_here(), "trial": tried._asdict()})
+
+
+def read(folder: Path) -> There | None:
+    """What came of a trial; None before it is over."""
+    result = read_json(folder / RESULT)
+    if not result:
+        return None
+    here, there = read_json(folder / ASKED)["here"], result["there"]
+    names = {"python": "Python", "torch": "torch"}
+    doubts = [
+        f"{name} is {brief(str(there[key]))} there and {here[key]} here, so numbers may differ in their last digits."
+        for key, name in names.items()
+        if there[key] != here[key]
+    ]
+    if there["code"] != here["code"]:
+        doubts.append("The machine has another version of this program. Bring it up to date before a long run.")
+    return There(brief(str(result["host"])), tuple(doubts), dry_run.Trial(**result["trial"]))
+
+
+def failure(folder: Path, said: Look) -> str:
+    """Why nothing came of a trial, in words; "" while something may."""
+    handle = read_handle(folder)
+    if handle is None or said.word != "gone" or (is_new(handle) and not (folder / "outcome.json").exists()):
+        return ""
+    reason = read_json(folder / "outcome.json").get("reason")
+    if is_text(reason) and reason:
+        return reason[:1000]
+    return f"The trial ended without a result. {said.reason or last_words(folder)}".strip()
+
+
+def last_words(folder: Path) -> str:
+    """What its processes printed last."""
+    try:
+        lines = (folder / "log.txt").read_bytes()[-2000:].decode(errors="replace").splitlines()
+    except OSError:
+        return ""
+    spoken = [line.strip() for line in lines if line.strip()]
+    return f"The last words of its processes: {spoken[-1][:500]}" if spoken else ""

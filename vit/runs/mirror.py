@@ -1,0 +1,546 @@
+"""A run's folder at a URL, for machines that share no folder with the server: in object storage, or in any folder.
+
+    <url>/<run>/given.json       what the server gives with an attempt: settings, handle, the checkpoint to start from
+    <url>/<run>/folder.json      the folder as the machines have it
+    <url>/<run>/stop             a person asks it to stop
+    <url>/<run>/pieces/<sha256>  contents of files, or parts of them
+
+An index (`given.json`, `folder.json`) names every file: small ones stand in it, of others it names the pieces. Pieces
+never change, and an index is written after the pieces that it names, so a reader meets the old state of everything or
+the new one, whenever a writer dies. Each index has one writer at a time: a run's driver, or its leading process while
+there is one.
+"""
+
+import base64
+import hashlib
+import json
+import logging
+import mmap
+import os
+import re
+import secrets
+import shutil
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from io import BufferedReader
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple, Self
+
+from vit.checkpoints import save
+from vit.errors import InvalidRun
+from vit.files import replaced, take_lock, wait_for_lock
+from vit.training.run_folder import BASE, START, read_json, write_json
+
+ENVIRONMENT = "VIT_MIRROR"  # of the machines: the URL
+PAUSE = 1.0  # [s] between two looks at the folder, and at what a person asks
+_GIVEN = ("config.json", BASE, "about.json", "handle.json", START)  # of these the server is the writer
+_OWN = re.compile(r"\..*|.*\.(lock|partial)|reserve|stop|kill|over\.json|job\.sh")  # of each side alone, by first name
+_GROWING = re.compile(r"metrics\.jsonl|log\.txt|events/.*")
+_PATH = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*(/[A-Za-z0-9_-][A-Za-z0-9_.-]*){0,4}")
+_SMALL = 4 << 10  # [bytes] that stand in the index
+_CUT = 32 << 10  # [bytes] of the end of a growing file that stand in it
+_CHUNK = 1 << 20
+_INDEX = 64 << 20  # [bytes], at most
+_TRIES = 5
+_PATIENCE = 60  # attempts to push the last word, with pauses between them
+
+_log = logging.getLogger(__name__)
+
+
+class Entry(NamedTuple):
+    """A file: its pieces one after the other, then `tail`."""
+
+    pieces: tuple[tuple[str, int], ...]  # name and size
+    tail: bytes
+
+    def to_json(self) -> list[Any]:
+        """As an index has it."""
+        return [self.pieces, base64.b64encode(self.tail).decode()]
+
+    @classmethod
+    def of_json(cls, value: Any) -> Self:
+        """The inverse; ValueError and TypeError for what is none."""
+        pieces, tail = value
+        named = tuple((str(name), int(size)) for name, size in pieces)
+        if not all(re.fullmatch(r"[0-9a-f]{64}", name) and size >= 0 for name, size in named):
+            raise ValueError("a piece's name is its hash")
+        return cls(named, base64.b64decode(tail))
+
+
+Files = dict[str, Entry]
+
+
+class Unit(NamedTuple):
+    """Files that change together: one, or all of a checkpoint's folder."""
+
+    path: str
+    signature: tuple[Any, ...]
+    files: dict[str, BufferedReader]
+
+
+@dataclass
+class Mirror:
+    """One run's folder and its image.
+
+    Attributes:
+        url: of all runs, as `pyarrow.fs.FileSystem.from_uri` has it, such as s3://bucket/runs?region=eu-west-1.
+        folder: of the run, on this machine.
+    """
+
+    url: str
+    folder: Path
+    _entries: dict[str, tuple[tuple[Any, ...], Files]] = field(default_factory=dict)  # by unit, with its signature
+    _used: dict[str, int] = field(default_factory=dict)  # pieces, with the number of the last index that names them
+    _storing: set[str] = field(default_factory=set)  # pieces that no index names yet
+    _number: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock)  # of `_used` and `_storing`
+
+    def __post_init__(self) -> None:
+        """Open the storage, which asks nobody."""
+        from pyarrow.fs import FileSystem  # noqa: PLC0415 # only machines of such a place need it
+
+        self._storage, root = FileSystem.from_uri(self.url)
+        self._root = f"{root.rstrip('/')}/{self.folder.name}"
+
+    # --- The server's side ------------------------------------------------------------------------------------------
+
+    def give(self) -> None:
+        """Bring what an attempt needs, and forget what was asked of the one before."""
+        self._delete("stop")
+        files: Files = {}
+        for name in _GIVEN:
+            place = self.folder / name
+            for path in sorted(place.rglob("*")) if place.is_dir() else [place]:
+                if path.is_file():
+                    with path.open("rb") as file:
+                        files[str(path.relative_to(self.folder))] = self._stored(file)
+        self._write_index("given", files)
+
+    def ask(self) -> None:
+        """Ask the run to stop."""
+        self._put("stop", b"")
+
+    def remove(self) -> None:
+        """Delete the image."""
+        with suppress(FileNotFoundError):
+            self._storage.delete_dir(self._root)
+
+    # --- Both sides -------------------------------------------------------------------------------------------------
+
+    def pull(self, heavy: bool, *, which: str = "folder", wait: bool = True, exact: bool = False) -> None:
+        """Bring this machine's folder up to the image, if there is one: whole files and whole checkpoints.
+
+        Args:
+            heavy: what has pieces and does not grow, which may take a while; or else all the rest.
+            which: index.
+            wait: for another process that does the same here; else leave it to that one.
+            exact: also replace what was changed or removed here since.
+
+        Raises:
+            OSError: the storage does not answer.
+            InvalidRun: what it holds is no image.
+        """
+        if not wait and not self.folder.is_dir():
+            return  # it was deleted while its cluster was asked
+        self.folder.mkdir(parents=True, exist_ok=True)
+        note = self.folder / f".{which}.{'heavy' if heavy else 'light'}"
+        lock = os.open(note.with_name(f"{note.name}.lock"), os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            if wait:
+                wait_for_lock(lock)
+            elif not take_lock(lock):
+                return
+            for _ in range(_TRIES):
+                index = self._read_index(which)
+                if index is None:
+                    return
+                try:
+                    self._apply(note, index, heavy, exact)
+                except FileNotFoundError:  # a newer index names other pieces, and those of this one are gone
+                    continue
+                return
+            raise InvalidRun(f"The image of {self.folder.name} changes faster than it can be read.")
+        finally:
+            os.close(lock)
+
+    def _apply(self, note: Path, index: Files, heavy: bool, exact: bool) -> None:
+        noted = read_json(note)
+        before = _files_of(noted)
+        if exact:
+            facts = noted.get("facts", {})
+            before = {path: entry for path, entry in before.items() if facts.get(path) == self._facts(path)}
+        have, kept = dict(before), set[str]()
+        try:
+            for unit, files in _units(index).items():
+                grows = bool(_GROWING.fullmatch(unit))
+                if heavy != (any(entry.pieces for entry in files.values()) and not grows):
+                    continue
+                if any(before.get(path) != entry for path, entry in files.items()):
+                    if unit in files:
+                        self._bring(unit, before.get(unit), files[unit], grows)
+                    else:
+                        self._bring_folder(unit, files)
+                have |= files
+                kept |= files.keys()
+            for gone in before.keys() - kept:
+                if gone not in index:
+                    (self.folder / gone).unlink(missing_ok=True)
+                del have[gone]
+        finally:
+            if have != before:
+                write_json(note, _to_json(have) | {"facts": {path: self._facts(path) for path in have}})
+
+    def _facts(self, path: str) -> str:
+        """Tells a file that was brought from one that was changed since."""
+        try:
+            facts = (self.folder / path).stat()
+        except OSError:
+            return "gone"
+        return f"{facts.st_ino} {facts.st_size} {facts.st_mtime_ns}"
+
+    def _bring(self, path: str, before: Entry | None, entry: Entry, grows: bool) -> None:
+        target = self.folder / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if grows and before and target.exists():
+            kept = len(before.pieces)
+            had = sum(size for _, size in before.pieces) + len(before.tail)
+            if entry.pieces[:kept] == before.pieces and target.stat().st_size == had:
+                more = b"".join(chunk for piece in entry.pieces[kept:] for chunk in self._chunks(piece)) + entry.tail
+                if more.startswith(before.tail):
+                    with target.open("ab") as file:
+                        file.write(more[len(before.tail) :])
+                    return
+        with replaced(target) as file:
+            self._write_to(file, entry)
+
+    def _bring_folder(self, unit: str, files: Files) -> None:
+        """A checkpoint, replaced whole."""
+        waiting = self.folder / f".bringing.{secrets.token_hex(4)}"
+        waiting.mkdir(parents=True)
+        try:
+            with ExitStack() as stack:
+                contents = {}
+                for number, (path, entry) in enumerate(files.items()):
+                    with (waiting / str(number)).open("wb") as file:
+                        self._write_to(file, entry)
+                        size = file.tell()
+                    opened = stack.enter_context((waiting / str(number)).open("rb"))
+                    if size:
+                        mapped = stack.enter_context(mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ))
+                        contents[Path(path).name] = [stack.enter_context(memoryview(mapped))]
+                    else:
+                        contents[Path(path).name] = []
+                save.swap_in(self.folder / unit, contents)
+        finally:
+            shutil.rmtree(waiting, ignore_errors=True)
+
+    def _write_to(self, file: BinaryIO, entry: Entry) -> None:
+        for piece in entry.pieces:
+            for chunk in self._chunks(piece):
+                file.write(chunk)
+        file.write(entry.tail)
+
+    # --- The machines' side -----------------------------------------------------------------------------------------
+
+    def pull_all(self) -> None:
+        """Everything that a machine needs to begin: just what the image holds, whatever died here before."""
+        for request in ("stop", "kill"):
+            (self.folder / request).unlink(missing_ok=True)
+        for which in ("given", "folder"):
+            for heavy in (False, True):
+                self.pull(heavy, which=which, exact=True)
+        self.hear()
+
+    def hear(self) -> None:
+        """Take to the folder what a person asks for."""
+        if self._asked_to_stop():
+            (self.folder / "stop").touch()
+
+    def push(self, *, large: bool = True) -> None:
+        """Bring the image up to this machine's folder.
+
+        Args:
+            large: also what does not stand in the index; else what the image has of it stays.
+        """
+        self._begin()
+        with ExitStack() as stack:
+            files: Files = {}
+            units = _opened(self.folder, stack)
+            for unit in units:
+                known = self._entries.get(unit.path)
+                heavy = not _GROWING.fullmatch(unit.path) and _size(unit) > _SMALL
+                if known is None or known[0] != unit.signature:
+                    if heavy and not large:
+                        files |= known[1] if known else {}
+                        continue
+                    known = unit.signature, self._stored_unit(unit, known[1] if known else {})
+                    self._entries[unit.path] = known
+                files |= known[1]
+        for path in self._entries.keys() - {unit.path for unit in units}:
+            if (self.folder / path).suffix or not path.startswith("checkpoints/"):
+                del self._entries[path]  # it is gone
+            else:
+                files |= self._entries[path][1]  # replaced at this moment
+        self._write_index("folder", files)
+        self._clear(files)
+
+    def _begin(self) -> None:
+        """Know what is stored already, and delete what a writer stored that died before it wrote an index."""
+        if self._number:
+            return
+        self._number = 1
+        for entry in (self._read_index("folder") or {}).values():
+            self._used |= {name: self._number for name, _ in entry.pieces}
+        given = {name for entry in (self._read_index("given") or {}).values() for name, _ in entry.pieces}
+        for name in self._stored_pieces() - self._used.keys() - given:
+            self._delete(f"pieces/{name}")
+
+    def _stored_pieces(self) -> set[str]:
+        from pyarrow.fs import FileSelector  # noqa: PLC0415
+
+        place = FileSelector(f"{self._root}/pieces", allow_not_found=True)
+        return {info.base_name for info in self._storage.get_file_info(place) if info.is_file}
+
+    @contextmanager
+    def pushing(self) -> Iterator[None]:
+        """Push all the time, in the background, and all of it at the end; what a person asks arrives in the folder."""
+        done = threading.Event()
+
+        def small() -> None:
+            while not done.wait(PAUSE):
+                with self._tolerant():
+                    self.hear()
+                    with lock:
+                        self.push(large=False)
+
+        def heavy() -> None:
+            while not done.wait(PAUSE):
+                with self._tolerant():
+                    self._store_large(lock)
+
+        lock = threading.Lock()
+        with self._tolerant():
+            self.push()
+        threads = [threading.Thread(target=work, daemon=True) for work in (small, heavy)]
+        for thread in threads:
+            thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            for thread in threads:
+                thread.join()
+            for _ in range(_PATIENCE):
+                with self._tolerant():
+                    self.push()
+                    break
+                time.sleep(PAUSE)
+            else:
+                self.push()
+
+    def _store_large(self, lock: threading.Lock) -> None:
+        """Store what is large and new, while the small goes on to be pushed; the next index names it."""
+        with ExitStack() as stack:
+            for unit in _opened(self.folder, stack):
+                known = self._entries.get(unit.path)
+                if _GROWING.fullmatch(unit.path) or _size(unit) <= _SMALL or (known and known[0] == unit.signature):
+                    continue
+                stored = unit.signature, self._stored_unit(unit, {})
+                with lock:
+                    self._entries[unit.path] = stored
+            with self._lock:
+                self._storing.clear()
+
+    @contextmanager
+    def _tolerant(self) -> Iterator[None]:
+        """Storage that does not answer may do so later: the run goes on."""
+        try:
+            yield
+        except OSError as error:
+            _log.warning("The image of %s cannot be written: %s", self.folder.name, error)
+
+    def _asked_to_stop(self) -> bool:
+        from pyarrow.fs import FileType  # noqa: PLC0415
+
+        return bool(self._storage.get_file_info(f"{self._root}/stop").type != FileType.NotFound)
+
+    def _stored_unit(self, unit: Unit, before: Files) -> Files:
+        stored = {}
+        for path, file in unit.files.items():
+            if _GROWING.fullmatch(path):
+                stored[path] = self._grown(file, before.get(path))
+            else:
+                stored[path] = self._stored(file)
+        return stored
+
+    def _stored(self, file: BufferedReader) -> Entry:
+        """A file that does not grow: in the index where it is small, else one piece."""
+        size = os.fstat(file.fileno()).st_size
+        if size <= _SMALL:
+            return Entry((), file.read())
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        file.seek(0)
+        self._put_piece(digest, iter(lambda: file.read(_CHUNK), b""))
+        return Entry(((digest, size),), b"")
+
+    def _grown(self, file: BufferedReader, before: Entry | None) -> Entry:
+        """A file that grows: what is new of it."""
+        pieces = list(before.pieces) if before else []
+        begin = sum(size for _, size in pieces)
+        if os.fstat(file.fileno()).st_size < begin:
+            pieces, begin = [], 0  # another file by its name
+        file.seek(begin)
+        tail = file.read()
+        while len(tail) > _CUT:
+            part, tail = tail[:_CUT], tail[_CUT:]
+            digest = hashlib.sha256(part).hexdigest()
+            self._put_piece(digest, [part])
+            pieces.append((digest, len(part)))
+        return Entry(tuple(pieces), tail)
+
+    def _clear(self, files: Files) -> None:
+        """Delete pieces that neither this index nor the one before it names: its readers are about."""
+        stored = [entry for _, entries in list(self._entries.values()) for entry in entries.values()]
+        with self._lock:
+            named = {name: self._number for entry in files.values() for name, _ in entry.pieces}
+            self._used |= named
+            self._storing -= named.keys()
+            kept = self._storing | {name for entry in stored for name, _ in entry.pieces}
+            old = [name for name, last in self._used.items() if last < self._number - 1 and name not in kept]
+            for name in old:
+                del self._used[name]
+        for name in old:
+            self._delete(f"pieces/{name}")
+
+    # --- Storage ----------------------------------------------------------------------------------------------------
+
+    def _put(self, name: str, content: bytes) -> None:
+        self._put_stream(f"{self._root}/{name}", [content])
+
+    def _put_piece(self, digest: str, chunks: Iterable[bytes]) -> None:
+        with self._lock:
+            self._storing.add(digest)
+            if digest in self._used:
+                return
+        self._put_stream(f"{self._root}/pieces/{digest}", chunks)
+        with self._lock:
+            self._used[digest] = self._number + 1
+
+    def _put_stream(self, path: str, chunks: Iterable[bytes]) -> None:
+        """An object appears whole when it is closed; a file does by its renaming."""
+        whole = path
+        if self._storage.type_name == "local":
+            self._storage.create_dir(os.path.dirname(path), recursive=True)
+            path = f"{os.path.dirname(path)}/.{secrets.token_hex(8)}"
+        with self._storage.open_output_stream(path) as stream:
+            for chunk in chunks:
+                stream.write(chunk)
+        if path != whole:
+            self._storage.move(path, whole)
+
+    def _get(self, name: str) -> bytes:
+        with self._storage.open_input_stream(f"{self._root}/{name}") as stream:
+            return bytes(stream.read(_INDEX))
+
+    def _chunks(self, piece: tuple[str, int]) -> Iterator[bytes]:
+        """The content of a piece; whoever writes it to a file throws that away where an error ends it."""
+        name, size = piece
+        digest, left = hashlib.sha256(), size
+        with self._storage.open_input_stream(f"{self._root}/pieces/{name}") as stream:
+            while left and (chunk := bytes(stream.read(min(left, _CHUNK)))):
+                digest.update(chunk)
+                left -= len(chunk)
+                yield chunk
+        if digest.hexdigest() != name:
+            raise InvalidRun(f"A piece of {self.folder.name} in its storage is damaged.")
+
+    def _delete(self, name: str) -> None:
+        with suppress(OSError):
+            self._storage.delete_file(f"{self._root}/{name}")
+
+    def _write_index(self, which: str, files: Files) -> None:
+        self._number += 1
+        self._put(f"{which}.json", json.dumps(_to_json(files)).encode())
+
+    def _read_index(self, which: str) -> Files | None:
+        try:
+            return _files_of(json.loads(self._get(f"{which}.json")), strict=True)
+        except FileNotFoundError:
+            return None
+        except ValueError as error:
+            raise InvalidRun(f"What the storage holds of {self.folder.name} cannot be read.") from error
+
+
+def _to_json(files: Files) -> dict[str, Any]:
+    return {"format": 1, "files": {path: entry.to_json() for path, entry in files.items()}}
+
+
+def _files_of(document: dict[str, Any], *, strict: bool = False) -> Files:
+    """Of an index; empty for what is none, unless that is to be an error."""
+    try:
+        files = {path: Entry.of_json(value) for path, value in document["files"].items()}
+        if not all(_PATH.fullmatch(path) for path in files):
+            raise ValueError("a file outside the folder")
+        return files
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        if strict:
+            raise ValueError("no index") from error
+        return {}
+
+
+def _unit_of(path: str) -> str:
+    """What a file changes together with: a checkpoint's folder, or itself."""
+    parent = os.path.dirname(path)
+    return parent if parent in ("checkpoints/best", "checkpoints/last") or parent.startswith("start/") else path
+
+
+def _units(files: Files) -> dict[str, Files]:
+    units: dict[str, Files] = {}
+    for path, entry in files.items():
+        units.setdefault(_unit_of(path), {})[path] = entry
+    return units
+
+
+def _size(unit: Unit) -> int:
+    return sum(os.fstat(file.fileno()).st_size for file in unit.files.values())
+
+
+def _opened(folder: Path, stack: ExitStack) -> list[Unit]:
+    """Everything that the image holds, opened; states first, so that all else is of their moment or a later one."""
+    paths = []
+    for path in folder.rglob("*"):
+        name = path.relative_to(folder).as_posix()
+        parts = name.split("/")
+        if parts[0] in _GIVEN or any(_OWN.fullmatch(part) for part in parts) or not _PATH.fullmatch(name):
+            continue
+        paths.append(name)
+    units = []
+    for unit in sorted({_unit_of(path) for path in paths}, key=lambda unit: (".pt" not in unit, unit)):
+        if (folder / unit).is_dir():
+            if "checkpoints/" in unit:
+                units += _opened_folder(folder, unit, stack)
+            continue
+        with suppress(FileNotFoundError):
+            file = stack.enter_context((folder / unit).open("rb"))
+            facts = os.fstat(file.fileno())
+            units.append(Unit(unit, (facts.st_ino, facts.st_size, facts.st_mtime_ns), {unit: file}))
+    return units
+
+
+def _opened_folder(folder: Path, unit: str, stack: ExitStack) -> list[Unit]:
+    """A checkpoint at one moment; none where it was replaced meanwhile, and is looked at again the next time."""
+    files, signature = {}, []
+    with suppress(FileNotFoundError):
+        opened = os.open(folder / unit, os.O_RDONLY | os.O_DIRECTORY)
+        stack.callback(os.close, opened)
+        for name in sorted(os.listdir(opened)):
+            file = stack.enter_context(os.fdopen(os.open(name, os.O_RDONLY, dir_fd=opened), "rb"))
+            facts = os.fstat(file.fileno())
+            files[f"{unit}/{name}"] = file
+            signature.append((name, facts.st_ino, facts.st_size, facts.st_mtime_ns))
+        if os.stat(folder / unit).st_ino == os.fstat(opened).st_ino:
+            return [Unit(unit, tuple(signature), files)]
+    return []
