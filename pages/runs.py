@@ -150,6 +150,10 @@ def show_run(run: Run) -> None:
         say_figures(now)
 
     state()
+    if access.may_train() and (files := readings.job_files(run)):
+        by_hand = run.status == "waiting" and readings.by_hand(run)
+        with st.expander("Job files" if by_hand else "What its cluster is handed", expanded=by_hand, key="job_files"):
+            show_job_files(files)
     views = VIEWS if access.may_train() else VIEWS[:-1]  # a log names people's files, and the server's folders
     view = link_controls.select("View", "view", views, kind=st.segmented_control, label_visibility="collapsed")
     seen = curves.View()
@@ -167,9 +171,6 @@ def show_run(run: Run) -> None:
             st.rerun()
 
     live()
-    if view == "Log" and (files := readings.job_files(run)):
-        with st.expander("What its cluster is handed", key="job_files"):
-            show_job_files(files)
     if view == "Attention" and not data_picker.may_see(str(run.config.get("data", ""))):
         st.caption(CLOSED)
     elif view == "Attention":
@@ -182,10 +183,10 @@ def show_run(run: Run) -> None:
 
 def show_job_files(files: dict[str, tuple[str, str]]) -> None:
     """Job files to read, or to take to where they are handed over."""
-    for name, (command, content) in files.items():
-        st.caption(plain(command))
-        st.code(content, language="yaml" if name.endswith(".yaml") else "bash", wrap_lines=True)
-        st.download_button(name, content, name, icon=":material/download:", on_click="ignore", key=f"take {name}")
+    for tab, (name, (command, content)) in zip(st.tabs(list(files)), files.items(), strict=True):
+        tab.code(command, language="bash", wrap_lines=True)
+        tab.code(content, language="yaml" if name.endswith(".yaml") else "bash", wrap_lines=True, height=320)
+        tab.download_button(name, content, name, icon=":material/download:", on_click="ignore", key=f"take {name}")
 
 
 def current(run: Run) -> Run | None:

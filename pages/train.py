@@ -316,7 +316,7 @@ with right:
         elsewhere = place.on != HERE and bool(devices)
         there = cluster_trial.found(config, place) if elsewhere else None
         measured = cost_preview.show_costs(config, here, pictures, there) if devices else None
-        if elsewhere:
+        if elsewhere and cluster_trial.possible(place):
             cluster_trial.show(config, place)
         runs = pick_sweep(settings)
     usual = name_of(config) if config else ""

@@ -14,6 +14,7 @@ from vit.devices import Device, list_devices
 from vit.errors import UserError
 from vit.paths import runs_folder
 from vit.runs import registry
+from vit.runs.engines.clusters import read_clusters
 from vit.runs.engines.contract import HERE
 from vit.runs.engines.job_files import written
 from vit.training.metrics import MetricsReader, Progress, best_epoch, evaluations, final_test, progress
@@ -222,6 +223,12 @@ def last_lines(run: registry.Run) -> str:
         return ""
     lines = [line.rpartition("\r")[2].rstrip() for line in text.split("\n")]
     return "\n".join([line for line in lines if line][-LOG_LINES:])
+
+
+def by_hand(run: registry.Run) -> bool:
+    """Whether a person hands it over."""
+    cluster = read_clusters().usable.get(run.on)
+    return cluster is not None and cluster.kind == "files"
 
 
 def job_files(run: registry.Run) -> dict[str, tuple[str, str]]:

@@ -13,9 +13,15 @@ from vit.errors import UserError
 from vit.runs import control
 from vit.runs.batch import trial
 from vit.runs.engines import watch
+from vit.runs.engines.clusters import find_cluster
 from vit.runs.engines.contract import Look, read_handle
 
 PAUSE = 2.0  # [s] between two looks
+
+
+def possible(where: Where) -> bool:
+    """Whether a trial can be offered there."""
+    return trial.possible(find_cluster(where.on))
 
 
 def found(config: Any, where: Where) -> Any:

@@ -160,8 +160,8 @@ def test_handed_over_it_is_watched_lost_declared_over_and_resumed_to_the_same_bi
     campus: Path, hand_over: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     run = control.launch(LONG, on="campus", devices=["cpu", "cpu"])
-    waiting = now(run)
-    assert waiting.status == "waiting" and f"kubectl create -f {run.folder / 'trainjob.yaml'}" in waiting.reason
+    waiting, names = now(run), "job.sh, trainjob.yaml, rayjob.yaml, skypilot.yaml"
+    assert (waiting.status, waiting.reason) == ("waiting", f"Hand over one of its job files: {names}.")
     first = hand_over(run.folder)
     until(lambda: now(run).status in ("running", "validating") and done(run) > 100, "its second epoch")
     with pytest.raises(Refused, match="nobody here drives campus"):

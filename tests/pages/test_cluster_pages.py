@@ -136,13 +136,15 @@ def test_where_nobody_here_drives_the_job_files_are_shown_and_can_be_taken(
     page = opened("train", preset="shapes", limit="80", epochs="1", batch_size="8")
     choose(page, "campus")
     assert "you hand the run over yourself" in text(page)
+    assert not [button for button in page.button if button.key == "try_there"]
     page.segmented_control(key="cluster_kind").set_value("cpu").run()
     assert any("kind: TrainJob" in code.value for code in page.code)
     page.button(key="start").click().run()
     (run,) = registry.list_runs(patience=5)
-    page = opened("runs", run=run.id, view="Log")
-    assert f"kubectl create -f {run.folder / 'trainjob.yaml'}" in text(page)
+    page = opened("runs", run=run.id)
+    assert "Hand over one of its job files: job.sh, trainjob.yaml, rayjob.yaml, skypilot.yaml." in text(page)
     shown = "\n".join(code.value for code in page.code)
+    assert f"kubectl create -f {run.folder / 'trainjob.yaml'}" in shown
     assert all(kind in shown for kind in ("#SBATCH", "kind: TrainJob", "kind: RayJob", "num_nodes: 1"))
     assert page.get("download_button")
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import vit
+from vit.runs.engines.clusters import Cluster
 from vit.runs.engines.contract import Look, is_new, read_handle
 from vit.training import dry_run, presets
 from vit.training.config import TrainConfig
@@ -50,6 +51,11 @@ def runs_here() -> dict[str, str]:
         code.update(path.relative_to(package).as_posix().encode() + b"\0" + path.read_bytes())
     python = ".".join(platform.python_version_tuple()[:2])
     return {"python": python, "torch": version("torch"), "code": code.hexdigest()[:12]}
+
+
+def possible(cluster: Cluster) -> bool:
+    """Whether somebody here would learn what came of a trial there."""
+    return cluster.kind != "files" and not cluster.mirror
 
 
 def new_folder(runs: Path) -> Path:

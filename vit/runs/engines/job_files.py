@@ -78,8 +78,7 @@ class JobFiles:
         try:
             silent = silence(handle.folder / "heartbeat")
         except OSError:
-            commands = " or ".join(f"`{command}`" for command in written(handle.folder).values())
-            return Look("waiting", f"Hand it over: {commands}")
+            return Look("waiting", f"Hand over one of its job files: {', '.join(written(handle.folder))}.")
         if silent > SILENT:
             raise Unreachable(f"Nobody here drives {self.name}, and the run gives no sign of life.")
         host = read_json(handle.folder / "environment.json").get("host")
