@@ -1,0 +1,211 @@
+"""What grows with the number of processes and of runs, measured piece by piece on one machine.
+
+    python benchmarks/scale.py [--ranks 512] [--runs 1000] [--seconds 30]
+
+1. Ranks: so many processes do to one run's folder what the processes of a run do (count themselves to it, write to its
+   log), without torch. How long until all are counted, and until nobody is once they are killed.
+2. Watching: so many runs of a cluster, each with the records of a long one. What one look at all of them takes, and
+   one page's table; what an engine is asked for it.
+3. The mirror: one run's folder pushed every second as it grows. What a push takes and sends, and what a pull takes.
+4. The state: bytes for each number that a model learns.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+
+import torch
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+
+from vit.files import is_locked
+from vit.runs import registry
+from vit.runs.engines import contract, places
+from vit.runs.engines.clusters import Cluster
+from vit.runs.engines.contract import Capacity, Handle, Look, Request, Share
+from vit.runs.mirror import Mirror
+from vit.training.presets import train_config
+
+RANK = """
+import sys, time
+from pathlib import Path
+from vit.training.run_folder import hold_run
+folder = Path(sys.argv[1])
+with hold_run(folder), (folder / "log.txt").open("ab", buffering=0) as log:
+    log.write(b"counted\\n")
+    time.sleep(3600)
+"""
+RECORDS = 20_000  # of a long run: 400,000 steps, one in twenty of them recorded
+asked = 0
+
+
+class Counting:
+    """An engine that answers at once and counts how often it is asked."""
+
+    def __init__(self, cluster: Cluster):
+        self.name = cluster.name
+
+    def capacity(self) -> Capacity:
+        """One machine."""
+        return Capacity(1, Share(1, 1), Share(0, 0))
+
+    def submit(self, folder: Path, request: Request) -> Handle:
+        """Nothing is submitted."""
+        raise NotImplementedError
+
+    def look(self, handle: Handle) -> Look:
+        """Every run runs."""
+        global asked
+        asked += 1
+        return Look("running", nodes=("n1",))
+
+    def ask_to_stop(self, folder: Path) -> None:
+        """Nothing is asked."""
+
+    def kill(self, handle: Handle) -> None:
+        """Nothing is killed."""
+
+
+def ranks(count: int, folder: Path) -> None:
+    """Processes that count themselves to one run."""
+    run = folder / "20261123-000000-ranks-0000"
+    run.mkdir()
+    begun = time.perf_counter()
+    environment = dict(os.environ) | {"PYTHONPATH": str(ROOT), "VIT_ENGINE": "simulated"}
+    command = [sys.executable, "-c", RANK, str(run)]
+    processes = [subprocess.Popen(command, env=environment) for _ in range(count)]
+    log = run / "log.txt"
+    while not log.exists() or log.read_bytes().count(b"\n") < count:
+        time.sleep(0.05)
+    started = time.perf_counter() - begun
+    begun = time.perf_counter()
+    for process in processes:
+        process.send_signal(signal.SIGKILL)
+    while is_locked(run / "alive.lock"):
+        time.sleep(0.01)
+    gone = time.perf_counter() - begun
+    for process in processes:
+        process.wait()
+    files = sum(1 for path in run.rglob("*") if path.is_file())
+    print(
+        f"{count} ranks: all counted after {started:.1f} s (their starts among it), the run over {gone:.2f} s after a"
+    )
+    print(f"  SIGKILL of all; {files} files in the folder, whatever their number")
+
+
+def watching(count: int, folder: Path) -> None:
+    """Looks at many runs of a cluster."""
+    runs = folder / "shared"
+    runs.mkdir()
+    (folder / "clusters.toml").write_text(f'[clusters.lab]\nkind = "counting"\nruns = "{runs}"\n')
+    os.environ |= {"VIT_CLUSTERS": str(folder / "clusters.toml"), "VIT_RUNS": str(folder / "here")}
+    places.KINDS["counting"] = Counting
+    record = {"kind": "step", "loss": 2.3025, "lr": 0.001, "t": time.time(), "attempt": 0, "pictures_per_second": 900.0}
+    records = "".join(json.dumps(record | {"step": 20 * i}) + "\n" for i in range(RECORDS))
+    first = runs / "20261123-000000-run-0000"
+    for number in range(count):
+        run = runs / f"20261123-000000-run-{number:04x}"
+        run.mkdir()
+        (run / "config.json").write_text(train_config("cifar").model_dump_json())
+        (run / "about.json").write_text(json.dumps({"name": f"run {number}", "created": time.time()}))
+        (run / "heartbeat").write_text('{"doing": "training", "share": null, "step": 400000}')
+        if run == first:
+            (run / "metrics.jsonl").write_text(records)
+        else:
+            os.link(first / "metrics.jsonl", run / "metrics.jsonl")
+        handle = contract.next_handle(run, "lab")._replace(submitted=time.time() - 3600)
+        contract.write_handle(handle, Request())
+    times = []
+    for _ in range(5):
+        begun = time.perf_counter()
+        found = registry.list_runs()
+        times.append(time.perf_counter() - begun)
+    assert len(found) == count
+    begun, before = time.perf_counter(), asked
+    while asked - before < count:
+        registry.list_runs()
+    print(
+        f"{count} runs: a look at all of them takes {median(times) * 1e3:.0f} ms ({times[0] * 1e3:.0f} the first time);"
+    )
+    print(f"  the engine had been asked for each of them after {time.perf_counter() - begun:.1f} s, one question a run")
+
+
+def mirrored(seconds: float, folder: Path) -> None:
+    """A run's folder, pushed and pulled every second as it grows."""
+    there, here = (Mirror(f"file://{folder / 'storage'}", folder / side / "20261123-000000-a-0000") for side in "ab")
+    for side in (there, here):
+        side.folder.mkdir(parents=True)
+    line = b'{"kind": "step", "loss": 2.3025, "lr": 0.001, "t": 1764000000.0, "attempt": 0, "step": 1000}\n'
+    (there.folder / "metrics.jsonl").write_bytes(line * RECORDS)
+    for epoch in range(300):
+        (there.folder / "probes").mkdir(exist_ok=True)
+        (there.folder / "probes" / f"epoch-{epoch:05}.zip").write_bytes(os.urandom(20_000))
+    there.push()
+    here.pull(False)
+    here.pull(True)
+    pushed, pulled = [], []
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        with (there.folder / "metrics.jsonl").open("ab") as file:
+            file.write(line * 2)
+        (there.folder / "heartbeat").write_text(str(time.time()))
+        begun = time.perf_counter()
+        there.push(large=False)
+        pushed.append(time.perf_counter() - begun)
+        begun = time.perf_counter()
+        here.pull(False, wait=False)
+        pulled.append(time.perf_counter() - begun)
+        time.sleep(max(0.0, 1 - pushed[-1] - pulled[-1]))
+    index = (folder / "storage" / there.folder.name / "folder.json").stat().st_size
+    print(
+        f"The mirror of a run of 300 epochs: a push takes {median(pushed) * 1e3:.0f} ms and sends {index / 1e3:.0f} kB,"
+    )
+    print(f"  a pull takes {median(pulled) * 1e3:.0f} ms; at one push a second {index / 1e3:.0f} kB/s for each run")
+
+
+def state(folder: Path) -> None:
+    """Bytes of what a run saves, for each number that it learns."""
+    config = train_config(None, data="shapes", image_size=32, patch_size=8, dim=192, depth=6, heads=3, mlp_dim=768)
+    config = config.model_copy(update={"limit": 64, "batch_size": 64, "epochs": 1, "ema": 0.999, "device": "cpu"})
+    (folder / "config.json").write_text(config.model_dump_json())
+    run = folder / "run"
+    command = [sys.executable, "-m", "vit", "train", "--config", str(folder / "config.json"), "--run-dir", str(run)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    model = torch.load(run / "checkpoints" / "state.pt", weights_only=True)
+    best = (run / "checkpoints" / "best" / "model.safetensors").stat().st_size
+    params = best / 4
+    size = (run / "checkpoints" / "state.pt").stat().st_size
+    print(f"State: {size / params:.1f} bytes for each of {params:,.0f} numbers ({', '.join(sorted(model))});")
+    print("  a checkpoint 4, of which there are two")
+
+
+def main() -> None:
+    """All four."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ranks", type=int, default=512)
+    parser.add_argument("--runs", type=int, default=1000)
+    parser.add_argument("--seconds", type=float, default=30)
+    options = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="vit-scale-"))
+    try:
+        for name in ("ranks", "watching", "mirror", "state"):
+            (folder / name).mkdir()
+        ranks(options.ranks, folder / "ranks")
+        watching(options.runs, folder / "watching")
+        mirrored(options.seconds, folder / "mirror")
+        state(folder / "state")
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()
