@@ -3,6 +3,7 @@
 import os
 import secrets
 import shutil
+import signal
 import subprocess
 import time
 from pathlib import Path
@@ -97,6 +98,11 @@ class SlurmCluster:
     def start_node(self, name: str) -> None:
         """One of the machines."""
         self._run("slurmd", "-f", str(self.conf), "-N", name)
+
+    def kill_node(self, name: str) -> None:
+        """End the daemon of one of the machines at once; its jobs go on until the controller notices."""
+        for pid in self.processes(f"slurmd -f {self.conf} -N {name}"):
+            os.kill(pid, signal.SIGKILL)
 
     def processes(self, words: str) -> list[int]:
         """Those of its processes whose command line holds some words."""

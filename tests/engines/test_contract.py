@@ -4,179 +4,37 @@ submitted twice, counted, out of reach, and met again by another server.
 
 import os
 import signal
-import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
-from importlib.util import find_spec
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import torch
-from fake_cluster import set_up
-from ray_cluster import RayCluster, command_of, enter_network_of_its_own
+from labs import Lab, lab_apart, lab_fake, lab_here, lab_ray, lab_slurm
+from ray_cluster import command_of
 from short_runs import PATIENCE, begun, done, endless, place_for_runs, tiny, until, weights
-from slurm_cluster import SlurmCluster, missing
 
 from vit.checkpoints.load import load_checkpoint
 from vit.checkpoints.save import save_checkpoint
 from vit.data.shapes import SHAPES
 from vit.errors import InvalidRun
 from vit.explain.method_ranking import rank
-from vit.files import replaced
 from vit.images.preprocess import Preprocess
-from vit.paths import PROJECT, runs_folder
+from vit.paths import runs_folder
 from vit.runs import control, registry
 from vit.runs.batch.parts import Measurement
 from vit.runs.batch.spread import measure
-from vit.runs.engines import contract, here, places
+from vit.runs.engines import contract
 from vit.runs.engines.clusters import find_cluster
-from vit.runs.engines.contract import HERE, Engine, Refused, Request, Unreachable, read_handle
+from vit.runs.engines.contract import HERE, Refused, Request, Unreachable
 from vit.training.metrics import read_metrics
 from vit.training.presets import train_config
 
 pytestmark = pytest.mark.slow
-
-
-class Lab(NamedTuple):
-    """A place where runs compute, and what a test may do to it.
-
-    Attributes:
-        processes: of a run, all of them.
-        worker: in the command line of each process that measures.
-        shared: whether its machines see the folder of runs.
-        unreachable: nobody answers meanwhile; None where that cannot be.
-        nodes: that a run takes, all there are.
-    """
-
-    name: str
-    engine: Engine
-    processes: Callable[[registry.Run], list[int]]
-    unreachable: Callable[[], AbstractContextManager[None]] | None = None
-    nodes: int = 1
-    end: Callable[[], None] | None = None
-    worker: str = "vit.runs.batch.worker"
-    shared: bool = True
-
-
-def leave_out(why: str) -> None:
-    """Skip what this machine lacks; `make cluster-test`, whose only purpose it is, fails instead."""
-    (pytest.fail if "VIT_NEED_CLUSTERS" in os.environ else pytest.skip)(why)
-
-
-def lab_here(root: Path, patch: pytest.MonkeyPatch) -> Lab:
-    return Lab(HERE, here.Here(), lambda run: here.lock_holders(run.folder))
-
-
-def lab_fake(root: Path, patch: pytest.MonkeyPatch) -> Lab:
-    """One slot, and all processes of a job in one group."""
-    engine = set_up(root.parent, patch)
-
-    def processes(run: registry.Run) -> list[int]:
-        handle = read_handle(run.folder)
-        return [int((engine.jobs / handle.job / "pid").read_text())] if handle else []
-
-    return Lab("lab", engine, processes, engine.unreachable)
-
-
-def lab_apart(root: Path, patch: pytest.MonkeyPatch) -> Lab:
-    """The same, whose machines share no folder with this one, nor with each other."""
-    return lab_ray(root, patch, shared=False)
-
-
-def lab_ray(root: Path, patch: pytest.MonkeyPatch, shared: bool = True) -> Lab:
-    """A head and two machines of one processor.
-
-    Its name is its own, as a thread that asks for another place has stayed in another network.
-    """
-    if find_spec("ray") is None:
-        leave_out("Ray is not installed: make cluster installs it")
-    try:
-        enter_network_of_its_own()
-    except PermissionError as error:
-        leave_out(f"a network of its own needs administrator rights: {error}")
-    cluster = RayCluster(root.with_name("ray"))
-    try:
-        cluster.start_head()
-        for number in (1, 2):
-            cluster.start_node(number)
-    except BaseException:
-        cluster.end()
-        raise
-    folder = root.with_name("shared")
-    folder.mkdir()
-    name = "ray" if shared else "apart"
-    settings = {"kind": "ray", "runs": folder, "token_file": cluster.token, "python": sys.executable, "code": PROJECT}
-    if not shared:
-        settings["mirror"] = f"file://{root.with_name('storage')}"
-    file = root.with_name("clusters.toml")
-    patch.setenv("VIT_CLUSTERS", str(file))
-
-    def set_up(address: str) -> None:
-        lines = [f'{key} = "{value}"' for key, value in (settings | {"address": address}).items()]
-        with replaced(file) as whole:  # it is read all the time
-            whole.write("\n".join([f"[clusters.{name}]", *lines, f"[clusters.{name}.limits]", "nodes = 2"]).encode())
-
-    @contextmanager
-    def unreachable() -> Iterator[None]:
-        """Somebody takes the call and says nothing, as a head that is stuck."""
-        with socket.create_server(("127.0.0.1", 0)) as silent:
-            set_up(f"http://127.0.0.1:{silent.getsockname()[1]}")
-            try:
-                yield
-            finally:
-                set_up(cluster.address)
-
-    set_up(cluster.address)
-
-    def processes(run: registry.Run) -> list[int]:
-        drivers = cluster.processes(f"vit.runs.engines.ray_job {run.folder}")
-        folders = [run.folder] if shared else [cluster.scratch(number) / run.id for number in (1, 2)]
-        return drivers + [pid for place in folders for pid in here.lock_holders(place)]
-
-    engine, worker = places.cluster_engine(name), "ray::MapWorker"
-    return Lab(name, engine, processes, unreachable, nodes=2, end=cluster.end, worker=worker, shared=shared)
-
-
-def lab_slurm(root: Path, patch: pytest.MonkeyPatch) -> Lab:
-    """Two machines of one processor."""
-    if program := missing():
-        leave_out(f"{program} is not installed: make cluster installs it")
-    cluster = SlurmCluster(root.with_name("slurm"))
-    for name, value in cluster.environment.items():
-        patch.setenv(name, value)
-    try:
-        cluster.start()
-    except BaseException:
-        cluster.end()
-        raise
-    folder = root.with_name("shared")
-    folder.mkdir()
-    settings = {"kind": "slurm", "runs": folder, "python": sys.executable, "code": PROJECT}
-    lines = [f'{name} = "{value}"' for name, value in settings.items()]
-    patch.setenv("VIT_CLUSTERS", str(root.with_name("clusters.toml")))
-    root.with_name("clusters.toml").write_text(
-        "\n".join(["[clusters.lab]", *lines, "[clusters.lab.limits]", "nodes = 2"])
-    )
-
-    def processes(run: registry.Run) -> list[int]:
-        script = cluster.processes(f"vit.runs.engines.slurm_job {run.folder}")
-        return script + cluster.processes(f"--resume {run.folder}") + here.lock_holders(run.folder)
-
-    @contextmanager
-    def unreachable() -> Iterator[None]:
-        """The controller is gone, and comes back with what it knew."""
-        for pid in cluster.processes("slurmctld"):
-            os.kill(pid, signal.SIGKILL)
-        try:
-            yield
-        finally:
-            cluster.start_controller()
-
-    return Lab("lab", places.cluster_engine("lab"), processes, unreachable, nodes=2, end=cluster.end)
 
 
 LABS = [
