@@ -88,6 +88,7 @@ class Mirror:
     Attributes:
         url: of all runs, as `pyarrow.fs.FileSystem.from_uri` has it, such as s3://bucket/runs?region=eu-west-1.
         folder: of the run, on this machine.
+        storage, place: the file system behind the URL, and the image's path there.
     """
 
     url: str
@@ -102,8 +103,8 @@ class Mirror:
         """Open the storage, which asks nobody."""
         from pyarrow.fs import FileSystem  # noqa: PLC0415 # only machines of such a place need it
 
-        self._storage, root = FileSystem.from_uri(self.url)
-        self._root = f"{root.rstrip('/')}/{self.folder.name}"
+        self.storage, root = FileSystem.from_uri(self.url)
+        self.place = f"{root.rstrip('/')}/{self.folder.name}"
 
     # --- The server's side ------------------------------------------------------------------------------------------
 
@@ -123,10 +124,10 @@ class Mirror:
         """Ask the run to stop."""
         self._put("stop", b"")
 
-    def remove(self) -> None:
-        """Delete the image."""
+    def remove(self, part: str = "") -> None:
+        """Delete the image, or a folder beside its index."""
         with suppress(FileNotFoundError):
-            self._storage.delete_dir(self._root)
+            self.storage.delete_dir(f"{self.place}/{part}".rstrip("/"))
 
     # --- Both sides -------------------------------------------------------------------------------------------------
 
@@ -143,9 +144,8 @@ class Mirror:
             OSError: the storage does not answer.
             InvalidRun: what it holds is no image.
         """
-        if not wait and not self.folder.is_dir():
+        if not self.folder.is_dir():
             return  # it was deleted while its cluster was asked
-        self.folder.mkdir(parents=True, exist_ok=True)
         note = self.folder / f".{which}.{'heavy' if heavy else 'light'}"
         lock = os.open(note.with_name(f"{note.name}.lock"), os.O_RDWR | os.O_CREAT, 0o644)
         try:
@@ -179,6 +179,7 @@ class Mirror:
                 if heavy != (any(entry.pieces for entry in files.values()) and not grows):
                     continue
                 if any(before.get(path) != entry for path, entry in files.items()):
+                    os.stat(self.folder)  # it may have been deleted meanwhile, and is not made anew
                     if unit in files:
                         self._bring(unit, before.get(unit), files[unit], grows)
                     else:
@@ -247,6 +248,7 @@ class Mirror:
 
     def pull_all(self) -> None:
         """Everything that a machine needs to begin: just what the image holds, whatever died here before."""
+        self.folder.mkdir(parents=True, exist_ok=True)
         for request in ("stop", "kill"):
             (self.folder / request).unlink(missing_ok=True)
         for which in ("given", "folder"):
@@ -301,8 +303,8 @@ class Mirror:
     def _stored_pieces(self) -> set[str]:
         from pyarrow.fs import FileSelector  # noqa: PLC0415
 
-        place = FileSelector(f"{self._root}/pieces", allow_not_found=True)
-        return {info.base_name for info in self._storage.get_file_info(place) if info.is_file}
+        place = FileSelector(f"{self.place}/pieces", allow_not_found=True)
+        return {info.base_name for info in self.storage.get_file_info(place) if info.is_file}
 
     @contextmanager
     def pushing(self) -> Iterator[None]:
@@ -365,7 +367,7 @@ class Mirror:
     def _asked_to_stop(self) -> bool:
         from pyarrow.fs import FileType  # noqa: PLC0415
 
-        return bool(self._storage.get_file_info(f"{self._root}/stop").type != FileType.NotFound)
+        return bool(self.storage.get_file_info(f"{self.place}/stop").type != FileType.NotFound)
 
     def _stored_unit(self, unit: Unit, before: Files) -> Files:
         stored = {}
@@ -418,38 +420,38 @@ class Mirror:
     # --- Storage ----------------------------------------------------------------------------------------------------
 
     def _put(self, name: str, content: bytes) -> None:
-        self._put_stream(f"{self._root}/{name}", [content])
+        self._put_stream(f"{self.place}/{name}", [content])
 
     def _put_piece(self, digest: str, chunks: Iterable[bytes]) -> None:
         with self._lock:
             self._storing.add(digest)
             if digest in self._used:
                 return
-        self._put_stream(f"{self._root}/pieces/{digest}", chunks)
+        self._put_stream(f"{self.place}/pieces/{digest}", chunks)
         with self._lock:
             self._used[digest] = self._number + 1
 
     def _put_stream(self, path: str, chunks: Iterable[bytes]) -> None:
         """An object appears whole when it is closed; a file does by its renaming."""
         whole = path
-        if self._storage.type_name == "local":
-            self._storage.create_dir(os.path.dirname(path), recursive=True)
+        if self.storage.type_name == "local":
+            self.storage.create_dir(os.path.dirname(path), recursive=True)
             path = f"{os.path.dirname(path)}/.{secrets.token_hex(8)}"
-        with self._storage.open_output_stream(path) as stream:
+        with self.storage.open_output_stream(path) as stream:
             for chunk in chunks:
                 stream.write(chunk)
         if path != whole:
-            self._storage.move(path, whole)
+            self.storage.move(path, whole)
 
     def _get(self, name: str) -> bytes:
-        with self._storage.open_input_stream(f"{self._root}/{name}") as stream:
+        with self.storage.open_input_stream(f"{self.place}/{name}") as stream:
             return bytes(stream.read(_INDEX))
 
     def _chunks(self, piece: tuple[str, int]) -> Iterator[bytes]:
         """The content of a piece; whoever writes it to a file throws that away where an error ends it."""
         name, size = piece
         digest, left = hashlib.sha256(), size
-        with self._storage.open_input_stream(f"{self._root}/pieces/{name}") as stream:
+        with self.storage.open_input_stream(f"{self.place}/pieces/{name}") as stream:
             while left and (chunk := bytes(stream.read(min(left, _CHUNK)))):
                 digest.update(chunk)
                 left -= len(chunk)
@@ -459,7 +461,7 @@ class Mirror:
 
     def _delete(self, name: str) -> None:
         with suppress(OSError):
-            self._storage.delete_file(f"{self._root}/{name}")
+            self.storage.delete_file(f"{self.place}/{name}")
 
     def _write_index(self, which: str, files: Files) -> None:
         self._number += 1

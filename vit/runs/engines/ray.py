@@ -38,6 +38,7 @@ from vit.runs.mirror import ENVIRONMENT, Mirror
 from vit.training.run_folder import ENGINE, read_json
 from vit.untrusted import brief, is_text
 
+_ALIVE = ("PENDING", "RUNNING")
 NOTE = "driver.json"  # in a run's folder: what its driver, or the leading process, says of a job
 _TIMEOUT = 5.0  # [s] of one call
 _BYTES = 16 << 20  # of one answer
@@ -62,7 +63,8 @@ class Ray:
 
     def __init__(self, cluster: Cluster):
         self.cluster, self.name = cluster, cluster.name
-        self._puller, self._pulling = ThreadPoolExecutor(1, f"pulls {cluster.name}"), set[Path]()
+        self._puller = ThreadPoolExecutor(1, f"pulls {cluster.name}")
+        self._pulling, self._brought = set[str](), set[str]()  # jobs whose weights are on their way, and here
 
     def capacity(self) -> Capacity:
         """Machines, processors and GPUs, as of some seconds ago."""
@@ -108,7 +110,8 @@ class Ray:
         if mirror := self._mirror(handle.folder):
             with self._reachable():
                 mirror.pull(heavy=False, wait=False)
-            self._pull_heavy(mirror)
+            if not self._pull_heavy(mirror, handle.job, ended=job is None or job.get("status") not in _ALIVE):
+                return Look("running")  # its weights are on their way
         status = job.get("status") if job else None
         if status == "PENDING":
             return Look("waiting", f"{self.name} starts its driver.")
@@ -147,24 +150,33 @@ class Ray:
         except OSError as error:
             raise Unreachable(f"The storage of {self.name} does not answer.") from error
 
-    def _pull_heavy(self, mirror: Mirror) -> None:
-        """Weights and states, in the background: one run after the other."""
-        if mirror.folder not in self._pulling:
-            self._pulling.add(mirror.folder)
-            self._puller.submit(self._pulled, mirror)
+    def _pull_heavy(self, mirror: Mirror, job: str, ended: bool) -> bool:
+        """Bring weights and states in the background, one run after the other.
 
-    def _pulled(self, mirror: Mirror) -> None:
+        Returns:
+            whether nothing is missing any more of a job that has ended; true of those that have not.
+        """
+        if ended and job in self._brought:
+            return True
+        if job not in self._pulling:
+            self._pulling.add(job)
+            self._puller.submit(self._pulled, mirror, job, ended)
+        return not ended
+
+    def _pulled(self, mirror: Mirror, job: str, ended: bool) -> None:
         try:
-            mirror.pull(heavy=True, wait=False)
+            mirror.pull(heavy=True)
+            if ended:
+                self._brought.add(job)
         except Exception:
             _log.exception("Weights of %s cannot be brought from %s", mirror.folder.name, self.name)
         finally:
-            self._pulling.discard(mirror.folder)
+            self._pulling.discard(job)
 
     def _end(self, handle: Handle) -> None:
         self._call("POST", f"/api/jobs/{handle.job}/stop", {}, absent=True)
         until = time.monotonic() + _LASTING
-        while (job := self._job(handle)) and job.get("status") in ("PENDING", "RUNNING"):
+        while (job := self._job(handle)) and job.get("status") in _ALIVE:
             if time.monotonic() > until:
                 raise Unreachable(f"{self.name} was told to end the run and has not done so. Try again in a minute.")
             time.sleep(0.2)

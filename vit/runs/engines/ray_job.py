@@ -36,8 +36,7 @@ _FRUITLESS = 3  # deaths in a row without another saved state between them, afte
 
 def main(folder: Path, job: str, cpus: int) -> None:
     """Train the run in `folder` to its end."""
-    mirror = mirror_of(folder)
-    if mirror:
+    if mirror := mirror_of(folder):
         mirror.pull_all()
         forget_attempt(folder)  # which the server did in its own folder
         mirror.hear()
@@ -45,11 +44,12 @@ def main(folder: Path, job: str, cpus: int) -> None:
     if handle is None:
         return
     try:
-        train_to_the_end(folder, lambda: _train_once(folder, handle, cpus, mirror))
+        train_to_the_end(folder, lambda: _train_once(folder, handle, cpus))
     finally:
         shutil.rmtree(folder / _RAYS_OWN, ignore_errors=True)
-        if mirror:
+        if mirror := mirror_of(folder):
             mirror.push()
+            mirror.remove(_RAYS_OWN)
         mark_over(handle)
 
 
@@ -60,21 +60,17 @@ def place_of(folder: str) -> Path:
 
 
 def mirror_of(folder: Path) -> Mirror | None:
-    """The image of a run's folder, on machines that share none with the server."""
+    """The image of a run's folder, on machines that share none with the server; another one for each turn to write."""
     url = os.environ.get(ENVIRONMENT)
     return Mirror(url, folder) if url else None
 
 
-def note(
-    handle: Handle, word: str, reason: str = "", hosts: tuple[str, ...] = (), mirror: Mirror | None = None
-) -> None:
+def note(handle: Handle, word: str, reason: str = "", hosts: tuple[str, ...] = ()) -> None:
     """Leave word in the run's folder for whoever asks how it is."""
     write_json(handle.folder / NOTE, {"job": handle.job, "word": word, "reason": reason, "hosts": hosts})
-    if mirror:
-        mirror.push()
 
 
-def _train_once(folder: Path, handle: Handle, cpus: int, mirror: Mirror | None) -> int:
+def _train_once(folder: Path, handle: Handle, cpus: int) -> int:
     """Run the trainer's processes until they end well, want smaller parts, or die without progress."""
     from ray.train import RunConfig, ScalingConfig  # noqa: PLC0415 # there is no Ray but on a cluster
     from ray.train.torch import TorchConfig, TorchTrainer  # noqa: PLC0415
@@ -86,7 +82,11 @@ def _train_once(folder: Path, handle: Handle, cpus: int, mirror: Mirror | None) 
         before = _saved(folder)
         needs = f"{processes} processes with {cpus} processors{' and a GPU' if request.gpus else ''} each"
         if not reason:
-            note(handle, "waiting", f"It starts when {handle.place} has room for {needs}.", mirror=mirror)
+            note(handle, "waiting", f"It starts when {handle.place} has room for {needs}.")
+        rays_own: dict[str, Any] = {"storage_path": str(folder / _RAYS_OWN)}
+        if mirror := mirror_of(folder):
+            mirror.push()
+            rays_own = {"storage_path": f"{mirror.place}/{_RAYS_OWN}", "storage_filesystem": mirror.storage}
         trainer = TorchTrainer(
             work,
             train_loop_config={"folder": folder.name if mirror else str(folder), "cpus": cpus},
@@ -97,7 +97,7 @@ def _train_once(folder: Path, handle: Handle, cpus: int, mirror: Mirror | None) 
                 placement_strategy="STRICT_SPREAD" if processes == request.nodes > 1 else "SPREAD",
             ),
             torch_config=TorchConfig(backend="nccl" if request.gpus else "gloo"),
-            run_config=RunConfig(name=handle.job, storage_path=str(folder / _RAYS_OWN)),
+            run_config=RunConfig(name=handle.job, **rays_own),
         )
         try:
             trainer.fit()
@@ -115,7 +115,7 @@ def _train_once(folder: Path, handle: Handle, cpus: int, mirror: Mirror | None) 
             if fruitless >= _FRUITLESS:
                 return 1
             reason = "One of its processes died."
-            note(handle, "retrying", reason, mirror=mirror)
+            note(handle, "retrying", reason)
 
 
 def _saved(folder: Path) -> list[int]:
@@ -139,11 +139,20 @@ def work(settings: dict[str, Any]) -> None:
     hosts: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(hosts, platform.node())  # all have what the image holds before one of them changes it
     handle, leads = read_handle(folder), dist.get_rank() == 0
-    if leads and handle:
-        note(handle, "running", hosts=tuple(dict.fromkeys(hosts)))
+    with mirror.pushing() if mirror and leads else nullcontext():
+        _work(folder, handle, tuple(dict.fromkeys(hosts)) if leads else ())
+
+
+def _work(folder: Path, handle: Handle | None, hosts: tuple[str, ...]) -> None:
+    """Train.
+
+    Args:
+        hosts: of all processes; of the leading one alone.
+    """
+    if hosts and handle:
+        note(handle, "running", hosts=hosts)
     try:
-        with mirror.pushing() if mirror and leads else nullcontext():
-            train(train_config(**read_document(folder / "config.json")), folder, resume=True)
+        train(train_config(**read_document(folder / "config.json")), folder, resume=True)
     except UserError:
         if handle:
             note(handle, _GIVEN_UP)
