@@ -16,7 +16,7 @@ import pytest
 import torch
 from labs import Lab, lab_apart, lab_fake, lab_here, lab_ray, lab_slurm
 from ray_cluster import command_of
-from short_runs import PATIENCE, begun, done, endless, place_for_runs, tiny, until, weights
+from short_runs import PATIENCE, done, endless, place_for_runs, steps, tiny, until, weights
 
 from vit.checkpoints.load import load_checkpoint
 from vit.checkpoints.save import save_checkpoint
@@ -72,6 +72,12 @@ def now(run: registry.Run) -> registry.Run:
 
 def status(run: registry.Run) -> str:
     return now(run).status
+
+
+def begun(run: registry.Run) -> registry.Run:
+    """A run at work; its records come where somebody looks."""
+    until(lambda: now(run) and steps(run), "the first steps")
+    return now(run)
 
 
 def ended(run: registry.Run) -> registry.Run:
@@ -180,7 +186,7 @@ def uninterrupted(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_vanished_it_is_interrupted_and_resumed_to_the_same_bits(lab: Lab, uninterrupted: Path) -> None:
     run = launch(lab, LONG)
-    until(lambda: done(run) > 100, "its second epoch")
+    until(lambda: now(run) and done(run) > 100, "its second epoch")
     processes = lab.processes(run)
     for name in (signal.SIGSTOP, signal.SIGKILL):  # at one moment, so that none sees another one die
         for pid in processes:
