@@ -48,7 +48,7 @@ RECORDS = 20_000  # of a long run: 400,000 steps, one in twenty of them recorded
 asked = 0
 
 
-class Counting:
+class Counting(contract.Engine):
     """An engine that answers at once and counts how often it is asked."""
 
     def __init__(self, cluster: Cluster):

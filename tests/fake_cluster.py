@@ -28,7 +28,7 @@ TRAIN = "exec {python} -m vit train --resume {folder}"
 MEASURE = "for i in {{1..{workers}}}; do {python} -m vit.runs.batch.worker {folder} $((i-1)) {workers} & done; wait"
 
 
-class Fake:
+class Fake(contract.Engine):
     """Jobs that one slot serves in no particular order."""
 
     def __init__(self, cluster: Cluster):

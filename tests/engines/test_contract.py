@@ -30,7 +30,7 @@ from vit.runs.batch.parts import Measurement
 from vit.runs.batch.spread import measure
 from vit.runs.engines import contract
 from vit.runs.engines.clusters import find_cluster
-from vit.runs.engines.contract import HERE, Refused, Request, Unreachable
+from vit.runs.engines.contract import HERE, Handle, Look, Refused, Request, Unreachable, read_handle
 from vit.training.metrics import read_metrics
 from vit.training.presets import train_config
 
@@ -97,6 +97,14 @@ def test_it_is_submitted_and_runs(lab: Lab, first: registry.Run) -> None:
     until(lambda: status(first) in ("running", "validating"), "its training")
     assert registry.find_run(first.id).folder == first.folder
     assert lab.processes(first)
+
+
+def test_one_question_about_many_is_answered_alike(lab: Lab, first: registry.Run) -> None:
+    until(lambda: status(first) in ("running", "validating"), "its training")
+    handle = read_handle(first.folder) or Handle(first.folder, lab.name, first.id, 0.0)
+    never = handle._replace(folder=first.folder.with_name("20261124-000000-never-0000"), job="never.1")
+    assert [look for _, look in lab.engine.look_all([handle] * 9)] == [lab.engine.look(handle)] * 9
+    until(lambda: [*lab.engine.look_all([handle] * 9 + [never])][-1] == (never, Look("gone")), "that it is unknown")
 
 
 def test_what_has_no_place_waits_and_says_so(lab: Lab, first: registry.Run) -> None:

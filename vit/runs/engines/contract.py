@@ -7,7 +7,7 @@ outcome) is the same everywhere.
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
@@ -111,11 +111,13 @@ class Look(NamedTuple):
 
 
 class Engine(Protocol):
-    """One place where runs compute. Every call ends within seconds."""
+    """One place where runs compute. Every call ends within seconds.
 
-    @property
-    def name(self) -> str:
-        """Of the place, as people choose it."""
+    Attributes:
+        name: of the place, as people choose it.
+    """
+
+    name: str
 
     def capacity(self) -> Capacity:
         """What is there, and what of it is free.
@@ -140,6 +142,13 @@ class Engine(Protocol):
             Unreachable: nobody answers.
         """
 
+    def look_all(self, handles: Sequence[Handle]) -> Iterator[tuple[Handle, Look | Exception]]:
+        """Say how each of several runs is, or what keeps that from being known.
+
+        Looks at each, in engines that inherit it; others ask once.
+        """
+        return each(lambda: self.look, handles)
+
     def ask_to_stop(self, folder: Path) -> None:
         """Ask a run to finish its step, save, and end; a waiting one leaves the queue.
 
@@ -152,6 +161,27 @@ class Engine(Protocol):
         Raises:
             Unreachable: nobody answers.
         """
+
+
+def each(
+    ask: Callable[[], Callable[[Handle], Look]], handles: Sequence[Handle]
+) -> Iterator[tuple[Handle, Look | Exception]]:
+    """Say how each of several runs is, or what kept that from being known.
+
+    Args:
+        ask: all that needs to be asked once; returns what then says how a run is.
+    """
+    try:
+        look = ask()
+    except Exception as error:
+        yield from ((handle, error) for handle in handles)
+        return
+    for handle in handles:
+        try:
+            said: Look | Exception = look(handle)
+        except Exception as error:
+            said = error
+        yield handle, said
 
 
 def read_handle(folder: Path) -> Handle | None:

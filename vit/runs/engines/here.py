@@ -13,15 +13,15 @@ from vit.errors import InvalidRun
 from vit.files import take_lock, wait_for_lock
 from vit.paths import environment_with_package, runs_folder
 from vit.runs.attempts import KILLED
-from vit.runs.engines.contract import HERE, Capacity, Handle, Look, Request, Share
+from vit.runs.engines.contract import HERE, Capacity, Engine, Handle, Look, Request, Share
 from vit.runs.queue_file import open_queue, read_queue
 from vit.runs.registry import look_here
 from vit.runs.scheduler import gpu_names, grant
 from vit.training.run_folder import changing, forget_attempt, is_alive, record_outcome
 
 
-class Here:
-    """This machine, as `vit.runs.engines.contract.Engine` has it; it always answers."""
+class Here(Engine):
+    """This machine; it always answers."""
 
     name = HERE
 

@@ -21,6 +21,7 @@ from vit.runs.attempts import KILLED
 from vit.runs.engines.clusters import Cluster
 from vit.runs.engines.contract import (
     Capacity,
+    Engine,
     Handle,
     Look,
     Refused,
@@ -43,8 +44,8 @@ _COMMANDS = {
 _RAY = "2.60.0"  # of requirements-cluster.txt
 
 
-class JobFiles:
-    """Such a place, as `vit.runs.engines.contract.Engine` has it."""
+class JobFiles(Engine):
+    """Such a place."""
 
     def __init__(self, cluster: Cluster):
         self.cluster, self.name = cluster, cluster.name

@@ -13,7 +13,7 @@ import shlex
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from http.client import HTTPException
@@ -24,6 +24,7 @@ from vit.runs.attempts import KILLED
 from vit.runs.engines.clusters import Cluster
 from vit.runs.engines.contract import (
     Capacity,
+    Engine,
     Handle,
     Look,
     Refused,
@@ -31,6 +32,7 @@ from vit.runs.engines.contract import (
     Share,
     Unreachable,
     conclude,
+    each,
     leave_stop,
     submitting,
 )
@@ -41,7 +43,8 @@ from vit.untrusted import brief, is_text
 _ALIVE = ("PENDING", "RUNNING")
 NOTE = "driver.json"  # in a run's folder: what its driver, or the leading process, says of a job
 _TIMEOUT = 5.0  # [s] of one call
-_BYTES = 16 << 20  # of one answer
+_BYTES = 64 << 20  # of one answer
+_FEW = 5  # runs that are asked about one by one: a list of jobs holds all that have ended, too
 _LASTING = 20.0  # [s] for a job that was stopped to be gone; Ray kills it after three
 
 
@@ -58,8 +61,8 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect)
 
 
-class Ray:
-    """A Ray cluster, as `vit.runs.engines.contract.Engine` has it."""
+class Ray(Engine):
+    """A Ray cluster."""
 
     def __init__(self, cluster: Cluster):
         self.cluster, self.name = cluster, cluster.name
@@ -106,7 +109,20 @@ class Ray:
 
     def look(self, handle: Handle) -> Look:
         """Ask for the job; of one that runs, its driver knows whether its processes do."""
-        job = self._job(handle)
+        return self._look(handle, self._job(handle))
+
+    def look_all(self, handles: Sequence[Handle]) -> Iterator[tuple[Handle, Look | Exception]]:
+        """Ask for all jobs that Ray remembers where several are asked about."""
+        if len(handles) < _FEW:
+            return each(lambda: self.look, handles)
+
+        def ask() -> Callable[[Handle], Look]:
+            jobs = {job.get("submission_id"): job for job in self._call("GET", "/api/jobs/")}
+            return lambda handle: self._look(handle, jobs.get(handle.job))
+
+        return each(ask, handles)
+
+    def _look(self, handle: Handle, job: dict[str, Any] | None) -> Look:
         if mirror := self._mirror(handle.folder):
             with self._reachable():
                 mirror.pull(heavy=False, wait=False)

@@ -11,6 +11,7 @@ import re
 import shlex
 import subprocess
 import time
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -20,6 +21,7 @@ from vit.runs.attempts import KILLED
 from vit.runs.engines.clusters import Cluster
 from vit.runs.engines.contract import (
     Capacity,
+    Engine,
     Handle,
     Look,
     Refused,
@@ -27,6 +29,7 @@ from vit.runs.engines.contract import (
     Share,
     Unreachable,
     conclude,
+    each,
     leave_stop,
     submitting,
 )
@@ -68,8 +71,8 @@ class _Job(NamedTuple):
     hosts: tuple[str, ...]
 
 
-class Slurm:
-    """A Slurm cluster, as `vit.runs.engines.contract.Engine` has it."""
+class Slurm(Engine):
+    """A Slurm cluster."""
 
     def __init__(self, cluster: Cluster):
         self.cluster, self.name = cluster, cluster.name
@@ -130,15 +133,16 @@ class Slurm:
 
     def look(self, handle: Handle) -> Look:
         """Ask squeue, by the job's name."""
-        job = self._job(handle)
-        if job is None:
-            return Look("gone")
-        if job.state in _PENDING:
-            reason = _WAITING.get(job.reason, f"Slurm says: {brief(job.reason)}.")
-            return Look("waiting", reason, job.starts)
-        if job.state in _RUNNING:
-            return Look("running", nodes=job.hosts)
-        return Look("gone", _ENDS.get(job.state, ""))
+        return _look(self._job(handle))
+
+    def look_all(self, handles: Sequence[Handle]) -> Iterator[tuple[Handle, Look | Exception]]:
+        """Ask squeue once."""
+
+        def ask() -> Callable[[Handle], Look]:
+            jobs = self._jobs(handles)
+            return lambda handle: _look(jobs.get(handle.job))
+
+        return each(ask, handles)
 
     def ask_to_stop(self, folder: Path) -> None:
         """The trainer sees the file; a job that waits is cancelled."""
@@ -159,20 +163,25 @@ class Slurm:
             time.sleep(0.5)
 
     def _job(self, handle: Handle) -> _Job | None:
-        """The job of a run, ended or not; None where Slurm has forgotten it, or never knew it.
+        """The job of a run, ended or not; None where Slurm has forgotten it, or never knew it."""
+        return self._jobs([handle]).get(handle.job)
+
+    def _jobs(self, handles: Sequence[Handle]) -> dict[str, _Job]:
+        """The same of several runs, by their names.
 
         Of an array, a running element speaks for all, or else one that waits.
         """
-        shape = "%F|%T|%r|%S|%N"
-        said = self._command(["squeue", "--noheader", "--states=all", f"--name={handle.job}", f"--format={shape}"])
-        jobs = []
+        names, shape = ",".join(handle.job for handle in handles), "%j|%F|%T|%r|%S|%N"
+        said = self._command(["squeue", "--noheader", "--states=all", f"--name={names}", f"--format={shape}"])
+        elements: dict[str, list[_Job]] = {}
         for line in said.splitlines():
-            number, state, reason, starts, hosts = line.split("|", 4)
-            jobs.append(_Job(number, state, reason, _moment(starts), _hosts(hosts)))
-        if not jobs:
-            return None
-        speaker = max(jobs, key=lambda job: (job.state in _RUNNING, job.state in _PENDING))
-        return speaker._replace(hosts=tuple(dict.fromkeys(host for job in jobs for host in job.hosts)))
+            name, number, state, reason, starts, hosts = line.split("|", 5)
+            elements.setdefault(name, []).append(_Job(number, state, reason, _moment(starts), _hosts(hosts)))
+        jobs = {}
+        for name, some in elements.items():
+            speaker = max(some, key=lambda job: (job.state in _RUNNING, job.state in _PENDING))
+            jobs[name] = speaker._replace(hosts=tuple(dict.fromkeys(host for job in some for host in job.hosts)))
+        return jobs
 
     def _check_time(self, request: Request) -> None:
         """Refuse what the partition never starts: sbatch takes it, and it waits for ever."""
@@ -206,6 +215,17 @@ class Slurm:
                 raise Refused(f"{self.name} refuses: {said[:300]}.")
             raise Unreachable(f"{self.name} does not answer ({said[:300]}).")
         return done.stdout
+
+
+def _look(job: _Job | None) -> Look:
+    """What a job means for its run."""
+    if job is None:
+        return Look("gone")
+    if job.state in _PENDING:
+        return Look("waiting", _WAITING.get(job.reason, f"Slurm says: {brief(job.reason)}."), job.starts)
+    if job.state in _RUNNING:
+        return Look("running", nodes=job.hosts)
+    return Look("gone", _ENDS.get(job.state, ""))
 
 
 def _gpus(gres: str) -> int:

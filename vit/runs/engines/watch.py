@@ -3,17 +3,17 @@
 import logging
 import threading
 import time
-from collections.abc import Callable
 from contextlib import suppress
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
 from vit.errors import UserError
-from vit.runs.engines.contract import Capacity, Handle, Look, is_new, mark_over
+from vit.runs.engines.contract import Capacity, Engine, Handle, Look, is_new, mark_over
 from vit.runs.engines.places import cluster_engine
 
 FRESH = 2.0  # [s] for which an answer is not asked for again
 STALE = 20.0  # [s] after which an answer says nothing any more
+_AT_ONCE = 500  # runs that a place is asked about together
 
 _log = logging.getLogger(__name__)
 
@@ -30,12 +30,11 @@ class Answer(NamedTuple):
     problem: str = ""
 
 
-_Key = tuple[str, str]  # a place, and a job's name there or what is asked of all of it
-_Question = Callable[[], object]
+_Key = tuple[str, str]  # a place, and a job's name there, or "capacity"
 _lock = threading.Condition()
 _answers: dict[_Key, tuple[Answer, float]] = {}  # with the moment of each
 _asked: set[_Key] = set()
-_questions: dict[str, SimpleQueue[tuple[_Key, _Question]]] = {}
+_questions: dict[str, SimpleQueue[Handle | None]] = {}  # for each place; None asks for its capacity
 
 
 def look(handle: Handle, patience: float = 0.0) -> tuple[Look | None, str]:
@@ -44,15 +43,7 @@ def look(handle: Handle, patience: float = 0.0) -> tuple[Look | None, str]:
     Args:
         patience: how long to wait for a first answer, or a newer one [s].
     """
-
-    def ask() -> Look:
-        said = cluster_engine(handle.place).look(handle)
-        if said.word == "gone" and not is_new(handle):
-            with suppress(OSError):  # another user's folder, or one that was deleted
-                mark_over(handle)
-        return said
-
-    return _latest((handle.place, handle.job), ask, patience)
+    return _latest((handle.place, handle.job), handle, patience)
 
 
 def capacity(place: str, patience: float = 0.0) -> tuple[Capacity | None, str]:
@@ -61,7 +52,7 @@ def capacity(place: str, patience: float = 0.0) -> tuple[Capacity | None, str]:
     Args:
         patience: how long to wait for a first answer, or a newer one [s].
     """
-    return _latest((place, "capacity"), lambda: cluster_engine(place).capacity(), patience)
+    return _latest((place, "capacity"), None, patience)
 
 
 def forget() -> None:
@@ -71,7 +62,7 @@ def forget() -> None:
             _answers[key] = (answer, min(at, time.monotonic() - FRESH))
 
 
-def _latest(key: _Key, question: _Question, patience: float) -> Answer:
+def _latest(key: _Key, question: Handle | None, patience: float) -> Answer:
     """The last answer that still says something; asks again where it is some seconds old."""
     deadline = time.monotonic() + patience
     with _lock:
@@ -83,35 +74,62 @@ def _latest(key: _Key, question: _Question, patience: float) -> Answer:
             answer = Answer()
         if key not in _asked:
             _asked.add(key)
-            _queue(key[0]).put((key, question))
+            _queue(key[0]).put(question)
         while patience and key in _asked and time.monotonic() < deadline:
             _lock.wait(deadline - time.monotonic())
         newer, at = _answers.get(key, (answer, -STALE))
         return newer if time.monotonic() - at < STALE else answer
 
 
-def _queue(place: str) -> "SimpleQueue[tuple[_Key, _Question]]":
-    """Questions to one place, answered one after the other by a thread of its own."""
+def _queue(place: str) -> "SimpleQueue[Handle | None]":
+    """Questions to one place, which a thread of its own answers, all that wait together."""
     if place not in _questions:
         _questions[place] = SimpleQueue()
-        threading.Thread(target=_ask, args=(_questions[place],), daemon=True, name=f"asks {place}").start()
+        threading.Thread(target=_ask, args=(place, _questions[place]), daemon=True, name=f"asks {place}").start()
     return _questions[place]
 
 
-def _ask(questions: "SimpleQueue[tuple[_Key, _Question]]") -> None:
+def _ask(place: str, questions: "SimpleQueue[Handle | None]") -> None:
     while True:
-        key, question = questions.get()
-        try:
-            answer = Answer(question())
-        except UserError as error:
-            answer = Answer(None, str(error))
-        except Exception:
-            _log.exception("%s was asked about %s", *key)
-            answer = Answer(None, f"What {key[0]} answers cannot be understood. The log holds the traceback.")
+        waiting = [questions.get()]
+        with suppress(Empty):
+            while len(waiting) < _AT_ONCE:
+                waiting.append(questions.get_nowait())
         with _lock:
-            now = time.monotonic()
-            for old in [other for other, (_, at) in _answers.items() if now - at > STALE]:
+            for old in [key for key, (_, at) in _answers.items() if time.monotonic() - at > STALE]:
                 del _answers[old]
-            _answers[key] = (answer, now)
-            _asked.discard(key)
-            _lock.notify_all()
+        try:
+            engine = cluster_engine(place)
+        except UserError as error:
+            for question in waiting:
+                _note((place, question.job if question else "capacity"), error)
+            continue
+        if None in waiting:
+            _note((place, "capacity"), _capacity(engine))
+        for handle, said in engine.look_all([question for question in waiting if question]):
+            if isinstance(said, Look) and said.word == "gone" and not is_new(handle):
+                with suppress(OSError):  # another user's folder, or one that was deleted
+                    mark_over(handle)
+            _note((place, handle.job), said)
+
+
+def _capacity(engine: Engine) -> Capacity | Exception:
+    try:
+        return engine.capacity()
+    except Exception as error:
+        return error
+
+
+def _note(key: _Key, said: Look | Capacity | Exception) -> None:
+    """Keep what was said, and let those know who wait for it."""
+    if isinstance(said, UserError):
+        answer = Answer(None, str(said))
+    elif isinstance(said, Exception):
+        _log.error("%s was asked about %s", *key, exc_info=said)
+        answer = Answer(None, f"What {key[0]} answers cannot be understood. The log holds the traceback.")
+    else:
+        answer = Answer(said)
+    with _lock:
+        _answers[key] = (answer, time.monotonic())
+        _asked.discard(key)
+        _lock.notify_all()

@@ -1,0 +1,104 @@
+"""What clusters are asked in the background: all that wait together, and what is wrong with one spoils no other."""
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from fake_cluster import Fake, set_up
+from short_runs import until
+
+from vit.runs.engines import places, watch
+from vit.runs.engines.clusters import Cluster
+from vit.runs.engines.contract import Handle, Look, Unreachable, each
+from vit.runs.engines.slurm import Slurm
+
+MANY = 1000
+
+
+def handles(folder: Path, count: int) -> list[Handle]:
+    return [Handle(folder / f"run-{number}", "lab", f"run-{number}.1", 0.0) for number in range(count)]
+
+
+class AllAtOnce(Fake):
+    """Answers once somebody lets it; notes how many runs each question was about."""
+
+    gate = threading.Event()
+    asked: list[int]
+
+    def __init__(self, cluster: Cluster):
+        super().__init__(cluster)
+        self.asked = []
+
+    def look_all(self, handles: Sequence[Handle]) -> Iterator[tuple[Handle, Look | Exception]]:
+        self.gate.wait()
+        self.asked.append(len(handles))
+        return each(lambda: self.look, handles)
+
+    def look(self, handle: Handle) -> Look:
+        if handle.job == "run-1.1":
+            raise Unreachable("Its storage does not answer.")
+        if handle.job == "run-2.1":
+            raise ValueError("an answer that nobody foresaw")
+        return Look("running", nodes=(handle.job,))
+
+
+@pytest.fixture
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AllAtOnce:
+    set_up(tmp_path, monkeypatch)
+    monkeypatch.setitem(places.KINDS, "fake", AllAtOnce)
+    monkeypatch.setattr(watch, "_answers", {})
+    engine = places.cluster_engine("lab")
+    assert isinstance(engine, AllAtOnce)
+    engine.gate.clear()
+    return engine
+
+
+def test_a_thousand_runs_are_a_few_questions(lab: AllAtOnce, tmp_path: Path) -> None:
+    runs = handles(tmp_path, MANY)
+    assert [watch.look(run) for run in runs] == [watch.Answer()] * MANY  # nobody waits
+    lab.gate.set()
+    until(lambda: sum(lab.asked) >= MANY, "a question about each")
+    assert len(lab.asked) <= 4  # the first alone perhaps, then 500 at most
+    looks = [watch.look(run, patience=5) for run in runs]
+    assert [look.nodes for look, _ in looks if look] == [(run.job,) for run in [runs[0], *runs[3:]]]
+    assert looks[1] == (None, "Its storage does not answer.")
+    assert looks[2][0] is None and "cannot be understood" in looks[2][1]
+
+
+def test_a_place_that_knows_nothing_says_so_of_each(lab: AllAtOnce, tmp_path: Path) -> None:
+    def unreachable() -> Callable[[Handle], Look]:
+        raise Unreachable("lab does not answer.")
+
+    said = dict(each(unreachable, handles(tmp_path, 3)))
+    assert [str(error) for error in said.values()] == ["lab does not answer."] * 3
+
+
+SQUEUE = """#!/bin/bash
+echo "$@" >> {asked}
+cat <<'END'
+run-0.1|7|RUNNING|None|2026-11-24T10:00:00|n[1-2]
+run-1.1|8|PENDING|Priority|2026-11-24T12:00:00|
+run-2.1|9_0|PENDING|Resources|N/A|
+run-2.1|9_1|RUNNING|None|2026-11-24T10:00:00|n3
+run-2.1|9_2|RUNNING|None|2026-11-24T10:00:00|n4
+run-3.1|10|NODE_FAIL|None|2026-11-24T10:00:00|
+END
+"""
+
+
+def test_squeue_is_asked_once_about_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "squeue").write_text(SQUEUE.format(asked=tmp_path / "asked"))
+    (tmp_path / "squeue").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    slurm = Slurm(Cluster(name="lab", kind="slurm", runs=tmp_path))
+    looks = [look for _, look in slurm.look_all(handles(tmp_path, 5))]
+    assert [look.word for look in looks if isinstance(look, Look)] == ["running", "waiting", "running", "gone", "gone"]
+    running, waiting, array, failed, _ = looks
+    assert isinstance(running, Look) and running.nodes == ("n1", "n2")
+    assert isinstance(waiting, Look) and waiting.starts and waiting.reason == "Other jobs are before it."
+    assert isinstance(array, Look) and array.nodes == ("n3", "n4")
+    assert isinstance(failed, Look) and failed.reason == "A machine of it failed."
+    (question,) = (tmp_path / "asked").read_text().splitlines()
+    assert "--name=run-0.1,run-1.1,run-2.1,run-3.1,run-4.1" in question
