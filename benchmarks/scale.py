@@ -8,9 +8,11 @@
    one page's table; what an engine is asked for it.
 3. The mirror: one run's folder pushed every second as it grows. What a push takes and sends, and what a pull takes.
 4. The state: bytes for each number that a model learns.
+5. Reading: pictures that one processor decodes and scales in a second, JPEGs of ImageNet's usual size.
 """
 
 import argparse
+import io
 import json
 import os
 import shutil
@@ -22,12 +24,16 @@ import time
 from pathlib import Path
 from statistics import median
 
+import numpy as np
 import torch
+from PIL import Image
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 from vit.files import is_locked
+from vit.images.decode import decode_image
+from vit.images.preprocess import Preprocess
 from vit.runs import registry
 from vit.runs.engines import contract, places
 from vit.runs.engines.clusters import Cluster
@@ -188,8 +194,27 @@ def state(folder: Path) -> None:
     print("  a checkpoint 4, of which there are two")
 
 
+def reading(count: int = 200) -> None:
+    """Soft noise of 500 x 375 pixels, as large a file as ImageNet's mean."""
+    torch.set_num_threads(1)
+    coarse = torch.randint(0, 256, (47, 63, 3), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+    fine = torch.randint(-40, 40, (375, 500, 3), generator=torch.Generator().manual_seed(1))
+    soft = torch.from_numpy(np.array(Image.fromarray(coarse.numpy()).resize((500, 375), Image.Resampling.BICUBIC)))
+    picture, file = Image.fromarray((soft + fine).clamp(0, 255).to(torch.uint8).numpy()), io.BytesIO()
+    for quality in range(95, 5, -5):
+        file = io.BytesIO()
+        picture.save(file, "JPEG", quality=quality)
+        if file.tell() <= 115_000:
+            break
+    preprocess, begun = Preprocess((224, 224)), time.perf_counter()
+    for _ in range(count):
+        preprocess.seen(decode_image(file.getvalue()))
+    each = (time.perf_counter() - begun) / count
+    print(f"Reading: {1 / each:.0f} JPEGs of {file.tell() / 1e3:.0f} kB a second and processor, scaled to 224 pixels")
+
+
 def main() -> None:
-    """All four."""
+    """All five."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, default=512)
     parser.add_argument("--runs", type=int, default=1000)
@@ -203,6 +228,7 @@ def main() -> None:
         watching(options.runs, folder / "watching")
         mirrored(options.seconds, folder / "mirror")
         state(folder / "state")
+        reading()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -18,6 +18,8 @@ MARK = "VIT_TEST_CLUSTER"  # in the environment of all that a cluster starts: wh
 def enter_network_of_its_own() -> None:
     """Take this process, and all that it starts from here on, off every network but a new loopback.
 
+    It has a second address there, as Slurm does not serve a machine that has 127.0.0.1 alone.
+
     Raises:
         PermissionError: that takes administrator rights.
     """
@@ -27,14 +29,16 @@ def enter_network_of_its_own() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         up = struct.pack("16sh14x", b"lo", 0x1 | 0x40)  # IFF_UP | IFF_RUNNING
         fcntl.ioctl(any_socket, 0x8914, up)  # SIOCSIFFLAGS
+        second = struct.pack("16sHH4s8x", b"lo:1", socket.AF_INET, 0, socket.inet_aton("10.79.0.1"))
+        fcntl.ioctl(any_socket, 0x8916, second)  # SIOCSIFADDR
 
 
-def marked(value: str) -> list[int]:
-    """Processes that a cluster started."""
+def marked(value: str, name: str = MARK) -> list[int]:
+    """Processes that a cluster started, or those with another value in their environment."""
     found = []
     for path in Path("/proc").glob("[0-9]*/environ"):
         try:
-            if f"{MARK}={value}".encode() in path.read_bytes().split(b"\0"):
+            if f"{name}={value}".encode() in path.read_bytes().split(b"\0"):
                 found.append(int(path.parent.name))
         except OSError:
             continue
@@ -105,7 +109,16 @@ class RayCluster:
 
     def kill_node(self, number: int) -> None:
         """End one of the machines at once; what ran there follows."""
-        for pid in self.processes(f"--node_manager_port={26000 + 100 * number + 15}"):
+        for pid in self.raylets(number):
+            os.kill(pid, signal.SIGKILL)
+
+    def raylets(self, number: int) -> list[int]:
+        """The process that makes a machine part of the cluster; none after the machine gave up."""
+        return self.processes(f"--node_manager_port={26000 + 100 * number + 15}")
+
+    def kill_head(self) -> None:
+        """End all of the head's processes at once, and the jobs' drivers with them."""
+        for pid in marked(str(self.scratch(0)), "VIT_SCRATCH"):
             os.kill(pid, signal.SIGKILL)
 
     def processes(self, words: str) -> list[int]:

@@ -1,0 +1,382 @@
+"""Real clusters on this machine: are the bits the same, and is what is said true, whatever is killed?
+
+    python benchmarks/clusters.py ray|apart|slurm WHAT... [--kills 20] [--seed 0] [--minutes 5]
+
+bits      a run on two machines against torchrun with two processes
+kills     in turn one of the trainer's processes and one of the machines (Ray's raylet, Slurm's slurmd), at random
+          moments; the machine comes back half a minute later. Needs `bits`
+outages   what knows of all jobs (Ray's GCS, Slurm's slurmctld), alone and with whoever watches; after a minute the
+          head's other processes, too, and it starts anew
+answers   how long it takes to say that there is no token, a wrong one, nobody; Ray alone
+lag       how far behind a run's newest record is, where somebody looks twice a second
+limit     a run of some minutes under a time limit of two; Slurm alone
+speed     a run of some minutes against torchrun, twice in turns; Ray alone
+
+    python benchmarks/clusters.py both
+
+Six runs on two clusters that stand side by side: what waits, why, and until when.
+
+A run that its cluster does not start again by itself is resumed, as a person would. Needs what `make cluster`
+installs, and administrator rights: everything happens in a network of its own.
+"""
+
+import argparse
+import hashlib
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "engines")]
+
+from labs import Lab, lab_apart, lab_ray, lab_slurm
+from ray_cluster import RayCluster, enter_network_of_its_own
+from short_runs import done, place_for_runs, steps, tiny
+
+from vit.errors import UserError
+from vit.runs import control, registry
+from vit.runs.engines import watch
+from vit.training.config import TrainConfig
+from vit.training.metrics import read_metrics
+
+LABS = {"ray": lab_ray, "apart": lab_apart, "slurm": lab_slurm}
+RUN = tiny(epochs=12, limit=160, seed=3, device="cpu")  # 960 steps
+STEPS = 960
+LONGER = tiny(epochs=60, limit=160, seed=3, device="cpu")
+PATIENCE = 300  # [s]
+TRUE = 90  # [s] within which the status is true
+
+
+class Place(NamedTuple):
+    """A cluster, and a folder of this machine."""
+
+    lab: Lab
+    folder: Path
+    options: argparse.Namespace
+
+    def now(self, run: registry.Run) -> registry.Run:
+        """The run, as its cluster says at this moment."""
+        return registry.find_run(run.id, patience=6)
+
+    def until(self, run: registry.Run, good: Callable[[registry.Run], bool], within: float = PATIENCE) -> registry.Run:
+        """The run, once it is as it should be."""
+        before = time.monotonic()
+        while not good(now := self.now(run)):
+            if time.monotonic() - before > within:
+                raise TimeoutError(f"{now.status}: {now.reason}")
+            time.sleep(0.2)
+        return now
+
+    def launch(self, config: TrainConfig = RUN, minutes: int | None = None) -> registry.Run:
+        """A run on both machines."""
+        return control.launch(config, on=self.lab.name, nodes=2, minutes=minutes)
+
+    def finish(self, run: registry.Run, within: float = PATIENCE) -> tuple[str, str]:
+        """Resume a run until it is finished; says how often, and the digest of its weights."""
+        for resumed in range(4):
+            ended = self.until(run, lambda now: not now.alive, within)
+            if ended.status == "finished":
+                return f"resumed {resumed} times" if resumed else "by itself", digest(run.folder)
+            control.resume(run.id)
+        return f"{ended.status}: {ended.reason}", ""
+
+
+def digest(folder: Path) -> str:
+    """Of the weights that a run ended with."""
+    return hashlib.sha256((folder / "checkpoints" / "last" / "model.safetensors").read_bytes()).hexdigest()[:16]
+
+
+def torchrun(config: TrainConfig, folder: Path) -> float:
+    """The same run on this machine, undisturbed; returns how long it took [s]."""
+    folder.mkdir()
+    (folder / "config.json").write_text(config.model_dump_json())
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "vit"]
+    command += ["train", "--config", str(folder / "config.json"), "--run-dir", str(folder / "run")]
+    begun = time.monotonic()
+    subprocess.run(command, env=dict(os.environ) | {"OMP_NUM_THREADS": "1"}, check=True, capture_output=True, cwd=ROOT)
+    return time.monotonic() - begun
+
+
+def say(text: str) -> None:
+    """A line that is there at once."""
+    print(text, flush=True)
+
+
+# --- What can be measured -------------------------------------------------------------------------------------------
+
+
+def bits(place: Place) -> None:
+    """Against torchrun, which the others compare with, too."""
+    torchrun(RUN, place.folder / "reference")
+    expected = digest(place.folder / "reference" / "run")
+    how, found = place.finish(place.launch())
+    say(f"bits: torchrun {expected}, {place.lab.name} on two machines {found} ({how}): {found == expected}")
+
+
+def kill_something(place: Place, run: registry.Run, machine: bool, chance: random.Random) -> str:
+    """Returns what it was."""
+    lab = place.lab
+    if not machine:
+        trainers = [pid for pid in lab.processes(run) if "_job" not in Path(f"/proc/{pid}/cmdline").read_text()]
+        os.kill(chance.choice(trainers), signal.SIGKILL)
+        return "a process"
+    number = chance.choice((1, 2))
+    name = number if isinstance(lab.cluster, RayCluster) else f"n{number}"
+    lab.cluster.kill_node(name)  # type: ignore[union-attr,arg-type]
+    threading.Timer(30, lab.cluster.start_node, [name]).start()  # type: ignore[union-attr]
+    return f"machine {number}"
+
+
+def kills(place: Place) -> None:
+    """A line for each."""
+    chance, same, count = random.Random(place.options.seed), 0, place.options.kills
+    expected = digest(place.folder / "reference" / "run")
+    for number in range(count):
+        begun = time.monotonic()
+        run, step = place.launch(), chance.randrange(1, STEPS - 50)
+        place.until(run, lambda now, step=step: now.step >= step or done(now) >= step)  # type: ignore[misc]
+        killed = kill_something(place, run, number % 2 == 1, chance)
+        how, found = place.finish(run)
+        same += found == expected
+        took = time.monotonic() - begun
+        say(f"kills {number + 1:>3} {killed:<10} at step {step:>4}: {how}, {found}, {took:.0f} s")
+        time.sleep(max(0.0, 32 - took))
+    left = [run.id for run in registry.list_runs(patience=6) if place.lab.processes(run)]
+    say(f"kills: {same} of {count} with the same bits; runs with processes left: {len(left)}")
+
+
+def outages(place: Place) -> None:
+    """What knows of all jobs is killed, and comes back after the run has been looked at."""
+    torchrun(LONGER, place.folder / "longer")
+    expected, cluster = digest(place.folder / "longer" / "run"), place.lab.cluster
+    assert cluster is not None
+    for together in (False, True):
+        if together:  # whoever starts and watches it is killed at the same moment
+            program = [sys.executable, __file__, "--launch", place.lab.name]
+            with subprocess.Popen(program, cwd=ROOT, stdout=subprocess.PIPE, text=True) as watcher:
+                assert watcher.stdout is not None
+                run = registry.find_run(watcher.stdout.readline().strip())
+                place.until(run, lambda now: done(now) > 80)
+                down(place)
+                watcher.kill()
+        else:
+            run = place.launch(LONGER)
+            place.until(run, lambda now: done(now) > 80)
+            down(place)
+        begun = time.monotonic()
+        silent = place.until(run, lambda now: now.status in ("unknown", "interrupted"), TRUE)
+        say(f"outages{' together' if together else ''}: {silent.status} after {time.monotonic() - begun:.1f} s:")
+        say(f"  {silent.reason}")
+        time.sleep(70)  # Ray's machines give up after a minute without their head
+        if isinstance(cluster, RayCluster):
+            cluster.kill_head()
+            cluster.start_head()
+            for number in (1, 2):
+                if not cluster.raylets(number):
+                    say(f"  machine {number} had given up, and is started again")
+                    cluster.start_node(number)
+        else:
+            cluster.start_controller()
+        begun = time.monotonic()
+        back = place.until(run, lambda now: now.status != "unknown", TRUE)
+        say(f"  it is back: {back.status} after {time.monotonic() - begun:.1f} s. {back.reason}")
+        how, found = place.finish(run)
+        begun = time.monotonic()
+        while (left := place.lab.processes(run)) and time.monotonic() - begun < TRUE:
+            time.sleep(0.2)
+        say(f"  {how}, the same bits: {found == expected}")
+        say(f"  {len(left)} of its processes are left {time.monotonic() - begun:.1f} s after that")
+
+
+def down(place: Place) -> None:
+    """Kill what knows of all jobs."""
+    cluster = place.lab.cluster
+    assert cluster is not None
+    pids = cluster.processes("gcs_server" if isinstance(cluster, RayCluster) else "slurmctld")
+    assert pids
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+
+
+def answers(place: Place) -> None:
+    """Three sentences, each with its time."""
+    cluster = place.lab.cluster
+    assert isinstance(cluster, RayCluster)
+    token = cluster.token.read_text()
+
+    def ask(what: str) -> None:
+        begun = time.monotonic()
+        try:
+            place.lab.engine.capacity()
+            said = "an answer"
+        except UserError as error:
+            said = str(error)
+        took = time.monotonic() - begun
+        begun = time.monotonic()
+        watch.capacity(place.lab.name)
+        say(f"answers: {what}: {said} {took:.2f} s; a page waits {(time.monotonic() - begun) * 1e3:.1f} ms")
+
+    ask("all is well")
+    cluster.token.unlink()
+    ask("no token")
+    cluster.token.write_text("0" * 64)
+    ask("a wrong token")
+    cluster.token.write_text(token)
+    cluster.end()
+    ask("nobody there")
+
+
+def lag(place: Place) -> None:
+    """By the clock of this machine, on which the cluster is."""
+    run = place.launch(tiny(epochs=10000))
+    place.until(run, lambda now: done(now) > 80)
+    behind = []
+    for _ in range(120):
+        place_now = registry.find_run(run.id)
+        behind.append(time.time() - steps(place_now)[-1]["t"])
+        time.sleep(0.5)
+    control.kill(run.id)
+    behind.sort()
+    say(f"lag: the newest record is {median(behind):.1f} s old, at most {behind[-1]:.1f} s, {len(behind)} looks")
+
+
+def long(place: Place) -> TrainConfig:
+    """A run of so many minutes here, by two shorter ones."""
+    config = tiny(epochs=5, limit=400, seed=3, device="cpu", dim=32, depth=2)
+    few, many = (
+        torchrun(config.model_copy(update={"epochs": epochs}), place.folder / f"timed-{epochs}-{time.time()}")
+        for epochs in (5, 25)
+    )
+    return config.model_copy(update={"epochs": round(60 * place.options.minutes / ((many - few) / 20))})
+
+
+def limit(place: Place) -> None:
+    """It queues again until it is done; cancelled it does not come back."""
+    config = long(place)
+    took = torchrun(config, place.folder / "long")
+    begun = time.monotonic()
+    run = place.launch(config, minutes=2)
+    how, found = place.finish(run, 3600)
+    same = found == digest(place.folder / "long" / "run")
+    starts = [record for record in read_metrics(run.folder / "metrics.jsonl") if record["kind"] == "start"]
+    say(f"limit: {config.epochs} epochs, torchrun {took:.0f} s; under a limit of two minutes {how} in {len(starts)}")
+    say(f"  attempts and {time.monotonic() - begun:.0f} s, the same bits: {same}")
+    run = place.launch(config, minutes=2)
+    place.until(run, lambda now: done(now) > 80)
+    control.kill(run.id)
+    time.sleep(200)
+    now = place.now(run)
+    say(f"  cancelled: {now.status} after 200 s, {len(place.lab.processes(run))} processes")
+
+
+def speed(place: Place) -> None:
+    """From the first to the last step, and from the launch to the end."""
+    config = long(place)
+    for turn in (1, 2):
+        alone = torchrun(config, place.folder / f"speed-{turn}")
+        begun = time.monotonic()
+        run = place.launch(config)
+        place.finish(run, 3600)
+        whole = time.monotonic() - begun
+        loops = [loop(folder) for folder in (place.folder / f"speed-{turn}" / "run", run.folder)]
+        say(
+            f"speed {turn}: whole {whole:.0f} s against torchrun's {alone:.0f} s, {whole / alone:.3f}; first to last"
+            f" step {loops[1]:.1f} s against {loops[0]:.1f} s, {loops[1] / loops[0]:.3f}"
+        )
+
+
+def loop(folder: Path) -> float:
+    """Seconds from the first recorded step to the last one."""
+    times = [record["t"] for record in read_metrics(folder / "metrics.jsonl") if record["kind"] == "step"]
+    return times[-1] - times[0]
+
+
+def both(folder: Path, patch: pytest.MonkeyPatch) -> None:
+    """Three runs each; one of Slurm's asks for its machines for a while, so that the next has an expected start."""
+    enter_network_of_its_own()
+    labs: list[Lab] = []
+    with place_for_runs(folder / "runs"):
+        try:
+            texts = []
+            for make in (lab_slurm, lab_ray):
+                (folder / make.__name__).mkdir()
+                labs.append(make(folder / make.__name__ / "runs", patch))
+                texts.append((folder / make.__name__ / "clusters.toml").read_text())
+            (folder / "clusters.toml").write_text("\n".join(texts))
+            patch.setenv("VIT_CLUSTERS", str(folder / "clusters.toml"))
+            runs = [
+                control.launch(RUN, on=lab.name, nodes=nodes, minutes=10 if lab.name == "lab" else None)
+                for nodes in (2, 1, 2)
+                for lab in labs
+            ]
+            begun, seen = time.monotonic(), dict[str, list[str]]()
+            while (found := [registry.find_run(run.id, patience=6) for run in runs]) and any(r.alive for r in found):
+                for run in found:
+                    expected = f", expected in {run.starts - time.time():.0f} s" if run.starts else ""
+                    words = f"{run.status} {run.reason}{expected}" if run.status == "waiting" else run.status
+                    seen.setdefault(run.id, [])
+                    if not seen[run.id] or seen[run.id][-1].partition(": ")[2].split(",")[0] != words.split(",")[0]:
+                        seen[run.id].append(f"{time.monotonic() - begun:.0f} s: {words}")
+                assert time.monotonic() - begun < PATIENCE
+                time.sleep(0.2)
+            for run in found:
+                say(f"{run.on} on {run.nodes}: {'; '.join(seen[run.id])}; {run.status}")
+        finally:
+            for lab in labs:
+                if lab.end:
+                    lab.end()
+
+
+WHAT = {
+    "bits": bits, "kills": kills, "outages": outages, "answers": answers, "lag": lag, "limit": limit, "speed": speed,
+}  # fmt: skip
+
+
+def main() -> None:
+    """A line for each thing that was seen."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("place", choices=[*LABS, "both"], nargs="?")
+    parser.add_argument("what", nargs="*", metavar="WHAT", help=", ".join(WHAT))
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--minutes", type=float, default=5)
+    parser.add_argument("--launch", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if unknown := set(options.what) - set(WHAT):
+        parser.error(f"{', '.join(unknown)}: choose from {', '.join(WHAT)}")
+    if options.launch:
+        say(control.launch(LONGER, on=options.launch, nodes=2).id)
+        time.sleep(3600)
+    folder = Path(tempfile.mkdtemp(prefix="vit-clusters-"))
+    folder.chmod(0o755)
+    with pytest.MonkeyPatch.context() as patch:
+        try:
+            if options.place == "both":
+                both(folder, patch)
+                return
+            with place_for_runs(folder / "runs"):
+                lab = LABS[options.place](folder / "runs", patch)
+                try:
+                    for name in options.what:
+                        WHAT[name](Place(lab, folder, options))
+                finally:
+                    if lab.end:
+                        lab.end()
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()
