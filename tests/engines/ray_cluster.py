@@ -10,13 +10,15 @@ import struct
 import subprocess
 import sys
 import time
+from functools import cache
 from pathlib import Path
 
 MARK = "VIT_TEST_CLUSTER"  # in the environment of all that a cluster starts: what to end with it
 
 
+@cache
 def enter_network_of_its_own() -> None:
-    """Take this process, and all that it starts from here on, off every network but a new loopback.
+    """Take this process, and all that it starts from here on, off every network but a new loopback; once.
 
     It has a second address there, as Slurm does not serve a machine that has 127.0.0.1 alone.
 
