@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import apart
 import pytest
 import torch
 from PIL import Image
@@ -67,6 +68,46 @@ def test_the_batch_size_does_not_matter(build: Build) -> None:
     whole, parts = (evaluate(model, pictures, Normalise(INPUT, CPU), device=CPU, batch_size=n) for n in (7, 3))
     assert whole.accuracy == parts.accuracy
     assert whole.loss == pytest.approx(parts.loss, rel=1e-5)
+
+
+SHARED = """
+import sys, torch
+import torch.distributed as dist
+from vit.images.preprocess import Normalise, Preprocess
+from vit.training.evaluation import evaluate
+rank, world, store, inputs = int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:]
+dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
+model, pictures = torch.load(inputs, weights_only=False)
+cpu, seen = torch.device("cpu"), []
+torch.set_num_threads(1)
+normalise = Normalise(Preprocess((32, 32)), cpu)
+model.register_forward_hook(lambda model, given, output: seen.append(len(given[0])))
+result = evaluate(model, pictures, normalise, device=cpu, batch_size=2, rank=rank, world=world)
+print(*result, sum(seen))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("world", [3, 5])
+def test_processes_share_the_pictures_and_each_gets_what_one_alone_does(
+    build: Build, tmp_path: Path, world: int
+) -> None:
+    pictures, model = noise([0, 1, 2, 3, 4, 0, 1]), build()
+    torch.save((model, pictures), tmp_path / "inputs.pt")
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    alone = evaluate(model, pictures, Normalise(Preprocess((32, 32)), CPU), device=CPU, batch_size=2)
+    torch.set_num_threads(before)
+    files = [tmp_path / f"{rank}.txt" for rank in range(world)]
+    ranks = [
+        apart.begin(SHARED, rank, world, tmp_path / "store", tmp_path / "inputs.pt", out=file)
+        for rank, file in enumerate(files)
+    ]
+    for rank in ranks:
+        rank.join(apart.PATIENCE)
+    *results, seen = zip(*(map(float, file.read_text().split()) for file in files), strict=True)
+    assert set(zip(*results, strict=True)) == {tuple(alone)}
+    assert seen == {3: (3, 2, 2), 5: (2, 2, 2, 1, 0)}[world]
 
 
 def test_the_model_is_evaluated_without_dropout(build: Build) -> None:

@@ -27,6 +27,7 @@ class Lab(NamedTuple):
 
     Attributes:
         processes: of a run, all of them.
+        epochs: of a run that is still at work, with 80 steps each, once its second epoch is seen from here.
         worker: in the command line of each process that measures.
         shared: whether its machines see the folder of runs.
         cluster: what is behind it, where that is a real one.
@@ -41,6 +42,7 @@ class Lab(NamedTuple):
     nodes: int = 1
     end: Callable[[], None] | None = None
     worker: str = "vit.runs.batch.worker"
+    epochs: int = 15
     shared: bool = True
     cluster: RayCluster | SlurmCluster | None = None
 
@@ -120,8 +122,8 @@ def lab_ray(root: Path, patch: pytest.MonkeyPatch, shared: bool = True) -> Lab:
         folders = [run.folder] if shared else [cluster.scratch(number) / run.id for number in (1, 2)]
         return drivers + [pid for place in folders for pid in here.lock_holders(place)]
 
-    engine, worker = places.cluster_engine(name), "ray::MapWorker"
-    return Lab(name, engine, processes, unreachable, 2, cluster.end, worker, shared, cluster)
+    engine, worker, epochs = places.cluster_engine(name), "ray::MapWorker", 15 if shared else 40  # a mirror is behind
+    return Lab(name, engine, processes, unreachable, 2, cluster.end, worker, epochs, shared, cluster)
 
 
 def lab_slurm(root: Path, patch: pytest.MonkeyPatch) -> Lab:
@@ -152,6 +154,7 @@ def lab_slurm(root: Path, patch: pytest.MonkeyPatch) -> Lab:
     @contextmanager
     def unreachable() -> Iterator[None]:
         """The controller is gone, and comes back with what it knew."""
+        cluster.save()
         for pid in cluster.processes("slurmctld"):
             os.kill(pid, signal.SIGKILL)
         try:

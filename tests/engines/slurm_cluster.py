@@ -104,6 +104,16 @@ class SlurmCluster:
         for pid in self.processes(f"slurmd -f {self.conf} -N {name}"):
             os.kill(pid, signal.SIGKILL)
 
+    def save(self) -> None:
+        """Wait until the controller has written what it knows of its jobs, which it does seconds after a change."""
+        number = self._run("squeue", "--noheader", "--states=RUNNING", "--format=%A").split()[0]
+        begun = time.time()
+        self._run("scontrol", "update", f"JobId={number}", "Requeue=1")  # as it is: a change that changes nothing
+        until = time.monotonic() + 60
+        while (self.folder / "state" / "job_state").stat().st_mtime < begun:
+            assert time.monotonic() < until, "The controller writes nothing."
+            time.sleep(0.1)
+
     def processes(self, words: str) -> list[int]:
         """Those of its processes whose command line holds some words."""
         return [pid for pid in marked(self.mark) if words in command_of(pid)]

@@ -31,6 +31,7 @@ from vit.runs.batch.spread import measure
 from vit.runs.engines import contract
 from vit.runs.engines.clusters import find_cluster
 from vit.runs.engines.contract import HERE, Handle, Look, Refused, Request, Unreachable, read_handle
+from vit.training.config import TrainConfig
 from vit.training.metrics import read_metrics
 from vit.training.presets import train_config
 
@@ -177,14 +178,16 @@ def test_it_fails_with_the_reason_that_the_trainer_gives(lab: Lab, tmp_path: Pat
     assert run.status == "failed" and run.reason.startswith("There is no folder")
 
 
-LONG = tiny(epochs=5, limit=160, seed=3, device="cpu")  # 400 steps
+def long(lab: Lab) -> TrainConfig:
+    """A run that goes on while it is looked at; 80 steps an epoch."""
+    return tiny(epochs=lab.epochs, limit=160, seed=3, device="cpu")
 
 
 @pytest.fixture(scope="module")
 def uninterrupted(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a run that as many processes of this machine trained at once."""
     folder = tmp_path_factory.mktemp("uninterrupted")
-    (folder / "config.json").write_text(LONG.model_dump_json())
+    (folder / "config.json").write_text(long(lab).model_dump_json())
     several = ["torch.distributed.run", "--standalone", f"--nproc-per-node={lab.nodes}", "-m"] if lab.nodes > 1 else []
     command = [sys.executable, "-m", *several, "vit", "train", "--config", str(folder / "config.json"), "--run-dir"]
     one_thread = dict(os.environ) | {"OMP_NUM_THREADS": "1"}
@@ -193,7 +196,7 @@ def uninterrupted(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_vanished_it_is_interrupted_and_resumed_to_the_same_bits(lab: Lab, uninterrupted: Path) -> None:
-    run = launch(lab, LONG)
+    run = launch(lab, long(lab))
     until(lambda: now(run) and done(run) > 100, "its second epoch")
     processes = lab.processes(run)
     for name in (signal.SIGSTOP, signal.SIGKILL):  # at one moment, so that none sees another one die

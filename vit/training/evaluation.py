@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -44,11 +45,16 @@ def evaluate(
     batch_size: int = _TOGETHER,
     bar: bool = False,
     tick: Callable[[float], None] = lambda share: None,
+    rank: int = 0,
+    world: int = 1,
 ) -> Evaluation:
     """Classify every picture of a split, in the model's own precision; the model is left in evaluation mode.
 
+    Several processes share the batches; all of them have to call it, and get what one alone would, to the last bit.
+
     Args:
-        tick: called after every batch with the share of the pictures that were seen, 0 to 1.
+        tick: called after every batch with the share of this process's batches that were seen, 0 to 1.
+        rank, world: of this process, and how many there are.
 
     Raises:
         ValueError: there are no pictures.
@@ -57,17 +63,20 @@ def evaluate(
     if not count:
         raise ValueError("There are no pictures to evaluate on.")
     model.eval()
-    right = torch.zeros((), device=device)
-    loss = torch.zeros((), device=device)
-    batches = pictures.batches(torch.arange(count), batch_size, device)
-    seen = 0
-    for images, labels in tqdm(batches, total=-(-count // batch_size), unit="batches", leave=False, disable=not bar):
+    parts = torch.arange(count).split(batch_size)
+    sums = torch.zeros(len(parts), 2, device=device)  # right answers and loss of each batch
+    own = range(rank, len(parts), world)
+    batches = pictures.batches(torch.cat(parts[rank::world]), batch_size, device) if own else ()
+    with_bar = tqdm(batches, total=len(own), unit="batches", leave=False, disable=not bar)
+    for i, (images, labels) in zip(own, with_bar, strict=True):
         logits = model(normalise(images)).logits
-        right += (logits.argmax(1) == labels).sum()
-        loss += F.cross_entropy(logits, labels, reduction="sum")
-        seen += len(labels)
-        tick(seen / count)
-    return Evaluation(right.item() / count, loss.item() / count, count)
+        sums[i, 0] = (logits.argmax(1) == labels).sum()
+        sums[i, 1] = F.cross_entropy(logits, labels, reduction="sum")
+        tick((i + 1) / len(parts))
+    if world > 1:
+        dist.all_reduce(sums)  # each number is one process's, and zero everywhere else
+    right, loss = np.add.accumulate(sums.cpu().numpy())[-1]  # one after the other
+    return Evaluation(float(right) / count, float(loss) / count, count)
 
 
 def evaluate_checkpoint(

@@ -148,8 +148,8 @@ class Trainer:
             started = time.perf_counter()
             complete = self._epoch(recorder, stop)
             epochs = progress.step / self.data.steps_per_epoch
+            results = self._evaluate(recorder) if complete else {}
             if complete and self.place.leads:
-                results = self._evaluate(recorder)
                 if snapshots:
                     snapshots.store(int(epochs), self.chosen)
                 progress.seconds += time.perf_counter() - started
@@ -210,14 +210,22 @@ class Trainer:
         return self.update.models[self.progress.better]
 
     def _evaluate(self, recorder: Recorder) -> dict[str, Evaluation]:
-        """On validation pictures, each of the models; notes which one is better."""
+        """On validation pictures, each of the models, by all processes; notes which one is better."""
         models, results = self.update.models, {}
         for number, (name, model) in enumerate(models.items()):
 
             def tick(share: float, number: int = number) -> None:
                 recorder.validating((number + share) / len(models))
 
-            result = evaluate(model, self.data.validation, self.data.normalise, device=self.place.device, tick=tick)
+            result = evaluate(
+                model,
+                self.data.validation,
+                self.data.normalise,
+                device=self.place.device,
+                tick=tick,
+                rank=self.place.rank,
+                world=self.place.world,
+            )
             if not math.isfinite(result.loss):
                 raise Diverged(result.loss, self.progress.step)
             results[name] = result
