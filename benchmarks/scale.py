@@ -9,6 +9,7 @@
 3. The mirror: one run's folder pushed every second as it grows. What a push takes and sends, and what a pull takes.
 4. The state: bytes for each number that a model learns.
 5. Reading: pictures that one processor decodes and scales in a second, JPEGs of ImageNet's usual size.
+6. Plans: what follows from 4 and 5 for ImageNet-1k on many GPUs, by arithmetic (docs/scale.md says what is assumed).
 """
 
 import argparse
@@ -50,6 +51,15 @@ with hold_run(folder), (folder / "log.txt").open("ab", buffering=0) as log:
     log.write(b"counted\\n")
     time.sleep(3600)
 """
+PLANS = {  # parameters, products of one forward pass (multiplied and added), machines of 8 GPUs, pictures of a step
+    "ViT-B/16": (86.6e6, 17.6e9, 8, 4096),
+    "ViT-g/14": (1136e6, 292e9, 64, 16384),
+}
+GPU = 0.4 * 989e12  # [operations/s] an H100 in bfloat16, of which two fifths are used
+NETWORK = {"eight cards of 400 Gb/s": 8 * 50e9, "one card of 100 Gb/s": 12.5e9}  # [bytes/s] of a machine
+STORAGE = 2e9  # [bytes/s] that one process writes
+TRAIN, VALIDATION, JPEG = 1_281_167, 50_000, 110e3  # ImageNet-1k: pictures, and bytes of one
+TOGETHER = 500  # validation pictures that one process classifies at once
 RECORDS = 20_000  # of a long run: 400,000 steps, one in twenty of them recorded
 asked = 0
 
@@ -142,7 +152,7 @@ def watching(count: int, folder: Path) -> None:
     print(
         f"{count} runs: a look at all of them takes {median(times) * 1e3:.0f} ms ({times[0] * 1e3:.0f} the first time);"
     )
-    print(f"  the engine had been asked for each of them after {time.perf_counter() - begun:.1f} s, one question a run")
+    print(f"  what the engine says of each of them was there after {time.perf_counter() - begun:.1f} s")
 
 
 def mirrored(seconds: float, folder: Path) -> None:
@@ -178,7 +188,7 @@ def mirrored(seconds: float, folder: Path) -> None:
     print(f"  a pull takes {median(pulled) * 1e3:.0f} ms; at one push a second {index / 1e3:.0f} kB/s for each run")
 
 
-def state(folder: Path) -> None:
+def state(folder: Path) -> float:
     """Bytes of what a run saves, for each number that it learns."""
     config = train_config(None, data="shapes", image_size=32, patch_size=8, dim=192, depth=6, heads=3, mlp_dim=768)
     config = config.model_copy(update={"limit": 64, "batch_size": 64, "epochs": 1, "ema": 0.999, "device": "cpu"})
@@ -192,9 +202,10 @@ def state(folder: Path) -> None:
     size = (run / "checkpoints" / "state.pt").stat().st_size
     print(f"State: {size / params:.1f} bytes for each of {params:,.0f} numbers ({', '.join(sorted(model))});")
     print("  a checkpoint 4, of which there are two")
+    return size / params
 
 
-def reading(count: int = 200) -> None:
+def reading(count: int = 200) -> float:
     """Soft noise of 500 x 375 pixels, as large a file as ImageNet's mean."""
     torch.set_num_threads(1)
     coarse = torch.randint(0, 256, (47, 63, 3), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
@@ -211,10 +222,37 @@ def reading(count: int = 200) -> None:
         preprocess.seen(decode_image(file.getvalue()))
     each = (time.perf_counter() - begun) / count
     print(f"Reading: {1 / each:.0f} JPEGs of {file.tell() / 1e3:.0f} kB a second and processor, scaled to 224 pixels")
+    return 1 / each
+
+
+def plan(name: str, state_bytes: float, decoded: float) -> None:
+    """What a run would ask of machines, network and storage, at the speed that its GPUs could have.
+
+    Args:
+        state_bytes: for each number that is learnt.
+        decoded: pictures a second and processor.
+    """
+    params, products, machines, batch = PLANS[name]
+    gpus, forward = 8 * machines, GPU / (2 * products)
+    speed = forward / 3  # pictures/s of one GPU: a backward pass is two forward ones
+    print(f"{name} on {machines} x 8 GPUs, {batch:,} pictures a step: {gpus * speed:,.0f} pictures/s, an epoch")
+    print(f"  {TRAIN / gpus / speed:.1f} s, a step {batch / gpus / speed * 1e3:.0f} ms; a machine reads", end=" ")
+    print(f"{8 * speed * JPEG / 1e9:.2f} GB/s and decodes with {8 * speed / decoded:.0f} processors;")
+    for network, bandwidth in NETWORK.items():
+        print(f"  gradients {2 * (machines - 1) / machines * 4 * params / bandwidth * 1e3:.1f} ms ({network});")
+    saved = (state_bytes + 8) * params
+    print(
+        f"  a save {saved / 1e9:.1f} GB, {saved / STORAGE:.1f} s by one process; {20 * params / 1e9:.1f} GB of", end=" "
+    )
+    print("weights, gradients, moments and average on each GPU;")
+    shared = -(-VALIDATION // TOGETHER // gpus) * TOGETHER
+    print(
+        f"  validation of two models {2 * VALIDATION / forward:.1f} s by one GPU, {2 * shared / forward:.2f} s by all"
+    )
 
 
 def main() -> None:
-    """All five."""
+    """All six."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, default=512)
     parser.add_argument("--runs", type=int, default=1000)
@@ -227,8 +265,9 @@ def main() -> None:
         ranks(options.ranks, folder / "ranks")
         watching(options.runs, folder / "watching")
         mirrored(options.seconds, folder / "mirror")
-        state(folder / "state")
-        reading()
+        state_bytes, decoded = state(folder / "state"), reading()
+        for name in PLANS:
+            plan(name, state_bytes, decoded)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
