@@ -118,15 +118,104 @@ def test_a_machine_begins_from_the_image_whatever_it_had(sides: tuple[Mirror, Mi
         file.write("newer\n")
     (there.folder / "environment.json").unlink()
     (there.folder / "stop").touch()
+    (there.folder / "checkpoints" / "state.previous.pt").write_bytes(b"saved, and never stored")
     there.pull_all()
     assert contents(there.folder) == expected
     here.ask()
     there.pull_all()
     assert (there.folder / "stop").exists()
+    here.remove()
+    there.pull_all()  # nothing was ever stored: all begin anew
+    assert not (there.folder / "checkpoints" / "state.pt").exists()
 
 
-def test_old_pieces_go_while_readers_read(sides: tuple[Mirror, Mirror], tmp_path: Path, build: Any) -> None:
+def test_what_was_stored_stays_in_the_image_until_another_writer_has_stored_what_is_newer(
+    sides: tuple[Mirror, Mirror], tmp_path: Path
+) -> None:
+    there, here = sides
+    fill(there.folder)
+    there.push()
+    expected = (there.folder / "checkpoints" / "state.pt").read_bytes()
+    again = Mirror(there.url, there.folder)
+    (there.folder / "checkpoints" / "state.pt").write_bytes(b"newer" * 10_000)
+    for _ in range(3):
+        again.push(large=False)
+    pull(here)
+    assert (here.folder / "checkpoints" / "state.pt").read_bytes() == expected
+    again.push()
+    pull(here)
+    assert (here.folder / "checkpoints" / "state.pt").read_bytes() == b"newer" * 10_000
+
+
+def test_a_writer_that_finds_no_storage_at_first_loses_nothing(
+    sides: tuple[Mirror, Mirror], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there, here = sides
+    fill(there.folder)
+    there.push()
+    again, get = Mirror(there.url, there.folder), Mirror._get
+
+    def gone(self: Mirror, name: str) -> bytes:
+        raise OSError("nobody there")
+
+    monkeypatch.setattr(Mirror, "_get", gone)
+    with pytest.raises(OSError, match="nobody there"):
+        again.push()
+    monkeypatch.setattr(Mirror, "_get", get)
+    again.push(large=False)
+    pull(here)
+    assert (here.folder / "checkpoints" / "state.pt").exists()
+
+
+def test_states_are_left_where_they_are_while_the_run_goes_on(sides: tuple[Mirror, Mirror]) -> None:
+    there, here = sides
+    fill(there.folder)
+    there.push()
+    here.pull(True, states=False)
+    assert (here.folder / "probes" / "epoch-00001.zip").exists()
+    assert not (here.folder / "checkpoints" / "state.pt").exists()
+    here.pull(True)
+    assert (here.folder / "checkpoints" / "state.pt").exists()
+    here.pull(True, states=False)
+    assert (here.folder / "checkpoints" / "state.pt").exists()
+
+
+def test_an_attempt_that_was_taken_back_finds_nothing(sides: tuple[Mirror, Mirror]) -> None:
+    there, here = sides
+    (here.folder / "handle.json").write_text("{}")
+    here.give()
+    here.take_back()
+    here.take_back()
+    there.pull_all()
+    assert not (there.folder / "handle.json").exists()
+
+
+@pytest.mark.parametrize("name", ["about.json", "handle.json", "over.json", "stop", "start/toy/config.json", "job.sh"])
+def test_what_belongs_to_the_server_is_not_taken_from_the_machines(
+    sides: tuple[Mirror, Mirror], tmp_path: Path, name: str
+) -> None:
+    _, here = sides
+    (tmp_path / "storage" / RUN).mkdir(parents=True)
+    (tmp_path / "storage" / RUN / "folder.json").write_text(json.dumps({"files": {name: [[], "e30="]}}))
+    with pytest.raises(InvalidRun, match="files of the other side"):
+        here.pull(heavy=False)
+    assert contents(here.folder) == {}
+
+
+def test_what_a_dead_reader_left_is_removed(sides: tuple[Mirror, Mirror]) -> None:
+    there, here = sides
+    fill(there.folder)
+    there.push()
+    (here.folder / ".bringing.0000").mkdir()
+    pull(here)
+    assert not list(here.folder.glob(".bringing.*"))
+
+
+def test_old_pieces_go_while_readers_read(
+    sides: tuple[Mirror, Mirror], tmp_path: Path, build: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A reader in a loop meets whole checkpoints, each of one moment."""
+    monkeypatch.setattr(mirror, "_KEEP", 0.0)
     there, here = sides
     done, errors, seen = threading.Event(), [], set()
 
@@ -160,6 +249,16 @@ def test_old_pieces_go_while_readers_read(sides: tuple[Mirror, Mirror], tmp_path
     reader.join()
     assert not errors, errors
     assert len(list((tmp_path / "storage" / RUN / "pieces").iterdir())) <= 9  # three files of two indices and a new one
+
+
+def test_old_pieces_stay_for_whoever_is_slow(sides: tuple[Mirror, Mirror], tmp_path: Path) -> None:
+    there, _ = sides
+    for number in range(5):
+        fill(there.folder)
+        (there.folder / "checkpoints" / "state.pt").write_bytes(random.Random(number).randbytes(1 << 16))
+        there.push()
+    states = [path for path in (tmp_path / "storage" / RUN / "pieces").iterdir() if path.stat().st_size == 1 << 16]
+    assert len(states) == 5
 
 
 WRITER = """
@@ -272,6 +371,7 @@ def test_an_attempt_gets_its_settings_and_the_checkpoint_that_it_starts_from(
         '{"files": 3}',
         "[]",
         "",
+        "[" * 100_000,
     ],
 )
 def test_an_index_that_is_none_is_refused_and_writes_nothing(

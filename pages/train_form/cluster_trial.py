@@ -1,6 +1,7 @@
 """A few steps on a machine of a cluster, submitted from the form and waited for while the page stays alive."""
 
-from contextlib import suppress
+import threading
+from pathlib import Path
 from typing import Any
 
 import streamlit as st
@@ -49,11 +50,12 @@ def show(config: Any, where: Where) -> None:
         else:
             state.there = (subject, folder, None)
             st.rerun()
+    if state.there and state.there[2] is None:
+        _wait()
+        return
     if state.there is None or state.there[0] != subject:
         return
-    if state.there[2] is None:
-        _wait()
-    elif isinstance(state.there[2], trial.There):
+    if isinstance(state.there[2], trial.There):
         for doubt in state.there[2].doubts:
             st.warning(plain(doubt))
         st.caption(plain(f"Tried on {state.there[2].host}."))
@@ -75,12 +77,14 @@ def _wait() -> None:
     handle = read_handle(folder)
     said, problem = watch.look(handle) if handle else (Look("gone"), "")
     result: Any = None
-    with suppress(UserError):
+    try:
         result = trial.read(folder)
+    except UserError as error:
+        result = str(error)
     result = result or (trial.failure(folder, said) if said else "")
     if result:
         state.there = (subject, folder, result)
-        control.end_trial(folder)
+        _end(folder)
         st.rerun()
     with st.container(horizontal=True, vertical_alignment="center"):
         running = said is not None and said.word == "running"
@@ -92,5 +96,10 @@ def _wait() -> None:
 def _cancel() -> None:
     state = session.of(session.Train)
     if state.there:
-        control.end_trial(state.there[1])
+        _end(state.there[1])
         state.there = None
+
+
+def _end(folder: Path) -> None:
+    """End it in the background: a page waits for no cluster."""
+    threading.Thread(target=control.end_trial, args=(folder,), daemon=True, name="ends a trial").start()

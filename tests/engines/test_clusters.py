@@ -12,8 +12,8 @@ from short_runs import place_for_runs, tiny, until
 from vit.cli.main import main
 from vit.errors import InvalidConfig
 from vit.runs import control, registry
-from vit.runs.engines import clusters
-from vit.runs.engines.contract import Refused, Request, next_handle
+from vit.runs.engines import clusters, contract
+from vit.runs.engines.contract import Refused, Request, Unreachable, next_handle
 from vit.runs.engines.slurm import Slurm
 
 RAY = 'kind = "ray"\nruns = "/shared/runs"\naddress = "http://head:8265"\ntoken_file = "/etc/token"\n'
@@ -145,6 +145,34 @@ def test_a_run_that_is_refused_another_attempt_is_as_it_was(lab: Fake) -> None:
         control.resume(run.id, epochs=2)
     after = registry.find_run(run.id, patience=5)
     assert (after.status, after.config["epochs"]) == ("finished", 1)
+
+
+def test_what_was_sent_is_not_sent_again_by_the_same_name(lab: Fake, tmp_path: Path) -> None:
+    """An engine that gave no answer may know it all the same, and each remembers the measurements that are done."""
+    folder, jobs = tmp_path / "20261123-000000-a-0000", []
+    folder.mkdir()
+    for _ in range(2):
+        with pytest.raises(Unreachable), contract.submitting(lab, folder, Request()) as handle:
+            jobs.append(handle.job)
+            raise Unreachable("No answer.")
+        assert contract.read_handle(folder) is None
+    assert jobs == [f"{folder.name}.1", f"{folder.name}.2"]
+    asked = set()
+    for _ in range(3):
+        measured = tmp_path / "evaluate-0123456789ab"
+        measured.mkdir()
+        with contract.submitting(lab, measured, Request(workers=2)) as handle:
+            asked.add(handle.job)
+            assert contract.read_handle(measured) == handle
+        shutil.rmtree(measured)
+    assert len(asked) == 3
+
+
+def test_processes_that_measure_on_processors_see_no_gpu(tmp_path: Path) -> None:
+    slurm = Slurm(clusters.Cluster.model_validate({"name": "hpc", "kind": "slurm", "runs": tmp_path}))
+    hidden = "export CUDA_VISIBLE_DEVICES=''"
+    for request, hides in ((Request(workers=2), True), (Request(("gpu",), workers=2), False), (Request(), False)):
+        assert (hidden in slurm.script(next_handle(tmp_path, "hpc"), request).splitlines()) == hides
 
 
 def test_a_batch_script_quotes_whatever_a_folder_is_called(tmp_path: Path) -> None:

@@ -18,11 +18,13 @@ from short_runs import PATIENCE, begun, done, endless, place_for_runs, tiny, unt
 from slurm_cluster import SlurmCluster, missing
 
 from vit.errors import InvalidRun
+from vit.files import beat
 from vit.paths import PROJECT
 from vit.runs import control, registry
-from vit.runs.engines import job_files
+from vit.runs.engines import contract, job_files, watch
 from vit.runs.engines.clusters import Cluster
-from vit.runs.engines.contract import Handle, Refused, Request
+from vit.runs.engines.contract import Handle, Refused, Request, mark_over, read_handle, take_up
+from vit.training.run_folder import record_outcome
 
 SCHEMAS = Path(__file__).parents[1] / "schemas"
 KINDS = ("trainjob", "rayjob", "skypilot")
@@ -217,6 +219,36 @@ def test_stopped_by_a_person_it_saves_itself(campus: Path, hand_over: Any) -> No
     control.stop(run.id)
     assert process.wait(PATIENCE) == 0
     assert now(run).status == "stopped" and "Resume continues there" in now(run).reason
+
+
+def test_a_run_that_its_time_limit_ended_is_not_over(campus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is queued again, perhaps for hours; whoever looks meanwhile does not end it."""
+    run = control.launch(endless(), on="campus")
+    handle = read_handle(run.folder)
+    assert handle
+    beat(run.folder / "heartbeat", doing="training", share=None, step=3)
+    record_outcome(run.folder, "stopped", "Stopped after 3 epochs.")
+    monkeypatch.setattr(contract, "GRACE", 0)
+    watch.forget()
+    until(lambda: now(run).status == "ending", "that it has saved itself")
+    monkeypatch.setattr(job_files, "SILENT", 0.0)
+    watch.forget()
+    waits = until(lambda: (seen := now(run)).status == "waiting" and seen, "that it waits")
+    assert "What it was given to starts it again" in waits.reason
+    assert take_up(run.folder, handle.job) == handle
+    (run.folder / "outcome.json").unlink()
+    record_outcome(run.folder, "failed", "A process failed.")
+    watch.forget()
+    until(lambda: now(run).status == "unknown", "that nobody knows whether it is started again")
+    mark_over(handle)
+    assert (now(run).status, now(run).reason) == ("failed", "A process failed.")
+
+
+@pytest.mark.slow
+def test_settings_that_cannot_be_end_it_for_good(campus: Path, hand_over: Any, tmp_path: Path) -> None:
+    run = control.launch(tiny(data=f"folder:{tmp_path / 'nowhere'}"), on="campus")
+    assert hand_over(run.folder).wait(PATIENCE) != 0
+    assert now(run).status == "failed" and now(run).reason.startswith("There is no folder")
 
 
 @pytest.mark.slow

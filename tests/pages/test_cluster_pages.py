@@ -10,6 +10,7 @@ from short_runs import begun, endless, tiny, until
 from streamlit.testing.v1 import AppTest
 
 from pages.run_views import readings
+from vit.errors import InvalidRun
 from vit.runs import control, registry
 from vit.runs.batch import trial
 from vit.runs.engines import contract, job_files, watch
@@ -171,7 +172,8 @@ def test_a_few_steps_are_tried_there_before_the_start(lab: Fake, monkeypatch: py
     facts = "".join(str(one.value) for one in page.get("html"))
     assert "Pictures per second" in facts and "All epochs" in facts
     assert f"Tried on {platform.node()}." in text(page)
-    assert not list((lab.jobs.parent / ".trials").iterdir()) and registry.list_runs() == []
+    until(lambda: not list((lab.jobs.parent / ".trials").iterdir()), "its end")
+    assert registry.list_runs() == []
     page.number_input(key="set_epochs").set_value(4).run()  # another run, of which nothing is known
     assert "Tried on" not in text(page)
 
@@ -201,6 +203,19 @@ def test_another_version_there_is_told(lab: Fake, tmp_path: Path) -> None:
         found = trial.read(folder)
         assert found and len(found.doubts) == len(words)
         assert all(word in doubt for word, doubt in zip(words, found.doubts, strict=True))
+    for result in (
+        {"host": "n1", "there": here, "trial": facts | {"of_another_version": 1}},
+        {"host": "n1", "there": here, "trial": {}},
+        {"host": "n1", "there": {"python": "3.9"}, "trial": facts},
+        {"host": "n1"},
+    ):
+        write_json(folder / trial.RESULT, result)
+        with pytest.raises(InvalidRun, match="another version of this program"):
+            trial.read(folder)
+
+
+def test_a_trial_whose_folder_was_removed_is_over(tmp_path: Path) -> None:
+    assert "was removed" in trial.failure(tmp_path / "gone", contract.Look("gone"))
 
 
 def test_a_trial_that_waits_can_be_cancelled(lab: Fake) -> None:
@@ -209,6 +224,7 @@ def test_a_trial_that_waits_can_be_cancelled(lab: Fake) -> None:
     choose(page, "lab")
     page.button(key="try_there").click().run()
     until(lambda: "The slot is taken." in text(page.run()), "why it waits")
+    page.number_input(key="set_epochs").set_value(4).run()  # which is another run, and the trial is still there
     page.button(key="cancel_there").click().run()
-    assert not list((lab.jobs.parent / ".trials").iterdir())
+    until(lambda: not list((lab.jobs.parent / ".trials").iterdir()), "its end")
     assert not page.button(key="try_there").disabled

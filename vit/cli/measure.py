@@ -22,7 +22,7 @@ def run_evaluate(options: argparse.Namespace) -> None:
     checkpoint = load_checkpoint(options.checkpoint)
     if options.report:
         write(checkpoint, options.data, options.data_root, options.report, bar=not options.json)
-    if options.on:
+    if _is_spread(options):
         result = _spread(checkpoint, options)
     else:
         result = evaluate_checkpoint(checkpoint, options.data, root=options.data_root, bar=not options.json)
@@ -37,7 +37,7 @@ def run_faithfulness(options: argparse.Namespace) -> None:
     """Rank the methods by whether their maps are true."""
     _check_limit(options.limit)
     checkpoint, bar = load_checkpoint(options.checkpoint), not options.json
-    if options.on:
+    if _is_spread(options):
         ranked = _spread(checkpoint, options)
     else:
         ranked = method_ranking.rank(checkpoint, options.data, options.limit, root=options.data_root, bar=bar)
@@ -78,7 +78,7 @@ def run_features(options: argparse.Namespace) -> None:
     if options.out.suffix.lower() != ".npz" or not options.out.parent.is_dir():
         raise InvalidConfig(f"--out takes a file that ends in .npz, in a folder that is there, not {options.out}.")
     checkpoint, bar = load_checkpoint(options.checkpoint), not options.json
-    if options.on:
+    if _is_spread(options):
         found = _spread(checkpoint, options)
     else:
         found = features.features(checkpoint, options.data, options.limit, root=options.data_root, bar=bar)
@@ -94,13 +94,20 @@ def run_features(options: argparse.Namespace) -> None:
     print(f"{pictures:,} pictures of {len(found.classes)} classes, {numbers:,} numbers each: {options.out}")
 
 
+def _is_spread(options: argparse.Namespace) -> bool:
+    """Whether several processes do it."""
+    if not options.on and (options.workers is not None or options.device):
+        raise InvalidConfig("--workers and --device say what is asked of the place that --on names.")
+    return bool(options.on)
+
+
 def _spread(checkpoint: Checkpoint, options: argparse.Namespace) -> Any:
     """What --on asks for: the command's measurement by several processes."""
     what = Measurement(
         options.command, options.checkpoint, options.data, str(options.data_root), getattr(options, "limit", None)
     )
     return measure(
-        what, checkpoint, on=options.on, workers=options.workers, device=options.device, bar=not options.json
+        what, checkpoint, on=options.on, workers=options.workers, device=options.device or "cpu", bar=not options.json
     )
 
 
@@ -114,7 +121,7 @@ def run_heads(options: argparse.Namespace) -> None:
     _check_limit(options.limit)
     checkpoint = load_checkpoint(options.checkpoint)
     head_census.check_name(checkpoint, options.statistic)
-    if options.on:
+    if _is_spread(options):
         statistics = _spread(checkpoint, options)
     else:
         bar = pictures_bar(not options.json)

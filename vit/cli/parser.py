@@ -123,9 +123,7 @@ def parser() -> argparse.ArgumentParser:
         command.add_argument(
             "--workers", type=int, metavar="N", help="with --on: processes (default: as many as have room)"
         )
-        command.add_argument(
-            "--device", choices=("cpu", "gpu"), default="cpu", help="with --on: of each process (default: %(default)s)"
-        )
+        command.add_argument("--device", choices=("cpu", "gpu"), help="with --on: of each process (default: cpu)")
 
     ood = add("ood", "Learn what known pictures are like, so that the app can say which ones are unlike them.")
     ood.add_argument("--data", required=True, metavar="NAME|folder:PATH", help="what the model learnt from")

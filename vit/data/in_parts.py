@@ -35,11 +35,11 @@ class InParts:
 
     @property
     def parts(self) -> int:
-        """How many there are."""
+        """How many parts there are."""
         return -(-self.count // self.at_once)
 
     def part(self, number: int) -> Part:
-        """One of them, from 0."""
+        """Compute one part, by its number from 0."""
         first = number * self.at_once
         places = torch.arange(first, min(first + self.at_once, self.count))
         (images, labels), *_ = self.pictures.batches(places, self.at_once, self.device)

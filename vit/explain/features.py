@@ -61,7 +61,7 @@ def features(
 def in_parts(
     checkpoint: Checkpoint, data: str, limit: int = 1000, *, root: Path = Path("data"), **reading: int
 ) -> InParts:
-    """The same, to be done in parts.
+    """Features of a dataset's test pictures, to be done in parts.
 
     Args:
         reading: see `load_dataset`.

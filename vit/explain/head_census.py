@@ -145,7 +145,7 @@ def census(
 def in_parts(
     checkpoint: Checkpoint, data: str, limit: int = MOST, *, root: Path = Path("data"), **reading: int
 ) -> InParts:
-    """The same, to be done in parts.
+    """Statistics of every head over a dataset's test pictures, to be done in parts.
 
     Args:
         reading: see `pictures_of`.

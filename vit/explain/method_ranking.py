@@ -90,7 +90,9 @@ def in_parts(
     names: Sequence[str] = tuple(METHODS),
     **reading: int,
 ) -> InParts:
-    """The same, to be done in parts; a part gives (1, 3) for each method: SaCo, pointing game, overlap.
+    """Faithfulness of every method on a dataset, to be done in parts.
+
+    A part gives (1, 3) for each method: SaCo, pointing game, overlap.
 
     Args:
         reading: see `load_dataset`.

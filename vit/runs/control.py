@@ -35,7 +35,7 @@ from vit.paths import runs_folder
 from vit.runs.batch import trial
 from vit.runs.engines import watch
 from vit.runs.engines.clusters import Cluster, downloads_of, find_cluster, read_clusters
-from vit.runs.engines.contract import HERE, Engine, Handle, Request, read_handle
+from vit.runs.engines.contract import HERE, Engine, Handle, Request, Unreachable, read_handle
 from vit.runs.engines.here import Here
 from vit.runs.engines.places import cluster_engine
 from vit.runs.mirror import Mirror
@@ -294,7 +294,10 @@ def resume(run_id: str, *, devices: Sequence[str] | None = None, epochs: int | N
     if run.status == "unreadable":
         raise InvalidRun(run.reason)
     if image := _image(run):  # of which its weights may still be on their way
-        image.pull(heavy=True)
+        try:
+            image.pull(heavy=True)
+        except OSError as error:
+            raise Unreachable(f"The storage of {run.on} does not answer, or this disk is full.") from error
     check_resumable(run.folder)
     if run.status == "finished" and (epochs is None or epochs <= run.config.get("epochs", 0)):
         raise InvalidRun("This run has finished. Give it more epochs to continue it.")

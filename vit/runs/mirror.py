@@ -32,7 +32,8 @@ from typing import Any, BinaryIO, NamedTuple, Self
 from vit.checkpoints import save
 from vit.errors import InvalidRun
 from vit.files import replaced, take_lock, wait_for_lock
-from vit.training.run_folder import BASE, START, read_json, write_json
+from vit.training.run_folder import BASE, START, STATES, read_json, write_json
+from vit.untrusted import parse_json
 
 ENVIRONMENT = "VIT_MIRROR"  # of the machines: the URL
 PAUSE = 1.0  # [s] between two looks at the folder, and at what a person asks
@@ -43,8 +44,10 @@ _PATH = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*(/[A-Za-z0-9_-][A-Za-z0-9_.-]*)
 _SMALL = 4 << 10  # [bytes] that stand in the index
 _CUT = 32 << 10  # [bytes] of the end of a growing file that stand in it
 _CHUNK = 1 << 20
+_KEEP = 30.0  # [s] for which pieces stay that no index names any more, for whoever is reading them
 _INDEX = 64 << 20  # [bytes], at most
 _TRIES = 5
+_STATES = tuple(f"checkpoints/{name}" for name in STATES)
 _PATIENCE = 60  # attempts to push the last word, with pauses between them
 
 _log = logging.getLogger(__name__)
@@ -94,7 +97,8 @@ class Mirror:
     url: str
     folder: Path
     _entries: dict[str, tuple[tuple[Any, ...], Files]] = field(default_factory=dict)  # by unit, with its signature
-    _used: dict[str, int] = field(default_factory=dict)  # pieces, with the number of the last index that names them
+    _image: Files = field(default_factory=dict)  # what the index named before this writer's first
+    _used: dict[str, tuple[int, float]] = field(default_factory=dict)  # pieces: last index that names them, its moment
     _storing: set[str] = field(default_factory=set)  # pieces that no index names yet
     _number: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)  # of `_used` and `_storing`
@@ -120,6 +124,10 @@ class Mirror:
                         files[str(path.relative_to(self.folder))] = self._stored(file)
         self._write_index("given", files)
 
+    def take_back(self) -> None:
+        """Forget what was given, as nothing came of the attempt: a job that began all the same finds nothing."""
+        self._delete("given.json")
+
     def ask(self) -> None:
         """Ask the run to stop."""
         self._put("stop", b"")
@@ -131,7 +139,9 @@ class Mirror:
 
     # --- Both sides -------------------------------------------------------------------------------------------------
 
-    def pull(self, heavy: bool, *, which: str = "folder", wait: bool = True, exact: bool = False) -> None:
+    def pull(
+        self, heavy: bool, *, which: str = "folder", wait: bool = True, exact: bool = False, states: bool = True
+    ) -> None:
         """Bring this machine's folder up to the image, if there is one: whole files and whole checkpoints.
 
         Args:
@@ -139,6 +149,7 @@ class Mirror:
             which: index.
             wait: for another process that does the same here; else leave it to that one.
             exact: also replace what was changed or removed here since.
+            states: also what resuming needs, which nobody reads here while the run goes on.
 
         Raises:
             OSError: the storage does not answer.
@@ -153,12 +164,15 @@ class Mirror:
                 wait_for_lock(lock)
             elif not take_lock(lock):
                 return
+            if heavy:
+                for left in self.folder.glob(".bringing.*"):  # by one that died
+                    shutil.rmtree(left, ignore_errors=True)
             for _ in range(_TRIES):
                 index = self._read_index(which)
                 if index is None:
                     return
                 try:
-                    self._apply(note, index, heavy, exact)
+                    self._apply(note, index, heavy, exact, () if states else _STATES)
                 except FileNotFoundError:  # a newer index names other pieces, and those of this one are gone
                     continue
                 return
@@ -166,7 +180,7 @@ class Mirror:
         finally:
             os.close(lock)
 
-    def _apply(self, note: Path, index: Files, heavy: bool, exact: bool) -> None:
+    def _apply(self, note: Path, index: Files, heavy: bool, exact: bool, without: tuple[str, ...]) -> None:
         noted = read_json(note)
         before = _files_of(noted)
         if exact:
@@ -176,7 +190,7 @@ class Mirror:
         try:
             for unit, files in _units(index).items():
                 grows = bool(_GROWING.fullmatch(unit))
-                if heavy != (any(entry.pieces for entry in files.values()) and not grows):
+                if heavy != (any(entry.pieces for entry in files.values()) and not grows) or unit in without:
                     continue
                 if any(before.get(path) != entry for path, entry in files.items()):
                     os.stat(self.folder)  # it may have been deleted meanwhile, and is not made anew
@@ -254,6 +268,10 @@ class Mirror:
         for which in ("given", "folder"):
             for heavy in (False, True):
                 self.pull(heavy, which=which, exact=True)
+        index = self._read_index("folder") or {}
+        for name in _mirrored(self.folder):
+            if name not in index:  # saved by a process that died before it was stored
+                (self.folder / name).unlink(missing_ok=True)
         self.hear()
 
     def hear(self) -> None:
@@ -270,13 +288,13 @@ class Mirror:
         self._begin()
         with ExitStack() as stack:
             files: Files = {}
-            units = _opened(self.folder, stack)
+            image, units = _units(self._image), _opened(self.folder, stack)
             for unit in units:
                 known = self._entries.get(unit.path)
                 heavy = not _GROWING.fullmatch(unit.path) and _size(unit) > _SMALL
                 if known is None or known[0] != unit.signature:
                     if heavy and not large:
-                        files |= known[1] if known else {}
+                        files |= known[1] if known else image.get(unit.path, {})
                         continue
                     known = unit.signature, self._stored_unit(unit, known[1] if known else {})
                     self._entries[unit.path] = known
@@ -293,12 +311,12 @@ class Mirror:
         """Know what is stored already, and delete what a writer stored that died before it wrote an index."""
         if self._number:
             return
-        self._number = 1
-        for entry in (self._read_index("folder") or {}).values():
-            self._used |= {name: self._number for name, _ in entry.pieces}
-        given = {name for entry in (self._read_index("given") or {}).values() for name, _ in entry.pieces}
-        for name in self._stored_pieces() - self._used.keys() - given:
+        image, given = (self._read_index(which) or {} for which in ("folder", "given"))
+        used, needed = ({name for entry in files.values() for name, _ in entry.pieces} for files in (image, given))
+        for name in self._stored_pieces() - used - needed:
             self._delete(f"pieces/{name}")
+        self._image, self._number = image, 1
+        self._used = dict.fromkeys(used, (1, time.monotonic()))
 
     def _stored_pieces(self) -> set[str]:
         from pyarrow.fs import FileSelector  # noqa: PLC0415
@@ -404,14 +422,19 @@ class Mirror:
         return Entry(tuple(pieces), tail)
 
     def _clear(self, files: Files) -> None:
-        """Delete pieces that neither this index nor the one before it names: its readers are about."""
+        """Delete pieces that neither this index nor the one before it names, some time after: readers are about."""
         stored = [entry for _, entries in list(self._entries.values()) for entry in entries.values()]
         with self._lock:
-            named = {name: self._number for entry in files.values() for name, _ in entry.pieces}
+            now = time.monotonic()
+            named = {name: (self._number, now) for entry in files.values() for name, _ in entry.pieces}
             self._used |= named
             self._storing -= named.keys()
             kept = self._storing | {name for entry in stored for name, _ in entry.pieces}
-            old = [name for name, last in self._used.items() if last < self._number - 1 and name not in kept]
+            old = [
+                name
+                for name, (last, at) in self._used.items()
+                if last < self._number - 1 and now - at > _KEEP and name not in kept
+            ]
             for name in old:
                 del self._used[name]
         for name in old:
@@ -429,7 +452,7 @@ class Mirror:
                 return
         self._put_stream(f"{self.place}/pieces/{digest}", chunks)
         with self._lock:
-            self._used[digest] = self._number + 1
+            self._used[digest] = self._number + 1, time.monotonic()
 
     def _put_stream(self, path: str, chunks: Iterable[bytes]) -> None:
         """An object appears whole when it is closed; a file does by its renaming."""
@@ -469,11 +492,14 @@ class Mirror:
 
     def _read_index(self, which: str) -> Files | None:
         try:
-            return _files_of(json.loads(self._get(f"{which}.json")), strict=True)
+            files = _files_of(parse_json(self._get(f"{which}.json")), strict=True)
         except FileNotFoundError:
             return None
         except ValueError as error:
             raise InvalidRun(f"What the storage holds of {self.folder.name} cannot be read.") from error
+        if not all(_belongs(path, which) for path in files):
+            raise InvalidRun(f"What the storage holds of {self.folder.name} cannot be read: files of the other side.")
+        return files
 
 
 def _to_json(files: Files) -> dict[str, Any]:
@@ -481,7 +507,7 @@ def _to_json(files: Files) -> dict[str, Any]:
 
 
 def _files_of(document: dict[str, Any], *, strict: bool = False) -> Files:
-    """Of an index; empty for what is none, unless that is to be an error."""
+    """The files that an index names; none for what is no index, unless that is to be an error."""
     try:
         files = {path: Entry.of_json(value) for path, value in document["files"].items()}
         if not all(_PATH.fullmatch(path) for path in files):
@@ -510,17 +536,24 @@ def _size(unit: Unit) -> int:
     return sum(os.fstat(file.fileno()).st_size for file in unit.files.values())
 
 
+def _belongs(path: str, which: str) -> bool:
+    """Whether a file may stand in an index: what the server gives in one, what the machines make in the other."""
+    first, *_ = parts = path.split("/")
+    if not _PATH.fullmatch(path):
+        return False
+    return first in _GIVEN if which == "given" else not (first in _GIVEN or any(map(_OWN.fullmatch, parts)))
+
+
+def _mirrored(folder: Path) -> list[str]:
+    """Files of a run's folder on one of the machines that belong into its image."""
+    names = (path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir())
+    return [name for name in names if _belongs(name, "folder")]
+
+
 def _opened(folder: Path, stack: ExitStack) -> list[Unit]:
     """Everything that the image holds, opened; states first, so that all else is of their moment or a later one."""
-    paths = []
-    for path in folder.rglob("*"):
-        name = path.relative_to(folder).as_posix()
-        parts = name.split("/")
-        if parts[0] in _GIVEN or any(_OWN.fullmatch(part) for part in parts) or not _PATH.fullmatch(name):
-            continue
-        paths.append(name)
     units = []
-    for unit in sorted({_unit_of(path) for path in paths}, key=lambda unit: (".pt" not in unit, unit)):
+    for unit in sorted({_unit_of(path) for path in _mirrored(folder)}, key=lambda unit: (".pt" not in unit, unit)):
         if (folder / unit).is_dir():
             if "checkpoints/" in unit:
                 units += _opened_folder(folder, unit, stack)

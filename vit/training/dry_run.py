@@ -198,7 +198,7 @@ def _judged(
         streamed=streamed,
         memory=facts["memory"] + (0 if streamed else bytes_),
         seconds_per_step=seconds,
-        seconds_per_epoch=together + forward * evaluated,
+        seconds_per_epoch=together + forward * evaluated / count,
         pictures_per_second=known.train_pictures / together,
         timed=steps[-1][0],
         batch=batch,

@@ -92,7 +92,7 @@ def read_plan(folder: Path) -> dict[str, Any]:
 
 
 def path_of(folder: Path, number: int) -> Path:
-    """Of a part's file."""
+    """Where a part is written."""
     return folder / "parts" / f"{number:06}.npz"
 
 

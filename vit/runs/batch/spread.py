@@ -17,11 +17,11 @@ from vit.errors import InvalidConfig, UserError
 from vit.files import take_lock
 from vit.paths import environment_with_package, runs_folder
 from vit.progress import tqdm
-from vit.runs.batch import parts
+from vit.runs.batch import parts, trial
 from vit.runs.batch.parts import Measurement
 from vit.runs.batch.tasks import TASKS
 from vit.runs.engines.clusters import downloads_of, find_cluster
-from vit.runs.engines.contract import HERE, Engine, Handle, Look, Request, Unreachable, is_new, read_handle
+from vit.runs.engines.contract import HERE, Engine, Handle, Look, Refused, Request, Unreachable, is_new, read_handle
 from vit.runs.engines.here import Here
 from vit.runs.engines.places import cluster_engine
 from vit.training.run_folder import forget_attempt, read_json
@@ -72,13 +72,17 @@ def measure(
     with _alone(folder):
         try:
             if on == HERE:
-                _here(folder, workers or min(Here().capacity().cpus.total, _MOST), bar)
+                _here(folder, workers, device, bar)
             else:
                 _cluster(folder, cluster_engine(on), Request((device,), workers=workers or _room(on, device)), bar)
+        except Refused:
+            if not parts.done(folder):
+                shutil.rmtree(folder, ignore_errors=True)
+            raise
         except KeyboardInterrupt:
             raise KeyboardInterrupt("Stopped. What is done is kept: the same command goes on from there.") from None
         result = TASKS[measurement.task].combined(parts.read_parts(folder))
-    shutil.rmtree(folder, ignore_errors=True)  # the data may be others when it is asked for again
+        shutil.rmtree(folder, ignore_errors=True)  # the data may be others when it is asked for again
     return result
 
 
@@ -106,16 +110,30 @@ def _alone(folder: Path) -> Iterator[None]:
         os.close(lock)
 
 
-def _here(folder: Path, workers: int, bar: bool) -> None:
-    """Processes of this machine, which end with this one."""
+def _here(folder: Path, workers: int | None, device: str, bar: bool) -> None:
+    """Processes of this machine, which end with this one.
+
+    Args:
+        workers: None for one on each processor, or GPU.
+    """
+    _, cpus, gpus = Here().capacity()
+    if device == "gpu" and not gpus.total:
+        raise InvalidConfig("--device gpu: this machine shows none.")
+    workers = workers or min(gpus.total if device == "gpu" else cpus.total, _MOST)
     forget_attempt(folder)
-    environment = {"OMP_NUM_THREADS": "1"} | environment_with_package()
+    environment = environment_with_package() | {"OMP_NUM_THREADS": "1"}
     with ExitStack() as stack, (folder / "log.txt").open("ab") as log:
         processes = []
         for number in range(workers):
             command = [sys.executable, "-m", "vit.runs.batch.worker", str(folder), str(number), str(workers)]
+            visible = {"CUDA_VISIBLE_DEVICES": str(number % gpus.total) if device == "gpu" else ""}
             process = subprocess.Popen(
-                command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                command,
+                env=environment | visible,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
             )
             processes.append(stack.enter_context(_ended(process)))
 
@@ -171,7 +189,7 @@ def _follow(folder: Path, look: Callable[[], Look], bar: bool) -> Look:
     asked, said = 0.0, Look("waiting")
     with tqdm(unit="parts", leave=False, disable=not bar) as line:
         while True:
-            if time.monotonic() - asked > _ASK or said.word == "gone":
+            if time.monotonic() - asked > _ASK:
                 asked, said = time.monotonic(), look()
             plan, there = parts.read_plan(folder), len(parts.done(folder))
             if plan and line.total is None:
@@ -193,8 +211,5 @@ def _reason(folder: Path, said: str) -> str:
     """Why nobody works on it any more although it is not done."""
     if reason := read_json(folder / "outcome.json").get("reason"):
         return str(reason)
-    with suppress(OSError):
-        lines = [line.strip() for line in (folder / "log.txt").read_text(errors="replace").splitlines()]
-        if spoken := [line for line in lines if line]:
-            said = f"{said} The last words of its processes: {spoken[-1][:500]}".strip()
+    said = f"{said} {trial.last_words(folder)}".strip()
     return f"The measurement ended before it was done. {said} The same command goes on from what is done."

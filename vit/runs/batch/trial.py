@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import vit
+from vit.errors import InvalidRun
 from vit.runs.engines.clusters import Cluster
 from vit.runs.engines.contract import Look, is_new, read_handle
 from vit.training import dry_run, presets
@@ -25,6 +26,7 @@ from vit.training.run_folder import read_json, write_json
 from vit.untrusted import brief, is_text
 
 ASKED, RESULT = "trial.json", "result.json"
+_OTHER_VERSION = "The machine has another version of this program. Bring it up to date before a long run."
 LIMIT = 30.0  # [s] of steps
 _OLD = 24 * 3600.0  # [s] after which a trial that nobody waited for is removed
 
@@ -93,11 +95,17 @@ def main(folder: Path) -> None:
 
 
 def read(folder: Path) -> There | None:
-    """What came of a trial; None before it is over."""
+    """What came of a trial; None before it is over.
+
+    Raises:
+        InvalidRun: the machine's version of this program says it in a way that this one does not know.
+    """
     result = read_json(folder / RESULT)
     if not result:
         return None
-    here, there = read_json(folder / ASKED)["here"], result["there"]
+    here, there = read_json(folder / ASKED).get("here", {}), result.get("there")
+    if not isinstance(there, dict) or here.keys() != there.keys():
+        raise InvalidRun(_OTHER_VERSION)
     names = {"python": "Python", "torch": "torch"}
     doubts = [
         f"{name} is {brief(str(there[key]))} there and {here[key]} here, so numbers may differ in their last digits."
@@ -105,14 +113,20 @@ def read(folder: Path) -> There | None:
         if there[key] != here[key]
     ]
     if there["code"] != here["code"]:
-        doubts.append("The machine has another version of this program. Bring it up to date before a long run.")
-    return There(brief(str(result["host"])), tuple(doubts), dry_run.Trial(**result["trial"]))
+        doubts.append(_OTHER_VERSION)
+    try:
+        tried = dry_run.Trial(**result["trial"])
+    except (KeyError, TypeError) as error:  # it tells other things
+        raise InvalidRun(_OTHER_VERSION) from error
+    return There(brief(str(result.get("host"))), tuple(doubts), tried)
 
 
 def failure(folder: Path, said: Look) -> str:
     """Why nothing came of a trial, in words; "" while something may."""
     handle = read_handle(folder)
-    if handle is None or said.word != "gone" or (is_new(handle) and not (folder / "outcome.json").exists()):
+    if handle is None:
+        return "The trial is gone: its folder was removed."
+    if said.word != "gone" or (is_new(handle) and not (folder / "outcome.json").exists()):
         return ""
     reason = read_json(folder / "outcome.json").get("reason")
     if is_text(reason) and reason:

@@ -6,6 +6,7 @@ outcome) is the same everywhere.
 
 import os
 import re
+import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -208,10 +209,14 @@ def read_request(folder: Path) -> Request:
     return Request(**resources | {"devices": tuple(resources["devices"])})
 
 
-def next_handle(folder: Path, place: str) -> Handle:
-    """For another attempt at the run in this folder."""
+def next_handle(folder: Path, place: str, last: int = 0) -> Handle:
+    """For another attempt at the run in this folder.
+
+    Args:
+        last: number of a job that was sent before, whatever came of it.
+    """
     before = read_handle(folder)
-    number = int(before.job.rpartition(".")[2]) + 1 if before else 1
+    number = max(int(before.job.rpartition(".")[2]) if before else 0, last) + 1
     return Handle(folder, place, f"{folder.name}.{number}", time.time())
 
 
@@ -270,6 +275,15 @@ def call_off(handle: Handle) -> bool:
     return True
 
 
+def _last_number(lock: int, request: Request) -> int:
+    """Of the job that was sent last, which an engine may know although it gave no answer.
+
+    A measurement begins anywhere: its folder has the same name again when it is asked for again, and engines remember.
+    """
+    sent = os.pread(lock, 16, 0)
+    return int(sent) if sent.isdigit() else secrets.randbelow(900_000) if request.workers else 0
+
+
 @contextmanager
 def submitting(engine: Engine, folder: Path, request: Request) -> Iterator[Handle]:
     """The handle of another attempt at a run, for its engine to submit; only one does so at a time.
@@ -291,7 +305,8 @@ def submitting(engine: Engine, folder: Path, request: Request) -> Iterator[Handl
         contents = [file.read_bytes() if file.exists() else None for file in files]
         with changing(folder):
             forget_attempt(folder)
-            handle = next_handle(folder, engine.name)
+            handle = next_handle(folder, engine.name, _last_number(lock, request))
+            os.pwrite(lock, handle.job.rpartition(".")[2].encode(), 0)
             write_handle(handle, request)
         try:
             yield handle

@@ -28,13 +28,14 @@ from vit.runs.engines.contract import (
     Request,
     Unreachable,
     conclude,
+    is_over,
     leave_stop,
     submitting,
 )
 from vit.runs.engines.slurm import SCRIPT, Slurm
 from vit.training.run_folder import ENGINE, changing, read_json
 
-SILENT = 120.0  # [s] without a sign of life, after which nobody knows; an epoch of trouble with a disk is shorter
+SILENT = 300.0  # [s] without a sign of life, after which nobody knows; compiling a large model takes minutes
 _COMMANDS = {
     SCRIPT: "sbatch",
     "trainjob.yaml": "kubectl create -f",
@@ -45,7 +46,7 @@ _RAY = "2.60.0"  # of requirements-cluster.txt
 
 
 class JobFiles(Engine):
-    """Such a place."""
+    """A place that takes job files from a person's hands."""
 
     def __init__(self, cluster: Cluster):
         self.cluster, self.name = cluster, cluster.name
@@ -69,17 +70,22 @@ class JobFiles(Engine):
         return handle
 
     def look(self, handle: Handle) -> Look:
-        """By its folder: the last word, or signs of life.
+        """By its folder: what its job said at the end, or signs of life.
+
+        An attempt's last word is not the run's: what drives it may start it again, after a time limit above all.
 
         Raises:
             Unreachable: there has been none for a while.
         """
-        if (handle.folder / "outcome.json").exists():
+        outcome = read_json(handle.folder / "outcome.json").get("outcome")
+        if outcome == "finished" or is_over(handle):
             return Look("gone")
         try:
             silent = silence(handle.folder / "heartbeat")
         except OSError:
             return Look("waiting", f"Hand over one of its job files: {', '.join(written(handle.folder))}.")
+        if silent > SILENT and outcome == "stopped":
+            return Look("waiting", "It saved itself when its time was over. What it was given to starts it again.")
         if silent > SILENT:
             raise Unreachable(f"Nobody here drives {self.name}, and the run gives no sign of life.")
         host = read_json(handle.folder / "environment.json").get("host")

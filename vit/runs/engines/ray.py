@@ -7,19 +7,22 @@ has no queue: a job that waits for room counts as running there, and its driver'
 Source: https://docs.ray.io/en/latest/cluster/running-applications/job-submission/rest.html
 """
 
+import errno
 import json
 import logging
 import shlex
+import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.client import HTTPException
 from pathlib import Path
-from typing import Any
+from queue import SimpleQueue
+from typing import Any, NamedTuple
 
+from vit.errors import UserError
 from vit.runs.attempts import KILLED
 from vit.runs.engines.clusters import Cluster
 from vit.runs.engines.contract import (
@@ -45,8 +48,8 @@ NOTE = "driver.json"  # in a run's folder: what its driver, or the leading proce
 _TIMEOUT = 5.0  # [s] of one call
 _BYTES = 64 << 20  # of one answer
 _FEW = 5  # runs that are asked about one by one: a list of jobs holds all that have ended, too
+_AGAIN = 30.0  # [s] after which weights that could not be brought are asked for again
 _LASTING = 20.0  # [s] for a job that was stopped to be gone; Ray kills it after three
-
 
 _log = logging.getLogger(__name__)
 
@@ -61,13 +64,22 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect)
 
 
+class _Pull(NamedTuple):
+    """Weights to bring: whose, and whether these are the last ones."""
+
+    mirror: Mirror
+    job: str
+    ended: bool
+
+
 class Ray(Engine):
     """A Ray cluster."""
 
     def __init__(self, cluster: Cluster):
         self.cluster, self.name = cluster, cluster.name
-        self._puller = ThreadPoolExecutor(1, f"pulls {cluster.name}")
+        self._pulls: SimpleQueue[_Pull] | None = None  # to a thread that brings weights, one run after the other
         self._pulling, self._brought = set[str](), set[str]()  # jobs whose weights are on their way, and here
+        self._failed: dict[str, tuple[str, float]] = {}  # jobs whose weights could not be brought: why, and when
 
     def capacity(self) -> Capacity:
         """Machines, processors and GPUs, as of some seconds ago."""
@@ -104,7 +116,13 @@ class Ray(Engine):
                 "runtime_env": {"env_vars": variables},
                 "metadata": {"run": folder.name},
             }
-            self._call("POST", "/api/jobs/", job)
+            try:
+                self._call("POST", "/api/jobs/", job)
+            except (Refused, Unreachable):
+                if mirror:
+                    with suppress(OSError):
+                        mirror.take_back()
+                raise
         return handle
 
     def look(self, handle: Handle) -> Look:
@@ -154,40 +172,64 @@ class Ray(Engine):
     def kill(self, handle: Handle) -> None:
         """Ray ends the driver and with it all of its processes."""
         self._end(handle)
+        if mirror := self._mirror(handle.folder):
+            self._pull_heavy(mirror, handle.job, ended=True)  # nobody asks about it from here on
         conclude(handle, "stopped", KILLED)
 
     def _mirror(self, folder: Path) -> Mirror | None:
-        return Mirror(self.cluster.mirror, folder) if self.cluster.mirror else None
+        try:
+            return Mirror(self.cluster.mirror, folder) if self.cluster.mirror else None
+        except (ValueError, OSError, ImportError) as error:
+            raise Unreachable(f"The mirror of {self.name} cannot be used: {brief(str(error))}.") from error
 
     @contextmanager
     def _reachable(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise Unreachable(f"This server's disk is full, so nothing of {self.name} can be brought.") from error
             raise Unreachable(f"The storage of {self.name} does not answer.") from error
 
     def _pull_heavy(self, mirror: Mirror, job: str, ended: bool) -> bool:
-        """Bring weights and states in the background, one run after the other.
+        """Bring weights, and of a job that has ended its state, in the background, one run after the other.
 
         Returns:
             whether nothing is missing any more of a job that has ended; true of those that have not.
+
+        Raises:
+            Unreachable: what is missing could not be brought a moment ago.
         """
         if ended and job in self._brought:
             return True
-        if job not in self._pulling:
+        problem, at = self._failed.get(job, ("", 0.0))
+        if job not in self._pulling and not (problem and time.monotonic() - at < _AGAIN):
             self._pulling.add(job)
-            self._puller.submit(self._pulled, mirror, job, ended)
+            if self._pulls is None:
+                self._pulls = SimpleQueue()
+                threading.Thread(
+                    target=self._bring, args=(self._pulls,), daemon=True, name=f"pulls {self.name}"
+                ).start()
+            self._pulls.put(_Pull(mirror, job, ended))
+        if ended and problem:
+            raise Unreachable(f"The weights of this run cannot be brought from {self.name}: {problem}")
         return not ended
 
-    def _pulled(self, mirror: Mirror, job: str, ended: bool) -> None:
-        try:
-            mirror.pull(heavy=True)
-            if ended:
-                self._brought.add(job)
-        except Exception:
-            _log.exception("Weights of %s cannot be brought from %s", mirror.folder.name, self.name)
-        finally:
-            self._pulling.discard(job)
+    def _bring(self, pulls: "SimpleQueue[_Pull]") -> None:
+        while True:
+            mirror, job, ended = pulls.get()
+            try:
+                with self._reachable():
+                    mirror.pull(heavy=True, states=ended)
+                self._failed.pop(job, None)
+                if ended:
+                    self._brought.add(job)
+            except Exception as error:
+                _log.exception("Weights of %s cannot be brought from %s", mirror.folder.name, self.name)
+                told = isinstance(error, UserError)
+                self._failed[job] = str(error) if told else "the log says why.", time.monotonic()
+            finally:
+                self._pulling.discard(job)
 
     def _end(self, handle: Handle) -> None:
         self._call("POST", f"/api/jobs/{handle.job}/stop", {}, absent=True)

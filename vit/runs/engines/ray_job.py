@@ -12,14 +12,16 @@ import platform
 import shutil
 import sys
 import tempfile
+import time
 import traceback
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
 
-from vit.errors import UserError
+from vit.errors import InvalidRun, UserError
+from vit.files import is_locked
 from vit.runs.attempts import train_to_the_end
 from vit.runs.engines.contract import Handle, mark_over, read_handle, read_request, take_up
 from vit.runs.engines.ray import NOTE
@@ -29,6 +31,7 @@ from vit.training.run_folder import AGAIN, STATES, forget_attempt, read_document
 from vit.training.train import train
 
 _SCRATCH = "VIT_SCRATCH"  # in the environment of a machine: its folder for runs that no folder is shared for
+_LEFT = 24 * 3600.0  # [s] after which the folder of a run that is not at work here is removed
 _RAYS_OWN = ".ray"  # folder in which Ray wants to keep checkpoints, of which there are none
 _GIVEN_UP = "given up"  # noted by a process: what stands in outcome.json would be so again
 _FRUITLESS = 3  # deaths in a row without another saved state between them, after which it is given up
@@ -54,9 +57,23 @@ def main(folder: Path, job: str, cpus: int) -> None:
 
 
 def place_of(folder: str) -> Path:
-    """A run's folder on this machine: the shared one, or one of its own, which only its name tells."""
-    own = Path(os.environ.get(_SCRATCH) or Path(tempfile.gettempdir()) / "vit-runs")
-    return own / Path(folder).name if ENVIRONMENT in os.environ else Path(folder)
+    """A run's folder on this machine: the shared one, or one of its own, which only its name tells.
+
+    Raises:
+        InvalidRun: somebody else has the folder for those.
+    """
+    if ENVIRONMENT not in os.environ:
+        return Path(folder)
+    own = Path(os.environ.get(_SCRATCH) or Path(tempfile.gettempdir()) / f"vit-runs-{os.getuid()}")
+    own.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if own.stat().st_uid != os.getuid():
+        raise InvalidRun(f"{own} belongs to somebody else. Name another folder in {_SCRATCH}.")
+    for other in own.iterdir():  # what is worth keeping is in the image
+        with suppress(OSError):
+            lock = other / "alive.lock"
+            if time.time() - other.stat().st_mtime > _LEFT and not (lock.exists() and is_locked(lock)):
+                shutil.rmtree(other, ignore_errors=True)
+    return own / Path(folder).name
 
 
 def mirror_of(folder: Path) -> Mirror | None:

@@ -121,6 +121,8 @@ class Slurm(Engine):
         variables = {ENGINE: "slurm", "OMP_NUM_THREADS": str(cluster.cpus), "PYTHONUNBUFFERED": "1"}
         if cluster.code:
             variables["PYTHONPATH"] = str(cluster.code)
+        if request.workers and not request.gpus:
+            variables["CUDA_VISIBLE_DEVICES"] = ""  # where Slurm does not fence them off
         lines = ["#!/bin/bash", *(f"#SBATCH --{name}={shlex.quote(value)}" for name, value in options.items() if value)]
         lines += ["#SBATCH --requeue", *cluster.setup]
         lines += [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
@@ -167,7 +169,7 @@ class Slurm(Engine):
         return self._jobs([handle]).get(handle.job)
 
     def _jobs(self, handles: Sequence[Handle]) -> dict[str, _Job]:
-        """The same of several runs, by their names.
+        """The jobs of several runs by their names, ended or not; without those that Slurm does not know.
 
         Of an array, a running element speaks for all, or else one that waits.
         """

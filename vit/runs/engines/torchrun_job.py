@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 from vit.errors import UserError
-from vit.runs.engines.contract import call_off, is_over, read_handle
+from vit.runs.engines.contract import call_off, is_over, mark_over, read_handle
 from vit.training.presets import train_config
-from vit.training.run_folder import read_document, record_outcome
+from vit.training.run_folder import read_document, read_json, record_outcome
 from vit.training.train import train
 
 
@@ -24,6 +24,9 @@ def main(folder: Path, job: str) -> int:
         if leads:
             call_off(handle)
         return 0
+    if leads:
+        for leftover in ("outcome.json", "heartbeat"):  # of an attempt that was ended from outside
+            (folder / leftover).unlink(missing_ok=True)
     print(f"It goes on in {folder / 'log.txt'}", flush=True)
     with (folder / "log.txt").open("ab") as log:
         for stream in (1, 2):
@@ -33,8 +36,12 @@ def main(folder: Path, job: str) -> int:
     except UserError as error:
         if leads:
             record_outcome(folder, "failed", str(error))
+            mark_over(handle)
         print(error)
         return 2
+    ended = read_json(folder / "outcome.json").get("outcome")
+    if leads and (ended == "finished" or (folder / "stop").exists()):  # or else it may be started again
+        mark_over(handle)
     return 0
 
 
