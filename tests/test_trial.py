@@ -13,6 +13,7 @@ from PIL import Image
 
 from vit.errors import InvalidConfig, InvalidDataset
 from vit.model.transformer import VisionTransformer
+from vit.training import dry_run
 from vit.training.config import TrainConfig
 from vit.training.distributed import choose_place
 from vit.training.dry_run import (
@@ -48,6 +49,16 @@ def known(config: TrainConfig, pictures: int = 9469, classes: int = 10) -> Sampl
     model = config.vit_config(classes)
     images = torch.zeros(1, model.channels, *model.image_size, dtype=torch.uint8)
     return Sample(images, torch.zeros(1, dtype=torch.int64), tuple(map(str, range(classes))), pictures, 1000, 500, 0.01)
+
+
+def test_several_devices_share_an_epoch_and_its_validation(config: TrainConfig) -> None:
+    known = Sample(torch.zeros(1, 3, 32, 32, dtype=torch.uint8), torch.zeros(1), ("a", "b"), 4000, 1000, 50_000)
+    facts = {"params": 1, "tokens": 1, "memory": 1, "budget": 1 << 40, "share": 1.0, "share_params": 1.0}
+    one, two = (
+        dry_run._judged(config, ["cpu"] * count, known, facts, [(8, 0.1), (16, 0.2)]).seconds_per_epoch
+        for count in (1, 2)
+    )
+    assert two == pytest.approx(one / 2)
 
 
 @pytest.mark.slow

@@ -245,6 +245,18 @@ def test_a_run_that_its_time_limit_ended_is_not_over(campus: Path, monkeypatch: 
 
 
 @pytest.mark.slow
+def test_a_job_ends_once_the_run_has_another(campus: Path, hand_over: Any) -> None:
+    """One that was declared over for its silence, and woke up."""
+    run = control.launch(endless(), on="campus")
+    process = hand_over(run.folder)
+    begun(run)
+    contract.write_handle(contract.next_handle(run.folder, "campus"), Request())
+    assert process.wait(PATIENCE) != 0
+    assert "has another job, so this one ends" in (run.folder / "log.txt").read_text()
+    mark_over(contract.read_handle(run.folder))
+
+
+@pytest.mark.slow
 def test_settings_that_cannot_be_end_it_for_good(campus: Path, hand_over: Any, tmp_path: Path) -> None:
     run = control.launch(tiny(data=f"folder:{tmp_path / 'nowhere'}"), on="campus")
     assert hand_over(run.folder).wait(PATIENCE) != 0

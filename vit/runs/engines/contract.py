@@ -7,6 +7,7 @@ outcome) is the same everywhere.
 import os
 import re
 import secrets
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -24,6 +25,7 @@ HANDLE = "handle.json"
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")  # of a place
 _JOB = re.compile(r"[a-z0-9-]{1,64}\.[0-9]{1,6}")  # it becomes an argument of the engine's commands
 _OVER = "over.json"
+_REPLACED = 5.0  # [s] between two looks of a job at whose turn it is
 GRACE = 30  # [s] in which an engine may not know yet what was submitted
 
 
@@ -264,6 +266,21 @@ def take_up(folder: Path, job: str) -> Handle | None:
     """
     handle = read_handle(folder)
     return None if handle is None or handle.job != job or is_over(handle) or call_off(handle) else handle
+
+
+def end_when_replaced(handle: Handle, end: Callable[[], object]) -> None:
+    """For a job at work, in the background: end it once the run has another one.
+
+    A run that gave no sign of life for a while may have been declared over, and resumed.
+    """
+
+    def wait() -> None:
+        while (now := read_handle(handle.folder)) is None or now.job == handle.job:
+            time.sleep(_REPLACED)
+        print("The run has another job, so this one ends.", flush=True)
+        end()
+
+    threading.Thread(target=wait, daemon=True, name="ends when replaced").start()
 
 
 def call_off(handle: Handle) -> bool:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from vit.runs.attempts import train_to_the_end
-from vit.runs.engines.contract import mark_over, take_up
+from vit.runs.engines.contract import end_when_replaced, mark_over, take_up
 from vit.training.run_folder import read_json
 
 _RANK = 'export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=$SLURM_NTASKS; exec "$@"'
@@ -31,6 +31,7 @@ def main(folder: Path, name: str) -> None:
     job = _Job(folder, number)
     for which in (signal.SIGUSR1, signal.SIGTERM):
         signal.signal(which, job.hear)
+    end_when_replaced(handle, job.cancel)
     train_to_the_end(folder, job.train_once)
     if job.limit and read_json(folder / "outcome.json").get("outcome") == "stopped" and not (folder / "stop").exists():
         print("The time limit is near: saved, and back into the queue.", flush=True)
@@ -56,6 +57,11 @@ class _Job:
         """Pass a signal on to the trainer, which saves and ends."""
         self.limit = signal_number == signal.SIGUSR1
         subprocess.run(["scancel", "--signal=TERM", f"{self.number}.{self.step}"], check=False, capture_output=True)
+
+    def cancel(self) -> None:
+        """End the job for good, without a word."""
+        subprocess.run(["scontrol", "update", f"JobId={self.number}", "Requeue=0"], check=False)
+        subprocess.run(["scancel", "--signal=KILL", "--full", self.number], check=False)
 
     def train_once(self) -> int | None:
         """Run the trainer on all machines; returns the exit status of the first process that failed."""

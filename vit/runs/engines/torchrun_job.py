@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from vit.errors import UserError
-from vit.runs.engines.contract import call_off, is_over, mark_over, read_handle
+from vit.runs.engines.contract import call_off, end_when_replaced, is_over, mark_over, read_handle
 from vit.training.presets import train_config
 from vit.training.run_folder import read_document, read_json, record_outcome
 from vit.training.train import train
@@ -31,6 +31,7 @@ def main(folder: Path, job: str) -> int:
     with (folder / "log.txt").open("ab") as log:
         for stream in (1, 2):
             os.dup2(log.fileno(), stream)
+    end_when_replaced(handle, lambda: os._exit(2))
     try:
         train(train_config(**read_document(folder / "config.json")), folder, resume=True)
     except UserError as error:
