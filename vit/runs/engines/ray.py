@@ -172,8 +172,9 @@ class Ray(Engine):
     def kill(self, handle: Handle) -> None:
         """Ray ends the driver and with it all of its processes."""
         self._end(handle)
-        if mirror := self._mirror(handle.folder):
-            self._pull_heavy(mirror, handle.job, ended=True)  # nobody asks about it from here on
+        with suppress(Unreachable):
+            if mirror := self._mirror(handle.folder):
+                self._pull_heavy(mirror, handle.job, ended=True)  # nobody asks about it from here on
         conclude(handle, "stopped", KILLED)
 
     def _mirror(self, folder: Path) -> Mirror | None:
