@@ -40,7 +40,7 @@ from vit.runs.engines.contract import (
     submitting,
 )
 from vit.runs.mirror import ENVIRONMENT, Mirror
-from vit.training.run_folder import ENGINE, read_json
+from vit.training.run_folder import ENGINE, changing, read_json
 from vit.untrusted import brief, is_text
 
 _ALIVE = ("PENDING", "RUNNING")
@@ -170,10 +170,17 @@ class Ray(Engine):
         leave_stop(self, folder)
 
     def kill(self, handle: Handle) -> None:
-        """Ray ends the driver and with it all of its processes."""
+        """Ray ends the driver and with it all of its processes.
+
+        It starts the driver of a job that was ended while it was pending, and that one finds a request to stop.
+        """
         self._end(handle)
+        with changing(handle.folder):
+            (handle.folder / "stop").touch()
         with suppress(Unreachable):
             if mirror := self._mirror(handle.folder):
+                with self._reachable():
+                    mirror.ask()
                 self._pull_heavy(mirror, handle.job, ended=True)  # nobody asks about it from here on
         conclude(handle, "stopped", KILLED)
 
