@@ -314,7 +314,7 @@ with right:
             st.error(plain(problem))
             sound = False
         elsewhere = place.on != HERE and bool(devices)
-        there = cluster_trial.found(config, place) if elsewhere else None
+        there = cluster_trial.finished(config, place) if elsewhere else None
         measured = cost_preview.show_costs(config, here, pictures, there) if devices else None
         if elsewhere and cluster_trial.possible(place):
             cluster_trial.show(config, place)

@@ -121,7 +121,7 @@ def test_a_machine_begins_from_the_image_whatever_it_had(sides: tuple[Mirror, Mi
     (there.folder / "checkpoints" / "state.previous.pt").write_bytes(b"saved, and never stored")
     there.pull_all()
     assert contents(there.folder) == expected
-    here.ask()
+    here.request_stop()
     there.pull_all()
     assert (there.folder / "stop").exists()
     here.remove()
@@ -183,9 +183,9 @@ def test_states_are_left_where_they_are_while_the_run_goes_on(sides: tuple[Mirro
 def test_an_attempt_that_was_taken_back_finds_nothing(sides: tuple[Mirror, Mirror]) -> None:
     there, here = sides
     (here.folder / "handle.json").write_text("{}")
-    here.give()
-    here.take_back()
-    here.take_back()
+    here.publish()
+    here.withdraw()
+    here.withdraw()
     there.pull_all()
     assert not (there.folder / "handle.json").exists()
 
@@ -312,12 +312,12 @@ def test_while_it_is_pushed_all_arrives_within_seconds_and_a_request_to_stop_too
     with there.pushing():
         fill(there.folder)
         until(lambda: pull(here) or contents(here.folder) == contents(there.folder), "the image")
-        here.ask()
+        here.request_stop()
         until((there.folder / "stop").exists, "the request")
         (there.folder / "outcome.json").write_text("{}")
     pull(here)
     assert (here.folder / "outcome.json").exists()
-    here.give()
+    here.publish()
     again = Mirror(there.url, there.folder)
     (there.folder / "stop").unlink()
     with again.pushing():
@@ -353,7 +353,7 @@ def test_an_attempt_gets_its_settings_and_the_checkpoint_that_it_starts_from(
     save_checkpoint(here.folder / "start" / "toy", build(), list("abcde"), Preprocess((32, 32)))
     for name in ("config.json", "handle.json", "metrics.jsonl"):
         (here.folder / name).write_text(json.dumps({"of": name}))
-    here.give()
+    here.publish()
     there.pull_all()
     assert not (there.folder / "metrics.jsonl").exists()  # it is of the machines
     assert {"config.json", "handle.json"} <= contents(there.folder).keys()

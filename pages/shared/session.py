@@ -143,7 +143,7 @@ class Train:
         nonce: of the next run; the same form sent twice starts it once.
         started: a run was, so that the next click is another one.
         trial: what was tried, and what came of it.
-        there: what is tried on a cluster, with the folder of that, and what came of it.
+        remote_trial: what is tried on a cluster, with the folder of that, and what came of it.
         cancelled: the trial was, and the page has not said so yet.
         try_again: a smaller recipe was taken, which is tried at once.
         overfit: which recipe learned a batch by heart, and the points of its curve.
@@ -156,7 +156,7 @@ class Train:
     nonce: str = field(default_factory=lambda: secrets.token_hex(8))
     started: bool = False
     trial: tuple[Any, Any] | None = None
-    there: tuple[Any, Path, Any] | None = None
+    remote_trial: tuple[Any, Path, Any] | None = None
     cancelled: bool = False
     try_again: bool = False
     overfit: tuple[Any, list[Any]] | None = None

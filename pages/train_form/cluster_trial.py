@@ -25,11 +25,15 @@ def possible(where: Where) -> bool:
     return trial.possible(find_cluster(where.on))
 
 
-def found(config: Any, where: Where) -> Any:
+def finished(config: Any, where: Where) -> Any:
     """What a trial of this very form there found; None without one."""
     state = session.of(session.Train)
-    if state.there and state.there[0] == _subject(config, where) and isinstance(state.there[2], trial.There):
-        return state.there[2].trial
+    if (
+        state.remote_trial
+        and state.remote_trial[0] == _subject(config, where)
+        and isinstance(state.remote_trial[2], trial.RemoteTrial)
+    ):
+        return state.remote_trial[2].trial
     return None
 
 
@@ -41,26 +45,26 @@ def show(config: Any, where: Where) -> None:
         "Try a few steps there",
         key="try_there",
         help=plain(f"On one machine of {where.on}: whether it works there, and how long it will take."),
-        disabled=bool(state.there and state.there[2] is None),
+        disabled=bool(state.remote_trial and state.remote_trial[2] is None),
     ):
         try:
             folder = control.start_trial(config, on=where.on, devices=where.devices, nodes=where.nodes)
         except UserError as error:
             st.error(plain(str(error)))
         else:
-            state.there = (subject, folder, None)
+            state.remote_trial = (subject, folder, None)
             st.rerun()
-    if state.there and state.there[2] is None:
+    if state.remote_trial and state.remote_trial[2] is None:
         _wait()
         return
-    if state.there is None or state.there[0] != subject:
+    if state.remote_trial is None or state.remote_trial[0] != subject:
         return
-    if isinstance(state.there[2], trial.There):
-        for doubt in state.there[2].doubts:
+    if isinstance(state.remote_trial[2], trial.RemoteTrial):
+        for doubt in state.remote_trial[2].doubts:
             st.warning(plain(doubt))
-        st.caption(plain(f"Tried on {state.there[2].host}."))
+        st.caption(plain(f"Tried on {state.remote_trial[2].host}."))
     else:
-        st.error(plain(state.there[2]))
+        st.error(plain(state.remote_trial[2]))
 
 
 def _subject(config: Any, where: Where) -> Any:
@@ -71,9 +75,9 @@ def _subject(config: Any, where: Where) -> Any:
 def _wait() -> None:
     """How the trial is, until there is something to say."""
     state = session.of(session.Train)
-    if state.there is None or state.there[2] is not None:
+    if state.remote_trial is None or state.remote_trial[2] is not None:
         return
-    subject, folder, _ = state.there
+    subject, folder, _ = state.remote_trial
     handle = read_handle(folder)
     said, problem = watch.look(handle) if handle else (Look("gone"), "")
     result: Any = None
@@ -83,7 +87,7 @@ def _wait() -> None:
         result = str(error)
     result = result or (trial.failure(folder, said) if said else "")
     if result:
-        state.there = (subject, folder, result)
+        state.remote_trial = (subject, folder, result)
         _end(folder)
         st.rerun()
     with st.container(horizontal=True, vertical_alignment="center"):
@@ -95,9 +99,9 @@ def _wait() -> None:
 
 def _cancel() -> None:
     state = session.of(session.Train)
-    if state.there:
-        _end(state.there[1])
-        state.there = None
+    if state.remote_trial:
+        _end(state.remote_trial[1])
+        state.remote_trial = None
 
 
 def _end(folder: Path) -> None:

@@ -135,7 +135,7 @@ def test_the_driver_of_a_job_that_was_ended_while_it_was_pending_trains_nothing(
 ) -> None:
     """Ray calls such a job stopped, and starts its driver all the same; it sees this server's folder, or the image."""
     handle, head.status = handle_of(far), "STOPPED"
-    Mirror(far.cluster.mirror, handle.folder).give()
+    Mirror(far.cluster.mirror, handle.folder).publish()
     far.kill(handle)
     there.pull_all()
     assert read_handle(there.folder) == handle._replace(folder=there.folder)

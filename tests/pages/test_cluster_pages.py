@@ -192,7 +192,7 @@ def test_another_version_there_is_told(lab: Fake, tmp_path: Path) -> None:
     here = trial.runs_here()
     folder = tmp_path / "trial"
     folder.mkdir()
-    write_json(folder / trial.ASKED, {"here": here})
+    write_json(folder / trial.REQUEST, {"here": here})
     facts = dict.fromkeys(dry_run.Trial._fields, 1)
     for changes, words in (
         ({}, []),

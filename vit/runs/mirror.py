@@ -112,7 +112,7 @@ class Mirror:
 
     # --- The server's side ------------------------------------------------------------------------------------------
 
-    def give(self) -> None:
+    def publish(self) -> None:
         """Bring what an attempt needs, and forget what was asked of the one before."""
         self._delete("stop")
         files: Files = {}
@@ -124,11 +124,11 @@ class Mirror:
                         files[str(path.relative_to(self.folder))] = self._stored(file)
         self._write_index("given", files)
 
-    def take_back(self) -> None:
+    def withdraw(self) -> None:
         """Forget what was given, as nothing came of the attempt: a job that began all the same finds nothing."""
         self._delete("given.json")
 
-    def ask(self) -> None:
+    def request_stop(self) -> None:
         """Ask the run to stop."""
         self._put("stop", b"")
 
@@ -272,11 +272,11 @@ class Mirror:
         for name in _mirrored(self.folder):
             if name not in index:  # saved by a process that died before it was stored
                 (self.folder / name).unlink(missing_ok=True)
-        self.hear()
+        self.fetch_requests()
 
-    def hear(self) -> None:
+    def fetch_requests(self) -> None:
         """Take to the folder what a person asks for."""
-        if self._asked_to_stop():
+        if self._is_stop_requested():
             (self.folder / "stop").touch()
 
     def push(self, *, large: bool = True) -> None:
@@ -332,7 +332,7 @@ class Mirror:
         def small() -> None:
             while not done.wait(PAUSE):
                 with self._tolerant():
-                    self.hear()
+                    self.fetch_requests()
                     with lock:
                         self.push(large=False)
 
@@ -382,7 +382,7 @@ class Mirror:
         except OSError as error:
             _log.warning("The image of %s cannot be written: %s", self.folder.name, error)
 
-    def _asked_to_stop(self) -> bool:
+    def _is_stop_requested(self) -> bool:
         from pyarrow.fs import FileType  # noqa: PLC0415
 
         return bool(self.storage.get_file_info(f"{self.place}/stop").type != FileType.NotFound)

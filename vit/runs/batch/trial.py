@@ -25,13 +25,13 @@ from vit.training.config import TrainConfig
 from vit.training.run_folder import read_json, write_json
 from vit.untrusted import brief, is_text
 
-ASKED, RESULT = "trial.json", "result.json"
+REQUEST, RESULT = "trial.json", "result.json"
 _OTHER_VERSION = "The machine has another version of this program. Bring it up to date before a long run."
 LIMIT = 30.0  # [s] of steps
 _OLD = 24 * 3600.0  # [s] after which a trial that nobody waited for is removed
 
 
-class There(NamedTuple):
+class RemoteTrial(NamedTuple):
     """What a trial on a cluster found.
 
     Attributes:
@@ -79,7 +79,7 @@ def write(folder: Path, config: TrainConfig, devices: Sequence[str]) -> None:
         devices: one for each process of the run, over all machines.
     """
     settings = config.model_dump(mode="json")
-    write_json(folder / ASKED, {"config": settings, "devices": list(devices), "here": runs_here()})
+    write_json(folder / REQUEST, {"config": settings, "devices": list(devices), "here": runs_here()})
 
 
 def main(folder: Path) -> None:
@@ -88,13 +88,13 @@ def main(folder: Path) -> None:
     Raises:
         UserError: what does not work there.
     """
-    asked = read_json(folder / ASKED)
-    config = presets.train_config(None, **asked["config"])
-    tried = dry_run.time_steps(config, asked["devices"], limit=LIMIT)
+    request = read_json(folder / REQUEST)
+    config = presets.train_config(None, **request["config"])
+    tried = dry_run.time_steps(config, request["devices"], limit=LIMIT)
     write_json(folder / RESULT, {"host": platform.node(), "there": runs_here(), "trial": tried._asdict()})
 
 
-def read(folder: Path) -> There | None:
+def read(folder: Path) -> RemoteTrial | None:
     """What came of a trial; None before it is over.
 
     Raises:
@@ -103,7 +103,7 @@ def read(folder: Path) -> There | None:
     result = read_json(folder / RESULT)
     if not result:
         return None
-    here, there = read_json(folder / ASKED).get("here", {}), result.get("there")
+    here, there = read_json(folder / REQUEST).get("here", {}), result.get("there")
     if not isinstance(there, dict) or here.keys() != there.keys():
         raise InvalidRun(_OTHER_VERSION)
     names = {"python": "Python", "torch": "torch"}
@@ -118,7 +118,7 @@ def read(folder: Path) -> There | None:
         tried = dry_run.Trial(**result["trial"])
     except (KeyError, TypeError) as error:  # it tells other things
         raise InvalidRun(_OTHER_VERSION) from error
-    return There(brief(str(result.get("host"))), tuple(doubts), tried)
+    return RemoteTrial(brief(str(result.get("host"))), tuple(doubts), tried)
 
 
 def failure(folder: Path, said: Look) -> str:

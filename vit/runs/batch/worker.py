@@ -18,7 +18,7 @@ from vit.training.run_folder import record_outcome
 def main(folder: Path, number: int, count: int) -> int:
     """Measure what is missing, or try; returns the exit status."""
     try:
-        if (folder / trial.ASKED).exists():
+        if (folder / trial.REQUEST).exists():
             trial.main(folder)
             return 0
         work = parts.read_measurement(folder).opened()

@@ -101,7 +101,7 @@ class Ray(Engine):
         with submitting(self, folder, request) as handle:
             if mirror := self._mirror(folder):
                 with self._reachable():
-                    mirror.give()
+                    mirror.publish()
             variables = {ENGINE: "ray", "OMP_NUM_THREADS": str(self.cluster.cpus), "PYTHONUNBUFFERED": "1"}
             variables["RAY_TRAIN_ENABLE_PRINT_PATCH"] = "0"  # which has every line twice
             if mirror:
@@ -121,7 +121,7 @@ class Ray(Engine):
             except (Refused, Unreachable):
                 if mirror:
                     with suppress(OSError):
-                        mirror.take_back()
+                        mirror.withdraw()
                 raise
         return handle
 
@@ -166,7 +166,7 @@ class Ray(Engine):
         """The trainer sees the file; of one that waits, the job is ended."""
         if mirror := self._mirror(folder):
             with self._reachable():
-                mirror.ask()
+                mirror.request_stop()
         leave_stop(self, folder)
 
     def kill(self, handle: Handle) -> None:
@@ -180,7 +180,7 @@ class Ray(Engine):
         with suppress(Unreachable):
             if mirror := self._mirror(handle.folder):
                 with self._reachable():
-                    mirror.ask()
+                    mirror.request_stop()
                 self._pull_heavy(mirror, handle.job, ended=True)  # nobody asks about it from here on
         conclude(handle, "stopped", KILLED)
 

@@ -52,7 +52,7 @@ def main(folder: Path, job: str, cpus: int) -> None:
     needs = f"a process with {cpus} processors{' and a GPU' if request.gpus else ''}"
     note(handle, "waiting", f"It starts when {handle.place} has room for {needs}.")
     try:
-        if (folder / trial.ASKED).exists():
+        if (folder / trial.REQUEST).exists():
             attempt = ray.remote(num_cpus=cpus, num_gpus=1 if request.gpus else 0, max_retries=0)(_tried)
             ray.get(attempt.remote(str(folder)))
             return

@@ -42,7 +42,7 @@ def main(folder: Path, job: str, cpus: int) -> None:
     if mirror := mirror_of(folder):
         mirror.pull_all()
         forget_attempt(folder)  # which the server did in its own folder
-        mirror.hear()
+        mirror.fetch_requests()
     handle = take_up(folder, job)
     if handle is None:
         return

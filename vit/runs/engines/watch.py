@@ -33,7 +33,7 @@ class Answer(NamedTuple):
 _Key = tuple[str, str]  # a place, and a job's name there, or "capacity"
 _lock = threading.Condition()
 _answers: dict[_Key, tuple[Answer, float]] = {}  # with the moment of each
-_asked: set[_Key] = set()
+_pending: set[_Key] = set()
 _questions: dict[str, SimpleQueue[Handle | None]] = {}  # for each place; None asks for its capacity
 
 
@@ -72,10 +72,10 @@ def _latest(key: _Key, question: Handle | None, patience: float) -> Answer:
             return answer
         if age > STALE:
             answer = Answer()
-        if key not in _asked:
-            _asked.add(key)
+        if key not in _pending:
+            _pending.add(key)
             _queue(key[0]).put(question)
-        while patience and key in _asked and time.monotonic() < deadline:
+        while patience and key in _pending and time.monotonic() < deadline:
             _lock.wait(deadline - time.monotonic())
         newer, at = _answers.get(key, (answer, -STALE))
         return newer if time.monotonic() - at < STALE else answer
@@ -131,5 +131,5 @@ def _note(key: _Key, said: Look | Capacity | Exception) -> None:
         answer = Answer(said)
     with _lock:
         _answers[key] = (answer, time.monotonic())
-        _asked.discard(key)
+        _pending.discard(key)
         _lock.notify_all()
