@@ -20,6 +20,7 @@ from vit.paths import PROJECT
 from vit.runs import registry
 from vit.runs.engines import here, places
 from vit.runs.engines.contract import HERE, Engine, read_handle
+from vit.training.run_folder import STATES, read_json
 
 
 class Lab(NamedTuple):
@@ -28,6 +29,7 @@ class Lab(NamedTuple):
     Attributes:
         processes: of a run, all of them.
         epochs: of a run that is still at work, with 80 steps each, once its second epoch is seen from here.
+        saved: whether resuming a run would begin after its first epoch.
         worker: in the command line of each process that measures.
         shared: whether its machines see the folder of runs.
         cluster: what is behind it, where that is a real one.
@@ -43,6 +45,7 @@ class Lab(NamedTuple):
     end: Callable[[], None] | None = None
     worker: str = "vit.runs.batch.worker"
     epochs: int = 15
+    saved: Callable[[registry.Run], bool] = lambda run: True
     shared: bool = True
     cluster: RayCluster | SlurmCluster | None = None
 
@@ -122,8 +125,15 @@ def lab_ray(root: Path, patch: pytest.MonkeyPatch, shared: bool = True) -> Lab:
         folders = [run.folder] if shared else [cluster.scratch(number) / run.id for number in (1, 2)]
         return drivers + [pid for place in folders for pid in here.lock_holders(place)]
 
+    def saved(run: registry.Run) -> bool:
+        """Whether the image has another state than the first one: it comes a second after it was saved."""
+        files = read_json(root.with_name("storage") / run.id / "folder.json").get("files", {})
+        state, previous = (files.get(f"checkpoints/{name}") for name in STATES)
+        return bool(previous) and state != previous
+
     engine, worker, epochs = places.cluster_engine(name), "ray::MapWorker", 15 if shared else 40  # a mirror is behind
-    return Lab(name, engine, processes, unreachable, 2, cluster.end, worker, epochs, shared, cluster)
+    lab = Lab(name, engine, processes, unreachable, 2, cluster.end, worker, epochs, shared=shared, cluster=cluster)
+    return lab if shared else lab._replace(saved=saved)
 
 
 def lab_slurm(root: Path, patch: pytest.MonkeyPatch) -> Lab:

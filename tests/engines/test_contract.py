@@ -197,7 +197,7 @@ def uninterrupted(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_vanished_it_is_interrupted_and_resumed_to_the_same_bits(lab: Lab, uninterrupted: Path) -> None:
     run = launch(lab, long(lab))
-    until(lambda: now(run) and done(run) > 100, "its second epoch")
+    until(lambda: now(run) and done(run) > 100 and lab.saved(run), "its second epoch, and the state of the first")
     processes = lab.processes(run)
     for name in (signal.SIGSTOP, signal.SIGKILL):  # at one moment, so that none sees another one die
         for pid in processes:
