@@ -157,15 +157,15 @@ def test_what_was_sent_is_not_sent_again_by_the_same_name(lab: Fake, tmp_path: P
             raise Unreachable("No answer.")
         assert contract.read_handle(folder) is None
     assert jobs == [f"{folder.name}.1", f"{folder.name}.2"]
-    asked = set()
+    names = set()
     for _ in range(3):
         measured = tmp_path / "evaluate-0123456789ab"
         measured.mkdir()
         with contract.submitting(lab, measured, Request(workers=2)) as handle:
-            asked.add(handle.job)
+            names.add(handle.job)
             assert contract.read_handle(measured) == handle
         shutil.rmtree(measured)
-    assert len(asked) == 3
+    assert len(names) == 3
 
 
 def test_processes_that_measure_on_processors_see_no_gpu(tmp_path: Path) -> None:

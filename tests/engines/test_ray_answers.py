@@ -103,19 +103,19 @@ def test_weights_that_cannot_be_brought_are_told_and_asked_for_again(
     for piece in pieces:
         piece.write_bytes(b"damaged")
 
-    def told() -> str:
+    def problem() -> str:
         try:
             far.look(handle)
         except Unreachable as error:
             return str(error)
         return ""
 
-    assert "is damaged" in until(told, "what is wrong")
+    assert "is damaged" in until(problem, "what is wrong")
     for piece, content in zip(pieces, contents, strict=True):
         piece.write_bytes(content)
-    assert "is damaged" in told()  # for a while nothing is tried
+    assert "is damaged" in problem()  # for a while nothing is tried
     monkeypatch.setattr(ray, "_AGAIN", 0.0)
-    until(lambda: not told() and far.look(handle).word == "gone", "its weights")
+    until(lambda: not problem() and far.look(handle).word == "gone", "its weights")
 
 
 def test_a_command_does_not_wait_for_weights_at_its_end(far: ray.Ray, there: Mirror) -> None:
@@ -125,7 +125,9 @@ def test_a_command_does_not_wait_for_weights_at_its_end(far: ray.Ray, there: Mir
 
 
 def test_a_killed_run_s_weights_come_all_the_same(far: ray.Ray, head: Head, there: Mirror) -> None:
-    handle, head.status = handle_of(far), None
+    handle = handle_of(far)
+    far.look(handle)  # what it had until here is on its way
+    head.status = None
     far.kill(handle)
     until((handle.folder / "checkpoints" / "state.pt").exists, "its state")
 

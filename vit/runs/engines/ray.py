@@ -78,7 +78,7 @@ class Ray(Engine):
     def __init__(self, cluster: Cluster):
         self.cluster, self.name = cluster, cluster.name
         self._pulls: SimpleQueue[_Pull] | None = None  # to a thread that brings weights, one run after the other
-        self._pulling, self._brought = set[str](), set[str]()  # jobs whose weights are on their way, and here
+        self._pulling, self._brought = set[tuple[str, bool]](), set[str]()  # jobs whose weights are coming, and here
         self._failed: dict[str, tuple[str, float]] = {}  # jobs whose weights could not be brought: why, and when
 
     def capacity(self) -> Capacity:
@@ -211,19 +211,19 @@ class Ray(Engine):
         if ended and job in self._brought:
             return True
         problem, at = self._failed.get(job, ("", 0.0))
-        if job not in self._pulling and not (problem and time.monotonic() - at < _AGAIN):
-            self._pulling.add(job)
+        if (job, ended) not in self._pulling and not (problem and time.monotonic() - at < _AGAIN):
+            self._pulling.add((job, ended))
             if self._pulls is None:
                 self._pulls = SimpleQueue()
                 threading.Thread(
-                    target=self._bring, args=(self._pulls,), daemon=True, name=f"pulls {self.name}"
+                    target=self._download, args=(self._pulls,), daemon=True, name=f"pulls {self.name}"
                 ).start()
             self._pulls.put(_Pull(mirror, job, ended))
         if ended and problem:
             raise Unreachable(f"The weights of this run cannot be brought from {self.name}: {problem}")
         return not ended
 
-    def _bring(self, pulls: "SimpleQueue[_Pull]") -> None:
+    def _download(self, pulls: "SimpleQueue[_Pull]") -> None:
         while True:
             mirror, job, ended = pulls.get()
             try:
@@ -234,10 +234,10 @@ class Ray(Engine):
                     self._brought.add(job)
             except Exception as error:
                 _log.exception("Weights of %s cannot be brought from %s", mirror.folder.name, self.name)
-                told = isinstance(error, UserError)
-                self._failed[job] = str(error) if told else "the log says why.", time.monotonic()
+                reason = str(error) if isinstance(error, UserError) else "the log says why."
+                self._failed[job] = reason, time.monotonic()
             finally:
-                self._pulling.discard(job)
+                self._pulling.discard((job, ended))
 
     def _end(self, handle: Handle) -> None:
         self._call("POST", f"/api/jobs/{handle.job}/stop", {}, absent=True)
