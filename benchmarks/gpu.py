@@ -203,17 +203,17 @@ def described(job: Job, **settings: Any) -> Any:
     return train_config(**few | settings)
 
 
-def trainer(config: Any, folder: Path, place: Any = None) -> Any:
+def trainer(config: Any, folder: Path, process: Any = None) -> Any:
     """The parts of a run, with a head that is not zero."""
     import torch
 
-    from vit.training.distributed import choose_place
+    from vit.training.distributed import set_up_process
     from vit.training.trainer import Trainer
 
-    run = Trainer(config, folder, place or choose_place(config))
+    run = Trainer(config, folder, process or set_up_process(config))
     torch.set_float32_matmul_precision("highest")  # what is compared with the CPU is not rounded to TF32
     torch.nn.init.normal_(
-        run.update.model.head.weight, std=0.1, generator=torch.Generator(run.place.device).manual_seed(0)
+        run.update.model.head.weight, std=0.1, generator=torch.Generator(run.process.device).manual_seed(0)
     )
     run.update.model.train()
     return run
@@ -223,7 +223,7 @@ def some(run: Any, count: int) -> tuple[Any, Any]:
     """The first training pictures of a run and their labels."""
     import torch
 
-    return next(iter(run.data.train.batches(torch.arange(count), count, run.place.device)))
+    return next(iter(run.data.train.batches(torch.arange(count), count, run.process.device)))
 
 
 def step(job: Job) -> Result:
@@ -233,7 +233,7 @@ def step(job: Job) -> Result:
     losses, gradients = [], []
     for device in ("cpu", job.device):
         run = trainer(described(job, device=device), job.out)
-        images, labels = (part.to(run.place.device) for part in some_on_cpu(run))
+        images, labels = (part.to(run.process.device) for part in some_on_cpu(run))
         losses.append(run.update.gradients(run.data.normalise(images), labels))
         gradients.append(
             torch.cat([p.grad.flatten().cpu() for p in run.update.model.parameters() if p.grad is not None])
@@ -247,7 +247,7 @@ def step(job: Job) -> Result:
         run.progress.step += 1
     if not trace[-1] < trace[0]:
         raise AssertionError(f"The loss did not fall: {trace}")
-    return result | {"loss": [round(trace[0], 4), round(trace[-1], 4)], "bfloat16": run.place.autocast}
+    return result | {"loss": [round(trace[0], 4), round(trace[-1], 4)], "bfloat16": run.process.autocast}
 
 
 def some_on_cpu(run: Any) -> tuple[Any, Any]:
@@ -268,8 +268,8 @@ def resume(job: Job) -> Result:
 
     torch.use_deterministic_algorithms(True, warn_only=True)
     config = described(job, epochs=2 if job.dry else 6, precision="auto")
-    with tempfile.TemporaryDirectory() as place:
-        whole, cut = Path(place) / "whole", Path(place) / "cut"
+    with tempfile.TemporaryDirectory() as folder:
+        whole, cut = Path(folder) / "whole", Path(folder) / "cut"
         train(config, whole)
         watch = threading.Thread(target=stop_after_an_epoch, args=(cut,), daemon=True)
         watch.start()
@@ -338,11 +338,11 @@ def processes(job: Job) -> Result:
     import torch
     import torch.multiprocessing as several
 
-    with tempfile.TemporaryDirectory() as place:
-        several.spawn(one_of_two, (job, place), nprocs=2)
-        shared = [torch.load(Path(place) / f"{rank}.pt", weights_only=True) for rank in range(2)]
+    with tempfile.TemporaryDirectory() as folder:
+        several.spawn(one_of_two, (job, folder), nprocs=2)
+        shared = [torch.load(Path(folder) / f"{rank}.pt", weights_only=True) for rank in range(2)]
     run = trainer(described(job, optimizer="adamw", ema=0.0), job.out)
-    images, labels = (part.to(run.place.device) for part in some_on_cpu(run))
+    images, labels = (part.to(run.process.device) for part in some_on_cpu(run))
     run.update.gradients(run.data.normalise(images), labels)
     alone = {
         name: parameter.grad for name, parameter in run.update.model.named_parameters() if parameter.grad is not None
@@ -359,18 +359,18 @@ def one_of_two(rank: int, job: Job, folder: str) -> None:
     import torch
     import torch.distributed as dist
 
-    from vit.training.distributed import Place
+    from vit.training.distributed import Process
 
     dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
     if job.device.startswith("cuda"):
         torch.cuda.set_device(job.device)
-    place = Place(torch.device(job.device), False, rank, 2)
-    run = trainer(described(job, optimizer="adamw", ema=0.0), Path(folder), place)
+    process = Process(torch.device(job.device), False, rank, 2)
+    run = trainer(described(job, optimizer="adamw", ema=0.0), Path(folder), process)
     images, labels = (part[rank::2].to(job.device) for part in some_on_cpu(run))
     run.update.gradients(run.data.normalise(images), labels)
     gradients = {name: p.grad.cpu() for name, p in run.update.model.named_parameters() if p.grad is not None}
     torch.save(gradients, Path(folder) / f"{rank}.pt")
-    place.any(False)  # both are done
+    process.any(False)  # both are done
     dist.destroy_process_group()
 
 

@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from vit.data.datasets import Dataset
 from vit.data.pictures import Resident
-from vit.training.distributed import choose_place
+from vit.training.distributed import set_up_process
 from vit.training.presets import train_config
 from vit.training.recorder import Recorder
 from vit.training.snapshot_writer import SnapshotWriter
@@ -61,7 +61,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         few = noise(options.pictures // 5)
         dataset = Dataset("noise", ("a", "b", "c", "d"), noise(options.pictures), few, few)
-        run = Trainer(config, Path(folder), choose_place(config), dataset)
+        run = Trainer(config, Path(folder), set_up_process(config), dataset)
         for owner, name, part in (
             (Recorder, "step", "records and heartbeat"),
             (Recorder, "epoch", "records and heartbeat"),

@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from vit.data.datasets import Dataset
 from vit.data.pictures import Resident
 from vit.model.config import ViTConfig
-from vit.training.distributed import choose_place
+from vit.training.distributed import set_up_process
 from vit.training.presets import train_config
 from vit.training.trainer import Trainer
 
@@ -140,11 +140,11 @@ def our_steps(
     config = train_config(preset, **{"data": "shapes", "device": device, "batch_size": BATCH, **settings})
     pictures = Resident(torch.from_numpy(arrays).permute(0, 3, 1, 2).contiguous(), torch.from_numpy(labels))
     dataset = Dataset("noise", tuple("abcdefghij"), pictures, pictures, pictures)
-    run = Trainer(config, Path(), choose_place(config), dataset)
+    run = Trainer(config, Path(), set_up_process(config), dataset)
     run.update.model.train()
     while True:
         order = torch.randperm(len(labels))[: run.data.steps_per_epoch * run.data.batch_size]
-        for images, wanted in run.data.train.batches(order, run.data.batch_size, run.place.device):
+        for images, wanted in run.data.train.batches(order, run.data.batch_size, run.process.device):
             run.update.train_step(run.progress.step, images, wanted, print)
             run.progress.step += 1
             yield

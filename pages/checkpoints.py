@@ -36,7 +36,7 @@ def summarised(folder: str, stamp: int) -> CheckpointInfo:
 
 
 def listed() -> list[CheckpointInfo]:
-    """Every checkpoint on the shelf, then what was fetched from elsewhere, under its pinned name."""
+    """Every checkpoint in the folder, then what was fetched from elsewhere, under its pinned name."""
     own = [summarised(str(folder), stamp) for folder, stamp in manage.folders()]
     return own + [replace(summarised(str(one.folder), 0), name=str(one.name)) for one in hub.cached()]
 
@@ -73,7 +73,7 @@ def choose(infos: list[CheckpointInfo]) -> CheckpointInfo:
     event = st.dataframe(
         table(infos),
         hide_index=True,
-        key=f"shelf {names}",  # a row means another one when the list changes
+        key=f"checkpoints {names}",  # a row means another one when the list changes
         on_select="rerun",
         selection_mode="single-row-required",
         selection_default={"selection": {"rows": [names.index(linked) if linked in names else 0]}},

@@ -19,7 +19,7 @@ from vit.errors import InvalidCheckpoint, InvalidConfig, InvalidRun
 from vit.runs import control, registry
 from vit.runs.engines import here
 from vit.training import run_folder
-from vit.training.distributed import Place
+from vit.training.distributed import Process
 from vit.training.metrics import read_metrics
 from vit.training.recorder import Recorder
 from vit.training.run_folder import FORMAT
@@ -120,7 +120,7 @@ def test_a_run_that_has_said_its_last_word_is_ending(folder: Path) -> None:
 def test_an_evaluation_is_told_with_its_share_until_the_training_goes_on(folder: Path, doing: str, words: str) -> None:
     run = dead(folder)
     facts = {"total_steps": 80, "steps_per_epoch": 40, "batch_size": 2, "epochs": 2, "lr": 1e-3}
-    with run_folder.hold_run(run), Recorder(run, 0, Place(torch.device("cpu"), False), 0, facts) as recorder:
+    with run_folder.hold_run(run), Recorder(run, 0, Process(torch.device("cpu"), False), 0, facts) as recorder:
         assert status_of(run) == ("running", None, 0)
         recorder.at = 40
         getattr(recorder, doing)(0.25)

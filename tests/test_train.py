@@ -26,7 +26,7 @@ from vit.files import replaced
 from vit.model.transformer import VisionTransformer
 from vit.training import fine_tuning, trainer
 from vit.training.config import TrainConfig
-from vit.training.distributed import choose_place
+from vit.training.distributed import set_up_process
 from vit.training.evaluation import evaluate_checkpoint
 from vit.training.fine_tuning import resolve
 from vit.training.metrics import read_metrics
@@ -159,7 +159,7 @@ def test_other_validation_pictures_choose_another_epoch(folder: Path, tmp_path: 
 def test_averaged_weights_leave_their_start_within_a_short_run(folder: Path, tmp_path: Path) -> None:
     """With 0.9998 from the first step, 32 steps would leave 99 % of the start in the average."""
     config = describe(folder, ema=0.9998)
-    run = Trainer(config, tmp_path / "run", choose_place(config))
+    run = Trainer(config, tmp_path / "run", set_up_process(config))
     start = {name: value.clone() for name, value in run.update.models["averaged"].state_dict().items()}
     train(config, tmp_path / "run")
     state = torch.load(tmp_path / "run" / "checkpoints" / "state.pt")["models"]
@@ -312,7 +312,7 @@ def test_a_damaged_state_falls_back_to_the_one_before_it_and_says_so(
 
 def test_the_state_before_the_last_epoch_is_kept(folder: Path, tmp_path: Path) -> None:
     config = describe(folder, epochs=3)
-    run = Trainer(config, tmp_path, choose_place(config))
+    run = Trainer(config, tmp_path, set_up_process(config))
     steps = []
     for run.progress.step in (4, 8, 12):
         run._save_state()
@@ -324,7 +324,7 @@ def test_a_damaged_state_is_never_put_in_place_of_the_sound_one(whole: Path, fol
     run = shutil.copytree(whole, tmp_path / "run")
     (run / "checkpoints" / "state.pt").write_bytes(b"torn")
     config = describe(folder)
-    job = Trainer(config, run, choose_place(config), resumed=True)
+    job = Trainer(config, run, set_up_process(config), resumed=True)
     job.load()
     job._save_state()
     assert {torch.load(path)["step"] for path in (job.state.path, job.state.previous)} == {32}
@@ -435,7 +435,7 @@ config, run = TrainConfig.model_validate_json(config), Path(run)
 keep = Trainer.train
 def train_and_keep(self, *arguments):
     result = keep(self, *arguments)
-    torch.save(self.update.model.state_dict(), run.with_name(f"rank{self.place.rank}.pt"))
+    torch.save(self.update.model.state_dict(), run.with_name(f"rank{self.process.rank}.pt"))
     return result
 Trainer.train = train_and_keep
 train(config, run)
@@ -494,7 +494,7 @@ def test_a_folder_that_cannot_be_made_is_told_in_a_sentence(folder: Path, tmp_pa
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_device_that_is_not_there_is_refused() -> None:
     with pytest.raises(InvalidConfig, match="no CUDA GPU"):
-        choose_place(train_config(device="cuda"))
+        set_up_process(train_config(device="cuda"))
 
 
 def test_more_pictures_per_step_than_there_are_is_one_step(folder: Path, tmp_path: Path) -> None:
@@ -533,7 +533,7 @@ def test_too_little_memory_splits_batches_and_says_so(
 @pytest.mark.parametrize("parts", [2, 3, 8])
 def test_a_batch_in_parts_has_the_gradient_of_the_whole(folder: Path, tmp_path: Path, parts: int) -> None:
     config = describe(folder, dropout=0, drop_path=0, precision="float32")
-    run = Trainer(config, tmp_path, choose_place(config))
+    run = Trainer(config, tmp_path, set_up_process(config))
     model = run.update.model
     torch.nn.init.normal_(model.head.weight)  # a head of zeros lets no gradient through
     inputs, labels = torch.randn(8, 3, 16, 16), torch.arange(8) % 2

@@ -15,7 +15,7 @@ from vit.errors import InvalidConfig, InvalidDataset
 from vit.model.transformer import VisionTransformer
 from vit.training import dry_run
 from vit.training.config import TrainConfig
-from vit.training.distributed import choose_place
+from vit.training.distributed import set_up_process
 from vit.training.dry_run import (
     DEAR,
     FITS,
@@ -124,7 +124,7 @@ import sys, torch
 from pathlib import Path
 from vit.training import dry_run, dry_run_process
 from vit.training.config import TrainConfig
-from vit.training.distributed import choose_place
+from vit.training.distributed import set_up_process
 
 config, batch = TrainConfig.model_validate_json(sys.argv[1]), int(sys.argv[2])
 
@@ -144,8 +144,8 @@ run(small, 2)  # what is loaded and set up once
 Path("/proc/self/clear_refs").write_text("5")
 before = now("VmRSS")
 run(config, batch)
-place = choose_place(config)
-print(now("VmHWM") - before, dry_run.count_memory(config.vit_config(10), config, batch, False, place.autocast))
+process = set_up_process(config)
+print(now("VmHWM") - before, dry_run.count_memory(config.vit_config(10), config, batch, False, process.autocast))
 """
 
 
@@ -277,7 +277,7 @@ def test_a_limit_counts_for_a_folder_as_it_does_in_the_run(tmp_path: Path, limit
         "shapes", data=f"folder:{tmp_path}", image_size=8, limit=limit, device="cpu", batch_size=4, epochs=1
     )
     found = sample(config, 3)
-    run = Trainer(config, tmp_path / "run", choose_place(config))
+    run = Trainer(config, tmp_path / "run", set_up_process(config))
     parts = (run.data.train, run.data.validation, run.data.test)
     told = (found.train_pictures, found.validation_pictures, found.test_pictures)
     assert told == tuple(len(part.labels) for part in parts)

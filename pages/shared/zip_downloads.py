@@ -19,7 +19,7 @@ def link(label: str, kind: str, name: str, help: str) -> None:
     """A button that downloads a checkpoint.
 
     Args:
-        kind: `CHECKPOINT`, of the shelf or fetched by its name, or `RUN`, the best one of a run.
+        kind: `CHECKPOINT`, in the folder of checkpoints or fetched by its name, or `RUN`, the best one of a run.
         name: of the checkpoint, or the run's id.
     """
     st.link_button(label, f"{_path(kind)}?name={quote(name, safe='')}", help=help)

@@ -15,7 +15,7 @@ from vit.training.run_folder import ENGINE
 
 
 @dataclass
-class Place:
+class Process:
     """Where this process computes, and which share of the work is its own."""
 
     device: torch.device
@@ -62,7 +62,7 @@ class Place:
             dist.barrier()
 
 
-def choose_place(config: TrainConfig) -> Place:
+def set_up_process(config: TrainConfig) -> Process:
     """Resolve "auto" device and precision; join the other processes when started by torchrun.
 
     Raises:
@@ -92,7 +92,7 @@ def choose_place(config: TrainConfig) -> Place:
     opened = world > 1 and not dist.is_initialized()
     if opened:
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
-    return Place(device, autocast, dist.get_rank() if world > 1 else 0, world, opened)
+    return Process(device, autocast, dist.get_rank() if world > 1 else 0, world, opened)
 
 
 def memory_budget(device: torch.device) -> int:

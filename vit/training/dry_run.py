@@ -32,7 +32,7 @@ from vit.model.config import ViTConfig
 from vit.model.transformer import VisionTransformer
 from vit.paths import environment_with_package
 from vit.training.config import TrainConfig
-from vit.training.distributed import Place, choose_place, memory_budget
+from vit.training.distributed import Process, memory_budget, set_up_process
 from vit.training.fine_tuning import model_config
 
 LIMIT = 10.0  # [s] for timing, the start of the process included
@@ -211,8 +211,8 @@ def _judged(
 def _guessed(config: TrainConfig, devices: Sequence[str], known: Sample) -> Trial:
     """The same for a CPU that is too busy to do a single step in time, by how fast it multiplies matrices."""
     model = model_config(config, len(known.classes))
-    place = choose_place(config.model_copy(update={"device": "cpu"}))
-    facts = run_facts(config, len(known.classes), min(config.batch_size, known.train_pictures), place)
+    process = set_up_process(config.model_copy(update={"device": "cpu"}))
+    facts = run_facts(config, len(known.classes), min(config.batch_size, known.train_pictures), process)
     matrix, times = torch.ones(_SIDE, _SIDE), []
     for _ in range(5):
         started = time.perf_counter()
@@ -223,14 +223,14 @@ def _guessed(config: TrainConfig, devices: Sequence[str], known: Sample) -> Tria
     return _judged(config, devices, known, facts | {"share": 1.0, "share_params": 1.0}, [step])._replace(timed=0)
 
 
-def run_facts(config: TrainConfig, classes: int, batch: int, place: Place) -> dict[str, Any]:
+def run_facts(config: TrainConfig, classes: int, batch: int, process: Process) -> dict[str, Any]:
     """What is known of a run without a step."""
     model = model_config(config, classes)
     return {
         "params": parameters_of(model),
         "tokens": model.tokens,
-        "memory": count_memory(model, config, batch, place.device.type != "cpu", place.autocast),
-        "budget": memory_budget(place.device),
+        "memory": count_memory(model, config, batch, process.device.type != "cpu", process.autocast),
+        "budget": memory_budget(process.device),
     }
 
 
@@ -324,7 +324,7 @@ def too_large(config: TrainConfig, classes: int, batch: int, free: int) -> str:
 
 def _half(config: TrainConfig) -> bool:
     """Whether a CPU computes products in bfloat16."""
-    return choose_place(config.model_copy(update={"device": "cpu"})).autocast
+    return set_up_process(config.model_copy(update={"device": "cpu"})).autocast
 
 
 def count_memory(model: ViTConfig, config: TrainConfig, batch: int, on_gpu: bool, half: bool = False) -> int:

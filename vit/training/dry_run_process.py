@@ -21,7 +21,7 @@ from vit.errors import UserError
 from vit.explain.timing import products
 from vit.training import trainer
 from vit.training.config import TrainConfig
-from vit.training.distributed import choose_place
+from vit.training.distributed import set_up_process
 from vit.training.dry_run import Sample, parameters_of, run_facts, sample
 from vit.training.fine_tuning import model_config
 from vit.training.presets import train_config
@@ -59,15 +59,15 @@ def _run(config: TrainConfig, pictures: Sample, test: Tensor) -> Any:
     labels = torch.arange(len(test)) % len(pictures.classes)
     held_out = Resident(test, labels)
     dataset = Dataset(config.data, pictures.classes, Resident(pictures.images, pictures.labels), held_out, held_out)
-    return trainer.Trainer(config, Path(tempfile.gettempdir()) / "vit-trial", choose_place(config), dataset)
+    return trainer.Trainer(config, Path(tempfile.gettempdir()) / "vit-trial", set_up_process(config), dataset)
 
 
 def _time(config: TrainConfig, classes: int, pictures: int, until: float) -> Iterator[dict[str, Any]]:
     """Facts of the run, then what steps take, see `_judged`."""
-    whole, place = model_config(config, classes), choose_place(config)
-    part = lighter(config, classes) if place.device.type == "cpu" else config
+    whole, process = model_config(config, classes), set_up_process(config)
+    part = lighter(config, classes) if process.device.type == "cpu" else config
     own, batch = model_config(part, classes), min(config.batch_size, pictures)
-    yield run_facts(config, classes, batch, place) | {
+    yield run_facts(config, classes, batch, process) | {
         "share": products(own, own.image_size) / products(whole, whole.image_size),
         "share_params": parameters_of(own) / parameters_of(whole),
     }
@@ -152,7 +152,7 @@ def _overfit(config: TrainConfig, seconds: float) -> Iterator[dict[str, Any]]:
     update.model.train()
     until = time.monotonic() + seconds
     for step in range(_STEPS + 1):
-        with torch.no_grad(), run.place.arithmetic():
+        with torch.no_grad(), run.process.arithmetic():
             logits = update.logits(run.data.normalise(images)).float()
         loss = torch.nn.functional.cross_entropy(logits, labels).item()
         accuracy = (logits.argmax(1) == labels).float().mean().item()

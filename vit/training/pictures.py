@@ -10,7 +10,7 @@ from vit.data.pictures import Pictures, Resident
 from vit.errors import InvalidConfig, InvalidDataset
 from vit.images.preprocess import Normalise, Preprocess
 from vit.training.config import TrainConfig
-from vit.training.distributed import Place, memory_budget
+from vit.training.distributed import Process, memory_budget
 from vit.training.fine_tuning import Base
 
 
@@ -47,7 +47,9 @@ class RunData:
         return [*self.classes, *counts, *self.preprocess.mean, *self.preprocess.std]
 
 
-def open_data(config: TrainConfig, place: Place, base: Base | None = None, dataset: Dataset | None = None) -> RunData:
+def open_data(
+    config: TrainConfig, process: Process, base: Base | None = None, dataset: Dataset | None = None
+) -> RunData:
     """Read, split and measure the pictures that a run names.
 
     Args:
@@ -60,25 +62,27 @@ def open_data(config: TrainConfig, place: Place, base: Base | None = None, datas
     """
     sizes = config.vit_config(1, base and base.model)
     as_they_are = Preprocess(sizes.image_size, mean=(0.0,) * sizes.channels, std=(1.0,) * sizes.channels)
-    with place.leader_first():
+    with process.leader_first():
         dataset = dataset or load_dataset(
             config.data,
             as_they_are,
             root=Path(config.data_root),
-            budget=memory_budget(place.device),
+            budget=memory_budget(process.device),
             workers=config.workers,
             limit=config.limit,
         )
-    train, validation, test = (_placed(one, place.device) for one in (dataset.train, dataset.validation, dataset.test))
+    train, validation, test = (
+        _placed(one, process.device) for one in (dataset.train, dataset.validation, dataset.test)
+    )
     if not len(validation.labels):
         raise InvalidDataset(
             f"{config.data} has too few pictures to keep any for validation. Add some: four of a class are enough."
         )
-    mean, std = (base.mean, base.std) if base else mean_and_std(train, place.device)
+    mean, std = (base.mean, base.std) if base else mean_and_std(train, process.device)
     preprocess = Preprocess(sizes.image_size, mean=mean, std=std)
     batch_size = min(config.batch_size, len(train.labels))
-    if batch_size % place.world:
-        raise InvalidConfig(f"batch_size {batch_size} does not divide among {place.world} devices.")
+    if batch_size % process.world:
+        raise InvalidConfig(f"batch_size {batch_size} does not divide among {process.world} devices.")
     kind, colon, path = config.data.partition(":")
     return RunData(
         name=f"{kind} {Path(path).expanduser().resolve().name}" if colon else kind,
@@ -87,7 +91,7 @@ def open_data(config: TrainConfig, place: Place, base: Base | None = None, datas
         validation=validation,
         test=test,
         preprocess=preprocess,
-        normalise=Normalise(preprocess, place.device),
+        normalise=Normalise(preprocess, process.device),
         batch_size=batch_size,
     )
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from vit.errors import UserError
 from vit.files import beat
 from vit.progress import tqdm
-from vit.training.distributed import Place
+from vit.training.distributed import Process
 from vit.training.evaluation import Evaluation
 from vit.training.metrics import MetricsWriter
 
@@ -58,20 +58,20 @@ class Recorder(AbstractContextManager["Recorder"]):
     Args:
         run: the run's folder.
         step: done before this attempt.
-        place: of this process.
+        process: this one.
         attempt: how often the run was resumed.
         facts: about the run as a whole, for the "start" record: total_steps, steps_per_epoch, batch_size, lr, ...
     """
 
-    def __init__(self, run: Path, step: int, place: Place, attempt: int, facts: dict[str, Any]):
-        self.run, self.place, self.attempt, self.facts = run, place, attempt, facts
+    def __init__(self, run: Path, step: int, process: Process, attempt: int, facts: dict[str, Any]):
+        self.run, self.process, self.attempt, self.facts = run, process, attempt, facts
         self.losses: list[Tensor] = []
         self.at, self.share = step, 0.0
         self._doing, self._beaten = "", 0.0
         self.best = 0.0
         self.begun, self.first = time.perf_counter(), step
         self.resume_clock()
-        if place.leads:
+        if process.leads:
             self.metrics = MetricsWriter(run / "metrics.jsonl")
             self.events = _events(run / "events", step)
             self.bar = tqdm(
@@ -107,7 +107,7 @@ class Recorder(AbstractContextManager["Recorder"]):
 
     def _pulse(self, doing: str, share: float | None = None) -> None:
         """Write what this process does, at once where that is news."""
-        if self.place.leads and (doing != self._doing or time.monotonic() - self._beaten > _BEAT):
+        if self.process.leads and (doing != self._doing or time.monotonic() - self._beaten > _BEAT):
             beat(self.run / "heartbeat", doing=doing, share=share, step=self.at)
             self._doing, self._beaten = doing, time.monotonic()
 
@@ -128,23 +128,23 @@ class Recorder(AbstractContextManager["Recorder"]):
         if not self.losses:
             return
         average = torch.stack(self.losses).mean()
-        if self.place.world > 1:  # over all processes, which also go on or give up together
+        if self.process.world > 1:  # over all processes, which also go on or give up together
             dist.all_reduce(average)
-            average /= self.place.world
+            average /= self.process.world
         loss, count = average.item(), len(self.losses)
         self.losses.clear()
         seconds = time.perf_counter() - self.clock
         self.resume_clock()
         if not math.isfinite(loss):
             raise Diverged(loss, self.at)
-        if self.place.leads:
+        if self.process.leads:
             self._record(
                 "step",
                 loss=loss,
                 lr=self.share * self.facts["lr"],
                 lr_share=self.share,
                 pictures_per_second=round(count * self.facts["batch_size"] / seconds, 1),
-                memory=self.place.memory(),
+                memory=self.process.memory(),
             )
             self.events.add_scalar("train/loss", loss, self.at)
             self.events.add_scalar("train/lr_share", self.share, self.at)
@@ -196,12 +196,12 @@ class Recorder(AbstractContextManager["Recorder"]):
 
     def note(self, text: str) -> None:
         """Record something that a person should know."""
-        if self.place.leads:
+        if self.process.leads:
             self._record("note", text=text)
             self.bar.write(text, file=sys.stderr)
 
     def __exit__(self, *error: object) -> None:
-        if self.place.leads:
+        if self.process.leads:
             self.bar.close()
             self.events.close()
             self.metrics.close()

@@ -19,7 +19,7 @@ from vit.files import replaced
 from vit.model.attention import Attention
 from vit.model.transformer import VisionTransformer
 from vit.training.config import TrainConfig
-from vit.training.distributed import Place
+from vit.training.distributed import Process
 from vit.training.optimizers import average_, learning_rate_share, make_optimizers, step_
 from vit.training.pictures import RunData
 from vit.training.run_folder import AGAIN
@@ -37,7 +37,7 @@ class TrainStep:
 
     config: TrainConfig
     run: Path
-    place: Place
+    process: Process
     data: RunData
 
     # what learns
@@ -54,19 +54,19 @@ class TrainStep:
     chance: Chance
     parts: int  # of a batch, whose gradients are summed
 
-    def __init__(self, config: TrainConfig, run: Path, place: Place, data: RunData, model: VisionTransformer):
-        self.config, self.run, self.place, self.data = config, run, place, data
+    def __init__(self, config: TrainConfig, run: Path, process: Process, data: RunData, model: VisionTransformer):
+        self.config, self.run, self.process, self.data = config, run, process, data
         self.model = model
         self.models = {"raw": model}
         if config.ema:
             self.models["averaged"] = deepcopy(model).requires_grad_(False)
-        self.optimizers = make_optimizers(model, config, place.device)
+        self.optimizers = make_optimizers(model, config, process.device)
         self.peaks = [group["lr"] for optimizer in self.optimizers for group in optimizer.param_groups]
         self.total_steps = data.steps_per_epoch * config.epochs
         self.parallel = None
         self.logits = self._fastest()
         self.augment = config.augmentation()
-        self.chance = Chance(place.device)
+        self.chance = Chance(process.device)
         self.parts = 1
 
     def train_step(
@@ -85,8 +85,8 @@ class TrainStep:
         Raises:
             OutOfMemory: memory ran out in one of several processes; all begin the step again in more parts.
         """
-        config, place = self.config, self.place
-        self.chance.seed(config.seed, step * place.world + place.rank)
+        config, process = self.config, self.process
+        self.chance.seed(config.seed, step * process.world + process.rank)
         share = learning_rate_share(step, self.total_steps, self.data.steps_per_epoch, config)
         groups = [group for optimizer in self.optimizers for group in optimizer.param_groups]
         for group, peak in zip(groups, self.peaks, strict=True):
@@ -126,7 +126,7 @@ class TrainStep:
         for index, (part, wanted) in enumerate(pairs):
             last = index == len(pairs) - 1
             with self.parallel.no_sync() if self.parallel and not last else nullcontext():
-                with self.place.arithmetic():
+                with self.process.arithmetic():
                     logits = self.logits(part)
                 loss = F.cross_entropy(logits.float(), wanted, label_smoothing=self.config.label_smoothing)
                 loss = loss * (len(part) / len(inputs))
@@ -137,10 +137,10 @@ class TrainStep:
     def _fastest(self) -> Callable[[Tensor], Tensor]:
         """Pictures to logits by the fastest path of this device."""
         model: nn.Module = self.model
-        on_cpu = self.place.device.type == "cpu"
-        if self.place.world > 1:
+        on_cpu = self.process.device.type == "cpu"
+        if self.process.world > 1:
             model = self.parallel = DistributedDataParallel(
-                model, device_ids=None if on_cpu else [self.place.device.index]
+                model, device_ids=None if on_cpu else [self.process.device.index]
             )
 
         for module in self.model.modules():
@@ -160,7 +160,7 @@ class TrainStep:
 
     def _seed(self, seed: int) -> None:
         """As `torch.manual_seed`, which takes 2 ms to ask for every kind of accelerator that there is."""
-        if self.place.device.type == "cpu":
+        if self.process.device.type == "cpu":
             torch.default_generator.manual_seed(seed)
         else:
             torch.manual_seed(seed)
@@ -169,12 +169,12 @@ class TrainStep:
         """Compute a batch in twice as many parts from here on: the same gradients, in less memory."""
         self.parts *= 2
         message = f"GPU memory ran out at step {step}: each batch is computed in {self.parts} parts from here on."
-        if self.place.world > 1:  # the others wait within this step, so all have to begin it again
+        if self.process.world > 1:  # the others wait within this step, so all have to begin it again
             with replaced(self.run / AGAIN) as file:
                 file.write(json.dumps({"parts": self.parts}).encode())
             raise OutOfMemory(f"{message} Resume the run.")
         for parameter in self.model.parameters():
             parameter.grad = None
-        if self.place.device.type == "cuda":
+        if self.process.device.type == "cuda":
             torch.cuda.empty_cache()
         note(message)

@@ -50,7 +50,7 @@ from vit.errors import InvalidConfig, InvalidRun, UserError
 from vit.files import check_locks, replaced, take_lock
 from vit.paths import INSTALLED, PROJECT
 from vit.training.config import TrainConfig
-from vit.training.distributed import Place, choose_place
+from vit.training.distributed import Process, set_up_process
 from vit.training.fine_tuning import Base, base_of, write_base
 from vit.training.recorder import Diverged
 from vit.training.run_folder import FORMAT, STATES, check_resumable, hold_run, is_full, record_outcome
@@ -91,29 +91,29 @@ def train(config: TrainConfig, run: Path, *, resume: bool = False) -> Result:
     if resume:
         check_resumable(run)
     base = base_of(config, run)
-    place = choose_place(config)
+    process = set_up_process(config)
     try:
-        with _folder_of(run, place):
-            return _train(config, run, place, resume, base)
+        with _folder_of(run, process):
+            return _train(config, run, process, resume, base)
     finally:
-        if place.opened:
+        if process.opened:
             dist.destroy_process_group()
 
 
-def _train(config: TrainConfig, run: Path, place: Place, resume: bool, base: Base | None) -> Result:
+def _train(config: TrainConfig, run: Path, process: Process, resume: bool, base: Base | None) -> Result:
     resumed = resume and any((run / "checkpoints" / name).exists() for name in STATES)
     try:
-        attempt = _describe(config, run, place) if place.leads else 0
-        if base and place.leads:
+        attempt = _describe(config, run, process) if process.leads else 0
+        if base and process.leads:
             write_base(run, base)
-        job = Trainer(config, run, place, base=base, resumed=resumed)
+        job = Trainer(config, run, process, base=base, resumed=resumed)
         if resumed:
             job.load()
         with _stop_signal() as stop:
             result, ending = job.train(attempt, stop)
     except BaseException as error:
         if not resume and not (run / "metrics.jsonl").exists() and isinstance(error, UserError):
-            if place.leads:  # nothing was begun
+            if process.leads:  # nothing was begun
                 shutil.rmtree(run)
             raise
         (run / "reserve").unlink(missing_ok=True)
@@ -122,22 +122,22 @@ def _train(config: TrainConfig, run: Path, place: Place, resume: bool, base: Bas
         if is_full(error):
             raise DiskFull(_in_words(error)) from error
         raise
-    if place.leads:
+    if process.leads:
         record_outcome(run, *ending)
     return result
 
 
 @contextmanager
-def _folder_of(run: Path, place: Place) -> Iterator[None]:
+def _folder_of(run: Path, process: Process) -> Iterator[None]:
     """Make the run's folder, count this process to the run, and be the only one that writes there."""
     with ExitStack() as stack:
         try:
-            if place.leads:
+            if process.leads:
                 run.mkdir(parents=True, exist_ok=True)
-            if place.world > 1:
+            if process.world > 1:
                 dist.barrier()
             stack.enter_context(hold_run(run))
-            if place.leads:
+            if process.leads:
                 _lock_out_others(run, stack.enter_context((run / "writer.lock").open("w")))
                 for leftover in ("outcome.json", "heartbeat"):  # of an attempt that a cluster cut off
                     (run / leftover).unlink(missing_ok=True)
@@ -182,7 +182,7 @@ def _in_words(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}. The log holds the traceback."
 
 
-def _describe(config: TrainConfig, run: Path, place: Place) -> int:
+def _describe(config: TrainConfig, run: Path, process: Process) -> int:
     """Write what the run is and where it computes, before anything that takes long; returns the attempt, from 0."""
     environment = run / "environment.json"
     attempt = json.loads(environment.read_text())["attempt"] + 1 if environment.exists() else 0
@@ -196,9 +196,9 @@ def _describe(config: TrainConfig, run: Path, place: Place) -> int:
         "cuda": torch.version.cuda,
         "commit": _commit(),
         "host": platform.node(),
-        "hardware": hardware(place.device),
-        "devices": place.world,
-        "bfloat16": place.autocast,
+        "hardware": hardware(process.device),
+        "devices": process.world,
+        "bfloat16": process.autocast,
         "threads": torch.get_num_threads(),
         "seed": config.seed,
         "attempt": attempt,

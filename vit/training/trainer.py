@@ -21,7 +21,7 @@ from vit.data.datasets import Dataset
 from vit.model.initialization import mimetic_
 from vit.model.transformer import VisionTransformer
 from vit.training.config import TrainConfig
-from vit.training.distributed import Place
+from vit.training.distributed import Process
 from vit.training.evaluation import Evaluation, evaluate
 from vit.training.fine_tuning import Base, resolve, start_of, take_over_
 from vit.training.pictures import RunData, open_data
@@ -75,7 +75,7 @@ class Trainer:
     # what was asked for
     config: TrainConfig
     run: Path
-    place: Place
+    process: Process
 
     # parts
     data: RunData
@@ -90,7 +90,7 @@ class Trainer:
         self,
         config: TrainConfig,
         run: Path,
-        place: Place,
+        process: Process,
         dataset: Dataset | None = None,
         *,
         base: Base | None = None,
@@ -103,16 +103,16 @@ class Trainer:
             base: what follows from the checkpoint that the run starts from; looked up there unless it is given.
             resumed: the weights will come from `load`: no checkpoint is needed to start from.
         """
-        self.config, self.run, self.place = config, run, place
+        self.config, self.run, self.process = config, run, process
         base = base or resolve(config)
-        self.data = open_data(config, place, base, dataset)
+        self.data = open_data(config, process, base, dataset)
         torch.manual_seed(config.seed)
         model = VisionTransformer(config.vit_config(len(self.data.classes), base and base.model))
         if config.init_from and not resumed:
             take_over_(model, load_checkpoint(start_of(config.init_from, run)), self.data.classes)
         elif config.start == "mimetic" and not config.init_from:
             mimetic_(model)
-        self.update = TrainStep(config, run, place, self.data, model.to(place.device))
+        self.update = TrainStep(config, run, process, self.data, model.to(process.device))
         self.state = StateFile(run)
         self.progress, self.notes = Progress(), []
 
@@ -130,36 +130,36 @@ class Trainer:
         """
         progress = self.progress
         self.update.parts = max(self.update.parts, read_json(self.run / AGAIN).get("parts", 1))
-        with Recorder(self.run, progress.step, self.place, attempt, self._facts()) as recorder:
+        with Recorder(self.run, progress.step, self.process, attempt, self._facts()) as recorder:
             for note in self.notes:
                 recorder.note(note)
-            if self.place.leads and not self.state.exists():
+            if self.process.leads and not self.state.exists():
                 self._save_state()  # before any checkpoint: one without a state beside it has lost it
             ending = self._epochs(recorder, stop)
-            if self.place.leads and ending[0] == "finished" and progress.test is None and progress.best is not None:
+            if self.process.leads and ending[0] == "finished" and progress.test is None and progress.best is not None:
                 self._test(recorder)
         return Result(progress.best, progress.test), ending
 
     def _epochs(self, recorder: Recorder, stop: threading.Event) -> tuple[Any, ...]:
         """Do the epochs that are left; returns the outcome with its reason."""
         progress, patience = self.progress, self.config.patience
-        snapshots = self._snapshots() if self.place.leads else None
+        snapshots = self._snapshots() if self.process.leads else None
         while progress.step < self.update.total_steps:
             started = time.perf_counter()
             complete = self._epoch(recorder, stop)
             epochs = progress.step / self.data.steps_per_epoch
             results = self._evaluate(recorder) if complete else {}
-            if complete and self.place.leads:
+            if complete and self.process.leads:
                 if snapshots:
                     snapshots.store(int(epochs), self.chosen)
                 progress.seconds += time.perf_counter() - started
                 recorder.epoch(int(epochs), results, progress.better, progress.seconds)
                 self._save_epoch(results[progress.better])
-            elif self.place.leads:
+            elif self.process.leads:
                 progress.seconds += time.perf_counter() - started
                 self._save(["last"])
             weary = patience is not None and epochs - progress.improved_epoch >= patience
-            if self.place.any(self.place.leads and weary):  # the others do not know what was evaluated
+            if self.process.any(self.process.leads and weary):  # the others do not know what was evaluated
                 return "finished", f"Ended early: not better in {patience} epochs."
             if progress.step < self.update.total_steps and self._shall_end(stop):
                 return "stopped", f"Stopped after {epochs:.4g} epochs. Resume continues there."
@@ -167,11 +167,11 @@ class Trainer:
 
     def _epoch(self, recorder: Recorder, stop: threading.Event) -> bool:
         """Train on what is left of the present epoch; False if asked to end before it was over."""
-        place, data, progress = self.place, self.data, self.progress
+        process, data, progress = self.process, self.data, self.progress
         self.update.model.train()
         recorder.resume_clock()
         saved = time.monotonic()
-        for images, labels in data.train.batches(self._order(), data.batch_size // place.world, place.device):
+        for images, labels in data.train.batches(self._order(), data.batch_size // process.world, process.device):
             loss, share = self.update.train_step(progress.step, images, labels, recorder.note)
             progress.step += 1
             recorder.step(progress.step, loss, share)
@@ -180,7 +180,7 @@ class Trainer:
             if self._shall_end(stop):
                 recorder.flush()
                 return False
-            if place.leads and time.monotonic() - saved > _SAVE_EVERY:
+            if process.leads and time.monotonic() - saved > _SAVE_EVERY:
                 self._save([])
                 saved = time.monotonic()
                 recorder.resume_clock()
@@ -194,13 +194,13 @@ class Trainer:
         shuffle = torch.Generator().manual_seed(chance.host.getrandbits(63))
         order = torch.randperm(len(data.train.labels), generator=shuffle)
         order = order[: data.steps_per_epoch * data.batch_size].view(data.steps_per_epoch, data.batch_size)
-        return order[first:, self.place.rank :: self.place.world].flatten()
+        return order[first:, self.process.rank :: self.process.world].flatten()
 
     def _shall_end(self, stop: threading.Event) -> bool:
         """Whether a person, or the system, wants the run to end; several processes ask each other now and then."""
-        if self.place.world > 1 and self.progress.step % self.data.steps_per_epoch % 20:
+        if self.process.world > 1 and self.progress.step % self.data.steps_per_epoch % 20:
             return False
-        return self.place.any(stop.is_set() or (self.run / "stop").exists())
+        return self.process.any(stop.is_set() or (self.run / "stop").exists())
 
     # --- What is measured -------------------------------------------------------------------------------------
 
@@ -221,10 +221,10 @@ class Trainer:
                 model,
                 self.data.validation,
                 self.data.normalise,
-                device=self.place.device,
+                device=self.process.device,
                 tick=tick,
-                rank=self.place.rank,
-                world=self.place.world,
+                rank=self.process.rank,
+                world=self.process.world,
             )
             if not math.isfinite(result.loss):
                 raise Diverged(result.loss, self.progress.step)
@@ -235,8 +235,8 @@ class Trainer:
     def _test(self, recorder: Recorder) -> None:
         """Look at the test pictures, as `python -m vit evaluate` does, so that the card states what that prints."""
         best = load_checkpoint(self.state.path.parent / "best")
-        model = best.model.to(self.place.device)
-        test = evaluate(model, self.data.test, self.data.normalise, device=self.place.device, tick=recorder.testing)
+        model = best.model.to(self.process.device)
+        test = evaluate(model, self.data.test, self.data.normalise, device=self.process.device, tick=recorder.testing)
         model.cpu()
         facts = {
             "accuracy": round(test.accuracy, 4),
@@ -268,8 +268,8 @@ class Trainer:
             "test_pictures": len(self.data.test.labels),
             "classes": list(self.data.classes),
             "params": sum(parameter.numel() for parameter in self.update.model.parameters()),
-            "device": str(self.place.device),
-            "hardware": hardware(self.place.device),
+            "device": str(self.process.device),
+            "hardware": hardware(self.process.device),
         }
 
     # --- What is saved ----------------------------------------------------------------------------------------
@@ -294,7 +294,7 @@ class Trainer:
             "epoch": int(epochs) if epochs.is_integer() else round(epochs, 3),
             **({"weights": self.progress.better} if len(self.update.models) > 1 else {}),
             "seconds": round(self.progress.seconds, 1),
-            "hardware": hardware(self.place.device),
+            "hardware": hardware(self.process.device),
             "recipe": self.config.model_dump(
                 exclude_defaults=True, exclude={"data", "data_root", "device", "workers", "init_from"}
             ),
@@ -332,7 +332,7 @@ class Trainer:
             InvalidRun: there is none that is sound, or it is of a run whose test pictures chose its best epoch.
             InvalidConfig, InvalidDataset: it is of a run with other settings or other pictures.
         """
-        saved, previous = self.state.read(self.place.device, self.place.leads)
+        saved, previous = self.state.read(self.process.device, self.process.leads)
         if previous:
             self.notes.append(
                 f"The last saved state was damaged or missing: the run went on from the one before it, of epoch "
