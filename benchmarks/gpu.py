@@ -371,6 +371,7 @@ def one_of_two(rank: int, job: Job, folder: str) -> None:
     gradients = {name: p.grad.cpu() for name, p in run.update.model.named_parameters() if p.grad is not None}
     torch.save(gradients, Path(folder) / f"{rank}.pt")
     process.any(False)  # both are done
+    del run  # the group ends with the last that refers to it, and its threads with it: they may abort what ends before
     dist.destroy_process_group()
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn  # before there is a process group: its functions would hold on to it, past its end
 
 from vit.errors import InvalidConfig
 from vit.training.config import TrainConfig
