@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING
 from vit.lazy import names_of
 
 if TYPE_CHECKING:
+    from vit.checkpoints.answers import Answers
     from vit.checkpoints.catalog import find_checkpoint
     from vit.checkpoints.checkpoint import Checkpoint
     from vit.checkpoints.load import list_checkpoints, load_checkpoint
     from vit.checkpoints.save import save_checkpoint
     from vit.data.import_archive import ImportedDataset, import_dataset
     from vit.errors import InvalidCheckpoint, InvalidConfig, InvalidDataset, InvalidImage, UserError
+    from vit.explain.answers.examples import answers_from_examples, answers_from_pictures
+    from vit.explain.answers.text import answers_from_text
     from vit.explain.attention_rollout import rollout
     from vit.explain.heatmap import heatmap
     from vit.explain.record import AttentionRecord, record
@@ -26,9 +29,12 @@ if TYPE_CHECKING:
 # Loaded on first use, so that decoding a picture does not wait for torch.
 _HOMES = {
     "data.import_archive": ["ImportedDataset", "import_dataset"],
+    "explain.answers.examples": ["answers_from_examples", "answers_from_pictures"],
+    "explain.answers.text": ["answers_from_text"],
     "explain.attention_rollout": ["rollout"],
     "explain.heatmap": ["heatmap"],
     "explain.record": ["AttentionRecord", "record"],
+    "checkpoints.answers": ["Answers"],
     "checkpoints.catalog": ["find_checkpoint"],
     "checkpoints.checkpoint": ["Checkpoint"],
     "checkpoints.load": ["list_checkpoints", "load_checkpoint"],

@@ -100,7 +100,7 @@ def under_pointer(example: Example, question: Question | None, selection: Select
             return occlusion(example.checkpoint.model, example.pixels, baseline, now.hook, selection.hidden, progress)
 
     answers = with_bar(("occlusion", now.key, baseline), "Replacing one patch after the other…", work)
-    before = now.explanation.record.logits[0].softmax(0)
+    before = example.checkpoint.model.probabilities(now.explanation.record.logits[0])
     best, usual = answers.argmax(-1).tolist(), int(before.argmax())
     return viewer.Occlusion(
         target=plain(labels[question.about]),
@@ -179,7 +179,8 @@ def show(example: Example, question: Question | None, selection: Selection) -> N
     linked = st.query_params.get("baseline", "")
     now = after(example, selection, next((name for name in BASELINES if name == linked), "mean"))
     if question:
-        earlier, later = (one.explanation.record.logits[0].softmax(0) for one in (example, now))
+        logits = (one.explanation.record.logits[0] for one in (example, now))
+        earlier, later = map(example.checkpoint.model.probabilities, logits)
         _show_answers(example, earlier, later, question)
     st.caption("After the change. It follows the viewer above, and maps of one kind have one scale in both.")
     payload = viewer.feed("changed feeder", now.explanation.payload)

@@ -12,13 +12,14 @@ import hashlib
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from torch import Tensor
 
+from vit.checkpoints.answers import Answers
 from vit.checkpoints.families.family import MAX_PATCHES, Tensors
 from vit.errors import InvalidCheckpoint
 from vit.images.preprocess import Preprocess
@@ -52,6 +53,7 @@ class Checkpoint:
         facts: what is recorded of its training: accuracy, data, recipe, hardware, time, params, ...
         hash: first 16 hexadecimal digits of the SHA-256 of the weights file; of several files, of all in the order
             of their names, one after the other.
+        answers: classes from outside, which took the place of its own; None of a checkpoint as its files have it.
     """
 
     name: str
@@ -64,6 +66,7 @@ class Checkpoint:
     card: str
     facts: Mapping[str, Any]
     hash: str
+    answers: Answers | None = None
 
     @cached_property
     def params(self) -> int:
@@ -72,12 +75,33 @@ class Checkpoint:
 
     @cached_property
     def identity(self) -> str:
-        """Tells all that results depend on, weights, config, preprocessing and labels, from every other checkpoint's.
+        """Tells all that results depend on, weights, config, preprocessing and classes, from every other checkpoint's.
 
         The weights alone do not: with another number of heads or another mean colour they answer differently.
         """
-        parts = self.hash, self.config, self.preprocess, self.labels
+        parts: tuple[Any, ...] = self.hash, self.config, self.preprocess, self.labels
+        parts += (self.answers.digest,) if self.answers else ()
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+
+    def with_answers(self, answers: Answers) -> Self:
+        """The same checkpoint, on the same weights, with classes from outside in place of its own.
+
+        Everything that explains a class then explains one of these.
+
+        Args:
+            answers: made for this checkpoint, see `vit.answers_from_text` and `vit.answers_from_examples`.
+        """
+        model = self.model.with_head(answers.head, len(answers.names), answers.independent)
+        facts = {name: fact for name, fact in self.facts.items() if "accuracy" not in name}
+        return replace(
+            self,
+            model=model,
+            config=model.config,
+            labels=answers.names,
+            assumed={name: why for name, why in self.assumed.items() if name != "labels"},
+            facts=facts | {"classes": answers.source},
+            answers=answers,
+        )
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from PIL import Image
 from torch import Tensor
 
 from vit.checkpoints.checkpoint import Checkpoint
-from vit.checkpoints.load import load_checkpoint
+from vit.cli.answers import load_with_answers
 from vit.cli.parser import option_of, options_of
 from vit.errors import InvalidCheckpoint, InvalidImage, UserError
 from vit.explain.heatmap import ask, find_token
@@ -39,9 +39,12 @@ def _picture(path: Path) -> Image.Image:
 
 def run_classify(options: argparse.Namespace) -> None:
     """Say what is on pictures; of those that cannot be read, why, after all others."""
-    checkpoint = load_checkpoint(options.checkpoint)
+    checkpoint = load_with_answers(options)
     if not checkpoint.labels:
-        raise InvalidCheckpoint(f"{checkpoint.name} computes features and has no classes. Choose another checkpoint.")
+        raise InvalidCheckpoint(
+            f"{checkpoint.name} computes features and has no classes. Name some with --text, or show them with "
+            "--examples folder:PATH."
+        )
     preprocess, results, problems = _preprocess(options, checkpoint), [], []
     for path in options.images:
         try:
@@ -51,7 +54,7 @@ def run_classify(options: argparse.Namespace) -> None:
             continue
         with torch.inference_mode():
             logits = checkpoint.model(pixels).logits[0]
-        top = logits.softmax(0).topk(min(max(options.top, 1), len(logits)))
+        top = checkpoint.model.probabilities(logits).topk(min(max(options.top, 1), len(logits)))
         predictions = [
             {"label": checkpoint.labels[i], "probability": p}
             for p, i in zip(top.values.tolist(), top.indices.tolist(), strict=True)
@@ -61,6 +64,8 @@ def run_classify(options: argparse.Namespace) -> None:
             _print_predictions(path, predictions)
     if options.json:
         facts = {"checkpoint": checkpoint.name, "sha256": checkpoint.hash, "size": preprocess.size}
+        if checkpoint.answers:
+            facts |= {"classes": checkpoint.answers.source} | checkpoint.answers.facts
         print(json.dumps(facts | {"results": results} | ({"problems": problems} if problems else {})))
     if problems:
         raise InvalidImage("\n".join(problems))
@@ -87,7 +92,7 @@ def run_explain(options: argparse.Namespace) -> None:
     if options.out.suffix.lower() not in (".png", ".npz"):
         raise UserError(f"--out must end in .png or .npz, not {options.out.name!r}.")
     _check_options(options)
-    checkpoint = load_checkpoint(options.checkpoint)
+    checkpoint = load_with_answers(options)
     picture = _picture(options.image)
     preprocess = _preprocess(options, checkpoint)
     record, numbers, view = _weights(options, checkpoint, preprocess(picture))

@@ -77,6 +77,22 @@ def parser() -> argparse.ArgumentParser:
             "--size", type=int, metavar="PX",
             help="shorter side of the model's input, to whole patches (default: the checkpoint's own)",
         )  # fmt: skip
+        command.add_argument(
+            "--text", action="append", default=[], metavar="PHRASE",
+            help="a class in words, again for more, for checkpoints that learnt from texts (CLIP, SigLIP)",
+        )  # fmt: skip
+        command.add_argument(
+            "--template", metavar="T", help="what is read for each --text, as in 'a photo of {}' (default: the phrase)"
+        )
+        command.add_argument(
+            "--examples", metavar="NAME|folder:PATH",
+            help="classes by labelled pictures, for any checkpoint: a folder of class folders, or a dataset",
+        )  # fmt: skip
+        command.add_argument(
+            "--classifier", choices=("probe", "neighbours"),
+            help="with --examples: logistic regression, or votes of the nearest pictures (default: probe)",
+        )  # fmt: skip
+        command.add_argument("--data-root", type=Path, default=Path("data"), help="where downloads are kept")
     explain.add_argument(
         "--precision", choices=("float32", "bfloat16"), help="bfloat16 is faster and inexact (default: float32)"
     )

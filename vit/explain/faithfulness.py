@@ -310,7 +310,7 @@ def probabilities(model: VisionTransformer, pictures: Iterable[Tensor], target: 
     waiting, at_once = chain([first], waiting), batch_size(first.numel())
     parts = []
     while batch := list(islice(waiting, at_once)):
-        parts.append(model(torch.cat(batch)).logits.softmax(-1)[:, target])
+        parts.append(model.probabilities(model(torch.cat(batch)).logits)[:, target])
     return torch.cat(parts)
 
 

@@ -1,6 +1,6 @@
 """What a model makes of pictures before its head: one vector for each, to search, group or classify them by."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import NamedTuple
@@ -13,6 +13,7 @@ from torch import Tensor
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.data.datasets import load_dataset
 from vit.data.in_parts import InParts, Part, pictures_bar
+from vit.data.pictures import Pictures
 from vit.explain.head_census import batch_size
 from vit.files import replaced
 from vit.images.preprocess import Normalise
@@ -67,15 +68,20 @@ def in_parts(
         reading: see `load_dataset`.
     """
     dataset = load_dataset(data, checkpoint.preprocess, root=root, only_test=True, at_most=limit, **reading)
+    return features_of(checkpoint, dataset.test, dataset.classes, limit)
+
+
+def features_of(checkpoint: Checkpoint, pictures: Pictures, classes: Sequence[str], limit: int) -> InParts:
+    """Features of pictures (the first `limit`) that are read already, to be done in parts."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model, normalise = checkpoint.model.to(device), Normalise(checkpoint.preprocess, device)
 
     def compute(images: Tensor, labels: Tensor, _: int) -> Part:
         vectors = pooled(model, normalise(images)).float().cpu().numpy()
-        return {"vectors": vectors, "labels": labels.cpu().numpy(), "classes": np.array(dataset.classes)}
+        return {"vectors": vectors, "labels": labels.cpu().numpy(), "classes": np.array(classes)}
 
-    count = min(limit, len(dataset.test.labels))
-    return InParts(dataset.test, count, batch_size(checkpoint, checkpoint.preprocess), compute, device)
+    count = min(limit, len(pictures.labels))
+    return InParts(pictures, count, batch_size(checkpoint, checkpoint.preprocess), compute, device)
 
 
 def combined(parts: Iterable[Part]) -> Features:

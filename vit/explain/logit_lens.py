@@ -51,11 +51,11 @@ def logit_lens(model: VisionTransformer, pixels: Tensor, target: int) -> Lens:
     with onednn():
         for step in steps:
             x = step(x)
-            answer = model.classify(x[:, model.read])[0].softmax(-1)
+            answer = model.probabilities(model.classify(x[:, model.read])[0])
             every = []
             for some in x[0].split(max(1, CACHED // (copies * x.shape[2] + model.config.num_classes))):
                 alone = some[:, None].expand(-1, copies, -1)[:, model.read]
-                every.append(model.classify(alone).softmax(-1))
+                every.append(model.probabilities(model.classify(alone)))
             each = torch.cat(every)  # (N, C)
             best = each.max(-1)
             blocks.append((answer, best.indices, best.values, each[:, target], x[0].norm(dim=-1)))

@@ -88,7 +88,7 @@ def occlusion(
             for picture, patch in zip(pictures, some.tolist(), strict=True):
                 down, right = (slice(at * side, (at + 1) * side) for at in divmod(patch, cols))
                 picture[:, down, right] = other[0, :, down, right]
-            answers.append(model(pictures, hook=hook).logits.softmax(-1))
+            answers.append(model.probabilities(model(pictures, hook=hook).logits))
             progress((int(some[-1]) + 1) / (rows * cols))
     return torch.cat(answers)
 

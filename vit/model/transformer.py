@@ -3,8 +3,9 @@
 Letters as in `vit.model`. Source: Dosovitskiy et al. 2021, "An Image is Worth 16x16 Words", arXiv 2010.11929.
 """
 
-from dataclasses import dataclass
-from typing import NamedTuple, cast
+import copy
+from dataclasses import dataclass, replace
+from typing import NamedTuple, Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -48,15 +49,12 @@ class ViTOutput(NamedTuple):
 
 def rounded(model: "VisionTransformer") -> "VisionTransformer":
     """A copy whose large matrices are bfloat16: half the memory, and a pass in bfloat16 need not round them again."""
-    with torch.device("meta"):
-        copy = VisionTransformer(model.config)
-    large = {f"{name}.weight" for name, module in model.blocks.named_modules(prefix="blocks") if type(module) is Linear}
-    state = {
-        name: tensor.to(torch.bfloat16) if name in large else tensor.clone()
-        for name, tensor in model.state_dict().items()
+    large = {id(module.weight) for module in model.blocks.modules() if type(module) is Linear}
+    same = {
+        id(p): nn.Parameter(p.detach().to(torch.bfloat16) if id(p) in large else p.detach().clone())
+        for p in model.parameters()
     }
-    copy.load_state_dict(state, assign=True)
-    return copy.train(model.training)
+    return copy.deepcopy(model, same)
 
 
 class Block(nn.Module):
@@ -124,6 +122,8 @@ class VisionTransformer(nn.Module):
     The position row of a prefix token is part of the token itself (the sum of two constants), so `pos_embed`
     holds patches only and any prefix fits. It is zero in a model whose positions are rotary.
     """
+
+    independent = False  # each class is a question of its own, answered by a sigmoid; else one of them is the answer
 
     def __init__(self, config: ViTConfig):
         super().__init__()
@@ -284,6 +284,22 @@ class VisionTransformer(nn.Module):
     def classify(self, x: Tensor) -> Tensor:
         """The tokens `read` after the last block (B, Q, D) to logits (B, C)."""
         return self.head(self.pool_features(x)[0])
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """Logits (..., C) to probabilities (..., C): they sum to 1, or each is one of its own where `independent`."""
+        return logits.sigmoid() if self.independent else logits.softmax(-1)
+
+    def with_head(self, head: nn.Module, classes: int, independent: bool = False) -> Self:
+        """The same model, on the same weights, with another head.
+
+        Args:
+            head: from pooled features (B, D) to logits (B, classes).
+            independent: each class is a question of its own.
+        """
+        model = copy.copy(self)
+        model._modules = {**self._modules, "head": head.eval()}
+        model.config, model.independent = replace(self.config, num_classes=classes), independent
+        return model
 
     def embed(self, images: Tensor) -> Tensor:
         """Pictures (B, channels, height, width) to tokens with their positions (B, N, D)."""

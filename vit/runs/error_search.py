@@ -55,7 +55,7 @@ def write(
             mininterval=0.1 if sys.stderr.isatty() else 0.5,
             disable=not bar,
         ):
-            probability, predicted = model(normalise(images)).logits.softmax(1).max(1)
+            probability, predicted = model.probabilities(model(normalise(images)).logits).max(1)
             confusion += torch.bincount(labels * classes + predicted, minlength=classes * classes).cpu()
             wrong = (predicted != labels).nonzero()[:, 0]
             wrong = wrong[probability[wrong].argsort(descending=True, stable=True)[:WORST]]

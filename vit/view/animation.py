@@ -168,7 +168,7 @@ def over_frames(
             token = selection.token if asks else None
             seen = MapView.of_method(subject, method, name, token, selection.direction, selection)
             if target is not None:
-                label += f": {name} {float(attention.logits[0].softmax(0)[target]):.0%}"
+                label += f": {name} {float(checkpoint.model.probabilities(attention.logits[0])[target]):.0%}"
         picture, box = _fitted(frame.picture, preprocess.geometry(frame.picture).box)
         following = frames[index + 1] if index + 1 < len(frames) else frames[index] + 1
         duration = (frame.duration or FRAME) * (following - frames[index])

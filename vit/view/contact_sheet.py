@@ -105,7 +105,7 @@ def _look(checkpoint: Checkpoint, picture: Picture, method: str) -> Look:
     (score,) = faithfulness(checkpoint.model, pixels, target, [heatmap])
     return Look(
         checkpoint.labels[target],
-        float(subject.record.logits[0].softmax(0)[target]),
+        float(checkpoint.model.probabilities(subject.record.logits[0])[target]),
         _spread(subject.record.last_attention()),
         score,
         _thumbnail(image, heatmap, checkpoint),

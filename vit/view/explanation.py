@@ -2,7 +2,6 @@
 
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -44,6 +43,7 @@ class Explanation:
         seen: what the model saw of it.
         geometry: where that lies in the original.
         record: attention on demand.
+        probabilities: of every class, in the model's order; of a model without labels too.
         predictions: every class, most probable first; none of a model whose outputs are no classes.
         payload: for the viewer.
     """
@@ -53,13 +53,9 @@ class Explanation:
     seen: Image.Image
     geometry: Geometry
     record: AttentionRecord
+    probabilities: tuple[float, ...]
     predictions: tuple[Prediction, ...]
     payload: bytes
-
-    @cached_property
-    def probabilities(self) -> tuple[float, ...]:
-        """Of every class, in the model's order; of a model without labels too."""
-        return tuple(self.record.logits[0].softmax(0).tolist())
 
 
 class Cost(NamedTuple):
@@ -107,12 +103,14 @@ def explain(
         raise InvalidImage(problem)
     with _timed(checkpoint, preprocess.size, precision):
         recorded = record(checkpoint.model, preprocess(picture), precision)
-        order = recorded.logits[0].softmax(0).sort(descending=True)
+        probabilities = checkpoint.model.probabilities(recorded.logits[0])
+        order = probabilities.sort(descending=True)
         ranked = zip(order.values.tolist(), order.indices.tolist(), strict=True) if checkpoint.labels else ()
         predictions = tuple(Prediction(checkpoint.labels[i], p) for p, i in ranked)
         geometry = preprocess.geometry(picture)
         payload = pack(recorded, picture, geometry.box, COLORMAPS)
-    return Explanation(picture, preprocess, preprocess.seen(picture), geometry, recorded, predictions, payload)
+    seen, shares = preprocess.seen(picture), tuple(probabilities.tolist())
+    return Explanation(picture, preprocess, seen, geometry, recorded, shares, predictions, payload)
 
 
 # --- Sizes ----------------------------------------------------------------------------------------------------

@@ -1,0 +1,45 @@
+"""Options that ask a checkpoint for other classes than its own: --text and --examples."""
+
+import argparse
+import sys
+
+from vit.checkpoints.answers import Answers
+from vit.checkpoints.checkpoint import Checkpoint
+from vit.checkpoints.load import load_checkpoint
+from vit.errors import InvalidConfig
+from vit.explain.answers import examples, text
+
+
+def load_with_answers(options: argparse.Namespace) -> Checkpoint:
+    """The checkpoint, with the classes that were asked for.
+
+    Raises:
+        UserError: options that do not go together, or classes that this checkpoint cannot have.
+    """
+    if options.text and options.examples:
+        raise InvalidConfig("Classes come from --text or from --examples, not from both.")
+    if options.template is not None and not options.text:
+        raise InvalidConfig("--template says how each --text is read. Name one with --text.")
+    if options.classifier and not options.examples:
+        raise InvalidConfig("--classifier says how --examples are learnt from. Name a folder or a dataset with it.")
+    checkpoint = load_checkpoint(options.checkpoint)
+    if options.text:
+        return checkpoint.with_answers(text.answers_from_text(checkpoint, options.text, options.template or "{}"))
+    if not options.examples:
+        return checkpoint
+    answers = examples.answers_from_examples(
+        checkpoint, options.examples, options.classifier or "probe", root=options.data_root, bar=True
+    )
+    print(_sentence(answers), file=sys.stderr)
+    return checkpoint.with_answers(answers)
+
+
+def _sentence(answers: Answers) -> str:
+    """Whether the classes can be believed."""
+    if answers.accuracy is None or answers.interval is None:
+        return f"Classes by {answers.source}. A class with a single picture leaves nothing to try them on."
+    low, high = answers.interval
+    return (
+        f"Classes by {answers.source}: right about {answers.accuracy:.1%} of pictures held out "
+        f"(95 % interval {low:.1%} to {high:.1%})."
+    )

@@ -1,0 +1,166 @@
+"""Labelled pictures as classes, for any checkpoint: a probe on its features, or the votes of the nearest ones."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Literal, NamedTuple, get_args
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from scipy.stats import binomtest
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import StratifiedKFold, cross_val_predict
+from sklearn.pipeline import Pipeline, make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from vit.checkpoints.answers import Answers
+from vit.checkpoints.checkpoint import Checkpoint
+from vit.data.datasets import load_dataset
+from vit.data.in_parts import pictures_bar
+from vit.errors import InvalidDataset, UserError
+from vit.explain.features import Features, combined, features_of, pooled
+from vit.explain.head_census import batch_size
+from vit.model.heads import NeighbourHead
+from vit.model.layers import Linear
+
+Classifier = Literal["probe", "neighbours"]
+FOLDS = 5  # of the cross-validation, or as many as the smallest class has pictures
+
+
+class Measured(NamedTuple):
+    """How many of the known pictures are recognised by what the others say.
+
+    Attributes:
+        accuracy: their share.
+        interval: in which it lies with 95 % confidence. Source: Wilson 1927, JASA 22, 209.
+    """
+
+    accuracy: float
+    interval: tuple[float, float]
+
+    @classmethod
+    def of(cls, right: NDArray[np.bool_]) -> "Measured":
+        """Of (n,) pictures."""
+        low, high = binomtest(int(right.sum()), len(right)).proportion_ci(method="wilson")
+        return cls(float(right.mean()), (float(low), float(high)))
+
+
+def answers_from_examples(
+    checkpoint: Checkpoint,
+    data: str,
+    classifier: Classifier = "probe",
+    limit: int = 1000,
+    *,
+    root: Path = Path("data"),
+    bar: bool = False,
+) -> Answers:
+    """Make the classes of a dataset those of a checkpoint, by what its features of some pictures are like.
+
+    Args:
+        checkpoint: as its files have it; with or without classes.
+        data: a dataset's name, or "folder:PATH" with one folder per class. Its test pictures are left alone.
+        classifier: "probe" is a logistic regression, and can be kept in a checkpoint; "neighbours" lets the 20 nearest
+            pictures vote.
+        limit: pictures that are learnt from, taken evenly from the classes.
+        root: where downloads are kept.
+
+    Raises:
+        InvalidDataset: it cannot be read, or has fewer than two classes.
+    """
+    dataset = load_dataset(data, checkpoint.preprocess, root=root, at_most=limit)
+    work = features_of(checkpoint, dataset.train, dataset.classes, limit)
+    return answers_from_features(combined(work.all(pictures_bar(bar))), data, classifier)
+
+
+def answers_from_pictures(
+    checkpoint: Checkpoint, groups: Mapping[str, Sequence[Image.Image]], classifier: Classifier = "probe"
+) -> Answers:
+    """Make named groups of pictures the classes of a checkpoint.
+
+    Args:
+        checkpoint: as its files have it; with or without classes.
+        groups: name -> pictures, RGB.
+        classifier: see `answers_from_examples`.
+
+    Raises:
+        UserError: fewer than two groups, or an empty one.
+    """
+    if len(groups) < 2 or not all(groups.values()):
+        raise UserError("Examples need two named groups at least, each with a picture.")
+    pictures = [picture for group in groups.values() for picture in group]
+    at_once, vectors = batch_size(checkpoint, checkpoint.preprocess), []
+    for first in range(0, len(pictures), at_once):
+        pixels = torch.cat([checkpoint.preprocess(picture) for picture in pictures[first : first + at_once]])
+        vectors.append(pooled(checkpoint.model, pixels).float().numpy())
+    labels = np.repeat(np.arange(len(groups)), [len(group) for group in groups.values()])
+    return answers_from_features(Features(np.concatenate(vectors), labels, tuple(groups)), "pictures", classifier)
+
+
+def answers_from_features(known: Features, data: str, classifier: Classifier = "probe") -> Answers:
+    """Make classes of features that are known.
+
+    Args:
+        known: of pictures of two classes at least; each has one.
+        data: where they come from, for people.
+        classifier: see `answers_from_examples`.
+
+    Raises:
+        InvalidDataset: a class has no picture.
+        UserError: there is no such classifier.
+    """
+    if classifier not in get_args(Classifier):
+        raise UserError(f"There is no classifier {classifier!r}. Choose from {', '.join(get_args(Classifier))}.")
+    counts = np.bincount(known.labels, minlength=len(known.classes))
+    if not counts.all():
+        raise InvalidDataset(f"Class {known.classes[int(counts.argmin())]!r} has no picture to learn from.")
+    head: Linear | NeighbourHead = _probe(known) if classifier == "probe" else _neighbours(known)
+    measured = None
+    if counts.min() > 1:
+        measured = _measured_probe(known, int(counts.min())) if classifier == "probe" else _measured_neighbours(known)
+    many = f"{len(known.labels):,} pictures of {len(known.classes)} classes ({data})"
+    how = "logistic regression on" if classifier == "probe" else "votes of the nearest of"
+    return Answers(
+        names=known.classes,
+        head=head.eval(),
+        source=f"{how} features of {many}",
+        accuracy=measured and measured.accuracy,
+        interval=measured and measured.interval,
+        facts={"data": data, "classifier": classifier, "pictures": len(known.labels)},
+    )
+
+
+def _pipeline() -> Pipeline:
+    """scikit-learn's own, at its defaults."""
+    return make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
+
+
+def _probe(known: Features) -> Linear:
+    """The pipeline as one linear layer from features (B, D) to logits (B, C)."""
+    scaler, regression = (step for _, step in _pipeline().fit(known.vectors, known.labels).steps)
+    weight, bias = regression.coef_ / scaler.scale_, regression.intercept_
+    bias = bias - weight @ scaler.mean_
+    if len(weight) == 1:  # of two classes it is the second against the first: half for the one, half against the other
+        weight, bias = np.concatenate([-weight, weight]) / 2, np.concatenate([-bias, bias]) / 2
+    head = Linear(weight.shape[1], len(weight))
+    with torch.no_grad():
+        head.weight.copy_(torch.from_numpy(weight))
+        head.bias.copy_(torch.from_numpy(bias))
+    return head
+
+
+def _measured_probe(known: Features, smallest: int) -> Measured:
+    folds = StratifiedKFold(min(FOLDS, smallest), shuffle=True, random_state=0)
+    return Measured.of(cross_val_predict(_pipeline(), known.vectors, known.labels, cv=folds) == known.labels)
+
+
+def _neighbours(known: Features) -> NeighbourHead:
+    return NeighbourHead(torch.from_numpy(known.vectors), torch.from_numpy(known.labels), len(known.classes))
+
+
+@torch.inference_mode()
+def _measured_neighbours(known: Features) -> Measured:
+    """Each picture by the votes of all others."""
+    head = _neighbours(known)
+    others = head.similar(torch.from_numpy(known.vectors)).fill_diagonal_(-torch.inf)
+    return Measured.of(head.vote(others).argmax(1).numpy() == known.labels)

@@ -1,0 +1,160 @@
+"""Typed phrases as classes, for checkpoints that learnt from pictures with texts (CLIP, SigLIP).
+
+The picture side is our model. The text tower and its tokenizer are outside what this project exists for: transformers
+computes them, from the same folder.
+"""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from vit.checkpoints.answers import Answers
+from vit.checkpoints.checkpoint import CONFIG, Checkpoint
+from vit.checkpoints.weight_files import read_json
+from vit.errors import InvalidCheckpoint, UserError
+from vit.model.heads import CosineHead
+from vit.untrusted import brief
+
+MAX_PHRASES = 1000
+TOKENIZERS = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")  # one of these is needed
+_TYPES = {"clip": "CLIP", "siglip": "SigLIP"}  # model_type in config.json
+
+
+class TextTower(NamedTuple):
+    """What turns phrases into directions.
+
+    Attributes:
+        model: transformers' own, of both towers.
+        tokenizer: likewise.
+        longest: phrase that it reads [tokens].
+        padded: every phrase is brought to that length, as in training.
+    """
+
+    model: Any
+    tokenizer: Any
+    longest: int
+    padded: bool
+
+    @torch.inference_mode()
+    def encode(self, phrases: Sequence[str]) -> Tensor:
+        """Phrases to directions (n, E), of any length.
+
+        Raises:
+            UserError: a phrase has too many tokens.
+        """
+        for phrase, ids in zip(phrases, self.tokenizer(list(phrases))["input_ids"], strict=True):
+            if len(ids) > self.longest:
+                raise UserError(f"{brief(phrase)!r} has {len(ids)} tokens, and the text tower reads {self.longest}.")
+        padding = {"padding": "max_length", "max_length": self.longest} if self.padded else {"padding": True}
+        tokens = self.tokenizer(list(phrases), return_tensors="pt", **padding)
+        known = {name: tokens[name] for name in ("input_ids", "attention_mask") if name in tokens}
+        return self.model.get_text_features(**known).pooler_output.float()
+
+
+def answers_from_text(checkpoint: Checkpoint, phrases: Sequence[str], template: str = "{}") -> Answers:
+    """Make typed phrases the classes of a checkpoint that compares pictures with texts.
+
+    The logits are those of the published model: cosine similarity times its learnt scale, of SigLIP plus its bias. CLIP
+    then shares one probability among all phrases (softmax); SigLIP answers each by itself (sigmoid).
+
+    Args:
+        checkpoint: as its files have it, opened from a folder that also holds the text tower and the tokenizer.
+        phrases: one per class, all different.
+        template: what is read in place of a phrase, which stands where the braces are: "a photo of a {}".
+
+    Raises:
+        UserError: no phrases, or two alike; no braces in the template; a phrase too long.
+        InvalidCheckpoint: the checkpoint has no text tower.
+
+    Sources: Radford et al. 2021, arXiv 2103.00020; Zhai et al. 2023, arXiv 2303.15343.
+    """
+    names = check_phrases(phrases, template)
+    if why := obstacle(checkpoint):
+        raise InvalidCheckpoint(why)
+    tower = _text_tower(checkpoint.path, checkpoint.name, checkpoint.hash)
+    directions = tower.encode([template.replace("{}", name) for name in names])
+    model = tower.model
+    bias = model.logit_bias.item() if hasattr(model, "logit_bias") else 0.0
+    width = checkpoint.config.num_classes or checkpoint.config.dim
+    if directions.shape[1] != width:
+        raise InvalidCheckpoint(
+            f"The text tower of {checkpoint.name} gives {directions.shape[1]} numbers and its picture tower {width}, "
+            "so the two cannot be compared."
+        )
+    head = CosineHead(checkpoint.model.head, directions, model.logit_scale.exp().item(), bias)
+    read = "" if template == "{}" else f", read as “{template}”"
+    return Answers(
+        names=names,
+        head=head.eval(),
+        source=f"{len(names)} typed phrases{read}",
+        independent=hasattr(model, "logit_bias"),
+        facts={"text": list(names), "template": template},
+    )
+
+
+def check_phrases(phrases: Sequence[str], template: str = "{}") -> tuple[str, ...]:
+    """The phrases without what surrounds them.
+
+    Raises:
+        UserError: no phrases, too many, an empty one, or two alike; no braces in the template.
+
+    >>> check_phrases([" a cat", "a dog"])
+    ('a cat', 'a dog')
+    """
+    names = tuple(" ".join(phrase.split()) for phrase in phrases)
+    if not names or "" in names:
+        raise UserError("Type a phrase for each class.")
+    if len(names) > MAX_PHRASES:
+        raise UserError(f"At most {MAX_PHRASES:,} phrases are compared, not {len(names):,}.")
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise UserError(f"{brief(twice)!r} stands there twice. Each class needs a phrase of its own.")
+    if template.count("{}") != 1:
+        raise UserError(
+            f"A template needs {{}} once, where the phrase goes, as in “a photo of a {{}}”, not {template!r}."
+        )
+    return names
+
+
+def obstacle(checkpoint: Checkpoint) -> str:
+    """Why no phrases can be typed for a checkpoint, "" where they can; no weights are read."""
+    folder = checkpoint.path
+    if not folder.is_dir() or not (folder / CONFIG).is_file():
+        return f"{checkpoint.name} is a picture tower alone, without the text tower that reads phrases."
+    document = read_json((folder / CONFIG).read_bytes(), CONFIG)
+    if document.get("model_type") not in _TYPES or "text_config" not in document:
+        return f"{checkpoint.name} did not learn from pictures with texts, so it knows no phrases."
+    if not any((folder / file).is_file() for file in TOKENIZERS):
+        return (
+            f"{checkpoint.name} lacks the files of its tokenizer, such as tokenizer.json. Put them beside its weights."
+        )
+    return ""
+
+
+@lru_cache(maxsize=1)
+def _text_tower(folder: Path, name: str, weights: str) -> TextTower:
+    """Load what belongs to weights of this hash, once.
+
+    Raises:
+        InvalidCheckpoint: there is none, or it cannot be read.
+    """
+    try:
+        import transformers  # noqa: PLC0415, TID251  2 s, and whoever types no phrase needs none of it
+    except ModuleNotFoundError as error:
+        raise UserError("Phrases are read by transformers, which is not installed: pip install transformers") from error
+    try:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        model, report = transformers.AutoModel.from_pretrained(
+            folder, local_files_only=True, dtype=torch.float32, output_loading_info=True
+        )
+    except (OSError, ValueError, RuntimeError, KeyError) as error:
+        why = " ".join(str(error).split())
+        raise InvalidCheckpoint(f"The text tower of {name} cannot be opened: {why[:300]}") from error
+    if missing := sorted(key for key in report["missing_keys"] if not key.startswith("vision_model.")):
+        raise InvalidCheckpoint(f"{name} holds no text tower: `{brief(missing[0])}` is missing. Classes need examples.")
+    model.vision_model = None  # ours is there
+    longest = model.config.text_config.max_position_embeddings
+    return TextTower(model.eval(), tokenizer, longest, padded=model.config.model_type == "siglip")
