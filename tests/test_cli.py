@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from text_models import clip
 from tiny import LABELS
 
 import vit
@@ -22,6 +23,7 @@ from vit import view
 from vit.cli import training
 from vit.cli.main import main
 from vit.cli.parser import options_of
+from vit.data.shapes import SHAPES
 from vit.explain.methods import METHODS, Subject, heatmap_of
 from vit.runs.error_report import read as read_report
 from vit.view.export import MapView, view_json, view_npz
@@ -603,3 +605,47 @@ def test_a_bug_keeps_its_traceback(command: Command, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(training, "run_train", lambda options: 1 / 0)
     with pytest.raises(ZeroDivisionError):  # with which Python ends with status 1
         command("train")
+
+
+# --- Classes from outside -----------------------------------------------------------------------------------------
+
+
+def test_typed_phrases_are_classes(command: Command, picture: Path, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    clip(tmp_path / "clip")
+    asked = ("--checkpoint", tmp_path / "clip", "--text", "a cat", "--text", "a dog", "--template", "a photo of {}")
+    answer = json.loads(command("classify", picture, *asked, "--json").out)
+    shares = {one["label"]: one["probability"] for one in answer["results"][0]["predictions"]}
+    assert shares.keys() == {"a cat", "a dog"} and sum(shares.values()) == pytest.approx(1)
+    assert answer["text"] == ["a cat", "a dog"] and answer["template"] == "a photo of {}"
+
+    out = tmp_path / "map.npz"
+    assert command("explain", picture, *asked, "--method", "relevance", "--target", "a dog", "--out", out).status == 0
+    checkpoint = vit.load_checkpoint(tmp_path / "clip")
+    checkpoint = checkpoint.with_answers(vit.answers_from_text(checkpoint, ["a cat", "a dog"], "a photo of {}"))
+    wanted = vit.heatmap(checkpoint, vit.decode_image(picture.read_bytes()), "relevance", "a dog")
+    assert np.load(out)["heatmap"] == pytest.approx(wanted.numpy(), abs=1e-6)
+
+
+def test_labelled_pictures_are_classes(command: Command, picture: Path, saved: Path) -> None:
+    result = command("classify", picture, "--checkpoint", saved, "--examples", "shapes", "--json")
+    answer = json.loads(result.out)
+    assert {one["label"] for one in answer["results"][0]["predictions"]} == set(SHAPES)
+    assert "of pictures held out (95 % interval" in result.err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--text", "a cat", "--examples", "shapes"), "not from both"),
+        (("--template", "a {}"), "--template says how each --text is read"),
+        (("--classifier", "probe"), "--classifier says how --examples are learnt from"),
+        (("--text", "a cat"), "tiny did not learn from pictures with texts"),
+        (("--examples", "folder:nowhere"), "nowhere"),
+    ],
+)
+def test_classes_that_cannot_be_are_one_line(
+    command: Command, picture: Path, saved: Path, words: tuple[str, ...], message: str
+) -> None:
+    result = command("classify", picture, "--checkpoint", saved, *words)
+    assert result.status == 2 and message in result.err and result.err.count("\n") == 1

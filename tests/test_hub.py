@@ -19,6 +19,7 @@ import torch
 import transformers
 from hub_server import HubServer, empty_hub, refusal
 from PIL import Image
+from text_models import clip
 from tiny import fill
 from torch import Tensor, nn
 
@@ -148,6 +149,17 @@ def test_only_what_a_checkpoint_needs_is_fetched_as_real_files(
     assert all(path.is_file() and not path.is_symlink() for path in folder.iterdir())
     assert {name: (folder / name).read_bytes() for name in wanted} == {name: files[name] for name in wanted}
     assert not any("open_clip" in one.path or ".py" in one.path for one in server.requests)
+
+
+def test_a_tokenizer_comes_along_where_there_is_a_text_tower(
+    server: HubServer, tmp_path: Path, files: dict[str, bytes]
+) -> None:
+    clip(tmp_path / "clip")
+    server.publish("someone/clip", tmp_path / "clip")
+    checkpoint = vit.load_checkpoint("someone/clip")
+    assert vit.answers_from_text(checkpoint, ["a cat", "a dog"]).names == ("a cat", "a dog")
+    server.publish("someone/plain", files | {"tokenizer.json": b"{}"})
+    assert not (hub.fetch("someone/plain").folder / "tokenizer.json").exists()
 
 
 def test_weights_of_pytorch_are_taken_where_there_are_no_others(

@@ -32,6 +32,8 @@ INDEXES = tuple(f"{weights}.index.json" for weights in (WEIGHTS, PYTORCH_WEIGHTS
 CONFIG = "config.json"
 PREPROCESS = "preprocessor_config.json"
 CARD = "README.md"
+VOCABULARIES = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json")  # a tokenizer needs one of them
+TOKENIZER = (*VOCABULARIES, "merges.txt", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
 
 MAX_WEIGHTS = 12 << 30  # [bytes]; DINOv2-g in float32 has 4.5 GB, CLIP-G with its text tower 10
 
@@ -131,6 +133,11 @@ class CheckpointInfo:
 def reason_of(error: Exception) -> str:
     """What the system says against a file, or that no file can have such a name; for the end of a sentence."""
     return (error.strerror if isinstance(error, OSError) else None) or "the name cannot be"
+
+
+def reads_text(document: Mapping[str, Any]) -> bool:
+    """Whether a config.json is of a model with a text tower that we can ask, CLIP's or SigLIP's."""
+    return document.get("model_type") in ("clip", "siglip") and "text_config" in document
 
 
 OURS = "vit.config"  # the key of the weights' metadata that tells our files from those of others

@@ -27,7 +27,16 @@ from urllib.parse import urlsplit
 
 from vit import progress as bars
 from vit.checkpoints import download, families
-from vit.checkpoints.checkpoint import CARD, CONFIG, INDEXES, MAX_WEIGHTS, PREPROCESS, WEIGHT_NAMES
+from vit.checkpoints.checkpoint import (
+    CARD,
+    CONFIG,
+    INDEXES,
+    MAX_WEIGHTS,
+    PREPROCESS,
+    TOKENIZER,
+    WEIGHT_NAMES,
+    reads_text,
+)
 from vit.checkpoints.weight_files import MAX_TEXT, SUFFIXES, read_index, read_json
 from vit.errors import InvalidCheckpoint, Unavailable
 from vit.files import replaced, wait_for_lock
@@ -40,7 +49,8 @@ if TYPE_CHECKING:
 KEEP_FREE = 2 << 30  # disk space that a download leaves [bytes]
 
 _SOURCE = "source.json"  # beside the files: where they come from, and under which revisions they were asked for
-_BESIDE = (CONFIG, PREPROCESS, CARD, *INDEXES)
+_BESIDE = (CONFIG, PREPROCESS, CARD, *INDEXES, *TOKENIZER)
+_MAX_TOKENIZER = 64 << 20  # [bytes]; the 256,000 words of SigLIP 2 have 34 MB
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _WORD = r"\w(?:[\w.-]{0,94}\w)?"
 _HUB = re.compile(rf"(?P<repository>{_WORD}/{_WORD})(?:@(?P<revision>\w(?:[\w./-]{{0,126}}\w)?))?", re.ASCII)
@@ -340,12 +350,13 @@ def _fetch_texts(repository: str, files: Mapping[str, Remote], folder: Path, kee
         the files of weights: one, or those that an index names.
     """
 
-    def fetch_text(file: str) -> bytes:
-        download.download(files[file], folder / file, MAX_TEXT, keep_free)
+    def fetch_text(file: str, limit: int = MAX_TEXT) -> bytes:
+        download.download(files[file], folder / file, limit, keep_free)
         return (folder / file).read_bytes()
 
     try:
-        families.check_config(read_json(fetch_text(CONFIG), CONFIG))
+        document = read_json(fetch_text(CONFIG), CONFIG)
+        families.check_config(document)
         first = next((file for file in WEIGHT_NAMES if file in files), "")
         named = sorted(set(read_index(fetch_text(first), first).values())) if first in INDEXES else [first]
     except InvalidCheckpoint as error:
@@ -358,6 +369,9 @@ def _fetch_texts(repository: str, files: Mapping[str, Remote], folder: Path, kee
     for file in (PREPROCESS, CARD):
         if file in files:
             fetch_text(file)
+    for file in TOKENIZER if reads_text(document) else ():
+        if file in files:
+            fetch_text(file, _MAX_TOKENIZER)
     return {file: files[file] for file in named}
 
 

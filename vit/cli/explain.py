@@ -63,9 +63,9 @@ def run_classify(options: argparse.Namespace) -> None:
         if not options.json:
             _print_predictions(path, predictions)
     if options.json:
-        facts = {"checkpoint": checkpoint.name, "sha256": checkpoint.hash, "size": preprocess.size}
+        facts: dict[str, Any] = {"checkpoint": checkpoint.name, "sha256": checkpoint.hash, "size": preprocess.size}
         if checkpoint.answers:
-            facts |= {"classes": checkpoint.answers.source} | checkpoint.answers.facts
+            facts |= {"classes": checkpoint.answers.source, **checkpoint.answers.facts}
         print(json.dumps(facts | {"results": results} | ({"problems": problems} if problems else {})))
     if problems:
         raise InvalidImage("\n".join(problems))

@@ -8,11 +8,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image
-from scipy.stats import binomtest
-from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import StratifiedKFold, cross_val_predict
-from sklearn.pipeline import Pipeline, make_pipeline
-from sklearn.preprocessing import StandardScaler
 
 from vit.checkpoints.answers import Answers
 from vit.checkpoints.checkpoint import Checkpoint
@@ -23,6 +18,17 @@ from vit.explain.features import Features, combined, features_of, pooled
 from vit.explain.head_census import batch_size
 from vit.model.heads import NeighbourHead
 from vit.model.layers import Linear
+
+try:
+    from scipy.stats import binomtest
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.model_selection import StratifiedKFold, cross_val_predict
+    from sklearn.pipeline import Pipeline, make_pipeline
+    from sklearn.preprocessing import StandardScaler
+except ModuleNotFoundError as error:
+    raise UserError(
+        "Examples are learnt from by scikit-learn, which is not installed: pip install scikit-learn"
+    ) from error
 
 Classifier = Literal["probe", "neighbours"]
 FOLDS = 5  # of the cross-validation, or as many as the smallest class has pictures

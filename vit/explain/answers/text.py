@@ -13,15 +13,13 @@ import torch
 from torch import Tensor
 
 from vit.checkpoints.answers import Answers
-from vit.checkpoints.checkpoint import CONFIG, Checkpoint
+from vit.checkpoints.checkpoint import CONFIG, VOCABULARIES, Checkpoint, reads_text
 from vit.checkpoints.weight_files import read_json
 from vit.errors import InvalidCheckpoint, UserError
 from vit.model.heads import CosineHead
 from vit.untrusted import brief
 
 MAX_PHRASES = 1000
-TOKENIZERS = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")  # one of these is needed
-_TYPES = {"clip": "CLIP", "siglip": "SigLIP"}  # model_type in config.json
 
 
 class TextTower(NamedTuple):
@@ -125,9 +123,9 @@ def obstacle(checkpoint: Checkpoint) -> str:
     if not folder.is_dir() or not (folder / CONFIG).is_file():
         return f"{checkpoint.name} is a picture tower alone, without the text tower that reads phrases."
     document = read_json((folder / CONFIG).read_bytes(), CONFIG)
-    if document.get("model_type") not in _TYPES or "text_config" not in document:
+    if not reads_text(document):
         return f"{checkpoint.name} did not learn from pictures with texts, so it knows no phrases."
-    if not any((folder / file).is_file() for file in TOKENIZERS):
+    if not any((folder / file).is_file() for file in VOCABULARIES):
         return (
             f"{checkpoint.name} lacks the files of its tokenizer, such as tokenizer.json. Put them beside its weights."
         )

@@ -1,0 +1,140 @@
+"""Labelled pictures as classes: probe and neighbours against scikit-learn and brute force, on the same features."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+import vit
+from vit.errors import InvalidDataset, UserError
+from vit.explain.answers.examples import Measured, answers_from_features
+from vit.explain.features import Features
+from vit.model.heads import NeighbourHead
+
+
+def clouds(classes: int, count: int = 60, dim: int = 16, apart: float = 1.0, seed: int = 0) -> Features:
+    """Overlapping clouds of points, one per class."""
+    random = np.random.default_rng(seed)
+    labels = random.permutation(np.arange(count) % classes)
+    vectors = random.normal(size=(count, dim)) * random.uniform(0.1, 30, dim) + 5
+    vectors += apart * random.normal(size=(classes, dim))[labels] * vectors.std(0)
+    return Features(vectors.astype(np.float32), labels, tuple(f"kind {i}" for i in range(classes)))
+
+
+@pytest.mark.parametrize("classes", [2, 3, 7])
+def test_a_probe_says_what_scikit_learns_pipeline_says(classes: int) -> None:
+    known, others = clouds(classes), clouds(classes, seed=1)
+    pipeline = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000)).fit(known.vectors, known.labels)
+    head = answers_from_features(known, "clouds").head
+    with torch.inference_mode():
+        shares = head(torch.from_numpy(others.vectors)).softmax(-1).numpy()
+    assert shares == pytest.approx(pipeline.predict_proba(others.vectors), abs=1e-4)
+
+
+@pytest.mark.parametrize(("classes", "count"), [(2, 60), (5, 60), (3, 9)])
+def test_neighbours_vote_as_brute_force_in_float64_says(classes: int, count: int) -> None:
+    known, others = clouds(classes, count), clouds(classes, seed=1)
+    wanted = np.zeros((len(others.vectors), classes))
+    for i, vector in enumerate(others.vectors.astype(np.float64)):
+        similar = [
+            float(vector @ one / np.linalg.norm(vector) / np.linalg.norm(one))
+            for one in known.vectors.astype(np.float64)
+        ]
+        for j in sorted(range(count), key=lambda j: -similar[j])[:20]:
+            wanted[i, known.labels[j]] += np.exp(similar[j] / 0.07)
+    head = answers_from_features(known, "clouds", "neighbours").head
+    with torch.inference_mode():
+        shares = head(torch.from_numpy(others.vectors)).softmax(-1).numpy()
+    assert shares == pytest.approx(wanted / wanted.sum(1, keepdims=True), abs=1e-5)
+
+
+def test_of_equal_neighbours_the_first_known_votes() -> None:
+    known = torch.tensor([[1.0, 0.0]] * 3 + [[0.0, 1.0]])
+    head = NeighbourHead(known, torch.tensor([1, 0, 0, 2]), 3, k=1)
+    assert head(torch.tensor([[2.0, 0.1]]))[0].argmax() == 1
+
+
+@pytest.mark.parametrize("classifier", ["probe", "neighbours"])
+def test_what_is_held_out_is_recognised_as_often_as_it_can_be(classifier: Any) -> None:
+    apart = answers_from_features(clouds(3, apart=4), "clouds", classifier)
+    mixed = answers_from_features(clouds(3, 300, apart=0), "clouds", classifier)
+    assert apart.accuracy == 1 and apart.interval is not None and 0.9 < apart.interval[0] < apart.interval[1] == 1
+    assert mixed.interval is not None and mixed.interval[0] < 1 / 3 < mixed.interval[1]
+
+
+def test_an_interval_is_wilsons() -> None:
+    """45 of 60: 0.6277 to 0.8422, by the formula of Wilson 1927 with z = 1.959964."""
+    right = np.arange(60) < 45
+    assert Measured.of(right).interval == pytest.approx((0.62767, 0.84222), abs=1e-4)
+
+
+def test_one_picture_of_a_class_leaves_nothing_to_try_it_on() -> None:
+    known = Features(np.eye(3, dtype=np.float32)[[0, 0, 1]], np.array([0, 0, 1]), ("a", "b"))
+    answers = answers_from_features(known, "three")
+    assert answers.accuracy is None and answers.interval is None
+
+
+def test_what_cannot_be_learnt_from_is_said() -> None:
+    known = clouds(2)
+    with pytest.raises(InvalidDataset, match="Class 'kind 2' has no picture"):
+        answers_from_features(known._replace(classes=(*known.classes, "kind 2")), "clouds")
+    with pytest.raises(UserError, match=r"no classifier 'forest'\. Choose from probe, neighbours"):
+        answers_from_features(known, "clouds", "forest")  # type: ignore[arg-type]
+
+
+def colours(red: int) -> list[Image.Image]:
+    return [Image.new("RGB", (32, 32), (red, green, 90)) for green in range(0, 250, 25)]
+
+
+@pytest.mark.parametrize("pool", [{"pool": "cls"}, {"prefix": (), "pool": "mean"}, {"prefix": (), "pool": "map"}])
+@pytest.mark.parametrize("classifier", ["probe", "neighbours"])
+def test_pictures_in_named_groups_become_classes(
+    tmp_path: Path, build: Any, preprocess: Any, pool: dict[str, Any], classifier: Any
+) -> None:
+    folder = vit.save_checkpoint(tmp_path / "backbone", build(num_classes=0, **pool), (), preprocess)
+    checkpoint = vit.load_checkpoint(folder)
+    groups = {"blueish": colours(0), "reddish": colours(255)}
+    answers = vit.answers_from_pictures(checkpoint, groups, classifier)
+    asked = checkpoint.with_answers(answers)
+    assert asked.labels == ("blueish", "reddish") and asked.identity != checkpoint.identity
+    for wanted, group in enumerate(groups.values()):
+        with torch.inference_mode():
+            found = asked.model(torch.cat([asked.preprocess(one) for one in group])).logits.argmax(1)
+        assert (found == wanted).float().mean() >= 0.9
+    heatmap = vit.heatmap(asked, groups["reddish"][3], method="relevance", target="reddish")
+    assert heatmap.shape == (4, 4) and heatmap.sum() > 0
+    with pytest.raises(UserError, match="two named groups"):
+        vit.answers_from_pictures(checkpoint, {"blueish": colours(0), "reddish": []}, classifier)
+
+
+def test_a_probe_is_a_head_that_a_file_can_hold(tmp_path: Path, build: Any, preprocess: Any) -> None:
+    checkpoint = vit.load_checkpoint(vit.save_checkpoint(tmp_path / "a", build(num_classes=0), (), preprocess))
+    asked = checkpoint.with_answers(
+        vit.answers_from_pictures(checkpoint, {"blueish": colours(0), "reddish": colours(255)})
+    )
+    opened = vit.load_checkpoint(vit.save_checkpoint(tmp_path / "b", asked.model, asked.labels, asked.preprocess))
+    pixels = asked.preprocess(colours(120)[4])
+    assert asked.answers is not None and asked.answers.linear
+    assert torch.equal(opened.model(pixels).logits, asked.model(pixels).logits) and opened.labels == asked.labels
+
+
+def test_a_dataset_gives_its_classes_and_its_test_pictures_stay_unseen(
+    build: Any, tmp_path: Path, preprocess: Any
+) -> None:
+    checkpoint = vit.load_checkpoint(vit.save_checkpoint(tmp_path / "a", build(), list("abcde"), preprocess))
+    for split, count in (("train", 30), ("test", 5)):
+        for name in ("blueish", "reddish"):
+            (folder := tmp_path / "data" / split / name).mkdir(parents=True)
+            for i, picture in enumerate((colours(0) + colours(99) + colours(255))[:count]):
+                picture.save(folder / f"{i}.png")
+    answers = vit.answers_from_examples(checkpoint, f"folder:{tmp_path / 'data'}", limit=20)
+    assert answers.names == ("blueish", "reddish") and answers.facts["pictures"] == 20
+    for file in (tmp_path / "data" / "test").rglob("*.png"):
+        Image.new("RGB", (32, 32)).save(file)  # other pictures there
+    assert vit.answers_from_examples(checkpoint, f"folder:{tmp_path / 'data'}", limit=20).digest == answers.digest

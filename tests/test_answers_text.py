@@ -1,0 +1,137 @@
+"""Typed phrases as classes: what transformers says of the same picture and the same phrases."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from test_relevance import explicit, full_relevance
+from text_models import clip, siglip
+from transformers import AutoTokenizer, CLIPModel, SiglipModel
+
+import vit
+from vit.checkpoints.checkpoint import Checkpoint
+from vit.errors import InvalidCheckpoint, UserError
+from vit.explain.answers import text
+from vit.explain.methods import Subject, weights
+
+PHRASES = ["a cat", "Ünï©ödé 🐈‍⬛", "\u200bzero", "aaaaaaaaaa", "<|endoftext|>", "日本語", "%s {} \\n"]
+
+
+@pytest.fixture(scope="module", params=[clip, siglip], ids=["CLIP", "SigLIP"])
+def published(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    """A folder as the Hub has it, and transformers' model of it."""
+    folder = tmp_path_factory.mktemp(request.param.__name__)
+    torch.manual_seed(0)
+    request.param(folder)
+    kind = CLIPModel if request.param is clip else SiglipModel
+    return folder, kind.from_pretrained(folder).eval()
+
+
+def theirs(folder: Path, model: Any, pixels: torch.Tensor, phrases: list[str]) -> torch.Tensor:
+    """What the published model's own pass says: (1, C)."""
+    longest = model.config.text_config.max_position_embeddings
+    padding = {"padding": "max_length", "max_length": longest} if isinstance(model, SiglipModel) else {"padding": True}
+    tokens = AutoTokenizer.from_pretrained(folder)(phrases, return_tensors="pt", **padding)
+    known = {name: tokens[name] for name in ("input_ids", "attention_mask") if name in tokens}
+    with torch.inference_mode():
+        return model(pixel_values=pixels, **known).logits_per_image
+
+
+def phrases_for(model: Any) -> list[str]:
+    return ["a cat", "a dog", "cat dog"] if isinstance(model, SiglipModel) else PHRASES
+
+
+def test_logits_are_those_of_the_published_model(published: Any, pictures: Any) -> None:
+    folder, model = published
+    phrases, checkpoint = phrases_for(model), vit.load_checkpoint(folder)
+    pixels = pictures(count=1)
+    asked = checkpoint.with_answers(vit.answers_from_text(checkpoint, phrases))
+    wanted = theirs(folder, model, pixels, phrases)
+    with torch.inference_mode():
+        logits = asked.model(pixels).logits
+    assert logits == pytest.approx(wanted, rel=1e-5, abs=1e-5) and wanted.std() > 1e-3
+    shares = asked.model.probabilities(logits)
+    assert shares == pytest.approx(wanted.sigmoid() if isinstance(model, SiglipModel) else wanted.softmax(-1), abs=1e-5)
+    assert asked.labels == tuple(phrases) and asked.config.num_classes == len(phrases)
+
+
+def test_a_template_is_read_with_the_phrase_in_it(published: Any, pictures: Any) -> None:
+    folder, model = published
+    checkpoint = vit.load_checkpoint(folder)
+    answers = vit.answers_from_text(checkpoint, ["cat", "dog"], template="a {}")
+    with torch.inference_mode():
+        logits = checkpoint.with_answers(answers).model(pictures(count=1)).logits
+    assert logits == pytest.approx(theirs(folder, model, pictures(count=1), ["a cat", "a dog"]), rel=1e-5, abs=1e-5)
+    assert answers.names == ("cat", "dog")
+
+
+def test_the_relevance_of_a_phrase_is_that_of_the_full_matrices(published: Any, pictures: Any) -> None:
+    folder, model = published
+    checkpoint = vit.load_checkpoint(folder)
+    asked = checkpoint.with_answers(vit.answers_from_text(checkpoint, phrases_for(model)))
+    subject = Subject.of(asked.model, pictures(count=1), 1)
+    attention, gradient = explicit(asked.model, pictures(count=1), 1)
+    wanted = full_relevance(attention, gradient)
+    for query in range(subject.record.tokens):
+        own = wanted[query].clone()
+        own[query] -= 1  # what a token begins with
+        assert subject.record.relevance(query, own=False) == pytest.approx(own, abs=1e-6)
+    assert not torch.equal(
+        weights(subject, "relevance"), weights(Subject.of(asked.model, pictures(count=1), 2), "relevance")
+    )
+
+
+def test_other_phrases_are_another_checkpoint_on_the_same_weights(published: Any) -> None:
+    folder, model = published
+    checkpoint = vit.load_checkpoint(folder)
+    first, second = phrases_for(model)[:2]
+    asked, again, other = (
+        checkpoint.with_answers(vit.answers_from_text(checkpoint, phrases))
+        for phrases in ([first, second], [first, second], [second, first])
+    )
+    assert asked.identity == again.identity
+    assert len({checkpoint.identity, asked.identity, other.identity}) == 3
+    assert asked.model.blocks is checkpoint.model.blocks
+    assert checkpoint.config.num_classes != 2 and not checkpoint.labels
+
+
+@pytest.mark.parametrize(
+    ("phrases", "template", "message"),
+    [
+        ([], "{}", "Type a phrase for each class"),
+        (["a cat", "  "], "{}", "Type a phrase for each class"),
+        (["a cat", "a  cat"], "{}", "'a cat' stands there twice"),
+        (["a cat"], "a photo", "needs {} once"),
+        (["a cat"], "{} {}", "needs {} once"),
+        (["cat " * 100, "dog"], "{}", "tokens, and the text tower reads"),
+    ],
+)
+def test_what_cannot_be_asked_is_said(published: Any, phrases: list[str], template: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        vit.answers_from_text(vit.load_checkpoint(published[0]), phrases, template)
+
+
+def test_a_picture_tower_alone_has_no_phrases(published: Any, tmp_path: Path, saved: Path) -> None:
+    published[1].vision_model.save_pretrained(tmp_path / "tower")
+    for path, message in ((tmp_path / "tower", "knows no phrases"), (saved, "knows no phrases")):
+        with pytest.raises(InvalidCheckpoint, match=message):
+            vit.answers_from_text(vit.load_checkpoint(path), ["a cat"])
+
+
+def test_weights_without_the_text_tower_are_not_filled_in_at_random(published: Any, tmp_path: Path) -> None:
+    folder, model = published
+    state = {name: tensor for name, tensor in model.state_dict().items() if not name.startswith("text_model.encoder")}
+    model.save_pretrained(tmp_path, state_dict=state)
+    for file in folder.glob("*token*"):
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    with pytest.raises(InvalidCheckpoint, match=r"holds no text tower: `text_model\.encoder"):
+        vit.answers_from_text(vit.load_checkpoint(tmp_path), ["a cat"])
+
+
+def test_without_its_tokenizer_a_checkpoint_says_what_is_missing(published: Any, tmp_path: Path) -> None:
+    published[1].save_pretrained(tmp_path)
+    checkpoint: Checkpoint = vit.load_checkpoint(tmp_path)
+    assert "tokenizer.json" in text.obstacle(checkpoint)
+    with pytest.raises(InvalidCheckpoint, match="tokenizer"):
+        vit.answers_from_text(checkpoint, ["a cat"])
