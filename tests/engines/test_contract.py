@@ -6,16 +6,18 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from labs import Lab, lab_apart, lab_fake, lab_here, lab_ray, lab_slurm
-from ray_cluster import command_of
+from ray_cluster import RayCluster, command_of
 from short_runs import PATIENCE, done, endless, place_for_runs, steps, tiny, until, weights
 
 from vit.checkpoints.load import load_checkpoint
@@ -140,6 +142,7 @@ def test_another_server_sees_it_and_stops_it(lab: Lab, first: registry.Run) -> N
     begun(first)
     program = """
 import sys
+import time
 sys.path[:0] = sys.argv[2:]
 import fake_cluster
 from vit.runs import control, registry
@@ -208,6 +211,20 @@ def test_vanished_it_is_interrupted_and_resumed_to_the_same_bits(lab: Lab, unint
     assert weights(run.folder) == weights(uninterrupted)
     starts = [record["step"] for record in read_metrics(run.folder / "metrics.jsonl") if record["kind"] == "start"]
     assert len(starts) == 2 and starts[1] >= 80
+
+
+@pytest.mark.parametrize("lab", LABS[3:], indirect=True)
+def test_a_process_that_died_while_it_began_holds_no_machine(lab: Lab) -> None:
+    """Ray keeps what a start that failed had reserved, for as long as its job lives."""
+    assert isinstance(lab.cluster, RayCluster)
+    run, trainers = launch(lab, tiny(epochs=1)), partial(lab.cluster.processes, "ray::RayTrainWorker")
+    pids = until(lambda: len(trainers()) == 2 and trainers(), "both of its processes")
+    logs = partial((lab.cluster.folder / "t").rglob, "ray-train-sys-controller*.log")
+    while not any("Train context initialized" in log.read_text() for log in logs()):
+        time.sleep(0.01)
+    os.kill(pids[1], signal.SIGKILL)  # while the two meet, which Ray counts as started by then
+    assert not steps(run)
+    assert ended(run).status == "finished"
 
 
 def test_what_a_run_starts_from_goes_with_it(lab: Lab) -> None:

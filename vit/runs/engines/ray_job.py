@@ -89,7 +89,8 @@ def note(handle: Handle, word: str, reason: str = "", hosts: tuple[str, ...] = (
 
 def _train_once(folder: Path, handle: Handle, cpus: int) -> int:
     """Run the trainer's processes until they end well, want smaller parts, or die without progress."""
-    from ray.train import RunConfig, ScalingConfig  # noqa: PLC0415 # there is no Ray but on a cluster
+    import ray  # noqa: PLC0415 # there is no Ray but on a cluster
+    from ray.train import FailureConfig, RunConfig, ScalingConfig  # noqa: PLC0415
     from ray.train.torch import TorchConfig, TorchTrainer  # noqa: PLC0415
 
     request = read_request(folder)
@@ -114,7 +115,11 @@ def _train_once(folder: Path, handle: Handle, cpus: int) -> int:
                 placement_strategy="STRICT_SPREAD" if processes == request.nodes > 1 else "SPREAD",
             ),
             torch_config=TorchConfig(backend="nccl" if request.gpus else "gloo"),
-            run_config=RunConfig(name=handle.job, **rays_own),
+            run_config=RunConfig(
+                name=handle.job,
+                failure_config=FailureConfig(controller_failure_limit=0),  # type: ignore[call-arg] # it tries for ever
+                **rays_own,
+            ),
         )
         try:
             trainer.fit()
@@ -122,8 +127,12 @@ def _train_once(folder: Path, handle: Handle, cpus: int) -> int:
                 mirror.pull_all()
             return 0
         except Exception as error:  # whatever it was: Ray wraps it
+            ray.shutdown()  # what a start that failed had reserved is free again, which Ray else keeps for this job
             if mirror:
                 mirror.pull_all()
+            if _had_no_room(error):
+                note(handle, "waiting", f"{reason} It goes on when {handle.place} has room for {needs}.".lstrip())
+                continue
             if read_json(folder / AGAIN) != parts or read_json(folder / NOTE).get("word") == _GIVEN_UP:
                 return 1
             fruitless = 0 if _saved(folder) != before else fruitless + 1
@@ -133,6 +142,11 @@ def _train_once(folder: Path, handle: Handle, cpus: int) -> int:
                 return 1
             reason = "One of its processes died."
             note(handle, "retrying", reason)
+
+
+def _had_no_room(error: Exception) -> bool:
+    """Whether Ray found no machines for all processes within a minute, so that none of them has begun."""
+    return type(getattr(error, "controller_failure", None)).__name__ == "WorkerGroupStartupTimeoutError"
 
 
 def _saved(folder: Path) -> list[int]:
