@@ -1,13 +1,14 @@
 """A real browser in front of a real server."""
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+import re
+from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, expect
+from playwright.sync_api import Browser, BrowserContext, Error, Page, expect
 
 from .explorer import PATIENCE, App
 from .serving import BROWSER_ARGUMENTS, ROOT, chromium, streamlit
@@ -16,6 +17,22 @@ from .waiting import LOOK, Conversation
 
 expect.set_options(timeout=PATIENCE)
 collect_ignore = ["viewer_page.py", "watchdog_page.py"]  # pages, run by Streamlit
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Function, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """What a page looked like when its test failed: a picture of it, in `test-results/`."""
+    report = yield
+    if report.failed and call.when == "call":
+        pages = [page for one in item.funcargs.values() if isinstance(page := getattr(one, "page", one), Page)]
+        for number, page in enumerate(dict.fromkeys(pages)):
+            picture = ROOT / "test-results" / f"{re.sub(r'[^0-9A-Za-z_-]+', '-', item.name)}-{number}.png"
+            with suppress(Error):
+                page.screenshot(path=picture, timeout=5000)
+                report.sections.append(("the page", f"{page.url}\n{picture}"))
+    return report
 
 
 @pytest.fixture(scope="session")

@@ -99,6 +99,7 @@ def test_another_checkpoint_on_the_right_has_the_same_cursor_and_scale(
 ) -> None:
     page = open_page("?a_view=attention&b_view=attention")
     expect(page.get_by_role("img", name="Left map minus right map")).to_be_visible()
+    talk.finish()
     page.get_by_role("combobox", name=re.compile("Right checkpoint")).click()
     page.get_by_role("option", name="coarse").click()
     wait(page, "b.payload.rows === 4")

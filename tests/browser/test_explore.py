@@ -392,6 +392,7 @@ def test_a_look_at_many_pictures_hears_stop(app: App) -> None:
     app.open("?panel=Heads&size=128")
     main = app.page.get_by_test_id("stMain")
     main.get_by_text("many pictures", exact=True).click()
+    app.still()  # a list that is open closes when the page scrolls, as it does where it gets shorter
     main.get_by_test_id("stSelectbox").filter(has_text="Pictures").last.locator("input").click()
     app.page.get_by_role("option").filter(has_text="Shapes").click()
     main.get_by_role("button", name=re.compile(r"Look at 128 pictures \(.+\)")).click()
