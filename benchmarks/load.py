@@ -6,7 +6,7 @@ A visitor here is a websocket that says what a browser says: it opens the page, 
 nothing, as a click on any control does, thinks (for --think seconds on average, evenly spread from half to one and a
 half of it), and asks again. The visitors' own CPU time is the machine's as well here.
 
---page is the page's name in addresses, with what follows: "", "runs", "?panel=Heads". --other names another working
+--page is the page's name in addresses, with what follows: "", "runs", "?panel=heads". --other names another working
 copy of this project, which is measured in turns with this one: only ratios say anything on a machine where other
 programs run. The server's CPU time per run says more than times there.
 """

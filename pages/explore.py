@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import streamlit as st
 
-from pages.components import viewer as component
+from pages.components import viewer
 from pages.panels import (
     downloads,
     faithfulness,
@@ -47,7 +47,14 @@ navigation.start_page("explore")
 welcome.fill()
 
 TOP = 5  # predictions shown
-PANELS = {"Is it true?": True, "What if?": False, "Heads": False, "Layers": True, "Weights": False}  # needs classes
+PANELS = {  # below the viewer, by the name that links have
+    "faithfulness": "Is it true?",
+    "what-if": "What if?",
+    "heads": "Heads",
+    "layers": "Layers",
+    "weights": "Weights",
+}
+OF_CLASSES = ("faithfulness", "layers")  # panels that ask about a class
 OUTSIDE = ("checkpoint", "heads", "size", "precision", "sample", "picture", "frame")  # of the viewer, in links
 FEW = 20  # classes that are listed by name
 SEEN = 96  # width of the model's own view [px]
@@ -286,7 +293,7 @@ def show_seen(place: DeltaGenerator, explanation: Explanation | StoredExplanatio
 
 def feed(payload: bytes) -> str:
     """Bring a payload to the browser; outside the fragment, so that a click does not touch it."""
-    return component.feed("feeder", payload)
+    return viewer.feed("feeder", payload)
 
 
 @st.fragment
@@ -330,17 +337,17 @@ def show_viewer(
     with below:
         panel = pick_panel(of_class)
         occlusion = None
-        if panel == "What if?" and not stored:
+        if panel == "what-if" and not stored:
             occlusion = what_if.under_pointer(example, of_class, wanted)
     with container:
-        selection = component.show(
+        selection = viewer.show(
             "viewer",
             payload,
             wanted,
             computed,
             method,
             group="whatif",
-            paintable=panel == "What if?",
+            paintable=panel == "what-if",
             occlusion=occlusion,
             on_change=remember,
         )
@@ -350,8 +357,8 @@ def show_viewer(
             first_view.wait()
         return
     with more:
-        map_view, viewer, code = class_question.for_export(example, selection, question, computed, method)
-        downloads.show(explanation, selection, checkpoint, source, map_view, code, **viewer)
+        map_view, page_map, code = class_question.for_export(example, selection, question, computed, method)
+        downloads.show(explanation, selection, checkpoint, source, map_view, code, **page_map)
     with below:
         show_panel(example, of_class, selection, panel)
 
@@ -377,9 +384,11 @@ def keep_place(record: AttentionRecord) -> None:
 
 def pick_panel(question: Question | None) -> str:
     """What is shown below the viewer."""
-    names = [name for name, needs_class in PANELS.items() if question or not needs_class]
+    names = [name for name in PANELS if question or name not in OF_CLASSES]
     st.markdown("## Ask more")
-    return link_controls.select("Ask more", "panel", names, kind=st.segmented_control, label_visibility="collapsed")
+    return link_controls.select(
+        "Ask more", "panel", names, words=PANELS.get, kind=st.segmented_control, label_visibility="collapsed"
+    )
 
 
 def show_panel(example: Example, question: Any, selection: Selection, panel: str) -> None:
@@ -388,13 +397,13 @@ def show_panel(example: Example, question: Any, selection: Selection, panel: str
     def select(cell: tuple[int, int]) -> None:
         st.query_params.update({"block": str(cell[0]), "head": str(cell[1]), "view": "attention"})
 
-    if panel == "Is it true?":
+    if panel == "faithfulness":
         faithfulness.show(example, question, selection)
-    elif panel == "What if?":
+    elif panel == "what-if":
         what_if.show(example, question, selection)
-    elif panel == "Heads":
+    elif panel == "heads":
         head_panel.show(example, question, selection, select)
-    elif panel == "Layers":
+    elif panel == "layers":
         layers.show(example, question)
     else:
         layers.show_weights(example)

@@ -27,7 +27,13 @@ from vit.training.metrics import Progress, best_epoch, evaluations, final_test
 navigation.start_page("runs")
 st.title("Runs", anchor=False)
 
-VIEWS = ["Curves", "Attention", "Results", "Settings", "Log"]
+VIEWS = {  # of a run, by the name that links have
+    "curves": "Curves",
+    "attention": "Attention",
+    "results": "Results",
+    "settings": "Settings",
+    "log": "Log",
+}
 CLOSED = "The pictures of this run are shown to people who may train. Sign in on the page Train."
 ROWS = 7  # of the table before it scrolls
 # [s] between two looks at what changes: each takes time from a training on the same cores
@@ -154,30 +160,32 @@ def show_run(run: Run) -> None:
         by_hand = run.status == "waiting" and readings.by_hand(run)
         with st.expander("Job files" if by_hand else "What its cluster is handed", expanded=by_hand, key="job_files"):
             show_job_files(files)
-    views = VIEWS if access.may_train() else VIEWS[:-1]  # a log names people's files, and the server's folders
-    view = link_controls.select("View", "view", views, kind=st.segmented_control, label_visibility="collapsed")
+    views = [name for name in VIEWS if name != "log" or access.may_train()]  # which names people's files, and folders
+    view = link_controls.select(
+        "View", "view", views, words=VIEWS.get, kind=st.segmented_control, label_visibility="collapsed"
+    )
     seen = curves.View()
-    if view == "Curves":
+    if view == "curves":
         seen = curves.controls(run.config.get("epochs", 1))
     epochs = attention_over_epochs.stored(run)
 
     @st.fragment(run_every=CURVES if run.alive else None)
     def live() -> None:
-        if view == "Curves":
+        if view == "curves":
             draw(run, seen)
-        elif view == "Log":
+        elif view == "log":
             st.code(readings.last_lines(run) or "It has said nothing yet.", language=None, height=420, wrap_lines=True)
-        elif view == "Attention" and attention_over_epochs.stored(run) != epochs:
+        elif view == "attention" and attention_over_epochs.stored(run) != epochs:
             st.rerun()
 
     live()
-    if view == "Attention" and not data_picker.may_see(str(run.config.get("data", ""))):
+    if view == "attention" and not data_picker.may_see(str(run.config.get("data", ""))):
         st.caption(CLOSED)
-    elif view == "Attention":
+    elif view == "attention":
         attention_over_epochs.show(run)
-    elif view == "Results":
+    elif view == "results":
         results.show(run)
-    elif view == "Settings":
+    elif view == "settings":
         settings(run)
 
 

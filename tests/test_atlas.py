@@ -68,11 +68,11 @@ def test_suggested_heads_have_the_most_and_the_least() -> None:
         "effect": Statistic(torch.tensor([[-3.0, 0.2], [0.3, 1.5]]), 0.0),
     }
     assert [one[:4] for one in suggestions(found)] == [
-        ("Local", "distance", 0, 1),
-        ("Far", "distance", 1, 0),
-        ("Itself", "self", 1, 0),
-        ("Sink", "registers", 0, 1),
-        ("Needed", "effect", 1, 1),
+        ("local", "distance", 0, 1),
+        ("far", "distance", 1, 0),
+        ("itself", "self", 1, 0),
+        ("sink", "registers", 0, 1),
+        ("needed", "effect", 1, 1),
     ]
     assert suggestions(found)[-1].value == 1.5
 

@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 import streamlit as st
 import torch
 
-from pages.components import head_grid as matrix
+from pages.components import head_grid
 from pages.panels import heads_over_pictures, what_if
 from pages.shared import link_controls
 from pages.shared.class_question import Example, Question, pass_of, subject
@@ -26,12 +26,12 @@ WIDE = 330  # of the list of statistics, so that it goes below where it would be
 SHARES = set(STATISTICS) - {"distance", "entropy", *SIGNED}
 COLUMNS = 3  # of suggestions
 WHY = {  # a head is suggested
-    "Local": "Looks {} far on average, less than all others.",
-    "Far": "Looks {} far on average, further than all others.",
-    "Itself": "Keeps {} of each patch's attention on the patch itself.",
-    "Sink": "Gives {} of attention to a token that is no patch.",
-    "Object": "Looks where the class's relevance is (rank correlation {}).",
-    "Needed": "The class loses most without it ({} logits).",
+    "local": "Looks {} far on average, less than all others.",
+    "far": "Looks {} far on average, further than all others.",
+    "itself": "Keeps {} of each patch's attention on the patch itself.",
+    "sink": "Gives {} of attention to a token that is no patch.",
+    "object": "Looks where the class's relevance is (rank correlation {}).",
+    "needed": "The class loses most without it ({} logits).",
 }
 SPREAD = 0.6  # of the way between two blocks, that its heads take
 
@@ -72,7 +72,7 @@ def of_class(example: Example, question: Question | None) -> dict[str, Statistic
 def show(
     example: Example, question: Question | None, selection: Selection, select: Callable[[tuple[int, int]], None]
 ) -> None:
-    """The atlas of heads.
+    """A number for every head, its spread over the blocks, and heads worth a look.
 
     Args:
         select: called with (block, head) when one is clicked.
@@ -104,8 +104,8 @@ def show(
     format_value, title = partial(amount, name), STATISTICS[name]
     block, head = selection.block, selection.head
     with one:
-        matrix.show(
-            "atlas",
+        head_grid.show(
+            "heads grid",
             statistic.values.numpy(),
             format_value,
             label=title + ("" if name in SIGNED else f"; uniform attention: {format_value(statistic.uniform)}"),
@@ -128,13 +128,13 @@ def _show_suggestions(by_name: dict[str, Statistic], select: Callable[[tuple[int
     for start in range(0, len(chosen), COLUMNS):  # row by row, so that a narrow window keeps the order
         for column, one in zip(st.columns(COLUMNS), chosen[start : start + COLUMNS], strict=False):
             column.button(
-                f"{one.title}: block {one.block + 1}, head {one.head + 1}",
-                key=f"suggest {one.title}",
+                f"{one.kind.title()}: block {one.block + 1}, head {one.head + 1}",
+                key=f"suggest {one.kind}",
                 on_click=select,
                 args=((one.block, one.head),),
                 width="stretch",
             )
-            column.caption(WHY[one.title].format(amount(one.statistic, one.value)))
+            column.caption(WHY[one.kind].format(amount(one.statistic, one.value)))
 
 
 def _show_depth(statistic: Statistic, title: str, digits: str) -> None:

@@ -1,4 +1,4 @@
-"""Many pictures for the atlas of heads: which, what they cost, and a look at all of them that can be stopped."""
+"""Many pictures for panel Heads: which, what they cost, and a look at all of them that can be stopped."""
 
 import hashlib
 import time
@@ -93,7 +93,7 @@ def pick_source(example: Example) -> str:
             return "Your own …"
         return f"Test pictures: {titles[spec]}" + (", which it learnt from" if spec == learnt else "")
 
-    return st.selectbox("Pictures", order, format_func=option_label, key="atlas pictures")
+    return st.selectbox("Pictures", order, format_func=option_label, key="heads pictures")
 
 
 def learnt_from(checkpoint: Any) -> str:
@@ -109,7 +109,7 @@ def learnt_from(checkpoint: Any) -> str:
 
 def uploaded(example: Example) -> list[Part]:
     """Files of the visitor's own."""
-    preprocess, files = example.explanation.preprocess, loading.pick_files(MOST, "atlas upload")
+    preprocess, files = example.explanation.preprocess, loading.pick_files(MOST, "heads upload")
     step = batch_size(example.checkpoint, preprocess)
 
     def part(some: Sequence[Any]) -> Part:
@@ -166,7 +166,7 @@ def look(example: Example, parts: Sequence[Part], count: int, progress: Progress
     done = sum(part.pictures for part in parts[: progress.done])
     with st.container(horizontal=True, vertical_alignment="center"):
         st.progress(done / count, f"{done} of {count} pictures")
-        st.button("Stop", key="stop census", on_click=stop)
+        st.button("Stop", key="heads stop", on_click=stop)
     until = time.monotonic() + SLICE
     while progress.done < len(parts) and not progress.stopped:
         counted(*_key(example), parts[progress.done].name, example, parts[progress.done])
@@ -191,7 +191,7 @@ def result(example: Example, parts: Sequence[Part], count: int, progress: Progre
     if progress.stopped:
         with st.container(horizontal=True, vertical_alignment="center"):
             st.caption(f"Stopped after {sum(part.pictures for part in parts)} of {count} pictures.")
-            st.button("Go on", key="resume census", on_click=go_on)
+            st.button("Go on", key="heads resume", on_click=go_on)
     if unreadable:
         many = "A picture" if len(unreadable) == 1 else f"{len(unreadable)} pictures"
         st.error(f"{many} could not be read.")

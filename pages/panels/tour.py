@@ -56,14 +56,14 @@ STEPS = (
         "Heads",
         "Every block has several **heads** that look for different things. Block 2 head 4 is local: patches give "
         f"36.4% of their attention to the eight around them, the most of all heads. {_below('Heads')} has all numbers.",
-        {"sample": "cat", "block": "1", "head": "3", "panel": "Heads", "statistic": "neighbours"}
+        {"sample": "cat", "block": "1", "head": "3", "panel": "heads", "statistic": "neighbours"}
         | {"token": "31", "pinned": "1"},
     ),
     Step(
         "Blocks",
         "**Blocks** work one after the other, each on what the last one left. Read after every block, the answer "
         f"becomes “cat” at block 3 and sure only in the last one: see the curves in {_below('Layers')}.",
-        {"sample": "cat", "block": "2", "head": "mean", "panel": "Layers"},
+        {"sample": "cat", "block": "2", "head": "mean", "panel": "layers"},
     ),
     Step(
         "Rollout or relevance",

@@ -9,8 +9,7 @@ import streamlit as st
 import torch
 from torch import Tensor
 
-from pages.components import head_grid as matrix
-from pages.components import viewer
+from pages.components import head_grid, viewer
 from pages.shared import class_question, link_controls, navigation, pass_queue, session
 from pages.shared.class_question import Example, Question, pass_of
 from pages.shared.escape import plain
@@ -161,7 +160,7 @@ def show(example: Example, question: Question | None, selection: Selection) -> N
             name = plain(example.checkpoint.labels[question.about])
             when = ", before any change" if off or selection.hidden else ""
             label = f"What “{name}” loses without each head [logits]{when}. Click one to switch it off"
-        matrix.show("whatif", values, _signed, label=label, scale="signed", marked=off, on_choose=toggle)
+        head_grid.show("whatif", values, _signed, label=label, scale="signed", marked=off, on_choose=toggle)
         if off:
             listing = ", ".join(f"block {block + 1} head {head + 1}" for block, head in off)
             st.caption(f"Off: {listing}.")

@@ -72,12 +72,14 @@ def stop_all(chosen: Sequence[registry.Run]) -> None:
 def _queue(run: registry.Run) -> None:
     length = len(registry.queue())
     moves = (
-        ("First", 0, run.place <= 1),
-        ("Earlier", run.place - 2, run.place <= 1),
-        ("Later", run.place, run.place >= length),
+        ("first", 0, run.place <= 1),
+        ("earlier", run.place - 2, run.place <= 1),
+        ("later", run.place, run.place >= length),
     )
-    for label, position, off in moves if run.place else ():  # a cluster has an order of its own
-        st.button(label, key=f"queue {label}", on_click=act, args=("", control.move, run.id, position), disabled=off)
+    for move, position, off in moves if run.place else ():  # a cluster has an order of its own
+        st.button(
+            move.title(), key=f"queue {move}", on_click=act, args=("", control.move, run.id, position), disabled=off
+        )
     st.button("Cancel", key="cancel", on_click=act, args=("It leaves the queue.", control.stop, run.id))
 
 

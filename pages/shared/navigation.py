@@ -62,11 +62,18 @@ def start_page(page: str = "") -> None:
         keep(page)
 
 
+_OLD_NAMES = {"Is it true?": "faithfulness", "What if?": "what-if"}  # of panels, which links called by their titles
+
+
 def _read_old_link() -> None:
-    """In links of before, `cover` could also be what hidden patches become."""
+    """Links of before called panels and views by their titles; `cover` could also be what hidden patches become."""
     cover = st.query_params.get("cover")
     if cover in ("mean", "blur", "noise"):
         rewrite({"cover": None, "baseline": cover})
+    for name in ("panel", "view"):
+        title = st.query_params.get(name, "")
+        if title in _OLD_NAMES or title[:1].isupper():
+            rewrite({name: _OLD_NAMES.get(title, title.lower())})
 
 
 def rewrite(parts: Mapping[str, str | Sequence[str] | None]) -> None:

@@ -384,12 +384,12 @@ def test_clicks_that_a_browser_sends_together_all_count(app: App) -> None:
     }""")
     app.shows("header.picture.width", width)
     app.still()
-    expect(app.page).to_have_url(re.compile("panel=Heads"))
+    expect(app.page).to_have_url(re.compile("panel=heads"))
     expect(app.page).to_have_url(re.compile("sample=raccoon"))
 
 
 def test_a_look_at_many_pictures_hears_stop(app: App) -> None:
-    app.open("?panel=Heads&size=128")
+    app.open("?panel=heads&size=128")
     main = app.page.get_by_test_id("stMain")
     main.get_by_text("many pictures", exact=True).click()
     app.still()  # a list that is open closes when the page scrolls, as it does where it gets shorter

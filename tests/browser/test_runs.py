@@ -128,7 +128,7 @@ def test_a_reload_keeps_how_curves_are_seen(page: Page, url: str, folder: Path) 
     expect(page).to_have_url(re.compile("log=1"))
     page.reload()
     page.get_by_role("radio", name="Log", exact=True).click()  # and a look at another view
-    expect(page).to_have_url(re.compile("view=Log"))
+    expect(page).to_have_url(re.compile("view=log"))
     page.get_by_role("radio", name="Curves", exact=True).click()
     expect(smoothing).to_have_value("0.61")
     expect(zoom).to_have_value("1")
@@ -140,7 +140,7 @@ def test_attention_follows_the_slider_and_the_choice_stays(
     page: Page, url: str, folder: Path, talk: Conversation
 ) -> None:
     run = write_run(folder, "Probed", probes=True)
-    page.goto(f"{url}/runs?run={run}&view=Attention")
+    page.goto(f"{url}/runs?run={run}&view=attention")
     expect(page.locator("canvas.over")).to_be_visible(timeout=PATIENCE)
     shown = "v && v.payload && [v.payloadId, v.selection.block, v.selection.head]"
     ask = f"(() => {{ const v = {FIND}; return {shown}; }})()"

@@ -193,7 +193,7 @@ def test_the_epochs_of_a_run_come_as_one_animation(
     for epoch in range(1, 4):
         writer.store(epoch, build(epoch))
     app = App(page, serve(ROOT / "app.py", VIT_RUNS=str(tmp_path)))
-    page.goto(f"{app.url}/runs?run={run.name}&view=Attention")
+    page.goto(f"{app.url}/runs?run={run.name}&view=attention")
     expect(page.locator("canvas.over")).to_be_visible(timeout=PATIENCE)
     app.still()
     assert count_frames(app.download("Epochs as GIF")) == count_frames(app.download("Epochs as MP4")) == 3

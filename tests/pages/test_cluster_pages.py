@@ -90,7 +90,7 @@ def test_a_run_that_waits_says_why_and_is_cancelled(lab: Fake) -> None:
     assert registry.find_run(second.id, patience=5).status == "waiting"
     page = opened("runs", run=second.id)
     assert "The slot is taken." in text(page)
-    assert {button.key for button in page.button} & {"queue First", "queue Earlier", "queue Later"} == set()
+    assert {button.key for button in page.button} & {"queue first", "queue earlier", "queue later"} == set()
     page.button(key="cancel").click().run()
     assert registry.find_run(second.id).status == "stopped"
 

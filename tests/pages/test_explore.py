@@ -148,7 +148,7 @@ def test_page_says_what_a_small_model_knows(page: AppTest) -> None:
 
 
 def test_of_another_size_a_pin_stays_at_its_place_on_the_picture(page: AppTest) -> None:
-    page.query_params.update({"token": str(1 + 3 * 8 + 4), "pinned": "1", "panel": "What if?", "hidden": "3"})
+    page.query_params.update({"token": str(1 + 3 * 8 + 4), "pinned": "1", "panel": "what-if", "hidden": "3"})
     page.run()
     page.selectbox(key="size").set_value((64, 64)).run()
     assert not page.exception

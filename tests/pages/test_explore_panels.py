@@ -60,7 +60,7 @@ def chosen(page: AppTest, **selection: object) -> None:
 
 
 @pytest.mark.usefixtures("verdicts")
-@pytest.mark.parametrize("panel", ["Is it true?", "What if?", "Heads", "Layers", "Weights"])
+@pytest.mark.parametrize("panel", ["faithfulness", "what-if", "heads", "layers", "weights"])
 def test_what_changes_only_how_it_looks_costs_no_forward(
     checkpoints: Path, page: AppTest, forwards: list[str], panel: str
 ) -> None:
@@ -71,9 +71,19 @@ def test_what_changes_only_how_it_looks_costs_no_forward(
     assert before > 0
     chosen(page, colormap="magma", opacity=0.3)
     assert not page.exception
-    if panel != "Is it true?":  # another map is another question there
+    if panel != "faithfulness":  # another map is another question there
         chosen(page, block=2, head=1)
     assert len(forwards) == before
+
+
+@pytest.mark.usefixtures("verdicts")
+@pytest.mark.parametrize(("old", "name"), [("What if?", "what-if"), ("Heads", "heads"), ("Layers", "layers")])
+def test_links_that_call_panels_by_their_titles_still_lead_there(page: AppTest, old: str, name: str) -> None:
+    page.query_params["panel"] = old
+    page.run()
+    assert not page.exception
+    [panels] = [one for one in page.get("button_group") if one.label == "Ask more"]
+    assert page.query_params["panel"] in (name, [name]) and panels.value == name
 
 
 @pytest.mark.usefixtures("verdicts")
@@ -214,13 +224,13 @@ def test_a_blurred_picture_that_is_the_class_already_is_told(page: AppTest) -> N
     [("cat", "1 patch token stands out by its length"), ("horse", "2 patch tokens stand out by their length")],
 )
 def test_tokens_that_stand_out_are_counted(page: AppTest, sample: str, words: str) -> None:
-    page.query_params.update({"panel": "Layers", "sample": sample})
+    page.query_params.update({"panel": "layers", "sample": sample})
     page.run()
     assert any(one.value == f"{words} after block 6." for one in page.caption)
 
 
 def test_colours_of_positions_say_what_they_mean(page: AppTest) -> None:
-    page.query_params["panel"] = "Weights"
+    page.query_params["panel"] = "weights"
     page.run()
     assert not page.exception
     similar = position_similarity(vit.load_checkpoint("cifar10").model)
@@ -282,7 +292,7 @@ def test_two_answers_read_from_one_backbone_have_maps_of_their_own(page: AppTest
 
 
 def test_a_head_that_is_off_changes_the_answer_and_the_second_viewer(page: AppTest) -> None:
-    page.query_params["panel"] = "What if?"
+    page.query_params["panel"] = "what-if"
     page.run()
     assert not page.exception
     page.query_params["off"] = "2-1.0-0"
@@ -300,7 +310,7 @@ def test_a_head_that_is_off_changes_the_answer_and_the_second_viewer(page: AppTe
 
 
 def test_hidden_patches_change_the_answer(page: AppTest) -> None:
-    page.query_params["panel"] = "What if?"
+    page.query_params["panel"] = "what-if"
     page.query_params["hidden"] = "0-40"
     page.run()
     assert not page.exception
@@ -310,7 +320,7 @@ def test_hidden_patches_change_the_answer(page: AppTest) -> None:
 
 @pytest.mark.parametrize("baseline", ["mean", "noise"])
 def test_the_patch_under_the_pointer_can_be_replaced(page: AppTest, baseline: str) -> None:
-    page.query_params.update({"panel": "What if?", "off": "0-0", "hidden": "3", "target": "5", "instead": "zero"})
+    page.query_params.update({"panel": "what-if", "off": "0-0", "hidden": "3", "target": "5", "instead": "zero"})
     page.query_params["baseline"] = baseline
     page.run()
     assert sent_to(page)["occlusion"] is None
@@ -338,7 +348,7 @@ def test_the_patch_under_the_pointer_can_be_replaced(page: AppTest, baseline: st
 def test_what_hidden_patches_become_and_how_a_map_covers_are_two_things(
     page: AppTest, link: dict[str, str], baseline: str, cover: str
 ) -> None:
-    page.query_params.update({"panel": "What if?"} | link)
+    page.query_params.update({"panel": "what-if"} | link)
     page.run()
     assert control(page.selectbox, "baseline").value == baseline
     assert sent_to(page)["seed"]["cover"] == cover
@@ -347,7 +357,7 @@ def test_what_hidden_patches_become_and_how_a_map_covers_are_two_things(
 @pytest.mark.parametrize("view", ["attention", "relevance"])
 @pytest.mark.parametrize("method", ["relevance", "gradient-rollout", "legrad"])
 def test_the_map_of_the_changed_model_is_its_own(page: AppTest, view: str, method: str) -> None:
-    page.query_params.update({"panel": "What if?", "off": "5-0", "instead": "zero", "view": view, "method": method})
+    page.query_params.update({"panel": "what-if", "off": "5-0", "instead": "zero", "view": view, "method": method})
     page.run()
     assert not page.exception and not page.error
     before, sent = (sent_to(page, name) for name in ("viewer", "changed viewer"))
@@ -367,7 +377,7 @@ def test_the_map_of_the_changed_model_is_its_own(page: AppTest, view: str, metho
 
 @pytest.mark.parametrize("off", ["9-9", "x", "-1-0", "0-0-0", "0.1", "²-1"])
 def test_a_hostile_link_switches_no_head_off(page: AppTest, off: str) -> None:
-    page.query_params["panel"] = "What if?"
+    page.query_params["panel"] = "what-if"
     page.query_params["off"] = off
     page.run()
     assert not page.exception and not page.error
@@ -375,7 +385,7 @@ def test_a_hostile_link_switches_no_head_off(page: AppTest, off: str) -> None:
 
 
 def test_a_head_of_the_atlas_is_shown_when_it_is_chosen(page: AppTest) -> None:
-    page.query_params["panel"] = "Heads"
+    page.query_params["panel"] = "heads"
     page.run()
     assert not page.exception
     assert any(one.value == "Looks 8.4 px far on average, less than all others." for one in page.caption)
@@ -383,18 +393,18 @@ def test_a_head_of_the_atlas_is_shown_when_it_is_chosen(page: AppTest) -> None:
     assert [line.partition("**:")[0] for line in statistic.help.split("  \n")] == [
         f"**{one}" for one in statistic.options
     ]
-    page.button(key="suggest Local").click().run()
+    page.button(key="suggest local").click().run()
     assert not page.exception
     assert (page.query_params["block"], page.query_params["head"]) in ((["1"], ["3"]), ("1", "3"))
 
 
 @pytest.mark.parametrize("name", ["object", "effect", "distance", "cls"])
 def test_every_statistic_of_the_atlas_is_drawn(page: AppTest, name: str) -> None:
-    page.query_params["panel"] = "Heads"
+    page.query_params["panel"] = "heads"
     page.run()
     page.selectbox(key="statistic").set_value(name).run()
     assert not page.exception
-    sent = json.loads(page.get_by_key("atlas").proto.json)
+    sent = json.loads(page.get_by_key("heads grid").proto.json)
     assert [len(row) for row in sent["cells"]] == [4] * 6 and "Block 6, head 4: " in sent["cells"][5][3]["text"]
     page.segmented_control(key="over").set_value("the samples").run() if name != "object" else None
     assert not page.exception
@@ -402,13 +412,13 @@ def test_every_statistic_of_the_atlas_is_drawn(page: AppTest, name: str) -> None
 
 def many(page: AppTest, **link: str) -> AppTest:
     """The atlas of heads over many pictures."""
-    page.query_params.update({"panel": "Heads"} | link)
+    page.query_params.update({"panel": "heads"} | link)
     page.run()
     return page.segmented_control(key="over").set_value("many pictures").run()
 
 
-def shows_atlas(page: AppTest) -> bool:
-    return any(getattr(one, "key", None) == "suggest Local" for one in page.button)
+def shows_heads(page: AppTest) -> bool:
+    return any(getattr(one, "key", None) == "suggest local" for one in page.button)
 
 
 def depth(page: AppTest) -> tuple[str, np.ndarray, np.ndarray]:
@@ -424,7 +434,7 @@ def depth(page: AppTest) -> tuple[str, np.ndarray, np.ndarray]:
 
 
 def test_the_statistic_of_the_atlas_stands_in_the_link(page: AppTest) -> None:
-    page.query_params.update({"panel": "Heads", "statistic": "self"})
+    page.query_params.update({"panel": "heads", "statistic": "self"})
     page.run()
     assert not page.exception and page.selectbox(key="statistic").value == "self"
     page.selectbox(key="statistic").set_value("entropy").run()
@@ -433,9 +443,9 @@ def test_the_statistic_of_the_atlas_stands_in_the_link(page: AppTest) -> None:
 
 def test_own_pictures_are_averaged_and_broken_ones_named(page: AppTest, forwards: list[str]) -> None:
     many(page)
-    assert page.selectbox(key="atlas pictures").value == "upload" and not shows_atlas(page)
+    assert page.selectbox(key="heads pictures").value == "upload" and not shows_heads(page)
     files = [(f"{side}.png", png(side, 40, color=color), "image/png") for side, color in ((60, "teal"), (70, "red"))]
-    page.file_uploader(key="atlas upload").set_value([*files, ("b.png", b"no picture", "image/png")]).run()
+    page.file_uploader(key="heads upload").set_value([*files, ("b.png", b"no picture", "image/png")]).run()
     assert not page.exception
     assert page.error[0].value == "A picture could not be read." and any("b.png" in one.value for one in page.code)
     checkpoint = vit.load_checkpoint("cifar10")
@@ -453,13 +463,13 @@ def test_own_pictures_are_averaged_and_broken_ones_named(page: AppTest, forwards
 def test_a_look_at_many_pictures_can_be_stopped_and_continued(page: AppTest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heads_over_pictures, "SLICE", 0.0)
     many(page)
-    page.selectbox(key="atlas pictures").set_value("shapes").run()  # 128 in parts of 31, one in each run
-    page.button(key="stop census").click().run()
+    page.selectbox(key="heads pictures").set_value("shapes").run()  # 128 in parts of 31, one in each run
+    page.button(key="heads stop").click().run()
     assert not page.exception
     said = next(one.value for one in page.caption if one.value.startswith("Stopped"))
     assert said in ("Stopped after 31 of 128 pictures.", "Stopped after 62 of 128 pictures.")
     assert said.split()[2] in depth(page)[0]
-    page.button(key="resume census").click().run()
+    page.button(key="heads resume").click().run()
     for _ in range(5):
         page.run()
     assert not page.exception and not any(one.value.startswith("Stopped") for one in page.caption)
@@ -469,10 +479,10 @@ def test_a_look_at_many_pictures_can_be_stopped_and_continued(page: AppTest, mon
 def test_what_takes_long_says_so_and_waits(page: AppTest, monkeypatch: pytest.MonkeyPatch, forwards: list[str]) -> None:
     monkeypatch.setattr(heads_over_pictures, "LONG", 0.0)
     many(page)
-    page.selectbox(key="atlas pictures").set_value("shapes").run()
+    page.selectbox(key="heads pictures").set_value("shapes").run()
     before = len(forwards)
     button = next(one for one in page.button if one.label.startswith("Look at 128 pictures ("))
-    assert not shows_atlas(page)
+    assert not shows_heads(page)
     page.run()
     assert len(forwards) == before
     next(one for one in page.button if one.label == button.label).click().run()
@@ -493,10 +503,10 @@ def test_only_datasets_of_the_data_folder_are_offered(
         config.write_text(json.dumps({"data": f"folder:{root}"}))
         many(page, checkpoint=trained)
         assert not page.exception and not page.error
-        titles = page.selectbox(key="atlas pictures").options
+        titles = page.selectbox(key="heads pictures").options
         assert not any("elsewhere" in title for title in titles)
         assert (titles[0] == "Test pictures: mine (folder), which it learnt from") == offered
-    page.selectbox(key="atlas pictures").set_value(f"folder:{root}").run()
+    page.selectbox(key="heads pictures").set_value(f"folder:{root}").run()
     assert "Mean over 2 pictures" in depth(page)[0]
 
 
@@ -512,15 +522,15 @@ def test_a_model_without_classes_has_what_needs_none(page: AppTest, checkpoints:
 
 
 def test_numbers_over_the_samples_are_those_of_the_heads_that_are_chosen(page: AppTest, headless: str) -> None:
-    page.query_params.update({"checkpoint": headless, "heads": "4", "panel": "Heads", "over": "samples"})
+    page.query_params.update({"checkpoint": headless, "heads": "4", "panel": "heads", "over": "samples"})
     for heads in (4, 8):
         page.run() if heads == 4 else page.selectbox(key="heads").set_value(heads).run()
         assert not page.exception and not page.error
-        assert [len(row) for row in json.loads(page.get_by_key("atlas").proto.json)["cells"]] == [heads] * 2
+        assert [len(row) for row in json.loads(page.get_by_key("heads grid").proto.json)["cells"]] == [heads] * 2
 
 
 def test_a_head_that_is_off_gives_the_mean_of_the_number_of_heads_that_is_chosen(page: AppTest, headless: str) -> None:
-    page.query_params.update({"checkpoint": headless, "heads": "4", "panel": "What if?", "off": "0-1"})
+    page.query_params.update({"checkpoint": headless, "heads": "4", "panel": "what-if", "off": "0-1"})
     for heads in (4, 8):
         page.run() if heads == 4 else page.selectbox(key="heads").set_value(heads).run()
         assert not page.exception and not page.error
@@ -543,7 +553,7 @@ def test_numbers_over_the_samples_are_those_of_the_checkpoints_own_preprocessing
     file.write_text(json.dumps(json.loads(file.read_text()) | {"image_mean": [0.9, 0.9, 0.9]}))
     assert vit.load_checkpoint("cifar10").hash == vit.load_checkpoint("darker").hash
     for name in ("cifar10", "darker"):
-        page.query_params.update({"checkpoint": name, "panel": "Heads", "over": "samples", "statistic": "distance"})
+        page.query_params.update({"checkpoint": name, "panel": "heads", "over": "samples", "statistic": "distance"})
         page.run()
         assert not page.exception and not page.error
         checkpoint = vit.load_checkpoint(name)

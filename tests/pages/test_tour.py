@@ -102,7 +102,7 @@ def test_the_head_that_is_called_local_is(subjects: dict[str, Subject]) -> None:
     value = float(near.values[block, head])
     assert value == near.values.max() and value > 3 * near.uniform
     assert amount("neighbours", value) in step.words and f"Block {block + 1} head {head + 1}" in step.words
-    local = next(one for one in suggestions(found) if one.title == "Local")
+    local = next(one for one in suggestions(found) if one.kind == "local")
     assert (local.block, local.head) == (block, head)  # the panel says so too
 
 
@@ -110,7 +110,7 @@ def test_the_panel_opens_on_the_numbers_that_the_step_names(page: AppTest) -> No
     page.query_params.update({"tour": str(1 + STEPS.index(step_of("Heads")))} | step_of("Heads").link)
     page.run()
     assert not page.exception
-    told_there = json.loads(page.get_by_key("atlas").proto.json)
+    told_there = json.loads(page.get_by_key("heads grid").proto.json)
     assert told_there["label"].startswith(STATISTICS["neighbours"]) and told_there["ends"][1] == "36.4%"
     marked = [(i, j) for i, row in enumerate(told_there["cells"]) for j, cell in enumerate(row) if cell["marked"]]
     assert marked == [(1, 3)]

@@ -124,11 +124,11 @@ class Suggestion(NamedTuple):
     """A head worth a look.
 
     Attributes:
-        title: what it does, in a word.
+        kind: what it does: "local", "far", "itself", "sink", "object" or "needed".
         statistic: that tells it, one of `vit.explain.names.STATISTICS`.
     """
 
-    title: str
+    kind: str
     statistic: str
     block: int
     head: int
@@ -145,17 +145,17 @@ def suggestions(found: Mapping[str, Statistic]) -> list[Suggestion]:
     Args:
         found: by name, from `statistics` and `agreement`; "effect" is what the class loses without each head.
     """
-    ideas = [("Local", "distance", -1), ("Far", "distance", 1), ("Itself", "self", 1)]
-    ideas += [("Sink", name, 1) for name in ("cls", "registers") if name in found][:1]
-    ideas += [("Object", "object", 1), ("Needed", "effect", 1)]
+    ideas = [("local", "distance", -1), ("far", "distance", 1), ("itself", "self", 1)]
+    ideas += [("sink", name, 1) for name in ("cls", "registers") if name in found][:1]
+    ideas += [("object", "object", 1), ("needed", "effect", 1)]
     chosen = []
-    for title, name, sign in ideas:
+    for kind, name, sign in ideas:
         if name not in found:
             continue
         values, uniform = found[name].values, found[name].uniform
         block, head = divmod(int((sign * values).argmax()), values.shape[1])
         value = float(values[block, head])
-        enough = title != "Sink" or value > SINK
+        enough = kind != "sink" or value > SINK
         if enough and sign * (value - uniform) > NEGLIGIBLE * (uniform or 1.0):
-            chosen.append(Suggestion(title, name, block, head, value))
+            chosen.append(Suggestion(kind, name, block, head, value))
     return chosen

@@ -15,7 +15,7 @@ from vit.checkpoints.checkpoint import Checkpoint
 from vit.data.datasets import load_dataset
 from vit.explain.faithfulness import GROUPS, faithfulness
 from vit.explain.maps import entropy
-from vit.explain.methods import Subject, heatmap_of
+from vit.explain.methods import METHODS, Subject, heatmap_of
 from vit.explain.timing import Kind, doing, expected
 from vit.images.decode import decode_image
 from vit.images.preprocess import Normalise
@@ -23,7 +23,7 @@ from vit.view.overlay import overlay
 
 MOST = 60  # pictures
 SIDE = 192  # longer side of a thumbnail [px]
-WITHOUT_CLASSES = ("attention", "rollout")  # methods that need none
+WITHOUT_CLASSES = tuple(name for name, method in METHODS.items() if not method.of_class)
 _PASSES = GROUPS + 4  # through the model for each picture, the one back counted as two
 _KIND = "sheet"
 
