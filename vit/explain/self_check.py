@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from vit.explain.record import record
-from vit.model.attention import EVERY, Attention
+from vit.model.attention import HeadInputs
 from vit.model.transformer import Block, VisionTransformer
 
 
@@ -33,24 +33,19 @@ def verify(model: VisionTransformer, pixels: Tensor) -> Verification:
     Args:
         pixels: one picture (1, channels, height, width).
     """
-    seen: list[tuple[Tensor, Tensor]] = []
+    blocks: list[tuple[Tensor, Tensor]] = []  # values (H, N, K) and what the heads gave with them (H, N, K)
 
-    def keep(module: Attention, args: tuple[Tensor, ...], output: Tensor) -> None:
-        seen.append((args[0], output))
+    def keep(index: int, inputs: HeadInputs) -> Tensor:
+        heads = inputs.mixed()
+        blocks.append((inputs.v[0], heads[0]))
+        return heads
 
-    modules = [cast("Block", block).attn for block in model.blocks]
-    handles = [attn.register_forward_hook(keep) for attn in modules]
-    try:
-        recorded = record(model, pixels)
-    finally:
-        for handle in handles:
-            handle.remove()
+    recorded = record(model, pixels, hook=keep)
     errors = []
-    for block, (x, used) in enumerate(seen):
-        attn = modules[block]
-        v = attn.project(x, EVERY)[2].unflatten(-1, (attn.heads, -1)).transpose(1, 2)  # (1, H, N, K)
-        mixed = torch.cat([rows @ v[0] for _, rows in recorded.row_chunks(block)], 1)  # (H, N, K)
-        again = attn.proj(mixed.transpose(0, 1).flatten(1))
-        errors.append(float((again - used[0]).abs().max() / used.abs().max().clamp_min(torch.finfo(used.dtype).tiny)))
+    for index, (values, heads) in enumerate(blocks):
+        project = cast("Block", model.blocks[index]).attn.proj
+        shown = torch.cat([rows @ values for _, rows in recorded.row_chunks(index)], 1)  # (H, N, K)
+        again, used = (project(one.transpose(0, 1).flatten(1)) for one in (shown, heads))
+        errors.append(float((again - used).abs().max() / used.abs().max().clamp_min(torch.finfo(used.dtype).tiny)))
     worst = max(range(len(errors)), key=errors.__getitem__)
     return Verification(errors[worst], worst)
