@@ -2,6 +2,7 @@
 
 import streamlit as st
 
+from pages.comparison import contact_sheet, side_by_side
 from pages.shared import link_controls, loading, navigation
 
 navigation.start_page("compare")
@@ -14,10 +15,6 @@ mode = link_controls.select(
 )
 loading.start_torch()
 if mode == "many":
-    from pages.comparison import contact_sheet  # both bring PyTorch
-
     contact_sheet.show()
 else:
-    from pages.comparison import side_by_side
-
     side_by_side.show()

@@ -47,6 +47,9 @@ class Weighing:
     def parameters(self) -> Iterator[Tensor]:
         yield self.weights
 
+    def probabilities(self, logits: Tensor) -> Tensor:
+        return logits.softmax(-1)
+
     def __call__(self, images: Tensor) -> SimpleNamespace:
         self.images += len(images)
         score = (images * self.weights).sum((1, 2, 3))

@@ -369,6 +369,7 @@ def test_an_attempt_gets_its_settings_and_the_checkpoint_that_it_starts_from(
         '{"files": {"a": [[["../../secret", 3]], ""]}}',
         '{"files": {"a": 3}}',
         '{"files": 3}',
+        '{"format": 2, "files": {}}',  # of a later version
         "[]",
         "",
         "[" * 100_000,

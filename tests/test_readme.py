@@ -1,6 +1,7 @@
 """What the README says of files and folders is so."""
 
 import re
+import subprocess
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -27,6 +28,13 @@ def named() -> set[str]:
 def test_what_the_tree_names_exists() -> None:
     missing = {name for name in named() if not (ROOT / name).exists()}
     assert not missing
+
+
+def test_the_tree_names_every_folder_of_the_pages_and_every_file_beside_them() -> None:
+    pages = {f"pages/{path.name}" for path in (ROOT / "pages").iterdir() if (path / "__init__.py").exists()}
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    beside = {path for path in listed if "/" not in path} - {".gitignore", "README.md"}
+    assert not (pages | beside) - named()
 
 
 def test_the_tree_names_every_module_of_the_package() -> None:

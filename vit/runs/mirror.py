@@ -37,6 +37,7 @@ from vit.untrusted import parse_json
 
 ENVIRONMENT = "VIT_MIRROR"  # of the machines: the URL
 PAUSE = 1.0  # [s] between two looks at the folder, and at what a person asks
+_FORMAT = 1  # of an index
 _GIVEN = ("config.json", BASE, "about.json", "handle.json", START)  # of these the server is the writer
 _OWN = re.compile(r"\..*|.*\.(lock|partial)|reserve|stop|kill|over\.json|job\.sh")  # of each side alone, by first name
 _GROWING = re.compile(r"metrics\.jsonl|log\.txt|events/.*")
@@ -503,12 +504,14 @@ class Mirror:
 
 
 def _to_json(files: Files) -> dict[str, Any]:
-    return {"format": 1, "files": {path: entry.to_json() for path, entry in files.items()}}
+    return {"format": _FORMAT, "files": {path: entry.to_json() for path, entry in files.items()}}
 
 
 def _files_of(document: dict[str, Any], *, strict: bool = False) -> Files:
     """The files that an index names; none for what is no index, unless that is to be an error."""
     try:
+        if document.get("format", _FORMAT) != _FORMAT:
+            raise ValueError("of a later version")
         files = {path: Entry.of_json(value) for path, value in document["files"].items()}
         if not all(_PATH.fullmatch(path) for path in files):
             raise ValueError("a file outside the folder")

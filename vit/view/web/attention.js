@@ -5,7 +5,7 @@ import { leaveOutWeakest, normalise } from "./maps.js";
 
 /** @import { Section } from "./bytes.js" */
 /** @import { Payload } from "./payload.js" */
-/** @import { Direction, Fusion, Tuning } from "./types" */
+/** @import { Direction, Fusion, RolloutSettings } from "./types" */
 
 const DECODED_BUDGET = 192 * 2 ** 20; // bytes of queries and keys held as float32; beyond, the oldest go
 
@@ -62,7 +62,7 @@ export class Maps {
    *
    * @param {number} token
    * @param {Direction} direction
-   * @param {Tuning} settings
+   * @param {RolloutSettings} settings
    * @param {Float32Array} out
    */
   rollout(token, direction, settings, out) {
@@ -115,7 +115,7 @@ export class Maps {
   /**
    * All heads in one, without the weakest patches of each row; rows are made to sum to 1 again.
    *
-   * @param {Tuning} settings
+   * @param {RolloutSettings} settings
    */
   fusedMaps({ fusion, discard }) {
     const by = `${fusion} ${discard}`;

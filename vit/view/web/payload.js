@@ -4,7 +4,7 @@ import { Maps, QueriesKeys } from "./attention.js";
 import { decodeHalves, opened } from "./bytes.js";
 
 /** @import { Section } from "./bytes.js" */
-/** @import { Direction, Tuning } from "./types" */
+/** @import { Direction, RolloutSettings } from "./types" */
 
 /** All that the browser gets of a picture. */
 export class Payload {
@@ -63,7 +63,7 @@ export class Payload {
    *
    * @param {number} token
    * @param {Direction} direction
-   * @param {Tuning} settings
+   * @param {RolloutSettings} settings
    * @param {Float32Array} out
    */
   rollout(token, direction, settings, out) {

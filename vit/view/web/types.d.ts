@@ -31,8 +31,8 @@ export interface Selection {
 /** A setting of a method. */
 export type Setting = "residual" | "fusion" | "discard" | "start_block";
 
-/** Settings of rollout, as `vit.explain.settings.Tuning`. */
-export type Tuning = Pick<Selection, "residual" | "fusion" | "discard">;
+/** Settings of rollout, some of `vit.explain.settings.Settings`. */
+export type RolloutSettings = Pick<Selection, "residual" | "fusion" | "discard">;
 
 /** Of `vit.view.payload.pack` and `pack_chain`. */
 export interface Header {
