@@ -4,14 +4,14 @@ import html
 import io
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
+from dataclasses import replace
 from typing import Any
 
 import streamlit as st
 
 from pages.shared import session
 from pages.shared.escape import plain
-from pages.train_form import data_picker
-from pages.train_form import settings as fields
+from pages.train_form import data_picker, form_state
 from vit.devices import memory as memory_of_this_machine
 from vit.errors import UserError
 from vit.training import dry_run, fine_tuning
@@ -220,8 +220,7 @@ def show_doubts(config: Any, measured: Any) -> None:
 
 def apply_settings(settings: Mapping[str, Any]) -> None:
     """Fill the form, from a button's callback."""
-    for name, value in settings.items():
-        st.session_state[fields.key(name)] = value
+    form_state.change(lambda form: replace(form, settings={**form.settings, **settings}))
     session.of(session.Train).try_again = True
 
 
