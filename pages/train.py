@@ -6,6 +6,7 @@ import secrets
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
@@ -13,8 +14,9 @@ import streamlit as st
 
 from pages.shared import access, navigation, session
 from pages.shared.escape import plain
-from pages.train_form import cluster_trial, cost_preview, data_picker, form_link, place_picker
+from pages.train_form import cluster_trial, cost_preview, data_picker, form_state, place_picker
 from pages.train_form import settings as fields
+from pages.train_form.form import LONGEST, TrainForm
 from vit import checkpoints
 from vit.data import catalog
 from vit.errors import UserError
@@ -23,6 +25,7 @@ from vit.runs.command_line import command_line
 from vit.runs.control import launch
 from vit.runs.engines.contract import HERE
 from vit.runs.registry import list_runs
+from vit.training.config import TrainConfig
 from vit.training.presets import PRESETS, run_name, train_config
 from vit.training.run_folder import learnt, resumable
 from vit.view.captions import about
@@ -60,65 +63,77 @@ def recommended(data: str, start: str = "") -> list[str]:
     return sorted(PRESETS, key=rank)
 
 
-def choose_preset() -> None:
+def as_preset(form: TrainForm) -> TrainForm:
     """Take all settings from the chosen preset; one for fine-tuning needs something to start from."""
-    state = st.session_state
-    settings = PRESETS[state.preset].settings
-    fields.fill(settings)
-    if settings.get("init_from") and not state.get("init_from"):
+    settings = PRESETS[form.preset].settings
+    form = replace(form, settings=fields.complete(settings))
+    if settings.get("init_from") and not form.init_from:
         with suppress(UserError):
             checkpoints.find_checkpoint(SHIPPED)
-            state.init_from = SHIPPED
+            form = replace(form, init_from=SHIPPED)
+    return form
 
 
-def propose(data: str, start: str) -> None:
-    """Choose the recipe made for this data and start, unless somebody has changed settings already."""
-    state = st.session_state
-    names, settings = recommended(data, start), PRESETS[state.preset].settings
+def propose(form: TrainForm) -> TrainForm:
+    """Choose the recipe made for the form's data and start, unless somebody has changed settings already."""
+    names, settings = recommended(form.data, form.init_from), PRESETS[form.preset].settings
     first = PRESETS[names[0]].settings
-    if not fields.changed(settings) and any(settings.get(name) != first.get(name) for name in ("data", "init_from")):
-        state.preset = names[0]
-        choose_preset()
+    other = any(settings.get(name) != first.get(name) for name in ("data", "init_from"))
+    return as_preset(replace(form, preset=names[0])) if other and not fields.changed(form.settings, settings) else form
+
+
+def propose_for_data(form: TrainForm) -> TrainForm:
+    """Propose a recipe for other data; what an earlier proposal started from goes."""
+    if PRESETS[form.preset].settings.get("init_from") and form.init_from == SHIPPED:
+        form = replace(form, init_from="")
+    return propose(form)
+
+
+def choose_preset() -> None:
+    """From a control: take the preset's settings."""
+    form_state.change(as_preset)
+
+
+def choose_data(spec: str) -> None:
+    """Take other data, and propose a recipe for it."""
+    form_state.change(lambda form: propose_for_data(replace(form, data=spec)))
 
 
 def follow_data() -> None:
-    """Propose a recipe for other data; what an earlier proposal started from goes."""
-    state = st.session_state
-    if PRESETS[state.preset].settings.get("init_from") and state.get("init_from") == SHIPPED:
-        state.init_from = ""
-    propose(state.data, state.get("init_from", ""))
+    """From the control of the data."""
+    form_state.change(propose_for_data)
 
 
 def follow_start() -> None:
-    """Propose a recipe for another start."""
-    propose(st.session_state.data, st.session_state.init_from)
+    """From the control of the start: propose a recipe for it."""
+    form_state.change(propose)
 
 
-def pick_recipe(data: str, start: str, problems: Mapping[str, str]) -> None:
+def pick_recipe(form: TrainForm, problems: Mapping[str, str]) -> None:
     """Presets with what to expect; all settings folded away below."""
-    names = recommended(data, start)
+    names = recommended(form.data, form.init_from)
     st.radio(
         "Preset",
         names,
         format_func=lambda name: PRESETS[name].title,
         captions=[plain(PRESETS[name].expect) for name in names],
-        key="preset",
+        key=form_state.key("preset"),
         on_change=choose_preset,
         label_visibility="collapsed",
         persist_state="session",
     )
     fields.show_problem(problems, "")
-    disabled = fields.FROM_CHECKPOINT if start else ()
-    settings = PRESETS[st.session_state.preset].settings
+    disabled = fields.FROM_CHECKPOINT if form.init_from else ()
+    base = PRESETS[form.preset].settings
     for group in fields.GROUPS:
-        fields.show_group(group, settings, by_size(), problems, disabled)
-    if fields.changed(settings):
+        fields.show_group(group, form.settings, base, by_size(form.settings["size"]), problems, disabled)
+    if fields.changed(form.settings, base):
         st.button("Back to the preset's values", key="reset", on_click=choose_preset)
 
 
-def by_size() -> dict[str, Any]:
+def by_size(size: str) -> dict[str, Any]:
     """Settings of the model that follow from its named size."""
-    values = ViTConfig.preset(st.session_state[fields.key("size")]).to_dict()
+    values = ViTConfig.preset(size).to_dict()
     names = ("patch_size", "dim", "depth", "heads", "mlp_dim", "pool", "norm", "activation")
     return {name: values[name] for name in names} | {"image_size": values["image_size"][0]}
 
@@ -136,15 +151,13 @@ def starts() -> dict[str, str]:
     return {"": "Random weights"} | known | last | runs
 
 
-def pick_start(titles: Mapping[str, str]) -> str:
-    """From random weights, or from a checkpoint: its name or path, "" for none."""
-    if st.session_state.get("init_from") not in titles:
-        st.session_state.init_from = ""
-    return st.selectbox(
+def pick_start(titles: Mapping[str, str]) -> None:
+    """From random weights, or from a checkpoint."""
+    st.selectbox(
         "Start from",
         list(titles),
         format_func=lambda name: titles.get(name, name),  # a choice of before may be gone
-        key="init_from",
+        key=form_state.key("init_from"),
         label_visibility="collapsed",
         on_change=follow_start,
         help="From a checkpoint, the model keeps its size; only the last layer begins anew where the classes differ.",
@@ -152,29 +165,33 @@ def pick_start(titles: Mapping[str, str]) -> str:
     )
 
 
-def pick_sweep(settings: Mapping[str, Any]) -> list[dict[str, Any]]:
+def pick_sweep(settings: Mapping[str, Any], first: str | None) -> list[dict[str, Any]]:
     """Settings of each run: one, or one per combination of the values to compare.
 
     Values that do not make a run are named, and no run is left then.
+
+    Args:
+        settings: of all runs.
+        first: the setting that the first control has, which the second does not offer.
     """
     chosen: dict[str, list[Any]] = {}
     with st.expander("Compare several values", key="sweep_group"):
         for number in (1, 2):
             left, right = st.columns(2)
-            taken = st.session_state.get("sweep_1") if number == 2 else None
+            taken = first if number == 2 else None
             name = left.selectbox(
                 "Setting" if number == 1 else "And a second one",
                 [name for name in fields.NAMES if name != taken],
                 index=None,
                 format_func=fields.title,
                 placeholder="none",
-                key=f"sweep_{number}",
+                key=form_state.key(f"sweep_{number}"),
                 persist_state="session",
             )
             text = right.text_input(
                 "Values",
-                key=f"values_{number}",
-                max_chars=form_link.LONGEST,
+                key=form_state.key(f"values_{number}"),
+                max_chars=LONGEST,
                 placeholder="2, 4, 8",
                 help="Separated by commas.",
                 persist_state="session",
@@ -237,14 +254,14 @@ def start(base: Mapping[str, Any], runs: Sequence[Mapping[str, Any]], name: str,
     st.switch_page("pages/runs.py", query_params={"run": [run.id for run in launched]})
 
 
-def name_of(config: Any) -> str:
+def name_of(config: TrainConfig) -> str:
     """What a run is called unless somebody names it."""
     return run_name(config)
 
 
-def show_command(config: Any, where: place_picker.Where) -> None:
+def show_command(config: TrainConfig, preset: str, where: place_picker.Where) -> None:
     """The line that does the same in a terminal."""
-    line = command_line(config, st.session_state.preset, where.devices, where.on, where.nodes, where.minutes)
+    line = command_line(config, preset, where.devices, where.on, where.nodes, where.minutes)
     st.code(line, language="bash", wrap_lines=True)
     for file, content in place_picker.files(where).items():
         st.caption(plain(f"{file}, RUN being the run's folder:"))
@@ -265,33 +282,43 @@ with right:
 start_torch()
 
 known_starts = starts()
-refused = form_link.adopt(known_starts) if form_link.is_news() else []
+refused = form_state.adopt(known_starts) if form_state.is_news() else ()
 
 with data_place:
     if refused:
         st.warning(plain(f"The link asks for what is not possible here: {', '.join(refused)}. The rest was taken."))
-    data, data_root = data_picker.pick(on_change=follow_data)
+    select_place = st.container()
+    with st.expander("Upload an archive of pictures", key="upload_group"):
+        data_picker.upload(catalog.uploads_folder(), choose_data)
+    specs = data_picker.options()
+    form_state.restrict("data", specs)
+    with select_place:
+        data_picker.pick(specs, form_state.key("data"), follow_data)
 with start_place:
     st.header("Start from", anchor=False)
-    init_from = pick_start(known_starts)
-form_link.remember()  # before anything tells that a choice has come through: who then reloads has it in the address
+    form_state.restrict("init_from", known_starts)
+    pick_start(known_starts)
+form = form_state.read()
+# Before anything tells that a choice has come through: who then reloads has it in the address.
+form_state.remember(form)
 with data_place:
-    data_picker.show(data, data_root, on_change=follow_data)
+    data_root = data_picker.root_of(form.data)
+    data_picker.show(form.data, data_root, choose_data)
 with device_place:
     st.header("Device" if not place_picker.several() else "Where", anchor=False)
     place = place_picker.pick()
     devices = place.devices
 
-settings = fields.read() | {"data": data, "data_root": data_root, "init_from": init_from}
+settings = {**form.settings, "data": form.data, "data_root": data_root, "init_from": form.init_from}
 settings["device"] = "cpu" if set(devices) == {"cpu"} else "cuda"
-if init_from:
+if form.init_from:
     settings = {name: value for name, value in settings.items() if name not in fields.FROM_CHECKPOINT}
 config, problems = fields.check(settings)
 if config and devices and config.batch_size % place.processes:
     problems = {"batch_size": f"{config.batch_size} pictures do not divide among {place.processes} processes."}
     config = None
 with recipe_place:
-    pick_recipe(data, init_from, {name: said for name, said in problems.items() if name not in fields.ELSEWHERE})
+    pick_recipe(form, {name: said for name, said in problems.items() if name not in fields.ELSEWHERE})
 for container, name in (
     (start_place, "init_from"),
     (device_place, "device"),
@@ -308,7 +335,7 @@ with right:
         st.info(f"This does not fit yet: {', '.join(plain(fields.title(name)) for name in problems)}.")
     else:
         pictures = cost_preview.show_preview(config)
-        sound = pictures is not None or data_picker.can_come(data, data_root)  # a run downloads what is not here
+        sound = pictures is not None or data_picker.can_come(form.data, data_root)  # a run downloads what is not here
         here = devices if place.on == HERE else ()
         if here and (problem := cost_preview.problem(config, here, pictures)):
             st.error(plain(problem))
@@ -318,15 +345,15 @@ with right:
         measured = cost_preview.show_costs(config, here, pictures, there) if devices else None
         if elsewhere and cluster_trial.possible(place):
             cluster_trial.show(config, place)
-        runs = pick_sweep(settings)
+        runs = pick_sweep(settings, form.sweep_1)
     usual = name_of(config) if config else ""
-    name = st.text_input("Name", key="name", placeholder=usual, max_chars=60, persist_state="session")
+    name = st.text_input("Name", key=form_state.key("name"), placeholder=usual, max_chars=60, persist_state="session")
     ready = bool(sound and devices and runs)
     many = len(runs) > 1
     clicked = st.button(
         f"Start {len(runs)} runs" if many else "Start", type="primary", width="stretch", disabled=not ready, key="start"
     )
-    if many and measured:
+    if config and many and measured:
         together = measured.seconds_per_epoch * sum(run.get("epochs", config.epochs) for run in runs)
         st.caption(f"All of them: {about(together)}, if each epoch takes as long as this.")
     if clicked and ready:
@@ -335,4 +362,4 @@ with right:
         state.started, state.nonce = False, secrets.token_hex(8)  # the next click is another run
     if config is not None and devices:
         with st.expander("The same on the command line", key="command_group"):
-            show_command(config, place)
+            show_command(config, form.preset, place)

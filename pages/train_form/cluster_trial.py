@@ -16,6 +16,8 @@ from vit.runs.batch import trial
 from vit.runs.engines import watch
 from vit.runs.engines.clusters import find_cluster
 from vit.runs.engines.contract import Look, read_handle
+from vit.training import dry_run
+from vit.training.config import TrainConfig
 
 PAUSE = 2.0  # [s] between two looks
 
@@ -25,7 +27,7 @@ def possible(where: Where) -> bool:
     return trial.possible(find_cluster(where.on))
 
 
-def finished(config: Any, where: Where) -> Any:
+def finished(config: TrainConfig, where: Where) -> "dry_run.Trial | None":
     """What a trial of this very form there found; None without one."""
     state = session.of(session.Train)
     if (
@@ -37,7 +39,7 @@ def finished(config: Any, where: Where) -> Any:
     return None
 
 
-def show(config: Any, where: Where) -> None:
+def show(config: TrainConfig, where: Where) -> None:
     """The button, how a trial is, and what speaks against a run there."""
     state = session.of(session.Train)
     subject = _subject(config, where)
@@ -67,7 +69,7 @@ def show(config: Any, where: Where) -> None:
         st.error(plain(state.remote_trial[2]))
 
 
-def _subject(config: Any, where: Where) -> Any:
+def _subject(config: TrainConfig, where: Where) -> tuple[cost_preview.Subject, str]:
     return cost_preview.subject_of(config, where.devices * where.nodes), where.on
 
 

@@ -4,18 +4,26 @@ import html
 import io
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import streamlit as st
 
 from pages.shared import session
 from pages.shared.escape import plain
-from pages.train_form import data_picker
-from pages.train_form import settings as fields
+from pages.train_form import data_picker, form_state
 from vit.devices import memory as memory_of_this_machine
 from vit.errors import UserError
+from vit.model.config import ViTConfig
 from vit.training import dry_run, fine_tuning
+from vit.training.config import TrainConfig
 from vit.view.captions import about
+
+if TYPE_CHECKING:
+    from streamlit.delta_generator import DeltaGenerator
+    from torch import Tensor
+
+Subject = tuple[str, tuple[str, ...]]  # what a trial depends on: the recipe as JSON, and its devices
 
 CURVES = ["#3b929a", "#c9803a"]  # readable on a light and on a dark page
 SHOWN = 8  # pictures in the preview
@@ -37,18 +45,18 @@ def memory(count: float) -> str:
 
 
 @st.cache_data(show_spinner=False, max_entries=64)
-def count_parameters(sizes: Any) -> int:
+def count_parameters(sizes: ViTConfig) -> int:
     """Numbers that a model of these sizes learns, without making one."""
     return dry_run.parameters_of(sizes)
 
 
 @st.cache_data(show_spinner=False, max_entries=64)
-def too_large(recipe: str, classes: int, batch: int, free: int, _config: Any) -> str:
+def too_large(recipe: str, classes: int, batch: int, free: int, _config: TrainConfig) -> str:
     """See `vit.training.dry_run.too_large`; once for each recipe and each tenth of a gigabyte that is free."""
     return dry_run.too_large(_config, classes, batch, free)
 
 
-def problem(config: Any, devices: Sequence[str], pictures: Any) -> str:
+def problem(config: TrainConfig, devices: Sequence[str], pictures: "dry_run.Sample | None") -> str:
     """Why a run cannot be started for want of memory, "" if it can."""
     if devices[0] != "cpu":
         return ""
@@ -61,13 +69,13 @@ def problem(config: Any, devices: Sequence[str], pictures: Any) -> str:
 
 
 @st.cache_resource(show_spinner=False, max_entries=8)
-def few_pictures(subject: tuple[Any, ...], _config: Any) -> Any:
+def few_pictures(subject: tuple[Any, ...], _config: TrainConfig) -> "dry_run.Sample":
     """A few training pictures of a dataset at an input size, opened once per subject."""
     return dry_run.sample(_config, SHOWN)
 
 
 @st.cache_resource(show_spinner=False, max_entries=8)
-def augmented(subject: tuple[Any, ...], augmentation: str, _config: Any, _images: Any) -> bytes:
+def augmented(subject: tuple[Any, ...], augmentation: str, _config: TrainConfig, _images: "Tensor") -> bytes:
     """The PNG file of a few pictures with their augmented versions: a third of a second of packing at 224 px.
 
     Args:
@@ -79,7 +87,7 @@ def augmented(subject: tuple[Any, ...], augmentation: str, _config: Any, _images
     return out.getvalue()
 
 
-def show_preview(config: Any) -> Any:
+def show_preview(config: TrainConfig) -> "dry_run.Sample | None":
     """What augmentation makes of a few pictures; returns them, or None where there are none yet."""
     if not data_picker.is_here(config.data, config.data_root):
         st.caption("A preview of the pictures comes with the download.")
@@ -100,7 +108,9 @@ def show_preview(config: Any) -> Any:
     return pictures
 
 
-def show_costs(config: Any, devices: Sequence[str], pictures: Any, there: Any = None) -> Any:
+def show_costs(
+    config: TrainConfig, devices: Sequence[str], pictures: "dry_run.Sample | None", there: "dry_run.Trial | None" = None
+) -> "dry_run.Trial | None":
     """Size of the model, and memory and time once a few steps have been tried; returns the trial or None.
 
     Args:
@@ -150,7 +160,7 @@ def show_costs(config: Any, devices: Sequence[str], pictures: Any, there: Any = 
     return measured
 
 
-def subject_of(config: Any, devices: Sequence[str]) -> Any:
+def subject_of(config: TrainConfig, devices: Sequence[str]) -> Subject:
     """What a trial depends on."""
     return config.model_copy(update={"seed": 0, "patience": None}).model_dump_json(), tuple(devices)
 
@@ -164,7 +174,9 @@ def numbers(count: int) -> str:
     return f"{count / 1e6:.2f} M" if count >= 1e5 else f"{count:,}"
 
 
-def try_steps(place: Any, config: Any, devices: Sequence[str], pictures: Any) -> Any:
+def try_steps(
+    place: "DeltaGenerator", config: TrainConfig, devices: Sequence[str], pictures: "dry_run.Sample | None"
+) -> "dry_run.Trial | None":
     """A few steps of the run, with a bar and a way out; None where they cannot be done."""
 
     def cancel() -> None:
@@ -186,7 +198,7 @@ def try_steps(place: Any, config: Any, devices: Sequence[str], pictures: Any) ->
     return None
 
 
-def show_doubts(config: Any, measured: Any) -> None:
+def show_doubts(config: TrainConfig, measured: "dry_run.Trial") -> None:
     """What was extrapolated, and a recipe that suits this machine where this one does not."""
     said = []
     if not measured.timed:
@@ -220,16 +232,15 @@ def show_doubts(config: Any, measured: Any) -> None:
 
 def apply_settings(settings: Mapping[str, Any]) -> None:
     """Fill the form, from a button's callback."""
-    for name, value in settings.items():
-        st.session_state[fields.key(name)] = value
+    form_state.change(lambda form: replace(form, settings={**form.settings, **settings}))
     session.of(session.Train).try_again = True
 
 
-def show_overfit(config: Any, devices: Sequence[str], subject: Any, wanted: bool) -> None:
+def show_overfit(config: TrainConfig, devices: Sequence[str], subject: Subject, wanted: bool) -> None:
     """The curve of learning one batch by heart, drawn while it is learned."""
     state = session.of(session.Train)
     chart, status = st.empty(), st.empty()
-    points: list[Any] = []
+    points: list[dry_run.Point] = []
     if wanted:
         state.overfit = (subject, points)
         try:
@@ -258,7 +269,7 @@ def show_overfit(config: Any, devices: Sequence[str], subject: Any, wanted: bool
     status.caption(said)
 
 
-def draw_overfit(chart: Any, points: Sequence[Any]) -> None:
+def draw_overfit(chart: "DeltaGenerator", points: "Sequence[dry_run.Point]") -> None:
     """Loss as a share of its first value, and accuracy."""
     chart.line_chart(
         {
@@ -270,7 +281,7 @@ def draw_overfit(chart: Any, points: Sequence[Any]) -> None:
         y=["accuracy", "loss"],
         x_label="",
         y_label="",
-        color=CURVES,
+        color=[*CURVES],
         height=220,
         alt="Loss relative to its start, and accuracy, while one batch is learned",
     )

@@ -38,26 +38,23 @@ BLOCK = 4 << 20  # [bytes] between two looks at how far a copy is
 LISTED = 200  # files that are listed by name
 
 
-def pick(on_change: Callable[[], None]) -> tuple[str, str]:
-    """Let the person choose a dataset or upload one; returns its spec and its `data_root`."""
+def options() -> list[str]:
+    """Datasets that can be chosen, by their specs."""
+    return [*NAMED, *catalog.list_folders()]
+
+
+def pick(specs: Sequence[str], key: str, on_change: Callable[[], None]) -> None:
+    """Let the person choose a dataset."""
     roots = data_roots()
-    container = st.container()
-    with st.expander("Upload an archive of pictures", key="upload_group"):
-        upload(catalog.uploads_folder(), on_change)
-    folders = catalog.list_folders()
-    options = [*NAMED, *folders]
-    if st.session_state.get("data") not in options:
-        st.session_state.data = options[0]
-    spec = container.selectbox(
+    st.selectbox(
         "Dataset",
-        options,
+        specs,
         format_func=lambda spec: NAMED.get(spec) or folder_title(spec, roots),
-        key="data",
+        key=key,
         on_change=on_change,
         label_visibility="collapsed",
         persist_state="session",
     )
-    return spec, root_of(spec)
 
 
 def root_of(spec: str) -> str:
@@ -102,8 +99,12 @@ def can_come(spec: str, root: str) -> bool:
     return not is_here(spec, root) and spec not in session.of(session.Train).failed
 
 
-def upload(folder: Path, on_change: Callable[[], None]) -> None:
-    """Take an archive in and choose it."""
+def upload(folder: Path, choose: Callable[[str], None]) -> None:
+    """Take an archive in and choose it.
+
+    Args:
+        choose: called with the spec of what was taken in.
+    """
     state, most = session.of(session.Train), access.upload_megabytes()
     file = st.file_uploader(
         "A zip or tar with one folder of pictures per class",
@@ -121,13 +122,13 @@ def upload(folder: Path, on_change: Callable[[], None]) -> None:
         st.error(plain(why))
         return
     try:
-        st.session_state.data = take_in(file, folder, most, placeholder)
+        spec = take_in(file, folder, most, placeholder)
     except UserError as error:
         state.refused = file.file_id, str(error)
         st.error(plain(str(error)))
         return
     state.uploads += 1  # another uploader takes its place, and the server forgets the file
-    on_change()
+    choose(spec)
 
 
 def copy(source: BinaryIO, target: Any, tell: Callable[[int], None]) -> str:
@@ -184,8 +185,12 @@ def take_in(file: Any, parent: Path, most: int, place: Any) -> str:
     return imported.spec
 
 
-def show(spec: str, root: str, on_change: Callable[[], None]) -> None:
-    """What the dataset holds, or a button that downloads it; what was uploaded can be deleted."""
+def show(spec: str, root: str, choose: Callable[[str], None]) -> None:
+    """What the dataset holds, or a button that downloads it; what was uploaded can be deleted.
+
+    Args:
+        choose: called with the spec of what is taken in place of what was deleted.
+    """
     state = session.of(session.Train)
     if state.undeleted:
         st.error(plain(state.undeleted))
@@ -201,7 +206,7 @@ def show(spec: str, root: str, on_change: Callable[[], None]) -> None:
         show_survey(survey, classes)
     if catalog.is_upload(spec):
         show_list("Left out of the archive", *import_archive.left_out(spec.removeprefix("folder:")))
-        offer_deletion(spec, on_change)
+        offer_deletion(spec, choose)
 
 
 def show_list(words: str, lines: Sequence[str], count: int = 0) -> None:
@@ -212,16 +217,16 @@ def show_list(words: str, lines: Sequence[str], count: int = 0) -> None:
             st.code("\n".join(lines[:LISTED]), language=None, wrap_lines=True, height=high)
 
 
-def offer_deletion(spec: str, on_change: Callable[[], None]) -> None:
+def offer_deletion(spec: str, choose: Callable[[str], None]) -> None:
     """A button that asks before it deletes an upload; off while a run needs it."""
     names = [run.name for run in uploaded.runs_on(spec) if run.alive]
     why = f"The run {plain(names[0])} needs it." if names else None
     if st.button("Delete this upload", key="delete_data", type="tertiary", disabled=bool(names), help=why):
-        confirm_deletion(spec, on_change)
+        confirm_deletion(spec, choose)
 
 
 @st.dialog("Delete this upload?")
-def confirm_deletion(spec: str, on_change: Callable[[], None]) -> None:
+def confirm_deletion(spec: str, choose: Callable[[str], None]) -> None:
     """Say what goes, and delete it if that is meant."""
     folder = Path(spec.removeprefix("folder:"))
     files = [path for path in folder.rglob("*") if path.is_file()]
@@ -233,13 +238,13 @@ def confirm_deletion(spec: str, on_change: Callable[[], None]) -> None:
     if count := len(uploaded.runs_on(spec)):
         st.caption(f"Runs that learnt from it: {count:,}. They stay, but cannot be continued.")
     with st.container(horizontal=True):
-        if st.button("Delete", key="really_delete_data", type="primary", on_click=delete, args=(spec, on_change)):
+        if st.button("Delete", key="really_delete_data", type="primary", on_click=delete, args=(spec, choose)):
             st.rerun()
         if st.button("Keep it", key="keep_data"):
             st.rerun()
 
 
-def delete(spec: str, on_change: Callable[[], None]) -> None:
+def delete(spec: str, choose: Callable[[str], None]) -> None:
     """Delete an upload and choose what is left, from a button's callback; why it stays is said on the page."""
     if not access.may_train():  # a callback runs before the page asks, and says so
         return
@@ -248,8 +253,7 @@ def delete(spec: str, on_change: Callable[[], None]) -> None:
     except UserError as error:
         session.of(session.Train).undeleted = str(error)
         return
-    st.session_state.data = next(iter(NAMED))
-    on_change()
+    choose(next(iter(NAMED)))
 
 
 def offer_download(spec: str, root: str) -> None:

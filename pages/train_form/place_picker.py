@@ -7,7 +7,7 @@ import streamlit as st
 
 import vit.devices
 from pages.shared.escape import plain
-from pages.train_form import cost_preview
+from pages.train_form import cost_preview, form_state
 from vit.runs.engines import clusters, job_files, watch
 from vit.runs.engines.contract import HERE, Handle, Request
 from vit.runs.registry import ANY_GPU, list_runs
@@ -50,8 +50,6 @@ def pick() -> Where:
     if not known.usable:
         return pick_here()
     places = [HERE, *known.usable]
-    if st.session_state.get("on") not in places:
-        st.session_state.on = HERE
     on = st.radio(
         "Where",
         places,
@@ -99,11 +97,10 @@ def pick_there(cluster: clusters.Cluster) -> Where:
     """Processes and machines of a cluster, within what it grants."""
     limits = cluster.limits
     capacity, _ = watch.capacity(cluster.name)
-    if "cluster_kind" not in st.session_state:
-        st.session_state.cluster_kind = "cpu" if capacity and not capacity.gpus.total else ANY_GPU
     kind = st.segmented_control(
         "Each process computes on",
         [ANY_GPU, "cpu"],
+        default="cpu" if capacity and not capacity.gpus.total else ANY_GPU,
         format_func={ANY_GPU: "a GPU", "cpu": "processors"}.__getitem__,
         key="cluster_kind",
         persist_state="session",
@@ -149,11 +146,10 @@ def pick_here() -> Where:
         titles["several"] = "Several GPUs"
         captions.append("One process on each; they share every batch.")
     names = list(titles)
-    if st.session_state.get("device") not in names:
-        st.session_state.device = gpus[0] if gpus else "cpu"
     chosen = st.radio(
         "Device",
         names,
+        index=names.index(gpus[0] if gpus else "cpu"),
         format_func=lambda name: plain(titles[name]),
         captions=captions,
         key="device",
@@ -165,7 +161,7 @@ def pick_here() -> Where:
         wanted = tuple(st.multiselect("GPUs", gpus, default=gpus, key="gpus", persist_state="session"))
         if not wanted:
             st.error("Choose at least one GPU.")
-    share = st.session_state.get("share", False)
+    share = form_state.is_on("share")
     busy = [held[name] for name in wanted if name in held]
     if busy or share:
         share = st.toggle(

@@ -109,7 +109,7 @@ def _number(value: float) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:g}"
 
 
-def check(settings: Mapping[str, Any]) -> tuple[Any, dict[str, str]]:
+def check(settings: Mapping[str, Any]) -> tuple[TrainConfig | None, dict[str, str]]:
     """Check settings as the command line does.
 
     Returns:
@@ -145,20 +145,14 @@ def base_value(settings: Mapping[str, Any], name: str) -> Any:
     return settings.get(name, TrainConfig.model_fields[name].default)
 
 
-def fill(settings: Mapping[str, Any]) -> None:
-    """Put settings into the widgets; those that are not given get their defaults."""
-    for name in NAMES:
-        st.session_state[key(name)] = base_value(settings, name)
+def complete(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Every setting that has a widget; those that are not given get their defaults."""
+    return {name: base_value(settings, name) for name in NAMES}
 
 
-def read() -> dict[str, Any]:
-    """The settings as the widgets have them."""
-    return {name: st.session_state[key(name)] for name in NAMES}
-
-
-def changed(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that the widgets have otherwise than they are given."""
-    return {name: value for name, value in read().items() if value != base_value(settings, name)}
+def changed(settings: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that differ from what a preset says."""
+    return {name: value for name, value in settings.items() if value != base_value(base, name)}
 
 
 def write(value: Any) -> str:
@@ -188,6 +182,7 @@ def parse(name: str, text: str) -> Any:
 
 def show_group(
     group: str,
+    settings: Mapping[str, Any],
     base: Mapping[str, Any],
     follows: Mapping[str, Any],
     problems: Mapping[str, str],
@@ -196,6 +191,7 @@ def show_group(
     """One folded group of settings.
 
     Args:
+        settings: as the form has them.
         base: what the preset says, to count what differs.
         follows: values that empty settings get from others.
         problems: by setting.
@@ -203,7 +199,7 @@ def show_group(
     """
     names = GROUPS[group]
     fields = TrainConfig.model_fields
-    count = len(changed(base).keys() & set(names))
+    count = len(changed(settings, base).keys() & set(names))
     wrong = any(name in problems for name in names)
     label = f"{group} · {count} changed" if count else group
     with st.expander(label, expanded=wrong, icon="⚠️" if wrong else None, key=f"group_{group}"):

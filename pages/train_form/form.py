@@ -1,0 +1,118 @@
+"""What a person describes on page Train, as one value, and as the link that says the same.
+
+Only what differs from the preset is in the link. The place to compute is left out: it belongs to a machine.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, NamedTuple, Self
+
+from pages.train_form import settings
+from vit.data import catalog
+from vit.errors import UserError
+from vit.training.config import TrainConfig
+from vit.training.presets import PRESETS
+
+LONGEST = 300  # characters of a text
+FIRST = next(iter(PRESETS))  # the preset until another one is chosen
+
+
+@dataclass(frozen=True)
+class TrainForm:
+    """What is to be trained, on which data, from where.
+
+    Attributes:
+        preset: the recipe that the settings began as.
+        data: a dataset by its spec.
+        init_from: the checkpoint to start from by its name or path, "" for none.
+        settings: those of `settings.NAMES`, as they were typed.
+        name: what the run is called, "" for what it is called by itself.
+        sweep_1, sweep_2: settings of which several values are compared.
+        values_1, values_2: these values, as they were typed.
+    """
+
+    preset: str
+    data: str
+    init_from: str
+    settings: Mapping[str, Any]
+    name: str = ""
+    sweep_1: str | None = None
+    values_1: str = ""
+    sweep_2: str | None = None
+    values_2: str = ""
+
+    @classmethod
+    def of_preset(cls, preset: str = FIRST) -> Self:
+        """The form where nothing but the preset was chosen."""
+        recipe = PRESETS[preset].settings
+        data = settings.base_value(recipe, "data")
+        if data.startswith("folder:"):  # whose pictures, nobody has said
+            data = TrainConfig.model_fields["data"].default
+        return cls(preset, data, settings.base_value(recipe, "init_from"), settings.complete(recipe))
+
+    @classmethod
+    def of_parts(cls, parts: Mapping[str, Any]) -> Self:
+        """The form of which these are the `parts`."""
+        rest = {name: value for name, value in parts.items() if name not in settings.NAMES}
+        return cls(settings={name: parts[name] for name in settings.NAMES}, **rest)
+
+    def parts(self) -> dict[str, Any]:
+        """Every choice by its name in a link."""
+        parts: dict[str, Any] = {}
+        for field in fields(self):
+            parts |= self.settings if field.name == "settings" else {field.name: getattr(self, field.name)}
+        return parts
+
+    def to_query(self) -> dict[str, str]:
+        """What differs from the preset, for a link.
+
+        >>> replace(TrainForm.of_preset("mnist"), name="Digits").to_query()
+        {'preset': 'mnist', 'name': 'Digits'}
+        """
+        usual = replace(self.of_preset(self.preset), preset=FIRST).parts()
+        return {name: settings.write(value) for name, value in self.parts().items() if value != usual[name]}
+
+    @classmethod
+    def from_query(cls, query: Mapping[str, str], starts: Collection[str]) -> "FromLink":
+        """Read a link, which anybody may have written.
+
+        Args:
+            query: the link's parameters.
+            starts: what a run can start from.
+        """
+        accepted: dict[str, Any] = {}
+        refused = []
+        for name in PARTS:
+            if name in query:
+                try:
+                    accepted[name] = _accept(name, query[name], starts)
+                except (UserError, ValueError):
+                    refused.append(f"{name}={query[name][:60]}")
+        usual = cls.of_preset(accepted.get("preset", FIRST))
+        return FromLink(cls.of_parts(usual.parts() | accepted), tuple(refused))
+
+
+class FromLink(NamedTuple):
+    """A form that a link describes.
+
+    Attributes:
+        refused: what the link asks for in vain.
+    """
+
+    form: TrainForm
+    refused: tuple[str, ...]
+
+
+PARTS = tuple(TrainForm.of_preset().parts())
+
+
+def _accept(name: str, text: str, starts: Collection[str]) -> Any:
+    """The value of a part of the form; UserError or ValueError where it has none such, or none that can be had here."""
+    if name in settings.NAMES:
+        return settings.parse(name, text)
+    if name == "data":
+        return catalog.check_spec(text)
+    allowed = {"preset": PRESETS, "init_from": starts, "sweep_1": settings.NAMES, "sweep_2": settings.NAMES}
+    if text not in allowed.get(name, (text,)) or len(text) > LONGEST:
+        raise ValueError(f"{text[:LONGEST]!r} is not possible for {name}.")
+    return text

@@ -1,0 +1,116 @@
+"""The form of page Train and the link that says the same are each other's inverse, whoever wrote the link."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, urlencode
+
+import pytest
+from PIL import Image
+
+from pages.train_form import data_picker, settings
+from pages.train_form.form import FIRST, LONGEST, PARTS, TrainForm
+from vit.training.presets import PRESETS
+
+ROOT = Path(__file__).parents[2]
+START = "/runs/50 % & more=?#+ü/checkpoints/best"
+STARTS = ("", "cifar10", START)
+
+# Of every setting a value within its limits, often the last one.
+SETTINGS: dict[str, Any] = dict(
+    size="S/16", image_size=48, patch_size=12, dim=40, depth=5, heads=5, mlp_dim=77, registers=3, pool="mean",
+    norm="after_pool", activation="gelu_tanh", layer_scale=1e-5, dropout=0.1 + 0.2, drop_path=5e-324, start="mimetic",
+    epochs=10000, batch_size=65536, optimizer="adamw", lr=1e-17, muon_lr=0.1, weight_decay=0.0, schedule="constant",
+    warmup_epochs=1e-7, label_smoothing=0.3, grad_clip=1e300, ema=0.9999999999999999, patience=7, crop_padding=9,
+    crop_scale=0.07, flip=False, operations=7, magnitude=0.77, erase=0.01, mixup=9.5, cutmix=0.7, precision="float32",
+    compile=True, workers=0, seed=2**31 - 1, limit=2**53 - 1,
+)  # fmt: skip
+TEXTS = ["<b>&epochs=3</b>", "50 % & more?#=+;", " \t", "null", "%00%0A", "x\u202ey🙂'\"\\", "z" * LONGEST]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A dataset of this machine whose name means something in a link."""
+    monkeypatch.setenv("VIT_DATA_ROOTS", str(tmp_path))
+    for label in "ab":
+        (tmp_path / "a & b=c#%2F+ü" / label).mkdir(parents=True)
+        Image.new("RGB", (8, 8)).save(tmp_path / "a & b=c#%2F+ü" / label / "0.png")
+    return f"folder:{tmp_path / 'a & b=c#%2F+ü'}"
+
+
+def through_a_link(form: TrainForm) -> TrainForm:
+    """The form that opens from the address of this one."""
+    query = dict(parse_qsl(urlencode(form.to_query()), keep_blank_values=True))
+    again, refused = TrainForm.from_query(query, STARTS)
+    assert not refused
+    return again
+
+
+def opened(query: Mapping[str, str]) -> TrainForm:
+    return TrainForm.from_query(query, STARTS).form
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_what_nobody_chose_is_in_no_link(preset: str) -> None:
+    form = TrainForm.of_preset(preset)
+    assert form.to_query() == ({} if preset == FIRST else {"preset": preset})
+    assert through_a_link(form) == form
+    named = PRESETS[preset].settings["data"] in data_picker.NAMED
+    assert form.data == (PRESETS[preset].settings["data"] if named else "shapes")
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_link_brings_back_every_choice(preset: str, folder: str) -> None:
+    assert set(SETTINGS) == set(settings.NAMES)
+    form = TrainForm(preset, folder, START, SETTINGS, "A name", "depth", "2, 4", "lr", "1e-3")
+    assert through_a_link(form) == form
+    assert opened(form.to_query()).to_query() == form.to_query()
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_link_brings_back_one_choice_alone(part: str, folder: str) -> None:
+    chosen = TrainForm("mnist", folder, START, SETTINGS, "A name", "depth", "2, 4", "lr", "1e-3").parts()[part]
+    for preset in PRESETS:
+        form = TrainForm.of_parts({**TrainForm.of_preset(preset).parts(), part: chosen})
+        if part != "preset":  # another recipe's values are so many choices
+            assert form.to_query().keys() <= {"preset", part}
+        assert through_a_link(form) == form
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_choice_of_nothing_comes_through_a_link(preset: str) -> None:
+    usual = TrainForm.of_preset(preset)
+    empty = {name: None for name in settings.NAMES if settings.kind(name)[2]}
+    form = replace(usual, init_from="", settings={**usual.settings, **empty})
+    assert through_a_link(form) == form
+
+
+@pytest.mark.parametrize("text", TEXTS)
+@pytest.mark.parametrize("part", ["name", "values_1", "values_2"])
+def test_any_text_comes_through_a_link(part: str, text: str) -> None:
+    form = TrainForm.of_parts({**TrainForm.of_preset().parts(), part: text})
+    assert through_a_link(form) == form
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_hostile_link_makes_a_form_that_has_a_link(part: str) -> None:
+    usual = TrainForm.of_preset(FIRST if part == "preset" else "mnist")
+    for text in ["", "<b>", "-1", "inf", "nan", "1e999", "9" * 400, "true", "None", "../..", *TEXTS]:
+        form, refused = TrainForm.from_query({"preset": "mnist", "utm_source": "mail", part: text}, STARTS)
+        assert form.parts().keys() == usual.parts().keys() and form.to_query().keys() <= {"preset", part}
+        assert refused in ((), (f"{part}={text[:60]}",))
+        assert not refused or form == usual
+        assert through_a_link(form) == form
+
+
+def test_a_link_with_a_value_out_of_range_is_refused_there() -> None:
+    """As people may type it, a form may hold what no link brings."""
+    usual = TrainForm.of_preset()
+    query = replace(usual, settings={**usual.settings, "epochs": 0}, name="A name").to_query()
+    assert TrainForm.from_query(query, STARTS) == (replace(usual, name="A name"), ("epochs=0",))
+
+
+def test_one_file_knows_where_the_session_keeps_the_form() -> None:
+    files = [ROOT / "pages" / "train.py", *(ROOT / "pages" / "train_form").glob("*.py")]
+    assert [file.name for file in files if "session_state" in file.read_text()] == ["form_state.py"]
