@@ -12,7 +12,7 @@ from typing import Any
 
 import streamlit as st
 
-from pages.shared import access, navigation, session
+from pages.shared import access, link_controls, navigation, session
 from pages.shared.escape import plain
 from pages.train_form import cluster_trial, cost_preview, data_picker, form_state, place_picker
 from pages.train_form import settings as fields
@@ -153,10 +153,11 @@ def starts() -> dict[str, str]:
 
 def pick_start(titles: Mapping[str, str]) -> None:
     """From random weights, or from a checkpoint."""
+    labels = dict(zip(titles, link_controls.distinct(list(titles.values())), strict=True))
     st.selectbox(
         "Start from",
         list(titles),
-        format_func=lambda name: titles.get(name, name),  # a choice of before may be gone
+        format_func=lambda name: labels.get(name, name),  # a choice of before may be gone
         key=form_state.key("init_from"),
         label_visibility="collapsed",
         on_change=follow_start,

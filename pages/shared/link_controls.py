@@ -72,7 +72,7 @@ def select(
         navigation.rewrite({**along, name: link(option) if option != default else None})
 
     linked = {link(option): option for option in options}.get(st.query_params.get(name, ""), default)
-    labels = _distinct([str(words(option)) for option in options])
+    labels = distinct([str(words(option)) for option in options])
     if kind is st.segmented_control:
         more |= {"required": True, "default": linked}
     elif kind is st.select_slider:
@@ -151,10 +151,10 @@ def _key(name: str, number: int) -> str:
     return f"{name} {number}" if number else name
 
 
-def _distinct(words: Sequence[str]) -> list[str]:
-    """The same words; those that came before with a number, as the browser tells options apart by them.
+def distinct(words: Sequence[str]) -> list[str]:
+    """The same words; those that came before with a number, as the browser tells a control's options apart by them.
 
-    >>> _distinct(["crane", "maillot", "crane"])
+    >>> distinct(["crane", "maillot", "crane"])
     ['crane', 'maillot', 'crane (2)']
     """
     seen: dict[str, int] = {}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple
 
 import streamlit as st
 
-from pages.shared import access, session, uploads
+from pages.shared import access, link_controls, session, uploads
 from pages.shared.escape import plain
 from vit.data import catalog, datasets, import_archive
 from vit.data import survey as surveys
@@ -46,10 +46,12 @@ def options() -> list[str]:
 def pick(specs: Sequence[str], key: str, on_change: Callable[[], None]) -> None:
     """Let the person choose a dataset."""
     roots = data_roots()
+    names = [NAMED.get(spec) or folder_title(spec, roots) for spec in specs]
+    titles = dict(zip(specs, link_controls.distinct(names), strict=True))
     st.selectbox(
         "Dataset",
         specs,
-        format_func=lambda spec: NAMED.get(spec) or folder_title(spec, roots),
+        format_func=lambda spec: titles.get(spec, spec),  # a choice of before may be gone
         key=key,
         on_change=on_change,
         label_visibility="collapsed",

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import streamlit as st
 
 import vit.devices
+from pages.shared import link_controls
 from pages.shared.escape import plain
 from pages.train_form import cost_preview, form_state
 from vit.runs.engines import clusters, job_files, watch
@@ -146,11 +147,12 @@ def pick_here() -> Where:
         titles["several"] = "Several GPUs"
         captions.append("One process on each; they share every batch.")
     names = list(titles)
+    labels = dict(zip(names, link_controls.distinct([plain(title) for title in titles.values()]), strict=True))
     chosen = st.radio(
         "Device",
         names,
         index=names.index(gpus[0] if gpus else "cpu"),
-        format_func=lambda name: plain(titles[name]),
+        format_func=labels.__getitem__,
         captions=captions,
         key="device",
         label_visibility="collapsed",

@@ -11,9 +11,10 @@ import streamlit as st
 from PIL import Image
 from streamlit.testing.v1 import AppTest
 
-from pages.train_form import cost_preview, data_picker, settings
+from pages.train_form import cost_preview, data_picker, place_picker, settings
 from vit.cli.parser import parser
 from vit.cli.training import _settings
+from vit.devices import Device
 from vit.runs import control, registry
 from vit.training import dry_run, run_folder
 from vit.training.config import TrainConfig
@@ -536,3 +537,15 @@ def test_one_doubtful_picture_is_told_in_the_singular(page: AppTest, folders: Pa
     page.file_uploader(key="archive_0").upload("Twice.zip", zipped(folders / "mine")).run()
     said = [warning.value for warning in page.warning]
     assert said and not any("1 repeated pictures" in words or "1 test pictures" in words for words in said)
+
+
+def test_of_two_gpus_of_one_kind_each_can_be_chosen(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gpus = [Device(f"cuda:{i}", "NVIDIA H100", 80 << 30, 70 << 30, 0.1) for i in range(2)]
+    monkeypatch.setattr(place_picker, "list_devices", lambda: [Device("cpu", "CPU", 8 << 30, 4 << 30, None), *gpus])
+    page = opened()
+    assert page.radio(key="device").options == ["CPU", "NVIDIA H100", "NVIDIA H100 (2)", "Several GPUs"]
+    assert page.radio(key="device").value == "cuda:0"
+    for name in ("cuda:1", "cuda:0"):
+        page.radio(key="device").set_value(name).run()
+        page.run()
+        assert not page.exception and page.radio(key="device").value == name
