@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 import streamlit as st
 
-from pages.run_views import readings
-from pages.shared import access, feedback, navigation, session, uploads, zip_downloads
+from pages.shared import access, feedback, navigation, readings, session, uploads, zip_downloads
 from pages.shared.escape import plain
 from vit.checkpoints import hub, load, manage, weight_files
 from vit.errors import UserError

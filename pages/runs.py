@@ -17,9 +17,8 @@ from pages.run_views import (
     results,
     run_actions,
 )
-from pages.shared import access, feedback, link_controls, navigation, session
+from pages.shared import access, datasets, feedback, link_controls, navigation, session, stored_epochs
 from pages.shared.escape import plain
-from pages.train_form import data_picker
 from vit.runs.engines.contract import HERE
 from vit.runs.registry import Run
 from vit.training.metrics import Progress, best_epoch, evaluations, final_test
@@ -167,7 +166,7 @@ def show_run(run: Run) -> None:
     seen = curves.View()
     if view == "curves":
         seen = curves.controls(run.config.get("epochs", 1))
-    epochs = attention_over_epochs.stored(run)
+    epochs = stored_epochs.epochs(run)
 
     @st.fragment(run_every=CURVES if run.alive else None)
     def live() -> None:
@@ -175,11 +174,11 @@ def show_run(run: Run) -> None:
             draw(run, seen)
         elif view == "log":
             st.code(readings.last_lines(run) or "It has said nothing yet.", language=None, height=420, wrap_lines=True)
-        elif view == "attention" and attention_over_epochs.stored(run) != epochs:
+        elif view == "attention" and stored_epochs.epochs(run) != epochs:
             st.rerun()
 
     live()
-    if view == "attention" and not data_picker.may_see(str(run.config.get("data", ""))):
+    if view == "attention" and not datasets.may_see(str(run.config.get("data", ""))):
         st.caption(CLOSED)
     elif view == "attention":
         attention_over_epochs.show(run)

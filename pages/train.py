@@ -12,7 +12,7 @@ from typing import Any
 
 import streamlit as st
 
-from pages.shared import access, link_controls, navigation, session
+from pages.shared import access, datasets, link_controls, navigation, session, setting_names
 from pages.shared.escape import plain
 from pages.train_form import cluster_trial, cost_preview, data_picker, form_state, place_picker
 from pages.train_form import settings as fields
@@ -51,7 +51,7 @@ def recommended(data: str, start: str = "") -> list[str]:
     """Presets, those made for this data, this start and this machine first."""
     kind = data
     if data.startswith("folder:"):
-        pictures, side = data_picker.size(data, data_picker.root_of(data))
+        pictures, side = data_picker.size(data, datasets.root_of(data))
         kind = "cifar10" if pictures > FEW and 0 < side <= SMALL else "folder:PATH"
         start = start or (SHIPPED if pictures <= FEW else "")
     has_gpu = len(place_picker.list_devices()) > 1
@@ -123,9 +123,9 @@ def pick_recipe(form: TrainForm, problems: Mapping[str, str]) -> None:
         persist_state="session",
     )
     fields.show_problem(problems, "")
-    disabled = fields.FROM_CHECKPOINT if form.init_from else ()
+    disabled = setting_names.FROM_CHECKPOINT if form.init_from else ()
     base = PRESETS[form.preset].settings
-    for group in fields.GROUPS:
+    for group in setting_names.GROUPS:
         fields.show_group(group, form.settings, base, by_size(form.settings["size"]), problems, disabled)
     if fields.changed(form.settings, base):
         st.button("Back to the preset's values", key="reset", on_click=choose_preset)
@@ -182,9 +182,9 @@ def pick_sweep(settings: Mapping[str, Any], first: str | None) -> list[dict[str,
             taken = first if number == 2 else None
             name = left.selectbox(
                 "Setting" if number == 1 else "And a second one",
-                [name for name in fields.NAMES if name != taken],
+                [name for name in setting_names.NAMES if name != taken],
                 index=None,
-                format_func=fields.title,
+                format_func=setting_names.title,
                 placeholder="none",
                 key=form_state.key(f"sweep_{number}"),
                 persist_state="session",
@@ -210,7 +210,7 @@ def pick_sweep(settings: Mapping[str, Any], first: str | None) -> list[dict[str,
         for run in runs if chosen else []:
             _, problems = fields.check({**settings, **run})
             if problems:
-                what = ", ".join(f"{fields.title(name)} {value}" for name, value in run.items())
+                what = ", ".join(f"{setting_names.title(name)} {value}" for name, value in run.items())
                 st.error(plain(f"{what}: {next(iter(problems.values()))}"))
                 return []
         if chosen:
@@ -303,7 +303,7 @@ form = form_state.read()
 # Before anything tells that a choice has come through: who then reloads has it in the address.
 form_state.remember(form)
 with data_place:
-    data_root = data_picker.root_of(form.data)
+    data_root = datasets.root_of(form.data)
     data_picker.show(form.data, data_root, choose_data)
 with device_place:
     st.header("Device" if not place_picker.several() else "Where", anchor=False)
@@ -313,7 +313,7 @@ with device_place:
 settings = {**form.settings, "data": form.data, "data_root": data_root, "init_from": form.init_from}
 settings["device"] = "cpu" if set(devices) == {"cpu"} else "cuda"
 if form.init_from:
-    settings = {name: value for name, value in settings.items() if name not in fields.FROM_CHECKPOINT}
+    settings = {name: value for name, value in settings.items() if name not in setting_names.FROM_CHECKPOINT}
 config, problems = fields.check(settings)
 if config and devices and config.batch_size % place.processes:
     problems = {"batch_size": f"{config.batch_size} pictures do not divide among {place.processes} processes."}
@@ -333,7 +333,7 @@ with right:
     runs: list[dict[str, Any]] = []
     measured, sound = None, False
     if config is None:
-        st.info(f"This does not fit yet: {', '.join(plain(fields.title(name)) for name in problems)}.")
+        st.info(f"This does not fit yet: {', '.join(plain(setting_names.title(name)) for name in problems)}.")
     else:
         pictures = cost_preview.show_preview(config)
         sound = pictures is not None or data_picker.can_come(form.data, data_root)  # a run downloads what is not here

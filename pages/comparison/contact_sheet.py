@@ -8,10 +8,18 @@ import streamlit as st
 from PIL import Image
 
 from pages.comparison import side_by_side
-from pages.shared import class_question, link_controls, loading, navigation, pass_queue, session, uploaded_pictures
+from pages.shared import (
+    class_question,
+    datasets,
+    link_controls,
+    loading,
+    navigation,
+    pass_queue,
+    session,
+    uploaded_pictures,
+)
 from pages.shared.escape import plain
 from pages.shared.source import Source
-from pages.train_form import data_picker
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.errors import UserError
 from vit.explain.methods import METHODS
@@ -106,7 +114,7 @@ def show() -> None:
 def pick_source() -> str:
     """Which pictures: the samples, uploads, or a dataset that is here."""
     titles = {SAMPLES: "Samples", UPLOAD: "Your own …"} | {
-        spec: f"Test pictures: {title}" for spec, title in data_picker.here().items()
+        spec: f"Test pictures: {title}" for spec, title in datasets.here().items()
     }
     return link_controls.select("Pictures", "m_from", list(titles), words=titles.get)
 
@@ -135,7 +143,7 @@ def chosen_pictures(checkpoint: Any, source: str) -> list[Any]:
     if source == SAMPLES:
         return [Picture(sample.title, samples.read(sample.name)) for sample in samples.SAMPLES.values()]
     if source != UPLOAD:
-        return tested(source, data_picker.root_of(source), data_picker.stamp(source), checkpoint.identity, checkpoint)
+        return tested(source, datasets.root_of(source), datasets.stamp(source), checkpoint.identity, checkpoint)
     return [Picture(one.name, one.data) for one in loading.pick_files(MOST, "m_upload", "m_pictures")]
 
 
@@ -160,7 +168,7 @@ def look_at(checkpoint: Any, pictures: Sequence[Any], method: str, wanted: str) 
         st.error(
             "A picture could not be read." if len(unreadable) == 1 else f"{len(unreadable)} pictures could not be read."
         )
-        data_picker.show_list("Left out", unreadable)
+        datasets.show_list("Left out", unreadable)
     return seen
 
 

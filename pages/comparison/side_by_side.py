@@ -9,11 +9,9 @@ from typing import Any, NamedTuple, get_args
 import streamlit as st
 
 from pages.components import viewer
-from pages.run_views import attention_over_epochs
-from pages.shared import class_question, link_controls, loading, navigation, session
+from pages.shared import class_question, datasets, link_controls, loading, navigation, session, stored_epochs
 from pages.shared.escape import plain
 from pages.shared.uploaded_pictures import Upload
-from pages.train_form import data_picker
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.errors import InvalidImage, UserError
 from vit.explain.map_comparison import Layout, agreement, counterpart, difference, rank_correlation
@@ -90,8 +88,8 @@ def stored(folder: str, epoch: int, picture: int, stamp: int) -> Stored:
 def show() -> None:
     """Both sides and their difference; stops with a hint where there is nothing to look at."""
     offered = loading.offered()
-    seen = (run for run in list_runs() if data_picker.may_see(str(run.config.get("data", ""))))
-    runs = {run.id: run for run in seen if attention_over_epochs.stored(run)}
+    seen = (run for run in list_runs() if datasets.may_see(str(run.config.get("data", ""))))
+    runs = {run.id: run for run in seen if stored_epochs.epochs(run)}
     if not offered.names and not runs:
         st.info("There is no checkpoint yet. Train one: `python -m vit train --preset shapes`")
         st.stop()
@@ -195,7 +193,7 @@ def pick_epoch(name: str, runs: dict[str, Run]) -> Explained:
         run = runs[
             link_controls.select(f"{SIDES[name]} run", f"{name}_run", list(runs), words=lambda which: runs[which].name)
         ]
-    folder, epochs = run.folder / "probes", attention_over_epochs.stored(run)
+    folder, epochs = run.folder / "probes", stored_epochs.epochs(run)
     pictures = read_snapshots(folder, epochs[-1])
     with other:
         picture = link_controls.select(
@@ -211,7 +209,7 @@ def pick_epoch(name: str, runs: dict[str, Run]) -> Explained:
     snapshot = read_snapshots(folder, epoch)[picture]
     said = ", ".join(f"{plain(label)} {share(probability)}" for label, probability in snapshot.predictions[:TOP])
     st.caption(f"{said} · it is {plain(snapshot.label)}")
-    return None, stored(str(folder), epoch, picture, attention_over_epochs.stamp(folder, epoch))
+    return None, stored(str(folder), epoch, picture, stored_epochs.stamp(folder, epoch))
 
 
 def share(probability: float) -> str:

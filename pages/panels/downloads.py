@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import streamlit as st
 
-from pages.shared import pass_queue, session
+from pages.shared import download_buttons, pass_queue, session
 from pages.shared.escape import plain
 from pages.shared.source import Source
 from vit.errors import UserError
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 BAR = "Frame by frame…"
 FIGURES = {"PNG": "image/png", "SVG": "image/svg+xml", "PDF": "application/pdf"}
-FILMS: dict[animation.Kind, str] = {"GIF": "image/gif", "MP4": "video/mp4"}
 
 
 def show(
@@ -58,14 +57,14 @@ def show(
 
     # A rerun would withdraw the files of the other buttons.
     with st.container(horizontal=True, vertical_alignment="center"):
-        _file(
+        download_buttons.file(
             "Map as PNG",
             lambda: export.overlay_png(explanation, selection, seen()),
             f"{stem}.png",
             "image/png",
             key="map",
         )
-        _file(
+        download_buttons.file(
             "All heads as PNG",
             partial(export.grid_png, explanation, selection),
             f"{stem}-heads.png",
@@ -73,7 +72,7 @@ def show(
             key="heads.png",
         )
         size = export.attention_bytes(explanation.record)
-        _file(
+        download_buttons.file(
             f"All attention as NPZ ({size / 1e6:.1f} MB)",
             lambda: export.view_npz(explanation, selection, checkpoint, seen()),
             f"{stem}.npz",
@@ -119,7 +118,7 @@ def _figures(
         width = _choice("Width", "85 mm", "180 mm")
         draw_it = partial(draw, what, kind.lower(), float(width.removesuffix(" mm")))
         suffix = "-heads" if what == "All heads" else "-figure"
-        _file(
+        download_buttons.file(
             "Figure",
             draw_it,
             f"{stem}{suffix}.{kind.lower()}",
@@ -155,7 +154,7 @@ def _others(
         return animation.over_blocks(explanation, selection)
 
     size = len(explanation.payload) + len(viewer.get("chain") or b"")
-    _file(
+    download_buttons.file(
         f"Viewer as HTML ({size * 4 / 3e6:.1f} MB)",
         page,
         f"{stem}.html",
@@ -166,7 +165,7 @@ def _others(
         if size <= standalone_page.MAX_PAYLOAD
         else f"More than {standalone_page.MAX_PAYLOAD / 1e6:.0f} MB: choose a smaller input size.",
     )
-    _file(
+    download_buttons.file(
         "Numbers as JSON",
         numbers,
         f"{stem}.json",
@@ -174,7 +173,7 @@ def _others(
         key="json",
         help="Of this map, and where they came from",
     )
-    films(
+    download_buttons.films(
         "Attention over blocks",
         blocks,
         f"{stem}-blocks",
@@ -205,8 +204,10 @@ def _frames(
     made = session.of(session.Explore).frames
     if made and made[0] == request:
         with st.container(horizontal=True):
-            for kind, mime in FILMS.items():
-                _file(f"Frames as {kind}", made[1][kind], f"{stem}-frames.{kind.lower()}", mime, key=f"Frames {kind}")
+            for kind, mime in download_buttons.FILMS.items():
+                download_buttons.file(
+                    f"Frames as {kind}", made[1][kind], f"{stem}-frames.{kind.lower()}", mime, key=f"Frames {kind}"
+                )
     elif st.button("Animate all frames", help="Up to 60 frames, each through the model on its own: as GIF and as MP4"):
         bar = st.progress(0.0, BAR)
         try:
@@ -223,24 +224,11 @@ def _frames(
         except UserError as error:
             st.error(plain(str(error)))
             return
-        session.of(session.Explore).frames = (request, {kind: animation.encode(film, kind) for kind in FILMS})
+        session.of(session.Explore).frames = (
+            request,
+            {kind: animation.encode(film, kind) for kind in download_buttons.FILMS},
+        )
         st.rerun(scope="fragment")
-
-
-def films(what: str, draw: Callable[[], animation.Film], stem: str, help: str) -> None:
-    """A button for each kind of file.
-
-    Args:
-        what: is shown one after the other, "Blocks".
-        draw: gives the `vit.view.animation.Film`, when a button is clicked.
-        stem: of the file's name.
-    """
-
-    def make(kind: animation.Kind) -> bytes:
-        return animation.encode(draw(), kind)
-
-    for kind, mime in FILMS.items():
-        _file(f"{what} as {kind}", partial(make, kind), f"{stem}.{kind.lower()}", mime, key=f"{what} {kind}", help=help)
 
 
 def _code(explanation: Explanation, checkpoint: Checkpoint, source: Source, facts: dict[str, Any]) -> None:
@@ -256,19 +244,3 @@ def _code(explanation: Explanation, checkpoint: Checkpoint, source: Source, fact
             video=video.is_video(source.data),
         )
         st.code(program, language="python")
-
-
-def _file(
-    label: str,
-    make: Callable[[], bytes] | bytes,
-    name: str,
-    mime: str,
-    *,
-    key: str = "",
-    disabled: bool = False,
-    help: str = "",
-) -> None:
-    """A button for a file, which is made when it is clicked unless it is there already."""
-    st.download_button(
-        label, make, name, mime, key=key or name, on_click="ignore", disabled=disabled, help=help or None
-    )

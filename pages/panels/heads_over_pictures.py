@@ -9,10 +9,9 @@ from typing import Any, NamedTuple
 
 import streamlit as st
 
-from pages.shared import loading, session
+from pages.shared import datasets, loading, session
 from pages.shared.class_question import Example, pass_of
 from pages.shared.escape import plain
-from pages.train_form import data_picker
 from vit.data.pictures import Pictures
 from vit.errors import InvalidRun, UserError
 from vit.explain.head_census import MOST, Tally, batch_size, decoded, picked, pictures_of, seconds, tally
@@ -85,7 +84,7 @@ def show(example: Example) -> dict[str, Statistic] | None:
 
 def pick_source(example: Example) -> str:
     """Uploads, or the test pictures of a dataset that is here: first the one that the checkpoint learnt from."""
-    titles, learnt = data_picker.here(), learnt_from(example.checkpoint)
+    titles, learnt = datasets.here(), learnt_from(example.checkpoint)
     order = sorted([UPLOAD, *titles], key=lambda spec: spec != learnt)
 
     def option_label(spec: str) -> str:
@@ -97,7 +96,7 @@ def pick_source(example: Example) -> str:
 
 
 def learnt_from(checkpoint: Any) -> str:
-    """The dataset of the run that a checkpoint comes from, as `data_picker.here` has it; "" where nobody knows."""
+    """The dataset of the run that a checkpoint comes from, as `datasets.here` has it; "" where nobody knows."""
     name = checkpoint.name
     if not name.startswith("run-"):
         return str(checkpoint.facts.get("data", ""))
@@ -128,7 +127,7 @@ def of_dataset(example: Example, spec: str) -> list[Part]:
     Raises:
         InvalidDataset: it cannot be read.
     """
-    root, stamp, preprocess = data_picker.root_of(spec), data_picker.stamp(spec), example.explanation.preprocess
+    root, stamp, preprocess = datasets.root_of(spec), datasets.stamp(spec), example.explanation.preprocess
     pictures = tested(spec, root, stamp, repr(preprocess), preprocess)
     count, step = len(pictures.labels), batch_size(example.checkpoint, preprocess)
 
@@ -195,7 +194,7 @@ def result(example: Example, parts: Sequence[Part], count: int, progress: Progre
     if unreadable:
         many = "A picture" if len(unreadable) == 1 else f"{len(unreadable)} pictures"
         st.error(f"{many} could not be read.")
-        data_picker.show_list("Left out", unreadable)
+        datasets.show_list("Left out", unreadable)
     return total.statistics() or None
 
 

@@ -11,14 +11,13 @@ import streamlit as st
 from PIL import Image
 
 from pages.components import viewer
-from pages.panels import downloads
 from pages.run_views import curves
-from pages.shared import bars
+from pages.shared import bars, download_buttons, stored_epochs
 from pages.shared.escape import plain
 from vit.errors import UserError
 from vit.runs.registry import Run
 from vit.view import animation
-from vit.view.attention_snapshots import Snapshot, list_epochs, read_payload, read_snapshots
+from vit.view.attention_snapshots import Snapshot, read_payload, read_snapshots
 from vit.view.payload import read_header
 from vit.view.selection import Selection
 
@@ -35,15 +34,10 @@ def _payload(folder: str, epoch: int, picture: int, stamp: int) -> bytes:
     return read_payload(Path(folder), epoch, picture)
 
 
-def stored(run: Run) -> list[int]:
-    """Epochs whose attention is kept."""
-    return list_epochs(run.folder / "probes")
-
-
 @st.fragment
 def show(run: Run) -> None:
     """A slider over the epochs, and what the model made of one picture in each."""
-    epochs = stored(run)
+    epochs = stored_epochs.epochs(run)
     if not epochs:
         st.info("Attention is kept after every epoch. The first one has not ended yet.")
         return
@@ -51,7 +45,7 @@ def show(run: Run) -> None:
     history = {}
     for epoch in epochs:
         try:
-            history[epoch] = _read(str(folder), epoch, stamp(folder, epoch))
+            history[epoch] = _read(str(folder), epoch, stored_epochs.stamp(folder, epoch))
         except UserError:
             continue  # it was thinned out or damaged; the others tell the story
     if not history:
@@ -78,14 +72,16 @@ def show(run: Run) -> None:
     with right:
         _trends(history, picture, epoch)
     try:
-        payload = viewer.feed("epochs feeder", _payload(str(folder), epoch, picture, stamp(folder, epoch)))
+        payload = viewer.feed(
+            "epochs feeder", _payload(str(folder), epoch, picture, stored_epochs.stamp(folder, epoch))
+        )
     except UserError as error:
         st.error(plain(str(error)))
         return
     selection = viewer.show("epochs viewer", payload, Selection())
     if len(epochs) > 1:
         with st.container(horizontal=True):
-            downloads.films(
+            download_buttons.films(
                 "Epochs",
                 lambda: _animated(folder, picture, selection),
                 f"{run.name}-epochs",
@@ -95,13 +91,6 @@ def show(run: Run) -> None:
 
 def _animated(folder: Path, picture: int, selection: Selection) -> animation.Film:
     return animation.over_epochs(folder, picture, selection)
-
-
-def stamp(folder: Path, epoch: int) -> int:
-    try:
-        return (folder / f"epoch-{epoch:05}.zip").stat().st_mtime_ns
-    except OSError:
-        return 0
 
 
 def _pick_picture(folder: Path, epoch: int, snapshots: list[Snapshot]) -> int:

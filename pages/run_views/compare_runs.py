@@ -11,8 +11,7 @@ import plotly.graph_objects as go
 import streamlit as st
 
 from pages.run_views import curves, readings, run_actions
-from pages.shared import link_controls
-from pages.train_form import settings as fields
+from pages.shared import link_controls, setting_names
 from vit.runs.registry import Run
 from vit.training.metrics import evaluations
 
@@ -77,7 +76,7 @@ def _is_sweep(chosen: Sequence[Run]) -> bool:
 
 def title(name: str) -> str:
     """A setting's name as page Train has it; without the unit, for which one would have to import torch."""
-    return fields.TITLES.get(name, name.replace("_", " ").capitalize())
+    return setting_names.TITLES.get(name, name.replace("_", " ").capitalize())
 
 
 def draw(chosen: Sequence[Run], against: str, view: curves.View) -> None:

@@ -5,8 +5,7 @@ from typing import Any
 
 import streamlit as st
 
-from pages.run_views import readings
-from pages.shared import session
+from pages.shared import readings, session
 from pages.shared.escape import plain
 from vit.runs.registry import Run
 

@@ -13,9 +13,8 @@ import streamlit as st
 from PIL import Image
 
 from pages.run_views import run_actions
-from pages.shared import access, zip_downloads
+from pages.shared import access, datasets, zip_downloads
 from pages.shared.escape import plain
-from pages.train_form import data_picker
 from vit.errors import UserError
 from vit.runs import control, error_report, registry
 
@@ -101,7 +100,7 @@ def _show_report(run: registry.Run) -> None:
         _confusion(report)
     with right:
         _per_class(report)
-    if data_picker.may_see(str(run.config.get("data", ""))):
+    if datasets.may_see(str(run.config.get("data", ""))):
         _mistakes(report)
 
 

@@ -7,10 +7,8 @@ from typing import Any
 
 import streamlit as st
 
-from pages.run_views import readings
-from pages.shared import access, feedback, navigation
+from pages.shared import access, feedback, navigation, readings, setting_names
 from pages.shared.escape import plain
-from pages.train_form import settings
 from vit.runs import control, registry
 from vit.runs.registry import MOST_EPOCHS
 from vit.training import run_folder
@@ -110,8 +108,10 @@ def _begin_anew(run: registry.Run) -> None:
     """A new run from this one's last weights, on page Train with its settings."""
     if not run_folder.resumable(run.folder):
         st.caption("Its saved state is gone, so it cannot be continued.")
-    values = {name: run.config[name] for name in ("data", *settings.NAMES) if name in run.config}
-    recipe = {name: settings.write(value) for name, value in values.items() if name not in settings.FROM_CHECKPOINT}
+    values = {name: run.config[name] for name in ("data", *setting_names.NAMES) if name in run.config}
+    recipe = {
+        name: setting_names.write(value) for name, value in values.items() if name not in setting_names.FROM_CHECKPOINT
+    }
     tooltip = "A new run starts from the last weights of this one, with its settings."
     start = {"init_from": str(run_folder.learnt(run.folder))}
     navigation.link("Begin anew", "train", recipe | start, help=tooltip)

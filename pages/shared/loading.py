@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import streamlit as st
 
-from pages.run_views import readings
-from pages.shared import link_controls, navigation, pass_queue, session, uploaded_pictures, uploads
+from pages.shared import link_controls, navigation, pass_queue, readings, session, uploaded_pictures, uploads
 from pages.shared.escape import plain
 from pages.shared.result_cache import MODELS, cached
 from pages.shared.uploaded_pictures import Upload

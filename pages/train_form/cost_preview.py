@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import streamlit as st
 
-from pages.shared import session
+from pages.shared import datasets, session
 from pages.shared.escape import plain
-from pages.train_form import data_picker, form_state
+from pages.train_form import form_state
 from vit.devices import memory as memory_of_this_machine
 from vit.errors import UserError
 from vit.model.config import ViTConfig
@@ -89,13 +89,13 @@ def augmented(subject: tuple[Any, ...], augmentation: str, _config: TrainConfig,
 
 def show_preview(config: TrainConfig) -> "dry_run.Sample | None":
     """What augmentation makes of a few pictures; returns them, or None where there are none yet."""
-    if not data_picker.is_here(config.data, config.data_root):
+    if not datasets.is_here(config.data, config.data_root):
         st.caption("A preview of the pictures comes with the download.")
         return None
     try:
         with st.spinner("Opening pictures…", show_time=False):
             model = fine_tuning.model_config(config, num_classes=1)
-            version = data_picker.stamp(config.data)
+            version = datasets.stamp(config.data)
             shape = (*model.image_size, model.channels)
             subject = config.data, config.data_root, version, shape, config.seed, config.limit
             pictures = few_pictures(subject, config)

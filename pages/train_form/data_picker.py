@@ -8,14 +8,15 @@ import shutil
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import streamlit as st
 
-from pages.shared import access, link_controls, session, uploads
+from pages.shared import access, datasets, link_controls, session, uploads
 from pages.shared.escape import plain
-from vit.data import catalog, datasets, import_archive
+from vit.data import catalog, import_archive
 from vit.data import survey as surveys
+from vit.data.datasets import PICTURES, download
 from vit.errors import InvalidDataset, UserError
 from vit.paths import data_roots
 from vit.runs import uploads as uploaded
@@ -23,30 +24,22 @@ from vit.runs import uploads as uploaded
 if TYPE_CHECKING:
     import pandas as pd
 
-NAMED = {
-    "shapes": "Shapes, drawn on the spot",
-    "cifar10": "CIFAR-10",
-    "cifar100": "CIFAR-100",
-    "mnist": "MNIST",
-    "fashion-mnist": "Fashion-MNIST",
-}
 KINDS = ["zip", "tar", "gz", "tgz", "bz2", "xz"]
 ROW = 46  # height of a class in the table [px]
 ROWS = 6.5  # classes before it scrolls; half a row says that there are more
 COPYING = "Copying the archive…"
 BLOCK = 4 << 20  # [bytes] between two looks at how far a copy is
-LISTED = 200  # files that are listed by name
 
 
 def options() -> list[str]:
     """Datasets that can be chosen, by their specs."""
-    return [*NAMED, *catalog.list_folders()]
+    return [*datasets.NAMED, *catalog.list_folders()]
 
 
 def pick(specs: Sequence[str], key: str, on_change: Callable[[], None]) -> None:
     """Let the person choose a dataset."""
     roots = data_roots()
-    names = [NAMED.get(spec) or folder_title(spec, roots) for spec in specs]
+    names = [datasets.NAMED.get(spec) or datasets.folder_title(spec, roots) for spec in specs]
     titles = dict(zip(specs, link_controls.distinct(names), strict=True))
     st.selectbox(
         "Dataset",
@@ -59,46 +52,9 @@ def pick(specs: Sequence[str], key: str, on_change: Callable[[], None]) -> None:
     )
 
 
-def root_of(spec: str) -> str:
-    """The `data_root` of a dataset: only named ones are downloaded."""
-
-    root = data_roots()[0]
-    elsewhere = spec in NAMED and spec != "shapes" and root != Path("data").absolute()
-    return str(root) if elsewhere else "data"
-
-
-def folder_title(spec: str, roots: list[Path]) -> str:
-    """A folder's place below its root, for people."""
-    path = Path(spec.removeprefix("folder:"))
-    for root in roots:
-        if path.is_relative_to(root):
-            path = path.relative_to(root)
-            break
-    if path.parts[:1] == ("uploads",):
-        return f"{re.sub(r'-[0-9a-f]{8}$', '', path.name)} (uploaded)"
-    return f"{path} (folder)"
-
-
-def is_here(spec: str, root: str) -> bool:
-    """Whether a dataset can be read without a download."""
-    return spec.startswith("folder:") or datasets.is_downloaded(spec, Path(root))
-
-
-def here() -> dict[str, str]:
-    """What can be read without a download, and the visitor may see: from specs to titles."""
-    roots = data_roots()
-    sets = {spec: title for spec, title in NAMED.items() if is_here(spec, root_of(spec))}
-    return sets | {spec: folder_title(spec, roots) for spec in catalog.list_folders() if may_see(spec)}
-
-
-def may_see(spec: str) -> bool:
-    """Whether the visitor may see pictures of a dataset: all of them who may train, others those that are public."""
-    return spec in NAMED or access.may_train()
-
-
 def can_come(spec: str, root: str) -> bool:
     """Whether a run can download it: it is not here, and nobody tried in vain to get it from this page."""
-    return not is_here(spec, root) and spec not in session.of(session.Train).failed
+    return not datasets.is_here(spec, root) and spec not in session.of(session.Train).failed
 
 
 def upload(folder: Path, choose: Callable[[str], None]) -> None:
@@ -197,26 +153,18 @@ def show(spec: str, root: str, choose: Callable[[str], None]) -> None:
     if state.undeleted:
         st.error(plain(state.undeleted))
         state.undeleted = ""
-    if not is_here(spec, root):
+    if not datasets.is_here(spec, root):
         offer_download(spec, root)
         return
     try:
-        survey, classes = surveyed(spec, root, stamp(spec))
+        survey, classes = surveyed(spec, root, datasets.stamp(spec))
     except UserError as error:
         st.error(plain(str(error)))
     else:
         show_survey(survey, classes)
     if catalog.is_upload(spec):
-        show_list("Left out of the archive", *import_archive.left_out(spec.removeprefix("folder:")))
+        datasets.show_list("Left out of the archive", *import_archive.left_out(spec.removeprefix("folder:")))
         offer_deletion(spec, choose)
-
-
-def show_list(words: str, lines: Sequence[str], count: int = 0) -> None:
-    """Files by name, folded away, where there are any; `count` if there are more than are named."""
-    if lines:
-        with st.expander(f"{words}: {count or len(lines):,}"):
-            high: int | Literal["content"] = 160 if len(lines) > 6 else "content"
-            st.code("\n".join(lines[:LISTED]), language=None, wrap_lines=True, height=high)
 
 
 def offer_deletion(spec: str, choose: Callable[[str], None]) -> None:
@@ -232,10 +180,10 @@ def confirm_deletion(spec: str, choose: Callable[[str], None]) -> None:
     """Say what goes, and delete it if that is meant."""
     folder = Path(spec.removeprefix("folder:"))
     files = [path for path in folder.rglob("*") if path.is_file()]
-    pictures = sum(path.suffix.lower() in datasets.PICTURES for path in files)
+    pictures = sum(path.suffix.lower() in PICTURES for path in files)
     size = sum(path.stat().st_size for path in files)
     goes = [f"the folder {folder}", f"{pictures:,} pictures, {size / 1e6:,.1f} MB"]
-    title = folder_title(spec, data_roots())
+    title = datasets.folder_title(spec, data_roots())
     st.markdown(f"**{plain(title)}** goes for good:\n" + "".join(f"\n- {plain(text)}" for text in goes))
     if count := len(uploaded.runs_on(spec)):
         st.caption(f"Runs that learnt from it: {count:,}. They stay, but cannot be continued.")
@@ -255,19 +203,19 @@ def delete(spec: str, choose: Callable[[str], None]) -> None:
     except UserError as error:
         session.of(session.Train).undeleted = str(error)
         return
-    choose(next(iter(NAMED)))
+    choose(next(iter(datasets.NAMED)))
 
 
 def offer_download(spec: str, root: str) -> None:
     """Fetch a named dataset when asked to, with a progress bar."""
     failed = session.of(session.Train).failed
-    if not st.button(f"Download {NAMED[spec]}", help="Once; it is kept in the data folder."):
+    if not st.button(f"Download {datasets.NAMED[spec]}", help="Once; it is kept in the data folder."):
         if spec in failed:
             st.error(plain(failed[spec]))
         return
     bar = st.progress(0.0, "Downloading…")
     try:
-        datasets.download(
+        download(
             spec, Path(root), lambda done, total: bar.progress(min(done / max(total, 1), 1.0), f"{done / 1e6:.0f} MB")
         )
     except UserError as error:
@@ -276,17 +224,6 @@ def offer_download(spec: str, root: str) -> None:
         st.error(plain(str(error)))
         return
     st.rerun()
-
-
-def stamp(spec: str) -> int:
-    """Changes when class folders come or go."""
-    if not spec.startswith("folder:"):
-        return 0
-    folder = Path(spec.removeprefix("folder:"))
-    try:
-        return max(path.stat().st_mtime_ns for path in [folder, *folder.glob("*/"), *folder.glob("*/*/")])
-    except OSError:
-        return 0
 
 
 @st.cache_resource(show_spinner="Looking through the pictures…", max_entries=8)
@@ -310,10 +247,10 @@ class Size(NamedTuple):
 
 def size(spec: str, root: str) -> Size:
     """How many pictures it has, and how large they are."""
-    if not is_here(spec, root):
+    if not datasets.is_here(spec, root):
         return Size()
     try:
-        survey, _ = surveyed(spec, root, stamp(spec))
+        survey, _ = surveyed(spec, root, datasets.stamp(spec))
     except UserError:
         return Size()
     return Size(sum(survey.counts["train"].values()), min(survey.sizes.median) if survey.sizes else 0)
@@ -372,7 +309,7 @@ def show_survey(found: Any, classes: "pd.DataFrame") -> None:
     if found.contradicting:
         one = found.contradicting == 1
         st.warning(f"{found.contradicting:,} repeated {'picture is' if one else 'pictures are'} in two classes.")
-    show_list("Pictures that cannot be read", found.unreadable)
+    datasets.show_list("Pictures that cannot be read", found.unreadable)
     repeats = [f"{again}  repeats  {first}" for first, again in found.repeats]
     count = found.repeated + found.leaked
-    show_list("Repeated pictures", repeats, count)
+    datasets.show_list("Repeated pictures", repeats, count)

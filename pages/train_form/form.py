@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple, Self
 
+from pages.shared import setting_names
 from pages.train_form import settings
 from vit.data import catalog
 from vit.errors import UserError
@@ -25,7 +26,7 @@ class TrainForm:
         preset: the recipe that the settings began as.
         data: a dataset by its spec.
         init_from: the checkpoint to start from by its name or path, "" for none.
-        settings: those of `settings.NAMES`, as they were typed.
+        settings: those of `setting_names.NAMES`, as they were typed.
         name: what the run is called, "" for what it is called by itself.
         sweep_1, sweep_2: settings of which several values are compared.
         values_1, values_2: these values, as they were typed.
@@ -53,8 +54,8 @@ class TrainForm:
     @classmethod
     def of_parts(cls, parts: Mapping[str, Any]) -> Self:
         """The form of which these are the `parts`."""
-        rest = {name: value for name, value in parts.items() if name not in settings.NAMES}
-        return cls(settings={name: parts[name] for name in settings.NAMES}, **rest)
+        rest = {name: value for name, value in parts.items() if name not in setting_names.NAMES}
+        return cls(settings={name: parts[name] for name in setting_names.NAMES}, **rest)
 
     def parts(self) -> dict[str, Any]:
         """Every choice by its name in a link."""
@@ -70,7 +71,7 @@ class TrainForm:
         {'preset': 'mnist', 'name': 'Digits'}
         """
         usual = replace(self.of_preset(self.preset), preset=FIRST).parts()
-        return {name: settings.write(value) for name, value in self.parts().items() if value != usual[name]}
+        return {name: setting_names.write(value) for name, value in self.parts().items() if value != usual[name]}
 
     @classmethod
     def from_query(cls, query: Mapping[str, str], starts: Collection[str]) -> "FromLink":
@@ -108,11 +109,11 @@ PARTS = tuple(TrainForm.of_preset().parts())
 
 def _accept(name: str, text: str, starts: Collection[str]) -> Any:
     """The value of a part of the form; UserError or ValueError where it has none such, or none that can be had here."""
-    if name in settings.NAMES:
+    if name in setting_names.NAMES:
         return settings.parse(name, text)
     if name == "data":
         return catalog.check_spec(text)
-    allowed = {"preset": PRESETS, "init_from": starts, "sweep_1": settings.NAMES, "sweep_2": settings.NAMES}
+    allowed = {"preset": PRESETS, "init_from": starts, "sweep_1": setting_names.NAMES, "sweep_2": setting_names.NAMES}
     if text not in allowed.get(name, (text,)) or len(text) > LONGEST:
         raise ValueError(f"{text[:LONGEST]!r} is not possible for {name}.")
     return text

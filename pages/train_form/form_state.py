@@ -8,13 +8,14 @@ from collections.abc import Callable, Collection
 import streamlit as st
 from streamlit.runtime.scriptrunner import get_script_run_ctx
 
+from pages.shared import setting_names
 from pages.train_form import settings
 from pages.train_form.form import PARTS, TrainForm
 
 
 def key(part: str) -> str:
     """The key of the control for a part of the form."""
-    return settings.key(part) if part in settings.NAMES else part
+    return settings.key(part) if part in setting_names.NAMES else part
 
 
 def read() -> TrainForm:

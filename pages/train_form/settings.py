@@ -10,69 +10,16 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
 from pages.shared.escape import plain
+from pages.shared.setting_names import GROUPS, NAMES, TITLES, title
 from vit.model.config import preset_names
 from vit.training.config import TrainConfig
 
-# Which settings are shown together. Data, checkpoint and device have places of their own on the page.
-GROUPS = {
-    "Model": (
-        "size", "image_size", "patch_size", "dim", "depth", "heads", "mlp_dim", "registers", "pool", "norm",
-        "activation", "layer_scale", "dropout", "drop_path", "start",
-    ),
-    "Training": (
-        "epochs", "batch_size", "optimizer", "lr", "muon_lr", "weight_decay", "schedule", "warmup_epochs",
-        "label_smoothing", "grad_clip", "ema", "patience",
-    ),
-    "Augmentation": ("crop_padding", "crop_scale", "flip", "operations", "magnitude", "erase", "mixup", "cutmix"),
-    "Machine": ("precision", "compile", "workers", "seed", "limit"),
-}  # fmt: skip
-NAMES = tuple(name for names in GROUPS.values() for name in names)
 ELSEWHERE = ("data", "data_root", "init_from", "device")
 COLUMNS = 3
 LARGEST = 2**53 - 1  # whole number that a browser keeps exactly
 
-# Settings of the model that a checkpoint to start from decides.
-FROM_CHECKPOINT = (
-    "size", "patch_size", "dim", "depth", "heads", "mlp_dim", "registers", "pool", "norm", "activation", "layer_scale",
-    "start",
-)  # fmt: skip
-
-TITLES = {
-    "init_from": "Start from",
-    "dim": "Width",
-    "depth": "Blocks",
-    "heads": "Heads per block",
-    "mlp_dim": "MLP width",
-    "norm": "Final LayerNorm",
-    "pool": "Head reads",
-    "start": "Initial weights",
-    "lr": "Learning rate, AdamW",
-    "muon_lr": "Learning rate, Muon",
-    "grad_clip": "Largest gradient",
-    "ema": "Averaging, decay",
-    "warmup_epochs": "Warm-up [epochs]",
-    "patience": "Patience [epochs]",
-    "limit": "Training pictures",
-    "operations": "RandAugment: changes",
-    "magnitude": "RandAugment: strength",
-    "erase": "Random erasing",
-    "mixup": "Mixup",
-    "cutmix": "CutMix",
-    "flip": "Mirror",
-    "compile": "Compile",
-}
 _STEPS = {"lr": 1e-4, "muon_lr": 1e-3, "layer_scale": 1e-5, "ema": 1e-4, "warmup_epochs": 1.0, "grad_clip": 0.5}
-_UNIT = re.compile(r"\[\w+\]")
 _IN_CODE = re.compile(r"\b(dim|mlp_dim|lr|muon_lr)\b")  # names in messages that the page calls otherwise
-
-
-def title(name: str) -> str:
-    """A setting's name for people, with its unit; "" stands for the settings together."""
-    if not name:
-        return "the settings together"
-    label = TITLES.get(name, name.replace("_", " ").capitalize())
-    unit = _UNIT.search(TrainConfig.model_fields[name].description or "")
-    return f"{label} {unit.group()}" if unit and "[" not in label else label
 
 
 def bounds(field: FieldInfo) -> tuple[Any, Any]:
@@ -155,15 +102,6 @@ def changed(settings: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, A
     return {name: value for name, value in settings.items() if value != base_value(base, name)}
 
 
-def write(value: Any) -> str:
-    """A setting for a link.
-
-    >>> write(0.002), write(True), write(None)
-    ('0.002', 'true', '')
-    """
-    return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
-
-
 def parse(name: str, text: str) -> Any:
     """A setting from a link, which anybody may have written.
 
@@ -218,7 +156,11 @@ def show_field(name: str, field: FieldInfo, follows: Any, disabled: bool) -> Non
     """
     type_, choices, optional = kind(name)
     common: dict[str, Any] = dict(
-        label=title(name), key=key(name), help=explain(name, field), disabled=disabled, persist_state="session"
+        label=title(name),
+        key=key(name),
+        help=explain(name, field),
+        disabled=disabled,
+        persist_state="session",
     )
     hint = "" if follows is None else f"{follows}, by size"
     if choices:

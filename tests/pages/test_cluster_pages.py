@@ -9,7 +9,7 @@ from fake_cluster import Fake, set_up
 from short_runs import begun, endless, tiny, until
 from streamlit.testing.v1 import AppTest
 
-from pages.run_views import readings
+from pages.shared import readings
 from vit.errors import InvalidRun
 from vit.runs import control, registry
 from vit.runs.batch import trial

@@ -17,7 +17,8 @@ import pytest
 import torch
 from streamlit.testing.v1 import AppTest
 
-from pages.run_views import attention_over_epochs, compare_runs, curves, readings
+from pages.run_views import compare_runs, curves, readings
+from pages.shared import stored_epochs
 from vit.checkpoints.save import save_checkpoint
 from vit.errors import UserError
 from vit.images.preprocess import Preprocess
@@ -364,7 +365,7 @@ def look(run: registry.Run) -> None:
     json.dumps(option, allow_nan=False)
     json.dumps(run.settings, allow_nan=False).encode()
     error_report.state(run.folder)
-    for epoch in attention_over_epochs.stored(run):
+    for epoch in stored_epochs.epochs(run):
         try:
             for number, _ in enumerate(read_snapshots(run.folder / "probes", epoch)):
                 read_payload(run.folder / "probes", epoch, number)

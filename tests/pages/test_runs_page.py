@@ -23,7 +23,7 @@ from written_runs import EPOCHS, STEPS, write_run
 
 from pages.run_views import curves, readings
 from pages.run_views.compare_runs import title, to_csv
-from pages.shared import access, zip_downloads
+from pages.shared import access, setting_names, zip_downloads
 from pages.train_form import settings as fields
 from tests.pages.offered import fed
 from vit.errors import InvalidRun
@@ -530,7 +530,7 @@ def test_a_run_from_a_checkpoint_names_no_size_of_its_own(write: Callable[..., s
 
 def test_settings_are_called_as_on_the_page_train() -> None:
     for name in TrainConfig.model_fields:
-        assert fields.title(name).partition(" [")[0] == title(name).partition(" [")[0]
+        assert setting_names.title(name).partition(" [")[0] == title(name).partition(" [")[0]
 
 
 def test_runs_of_one_name_are_told_apart(write: Callable[..., str]) -> None:

@@ -9,7 +9,8 @@ from urllib.parse import parse_qsl, urlencode
 import pytest
 from PIL import Image
 
-from pages.train_form import data_picker, settings
+from pages.shared import datasets, setting_names
+from pages.train_form import settings
 from pages.train_form.form import FIRST, LONGEST, PARTS, TrainForm
 from vit.training.presets import PRESETS
 
@@ -56,13 +57,13 @@ def test_what_nobody_chose_is_in_no_link(preset: str) -> None:
     form = TrainForm.of_preset(preset)
     assert form.to_query() == ({} if preset == FIRST else {"preset": preset})
     assert through_a_link(form) == form
-    named = PRESETS[preset].settings["data"] in data_picker.NAMED
+    named = PRESETS[preset].settings["data"] in datasets.NAMED
     assert form.data == (PRESETS[preset].settings["data"] if named else "shapes")
 
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_a_link_brings_back_every_choice(preset: str, folder: str) -> None:
-    assert set(SETTINGS) == set(settings.NAMES)
+    assert set(SETTINGS) == set(setting_names.NAMES)
     form = TrainForm(preset, folder, START, SETTINGS, "A name", "depth", "2, 4", "lr", "1e-3")
     assert through_a_link(form) == form
     assert opened(form.to_query()).to_query() == form.to_query()
@@ -81,7 +82,7 @@ def test_a_link_brings_back_one_choice_alone(part: str, folder: str) -> None:
 @pytest.mark.parametrize("preset", PRESETS)
 def test_a_choice_of_nothing_comes_through_a_link(preset: str) -> None:
     usual = TrainForm.of_preset(preset)
-    empty = {name: None for name in settings.NAMES if settings.kind(name)[2]}
+    empty = {name: None for name in setting_names.NAMES if settings.kind(name)[2]}
     form = replace(usual, init_from="", settings={**usual.settings, **empty})
     assert through_a_link(form) == form
 

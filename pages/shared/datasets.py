@@ -1,0 +1,78 @@
+"""Datasets that are here, for all pages: what they are called, who may see them, when they changed."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+import streamlit as st
+
+from pages.shared import access
+from vit.data import catalog
+from vit.data.datasets import is_downloaded
+from vit.paths import data_roots
+
+NAMED = {
+    "shapes": "Shapes, drawn on the spot",
+    "cifar10": "CIFAR-10",
+    "cifar100": "CIFAR-100",
+    "mnist": "MNIST",
+    "fashion-mnist": "Fashion-MNIST",
+}
+LISTED = 200  # files that are listed by name
+
+
+def root_of(spec: str) -> str:
+    """The `data_root` of a dataset: only named ones are downloaded."""
+
+    root = data_roots()[0]
+    elsewhere = spec in NAMED and spec != "shapes" and root != Path("data").absolute()
+    return str(root) if elsewhere else "data"
+
+
+def folder_title(spec: str, roots: list[Path]) -> str:
+    """A folder's place below its root, for people."""
+    path = Path(spec.removeprefix("folder:"))
+    for root in roots:
+        if path.is_relative_to(root):
+            path = path.relative_to(root)
+            break
+    if path.parts[:1] == ("uploads",):
+        return f"{re.sub(r'-[0-9a-f]{8}$', '', path.name)} (uploaded)"
+    return f"{path} (folder)"
+
+
+def is_here(spec: str, root: str) -> bool:
+    """Whether a dataset can be read without a download."""
+    return spec.startswith("folder:") or is_downloaded(spec, Path(root))
+
+
+def here() -> dict[str, str]:
+    """What can be read without a download, and the visitor may see: from specs to titles."""
+    roots = data_roots()
+    sets = {spec: title for spec, title in NAMED.items() if is_here(spec, root_of(spec))}
+    return sets | {spec: folder_title(spec, roots) for spec in catalog.list_folders() if may_see(spec)}
+
+
+def may_see(spec: str) -> bool:
+    """Whether the visitor may see pictures of a dataset: all of them who may train, others those that are public."""
+    return spec in NAMED or access.may_train()
+
+
+def stamp(spec: str) -> int:
+    """Changes when class folders come or go."""
+    if not spec.startswith("folder:"):
+        return 0
+    folder = Path(spec.removeprefix("folder:"))
+    try:
+        return max(path.stat().st_mtime_ns for path in [folder, *folder.glob("*/"), *folder.glob("*/*/")])
+    except OSError:
+        return 0
+
+
+def show_list(words: str, lines: Sequence[str], count: int = 0) -> None:
+    """Files by name, folded away, where there are any; `count` if there are more than are named."""
+    if lines:
+        with st.expander(f"{words}: {count or len(lines):,}"):
+            high: int | Literal["content"] = 160 if len(lines) > 6 else "content"
+            st.code("\n".join(lines[:LISTED]), language=None, wrap_lines=True, height=high)

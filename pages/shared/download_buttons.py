@@ -1,0 +1,42 @@
+"""Buttons for files that are made when they are clicked."""
+
+from collections.abc import Callable
+from functools import partial
+
+import streamlit as st
+
+from vit.view import animation
+
+FILMS: dict[animation.Kind, str] = {"GIF": "image/gif", "MP4": "video/mp4"}
+
+
+def file(
+    label: str,
+    make: Callable[[], bytes] | bytes,
+    name: str,
+    mime: str,
+    *,
+    key: str = "",
+    disabled: bool = False,
+    help: str = "",
+) -> None:
+    """A button for a file, which is made when it is clicked unless it is there already."""
+    st.download_button(
+        label, make, name, mime, key=key or name, on_click="ignore", disabled=disabled, help=help or None
+    )
+
+
+def films(what: str, draw: Callable[[], animation.Film], stem: str, help: str) -> None:
+    """A button for each kind of file.
+
+    Args:
+        what: is shown one after the other, "Blocks".
+        draw: gives the `vit.view.animation.Film`, when a button is clicked.
+        stem: of the file's name.
+    """
+
+    def make(kind: animation.Kind) -> bytes:
+        return animation.encode(draw(), kind)
+
+    for kind, mime in FILMS.items():
+        file(f"{what} as {kind}", partial(make, kind), f"{stem}.{kind.lower()}", mime, key=f"{what} {kind}", help=help)

@@ -1,0 +1,71 @@
+"""Settings of a run as pages name and group them, and as links hold them."""
+
+import re
+from typing import Any
+
+from vit.training.config import TrainConfig
+
+# Which settings are shown together. Data, checkpoint and device have places of their own on the page.
+GROUPS = {
+    "Model": (
+        "size", "image_size", "patch_size", "dim", "depth", "heads", "mlp_dim", "registers", "pool", "norm",
+        "activation", "layer_scale", "dropout", "drop_path", "start",
+    ),
+    "Training": (
+        "epochs", "batch_size", "optimizer", "lr", "muon_lr", "weight_decay", "schedule", "warmup_epochs",
+        "label_smoothing", "grad_clip", "ema", "patience",
+    ),
+    "Augmentation": ("crop_padding", "crop_scale", "flip", "operations", "magnitude", "erase", "mixup", "cutmix"),
+    "Machine": ("precision", "compile", "workers", "seed", "limit"),
+}  # fmt: skip
+NAMES = tuple(name for names in GROUPS.values() for name in names)
+
+# Settings of the model that a checkpoint to start from decides.
+FROM_CHECKPOINT = (
+    "size", "patch_size", "dim", "depth", "heads", "mlp_dim", "registers", "pool", "norm", "activation", "layer_scale",
+    "start",
+)  # fmt: skip
+
+TITLES = {
+    "init_from": "Start from",
+    "dim": "Width",
+    "depth": "Blocks",
+    "heads": "Heads per block",
+    "mlp_dim": "MLP width",
+    "norm": "Final LayerNorm",
+    "pool": "Head reads",
+    "start": "Initial weights",
+    "lr": "Learning rate, AdamW",
+    "muon_lr": "Learning rate, Muon",
+    "grad_clip": "Largest gradient",
+    "ema": "Averaging, decay",
+    "warmup_epochs": "Warm-up [epochs]",
+    "patience": "Patience [epochs]",
+    "limit": "Training pictures",
+    "operations": "RandAugment: changes",
+    "magnitude": "RandAugment: strength",
+    "erase": "Random erasing",
+    "mixup": "Mixup",
+    "cutmix": "CutMix",
+    "flip": "Mirror",
+    "compile": "Compile",
+}
+_UNIT = re.compile(r"\[\w+\]")
+
+
+def title(name: str) -> str:
+    """A setting's name for people, with its unit; "" stands for the settings together."""
+    if not name:
+        return "the settings together"
+    label = TITLES.get(name, name.replace("_", " ").capitalize())
+    unit = _UNIT.search(TrainConfig.model_fields[name].description or "")
+    return f"{label} {unit.group()}" if unit and "[" not in label else label
+
+
+def write(value: Any) -> str:
+    """A setting for a link.
+
+    >>> write(0.002), write(True), write(None)
+    ('0.002', 'true', '')
+    """
+    return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
