@@ -77,7 +77,7 @@ class Known:
     other_data: str = ""
 
     def score(self, model: VisionTransformer, pixels: Tensor) -> Tensor:
-        """(B,), the higher the more unlike, of a model's input (B, channels, height, width)."""
+        """How unlike known pictures each input (B, channels, height, width) is: (B,), the higher the more unlike."""
         features, logits = look(model, pixels)
         return ((measures(features, logits, self.mean, self.precision) - self.centre) / self.spread).sum(1)
 

@@ -165,7 +165,7 @@ def _architecture(model: VisionTransformer) -> Hashable:
 
 
 def piece_size(config: ViTConfig, size: tuple[int, int]) -> tuple[int, int]:
-    """(height, width) of a picture that can be timed in a moment, `size` itself where that can [px]."""
+    """The (height, width) of a picture that can be timed in a moment, `size` itself where that can [px]."""
     smaller = [(min(size[0], side), min(size[1], side)) for side in (patches * config.patch_size for patches in SIDES)]
     light = (one for one in (size, *smaller) if products(config, one) <= HEAVY)
     return next(light, smaller[-1])

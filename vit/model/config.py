@@ -135,17 +135,23 @@ class ViTConfig:
 
     @property
     def grid(self) -> tuple[int, int]:
-        """(rows, cols) of patches at the training size."""
+        """How many patches there are at the training size, (rows, cols)."""
         return self.image_size[0] // self.patch_size, self.image_size[1] // self.patch_size
 
     @property
     def tokens(self) -> int:
-        """N at the training size."""
+        """How many tokens there are at the training size, N."""
         return len(self.prefix) + math.prod(self.grid)
 
     @classmethod
     def preset(cls, name: str, **changes: Any) -> Self:
         """Build a named size: "Ti", "S", "B", "L" or "H" with "/32", "/16", "/14" or "/8", or one of `SMALL`.
+
+        Args:
+            changes: fields of the config that are to have another value.
+
+        Raises:
+            ValueError: there is no such size, or a change has an unknown name or a value that cannot be.
 
         >>> ViTConfig.preset("B/16", image_size=384).tokens
         577

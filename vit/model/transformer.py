@@ -72,7 +72,7 @@ class Block(nn.Module):
             self.register_parameter(name, scale)
 
     def forward(self, x: Tensor, route: Route = DIRECT) -> Tensor:
-        """As `Attention.forward`, with both branches and their norms."""
+        """Tokens (B, N, D) to those that leave the block (B, Q, D), the Q tokens of the route's `rows`."""
         out = self.attn(self.norm1(x), route)
         x = x[:, route.rows] + self.branch(out, self.scale1)
         return x + self.branch(self.mlp(self.norm2(x)), self.scale2)
@@ -302,7 +302,11 @@ class VisionTransformer(nn.Module):
         return model
 
     def embed(self, images: Tensor) -> Tensor:
-        """Pictures (B, channels, height, width) to tokens with their positions (B, N, D)."""
+        """Pictures (B, channels, height, width) to tokens with their positions (B, N, D).
+
+        Raises:
+            ValueError: the number of channels is not the model's, or a side is no multiple of the patch size.
+        """
         config = self.config
         if images.ndim != 4 or images.shape[1] != config.channels:
             raise ValueError(f"Pictures must be (B, {config.channels}, height, width), not {tuple(images.shape)}.")

@@ -60,7 +60,7 @@ class Entry(NamedTuple):
     tail: bytes
 
     def to_json(self) -> list[Any]:
-        """As an index has it."""
+        """The list that an index holds for it, ready for JSON."""
         return [self.pieces, base64.b64encode(self.tail).decode()]
 
     @classmethod

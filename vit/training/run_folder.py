@@ -33,7 +33,12 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_document(path: Path) -> dict[str, Any]:
-    """A file's JSON object, parsed once for each version of a small file."""
+    """A file's JSON object, parsed once for each version of a small file.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        Unreadable: it cannot be read, or holds something else.
+    """
     try:
         facts = path.stat()
     except FileNotFoundError:
@@ -133,14 +138,22 @@ def record_outcome(folder: Path, outcome: Literal["finished", "stopped", "failed
 
 
 def write_json(path: Path, values: dict[str, Any]) -> None:
-    """Replace a file, whole, by a JSON object."""
+    """Replace a file, whole, by a JSON object.
+
+    Raises:
+        OSError: it could not be written; the old content stays.
+    """
     with replaced(path) as file:
         file.write(json.dumps(values, indent=2).encode() + b"\n")
 
 
 @contextmanager
 def changing(folder: Path) -> Iterator[None]:
-    """Say in one sentence that a run's folder, another user's perhaps, cannot be changed."""
+    """Say in one sentence that a run's folder, another user's perhaps, cannot be changed.
+
+    Raises:
+        InvalidRun: in place of any OSError.
+    """
     try:
         yield
     except OSError as error:

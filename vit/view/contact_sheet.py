@@ -119,7 +119,7 @@ def judge(checkpoint: Checkpoint, picture: Picture, found: Look) -> Seen:
 
 
 def arranged(seen: Sequence[Seen], by: Order, lowest_first: bool = False) -> list[Seen]:
-    """In the order of a figure; those without one come last."""
+    """Order pictures by a figure of what was seen of them; those without one come last."""
 
     def key(one: Seen) -> tuple[bool, float]:
         value = getattr(one.look, by)

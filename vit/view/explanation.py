@@ -45,7 +45,7 @@ class Explanation:
         record: attention on demand.
         probabilities: of every class, in the model's order; of a model without labels too.
         predictions: every class, most probable first; none of a model whose outputs are no classes.
-        payload: for the viewer.
+        payload: the bytes that the viewer draws from, see `vit.view.payload`.
     """
 
     picture: Image.Image
@@ -62,10 +62,10 @@ class Cost(NamedTuple):
     """What a picture costs at some input size, estimated.
 
     Attributes:
-        tokens: N.
+        tokens: N, prefix included.
         memory: most that it takes beside the model, on the way to the browser included [bytes].
         payload: what the browser gets [bytes].
-        seconds: to the payload, see `vit.explain.timing`.
+        seconds: until the payload is made, see `vit.explain.timing` [s].
         problem: why this size is not possible, "" if it is.
     """
 
