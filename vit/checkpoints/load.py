@@ -54,7 +54,7 @@ def summarise(path: Path) -> CheckpointInfo:
     try:
         with open_files(path) as source:
             size = source.size
-            parts, metadata = _look(source)
+            parts, metadata = _look_into_all(source)
             tensors = _together(parts)
             document, _ = _documents(source, metadata)
             facts = _facts(document)
@@ -105,7 +105,7 @@ def _locate(path_or_name: str | Path) -> Path:
     return find_checkpoint(str(path_or_name))  # raises, and says which there are
 
 
-def _look(source: CheckpointFiles) -> tuple[dict[str, Tensors], dict[str, str]]:
+def _look_into_all(source: CheckpointFiles) -> tuple[dict[str, Tensors], dict[str, str]]:
     """What each file of weights promises, and the metadata of all."""
     parts, metadata = {}, dict[str, str]()
     for name, file in source.files.items():
@@ -133,7 +133,7 @@ def _read(source: CheckpointFiles, parts: Mapping[str, Tensors], wanted: set[str
 
 
 def _load(source: CheckpointFiles, heads: int | None) -> Checkpoint:
-    parts, metadata = _look(source)
+    parts, metadata = _look_into_all(source)
     shapes = _together(parts)
     document, preprocess_document = _documents(source, metadata)
     ours = OURS in metadata

@@ -104,10 +104,10 @@ def tally(model: VisionTransformer, pixels: Tensor) -> Tally:
     if not len(pixels):
         return Tally()
     with doing(model, Kind(_KIND, (pixels.shape[2], pixels.shape[3])), len(pixels)):
-        return _tally(model, pixels)
+        return _measure_heads(model, pixels)
 
 
-def _tally(model: VisionTransformer, pixels: Tensor) -> Tally:
+def _measure_heads(model: VisionTransformer, pixels: Tensor) -> Tally:
     output, patch = model(pixels, output_queries_keys=True), model.config.patch_size
     together = AttentionRecord(  # every head is judged by itself, so those of all pictures can stand side by side
         logits=output.logits,

@@ -47,7 +47,7 @@ _CHUNK = 1 << 20
 _KEEP = 30.0  # [s] for which pieces stay that no index names any more, for whoever is reading them
 _INDEX = 64 << 20  # [bytes], at most
 _TRIES = 5
-_STATES = tuple(f"checkpoints/{name}" for name in STATES)
+_STATE_PATHS = tuple(f"checkpoints/{name}" for name in STATES)
 _PATIENCE = 60  # attempts to push the last word, with pauses between them
 
 _log = logging.getLogger(__name__)
@@ -172,7 +172,7 @@ class Mirror:
                 if index is None:
                     return
                 try:
-                    self._apply(note, index, heavy, exact, () if states else _STATES)
+                    self._apply(note, index, heavy, exact, () if states else _STATE_PATHS)
                 except FileNotFoundError:  # a newer index names other pieces, and those of this one are gone
                     continue
                 return

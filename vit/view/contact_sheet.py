@@ -90,10 +90,10 @@ def look(checkpoint: Checkpoint, picture: Picture, method: str) -> Look:
         InvalidImage: the file is no picture.
     """
     with doing(checkpoint.model, Kind(_KIND, checkpoint.preprocess.size), _PASSES):
-        return _look(checkpoint, picture, method)
+        return _explain_picture(checkpoint, picture, method)
 
 
-def _look(checkpoint: Checkpoint, picture: Picture, method: str) -> Look:
+def _explain_picture(checkpoint: Checkpoint, picture: Picture, method: str) -> Look:
     pixels, image = _opened(checkpoint, picture)
     if not checkpoint.labels:
         subject = Subject.without_class(checkpoint.model, pixels)

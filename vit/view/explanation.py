@@ -139,7 +139,7 @@ def cost(checkpoint: Checkpoint, size: Size, precision: Precision = "float32") -
     """
     config, tokens = checkpoint.config, count_tokens(checkpoint.config, size)
     seconds = expected(checkpoint.model, Kind(_KIND, size), 1, lambda pixels: _time_one(checkpoint, pixels), at_once=1)
-    needed = _memory(config, tokens, precision)
+    needed = _memory_needed(config, tokens, precision)
     return Cost(tokens, needed, _payload(config, tokens), seconds, _problem(config, size, precision))
 
 
@@ -164,7 +164,7 @@ def _payload(config: ViTConfig, tokens: int) -> int:
     return config.depth * config.heads * (per_head + 4 * tokens) + tokens * config.dim
 
 
-def _memory(config: ViTConfig, tokens: int, precision: Precision) -> int:
+def _memory_needed(config: ViTConfig, tokens: int, precision: Precision) -> int:
     """The larger of what the pass and what the payload takes [bytes]; measured ones were up to 15 % larger."""
     number = 2 if precision == "bfloat16" else 4
     queries_keys = 2 * config.depth * tokens * config.dim * number
@@ -176,7 +176,7 @@ def _problem(config: ViTConfig, size: Size, precision: Precision = "float32") ->
     tokens = count_tokens(config, size)
     if tokens > MAX_TOKENS:
         return f"An input of {tokens:,} tokens is too large; {MAX_TOKENS:,} is the limit. Choose a smaller one."
-    payload, needed, (_, free) = _payload(config, tokens), _memory(config, tokens, precision), memory()
+    payload, needed, (_, free) = _payload(config, tokens), _memory_needed(config, tokens, precision), memory()
     if payload > MAX_PAYLOAD:
         return (
             f"At {tokens:,} tokens this model's queries and keys have {payload / 1e6:,.0f} MB; "
