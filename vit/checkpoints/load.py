@@ -124,7 +124,7 @@ def _together(parts: Mapping[str, Tensors]) -> Tensors:
     return {name: tensor for part in parts.values() for name, tensor in part.items()}
 
 
-def _read(source: CheckpointFiles, parts: Mapping[str, Tensors], wanted: set[str], half: bool) -> Weights:
+def _read_weights(source: CheckpointFiles, parts: Mapping[str, Tensors], wanted: set[str], half: bool) -> Weights:
     """Read the tensors of all files, and hash these as if they were one."""
     tensors, digest = Tensors(), hashlib.sha256()
     for name, file in source.files.items():
@@ -143,7 +143,7 @@ def _load(source: CheckpointFiles, heads: int | None) -> Checkpoint:
     labels, why_labels = _labels(document, promised)
     preprocess, why_preprocess = _preprocess(preprocess_document, document, promised, called)
     half = _keeps_half(promised)
-    tensors, digest = _read(source, parts, families.used(shapes, ours), half)  # nothing large before
+    tensors, digest = _read_weights(source, parts, families.used(shapes, ours), half)  # nothing large before
     tensors = shapes | tensors  # what plays no part has a name, by which families are told apart
 
     reading = families.read(tensors, document, ours, heads, called, consume=True)

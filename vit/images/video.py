@@ -113,7 +113,7 @@ def read_video(
     if (outcome := _remembered_of(key, waiting)) is None:
         try:
             try:
-                outcome = _read(data, count, progress)
+                outcome = _read_frames(data, count, progress)
             except InvalidImage as error:
                 outcome = str(error)  # remembered too, as a page asks several times
             with _changed:
@@ -172,7 +172,7 @@ def _reader(data: bytes) -> str | None:
     return next((name for start, name in _READERS if re.match(start, data[:16], re.DOTALL)), None)
 
 
-def _read(data: bytes, count: int, progress: Callable[[float], object]) -> Clip:
+def _read_frames(data: bytes, count: int, progress: Callable[[float], object]) -> Clip:
     """Have the frames decoded by another process."""
     process = subprocess.Popen(
         [sys.executable, "-m", "vit.images.video", str(count)],
@@ -255,7 +255,7 @@ def main(count: int) -> int:
 
 
 def _restrict(size: int) -> None:
-    """Give away what decoding does not need; where the system cannot do that, the limits of `_read` remain."""
+    """Give away what decoding does not need; where the system cannot do that, the limits of `_read_frames` remain."""
     try:
         import resource  # noqa: PLC0415 # Windows has none
     except ImportError:  # Windows
