@@ -15,7 +15,7 @@ from pages.shared.escape import plain
 from pages.train_form import data_picker
 from vit.data.pictures import Pictures
 from vit.errors import InvalidRun, UserError
-from vit.explain.head_census import MOST, Tally, batch_size, decoded, picked, pictures_of, seconds, tally
+from vit.explain.head_census import CENSUS_PICTURES, Tally, batch_size, decoded, picked, pictures_of, seconds, tally
 from vit.explain.head_statistics import Statistic
 from vit.images.preprocess import Preprocess
 from vit.runs.registry import find_run
@@ -109,7 +109,7 @@ def learnt_from(checkpoint: Any) -> str:
 
 def uploaded(example: Example) -> list[Part]:
     """Files of the visitor's own."""
-    preprocess, files = example.explanation.preprocess, loading.pick_files(MOST, "atlas upload")
+    preprocess, files = example.explanation.preprocess, loading.pick_files(CENSUS_PICTURES, "atlas upload")
     step = batch_size(example.checkpoint, preprocess)
 
     def part(some: Sequence[Any]) -> Part:

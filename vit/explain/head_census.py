@@ -29,7 +29,7 @@ from vit.images.decode import decode_image
 from vit.images.preprocess import Normalise, Preprocess
 from vit.model.transformer import VisionTransformer
 
-MOST = 128  # pictures, as in the paper
+CENSUS_PICTURES = 128  # as in the paper
 
 # Tokens that go through a model together. On two cores the shipped model takes a third of the time per picture in
 # batches of 32 that it takes one by one; ViT-B/16 the same in any.
@@ -128,7 +128,7 @@ def _measure_heads(model: VisionTransformer, pixels: Tensor) -> Tally:
 def census(
     checkpoint: Checkpoint,
     data: str,
-    limit: int = MOST,
+    limit: int = CENSUS_PICTURES,
     *,
     root: Path = Path("data"),
     progress: Callable[[int, int], None] = lambda done, total: None,
@@ -146,7 +146,7 @@ def census(
 
 
 def in_parts(
-    checkpoint: Checkpoint, data: str, limit: int = MOST, *, root: Path = Path("data"), **reading: int
+    checkpoint: Checkpoint, data: str, limit: int = CENSUS_PICTURES, *, root: Path = Path("data"), **reading: int
 ) -> InParts:
     """Statistics of every head over a dataset's test pictures, to be done in parts.
 
@@ -187,7 +187,7 @@ def pictures_of(
     preprocess: Preprocess,
     *,
     root: Path = Path("data"),
-    limit: int = MOST,
+    limit: int = CENSUS_PICTURES,
     workers: int = 2,
     budget: int = _BUDGET,
 ) -> Pictures:

@@ -42,7 +42,7 @@ AT_ONCE = 2  # files, of all visitors together; bounds the memory too
 BEAT = 0.5  # [s] between two words to who waits
 SIDE = 1280  # longer side of a frame that is kept [px]
 MEMORY = 2_000_000_000  # [bytes] for the process that decodes, beside the file
-KEPT = 200_000_000  # [bytes] of frames that are remembered, of all files together
+REMEMBERED_BYTES = 200_000_000  # of frames that are remembered, of all files together
 
 # Bytes at the start of a file -> FFmpeg's reader for it. Only these are ever started, so that what looks like a
 # playlist, or a script that names other files, is read by nobody.
@@ -118,7 +118,7 @@ def read_video(
                 outcome = str(error)  # remembered too, as a page asks several times
             with _changed:
                 _remembered[key] = outcome
-                while len(_remembered) > 1 and sum(map(_size, _remembered.values())) > KEPT:
+                while len(_remembered) > 1 and sum(map(_size, _remembered.values())) > REMEMBERED_BYTES:
                     _remembered.popitem(last=False)
         finally:
             with _changed:

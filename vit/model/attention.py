@@ -16,7 +16,7 @@ from vit.model.layers import MLP, Linear, linear
 from vit.model.positions import apply_rotary
 
 EVERY = slice(None)  # tokens
-_SMALL = 640  # tokens
+_EXPLICIT_TOKENS = 640  # up to so many the matrix of attention is small
 
 Mix = Callable[[Tensor, Tensor, Tensor], Tensor]  # q (B, H, Q, K), k and v (B, H, N, K) to (B, H, Q, K)
 
@@ -119,7 +119,7 @@ def mixed_both_ways(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
     On a CPU the fused kernel is slower there than to hold small matrices.
     """
-    small = q.is_cpu and k.shape[-2] <= _SMALL
+    small = q.is_cpu and k.shape[-2] <= _EXPLICIT_TOKENS
     return explicitly_mixed(q, k, v) if small else F.scaled_dot_product_attention(q, k, v)
 
 

@@ -18,7 +18,7 @@ from vit.untrusted import DOCUMENT_BYTES, Unreadable, is_whole, read_object
 
 FORMAT = 2  # of what this version writes, in environment.json; `docs/runs-on-disk.md` says what differs
 ENGINE = "VIT_ENGINE"  # in the environment of a trainer that a cluster's engine started: the engine's name
-_SMALL = 64 << 10  # [bytes] of a document that is remembered
+_REMEMBERED_BYTES = 64 << 10  # of a document that is remembered, at most
 BASE = "base.json"  # what follows from the checkpoint that a run starts from
 START = "start"  # a copy of that by its name, for machines that see no checkpoints of the server
 STATES = ("state.pt", "state.previous.pt")  # in checkpoints/, the newest first
@@ -45,14 +45,14 @@ def read_document(path: Path) -> dict[str, Any]:
         raise
     except OSError as error:
         raise Unreadable(f"{path.name} cannot be read: {error.strerror}.") from error
-    if facts.st_size > _SMALL or not stat.S_ISREG(facts.st_mode):
+    if facts.st_size > _REMEMBERED_BYTES or not stat.S_ISREG(facts.st_mode):
         return read_object(path, DOCUMENT_BYTES)
     return dict(_parsed(path, facts.st_ino, facts.st_mtime_ns, facts.st_size))
 
 
 @lru_cache(2048)
 def _parsed(path: Path, inode: int, changed: int, size: int) -> dict[str, Any]:
-    return read_object(path, _SMALL)
+    return read_object(path, _REMEMBERED_BYTES)
 
 
 def later_format(folder: Path) -> str:

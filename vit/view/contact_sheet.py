@@ -21,7 +21,7 @@ from vit.images.decode import decode_image
 from vit.images.preprocess import Normalise
 from vit.view.overlay import overlay
 
-MOST = 60  # pictures
+SHEET_PICTURES = 60  # at most
 SIDE = 192  # longer side of a thumbnail [px]
 WITHOUT_CLASSES = ("attention", "rollout")  # methods that need none
 _PASSES = GROUPS + 4  # through the model for each picture, the one back counted as two
@@ -150,12 +150,12 @@ def means(seen: Sequence[Seen]) -> Means | None:
 
 
 def pictures_of(checkpoint: Checkpoint, spec: str, root: Path = Path("data")) -> list[Picture]:
-    """At most `MOST` test pictures of a dataset, evenly from its classes.
+    """At most `SHEET_PICTURES` test pictures of a dataset, evenly from its classes.
 
     Raises:
         InvalidDataset: it cannot be read at this model's input size.
     """
-    dataset = load_dataset(spec, checkpoint.preprocess, root=root, only_test=True, at_most=MOST)
+    dataset = load_dataset(spec, checkpoint.preprocess, root=root, only_test=True, at_most=SHEET_PICTURES)
     batches = dataset.test.batches(torch.arange(len(dataset.test.labels)), 1, torch.device("cpu"))
     return [Picture("", images[0], dataset.classes[int(labels[0])]) for images, labels in batches]
 

@@ -11,7 +11,7 @@ from vit.checkpoints.checkpoint import Checkpoint
 from vit.devices import memory
 from vit.errors import InvalidImage
 from vit.explain.cost import Size, count_tokens, pass_memory
-from vit.explain.input_sizes import FACTORS, SIDES, SMALL, enlarged_size, resized, size_near
+from vit.explain.input_sizes import FACTORS, SIDES, SMALL_SIDE, enlarged_size, resized, size_near
 from vit.explain.record import AttentionRecord, Precision, record
 from vit.explain.timing import Kind, doing, expected
 from vit.images.decode import decode_frames
@@ -121,7 +121,7 @@ def sizes(checkpoint: Checkpoint) -> list[Size]:
     own = checkpoint.preprocess.size
     larger = (
         [enlarged_size(checkpoint, factor) for factor in FACTORS]
-        if min(own) <= SMALL
+        if min(own) <= SMALL_SIDE
         else [size_near(checkpoint, side) for side in SIDES]
     )
     every = sorted({own, *(size for size in larger if min(size) > min(own))})
