@@ -21,11 +21,6 @@ from vit.view import contact_sheet
 from vit.view.contact_sheet import Look, Picture, Seen, arranged, judge, look, means
 
 
-@pytest.fixture
-def checkpoint(saved: Path) -> Checkpoint:
-    return vit.load_checkpoint(saved)
-
-
 def test_figures_of_a_look_are_those_of_its_parts(checkpoint: Checkpoint) -> None:
     found = look(checkpoint, Picture("", samples.read("cat")), "relevance")
     subject = Subject.of(checkpoint.model, checkpoint.preprocess(vit.decode_image(samples.read("cat"))))
