@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -11,6 +12,7 @@ from vit.checkpoints.checkpoint import Checkpoint
 from vit.checkpoints.load import load_checkpoint
 from vit.checkpoints.save import save_checkpoint
 from vit.cli.main import main
+from vit.data.datasets import load_dataset
 from vit.errors import InvalidDataset, UserError
 from vit.explain.faithfulness import faithfulness
 from vit.explain.method_ranking import (
@@ -18,6 +20,8 @@ from vit.explain.method_ranking import (
     RANDOM,
     Interval,
     Ranked,
+    combined,
+    in_parts,
     interval,
     rank,
     read_table,
@@ -27,7 +31,7 @@ from vit.explain.method_ranking import (
     verdict,
 )
 from vit.explain.methods import METHODS, Subject, heatmap_of
-from vit.images.preprocess import Preprocess
+from vit.images.preprocess import Normalise, Preprocess
 
 
 @pytest.fixture
@@ -46,19 +50,36 @@ def test_every_method_and_control_is_ranked_on_the_same_pictures(checkpoint: Che
         assert 0 <= one.points.mean <= 1 and 0 < one.overlap.mean < 1
 
 
-def test_a_mean_is_that_of_its_pictures(checkpoint: Checkpoint) -> None:
-    from vit.data.datasets import load_dataset
-    from vit.images.preprocess import Normalise
+def test_a_mean_is_that_of_its_pictures() -> None:
+    """SaCo, pointing game and overlap of three pictures, one in each part."""
+    known, chance, blob = np.array(True), np.zeros((1, 3)), np.full((1, 3), -0.5)
+    rows = [(0.5, 1.0, 0.5), (-0.25, 0.0, 0.25), (0.5, 1.0, 0.0)]
+    parts = [{"rollout": np.array([row]), RANDOM: chance, BLOB: blob, "objects are known": known} for row in rows]
+    best, middle, last = combined(parts)
+    assert (best.name, best.pictures, best.saco.mean) == ("rollout", 3, 0.25)
+    assert best.points and best.points.mean == pytest.approx(0.666667, abs=1e-6)
+    assert best.overlap and best.overlap.mean == 0.25
+    assert (middle.name, middle.saco) == (RANDOM, (0, 0, 0)) and (last.name, last.saco) == (BLOB, (-0.5, -0.5, -0.5))
 
-    found = {one.name: one for one in rank(checkpoint, "shapes", 3, names=["rollout"])}
-    dataset = load_dataset("shapes", checkpoint.preprocess, only_test=True, at_most=3)
-    normalise, values = Normalise(checkpoint.preprocess, torch.device("cpu")), []
-    for image, _ in dataset.test.batches(torch.arange(3), 1, torch.device("cpu")):
+
+def test_a_part_holds_the_score_that_its_own_picture_has_alone(checkpoint: Checkpoint) -> None:
+    images = load_dataset("shapes", checkpoint.preprocess, only_test=True, at_most=3).test
+    normalise = Normalise(checkpoint.preprocess, torch.device("cpu"))
+    work = in_parts(checkpoint, "shapes", 3, names=["rollout"])
+    found = [float(work.part(number)["rollout"][0, 0]) for number in range(3)]
+    assert len(set(found)) == 3
+    for score, (image, _) in zip(found, images.batches(torch.arange(3), 1, torch.device("cpu")), strict=True):
         subject = Subject.of(checkpoint.model, normalise(image))
-        values += faithfulness(
-            checkpoint.model, subject.pixels, subject.record.target, [heatmap_of(subject, "rollout")]
-        )
-    assert found["rollout"].saco.mean == pytest.approx(sum(values) / 3)
+        alone = [heatmap_of(subject, "rollout")]
+        assert faithfulness(checkpoint.model, subject.pixels, subject.record.target, alone) == pytest.approx([score])
+
+
+def test_where_nothing_changes_every_map_has_a_score_of_one(checkpoint: Checkpoint) -> None:
+    """All drops are equal then, which SaCo counts as right for every map."""
+    with torch.no_grad():
+        checkpoint.model.head.weight.zero_()
+    found = rank(checkpoint, "shapes", 3, names=["rollout"])
+    assert {one.name: one.saco for one in found} == dict.fromkeys(("rollout", RANDOM, BLOB), (1, 1, 1))
 
 
 def test_classes_must_be_known(saved_shapes: Path, tmp_path: Path, build: Any) -> None:
