@@ -22,6 +22,7 @@ from packed import Place
 from tiny import LABELS, TINY, fill
 
 from vit.checkpoints import families
+from vit.checkpoints.checkpoint import Checkpoint
 from vit.images.decode import silence_libraries
 from vit.images.preprocess import Preprocess
 from vit.model.config import ViTConfig
@@ -131,6 +132,23 @@ def saved(tmp_path: Path, build: Callable[..., VisionTransformer], preprocess: P
     from vit.checkpoints.save import save_checkpoint
 
     return save_checkpoint(tmp_path / "tiny", build(), LABELS, preprocess, facts={"accuracy": 0.9, "data": "noise"})
+
+
+@pytest.fixture
+def checkpoint(saved: Path) -> Checkpoint:
+    """The saved tiny checkpoint, opened."""
+    from vit.checkpoints.load import load_checkpoint
+
+    return load_checkpoint(saved)
+
+
+@pytest.fixture
+def saved_shapes(tmp_path: Path, build: Callable[..., VisionTransformer]) -> Path:
+    """The folder of a saved tiny checkpoint that knows the generated shapes, by name only."""
+    from vit.checkpoints.save import save_checkpoint
+    from vit.data.shapes import SHAPES
+
+    return save_checkpoint(tmp_path / "shapes", build(num_classes=4), SHAPES, Preprocess((32, 32)), {"accuracy": 0.25})
 
 
 @pytest.fixture

@@ -13,7 +13,6 @@ import torch
 from PIL import Image
 
 from vit.checkpoints.checkpoint import Checkpoint
-from vit.checkpoints.load import load_checkpoint
 from vit.errors import InvalidImage, InvalidRun, UserError
 from vit.explain.methods import METHODS, Subject
 from vit.explain.methods import weights as class_weights
@@ -32,11 +31,6 @@ from vit.view.selection import Selection
 
 GRAY: dict[str, Any] = {"opacity": 1.0, "cover": "film", "colormap": "gray"}
 CLASS_TOKEN = Selection(**GRAY)  # no outline lies on its map
-
-
-@pytest.fixture
-def checkpoint(saved: Path) -> Checkpoint:
-    return load_checkpoint(saved)
 
 
 @pytest.fixture

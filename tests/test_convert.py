@@ -24,8 +24,8 @@ import torchvision
 import transformers
 from PIL import Image
 from safetensors.torch import load_file
-from test_parity import CASES, Answer, ask_timm, ask_transformers, difference, opened
-from tiny import LABELS, TINY, fill
+from test_parity import CASES, Answer, ask_timm, ask_transformers, opened
+from tiny import LABELS, TINY, difference, fill
 from torch import Tensor, nn
 
 from vit.checkpoints.checkpoint import Checkpoint

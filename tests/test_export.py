@@ -26,11 +26,6 @@ from vit.view.selection import Selection
 
 
 @pytest.fixture
-def checkpoint(saved: Path) -> Checkpoint:
-    return load_checkpoint(saved)
-
-
-@pytest.fixture
 def picture() -> Image.Image:
     pixels = np.random.default_rng(0).integers(0, 256, (50, 100, 3), dtype=np.uint8)
     return Image.fromarray(pixels)

@@ -1,6 +1,7 @@
 """SaCo, deletion and insertion: by hand, on a model whose reasons are known, and by the paper's own words."""
 
 import gc
+import math
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -208,15 +209,36 @@ def test_a_model_that_nothing_changes_gets_no_verdict(pixels: Tensor, reasons: T
     assert not Faithfulness(found, controls(model, pixels, 1, GRID)).decidable
 
 
-def test_what_is_left_is_that_of_all_groups(model: Any, pixels: Tensor, reasons: Tensor) -> None:
-    (found,) = scores(model, pixels, 1, [reasons])
-    group, _ = groups(reasons, SIZE)
-    mean = pixels.mean((2, 3), keepdim=True)
-    left = [float(model(torch.where(group == i, mean, pixels)).logits.softmax(-1)[0, 1]) for i in range(10)]
-    assert found.left == pytest.approx((min(left), max(left)))
-    every = [scores(model, pixels, 1, [one])[0].left for one in (*(noise(GRID, i) for i in range(5)), centre(GRID))]
-    kept = controls(model, pixels, 1, GRID).left
-    assert kept == pytest.approx((min(one.lowest for one in every), max(one.highest for one in every)))
+def test_what_is_left_is_that_of_all_groups() -> None:
+    """Ten pixels, a group each: 1, -1, 1, ..., so their mean is 0; three of them decide, by log 3 each.
+
+    The logit is log 3 * (1 - 1 + 1), a probability of 3/4; without the first 0, so 1/2; without the second twice log 3,
+    so 9/10; without any that plays no part still 3/4.
+    """
+    picture = torch.tensor([1.0, -1.0]).repeat(5).view(1, 1, 2, 5)
+    weights = torch.zeros(1, 2, 5)
+    weights[0, 0, :3] = math.log(3)
+    model: Any = Weighing(weights)
+    (found,) = scores(model, picture, 1, [torch.arange(10.0).view(2, 5)])
+    assert found.left == pytest.approx((0.5, 0.9))
+
+
+def test_what_is_left_by_the_controls_is_that_of_all_of_them() -> None:
+    """Twenty pixels in pairs: 1 and -1, their mean is 0; two of 1 and two of -1 decide, by log 3 each: 1/2.
+
+    The blob alone takes both of 1 away, which stand in the middle: minus twice log 3, so 1/10. One random map alone
+    takes both of -1 away: twice log 3, so 9/10.
+    """
+    rows, cols = GRID
+    middle = [(rows // 2 - 1) * cols + cols // 2, rows // 2 * cols + cols // 2]
+    together = noise(GRID, 1).flatten().topk(2).indices.tolist()
+    others = [pixel for pixel in range(rows * cols) if pixel not in (*middle, *together)]
+    picture, weights = torch.ones(rows * cols), torch.zeros(rows * cols)
+    picture[together + others[:8]] = -1
+    weights[middle + together] = math.log(3)
+    model: Any = Weighing(weights.view(1, *GRID))
+    found = controls(model, picture.view(1, 1, *GRID), 1, GRID, seeds=4)
+    assert found.left == pytest.approx((0.1, 0.9))
 
 
 class Counting(Weighing):

@@ -8,7 +8,7 @@ import timm
 import torch
 import torchvision
 from safetensors.torch import save_file
-from tiny import fill
+from tiny import difference, fill
 from torch import nn
 from transformers import BertConfig, BertModel, ViTForImageClassification, ViTModel
 from transformers import ViTConfig as TheirConfig
@@ -31,11 +31,6 @@ def ours(tensors: dict[str, torch.Tensor], document: dict[str, Any] | None = Non
     model = VisionTransformer(reading.config)
     model.load_state_dict(reading.tensors)
     return model.eval()
-
-
-def difference(one: torch.Tensor, other: torch.Tensor) -> float:
-    """Largest difference relative to the largest value."""
-    return float((one - other).abs().max() / other.abs().max())
 
 
 # --- torchvision ----------------------------------------------------------------------------------------------

@@ -5,7 +5,6 @@ import io
 import re
 import zlib
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
@@ -15,7 +14,6 @@ import torch
 from PIL import Image
 
 from vit.checkpoints.checkpoint import Checkpoint
-from vit.checkpoints.load import load_checkpoint
 from vit.images.preprocess import Preprocess
 from vit.view.explanation import Explanation, explain
 from vit.view.export import MapView
@@ -27,11 +25,6 @@ pytestmark = pytest.mark.slow
 
 SVG = "{http://www.w3.org/2000/svg}"
 HOSTILE = "\x00\x1b\ud800</text><script>alert(1)</script> $\\frac{$ & <b> \U0001f600 照片.jpg"
-
-
-@pytest.fixture
-def checkpoint(saved: Path) -> Checkpoint:
-    return load_checkpoint(saved)
 
 
 @pytest.fixture

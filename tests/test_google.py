@@ -15,8 +15,8 @@ import timm
 import torch
 from apart import printed
 from test_large import PEAK
-from test_parity import Answer, ask_timm, difference
-from tiny import fill
+from test_parity import Answer, ask_timm
+from tiny import difference, fill
 from torch import nn
 
 from vit.checkpoints import manage

@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional as F
 
 from vit.model.attention import HeadInputs
-from vit.model.config import SMALL, ViTConfig, preset_names
+from vit.model.config import SMALL_MODELS, ViTConfig, preset_names
 from vit.model.positions import resize_positions
 from vit.model.transformer import VisionTransformer
 
@@ -203,7 +203,7 @@ def test_every_named_size_runs(name: str) -> None:
     assert output.logits.shape == (1, config.num_classes)
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", SMALL_MODELS)
 def test_small_sizes_have_under_ten_million_parameters(name: str) -> None:
     assert count(on_meta(ViTConfig.preset(name))) < 10e6
 

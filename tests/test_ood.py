@@ -32,11 +32,6 @@ pytestmark = pytest.mark.slow
 SHIPPED = Path(vit.__file__).parent.parent / "checkpoints" / "cifar10"
 
 
-@pytest.fixture
-def checkpoint(saved: Path) -> Checkpoint:
-    return load_checkpoint(saved)
-
-
 @pytest.fixture(scope="module")
 def noise(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A dataset of two classes of noise."""

@@ -19,7 +19,7 @@ import timm
 import torch
 import transformers
 from safetensors.torch import save_file
-from tiny import fill
+from tiny import difference, fill
 from torch import Tensor, nn
 
 from vit.checkpoints.checkpoint import Checkpoint
@@ -60,11 +60,6 @@ class Case(NamedTuple):
     config: dict[str, Any]
     assumed: frozenset[str] = frozenset()
     other: tuple[int, int] | None = (48, 32)
-
-
-def difference(one: Tensor, other: Tensor) -> float:
-    """Largest difference relative to the largest value."""
-    return float((one - other).abs().max() / other.abs().max())
 
 
 # --- transformers ---------------------------------------------------------------------------------------------

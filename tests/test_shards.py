@@ -14,8 +14,8 @@ import transformers
 from apart import printed
 from safetensors.torch import load_file, save_file
 from test_large import PEAK
-from test_parity import ask_transformers, difference
-from tiny import fill
+from test_parity import ask_transformers
+from tiny import difference, fill
 from torch import nn
 
 from vit.checkpoints import folder as files

@@ -446,7 +446,7 @@ def test_a_video_that_two_ask_for_is_read_once(monkeypatch: pytest.MonkeyPatch) 
 
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     one, other = clip(3), clip(4)
-    monkeypatch.setattr(video, "KEPT", 100)
+    monkeypatch.setattr(video, "REMEMBERED_BYTES", 100)
     for data in (one, other):
         read_video(data, 9)
     assert len(video._remembered) == 1

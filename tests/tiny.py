@@ -1,4 +1,4 @@
-"""A tiny model with every parameter random."""
+"""A tiny model with every parameter random, and how far two answers are apart."""
 
 from typing import Any
 
@@ -32,3 +32,8 @@ def fill(model: Any, seed: int = 0) -> Any:
             else:
                 parameter.copy_(0.3 * noise)
     return model.eval()
+
+
+def difference(one: torch.Tensor, other: torch.Tensor) -> float:
+    """Largest difference relative to the largest value."""
+    return float((one - other).abs().max() / other.abs().max())

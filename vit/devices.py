@@ -43,7 +43,7 @@ def _cpu() -> Device:
 
 
 def memory() -> tuple[int, int]:
-    """Of this machine in all, and what programs can still have of it [bytes]; 0 where unknown."""
+    """The memory of this machine in all, and what programs can still have of it [bytes]; 0 where unknown."""
     try:
         import psutil  # noqa: PLC0415 # a machine that only trains does without it
     except ImportError:  # a machine that only trains does without it

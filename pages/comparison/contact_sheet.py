@@ -26,7 +26,7 @@ from vit.explain.methods import METHODS
 from vit.images import samples
 from vit.view.captions import about
 from vit.view.contact_sheet import (
-    MOST,
+    SHEET_PICTURES,
     WITHOUT_CLASSES,
     Look,
     Picture,
@@ -144,7 +144,7 @@ def chosen_pictures(checkpoint: Any, source: str) -> list[Any]:
         return [Picture(sample.title, samples.read(sample.name)) for sample in samples.SAMPLES.values()]
     if source != UPLOAD:
         return tested(source, datasets.root_of(source), datasets.stamp(source), checkpoint.identity, checkpoint)
-    return [Picture(one.name, one.data) for one in loading.pick_files(MOST, "m_upload", "m_pictures")]
+    return [Picture(one.name, one.data) for one in loading.pick_files(SHEET_PICTURES, "m_upload", "m_pictures")]
 
 
 def look_at(checkpoint: Any, pictures: Sequence[Any], method: str, wanted: str) -> list[Any]:

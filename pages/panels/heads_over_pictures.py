@@ -14,7 +14,7 @@ from pages.shared.class_question import Example, pass_of
 from pages.shared.escape import plain
 from vit.data.pictures import Pictures
 from vit.errors import InvalidRun, UserError
-from vit.explain.head_census import MOST, Tally, batch_size, decoded, picked, pictures_of, seconds, tally
+from vit.explain.head_census import CENSUS_PICTURES, Tally, batch_size, decoded, picked, pictures_of, seconds, tally
 from vit.explain.head_statistics import Statistic
 from vit.images.preprocess import Preprocess
 from vit.runs.registry import find_run
@@ -108,7 +108,7 @@ def learnt_from(checkpoint: Any) -> str:
 
 def uploaded(example: Example) -> list[Part]:
     """Files of the visitor's own."""
-    preprocess, files = example.explanation.preprocess, loading.pick_files(MOST, "heads upload")
+    preprocess, files = example.explanation.preprocess, loading.pick_files(CENSUS_PICTURES, "heads upload")
     step = batch_size(example.checkpoint, preprocess)
 
     def part(some: Sequence[Any]) -> Part:

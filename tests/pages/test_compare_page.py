@@ -25,7 +25,7 @@ from vit.images.decode import decode_image
 from vit.images.preprocess import Preprocess
 from vit.training.config import TrainConfig
 from vit.training.snapshot_writer import SnapshotWriter
-from vit.view.contact_sheet import MOST, WITHOUT_CLASSES
+from vit.view.contact_sheet import SHEET_PICTURES, WITHOUT_CLASSES
 from vit.view.payload import unpack
 
 ROOT = Path(__file__).parents[2]
@@ -224,11 +224,11 @@ def dataset(root: Path, *classes: str) -> str:
 def test_right_and_wrong_of_a_dataset_are_told_apart(checkpoints: Path) -> None:
     page = show(mode="many", m_from="shapes", m_checkpoint="coarse")
     assert not page.exception and not page.error
-    assert len(page.get("image")) == MOST
+    assert len(page.get("image")) == SHEET_PICTURES
     table = page.markdown[0].value
     assert "✓ Right" in table and "✗ Wrong" in table
     wrong = show(mode="many", m_from="shapes", m_checkpoint="coarse", m_show="wrong")
-    assert 0 < len(wrong.get("image")) < MOST
+    assert 0 < len(wrong.get("image")) < SHEET_PICTURES
     assert all(found.value.startswith("**✗") for found in wrong.markdown[1:])
     assert all("is " in found.value for found in wrong.caption[: len(wrong.get("image"))])
 

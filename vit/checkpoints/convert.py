@@ -94,7 +94,11 @@ def convert(checkpoint: Checkpoint, destination: str | Path, to: To = "transform
 
 
 def obstacle(checkpoint: Checkpoint, to: To) -> str:
-    """Why a checkpoint cannot be written for a library, in one sentence or two; "" if it can."""
+    """Why a checkpoint cannot be written for a library, in one sentence or two; "" if it can.
+
+    Raises:
+        UserError: there is no such format.
+    """
     if to not in get_args(To):
         raise UserError(f"There is no format {to!r}. Choose from: {', '.join(get_args(To))}.")
     if to == "onnx":

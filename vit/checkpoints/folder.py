@@ -52,7 +52,7 @@ class CheckpointFiles:
 
     @property
     def size(self) -> int:
-        """Of the weights [bytes]."""
+        """How large the weights are, all files together [bytes]."""
         return sum(os.fstat(file.fileno()).st_size for file in self.files.values())
 
 
@@ -62,6 +62,10 @@ def open_files(path: Path) -> Iterator[CheckpointFiles]:
 
     All is opened through one descriptor of the folder. If the path leads to another folder afterwards, some files
     may have been gone already, so it is done again; what is open stays whole whatever happens later.
+
+    Raises:
+        InvalidCheckpoint: there is none, it cannot be read, it holds no weights or several that no index puts together,
+            a file is too large or no regular one, or it is replaced again and again.
     """
     for _ in range(100):
         with ExitStack() as stack:

@@ -150,7 +150,7 @@ def cached() -> list[Fetched]:
     for folder in sorted(folders):
         if name := _named(folder.name):
             with suppress(OSError):  # removed at this moment
-                fetched.append(_read(folder, name))
+                fetched.append(_read_folder(folder, name))
     return fetched
 
 
@@ -197,7 +197,7 @@ def _named(folder: str) -> Name | None:
     return name if name and name.pinned and name.folder == folder else None
 
 
-def _read(folder: Path, name: Name) -> Fetched:
+def _read_folder(folder: Path, name: Name) -> Fetched:
     requested: dict[str, float] = {}
     with suppress(OSError, InvalidCheckpoint):
         source = read_json((folder / _SOURCE).read_bytes(), _SOURCE)
@@ -249,7 +249,7 @@ def fetch(name: str | Name, progress: Progress | None = None, keep_free: int = K
                         files = _fetch_texts(wanted.repository, files, unfinished, keep_free)
                     _fetch_weights(wanted.repository, files, unfinished, progress, keep_free)
             _remember(folder, pinned, wanted.revision)
-            return _read(folder, pinned)
+            return _read_folder(folder, pinned)
     except OSError as error:
         why = error.strerror or " ".join(str(error).split())
         raise Unavailable(f"{wanted} could not be fetched: {why}. {_known()}") from error
@@ -297,7 +297,7 @@ def _filled(folder: Path) -> Iterator[Path]:
 
 def _remember(folder: Path, name: Name, requested: str) -> None:
     """Write down where it comes from, and that this revision means it."""
-    times = {**_read(folder, name).requested, requested: time.time()}
+    times = {**_read_folder(folder, name).requested, requested: time.time()}
     source = "https://download.pytorch.org" if name.torchvision else download.endpoint()
     with replaced(folder / _SOURCE) as file:
         file.write(json.dumps({"name": str(name), "from": source, "asked": times}, indent=2).encode())

@@ -54,7 +54,7 @@ def summarise(path: Path) -> CheckpointInfo:
     try:
         with open_files(path) as source:
             size = source.size
-            parts, metadata = _look(source)
+            parts, metadata = _look_into_all(source)
             tensors = _together(parts)
             document, _ = _documents(source, metadata)
             facts = _facts(document)
@@ -105,7 +105,7 @@ def _locate(path_or_name: str | Path) -> Path:
     return find_checkpoint(str(path_or_name))  # raises, and says which there are
 
 
-def _look(source: CheckpointFiles) -> tuple[dict[str, Tensors], dict[str, str]]:
+def _look_into_all(source: CheckpointFiles) -> tuple[dict[str, Tensors], dict[str, str]]:
     """What each file of weights promises, and the metadata of all."""
     parts, metadata = {}, dict[str, str]()
     for name, file in source.files.items():
@@ -124,7 +124,7 @@ def _together(parts: Mapping[str, Tensors]) -> Tensors:
     return {name: tensor for part in parts.values() for name, tensor in part.items()}
 
 
-def _read(source: CheckpointFiles, parts: Mapping[str, Tensors], wanted: set[str], half: bool) -> Weights:
+def _read_weights(source: CheckpointFiles, parts: Mapping[str, Tensors], wanted: set[str], half: bool) -> Weights:
     """Read the tensors of all files, and hash these as if they were one."""
     tensors, digest = Tensors(), hashlib.sha256()
     for name, file in source.files.items():
@@ -133,7 +133,7 @@ def _read(source: CheckpointFiles, parts: Mapping[str, Tensors], wanted: set[str
 
 
 def _load(source: CheckpointFiles, heads: int | None) -> Checkpoint:
-    parts, metadata = _look(source)
+    parts, metadata = _look_into_all(source)
     shapes = _together(parts)
     document, preprocess_document = _documents(source, metadata)
     ours = OURS in metadata
@@ -143,7 +143,7 @@ def _load(source: CheckpointFiles, heads: int | None) -> Checkpoint:
     labels, why_labels = _labels(document, promised)
     preprocess, why_preprocess = _preprocess(preprocess_document, document, promised, called)
     half = _keeps_half(promised)
-    tensors, digest = _read(source, parts, families.used(shapes, ours), half)  # nothing large before
+    tensors, digest = _read_weights(source, parts, families.used(shapes, ours), half)  # nothing large before
     tensors = shapes | tensors  # what plays no part has a name, by which families are told apart
 
     reading = families.read(tensors, document, ours, heads, called, consume=True)

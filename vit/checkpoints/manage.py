@@ -59,7 +59,7 @@ def add(files: Mapping[str, BinaryIO], name: str, root: Path | None = None, keep
     with _new(name, root) as folder:
         for file, content in files.items():
             most = MAX_WEIGHTS if file in weights else MAX_TEXT
-            _copy(content, folder / _plain(file), most, keep_free)
+            _write_limited(content, folder / _plain(file), most, keep_free)
         info = summarise(folder)
         if info.problem and not info.choices:
             raise InvalidCheckpoint(info.problem)
@@ -239,7 +239,7 @@ def _plain(file: str) -> str:
     return _UNUSUAL.sub("_", file.replace("\\", "/").rpartition("/")[2])[-200:].lstrip(".")
 
 
-def _copy(content: BinaryIO, to: Path, most: int, keep_free: int) -> None:
+def _write_limited(content: BinaryIO, to: Path, most: int, keep_free: int) -> None:
     size = 0
     content.seek(0)  # it may have been refused before
     with to.open("xb") as file:

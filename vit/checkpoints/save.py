@@ -75,7 +75,7 @@ def save_checkpoint(
     if len(labels) != config.num_classes:
         raise ValueError(f"{len(labels)} labels for {config.num_classes} classes.")
     check_preprocess(preprocess, config)
-    if clash := [name for name in files if name in _OURS or not NAME.fullmatch(name) or name.startswith(".")]:
+    if clash := [name for name in files if name in _OWN_FILES or not NAME.fullmatch(name) or name.startswith(".")]:
         raise ValueError(f"A checkpoint cannot keep a file named {clash[0]!r}.")
 
     # What a reader will build from the file is what is probed, on the CPU, in float32.
@@ -128,7 +128,7 @@ def record_facts(checkpoint: Checkpoint, facts: Mapping[str, Any]) -> None:
     save_checkpoint(checkpoint.path, checkpoint.model, checkpoint.labels, checkpoint.preprocess, merged)
 
 
-_OURS = (WEIGHTS, CONFIG, PREPROCESS, CARD)
+_OWN_FILES = (WEIGHTS, CONFIG, PREPROCESS, CARD)
 _DERIVED = (
     "first_view.zip",
     "known.zip",

@@ -155,6 +155,9 @@ def read_tensors(
         wanted: names of the tensors to read; of the others nothing is kept.
         half: keep 16-bit numbers as they are. All other numbers, and else these too, become float32.
         digest: the hash to go on with, of the files before this one.
+
+    Raises:
+        InvalidCheckpoint: the file is damaged, or does not hold what it promised.
     """
 
     def stays(tensor: Tensor) -> bool:
@@ -468,7 +471,7 @@ def read_json(text: bytes | str, name: str, kind: type = dict) -> Any:
 
 
 def dump_json(value: object, indent: int | None = None) -> str:
-    """The same text for the same value, on every machine."""
+    """A value as JSON: the same text for the same value, on every machine."""
     return json.dumps(value, indent=indent, sort_keys=indent is not None, ensure_ascii=False, allow_nan=False) + (
         "\n" if indent else ""
     )

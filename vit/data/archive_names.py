@@ -54,7 +54,11 @@ def _folded(name: str) -> str:
 
 
 def safe_path(name: str) -> tuple[str, ...]:
-    """Split the name of a file in an archive; refuse any that could lead out of a folder on some system."""
+    """Split the name of a file in an archive into the folders it lies in and its own.
+
+    Raises:
+        InvalidDataset: it could lead out of a folder on some system, or lies too deep.
+    """
     parts = tuple(part for part in name.split("/") if part not in ("", "."))
     if name.startswith("/") or "\\" in name or ".." in parts or re.match("[A-Za-z]:", name):
         raise InvalidDataset(
@@ -73,7 +77,11 @@ def is_junk(path: tuple[str, ...]) -> bool:
 
 
 def check_class(name: str) -> str:
-    """Return a class's name with accents composed, or refuse it."""
+    """Return a class's name with accents composed.
+
+    Raises:
+        InvalidDataset: it has unseen characters, or is too long.
+    """
     odd = [c for c in name if unicodedata.category(c) in ("Cc", "Cf", "Cs", "Co", "Zl", "Zp") and c not in _JOINERS]
     if odd:
         codes = ", ".join(f"U+{ord(c):04X}" for c in odd[:3])

@@ -65,7 +65,14 @@ class Member(NamedTuple):
 
 
 class Budget:
-    """What one archive may still unpack to, in memory and on the disk."""
+    """What one archive may still unpack to, in memory and on the disk.
+
+    Attributes:
+        packed: size of the archive [bytes].
+        folder: on the disk that is written to.
+        unpacked: what came out of the archive so far [bytes].
+        stored: what was written so far, in whole blocks for small files [bytes].
+    """
 
     def __init__(self, packed: int, folder: Path):
         self.packed, self.folder = packed, folder
@@ -73,7 +80,11 @@ class Budget:
         self.store(0)
 
     def unpack(self, count: int) -> None:
-        """Count bytes that came out of the archive."""
+        """Count bytes that came out of the archive.
+
+        Raises:
+            InvalidDataset: there are too many, in all or for the size of the archive.
+        """
         self.unpacked += count
         if self.unpacked > MAX_BYTES:
             raise InvalidDataset(
@@ -86,7 +97,11 @@ class Budget:
             )
 
     def store(self, count: int) -> None:
-        """Count bytes before they are written; now and then look whether the disk has room for more."""
+        """Count bytes before they are written; now and then look whether the disk has room for more.
+
+        Raises:
+            InvalidDataset: it has not.
+        """
         before, self.stored = self.stored, self.stored + max(count, _BLOCK)
         if before == 0 or before // (64 << 20) != self.stored // (64 << 20):
             free = shutil.disk_usage(self.folder).free
@@ -98,7 +113,11 @@ class Budget:
 
 @contextmanager
 def undamaged() -> Iterator[None]:
-    """Turn what Python's readers raise into one sentence."""
+    """Turn what Python's readers raise into one sentence.
+
+    Raises:
+        InvalidDataset: the archive is damaged or incomplete.
+    """
     try:
         yield
     except InvalidDataset:
@@ -109,7 +128,17 @@ def undamaged() -> Iterator[None]:
 
 
 def list_members(raw: BufferedReader, size: int, budget: Budget) -> Iterator[Member]:
-    """Open an archive by its content and yield its files one after the other; folders are passed over."""
+    """Open an archive by its content and yield its files one after the other; folders are passed over.
+
+    Args:
+        raw: the archive, at its beginning.
+        size: of the archive [bytes].
+        budget: all that is unpacked counts against it.
+
+    Raises:
+        InvalidDataset: it is no zip or tar, or of another kind; while its files come, it is damaged, hostile or beyond
+            the budget.
+    """
     start = raw.read(512)
     raw.seek(0)
     for pattern, name in _FOREIGN:

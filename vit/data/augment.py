@@ -87,7 +87,13 @@ class Augmentation:
 
 
 def crop_and_flip(images: Tensor, padding: int, flip: bool, generator: torch.Generator) -> Tensor:
-    """Shift each picture by up to `padding` px, black coming in, and mirror half of them if `flip`."""
+    """Shift each picture by up to `padding` px, black coming in, and mirror half of them if `flip`.
+
+    Args:
+        images: (B, channels, height, width); the result has the same shape and type.
+        padding: [px].
+        generator: on the pictures' device.
+    """
     batch, _, height, width = images.shape
     device = images.device
     shifts = torch.randint(0, 2 * padding + 1, (2, batch, 1), generator=generator, device=device)
@@ -106,7 +112,7 @@ def resized_crop(images: Tensor, least: float, generator: torch.Generator) -> Te
     """Enlarge a random part of each picture to the full size.
 
     Args:
-        images: uint8 (B, channels, height, width).
+        images: uint8 (B, channels, height, width); the result has the same shape and type.
         least: smallest share of the area that the part has; the aspect varies from 3:4 to 4:3.
         generator: on the pictures' device.
     """
@@ -128,7 +134,13 @@ _COLOUR = 7  # brightness, contrast, saturation, solarise, posterise, autocontra
 
 
 def randaugment(images: Tensor, operations: int, magnitude: float, generator: torch.Generator) -> Tensor:
-    """Apply `operations` random changes to each picture, uint8 (B, channels, height, width)."""
+    """Apply `operations` random changes to each picture.
+
+    Args:
+        images: uint8 (B, channels, height, width); the result has the same shape and type.
+        magnitude: strength of the changes, 0 to 1.
+        generator: on the pictures' device.
+    """
     x = images.float() / 255
     for _ in range(operations):
         choice = torch.randint(0, _GEOMETRY + _COLOUR, (len(x),), generator=generator, device=x.device)
@@ -179,7 +191,13 @@ def _recolour(x: Tensor, choice: Tensor, strength: Tensor) -> Tensor:
 
 
 def erase(images: Tensor, share: float, generator: torch.Generator) -> Tensor:
-    """Blacken a square of a quarter to a half of the side in a share of the pictures."""
+    """Blacken a square of a quarter to a half of the side in a share of the pictures.
+
+    Args:
+        images: (B, channels, height, width); the result has the same shape and type.
+        share: of the pictures, 0 to 1.
+        generator: on the pictures' device.
+    """
     batch, _, height, width = images.shape
     draws = torch.rand(4, batch, 1, 1, generator=generator, device=images.device)
     half = (0.25 + 0.25 * draws[0]) * min(height, width) / 2

@@ -17,7 +17,7 @@ _MAX_FOLDERS = 2000  # that are looked into
 
 
 def uploads_folder() -> Path:
-    """Where uploaded archives become folders."""
+    """The folder in which uploaded archives become folders of pictures."""
     return data_roots()[0] / "uploads"
 
 

@@ -408,7 +408,7 @@ def _folder(
     skipped: list[str] = []
     for files, name in zip(parts, ("training", "validation", "test"), strict=True):
         if fits:
-            resident, unreadable = _read(files, preprocess, f"reading {name} pictures")
+            resident, unreadable = _read_pictures(files, preprocess, f"reading {name} pictures")
             if files and not len(resident.labels):
                 raise InvalidDataset(f"No {name} picture in {str(path)!r} could be read. The first: {unreadable[0]}")
             splits.append(resident)
@@ -501,7 +501,7 @@ def _nth(paths: Sequence[Path], index: int) -> Image.Image:
     return _opened(paths[index])
 
 
-def _read(files: list[tuple[Path, int]], preprocess: Preprocess, title: str) -> tuple[Resident, list[str]]:
+def _read_pictures(files: list[tuple[Path, int]], preprocess: Preprocess, title: str) -> tuple[Resident, list[str]]:
     """Decode all files; those that cannot be read are left out and named with the reason."""
 
     def one(file: tuple[Path, int]) -> Tensor | str:

@@ -23,13 +23,13 @@ class Pictures(Protocol):
 
     @property
     def labels(self) -> Tensor:
-        """(n,) int64."""
+        """The class of each picture, (n,) int64."""
 
     def relabelled(self, to_label: Tensor) -> "Pictures":
         """The same pictures with label i replaced by `to_label[i]`."""
 
     def batches(self, order: Tensor, batch_size: int, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield (uint8 (B, channels, height, width), labels (B,)) on `device`, following `order`."""
+        """Yield (uint8 (B, channels, height, width), labels (B,) int64) on `device`, following `order` (m,)."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Resident:
         return replace(self, labels=to_label[self.labels])
 
     def batches(self, order: Tensor, batch_size: int, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield batches on `device`, following `order`."""
+        """Yield (uint8 (B, channels, height, width), labels (B,) int64) on `device`, following `order` (m,)."""
         for part in order.to(self.images.device).split(batch_size):
             yield self.images[part].to(device), self.labels[part].to(device)
 
@@ -79,7 +79,7 @@ class Streamed:
         return replace(self, labels=to_label[self.labels])
 
     def batches(self, order: Tensor, batch_size: int, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield batches on `device`, following `order`."""
+        """Yield (uint8 (B, channels, height, width), labels (B,) int64) on `device`, following `order` (m,)."""
         loader = DataLoader(
             _Decoded(self),
             batch_size=batch_size,

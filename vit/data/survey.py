@@ -38,7 +38,7 @@ _SIDE = 32  # [px] of `shapes`, and what torchvision's pictures are offered at; 
 
 
 class Sizes(NamedTuple):
-    """(width, height) of pictures, by their area [px]."""
+    """The (width, height) of the smallest, the middle and the largest picture, by their area [px]."""
 
     smallest: tuple[int, int]
     median: tuple[int, int]

@@ -70,12 +70,12 @@ class Faithfulness(NamedTuple):
 
     @property
     def saco(self) -> float:
-        """Of the map."""
+        """SaCo of the map, from -1 (the order is upside down) to 1 (the order is right)."""
         return self.score.saco
 
     @property
     def chance(self) -> Range:
-        """Between which a random map's SaCo lies: two standard deviations around the mean, within -1 and 1."""
+        """The range in which a random map's SaCo lies: two standard deviations around the mean, within -1 and 1."""
         mean, both = fmean(self.controls.random), 2 * stdev(self.controls.random)
         return Range(max(mean - both, -1.0), min(mean + both, 1.0))
 
@@ -152,8 +152,8 @@ def saco(salience: Tensor, drops: Tensor) -> float:
     """Salience-guided faithfulness coefficient: do groups that are called more important matter more?
 
     Args:
-        salience: (K,), what the map gives to each group of pixels.
-        drops: (K,), how far the probability falls without it.
+        salience: (G,), what the map gives to each of G groups of pixels.
+        drops: (G,), how far the probability falls without it.
 
     Returns:
         sum of w over all pairs of groups, divided by the sum of |w|: w is the difference in salience, counted as
@@ -179,6 +179,7 @@ def groups(heatmap: Tensor, size: tuple[int, int], count: int = GROUPS) -> tuple
     Args:
         heatmap: (rows, cols).
         size: (height, width) of the model's input [px]; the heatmap is interpolated to it.
+        count: of groups.
 
     Returns:
         group of each pixel, int64 (height, width), 0 for the most important; and the salience of each, (count,).
@@ -192,14 +193,25 @@ def groups(heatmap: Tensor, size: tuple[int, int], count: int = GROUPS) -> tuple
 
 
 def enlarged(heatmap: Tensor, size: tuple[int, int]) -> Tensor:
-    """(rows, cols) to (height, width), bilinear between the patches' centres."""
+    """Interpolate a heatmap (rows, cols) to (height, width), bilinearly between the patches' centres.
+
+    Args:
+        size: (height, width) [px].
+    """
     return F.interpolate(heatmap.float()[None, None], size, mode="bilinear", align_corners=False)[0, 0]
 
 
 def faithfulness(
     model: VisionTransformer, pixels: Tensor, target: int, heatmaps: Sequence[Tensor], count: int = GROUPS
 ) -> list[float]:
-    """SaCo of maps of one picture; see `scores`."""
+    """SaCo of each map of one picture, from -1 to 1, in the order of the maps; see `scores`.
+
+    Args:
+        pixels: (1, channels, height, width).
+        target: index of the class.
+        heatmaps: each (rows, cols).
+        count: of the groups that each map puts the pixels in.
+    """
     return [score.saco for score in scores(model, pixels, target, heatmaps, count)]
 
 
@@ -212,6 +224,10 @@ def scores(
         pixels: (1, channels, height, width).
         target: index of the class.
         heatmaps: each (rows, cols); only the order and the differences of their numbers play a part.
+        count: of the groups that each map puts the pixels in.
+
+    Returns:
+        one score per map, in their order.
     """
     size = pixels.shape[2], pixels.shape[3]
     mean = pixels.mean((2, 3), keepdim=True)
@@ -237,6 +253,7 @@ def seconds(model: VisionTransformer, size: tuple[int, int], maps: float, count:
 
     Args:
         size: (height, width) of the input [px].
+        count: of the groups that each map puts the pixels in.
     """
     at_once = batch_size(model.config.channels * size[0] * size[1])
     return expected(model, Kind(_KIND, size), maps * count, at_once=at_once)
@@ -248,10 +265,13 @@ _KIND = "verdict"
 def controls(
     model: VisionTransformer, pixels: Tensor, target: int, grid: tuple[int, int], seeds: int = SEEDS
 ) -> Controls:
-    """Random maps and a blob in the middle; the same for every map of this picture and class.
+    """Score random maps and a blob in the middle; the same for every map of this picture and class.
 
     Args:
+        pixels: (1, channels, height, width).
+        target: index of the class.
         grid: (rows, cols) of patches.
+        seeds: how many random maps, at least two.
     """
     control_scores = scores(model, pixels, target, [*(noise(grid, seed) for seed in range(seeds)), centre(grid)])
     *random, blob = (score.saco for score in control_scores)
@@ -260,12 +280,20 @@ def controls(
 
 
 def noise(grid: tuple[int, int], seed: int) -> Tensor:
-    """A map of random numbers from 0 to 1."""
+    """A map (rows, cols) of random numbers from 0 to 1, the same for the same seed.
+
+    Args:
+        grid: (rows, cols) of patches.
+    """
     return torch.rand(grid, generator=torch.Generator().manual_seed(seed))
 
 
 def centre(grid: tuple[int, int]) -> Tensor:
-    """A bell whose deviation is a quarter of each side."""
+    """A bell (rows, cols) in the middle of the map, at most 1, whose deviation is a quarter of each side.
+
+    Args:
+        grid: (rows, cols) of patches.
+    """
     rows, cols = ((torch.arange(n) + 0.5) / n - 0.5 for n in grid)
     return torch.exp(-8 * (rows[:, None] ** 2 + cols**2))
 
@@ -276,6 +304,12 @@ def centre(grid: tuple[int, int]) -> Tensor:
 def deletion(model: VisionTransformer, pixels: Tensor, target: int, heatmap: Tensor, steps: int = STEPS) -> Curve:
     """The probability while pixels give way to the picture's mean colour; a true map has a small area.
 
+    Args:
+        pixels: (1, channels, height, width).
+        target: index of the class.
+        heatmap: (rows, cols).
+        steps: in which the pixels go, equally many in each; the curve has one point more.
+
     Source: Petsiuk et al. 2018, RISE, arXiv 1806.07421.
     """
     return _curve(model, pixels, pixels.mean((2, 3), keepdim=True).expand_as(pixels), target, heatmap, steps)
@@ -283,6 +317,12 @@ def deletion(model: VisionTransformer, pixels: Tensor, target: int, heatmap: Ten
 
 def insertion(model: VisionTransformer, pixels: Tensor, target: int, heatmap: Tensor, steps: int = STEPS) -> Curve:
     """The probability while the blurred picture becomes sharp; a true map has a large area.
+
+    Args:
+        pixels: (1, channels, height, width).
+        target: index of the class.
+        heatmap: (rows, cols).
+        steps: in which the pixels come, equally many in each; the curve has one point more.
 
     Source: Petsiuk et al. 2018, RISE, arXiv 1806.07421.
     """
@@ -304,7 +344,15 @@ def _curve(model: VisionTransformer, before: Tensor, after: Tensor, target: int,
 
 @torch.inference_mode()
 def probabilities(model: VisionTransformer, pictures: Iterable[Tensor], target: int) -> Tensor:
-    """Of one class, for pictures (1, channels, height, width) that are made when their batch comes: one number each."""
+    """The probability of one class in each of n pictures, which are made when their batch comes.
+
+    Args:
+        pictures: at least one, each (1, channels, height, width).
+        target: index of the class.
+
+    Returns:
+        (n,), 0 to 1.
+    """
     waiting = iter(pictures)
     first = next(waiting)
     waiting, at_once = chain([first], waiting), batch_size(first.numel())
@@ -315,7 +363,7 @@ def probabilities(model: VisionTransformer, pictures: Iterable[Tensor], target: 
 
 
 def batch_size(numbers: int) -> int:
-    """How many pictures of so many numbers go through a model together."""
+    """How many pictures, of so many numbers each, go through a model together; at least one."""
     return max(1, _BATCH // numbers)
 
 
@@ -337,7 +385,8 @@ def points_at(heatmap: Tensor, mask: Tensor) -> bool:
     """The pointing game: whether the strongest pixel is on the object.
 
     Args:
-        mask: bool (height, width).
+        heatmap: (rows, cols).
+        mask: bool (height, width), True on the object.
 
     Source: Zhang et al. 2016, arXiv 1608.00507, without the tolerance of 15 px.
     """
@@ -346,7 +395,12 @@ def points_at(heatmap: Tensor, mask: Tensor) -> bool:
 
 
 def overlap(heatmap: Tensor, mask: Tensor) -> float:
-    """Intersection over union of the object and as many of the strongest pixels as it has, 0 to 1."""
+    """Intersection over union of the object and as many of the strongest pixels as it has, 0 to 1.
+
+    Args:
+        heatmap: (rows, cols).
+        mask: bool (height, width), True on the object, which has at least one pixel.
+    """
     size = mask.shape[0], mask.shape[1]
     strongest = torch.zeros(mask.numel(), dtype=torch.bool)
     strongest[enlarged(heatmap, size).flatten().topk(int(mask.sum())).indices] = True

@@ -22,7 +22,7 @@ from vit.model.transformer import VisionTransformer
 
 
 class Features(NamedTuple):
-    """Of a dataset's pictures.
+    """What a model computes of each of a dataset's pictures before its head.
 
     Attributes:
         vectors: float32 (n, D), as the head reads them.

@@ -29,7 +29,7 @@ from vit.images.decode import decode_image
 from vit.images.preprocess import Normalise, Preprocess
 from vit.model.transformer import VisionTransformer
 
-MOST = 128  # pictures, as in the paper
+CENSUS_PICTURES = 128  # as in the paper
 
 # Tokens that go through a model together. On two cores the shipped model takes a third of the time per picture in
 # batches of 32 that it takes one by one; ViT-B/16 the same in any.
@@ -55,7 +55,7 @@ class Tally:
     uniform: Mapping[str, float] = field(default_factory=dict)
 
     def __add__(self, other: "Tally") -> "Tally":
-        """Of all pictures of both.
+        """Combine the statistics of these pictures and of others into those of all of them.
 
         Source: Chan, Golub & LeVeque 1979, "Updating formulae and a pairwise algorithm for computing sample variances".
         """
@@ -71,14 +71,17 @@ class Tally:
         return Tally(total, means, squares, self.uniform)
 
     def to_part(self) -> Part:
-        """As a file keeps it."""
+        """The arrays that a file keeps, by name.
+
+        They are "pictures" and, of each statistic, "means/..." and "squares/...", (L, H), and "uniform/...", a number.
+        """
         kinds = {"means": self.means, "squares": self.squares, "uniform": self.uniform}
         arrays = {f"{kind}/{name}": np.asarray(value) for kind, named in kinds.items() for name, value in named.items()}
         return arrays | {"pictures": np.array(self.pictures)}
 
     @staticmethod
     def of_part(part: Part) -> "Tally":
-        """The inverse of `to_part`."""
+        """Make a tally of arrays by name; the inverse of `to_part`."""
         kinds: dict[str, dict[str, Any]] = {"means": {}, "squares": {}, "uniform": {}}
         for key, array in part.items():
             kind, _, name = key.partition("/")
@@ -87,7 +90,7 @@ class Tally:
         return Tally(int(part["pictures"]), **kinds)
 
     def statistics(self) -> dict[str, Statistic]:
-        """Mean and standard deviation over the pictures."""
+        """Mean and standard deviation over the pictures of each statistic, (L, H), by name."""
         by_name = {}
         for name, mean in self.means.items():
             deviation = (self.squares[name] / (self.pictures - 1)).sqrt().float() if self.pictures > 1 else None
@@ -97,14 +100,14 @@ class Tally:
 
 @torch.inference_mode()
 def tally(model: VisionTransformer, pixels: Tensor) -> Tally:
-    """See what the heads do on several pictures (B, channels, height, width), none included."""
+    """See what the heads do on several pictures (B, channels, height, width); B may be 0."""
     if not len(pixels):
         return Tally()
     with doing(model, Kind(_KIND, (pixels.shape[2], pixels.shape[3])), len(pixels)):
-        return _tally(model, pixels)
+        return _measure_heads(model, pixels)
 
 
-def _tally(model: VisionTransformer, pixels: Tensor) -> Tally:
+def _measure_heads(model: VisionTransformer, pixels: Tensor) -> Tally:
     output, patch = model(pixels, output_queries_keys=True), model.config.patch_size
     together = AttentionRecord(  # every head is judged by itself, so those of all pictures can stand side by side
         logits=output.logits,
@@ -125,7 +128,7 @@ def _tally(model: VisionTransformer, pixels: Tensor) -> Tally:
 def census(
     checkpoint: Checkpoint,
     data: str,
-    limit: int = MOST,
+    limit: int = CENSUS_PICTURES,
     *,
     root: Path = Path("data"),
     progress: Callable[[int, int], None] = lambda done, total: None,
@@ -143,7 +146,7 @@ def census(
 
 
 def in_parts(
-    checkpoint: Checkpoint, data: str, limit: int = MOST, *, root: Path = Path("data"), **reading: int
+    checkpoint: Checkpoint, data: str, limit: int = CENSUS_PICTURES, *, root: Path = Path("data"), **reading: int
 ) -> InParts:
     """Statistics of every head over a dataset's test pictures, to be done in parts.
 
@@ -184,7 +187,7 @@ def pictures_of(
     preprocess: Preprocess,
     *,
     root: Path = Path("data"),
-    limit: int = MOST,
+    limit: int = CENSUS_PICTURES,
     workers: int = 2,
     budget: int = _BUDGET,
 ) -> Pictures:
@@ -209,7 +212,7 @@ class Opened(NamedTuple):
 
 
 def picked(pictures: Pictures, places: range, preprocess: Preprocess) -> Opened:
-    """Some pictures of a dataset."""
+    """A model's input out of some pictures of a dataset, by their places in it."""
     device = torch.device("cpu")
     (images, _), *_ = pictures.batches(torch.tensor(places), len(places), device)
     return Opened(Normalise(preprocess, device)(images))
@@ -277,7 +280,10 @@ def record_in_card(checkpoint: Checkpoint, data: str, found: Mapping[str, Statis
 
 
 def to_dict(found: Mapping[str, Statistic]) -> dict[str, Any]:
-    """As JSON has it: blocks, of each its heads."""
+    """Statistics by name as JSON has them: `mean` and `deviation` are lists of blocks, each a list of its heads.
+
+    The `deviation` is None where there was one picture.
+    """
     return {
         name: {
             "uniform": one.uniform,

@@ -85,7 +85,7 @@ def ask(
     return Subject.of(checkpoint.model, pixels, index)
 
 
-FEW = 20  # classes that a sentence lists
+LISTED_CLASSES = 20  # that a sentence lists, at most
 
 
 def find_class(name: str, labels: Sequence[str]) -> int:
@@ -107,7 +107,7 @@ def find_class(name: str, labels: Sequence[str]) -> int:
         return int(name)
     if near := get_close_matches(name, labels, 3, 0.5):
         way = f"Did you mean {' or '.join(near)}?"
-    elif len(labels) <= FEW:
+    elif len(labels) <= LISTED_CLASSES:
         way = f"The model knows {', '.join(labels)}."
     else:
         way = f"Name another of the {len(labels):,}, or its number from 0 to {len(labels) - 1}."

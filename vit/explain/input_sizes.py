@@ -8,7 +8,7 @@ from vit.images.preprocess import Preprocess
 
 SIDES = (384, 518, 768, 1024)  # input sizes that published models are used at [px]
 FACTORS = (1, 2, 4, 8)  # of the own size, for models of small pictures
-SMALL = 128  # [px]
+SMALL_SIDE = 128  # of the input of a model of small pictures, at most [px]
 
 
 def size_near(checkpoint: Checkpoint, side: int) -> Size:

@@ -61,7 +61,7 @@ def rank_correlation(left: Tensor, right: Tensor) -> float | None:
     """Spearman's rank correlation of two maps, equal numbers sharing their mean rank: 1 for the same order of patches.
 
     Args:
-        left, right: of one shape.
+        left, right: (rows, cols), or any other shape that both have.
 
     Returns:
         -1 to 1; None where a map is the same everywhere, so that it has no order.

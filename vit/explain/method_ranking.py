@@ -55,7 +55,7 @@ class Ranked(NamedTuple):
     pictures: int
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """The name, and each interval as its mean, low and high, ready for JSON; None where objects are not known."""
         intervals = {"saco": self.saco, "points": self.points, "overlap": self.overlap}
         return {"name": self.name} | {name: one and one._asdict() for name, one in intervals.items()}
 
@@ -133,7 +133,7 @@ def _against(heatmap: Tensor, mask: Tensor | None) -> tuple[float, float]:
 
 
 def interval(values: Tensor) -> Interval:
-    """Of the mean of (n,) values."""
+    """The mean of values (n,), and where 95 % of the means of resampled ones lie; the same for the same values."""
     generator = torch.Generator().manual_seed(0)
     draws = torch.randint(len(values), (RESAMPLES, len(values)), generator=generator)
     low, high = values[draws].mean(1).quantile(torch.tensor([0.025, 0.975], dtype=values.dtype)).tolist()

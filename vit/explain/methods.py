@@ -162,7 +162,7 @@ def weights(subject: Subject, name: str, query: Query = None, direction: Directi
 
 
 def shares(numbers: Tensor) -> Tensor:
-    """Each number's share of their sum; zeros where there is none."""
+    """Each number's share of the sum of all of them, (N,) to (N,); zeros where that sum is 0."""
     return numbers / numbers.sum().clamp_min(1e-30)
 
 
@@ -215,7 +215,20 @@ def attention(
     block: int | Fusion = -1,
     head: int | Fusion = "mean",
 ) -> Tensor:
-    """Block -1 is whatever looks last: the last block, or the pooling query of a model that has one."""
+    """Attention of one token, or of whatever the head reads, in one head and block or fused.
+
+    Args:
+        query: the token asked about; None for the class itself.
+        direction: of a token, "from" is where it looks, "to" who looks at it; of the class itself, "from".
+        block, head: an index, negative from the end, or how to fuse all of them: first heads, then blocks.
+            Block -1 is whatever looks last: the last block, or the pooling query of a model that has one.
+
+    Returns:
+        (N,) weights; those of "from" sum to 1 unless maps were fused by "max" or "min".
+
+    Raises:
+        ValueError: there is no such token, block or head.
+    """
     record = subject.record
     if query is None and block == -1 and record.pool_attention is not None:
         return maps.select_head(record.pool_attention, head)
@@ -238,7 +251,23 @@ def rollout(
     fusion: Fusion = DEFAULTS.fusion,
     discard: float = DEFAULTS.discard,
 ) -> Tensor:
-    """Source: Abnar & Zuidema 2020, arXiv 2005.00928."""
+    """Attention multiplied through all blocks, a share of every token staying what it is.
+
+    Args:
+        query: the token asked about; None for the class itself, which starts at what the head reads.
+        direction: "from" is where the token's content came from, "to" which tokens it reached.
+        residual: share of every token that stays what it is in each block, 0 to 1.
+        fusion: how a block's heads become one.
+        discard: share of each row's patches, the weakest, that is left out; at least 0 and under 1.
+
+    Returns:
+        (N,); sums to 1 for "from".
+
+    Raises:
+        ValueError: there is no such token, or `discard` is no share.
+
+    Source: Abnar & Zuidema 2020, arXiv 2005.00928, eq. 1.
+    """
     start = subject.record.read if query is None else query
     return subject.record.rollout(start, residual, direction, fusion, discard)
 
@@ -257,7 +286,21 @@ def attention_gradient(
     block: int | Fusion = "mean",
     head: int | Fusion = "mean",
 ) -> Tensor:
-    """Source: Chefer et al. 2021, arXiv 2103.15679, eq. 5, of one block."""
+    """Attention times the positive part of its gradient, of one block and head or fused.
+
+    Args:
+        query: the token asked about; None for the class itself.
+        direction: of a token, "from" is where it looks, "to" who looks at it; of the class itself, "from".
+        block, head: an index, negative from the end, or how to fuse all of them: first heads, then blocks.
+
+    Returns:
+        (N,), at least 0, in units of the class's logit.
+
+    Raises:
+        ValueError: there is no such token, block or head.
+
+    Source: Chefer et al. 2021, arXiv 2103.15679, eq. 5, of one block.
+    """
     return subject.record.attention_gradient(query, block, head, direction)
 
 
@@ -269,7 +312,14 @@ def attention_gradient(
     of_tokens=False,  # where the head reads the class token alone, no other row of the last block plays a part
 )
 def attention_gradient_last(subject: Subject, query: Query, direction: Direction) -> Tensor:
-    """As `attention_gradient` with block -1."""
+    """Attention of the last block, times the positive part of its gradient, mean of heads.
+
+    Args:
+        query, direction: play no part; the method is of the class itself.
+
+    Returns:
+        (N,), at least 0, in units of the class's logit.
+    """
     return subject.record.attention_gradient(None, -1)
 
 
@@ -280,7 +330,18 @@ def attention_gradient_last(subject: Subject, query: Query, direction: Direction
     lambda call: f"record.last_attention({call.arguments()}) * record.input_gradient",
 )
 def input_gradient(subject: Subject, query: Query, direction: Direction) -> Tensor:
-    """See `GradientRecord.input_gradient`."""
+    """Raw attention of the last block, times the length of the gradient of the class's logit by each patch's pixels.
+
+    Args:
+        query: the token asked about; None for the class itself.
+        direction: of a token, "from" is where it looks, "to" who looks at it; of the class itself, "from".
+
+    Returns:
+        (N,), at least 0; 0 for prefix tokens.
+
+    Raises:
+        ValueError: there is no such token.
+    """
     return subject.record.last_attention(query, direction) * subject.record.input_gradient
 
 
@@ -298,7 +359,22 @@ def gradient_rollout(
     discard: float = DEFAULTS.discard,
     start_block: int = DEFAULTS.start_block,
 ) -> Tensor:
-    """Source: jacobgil/vit-explain, see `GradientRecord.gradient_rollout`."""
+    """Rollout of the mean over heads of attention times its gradient, half of every token staying what it is.
+
+    Args:
+        query: the token asked about; None for the class itself, which starts at what the head reads.
+        direction: "from" is where the token's content came from, "to" which tokens it reached.
+        discard: share of each row's patches, the weakest, that is left out; at least 0 and under 1.
+        start_block: blocks before this one, an index that may be negative from the end, are left out.
+
+    Returns:
+        (N,), at least 0; sums to 1 for "from".
+
+    Raises:
+        ValueError: there is no such token or block, or `discard` is no share.
+
+    Source: jacobgil/vit-explain, see `GradientRecord.gradient_rollout`.
+    """
     return subject.record.gradient_rollout(query, direction, discard, start_block)
 
 
@@ -311,7 +387,23 @@ def gradient_rollout(
 def relevance(
     subject: Subject, query: Query, direction: Direction, *, start_block: int = DEFAULTS.start_block
 ) -> Tensor:
-    """Without what a token begins with, which would hide the rest of its map."""
+    """Attention times the positive part of its gradient, through all blocks.
+
+    What a token begins with is left out: it would hide the rest of its map.
+
+    Args:
+        query: the token asked about; None for the class itself, which starts at what the head reads.
+        direction: "from" is the token's row of the relevance matrix, "to" its column.
+        start_block: blocks before this one, an index that may be negative from the end, are left out.
+
+    Returns:
+        (N,), at least 0, not normalised.
+
+    Raises:
+        ValueError: there is no such token or block.
+
+    Source: Chefer et al. 2021, arXiv 2103.15679, eq. 5 and 6, see `GradientRecord.relevance`.
+    """
     return subject.record.relevance(query, direction, start_block, own=False)
 
 
@@ -331,7 +423,20 @@ def relevance_rollout(
     fusion: Fusion = DEFAULTS.fusion,
     discard: float = DEFAULTS.discard,
 ) -> Tensor:
-    """Where either has nothing, both have nothing."""
+    """The geometric mean of `relevance` and `rollout`: where either has nothing, both have nothing.
+
+    Args:
+        query: the token asked about; None for the class itself, which starts at what the head reads.
+        direction: "from" is where the token's content came from, "to" which tokens it reached.
+        start_block: of `relevance`: blocks before this one are left out.
+        residual, fusion, discard: of `rollout`.
+
+    Returns:
+        (N,), at least 0, not normalised.
+
+    Raises:
+        ValueError: there is no such token or block, or `discard` is no share.
+    """
     return maps.geometric_mean(
         relevance(subject, query, direction, start_block=start_block),
         rollout(subject, query, direction, residual=residual, fusion=fusion, discard=discard),
@@ -350,7 +455,20 @@ def relevance_rollout(
     of_tokens=False,
 )
 def legrad(subject: Subject, query: Query, direction: Direction, *, start_block: int = DEFAULTS.start_block) -> Tensor:
-    """Takes passes of its own: from every block to the class."""
+    """What the class would gain by more attention, mean of all blocks; takes passes of its own.
+
+    Args:
+        query, direction: play no part; the method is of the class itself.
+        start_block: blocks before this one, an index that may be negative from the end, are left out.
+
+    Returns:
+        (N,), at least 0, not normalised.
+
+    Raises:
+        ValueError: there is no such block.
+
+    Source: Bousselham et al. 2024, arXiv 2404.03214, see `vit.explain.relevance.legrad`.
+    """
     return explain.legrad(subject.model, subject.pixels, subject.record.target, start_block, subject.hook)
 
 
@@ -362,5 +480,18 @@ def legrad(subject: Subject, query: Query, direction: Direction, *, start_block:
     of_tokens=False,
 )
 def gradcam(subject: Subject, query: Query, direction: Direction, *, block: int | Fusion = -1) -> Tensor:
-    """Of the tokens that a block's attention reads."""
+    """Grad-CAM of the tokens that a block's attention reads.
+
+    Args:
+        query, direction: play no part; the method is of the class itself.
+        block: an index, negative from the end, or how to fuse all of them.
+
+    Returns:
+        (N,), at least 0, not normalised.
+
+    Raises:
+        ValueError: there is no such block.
+
+    Source: Selvaraju et al. 2017, arXiv 1610.02391, see `GradientRecord.gradcam`.
+    """
     return subject.record.gradcam(block)

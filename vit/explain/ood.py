@@ -36,7 +36,7 @@ from vit.untrusted import Unreadable, parse_json, read_bytes
 
 FILE = "known.zip"
 ALARM = 0.1  # share of known pictures that are called unlike them
-MOST = 10_000  # pictures that are looked at to learn what known ones are like
+KNOWN_PICTURES = 10_000  # at most, looked at to learn what known ones are like
 _BYTES = 64 << 20  # of the file, unpacked
 _BATCH = 250
 _STEPS = 101  # quantiles
@@ -77,7 +77,7 @@ class Known:
     other_data: str = ""
 
     def score(self, model: VisionTransformer, pixels: Tensor) -> Tensor:
-        """(B,), the higher the more unlike, of a model's input (B, channels, height, width)."""
+        """How unlike known pictures each input (B, channels, height, width) is: (B,), the higher the more unlike."""
         features, logits = look(model, pixels)
         return ((measures(features, logits, self.mean, self.precision) - self.centre) / self.spread).sum(1)
 
@@ -112,7 +112,7 @@ def fit(
     others: str = "",
     *,
     root: Path = Path("data"),
-    most: int = MOST,
+    most: int = KNOWN_PICTURES,
     bar: bool = False,
 ) -> Known:
     """Learn what known pictures are like from a training split, and how usual scores are from test splits.

@@ -48,26 +48,36 @@ class AttentionRecord:
 
     @property
     def blocks(self) -> int:
-        """L."""
+        """How many blocks the record is of, L."""
         return len(self.queries)
 
     @property
     def heads(self) -> int:
-        """H."""
+        """How many heads each block has, H."""
         return self.queries[0].shape[0]
 
     @property
     def tokens(self) -> int:
-        """N."""
+        """How many tokens there are, N, prefix included."""
         return self.queries[0].shape[1]
 
     def rows(self, block: int, queries: Sequence[int]) -> Tensor:
-        """Where these tokens look: (H, Q, N), each row summing to 1."""
+        """Where these tokens look: (H, Q, N), each row summing to 1.
+
+        Raises:
+            ValueError: there is no such token.
+            IndexError: there is no such block.
+        """
         q, k = self.queries[block], self.keys[block].float()
         return attention_weights(q[:, self._checked(queries)].float(), k)
 
     def columns(self, block: int, keys: Sequence[int]) -> Tensor:
-        """Who looks at these tokens: (H, N, Q); entry [h, i, j] is the share that token i gives to `keys[j]`."""
+        """Who looks at these tokens: (H, N, Q); entry [h, i, j] is the share that token i gives to `keys[j]`.
+
+        Raises:
+            ValueError: there is no such token.
+            IndexError: there is no such block.
+        """
         q, k = self.queries[block].float(), self.keys[block][:, self._checked(keys)].float()
         scores = q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5
         return (scores - self.log_sums(block)[..., None]).exp()
@@ -89,6 +99,9 @@ class AttentionRecord:
 
         Returns:
             (N,)
+
+        Raises:
+            ValueError: there is no such token, block or head.
         """
         blocks = range(self.blocks) if isinstance(block, str) else [checked_index("block", block, self.blocks)]
         maps = []
@@ -148,7 +161,7 @@ class AttentionRecord:
 
     @onednn()
     def log_sums(self, block: int) -> Tensor:
-        """(H, N): the logarithm of each row's softmax denominator."""
+        """The logarithm of each row's softmax denominator, (H, N)."""
         if block not in self._log_sums:
             q, k = self.queries[block].float(), self.keys[block].float()
             scores = (rows @ k.transpose(-2, -1) * q.shape[-1] ** -0.5 for rows in q.split(self._rows_at_once, 1))

@@ -136,7 +136,10 @@ class GradientRecord(AttentionRecord):
             block: an index, negative from the end, or how to fuse all of them.
 
         Returns:
-            (N,)
+            (N,), at least 0.
+
+        Raises:
+            ValueError: there is no such block.
 
         Source: Selvaraju et al. 2017, arXiv 1610.02391, eq. 1 and 2; of these tokens as in jacobgil/pytorch-grad-cam.
         """

@@ -34,7 +34,7 @@ class Settings:
         return {name: getattr(self, name) for name in (known if names is None else names) if name in known}
 
     def changed(self, names: Iterable[str]) -> dict[str, Any]:
-        """Of these settings the ones that are not at their default.
+        """Those of some settings, by name, that are not at their default.
 
         >>> Settings(discard=0.9).changed(("residual", "discard"))
         {'discard': 0.9}

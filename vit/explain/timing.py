@@ -22,7 +22,7 @@ from vit.model.transformer import VisionTransformer
 
 REPEATS = 3  # of a piece; the fastest counts
 ENOUGH = 0.5  # [s] of them, once there are two
-KEPT = 3  # times that work really took; the fastest counts
+TIMES_KEPT = 3  # of those that work really took; the fastest counts
 TOGETHER = 2048  # tokens of the pictures in a piece
 HEAVY = 10e9  # products; of a picture that has more, a piece is smaller
 SIDES = (16, 8)  # patches along the sides of such a piece
@@ -67,7 +67,7 @@ class Pace:
         self._told: dict[Hashable, dict[Kind, tuple[float, bool]]] = {}  # [s] per pass
         self._taken: dict[Hashable, dict[Kind, deque[float]]] = {}  # [s] per pass, real
         # Of what was taken to what was told, by the kind's name and whether its piece was smaller.
-        self._ratios: defaultdict[tuple[str, bool], deque[float]] = defaultdict(partial(deque, maxlen=KEPT))
+        self._ratios: defaultdict[tuple[str, bool], deque[float]] = defaultdict(partial(deque, maxlen=TIMES_KEPT))
 
     def expected(
         self, architecture: Hashable, kind: Kind, passes: float, products: float, piece: Callable[[], Piece]
@@ -99,7 +99,7 @@ class Pace:
         each = (self._clock() - started) / passes
         with self._lock:
             kinds = self._taken.setdefault(architecture, {})
-            kinds.setdefault(kind, deque(maxlen=KEPT)).append(each)
+            kinds.setdefault(kind, deque(maxlen=TIMES_KEPT)).append(each)
             if measured := self._told.get(architecture, {}).get(kind):
                 self._ratios[kind.name, measured[1]].append(each / measured[0])
 
@@ -165,7 +165,7 @@ def _architecture(model: VisionTransformer) -> Hashable:
 
 
 def piece_size(config: ViTConfig, size: tuple[int, int]) -> tuple[int, int]:
-    """(height, width) of a picture that can be timed in a moment, `size` itself where that can [px]."""
+    """The (height, width) of a picture that can be timed in a moment, `size` itself where that can [px]."""
     smaller = [(min(size[0], side), min(size[1], side)) for side in (patches * config.patch_size for patches in SIDES)]
     light = (one for one in (size, *smaller) if products(config, one) <= HEAVY)
     return next(light, smaller[-1])

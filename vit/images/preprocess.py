@@ -219,7 +219,7 @@ class Normalise:
         self.std = torch.tensor(preprocess.std, device=device).view(1, -1, 1, 1) * 255
 
     def __call__(self, images: torch.Tensor) -> torch.Tensor:
-        """(B, channels, height, width), 0 to 255, to the same shape, normalised."""
+        """Normalise pictures (B, channels, height, width), 0 to 255; the shape stays."""
         return (images - self.mean) / self.std
 
 

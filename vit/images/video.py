@@ -42,7 +42,7 @@ AT_ONCE = 2  # files, of all visitors together; bounds the memory too
 BEAT = 0.5  # [s] between two words to who waits
 SIDE = 1280  # longer side of a frame that is kept [px]
 MEMORY = 2_000_000_000  # [bytes] for the process that decodes, beside the file
-KEPT = 200_000_000  # [bytes] of frames that are remembered, of all files together
+REMEMBERED_BYTES = 200_000_000  # of frames that are remembered, of all files together
 
 # Bytes at the start of a file -> FFmpeg's reader for it. Only these are ever started, so that what looks like a
 # playlist, or a script that names other files, is read by nobody.
@@ -113,12 +113,12 @@ def read_video(
     if (outcome := _remembered_of(key, waiting)) is None:
         try:
             try:
-                outcome = _read(data, count, progress)
+                outcome = _read_frames(data, count, progress)
             except InvalidImage as error:
                 outcome = str(error)  # remembered too, as a page asks several times
             with _changed:
                 _remembered[key] = outcome
-                while len(_remembered) > 1 and sum(map(_size, _remembered.values())) > KEPT:
+                while len(_remembered) > 1 and sum(map(_size, _remembered.values())) > REMEMBERED_BYTES:
                     _remembered.popitem(last=False)
         finally:
             with _changed:
@@ -172,7 +172,7 @@ def _reader(data: bytes) -> str | None:
     return next((name for start, name in _READERS if re.match(start, data[:16], re.DOTALL)), None)
 
 
-def _read(data: bytes, count: int, progress: Callable[[float], object]) -> Clip:
+def _read_frames(data: bytes, count: int, progress: Callable[[float], object]) -> Clip:
     """Have the frames decoded by another process."""
     process = subprocess.Popen(
         [sys.executable, "-m", "vit.images.video", str(count)],
@@ -255,7 +255,7 @@ def main(count: int) -> int:
 
 
 def _restrict(size: int) -> None:
-    """Give away what decoding does not need; where the system cannot do that, the limits of `_read` remain."""
+    """Give away what decoding does not need; where the system cannot do that, the limits of `_read_frames` remain."""
     try:
         import resource  # noqa: PLC0415 # Windows has none
     except ImportError:  # Windows

@@ -16,7 +16,7 @@ from vit.model.layers import MLP, Linear, linear
 from vit.model.positions import apply_rotary
 
 EVERY = slice(None)  # tokens
-_SMALL = 640  # tokens
+_EXPLICIT_TOKENS = 640  # up to so many the matrix of attention is small
 
 Mix = Callable[[Tensor, Tensor, Tensor], Tensor]  # q (B, H, Q, K), k and v (B, H, N, K) to (B, H, Q, K)
 
@@ -45,7 +45,7 @@ class Route(NamedTuple):
     """How a pass goes through a block; the same for all of them but for what is read after the last one.
 
     Attributes:
-        block: its number.
+        block: its number, from 0.
         rows: the tokens that leave it.
         queries: the tokens whose queries are computed, where they are not the same.
         rope: cosine and sine (N, K) of rotary positions.
@@ -75,7 +75,7 @@ class Attention(nn.Module):
         self.explicit = False  # by two products and a softmax, where torch's fused attention is slower
 
     def forward(self, x: Tensor, route: Route = DIRECT) -> Tensor:
-        """(B, N, D) to (B, Q, D) for the Q tokens of the route's `rows`."""
+        """Tokens (B, N, D) to what attention adds to them (B, Q, D), for the Q tokens of the route's `rows`."""
         queries = route.rows if route.queries is None else route.queries
         q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in self.project(x, queries))
         if route.rope is not None:  # q (B, H, Q, K); k, v (B, H, N, K)
@@ -110,13 +110,16 @@ def mixed(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def explicitly_mixed(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """The same by two products and a softmax."""
+    """Values mixed by attention, by two products and softmax: q (B, H, Q, K), k and v (B, H, N, K) to (B, H, Q, K)."""
     return attention_weights(q, k) @ v
 
 
 def mixed_both_ways(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """The same for a pass that goes back: on a CPU the fused kernel is slower there than to hold small matrices."""
-    small = q.is_cpu and k.shape[-2] <= _SMALL
+    """Values mixed by attention in a pass that goes back: q (B, H, Q, K), k and v (B, H, N, K) to (B, H, Q, K).
+
+    On a CPU the fused kernel is slower there than to hold small matrices.
+    """
+    small = q.is_cpu and k.shape[-2] <= _EXPLICIT_TOKENS
     return explicitly_mixed(q, k, v) if small else F.scaled_dot_product_attention(q, k, v)
 
 
@@ -142,7 +145,7 @@ class AttentionPool(nn.Module):
         self.mlp = MLP(config)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, N, D) to the gathered features (B, D) and to where the query looked (B, H, N)."""
+        """Tokens (B, N, D) to the gathered features (B, D), and to where the query looked (B, H, N)."""
         probe = self.probe.expand(x.shape[0], -1, -1)
         q, k, v = (
             part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in (self.q(probe), *self.kv(x).chunk(2, -1))

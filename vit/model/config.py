@@ -37,7 +37,7 @@ SIZES = {
 PATCH_SIZES = (32, 16, 14, 8)
 
 # Whole models for small pictures. `tintn` and `notebook` are the sizes of two well-known tutorials.
-SMALL: dict[str, dict[str, Any]] = {
+SMALL_MODELS: dict[str, dict[str, Any]] = {
     "tintn": dict(
         image_size=(32, 32), patch_size=4, num_classes=10, dim=48, depth=4, heads=4, mlp_dim=192,
         activation="gelu_tanh", eps=1e-5, norm="none",
@@ -135,23 +135,29 @@ class ViTConfig:
 
     @property
     def grid(self) -> tuple[int, int]:
-        """(rows, cols) of patches at the training size."""
+        """How many patches there are at the training size, (rows, cols)."""
         return self.image_size[0] // self.patch_size, self.image_size[1] // self.patch_size
 
     @property
     def tokens(self) -> int:
-        """N at the training size."""
+        """How many tokens there are at the training size, N."""
         return len(self.prefix) + math.prod(self.grid)
 
     @classmethod
     def preset(cls, name: str, **changes: Any) -> Self:
-        """Build a named size: "Ti", "S", "B", "L" or "H" with "/32", "/16", "/14" or "/8", or one of `SMALL`.
+        """Build a named size: "Ti", "S", "B", "L" or "H" with "/32", "/16", "/14" or "/8", or one of `SMALL_MODELS`.
+
+        Args:
+            changes: fields of the config that are to have another value.
+
+        Raises:
+            ValueError: there is no such size, or a change has an unknown name or a value that cannot be.
 
         >>> ViTConfig.preset("B/16", image_size=384).tokens
         577
         """
-        if name in SMALL:
-            return cls.from_dict(SMALL[name] | changes)
+        if name in SMALL_MODELS:
+            return cls.from_dict(SMALL_MODELS[name] | changes)
         size, _, patch = name.partition("/")
         if size not in SIZES or patch not in map(str, PATCH_SIZES):
             raise ValueError(f"There is no size {name!r}. Choose from: {', '.join(preset_names())}.")
@@ -211,4 +217,4 @@ def in_a_sentence(name: str = "") -> Iterator[None]:
 
 def preset_names() -> list[str]:
     """Every name that `ViTConfig.preset` takes."""
-    return [f"{size}/{patch}" for size in SIZES for patch in PATCH_SIZES] + list(SMALL)
+    return [f"{size}/{patch}" for size in SIZES for patch in PATCH_SIZES] + list(SMALL_MODELS)

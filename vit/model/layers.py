@@ -17,7 +17,7 @@ class Linear(nn.Linear):
     """A linear layer that computes in the precision of its input, whatever its weights are kept in."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """(..., in) to (..., out)."""
+        """Multiply by the weights and add the bias: (..., in) to (..., out)."""
         return linear(x, self.weight, self.bias)
 
 
@@ -31,7 +31,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 class _LinearOfHalf(torch.autograd.Function):
-    """The same by weights that do not learn, cast once more on the way back and not held until then."""
+    """x W^T + b by weights that do not learn, cast once more on the way back and not held until then."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -48,15 +48,18 @@ class QuickGELU(nn.Module):
     """x * sigmoid(1.702 x). Source: Hendrycks & Gimpel 2016, arXiv 1606.08415, section 2; used by OpenAI CLIP."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Any shape."""
+        """Activate each number of a tensor of any shape, which stays."""
         return x * torch.sigmoid(1.702 * x)
 
 
 class TanhGELU(nn.Module):
-    """x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))) / 2. Source: the same, section 2."""
+    """x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))) / 2.
+
+    Source: Hendrycks & Gimpel 2016, arXiv 1606.08415, section 2.
+    """
 
     def forward(self, x: Tensor) -> Tensor:
-        """Any shape."""
+        """Activate each number of a tensor of any shape, which stays."""
         if torch.compiler.is_compiling():  # (1 + tanh(y)) / 2 = sigmoid(2 y), which compiles to faster code
             return x * torch.sigmoid(math.sqrt(8 / math.pi) * (x + 0.044715 * x * x * x))
         return F.gelu(x, approximate="tanh")
@@ -67,7 +70,7 @@ def _activation(name: Activation) -> nn.Module:
 
 
 class MLP(nn.Module):
-    """Two linear layers, (.., D) to (.., M) to (.., D); the first one twice if gated, gate before value.
+    """Two linear layers, (B, N, D) to (B, N, M) to (B, N, D); the first one twice if gated, gate before value.
 
     Source of the gated form: Shazeer 2020, arXiv 2002.05202, eq. 6.
     """
@@ -81,7 +84,7 @@ class MLP(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, N, D) to (B, N, D)."""
+        """Tokens (B, N, D) to what the MLP adds to them (B, N, D)."""
         hidden = self.fc1(x)
         if self.gated:
             gate, hidden = hidden.chunk(2, -1)
@@ -103,7 +106,11 @@ class Branch(nn.Module):
         self.drop_path = drop_path
 
     def forward(self, out: Tensor, scale: Tensor | None) -> Tensor:
-        """(B, N, D) to (B, N, D)."""
+        """Scale and drop what a branch gives: (B, N, D) to (B, N, D).
+
+        Args:
+            scale: (D,), or None for 1.
+        """
         out = self.dropout(out if scale is None else out * scale)
         if self.training and self.drop_path:
             keep = torch.rand(out.shape[0], 1, 1, device=out.device) >= self.drop_path

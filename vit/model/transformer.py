@@ -72,7 +72,7 @@ class Block(nn.Module):
             self.register_parameter(name, scale)
 
     def forward(self, x: Tensor, route: Route = DIRECT) -> Tensor:
-        """As `Attention.forward`, with both branches and their norms."""
+        """Tokens (B, N, D) to those that leave the block (B, Q, D), the Q tokens of the route's `rows`."""
         out = self.attn(self.norm1(x), route)
         x = x[:, route.rows] + self.branch(out, self.scale1)
         return x + self.branch(self.mlp(self.norm2(x)), self.scale2)
@@ -132,7 +132,7 @@ class VisionTransformer(nn.Module):
         self.patch_embed = nn.Conv2d(config.channels, dim, config.patch_size, config.patch_size, bias=config.patch_bias)
         self.prefix_tokens = nn.Parameter(torch.zeros(1, len(config.prefix), dim))
         self.pos_embed = nn.Parameter(torch.zeros(1, rows * cols, dim))
-        self.read = _read(config)
+        self.read = _tokens_read(config)
         self.dropout = nn.Dropout(config.dropout)
         rates = [config.drop_path * i / max(1, config.depth - 1) for i in range(config.depth)]
         self.blocks = nn.ModuleList(Block(config, rate) for rate in rates)
@@ -302,7 +302,11 @@ class VisionTransformer(nn.Module):
         return model
 
     def embed(self, images: Tensor) -> Tensor:
-        """Pictures (B, channels, height, width) to tokens with their positions (B, N, D)."""
+        """Pictures (B, channels, height, width) to tokens with their positions (B, N, D).
+
+        Raises:
+            ValueError: the number of channels is not the model's, or a side is no multiple of the patch size.
+        """
         config = self.config
         if images.ndim != 4 or images.shape[1] != config.channels:
             raise ValueError(f"Pictures must be (B, {config.channels}, height, width), not {tuple(images.shape)}.")
@@ -341,7 +345,7 @@ class VisionTransformer(nn.Module):
         return x if self.pre_logits is None else self.pre_logits(x).tanh(), attention
 
 
-def _read(config: ViTConfig) -> slice:
+def _tokens_read(config: ViTConfig) -> slice:
     """The tokens that are read after the last block."""
     if config.pool == "cls":
         first = config.prefix.index("cls")

@@ -84,7 +84,7 @@ def save(report: Report, file: Path) -> None:
 
 
 _KINDS = {"confusion": "i", "indices": "i", "true": "i", "predicted": "i", "probability": "f"}  # of NumPy's
-_MOST = 256 << 20  # [bytes] of all arrays: 21,000 classes would take 3.5 GB, and be no help to anybody
+_ARRAY_BYTES = 256 << 20  # of all arrays together: 21,000 classes would take 3.5 GB, and be no help to anybody
 _ARRAYS = {"confusion": 2, "indices": 1, "pictures": 4, "overlays": 4, "true": 1, "predicted": 1, "probability": 1}
 
 
@@ -97,7 +97,7 @@ def read(file: Path) -> Report:
     try:
         with open_file(file) as raw:
             with zipfile.ZipFile(raw) as archive:
-                if sum(member.file_size for member in archive.infolist()) > _MOST:
+                if sum(member.file_size for member in archive.infolist()) > _ARRAY_BYTES:
                     raise ValueError("more than a report takes")
             raw.seek(0)
             arrays = np.load(raw, allow_pickle=False)

@@ -62,7 +62,7 @@ def write(
             mistakes = _Worst(seen + wrong, images[wrong], labels[wrong], predicted[wrong], probability[wrong])
             worst = worst.merged(mistakes)
             seen += len(labels)
-        overlays = [_overlay(model, normalise(image[None].to(device)), image) for image in worst.images]
+        overlays = [_attention_over(model, normalise(image[None].to(device)), image) for image in worst.images]
     report = Report(
         checkpoint.hash,
         data,
@@ -102,7 +102,7 @@ def _bands_last(images: Tensor) -> NDArray[np.uint8]:
     return images.expand(-1, 3, -1, -1).permute(0, 2, 3, 1).byte().contiguous().numpy()
 
 
-def _overlay(model: VisionTransformer, pixels: Tensor, image: Tensor) -> NDArray[np.uint8]:
+def _attention_over(model: VisionTransformer, pixels: Tensor, image: Tensor) -> NDArray[np.uint8]:
     """The picture under the last block's attention from the class token, or from all patches without one."""
     attention = record(model, pixels)
     weights = attention.weights(0) if attention.prefix else attention.full(attention.blocks - 1).mean((0, 1))

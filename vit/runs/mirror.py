@@ -42,13 +42,13 @@ _GIVEN = ("config.json", BASE, "about.json", "handle.json", START)  # of these t
 _OWN = re.compile(r"\..*|.*\.(lock|partial)|reserve|stop|kill|over\.json|job\.sh")  # of each side alone, by first name
 _GROWING = re.compile(r"metrics\.jsonl|log\.txt|events/.*")
 _PATH = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*(/[A-Za-z0-9_-][A-Za-z0-9_.-]*){0,4}")
-_SMALL = 4 << 10  # [bytes] that stand in the index
+_INLINE = 4 << 10  # [bytes] of a file that stands in the index, at most
 _CUT = 32 << 10  # [bytes] of the end of a growing file that stand in it
 _CHUNK = 1 << 20
 _KEEP = 30.0  # [s] for which pieces stay that no index names any more, for whoever is reading them
 _INDEX = 64 << 20  # [bytes], at most
 _TRIES = 5
-_STATES = tuple(f"checkpoints/{name}" for name in STATES)
+_STATE_PATHS = tuple(f"checkpoints/{name}" for name in STATES)
 _PATIENCE = 60  # attempts to push the last word, with pauses between them
 
 _log = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ class Entry(NamedTuple):
     tail: bytes
 
     def to_json(self) -> list[Any]:
-        """As an index has it."""
+        """The list that an index holds for it, ready for JSON."""
         return [self.pieces, base64.b64encode(self.tail).decode()]
 
     @classmethod
@@ -173,7 +173,7 @@ class Mirror:
                 if index is None:
                     return
                 try:
-                    self._apply(note, index, heavy, exact, () if states else _STATES)
+                    self._apply(note, index, heavy, exact, () if states else _STATE_PATHS)
                 except FileNotFoundError:  # a newer index names other pieces, and those of this one are gone
                     continue
                 return
@@ -292,7 +292,7 @@ class Mirror:
             image, units = _units(self._image), _opened(self.folder, stack)
             for unit in units:
                 known = self._entries.get(unit.path)
-                heavy = not _GROWING.fullmatch(unit.path) and _size(unit) > _SMALL
+                heavy = not _GROWING.fullmatch(unit.path) and _size(unit) > _INLINE
                 if known is None or known[0] != unit.signature:
                     if heavy and not large:
                         files |= known[1] if known else image.get(unit.path, {})
@@ -367,7 +367,7 @@ class Mirror:
         with ExitStack() as stack:
             for unit in _opened(self.folder, stack):
                 known = self._entries.get(unit.path)
-                if _GROWING.fullmatch(unit.path) or _size(unit) <= _SMALL or (known and known[0] == unit.signature):
+                if _GROWING.fullmatch(unit.path) or _size(unit) <= _INLINE or (known and known[0] == unit.signature):
                     continue
                 stored = unit.signature, self._stored_unit(unit, {})
                 with lock:
@@ -400,7 +400,7 @@ class Mirror:
     def _stored(self, file: BufferedReader) -> Entry:
         """A file that does not grow: in the index where it is small, else one piece."""
         size = os.fstat(file.fileno()).st_size
-        if size <= _SMALL:
+        if size <= _INLINE:
             return Entry((), file.read())
         digest = hashlib.file_digest(file, "sha256").hexdigest()
         file.seek(0)

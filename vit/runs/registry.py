@@ -95,12 +95,15 @@ class Run:
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        """Its settings, those that can be read."""
+        """The run's settings by name, those that can be read."""
         return _config(self.folder)[0]
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        """The same, with what follows from a named size or a checkpoint as its model has it, once that is saved."""
+        """The run's settings by name, as its model has them once that is saved.
+
+        Only then is it known what follows from a named size, or from the checkpoint that it starts from.
+        """
         config, model = self.config, read_json(self.best / "config.json").get("vit") if self.best else None
         used = {name: model[name] for name in config if name in model} if isinstance(model, dict) else {}
         if isinstance(sides := used.get("image_size"), list) and sides:
@@ -174,7 +177,12 @@ def _is_run(folder: Path) -> bool:
 
 
 def read_guarded(folder: Path, waiting: Sequence[str], patience: float = 0.0) -> Run:
-    """A run, whatever its folder holds: what is wrong with one of them hides none of the others."""
+    """A run, whatever its folder holds: what is wrong with one of them hides none of the others.
+
+    Args:
+        waiting: ids of the runs in this machine's queue, in order.
+        patience: how long to wait for the answer of its cluster, if it has one; 0 for what it said last [s].
+    """
     try:
         return read_run(folder, waiting, patience)
     except OSError as error:

@@ -82,7 +82,7 @@ def command(folder: Path, devices: Sequence[str]) -> list[str]:
 
 
 def environment(devices: Sequence[str]) -> dict[str, str]:
-    """For the trainer, to see its own devices only."""
+    """The environment of a trainer, in which it sees its own devices only."""
     gpus = [device.removeprefix("cuda:") for device in devices if device.startswith("cuda:")]
     hidden = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {}
     return dict(os.environ) | {"PYTHONUNBUFFERED": "1"} | hidden

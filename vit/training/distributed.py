@@ -35,7 +35,7 @@ class Process:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.autocast)
 
     def memory(self) -> int | None:
-        """In use for training [bytes]: the most since the last call on a GPU, the process's own on a CPU."""
+        """Memory in use for training [bytes]: the most since the last call on a GPU, the process's own on a CPU."""
         if self.device.type == "cuda":
             most = torch.cuda.max_memory_allocated(self.device)
             torch.cuda.reset_peak_memory_stats(self.device)

@@ -124,7 +124,16 @@ class Sample(NamedTuple):
 def time_steps(
     config: TrainConfig, devices: Sequence[str] = ("cpu",), known: Sample | None = None, limit: float = LIMIT
 ) -> Trial:
-    """See `try_steps`; waits for the end of it."""
+    """Time training steps as `try_steps` does, and wait for the trial that it ends with.
+
+    Args:
+        known: the run's pictures as `sample` gives them; they are opened without it.
+        limit: for everything [s].
+
+    Raises:
+        InvalidDataset: the pictures cannot be opened.
+        InvalidConfig: steps cannot be done, or another trial is under way; on a GPU, not one was done in time.
+    """
     *_, trial = try_steps(config, devices, known, limit)
     assert isinstance(trial, Trial)
     return trial
@@ -209,7 +218,7 @@ def _judged(
 
 
 def _guessed(config: TrainConfig, devices: Sequence[str], known: Sample) -> Trial:
-    """The same for a CPU that is too busy to do a single step in time, by how fast it multiplies matrices."""
+    """What a run will cost on a CPU too busy to do a single step in time, by how fast it multiplies matrices."""
     model = model_config(config, len(known.classes))
     process = set_up_process(config.model_copy(update={"device": "cpu"}))
     facts = run_facts(config, len(known.classes), min(config.batch_size, known.train_pictures), process)
@@ -278,7 +287,12 @@ _EPOCHS = (30, 10)
 
 
 def fitting(config: TrainConfig, trial: Trial, seconds: float = FITS) -> Fitting | None:
-    """The largest recipe for the same pictures that takes at most so long on this machine; None without one."""
+    """The largest recipe for the same pictures that takes at most so long on this machine; None without one.
+
+    Args:
+        trial: of the run as it is set.
+        seconds: that it may take [s].
+    """
     own = model_config(config, trial.classes)
     work, side = products(own, own.image_size), min(own.image_size)
     each = trial.seconds_per_epoch / work  # [s] of an epoch

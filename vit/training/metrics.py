@@ -203,7 +203,7 @@ class Progress(NamedTuple):
 
     @property
     def share(self) -> float:
-        """Done, 0 to 1."""
+        """The share of the steps that are done, 0 to 1."""
         return min(self.step / self.total_steps, 1.0) if self.total_steps else 0.0
 
 

@@ -51,7 +51,7 @@ def make_optimizers(model: VisionTransformer, config: TrainConfig, device: torch
 
 
 def step_(optimizer: Optimizer) -> None:
-    """As `optimizer.step()`, which imports torch's compiler: 2 s of the 6 that a run needs to begin."""
+    """Do one step without what `optimizer.step()` imports, torch's compiler: 2 s of the 6 that a run needs to begin."""
     with torch.no_grad():
         inspect.unwrap(type(optimizer).step)(optimizer)
 

@@ -134,7 +134,7 @@ def run_name(config: TrainConfig) -> str:
 
 
 def checkpoint_name(spec: str) -> str:
-    """Of a checkpoint that a run starts from: the folder's name, or the run's whose best or last it is."""
+    """The name of a checkpoint that a run starts from: its folder's, or that of the run whose best or last it is."""
     path = Path(spec)
     return path.parent.parent.name if path.parent.name == "checkpoints" and path.name in ("best", "last") else path.name
 

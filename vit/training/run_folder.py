@@ -18,7 +18,7 @@ from vit.untrusted import DOCUMENT_BYTES, Unreadable, is_whole, read_object
 
 FORMAT = 2  # of what this version writes, in environment.json; `docs/runs-on-disk.md` says what differs
 ENGINE = "VIT_ENGINE"  # in the environment of a trainer that a cluster's engine started: the engine's name
-_SMALL = 64 << 10  # [bytes] of a document that is remembered
+_REMEMBERED_BYTES = 64 << 10  # of a document that is remembered, at most
 BASE = "base.json"  # what follows from the checkpoint that a run starts from
 START = "start"  # a copy of that by its name, for machines that see no checkpoints of the server
 STATES = ("state.pt", "state.previous.pt")  # in checkpoints/, the newest first
@@ -33,21 +33,26 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_document(path: Path) -> dict[str, Any]:
-    """A file's JSON object, parsed once for each version of a small file."""
+    """A file's JSON object, parsed once for each version of a small file.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        Unreadable: it cannot be read, or holds something else.
+    """
     try:
         facts = path.stat()
     except FileNotFoundError:
         raise
     except OSError as error:
         raise Unreadable(f"{path.name} cannot be read: {error.strerror}.") from error
-    if facts.st_size > _SMALL or not stat.S_ISREG(facts.st_mode):
+    if facts.st_size > _REMEMBERED_BYTES or not stat.S_ISREG(facts.st_mode):
         return read_object(path, DOCUMENT_BYTES)
     return dict(_parsed(path, facts.st_ino, facts.st_mtime_ns, facts.st_size))
 
 
 @lru_cache(2048)
 def _parsed(path: Path, inode: int, changed: int, size: int) -> dict[str, Any]:
-    return read_object(path, _SMALL)
+    return read_object(path, _REMEMBERED_BYTES)
 
 
 def later_format(folder: Path) -> str:
@@ -133,14 +138,22 @@ def record_outcome(folder: Path, outcome: Literal["finished", "stopped", "failed
 
 
 def write_json(path: Path, values: dict[str, Any]) -> None:
-    """Replace a file, whole, by a JSON object."""
+    """Replace a file, whole, by a JSON object.
+
+    Raises:
+        OSError: it could not be written; the old content stays.
+    """
     with replaced(path) as file:
         file.write(json.dumps(values, indent=2).encode() + b"\n")
 
 
 @contextmanager
 def changing(folder: Path) -> Iterator[None]:
-    """Say in one sentence that a run's folder, another user's perhaps, cannot be changed."""
+    """Say in one sentence that a run's folder, another user's perhaps, cannot be changed.
+
+    Raises:
+        InvalidRun: in place of any OSError.
+    """
     try:
         yield
     except OSError as error:

@@ -94,13 +94,13 @@ def train(config: TrainConfig, run: Path, *, resume: bool = False) -> Result:
     process = set_up_process(config)
     try:
         with _folder_of(run, process):
-            return _train(config, run, process, resume, base)
+            return _run_trainer(config, run, process, resume, base)
     finally:
         if process.opened:
             dist.destroy_process_group()
 
 
-def _train(config: TrainConfig, run: Path, process: Process, resume: bool, base: Base | None) -> Result:
+def _run_trainer(config: TrainConfig, run: Path, process: Process, resume: bool, base: Base | None) -> Result:
     resumed = resume and any((run / "checkpoints" / name).exists() for name in STATES)
     try:
         attempt = _describe(config, run, process) if process.leads else 0

@@ -362,7 +362,7 @@ def _merit(result: Evaluation) -> tuple[float, float]:
 
 
 def hardware(device: torch.device) -> str:
-    """What computes, in words."""
+    """What computes, in words: a GPU by its name, or a CPU with its threads."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"{torch.get_num_threads()} threads on {platform.processor() or platform.machine()}"

@@ -57,7 +57,7 @@ def read_snapshots(folder: Path, epoch: int) -> list[Snapshot]:
         InvalidRun: the epoch is not kept, or its file is damaged.
     """
     try:
-        snapshots = [_snapshot(fact) for fact in parse_json(_read(folder, epoch, "facts.json"))]
+        snapshots = [_snapshot(fact) for fact in parse_json(_read_member(folder, epoch, "facts.json"))]
     except (ValueError, KeyError, TypeError) as error:
         raise _damaged(epoch) from error
     if not snapshots or len({tuple(map(len, one.entropy)) for one in snapshots}) > 1:
@@ -89,7 +89,7 @@ def read_payload(folder: Path, epoch: int, picture: int) -> bytes:
     Raises:
         InvalidRun: the epoch is not kept, has no such picture, or its file is damaged.
     """
-    payload = _read(folder, epoch, f"{picture}.vit")
+    payload = _read_member(folder, epoch, f"{picture}.vit")
     try:
         header, sections = view.unpack(payload)
         if "picture" not in sections or header["blocks"] < 1 or header["heads"] < 1:
@@ -99,7 +99,7 @@ def read_payload(folder: Path, epoch: int, picture: int) -> bytes:
     return payload
 
 
-def _read(folder: Path, epoch: int, member: str) -> bytes:
+def _read_member(folder: Path, epoch: int, member: str) -> bytes:
     try:
         with open_file(epoch_file(folder, epoch)) as file, zipfile.ZipFile(file) as archive:
             if archive.getinfo(member).file_size > FOLDER_BYTES:

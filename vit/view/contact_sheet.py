@@ -21,7 +21,7 @@ from vit.images.decode import decode_image
 from vit.images.preprocess import Normalise
 from vit.view.overlay import overlay
 
-MOST = 60  # pictures
+SHEET_PICTURES = 60  # at most
 SIDE = 192  # longer side of a thumbnail [px]
 WITHOUT_CLASSES = tuple(name for name, method in METHODS.items() if not method.of_class)
 _PASSES = GROUPS + 4  # through the model for each picture, the one back counted as two
@@ -90,10 +90,10 @@ def look(checkpoint: Checkpoint, picture: Picture, method: str) -> Look:
         InvalidImage: the file is no picture.
     """
     with doing(checkpoint.model, Kind(_KIND, checkpoint.preprocess.size), _PASSES):
-        return _look(checkpoint, picture, method)
+        return _explain_picture(checkpoint, picture, method)
 
 
-def _look(checkpoint: Checkpoint, picture: Picture, method: str) -> Look:
+def _explain_picture(checkpoint: Checkpoint, picture: Picture, method: str) -> Look:
     pixels, image = _opened(checkpoint, picture)
     if not checkpoint.labels:
         subject = Subject.without_class(checkpoint.model, pixels)
@@ -119,7 +119,7 @@ def judge(checkpoint: Checkpoint, picture: Picture, found: Look) -> Seen:
 
 
 def arranged(seen: Sequence[Seen], by: Order, lowest_first: bool = False) -> list[Seen]:
-    """In the order of a figure; those without one come last."""
+    """Order pictures by a figure of what was seen of them; those without one come last."""
 
     def key(one: Seen) -> tuple[bool, float]:
         value = getattr(one.look, by)
@@ -150,12 +150,12 @@ def means(seen: Sequence[Seen]) -> Means | None:
 
 
 def pictures_of(checkpoint: Checkpoint, spec: str, root: Path = Path("data")) -> list[Picture]:
-    """At most `MOST` test pictures of a dataset, evenly from its classes.
+    """At most `SHEET_PICTURES` test pictures of a dataset, evenly from its classes.
 
     Raises:
         InvalidDataset: it cannot be read at this model's input size.
     """
-    dataset = load_dataset(spec, checkpoint.preprocess, root=root, only_test=True, at_most=MOST)
+    dataset = load_dataset(spec, checkpoint.preprocess, root=root, only_test=True, at_most=SHEET_PICTURES)
     batches = dataset.test.batches(torch.arange(len(dataset.test.labels)), 1, torch.device("cpu"))
     return [Picture("", images[0], dataset.classes[int(labels[0])]) for images, labels in batches]
 

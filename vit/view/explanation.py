@@ -11,7 +11,7 @@ from vit.checkpoints.checkpoint import Checkpoint
 from vit.devices import memory
 from vit.errors import InvalidImage
 from vit.explain.cost import Size, count_tokens, pass_memory
-from vit.explain.input_sizes import FACTORS, SIDES, SMALL, enlarged_size, resized, size_near
+from vit.explain.input_sizes import FACTORS, SIDES, SMALL_SIDE, enlarged_size, resized, size_near
 from vit.explain.record import AttentionRecord, Precision, record
 from vit.explain.timing import Kind, doing, expected
 from vit.images.decode import decode_frames
@@ -45,7 +45,7 @@ class Explanation:
         record: attention on demand.
         probabilities: of every class, in the model's order; of a model without labels too.
         predictions: every class, most probable first; none of a model whose outputs are no classes.
-        payload: for the viewer.
+        payload: the bytes that the viewer draws from, see `vit.view.payload`.
     """
 
     picture: Image.Image
@@ -62,10 +62,10 @@ class Cost(NamedTuple):
     """What a picture costs at some input size, estimated.
 
     Attributes:
-        tokens: N.
+        tokens: N, prefix included.
         memory: most that it takes beside the model, on the way to the browser included [bytes].
         payload: what the browser gets [bytes].
-        seconds: to the payload, see `vit.explain.timing`.
+        seconds: until the payload is made, see `vit.explain.timing` [s].
         problem: why this size is not possible, "" if it is.
     """
 
@@ -121,7 +121,7 @@ def sizes(checkpoint: Checkpoint) -> list[Size]:
     own = checkpoint.preprocess.size
     larger = (
         [enlarged_size(checkpoint, factor) for factor in FACTORS]
-        if min(own) <= SMALL
+        if min(own) <= SMALL_SIDE
         else [size_near(checkpoint, side) for side in SIDES]
     )
     every = sorted({own, *(size for size in larger if min(size) > min(own))})
@@ -139,7 +139,7 @@ def cost(checkpoint: Checkpoint, size: Size, precision: Precision = "float32") -
     """
     config, tokens = checkpoint.config, count_tokens(checkpoint.config, size)
     seconds = expected(checkpoint.model, Kind(_KIND, size), 1, lambda pixels: _time_one(checkpoint, pixels), at_once=1)
-    needed = _memory(config, tokens, precision)
+    needed = _memory_needed(config, tokens, precision)
     return Cost(tokens, needed, _payload(config, tokens), seconds, _problem(config, size, precision))
 
 
@@ -164,7 +164,7 @@ def _payload(config: ViTConfig, tokens: int) -> int:
     return config.depth * config.heads * (per_head + 4 * tokens) + tokens * config.dim
 
 
-def _memory(config: ViTConfig, tokens: int, precision: Precision) -> int:
+def _memory_needed(config: ViTConfig, tokens: int, precision: Precision) -> int:
     """The larger of what the pass and what the payload takes [bytes]; measured ones were up to 15 % larger."""
     number = 2 if precision == "bfloat16" else 4
     queries_keys = 2 * config.depth * tokens * config.dim * number
@@ -176,7 +176,7 @@ def _problem(config: ViTConfig, size: Size, precision: Precision = "float32") ->
     tokens = count_tokens(config, size)
     if tokens > MAX_TOKENS:
         return f"An input of {tokens:,} tokens is too large; {MAX_TOKENS:,} is the limit. Choose a smaller one."
-    payload, needed, (_, free) = _payload(config, tokens), _memory(config, tokens, precision), memory()
+    payload, needed, (_, free) = _payload(config, tokens), _memory_needed(config, tokens, precision), memory()
     if payload > MAX_PAYLOAD:
         return (
             f"At {tokens:,} tokens this model's queries and keys have {payload / 1e6:,.0f} MB; "

@@ -119,7 +119,7 @@ def map_figure(
             axes = sheet.axes(left, 0, side, high)
             _show(axes, drawn)
             if (query := map_view.facts.get("query")) is not None and query >= len(record.prefix):
-                _outline(axes, query - len(record.prefix), record.grid, box)
+                _outline_patch(axes, query - len(record.prefix), record.grid, box)
         sheet.colours(
             high + 1.2 + (_LINE if weight else 0),
             colormap(selection),
@@ -300,7 +300,7 @@ def _show(axes: Axes, picture: Image.Image) -> None:
         spine.set_visible(False)
 
 
-def _outline(axes: Axes, patch: int, grid: tuple[int, int], box: Box) -> None:
+def _outline_patch(axes: Axes, patch: int, grid: tuple[int, int], box: Box) -> None:
     """A white line around a patch, with a black one around it."""
     row, col = divmod(patch, grid[1])
     left, top, right, bottom = box

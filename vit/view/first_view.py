@@ -44,7 +44,7 @@ _MADE_OF = ("README.md", "config.json", "model.safetensors", "preprocessor_confi
 
 
 class Prediction(NamedTuple):
-    """As `vit.explain.Prediction`."""
+    """A class and how probable the model finds it, 0 to 1."""
 
     label: str
     probability: float

@@ -21,7 +21,7 @@ Colormap = Literal["viridis", "cividis", "inferno", "magma", "gray"]
 RED, BLUE = (178, 24, 43), (33, 102, 172)
 
 DIMMED = 0.6  # brightness of what the model does not see
-SMALL = 128  # [px]; pictures up to this side are enlarged pixel by pixel, as in the viewer
+PIXELATED_SIDE = 128  # [px]; pictures up to this side are enlarged pixel by pixel, as in the viewer
 LONGEST = 2.5  # sides of the seen part that a panorama is cut to
 _STRIP = 256  # [px] rows worked on at once, so that a 50-megapixel picture needs one copy of itself and no more
 
@@ -135,7 +135,7 @@ def window(picture: Image.Image, box: Box) -> tuple[Image.Image, Box]:
 
 def scaled(picture: Image.Image, box: Box, factor: float) -> tuple[Image.Image, Box]:
     """The picture at another size, and where the box lies in it [px]; a small one at a whole multiple of its own."""
-    small = max(picture.size) <= SMALL
+    small = max(picture.size) <= PIXELATED_SIDE
     if small:
         factor = max(1, round(factor))
     width, height = max(1, round(picture.width * factor)), max(1, round(picture.height * factor))

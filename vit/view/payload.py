@@ -175,7 +175,7 @@ def unpack(payload: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
 
 
 def read_header(payload: bytes) -> dict[str, Any]:
-    """The header alone.
+    """Read the header of a payload and none of its numbers.
 
     Raises:
         ValueError: not a payload.

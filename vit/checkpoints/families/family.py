@@ -74,7 +74,7 @@ class Family:
         )
 
     def rename(self, tensors: Tensors) -> Tensors:
-        """Their names to ours.
+        """Give tensors with the family's names those of `VisionTransformer`, before `reshape`.
 
         Raises:
             InvalidCheckpoint: a name that the family does not know, or two names for one thing.
@@ -96,7 +96,7 @@ class Family:
         return renamed
 
     def rename_back(self, tensors: Tensors) -> Tensors:
-        """Our names to theirs, the first spelling in `keys`."""
+        """Give tensors with our names those of the family, in the first spelling in `keys`."""
         patterns = [(_pattern(ours), theirs) for ours, theirs in self.keys]
         return {
             next(_fill(match, theirs) for pattern, theirs in patterns if (match := pattern.fullmatch(name))): tensor
@@ -130,6 +130,9 @@ def reshape(tensors: Tensors, grid: tuple[int, int] | None, rotary: bool = False
     Args:
         grid: (rows, cols) of patches where a config says so; else the number of patches must be a square.
         rotary: there need be no position embeddings; they are zero then.
+
+    Raises:
+        InvalidCheckpoint: a tensor is missing, of the wrong shape or of whole numbers, or two do not go together.
     """
     for name, tensor in tensors.items():
         if not tensor.is_floating_point():
@@ -199,7 +202,7 @@ def concatenate(parts: Sequence[Tensor], dim: int = 0) -> Tensor:
 
 
 def added(one: Tensor, other: Tensor) -> Tensor:
-    """Their sum, which for tensors on the meta device would import torch's compiler too."""
+    """The sum of two tensors, which for those on the meta device would import torch's compiler too."""
     return one if one.is_meta and one.shape == other.shape else one + other
 
 
@@ -240,7 +243,14 @@ def _tokens(parts: list[Tensor], dim: int) -> Tensor:
 
 
 def infer(tensors: Tensors, prefix: tuple[str, ...]) -> dict[str, Any]:
-    """The config fields that names and shapes of reshaped tensors tell."""
+    """The config fields that names and shapes of reshaped tensors tell.
+
+    Args:
+        prefix: names of the prefix tokens, as `reshape` gives them.
+
+    Raises:
+        InvalidCheckpoint: a tensor is missing or of the wrong shape, there is no block, or patches are not square.
+    """
     patch = needed(tensors, "patch_embed.weight", 4)
     if patch.shape[2] != patch.shape[3]:
         raise InvalidCheckpoint(
@@ -277,7 +287,7 @@ def infer(tensors: Tensors, prefix: tuple[str, ...]) -> dict[str, Any]:
 
 
 def square_size(tensors: Tensors, patch_size: int) -> tuple[int, int]:
-    """(height, width) of a square picture with as many patches as there are positions."""
+    """The (height, width) of a square picture with as many patches as there are positions [px]."""
     side = math.isqrt(tensors["pos_embed"].shape[1]) * patch_size
     return side, side
 
@@ -310,7 +320,15 @@ def build_config(values: Mapping[str, Any]) -> ViTConfig:
 
 
 def check_stated(name: str, value: object, called: str) -> None:
-    """Refuse a value of the wrong kind or out of range, in the words of the file that holds it."""
+    """Refuse a value of the wrong kind or out of range, in the words of the file that holds it.
+
+    Args:
+        name: of the config field.
+        called: what the file calls it.
+
+    Raises:
+        InvalidCheckpoint: the field cannot have this value.
+    """
     with _refusing():
         check_field(name, value, called)
 
@@ -325,7 +343,14 @@ def _refusing() -> Iterator[None]:
 
 
 def needed(tensors: Tensors, name: str, ndim: int) -> Tensor:
-    """The tensor of that name, or a sentence that says it is missing or of the wrong shape."""
+    """The tensor of that name.
+
+    Args:
+        ndim: how many dimensions it must have.
+
+    Raises:
+        InvalidCheckpoint: it is missing, or has another number of dimensions.
+    """
     if name not in tensors:
         raise InvalidCheckpoint(f"The weights are incomplete: `{name}` is missing.")
     if tensors[name].ndim != ndim:

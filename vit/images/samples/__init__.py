@@ -16,7 +16,7 @@ class Sample(NamedTuple):
 
     @property
     def path(self) -> Path:
-        """The JPEG file."""
+        """The JPEG file that holds the picture."""
         return _FOLDER / f"{self.name}.jpg"
 
 

@@ -56,20 +56,20 @@ class Measurement(NamedTuple):
 
 
 def folder_of(runs: Path, measurement: Measurement, checkpoint: Checkpoint) -> Path:
-    """Where this is measured: the same again for the same."""
+    """The folder of a measurement: the same one whenever the same is measured."""
     what = [FORMAT, measurement.task, checkpoint.identity, measurement.data, measurement.data_root, measurement.limit]
     digest = hashlib.sha256(json.dumps(what).encode()).hexdigest()
     return runs / ".measurements" / f"{measurement.task}-{digest[:12]}"
 
 
 def write_measurement(folder: Path, measurement: Measurement) -> None:
-    """Leave word for the processes."""
+    """Write down what is to be measured, for the processes that do it."""
     (folder / "parts").mkdir(parents=True, exist_ok=True)
     write_json(folder / "measurement.json", measurement._asdict())
 
 
 def read_measurement(folder: Path) -> Measurement:
-    """What is to be done, by whoever submitted it."""
+    """Read what `write_measurement` wrote down."""
     return Measurement(**read_document(folder / "measurement.json"))
 
 
@@ -92,12 +92,20 @@ def read_plan(folder: Path) -> dict[str, Any]:
 
 
 def path_of(folder: Path, number: int) -> Path:
-    """Where a part is written."""
+    """The file that a part is written to.
+
+    Args:
+        number: of the part, from 0.
+    """
     return folder / "parts" / f"{number:06}.npz"
 
 
 def keep(folder: Path, number: int, part: Part) -> None:
-    """Write a part."""
+    """Write what was measured of a part, whole.
+
+    Args:
+        number: of the part, from 0.
+    """
     content = io.BytesIO()
     np.savez(content, **part)  # type: ignore[arg-type]
     _put(path_of(folder, number), content.getvalue())

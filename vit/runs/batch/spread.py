@@ -28,7 +28,7 @@ from vit.training.run_folder import forget_attempt, read_json
 
 _PAUSE = 0.5  # [s] between two looks at the folder
 _ASK = 5.0  # [s] between two questions to an engine
-_MOST = 64  # processes, unless somebody asks for more
+_MOST_PROCESSES = 64  # unless somebody asks for more
 
 
 def measure(
@@ -95,7 +95,7 @@ def _absolute(measurement: Measurement) -> Measurement:
 def _room(on: str, device: str) -> int:
     capacity = cluster_engine(on).capacity()
     free = capacity.gpus.free if device == "gpu" else capacity.cpus.free // find_cluster(on).cpus
-    return max(1, min(free, _MOST))
+    return max(1, min(free, _MOST_PROCESSES))
 
 
 @contextmanager
@@ -119,7 +119,7 @@ def _here(folder: Path, workers: int | None, device: str, bar: bool) -> None:
     _, cpus, gpus = Here().capacity()
     if device == "gpu" and not gpus.total:
         raise InvalidConfig("--device gpu: this machine shows none.")
-    workers = workers or min(gpus.total if device == "gpu" else cpus.total, _MOST)
+    workers = workers or min(gpus.total if device == "gpu" else cpus.total, _MOST_PROCESSES)
     forget_attempt(folder)
     environment = environment_with_package() | {"OMP_NUM_THREADS": "1"}
     with ExitStack() as stack, (folder / "log.txt").open("ab") as log:

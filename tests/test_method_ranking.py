@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -11,7 +12,7 @@ from vit.checkpoints.checkpoint import Checkpoint
 from vit.checkpoints.load import load_checkpoint
 from vit.checkpoints.save import save_checkpoint
 from vit.cli.main import main
-from vit.data.shapes import SHAPES
+from vit.data.datasets import load_dataset
 from vit.errors import InvalidDataset, UserError
 from vit.explain.faithfulness import faithfulness
 from vit.explain.method_ranking import (
@@ -19,6 +20,8 @@ from vit.explain.method_ranking import (
     RANDOM,
     Interval,
     Ranked,
+    combined,
+    in_parts,
     interval,
     rank,
     read_table,
@@ -28,18 +31,12 @@ from vit.explain.method_ranking import (
     verdict,
 )
 from vit.explain.methods import METHODS, Subject, heatmap_of
-from vit.images.preprocess import Preprocess
+from vit.images.preprocess import Normalise, Preprocess
 
 
 @pytest.fixture
-def folder(tmp_path: Path, build: Any) -> Path:
-    """A checkpoint that knows the generated shapes, by name only."""
-    return save_checkpoint(tmp_path / "shapes", build(num_classes=4), SHAPES, Preprocess((32, 32)), {"accuracy": 0.25})
-
-
-@pytest.fixture
-def checkpoint(folder: Path) -> Checkpoint:
-    return load_checkpoint(folder)
+def checkpoint(saved_shapes: Path) -> Checkpoint:
+    return load_checkpoint(saved_shapes)
 
 
 def test_every_method_and_control_is_ranked_on_the_same_pictures(checkpoint: Checkpoint) -> None:
@@ -53,22 +50,39 @@ def test_every_method_and_control_is_ranked_on_the_same_pictures(checkpoint: Che
         assert 0 <= one.points.mean <= 1 and 0 < one.overlap.mean < 1
 
 
-def test_a_mean_is_that_of_its_pictures(checkpoint: Checkpoint) -> None:
-    from vit.data.datasets import load_dataset
-    from vit.images.preprocess import Normalise
+def test_a_mean_is_that_of_its_pictures() -> None:
+    """SaCo, pointing game and overlap of three pictures, one in each part."""
+    known, chance, blob = np.array(True), np.zeros((1, 3)), np.full((1, 3), -0.5)
+    rows = [(0.5, 1.0, 0.5), (-0.25, 0.0, 0.25), (0.5, 1.0, 0.0)]
+    parts = [{"rollout": np.array([row]), RANDOM: chance, BLOB: blob, "objects are known": known} for row in rows]
+    best, middle, last = combined(parts)
+    assert (best.name, best.pictures, best.saco.mean) == ("rollout", 3, 0.25)
+    assert best.points and best.points.mean == pytest.approx(0.666667, abs=1e-6)
+    assert best.overlap and best.overlap.mean == 0.25
+    assert (middle.name, middle.saco) == (RANDOM, (0, 0, 0)) and (last.name, last.saco) == (BLOB, (-0.5, -0.5, -0.5))
 
-    found = {one.name: one for one in rank(checkpoint, "shapes", 3, names=["rollout"])}
-    dataset = load_dataset("shapes", checkpoint.preprocess, only_test=True, at_most=3)
-    normalise, values = Normalise(checkpoint.preprocess, torch.device("cpu")), []
-    for image, _ in dataset.test.batches(torch.arange(3), 1, torch.device("cpu")):
+
+def test_a_part_holds_the_score_that_its_own_picture_has_alone(checkpoint: Checkpoint) -> None:
+    images = load_dataset("shapes", checkpoint.preprocess, only_test=True, at_most=3).test
+    normalise = Normalise(checkpoint.preprocess, torch.device("cpu"))
+    work = in_parts(checkpoint, "shapes", 3, names=["rollout"])
+    found = [float(work.part(number)["rollout"][0, 0]) for number in range(3)]
+    assert len(set(found)) == 3
+    for score, (image, _) in zip(found, images.batches(torch.arange(3), 1, torch.device("cpu")), strict=True):
         subject = Subject.of(checkpoint.model, normalise(image))
-        values += faithfulness(
-            checkpoint.model, subject.pixels, subject.record.target, [heatmap_of(subject, "rollout")]
-        )
-    assert found["rollout"].saco.mean == pytest.approx(sum(values) / 3)
+        alone = [heatmap_of(subject, "rollout")]
+        assert faithfulness(checkpoint.model, subject.pixels, subject.record.target, alone) == pytest.approx([score])
 
 
-def test_classes_must_be_known(folder: Path, tmp_path: Path, build: Any) -> None:
+def test_where_nothing_changes_every_map_has_a_score_of_one(checkpoint: Checkpoint) -> None:
+    """All drops are equal then, which SaCo counts as right for every map."""
+    with torch.no_grad():
+        checkpoint.model.head.weight.zero_()
+    found = rank(checkpoint, "shapes", 3, names=["rollout"])
+    assert {one.name: one.saco for one in found} == dict.fromkeys(("rollout", RANDOM, BLOB), (1, 1, 1))
+
+
+def test_classes_must_be_known(saved_shapes: Path, tmp_path: Path, build: Any) -> None:
     other = save_checkpoint(tmp_path / "other", build(), list("abcde"), Preprocess((32, 32)))
     with pytest.raises(InvalidDataset, match="does not know the class"):
         rank(load_checkpoint(other), "shapes", 2)
@@ -103,7 +117,7 @@ def test_the_table_has_a_line_for_each() -> None:
     assert lines[2] == "| Relevance | 0.400 (0.300 to 0.500) |" and lines[3].startswith("| Random |")
 
 
-def test_what_the_card_states_is_read_back(folder: Path) -> None:
+def test_what_the_card_states_is_read_back(saved_shapes: Path) -> None:
     found = ranked(relevance=0.4, random=-0.01) + ranked(**{"blob in the middle": 0.2})
     back = read_table(table(found))
     assert list(back) == [one.name for one in found]
@@ -118,30 +132,32 @@ def test_a_card_without_a_ranking_states_none(lines: Any) -> None:
     assert recorded({} if lines is None else {"faithfulness": lines}) == (0, {})
 
 
-def test_the_command_ranks_and_the_card_carries_the_table(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_ranks_and_the_card_carries_the_table(
+    saved_shapes: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     def run(*words: str) -> tuple[int, str, str]:
-        command = ["faithfulness", "--checkpoint", str(folder), "--data", "shapes", *words]
+        command = ["faithfulness", "--checkpoint", str(saved_shapes), "--data", "shapes", *words]
         return main(command), *capsys.readouterr()
 
-    before = load_checkpoint(folder)
+    before = load_checkpoint(saved_shapes)
     status, out, err = run("--limit", "3", "--card", "--json")
     assert status == 0, err
     facts = json.loads(out)
     assert facts["pictures"] == 3 and {one["name"] for one in facts["methods"]} == {*METHODS, RANDOM, BLOB}
-    after = load_checkpoint(folder)
+    after = load_checkpoint(saved_shapes)
     assert after.hash == before.hash and after.facts["accuracy"] == 0.25
     assert "## Faithfulness" in after.card and "| Relevance |" in after.card and "Random maps reach" in after.card
     status, _, err = run("--limit", "0")
     assert status == 2 and err.strip() == "--limit must be at least 1, not 0."
 
 
-def test_another_library_s_card_is_left_alone(folder: Path) -> None:
+def test_another_library_s_card_is_left_alone(saved_shapes: Path) -> None:
     from safetensors.torch import load_file, save_file
 
-    file = folder / "model.safetensors"
+    file = saved_shapes / "model.safetensors"
     save_file(load_file(file), file)  # without our metadata
-    found = rank(load_checkpoint(folder), "shapes", 2, names=["rollout", "relevance"])
-    before = (folder / "README.md").read_bytes()
+    found = rank(load_checkpoint(saved_shapes), "shapes", 2, names=["rollout", "relevance"])
+    before = (saved_shapes / "README.md").read_bytes()
     with pytest.raises(UserError, match="card is left as it is"):
-        record_in_card(load_checkpoint(folder), "shapes", found)
-    assert (folder / "README.md").read_bytes() == before
+        record_in_card(load_checkpoint(saved_shapes), "shapes", found)
+    assert (saved_shapes / "README.md").read_bytes() == before

@@ -13,7 +13,6 @@ from apart import printed
 from PIL import Image
 
 from vit.checkpoints.checkpoint import Checkpoint
-from vit.checkpoints.load import load_checkpoint
 from vit.errors import InvalidImage
 from vit.explain import timing
 from vit.explain.cost import count_tokens
@@ -24,11 +23,6 @@ from vit.model.config import ViTConfig
 from vit.view import explanation as module
 from vit.view.explanation import cost, explain, sizes
 from vit.view.payload import unpack
-
-
-@pytest.fixture
-def checkpoint(saved: Any) -> Checkpoint:
-    return load_checkpoint(saved)
 
 
 @pytest.fixture

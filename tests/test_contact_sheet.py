@@ -21,11 +21,6 @@ from vit.view import contact_sheet
 from vit.view.contact_sheet import Look, Picture, Seen, arranged, judge, look, means
 
 
-@pytest.fixture
-def checkpoint(saved: Path) -> Checkpoint:
-    return vit.load_checkpoint(saved)
-
-
 def test_figures_of_a_look_are_those_of_its_parts(checkpoint: Checkpoint) -> None:
     found = look(checkpoint, Picture("", samples.read("cat")), "relevance")
     subject = Subject.of(checkpoint.model, checkpoint.preprocess(vit.decode_image(samples.read("cat"))))
@@ -59,9 +54,9 @@ def test_a_file_that_is_no_picture_is_refused(checkpoint: Checkpoint) -> None:
 
 def test_test_pictures_come_evenly_from_the_classes(checkpoint: Checkpoint) -> None:
     pictures = contact_sheet.pictures_of(checkpoint, "shapes")
-    assert len(pictures) == contact_sheet.MOST
+    assert len(pictures) == contact_sheet.SHEET_PICTURES
     assert {name: sum(one.truth == name for one in pictures) for name in SHAPES} == dict.fromkeys(SHAPES, 15)
-    assert len({one.digest for one in pictures}) == contact_sheet.MOST
+    assert len({one.digest for one in pictures}) == contact_sheet.SHEET_PICTURES
     assert isinstance(pictures[0].content, torch.Tensor)
     assert look(checkpoint, pictures[0], "relevance").label in checkpoint.labels
 
