@@ -13,11 +13,10 @@ from pages.run_views import (
     compare_runs,
     curves,
     finish_notice,
-    readings,
     results,
     run_actions,
 )
-from pages.shared import access, datasets, feedback, link_controls, navigation, session, stored_epochs
+from pages.shared import access, datasets, feedback, link_controls, navigation, readings, session, stored_epochs
 from pages.shared.escape import plain
 from vit.runs.engines.contract import HERE
 from vit.runs.registry import Run

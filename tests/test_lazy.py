@@ -1,9 +1,14 @@
 """Packages hand out modules without importing them: what a file names at its top comes when it is used."""
 
+import ast
 import subprocess
 import sys
+from importlib import import_module
+from pathlib import Path
 
 import pytest
+
+ROOT = Path(__file__).parents[1]
 
 BOXES = ("checkpoints", "data", "explain", "images", "model", "runs", "training", "view")
 
@@ -47,3 +52,20 @@ def test_what_is_replaced_in_a_stand_in_is_replaced_in_the_module_and_comes_back
 def test_a_name_that_a_package_does_not_have_is_refused() -> None:
     with pytest.raises(ImportError, match=r"cannot import name 'nothing' from 'vit\.view'"):
         from vit.view import nothing  # type: ignore[attr-defined]  # noqa: F401
+
+
+def test_what_is_taken_from_a_package_is_there() -> None:
+    """Types do not say so: a package that hands out names lazily may, for them, hand out any."""
+    missing = []
+    for file in [*ROOT.glob("vit/**/*.py"), *ROOT.glob("pages/**/*.py"), *ROOT.glob("tests/**/*.py"), ROOT / "app.py"]:
+        for node in ast.walk(ast.parse(file.read_text())):
+            if not isinstance(node, ast.ImportFrom) or not (node.module or "").startswith(("vit.", "pages.")):
+                continue
+            folder = ROOT / str(node.module).replace(".", "/")
+            if not (folder / "__init__.py").exists():
+                continue
+            given = {path.stem for path in folder.iterdir()} | set(
+                getattr(import_module(str(node.module)), "__all__", ())
+            )
+            missing += [(file.name, node.module, one.name) for one in node.names if one.name not in given]
+    assert not missing

@@ -10,8 +10,8 @@ import pandas as pd
 import plotly.graph_objects as go
 import streamlit as st
 
-from pages.run_views import curves, readings, run_actions
-from pages.shared import link_controls, setting_names
+from pages.run_views import curves, run_actions
+from pages.shared import link_controls, readings, setting_names
 from vit.runs.registry import Run
 from vit.training.metrics import evaluations
 

@@ -17,8 +17,8 @@ import pytest
 import torch
 from streamlit.testing.v1 import AppTest
 
-from pages.run_views import compare_runs, curves, readings
-from pages.shared import stored_epochs
+from pages.run_views import compare_runs, curves
+from pages.shared import readings, stored_epochs
 from vit.checkpoints.save import save_checkpoint
 from vit.errors import UserError
 from vit.images.preprocess import Preprocess

@@ -21,9 +21,9 @@ from starlette.testclient import TestClient
 from streamlit.testing.v1 import AppTest
 from written_runs import EPOCHS, STEPS, write_run
 
-from pages.run_views import curves, readings
+from pages.run_views import curves
 from pages.run_views.compare_runs import title, to_csv
-from pages.shared import access, setting_names, zip_downloads
+from pages.shared import access, readings, setting_names, zip_downloads
 from pages.train_form import settings as fields
 from tests.pages.offered import fed
 from vit.errors import InvalidRun

@@ -11,6 +11,7 @@ import streamlit as st
 from PIL import Image
 from streamlit.testing.v1 import AppTest
 
+from pages.shared import setting_names
 from pages.train_form import cost_preview, data_picker, place_picker, settings
 from vit.cli.parser import parser
 from vit.cli.training import _settings
@@ -94,7 +95,7 @@ def test_every_setting_has_one_place_on_the_page() -> None:
 
 def test_every_setting_is_named_and_explained() -> None:
     for name, field in TrainConfig.model_fields.items():
-        assert settings.title(name)
+        assert setting_names.title(name)
         assert settings.explain(name, field).endswith(f"`{name}`")
 
 
@@ -289,7 +290,7 @@ def test_values_of_a_link_are_those_of_their_setting() -> None:
         ("pool", None),
         ("size", "S/16"),
     ]:
-        assert settings.parse(name, settings.write(value)) == value
+        assert settings.parse(name, setting_names.write(value)) == value
     for name in settings.NAMES:
         with pytest.raises(ValueError):
             settings.parse(name, "no such value")
