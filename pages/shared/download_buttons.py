@@ -1,5 +1,7 @@
 """Buttons for files that are made when they are clicked."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from functools import partial
 
