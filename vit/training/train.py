@@ -1,4 +1,4 @@
-"""The training loop.
+"""One attempt at a run: its folder, its locks, its signals and its outcome; the loop is `vit.training.trainer`.
 
     python -m vit train --preset shapes
     python -m vit train --preset cifar-cpu --data folder:data/cifar10
