@@ -101,13 +101,13 @@ def test_pictures_in_named_groups_become_classes(
     checkpoint = vit.load_checkpoint(folder)
     groups = {"blueish": colours(0), "reddish": colours(255)}
     answers = vit.answers_from_pictures(checkpoint, groups, classifier)
-    asked = checkpoint.with_answers(answers)
-    assert asked.labels == ("blueish", "reddish") and asked.identity != checkpoint.identity
+    probed = checkpoint.with_answers(answers)
+    assert probed.labels == ("blueish", "reddish") and probed.identity != checkpoint.identity
     for wanted, group in enumerate(groups.values()):
         with torch.inference_mode():
-            found = asked.model(torch.cat([asked.preprocess(one) for one in group])).logits.argmax(1)
-        assert (found == wanted).float().mean() >= 0.9
-    heatmap = vit.heatmap(asked, groups["reddish"][3], method="relevance", target="reddish")
+            predicted = probed.model(torch.cat([probed.preprocess(one) for one in group])).logits.argmax(1)
+        assert (predicted == wanted).float().mean() >= 0.9
+    heatmap = vit.heatmap(probed, groups["reddish"][3], method="relevance", target="reddish")
     assert heatmap.shape == (4, 4) and heatmap.sum() > 0
     with pytest.raises(UserError, match="two named groups"):
         vit.answers_from_pictures(checkpoint, {"blueish": colours(0), "reddish": []}, classifier)
@@ -115,13 +115,13 @@ def test_pictures_in_named_groups_become_classes(
 
 def test_a_probe_is_a_head_that_a_file_can_hold(tmp_path: Path, build: Any, preprocess: Any) -> None:
     checkpoint = vit.load_checkpoint(vit.save_checkpoint(tmp_path / "a", build(num_classes=0), (), preprocess))
-    asked = checkpoint.with_answers(
+    probed = checkpoint.with_answers(
         vit.answers_from_pictures(checkpoint, {"blueish": colours(0), "reddish": colours(255)})
     )
-    opened = vit.load_checkpoint(vit.save_checkpoint(tmp_path / "b", asked.model, asked.labels, asked.preprocess))
-    pixels = asked.preprocess(colours(120)[4])
-    assert asked.answers is not None and asked.answers.linear
-    assert torch.equal(opened.model(pixels).logits, asked.model(pixels).logits) and opened.labels == asked.labels
+    opened = vit.load_checkpoint(vit.save_checkpoint(tmp_path / "b", probed.model, probed.labels, probed.preprocess))
+    pixels = probed.preprocess(colours(120)[4])
+    assert probed.answers is not None and probed.answers.linear
+    assert torch.equal(opened.model(pixels).logits, probed.model(pixels).logits) and opened.labels == probed.labels
 
 
 def test_a_dataset_gives_its_classes_and_its_test_pictures_stay_unseen(

@@ -46,14 +46,14 @@ def test_logits_are_those_of_the_published_model(published: Any, pictures: Any) 
     folder, model = published
     phrases, checkpoint = phrases_for(model), vit.load_checkpoint(folder)
     pixels = pictures(count=1)
-    asked = checkpoint.with_answers(vit.answers_from_text(checkpoint, phrases))
+    zero_shot = checkpoint.with_answers(vit.answers_from_text(checkpoint, phrases))
     wanted = theirs(folder, model, pixels, phrases)
     with torch.inference_mode():
-        logits = asked.model(pixels).logits
+        logits = zero_shot.model(pixels).logits
     assert logits == pytest.approx(wanted, rel=1e-5, abs=1e-5) and wanted.std() > 1e-3
-    shares = asked.model.probabilities(logits)
+    shares = zero_shot.model.probabilities(logits)
     assert shares == pytest.approx(wanted.sigmoid() if isinstance(model, SiglipModel) else wanted.softmax(-1), abs=1e-5)
-    assert asked.labels == tuple(phrases) and asked.config.num_classes == len(phrases)
+    assert zero_shot.labels == tuple(phrases) and zero_shot.config.num_classes == len(phrases)
 
 
 def test_a_template_is_read_with_the_phrase_in_it(published: Any, pictures: Any) -> None:
@@ -69,16 +69,16 @@ def test_a_template_is_read_with_the_phrase_in_it(published: Any, pictures: Any)
 def test_the_relevance_of_a_phrase_is_that_of_the_full_matrices(published: Any, pictures: Any) -> None:
     folder, model = published
     checkpoint = vit.load_checkpoint(folder)
-    asked = checkpoint.with_answers(vit.answers_from_text(checkpoint, phrases_for(model)))
-    subject = Subject.of(asked.model, pictures(count=1), 1)
-    attention, gradient = explicit(asked.model, pictures(count=1), 1)
+    zero_shot = checkpoint.with_answers(vit.answers_from_text(checkpoint, phrases_for(model)))
+    subject = Subject.of(zero_shot.model, pictures(count=1), 1)
+    attention, gradient = explicit(zero_shot.model, pictures(count=1), 1)
     wanted = full_relevance(attention, gradient)
     for query in range(subject.record.tokens):
         own = wanted[query].clone()
         own[query] -= 1  # what a token begins with
         assert subject.record.relevance(query, own=False) == pytest.approx(own, abs=1e-6)
     assert not torch.equal(
-        weights(subject, "relevance"), weights(Subject.of(asked.model, pictures(count=1), 2), "relevance")
+        weights(subject, "relevance"), weights(Subject.of(zero_shot.model, pictures(count=1), 2), "relevance")
     )
 
 
@@ -86,13 +86,13 @@ def test_other_phrases_are_another_checkpoint_on_the_same_weights(published: Any
     folder, model = published
     checkpoint = vit.load_checkpoint(folder)
     first, second = phrases_for(model)[:2]
-    asked, again, other = (
+    zero_shot, again, other = (
         checkpoint.with_answers(vit.answers_from_text(checkpoint, phrases))
         for phrases in ([first, second], [first, second], [second, first])
     )
-    assert asked.identity == again.identity
-    assert len({checkpoint.identity, asked.identity, other.identity}) == 3
-    assert asked.model.blocks is checkpoint.model.blocks
+    assert zero_shot.identity == again.identity
+    assert len({checkpoint.identity, zero_shot.identity, other.identity}) == 3
+    assert zero_shot.model.blocks is checkpoint.model.blocks
     assert checkpoint.config.num_classes != 2 and not checkpoint.labels
 
 

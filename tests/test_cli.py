@@ -613,14 +613,14 @@ def test_a_bug_keeps_its_traceback(command: Command, monkeypatch: pytest.MonkeyP
 def test_typed_phrases_are_classes(command: Command, picture: Path, tmp_path: Path) -> None:
     torch.manual_seed(0)
     clip(tmp_path / "clip")
-    asked = ("--checkpoint", tmp_path / "clip", "--text", "a cat", "--text", "a dog", "--template", "a photo of {}")
-    answer = json.loads(command("classify", picture, *asked, "--json").out)
+    options = ("--checkpoint", tmp_path / "clip", "--text", "a cat", "--text", "a dog", "--template", "a photo of {}")
+    answer = json.loads(command("classify", picture, *options, "--json").out)
     shares = {one["label"]: one["probability"] for one in answer["results"][0]["predictions"]}
     assert shares.keys() == {"a cat", "a dog"} and sum(shares.values()) == pytest.approx(1)
     assert answer["text"] == ["a cat", "a dog"] and answer["template"] == "a photo of {}"
 
     out = tmp_path / "map.npz"
-    assert command("explain", picture, *asked, "--method", "relevance", "--target", "a dog", "--out", out).status == 0
+    assert command("explain", picture, *options, "--method", "relevance", "--target", "a dog", "--out", out).status == 0
     checkpoint = vit.load_checkpoint(tmp_path / "clip")
     checkpoint = checkpoint.with_answers(vit.answers_from_text(checkpoint, ["a cat", "a dog"], "a photo of {}"))
     wanted = vit.heatmap(checkpoint, vit.decode_image(picture.read_bytes()), "relevance", "a dog")

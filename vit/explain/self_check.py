@@ -44,8 +44,8 @@ def verify(model: VisionTransformer, pixels: Tensor) -> Verification:
     errors = []
     for index, (values, heads) in enumerate(blocks):
         project = cast("Block", model.blocks[index]).attn.proj
-        shown = torch.cat([rows @ values for _, rows in recorded.row_chunks(index)], 1)  # (H, N, K)
-        again, used = (project(one.transpose(0, 1).flatten(1)) for one in (shown, heads))
+        mixed = torch.cat([rows @ values for _, rows in recorded.row_chunks(index)], 1)  # (H, N, K)
+        again, used = (project(one.transpose(0, 1).flatten(1)) for one in (mixed, heads))
         errors.append(float((again - used).abs().max() / used.abs().max().clamp_min(torch.finfo(used.dtype).tiny)))
     worst = max(range(len(errors)), key=errors.__getitem__)
     return Verification(errors[worst], worst)
