@@ -17,7 +17,8 @@ from packaging.utils import canonicalize_name
 from vit.images.samples import SAMPLES
 
 ROOT = Path(__file__).parents[1]
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROJECT = SETTINGS["project"]
 
 # The command as pip's script runs it, where only the libraries of the bare installation can be imported.
 COMMAND = """
@@ -131,3 +132,10 @@ def test_every_range_holds_the_version_that_is_pinned() -> None:
     ranges = requirements()
     assert ranges.keys() == pins().keys()
     assert not {name: pin for name, pin in pins().items() if pin not in ranges[name].specifier}
+
+
+def test_what_mypy_says_does_not_depend_on_whether_ray_is_installed() -> None:
+    """Only the cluster tests bring Ray; `make check` runs with and without it."""
+    pinned = re.findall(r"^(\w[\w-]*)", (ROOT / "requirements-cluster.txt").read_text(), re.MULTILINE)
+    skipped = [one for one in SETTINGS["tool"]["mypy"]["overrides"] if one["follow_imports"] == "skip"]
+    assert {f"{name}.*" for name in pinned} == {module for one in skipped for module in one["module"]}

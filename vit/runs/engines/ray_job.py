@@ -117,7 +117,7 @@ def _train_once(folder: Path, handle: Handle, cpus: int) -> int:
             torch_config=TorchConfig(backend="nccl" if request.gpus else "gloo"),
             run_config=RunConfig(
                 name=handle.job,
-                failure_config=FailureConfig(controller_failure_limit=0),  # type: ignore[call-arg] # it tries for ever
+                failure_config=FailureConfig(controller_failure_limit=0),  # else it tries for ever
                 **rays_own,
             ),
         )
