@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 import pandas as pd
 import streamlit as st
 
-from pages.shared import access, feedback, navigation, readings, session, uploads, zip_downloads
+from pages.shared import access, feedback, navigation, page_links, readings, session, uploads, zip_downloads
 from pages.shared.escape import plain
+from pages.shared.page_links import CheckpointsLink, ExploreLink
 from vit.checkpoints import hub, load, manage, weight_files
 from vit.errors import UserError
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
     from vit.checkpoints.checkpoint import CheckpointInfo
 
-navigation.start_page()
+navigation.start_page("checkpoints", remember=False)
 
 WEIGHTS = ["safetensors", "pt", "pth", "tar", "bin", "npz", "json"]  # PyTorch's examples write .pth.tar
 
@@ -63,7 +64,7 @@ def table(infos: list[CheckpointInfo]) -> pd.DataFrame:
 def choose(infos: list[CheckpointInfo]) -> CheckpointInfo:
     """The table; returns the checkpoint whose row is selected."""
     names = [info.name for info in infos]
-    linked = st.query_params.get("name")
+    linked = page_links.read(CheckpointsLink).name
     columns = {
         "Test accuracy": st.column_config.NumberColumn(format="%.1f %%"),
         "Parameters": st.column_config.NumberColumn(format="%.2f M"),
@@ -82,7 +83,7 @@ def choose(infos: list[CheckpointInfo]) -> CheckpointInfo:
     )
     chosen = infos[min(event.selection.rows[0], len(infos) - 1)] if event.selection.rows else infos[0]
     if chosen.name != linked:
-        st.query_params["name"] = chosen.name
+        page_links.change(CheckpointsLink, name=chosen.name)
     return chosen
 
 
@@ -96,7 +97,7 @@ def show(info: CheckpointInfo) -> None:
             st.error(plain(info.problem))
     with st.container(horizontal=True, vertical_alignment="center"):
         closed = bool(info.problem) and not info.choices
-        navigation.link("Open in Explore", "explore", {"checkpoint": info.name}, disabled=closed)
+        navigation.link("Open in Explore", "explore", ExploreLink(checkpoint=info.name).to_query(), disabled=closed)
         size = f"{info.size / 1e6:,.1f} MB"
         zip_downloads.link(
             f"Download ({size})", zip_downloads.CHECKPOINT, info.name, "Every file of its folder, in one ZIP."
@@ -117,7 +118,7 @@ def rename(name: str) -> None:
     """From the button: give it the name that was typed."""
     new = st.session_state[f"name {name}"]
     if act(f"{name} is called {new}.", manage.rename, name, new):
-        st.query_params["name"] = new
+        page_links.change(CheckpointsLink, name=new)
 
 
 @st.dialog("Delete this checkpoint?")
@@ -141,7 +142,7 @@ def fetch() -> None:
     with st.form("fetch", border=False):
         name = st.text_input(
             "Name on the Hugging Face Hub, or of torchvision",
-            st.query_params.get("fetch", ""),
+            page_links.read(CheckpointsLink).fetch,
             max_chars=200,
             placeholder="google/vit-base-patch16-224",
             help="owner/name, owner/name@revision, timm/vit_base_patch16_224.augreg2_in21k_ft_in1k, "
@@ -163,7 +164,7 @@ def fetch() -> None:
         st.error(plain(str(error)))
         return
     feedback.say(f"{fetched.name} is here.")
-    st.query_params.from_dict({"name": str(fetched.name)})
+    page_links.show(CheckpointsLink(name=str(fetched.name)))
     st.rerun()
 
 
@@ -216,7 +217,7 @@ def add(files: list[UploadedFile]) -> None:
     state.refused = not added
     if added:
         state.uploads += 1  # another uploader takes its place
-        st.query_params["name"] = name
+        page_links.change(CheckpointsLink, name=name)
 
 
 st.title("Checkpoints", anchor=False)

@@ -22,8 +22,9 @@ from pages.panels import (
     what_if,
 )
 from pages.panels import heads as head_panel
-from pages.shared import bars, class_question, link_controls, loading, navigation, session
+from pages.shared import bars, class_question, link_controls, loading, navigation, page_links, session
 from pages.shared.escape import plain
+from pages.shared.page_links import CheckpointsLink, ExploreLink
 from pages.shared.source import Source
 from vit.checkpoints import convert, families, hub, manage
 from vit.errors import UserError
@@ -64,7 +65,7 @@ SEEN = 96  # width of the model's own view [px]
 def verified(identity: str, _checkpoint: Checkpoint) -> self_check.Verification:
     """How far the attention that is shown is from the one that the model uses, on the sample picture."""
     return self_check.verify(
-        _checkpoint.model, _checkpoint.preprocess(decode.decode_image(samples.read(welcome.VIEW["sample"])))
+        _checkpoint.model, _checkpoint.preprocess(decode.decode_image(samples.read(welcome.VIEW.sample)))
     )
 
 
@@ -76,12 +77,12 @@ def pick_checkpoint() -> Checkpoint:
         st.info("There is no checkpoint yet. Train one: `python -m vit train --preset shapes`")
         st.stop()
 
-    linked = st.query_params.get("checkpoint")
+    linked = page_links.read(ExploreLink).checkpoint
     if linked and linked not in names and (here := hub.find(linked)):
-        st.query_params["checkpoint"] = str(here.name)
+        page_links.change(ExploreLink, checkpoint=str(here.name))
     elif linked and linked not in names and hub.parse(linked):
         st.info(f"{plain(linked)} is not here yet.")
-        navigation.link("Fetch it", "checkpoints", {"fetch": linked})
+        navigation.link("Fetch it", "checkpoints", CheckpointsLink(fetch=linked).to_query())
     elif linked and linked not in names:
         st.info(f"There is no checkpoint {plain(linked)}. This is another one.")
     name = link_controls.select(
@@ -129,12 +130,12 @@ def show_self_check(checkpoint: Checkpoint | Model, error: float) -> None:
 
 def asked_heads(name: str) -> int | None:
     """The number of attention heads that the person chose, which the link carries, or chose earlier."""
-    linked = st.query_params.get("heads", "")
-    if linked.isdecimal() and len(linked) < 4:
-        return int(linked)
+    linked = page_links.read(ExploreLink).heads
+    if linked is not None:
+        return linked
     earlier = session.of(session.Visit).heads.get(name)
     if earlier is not None:
-        st.query_params["heads"] = str(earlier)
+        page_links.change(ExploreLink, heads=earlier)
     return earlier
 
 
@@ -142,7 +143,7 @@ def pick_heads(name: str, choices: tuple[int, ...], current: int | None) -> None
     """Let the person say how many attention heads a checkpoint has, where no file does."""
 
     def remember(heads: int) -> None:
-        st.query_params["heads"] = str(heads)
+        page_links.change(ExploreLink, heads=heads)
         session.of(session.Visit).heads[name] = heads
 
     current = current if current in choices else None
@@ -244,17 +245,17 @@ FACTS_STYLE = """<style>
 
 def pick_size(checkpoint: Checkpoint) -> tuple[tuple[int, int], Precision]:
     """Let the person enlarge the model's input, at a cost told before; returns (height, width) and the precision."""
-    if factor := st.query_params.get("factor", ""):  # older links enlarge by that
-        link: dict[str, str | None] = {"factor": None}
+    if factor := page_links.read(ExploreLink).factor:  # older links enlarge by that
+        link = {"factor": ""}
         if factor in map(str, range(2, 9)):
             link["size"] = loading.pixels(input_sizes.enlarged_size(checkpoint, int(factor)))
-        navigation.rewrite(link)
+        page_links.change(ExploreLink, **link)
     return loading.pick_size(checkpoint, "Input size", "size"), pick_precision()
 
 
 def pick_precision() -> Precision:
     """Let the person trade exactness for time, where the processor is faster at that."""
-    if st.query_params.get("precision") != "bfloat16" and not recording.has_bfloat16():
+    if page_links.read(ExploreLink).precision != "bfloat16" and not recording.has_bfloat16():
         return "float32"
     rounded = link_controls.toggle(
         "Fast, slightly inexact (bfloat16)",
@@ -320,13 +321,13 @@ def show_viewer(
         default = Selection.from_query({"colormap": next(iter(overlay.COLORMAPS))}, *shape).to_query()
         chosen = selection.to_query()
         unusual = {name for name in chosen if chosen[name] != default[name] or (name == "token" and selection.pinned)}
-        navigation.rewrite({name: chosen[name] if name in unusual else None for name in chosen})
+        page_links.change(ExploreLink, viewer={name: chosen[name] for name in unusual})
 
     if not stored:
         keep_place(record)
     example = class_question.Example(f"{payload} {checkpoint.identity}", checkpoint, explanation, stored=stored)
     question = class_question.pick(example)
-    wanted = Selection.from_query(st.query_params, *shape)
+    wanted = Selection.from_query(page_links.read(ExploreLink).viewer, *shape)
     with st.container(gap=None):
         tour.mark_map()
         container = st.container()
@@ -371,13 +372,14 @@ def keep_place(record: AttentionRecord) -> None:
     here = map_comparison.Layout(record.prefix, record.grid)
     state = session.of(session.Explore)
     before, linked = state.place or (here, {})
-    now = {name: st.query_params.get(name, "") for name in ("token", "hidden")}
+    linked_viewer = dict(page_links.read(ExploreLink).viewer)
+    now = {name: linked_viewer.get(name, "") for name in ("token", "hidden")}
     if before != here and now == linked:
         token = now["token"]
-        link: dict[str, str | None] = {"hidden": None}
+        linked_viewer.pop("hidden", None)
         if token.isdecimal() and len(token) < 6 and int(token) < len(before.prefix) + before.grid[0] * before.grid[1]:
-            link["token"] = now["token"] = str(map_comparison.counterpart(int(token), before, here))
-        navigation.rewrite(link)
+            linked_viewer["token"] = now["token"] = str(map_comparison.counterpart(int(token), before, here))
+        page_links.change(ExploreLink, viewer=linked_viewer)
         now["hidden"] = ""
     state.place = here, now
 
@@ -395,7 +397,9 @@ def show_panel(example: Example, question: Any, selection: Selection, panel: str
     """What goes beyond looking at a map."""
 
     def select(cell: tuple[int, int]) -> None:
-        st.query_params.update({"block": str(cell[0]), "head": str(cell[1]), "view": "attention"})
+        block, head = map(str, cell)
+        linked_viewer = page_links.read(ExploreLink).viewer
+        page_links.change(ExploreLink, viewer={**linked_viewer, "block": block, "head": head, "view": "attention"})
 
     if panel == "faithfulness":
         faithfulness.show(example, question, selection)
@@ -414,7 +418,7 @@ def look_ahead() -> None:
     folder = loading.shipped_folder()
     assert folder is not None, "the first view is of the shipped checkpoint"
     checkpoint = loading.open_checkpoint(loading.SHIPPED, str(folder), loading.stamp(folder), None)
-    loading.explained(checkpoint, samples.read(welcome.VIEW["sample"]), welcome.SIZE)
+    loading.explained(checkpoint, samples.read(welcome.VIEW.sample), welcome.SIZE)
     verified(checkpoint.identity, checkpoint)
 
 
@@ -443,7 +447,7 @@ def main() -> None:
         loading.start_torch()
         checkpoint = pick_checkpoint()
         if checkpoint.name != welcome.CHECKPOINT:
-            navigation.rewrite(welcome.left())
+            page_links.change(ExploreLink, **welcome.left())
         size, precision = pick_size(checkpoint)
     with inputs:
         source = picture_picker.pick_frame(source)

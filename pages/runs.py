@@ -16,8 +16,19 @@ from pages.run_views import (
     results,
     run_actions,
 )
-from pages.shared import access, datasets, feedback, link_controls, navigation, readings, session, stored_epochs
+from pages.shared import (
+    access,
+    datasets,
+    feedback,
+    link_controls,
+    navigation,
+    page_links,
+    readings,
+    session,
+    stored_epochs,
+)
 from pages.shared.escape import plain
+from pages.shared.page_links import ExploreLink, RunsLink
 from vit.runs.engines.contract import HERE
 from vit.runs.registry import Run
 from vit.training.metrics import Progress, best_epoch, evaluations, final_test
@@ -48,7 +59,7 @@ def settle() -> None:
 
 def linked_runs() -> list[str]:
     """The runs that the link names."""
-    return list(dict.fromkeys(st.query_params.get_all("run")))
+    return list(page_links.read(RunsLink).runs)
 
 
 def list_all() -> None:
@@ -73,7 +84,7 @@ def list_all() -> None:
         def choose() -> None:
             rows = st.session_state[key]["selection"]["rows"]
             state.ticked = [runs[row].id for row in rows if row < len(runs)]
-            navigation.rewrite({"run": state.ticked})
+            page_links.change(RunsLink, runs=tuple(state.ticked))
 
         st.dataframe(
             summary(runs),
@@ -140,7 +151,7 @@ def show_run(run: Run) -> None:
         st.caption(" · ".join(map(plain, facts(run))))
     with buttons, st.container(horizontal=True, horizontal_alignment="right", vertical_alignment="center"):
         if run.best is not None:
-            navigation.link("Open in Explore", "explore", {"checkpoint": f"run-{run.id}"})
+            navigation.link("Open in Explore", "explore", ExploreLink(checkpoint=f"run-{run.id}").to_query())
         run_actions.buttons(run)
     if run.notes:
         st.text(run.notes)
@@ -376,7 +387,7 @@ elif chosen:
     family = [run for run in every if run.sweep and run.sweep == chosen[0].sweep]
     show_run(chosen[0])
     if len(family) > 1 and st.button(f"Compare the {len(family)} runs of its sweep", key="family"):
-        st.query_params["run"] = [run.id for run in family]
+        page_links.change(RunsLink, runs=tuple(run.id for run in family))
         st.rerun()
 elif not wanted:
     st.caption("Tick a run to watch it, or several to compare them.")

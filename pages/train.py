@@ -14,6 +14,7 @@ import streamlit as st
 
 from pages.shared import access, datasets, link_controls, navigation, session, setting_names
 from pages.shared.escape import plain
+from pages.shared.page_links import RunsLink
 from pages.train_form import cluster_trial, cost_preview, data_picker, form_state, place_picker
 from pages.train_form import settings as fields
 from pages.train_form.form import LONGEST, TrainForm
@@ -31,7 +32,7 @@ from vit.training.run_folder import learnt, resumable
 from vit.view.captions import about
 
 access.require_trainer()
-navigation.start_page()
+navigation.start_page("train", remember=False)
 
 MOST_RUNS = 32  # that one sweep starts
 SMALL = 64  # side of pictures that the recipes for CIFAR suit [px]
@@ -252,7 +253,7 @@ def start(base: Mapping[str, Any], runs: Sequence[Mapping[str, Any]], name: str,
         before = f"{len(launched)} of {len(runs)} runs were started. " if launched else ""
         st.error(plain(f"{before}{error}"))
         return
-    st.switch_page("pages/runs.py", query_params={"run": [run.id for run in launched]})
+    st.switch_page("pages/runs.py", query_params=RunsLink(runs=tuple(run.id for run in launched)).to_query())
 
 
 def name_of(config: TrainConfig) -> str:

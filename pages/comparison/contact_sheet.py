@@ -1,6 +1,7 @@
 """A contact sheet: many pictures with what the model makes of each, in the order of a figure."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from pages.shared import (
     uploaded_pictures,
 )
 from pages.shared.escape import plain
+from pages.shared.page_links import ExploreLink
 from pages.shared.source import Source
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.errors import UserError
@@ -200,18 +202,17 @@ def draw(seen: Sequence[Any], name: str, source: str, checkpoint: Any, method: s
                     facts.append(f"faithful {_signed(look.faithfulness)}")
                 st.caption("  \n".join(map(plain, facts)))
                 if source == SAMPLES:
-                    query = {"sample": names[picture.name], "checkpoint": name, **link_to(checkpoint, method)}
-                    navigation.link("Open in Explore", "explore", query, icon=False)
+                    link = replace(link_to(name, checkpoint, method), sample=names[picture.name])
+                    navigation.link("Open in Explore", "explore", link.to_query(), icon=False)
                 elif (content := file_of(picture, checkpoint)) and st.button(
                     "Open in Explore", key=f"open {number}", type="tertiary"
                 ):
                     title = picture.name or f"{picture.truth}.png"
                     explore = session.of(session.Explore)
                     explore.upload, explore.source = Source(title, content), "upload"
-                    query = {"checkpoint": name, "upload": title, **link_to(checkpoint, method)}
-                    if key := uploaded_pictures.keep(content):
-                        query["picture"] = key
-                    st.switch_page("pages/explore.py", query_params=query)
+                    key = uploaded_pictures.keep(content)
+                    link = replace(link_to(name, checkpoint, method), upload=title, picture=key)
+                    st.switch_page("pages/explore.py", query_params=link.to_query())
     caption = "Spread: entropy of the answer's attention in the last block, 0 for one token, 1 for all alike."
     if any(one.look.faithfulness is not None for one in seen):
         caption += (
@@ -222,11 +223,11 @@ def draw(seen: Sequence[Any], name: str, source: str, checkpoint: Any, method: s
         st.caption("; ".join(f"{one.title}: {one.credit}, {one.licence}" for one in samples.SAMPLES.values()))
 
 
-def link_to(checkpoint: Any, method: str) -> dict[str, str]:
+def link_to(name: str, checkpoint: Any, method: str) -> ExploreLink:
     """What page Explore is asked to show of a picture: the map that the sheet shows."""
     if method in class_question.offered(checkpoint):
-        return {"view": "relevance", "method": method}
-    return {"view": method}
+        return ExploreLink(checkpoint=name, method=method, viewer={"view": "relevance"})
+    return ExploreLink(checkpoint=name, viewer={"view": method})
 
 
 def file_of(picture: Any, checkpoint: Any) -> bytes:

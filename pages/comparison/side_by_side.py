@@ -9,8 +9,18 @@ from typing import Any, NamedTuple, get_args
 import streamlit as st
 
 from pages.components import viewer
-from pages.shared import class_question, datasets, link_controls, loading, navigation, session, stored_epochs
+from pages.shared import (
+    class_question,
+    datasets,
+    link_controls,
+    loading,
+    navigation,
+    page_links,
+    session,
+    stored_epochs,
+)
 from pages.shared.escape import plain
+from pages.shared.page_links import CompareLink
 from pages.shared.uploaded_pictures import Upload
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.errors import InvalidImage, UserError
@@ -269,10 +279,10 @@ def first_shown(left: Side, right: Side) -> dict[str, Any]:
     state = session.of(session.Compare)
     layouts = [(*side.shape, side.layout) for side in (left, right)]
     if state.layouts != layouts or not all(f"{name} viewer" in st.session_state for name in SIDES):
-        query = st.query_params
-        linked = {name: query.get(f"{name}_view") for name in VIEWS}
+        link = page_links.read(CompareLink)
+        linked = {"a": link.a.view, "b": link.b.view}
         state.views = {name: linked[name] if linked[name] in get_args(View) else view for name, view in VIEWS.items()}
-        state.lead = "a", Selection.from_query({**query, "view": state.views["a"]}, *left.shape)
+        state.lead = "a", Selection.from_query({**link.viewer, "view": state.views["a"]}, *left.shape)
         state.layouts, state.seeds = layouts, {side.name: selection(side, left, right) for side in (left, right)}
     return state.seeds
 
@@ -301,7 +311,7 @@ def remember(side: Side, left: Side, right: Side, chosen: Selection) -> None:
         else:
             value, usual = values[name], default[name]
         link[name] = value if value != usual or (name == "token" and chosen.pinned) else None
-    navigation.rewrite(link)
+    page_links.rewrite(link)
 
 
 def show_difference(left: Side, right: Side) -> None:

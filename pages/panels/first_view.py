@@ -9,15 +9,14 @@ from pathlib import Path
 
 import streamlit as st
 
-from pages.shared import loading, session
+from pages.shared import loading, page_links, session
+from pages.shared.page_links import ExploreLink
 from pages.shared.source import Source
 from vit.view import first_view
 from vit.view.first_view import FirstView
 
 WAITING = "Loading PyTorch (once)…"
 PAUSE = 0.4  # [s] for the browser to draw before the processor is busy
-# What a link may say beside the selection of the viewer, which the browser draws by itself.
-_OTHERS = {"heads", "precision", "upload", "picture", "frame", "factor"}
 
 
 def stored(source: Source) -> FirstView | None:
@@ -28,15 +27,16 @@ def stored(source: Source) -> FirstView | None:
     view = _read(str(folder), loading.stamp(folder)) if folder else None
     if view is None or source != Source(f"{first_view.SAMPLE}.jpg", source.data, first_view.SAMPLE):
         return None
-    linked = {
-        "checkpoint": view.checkpoint.name,
-        "size": loading.pixels(view.size),
-        "target": str(view.target),
-        "method": first_view.METHOD,
-    }
-    same = all(st.query_params.get(name, usual) == usual for name, usual in linked.items())
-    same &= "size" in st.query_params  # left out, it is the model's own
-    return view if same and not _OTHERS & st.query_params.keys() else None
+    link = page_links.read(ExploreLink)
+    same = (
+        link.checkpoint in ("", view.checkpoint.name)
+        and link.size == loading.pixels(view.size)  # left out, it is the model's own
+        and link.target in ("", str(view.target))
+        and link.method in ("", first_view.METHOD)
+    )
+    # The browser draws by itself what else the viewer can show.
+    others = link.heads, link.precision, link.upload, link.picture, link.frame, link.factor
+    return view if same and not any(others) else None
 
 
 @st.cache_resource(show_spinner=False, max_entries=2)

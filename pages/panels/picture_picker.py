@@ -9,8 +9,9 @@ from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 from pages.components import gallery
 from pages.panels import welcome
-from pages.shared import link_controls, navigation, session, uploaded_pictures, uploads
+from pages.shared import link_controls, page_links, session, uploaded_pictures, uploads
 from pages.shared.escape import plain
+from pages.shared.page_links import ExploreLink
 from pages.shared.source import Source
 from vit.errors import UserError
 from vit.images import decode, samples
@@ -23,8 +24,8 @@ TOUCH = 3600.0  # [s] after which an uploaded picture that is still looked at co
 
 def current_sample() -> str:
     """The sample that the link names."""
-    name = st.query_params.get("sample", welcome.VIEW["sample"])
-    return name if name in samples.SAMPLES else welcome.VIEW["sample"]
+    name = page_links.read(ExploreLink).sample
+    return name if name in samples.SAMPLES else welcome.VIEW.sample
 
 
 def sample_source(name: str) -> Source:
@@ -77,14 +78,14 @@ def pick_picture() -> Source:
         return state.upload
     if source == "camera" and taken is not None:
         return Source("camera.jpg", taken.getvalue())
-    if missed := st.query_params.get("upload"):
+    if missed := page_links.read(ExploreLink).upload:
         st.info(
             f"This link was made with a picture that is not here any more, {plain(missed)}. Upload it to see the same."
         )
     return sample_source(sample)
 
 
-def choose(source: Literal["sample", "upload", "camera"], **link: str | None) -> None:
+def choose(source: Literal["sample", "upload", "camera"], **link: str) -> None:
     """Show a picture of this kind from now on.
 
     Args:
@@ -92,7 +93,7 @@ def choose(source: Literal["sample", "upload", "camera"], **link: str | None) ->
     """
     state = session.of(session.Explore)
     state.source, state.refused = source, ""
-    navigation.rewrite({"upload": None, "picture": None, "frame": None, **link})
+    page_links.change(ExploreLink, **{"upload": "", "picture": "", "frame": None, **link})
 
 
 def open_upload() -> None:
@@ -113,15 +114,16 @@ def open_upload() -> None:
 
 def reopen_upload() -> None:
     """Take up the picture that the link is about: one that the server has, or after the browser's Back a sample."""
-    state, key, context = session.of(session.Explore), st.query_params.get("picture"), get_script_run_ctx()
+    state, link, context = session.of(session.Explore), page_links.read(ExploreLink), get_script_run_ctx()
     if context is not None and context.is_history_navigation:
         state.refused = ""
-        if "upload" not in st.query_params:
+        if not link.upload:
             state.source = "sample"
     # After Back to a sample, Forward names the same one.
     open_key = state.carried.key if state.source == "upload" else ""
+    key = link.picture
     if key and key != open_key and (content := uploaded_pictures.find(key)) is not None:
-        name = st.query_params.get("upload", "")[: uploaded_pictures.LONGEST_NAME] or "picture"
+        name = link.upload[: uploaded_pictures.LONGEST_NAME] or "picture"
         state.upload, state.source = Source(name, content), "upload"
         state.carried = session.Carried(content, key, time.monotonic())
 
@@ -133,14 +135,14 @@ def carry(source: Source) -> None:
         return
     if state.carried.content is not source.data or time.monotonic() > state.carried.since + TOUCH:
         state.carried = session.Carried(source.data, uploaded_pictures.keep(source.data), time.monotonic())
-    navigation.rewrite({"upload": state.upload.name, "picture": state.carried.key or None})
+    page_links.change(ExploreLink, upload=state.upload.name, picture=state.carried.key)
 
 
 def forget(source: Source) -> None:
     """Take an upload out of the link that could never be explained, so that there is nothing to reopen."""
     state = session.of(session.Explore)
     if state.upload is not None and source.data is state.upload.data and state.carried.content is not source.data:
-        navigation.rewrite({"upload": None, "picture": None})
+        page_links.change(ExploreLink, upload="", picture="")
 
 
 def pick_frame(source: Source) -> Source:
@@ -164,10 +166,9 @@ def pick_frame(source: Source) -> Source:
         return source
 
     def remember(frame: int) -> None:
-        st.query_params["frame"] = str(frame)
+        page_links.change(ExploreLink, frame=frame)
 
-    linked = st.query_params.get("frame", "")
-    first = min(int(linked), frames) if linked.isdecimal() and 0 < len(linked) < 5 and int(linked) else 1
+    first = min(page_links.read(ExploreLink).frame or 1, frames)
     key = link_controls.key_of("frame", first, (hashlib.sha256(source.data).hexdigest(), frames))
     frame = st.slider(
         "Frame",

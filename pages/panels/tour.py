@@ -1,11 +1,13 @@
 """Seven short steps that teach to read the page, on the samples and the shipped checkpoint."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 import streamlit as st
 
-from pages.shared import navigation, session
+from pages.shared import page_links, session
+from pages.shared.page_links import ExploreLink
 
 CHECKPOINT = "cifar10"
 MAP, PANELS = "map", "ask-more"  # where links in a step lead
@@ -24,7 +26,7 @@ class Step(NamedTuple):
 
     title: str
     words: str
-    link: dict[str, str]
+    link: ExploreLink
 
 
 def _below(panel: str) -> str:
@@ -38,46 +40,50 @@ STEPS = (
         "A Vision Transformer cuts the picture into a grid, here 8 × 8, and from then on knows only these "
         "**patches**. *What it saw* is all that this model gets: 32 × 32 pixels. Tick *Patch lines* below the map to "
         "see the grid.",
-        {"sample": "cat"},
+        ExploreLink(sample="cat"),
     ),
     Step(
         "Tokens",
         "Each patch becomes a list of numbers, a **token**. One more, the **class token**, belongs to no patch: the "
         "answer is read from it after the last block. The colours show from which patches it gathers there.",
-        {"sample": "cat", "block": "5", "head": "mean"},
+        ExploreLink(sample="cat", viewer={"block": "5", "head": "mean"}),
     ),
     Step(
         "Query and key",
         "In every head each token asks a question, its **query**, and looks at the tokens whose **keys** fit. The "
         "outlined patch, an eye, asks; point at others to make them ask. *Who looks at it* turns it around.",
-        {"sample": "cat", "block": "2", "head": "0", "token": "31", "pinned": "1"},
+        ExploreLink(sample="cat", viewer={"block": "2", "head": "0", "token": "31", "pinned": "1"}),
     ),
     Step(
         "Heads",
         "Every block has several **heads** that look for different things. Block 2 head 4 is local: patches give "
         f"36.4% of their attention to the eight around them, the most of all heads. {_below('Heads')} has all numbers.",
-        {"sample": "cat", "block": "1", "head": "3", "panel": "heads", "statistic": "neighbours"}
-        | {"token": "31", "pinned": "1"},
+        ExploreLink(
+            sample="cat",
+            panel="heads",
+            statistic="neighbours",
+            viewer={"block": "1", "head": "3", "token": "31", "pinned": "1"},
+        ),
     ),
     Step(
         "Blocks",
         "**Blocks** work one after the other, each on what the last one left. Read after every block, the answer "
         f"becomes “cat” at block 3 and sure only in the last one: see the curves in {_below('Layers')}.",
-        {"sample": "cat", "block": "2", "head": "mean", "panel": "layers"},
+        ExploreLink(sample="cat", panel="layers", viewer={"block": "2", "head": "mean"}),
     ),
     Step(
         "Rollout or relevance",
         "One block is not the whole way. **Rollout** asks where content came from through all blocks, whatever the "
         "class; **relevance**, which of it speaks for “cat”. Here, at 64 pixels, relevance is true and rollout no "
         f"better than chance: switch above the picture, and read {_below('Is it true?')}.",
-        {"sample": "cat", "size": "64", "view": "relevance"},
+        ExploreLink(sample="cat", size="64", viewer={"view": "relevance"}),
     ),
     Step(
         "When not to believe a map",
         "Attention shows where information moves, not why the answer is what it is. "
         f"{_below('Is it true?')} takes parts of the picture away: here what the last block looks at matters no more "
         "than random patches. Ask it of other methods, and of your own pictures.",
-        {"sample": "cat", "block": "5", "head": "mean"},
+        ExploreLink(sample="cat", viewer={"block": "5", "head": "mean"}),
     ),
 )
 
@@ -116,16 +122,15 @@ def show() -> None:
 
 
 def _current() -> int | None:
-    linked = st.query_params.get("tour", "")
-    number = int(linked) - 1 if linked.isdecimal() and len(linked) < 3 else -1
-    return number if 0 <= number < len(STEPS) else None
+    step = page_links.read(ExploreLink).tour
+    return step - 1 if step and step <= len(STEPS) else None
 
 
 def _go(number: int) -> None:
     """Show what a step shows, and nothing of what was chosen before."""
-    st.query_params.from_dict({"tour": str(number + 1), "checkpoint": CHECKPOINT, **STEPS[number].link})
+    page_links.show(replace(STEPS[number].link, tour=number + 1, checkpoint=CHECKPOINT))
     session.of(session.Explore).source = "sample"
 
 
 def _end() -> None:
-    navigation.rewrite({"tour": None})
+    page_links.change(ExploreLink, tour=None)

@@ -5,12 +5,12 @@ the horse at 32 px only. Of all maps of these, relevance of the cat at 64 px is 
 20 random maps has 0.77 and a blob in the middle 0.75. It follows the pointer, too.
 """
 
-import streamlit as st
-
+from pages.shared import page_links
+from pages.shared.page_links import ExploreLink
 from vit.view import first_view
 
 SIZE = first_view.SIZE
-VIEW = {"sample": first_view.SAMPLE, "size": str(SIZE[0]), "view": "relevance"}  # as links have it
+VIEW = ExploreLink(sample=first_view.SAMPLE, size=str(SIZE[0]), viewer={"view": "relevance"})
 CHECKPOINT = "cifar10"
 WORDS = (
     "At 64 px, twice what it was trained at, this speaks for “cat”: one eye and its rim, the fur between the eyes, and "
@@ -21,14 +21,14 @@ WORDS = (
 
 def fill() -> None:
     """Make an empty link the first view's; no step of the browser's Back, see `pages/shared/history.js`."""
-    if not st.query_params:
-        st.query_params.from_dict(VIEW)
+    if not page_links.address():
+        page_links.show(VIEW)
 
 
-def left() -> dict[str, None]:
-    """What leaves the link with the first view's picture or checkpoint: the input size chosen for them."""
-    here = all(st.query_params.get(name) == VIEW[name] for name in ("sample", "size"))
-    return {"size": None} if here and "upload" not in st.query_params else {}
+def left() -> dict[str, str]:
+    """What changes in the link with the first view's picture or checkpoint: the input size chosen for them goes."""
+    link = page_links.read(ExploreLink)
+    return {"size": ""} if (link.sample, link.size, link.upload) == (VIEW.sample, VIEW.size, "") else {}
 
 
 def is_shown(checkpoint: str) -> bool:
@@ -37,6 +37,7 @@ def is_shown(checkpoint: str) -> bool:
     Args:
         checkpoint: its name.
     """
-    linked = st.query_params.to_dict()
-    others = {"upload", "picture", "frame", "target", "method", "precision", "heads"}
-    return checkpoint == CHECKPOINT and VIEW.items() <= linked.items() and not others & linked.keys()
+    link = page_links.read(ExploreLink)
+    same = (link.sample, link.size, link.viewer.get("view")) == (VIEW.sample, VIEW.size, VIEW.viewer["view"])
+    others = link.upload, link.picture, link.frame, link.target, link.method, link.precision, link.heads
+    return checkpoint == CHECKPOINT and same and not any(others)

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from pages.components import head_grid, viewer
-from pages.shared import class_question, link_controls, navigation, pass_queue, session
+from pages.shared import class_question, link_controls, page_links, pass_queue, session
 from pages.shared.class_question import Example, Question, pass_of
 from pages.shared.escape import plain
+from pages.shared.page_links import ExploreLink, Heads
 from pages.shared.result_cache import cached, with_bar
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.explain.head_ablation import head_means, importance, importance_seconds, without
@@ -31,8 +32,6 @@ LONG = 3.0  # [s]; what takes longer tells how long
 SLOW = 20.0  # [s]; an importance matrix that takes longer waits for a button
 TOP = 5
 ACCENT, QUIET = "#3b929a", "#9aa5a8"
-
-Heads = tuple[tuple[int, int], ...]  # by block and head
 
 
 @st.cache_resource(show_spinner=False, max_entries=4)
@@ -111,12 +110,8 @@ def under_pointer(example: Example, question: Question | None, selection: Select
 
 def heads_off(blocks: int, heads: int) -> Heads:
     """The heads that the link switches off."""
-    off = set()
-    for part in st.query_params.get("off", "").split("."):
-        block, _, head = part.partition("-")
-        if block.isdecimal() and head.isdecimal() and int(block) < blocks and int(head) < heads:
-            off.add((int(block), int(head)))
-    return tuple(sorted(off))
+    off = page_links.read(ExploreLink).off
+    return tuple((block, head) for block, head in off if block < blocks and head < heads)
 
 
 def after(example: Example, selection: Selection, baseline: Baseline) -> Example:
@@ -129,7 +124,7 @@ def after(example: Example, selection: Selection, baseline: Baseline) -> Example
 
 
 def _by_mean() -> bool:
-    return st.query_params.get("instead", MEAN) == MEAN
+    return page_links.read(ExploreLink).instead in ("", MEAN)
 
 
 def show(example: Example, question: Question | None, selection: Selection) -> None:
@@ -138,11 +133,10 @@ def show(example: Example, question: Question | None, selection: Selection) -> N
     off = heads_off(record.blocks, record.heads)
 
     def toggle(cell: tuple[int, int]) -> None:
-        left = set(off) ^ {cell}
-        navigation.rewrite({"off": ".".join(f"{block}-{head}" for block, head in sorted(left)) or None})
+        page_links.change(ExploreLink, off=tuple(sorted(set(off) ^ {cell})))
 
     def all_on() -> None:
-        navigation.rewrite({"off": None})
+        page_links.change(ExploreLink, off=())
 
     heads, patches = st.columns([3, 2], gap="large")
     with heads:
@@ -175,7 +169,7 @@ def show(example: Example, question: Question | None, selection: Selection) -> N
         )
     if not off and not selection.hidden:
         return
-    linked = st.query_params.get("baseline", "")
+    linked = page_links.read(ExploreLink).baseline
     now = after(example, selection, next((name for name in BASELINES if name == linked), "mean"))
     if question:
         logits = (one.explanation.record.logits[0] for one in (example, now))

@@ -7,8 +7,9 @@ from typing import Any
 
 import streamlit as st
 
-from pages.shared import access, feedback, navigation, readings, setting_names
+from pages.shared import access, feedback, navigation, page_links, readings, setting_names
 from pages.shared.escape import plain
+from pages.shared.page_links import RunsLink
 from vit.runs import control, registry
 from vit.runs.registry import MOST_EPOCHS
 from vit.training import run_folder
@@ -158,7 +159,7 @@ def _confirm_delete(run: registry.Run) -> None:
 
     def delete() -> None:
         act(f"{run.name} was deleted.", control.delete, run.id)
-        navigation.rewrite({"run": None})
+        page_links.change(RunsLink, runs=())
 
     st.caption("Checkpoints that were kept under a name of their own stay.")
     with st.container(horizontal=True):

@@ -79,7 +79,7 @@ def require_trainer() -> None:
     reason = _closed_because()
     if not reason:
         return
-    navigation.start_page()
+    navigation.start_page("train", remember=False)
     st.title("Training is closed here", anchor=False)
     st.markdown(plain(reason))
     if "auth" in _secrets():

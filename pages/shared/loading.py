@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import streamlit as st
 
-from pages.shared import link_controls, navigation, pass_queue, readings, session, uploaded_pictures, uploads
+from pages.shared import link_controls, page_links, pass_queue, readings, session, uploaded_pictures, uploads
 from pages.shared.escape import plain
 from pages.shared.result_cache import MODELS, cached
 from pages.shared.uploaded_pictures import Upload
@@ -119,10 +119,10 @@ def pick_files(most: int, key: str, link: str = "") -> Sequence[Upload]:
         set_key = uploaded_pictures.keep_all(taken[:most]) if link else ""
         remembered[key] = session.Uploaded(set_key, taken, fresh=True)
         if link:
-            navigation.rewrite({link: set_key or None})
+            page_links.rewrite({link: set_key or None})
 
     here = remembered.get(key, session.Uploaded())
-    linked = st.query_params.get(link, "") if link else here.key
+    linked = page_links.text(link) if link else here.key
     if linked != here.key:  # the link of another session, or the browser's way back
         here = remembered[key] = session.Uploaded(linked, uploaded_pictures.find_all(linked))
         if linked and not here.pictures:
@@ -176,7 +176,7 @@ def pick_size(checkpoint: Checkpoint, label: str, name: str, narrow: bool = Fals
         help="The model was trained at one size. At others its position embeddings are interpolated: larger ones give "
         "finer maps and less reliable predictions. Seconds and memory are estimates for this computer.",
     )
-    wanted = st.query_params.get(name)
+    wanted = page_links.text(name)
     if wanted and wanted not in map(pixels, offered):
         why = "" if narrow else " here: sizes are made of whole patches"
         st.caption(f"{plain(wanted)} px is not offered{why}.")

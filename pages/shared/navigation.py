@@ -9,7 +9,8 @@ from typing import Any
 
 import streamlit as st
 
-from pages.shared import session
+from pages.shared import page_links, session
+from pages.shared.page_links import address
 from vit.paths import PROJECT
 
 _PAGES = PROJECT / "pages"
@@ -29,7 +30,7 @@ def choose() -> st.Page:
     )
 
 
-def link(label: str, page: str, query: Mapping[str, str], *, icon: bool = True, **more: Any) -> None:
+def link(label: str, page: str, query: Mapping[str, str | Sequence[str]], *, icon: bool = True, **more: Any) -> None:
     """A way to another page that shows something there; the browser's Back leads to this one as it is now.
 
     Args:
@@ -41,24 +42,25 @@ def link(label: str, page: str, query: Mapping[str, str], *, icon: bool = True, 
     st.page_link(_PAGES / f"{page}.py", label=label, width="content", query_params=query, **more)
 
 
-def start_page(page: str = "") -> None:
+def start_page(page: str, *, remember: bool = True) -> None:
     """Run the page again below `app.py`, unless it is there already.
 
     Args:
-        page: the name of one that looks as it was left when people come back to it.
+        page: its name.
+        remember: it looks as it was left when people come back to it.
     """
     visit = session.of(session.Visit)
     if not visit.in_app:
         choose()  # from here on, Streamlit runs app.py in this server
         st.rerun()
-    left, here, other = visit.links.get(page), _here(), visit.links.get(visit.entered, {})
+    left, here, other = visit.links.get(page), address(), visit.links.get(visit.entered, {})
     # Where the server led to another page, Streamlit wrote that one's link into the address of this one, for Back.
     foreign = left and not here.keys() & left.keys() and here.keys() <= other.keys()
     if left and foreign and visit.entered != page:
         st.query_params.from_dict(left)
     visit.entered = page
     _read_old_link()
-    if page:
+    if remember:
         keep(page)
 
 
@@ -69,32 +71,13 @@ def _read_old_link() -> None:
     """Links of before called panels and views by their titles; `cover` could also be what hidden patches become."""
     cover = st.query_params.get("cover")
     if cover in ("mean", "blur", "noise"):
-        rewrite({"cover": None, "baseline": cover})
+        page_links.rewrite({"cover": None, "baseline": cover})
     for name in ("panel", "view"):
         title = st.query_params.get(name, "")
         if title in _OLD_NAMES or title[:1].isupper():
-            rewrite({name: _OLD_NAMES.get(title, title.lower())})
-
-
-def rewrite(parts: Mapping[str, str | Sequence[str] | None]) -> None:
-    """Change parts of the page's link, as one step of the browser's Back; none where it says that already.
-
-    Streamlit makes a step of every change, so that what somebody does in one go is to be written in one go.
-
-    Args:
-        parts: what the link is to say, several times where it is several; None for what it is to leave out.
-    """
-    now = _here()
-    link = now | {name: [value] if isinstance(value, str) else list(value or ()) for name, value in parts.items()}
-    link = {name: values for name, values in link.items() if values}
-    if link != now:
-        st.query_params.from_dict(link)
+            page_links.rewrite({name: _OLD_NAMES.get(title, title.lower())})
 
 
 def keep(page: str) -> None:
     """Remember how a page looks; for fragments, which change links without a run of the whole page."""
-    session.of(session.Visit).links[page] = _here()
-
-
-def _here() -> dict[str, list[str]]:
-    return {name: st.query_params.get_all(name) for name in st.query_params}  # some name several runs
+    session.of(session.Visit).links[page] = address()

@@ -8,7 +8,7 @@ from streamlit.testing.v1 import AppTest
 
 import vit
 from pages.panels import welcome
-from tests.pages.controls import control
+from tests.pages.controls import control, texts
 from tests.pages.offered import sent_to
 from vit.explain.faithfulness import controls, faithfulness
 from vit.explain.methods import Subject, heatmap_of
@@ -28,7 +28,7 @@ def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AppTest:
 @pytest.fixture(scope="module")
 def explanation() -> Explanation:
     checkpoint = vit.load_checkpoint(ROOT / "checkpoints" / welcome.CHECKPOINT)
-    return explain(checkpoint, samples.read(welcome.VIEW["sample"]), (int(welcome.VIEW["size"]),) * 2)
+    return explain(checkpoint, samples.read(welcome.VIEW.sample), welcome.SIZE)
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +59,7 @@ def words(page: AppTest) -> bool:
 def test_an_empty_link_is_the_first_view_and_follows_the_pointer(page: AppTest) -> None:
     page.run()
     assert not page.exception and not page.error
-    assert link(page) == welcome.VIEW and words(page)
+    assert link(page) == texts(welcome.VIEW) and words(page)
     told = viewer(page)
     assert told["seed"]["view"] == "relevance" and told["method"]["chain"] and told["method"]["target"] == "cat"
     assert size(page) == (64, 64)

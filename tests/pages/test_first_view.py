@@ -18,6 +18,7 @@ from websockets.sync.client import ClientConnection, connect
 
 from pages.panels import welcome
 from pages.shared import loading
+from tests.pages.controls import texts
 from vit.checkpoints.load import load_checkpoint
 from vit.checkpoints.save import save_checkpoint
 from vit.view import first_view
@@ -145,7 +146,7 @@ def test_only_the_very_view_that_is_stored_is_taken_from_there(
     monkeypatch.setattr(loading, "LOADING", threading.Event())
     loading.LOADING.set()  # as if torch were on its way
     page = AppTest.from_function(stored_of_the_link, default_timeout=WAIT)
-    page.query_params.update({name: value for name, value in (welcome.VIEW | link).items() if value})
+    page.query_params.update({name: value for name, value in (texts(welcome.VIEW) | link).items() if value})
     assert page.run().text[0].value == str(is_stored)
 
 

@@ -9,6 +9,7 @@ from streamlit.testing.v1 import AppTest
 
 import vit
 from pages.panels.tour import MAP, PANELS, STEPS, Step
+from tests.pages.controls import texts
 from vit.explain.faithfulness import faithfulness
 from vit.explain.head_statistics import statistics, suggestions
 from vit.explain.logit_lens import logit_lens
@@ -38,7 +39,7 @@ def test_the_tour_goes_through_all_steps_and_back_and_ends(page: AppTest) -> Non
     for number, step in enumerate(STEPS, 1):
         assert not page.exception and not page.error
         assert f"{number} of 7. {step.title}" in told(page)
-        for name, value in step.link.items():
+        for name, value in texts(step.link).items():
             assert page.query_params[name] == [value] or page.query_params[name] == value
         if number < len(STEPS):
             page.button(key="tour next").click().run()
@@ -75,8 +76,8 @@ def subjects() -> dict[str, Subject]:
     checkpoint = vit.load_checkpoint(ROOT / "checkpoints" / "cifar10")
     found = {}
     for step in STEPS:
-        side = int(step.link.get("size", "32"))
-        explained = explain(checkpoint, samples.read(step.link["sample"]), (side, side))
+        side = int(step.link.size or "32")
+        explained = explain(checkpoint, samples.read(step.link.sample), (side, side))
         found[step.title] = Subject.of(checkpoint.model, explained.preprocess(explained.picture))
     return found
 
@@ -84,21 +85,22 @@ def subjects() -> dict[str, Subject]:
 def test_the_selection_of_every_step_exists(subjects: dict[str, Subject]) -> None:
     for step in STEPS:
         kept = subjects[step.title].record
-        found = Selection.from_query(step.link, kept.blocks, kept.heads, kept.tokens).to_query()
-        assert all(found[name] == step.link[name] for name in step.link.keys() & found.keys() - {"view"})
+        linked = step.link.viewer
+        found = Selection.from_query(linked, kept.blocks, kept.heads, kept.tokens).to_query()
+        assert all(found[name] == linked[name] for name in linked.keys() - {"view"})
 
 
 def test_the_outlined_patch_is_an_eye() -> None:
     """Seen in the picture: the eye on the right is at (145, 237) of 300 × 300 px that the model gets."""
     row, col = 145 * 8 // 300, 237 * 8 // 300
     assert "an eye" in step_of("Query and key").words
-    assert {step.link["token"] for step in STEPS if "token" in step.link} == {str(1 + 8 * row + col)}
+    assert {step.link.viewer["token"] for step in STEPS if "token" in step.link.viewer} == {str(1 + 8 * row + col)}
 
 
 def test_the_head_that_is_called_local_is(subjects: dict[str, Subject]) -> None:
     step, found = step_of("Heads"), statistics(subjects["Heads"].record, 4)
     near = found["neighbours"]
-    block, head = int(step.link["block"]), int(step.link["head"])
+    block, head = int(step.link.viewer["block"]), int(step.link.viewer["head"])
     value = float(near.values[block, head])
     assert value == near.values.max() and value > 3 * near.uniform
     assert amount("neighbours", value) in step.words and f"Block {block + 1} head {head + 1}" in step.words
@@ -107,7 +109,7 @@ def test_the_head_that_is_called_local_is(subjects: dict[str, Subject]) -> None:
 
 
 def test_the_panel_opens_on_the_numbers_that_the_step_names(page: AppTest) -> None:
-    page.query_params.update({"tour": str(1 + STEPS.index(step_of("Heads")))} | step_of("Heads").link)
+    page.query_params.update({"tour": str(1 + STEPS.index(step_of("Heads")))} | texts(step_of("Heads").link))
     page.run()
     assert not page.exception
     told_there = json.loads(page.get_by_key("heads grid").proto.json)
@@ -127,7 +129,7 @@ def test_the_answer_is_found_where_the_tour_says(subjects: dict[str, Subject]) -
 def verdict(page: AppTest, step: Step, **other: str) -> str:
     """What the page says of the map that a step shows."""
     page.query_params.clear()
-    page.query_params.update({"tour": str(1 + STEPS.index(step))} | step.link | other)
+    page.query_params.update({"tour": str(1 + STEPS.index(step))} | texts(step.link) | other)
     page.run()
     assert not page.exception and not page.error
     return next(one.value for one in page.markdown if re.match(r"\*\*(This map|Not decidable)", one.value))

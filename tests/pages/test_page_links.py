@@ -1,0 +1,77 @@
+"""What a link says is read and written by one pair of functions, and only what makes sense of it."""
+
+import ast
+import random
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from pages.shared.page_links import (
+    LONGEST,
+    CheckpointsLink,
+    CompareLink,
+    ExploreLink,
+    PageLink,
+    RunsLink,
+    SideLink,
+)
+from vit.view.selection import Selection
+
+ROOT = Path(__file__).parents[2]
+KINDS: list[type[PageLink]] = [ExploreLink, CompareLink, RunsLink, CheckpointsLink]
+HOSTILE = ["", "1", "2", "0", "-1", "1e9", "٣", "999999999", "0-1", "1-", "-", "x.0-3.é-1", "<b>", "a\n", "x" * 5000]
+
+
+@pytest.fixture(scope="module")
+def every_name() -> list[str]:
+    """Every name that some link has, and some that none has."""
+    side = [f"{prefix}{one}" for prefix in ("a_", "b_", "m_", "a_a_", "") for one in ("from", "probe", "sort", "run")]
+    return [one.name for kind in KINDS for one in fields(kind)] + [one.name for one in fields(Selection)] + side
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_was_read_is_written_and_read_as_the_same(kind: type[PageLink], every_name: list[str]) -> None:
+    chance = random.Random(7)
+    for _ in range(2000):
+        names = chance.sample(every_name, chance.randrange(8))
+        query = {name: chance.choices(HOSTILE, k=chance.choice([1, 1, 2])) for name in names}
+        link = kind.from_query(query)
+        written = link.to_query()
+        assert kind.from_query(written) == link
+        assert kind.from_query(written).to_query() == written
+        assert all(len(text) <= LONGEST for texts in written.values() for text in texts)
+
+
+def test_a_link_says_nothing_of_what_nobody_chose() -> None:
+    assert all(kind().to_query() == {} for kind in KINDS)
+
+
+def test_what_makes_no_sense_is_left_out_and_the_rest_stays() -> None:
+    link = ExploreLink.from_query(
+        {"heads": ["six"], "frame": ["3"], "curves": ["yes"], "off": ["9-0.x.0-1"], "block": ["2"], "color": ["red"]}
+    )
+    assert link == ExploreLink(frame=3, off=((0, 1), (9, 0)), viewer={"block": "2"})
+    assert link.to_query() == {"frame": ["3"], "off": ["0-1.9-0"], "block": ["2"]}
+
+
+def test_each_side_has_its_own_part_of_a_link() -> None:
+    link = CompareLink.from_query({"a_from": ["epoch"], "b_probe": ["2"], "m_sort": ["entropy"], "from": ["to"]})
+    assert (link.a, link.b) == (SideLink(source="epoch"), SideLink(example="2"))
+    assert link.sheet.order == "entropy" and link.viewer == {}
+
+
+def test_runs_are_named_once_each_in_their_order() -> None:
+    assert RunsLink.from_query({"run": ["b", "a", "b"]}).runs == ("b", "a")
+    assert RunsLink(runs=("b", "a")).to_query() == {"run": ["b", "a"]}
+
+
+def test_only_the_address_s_own_files_read_and_write_it() -> None:
+    """Elsewhere, a page speaks of its link as a value."""
+    own = {"shared/page_links.py", "shared/navigation.py", "train_form/form_state.py"}
+    using = set()
+    for file in (ROOT / "pages").rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Attribute) and node.attr == "query_params" and ast.unparse(node.value) == "st":
+                using.add(file.relative_to(ROOT / "pages").as_posix())
+    assert using == own
