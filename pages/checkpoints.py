@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pandas as pd
 import streamlit as st
 
-from pages.shared import access, feedback, navigation, page_links, readings, session, uploads, zip_downloads
+from pages.shared import access, feedback, loading, navigation, page_links, readings, session, uploads, zip_downloads
 from pages.shared.escape import plain
 from pages.shared.page_links import CheckpointsLink, ExploreLink
-from vit.checkpoints import hub, load, manage, weight_files
+from vit.checkpoints import hub, manage, weight_files
 from vit.errors import UserError
 
 if TYPE_CHECKING:
@@ -27,18 +25,6 @@ WEIGHTS = ["safetensors", "pt", "pth", "tar", "bin", "npz", "json"]  # PyTorch's
 
 
 act = partial(feedback.attempt, "checkpoints")
-
-
-@st.cache_data(show_spinner=False, max_entries=100)
-def summarised(folder: str, stamp: int) -> CheckpointInfo:
-    """What a checkpoint is, read from its header once per version of its files."""
-    return load.summarise(Path(folder))
-
-
-def listed() -> list[CheckpointInfo]:
-    """Every checkpoint in the folder, then what was fetched from elsewhere, under its pinned name."""
-    own = [summarised(str(folder), stamp) for folder, stamp in manage.folders()]
-    return own + [replace(summarised(str(one.folder), 0), name=str(one.name)) for one in hub.cached()]
 
 
 def table(infos: list[CheckpointInfo]) -> pd.DataFrame:
@@ -227,7 +213,7 @@ if refused:
     st.container()  # what is below keeps its own place
 else:
     feedback.tell()
-every = listed()
+every = loading.list_checkpoints().every
 if every:
     show(choose(every))
 else:

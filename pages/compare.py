@@ -11,7 +11,7 @@ MODES = {"two": "Side by side", "many": "Many pictures"}
 
 st.title("Compare", anchor=False)
 mode = link_controls.select(
-    "Compare", "mode", list(MODES), words=MODES.get, kind=st.segmented_control, label_visibility="collapsed"
+    "Compare", "mode", list(MODES), format_func=MODES.get, kind=st.segmented_control, label_visibility="collapsed"
 )
 loading.start_torch()
 if mode == "many":

@@ -117,13 +117,13 @@ def list_all() -> None:
     table()
 
 
-def matches(run: Run, words: str) -> bool:
+def matches(run: Run, query: str) -> bool:
     """Whether every word of the filter is somewhere in what the table says of a run."""
     text = f"{run.name} {readings.data_name(run)} {readings.STATUS[run.status]} {readings.where(run)}".lower()
-    return all(word in text for word in words.lower().split())
+    return all(word in text for word in query.lower().split())
 
 
-def summary(found: list[Run]) -> pd.DataFrame:
+def summary(runs: list[Run]) -> pd.DataFrame:
     """One row per run."""
     rows = [
         {
@@ -137,7 +137,7 @@ def summary(found: list[Run]) -> pd.DataFrame:
             "Device": readings.where(run, hosts=False),
             "Started": pd.Timestamp(run.created, unit="s", tz="UTC"),
         }
-        for run in found
+        for run in runs
     ]
     columns = ["Run", "Status", "Validation", "Test", "Progress", "Time", "Data", "Device", "Started"]
     return pd.DataFrame(rows, columns=columns)
@@ -171,17 +171,17 @@ def show_run(run: Run) -> None:
             show_job_files(files)
     views = [name for name in VIEWS if name != "log" or access.may_train()]  # which names people's files, and folders
     view = link_controls.select(
-        "View", "view", views, words=VIEWS.get, kind=st.segmented_control, label_visibility="collapsed"
+        "View", "view", views, format_func=VIEWS.get, kind=st.segmented_control, label_visibility="collapsed"
     )
-    seen = curves.View()
+    curve_view = curves.View()
     if view == "curves":
-        seen = curves.controls(run.config.get("epochs", 1))
+        curve_view = curves.controls(run.config.get("epochs", 1))
     epochs = stored_epochs.epochs(run)
 
     @st.fragment(run_every=CURVES if run.alive else None)
     def live() -> None:
         if view == "curves":
-            draw(run, seen)
+            draw(run, curve_view)
         elif view == "log":
             st.code(readings.last_lines(run) or "It has said nothing yet.", language=None, height=420, wrap_lines=True)
         elif view == "attention" and stored_epochs.epochs(run) != epochs:
@@ -234,7 +234,7 @@ def say_status(run: Run) -> None:
     elif run.status in ("interrupted", "stalled", "retrying", "unknown"):
         st.warning(plain(run.reason))
     elif run.status == "waiting":
-        st.info(plain(waiting_words(run)))
+        st.info(plain(waiting_reason(run)))
     elif run.status in ("starting", "stopping", "ending"):
         st.info(plain(run.reason))
     elif run.status == "stopped" and run.reason:
@@ -248,13 +248,13 @@ def say_status(run: Run) -> None:
         st.caption(plain(note["text"]))
 
 
-def waiting_words(run: Run) -> str:
+def waiting_reason(run: Run) -> str:
     """Where a waiting run stands, why it waits, and when its cluster expects to start it."""
-    words = [f"Number {run.place} in the queue."] if run.place else []
-    words += [run.reason] if run.reason else []
+    sentences = [f"Number {run.place} in the queue."] if run.place else []
+    sentences += [run.reason] if run.reason else []
     if run.starts:
-        words.append(f"It may start at {time.strftime('%H:%M UTC on %d %B', time.gmtime(run.starts))}.")
-    return " ".join(words)
+        sentences.append(f"It may start at {time.strftime('%H:%M UTC on %d %B', time.gmtime(run.starts))}.")
+    return " ".join(sentences)
 
 
 def where(run: Run, progress: Progress | None) -> str:
@@ -377,9 +377,9 @@ if not every:
     st.stop()
 list_all()
 feedback.tell()
-wanted = linked_runs()
-chosen = [run for run in every if run.id in wanted]
-if len(chosen) < len(wanted):
+ids = linked_runs()
+chosen = [run for run in every if run.id in ids]
+if len(chosen) < len(ids):
     st.error("There is no such run. It may have been deleted.")
 if len(chosen) > 1:
     compare_runs.show(chosen)
@@ -389,7 +389,7 @@ elif chosen:
     if len(family) > 1 and st.button(f"Compare the {len(family)} runs of its sweep", key="family"):
         page_links.change(RunsLink, runs=tuple(run.id for run in family))
         st.rerun()
-elif not wanted:
+elif not ids:
     st.caption("Tick a run to watch it, or several to compare them.")
 if not access.may_train():
     st.caption("Looking is open to all. To start and change runs, sign in on the page Train.")

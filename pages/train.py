@@ -1,18 +1,16 @@
 """Describe a training run and start it: data, recipe, device, and what it will cost before it costs anything."""
 
-import gc
 import itertools
 import secrets
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from importlib import import_module
 from typing import Any
 
 import streamlit as st
 
-from pages.shared import access, datasets, link_controls, navigation, session, setting_names
+from pages.shared import access, datasets, link_controls, loading, navigation, session, setting_names
 from pages.shared.escape import plain
 from pages.shared.page_links import RunsLink
 from pages.train_form import cluster_trial, cost_preview, data_picker, form_state, place_picker
@@ -35,17 +33,8 @@ access.require_trainer()
 navigation.start_page("train", remember=False)
 
 MOST_RUNS = 32  # that one sweep starts
-SMALL = 64  # side of pictures that the recipes for CIFAR suit [px]
-FEW = 2000  # pictures, too few to begin from scratch
-SHIPPED = "cifar10"  # the checkpoint that fine-tuning starts from unless told otherwise
-
-
-@st.cache_resource(show_spinner="Starting PyTorch…")
-def start_torch() -> None:
-    """Import what is heavy, once per server; frozen, its objects cost Streamlit's garbage collection nothing."""
-    import_module("torch")
-    gc.collect()
-    gc.freeze()
+SMALL_SIDE = 64  # side of pictures that the recipes for CIFAR suit [px]
+FEW_PICTURES = 2000  # pictures, too few to begin from scratch
 
 
 def recommended(data: str, start: str = "") -> list[str]:
@@ -53,8 +42,8 @@ def recommended(data: str, start: str = "") -> list[str]:
     kind = data
     if data.startswith("folder:"):
         pictures, side = data_picker.size(data, datasets.root_of(data))
-        kind = "cifar10" if pictures > FEW and 0 < side <= SMALL else "folder:PATH"
-        start = start or (SHIPPED if pictures <= FEW else "")
+        kind = "cifar10" if pictures > FEW_PICTURES and 0 < side <= SMALL_SIDE else "folder:PATH"
+        start = start or (loading.SHIPPED if pictures <= FEW_PICTURES else "")
     has_gpu = len(place_picker.list_devices()) > 1
 
     def rank(name: str) -> tuple[bool, ...]:
@@ -70,8 +59,8 @@ def as_preset(form: TrainForm) -> TrainForm:
     form = replace(form, settings=fields.complete(settings))
     if settings.get("init_from") and not form.init_from:
         with suppress(UserError):
-            checkpoints.find_checkpoint(SHIPPED)
-            form = replace(form, init_from=SHIPPED)
+            checkpoints.find_checkpoint(loading.SHIPPED)
+            form = replace(form, init_from=loading.SHIPPED)
     return form
 
 
@@ -85,7 +74,7 @@ def propose(form: TrainForm) -> TrainForm:
 
 def propose_for_data(form: TrainForm) -> TrainForm:
     """Propose a recipe for other data; what an earlier proposal started from goes."""
-    if PRESETS[form.preset].settings.get("init_from") and form.init_from == SHIPPED:
+    if PRESETS[form.preset].settings.get("init_from") and form.init_from == loading.SHIPPED:
         form = replace(form, init_from="")
     return propose(form)
 
@@ -281,7 +270,7 @@ with right:
     start_place = st.container()
     device_place = st.container()
     st.header("Before the start", anchor=False)
-start_torch()
+loading.start_torch()
 
 known_starts = starts()
 refused = form_state.adopt(known_starts) if form_state.is_news() else ()

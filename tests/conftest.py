@@ -68,8 +68,8 @@ def quick(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
         from pages.panels import faithfulness, heads_over_pictures
 
         for where in (heads_over_pictures, contact_sheet):
-            monkeypatch.setattr(where, "LONG", math.inf)
-        monkeypatch.setattr(faithfulness, "LIVE", 0.0)  # no verdict, which costs hundreds of passes; see `verdicts`
+            monkeypatch.setattr(where, "ASK_ABOVE", math.inf)
+        monkeypatch.setattr(faithfulness, "ASK_ABOVE", 0.0)  # no verdict of hundreds of passes; see `verdicts`
 
 
 @pytest.fixture(autouse=True)

@@ -74,7 +74,7 @@ def test_a_day_after_it_was_last_opened_it_goes(place: Path) -> None:
 
 
 def test_the_longest_unopened_ones_give_way(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(uploaded_pictures, "MOST", 2)
+    monkeypatch.setattr(uploaded_pictures, "MOST_PICTURES", 2)
     monkeypatch.setattr(uploaded_pictures, "MOST_BYTES", 100)
     keys = []
     for number, content in enumerate((b"one", b"two", b"three")):

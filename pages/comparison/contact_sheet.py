@@ -21,6 +21,7 @@ from pages.shared import (
 )
 from pages.shared.escape import plain
 from pages.shared.page_links import ExploreLink
+from pages.shared.result_cache import ASK_ABOVE
 from pages.shared.source import Source
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.errors import UserError
@@ -44,7 +45,6 @@ from vit.view.export import png
 SAMPLES, UPLOAD = "samples", "upload"
 ORDERS = {"": "As they come", "confidence": "Confidence", "entropy": "Spread", "faithfulness": "Faithfulness"}
 FILTERS = {"": "All", "right": "✓ Right", "wrong": "✗ Wrong"}
-LONG = 20.0  # [s]; what takes longer waits for a button
 TILE = 146  # [px]
 
 
@@ -63,17 +63,17 @@ def tested(spec: str, root: str, stamp: int, identity: str, _checkpoint: Checkpo
 
 def show() -> None:
     """What to look at, and the sheet; stops with a hint where there is nothing to look with."""
-    offered = loading.offered()
-    if not offered.names:
+    available = loading.list_checkpoints()
+    if not available.names:
         st.info("There is no checkpoint yet. Train one: `python -m vit train --preset shapes`")
         st.stop()
     one, two, three = st.columns(3)
     with one:
-        name = link_controls.select("Checkpoint", "m_checkpoint", offered.names, words=offered.title)
+        name = link_controls.select("Checkpoint", "m_checkpoint", available.names, format_func=available.title)
     with two:
         source = pick_source()
     try:
-        checkpoint = side_by_side.open_checkpoint(name, offered)
+        checkpoint = side_by_side.open_checkpoint(name, available)
         with three:
             method = pick_method(checkpoint)
         pictures = chosen_pictures(checkpoint, source)
@@ -82,35 +82,37 @@ def show() -> None:
         return
     if not pictures:
         return
-    seen = look_at(checkpoint, pictures, method, f"{name} {source} {method}")
-    if not seen:
+    looks = look_at(checkpoint, pictures, method, f"{name} {source} {method}")
+    if not looks:
         return
-    judged = any(one.right is not None for one in seen)
+    judged = any(one.right is not None for one in looks)
     with st.container(horizontal=True, vertical_alignment="bottom"):
         orders = list(ORDERS) if checkpoint.labels else ["", "entropy"]
         order = link_controls.select(
-            "Sort by", "m_sort", orders, words=ORDERS.get, kind=st.segmented_control, wrap=True
+            "Sort by", "m_sort", orders, format_func=ORDERS.get, kind=st.segmented_control, wrap=True
         )
         first = link_controls.select(
             "First",
             "m_first",
             ["highest", "lowest"],
-            words=str.capitalize,
+            format_func=str.capitalize,
             kind=st.segmented_control,
             disabled=not order,
         )
-        wanted = ""
+        only = ""
         if judged:
-            wanted = link_controls.select("Show", "m_show", list(FILTERS), words=FILTERS.get, kind=st.segmented_control)
+            only = link_controls.select(
+                "Show", "m_show", list(FILTERS), format_func=FILTERS.get, kind=st.segmented_control
+            )
     if judged:
-        show_contrast(seen)
-    elif any(one.picture.truth for one in seen):
+        show_contrast(looks)
+    elif any(one.picture.truth for one in looks):
         st.caption("This checkpoint does not know the classes of these pictures, so none is right or wrong.")
-    if wanted:
-        seen = [one for one in seen if one.right is (wanted == "right")]
-    if not seen:
+    if only:
+        looks = [one for one in looks if one.right is (only == "right")]
+    if not looks:
         st.caption("There is no such picture.")
-    draw(arranged(seen, order, first == "lowest") if order else seen, name, source, checkpoint, method)
+    draw(arranged(looks, order, first == "lowest") if order else looks, name, source, checkpoint, method)
 
 
 def pick_source() -> str:
@@ -118,7 +120,7 @@ def pick_source() -> str:
     titles = {SAMPLES: "Samples", UPLOAD: "Your own …"} | {
         spec: f"Test pictures: {title}" for spec, title in datasets.here().items()
     }
-    return link_controls.select("Pictures", "m_from", list(titles), words=titles.get)
+    return link_controls.select("Pictures", "m_from", list(titles), format_func=titles.get)
 
 
 def pick_method(checkpoint: Any) -> str:
@@ -130,7 +132,7 @@ def pick_method(checkpoint: Any) -> str:
         "m_method",
         names,
         default,
-        words=lambda name: METHODS[name].title,
+        format_func=lambda name: METHODS[name].title,
         help="Of the predicted class.\n\n"
         + "\n\n".join(f"**{METHODS[name].title}**: {METHODS[name].sentence}" for name in names),
     )
@@ -149,20 +151,20 @@ def chosen_pictures(checkpoint: Any, source: str) -> list[Any]:
     return [Picture(one.name, one.data) for one in loading.pick_files(SHEET_PICTURES, "m_upload", "m_pictures")]
 
 
-def look_at(checkpoint: Any, pictures: Sequence[Any], method: str, wanted: str) -> list[Any]:
+def look_at(checkpoint: Any, pictures: Sequence[Any], method: str, question: str) -> list[Any]:
     """Every picture through the model, those known from before at once; what cannot be read is named."""
     expected = seconds(checkpoint, len(pictures))
     agreed = session.of(session.Compare).agreed
-    if expected > LONG and wanted not in agreed:
+    if expected > ASK_ABOVE and question not in agreed:
         if not st.button(f"Look at {len(pictures)} pictures ({about(expected)})", type="primary"):
             return []
-        agreed.add(wanted)
-    bar, seen, unreadable = st.progress(0.0), [], []
+        agreed.add(question)
+    bar, looks, unreadable = st.progress(0.0), [], []
     for done, picture in enumerate(pictures):
         bar.progress(done / len(pictures), f"Picture {done + 1} of {len(pictures)}")
         try:
             outcome = looked(checkpoint.identity, picture.digest, method, checkpoint, picture)
-            seen.append(judge(checkpoint, picture, outcome))
+            looks.append(judge(checkpoint, picture, outcome))
         except UserError as error:
             unreadable.append(f"{picture.name}: {error}")
     bar.empty()
@@ -171,24 +173,24 @@ def look_at(checkpoint: Any, pictures: Sequence[Any], method: str, wanted: str) 
             "A picture could not be read." if len(unreadable) == 1 else f"{len(unreadable)} pictures could not be read."
         )
         datasets.show_list("Left out", unreadable)
-    return seen
+    return looks
 
 
-def show_contrast(seen: Sequence[Any]) -> None:
+def show_contrast(looks: Sequence[Any]) -> None:
     """The pictures whose class was found against the others."""
     lines = ["| | Pictures | Confidence | Spread | Faithfulness |", "|---|---|---|---|---|"]
     for title, right in (("✓ Right", True), ("✗ Wrong", False)):
-        if average := means([one for one in seen if one.right is right]):
+        if average := means([one for one in looks if one.right is right]):
             figures = f"{average.confidence:.0%} | {average.entropy:.2f} | {_signed(average.faithfulness)}"
             lines.append(f"| {title} | {average.pictures} | {figures} |")
     st.markdown("\n".join(lines))
 
 
-def draw(seen: Sequence[Any], name: str, source: str, checkpoint: Any, method: str) -> None:
+def draw(looks: Sequence[Any], name: str, source: str, checkpoint: Any, method: str) -> None:
     """The tiles."""
     names = {sample.title: sample.name for sample in samples.SAMPLES.values()}
     with st.container(horizontal=True):
-        for number, one in enumerate(seen):
+        for number, one in enumerate(looks):
             look, picture = one.look, one.picture
             with st.container(width=TILE, gap=None):
                 st.image(look.thumbnail, width=TILE, alt=f"{picture.name} {look.label}".strip() or "A picture")
@@ -214,7 +216,7 @@ def draw(seen: Sequence[Any], name: str, source: str, checkpoint: Any, method: s
                     link = replace(link_to(name, checkpoint, method), upload=title, picture=key)
                     st.switch_page("pages/explore.py", query_params=link.to_query())
     caption = "Spread: entropy of the answer's attention in the last block, 0 for one token, 1 for all alike."
-    if any(one.look.faithfulness is not None for one in seen):
+    if any(one.look.faithfulness is not None for one in looks):
         caption += (
             " Faithful: SaCo of the map, 1 where what it calls more important always matters more, near 0 by chance."
         )
@@ -225,7 +227,7 @@ def draw(seen: Sequence[Any], name: str, source: str, checkpoint: Any, method: s
 
 def link_to(name: str, checkpoint: Any, method: str) -> ExploreLink:
     """What page Explore is asked to show of a picture: the map that the sheet shows."""
-    if method in class_question.offered(checkpoint):
+    if method in class_question.methods_for(checkpoint):
         return ExploreLink(checkpoint=name, method=method, viewer={"view": "relevance"})
     return ExploreLink(checkpoint=name, viewer={"view": method})
 

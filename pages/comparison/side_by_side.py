@@ -97,16 +97,16 @@ def stored(folder: str, epoch: int, picture: int, stamp: int) -> Stored:
 
 def show() -> None:
     """Both sides and their difference; stops with a hint where there is nothing to look at."""
-    offered = loading.offered()
+    available = loading.list_checkpoints()
     seen = (run for run in list_runs() if datasets.may_see(str(run.config.get("data", ""))))
     runs = {run.id: run for run in seen if stored_epochs.epochs(run)}
-    if not offered.names and not runs:
+    if not available.names and not runs:
         st.info("There is no checkpoint yet. Train one: `python -m vit train --preset shapes`")
         st.stop()
     sides = []
     for column, name in zip(st.columns(2, gap="large"), SIDES, strict=True):
         with column:
-            explained = pick_side(name, offered, runs)
+            explained = pick_side(name, available, runs)
             if explained:
                 checkpoint, explanation = explained
                 payload = viewer.feed(f"{name} feeder", explanation.payload)
@@ -120,48 +120,48 @@ def show() -> None:
 # --- What is chosen -------------------------------------------------------------------------------------------------
 
 
-def pick_side(name: str, offered: loading.Offered, runs: dict[str, Run]) -> Explained | None:
+def pick_side(name: str, available: loading.AvailableCheckpoints, runs: dict[str, Run]) -> Explained | None:
     """Let the person choose what a side shows: the checkpoint, None for a run's, and what it made of a picture.
 
     None where it cannot be shown; the page says why.
     """
-    sources = [source for source, there in ((CHECKPOINT, offered.names), (EPOCH, runs)) if there]
+    sources = [source for source, there in ((CHECKPOINT, available.names), (EPOCH, runs)) if there]
     source = sources[0]
     if len(sources) > 1:
         source = link_controls.select(
             f"{SIDES[name]} side",
             f"{name}_from",
             sources,
-            words=SOURCES.get,
+            format_func=SOURCES.get,
             kind=st.segmented_control,
             label_visibility="collapsed",
         )
     try:
-        return pick_epoch(name, runs) if source == EPOCH else pick_picture(name, offered)
+        return pick_epoch(name, runs) if source == EPOCH else pick_picture(name, available)
     except UserError as error:
         st.error(plain(str(error)))
         return None
 
 
-def pick_picture(name: str, offered: loading.Offered) -> Explained:
+def pick_picture(name: str, available: loading.AvailableCheckpoints) -> Explained:
     """A checkpoint and a picture."""
     one, other, third = st.columns([3, 3, 2])
     with one:
         chosen = link_controls.select(
-            f"{SIDES[name]} checkpoint", f"{name}_checkpoint", offered.names, words=offered.title
+            f"{SIDES[name]} checkpoint", f"{name}_checkpoint", available.names, format_func=available.title
         )
     with other:
         source = link_controls.select(
             f"{SIDES[name]} picture",
             f"{name}_sample",
             [*samples.SAMPLES, UPLOAD],
-            words=lambda which: "Your own …" if which == UPLOAD else samples.SAMPLES[which].title,
+            format_func=lambda which: "Your own …" if which == UPLOAD else samples.SAMPLES[which].title,
         )
     uploaded: Sequence[Upload] = ()
     if source == UPLOAD:
         uploaded = loading.pick_files(1, f"{name}_upload", f"{name}_picture")
         source = next(iter(samples.SAMPLES))  # until there is one, or where it cannot be read
-    checkpoint = open_checkpoint(chosen, offered)
+    checkpoint = open_checkpoint(chosen, available)
     with third:
         size = loading.pick_size(checkpoint, f"{SIDES[name]} size", f"{name}_size", narrow=True)
     explanation = None
@@ -181,13 +181,13 @@ def pick_picture(name: str, offered: loading.Offered) -> Explained:
     return checkpoint, explanation
 
 
-def open_checkpoint(chosen: str, offered: loading.Offered) -> Checkpoint:
+def open_checkpoint(chosen: str, available: loading.AvailableCheckpoints) -> Checkpoint:
     """A checkpoint, with the number of heads that was chosen for it.
 
     Raises:
         UserError: it cannot be opened, or nobody said how many heads it has.
     """
-    info = offered.about(chosen)
+    info = available.about(chosen)
     heads = session.of(session.Visit).heads.get(chosen)
     if info.problem and not info.choices:
         raise UserError(info.problem)
@@ -201,7 +201,9 @@ def pick_epoch(name: str, runs: dict[str, Run]) -> Explained:
     one, other = st.columns(2)
     with one:
         run = runs[
-            link_controls.select(f"{SIDES[name]} run", f"{name}_run", list(runs), words=lambda which: runs[which].name)
+            link_controls.select(
+                f"{SIDES[name]} run", f"{name}_run", list(runs), format_func=lambda which: runs[which].name
+            )
         ]
     folder, epochs = run.folder / "probes", stored_epochs.epochs(run)
     pictures = read_snapshots(folder, epochs[-1])
@@ -210,15 +212,15 @@ def pick_epoch(name: str, runs: dict[str, Run]) -> Explained:
             f"{SIDES[name]} picture",
             f"{name}_probe",
             range(len(pictures)),
-            words=lambda i: f"{i + 1}: {pictures[i].label}",
+            format_func=lambda i: f"{i + 1}: {pictures[i].label}",
         )
     epoch = epochs[0]
     if len(epochs) > 1:
         last = epochs[-1] if name == "b" else epochs[0]  # at first, how it began beside how it ended
         epoch = link_controls.select(f"{SIDES[name]} epoch", f"{name}_epoch", epochs, last, kind=st.select_slider)
     snapshot = read_snapshots(folder, epoch)[picture]
-    said = ", ".join(f"{plain(label)} {share(probability)}" for label, probability in snapshot.predictions[:TOP])
-    st.caption(f"{said} · it is {plain(snapshot.label)}")
+    predictions = ", ".join(f"{plain(label)} {share(probability)}" for label, probability in snapshot.predictions[:TOP])
+    st.caption(f"{predictions} · it is {plain(snapshot.label)}")
     return None, stored(str(folder), epoch, picture, stored_epochs.stamp(folder, epoch))
 
 
@@ -239,7 +241,7 @@ def show_both(left: Side, right: Side, link: dict[str, str]) -> None:
     """
     link_controls.redraw_if_changed(link)
     navigation.keep("compare")
-    if any(side.example.checkpoint and class_question.offered(side.example.checkpoint) for side in (left, right)):
+    if any(side.example.checkpoint and class_question.methods_for(side.example.checkpoint) for side in (left, right)):
         pair = []
         for column, side in zip(st.columns(2, gap="large"), (left, right), strict=True):
             with column:

@@ -23,7 +23,7 @@ _STEPS = np.linspace(0, 1, 11)
 def show(
     key: str,
     values: NDArray[np.floating],
-    words: Callable[[float], str],
+    format_value: Callable[[float], str],
     *,
     label: str,
     ends: tuple[float, float] | None = None,
@@ -36,7 +36,7 @@ def show(
     Args:
         key: of this matrix.
         values: (L, H).
-        words: a number as people read it.
+        format_value: a number as people read it.
         label: what the numbers are, for screen readers and above the scale.
         ends: of the colour scale; None for those of the values, and for "signed" symmetric about 0.
         scale: "signed" goes from blue over nothing to red.
@@ -49,7 +49,7 @@ def show(
             {
                 "color": _color((value - low) / (top - low), scale) if np.isfinite(value) else "",
                 "text": f"Block {block + 1}, head {head + 1}: "
-                + (words(float(value)) if np.isfinite(value) else "not known"),
+                + (format_value(float(value)) if np.isfinite(value) else "not known"),
                 "marked": (block, head) in marked,
             }
             for head, value in enumerate(row)
@@ -69,7 +69,7 @@ def show(
         data={
             "cells": cells,
             "label": label,
-            "ends": [words(low), words(top)],
+            "ends": [format_value(low), format_value(top)],
             "ramp": [_color(float(step), scale) for step in _STEPS],
             "clickable": on_choose is not None,
         },
@@ -78,10 +78,10 @@ def show(
 
 
 def _ends(values: NDArray[np.floating], scale: str) -> tuple[float, float]:
-    known = values[np.isfinite(values)]
-    if not known.size:
+    finite = values[np.isfinite(values)]
+    if not finite.size:
         return 0.0, 1.0
-    low, top = float(known.min()), float(known.max())
+    low, top = float(finite.min()), float(finite.max())
     if scale == "signed":
         most = max(abs(low), abs(top)) or 1.0
         return -most, most

@@ -144,10 +144,10 @@ def show(
     def parsed(values: Mapping[str, Any]) -> Selection:
         return Selection.from_query(values, *shape)
 
-    passed = wanted = parsed(asdict(selection))
-    sent: _Sent = st.session_state.setdefault(f"{key} (sent)", _Sent(wanted, passed))
+    passed = target = parsed(asdict(selection))
+    sent: _Sent = st.session_state.setdefault(f"{key} (sent)", _Sent(target, passed))
 
-    def said() -> Selection | None:
+    def browsers_choice() -> Selection | None:
         """What the browser chose since it was last sent what to show."""
         values = (st.session_state.get(key) or {}).get("selection")
         if not isinstance(values, Mapping) or values.get("revision") != sent.revision:
@@ -155,19 +155,19 @@ def show(
         return parsed(values)
 
     def changed() -> None:
-        chosen = said()
+        chosen = browsers_choice()
         if on_change and chosen:
             on_change(chosen)
 
-    chosen = said()
+    chosen = browsers_choice()
     current = chosen or parsed(asdict(sent.seed))
-    if not wanted.colormap:
-        wanted = replace(wanted, colormap=current.colormap)
-    moved = passed != sent.passed and wanted != current
+    if not target.colormap:
+        target = replace(target, colormap=current.colormap)
+    moved = passed != sent.passed and target != current
     reopened = chosen is None and sent.answered  # the page was left and its widgets forgotten
     if moved or reopened:
-        sent.seed, sent.revision = wanted, sent.revision + 1
-        chosen, current = None, wanted
+        sent.seed, sent.revision = target, sent.revision + 1
+        chosen, current = None, target
     sent.passed, sent.answered = passed, chosen is not None
 
     if computed is not None:

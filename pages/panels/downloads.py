@@ -52,14 +52,14 @@ def show(
     stem = file_stem(source.name, facts, checkpoint.labels[facts["target"]] if "target" in facts else "")
 
     @cache
-    def seen() -> export.MapView:  # of a large model it takes seconds, so nobody waits for it who asks for no file
+    def drawn_map() -> export.MapView:  # of a large model it takes seconds, so nobody waits for it who asks for no file
         return map_view() if map_view else export.MapView.of(explanation.record, selection, explanation.payload)
 
     # A rerun would withdraw the files of the other buttons.
     with st.container(horizontal=True, vertical_alignment="center"):
         download_buttons.file(
             "Map as PNG",
-            lambda: export.overlay_png(explanation, selection, seen()),
+            lambda: export.overlay_png(explanation, selection, drawn_map()),
             f"{stem}.png",
             "image/png",
             key="map",
@@ -74,7 +74,7 @@ def show(
         size = export.attention_bytes(explanation.record)
         download_buttons.file(
             f"All attention as NPZ ({size / 1e6:.1f} MB)",
-            lambda: export.view_npz(explanation, selection, checkpoint, seen()),
+            lambda: export.view_npz(explanation, selection, checkpoint, drawn_map()),
             f"{stem}.npz",
             "application/octet-stream",
             key="npz",
@@ -84,10 +84,10 @@ def show(
             else "More than 1 GB: choose a smaller input size.",
         )
         with st.popover("More files", width="content"):
-            _figures(explanation, selection, checkpoint, source, seen, stem)
+            _figures(explanation, selection, checkpoint, source, drawn_map, stem)
             st.markdown("**Other files** of what is shown")
             with st.container(horizontal=True):
-                _others(explanation, selection, checkpoint, source, seen, viewer, stem)
+                _others(explanation, selection, checkpoint, source, drawn_map, viewer, stem)
             _frames(explanation, selection, checkpoint, source, {} if code is None else code, stem)
         _code(explanation, checkpoint, source, facts)
 
@@ -97,7 +97,7 @@ def _figures(
     selection: Selection,
     checkpoint: Checkpoint,
     source: Source,
-    seen: Callable[[], export.MapView],
+    drawn_map: Callable[[], export.MapView],
     stem: str,
 ) -> None:
     """For print: of the map, or of all heads."""
@@ -108,8 +108,8 @@ def _figures(
                 explanation, checkpoint, figures.grid_sentence(explanation, selection), source.credit
             )
             return figures.grid_figure(explanation, selection, facts, width, kind)
-        facts = figures.caption(explanation, checkpoint, seen().sentence, source.credit)
-        return figures.map_figure(explanation, selection, seen(), facts, width, kind)
+        facts = figures.caption(explanation, checkpoint, drawn_map().sentence, source.credit)
+        return figures.map_figure(explanation, selection, drawn_map(), facts, width, kind)
 
     st.markdown("**Figure for print**, with colour bar and caption")
     with st.container(horizontal=True, vertical_alignment="bottom"):
@@ -137,7 +137,7 @@ def _others(
     selection: Selection,
     checkpoint: Checkpoint,
     source: Source,
-    seen: Callable[[], export.MapView],
+    drawn_map: Callable[[], export.MapView],
     viewer: dict[str, Any],
     stem: str,
 ) -> None:
@@ -148,7 +148,7 @@ def _others(
         return standalone_page.standalone(explanation.payload, selection, title, [facts], **viewer)
 
     def numbers() -> bytes:
-        return export.view_json(explanation, seen(), checkpoint, source.name)
+        return export.view_json(explanation, drawn_map(), checkpoint, source.name)
 
     def blocks() -> animation.Film:
         return animation.over_blocks(explanation, selection)

@@ -10,6 +10,7 @@ from torch import Tensor
 from pages.shared import bars, link_controls, session
 from pages.shared.class_question import Example, Question, pass_of, subject, weights
 from pages.shared.escape import plain
+from pages.shared.result_cache import TELL_ABOVE
 from vit import devices
 from vit.explain.faithfulness import (
     SEEDS,
@@ -32,9 +33,8 @@ from vit.explain.settings import Settings
 from vit.view.captions import about
 from vit.view.selection import Selection
 
-SMALL = 1e9  # parameters times tokens
-LIVE = 8.0  # [s]; what takes longer waits for a button
-LONG = 3.0  # [s]; what takes longer tells how long
+SMALL_PASS = 1e9  # parameters times tokens
+ASK_ABOVE = 8.0  # [s]; what takes longer waits for a button
 MAPPED = 1.4  # maps, as which a method counts: those with a gradient take four passes besides
 SAME = 0.01  # of a map's maximum; rounding to bfloat16 stays below
 
@@ -51,7 +51,7 @@ def chance(key: str, target: int, _example: Example) -> Controls:
 def seeds(example: Example) -> int:
     """How many random maps: more of them where the model is small."""
     parameters = sum(p.numel() for p in example.checkpoint.model.parameters())
-    return 4 * SEEDS if parameters * example.explanation.record.tokens < SMALL else SEEDS
+    return 4 * SEEDS if parameters * example.explanation.record.tokens < SMALL_PASS else SEEDS
 
 
 @st.cache_resource(show_spinner=False, max_entries=256)
@@ -110,7 +110,7 @@ def show(example: Example, question: Question, selection: Selection) -> None:
         return
     model, size, request = example.checkpoint.model, example.explanation.preprocess.size, f"{example.key} {target}"
     expected = seconds(model, size, 2 + seeds(example))  # this map, the random ones and the blob
-    if expected > LIVE and session.of(session.Explore).verdict != request:
+    if expected > ASK_ABOVE and session.of(session.Explore).verdict != request:
         placeholder = st.empty()
         with placeholder.container():
             st.caption("Is the map true? That is found out by taking away what it calls important.")
@@ -148,7 +148,7 @@ def show(example: Example, question: Question, selection: Selection) -> None:
     with st.container(horizontal=True):
         both = link_controls.toggle("Deletion and insertion", "curves")
         every = seconds(model, size, MAPPED * len(METHODS))
-        takes = f" ({about(every)})" if every > LONG else ""
+        takes = f" ({about(every)})" if every > TELL_ABOVE else ""
         compare = link_controls.toggle(f"All methods on this picture{takes}", "ranking")
     if both:
         _show_curves(curves(example.key, target, which, example, heatmap), label)

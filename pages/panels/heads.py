@@ -96,7 +96,7 @@ def show(
             "Statistic",
             "statistic",
             order,
-            words=STATISTICS.__getitem__,
+            format_func=STATISTICS.__getitem__,
             width=WIDE,
             help="  \n".join(f"**{STATISTICS[one]}**: {MEANINGS[one]}" for one in order),
         )
@@ -167,18 +167,18 @@ def _show_depth(statistic: Statistic, title: str, digits: str) -> None:
     figure.add_hline(
         y=statistic.uniform, line={"color": QUIET, "dash": "dash"}, name="uniform attention", showlegend=True
     )
-    said = f"Mean over {pictures:,} pictures" if pictures > 1 else "One picture"
+    source = f"Mean over {pictures:,} pictures" if pictures > 1 else "One picture"
     small = "<br><sup>bars: standard deviation</sup>" if bars else ""
     figure.update_layout(
         height=360,
         margin={"l": 0, "r": 0, "t": 56, "b": 0},
-        title={"text": said + small, "font": {"size": 14}},
+        title={"text": source + small, "font": {"size": 14}},
         legend={"orientation": "h", "y": -0.2},
     )
     figure.update_xaxes(title="block", dtick=1 if blocks <= 16 else 4, fixedrange=True)
     ticks = ".0%" if digits.endswith("%") else None
     figure.update_yaxes(title=title, tickformat=ticks, rangemode="tozero", fixedrange=True)
-    alt = f"{title} of every head by block. {said}."
+    alt = f"{title} of every head by block. {source}."
     st.plotly_chart(figure, config={"displayModeBar": False}, key="depth", alt=alt)
 
 

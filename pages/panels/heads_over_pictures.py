@@ -12,6 +12,7 @@ import streamlit as st
 from pages.shared import datasets, loading, session
 from pages.shared.class_question import Example, pass_of
 from pages.shared.escape import plain
+from pages.shared.result_cache import ASK_ABOVE
 from vit.data.pictures import Pictures
 from vit.errors import InvalidRun, UserError
 from vit.explain.head_census import CENSUS_PICTURES, Tally, batch_size, decoded, picked, pictures_of, seconds, tally
@@ -21,7 +22,6 @@ from vit.runs.registry import find_run
 from vit.view.captions import about
 
 UPLOAD = "upload"
-LONG = 20.0  # [s]; what takes longer waits for a button
 SLICE = 0.7  # [s] of work between two looks at whether someone wants to stop
 PAUSE = 0.1  # [s]
 
@@ -146,7 +146,7 @@ def started(example: Example, parts: Sequence[Part]) -> Progress | None:
     if key not in every:
         count = sum(part.pictures for part in parts)
         expected = seconds(example.checkpoint, example.explanation.preprocess, count)
-        if expected > LONG:
+        if expected > ASK_ABOVE:
             placeholder = st.empty()
             if not placeholder.button(f"Look at {count} pictures ({about(expected)})", type="primary"):
                 return None

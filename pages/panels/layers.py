@@ -12,7 +12,7 @@ from vit.explain.weight_views import filters, outliers, position_similarity
 from vit.view.overlay import COLORMAPS
 
 ACCENT, QUIET = "#3b929a", "#9aa5a8"
-FEW = 4  # classes drawn
+CURVES = 4  # classes drawn
 TILE = 96  # [px]
 RAMP = 160  # width of a colour scale [px]
 
@@ -33,8 +33,8 @@ def show(example: Example, question: Question) -> None:
     final = reading.answers[-1]
     blocks = np.arange(1, len(reading.answers) + 1)
     figure = go.Figure()
-    classes = [target, *(i for i in final.topk(min(FEW, len(final))).indices.tolist() if i != target)]
-    for index in classes[:FEW]:
+    classes = [target, *(i for i in final.topk(min(CURVES, len(final))).indices.tolist() if i != target)]
+    for index in classes[:CURVES]:
         figure.add_scatter(
             x=blocks,
             y=reading.answers[:, index].tolist(),
@@ -116,7 +116,7 @@ def show_weights(example: Example) -> None:
         )
 
 
-MOST = 14  # maps of positions along a side
+MAPS_PER_SIDE = 14  # maps of positions along a side
 
 
 def _ramp() -> Image.Image:
@@ -125,7 +125,7 @@ def _ramp() -> Image.Image:
 
 def _positions(similar: np.ndarray, low: float, top: float) -> Image.Image:
     _, rows, cols = similar.shape
-    down, right = (np.unique(np.linspace(0, n - 1, min(n, MOST)).round().astype(int)) for n in (rows, cols))
+    down, right = (np.unique(np.linspace(0, n - 1, min(n, MAPS_PER_SIDE)).round().astype(int)) for n in (rows, cols))
     scale = max(1, 1000 // (len(right) * (cols + 1)))
     sheet = np.full((len(down) * (rows + 1) - 1, len(right) * (cols + 1) - 1, 3), 128, np.uint8)
     for i, row in enumerate(down):

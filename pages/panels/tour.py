@@ -20,12 +20,12 @@ class Step(NamedTuple):
     """One step.
 
     Attributes:
-        title, words: what to learn, and where to look for it.
+        title, text: what to learn, and where to look for it.
         link: what the page shows for it, as its address says it; everything else is as at first.
     """
 
     title: str
-    words: str
+    text: str
     link: ExploreLink
 
 
@@ -111,7 +111,7 @@ def show() -> None:
     with st.bottom:
         _scroll(key="tour scroll", data={"step": number + 1, "map": MAP}, height=1)
         text, buttons = st.columns([4, 1], gap="medium")
-        text.markdown(f"**{number + 1} of {len(STEPS)}. {step.title}** · [See\u00a0it](#{MAP})  \n{step.words}")
+        text.markdown(f"**{number + 1} of {len(STEPS)}. {step.title}** · [See\u00a0it](#{MAP})  \n{step.text}")
         with buttons.container(horizontal=True, gap="small"):
             st.button("Back", key="tour back", on_click=_go, args=(number - 1,), disabled=number == 0)
             if last:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from vit.checkpoints.checkpoint import Checkpoint
     from vit.view.explanation import Explanation
 
-FEW = 20  # classes, so that most pictures are of something else
+FEW_CLASSES = 20  # classes, so that most pictures are of something else
 METHOD = (
     "A picture is unlike known ones when its patches after the first block are far from theirs (Mahalanobis distance) "
     "and its logits are small (energy), more so than in 90 % of them."
@@ -41,7 +41,7 @@ def judge(checkpoint: Checkpoint, explanation: Explanation) -> tuple[ood.Known, 
 def show(checkpoint: Any, explanation: Any) -> None:
     """How many classes the model knows, and a warning where the picture is unlike those that it learnt them from."""
     count, judgement = len(checkpoint.labels), judge(checkpoint, explanation)
-    caption = f"It knows {count:,} classes" + ("; all else is a guess." if count <= FEW else ".")
+    caption = f"It knows {count:,} classes" + ("; all else is a guess." if count <= FEW_CLASSES else ".")
     if judgement is None:
         st.caption(caption)
         return

@@ -12,7 +12,7 @@ from vit.view import first_view
 SIZE = first_view.SIZE
 VIEW = ExploreLink(sample=first_view.SAMPLE, size=str(SIZE[0]), viewer={"view": "relevance"})
 CHECKPOINT = "cifar10"
-WORDS = (
+CAPTION = (
     "At 64 px, twice what it was trained at, this speaks for “cat”: one eye and its rim, the fur between the eyes, and "
     "the nose. Point at a patch to see what it drew on; choose *Attention* or one of the maps to see where each head "
     "looks."

@@ -14,7 +14,7 @@ from pages.shared import class_question, link_controls, page_links, pass_queue, 
 from pages.shared.class_question import Example, Question, pass_of
 from pages.shared.escape import plain
 from pages.shared.page_links import ExploreLink, Heads
-from pages.shared.result_cache import cached, with_bar
+from pages.shared.result_cache import ASK_ABOVE, TELL_ABOVE, cached, with_bar
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.explain.head_ablation import head_means, importance, importance_seconds, without
 from vit.explain.occlusion import Baseline, hidden, occlusion, occlusion_seconds
@@ -28,8 +28,6 @@ from vit.view.selection import Selection
 
 MEAN = "its mean"
 BASELINES: dict[Baseline, str] = {"mean": "the mean colour", "blur": "blurred", "noise": "noise"}
-LONG = 3.0  # [s]; what takes longer tells how long
-SLOW = 20.0  # [s]; an importance matrix that takes longer waits for a button
 TOP = 5
 ACCENT, QUIET = "#3b929a", "#9aa5a8"
 
@@ -79,7 +77,7 @@ def under_pointer(example: Example, question: Question | None, selection: Select
         return None
     labels = example.checkpoint.labels
     seconds = occlusion_seconds(example.checkpoint.model, example.explanation.preprocess.size)
-    takes = f" ({about(seconds)})" if seconds > LONG else ""
+    takes = f" ({about(seconds)})" if seconds > TELL_ABOVE else ""
     with st.container(horizontal=True, vertical_alignment="center"):
         asks = link_controls.toggle(
             f"Replace the patch under the pointer{takes}",
@@ -87,7 +85,7 @@ def under_pointer(example: Example, question: Question | None, selection: Select
             help="By what hidden patches become. Every patch is tried once, then the answer follows the pointer.",
         )
         baseline = link_controls.select(
-            "Hidden patches become", "baseline", list(BASELINES), words=BASELINES.__getitem__, width=220
+            "Hidden patches become", "baseline", list(BASELINES), format_func=BASELINES.__getitem__, width=220
         )
     if not asks:
         return None
@@ -191,7 +189,8 @@ def _seconds(example: Example) -> float:
 
 def measured(example: Example, question: Question) -> bool:
     """Whether the importance of all heads is known, or quickly found out."""
-    return session.of(session.Explore).importance == f"{example.key} {question.target}" or _seconds(example) <= SLOW
+    asked_for = session.of(session.Explore).importance == f"{example.key} {question.target}"
+    return asked_for or _seconds(example) <= ASK_ABOVE
 
 
 def _importances(example: Example, question: Question | None, by_mean: bool) -> np.ndarray:

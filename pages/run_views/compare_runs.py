@@ -191,7 +191,7 @@ def differences(chosen: Sequence[Run]) -> None:
     st.dataframe(rows, hide_index=True, placeholder="–", key="differences", alt="Settings in which the runs differ")
 
 
-def to_csv(found: pd.DataFrame) -> str:
+def to_csv(table: pd.DataFrame) -> str:
     """A table as CSV; text that a spreadsheet would take for a formula gets an apostrophe in front.
 
     >>> to_csv(pd.DataFrame({"Run": ["=1+1", "a"], "lr": [-0.5, None]}))
@@ -206,8 +206,8 @@ def to_csv(found: pd.DataFrame) -> str:
 
     out = io.StringIO()
     writer = csv.writer(out)
-    writer.writerow([cell(name) for name in found.columns])
-    writer.writerows([cell(value) for value in row] for row in found.itertuples(index=False, name=None))
+    writer.writerow([cell(name) for name in table.columns])
+    writer.writerows([cell(value) for value in row] for row in table.itertuples(index=False, name=None))
     return out.getvalue()
 
 
@@ -215,13 +215,13 @@ def show_sweep(chosen: Sequence[Run]) -> None:
     """Validation accuracy against what the sweep varied: a line for one setting, a heat map for two."""
     settings = [name for name in varied(chosen) if name not in ("seed",)] or varied(chosen)
     results = [(run.config, readings.best_accuracy(run)) for run in chosen]
-    known = [(config, 100 * best) for config, best in results if best is not None]
-    if not settings or not known:
+    measured = [(config, 100 * best) for config, best in results if best is not None]
+    if not settings or not measured:
         return
     if len(settings) == 1:
         (name,) = settings
         heading = f"Validation accuracy against {title(name)}"
-        pairs = sorted(((config.get(name), best) for config, best in known), key=lambda pair: _order(pair[0]))
+        pairs = sorted(((config.get(name), best) for config, best in measured), key=lambda pair: _order(pair[0]))
         option = {
             "animation": False,
             "title": curves.title(heading),
@@ -244,16 +244,16 @@ def show_sweep(chosen: Sequence[Run]) -> None:
         st.echarts_chart(option, key="sweep", height=curves.HEIGHT, alt=heading)
         return
     if len(settings) == 2:
-        _heatmap(settings, known)
+        _heatmap(settings, measured)
         return
     st.caption(f"This sweep varies {len(settings)} settings; the table below has them all.")
 
 
-def _heatmap(settings: Sequence[str], known: Sequence[tuple[dict[str, Any], float]]) -> None:
-    across, down = (sorted({_known(config.get(name)) for config, _ in known}, key=_order) for name in settings)
+def _heatmap(settings: Sequence[str], measured: Sequence[tuple[dict[str, Any], float]]) -> None:
+    across, down = (sorted({_known(config.get(name)) for config, _ in measured}, key=_order) for name in settings)
     x_title, y_title = map(title, settings)
     cells: list[list[float | None]] = [[None] * len(across) for _ in down]
-    for config, best in known:
+    for config, best in measured:
         x, y = across.index(_known(config.get(settings[0]))), down.index(_known(config.get(settings[1])))
         cells[y][x] = max(best, cells[y][x] or 0.0)
     figure = go.Figure(

@@ -18,7 +18,7 @@ from pages.shared.escape import plain
 from vit.errors import UserError
 from vit.runs import control, error_report, registry
 
-FEW = 30  # classes whose confusion is drawn with numbers and names
+NAMED_CLASSES = 30  # classes whose confusion is drawn with numbers and names
 
 
 def show(run: registry.Run) -> None:
@@ -111,7 +111,7 @@ def _confusion(report: error_report.Report) -> None:
     counts = counts[np.ix_(present, present)]
     names = [report.classes[i] for i in present]
     shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
-    few = len(names) <= FEW
+    few = len(names) <= NAMED_CLASSES
     figure = go.Figure(
         go.Heatmap(
             z=100 * shares,

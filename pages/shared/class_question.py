@@ -22,7 +22,7 @@ from vit.view.selection import Selection
 if TYPE_CHECKING:
     from torch import Tensor
 
-MOST = 2000  # classes to choose from, the most probable ones
+MOST_CLASSES = 2000  # classes to choose from, the most probable ones
 DEFAULT = first_view.METHOD
 
 
@@ -198,7 +198,7 @@ def for_export(
     return map_view, needed, code
 
 
-def offered(checkpoint: Any) -> list[str]:
+def methods_for(checkpoint: Any) -> list[str]:
     """The methods that show more than the viewer's own views: none for a model with neither classes nor such a head.
 
     Where the head reads the class token, attention and rollout of the answer are that token's, which the viewer shows.
@@ -213,20 +213,20 @@ def pick(example: Example, prefix: str = "", side: str = "") -> Question | None:
     Args:
         prefix, side: of their names in links and on the page, where it asks twice.
     """
-    labels, methods, target = example.checkpoint.labels, offered(example.checkpoint), None
+    labels, methods, target = example.checkpoint.labels, methods_for(example.checkpoint), None
     view: dict[str, str | None] = {} if prefix else {"view": "relevance"}  # or a choice would change nothing in sight
     if not methods:
         return None
     one, other = st.columns(2)
     if labels:
         probabilities = example.explanation.probabilities
-        order = sorted(range(len(labels)), key=lambda index: -probabilities[index])[:MOST]
+        order = sorted(range(len(labels)), key=lambda index: -probabilities[index])[:MOST_CLASSES]
         with one:
             target = link_controls.select(
                 f"{side} class".strip().capitalize(),
                 f"{prefix}target",
                 order,
-                words=lambda index: f"{plain(labels[index])} · {probabilities[index]:.1%}",
+                format_func=lambda index: f"{plain(labels[index])} · {probabilities[index]:.1%}",
                 along=view,
                 help="What should the picture speak for? Type to search. The most probable classes come first.",
             )
@@ -236,7 +236,7 @@ def pick(example: Example, prefix: str = "", side: str = "") -> Question | None:
             f"{prefix}method",
             methods,
             DEFAULT if labels else methods[0],
-            words=lambda name: METHODS[name].title,
+            format_func=lambda name: METHODS[name].title,
             along=view,
             help="\n\n".join(f"**{METHODS[name].title}**: {METHODS[name].sentence}" for name in methods),
         )

@@ -70,9 +70,9 @@ def stamp(spec: str) -> int:
         return 0
 
 
-def show_list(words: str, lines: Sequence[str], count: int = 0) -> None:
+def show_list(title: str, lines: Sequence[str], count: int = 0) -> None:
     """Files by name, folded away, where there are any; `count` if there are more than are named."""
     if lines:
-        with st.expander(f"{words}: {count or len(lines):,}"):
+        with st.expander(f"{title}: {count or len(lines):,}"):
             high: int | Literal["content"] = 160 if len(lines) > 6 else "content"
             st.code("\n".join(lines[:LISTED]), language=None, wrap_lines=True, height=high)

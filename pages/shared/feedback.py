@@ -26,7 +26,7 @@ class _Changes:
     change: tuple[Any, ...] = ()
     result: Any = None
     when: float = 0.0
-    said: tuple[bool, str] = (True, "")
+    outcome: tuple[bool, str] = (True, "")
 
 
 def attempt(what: str, done: str, action: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
@@ -43,14 +43,14 @@ def attempt(what: str, done: str, action: Callable[..., Any], *arguments: Any, *
         if not access.may_train():
             raise UserError(f"You may look at {what} here, but not change them.")
         last = session.of(_Changes)
-        wanted = action, done, *(argument for argument in arguments if isinstance(argument, str))
+        change = action, done, *(argument for argument in arguments if isinstance(argument, str))
         with last.lock:
-            if not done or wanted != last.change or time.monotonic() > last.when + _DOUBLE:
+            if not done or change != last.change or time.monotonic() > last.when + _DOUBLE:
                 last.result = action(*arguments, **named)
-                last.change, last.when = wanted, time.monotonic()
+                last.change, last.when = change, time.monotonic()
             result = last.result
     except UserError as error:
-        session.of(_Changes).said = (False, str(error))
+        session.of(_Changes).outcome = (False, str(error))
         return None
     say(done)
     return result
@@ -58,13 +58,13 @@ def attempt(what: str, done: str, action: Callable[..., Any], *arguments: Any, *
 
 def say(text: str) -> None:
     """Say that something worked, when the page runs again."""
-    session.of(_Changes).said = (True, text)
+    session.of(_Changes).outcome = (True, text)
 
 
 def tell() -> None:
     """Say what came of the last change, once; its place stays, so that what is below keeps its own."""
     changes = session.of(_Changes)
-    (worked, text), changes.said = changes.said, (True, "")
+    (worked, text), changes.outcome = changes.outcome, (True, "")
     container = st.container()
     if not worked:
         container.error(plain(text))

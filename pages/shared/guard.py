@@ -39,7 +39,7 @@ HEADERS = {
 }
 # What a page in a browser has to say; all else is for development, or empties what everybody shares.
 MESSAGES = {"rerun_script", "stop_script", "app_heartbeat", "file_urls_request", "backend_operation_request"}
-SMALL = 1 << 20  # [bytes] of a message; addresses for uploads are never in a larger one
+SMALL_MESSAGE = 1 << 20  # [bytes] of a message; addresses for uploads are never in a larger one
 _UPLOAD = re.compile(r".*/_stcore/upload_file/([^/]+)/([^/]+)")
 
 
@@ -80,7 +80,7 @@ class Guard:
                     return message
 
         async def tell(message: Message) -> None:
-            if requested and message["type"] == "websocket.send" and len(message.get("bytes") or b"") < SMALL:
+            if requested and message["type"] == "websocket.send" and len(message.get("bytes") or b"") < SMALL_MESSAGE:
                 _expect(message["bytes"], requested)
             await send(message)
 
@@ -114,14 +114,14 @@ def _kind(message: Message, requested: dict[str, list[str]]) -> str | None:
     """What a browser says, None for what Streamlit itself refuses; remembers which uploads it announces."""
     if message["type"] != "websocket.receive" or not message.get("bytes"):
         return None
-    said = BackMsg()
+    message_back = BackMsg()
     try:
-        said.ParseFromString(message["bytes"])
+        message_back.ParseFromString(message["bytes"])
     except Exception:  # google.protobuf raises one of several kinds; Streamlit closes the socket
         return None
-    kind = said.WhichOneof("type")
+    kind = message_back.WhichOneof("type")
     if kind == "file_urls_request":
-        requested[said.file_urls_request.request_id] = list(said.file_urls_request.file_names)
+        requested[message_back.file_urls_request.request_id] = list(message_back.file_urls_request.file_names)
     return kind or ""
 
 

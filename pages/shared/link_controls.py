@@ -48,7 +48,7 @@ def select(
     name: str,
     options: Sequence[Any],
     default: Any = None,
-    words: Callable[[Any], Any] = str,
+    format_func: Callable[[Any], Any] = str,
     kind: Callable[..., Any] = st.selectbox,
     link: Callable[[Any], str] = str,
     along: Mapping[str, str | None] = MappingProxyType({}),
@@ -59,7 +59,7 @@ def select(
     Args:
         name: in links, and where its key begins.
         default: that links leave out; the first option if it is None.
-        words: an option as the page shows it.
+        format_func: an option as the page shows it.
         kind: `st.selectbox`, `st.select_slider` or `st.segmented_control`.
         link: an option as links hold it.
         along: what a new choice also changes in the link; None is taken out of it.
@@ -72,7 +72,7 @@ def select(
         page_links.rewrite({**along, name: link(option) if option != default else None})
 
     linked = {link(option): option for option in options}.get(page_links.text(name), default)
-    labels = distinct([str(words(option)) for option in options])
+    labels = distinct([str(format_func(option)) for option in options])
     if kind is st.segmented_control:
         more |= {"required": True, "default": linked}
     elif kind is st.select_slider:
@@ -151,15 +151,15 @@ def _key(name: str, number: int) -> str:
     return f"{name} {number}" if number else name
 
 
-def distinct(words: Sequence[str]) -> list[str]:
-    """The same words; those that came before with a number, as the browser tells a control's options apart by them.
+def distinct(labels: Sequence[str]) -> list[str]:
+    """The same labels; those that came before with a number, as the browser tells a control's options apart by them.
 
     >>> distinct(["crane", "maillot", "crane"])
     ['crane', 'maillot', 'crane (2)']
     """
-    seen: dict[str, int] = {}
+    count: dict[str, int] = {}
     distinct = []
-    for word in words:
-        seen[word] = seen.get(word, 0) + 1
-        distinct.append(f"{word} ({seen[word]})" if seen[word] > 1 else word)
+    for label in labels:
+        count[label] = count.get(label, 0) + 1
+        distinct.append(f"{label} ({count[label]})" if count[label] > 1 else label)
     return distinct

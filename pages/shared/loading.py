@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from vit.explain.record import Precision
     from vit.view.explanation import Explanation
 
-SLOW = 2  # [s]; what takes longer says so before
+TELL_ABOVE = 2  # [s]; what takes longer says so before
 SHIPPED = "cifar10"
 
 
@@ -94,7 +94,7 @@ def explained(
 
     def work() -> Explanation:
         expected = view.cost(checkpoint, size, precision)
-        message = f"{expected.tokens:,} tokens, {about(expected.seconds)}…" if expected.seconds > SLOW else ""
+        message = f"{expected.tokens:,} tokens, {about(expected.seconds)}…" if expected.seconds > TELL_ABOVE else ""
         spinner = st.spinner(message, show_time=True) if message else nullcontext()
         with pass_queue.reserved(checkpoint, size, precision=precision), spinner:
             return view.explain(checkpoint, image, size, precision, frame)
@@ -155,13 +155,13 @@ def pick_size(checkpoint: Checkpoint, label: str, name: str, narrow: bool = Fals
         name: of the control's key and in links.
         narrow: there is no room for the number of tokens.
     """
-    own, offered = checkpoint.preprocess.size, view.sizes(checkpoint)
+    own, sizes = checkpoint.preprocess.size, view.sizes(checkpoint)
 
     @cache  # a control asks several times
     def option_label(size: tuple[int, int]) -> str:
         expected = view.cost(checkpoint, size)
         takes = "" if narrow else f" · {expected.tokens:,} tokens"
-        if expected.seconds > SLOW and size != own:
+        if expected.seconds > TELL_ABOVE and size != own:
             needed = max(expected.memory, faithfulness.memory(checkpoint.config, size) if checkpoint.labels else 0)
             takes = f" · {about(expected.seconds)} · {needed / 1e9:.1f} GB"
         return f"{pixels(size)} px{takes}"
@@ -169,15 +169,15 @@ def pick_size(checkpoint: Checkpoint, label: str, name: str, narrow: bool = Fals
     size = link_controls.select(
         label,
         name,
-        offered,
+        sizes,
         own,
-        words=option_label,
+        format_func=option_label,
         link=pixels,
         help="The model was trained at one size. At others its position embeddings are interpolated: larger ones give "
         "finer maps and less reliable predictions. Seconds and memory are estimates for this computer.",
     )
     wanted = page_links.text(name)
-    if wanted and wanted not in map(pixels, offered):
+    if wanted and wanted not in map(pixels, sizes):
         why = "" if narrow else " here: sizes are made of whole patches"
         st.caption(f"{plain(wanted)} px is not offered{why}.")
     return size
@@ -190,7 +190,7 @@ def pixels(size: tuple[int, int]) -> str:
 
 
 @dataclass(frozen=True)
-class Offered:
+class AvailableCheckpoints:
     """The checkpoints that can be chosen.
 
     Attributes:
@@ -217,12 +217,14 @@ class Offered:
         return self.usable.get(name) or summarise(self.runs[name][1])
 
 
-def offered() -> Offered:
+def list_checkpoints() -> AvailableCheckpoints:
     """Everything that is here."""
     every = [summarise(folder) for folder in catalog.list_folders()]
     every += [replace(summarise(one.folder), name=str(one.name)) for one in hub.cached()]
     usable = {info.name: info for info in every if not info.problem or info.choices}
-    return Offered(every, usable, {name: facts for name, facts in _trained().items() if name not in usable})
+    return AvailableCheckpoints(
+        every, usable, {name: facts for name, facts in _trained().items() if name not in usable}
+    )
 
 
 def _trained() -> dict[str, tuple[str, Path]]:

@@ -203,8 +203,8 @@ def start_name(run: registry.Run) -> str:
     path = Path(str(run.config.get("init_from") or ""))
     if path.name != "best":
         return path.name
-    known = {other.folder.name: other.name for other in every_run()}
-    return known.get(path.parent.parent.name, path.parent.parent.name)
+    names = {other.folder.name: other.name for other in every_run()}
+    return names.get(path.parent.parent.name, path.parent.parent.name)
 
 
 def setting(run: registry.Run, name: str) -> Any:

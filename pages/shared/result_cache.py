@@ -14,6 +14,8 @@ from PIL import Image
 
 from pages.shared.housekeeping import trim
 
+TELL_ABOVE = 3.0  # [s]; what takes longer tells how long
+ASK_ABOVE = 20.0  # [s]; what takes longer waits for a button
 BUDGET = 1_000_000_000  # [bytes] of all results together; the newest one stays, however large
 LARGE = 50_000_000  # [bytes] that are worth giving back at once
 MODELS = 3  # that are remembered; results of others go, as they would keep their models
@@ -116,19 +118,19 @@ def cached(key: Hashable, work: Callable[[], Any]) -> Any:
     return _memory().get(key, work)
 
 
-def with_bar(key: Hashable, words: str, work: Callable[[Callable[[float], object]], Any]) -> Any:
+def with_bar(key: Hashable, text: str, work: Callable[[Callable[[float], object]], Any]) -> Any:
     """The same, with a bar meanwhile.
 
     Args:
-        words: what the bar says.
+        text: what the bar says.
         work: is given what to call with the share that is done.
     """
 
     placeholder = st.empty()  # there in every run, so that what follows keeps its own place
 
     def drawn() -> Any:
-        placeholder.progress(0.0, words)
-        result = work(lambda share: placeholder.progress(min(share, 1.0), words))
+        placeholder.progress(0.0, text)
+        result = work(lambda share: placeholder.progress(min(share, 1.0), text))
         placeholder.empty()
         return result
 

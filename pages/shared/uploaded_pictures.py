@@ -20,7 +20,7 @@ from vit.paths import pictures_folder
 from vit.untrusted import DOCUMENT_BYTES, is_text, parse_json
 
 DAY = 86_400.0  # [s] that a picture stays after it was last opened
-MOST = 400  # pictures
+MOST_PICTURES = 400  # pictures
 MOST_BYTES = 2_000_000_000  # of all of them
 FREE_BYTES = 2_000_000_000  # of the disk that stay free
 LONGEST_NAME = 200  # characters of a picture's, out of a link or a list
@@ -107,7 +107,7 @@ def find_all(key: str) -> list[Upload]:
     except ValueError:  # somebody's picture
         return []
     uploads = []
-    for entry in entries[:MOST] if isinstance(entries, list) else []:
+    for entry in entries[:MOST_PICTURES] if isinstance(entries, list) else []:
         if isinstance(entry, list) and len(entry) == 2 and all(map(is_text, entry)):
             name, one = entry
             if (data := find(one)) is not None:
@@ -126,6 +126,6 @@ def clean() -> None:
     count, size, oldest = 0, 0, time.time() - DAY
     for opened, length, path in sorted(files, reverse=True):
         count, size = count + 1, size + length
-        if opened < oldest or count > MOST or size > MOST_BYTES:
+        if opened < oldest or count > MOST_PICTURES or size > MOST_BYTES:
             with suppress(OSError):
                 os.unlink(path)

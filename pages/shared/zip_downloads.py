@@ -37,10 +37,10 @@ def _path(kind: str) -> str:
 
 def _checkpoint(request: Request) -> Response:
     name = request.query_params.get("name", "")
-    known = {folder.name: folder for folder, _ in manage.folders()} | {
+    folders = {folder.name: folder for folder, _ in manage.folders()} | {
         str(one.name): one.folder for one in hub.cached()
     }
-    return _sent(known[name], known[name].name) if name in known else _missing()
+    return _sent(folders[name], folders[name].name) if name in folders else _missing()
 
 
 def _run(request: Request) -> Response:

@@ -68,7 +68,7 @@ def several() -> bool:
     return bool(clusters.read_clusters().usable)
 
 
-def free_words(name: str) -> str:
+def free_text(name: str) -> str:
     """What of a cluster is free, as it said some seconds ago; the page does not wait for it."""
     capacity, problem = watch.capacity(name)
     if capacity is None:
@@ -82,7 +82,7 @@ def free_words(name: str) -> str:
 @st.fragment(run_every=5)
 def show_free(names: Sequence[str]) -> None:
     """What is free on each cluster, while the form is open."""
-    st.caption("  \n".join(f"**{plain(name)}**: {plain(free_words(name))}" for name in names))
+    st.caption("  \n".join(f"**{plain(name)}**: {plain(free_text(name))}" for name in names))
 
 
 def files(where: Where) -> dict[str, str]:

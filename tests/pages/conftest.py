@@ -42,7 +42,7 @@ def page(request: pytest.FixtureRequest, shipped: Path, tmp_path: Path, monkeypa
 @pytest.fixture
 def verdicts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Panel *Is it true?* measures every map that is shown, however long that takes."""
-    monkeypatch.setattr(faithfulness, "LIVE", math.inf)
+    monkeypatch.setattr(faithfulness, "ASK_ABOVE", math.inf)
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ def controls() -> None:
     order = {"a": ["cat", "dog", "fox"], "b": ["dog", "fox", "cat"], "c": ["fox", "cat", "dog"]}[picture]
     kinds = {"select": st.selectbox, "segments": st.segmented_control, "slider": st.select_slider}
     for name, kind in kinds.items():
-        link_controls.select(name, f"kind_{name}", order, words=lambda one: f"{one} of {picture}", kind=kind)
+        link_controls.select(name, f"kind_{name}", order, format_func=lambda one: f"{one} of {picture}", kind=kind)
     link_controls.toggle("Toggle", "kind_toggle")
 
     def remember(frame: int) -> None:

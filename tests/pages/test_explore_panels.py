@@ -477,7 +477,7 @@ def test_a_look_at_many_pictures_can_be_stopped_and_continued(page: AppTest, mon
 
 
 def test_what_takes_long_says_so_and_waits(page: AppTest, monkeypatch: pytest.MonkeyPatch, forwards: list[str]) -> None:
-    monkeypatch.setattr(heads_over_pictures, "LONG", 0.0)
+    monkeypatch.setattr(heads_over_pictures, "ASK_ABOVE", 0.0)
     many(page)
     page.selectbox(key="heads pictures").set_value("shapes").run()
     before = len(forwards)

@@ -53,7 +53,7 @@ def size(page: AppTest) -> tuple[int, int]:
 
 
 def words(page: AppTest) -> bool:
-    return any(one.value == welcome.WORDS for one in page.markdown)
+    return any(one.value == welcome.CAPTION for one in page.markdown)
 
 
 def test_an_empty_link_is_the_first_view_and_follows_the_pointer(page: AppTest) -> None:
@@ -102,7 +102,7 @@ def test_the_strongest_patches_lie_where_the_sentence_says(subject: Subject) -> 
     }
     for words, (rows, cols) in places.items():
         inside = [divmod(int(patch), 16) for patch in strongest]
-        assert words in welcome.WORDS and sum(row in rows and col in cols for row, col in inside) >= 3
+        assert words in welcome.CAPTION and sum(row in rows and col in cols for row, col in inside) >= 3
     assert all(any(row in rows and col in cols for rows, cols in places.values()) for row, col in inside)
 
 

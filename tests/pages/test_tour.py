@@ -93,7 +93,7 @@ def test_the_selection_of_every_step_exists(subjects: dict[str, Subject]) -> Non
 def test_the_outlined_patch_is_an_eye() -> None:
     """Seen in the picture: the eye on the right is at (145, 237) of 300 × 300 px that the model gets."""
     row, col = 145 * 8 // 300, 237 * 8 // 300
-    assert "an eye" in step_of("Query and key").words
+    assert "an eye" in step_of("Query and key").text
     assert {step.link.viewer["token"] for step in STEPS if "token" in step.link.viewer} == {str(1 + 8 * row + col)}
 
 
@@ -103,7 +103,7 @@ def test_the_head_that_is_called_local_is(subjects: dict[str, Subject]) -> None:
     block, head = int(step.link.viewer["block"]), int(step.link.viewer["head"])
     value = float(near.values[block, head])
     assert value == near.values.max() and value > 3 * near.uniform
-    assert amount("neighbours", value) in step.words and f"Block {block + 1} head {head + 1}" in step.words
+    assert amount("neighbours", value) in step.text and f"Block {block + 1} head {head + 1}" in step.text
     local = next(one for one in suggestions(found) if one.kind == "local")
     assert (local.block, local.head) == (block, head)  # the panel says so too
 
@@ -121,7 +121,7 @@ def test_the_panel_opens_on_the_numbers_that_the_step_names(page: AppTest) -> No
 def test_the_answer_is_found_where_the_tour_says(subjects: dict[str, Subject]) -> None:
     subject = subjects["Blocks"]
     lens = logit_lens(subject.model, subject.pixels, subject.record.target)
-    assert lens.decided + 1 == 3 and "at block 3" in step_of("Blocks").words
+    assert lens.decided + 1 == 3 and "at block 3" in step_of("Blocks").text
     certain = lens.answers[:, subject.record.target]
     assert certain[-1] > 0.8 and certain[:-1].max() < 0.5
 
@@ -140,7 +140,7 @@ def test_relevance_is_true_and_rollout_is_not_where_the_tour_says_so(
     page: AppTest, subjects: dict[str, Subject]
 ) -> None:
     step = step_of("Rollout or relevance")
-    assert "“cat”" in step.words and "relevance is true and rollout no better than chance" in step.words
+    assert "“cat”" in step.text and "relevance is true and rollout no better than chance" in step.text
     assert "better than chance, and better than a blob" in verdict(page, step)
     assert "Not decidable on this picture" in verdict(page, step, view="rollout")
     subject = subjects[step.title]
@@ -160,5 +160,5 @@ def test_links_in_steps_lead_to_places_of_the_page(page: AppTest) -> None:
     places = {one.value.strip("# ").lower().replace(" ", "-") for one in page.markdown if one.value.startswith("#")}
     places |= {MAP} if any(f'id="{MAP}"' in one.proto.body for one in page.get("html")) else set()
     for step in STEPS:
-        assert set(re.findall(r"\(#(.+?)\)", step.words)) <= places
+        assert set(re.findall(r"\(#(.+?)\)", step.text)) <= places
     assert {MAP, PANELS} <= places
