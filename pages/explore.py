@@ -82,7 +82,7 @@ def show_viewer(
         page_links.change(ExploreLink, viewer={name: chosen[name] for name in unusual})
 
     if not stored:
-        keep_place(record)
+        keep_token(record)
     example = class_question.Example(f"{payload} {checkpoint.identity}", checkpoint, explanation, stored=stored)
     question = class_question.pick(example)
     wanted = Selection.from_query(page_links.read(ExploreLink).viewer, *shape)
@@ -122,14 +122,14 @@ def show_viewer(
         show_panel(example, of_class, selection, panel)
 
 
-def keep_place(record: AttentionRecord) -> None:
+def keep_token(record: AttentionRecord) -> None:
     """Of another grid, keep the token that the link asks about at its place on the picture.
 
     A link that names another token than before, by the browser's way back or the tour, means one of its own grid.
     """
     here = map_comparison.Layout(record.prefix, record.grid)
     state = session.of(session.Explore)
-    before, linked = state.place or (here, {})
+    before, linked = state.asked_about or (here, {})
     linked_viewer = dict(page_links.read(ExploreLink).viewer)
     now = {name: linked_viewer.get(name, "") for name in ("token", "hidden")}
     if before != here and now == linked:
@@ -139,7 +139,7 @@ def keep_place(record: AttentionRecord) -> None:
             linked_viewer["token"] = now["token"] = str(map_comparison.counterpart(int(token), before, here))
         page_links.change(ExploreLink, viewer=linked_viewer)
         now["hidden"] = ""
-    state.place = here, now
+    state.asked_about = here, now
 
 
 def pick_panel(question: Question | None) -> str:

@@ -13,7 +13,7 @@ import streamlit as st
 from pages.shared import access, datasets, link_controls, loading, navigation, session, setting_names
 from pages.shared.escape import plain
 from pages.shared.page_links import RunsLink
-from pages.train_form import cluster_trial, cost_preview, data_picker, form_state, place_picker
+from pages.train_form import cluster_trial, compute_target, cost_preview, data_picker, form_state
 from pages.train_form import settings as fields
 from pages.train_form.form import LONGEST, TrainForm
 from vit import checkpoints
@@ -44,7 +44,7 @@ def recommended(data: str, start: str = "") -> list[str]:
         pictures, side = data_picker.size(data, datasets.root_of(data))
         kind = "cifar10" if pictures > FEW_PICTURES and 0 < side <= SMALL_SIDE else "folder:PATH"
         start = start or (loading.SHIPPED if pictures <= FEW_PICTURES else "")
-    has_gpu = len(place_picker.list_devices()) > 1
+    has_gpu = len(compute_target.list_devices()) > 1
 
     def rank(name: str) -> tuple[bool, ...]:
         settings = PRESETS[name].settings
@@ -134,11 +134,11 @@ def _day(moment: float) -> str:
 
 def starts() -> dict[str, str]:
     """What a run can start from, a checkpoint's name or path or "" for none, with its name for people."""
-    known = {info.name: info.name for info in checkpoints.list_checkpoints() if not info.problem}
+    own = {info.name: info.name for info in checkpoints.list_checkpoints() if not info.problem}
     runs = {str(run.best): f"{run.name} (run of {_day(run.created)})" for run in list_runs() if run.best}
     cut_off = [run for run in list_runs() if not run.alive and (run.status == "failed" or not resumable(run.folder))]
     last = {str(path): f"{run.name}, last weights" for run in cut_off if (path := learnt(run.folder))}
-    return {"": "Random weights"} | known | last | runs
+    return {"": "Random weights"} | own | last | runs
 
 
 def pick_start(titles: Mapping[str, str]) -> None:
@@ -208,7 +208,9 @@ def pick_sweep(settings: Mapping[str, Any], first: str | None) -> list[dict[str,
     return runs
 
 
-def start(base: Mapping[str, Any], runs: Sequence[Mapping[str, Any]], name: str, where: place_picker.Where) -> None:
+def start(
+    base: Mapping[str, Any], runs: Sequence[Mapping[str, Any]], name: str, target: compute_target.ComputeTarget
+) -> None:
     """Launch the runs and go to see them; the same form sent twice starts them once.
 
     Args:
@@ -227,11 +229,11 @@ def start(base: Mapping[str, Any], runs: Sequence[Mapping[str, Any]], name: str,
             run = launch(
                 config,
                 name=f"{title}, {suffix}" if suffix else title,
-                on=where.on,
-                devices=where.devices,
-                nodes=where.nodes,
-                minutes=where.minutes,
-                share=where.share,
+                on=target.on,
+                devices=target.devices,
+                nodes=target.nodes,
+                minutes=target.minutes,
+                share=target.share,
                 owner=access.visitor(),
                 sweep=sweep,
                 nonce=f"{state.nonce}-{number}",
@@ -250,11 +252,11 @@ def name_of(config: TrainConfig) -> str:
     return run_name(config)
 
 
-def show_command(config: TrainConfig, preset: str, where: place_picker.Where) -> None:
+def show_command(config: TrainConfig, preset: str, target: compute_target.ComputeTarget) -> None:
     """The line that does the same in a terminal."""
-    line = command_line(config, preset, where.devices, where.on, where.nodes, where.minutes)
+    line = command_line(config, preset, target.devices, target.on, target.nodes, target.minutes)
     st.code(line, language="bash", wrap_lines=True)
-    for file, content in place_picker.files(where).items():
+    for file, content in compute_target.files(target).items():
         st.caption(plain(f"{file}, RUN being the run's folder:"))
         st.code(content, language="yaml" if file.endswith(".yaml") else "bash", wrap_lines=True)
 
@@ -296,20 +298,20 @@ with data_place:
     data_root = datasets.root_of(form.data)
     data_picker.show(form.data, data_root, choose_data)
 with device_place:
-    st.header("Device" if not place_picker.several() else "Where", anchor=False)
-    place = place_picker.pick()
-    devices = place.devices
+    st.header("Device" if not compute_target.several() else "Where", anchor=False)
+    target = compute_target.pick()
+    devices = target.devices
 
 settings = {**form.settings, "data": form.data, "data_root": data_root, "init_from": form.init_from}
 settings["device"] = "cpu" if set(devices) == {"cpu"} else "cuda"
 if form.init_from:
     settings = {name: value for name, value in settings.items() if name not in setting_names.FROM_CHECKPOINT}
 config, problems = fields.check(settings)
-if config and devices and config.batch_size % place.processes:
-    problems = {"batch_size": f"{config.batch_size} pictures do not divide among {place.processes} processes."}
+if config and devices and config.batch_size % target.processes:
+    problems = {"batch_size": f"{config.batch_size} pictures do not divide among {target.processes} processes."}
     config = None
 with recipe_place:
-    pick_recipe(form, {name: said for name, said in problems.items() if name not in fields.ELSEWHERE})
+    pick_recipe(form, {name: problem for name, problem in problems.items() if name not in fields.ELSEWHERE})
 for container, name in (
     (start_place, "init_from"),
     (device_place, "device"),
@@ -327,15 +329,15 @@ with right:
     else:
         pictures = cost_preview.show_preview(config)
         sound = pictures is not None or data_picker.can_come(form.data, data_root)  # a run downloads what is not here
-        here = devices if place.on == HERE else ()
+        here = devices if target.on == HERE else ()
         if here and (problem := cost_preview.problem(config, here, pictures)):
             st.error(plain(problem))
             sound = False
-        elsewhere = place.on != HERE and bool(devices)
-        there = cluster_trial.finished(config, place) if elsewhere else None
+        elsewhere = target.on != HERE and bool(devices)
+        there = cluster_trial.finished(config, target) if elsewhere else None
         measured = cost_preview.show_costs(config, here, pictures, there) if devices else None
-        if elsewhere and cluster_trial.possible(place):
-            cluster_trial.show(config, place)
+        if elsewhere and cluster_trial.possible(target):
+            cluster_trial.show(config, target)
         runs = pick_sweep(settings, form.sweep_1)
     usual = name_of(config) if config else ""
     name = st.text_input("Name", key=form_state.key("name"), placeholder=usual, max_chars=60, persist_state="session")
@@ -348,9 +350,9 @@ with right:
         together = measured.seconds_per_epoch * sum(run.get("epochs", config.epochs) for run in runs)
         st.caption(f"All of them: {about(together)}, if each epoch takes as long as this.")
     if clicked and ready:
-        start(settings, runs, name.strip(), place)
+        start(settings, runs, name.strip(), target)
     elif (state := session.of(session.Train)).started:
         state.started, state.nonce = False, secrets.token_hex(8)  # the next click is another run
     if config is not None and devices:
         with st.expander("The same on the command line", key="command_group"):
-            show_command(config, form.preset, place)
+            show_command(config, form.preset, target)

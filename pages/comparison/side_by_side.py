@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import NamedTuple, cast, get_args
 
 import streamlit as st
 
@@ -37,7 +37,7 @@ from vit.view.selection import Selection, View
 from vit.view.stored_record import picture_of, record_of
 
 SIDES = {"a": "Left", "b": "Right"}
-VIEWS = {"a": "attention", "b": "relevance"}  # at first
+VIEWS: dict[str, View] = {"a": "attention", "b": "relevance"}  # at first
 UPLOAD = "upload"
 CHECKPOINT, EPOCH = "checkpoint", "epoch"
 SOURCES = {CHECKPOINT: "A checkpoint", EPOCH: "An epoch of a run"}
@@ -273,7 +273,7 @@ def show_both(left: Side, right: Side, link: dict[str, str]) -> None:
             )
 
 
-def first_shown(left: Side, right: Side) -> dict[str, Any]:
+def first_shown(left: Side, right: Side) -> dict[str, Selection]:
     """What each viewer is told to show, from the link; afterwards they move each other in the browser.
 
     They are told again where they come back to the page, or where other tokens make the same numbers mean others.
@@ -282,8 +282,8 @@ def first_shown(left: Side, right: Side) -> dict[str, Any]:
     layouts = [(*side.shape, side.layout) for side in (left, right)]
     if state.layouts != layouts or not all(f"{name} viewer" in st.session_state for name in SIDES):
         link = page_links.read(CompareLink)
-        linked = {"a": link.a.view, "b": link.b.view}
-        state.views = {name: linked[name] if linked[name] in get_args(View) else view for name, view in VIEWS.items()}
+        for name, text in (("a", link.a.view), ("b", link.b.view)):
+            state.views[name] = cast(View, text) if text in get_args(View) else VIEWS[name]
         state.lead = "a", Selection.from_query({**link.viewer, "view": state.views["a"]}, *left.shape)
         state.layouts, state.seeds = layouts, {side.name: selection(side, left, right) for side in (left, right)}
     return state.seeds
@@ -309,10 +309,10 @@ def remember(side: Side, left: Side, right: Side, chosen: Selection) -> None:
     link: dict[str, str | None] = {}
     for name in (*VIEWS, *set(values) - {"view", "hidden"}):
         if name in VIEWS:
-            name, value, usual = f"{name}_view", state.views[name], VIEWS[name]
+            link[f"{name}_view"] = state.views[name] if state.views[name] != VIEWS[name] else None
         else:
-            value, usual = values[name], default[name]
-        link[name] = value if value != usual or (name == "token" and chosen.pinned) else None
+            unusual = values[name] != default[name] or (name == "token" and chosen.pinned)
+            link[name] = values[name] if unusual else None
     page_links.rewrite(link)
 
 
@@ -365,7 +365,7 @@ def one_picture(side: Side) -> bytes:
     return payload[offset : offset + length]
 
 
-def describe(selected: Any, question: class_question.Question | None) -> str:
+def describe(selected: Selection, question: class_question.Question | None) -> str:
     """A map in a few words."""
     if selected.view == "relevance" and question:
         return METHODS[question.method].title

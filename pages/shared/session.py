@@ -3,16 +3,22 @@
 What somebody chose stands in the link, so that it can be shared and the browser's Back undoes it; see `link_controls`.
 """
 
+from __future__ import annotations
+
 import secrets
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 import streamlit as st
 
 from pages.shared.source import Source
 from pages.shared.uploaded_pictures import Upload
+from vit.view.selection import Selection, View
+
+if TYPE_CHECKING:
+    from vit.explain.map_comparison import Layout
 
 State = TypeVar("State")
 
@@ -64,7 +70,7 @@ class Explore:
         file: Streamlit's name for what was uploaded last.
         uploads: how many were taken in; the next one has an uploader of its own.
         carried: what of it the link reopens.
-        place: layout of the tokens that were shown, and what the link said of them.
+        asked_about: layout of the tokens that were shown, and what the link said of them.
         torch_due: the first view is drawn, so PyTorch may be loaded.
         frames: of an animation: for what they were explained, and the files made of them.
         importance, verdict: of which picture and class somebody asked to measure that.
@@ -72,13 +78,13 @@ class Explore:
     """
 
     source: Literal["sample", "upload", "camera"] = "sample"
-    arrived: "Source | None" = None
+    arrived: Source | None = None
     refused: str = ""
-    upload: "Source | None" = None
+    upload: Source | None = None
     file: str = ""
     uploads: int = 0
     carried: Carried = field(default_factory=Carried)
-    place: tuple[Any, dict[str, str]] | None = None
+    asked_about: tuple[Layout, dict[str, str]] | None = None
     torch_due: bool = False
     frames: tuple[Hashable, dict[str, bytes]] | None = None
     importance: str = ""
@@ -95,7 +101,7 @@ class Uploaded(NamedTuple):
     """
 
     key: str = ""
-    pictures: "Sequence[Upload]" = ()
+    pictures: Sequence[Upload] = ()
     fresh: bool = False
 
 
@@ -112,10 +118,10 @@ class Compare:
         files: by uploader, what was uploaded last, or reopened by a link.
     """
 
-    layouts: list[Any] | None = None
-    seeds: dict[str, Any] = field(default_factory=dict)
-    lead: tuple[str, Any] = ("", None)
-    views: dict[str, Any] = field(default_factory=dict)
+    layouts: list[tuple[int, int, int, Layout]] | None = None
+    seeds: dict[str, Selection] = field(default_factory=dict)
+    lead: tuple[str, Selection] = ("a", Selection())
+    views: dict[str, View] = field(default_factory=dict)
     agreed: set[str] = field(default_factory=set)
     files: dict[str, Uploaded] = field(default_factory=dict)
 

@@ -9,7 +9,7 @@ import streamlit as st
 from pages.shared import session
 from pages.shared.escape import plain
 from pages.train_form import cost_preview
-from pages.train_form.place_picker import Where
+from pages.train_form.compute_target import ComputeTarget
 from vit.errors import UserError
 from vit.runs import control
 from vit.runs.batch import trial
@@ -22,35 +22,35 @@ from vit.training.config import TrainConfig
 PAUSE = 2.0  # [s] between two looks
 
 
-def possible(where: Where) -> bool:
+def possible(target: ComputeTarget) -> bool:
     """Whether a trial can be offered there."""
-    return trial.possible(find_cluster(where.on))
+    return trial.possible(find_cluster(target.on))
 
 
-def finished(config: TrainConfig, where: Where) -> "dry_run.Trial | None":
+def finished(config: TrainConfig, target: ComputeTarget) -> "dry_run.Trial | None":
     """What a trial of this very form there found; None without one."""
     state = session.of(session.Train)
     if (
         state.remote_trial
-        and state.remote_trial[0] == _subject(config, where)
+        and state.remote_trial[0] == _subject(config, target)
         and isinstance(state.remote_trial[2], trial.RemoteTrial)
     ):
         return state.remote_trial[2].trial
     return None
 
 
-def show(config: TrainConfig, where: Where) -> None:
+def show(config: TrainConfig, target: ComputeTarget) -> None:
     """The button, how a trial is, and what speaks against a run there."""
     state = session.of(session.Train)
-    subject = _subject(config, where)
+    subject = _subject(config, target)
     if st.button(
         "Try a few steps there",
         key="try_there",
-        help=plain(f"On one machine of {where.on}: whether it works there, and how long it will take."),
+        help=plain(f"On one machine of {target.on}: whether it works there, and how long it will take."),
         disabled=bool(state.remote_trial and state.remote_trial[2] is None),
     ):
         try:
-            folder = control.start_trial(config, on=where.on, devices=where.devices, nodes=where.nodes)
+            folder = control.start_trial(config, on=target.on, devices=target.devices, nodes=target.nodes)
         except UserError as error:
             st.error(plain(str(error)))
         else:
@@ -69,8 +69,8 @@ def show(config: TrainConfig, where: Where) -> None:
         st.error(plain(state.remote_trial[2]))
 
 
-def _subject(config: TrainConfig, where: Where) -> tuple[cost_preview.Subject, str]:
-    return cost_preview.subject_of(config, where.devices * where.nodes), where.on
+def _subject(config: TrainConfig, target: ComputeTarget) -> tuple[cost_preview.Subject, str]:
+    return cost_preview.subject_of(config, target.devices * target.nodes), target.on
 
 
 @st.fragment(run_every=PAUSE)

@@ -175,7 +175,7 @@ def numbers(count: int) -> str:
 
 
 def try_steps(
-    place: "DeltaGenerator", config: TrainConfig, devices: Sequence[str], pictures: "dry_run.Sample | None"
+    container: "DeltaGenerator", config: TrainConfig, devices: Sequence[str], pictures: "dry_run.Sample | None"
 ) -> "dry_run.Trial | None":
     """A few steps of the run, with a bar and a way out; None where they cannot be done."""
 
@@ -183,35 +183,35 @@ def try_steps(
         session.of(session.Train).cancelled = True
 
     label = "Trying a few steps…"
-    with place.container(horizontal=True, vertical_alignment="center"):
+    with container.container(horizontal=True, vertical_alignment="center"):
         bar = st.progress(0.0, label)
         st.button("Cancel", key="cancel_trial", on_click=cancel)  # any click ends this run of the page, and the trial
     try:
         with closing(dry_run.try_steps(config, devices, pictures, dry_run.LIMIT)) as moments:
             for moment in moments:
                 if isinstance(moment, dry_run.Trial):
-                    place.empty()
+                    container.empty()
                     return moment
                 bar.progress(moment, label)
     except UserError as error:
-        place.error(plain(str(error)))
+        container.error(plain(str(error)))
     return None
 
 
 def show_doubts(config: TrainConfig, measured: "dry_run.Trial") -> None:
     """What was extrapolated, and a recipe that suits this machine where this one does not."""
-    said = []
+    notes = []
     if not measured.timed:
-        said.append("This machine is too busy for a step within a few seconds: judged by a product of matrices.")
+        notes.append("This machine is too busy for a step within a few seconds: judged by a product of matrices.")
     elif measured.extrapolated:
         part = f" and {measured.share:.0%} of the model" if measured.share < 1 else ""
-        said.append(f"Extrapolated from up to {measured.timed} of {measured.batch} pictures a step{part}.")
+        notes.append(f"Extrapolated from up to {measured.timed} of {measured.batch} pictures a step{part}.")
     if config.compile:
-        said.append("Timed without compiling, which takes longer than a trial.")
+        notes.append("Timed without compiling, which takes longer than a trial.")
     if measured.streamed:
-        said.append("The pictures do not fit into memory: they are decoded anew in every epoch.")
-    if said:
-        st.caption(" ".join(said))
+        notes.append("The pictures do not fit into memory: they are decoded anew in every epoch.")
+    if notes:
+        st.caption(" ".join(notes))
     total = measured.seconds_per_epoch * config.epochs
     if total <= dry_run.DEAR:
         return
@@ -236,12 +236,12 @@ def apply_settings(settings: Mapping[str, Any]) -> None:
     session.of(session.Train).try_again = True
 
 
-def show_overfit(config: TrainConfig, devices: Sequence[str], subject: Subject, wanted: bool) -> None:
+def show_overfit(config: TrainConfig, devices: Sequence[str], subject: Subject, start: bool) -> None:
     """The curve of learning one batch by heart, drawn while it is learned."""
     state = session.of(session.Train)
     chart, status = st.empty(), st.empty()
     points: list[dry_run.Point] = []
-    if wanted:
+    if start:
         state.overfit = (subject, points)
         try:
             bar = status.progress(0.0, LEARNING)
@@ -261,12 +261,12 @@ def show_overfit(config: TrainConfig, devices: Sequence[str], subject: Subject, 
         return
     draw_overfit(chart, points)
     last = points[-1]
-    said = (
+    sentence = (
         f"{last.accuracy:.0%} of the batch right after {last.step} steps, loss {points[0].loss:.2f} → {last.loss:.2f}."
     )
     if last.accuracy < 0.9:
-        said += " That is little: check the learning rate and the labels."
-    status.caption(said)
+        sentence += " That is little: check the learning rate and the labels."
+    status.caption(sentence)
 
 
 def draw_overfit(chart: "DeltaGenerator", points: "Sequence[dry_run.Point]") -> None:

@@ -105,7 +105,7 @@ def copy(source: BinaryIO, target: Any, tell: Callable[[int], None]) -> str:
     return digest.hexdigest()
 
 
-def take_in(file: Any, parent: Path, most: int, place: Any) -> str:
+def take_in(file: Any, parent: Path, most: int, container: Any) -> str:
     """Check and unpack an uploaded archive into a folder named by its content; returns its spec.
 
     Args:
@@ -123,7 +123,7 @@ def take_in(file: Any, parent: Path, most: int, place: Any) -> str:
     if shutil.disk_usage(parent).free < keep + 3 * size:
         raise InvalidDataset("The server is short of disk space. Nothing was saved. Delete old runs or uploads first.")
     stem = re.sub(r"[^a-z0-9]+", "-", file.name.lower().partition(".")[0]).strip("-")[:40] or "pictures"
-    bar = place.progress(0.0, COPYING)
+    bar = container.progress(0.0, COPYING)
 
     def unpacking(done: int, total: int) -> None:
         share = min(done / max(total, 1), 1.0)
@@ -139,7 +139,7 @@ def take_in(file: Any, parent: Path, most: int, place: Any) -> str:
                 return f"folder:{folder}"
             imported = import_archive.import_dataset(archive.name, folder, progress=unpacking)
     finally:
-        place.empty()
+        container.empty()
     return imported.spec
 
 
@@ -256,11 +256,11 @@ def size(spec: str, root: str) -> Size:
     return Size(sum(survey.counts["train"].values()), min(survey.sizes.median) if survey.sizes else 0)
 
 
-def table(found: Any) -> "pd.DataFrame":
+def table(survey: Any) -> "pd.DataFrame":
     """Per class its name, a strip of pictures and the counts of all splits."""
-    sheet, height = found.contact_sheet, found.contact_sheet.height / max(len(found.rows), 1)
+    sheet, height = survey.contact_sheet, survey.contact_sheet.height / max(len(survey.rows), 1)
     strips = {}
-    for row, name in enumerate(found.rows):
+    for row, name in enumerate(survey.rows):
         out = io.BytesIO()
         sheet.crop((0, round(row * height), sheet.width, round((row + 1) * height))).save(out, "WEBP", quality=80)
         strips[name] = f"data:image/webp;base64,{base64.b64encode(out.getvalue()).decode()}"
@@ -268,20 +268,20 @@ def table(found: Any) -> "pd.DataFrame":
 
     return pd.DataFrame(
         {
-            "class": list(found.classes),
-            **{split: [counts.get(name, 0) for name in found.classes] for split, counts in found.counts.items()},
-            "pictures": [strips.get(name) for name in found.classes],
+            "class": list(survey.classes),
+            **{split: [counts.get(name, 0) for name in survey.classes] for split, counts in survey.counts.items()},
+            "pictures": [strips.get(name) for name in survey.classes],
         }
     )
 
 
-def show_survey(found: Any, classes: "pd.DataFrame") -> None:
+def show_survey(survey: Any, classes: "pd.DataFrame") -> None:
     """Contact sheet and class counts, the split, sizes, and what is odd about the files."""
     counts = {
         split: st.column_config.ProgressColumn(
             format="localized", min_value=0, max_value=int(classes[split].max()) or 1, width=80
         )
-        for split in found.counts
+        for split in survey.counts
     }
     st.dataframe(
         classes,
@@ -294,22 +294,24 @@ def show_survey(found: Any, classes: "pd.DataFrame") -> None:
             **counts,
         },
     )
-    train, validation, test = (int(classes[split].sum()) for split in found.counts)
-    said = f"{len(classes):,} classes. {train:,} pictures to learn from, {validation:,} for validation, which chooses "
-    said += f"the best epoch, {test:,} to be tested on at the end."
-    if found.sizes:
-        smallest, median, largest = ("{} × {}".format(*size) for size in found.sizes)
-        said += f" {median} px." if smallest == largest else f" {smallest} to {largest} px, {median} in the middle."
-    st.caption(said)
+    train, validation, test = (int(classes[split].sum()) for split in survey.counts)
+    summary = (
+        f"{len(classes):,} classes. {train:,} pictures to learn from, {validation:,} for validation, which chooses "
+    )
+    summary += f"the best epoch, {test:,} to be tested on at the end."
+    if survey.sizes:
+        smallest, median, largest = ("{} × {}".format(*size) for size in survey.sizes)
+        summary += f" {median} px." if smallest == largest else f" {smallest} to {largest} px, {median} in the middle."
+    st.caption(summary)
     if not validation:
         st.warning("These are too few pictures to keep any for validation, which chooses the best epoch. Add some.")
-    if found.leaked:
-        many = f"{found.leaked:,} pictures are" if found.leaked > 1 else "1 picture is"
+    if survey.leaked:
+        many = f"{survey.leaked:,} pictures are" if survey.leaked > 1 else "1 picture is"
         st.warning(f"{many} in two splits: that flatters every accuracy.")
-    if found.contradicting:
-        one = found.contradicting == 1
-        st.warning(f"{found.contradicting:,} repeated {'picture is' if one else 'pictures are'} in two classes.")
-    datasets.show_list("Pictures that cannot be read", found.unreadable)
-    repeats = [f"{again}  repeats  {first}" for first, again in found.repeats]
-    count = found.repeated + found.leaked
+    if survey.contradicting:
+        one = survey.contradicting == 1
+        st.warning(f"{survey.contradicting:,} repeated {'picture is' if one else 'pictures are'} in two classes.")
+    datasets.show_list("Pictures that cannot be read", survey.unreadable)
+    repeats = [f"{again}  repeats  {first}" for first, again in survey.repeats]
+    count = survey.repeated + survey.leaked
     datasets.show_list("Repeated pictures", repeats, count)

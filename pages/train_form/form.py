@@ -70,8 +70,8 @@ class TrainForm:
         >>> replace(TrainForm.of_preset("mnist"), name="Digits").to_query()
         {'preset': 'mnist', 'name': 'Digits'}
         """
-        usual = replace(self.of_preset(self.preset), preset=FIRST).parts()
-        return {name: setting_names.write(value) for name, value in self.parts().items() if value != usual[name]}
+        defaults = replace(self.of_preset(self.preset), preset=FIRST).parts()
+        return {name: setting_names.write(value) for name, value in self.parts().items() if value != defaults[name]}
 
     @classmethod
     def from_query(cls, query: Mapping[str, str], starts: Collection[str]) -> "FromLink":
@@ -89,8 +89,8 @@ class TrainForm:
                     accepted[name] = _accept(name, query[name], starts)
                 except (UserError, ValueError):
                     refused.append(f"{name}={query[name][:60]}")
-        usual = cls.of_preset(accepted.get("preset", FIRST))
-        return FromLink(cls.of_parts(usual.parts() | accepted), tuple(refused))
+        defaults = cls.of_preset(accepted.get("preset", FIRST))
+        return FromLink(cls.of_parts(defaults.parts() | accepted), tuple(refused))
 
 
 class FromLink(NamedTuple):

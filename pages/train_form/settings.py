@@ -45,11 +45,11 @@ def kind(name: str) -> tuple[type, tuple[str, ...], bool]:
 def explain(name: str, field: FieldInfo) -> str:
     """The help line: what it is, its range, and its name on the command line."""
     low, high = bounds(field)
-    said = (field.description or "").replace("[", "\\[")
-    said = f"{said[0].upper()}{said[1:]}. " if said else ""
+    text = (field.description or "").replace("[", "\\[")
+    text = f"{text[0].upper()}{text[1:]}. " if text else ""
     limits = f"From {_number(low)} to {_number(high)}. " if high is not None else ""
     limits = limits or (f"At least {_number(low)}. " if low is not None else "")
-    return f"{said}{limits}`{name}`"
+    return f"{text}{limits}`{name}`"
 
 
 def _number(value: float) -> str:
@@ -67,12 +67,12 @@ def check(settings: Mapping[str, Any]) -> tuple[TrainConfig | None, dict[str, st
     except ValidationError as error:
         problems: dict[str, str] = {}
         for one in error.errors():
-            said = one["msg"].removeprefix("Value error, ").replace("Input should be", "It must be")
-            name = str(one["loc"][0]) if one["loc"] else said.split(maxsplit=1)[0].rstrip(":")
+            text = one["msg"].removeprefix("Value error, ").replace("Input should be", "It must be")
+            name = str(one["loc"][0]) if one["loc"] else text.split(maxsplit=1)[0].rstrip(":")
             if name not in TrainConfig.model_fields:
                 name = "init_from" if settings.get("init_from") else ""
-            said = _IN_CODE.sub(lambda word: TITLES[word.group()].lower(), said)
-            problems.setdefault(name, said if said.endswith(".") else f"{said}.")
+            text = _IN_CODE.sub(lambda word: TITLES[word.group()].lower(), text)
+            problems.setdefault(name, text if text.endswith(".") else f"{text}.")
         return None, problems
 
 

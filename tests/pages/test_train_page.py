@@ -12,7 +12,7 @@ from PIL import Image
 from streamlit.testing.v1 import AppTest
 
 from pages.shared import setting_names
-from pages.train_form import cost_preview, data_picker, place_picker, settings
+from pages.train_form import compute_target, cost_preview, data_picker, settings
 from vit.cli.parser import parser
 from vit.cli.training import _settings
 from vit.devices import Device
@@ -542,7 +542,7 @@ def test_one_doubtful_picture_is_told_in_the_singular(page: AppTest, folders: Pa
 
 def test_of_two_gpus_of_one_kind_each_can_be_chosen(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gpus = [Device(f"cuda:{i}", "NVIDIA H100", 80 << 30, 70 << 30, 0.1) for i in range(2)]
-    monkeypatch.setattr(place_picker, "list_devices", lambda: [Device("cpu", "CPU", 8 << 30, 4 << 30, None), *gpus])
+    monkeypatch.setattr(compute_target, "list_devices", lambda: [Device("cpu", "CPU", 8 << 30, 4 << 30, None), *gpus])
     page = opened()
     assert page.radio(key="device").options == ["CPU", "NVIDIA H100", "NVIDIA H100 (2)", "Several GPUs"]
     assert page.radio(key="device").value == "cuda:0"

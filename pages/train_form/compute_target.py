@@ -14,8 +14,8 @@ from vit.runs.engines.contract import HERE, Handle, Request
 from vit.runs.registry import ANY_GPU, list_runs
 
 
-class Where(NamedTuple):
-    """A place to compute, and what is asked of it.
+class ComputeTarget(NamedTuple):
+    """What a run computes on, and how much of it.
 
     Attributes:
         on: this machine, or a cluster by its name.
@@ -43,14 +43,14 @@ def list_devices() -> list[Any]:
     return vit.devices.list_devices()
 
 
-def pick() -> Where:
-    """The place, where there are several, and what is asked of it."""
-    known = clusters.read_clusters()
-    for name, problem in known.problems.items():
+def pick() -> ComputeTarget:
+    """Let the person choose, where there is more than this machine."""
+    configured = clusters.read_clusters()
+    for name, problem in configured.problems.items():
         st.warning(plain(f"The cluster {name} cannot be used: {problem} It is set up in the app's secrets file."))
-    if not known.usable:
+    if not configured.usable:
         return pick_here()
-    places = [HERE, *known.usable]
+    places = [HERE, *configured.usable]
     on = st.radio(
         "Where",
         places,
@@ -59,8 +59,8 @@ def pick() -> Where:
         label_visibility="collapsed",
         persist_state="session",
     )
-    show_free(list(known.usable))
-    return pick_here() if on == HERE else pick_there(known.usable[on])
+    show_free(list(configured.usable))
+    return pick_here() if on == HERE else pick_there(configured.usable[on])
 
 
 def several() -> bool:
@@ -85,16 +85,16 @@ def show_free(names: Sequence[str]) -> None:
     st.caption("  \n".join(f"**{plain(name)}**: {plain(free_text(name))}" for name in names))
 
 
-def files(where: Where) -> dict[str, str]:
+def files(target: ComputeTarget) -> dict[str, str]:
     """What would be handed to Slurm, or be written for people to hand over; none for all other places."""
-    cluster = clusters.read_clusters().usable.get(where.on)
+    cluster = clusters.read_clusters().usable.get(target.on)
     if cluster is None:
         return {}
-    request = Request(where.devices, nodes=where.nodes, minutes=where.minutes)
-    return job_files.files(cluster, Handle(cluster.runs / "RUN", where.on, "RUN.1", 0.0), request)
+    request = Request(target.devices, nodes=target.nodes, minutes=target.minutes)
+    return job_files.files(cluster, Handle(cluster.runs / "RUN", target.on, "RUN.1", 0.0), request)
 
 
-def pick_there(cluster: clusters.Cluster) -> Where:
+def pick_there(cluster: clusters.Cluster) -> ComputeTarget:
     """Processes and machines of a cluster, within what it grants."""
     limits = cluster.limits
     capacity, _ = watch.capacity(cluster.name)
@@ -124,10 +124,10 @@ def pick_there(cluster: clusters.Cluster) -> Where:
             "sooner.",
             persist_state="session",
         )
-    return Where(cluster.name, (kind,) * each if kind else (), nodes=nodes, minutes=minutes)
+    return ComputeTarget(cluster.name, (kind,) * each if kind else (), nodes=nodes, minutes=minutes)
 
 
-def pick_here() -> Where:
+def pick_here() -> ComputeTarget:
     """Devices of this machine, and whether to share them with other runs."""
     devices = list_devices()
     held = {name: run for run in list_runs() if run.alive and run.on == HERE for name in run.devices}
@@ -158,13 +158,13 @@ def pick_here() -> Where:
         label_visibility="collapsed",
         persist_state="session",
     )
-    wanted: tuple[str, ...] = (chosen,)
+    selected: tuple[str, ...] = (chosen,)
     if chosen == "several":
-        wanted = tuple(st.multiselect("GPUs", gpus, default=gpus, key="gpus", persist_state="session"))
-        if not wanted:
+        selected = tuple(st.multiselect("GPUs", gpus, default=gpus, key="gpus", persist_state="session"))
+        if not selected:
             st.error("Choose at least one GPU.")
     share = form_state.is_on("share")
-    busy = [held[name] for name in wanted if name in held]
+    busy = [held[name] for name in selected if name in held]
     if busy or share:
         share = st.toggle(
             "Share it with the runs that use it",
@@ -174,4 +174,4 @@ def pick_here() -> Where:
         )
     if busy and not share:
         st.caption(f"{plain(busy[0].name)} has it: this run waits in the queue and starts by itself.")
-    return Where(HERE, wanted, share)
+    return ComputeTarget(HERE, selected, share)

@@ -1,0 +1,96 @@
+"""What is known about a checkpoint: a small table, what was assumed, its card, its file for other libraries."""
+
+from __future__ import annotations
+
+import html
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, get_args
+
+import streamlit as st
+
+from pages.shared.escape import plain
+from vit.checkpoints import convert, manage
+
+if TYPE_CHECKING:
+    from vit.checkpoints.checkpoint import Checkpoint, CheckpointInfo
+    from vit.view.first_view import Model
+
+NAMED_CLASSES = 20  # the most that are listed by name
+_FRONT_MATTER = re.compile(r"\A---\n.*?\n---\n+", re.DOTALL)
+_STYLE = """<style>
+.fact { display: flex; justify-content: space-between; font-size: 0.875rem; line-height: 1.6; }
+.fact span { opacity: 0.7; }
+.fact b { font-weight: 500; font-variant-numeric: tabular-nums; }
+</style>"""
+
+
+def show(checkpoint: Checkpoint | Model, info: CheckpointInfo | Model) -> None:
+    """What is known about a checkpoint, as a small table, and its card."""
+    config, facts = checkpoint.config, info.facts
+    height, width = config.image_size
+    rows = {
+        "Trained at": f"{width} × {height} px",
+        "Patches": f"{config.grid[0]} × {config.grid[1]} of {config.patch_size} px",
+        "Blocks × heads": f"{config.depth} × {config.heads}",
+        "Width": str(config.dim),
+        "Parameters": f"{checkpoint.params / 1e6:.2f} M",
+        "Classes": str(len(checkpoint.labels) or "none"),
+    }
+    if info.family and info.family != "saved":
+        rows["File from"] = info.family
+    if isinstance(facts.get("accuracy"), float):
+        rows["Test accuracy"] = f"{facts['accuracy']:.1%}"
+    elif isinstance(facts.get("validation_accuracy"), float):
+        rows["Validation accuracy"] = f"{facts['validation_accuracy']:.1%}"
+    st.html(_STYLE + "".join(f"<div class=fact><span>{k}</span><b>{html.escape(v)}</b></div>" for k, v in rows.items()))
+    if 0 < len(checkpoint.labels) <= NAMED_CLASSES and "labels" not in checkpoint.assumed:
+        st.caption(f"It knows {', '.join(plain(label) for label in checkpoint.labels)}.")
+    assumed = dict(checkpoint.assumed)
+    if "heads" in assumed:  # the one that makes every map wrong, so it stands beside its control
+        st.warning(plain(assumed.pop("heads")))
+    if assumed:
+        with st.popover(f"Assumed: {', '.join(assumed)}", width="stretch"):
+            for field, why in assumed.items():
+                st.caption(f"**{plain(str(field))}**: {plain(str(why))}")
+    if checkpoint.card:
+        with st.popover("Model card", width="stretch"):
+            st.code(_FRONT_MATTER.sub("", checkpoint.card), language="markdown", wrap_lines=True)
+
+
+def offer_conversion(checkpoint: Checkpoint) -> None:
+    """The checkpoint as another library opens it, or why that library cannot."""
+    popover = st.popover("For another library", width="stretch", key="conversion", on_change="rerun")
+    if not popover.open:  # four libraries' names for every tensor are not worked out for nobody
+        return
+    with popover:
+        to = st.selectbox("Library", get_args(convert.To), key="library")
+        if problem := convert.obstacle(checkpoint, to):
+            st.info(plain(problem))
+            return
+        name = checkpoint.path.name + convert.SUFFIXES.get(to, (f"-{to}.zip",))[0]
+        st.download_button(
+            "Download",
+            lambda: manage.converted(checkpoint, to)[1],
+            name,
+            "application/octet-stream",
+            key=f"convert {to}",
+            on_click="ignore",
+            type="primary",
+        )
+        st.code(
+            "\n".join(convert.how_to_open(checkpoint, Path(checkpoint.path.name), to)),
+            language="python",
+            wrap_lines=True,
+        )
+
+
+def show_self_check(checkpoint: Checkpoint | Model, error: float) -> None:
+    """How far the attention that is shown is from the one that the model uses."""
+    cannot = " It cannot tell whether the number of heads is right." if "heads" in checkpoint.assumed else ""
+    st.caption(
+        f"Self-check: the attention shown gives what every block computed, to {error:.0e}.{cannot}",
+        help="Measured on a sample picture: what the viewer shows against what the model's own pass computed, relative "
+        "to the largest number; 1e-05 and less is rounding. It would show a wrong scale or order of the attention; it "
+        "cannot show a wrong number of heads.",
+    )

@@ -1,0 +1,147 @@
+"""Which checkpoint page Explore is about, at which input size, how exactly computed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import streamlit as st
+
+from pages.panels import checkpoint_facts, first_view, welcome
+from pages.shared import link_controls, loading, navigation, page_links, session
+from pages.shared.escape import plain
+from pages.shared.page_links import CheckpointsLink, ExploreLink
+from vit.checkpoints import families, hub
+from vit.errors import UserError
+from vit.explain import input_sizes, self_check
+from vit.explain import record as recording
+from vit.images import decode, samples
+
+if TYPE_CHECKING:
+    from vit.checkpoints.checkpoint import Checkpoint
+    from vit.explain.record import Precision
+    from vit.view.first_view import FirstView
+
+
+@st.cache_resource(show_spinner=False, max_entries=6)
+def verified(identity: str, _checkpoint: Checkpoint) -> self_check.Verification:
+    """How far the attention that is shown is from the one that the model uses, on the sample picture."""
+    return self_check.verify(
+        _checkpoint.model, _checkpoint.preprocess(decode.decode_image(samples.read(welcome.VIEW.sample)))
+    )
+
+
+def pick_checkpoint() -> Checkpoint:
+    """Let the person choose a checkpoint, or the best one of a run; stop with a hint where there is none."""
+    available = loading.list_checkpoints()
+    names = available.names
+    if not names:
+        st.info("There is no checkpoint yet. Train one: `python -m vit train --preset shapes`")
+        st.stop()
+
+    linked = page_links.read(ExploreLink).checkpoint
+    if linked and linked not in names and (here := hub.find(linked)):
+        page_links.change(ExploreLink, checkpoint=str(here.name))
+    elif linked and linked not in names and hub.parse(linked):
+        st.info(f"{plain(linked)} is not here yet.")
+        navigation.link("Fetch it", "checkpoints", CheckpointsLink(fetch=linked).to_query())
+    elif linked and linked not in names:
+        st.info(f"There is no checkpoint {plain(linked)}. This is another one.")
+    name = link_controls.select(
+        "Checkpoint", "checkpoint", names, format_func=available.title, along=dict.fromkeys(("heads", "target", "off"))
+    )
+    info = available.about(name)
+    for broken in available.every if not info.problem else [info]:
+        if broken.problem and not broken.choices:
+            st.caption(f"{plain(broken.name)} cannot be opened. {plain(broken.problem)}")
+    if info.problem and not info.choices:
+        st.stop()
+    stamp = loading.stamp(info.folder)
+    heads = _chosen_heads(name)
+    if info.choices and heads is None:
+        st.info(plain(info.problem))
+        _pick_heads(name, info.choices, None)
+        st.stop()
+    try:
+        checkpoint = loading.open_checkpoint(name, str(info.folder), stamp, heads)
+    except UserError as error:  # a number of heads that the link asks for and the weights cannot have, above all
+        st.error(plain(str(error)))
+        if info.choices:
+            _pick_heads(name, info.choices, heads)
+        if info.choices or heads is None:
+            st.stop()
+        checkpoint = loading.open_checkpoint(name, str(info.folder), stamp, None)
+    checkpoint_facts.show(checkpoint, info)
+    checkpoint_facts.offer_conversion(checkpoint)
+    if "heads" in checkpoint.assumed:
+        _pick_heads(name, families.possible_heads(checkpoint.config.dim), checkpoint.config.heads)
+    checkpoint_facts.show_self_check(checkpoint, verified(checkpoint.identity, checkpoint).error)
+    return checkpoint
+
+
+def _chosen_heads(name: str) -> int | None:
+    """The number of attention heads that the person chose, which the link carries, or chose earlier."""
+    linked = page_links.read(ExploreLink).heads
+    if linked is not None:
+        return linked
+    earlier = session.of(session.Visit).heads.get(name)
+    if earlier is not None:
+        page_links.change(ExploreLink, heads=earlier)
+    return earlier
+
+
+def _pick_heads(name: str, choices: tuple[int, ...], current: int | None) -> None:
+    """Let the person say how many attention heads a checkpoint has, where no file does."""
+
+    def remember(heads: int) -> None:
+        page_links.change(ExploreLink, heads=heads)
+        session.of(session.Visit).heads[name] = heads
+
+    current = current if current in choices else None
+    key = link_controls.key_of("heads", current, (name, choices))
+    st.selectbox(
+        "Attention heads",
+        choices,
+        None if current is None else choices.index(current),
+        key=key,
+        on_change=link_controls.on_change,
+        args=(key, remember),
+        placeholder="Choose",
+        help="The weights do not tell. A wrong number loads without error and makes every map wrong: look it up where "
+        "the file comes from.",
+    )
+
+
+def pick_size(checkpoint: Checkpoint) -> tuple[tuple[int, int], Precision]:
+    """Let the person enlarge the model's input, at a cost told before; returns (height, width) and the precision."""
+    if factor := page_links.read(ExploreLink).factor:  # older links enlarge by that
+        link = {"factor": ""}
+        if factor in map(str, range(2, 9)):
+            link["size"] = loading.pixels(input_sizes.enlarged_size(checkpoint, int(factor)))
+        page_links.change(ExploreLink, **link)
+    return loading.pick_size(checkpoint, "Input size", "size"), _pick_precision()
+
+
+def _pick_precision() -> Precision:
+    """Let the person trade exactness for time, where the processor is faster at that."""
+    if page_links.read(ExploreLink).precision != "bfloat16" and not recording.has_bfloat16():
+        return "float32"
+    rounded = link_controls.toggle(
+        "Fast, slightly inexact (bfloat16)",
+        "precision",
+        "bfloat16",
+        help="Rounds what goes into every product to 8 bits. Probabilities and weights change in the second or third "
+        "digit. Off, everything is computed in float32.",
+    )
+    return "bfloat16" if rounded else "float32"
+
+
+def show_stored_model(view: FirstView) -> None:
+    """What `pick_checkpoint` and `pick_size` show of the shipped checkpoint, before others can be chosen."""
+    checkpoint = view.checkpoint
+    st.selectbox("Checkpoint", [checkpoint.name], disabled=True)
+    checkpoint_facts.show(checkpoint, checkpoint)
+    st.popover("For another library", width="stretch", disabled=True)
+    checkpoint_facts.show_self_check(checkpoint, view.error)
+    option = f"{loading.pixels(view.size)} px · {view.explanation.record.tokens:,} tokens"
+    st.selectbox("Input size", [option], disabled=True)
+    first_view.wait()

@@ -1,0 +1,46 @@
+"""What the model makes of the picture: its most probable classes, and the picture as it saw it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import streamlit as st
+
+from pages.panels import unlike_training, welcome
+from pages.shared import bars
+
+if TYPE_CHECKING:
+    from streamlit.delta_generator import DeltaGenerator
+
+    from vit.checkpoints.checkpoint import Checkpoint
+    from vit.view.explanation import Explanation
+    from vit.view.first_view import Explanation as StoredExplanation
+    from vit.view.first_view import Model
+
+TOP = 5  # predictions shown
+WIDTH = 96  # of the model's own view [px]
+
+
+def show(checkpoint: Checkpoint | Model, explanation: Explanation | StoredExplanation) -> None:
+    """The most probable classes as bars, beside what the model saw."""
+    chart, view = st.columns([3, 1])
+    if not explanation.predictions:
+        chart.info("This model has no classes, so it predicts none. All about its attention is below.")
+        _show_input(view, explanation)
+        return
+    top = explanation.predictions[:TOP]
+    names = ", ".join(f"{p.label} {p.probability:.0%}" for p in top)
+    with chart:
+        bars.show([bars.Bar(p.label, p.probability, p == top[0]) for p in top], f"Predictions: {names}")
+        unlike_training.show(checkpoint, explanation)
+    _show_input(view, explanation)
+    if welcome.is_shown(checkpoint.name):
+        st.markdown(welcome.CAPTION)
+
+
+def _show_input(container: DeltaGenerator, explanation: Explanation | StoredExplanation) -> None:
+    """The picture as the model saw it, enlarged."""
+    width, height = explanation.seen.size
+    with container:
+        st.image(explanation.seen.resize((WIDTH, WIDTH * height // width), 0), width=WIDTH, alt="What the model saw")
+        st.caption(f"What it saw: {width} × {height} px")
