@@ -158,7 +158,7 @@ def look_at(checkpoint: Any, pictures: Sequence[Any], method: str, question: str
     if expected > ASK_ABOVE and question not in agreed:
         if not st.button(f"Look at {len(pictures)} pictures ({about(expected)})", type="primary"):
             return []
-        agreed.add(question)
+    agreed.add(question)  # also of what was quick: nobody is asked again where the machine has become busy
     bar, looks, unreadable = st.progress(0.0), [], []
     for done, picture in enumerate(pictures):
         bar.progress(done / len(pictures), f"Picture {done + 1} of {len(pictures)}")

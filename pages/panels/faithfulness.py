@@ -117,7 +117,7 @@ def show(example: Example, question: Question, selection: Selection) -> None:
             if not st.button(f"Measure it ({about(expected)})"):
                 return
         placeholder.empty()
-        session.of(session.Explore).verdict = request
+    session.of(session.Explore).verdict = request  # nobody is asked again where the machine has become busy
     with st.spinner("Taking parts of the picture away…"):
         score, speaks = measured(example.key, target, which, example, heatmap)
         verdict = Faithfulness(score, chance(example.key, target, example))

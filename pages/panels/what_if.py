@@ -201,7 +201,8 @@ def _importances(example: Example, question: Question | None, by_mean: bool) -> 
     if not measured(example, question):
         if not st.button(f"Measure every head ({about(_seconds(example))})"):
             return unknown
-        session.of(session.Explore).importance = f"{example.key} {question.target}"
+    # Nobody is asked again where the machine has become busy.
+    session.of(session.Explore).importance = f"{example.key} {question.target}"
     return importances(example, question.about, by_mean)
 
 

@@ -73,7 +73,7 @@ class Explore:
         asked_about: layout of the tokens that were shown, and what the link said of them.
         torch_due: the first view is drawn, so PyTorch may be loaded.
         frames: of an animation: for what they were explained, and the files made of them.
-        importance, verdict: of which picture and class somebody asked to measure that.
+        importance, verdict: of which picture and class that was measured, or asked for.
         looks: at many pictures, by what is looked at.
     """
 
@@ -114,7 +114,7 @@ class Compare:
         seeds: by side, what its viewer was told to show.
         lead: the side whose viewer was used last, and what it shows.
         views: by side.
-        agreed: contact sheets that take long, and were asked for.
+        agreed: contact sheets that were looked at, or asked for.
         files: by uploader, what was uploaded last, or reopened by a link.
     """
 

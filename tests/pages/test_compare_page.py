@@ -14,6 +14,7 @@ import torch
 from PIL import Image
 from streamlit.testing.v1 import AppTest
 
+from pages.comparison import contact_sheet
 from pages.shared import access
 from tests.pages.offered import fed, sent_to
 from vit import load_checkpoint
@@ -210,6 +211,15 @@ def test_looks_are_sorted_by_confidence(checkpoints: Path) -> None:
     assert shown == sorted(shown, reverse=True) and len(shown) == len(samples.SAMPLES)
     page = show(mode="many", m_sort="confidence", m_first="lowest")
     assert [int(found.value.rpartition(" ")[2].rstrip("%")) for found in page.markdown] == shown[::-1]
+
+
+def test_what_was_looked_at_stays_where_the_machine_becomes_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    page = show(mode="many")
+    monkeypatch.setattr(contact_sheet, "ASK_ABOVE", 0.0)  # so it would take too long
+    page.query_params["m_sort"] = "confidence"
+    page.run()
+    assert not page.exception and len(page.markdown) == len(samples.SAMPLES)
+    assert not [one for one in page.button if one.label.startswith("Look at")]
 
 
 def dataset(root: Path, *classes: str) -> str:

@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 import vit
-from pages.panels import heads_over_pictures
+from pages.panels import faithfulness, heads_over_pictures, what_if
 from tests.pages.controls import control
 from tests.pages.offered import fed, sent_to
 from tests.pages.pictures import png
@@ -487,6 +487,21 @@ def test_what_takes_long_says_so_and_waits(page: AppTest, monkeypatch: pytest.Mo
     assert len(forwards) == before
     next(one for one in page.button if one.label == button.label).click().run()
     assert not page.exception
+
+
+@pytest.mark.usefixtures("verdicts")
+@pytest.mark.parametrize("panel", ["faithfulness", "what-if"])
+def test_what_was_measured_stays_where_the_machine_becomes_busy(
+    page: AppTest, monkeypatch: pytest.MonkeyPatch, panel: str
+) -> None:
+    page.query_params["panel"] = panel
+    page.run()
+    for module in (faithfulness, what_if):
+        monkeypatch.setattr(module, "ASK_ABOVE", 0.0)  # so it would take too long
+    page.run()
+    assert not page.exception and not [one for one in page.button if one.label.startswith("Measure")]
+    page.selectbox(key="target").set_value(5).run()  # which was not measured
+    assert not page.exception and [one for one in page.button if one.label.startswith("Measure")]
 
 
 def test_only_datasets_of_the_data_folder_are_offered(
