@@ -20,7 +20,7 @@ from pages.panels import (
     what_if,
 )
 from pages.panels import heads as head_panel
-from pages.shared import class_question, link_controls, loading, navigation, page_links, session
+from pages.shared import class_question, class_source, link_controls, loading, navigation, page_links, session
 from pages.shared.escape import plain
 from pages.shared.page_links import ExploreLink
 from pages.shared.source import Source
@@ -47,7 +47,8 @@ PANELS = {  # below the viewer, by the name that links have
     "weights": "Weights",
 }
 OF_CLASSES = ("faithfulness", "layers")  # panels that ask about a class
-OUTSIDE = ("checkpoint", "heads", "size", "precision", "sample", "picture", "frame")  # of the viewer, in links
+# Of what is outside of the viewer, in links.
+OUTSIDE = ("checkpoint", "heads", "size", "precision", "sample", "picture", "frame", *class_source.names())
 
 
 def feed(payload: bytes) -> str:
@@ -197,6 +198,7 @@ def main() -> None:
             checkpoint_picker.show_stored_model(stored)
         with answer:
             predictions.show(stored.checkpoint, stored.explanation)
+            class_source.show_stored()
         link = link_controls.link_of(OUTSIDE)
         show_viewer(stored.checkpoint, stored.explanation, feed(stored.explanation.payload), source, link, stored)
         first_view.load_rest(look_ahead)
@@ -209,6 +211,9 @@ def main() -> None:
         size, precision = checkpoint_picker.pick_size(checkpoint)
     with inputs:
         source = picture_picker.pick_frame(source)
+    with answer:
+        predicted = st.container()
+        checkpoint = class_source.pick(checkpoint)
 
     def explained(source: Source) -> Explanation:
         with waiting:
@@ -225,7 +230,7 @@ def main() -> None:
         explanation = explained(source)
     else:
         picture_picker.carry(source)
-    with answer:
+    with predicted:
         predictions.show(checkpoint, explanation)
     show_viewer(checkpoint, explanation, feed(explanation.payload), source, link_controls.link_of(OUTSIDE))
 

@@ -155,9 +155,9 @@ def look_at(checkpoint: Any, pictures: Sequence[Any], method: str, question: str
     """Every picture through the model, those known from before at once; what cannot be read is named."""
     expected = seconds(checkpoint, len(pictures))
     agreed = session.of(session.Compare).agreed
-    if expected > ASK_ABOVE and question not in agreed:
-        if not st.button(f"Look at {len(pictures)} pictures ({about(expected)})", type="primary"):
-            return []
+    asks = f"Look at {len(pictures)} pictures ({about(expected)})"
+    if expected > ASK_ABOVE and question not in agreed and not st.button(asks, type="primary"):
+        return []
     agreed.add(question)  # also of what was quick: nobody is asked again where the machine has become busy
     bar, looks, unreadable = st.progress(0.0), [], []
     for done, picture in enumerate(pictures):

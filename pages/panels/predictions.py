@@ -25,7 +25,7 @@ def show(checkpoint: Checkpoint | Model, explanation: Explanation | StoredExplan
     """The most probable classes as bars, beside what the model saw."""
     chart, view = st.columns([3, 1])
     if not explanation.predictions:
-        chart.info("This model has no classes, so it predicts none. All about its attention is below.")
+        chart.info("This model has no classes of its own. Give it some below, or look at its attention without.")
         _show_input(view, explanation)
         return
     top = explanation.predictions[:TOP]

@@ -39,5 +39,5 @@ def is_shown(checkpoint: str) -> bool:
     """
     link = page_links.read(ExploreLink)
     same = (link.sample, link.size, link.viewer.get("view")) == (VIEW.sample, VIEW.size, VIEW.viewer["view"])
-    others = link.upload, link.picture, link.frame, link.target, link.method, link.precision, link.heads
-    return checkpoint == CHECKPOINT and same and not any(others)
+    others = link.upload, link.picture, link.frame, link.target, link.method, link.classes.source, link.precision
+    return checkpoint == CHECKPOINT and same and not any((*others, link.heads))

@@ -198,9 +198,8 @@ def _importances(example: Example, question: Question | None, by_mean: bool) -> 
     unknown = np.full((record.blocks, record.heads), np.nan)
     if question is None:
         return unknown
-    if not measured(example, question):
-        if not st.button(f"Measure every head ({about(_seconds(example))})"):
-            return unknown
+    if not measured(example, question) and not st.button(f"Measure every head ({about(_seconds(example))})"):
+        return unknown
     # Nobody is asked again where the machine has become busy.
     session.of(session.Explore).importance = f"{example.key} {question.target}"
     return importances(example, question.about, by_mean)

@@ -135,7 +135,7 @@ def on_change(key: str, choose: Callable[[Any], None]) -> None:
 
 def link_of(names: Sequence[str]) -> dict[str, str]:
     """What the link says of some controls, for `redraw_if_changed`."""
-    return {name: page_links.text(name) for name in names}
+    return {name: "\n".join(page_links.texts(name)) for name in names}
 
 
 def redraw_if_changed(before: Mapping[str, str]) -> None:

@@ -153,6 +153,31 @@ class PageLink:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ClassesLink(PageLink):
+    """Of classes from outside a checkpoint, see `pages.shared.class_source`.
+
+    Attributes:
+        source: "" for the checkpoint's own, typed phrases, or examples.
+        phrases, template: what was typed, and how it is read.
+        data: a dataset to learn from, "" for groups of pictures.
+        pictures: how many of the dataset.
+        groups: of pictures, each the key of its pictures, a space, and its name.
+        classifier: how is learnt from them.
+    """
+
+    source: Annotated[str, "from"] = ""
+    phrases: Annotated[Names, "text"] = ()
+    template: str = ""
+    data: str = ""
+    pictures: str = ""
+    groups: Annotated[Names, "group"] = ()
+    classifier: str = ""
+
+
+CLASSES = "classes_"  # where the names of these begin
+
+
+@dataclass(frozen=True, kw_only=True)
 class ExploreLink(PageLink):
     """Of page Explore.
 
@@ -162,6 +187,7 @@ class ExploreLink(PageLink):
         factor: how often that is the model's own, in older links.
         precision: "" for float32.
         sample, upload, picture, frame: the picture: a sample, or the name and key of an upload, and its frame from 1.
+        classes: where they come from, if not from the checkpoint.
         target, method: the class, and how it is explained.
         panel: what is below the viewer.
         over, statistic: of its panel Heads: over what, and of what.
@@ -183,6 +209,7 @@ class ExploreLink(PageLink):
     upload: str = ""
     picture: str = ""
     frame: int | None = None
+    classes: Annotated[ClassesLink, CLASSES] = ClassesLink()
     target: str = ""
     method: str = ""
     panel: str = ""
@@ -206,6 +233,7 @@ class SideLink(PageLink):
         source: a checkpoint, or an epoch of a run.
         checkpoint, sample, picture, size: of a checkpoint: with a sample, or the key of an upload.
         run, example, epoch: of a run: which of its pictures, after which epoch.
+        classes: where they come from, if not from the checkpoint.
         target, method: the class, and how it is explained.
         view: see `vit.view.selection.Selection`.
     """
@@ -218,6 +246,7 @@ class SideLink(PageLink):
     run: str = ""
     example: Annotated[str, "probe"] = ""
     epoch: str = ""
+    classes: Annotated[ClassesLink, CLASSES] = ClassesLink()
     target: str = ""
     method: str = ""
     view: str = ""
@@ -229,12 +258,14 @@ class SheetLink(PageLink):
 
     Attributes:
         checkpoint, source, pictures, method: what looks at which pictures; the key of those that were uploaded.
+        classes: where they come from, if not from the checkpoint.
         order, first, show: in which order they stand, from which end, and which of them.
     """
 
     checkpoint: str = ""
     source: Annotated[str, "from"] = ""
     pictures: str = ""
+    classes: Annotated[ClassesLink, CLASSES] = ClassesLink()
     method: str = ""
     order: Annotated[str, "sort"] = ""
     first: str = ""
@@ -320,7 +351,12 @@ def show(link: PageLink) -> None:
 
 def text(name: str) -> str:
     """What the link says of a part, by its name there; "" for nothing. For controls, whose options others know."""
-    return _understood(address()).get(name, [""])[-1]
+    return (texts(name) or [""])[-1]
+
+
+def texts(name: str) -> list[str]:
+    """The same of a part that several things may be said of."""
+    return list(_understood(address()).get(name, []))
 
 
 def rewrite(parts: Mapping[str, str | Sequence[str] | None]) -> None:

@@ -37,12 +37,14 @@ class Visit:
         entered: the page that was entered last.
         links: by page, how its link was when it was left.
         heads: by checkpoint, how many attention heads somebody said that it has.
+        features: of which pictures they were computed, or asked for.
     """
 
     in_app: bool = False
     entered: str = ""
     links: dict[str, dict[str, list[str]]] = field(default_factory=dict)
     heads: dict[str, int] = field(default_factory=dict)
+    features: set[Hashable] = field(default_factory=set)
 
 
 class Carried(NamedTuple):

@@ -16,6 +16,7 @@ from vit.checkpoints import convert
 from vit.checkpoints.catalog import find_checkpoint, list_folders
 from vit.checkpoints.checkpoint import CARD, CONFIG, INDEXES, MAX_WEIGHTS, PREPROCESS, Checkpoint
 from vit.checkpoints.load import summarise
+from vit.checkpoints.save import save_checkpoint
 from vit.checkpoints.weight_files import MAX_TEXT, SUFFIXES, read_json
 from vit.errors import InvalidCheckpoint
 from vit.paths import checkpoints_folder
@@ -107,6 +108,34 @@ def copy(source: Path, name: str, root: Path | None = None) -> Path:
     with _new(name, root) as folder:
         shutil.copytree(source, folder, dirs_exist_ok=True)
     return folder_of(name, root)
+
+
+def keep(checkpoint: Checkpoint, name: str, root: Path | None = None) -> Path:
+    """Keep a checkpoint with classes from outside, on its own weights, as one of ours.
+
+    Args:
+        checkpoint: whose `answers` are linear.
+
+    Returns:
+        The new checkpoint's folder; its card says how the classes were made.
+
+    Raises:
+        InvalidCheckpoint: the name is taken, or none that a checkpoint may have; no file can hold these classes.
+    """
+    answers = checkpoint.answers
+    if answers is None or not answers.linear:
+        raise InvalidCheckpoint("Only classes that are one linear map on a model's features can be kept: a probe.")
+    facts: dict[str, Any] = {
+        "backbone": f"{checkpoint.name} (weights {checkpoint.hash})",
+        "classes": answers.source,
+        **{key: value for key, value in checkpoint.facts.items() if key in ("license", "limits")},
+        **answers.facts,
+    }
+    if answers.accuracy is not None and answers.interval is not None:
+        low, high = answers.interval
+        facts["cross-validated accuracy"] = f"{answers.accuracy:.1%} (95 % interval {low:.1%} to {high:.1%})"
+    _check_free(name, root)
+    return save_checkpoint(folder_of(name, root), checkpoint.model, checkpoint.labels, checkpoint.preprocess, facts)
 
 
 def rename(name: str, new: str, root: Path | None = None) -> Path:

@@ -1,0 +1,307 @@
+"""Where the classes come from that a checkpoint is asked about: its own, phrases that somebody types, or examples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import streamlit as st
+
+from pages.shared import (
+    access,
+    datasets,
+    feedback,
+    link_controls,
+    navigation,
+    page_links,
+    pass_queue,
+    session,
+    uploaded_pictures,
+)
+from pages.shared import uploads as upload_limits
+from pages.shared.escape import plain
+from pages.shared.page_links import CLASSES, ExploreLink
+from pages.shared.result_cache import ASK_ABOVE, cached, with_bar
+from pages.shared.uploaded_pictures import Upload
+from vit.checkpoints import manage
+from vit.data import datasets as vit_datasets
+from vit.errors import UserError
+from vit.explain import features, head_census
+from vit.explain.answers import examples, text
+from vit.images import decode
+from vit.view.captions import about
+
+if TYPE_CHECKING:
+    from vit.checkpoints.answers import Answers
+    from vit.checkpoints.checkpoint import Checkpoint
+    from vit.explain.features import Features
+
+TYPED, EXAMPLES = "typed", "examples"
+CLASSIFIERS = {"probe": "a linear probe", "neighbours": "the nearest neighbours"}
+PICTURES = (300, 100, 1000)  # of a dataset that can be learnt from
+GROUPS, GROUP_PICTURES = 20, 100  # the most
+PHRASES = 1000  # the most characters of one
+
+
+def names(prefix: str = "") -> tuple[str, ...]:
+    """Of all that links say of it."""
+    parts = ("from", "text", "template", "data", "pictures", "group", "classifier")
+    return tuple(f"{prefix}{CLASSES}{part}" for part in parts)
+
+
+def show_stored() -> None:
+    """What `pick` shows of the shipped checkpoint, before anything else can be chosen."""
+    st.segmented_control("Classes", ["the checkpoint's", "from examples"], default="the checkpoint's", disabled=True)
+
+
+def pick(checkpoint: Checkpoint, prefix: str = "") -> Checkpoint:
+    """Let the person choose where classes come from; the checkpoint with these, or as it is while there are none.
+
+    Args:
+        prefix: of its names in links, where a page asks several times.
+    """
+    name = f"{prefix}{CLASSES}from"
+    sources = {"": "the checkpoint's" if checkpoint.labels else "none"}
+    if _reads_text(checkpoint):
+        sources[TYPED] = "typed"
+    sources[EXAMPLES] = "from examples"
+    source = link_controls.select(
+        "Classes",
+        name,
+        list(sources),
+        format_func=sources.get,
+        kind=st.segmented_control,
+        along={f"{prefix}target": None},
+        help="What the model chooses from. Models that learnt from pictures with texts compare a picture with phrases "
+        "that you type; every model can be taught classes by examples, of which it sees only what it computes before "
+        "its own head.",
+    )
+    if not source:
+        return checkpoint
+    try:
+        answers = (_typed if source == TYPED else _from_examples)(checkpoint, prefix)
+    except UserError as error:
+        st.error(plain(str(error)))
+        return checkpoint
+    if answers is None:
+        return checkpoint
+    key = "with answers", checkpoint.identity, checkpoint.name, answers.digest
+    changed: Checkpoint = cached(key, lambda: checkpoint.with_answers(answers))
+    if source == EXAMPLES:
+        _show_accuracy(changed, answers)
+    return changed
+
+
+def _reads_text(checkpoint: Checkpoint) -> bool:
+    return not cached(("reads text", checkpoint.identity, str(checkpoint.path)), lambda: text.obstacle(checkpoint))
+
+
+# --- Typed ----------------------------------------------------------------------------------------------------------
+
+
+def _typed(checkpoint: Checkpoint, prefix: str) -> Answers | None:
+    """Classes of phrases that are typed; None while there are none."""
+    phrases, template = f"{prefix}{CLASSES}text", f"{prefix}{CLASSES}template"
+    linked, read = page_links.texts(phrases), page_links.text(template) or "{}"
+
+    def type_phrases(lines: str) -> None:
+        typed = dict.fromkeys(" ".join(line.split())[:PHRASES] for line in lines.splitlines())
+        page_links.rewrite({phrases: [phrase for phrase in typed if phrase], f"{prefix}target": None})
+
+    def type_template(words: str) -> None:
+        page_links.rewrite({template: words if words.strip() not in ("", "{}") else None})
+
+    left, right = st.columns([3, 2])
+    lines = "\n".join(linked)
+    key = link_controls.key_of(phrases, lines)
+    left.text_area(
+        "Phrases, one per line",
+        lines,
+        key=key,
+        on_change=link_controls.on_change,
+        args=(key, type_phrases),
+        height=96,
+        placeholder="a cat\na dog\na grey wall",
+        help="One class each. They stand in the address, so a link shows the same.",
+    )
+    key = link_controls.key_of(template, read)
+    right.text_input(
+        "Read as",
+        read,
+        key=key,
+        on_change=link_controls.on_change,
+        args=(key, type_template),
+        help="What the text tower reads in place of a phrase, which goes where the braces are: “a photo of a {}”.",
+    )
+    if not linked:
+        st.caption(
+            "Type what the picture may show, also what it does not show: the model shares its answer among them."
+        )
+        return None
+    answers: Answers = cached(
+        ("answers", checkpoint.identity, tuple(linked), read),
+        lambda: text.answers_from_text(checkpoint, linked, read),
+    )
+    return answers
+
+
+# --- Examples -------------------------------------------------------------------------------------------------------
+
+
+def _from_examples(checkpoint: Checkpoint, prefix: str) -> Answers | None:
+    """Classes that are learnt from pictures; None while there are too few."""
+    own = "Pictures that you drop in groups"
+    titles = {"": own} | {spec: f"Pictures of {title}" for spec, title in datasets.here().items()}
+    left, right = st.columns([3, 2])
+    with left:
+        data = link_controls.select(
+            "Examples", f"{prefix}{CLASSES}data", list(titles), format_func=titles.get, along={f"{prefix}target": None}
+        )
+    with right:
+        classifier = link_controls.select(
+            "Learnt by",
+            f"{prefix}{CLASSES}classifier",
+            list(CLASSIFIERS),
+            format_func=CLASSIFIERS.get,
+            help="A linear probe is a logistic regression on the model's features, and can be kept as a checkpoint. "
+            "Neighbours: the 20 most similar examples vote.",
+        )
+    if not data:
+        known = _features_of_groups(checkpoint, prefix)
+    else:
+        with left:
+            count = link_controls.select(
+                "Pictures", f"{prefix}{CLASSES}pictures", PICTURES, kind=st.segmented_control, width="content"
+            )
+        known = _features_of_dataset(checkpoint, data, count)
+    if known is None:
+        return None
+    answers: Answers = cached(
+        ("answers", checkpoint.identity, known.vectors.tobytes(), known.classes, classifier),
+        lambda: examples.answers_from_features(known, data or "pictures", classifier),
+    )
+    return answers
+
+
+def _features_of_dataset(checkpoint: Checkpoint, data: str, count: int) -> Features | None:
+    """What the model computes of a dataset's training pictures; None until that is asked for, where it takes long."""
+    size, root = checkpoint.preprocess.size, datasets.root_of(data)
+    key = "features", checkpoint.identity, data, root, datasets.stamp(data), count
+    expected = head_census.seconds(checkpoint, checkpoint.preprocess, count)
+    asked_for = session.of(session.Visit).features
+    asks = f"Look at {count:,} pictures ({about(expected)})"
+    if expected > ASK_ABOVE and key not in asked_for and not st.button(asks, type="primary"):
+        return None
+    asked_for.add(key)
+
+    def work(progress: Callable[[float], object]) -> Features:
+        def report(done: int, total: int) -> None:
+            progress(done / total)
+
+        dataset = vit_datasets.load_dataset(data, checkpoint.preprocess, root=Path(root), at_most=count)
+        with pass_queue.reserved(checkpoint, size):
+            parts = features.features_of(checkpoint, dataset.train, dataset.classes, count)
+            return features.combined(parts.all(report))
+
+    known: Features = with_bar(key, f"Looking at {count:,} pictures…", work)
+    return known
+
+
+def _features_of_groups(checkpoint: Checkpoint, prefix: str) -> Features | None:
+    """What the model computes of pictures in named groups; None while there are fewer than two."""
+    groups = _pick_groups(prefix)
+    vectors, labels, unreadable = [], [], []
+    for number, uploads in enumerate(groups.values()):
+        for one in uploads:
+            try:
+                vectors.append(_vector(checkpoint, one))
+                labels.append(number)
+            except UserError as error:
+                unreadable.append(f"{one.name}: {error}")
+    datasets.show_list("Left out", unreadable)
+    if len(set(labels)) < max(2, len(groups)):
+        st.caption(
+            "Add two groups at least, each with a name and a few pictures: the model then tells them apart by what it "
+            "computes of them."
+        )
+        return None
+    return features.Features(np.stack(vectors), np.array(labels), tuple(groups))
+
+
+def _vector(checkpoint: Checkpoint, upload: Upload) -> Any:
+    """What the head reads of a picture: float32 (D,)."""
+
+    def work() -> Any:
+        pixels = checkpoint.preprocess(decode.decode_image(upload.data))
+        with pass_queue.reserved(checkpoint, checkpoint.preprocess.size):
+            return features.pooled(checkpoint.model, pixels)[0].float().numpy()
+
+    return cached(("features", checkpoint.identity, upload.key), work)
+
+
+def _pick_groups(prefix: str) -> dict[str, Sequence[Upload]]:
+    """Named groups of pictures that were uploaded; the link reopens them for a day."""
+    name = f"{prefix}{CLASSES}group"
+    linked = page_links.texts(name)
+    typed, dropped = f"{name} name {len(linked)}", f"{name} pictures {len(linked)}"
+
+    def add() -> None:
+        title = " ".join(st.session_state[typed].split())[:PHRASES]
+        taken = [Upload.of(file.name, file.getvalue()) for file in st.session_state[dropped]][:GROUP_PICTURES]
+        if not title or not taken:
+            return
+        if key := uploaded_pictures.keep_all(taken):
+            others = [one for one in linked if one.partition(" ")[2] != title]
+            page_links.rewrite({name: [*others, f"{key} {title}"], f"{prefix}target": None})
+
+    def remove(group: str) -> None:
+        page_links.rewrite({name: [one for one in linked if one != group], f"{prefix}target": None})
+
+    groups: dict[str, Sequence[Upload]] = {}
+    for group in linked[:GROUPS]:
+        key, _, title = group.partition(" ")
+        uploads = cached(("group", key), partial(uploaded_pictures.find_all, key))
+        with st.container(horizontal=True, vertical_alignment="center"):
+            if uploads:
+                groups[title] = uploads
+                st.markdown(f"**{plain(title)}** · {len(uploads)} picture{'s' if len(uploads) > 1 else ''}")
+            else:
+                st.caption(f"The pictures of {plain(title)} are not here any more.")
+            st.button("Remove", key=f"remove {group}", type="tertiary", on_click=remove, args=(group,))
+    if len(linked) < GROUPS:
+        with st.form(f"{name} form", border=False):
+            left, right = st.columns([2, 3], vertical_alignment="bottom")
+            left.text_input("Name of a group", key=typed, placeholder="cat", max_chars=100)
+            right.file_uploader(
+                "Its pictures",
+                type=upload_limits.KINDS,
+                accept_multiple_files=True,
+                max_upload_size=upload_limits.limit(upload_limits.LARGEST),
+                key=dropped,
+            )
+            st.form_submit_button("Add the group", on_click=add)
+    return groups
+
+
+def _show_accuracy(checkpoint: Checkpoint, answers: Answers) -> None:
+    """Whether classes from examples can be believed, and a way to keep them."""
+    if answers.accuracy is None or answers.interval is None:
+        st.caption("A group with a single picture leaves nothing to try this on. Add more to see how far it is right.")
+    else:
+        low, high = answers.interval
+        st.caption(
+            f"Right about **{answers.accuracy:.1%}** of examples that it was not taught (95 % interval {low:.1%} to "
+            f"{high:.1%}); a guess is right about {1 / len(answers.names):.1%}."
+        )
+    if not answers.linear or not access.may_train():
+        return
+    with st.popover("Keep as a checkpoint"):
+        name = st.text_input("Name", manage.suggest(f"{checkpoint.name}-probe.pt"), key="probe name")
+        if st.button("Keep", key="keep probe", type="primary"):
+            kept = feedback.attempt("checkpoints", f"{name} is a checkpoint now.", manage.keep, checkpoint, name)
+            if kept:
+                navigation.link("Open it", "explore", ExploreLink(checkpoint=name).to_query())
+            feedback.tell()
