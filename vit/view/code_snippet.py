@@ -37,9 +37,10 @@ def snippet(
     imports = ["import vit"]
     if sample:
         imports.append("from vit.images import samples")
-    of_class = facts["method"] in METHODS and METHODS[facts["method"]].of_class
-    if facts["method"] == "relevance-rollout":
-        imports.append("from vit.explain import geometric_mean")
+    method = METHODS.get(facts["method"])
+    of_class = method is not None and method.of_class
+    if method is not None:
+        imports.extend(method.imports)
     if not own:
         imports.append("from vit.explain import resized")
     if video:
