@@ -112,7 +112,7 @@ def test_classify_prints_what_the_model_says(command: Command, saved: Path, pict
         truth = dict(zip(checkpoint.labels, checkpoint.model(pixels).logits[0].softmax(0).tolist(), strict=True))
     said = {p["label"]: p["probability"] for p in document["results"][0]["predictions"]}
     assert result.status == 0
-    assert document["sha256"] == checkpoint.hash
+    assert (document["sha256"], document["identity"]) == (checkpoint.hash, checkpoint.identity)
     assert said == pytest.approx(truth)
     assert list(said.values()) == sorted(said.values(), reverse=True)
 
@@ -678,6 +678,9 @@ def test_typed_phrases_are_classes(command: Command, picture: Path, tmp_path: Pa
     assert command("explain", picture, *options, "--method", "relevance", "--target", "a dog", "--out", out).status == 0
     checkpoint = vit.load_checkpoint(tmp_path / "clip")
     checkpoint = checkpoint.with_answers(vit.answers_from_text(checkpoint, ["a cat", "a dog"], "a photo of {}"))
+    assert (answer["sha256"], answer["identity"]) == (checkpoint.hash, checkpoint.identity)
+    meta = json.loads(str(np.load(out)["meta"]))["checkpoint"]
+    assert meta["identity"] == checkpoint.identity != vit.load_checkpoint(tmp_path / "clip").identity
     wanted = vit.heatmap(checkpoint, vit.decode_image(picture.read_bytes()), "relevance", "a dog")
     assert np.load(out)["heatmap"] == pytest.approx(wanted.numpy(), abs=1e-6)
 

@@ -72,6 +72,7 @@ def test_the_code_gives_the_numbers_that_are_shown(checkpoint: Checkpoint, selec
     Path("photo.png").write_bytes(photo())
     program = compare(explain(checkpoint, photo()), checkpoint, selection, picture="photo.png")
     assert 'load_checkpoint("tiny")' in program and len(program.splitlines()) <= 12
+    assert f'"{checkpoint.hash}"' in program and f'"{checkpoint.identity}"' in program
 
 
 @pytest.mark.parametrize("query", [None, 0, 7])
