@@ -374,6 +374,9 @@ def test_options_offer_what_the_modules_behind_them_know() -> None:
     assert set(options["heads", "statistic"].choices) == set(every)
     assert options["classify", "classifier"].choices == get_args(examples.Classifier)
     assert options["explain", "precision"].choices == get_args(Precision)
+    for option, function in (("classifier", vit.answers_from_examples), ("precision", vit.record)):
+        usual = inspect.signature(function).parameters[option].default
+        assert f"(default: {usual})" in options["explain", option].help
     assert options["convert", "to"].choices == get_args(To)
     assert set(options["train", "data"].help.split(", ")) == set(datasets.NAMES) - {"folder:PATH"}
     for name, measure in (("faithfulness", rank), ("heads", census), ("features", features)):
