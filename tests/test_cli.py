@@ -1,5 +1,6 @@
 """The command line: what it prints, what it writes, and one line for every mistake."""
 
+import inspect
 import io
 import json
 import os
@@ -9,7 +10,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 import pytest
@@ -20,11 +21,19 @@ from tiny import LABELS
 
 import vit
 from vit import view
+from vit.checkpoints.convert import To
 from vit.cli import training
 from vit.cli.main import main
-from vit.cli.parser import options_of
+from vit.cli.parser import option_of, options_of, parser
+from vit.data import datasets
 from vit.data.shapes import SHAPES
+from vit.explain import head_statistics
+from vit.explain.answers import examples
+from vit.explain.features import features
+from vit.explain.head_census import census
+from vit.explain.method_ranking import rank
 from vit.explain.methods import METHODS, Subject, heatmap_of
+from vit.explain.record import Precision
 from vit.runs.error_report import read as read_report
 from vit.view.export import MapView, view_json, view_npz
 from vit.view.selection import Selection
@@ -103,7 +112,7 @@ def test_classify_prints_what_the_model_says(command: Command, saved: Path, pict
         truth = dict(zip(checkpoint.labels, checkpoint.model(pixels).logits[0].softmax(0).tolist(), strict=True))
     said = {p["label"]: p["probability"] for p in document["results"][0]["predictions"]}
     assert result.status == 0
-    assert document["sha256"] == checkpoint.hash
+    assert (document["sha256"], document["identity"]) == (checkpoint.hash, checkpoint.identity)
     assert said == pytest.approx(truth)
     assert list(said.values()) == sorted(said.values(), reverse=True)
 
@@ -323,6 +332,55 @@ def test_page_and_command_line_and_python_give_the_same_numbers_in_the_same_unit
 def test_every_setting_of_a_method_has_an_option(command: Command, name: str) -> None:
     told = command("explain", "--help").out
     assert all(f"--{option.replace('_', '-')} " in told for option in options_of(name))
+
+
+def explained(told: str, option: str) -> str:
+    """What --help says of an option, in one line."""
+    found = re.search(rf"^  --{option.replace('_', '-')} .*(?:\n {{10,}}.*)*", told, re.MULTILINE)
+    assert found, option
+    return re.sub(r"-\s+(?=\w)|\s+", lambda gap: gap[0].strip() or " ", found[0])
+
+
+def default_of(told: str, option: str, method: str) -> str:
+    """What --help says that an option of a method is where it is left out."""
+    found = re.search(r"\(default: (.*)\)", explained(told, option))
+    assert found, option
+    cases = [case.partition(" of ") for case in found[1].split("; ")]
+    return next(value for value, _, methods in cases if not methods or method in methods.split(", "))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_help_tells_the_default_of_every_setting_of_a_method(command: Command, name: str) -> None:
+    told = command("explain", "--help").out
+    for setting, value in METHODS[name].settings.items():
+        assert default_of(told, option_of(setting), name) == str(value)
+
+
+def test_help_follows_the_table_of_methods(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("relevance", "rollout"):
+        changed = {"start_block": 2} if name == "relevance" else {"residual": 0.3, "fusion": "max", "discard": 0.1}
+        monkeypatch.setitem(METHODS, name, replace(METHODS[name], settings=changed, of_class=True))
+    told = command("explain", "--help").out
+    assert default_of(told, "start_block", "relevance") == "2" and default_of(told, "start_block", "legrad") == "0"
+    assert default_of(told, "residual", "rollout") == "0.3" and default_of(told, "head", "rollout") == "max"
+    assert default_of(told, "residual", "relevance-rollout") == "0.5"
+    assert "attention: where attention goes" in explained(told, "method")
+
+
+def test_options_offer_what_the_modules_behind_them_know() -> None:
+    commands = next(action for action in parser()._actions if action.choices).choices
+    options = {(name, one.dest): one for name, command in commands.items() for one in command._actions}
+    every = head_statistics.names(("cls", "dist", "reg1"))
+    assert set(options["heads", "statistic"].choices) == set(every)
+    assert options["classify", "classifier"].choices == get_args(examples.Classifier)
+    assert options["explain", "precision"].choices == get_args(Precision)
+    for option, function in (("classifier", vit.answers_from_examples), ("precision", vit.record)):
+        usual = inspect.signature(function).parameters[option].default
+        assert f"(default: {usual})" in options["explain", option].help
+    assert options["convert", "to"].choices == get_args(To)
+    assert set(options["train", "data"].help.split(", ")) == set(datasets.NAMES) - {"folder:PATH"}
+    for name, measure in (("faithfulness", rank), ("heads", census), ("features", features)):
+        assert options[name, "limit"].default == inspect.signature(measure).parameters["limit"].default
 
 
 @pytest.mark.parametrize("pool", [{"pool": "mean", "prefix": ()}, {"pool": "map", "prefix": ()}])
@@ -623,6 +681,9 @@ def test_typed_phrases_are_classes(command: Command, picture: Path, tmp_path: Pa
     assert command("explain", picture, *options, "--method", "relevance", "--target", "a dog", "--out", out).status == 0
     checkpoint = vit.load_checkpoint(tmp_path / "clip")
     checkpoint = checkpoint.with_answers(vit.answers_from_text(checkpoint, ["a cat", "a dog"], "a photo of {}"))
+    assert (answer["sha256"], answer["identity"]) == (checkpoint.hash, checkpoint.identity)
+    meta = json.loads(str(np.load(out)["meta"]))["checkpoint"]
+    assert meta["identity"] == checkpoint.identity != vit.load_checkpoint(tmp_path / "clip").identity
     wanted = vit.heatmap(checkpoint, vit.decode_image(picture.read_bytes()), "relevance", "a dog")
     assert np.load(out)["heatmap"] == pytest.approx(wanted.numpy(), abs=1e-6)
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 from PIL import Image
 
+import vit
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.checkpoints.load import load_checkpoint
 from vit.checkpoints.save import save_checkpoint
@@ -71,6 +72,7 @@ def test_the_code_gives_the_numbers_that_are_shown(checkpoint: Checkpoint, selec
     Path("photo.png").write_bytes(photo())
     program = compare(explain(checkpoint, photo()), checkpoint, selection, picture="photo.png")
     assert 'load_checkpoint("tiny")' in program and len(program.splitlines()) <= 12
+    assert f'"{checkpoint.hash}"' in program and f'"{checkpoint.identity}"' in program
 
 
 @pytest.mark.parametrize("query", [None, 0, 7])
@@ -118,6 +120,18 @@ def test_the_code_of_what_an_answer_is_read_from_gives_its_numbers(
     subject = Subject.without_class(checkpoint.model, checkpoint.preprocess(explanation.picture))
     shown = export.MapView.of_method(subject, method, "", query, "to")
     assert torch.equal(left["weights"], shown.weights)
+
+
+def test_what_the_code_of_a_method_needs_is_imported(checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    needy = replace(
+        METHODS["gradcam"], code=lambda call: "log1p(record.gradcam())", imports=("from torch import log1p",)
+    )
+    monkeypatch.setitem(METHODS, "needy", needy)
+    Path("photo.png").write_bytes(photo())
+    left: dict[str, Any] = {}
+    exec(snippet(explain(checkpoint, photo()), checkpoint, {"method": "needy", "target": 3}, "photo.png"), left)
+    gains = vit.relevance_record(checkpoint.model, left["pixels"], target=3).gradcam().log1p()
+    torch.testing.assert_close(left["weights"], gains / gains.sum())
 
 
 def test_another_selection_has_other_numbers(checkpoint: Checkpoint) -> None:

@@ -528,7 +528,9 @@ def test_positions_are_interpolated_to_the_size_of_the_pictures(made: Any, tmp_p
     model = open_timm(folder) if to == "timm" else open_transformers(folder)
     found = ask_timm(model, noise(checkpoint)) if to == "timm" else ask_sized(model, noise(checkpoint))
     assert_same(checkpoint, found)
-    assert "interpolated from 4 x 4 to 6 x 6 patches" in (folder / "README.md").read_text()
+    card = (folder / "README.md").read_text()
+    assert "interpolated from 4 x 4 to 6 x 6 patches" in card
+    assert checkpoint.hash in card and f"identity {checkpoint.identity}" in card
 
 
 def ask_sized(model: nn.Module, images: Tensor) -> Answer:
@@ -579,6 +581,9 @@ def test_onnx_gives_logits_and_attention_for_any_number_of_pictures(made: Any, t
     assert largest <= 1e-4
     told = session.get_modelmeta().custom_metadata_map
     assert json.loads(told["labels"]) == list(LABELS)
+    assert (told["converted_from"].split()[-1], told["converted_from_identity"]) == (
+        checkpoint.hash, checkpoint.identity,
+    )  # fmt: skip
     assert Preprocess.from_config(json.loads(told["preprocess"])) == checkpoint.preprocess
     assert ViTConfig.from_dict(json.loads(told["vit.config"])) == checkpoint.config
     other = fill(VisionTransformer(replace(checkpoint.config, heads=4)))  # negative control

@@ -56,7 +56,8 @@ def test_mistakes_are_those_counted_by_hand(constant: Checkpoint, folder: Path, 
     assert found.indices.tolist() == [0, 1, 2]
     assert found.true.tolist() == [2, 2, 2] and found.predicted.tolist() == [1, 1, 1]
     assert found.probability == pytest.approx([1 / (1 + np.exp(-1))] * 3, abs=1e-3)
-    assert found.classes == ("bird", "dog", "cat") and found.checkpoint == constant.hash
+    assert found.classes == ("bird", "dog", "cat")
+    assert (found.checkpoint, found.identity) == (constant.hash, constant.identity)
     first = np.array(Image.open(folder / "test" / "cat" / "0.png"))
     assert (found.pictures[0] == first).all()
     assert found.overlays.shape == (3, 160, 160, 3)
@@ -106,6 +107,15 @@ def test_a_damaged_report_is_one_sentence(constant: Checkpoint, folder: Path, tm
     os.mkfifo(file)  # nobody writes into it
     with pytest.raises(UserError, match="damaged"):
         error_report.read(file)
+
+
+def test_a_report_without_the_checkpoint_s_identity_is_read(constant: Checkpoint, folder: Path, tmp_path: Path) -> None:
+    file = tmp_path / "report.npz"
+    error_search.write(constant, f"folder:{folder}", file=file)
+    with np.load(file) as arrays:
+        kept = {name: arrays[name] for name in arrays.files if name != "identity"}
+    np.savez(file, **kept)
+    assert (error_report.read(file).checkpoint, error_report.read(file).identity) == (constant.hash, "")
 
 
 def wait(run: Path) -> error_report.State:

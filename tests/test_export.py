@@ -92,6 +92,7 @@ def test_the_file_says_where_its_numbers_came_from(pack: Callable[..., dict[str,
     assert meta["view"] == {"method": "attention", "query": "cls"}
     assert meta["labels"] == list(checkpoint.labels)
     assert meta["checkpoint"]["sha256"] == checkpoint.hash
+    assert meta["checkpoint"]["identity"] == checkpoint.identity
     assert meta["grid"] == [4, 4] and meta["prefix"] == ["cls"]
     assert meta["picture"] == {"width": 100, "height": 50, "box": [25.0, 0.0, 75.0, 50.0]}
 

@@ -306,6 +306,14 @@ def test_a_config_at_odds_with_the_weights_is_refused(tmp_path: Path, changes: d
         load_checkpoint(tmp_path)
 
 
+@pytest.mark.parametrize(("changes", "words"), [({"depth": 3}, "depth = 3"), ({"embed_dim": 128}, "embed_dim = 128")])
+def test_a_config_at_odds_is_told_in_the_words_of_its_own_library(changes: dict[str, Any], words: str) -> None:
+    tensors = timm.create_model("vit_tiny_patch16_224", img_size=32, depth=2).state_dict()
+    document = {"architecture": "vit_tiny_patch16_224", "model_args": {"img_size": 32, "depth": 2} | changes}
+    with pytest.raises(InvalidCheckpoint, match=f"config.json says {words}, the weights say"):
+        read(tensors, document)
+
+
 def test_the_key_table_is_the_same_both_ways(build: Any) -> None:
     for changes in (
         {},

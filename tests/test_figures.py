@@ -96,7 +96,15 @@ def test_words_stay_words_in_svg_and_pdf(explanation: Explanation, checkpoint: C
     shown = MapView.of(explanation.record, selection, explanation.payload)
     facts = caption(explanation, checkpoint, shown.sentence, "photo.png")
     said = words(map_figure(explanation, selection, shown, facts, kind="svg"))
-    for fact in ("Block 1, head 2", "patch (row 2, col 2)", "tiny", checkpoint.hash, "32 × 32 px", "photo.png"):
+    for fact in (
+        "Block 1, head 2",
+        "patch (row 2, col 2)",
+        "tiny",
+        checkpoint.hash,
+        checkpoint.identity,
+        "32 × 32 px",
+        "photo.png",
+    ):
         assert fact in said.replace("  ", " ")
     assert "10 %" in said and "2×" in said and "Attention weight" in said
     pdf = map_figure(explanation, selection, shown, facts, kind="pdf")

@@ -153,6 +153,7 @@ def test_the_command_prints_a_table_or_all_numbers_of_a_folder(
     assert status == 0, err
     facts, checkpoint = json.loads(out), load_checkpoint(saved_shapes)
     assert (facts["sha256"], facts["data"], facts["pictures"]) == (checkpoint.hash, data, 3)  # one is broken
+    assert facts["identity"] == checkpoint.identity
     assert facts["statistics"] == json.loads(json.dumps(to_dict(census(checkpoint, data))))
     status, out, _ = run("--data", data, "--statistic", "self")
     assert status == 0 and "over 3 pictures" in out and "| Head 2 " in out

@@ -1,9 +1,11 @@
 """What the viewer is given and what it may be asked to show."""
 
 import io
+import re
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import get_args
 
 import numpy as np
@@ -13,6 +15,7 @@ from PIL import Image
 
 from vit.explain.record import AttentionRecord
 from vit.explain.record import record as record_attention
+from vit.view import web
 from vit.view.payload import pack, pack_chain, read_header, unpack
 from vit.view.selection import Selection, View
 
@@ -26,6 +29,14 @@ def a_record(blocks=2, heads=3, grid=(4, 5), prefix=("cls", "reg1"), width=8, sh
     queries, keys = (torch.randn(blocks, heads, tokens, width) * sharpness for _ in range(2))
     keys = keys + torch.randn(blocks, heads, 1, width) * 20  # a mean that softmax does not notice
     return AttentionRecord(torch.zeros(1, 4), tuple(queries), tuple(keys), prefix, grid)
+
+
+def test_every_button_of_a_switch_is_explained_on_hover() -> None:
+    page = (Path(web.__file__).parent / "viewer.html").read_text()
+    buttons = re.findall(r'<button type="button" data-value="(\w+)"([^>]*)>', page)
+    unexplained = [value for value, attributes in buttons if 'title="' not in attributes]
+    assert unexplained == ["relevance"]  # whose words come from the table of methods
+    assert len(buttons) > 8
 
 
 def packed(record: AttentionRecord):

@@ -8,7 +8,7 @@ hashes them. Call `feed` outside and `show` inside an `st.fragment`: a click the
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 import streamlit as st
 from streamlit.runtime import get_instance
@@ -46,6 +46,7 @@ class Method(TypedDict):
 
     Attributes:
         title: of the method, for people.
+        sentence: what it does, for people.
         target: the class, for people; "" for a method that is not of one.
         chain: from `feed`, "" for a method whose maps are given one by one.
         tokens: it can be asked about any token, not about the class alone.
@@ -53,6 +54,7 @@ class Method(TypedDict):
     """
 
     title: str
+    sentence: NotRequired[str]
     target: str
     chain: str
     tokens: bool

@@ -98,7 +98,8 @@ def show(
             order,
             format_func=STATISTICS.__getitem__,
             width=WIDE,
-            help="  \n".join(f"**{STATISTICS[one]}**: {MEANINGS[one]}" for one in order),
+            help="  \n".join(f"**{STATISTICS[one]}**: {MEANINGS[one]}" for one in order)
+            + "  \n**Uniform attention**: what the number were if every token looked at all tokens alike.",
         )
     statistic = by_name[name]
     format_value, title = partial(amount, name), STATISTICS[name]

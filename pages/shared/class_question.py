@@ -124,6 +124,7 @@ def computed_map(
         label = _label(example, question)
         described = viewer.Method(
             title=method.title,
+            sentence=method.sentence,
             target=plain(label),
             chain="",
             tokens=method.of_tokens,

@@ -248,6 +248,7 @@ def test_every_method_of_a_class_reaches_the_viewer(page: AppTest, method: str) 
     assert not page.exception and not page.error
     sent = sent_to(page)
     assert sent["method"]["title"] == METHODS[method].title and sent["method"]["target"] == "dog"
+    assert sent["method"]["sentence"] == METHODS[method].sentence
     if method == "relevance":
         assert sent["method"]["chain"] and sent["computed"] is None
         return

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import {
-  chipName, clearText, cosine, effective, legendText, multiple, ordinal, percent, place, prefixMeaning, occlusionText, roundTicks,
+  GLOSSARY, chipName, clearText, cosine, effective, legendText, methodMeaning, multiple, ordinal, percent, place, prefixMeaning, occlusionText, roundTicks,
   sentence, settingsText, tokenName, waitingText,
 } from "../../vit/view/web/captions.js";
 import { cases, layoutOf, selectionWith } from "./packing.js";
@@ -49,6 +49,17 @@ table("effective numbers of tokens", effective, [[1.26, "1.3"], [9.96, "10"], [4
 test("every prefix token that has a name of its own is explained", () => {
   for (const name of ["cls", "dist", "reg1", "reg12"]) assert.match(prefixMeaning(name), /^Belongs to no patch: /);
   assert.equal(prefixMeaning("mask"), "");
+});
+
+test("a method says what it does, and where another is chosen", () => {
+  const method = { ...RELEVANCE, sentence: "It adds up." };
+  assert.equal(methodMeaning(method), "What speaks for “<b>cat</b>”. It adds up. Choose class and method above");
+  assert.equal(methodMeaning({ ...RELEVANCE, target: "" }), "What the answer is read from. Choose another above");
+});
+
+test("words beside the maps are explained", () => {
+  assert.match(GLOSSARY.spread, /entropy.*uniform/i);
+  assert.match(GLOSSARY.prefix, /class token.*registers/);
 });
 
 table("chips", chipName, [["cls", "Class token"], ["dist", "Distillation"], ["reg12", "Register 12"], ["<b>", "<b>"]]);

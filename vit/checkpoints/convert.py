@@ -222,7 +222,9 @@ def _write_folder(checkpoint: Checkpoint, path: Path, to: To) -> None:
         checkpoint.preprocess,
     )
     config, facts = model.config, dict(checkpoint.facts)
-    facts["converted_from"] = f"{checkpoint.name}, SHA-256 of its weights {checkpoint.hash}..."
+    facts["converted_from"] = (
+        f"{checkpoint.name}, SHA-256 of its weights {checkpoint.hash}..., identity {checkpoint.identity}"
+    )
     if checkpoint.assumed:
         facts["assumed"] = dict(checkpoint.assumed)
     if config.image_size != checkpoint.config.image_size:
@@ -338,6 +340,7 @@ def _write_onnx(checkpoint: Checkpoint, path: Path) -> None:
             "preprocess": dump_json(preprocess.to_config()),
             "prefix": dump_json(list(config.prefix)),
             "converted_from": f"{checkpoint.name} {checkpoint.hash}",
+            "converted_from_identity": checkpoint.identity,
         }
     )
     with replaced(path) as file:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.cli.answers import load_with_answers
+from vit.cli.documents import facts_of
 from vit.cli.parser import option_of, options_of
 from vit.errors import InvalidCheckpoint, InvalidImage, UserError
 from vit.explain.heatmap import ask, find_token
@@ -63,7 +64,7 @@ def run_classify(options: argparse.Namespace) -> None:
         if not options.json:
             _print_predictions(path, predictions)
     if options.json:
-        facts: dict[str, Any] = {"checkpoint": checkpoint.name, "sha256": checkpoint.hash, "size": preprocess.size}
+        facts: dict[str, Any] = facts_of(checkpoint) | {"size": preprocess.size}
         if checkpoint.answers:
             facts |= {"classes": checkpoint.answers.source, **checkpoint.answers.facts}
         print(json.dumps(facts | {"results": results} | ({"problems": problems} if problems else {})))

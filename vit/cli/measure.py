@@ -6,6 +6,7 @@ from typing import Any
 
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.checkpoints.load import load_checkpoint
+from vit.cli.documents import facts_of
 from vit.data.in_parts import pictures_bar
 from vit.errors import InvalidConfig, UserError
 from vit.explain import features, head_census, method_ranking, ood
@@ -27,7 +28,7 @@ def run_evaluate(options: argparse.Namespace) -> None:
     else:
         result = evaluate_checkpoint(checkpoint, options.data, root=options.data_root, bar=not options.json)
     if options.json:
-        facts = {"checkpoint": checkpoint.name, "sha256": checkpoint.hash, "data": options.data}
+        facts = facts_of(checkpoint) | {"data": options.data}
         print(json.dumps(facts | result._asdict()))
     else:
         print(f"{result.accuracy:.2%} of {result.pictures:,} pictures right, loss {result.loss:.4f}")
@@ -44,7 +45,7 @@ def run_faithfulness(options: argparse.Namespace) -> None:
     if options.card:
         method_ranking.record_in_card(checkpoint, options.data, ranked)
     if options.json:
-        facts = {"checkpoint": checkpoint.name, "sha256": checkpoint.hash, "data": options.data}
+        facts = facts_of(checkpoint) | {"data": options.data}
         print(json.dumps(facts | {"pictures": ranked[0].pictures, "methods": [one.to_dict() for one in ranked]}))
         return
     print("\n".join(method_ranking.table(ranked)))
@@ -59,12 +60,7 @@ def run_ood(options: argparse.Namespace) -> None:
         ood.write(checkpoint, known)
     rates = {"known_called_unlike": ood.ALARM, "others_called_unlike": known.noticed}
     if options.json:
-        facts = {
-            "checkpoint": checkpoint.name,
-            "sha256": checkpoint.hash,
-            "data": known.data,
-            "others": known.other_data,
-        }
+        facts = facts_of(checkpoint) | {"data": known.data, "others": known.other_data}
         print(json.dumps(facts | rates))
         return
     print(f"Unlike the pictures of {known.data} is what {ood.ALARM:.0%} of them exceed.")
@@ -88,7 +84,7 @@ def run_features(options: argparse.Namespace) -> None:
         raise UserError(f"{options.out} cannot be written: {error.strerror}.") from error
     pictures, numbers = found.vectors.shape
     if options.json:
-        facts = {"checkpoint": checkpoint.name, "sha256": checkpoint.hash, "data": options.data}
+        facts = facts_of(checkpoint) | {"data": options.data}
         print(json.dumps(facts | {"pictures": pictures, "numbers": numbers, "file": str(options.out)}))
         return
     print(f"{pictures:,} pictures of {len(found.classes)} classes, {numbers:,} numbers each: {options.out}")
@@ -130,7 +126,7 @@ def run_heads(options: argparse.Namespace) -> None:
     if options.card:
         head_census.record_in_card(checkpoint, options.data, statistics)
     if options.json:
-        facts = {"checkpoint": checkpoint.name, "sha256": checkpoint.hash, "data": options.data}
+        facts = facts_of(checkpoint) | {"data": options.data}
         print(json.dumps(facts | {"pictures": statistic.pictures, "statistics": head_census.to_dict(statistics)}))
         return
     print("\n".join(head_census.table(options.statistic, statistic)))

@@ -3,10 +3,16 @@
 import argparse
 import sys
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, get_args
 
 from vit.explain.methods import METHODS
+from vit.explain.names import SIGNED, STATISTICS
+from vit.explain.settings import Direction, Fusion
 from vit.training import presets
+
+FUSIONS: tuple[str, ...] = get_args(Fusion)
+DIRECTIONS: tuple[str, ...] = get_args(Direction)  # the usual one first
+_CENSUS = tuple(name for name in STATISTICS if name not in SIGNED)  # the signed ones are of a class, on the page only
 
 
 class _Parser(argparse.ArgumentParser):
@@ -44,34 +50,38 @@ def parser() -> argparse.ArgumentParser:
 
     explain = add("explain", "Draw or save where a token of the model looks, or what spoke for a class.")
     explain.add_argument("image", type=Path, metavar="IMAGE")
+    anyway = ", ".join(name for name, method in METHODS.items() if not method.of_class)
     explain.add_argument(
         "--method", choices=list(METHODS), default="attention",
-        help="the first two show where attention goes, the others what speaks for --target (default: %(default)s)",
+        help=f"{anyway}: where attention goes; all others: what speaks for --target (default: %(default)s)",
     )  # fmt: skip
     explain.add_argument("--target", metavar="LABEL", help="a class or its number from 0 (default: the predicted one)")
-    fusions = ("mean", "max", "min")
     explain.add_argument(
-        "--block", type=_number_or(*fusions),
-        help="from 0, -1 is the last, or mean, max, min (default: the last, of attention-gradient the mean)",
+        "--block", type=_number_or(*FUSIONS),
+        help=f"from 0, -1 is the last, or {', '.join(FUSIONS)} of all {_defaults('block')}",
     )  # fmt: skip
     explain.add_argument(
-        "--head", type=_number_or(*fusions), help="from 0, or mean, max, min; of rollout, how heads become one "
-        "(default: mean)",
+        "--head", type=_number_or(*FUSIONS),
+        help=f"from 0, or {', '.join(FUSIONS)}; of rollout, how heads become one {_defaults('head')}",
     )  # fmt: skip
-    explain.add_argument("--start-block", type=int, metavar="BLOCK", help="leave earlier blocks out")
     explain.add_argument(
-        "--residual", type=float, metavar="SHARE", help="this share of every token stays (default: 0.5)"
+        "--start-block", type=int, metavar="BLOCK", help=f"leave earlier blocks out {_defaults('start_block')}"
     )
     explain.add_argument(
-        "--discard", type=float, metavar="SHARE", help="leave this share of each row's patches out, the weakest"
+        "--residual", type=float, metavar="SHARE", help=f"this share of every token stays {_defaults('residual')}"
     )
+    explain.add_argument(
+        "--discard", type=float, metavar="SHARE",
+        help=f"leave this share of each row's patches out, the weakest {_defaults('discard')}",
+    )  # fmt: skip
     explain.add_argument(
         "--query", metavar="cls|ROW,COL",
         help="the token asked about (default: those that the answer is read from)",
     )  # fmt: skip
     explain.add_argument(
-        "--direction", choices=("from", "to"), help="where the --query looks, or who looks at it (default: from)"
-    )
+        "--direction", choices=DIRECTIONS,
+        help=f"where the --query looks, or who looks at it (default: {DIRECTIONS[0]})",
+    )  # fmt: skip
     for command in (classify, explain):
         command.add_argument(
             "--size", type=int, metavar="PX",
@@ -118,9 +128,7 @@ def parser() -> argparse.ArgumentParser:
     heads.add_argument("--data", required=True, metavar="NAME|folder:PATH")
     heads.add_argument("--data-root", type=Path, default=Path("data"), help="where downloads are kept")
     heads.add_argument("--limit", type=int, default=128, metavar="N", help="pictures (default: %(default)s)")
-    heads.add_argument(
-        "--statistic", choices=_STATISTICS, default="distance", help="of the table (default: %(default)s)"
-    )
+    heads.add_argument("--statistic", choices=_CENSUS, default=_CENSUS[0], help="of the table (default: %(default)s)")
     heads.add_argument("--card", action="store_true", help="also put the distance by block into the checkpoint's card")
 
     features = add("features", "Keep what the model makes of test pictures before its head, one vector for each.")
@@ -221,5 +229,17 @@ def options_of(name: str) -> tuple[str, ...]:
     )
 
 
-# What `heads` measures; the last three of models that have such tokens.
-_STATISTICS = ("distance", "entropy", "self", "neighbours", "cls", "dist", "registers")
+def _defaults(option: str) -> str:
+    """What an option of `explain` is where it is left out, as the table of methods has it.
+
+    >>> _defaults("residual")
+    '(default: 0.5)'
+    """
+    methods: dict[Any, list[str]] = {}
+    for name, method in METHODS.items():
+        for setting, value in method.settings.items():
+            if option_of(setting) == option:
+                methods.setdefault(value, []).append(name)
+    if len(methods) == 1:
+        return f"(default: {next(iter(methods))})"
+    return f"(default: {'; '.join(f'{value} of ' + ', '.join(names) for value, names in methods.items())})"

@@ -114,6 +114,7 @@ class Method:
         of_class: it differs from class to class.
         of_tokens: it can be asked about any token.
         settings: what can be set, with the defaults.
+        imports: lines of Python that `code` needs before it, beside `import vit`.
     """
 
     title: str
@@ -123,6 +124,7 @@ class Method:
     of_class: bool
     of_tokens: bool
     settings: Mapping[str, Any]
+    imports: tuple[str, ...] = ()
 
     @property
     def unit(self) -> Unit:
@@ -181,13 +183,14 @@ def method(
     *,
     of_class: bool = True,
     of_tokens: bool = True,
+    imports: tuple[str, ...] = (),
 ) -> Callable[[Callable[..., Tensor]], Callable[..., Tensor]]:
     """Enter a function of a subject, a token and a direction in the table; its keyword arguments are its settings."""
 
     def register(compute: Callable[..., Tensor]) -> Callable[..., Tensor]:
         parameters = inspect.signature(compute).parameters.values()
         settings = {one.name: one.default for one in parameters if one.kind is one.KEYWORD_ONLY}
-        METHODS[name] = Method(title, sentence, compute, code, of_class, of_tokens, settings)
+        METHODS[name] = Method(title, sentence, compute, code, of_class, of_tokens, settings, imports)
         return compute
 
     return register
@@ -412,6 +415,7 @@ def relevance(
     "Relevance and rollout",
     "What both maps agree on: their geometric mean.",
     lambda call: f"geometric_mean({METHODS['relevance'].code(call)}, {METHODS['rollout'].code(call)})",
+    imports=("from vit.explain import geometric_mean",),
 )
 def relevance_rollout(
     subject: Subject,

@@ -42,6 +42,7 @@ class Report:
         overlays: (W, height, width, 3) uint8, larger, with where it looked: the last block, mean of its heads.
         true, predicted: (W,) labels.
         probability: (W,) that the model gave to the wrong class, 0 to 1.
+        identity: as `Checkpoint.identity`; "" where the file has none.
     """
 
     checkpoint: str
@@ -54,6 +55,7 @@ class Report:
     true: NDArray[np.int64]
     predicted: NDArray[np.int64]
     probability: NDArray[np.float32]
+    identity: str = ""
 
     @property
     def accuracy(self) -> float:
@@ -78,6 +80,7 @@ def save(report: Report, file: Path) -> None:
         np.savez_compressed(
             out,
             meta=np.array([report.checkpoint, report.data]),
+            identity=np.array(report.identity),
             classes=np.array(report.classes),
             **{name: getattr(report, name) for name in _ARRAYS},
         )
@@ -103,7 +106,8 @@ def read(file: Path) -> Report:
             arrays = np.load(raw, allow_pickle=False)
             checkpoint, data = (_shown(text) for text in arrays["meta"])
             classes = tuple(_shown(name) for name in arrays["classes"])
-            report = Report(checkpoint, data, classes, **{name: arrays[name] for name in _ARRAYS})
+            identity = _shown(arrays["identity"]) if "identity" in arrays else ""
+            report = Report(checkpoint, data, classes, **{name: arrays[name] for name in _ARRAYS}, identity=identity)
         _check(report)
     except FileNotFoundError as error:
         raise UserError("This run has not been evaluated yet.") from error

@@ -74,6 +74,7 @@ def write(
         worst.true.long().numpy(),
         worst.predicted.long().numpy(),
         worst.probability.float().numpy(),
+        checkpoint.identity,
     )
     save(report, file)
     return report

@@ -41,7 +41,9 @@ class TrainConfig(BaseModel):
     depth: int | None = Field(None, ge=1, le=64, description="blocks")
     heads: int | None = Field(None, ge=1, le=64, description="attention heads per block")
     mlp_dim: int | None = Field(None, ge=8, le=16384, description="width of the MLP")
-    registers: int = Field(0, ge=0, le=16, description="register tokens beside the class token")
+    registers: int = Field(
+        0, ge=0, le=16, description="extra tokens without a place in the picture, for notes, beside the class token"
+    )
     pool: Literal["cls", "mean"] | None = Field(
         None, description="what the head reads: the class token or the mean of the patches"
     )

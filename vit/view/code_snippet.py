@@ -37,9 +37,10 @@ def snippet(
     imports = ["import vit"]
     if sample:
         imports.append("from vit.images import samples")
-    of_class = facts["method"] in METHODS and METHODS[facts["method"]].of_class
-    if facts["method"] == "relevance-rollout":
-        imports.append("from vit.explain import geometric_mean")
+    method = METHODS.get(facts["method"])
+    of_class = method is not None and method.of_class
+    if method is not None:
+        imports.extend(method.imports)
     if not own:
         imports.append("from vit.explain import resized")
     if video:
@@ -55,7 +56,8 @@ def snippet(
         *imports,
         "",
         f"checkpoint = vit.load_checkpoint({literal(_reference(checkpoint))}{heads})",
-        f"assert checkpoint.hash == {literal(checkpoint.hash)}",
+        # Not asserted: it is another one where a later version's config has one more field.
+        f"assert checkpoint.hash == {literal(checkpoint.hash)}  # .identity was {literal(checkpoint.identity)}",
         f"picture = next(decode_frames({data}, [{frame}])).picture"
         if video
         else f"picture = vit.decode_image({data}{f', frame={frame}' if frame else ''})",

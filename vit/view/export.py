@@ -179,7 +179,12 @@ def provenance(
         "prefix": record.prefix,
         "grid": record.grid,
         "labels": checkpoint.labels,
-        "checkpoint": {"name": checkpoint.name, "sha256": checkpoint.hash, "config": checkpoint.config.to_dict()},
+        "checkpoint": {
+            "name": checkpoint.name,
+            "sha256": checkpoint.hash,
+            "identity": checkpoint.identity,
+            "config": checkpoint.config.to_dict(),
+        },
         "picture": {"width": geometry.width, "height": geometry.height, "box": geometry.box},
         "preprocess": preprocess.to_config(),
         "precision": str(record.queries[0].dtype).removeprefix("torch."),

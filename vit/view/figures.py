@@ -71,7 +71,7 @@ def caption(explanation: Explanation, checkpoint: Checkpoint, sentence: str, pic
     rows, cols = record.grid
     parts = [
         sentence.removesuffix("."),
-        f"checkpoint {checkpoint.name} (SHA-256 {checkpoint.hash}…)",
+        f"checkpoint {checkpoint.name} (SHA-256 {checkpoint.hash}…, identity {checkpoint.identity})",
         f"input {width} × {height} px, {rows} × {cols} patches",
         f"picture {picture + ', ' if picture else ''}{explanation.picture.width} × {explanation.picture.height} px",
     ]

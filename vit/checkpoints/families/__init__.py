@@ -114,7 +114,7 @@ def read(
         config = build_config(vit)
         return Reading(family, config, reshape(renamed, config.grid, config.rope is not None)[0], {})
 
-    stated = family.read_config(document) if document is not None else {}
+    stated = family.stated(document) if document is not None else {}
     named = family.by_name(name)
     doubts = {} if "heads" in stated or "heads" in named else family.doubts(renamed)
     renamed, adjusted = family.adjust(renamed)
@@ -124,7 +124,7 @@ def read(
     measured = infer(reshaped, prefix) | adjusted
     for field in stated.keys() & measured.keys() - {"pool", "activation"}:
         if stated[field] != measured[field]:
-            called = huggingface.CALLED.get(field, field)
+            called = family.called.get(field, field)
             raise InvalidCheckpoint(
                 f"config.json says {called} = {brief(stated[field])}, the weights say {brief(measured[field])}."
             )

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from vit.checkpoints.families.family import Family, Tensors
-from vit.checkpoints.families.huggingface import Kind, assumed, document, read_config
+from vit.checkpoints.families.huggingface import CALLED, Kind, assumed, document, read_config
 from vit.checkpoints.families.target import Target, Written, apart, thirds
 from vit.images.preprocess import Preprocess
 from vit.model.config import ViTConfig
@@ -109,6 +109,7 @@ FAMILY = Family(
     ignored=r"^text_model\.|^text_projection\.|^logit_scale$|position_ids$",
     fixed={"position_resize": "bicubic"},
     assumed=assumed(KINDS["clip_vision_model"], "CLIP"),
+    called=CALLED,
     read_config=lambda document: {k: v for k, v in read_config(document, KINDS).items() if k != "qkv_bias"},
     adjust=_adjust,
     preprocess=_preprocess,

@@ -11,7 +11,7 @@ from functools import partial
 import torch
 
 from vit.checkpoints.families.family import IMAGENET_MEAN, IMAGENET_STD, Family, Tensors
-from vit.checkpoints.families.huggingface import Kind, assumed, document, read_config
+from vit.checkpoints.families.huggingface import CALLED, Kind, assumed, document, read_config
 from vit.checkpoints.families.target import Target, Written, apart, scaled, thirds
 from vit.images.preprocess import Preprocess
 from vit.model.config import PositionResize, ViTConfig
@@ -66,6 +66,7 @@ FAMILY = Family(
     ignored=r"^embeddings\.mask_token$",
     fixed={"position_resize": "bicubic", "pool": "cls"},
     assumed=assumed(KINDS["dinov2"], "transformers"),
+    called=CALLED,
     read_config=lambda document: read_config(document, KINDS),
     preprocess=_preprocess,
 )
@@ -76,6 +77,7 @@ REGISTERS = replace(
     without=r"^embeddings\.patch_embeddings\.weight$",  # DINOv3
     fixed={"position_resize": "bicubic_antialias", "pool": "cls"},
     assumed=assumed(KINDS_REGISTERS["dinov2_with_registers"], "transformers"),
+    called=CALLED,
     read_config=lambda document: read_config(document, KINDS_REGISTERS),
 )
 FAMILIES, MODEL_TYPES = (REGISTERS, FAMILY), (*KINDS, *KINDS_REGISTERS)

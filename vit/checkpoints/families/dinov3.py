@@ -10,7 +10,7 @@ import torch
 
 from vit.checkpoints.families.dinov2 import _preprocess
 from vit.checkpoints.families.family import Family, Tensors
-from vit.checkpoints.families.huggingface import Kind, assumed, document, read_config
+from vit.checkpoints.families.huggingface import CALLED, Kind, assumed, document, read_config
 from vit.checkpoints.families.target import Target, Written, apart, scaled, thirds
 from vit.checkpoints.families.timm import BLOCKS
 from vit.images.preprocess import Preprocess
@@ -79,6 +79,7 @@ FAMILY = Family(
     ignored=r"^embeddings\.mask_token$|^rope_embed",
     fixed=_ROTARY,
     assumed=assumed(KINDS["dinov3_vit"], "transformers"),
+    called=CALLED,
     read_config=_read_config,
     adjust=_adjust,
     preprocess=_preprocess,

@@ -43,7 +43,9 @@ class Family:
         ignored: regular expression of names that play no part in classification.
         fixed: config fields that are the same in every model of the family and never in a file.
         assumed: config field -> (value, why), for what neither shapes nor a silent config tell.
-        read_config: the config fields that the family's config.json states.
+        called: config field -> what the family's config.json calls it.
+        read_config: the config fields that the family's config.json states, where more than their names differ; see
+            `stated`.
         by_name: the config fields that the name of a published model tells.
         adjust: renamed tensors to what the blocks of this project compute, where more than names differ, and the
             config fields that this tells.
@@ -60,7 +62,8 @@ class Family:
     ignored: str = r"(?!)"
     fixed: Mapping[str, Any] = field(default_factory=dict)
     assumed: Mapping[str, tuple[Any, str]] = field(default_factory=dict)
-    read_config: Callable[[Mapping[str, Any]], dict[str, Any]] = lambda document: {}
+    called: Mapping[str, str] = field(default_factory=dict)
+    read_config: Callable[[Mapping[str, Any]], dict[str, Any]] | None = None
     by_name: Callable[[str], dict[str, Any]] = lambda name: {}
     adjust: Callable[[Tensors], tuple[Tensors, dict[str, Any]]] = lambda tensors: (tensors, {})
     doubts: Callable[[Tensors], dict[str, str]] = lambda tensors: {}
@@ -72,6 +75,19 @@ class Family:
         return any(re.search(self.signature, name) for name in names) and not any(
             re.search(self.without, name) for name in names
         )
+
+    def stated(self, document: Mapping[str, Any]) -> dict[str, Any]:
+        """The config fields that the family's config.json states.
+
+        Raises:
+            InvalidCheckpoint: a field cannot have such a value.
+        """
+        if self.read_config is not None:
+            return self.read_config(document)
+        stated = {ours: document[theirs] for ours, theirs in self.called.items() if theirs in document}
+        for ours, value in stated.items():
+            check_stated(ours, value, self.called[ours])
+        return stated
 
     def rename(self, tensors: Tensors) -> Tensors:
         """Give tensors with the family's names those of `VisionTransformer`, before `reshape`.

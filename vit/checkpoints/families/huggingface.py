@@ -174,6 +174,7 @@ FAMILY = Family(
     ignored=r"^pooler\.|^embeddings\.mask_token$|^decoder\.",
     fixed={"position_resize": "bicubic"},
     assumed=assumed(KINDS["vit"], "transformers"),
+    called=CALLED,
     read_config=read_config,
     adjust=_read_by_the_head,
     preprocess=_preprocess,

@@ -11,7 +11,7 @@ import torch
 from vit.checkpoints.families.clip import KEYS as CLIP_KEYS
 from vit.checkpoints.families.clip import classified, flat, table
 from vit.checkpoints.families.family import Family, Tensors
-from vit.checkpoints.families.huggingface import Kind, assumed, document, read_config
+from vit.checkpoints.families.huggingface import CALLED, Kind, assumed, document, read_config
 from vit.checkpoints.families.target import Target, Written, apart, thirds
 from vit.images.preprocess import Preprocess
 from vit.model.config import ViTConfig
@@ -58,6 +58,7 @@ FAMILY = Family(
     ignored=r"^text_model\.|^logit_(scale|bias)$|position_ids$",
     fixed={"position_resize": "bicubic"},
     assumed=assumed(KINDS["siglip_vision_model"], "transformers"),
+    called=CALLED,
     read_config=lambda document: {k: v for k, v in read_config(document, KINDS).items() if k != "qkv_bias"},
     adjust=_adjust,
     preprocess=_preprocess,

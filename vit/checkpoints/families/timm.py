@@ -126,6 +126,8 @@ _ACTIVATIONS = {
     "gelu": "gelu", "gelu_tanh": "gelu_tanh", "quick_gelu": "quick_gelu", "quickgelu": "quick_gelu", "silu": "silu",
     "swish": "silu",
 }  # fmt: skip
+# In config.json.
+_CALLED = {"heads": "num_heads", "depth": "depth", "dim": "embed_dim", "image_size": "img_size"}
 
 
 def _read_config(document: Mapping[str, Any]) -> dict[str, Any]:
@@ -143,7 +145,7 @@ def _read_config(document: Mapping[str, Any]) -> dict[str, Any]:
         stated["pool"] = _POOLS[document["global_pool"]]
     if args.get("global_pool") in _POOLS:
         stated["pool"] = _POOLS[args["global_pool"]]
-    for theirs, ours in (("num_heads", "heads"), ("depth", "depth"), ("embed_dim", "dim"), ("img_size", "image_size")):
+    for ours, theirs in _CALLED.items():
         if args.get(theirs) is not None:
             check_stated(ours, args[theirs], theirs)
             stated[ours] = args[theirs]
@@ -272,6 +274,7 @@ FAMILY = Family(
         "activation": ("gelu", "The activation is not in the file; exact GELU is timm's standard."),
         "pool": ("cls", "Whether the head reads the class token is not in the file; it usually does."),
     },
+    called=_CALLED,
     read_config=_read_config,
     by_name=by_name,
     adjust=_adjust,

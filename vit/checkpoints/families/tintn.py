@@ -4,12 +4,11 @@ Its config.json, where one lies beside the weights, is transformers-like: `num_a
 """
 
 import re
-from collections.abc import Mapping
 from typing import Any
 
 import torch
 
-from vit.checkpoints.families.family import Family, Tensors, check_stated, concatenate
+from vit.checkpoints.families.family import Family, Tensors, concatenate
 from vit.errors import InvalidCheckpoint
 from vit.images.preprocess import Preprocess
 from vit.model.config import ViTConfig
@@ -51,19 +50,6 @@ def _join_heads(tensors: Tensors) -> tuple[Tensors, dict[str, Any]]:
     return joined, {"heads": counts.pop()} if counts else {}
 
 
-def _read_config(document: Mapping[str, Any]) -> dict[str, Any]:
-    stated = {}
-    for ours, theirs in (
-        ("heads", "num_attention_heads"),
-        ("image_size", "image_size"),
-        ("depth", "num_hidden_layers"),
-    ):
-        if theirs in document:
-            check_stated(ours, document[theirs], theirs)
-            stated[ours] = document[theirs]
-    return stated
-
-
 def _preprocess(config: ViTConfig, file: str) -> tuple[Preprocess, str]:
     half = (0.5,) * config.channels
     why = "The file does not state its preprocessing; the tutorial's is used: squeezed, mean and deviation 0.5."
@@ -75,7 +61,7 @@ FAMILY = Family(
     signature=r"^embedding\.patch_embeddings\.projection\.",
     keys=KEYS,
     fixed={"eps": 1e-5, "activation": "gelu_tanh", "position_resize": "bicubic", "pool": "cls"},
-    read_config=_read_config,
+    called={"heads": "num_attention_heads", "image_size": "image_size", "depth": "num_hidden_layers"},
     adjust=_join_heads,
     preprocess=_preprocess,
 )

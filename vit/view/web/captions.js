@@ -73,6 +73,24 @@ export function prefixMeaning(name) {
   return "Belongs to no patch: room for notes about the whole picture, which a model otherwise takes from plain patches";
 }
 
+/** What the words beside the maps mean, for people who meet them there first. */
+export const GLOSSARY = {
+  spread: "Over how many tokens the attention is spread: the exponential of its entropy. Entropy of uniform: 0 is a single token, 1 is all alike",
+  uniform: "× uniform: times the weight that every token had if attention were spread evenly",
+  prefix: "Tokens before the patches, which belong to no place in the picture: the class token gathers the answer, registers hold notes",
+  cosine: "Cosine of two tokens' features: 1 is the same direction, 0 is unrelated",
+};
+
+/**
+ * What a method's map shows, what the method does, and where another is chosen.
+ *
+ * @param {Method} method
+ */
+export function methodMeaning(method) {
+  const words = method.sentence ? ` ${method.sentence}` : "";
+  return `${capital(purpose(method))}.${words} Choose ${method.target ? "class and method" : "another"} above`;
+}
+
 /**
  * Where a patch lies.
  *

@@ -1,6 +1,6 @@
 // Shows the selection in every control.
 
-import { capital, purpose } from "./captions.js";
+import { methodMeaning } from "./captions.js";
 import { write } from "./page.js";
 
 /** @import { Page } from "./page.js" */
@@ -21,8 +21,6 @@ export function reflect(page, state) {
   reflectFusions(page, state);
   reflectSwitches(page, state);
   reflectMethod(page, state.method);
-  page.find(".readings > div").title =
-    selection.view === "similar" ? "" : "Entropy of the row; its exponential is the effective number of tokens";
   page.control("colormap").value = selection.colormap;
   page.control("opacity").value = String(selection.opacity);
   page.control("smooth").checked = selection.smooth;
@@ -81,7 +79,7 @@ function reflectMethod(page, method) {
   const button = page.find("[data-value=relevance]");
   button.hidden = page.find(".keys .relevance").hidden = !method;
   write(button, method?.title ?? "");
-  button.title = method ? `${capital(purpose(method))}. Choose ${method.target ? "class and method" : "another"} above` : "";
+  button.title = method ? methodMeaning(method) : "";
 }
 
 /**

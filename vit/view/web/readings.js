@@ -1,6 +1,6 @@
 // The four numbers beside the maps.
 
-import { chipName, cosine, effective, multiple, ordinal, percent, place } from "./captions.js";
+import { GLOSSARY, chipName, cosine, effective, multiple, ordinal, percent, place } from "./captions.js";
 import { summary } from "./maps.js";
 import { write } from "./page.js";
 
@@ -14,7 +14,8 @@ import { write } from "./page.js";
 export class Readings {
   /** @param {Page} page */
   constructor(page) {
-    this.rows = [...page.root.querySelectorAll(".readings > div")].map((row) => [...row.children]);
+    this.boxes = /** @type {NodeListOf<HTMLElement>} */ (page.root.querySelectorAll(".readings > div"));
+    this.rows = [...this.boxes].map((row) => [...row.children]);
     this.value = NaN; // the weight or cosine of the token that is read
   }
 
@@ -37,7 +38,7 @@ export class Readings {
     const { tokens, split } = payload;
     const to = !state.isWhole(view);
     const whole = summary(values, at, split, tokens);
-    if (to) this.read(0, "Mean weight received", percent(whole.sum / tokens), `${multiple(whole.sum)} uniform`);
+    if (to) this.read(0, "Mean weight received", percent(whole.sum / tokens), `${multiple(whole.sum)} uniform`, GLOSSARY.uniform);
     else this.drawSpread(whole, tokens, fusedByExtreme(state, view));
     this.drawPrefix(map, whole.prefix, to);
     this.drawStrongest(map, whole.best);
@@ -50,10 +51,11 @@ export class Readings {
    * @param {boolean} extreme it is a maximum or minimum of several maps
    */
   drawSpread({ sum, entropy }, tokens, extreme) {
-    if (!(sum > 0)) return this.read(0, "Spread", "–", "nothing speaks for it");
-    if (extreme) return this.read(0, "Spread", "–", "a maximum or minimum is no distribution");
+    if (!(sum > 0)) return this.read(0, "Spread", "–", "nothing speaks for it", GLOSSARY.spread);
+    if (extreme) return this.read(0, "Spread", "–", "a maximum or minimum is no distribution", GLOSSARY.spread);
     const share = (entropy / Math.log(tokens)).toFixed(2);
-    this.read(0, "Spread", `${effective(Math.exp(entropy))} of ${tokens} tokens`, `entropy ${share} of uniform`);
+    const many = `${effective(Math.exp(entropy))} of ${tokens} tokens`;
+    this.read(0, "Spread", many, `entropy ${share} of uniform`, GLOSSARY.spread);
   }
 
   /**
@@ -63,11 +65,12 @@ export class Readings {
    */
   drawPrefix({ values, at, payload }, sum, to) {
     const { prefix, split, tokens } = payload;
-    if (!split) return this.read(1, "Prefix tokens", "none", "in this model");
+    if (!split) return this.read(1, "Prefix tokens", "none", "in this model", GLOSSARY.prefix);
     const first = chipName(prefix[0]).toLowerCase();
-    if (to) this.read(1, `From ${first}`, percent(values[at]), `${multiple(values[at] * tokens)} uniform`);
-    else if (split === 1) this.read(1, `On ${first}`, percent(sum), `${multiple(sum * tokens)} uniform`);
-    else this.read(1, `On ${split} prefix tokens`, percent(sum), `${first} ${percent(values[at])}`);
+    const both = `${GLOSSARY.prefix}. ${GLOSSARY.uniform}`;
+    if (to) this.read(1, `From ${first}`, percent(values[at]), `${multiple(values[at] * tokens)} uniform`, both);
+    else if (split === 1) this.read(1, `On ${first}`, percent(sum), `${multiple(sum * tokens)} uniform`, both);
+    else this.read(1, `On ${split} prefix tokens`, percent(sum), `${first} ${percent(values[at])}`, GLOSSARY.prefix);
   }
 
   /**
@@ -76,8 +79,9 @@ export class Readings {
    */
   drawStrongest({ values, at, payload }, best) {
     const most = values[at + best];
-    if (!(most > 0)) return this.read(2, "Strongest patch", "–", "every patch has 0");
-    this.read(2, "Strongest patch", place(payload, best), `${percent(most)} · ${multiple(most * payload.tokens)} uniform`);
+    if (!(most > 0)) return this.read(2, "Strongest patch", "–", "every patch has 0", GLOSSARY.uniform);
+    const detail = `${percent(most)} · ${multiple(most * payload.tokens)} uniform`;
+    this.read(2, "Strongest patch", place(payload, best), detail, GLOSSARY.uniform);
   }
 
   /**
@@ -91,7 +95,7 @@ export class Readings {
     const held = state.selection.pinned || state.fixed || asked < 0;
     const key = held ? state.readKey : asked;
     this.value = held && key >= 0 ? values[at + key] : NaN;
-    if (key < 0) return this.read(3, "Under the pointer", "–", "point at a patch");
+    if (key < 0) return this.read(3, "Under the pointer", "–", "point at a patch", GLOSSARY.uniform);
     const weight = values[at + key];
     let stronger = 0;
     for (let i = 0; i < tokens; i++) if (values[at + i] > weight) stronger++;
@@ -100,6 +104,7 @@ export class Readings {
       held && key !== asked ? titleOf(payload, key) : to ? "From itself" : "On itself",
       `≈ ${percent(weight)}`, // maps come in steps, see payload.py
       `${multiple(weight * tokens)} uniform · ${ordinal(stronger + 1)} of ${tokens}`,
+      GLOSSARY.uniform,
     );
   }
 
@@ -122,13 +127,13 @@ export class Readings {
         if (values[i] > this.value) above++;
       }
     this.drawNearest(map, query, sum / others);
-    if (!split) this.read(1, "Prefix tokens", "none", "in this model");
-    else this.read(1, chipName(prefix[0]), cosine(values[0]), query === 0 ? "itself" : "cosine");
+    if (!split) this.read(1, "Prefix tokens", "none", "in this model", GLOSSARY.prefix);
+    else this.read(1, chipName(prefix[0]), cosine(values[0]), query === 0 ? "itself" : "cosine", GLOSSARY.prefix);
 
     const todo = selection.pinned ? "point at a patch" : "click to pin, then point at others";
-    if (key < 0) return this.read(3, "Under the pointer", "–", todo);
+    if (key < 0) return this.read(3, "Under the pointer", "–", todo, GLOSSARY.cosine);
     const rank = key < split ? "cosine" : `${ordinal(above + 1)} of ${others} other patches`;
-    this.read(3, titleOf(payload, key), cosine(values[key]), key === query ? "itself" : rank);
+    this.read(3, titleOf(payload, key), cosine(values[key]), key === query ? "itself" : rank, GLOSSARY.cosine);
   }
 
   /**
@@ -140,14 +145,14 @@ export class Readings {
     const { values, payload, nearest } = map;
     const [best, next] = nearest;
     if (best < 0) {
-      this.read(0, "Mean of other patches", "–", "there is no other");
-      this.read(2, "Most similar patch", "–", "there is no other");
+      this.read(0, "Mean of other patches", "–", "there is no other", GLOSSARY.cosine);
+      this.read(2, "Most similar patch", "–", "there is no other", GLOSSARY.cosine);
       return;
     }
     const [low, top] = map.span(query);
     const second = next < 0 ? "" : `, the next ${cosine(values[next])}`;
-    this.read(0, "Mean of other patches", cosine(mean), `cosines from ${cosine(low)} to ${cosine(top)}`);
-    this.read(2, "Most similar patch", place(payload, best), `cosine ${cosine(values[best])}${second}`);
+    this.read(0, "Mean of other patches", cosine(mean), `cosines from ${cosine(low)} to ${cosine(top)}`, GLOSSARY.cosine);
+    this.read(2, "Most similar patch", place(payload, best), `cosine ${cosine(values[best])}${second}`, GLOSSARY.cosine);
   }
 
   /**
@@ -155,9 +160,11 @@ export class Readings {
    * @param {string} label
    * @param {string} value
    * @param {string} detail
+   * @param {string} meaning of its words, on hover
    */
-  read(index, label, value, detail) {
+  read(index, label, value, detail, meaning) {
     [label, value, detail].forEach((text, i) => write(this.rows[index][i], text));
+    if (this.boxes[index].title !== meaning) this.boxes[index].title = meaning;
   }
 }
 

@@ -70,6 +70,7 @@ export interface ComputedMap {
 /** As in `pages.components.viewer`. */
 export interface Method {
   title: string;
+  sentence?: string;
   target: string;
   chain: string;
   tokens: boolean;

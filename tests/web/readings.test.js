@@ -1,0 +1,31 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { Readings } from "../../vit/view/web/readings.js";
+
+/** The four readings, of a page that has nothing else. */
+function readings() {
+  const boxes = Array.from({ length: 4 }, () => ({ title: "", children: [{}, {}, {}] }));
+  return new Readings({ root: { querySelectorAll: () => boxes } });
+}
+
+const MAP = { values: [0.4, 0.1, 0.2, 0.3], at: 0, payload: { prefix: ["cls"], split: 1, tokens: 4, cols: 3 } };
+
+test("whoever hovers a number reads what its words mean", () => {
+  const shown = readings();
+  shown.drawSpread({ sum: 1, entropy: 1 }, 4, false);
+  assert.match(shown.boxes[0].title, /entropy.*uniform/i);
+  shown.drawPrefix(MAP, 0.4, false);
+  assert.match(shown.boxes[1].title, /class token.*× uniform: /);
+  shown.drawStrongest(MAP, 3);
+  assert.match(shown.boxes[2].title, /^× uniform: /);
+});
+
+test("of a model without prefix tokens, and of several, they are explained too", () => {
+  const shown = readings();
+  shown.drawPrefix({ ...MAP, payload: { ...MAP.payload, prefix: [], split: 0 } }, 0, false);
+  assert.match(shown.boxes[1].title, /class token.*registers/);
+  shown.drawPrefix({ ...MAP, payload: { ...MAP.payload, prefix: ["cls", "reg1"], split: 2 } }, 0.5, false);
+  assert.equal(shown.rows[1][0].textContent, "On 2 prefix tokens");
+  assert.match(shown.boxes[1].title, /class token.*registers/);
+});
