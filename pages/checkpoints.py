@@ -91,13 +91,10 @@ def show(info: CheckpointInfo) -> None:
         if access.may_train():
             if "/" not in info.name:  # what was fetched keeps the name that says where it comes from
                 with st.popover("Rename"):
-                    st.text_input("New name", info.name, key=f"name {info.name}", help=NAME_HELP)
+                    st.text_input("New name", info.name, key=f"name {info.name}", help=manage.NAME_HELP)
                     st.button("Rename", on_click=rename, args=(info.name,), type="primary")
             if st.button("Delete", type="tertiary"):
                 confirm_deletion(info)
-
-
-NAME_HELP = "Small letters, digits, dots, dashes and underscores."
 
 
 def rename(name: str) -> None:
@@ -175,7 +172,7 @@ def upload(refused: bool) -> None:
     if state.suggested != name or "new name" not in st.session_state:  # a config.json may come after the weights
         state.suggested = st.session_state["new name"] = name
     with st.form("bring", border=False):
-        st.text_input("Name", key="new name", help=NAME_HELP)
+        st.text_input("Name", key="new name", help=manage.NAME_HELP)
         st.form_submit_button("Add", on_click=add, args=(files,), type="primary")
     if refused:
         feedback.tell()

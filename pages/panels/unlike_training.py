@@ -42,6 +42,9 @@ def show(checkpoint: Any, explanation: Any) -> None:
     """How many classes the model knows, and a warning where the picture is unlike those that it learnt them from."""
     count, judgement = len(checkpoint.labels), judge(checkpoint, explanation)
     caption = f"It knows {count:,} classes" + ("; all else is a guess." if count <= FEW_CLASSES else ".")
+    if checkpoint.answers is not None:
+        shared = f"It shares its answer among these {count:,}, whether one is right or none."
+        caption = "It answers each by itself." if checkpoint.answers.independent else shared
     if judgement is None:
         st.caption(caption)
         return

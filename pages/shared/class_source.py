@@ -15,7 +15,6 @@ from pages.shared import (
     datasets,
     feedback,
     link_controls,
-    navigation,
     page_links,
     pass_queue,
     session,
@@ -23,7 +22,7 @@ from pages.shared import (
 )
 from pages.shared import uploads as upload_limits
 from pages.shared.escape import plain
-from pages.shared.page_links import CLASSES, ExploreLink
+from pages.shared.page_links import CLASSES, ClassesLink, ExploreLink
 from pages.shared.result_cache import ASK_ABOVE, cached, with_bar
 from pages.shared.uploaded_pictures import Upload
 from vit.checkpoints import manage
@@ -91,7 +90,7 @@ def pick(checkpoint: Checkpoint, prefix: str = "") -> Checkpoint:
     key = "with answers", checkpoint.identity, checkpoint.name, answers.digest
     changed: Checkpoint = cached(key, lambda: checkpoint.with_answers(answers))
     if source == EXAMPLES:
-        _show_accuracy(changed, answers)
+        _show_accuracy(changed, answers, prefix)
     return changed
 
 
@@ -193,8 +192,11 @@ def _features_of_dataset(checkpoint: Checkpoint, data: str, count: int) -> Featu
     expected = head_census.seconds(checkpoint, checkpoint.preprocess, count)
     asked_for = session.of(session.Visit).features
     asks = f"Look at {count:,} pictures ({about(expected)})"
-    if expected > ASK_ABOVE and key not in asked_for and not st.button(asks, type="primary"):
-        return None
+    placeholder = st.empty()
+    if expected > ASK_ABOVE and key not in asked_for:
+        if not placeholder.button(asks, type="primary"):
+            return None
+        placeholder.empty()
     asked_for.add(key)
 
     def work(progress: Callable[[float], object]) -> Features:
@@ -286,7 +288,7 @@ def _pick_groups(prefix: str) -> dict[str, Sequence[Upload]]:
     return groups
 
 
-def _show_accuracy(checkpoint: Checkpoint, answers: Answers) -> None:
+def _show_accuracy(checkpoint: Checkpoint, answers: Answers, prefix: str) -> None:
     """Whether classes from examples can be believed, and a way to keep them."""
     if answers.accuracy is None or answers.interval is None:
         st.caption("A group with a single picture leaves nothing to try this on. Add more to see how far it is right.")
@@ -296,12 +298,16 @@ def _show_accuracy(checkpoint: Checkpoint, answers: Answers) -> None:
             f"Right about **{answers.accuracy:.1%}** of examples that it was not taught (95 % interval {low:.1%} to "
             f"{high:.1%}); a guess is right about {1 / len(answers.names):.1%}."
         )
-    if not answers.linear or not access.may_train():
+    if not answers.linear or not access.may_train() or prefix:
         return
     with st.popover("Keep as a checkpoint"):
-        name = st.text_input("Name", manage.suggest(f"{checkpoint.name}-probe.pt"), key="probe name")
-        if st.button("Keep", key="keep probe", type="primary"):
-            kept = feedback.attempt("checkpoints", f"{name} is a checkpoint now.", manage.keep, checkpoint, name)
-            if kept:
-                navigation.link("Open it", "explore", ExploreLink(checkpoint=name).to_query())
-            feedback.tell()
+        st.text_input("Name", manage.suggest(f"{checkpoint.name}-probe.pt"), key="probe name", help=manage.NAME_HELP)
+        st.button("Keep", key="keep probe", type="primary", on_click=_keep, args=(checkpoint,))
+    feedback.tell()
+
+
+def _keep(checkpoint: Checkpoint) -> None:
+    """From the button: keep it under the name that was typed, and show that one."""
+    name = st.session_state["probe name"]
+    if feedback.attempt("checkpoints", f"{name} is a checkpoint now.", manage.keep, checkpoint, name):
+        page_links.change(ExploreLink, checkpoint=name, classes=ClassesLink())

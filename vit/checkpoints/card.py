@@ -17,7 +17,7 @@ _SECTIONS = (
     _Section("Data", ("data", "images", "augmentation")),
     _Section("Recipe", ("recipe", "preset", "epochs", "batch_size", "lr", "seed")),
     _Section("Cost", ("hardware", "time", "seconds")),
-    _Section("Accuracy", ("accuracy", "accuracy_on", "validation_accuracy", "weights")),
+    _Section("Accuracy", ("accuracy", "accuracy_on", "validation_accuracy", "cross_validated_accuracy", "weights")),
     _Section("Limits", ("limits", "assumed")),
 )
 _MEASURED = ("faithfulness", "heads")  # sections that are there once somebody measured

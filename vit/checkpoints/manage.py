@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from vit.checkpoints.convert import To
 
 NAME = re.compile(r"[a-z0-9_][a-z0-9_.-]{0,63}")
+NAME_HELP = "Small letters, digits, dots, dashes and underscores."
 _UNUSUAL = re.compile(r"[^A-Za-z0-9_.+=@-]+")
 _BESIDE = (CONFIG, PREPROCESS, CARD, *INDEXES)
 _CHUNK = 1 << 20
@@ -129,11 +130,11 @@ def keep(checkpoint: Checkpoint, name: str, root: Path | None = None) -> Path:
         "backbone": f"{checkpoint.name} (weights {checkpoint.hash})",
         "classes": answers.source,
         **{key: value for key, value in checkpoint.facts.items() if key in ("license", "limits")},
-        **answers.facts,
+        "data": answers.facts.get("data", ""),
     }
     if answers.accuracy is not None and answers.interval is not None:
         low, high = answers.interval
-        facts["cross-validated accuracy"] = f"{answers.accuracy:.1%} (95 % interval {low:.1%} to {high:.1%})"
+        facts["cross_validated_accuracy"] = f"{answers.accuracy:.1%} (95 % interval {low:.1%} to {high:.1%})"
     _check_free(name, root)
     return save_checkpoint(folder_of(name, root), checkpoint.model, checkpoint.labels, checkpoint.preprocess, facts)
 

@@ -75,6 +75,10 @@ class Model(NamedTuple):
     family: str
     params: int
 
+    @property
+    def answers(self) -> None:
+        """It has classes of its own."""
+
 
 class Record(NamedTuple):
     """The shape of a `vit.explain.record.AttentionRecord`; its numbers are in the payload."""

@@ -1,0 +1,192 @@
+"""Classes that are typed or learnt from examples, on page Explore: the answer, what follows from it, and its link."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import text_models
+import torch
+from streamlit.testing.v1 import AppTest
+
+import vit
+from pages.shared import class_source, uploaded_pictures
+from pages.shared.uploaded_pictures import Upload
+from tests.pages.controls import control
+from tests.pages.offered import sent_to
+from tests.pages.pictures import png
+from vit.images import samples
+from vit.images.preprocess import Preprocess
+from vit.model.transformer import VisionTransformer
+
+PHRASES = ["a cat", "a dog", "<b>a wall</b>"]
+
+
+@pytest.fixture
+def with_texts(request: pytest.FixtureRequest, checkpoints: Path) -> str:
+    """A random model of pictures with texts."""
+    (checkpoints / request.param).mkdir()
+    torch.manual_seed(0)
+    getattr(text_models, request.param)(checkpoints / request.param)
+    return request.param
+
+
+@pytest.fixture
+def backbone(checkpoints: Path, build: Callable[..., VisionTransformer]) -> str:
+    """A random model without classes."""
+    vit.save_checkpoint(checkpoints / "backbone", build(num_classes=0), [], Preprocess((32, 32)))
+    return "backbone"
+
+
+@pytest.fixture
+def dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Pictures of two colours; how links name them."""
+    monkeypatch.setenv("VIT_DATA_ROOTS", str(tmp_path / "data"))
+    for split in ("train", "test"):
+        for name, shade in (("dark", 20), ("light", 200)):
+            folder = tmp_path / "data" / "shades" / split / name
+            folder.mkdir(parents=True)
+            for i in range(6):
+                (folder / f"{i}.png").write_bytes(png(40, 40, color=f"rgb({shade + 5 * i}, {shade}, {shade})"))
+    return f"folder:{tmp_path / 'data' / 'shades'}"
+
+
+def show(page: AppTest, **link: str | list[str]) -> AppTest:
+    """The page of a link."""
+    page.query_params.update({name: text for name, text in link.items() if text})
+    return page.run()
+
+
+def pixels(checkpoint: vit.Checkpoint) -> torch.Tensor:
+    return checkpoint.preprocess(vit.decode_image(samples.read("cat")))
+
+
+@pytest.mark.parametrize("with_texts", ["clip", "siglip"], indirect=True)
+def test_typed_phrases_are_the_classes_of_everything(page: AppTest, with_texts: str) -> None:
+    show(page, checkpoint=with_texts, classes_from="typed", classes_text=PHRASES[:2], view="relevance")
+    assert not page.exception and not page.error
+    checkpoint = vit.load_checkpoint(with_texts)
+    asked = checkpoint.with_answers(vit.answers_from_text(checkpoint, PHRASES[:2]))
+    expected = asked.model.probabilities(asked.model(pixels(asked)).logits[0]).detach()
+    best = int(expected.argmax())
+    options = control(page.selectbox, "target").options
+    assert options[0] == f"{PHRASES[best]} · {expected[best]:.1%}" and len(options) == 2
+    assert sent_to(page)["method"]["target"] == PHRASES[best]
+
+
+@pytest.mark.parametrize("with_texts", ["clip"], indirect=True)
+def test_other_phrases_forget_the_class_that_was_chosen(page: AppTest, with_texts: str) -> None:
+    show(page, checkpoint=with_texts, classes_from="typed", classes_text=PHRASES, target="2")
+    assert control(page.selectbox, "target").value == 2
+    control(page.text_area, "classes_text").set_value("a cat\n\n  a   tree ").run()
+    assert not page.exception and page.query_params["classes_text"] == ["a cat", "a tree"]
+    assert "target" not in page.query_params
+
+
+@pytest.mark.parametrize("with_texts", ["clip"], indirect=True)
+@pytest.mark.parametrize(("template", "message"), [("no braces", "A template needs {} once"), ("a photo of a {}", "")])
+def test_a_template_is_read_or_refused(page: AppTest, with_texts: str, template: str, message: str) -> None:
+    show(page, checkpoint=with_texts, classes_from="typed", classes_text=PHRASES, classes_template=template)
+    assert not page.exception
+    errors = [one.value.replace("\\", "") for one in page.error]
+    assert len(errors) == bool(message) and all(one.startswith(message) for one in errors)
+    assert bool(message) == (sent_to(page)["method"] is None)
+
+
+@pytest.mark.parametrize("with_texts", ["clip"], indirect=True)
+@pytest.mark.parametrize("texts", [[""], ["x" * 5000], [" "], [f"phrase {i}" for i in range(1200)], ["\x00", "é"]])
+def test_hostile_phrases_get_an_answer_or_a_sentence(page: AppTest, with_texts: str, texts: list[str]) -> None:
+    show(page, checkpoint=with_texts, classes_from="typed", classes_text=texts)
+    assert not page.exception and sent_to(page)
+
+
+def test_only_models_of_texts_are_asked_for_phrases(page: AppTest) -> None:
+    show(page, classes_from="typed", classes_text=PHRASES)
+    assert not page.exception and not page.text_area
+    assert control(page.button_group, "classes_from").options == ["the checkpoint's", "from examples"]
+
+
+@pytest.mark.parametrize("classifier", ["probe", "neighbours"])
+def test_a_model_without_classes_learns_those_of_a_dataset(
+    page: AppTest, backbone: str, dataset: str, classifier: str
+) -> None:
+    page = show(page, checkpoint=backbone)
+    assert any("no classes of its own" in one.value for one in page.info)
+    show(page, classes_from="examples", classes_data=dataset, classes_classifier=classifier)
+    assert not page.exception and not page.error
+    checkpoint = vit.load_checkpoint(backbone)
+    answers = vit.answers_from_examples(checkpoint, dataset, classifier, 300)
+    expected = checkpoint.with_answers(answers).model(pixels(checkpoint)).logits[0].softmax(-1)
+    best = int(expected.argmax())
+    assert control(page.selectbox, "target").options[0] == f"{answers.names[best]} · {expected[best]:.1%}"
+    assert answers.accuracy is not None
+    assert any(f"Right about **{answers.accuracy:.1%}**" in one.value for one in page.caption)
+
+
+def test_a_probe_is_kept_as_a_checkpoint_that_answers_the_same(
+    page: AppTest, checkpoints: Path, backbone: str, dataset: str
+) -> None:
+    show(page, checkpoint=backbone, classes_from="examples", classes_data=dataset)
+    before = control(page.selectbox, "target").options
+    page.text_input(key="probe name").set_value("shades-probe")
+    page.button(key="keep probe").click().run()
+    assert not page.exception and not page.error
+    assert page.query_params["checkpoint"] == "shades-probe" and "classes_from" not in page.query_params
+    assert control(page.selectbox, "target").options == before
+    kept = vit.load_checkpoint("shades-probe")
+    assert kept.labels == ("dark", "light") and "logistic regression on features of 10 pictures" in kept.card
+    assert "Cross validated accuracy: 100.0% (95 % interval" in kept.card and "backbone (weights" in kept.card
+
+
+def test_a_name_that_is_taken_is_refused_and_nothing_is_lost(page: AppTest, backbone: str, dataset: str) -> None:
+    show(page, checkpoint=backbone, classes_from="examples", classes_data=dataset)
+    page.text_input(key="probe name").set_value("backbone")
+    page.button(key="keep probe").click().run()
+    assert not page.exception
+    assert any("There is a checkpoint 'backbone' already" in one.value for one in page.error)
+    assert not vit.load_checkpoint("backbone").labels
+
+
+def test_groups_of_dropped_pictures_are_classes(
+    page: AppTest, backbone: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VIT_PICTURES", str(tmp_path / "pictures"))
+    groups = {
+        "dark <b>": [png(30, 30, color=f"rgb({i}, 0, 0)") for i in (0, 9, 30)],
+        "light": [png(30, 30, color=f"rgb({i}, 255, 255)") for i in (200, 255)],
+    }
+    keys = {
+        name: uploaded_pictures.keep_all([Upload.of(f"{i}.png", data) for i, data in enumerate(pictures)])
+        for name, pictures in groups.items()
+    }
+    link = [f"{key} {name}" for name, key in keys.items()]
+    show(page, checkpoint=backbone, classes_from="examples", classes_group=link[:1])
+    assert not page.exception and any("Add two groups at least" in one.value for one in page.caption)
+    show(page, classes_group=link)
+    assert not page.exception and not page.error
+    decoded = {name: [vit.decode_image(data) for data in pictures] for name, pictures in groups.items()}
+    checkpoint = vit.load_checkpoint(backbone)
+    answers = vit.answers_from_pictures(checkpoint, decoded)
+    shares = checkpoint.with_answers(answers).model(pixels(checkpoint)).logits[0].softmax(-1)
+    best = int(shares.argmax())
+    shown = control(page.selectbox, "target").options[0].replace("\\", "")
+    assert shown == f"{list(groups)[best]} · {shares[best]:.1%}"
+    page.button(key=f"remove {link[0]}").click().run()
+    assert not page.exception and page.query_params["classes_group"] == link[1]
+
+
+def test_pictures_of_a_group_that_are_gone_are_named(page: AppTest, backbone: str) -> None:
+    show(page, checkpoint=backbone, classes_from="examples", classes_group=["0" * 64 + " cats", "no key", " "])
+    assert not page.exception and any("The pictures of cats are not here any more" in one.value for one in page.caption)
+
+
+def test_what_takes_long_waits_for_a_button(
+    page: AppTest, backbone: str, dataset: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(class_source, "ASK_ABOVE", 0.0)
+    show(page, checkpoint=backbone, classes_from="examples", classes_data=dataset)
+    button = next(one for one in page.button if one.label.startswith("Look at 300 pictures"))
+    assert not page.exception and sent_to(page)["method"] is None
+    button.click().run()
+    assert not page.exception and sent_to(page)["method"]["target"] in ("dark", "light")
+    page.run()
+    assert sent_to(page)["method"] is not None  # nobody is asked twice
