@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import text_models
 import torch
 from PIL import Image
 
@@ -16,7 +17,10 @@ import vit
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.checkpoints.load import load_checkpoint
 from vit.checkpoints.save import save_checkpoint
-from vit.explain.methods import METHODS, Subject
+from vit.explain.answers.examples import answers_from_examples, answers_from_features
+from vit.explain.answers.text import answers_from_text
+from vit.explain.features import Features, pooled
+from vit.explain.methods import METHODS, Subject, heatmap_of
 from vit.explain.settings import Settings
 from vit.images import samples
 from vit.images.preprocess import Preprocess
@@ -193,3 +197,42 @@ def test_foreign_names_are_literals(checkpoint: Checkpoint, name: str, monkeypat
     facts = {"method": "similar", "query": 0}
     exec(snippet(explain(checkpoint, photo()), replace(checkpoint, assumed={}), facts, name), left)
     assert name in asked and "hurt" not in left
+
+
+@pytest.fixture
+def asked(
+    checkpoint: Checkpoint, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Checkpoint:
+    """With classes from outside, as a page gives them."""
+    if request.param == "text":
+        text_models.clip(tmp_path / "texts")
+        monkeypatch.setenv("VIT_CHECKPOINTS", str(tmp_path))
+        texts = load_checkpoint("texts")
+        return texts.with_answers(answers_from_text(texts, ["a 'cat'", "two dogs"], "a photo of {}"))
+    files = [f"{i}.png" for i in range(5)]
+    for i, file in enumerate(files):
+        Image.new("RGB", (40, 30), (50 * i, 90, 200 - 50 * i)).save(file)
+    groups = {"red 'ish'": files[2:], "blue": files[:2]}
+    if request.param == "groups":
+        vectors = [pooled(checkpoint.model, checkpoint.preprocess(Image.open(file))) for file in files[2:] + files[:2]]
+        features = Features(torch.cat(vectors).numpy(), np.array([0, 0, 0, 1, 1]), tuple(groups))
+        return checkpoint.with_answers(answers_from_features(features, "pictures", groups=groups))
+    for split, name, file in [(s, n, f) for s in ("train", "test") for n, some in groups.items() for f in some]:
+        (tmp_path / "set" / split / name).mkdir(parents=True, exist_ok=True)
+        shutil.copy(file, tmp_path / "set" / split / name)
+    answers = answers_from_examples(checkpoint, f"folder:{tmp_path / 'set'}", "neighbours", limit=4)
+    return checkpoint.with_answers(answers)
+
+
+@pytest.mark.parametrize("asked", ["groups", "dataset", "text"], indirect=True)
+@pytest.mark.parametrize("sample", ["", "cat"])
+def test_classes_from_outside_are_made_again(asked: Checkpoint, sample: str) -> None:
+    data = samples.read(sample) if sample else photo()
+    Path("photo.png").write_bytes(data)
+    explanation = explain(asked, data)
+    subject = Subject.of(asked.model, explanation.preprocess(explanation.picture), 1)
+    program = snippet(explanation, asked, {"method": "relevance", "target": 1}, picture="photo.png", sample=sample)
+    left: dict[str, Any] = {}
+    exec(compile(program, "copied.py", "exec"), left)
+    assert left["checkpoint"].labels == asked.labels
+    torch.testing.assert_close(left["heatmap"], heatmap_of(subject, "relevance"), rtol=1e-4, atol=1e-6)

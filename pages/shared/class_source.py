@@ -168,19 +168,21 @@ def _from_examples(checkpoint: Checkpoint, prefix: str) -> Answers | None:
             help="A linear probe is a logistic regression on the model's features, and can be kept as a checkpoint. "
             "Neighbours: the 20 most similar examples vote.",
         )
+    known: Features | None
+    facts: dict[str, Any]
     if not data:
-        known = _features_of_groups(checkpoint, prefix)
+        known, facts = _features_of_groups(checkpoint, prefix)
     else:
         with left:
             count = link_controls.select(
                 "Pictures", f"{prefix}{CLASSES}pictures", PICTURES, kind=st.segmented_control, width="content"
             )
-        known = _features_of_dataset(checkpoint, data, count)
+        known, facts = _features_of_dataset(checkpoint, data, count), {"limit": count}
     if known is None:
         return None
     answers: Answers = cached(
-        ("answers", checkpoint.identity, known.vectors.tobytes(), known.classes, classifier),
-        lambda: examples.answers_from_features(known, data or "pictures", classifier),
+        ("answers", checkpoint.identity, known.vectors.tobytes(), known.classes, data, classifier, repr(facts)),
+        lambda: examples.answers_from_features(known, data or "pictures", classifier, **facts),
     )
     return answers
 
@@ -212,15 +214,17 @@ def _features_of_dataset(checkpoint: Checkpoint, data: str, count: int) -> Featu
     return known
 
 
-def _features_of_groups(checkpoint: Checkpoint, prefix: str) -> Features | None:
-    """What the model computes of pictures in named groups; None while there are fewer than two."""
+def _features_of_groups(checkpoint: Checkpoint, prefix: str) -> tuple[Features | None, dict[str, Any]]:
+    """What the model computes of pictures in named groups, None while there are fewer than two; and their files."""
     groups = _pick_groups(prefix)
+    files: dict[str, list[str]] = {name: [] for name in groups}
     vectors, labels, unreadable = [], [], []
-    for number, uploads in enumerate(groups.values()):
+    for number, (name, uploads) in enumerate(groups.items()):
         for one in uploads:
             try:
                 vectors.append(_vector(checkpoint, one))
                 labels.append(number)
+                files[name].append(one.name)
             except UserError as error:
                 unreadable.append(f"{one.name}: {error}")
     datasets.show_list("Left out", unreadable)
@@ -229,8 +233,8 @@ def _features_of_groups(checkpoint: Checkpoint, prefix: str) -> Features | None:
             "Add two groups at least, each with a name and a few pictures: the model then tells them apart by what it "
             "computes of them."
         )
-        return None
-    return features.Features(np.stack(vectors), np.array(labels), tuple(groups))
+        return None, {}
+    return features.Features(np.stack(vectors), np.array(labels), tuple(groups)), {"groups": files}
 
 
 def _vector(checkpoint: Checkpoint, upload: Upload) -> Any:

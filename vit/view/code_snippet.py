@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from vit.checkpoints.answers import Answers
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.explain.methods import METHODS, Call, literal
 from vit.view.explanation import Explanation
@@ -52,12 +53,16 @@ def snippet(
     preprocess = "checkpoint.preprocess" if own else f"resized(checkpoint.preprocess, {size})"
     precision = str(record.queries[0].dtype).removeprefix("torch.")
     rounded = f", {literal(precision)}" if precision != "float32" else ""
+    # Not asserted: it is another one where a later version's config has one more field.
+    identity = f"  # .identity was {literal(checkpoint.identity)}"
+    if checkpoint.answers and "groups" in checkpoint.answers.facts and sample:
+        imports = ["from pathlib import Path", "", *imports]
     lines = [
         *imports,
         "",
         f"checkpoint = vit.load_checkpoint({literal(_reference(checkpoint))}{heads})",
-        # Not asserted: it is another one where a later version's config has one more field.
-        f"assert checkpoint.hash == {literal(checkpoint.hash)}  # .identity was {literal(checkpoint.identity)}",
+        f"assert checkpoint.hash == {literal(checkpoint.hash)}{'' if checkpoint.answers else identity}",
+        *(_answers(checkpoint.answers, identity) if checkpoint.answers else []),
         f"picture = next(decode_frames({data}, [{frame}])).picture"
         if video
         else f"picture = vit.decode_image({data}{f', frame={frame}' if frame else ''})",
@@ -71,6 +76,29 @@ def snippet(
         f"heatmap = record.heatmap(weights)  # {tuple(record.grid)}",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _answers(answers: Answers, identity: str) -> list[str]:
+    """What gives a checkpoint its classes from outside."""
+    facts, lines = answers.facts, []
+    if "text" in facts:
+        template = f", {literal(facts['template'])}" if facts["template"] != "{}" else ""
+        phrases = ", ".join(map(literal, facts["text"]))
+        made = f"vit.answers_from_text(checkpoint, [{phrases}]{template})"
+    elif "groups" in facts:
+        groups = ", ".join(
+            f"{literal(name)}: [{', '.join(map(literal, files))}]" for name, files in facts["groups"].items()
+        )
+        lines = [
+            f"files = {{{groups}}}",
+            "groups = {name: [vit.decode_image(Path(file).read_bytes()) for file in group]"
+            " for name, group in files.items()}",
+        ]
+        made = f"vit.answers_from_pictures(checkpoint, groups, {literal(facts['classifier'])})"
+    else:
+        limit = f", limit={facts['limit']}" if "limit" in facts else ""
+        made = f"vit.answers_from_examples(checkpoint, {literal(facts['data'])}, {literal(facts['classifier'])}{limit})"
+    return [*lines, f"checkpoint = checkpoint.with_answers({made}){identity}"]
 
 
 def _reference(checkpoint: Checkpoint) -> str:

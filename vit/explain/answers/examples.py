@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -76,7 +76,7 @@ def answers_from_examples(
     """
     dataset = load_dataset(data, checkpoint.preprocess, root=root, at_most=limit)
     work = features_of(checkpoint, dataset.train, dataset.classes, limit)
-    return answers_from_features(combined(work.all(pictures_bar(bar))), data, classifier)
+    return answers_from_features(combined(work.all(pictures_bar(bar))), data, classifier, limit=limit)
 
 
 def answers_from_pictures(
@@ -103,13 +103,14 @@ def answers_from_pictures(
     return answers_from_features(Features(np.concatenate(vectors), labels, tuple(groups)), "pictures", classifier)
 
 
-def answers_from_features(known: Features, data: str, classifier: Classifier = "probe") -> Answers:
+def answers_from_features(known: Features, data: str, classifier: Classifier = "probe", **facts: Any) -> Answers:
     """Make classes of features that are known.
 
     Args:
         known: of pictures of two classes at least; each has one.
         data: where they come from, for people.
         classifier: see `answers_from_examples`.
+        facts: what else is to be recorded of them: `limit` of `answers_from_examples`, or files as `groups`.
 
     Raises:
         InvalidDataset: a class has no picture.
@@ -132,7 +133,7 @@ def answers_from_features(known: Features, data: str, classifier: Classifier = "
         source=f"{how} features of {many}",
         accuracy=measured and measured.accuracy,
         interval=measured and measured.interval,
-        facts={"data": data, "classifier": classifier, "pictures": len(known.labels)},
+        facts={"data": data, "classifier": classifier, "pictures": len(known.labels)} | facts,
     )
 
 
