@@ -11,16 +11,18 @@ from PIL import Image
 from pages.comparison import side_by_side
 from pages.shared import (
     class_question,
+    class_source,
     datasets,
     link_controls,
     loading,
     navigation,
+    page_links,
     pass_queue,
     session,
     uploaded_pictures,
 )
 from pages.shared.escape import plain
-from pages.shared.page_links import ExploreLink
+from pages.shared.page_links import CompareLink, ExploreLink
 from pages.shared.result_cache import ASK_ABOVE
 from pages.shared.source import Source
 from vit.checkpoints.checkpoint import Checkpoint
@@ -73,7 +75,7 @@ def show() -> None:
     with two:
         source = pick_source()
     try:
-        checkpoint = side_by_side.open_checkpoint(name, available)
+        checkpoint = class_source.pick_folded(side_by_side.open_checkpoint(name, available), "m_")
         with three:
             method = pick_method(checkpoint)
         pictures = chosen_pictures(checkpoint, source)
@@ -82,7 +84,7 @@ def show() -> None:
         return
     if not pictures:
         return
-    looks = look_at(checkpoint, pictures, method, f"{name} {source} {method}")
+    looks = look_at(checkpoint, pictures, method, f"{checkpoint.identity} {source} {method}")
     if not looks:
         return
     judged = any(one.right is not None for one in looks)
@@ -227,9 +229,10 @@ def draw(looks: Sequence[Any], name: str, source: str, checkpoint: Any, method: 
 
 def link_to(name: str, checkpoint: Any, method: str) -> ExploreLink:
     """What page Explore is asked to show of a picture: the map that the sheet shows."""
+    link = ExploreLink(checkpoint=name, classes=page_links.read(CompareLink).sheet.classes)
     if method in class_question.methods_for(checkpoint):
-        return ExploreLink(checkpoint=name, method=method, viewer={"view": "relevance"})
-    return ExploreLink(checkpoint=name, viewer={"view": method})
+        return replace(link, method=method, viewer={"view": "relevance"})
+    return replace(link, viewer={"view": method})
 
 
 def file_of(picture: Any, checkpoint: Any) -> bytes:

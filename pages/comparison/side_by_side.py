@@ -11,6 +11,7 @@ import streamlit as st
 from pages.components import viewer
 from pages.shared import (
     class_question,
+    class_source,
     datasets,
     link_controls,
     loading,
@@ -41,7 +42,8 @@ VIEWS: dict[str, View] = {"a": "attention", "b": "relevance"}  # at first
 UPLOAD = "upload"
 CHECKPOINT, EPOCH = "checkpoint", "epoch"
 SOURCES = {CHECKPOINT: "A checkpoint", EPOCH: "An epoch of a run"}
-OUTSIDE = ("from", "checkpoint", "sample", "picture", "size", "run", "probe", "epoch")  # of the viewers, in links
+# Of what is outside of the viewers, in links.
+OUTSIDE = ("from", "checkpoint", "sample", "picture", "size", "run", "probe", "epoch", *class_source.names())
 TOP = 3  # predictions named
 WIDTH = 240  # of the difference [px]
 
@@ -161,7 +163,7 @@ def pick_picture(name: str, available: loading.AvailableCheckpoints) -> Explaine
     if source == UPLOAD:
         uploaded = loading.pick_files(1, f"{name}_upload", f"{name}_picture")
         source = next(iter(samples.SAMPLES))  # until there is one, or where it cannot be read
-    checkpoint = open_checkpoint(chosen, available)
+    checkpoint = class_source.pick_folded(open_checkpoint(chosen, available), f"{name}_")
     with third:
         size = loading.pick_size(checkpoint, f"{SIDES[name]} size", f"{name}_size", narrow=True)
     explanation = None

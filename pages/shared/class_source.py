@@ -94,6 +94,12 @@ def pick(checkpoint: Checkpoint, prefix: str = "") -> Checkpoint:
     return changed
 
 
+def pick_folded(checkpoint: Checkpoint, prefix: str) -> Checkpoint:
+    """The same, folded away where nothing was chosen."""
+    with st.expander("Classes", expanded=bool(page_links.text(f"{prefix}{CLASSES}from"))):
+        return pick(checkpoint, prefix)
+
+
 def _reads_text(checkpoint: Checkpoint) -> bool:
     return not cached(("reads text", checkpoint.identity, str(checkpoint.path)), lambda: text.obstacle(checkpoint))
 

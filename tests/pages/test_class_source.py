@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from urllib.parse import parse_qs
 
 import pytest
 import text_models
@@ -11,6 +12,7 @@ from streamlit.testing.v1 import AppTest
 import vit
 from pages.shared import class_source, uploaded_pictures
 from pages.shared.uploaded_pictures import Upload
+from tests.pages.conftest import ROOT, WAIT
 from tests.pages.controls import control
 from tests.pages.offered import sent_to
 from tests.pages.pictures import png
@@ -190,3 +192,31 @@ def test_what_takes_long_waits_for_a_button(
     assert not page.exception and sent_to(page)["method"]["target"] in ("dark", "light")
     page.run()
     assert sent_to(page)["method"] is not None  # nobody is asked twice
+
+
+@pytest.fixture
+def compare(checkpoints: Path) -> AppTest:
+    """Page Compare with a link, not yet run."""
+    return AppTest.from_file(str(ROOT / "app.py"), default_timeout=WAIT).switch_page("pages/compare.py")
+
+
+@pytest.mark.parametrize("with_texts", ["clip"], indirect=True)
+def test_each_side_of_compare_has_classes_of_its_own(
+    compare: AppTest, with_texts: str, backbone: str, dataset: str
+) -> None:
+    typed = {"b_checkpoint": with_texts, "b_classes_from": "typed", "b_classes_text": PHRASES[:2]}
+    learnt = {"a_checkpoint": backbone, "a_classes_from": "examples", "a_classes_data": dataset}
+    show(compare, **typed, **learnt)
+    assert not compare.exception and not compare.error
+    assert {text.split(" · ")[0] for text in control(compare.selectbox, "a_target").options} == {"dark", "light"}
+    assert {text.split(" · ")[0] for text in control(compare.selectbox, "b_target").options} == set(PHRASES[:2])
+
+
+@pytest.mark.parametrize("with_texts", ["clip"], indirect=True)
+def test_a_contact_sheet_of_typed_phrases_leads_to_explore_with_them(compare: AppTest, with_texts: str) -> None:
+    link = {"m_checkpoint": with_texts, "m_classes_from": "typed", "m_classes_text": PHRASES[:2]}
+    show(compare, mode="many", **link)
+    assert not compare.exception and not compare.error
+    assert sum(one.value.startswith(("**a cat**", "**a dog**")) for one in compare.markdown) == len(samples.SAMPLES)
+    query = parse_qs(compare.get("page_link")[0].proto.query_string)
+    assert query["classes_text"] == PHRASES[:2] and query["classes_from"] == ["typed"]
