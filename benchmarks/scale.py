@@ -219,7 +219,7 @@ def reading(count: int = 200) -> float:
             break
     preprocess, begun = Preprocess((224, 224)), time.perf_counter()
     for _ in range(count):
-        preprocess.seen(decode_image(file.getvalue()))
+        preprocess.input_image(decode_image(file.getvalue()))
     each = (time.perf_counter() - begun) / count
     print(f"Reading: {1 / each:.0f} JPEGs of {file.tell() / 1e3:.0f} kB a second and processor, scaled to 224 pixels")
     return 1 / each

@@ -285,9 +285,11 @@ def show_predictions(checkpoint: Checkpoint | Model, explanation: Explanation | 
 
 def show_seen(place: DeltaGenerator, explanation: Explanation | StoredExplanation) -> None:
     """The picture as the model saw it, enlarged."""
-    width, height = explanation.seen.size
+    width, height = explanation.input_image.size
     with place:
-        st.image(explanation.seen.resize((SEEN, SEEN * height // width), 0), width=SEEN, alt="What the model saw")
+        st.image(
+            explanation.input_image.resize((SEEN, SEEN * height // width), 0), width=SEEN, alt="What the model saw"
+        )
         st.caption(f"What it saw: {width} × {height} px")
 
 

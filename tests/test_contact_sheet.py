@@ -18,7 +18,7 @@ from vit.explain.methods import METHODS, Subject, heatmap_of
 from vit.images import samples
 from vit.images.preprocess import Preprocess
 from vit.view import contact_sheet
-from vit.view.contact_sheet import Look, Picture, Seen, arranged, judge, look, means
+from vit.view.contact_sheet import Judged, Look, Picture, arranged, judge, look, means
 
 
 def test_figures_of_a_look_are_those_of_its_parts(checkpoint: Checkpoint) -> None:
@@ -67,8 +67,8 @@ def test_right_and_wrong_are_known_only_of_classes_that_the_model_has(checkpoint
     assert [one.right for one in seen] == [True, False, None, None]
 
 
-def entry(confidence: float | None, faithfulness: float | None = 0.0) -> Seen:
-    return Seen(Picture("", b""), Look("", confidence, 0.5, faithfulness, b""), None)
+def entry(confidence: float | None, faithfulness: float | None = 0.0) -> Judged:
+    return Judged(Picture("", b""), Look("", confidence, 0.5, faithfulness, b""), None)
 
 
 def test_looks_are_arranged_by_a_figure_those_without_it_last() -> None:

@@ -79,7 +79,7 @@ def test_the_cost_tells_tokens_and_bytes(checkpoint: Checkpoint, photo: bytes, s
     attention = sum(s.nbytes for name, s in sections.items() if not name.startswith("colormap"))
     assert attention == pytest.approx(told.payload, rel=0.25)  # the scale of the colours comes on top
     assert len(found.payload) < 1.5 * told.payload + len(picture) + 20_000
-    assert found.preprocess.size == size and found.seen.size == size[::-1]
+    assert found.preprocess.size == size and found.input_image.size == size[::-1]
 
 
 def test_the_time_is_judged_by_what_pictures_took(

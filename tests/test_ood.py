@@ -22,7 +22,7 @@ from vit.cli.main import main
 from vit.data.shapes import shapes
 from vit.errors import UserError
 from vit.explain import ood
-from vit.explain.ood import ALARM, FILE, Known
+from vit.explain.ood import ALARM, FILE, Reference
 from vit.images import samples
 from vit.images.preprocess import Normalise, Preprocess
 from vit.model.transformer import VisionTransformer
@@ -53,38 +53,38 @@ def known(
     labels: tuple[str, ...],
     preprocess: Preprocess,
     noise: Path,
-) -> Known:
+) -> Reference:
     """Of the same checkpoint, in another folder."""
     folder = save_checkpoint(tmp_path_factory.mktemp("known") / "tiny", build(), labels, preprocess)
     return ood.fit(load_checkpoint(folder), "shapes", f"folder:{noise}", most=600)
 
 
-def scores(checkpoint: Checkpoint, known: Known, images: Tensor) -> Tensor:
+def scores(checkpoint: Checkpoint, known: Reference, images: Tensor) -> Tensor:
     pixels = Normalise(checkpoint.preprocess, torch.device("cpu"))(images)
     return known.score(checkpoint.model, pixels)
 
 
 def test_new_pictures_of_the_known_kind_are_called_unlike_as_rarely_as_said(
-    checkpoint: Checkpoint, known: Known
+    checkpoint: Checkpoint, known: Reference
 ) -> None:
     new, _ = shapes(600, 32, seed=99)
     called = [known.judge(float(score)).known <= ALARM for score in scores(checkpoint, known, new.images)]
     assert sum(called) / len(called) == pytest.approx(ALARM, abs=0.05)
 
 
-def test_noise_is_unlike_shapes(known: Known) -> None:
+def test_noise_is_unlike_shapes(known: Reference) -> None:
     assert known.noticed is not None and known.noticed > 0.6
     assert known.data == "shapes" and known.other_data == "noise"
 
 
-def test_one_picture_scores_as_in_a_batch(checkpoint: Checkpoint, known: Known) -> None:
+def test_one_picture_scores_as_in_a_batch(checkpoint: Checkpoint, known: Reference) -> None:
     pictures, _ = shapes(5, 32, seed=5)
     together = scores(checkpoint, known, pictures.images)
     alone = torch.cat([scores(checkpoint, known, pictures.images[i : i + 1]) for i in range(5)])
     torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-4)
 
 
-def test_what_is_kept_is_read_back_for_the_same_checkpoint_only(checkpoint: Checkpoint, known: Known) -> None:
+def test_what_is_kept_is_read_back_for_the_same_checkpoint_only(checkpoint: Checkpoint, known: Reference) -> None:
     assert ood.read(checkpoint) is None
     ood.write(checkpoint, known)
     back = ood.read(checkpoint)
@@ -92,14 +92,14 @@ def test_what_is_kept_is_read_back_for_the_same_checkpoint_only(checkpoint: Chec
     assert ood.read(replace(checkpoint, labels=(*checkpoint.labels[:-1], "another"))) is None
 
 
-def test_without_foreign_pictures_nothing_is_said_of_them(checkpoint: Checkpoint, known: Known) -> None:
+def test_without_foreign_pictures_nothing_is_said_of_them(checkpoint: Checkpoint, known: Reference) -> None:
     alone = replace(known, others=None)
     ood.write(checkpoint, alone)
     back = ood.read(checkpoint)
     assert back is not None and back.noticed is None and back.judge(0.0).others is None
 
 
-def test_a_checkpoint_with_it_can_be_saved_anew(checkpoint: Checkpoint, known: Known) -> None:
+def test_a_checkpoint_with_it_can_be_saved_anew(checkpoint: Checkpoint, known: Reference) -> None:
     ood.write(checkpoint, known)
     save_checkpoint(checkpoint.path, checkpoint.model, checkpoint.labels, checkpoint.preprocess, facts={})
     assert not (checkpoint.path / FILE).exists()
@@ -133,7 +133,7 @@ def array(*shape: int) -> bytes:
     ],
 )
 def test_a_damaged_file_counts_as_none(
-    checkpoint: Checkpoint, known: Known, damage: Callable[[bytes, bytes], bytes]
+    checkpoint: Checkpoint, known: Reference, damage: Callable[[bytes, bytes], bytes]
 ) -> None:
     file = ood.write(checkpoint, known)
     facts = json.dumps({"identity": checkpoint.identity}).encode()

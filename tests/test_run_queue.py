@@ -26,9 +26,9 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 def test_a_run_whose_device_is_free_never_waits(folder: Path) -> None:
     first = control.launch(endless())
-    assert (first.status, first.place, registry.queue()) == ("starting", 0, [])
+    assert (first.status, first.queue_position, registry.queue()) == ("starting", 0, [])
     second = control.launch(endless())
-    assert (second.status, second.place) == ("waiting", 1)
+    assert (second.status, second.queue_position) == ("waiting", 1)
     control.kill(first.id)
     until(lambda: status(second) == "starting", "its turn")
     control.kill(second.id)
@@ -52,7 +52,7 @@ def test_runs_of_two_servers_share_no_device_and_start_in_order_by_themselves(fo
     second, third, fourth = registry.queue()
     (first,) = (run for run in registry.list_runs() if run.status != "waiting")
     begun(first)
-    assert [run.place for run in registry.queue()] == [1, 2, 3]
+    assert [run.queue_position for run in registry.queue()] == [1, 2, 3]
     control.move(fourth.id, 0)
     assert [run.id for run in registry.queue()] == [fourth.id, second.id, third.id]
     control.stop(third.id)

@@ -104,7 +104,7 @@ def test_work_that_failed_says_nothing(clock: Clock) -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "at_once", "batch"),
+    ("size", "per_batch", "batch"),
     [
         ((32, 32), 1, (1, 32)),
         ((32, 32), 50, (50, 32)),
@@ -113,10 +113,10 @@ def test_work_that_failed_says_nothing(clock: Clock) -> None:
     ],
 )
 def test_a_piece_is_done_in_batches_as_the_work_is(
-    build: Any, size: tuple[int, int], at_once: int, batch: tuple[int, int]
+    build: Any, size: tuple[int, int], per_batch: int, batch: tuple[int, int]
 ) -> None:
     seen: list[torch.Tensor] = []
-    expected(build(), Kind("verdict", size), 10, seen.append, at_once)
+    expected(build(), Kind("verdict", size), 10, seen.append, per_batch)
     assert len(seen) >= 2 and {(len(pixels), pixels.shape[2]) for pixels in seen} == {batch}
 
 

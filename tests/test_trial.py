@@ -219,7 +219,7 @@ def heavy() -> TrainConfig:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("begin", [lambda: try_steps(heavy(), known=known(heavy()), limit=PATIENCE), None])
+@pytest.mark.parametrize("begin", [lambda: try_steps(heavy(), sampled=known(heavy()), limit=PATIENCE), None])
 def test_closing_a_trial_ends_its_process(config: TrainConfig, begin: Callable[[], Any] | None) -> None:
     going_on = begin() if begin else overfit(config)
     next(going_on)
@@ -231,7 +231,7 @@ def test_closing_a_trial_ends_its_process(config: TrainConfig, begin: Callable[[
 @pytest.mark.slow
 def test_a_trial_ends_in_time_even_where_not_a_step_was_done() -> None:
     config = heavy()
-    trial = time_steps(config, known=known(config), limit=0.1)
+    trial = time_steps(config, sampled=known(config), limit=0.1)
     assert not processes()
     assert trial.timed == 0 and trial.extrapolated
     assert trial.params == sum(p.numel() for p in VisionTransformer(config.vit_config(10)).parameters())

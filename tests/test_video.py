@@ -410,7 +410,7 @@ def test_a_few_videos_are_read_at_once_and_the_others_are_told(monkeypatch: pyte
         begun.release()
         assert go.wait(60)
 
-    threads = [threading.Thread(target=read_video, args=(film, 4, hold)) for film in films[: video.AT_ONCE]]
+    threads = [threading.Thread(target=read_video, args=(film, 4, hold)) for film in films[: video.CONCURRENT_FILES]]
     for thread in threads:
         thread.start()
     for _ in threads:

@@ -189,7 +189,7 @@ def test_what_does_not_work_there_is_said_before_the_start(lab: Fake, tmp_path: 
 
 
 def test_another_version_there_is_told(lab: Fake, tmp_path: Path) -> None:
-    here = trial.runs_here()
+    here = trial.software_versions()
     folder = tmp_path / "trial"
     folder.mkdir()
     write_json(folder / trial.REQUEST, {"here": here})

@@ -202,7 +202,7 @@ def _destination(destination: str | Path, to: To) -> Path:
     suffixes = SUFFIXES.get(to, ())
     if suffixes and path.suffix not in suffixes:
         raise UserError(f"For {to} one file is written: end its name in {' or '.join(suffixes)}, not {path.name!r}.")
-    if not suffixes and path.suffix in {suffix for known in SUFFIXES.values() for suffix in known}:
+    if not suffixes and path.suffix in {suffix for group in SUFFIXES.values() for suffix in group}:
         raise UserError(f"For {to} a folder is written; {path.name!r} is the name of a file.")
     try:
         empty = not suffixes and path.is_dir() and not path.is_symlink() and not os.listdir(path)

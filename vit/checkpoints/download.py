@@ -131,16 +131,16 @@ def download(remote: Remote, file: Path, most: int, keep_free: int = 0, progress
     unfinished.replace(file)
 
 
-def check_room(folder: Path, wanted: int, keep_free: int) -> None:
+def check_room(folder: Path, needed: int, keep_free: int) -> None:
     """See that there is disk space for so many bytes.
 
     Raises:
         OSError: there is not.
     """
     free = shutil.disk_usage(folder).free
-    if free - wanted < keep_free:
+    if free - needed < keep_free:
         raise OSError(
-            f"it needs {_mb(wanted)} MB and the disk has {_mb(free)} MB, of which {_mb(keep_free)} MB stay free"
+            f"it needs {_mb(needed)} MB and the disk has {_mb(free)} MB, of which {_mb(keep_free)} MB stay free"
         )
 
 

@@ -54,8 +54,8 @@ def check_fingerprint(model: VisionTransformer, stored: object) -> None:
         return
     numbers = isinstance(stored, list) and all(type(value) in (int, float) and abs(value) < 1e30 for value in stored)
     fits = numbers and len(stored) == len(answer)  # type: ignore[arg-type]
-    wanted = torch.tensor(stored if fits else [], dtype=torch.float32)
-    if not fits or (answer - wanted).abs().max() > FINGERPRINT_TOLERANCE * wanted.abs().max() + 1e-6:
+    expected = torch.tensor(stored if fits else [], dtype=torch.float32)
+    if not fits or (answer - expected).abs().max() > FINGERPRINT_TOLERANCE * expected.abs().max() + 1e-6:
         raise InvalidCheckpoint(
             "The checkpoint gives other results than when it was saved: its weights or its config were changed since. "
             "Save or download it again."

@@ -124,11 +124,11 @@ def _together(parts: Mapping[str, Tensors]) -> Tensors:
     return {name: tensor for part in parts.values() for name, tensor in part.items()}
 
 
-def _read_weights(source: CheckpointFiles, parts: Mapping[str, Tensors], wanted: set[str], half: bool) -> Weights:
+def _read_weights(source: CheckpointFiles, parts: Mapping[str, Tensors], keys: set[str], half: bool) -> Weights:
     """Read the tensors of all files, and hash these as if they were one."""
     tensors, digest = Tensors(), hashlib.sha256()
     for name, file in source.files.items():
-        tensors |= read_tensors(file, name, parts[name], wanted & parts[name].keys(), half, digest).tensors
+        tensors |= read_tensors(file, name, parts[name], keys & parts[name].keys(), half, digest).tensors
     return Weights(tensors, digest.hexdigest())
 
 
@@ -260,12 +260,12 @@ def _empty_model(reading: Reading) -> VisionTransformer:
     """The model without memory for its weights, after its names and shapes have been found to be those of the file."""
     with torch.device("meta"):
         model = VisionTransformer(reading.config)
-    wanted = {name: tensor.shape for name, tensor in model.state_dict().items()}
+    expected = {name: tensor.shape for name, tensor in model.state_dict().items()}
     stored = {name: tensor.shape for name, tensor in reading.tensors.items()}
     problems = (
-        ("missing", [name for name in wanted if name not in stored]),
-        ("too many", [name for name in stored if name not in wanted]),
-        ("of another shape", [name for name in wanted if name in stored and stored[name] != wanted[name]]),
+        ("missing", [name for name in expected if name not in stored]),
+        ("too many", [name for name in stored if name not in expected]),
+        ("of another shape", [name for name in expected if name in stored and stored[name] != expected[name]]),
     )
     for what, names in problems:
         if names:

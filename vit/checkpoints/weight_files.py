@@ -141,7 +141,7 @@ def read_tensors(
     file: BufferedReader,
     name: str,
     promised: Tensors,
-    wanted: set[str],
+    selected: set[str],
     half: bool,
     digest: "hashlib._Hash | None" = None,
 ) -> Weights:
@@ -152,7 +152,7 @@ def read_tensors(
 
     Args:
         promised: what `look` found.
-        wanted: names of the tensors to read; of the others nothing is kept.
+        selected: names of the tensors to read; of the others nothing is kept.
         half: keep 16-bit numbers as they are. All other numbers, and else these too, become float32.
         digest: the hash to go on with, of the files before this one.
 
@@ -165,24 +165,24 @@ def read_tensors(
 
     size, stream = os.fstat(file.fileno()).st_size, _Stream(file, digest or hashlib.sha256())
     try:
-        places = _places(file, name, size, {key: promised[key] for key in wanted})
-        if places is None:
+        spans = _spans(file, name, size, {key: promised[key] for key in selected})
+        if spans is None:
             whole = _state_dict(_unpickled(file, "cpu"), name)
-            tensors = {key: part if stays(part := whole.pop(key)) else part.float() for key in wanted}
+            tensors = {key: part if stays(part := whole.pop(key)) else part.float() for key in selected}
             rewound(file)
             stream.skip(size)
             return Weights(tensors, stream.digest.hexdigest())
-        together: dict[_Place, list[str]] = {}
-        for key, place in places.items():
-            together.setdefault(place, []).append(key)
+        together: dict[_Span, list[str]] = {}
+        for key, span in spans.items():
+            together.setdefault(span, []).append(key)
         tensors = {}
         rewound(file)
-        for place, keys in sorted(together.items()):
-            if not stream.at <= place.begin < place.end <= size:
+        for span, keys in sorted(together.items()):
+            if not stream.at <= span.begin < span.end <= size:
                 raise ValueError("Two tensors overlap.")
-            stream.skip(place.begin)
-            raw = stream.read(place.end, scratch=not any(stays(promised[key]) for key in keys))
-            if place.crc and zlib.crc32(raw.numpy().data, place.crc[0]) != place.crc[1]:
+            stream.skip(span.begin)
+            raw = stream.read(span.end, scratch=not any(stays(promised[key]) for key in keys))
+            if span.crc and zlib.crc32(raw.numpy().data, span.crc[0]) != span.crc[1]:
                 raise ValueError("A bit has flipped.")
             for key in keys:
                 meta = promised[key]
@@ -196,7 +196,7 @@ def read_tensors(
         raise InvalidCheckpoint(f"{brief(name)} is damaged. Download or save it again.") from error
 
 
-class _Place(NamedTuple):
+class _Span(NamedTuple):
     """From where to where the numbers of a tensor lie in the file [bytes], and the checksums of an `_Entry`."""
 
     begin: int
@@ -204,20 +204,20 @@ class _Place(NamedTuple):
     crc: tuple[int, int] | None = None
 
 
-def _places(file: BufferedReader, name: str, size: int, tensors: Tensors) -> dict[str, _Place] | None:
+def _spans(file: BufferedReader, name: str, size: int, tensors: Tensors) -> dict[str, _Span] | None:
     """Where the numbers of each tensor lie; None if that cannot be known."""
     archive = _is_archive(file)
     if archive or not rewound(file).read(9).startswith(_PICKLES):
         entries = _read_archive(file, name, size) if archive else _read_header(file, name, size)[0]
-        return {key: _Place(entries[key].begin, entries[key].end, entries[key].crc) for key in tensors}
-    places = {}
+        return {key: _Span(entries[key].begin, entries[key].end, entries[key].crc) for key in tensors}
+    spans = {}
     for key, tensor in tensors.items():
         storage = tensor.untyped_storage()  # torch notes the place when it loads a zip, which packs nothing, to "meta"
         begin = getattr(storage, "_checkpoint_offset", None)
         if begin is None:
             return None
-        places[key] = _Place(begin, begin + storage.nbytes())
-    return places
+        spans[key] = _Span(begin, begin + storage.nbytes())
+    return spans
 
 
 class _Stream:

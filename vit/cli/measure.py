@@ -54,22 +54,22 @@ def run_faithfulness(options: argparse.Namespace) -> None:
 def run_ood(options: argparse.Namespace) -> None:
     """Learn what known pictures are like."""
     checkpoint = load_checkpoint(options.checkpoint)
-    known = ood.fit(checkpoint, options.data, options.others, root=options.data_root, bar=not options.json)
+    reference = ood.fit(checkpoint, options.data, options.others, root=options.data_root, bar=not options.json)
     if options.keep:
-        ood.write(checkpoint, known)
-    rates = {"known_called_unlike": ood.ALARM, "others_called_unlike": known.noticed}
+        ood.write(checkpoint, reference)
+    rates = {"known_called_unlike": ood.ALARM, "others_called_unlike": reference.noticed}
     if options.json:
         facts = {
             "checkpoint": checkpoint.name,
             "sha256": checkpoint.hash,
-            "data": known.data,
-            "others": known.other_data,
+            "data": reference.data,
+            "others": reference.other_data,
         }
         print(json.dumps(facts | rates))
         return
-    print(f"Unlike the pictures of {known.data} is what {ood.ALARM:.0%} of them exceed.")
-    if known.noticed is not None:
-        print(f"Of the pictures of {known.other_data}, {known.noticed:.0%} exceed it.")
+    print(f"Unlike the pictures of {reference.data} is what {ood.ALARM:.0%} of them exceed.")
+    if reference.noticed is not None:
+        print(f"Of the pictures of {reference.other_data}, {reference.noticed:.0%} exceed it.")
 
 
 def run_features(options: argparse.Namespace) -> None:
@@ -79,19 +79,19 @@ def run_features(options: argparse.Namespace) -> None:
         raise InvalidConfig(f"--out takes a file that ends in .npz, in a folder that is there, not {options.out}.")
     checkpoint, bar = load_checkpoint(options.checkpoint), not options.json
     if _is_spread(options):
-        found = _spread(checkpoint, options)
+        extracted = _spread(checkpoint, options)
     else:
-        found = features.features(checkpoint, options.data, options.limit, root=options.data_root, bar=bar)
+        extracted = features.features(checkpoint, options.data, options.limit, root=options.data_root, bar=bar)
     try:
-        features.save(found, options.out)
+        features.save(extracted, options.out)
     except OSError as error:
         raise UserError(f"{options.out} cannot be written: {error.strerror}.") from error
-    pictures, numbers = found.vectors.shape
+    pictures, numbers = extracted.vectors.shape
     if options.json:
         facts = {"checkpoint": checkpoint.name, "sha256": checkpoint.hash, "data": options.data}
         print(json.dumps(facts | {"pictures": pictures, "numbers": numbers, "file": str(options.out)}))
         return
-    print(f"{pictures:,} pictures of {len(found.classes)} classes, {numbers:,} numbers each: {options.out}")
+    print(f"{pictures:,} pictures of {len(extracted.classes)} classes, {numbers:,} numbers each: {options.out}")
 
 
 def _is_spread(options: argparse.Namespace) -> bool:

@@ -78,11 +78,11 @@ def _splits(root: _Folder) -> dict[str, _Classes]:
     if len(train) > 1:
         beside = {name: _class_folders(named.get(name, _Folder()), unwrap=True) for name in TEST_FOLDERS}
         # without classes of train/ its pictures have no labels, as in a competition
-        known = {name: classes for name, classes in beside.items() if set(classes) & set(train)}
-        if known:
-            first, *others = known
-            val = {"val": known[others[0]]} if first == "test" and others else {}
-            return {"train": train, "test": known[first], **val}
+        matching = {name: classes for name, classes in beside.items() if set(classes) & set(train)}
+        if matching:
+            first, *others = matching
+            val = {"val": matching[others[0]]} if first == "test" and others else {}
+            return {"train": train, "test": matching[first], **val}
     return {"": train if len(train) > 1 else _class_folders(root)}
 
 

@@ -165,9 +165,9 @@ def download(name: str, root: Path = Path("data"), progress: Callable[[int, int]
     source = _source(name)
     if hasattr(source, "mirrors"):
         folder = _home(name, root)
-        wanted = [(file, md5, [mirror + file for mirror in source.mirrors]) for file, md5 in source.resources]
+        downloads = [(file, md5, [mirror + file for mirror in source.mirrors]) for file, md5 in source.resources]
     else:
-        folder, wanted = root, [(source.filename, source.tgz_md5, [source.url])]
+        folder, downloads = root, [(source.filename, source.tgz_md5, [source.url])]
 
     def tell(done: int) -> None:
         if progress:
@@ -180,7 +180,7 @@ def download(name: str, root: Path = Path("data"), progress: Callable[[int, int]
             if is_downloaded(name, root):
                 return
             done = 0
-            for file, md5, urls in wanted:
+            for file, md5, urls in downloads:
                 if not _is_whole(folder / file, md5):
                     _fetch(urls, folder / file, md5, lambda count, before=done: tell(before + count))  # type: ignore[misc]
                 done += (folder / file).stat().st_size
@@ -188,7 +188,7 @@ def download(name: str, root: Path = Path("data"), progress: Callable[[int, int]
             source(root, download=True)  # unpacks what lies there
     except (OSError, RuntimeError, ValueError, EOFError) as error:
         reason = str(error).strip().partition("\n")[0].strip("<>") or type(error).__name__
-        files, address = ", ".join(file for file, *_ in wanted), wanted[0][2][0].rpartition("/")[0]
+        files, address = ", ".join(file for file, *_ in downloads), downloads[0][2][0].rpartition("/")[0]
         raise InvalidDataset(
             f"{name} is not in {root}/ and could not be downloaded ({reason}). Put {files} from {address}/ "
             f"into {folder}/, or use a folder of class folders."
@@ -244,10 +244,10 @@ def in_turn(labels: Sequence[int]) -> list[int]:
     ['a', 'a']
     """
     generator = torch.Generator().manual_seed(_SPLIT_SEED)
-    turns, seen = [], dict.fromkeys(labels, 0)
+    turns, counts = [], dict.fromkeys(labels, 0)
     for index in torch.randperm(len(labels), generator=generator).tolist():
-        turns.append((seen[labels[index]], index))
-        seen[labels[index]] += 1
+        turns.append((counts[labels[index]], index))
+        counts[labels[index]] += 1
     return [index for _, index in sorted(turns)]
 
 
@@ -481,8 +481,8 @@ def _test_count(pictures: int) -> int:
 
 def _validation_count(pictures: int) -> int:
     """Of a class: a twentieth and at least ten, but no more than a fifth of a small one, and never the last."""
-    wanted = max(round(pictures * _VALIDATION_SHARE), _VALIDATION_LEAST)
-    return min(wanted, max(pictures // 5, 1), pictures - 1)
+    count = max(round(pictures * _VALIDATION_SHARE), _VALIDATION_LEAST)
+    return min(count, max(pictures // 5, 1), pictures - 1)
 
 
 def _opened(path: Path) -> Image.Image:

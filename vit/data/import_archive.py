@@ -157,7 +157,7 @@ class _Unpacked(NamedTuple):
 def _unpack(archive: Path, pool: Path, progress: Callable[[int, int], None] | None) -> _Unpacked:
     """Write all that decodes as a picture into `pool`, numbered, and remember the names."""
     size = archive.stat().st_size
-    budget, seen = Budget(size, pool), SeenNames()
+    budget, names = Budget(size, pool), SeenNames()
     pictures: list[PackedPicture] = []
     unreadable: list[str] = []
     waiting: deque[tuple[tuple[str, ...], Path, int, Future[str]]] = deque()
@@ -177,7 +177,7 @@ def _unpack(archive: Path, pool: Path, progress: Callable[[int, int], None] | No
             if is_junk(member.path):
                 ignored += 1
                 continue
-            seen.add(member.path)
+            names.add(member.path)
             if len(pictures) + len(unreadable) + len(waiting) >= MAX_FILES:
                 raise InvalidDataset(f"The archive has more than {MAX_FILES:,} pictures, the limit. Leave some out.")
             data = _content(member, budget)

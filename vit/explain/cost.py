@@ -18,7 +18,7 @@ def size_of(pixels: Tensor) -> Size:
     return pixels.shape[2], pixels.shape[3]
 
 
-def images_at_once(config: ViTConfig, size: Size) -> int:
+def images_per_batch(config: ViTConfig, size: Size) -> int:
     """How many pictures of a size go through a block together fastest."""
     patches = (size[0] // config.patch_size) * (size[1] // config.patch_size)
     return max(1, CACHED // (patches * config.dim))

@@ -255,8 +255,8 @@ def seconds(model: VisionTransformer, size: tuple[int, int], maps: float, count:
         size: (height, width) of the input [px].
         count: of the groups that each map puts the pixels in.
     """
-    at_once = batch_size(model.config.channels * size[0] * size[1])
-    return expected(model, Kind(_KIND, size), maps * count, at_once=at_once)
+    per_batch = batch_size(model.config.channels * size[0] * size[1])
+    return expected(model, Kind(_KIND, size), maps * count, per_batch=per_batch)
 
 
 _KIND = "verdict"
@@ -355,9 +355,9 @@ def probabilities(model: VisionTransformer, pictures: Iterable[Tensor], target: 
     """
     waiting = iter(pictures)
     first = next(waiting)
-    waiting, at_once = chain([first], waiting), batch_size(first.numel())
+    waiting, per_batch = chain([first], waiting), batch_size(first.numel())
     parts = []
-    while batch := list(islice(waiting, at_once)):
+    while batch := list(islice(waiting, per_batch)):
         parts.append(model.probabilities(model(torch.cat(batch)).logits)[:, target])
     return torch.cat(parts)
 
@@ -374,8 +374,8 @@ def memory(config: ViTConfig, size: tuple[int, int]) -> int:
         size: (height, width) of the input [px].
     """
     numbers = config.channels * size[0] * size[1]
-    at_once = batch_size(numbers)
-    return 2 * 4 * at_once * numbers + at_once * pass_memory(config, count_tokens(config, size)) + 50_000_000
+    per_batch = batch_size(numbers)
+    return 2 * 4 * per_batch * numbers + per_batch * pass_memory(config, count_tokens(config, size)) + 50_000_000
 
 
 # --- Against known objects ------------------------------------------------------------------------------------

@@ -238,9 +238,9 @@ def check_name(checkpoint: Checkpoint, name: str) -> None:
     Raises:
         UserError: it has no such tokens.
     """
-    known = names(checkpoint.config.prefix)
-    if name not in known:
-        raise UserError(f"{checkpoint.name} has no statistic {name!r}. Choose from {', '.join(known)}.")
+    available = names(checkpoint.config.prefix)
+    if name not in available:
+        raise UserError(f"{checkpoint.name} has no statistic {name!r}. Choose from {', '.join(available)}.")
 
 
 def table(name: str, statistic: Statistic) -> list[str]:
@@ -263,13 +263,13 @@ def sentence(name: str, statistic: Statistic) -> str:
     return f"{STATISTICS[name]}, {what}. Uniform attention: {amount(name, statistic.uniform)}."
 
 
-def record_in_card(checkpoint: Checkpoint, data: str, found: Mapping[str, Statistic]) -> None:
+def record_in_card(checkpoint: Checkpoint, data: str, measured: Mapping[str, Statistic]) -> None:
     """Put how far each block looks into the card of a checkpoint that this app saved.
 
     Raises:
         UserError: it is another library's, whose card is not ours to write.
     """
-    distance = found["distance"]
+    distance = measured["distance"]
     blocks = ", ".join(f"{mean:.1f}" for mean in distance.values.mean(1).tolist())
     line = (
         f"Mean attention distance of the heads of each block, the first one first: {blocks} px; uniform attention "
@@ -279,7 +279,7 @@ def record_in_card(checkpoint: Checkpoint, data: str, found: Mapping[str, Statis
     record_facts(checkpoint, {"heads": [line]})
 
 
-def to_dict(found: Mapping[str, Statistic]) -> dict[str, Any]:
+def to_dict(measured: Mapping[str, Statistic]) -> dict[str, Any]:
     """Statistics by name as JSON has them: `mean` and `deviation` are lists of blocks, each a list of its heads.
 
     The `deviation` is None where there was one picture.
@@ -290,5 +290,5 @@ def to_dict(found: Mapping[str, Statistic]) -> dict[str, Any]:
             "mean": one.values.tolist(),
             "deviation": None if one.deviation is None else one.deviation.tolist(),
         }
-        for name, one in found.items()
+        for name, one in measured.items()
     }

@@ -139,20 +139,20 @@ SINK = 0.05  # of the attention, that a token must get to be called one
 NEGLIGIBLE = 0.1  # of what uniform attention has, or of 1 where that has 0: a correlation, or logits
 
 
-def suggestions(found: Mapping[str, Statistic]) -> list[Suggestion]:
+def suggestions(measured: Mapping[str, Statistic]) -> list[Suggestion]:
     """The heads with the most and the least of something, where that is not negligible.
 
     Args:
-        found: by name, from `statistics` and `agreement`; "effect" is what the class loses without each head.
+        measured: by name, from `statistics` and `agreement`; "effect" is what the class loses without each head.
     """
     ideas = [("local", "distance", -1), ("far", "distance", 1), ("itself", "self", 1)]
-    ideas += [("sink", name, 1) for name in ("cls", "registers") if name in found][:1]
+    ideas += [("sink", name, 1) for name in ("cls", "registers") if name in measured][:1]
     ideas += [("object", "object", 1), ("needed", "effect", 1)]
     chosen = []
     for kind, name, sign in ideas:
-        if name not in found:
+        if name not in measured:
             continue
-        values, uniform = found[name].values, found[name].uniform
+        values, uniform = measured[name].values, measured[name].uniform
         block, head = divmod(int((sign * values).argmax()), values.shape[1])
         value = float(values[block, head])
         enough = kind != "sink" or value > SINK

@@ -18,22 +18,22 @@ class Layout(NamedTuple):
     grid: tuple[int, int]
 
 
-def counterpart(token: int, here: Layout, there: Layout) -> int:
-    """The token there that is this one here: by name, or by its place on a grid that may be finer.
+def counterpart(token: int, source: Layout, target: Layout) -> int:
+    """The token of `target` that `token` is in `source`: by name, or by where it lies on a grid that may be finer.
 
     The viewers of a group find it the same way.
 
     >>> counterpart(2, Layout(("cls",), (2, 2)), Layout((), (4, 4)))
     7
     """
-    if token < len(here.prefix):
-        name = here.prefix[token]
-        return there.prefix.index(name) if name in there.prefix else 0
-    row, col = divmod(token - len(here.prefix), here.grid[1])
+    if token < len(source.prefix):
+        name = source.prefix[token]
+        return target.prefix.index(name) if name in target.prefix else 0
+    row, col = divmod(token - len(source.prefix), source.grid[1])
     row, col = (
-        int((index + 0.5) / own * other) for index, own, other in zip((row, col), here.grid, there.grid, strict=True)
+        int((index + 0.5) / own * other) for index, own, other in zip((row, col), source.grid, target.grid, strict=True)
     )
-    return len(there.prefix) + row * there.grid[1] + col
+    return len(target.prefix) + row * target.grid[1] + col
 
 
 def difference(left: Tensor, right: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from vit.explain.methods import METHODS, Subject, heatmap_of
 from vit.images.preprocess import Normalise
 
 RANDOM, BLOB = "random", "blob in the middle"
-_KNOWN = "objects are known"
+_HAS_OBJECTS = "objects are known"
 RESAMPLES = 2000
 _NUMBER = r"(-?\d\.\d{3})"
 _LINE = re.compile(rf"\| (?P<title>[^|]+) \| {_NUMBER} \({_NUMBER} to {_NUMBER}\) \|")
@@ -111,7 +111,7 @@ def in_parts(
         every = {name: (score, *_against(maps[name], mask)) for name, score in zip(maps, scores, strict=True)}
         chance = torch.tensor([every.pop(f"{RANDOM} {seed}") for seed in range(SEEDS)]).mean(0)
         rows = {name: np.array([every[name]]) for name in (*names, BLOB)} | {RANDOM: chance[None].numpy()}
-        return rows | {_KNOWN: np.array(mask is not None)}
+        return rows | {_HAS_OBJECTS: np.array(mask is not None)}
 
     return InParts(dataset.test, min(limit, len(dataset.test.labels)), 1, compute)
 
@@ -119,12 +119,12 @@ def in_parts(
 def combined(parts: Iterable[Part]) -> list[Ranked]:
     """What all parts say together, in their order; best first."""
     every = list(parts)
-    known = bool(every[0][_KNOWN])
+    has_objects = bool(every[0][_HAS_OBJECTS])
     ranked = []
-    for name in (*(name for name in every[0] if name not in (RANDOM, BLOB, _KNOWN)), RANDOM, BLOB):
+    for name in (*(name for name in every[0] if name not in (RANDOM, BLOB, _HAS_OBJECTS)), RANDOM, BLOB):
         rows = torch.from_numpy(np.concatenate([part[name] for part in every])).double()
         saco, points, overlaps = (interval(column) for column in rows.T)
-        ranked.append(Ranked(name, saco, points if known else None, overlaps if known else None, len(rows)))
+        ranked.append(Ranked(name, saco, points if has_objects else None, overlaps if has_objects else None, len(rows)))
     return sorted(ranked, key=lambda one: -one.saco.mean)
 
 
@@ -142,9 +142,9 @@ def interval(values: Tensor) -> Interval:
 
 def table(ranked: Sequence[Ranked]) -> list[str]:
     """The ranking as the lines of a Markdown table."""
-    known = ranked[0].points is not None
-    lines = ["| Method | SaCo (95 %) |" + (" Points at the object | Overlap with it |" if known else "")]
-    lines.append("|---|---|" + ("---|---|" if known else ""))
+    has_objects = ranked[0].points is not None
+    lines = ["| Method | SaCo (95 %) |" + (" Points at the object | Overlap with it |" if has_objects else "")]
+    lines.append("|---|---|" + ("---|---|" if has_objects else ""))
     for one in ranked:
         title = METHODS[one.name].title if one.name in METHODS else one.name.capitalize()
         line = f"| {title} | {_words(one.saco)} |"

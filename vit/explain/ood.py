@@ -55,7 +55,7 @@ class Unlike(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Known:
+class Reference:
     """What the pictures are like that a model learnt from.
 
     Attributes:
@@ -114,7 +114,7 @@ def fit(
     root: Path = Path("data"),
     most: int = KNOWN_PICTURES,
     bar: bool = False,
-) -> Known:
+) -> Reference:
     """Learn what known pictures are like from a training split, and how usual scores are from test splits.
 
     Args:
@@ -128,14 +128,14 @@ def fit(
     """
     if not checkpoint.config.num_classes:
         raise UserError("The model has no classes, so there is nothing to be sure or unsure of.")
-    known = load_dataset(data, checkpoint.preprocess, root=root, at_most=most)
-    features, _ = _looked(checkpoint, known.train, most, bar)
+    dataset = load_dataset(data, checkpoint.preprocess, root=root, at_most=most)
+    features, _ = _looked(checkpoint, dataset.train, most, bar)
     mean, away = features.mean(0), features - features.mean(0)
     covariance = (away.T @ away).double() / len(features)
     covariance.diagonal().add_(1e-3 * covariance.diagonal().mean())  # a direction that hardly varies counts for little
     precision = torch.linalg.inv(covariance).float()
-    usual = measures(*_looked(checkpoint, known.test, most, bar), mean, precision)
-    centre, spread = usual.mean(0), usual.std(0)
+    reference = measures(*_looked(checkpoint, dataset.test, most, bar), mean, precision)
+    centre, spread = reference.mean(0), reference.std(0)
     steps = torch.linspace(0, 1, _STEPS)
 
     def quantiles(values: Tensor) -> Tensor:
@@ -146,10 +146,10 @@ def fit(
         test = load_dataset(others, checkpoint.preprocess, root=root, at_most=most, only_test=True).test
         foreign = quantiles(measures(*_looked(checkpoint, test, most, bar), mean, precision))
     names = (Path(spec.removeprefix("folder:")).name for spec in (data, others))
-    return Known(mean, precision, centre, spread, quantiles(usual), foreign, *names)
+    return Reference(mean, precision, centre, spread, quantiles(reference), foreign, *names)
 
 
-def write(checkpoint: Checkpoint, known: Known) -> Path:
+def write(checkpoint: Checkpoint, reference: Reference) -> Path:
     """Keep it beside the weights of a checkpoint, whose identity it carries.
 
     Raises:
@@ -157,15 +157,15 @@ def write(checkpoint: Checkpoint, known: Known) -> Path:
     """
     if not checkpoint.path.is_dir():
         raise UserError(f"{checkpoint.path.name} is a single file. Put it into a folder of its own first.")
-    facts = {"identity": checkpoint.identity, "data": known.data, "other_data": known.other_data}
-    arrays = {name: getattr(known, name) for name in _NAMES}
+    facts = {"identity": checkpoint.identity, "data": reference.data, "other_data": reference.other_data}
+    arrays = {name: getattr(reference, name) for name in _NAMES}
     with replaced(checkpoint.path / FILE) as file, zipfile.ZipFile(file, "w") as archive:
         for name, content in [("facts.json", json.dumps(facts).encode()), *_packed(arrays)]:
             archive.writestr(zipfile.ZipInfo(name), content)  # the same bytes whenever it is written
     return checkpoint.path / FILE
 
 
-def read(checkpoint: Checkpoint) -> Known | None:
+def read(checkpoint: Checkpoint) -> Reference | None:
     """What is kept beside a checkpoint; None where there is nothing, or of another checkpoint."""
     try:
         with zipfile.ZipFile(io.BytesIO(read_bytes(checkpoint.path / FILE, _BYTES))) as archive:
@@ -190,7 +190,7 @@ def read(checkpoint: Checkpoint) -> Known | None:
         return None
     mean, precision, centre, spread, scores = (arrays[name] for name in _NAMES[:-1])
     names = str(facts.get("data", "")), str(facts.get("other_data", ""))
-    return Known(mean, precision, centre, spread, scores, arrays.get("others"), *names)
+    return Reference(mean, precision, centre, spread, scores, arrays.get("others"), *names)
 
 
 _NAMES = ("mean", "precision", "centre", "spread", "scores", "others")

@@ -164,7 +164,7 @@ class AttentionRecord:
         """The logarithm of each row's softmax denominator, (H, N)."""
         if block not in self._log_sums:
             q, k = self.queries[block].float(), self.keys[block].float()
-            scores = (rows @ k.transpose(-2, -1) * q.shape[-1] ** -0.5 for rows in q.split(self._rows_at_once, 1))
+            scores = (rows @ k.transpose(-2, -1) * q.shape[-1] ** -0.5 for rows in q.split(self._rows_per_chunk, 1))
             self._log_sums[block] = torch.cat([s.logsumexp(-1) for s in scores], 1)
         return self._log_sums[block]
 
@@ -210,13 +210,13 @@ class AttentionRecord:
         return traced(self, start, residual, direction, fusion, discard)
 
     @property
-    def _rows_at_once(self) -> int:
+    def _rows_per_chunk(self) -> int:
         return max(1, _CHUNK // (self.heads * self.tokens))
 
     def row_chunks(self, block: int) -> Iterator[tuple[int, Tensor]]:
         """All rows of a block, a few at a time: the first one's number, and (H, R, N)."""
-        for start in range(0, self.tokens, self._rows_at_once):
-            yield start, self.rows(block, range(start, min(start + self._rows_at_once, self.tokens)))
+        for start in range(0, self.tokens, self._rows_per_chunk):
+            yield start, self.rows(block, range(start, min(start + self._rows_per_chunk, self.tokens)))
 
     def _one_hot(self, token: int) -> Tensor:
         start = self.queries[0].new_zeros(self.tokens, dtype=torch.float32)

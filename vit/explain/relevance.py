@@ -189,15 +189,15 @@ class GradientRecord(AttentionRecord):
         start[query] = 1
         return start
 
-    def _rows(self, block: int, wanted: Tensor | None = None) -> Iterator[Tensor]:
+    def _rows(self, block: int, weights: Tensor | None = None) -> Iterator[Tensor]:
         """Numbers (R,) of the rows that have a gradient, a few at a time.
 
         Args:
-            wanted: (N,), rows where this is zero are left out, too.
+            weights: (N,), rows where this is zero are left out, too.
         """
         live = self.gradients[block].any(-1).any(0)
-        rows = (live if wanted is None else live & (wanted != 0)).nonzero()[:, 0]
-        yield from rows.split(_rows_at_once(self.queries[block]))
+        rows = (live if weights is None else live & (weights != 0)).nonzero()[:, 0]
+        yield from rows.split(_rows_per_chunk(self.queries[block]))
 
     def _mean_flow(self, block: int, rows: Tensor, positive: bool) -> Tensor:
         """Attention times its gradient, or times the positive part of that, on average over the heads: (R, N)."""
@@ -218,7 +218,7 @@ class GradientRecord(AttentionRecord):
         return (q[rows] * q.shape[-1] ** -0.5 @ k.T).softmax(-1), g[rows] @ v.T
 
 
-def _rows_at_once(q: Tensor) -> int:
+def _rows_per_chunk(q: Tensor) -> int:
     """How many rows of one head of (H, N, K) to compute at once."""
     return max(1, _CHUNK.get(q.device.type, _CHUNK["cpu"]) // q.shape[1])
 
@@ -351,7 +351,7 @@ def legrad(
             v = inputs.v.detach()[0]  # (H, N, K)
             gains = torch.zeros_like(v[0, :, 0])
             for queries, values in zip(g[0], v, strict=True):
-                for rows in queries.split(_rows_at_once(v)):
+                for rows in queries.split(_rows_per_chunk(v)):
                     gains += (rows @ values.T).clamp_(min=0).sum(0)
             maps.append(gains / g[0, ..., 0].numel())  # the mean over heads and queries
     return torch.stack(maps).mean(0)
@@ -376,11 +376,11 @@ def _passed(model: VisionTransformer, pixels: Tensor, hook: Hook | None, every: 
     Args:
         every: all tokens leave the last block, and not only those that the head reads.
     """
-    seen: list[tuple[HeadInputs, Tensor]] = []
+    captured: list[tuple[HeadInputs, Tensor]] = []
 
     def keep(index: int, inputs: HeadInputs) -> Tensor:
         heads = inputs.mixed()
-        seen.append((inputs, heads))
+        captured.append((inputs, heads))
         return heads if hook is None else hook(index, inputs._replace(mixed=lambda: heads))
 
     with torch.no_grad():
@@ -388,7 +388,7 @@ def _passed(model: VisionTransformer, pixels: Tensor, hook: Hook | None, every: 
     for step in steps:
         before = x.detach().requires_grad_()
         x = step(before)
-        yield Passed(before, *seen.pop(), x)
+        yield Passed(before, *captured.pop(), x)
 
 
 def _input_gradient(model: VisionTransformer, pixels: Tensor, back: Tensor) -> Tensor:

@@ -107,12 +107,12 @@ class Preprocess:
 
     def __call__(self, image: Image.Image) -> Tensor:
         """Turn a picture into the model's input, (1, channels, height, width)."""
-        pixels = torch.from_numpy(np.array(self.seen(image), dtype=np.float32) / 255)
+        pixels = torch.from_numpy(np.array(self.input_image(image), dtype=np.float32) / 255)
         pixels = pixels.reshape(*self.size, self.channels)
         pixels = (pixels - torch.tensor(self.mean)) / torch.tensor(self.std)
         return pixels.permute(2, 0, 1).unsqueeze(0).contiguous()  # (1, C, height, width)
 
-    def seen(self, image: Image.Image) -> Image.Image:
+    def input_image(self, image: Image.Image) -> Image.Image:
         """Return what the model sees: the picture resized and cut to `size`, RGB, or grey for one channel."""
         image = image.convert("RGB" if self.channels == 3 else "L")
         width, height = self._resized(image)
@@ -223,11 +223,11 @@ class Normalise:
         return (images - self.mean) / self.std
 
 
-def _require(holds: bool, name: str, value: object, wanted: str) -> None:
+def _require(holds: bool, name: str, value: object, requirement: str) -> None:
     """Refuse a preprocessing value with a sentence that names it."""
     if not holds:
         raise InvalidCheckpoint(
-            f"The checkpoint's preprocessing has {name} = {str(value)[:60]!r}; it must be {wanted}."
+            f"The checkpoint's preprocessing has {name} = {str(value)[:60]!r}; it must be {requirement}."
         )
 
 

@@ -38,7 +38,7 @@ MAX_PIXELS = 9_000_000  # of a frame; 4K has 8.8 million
 MAX_WORK = 8_000_000_000  # pixels to decode; two minutes of 1080p, which take about a quarter of a minute
 MAX_PACKETS = 200_000  # frames of a file; an hour at 50 a second has fewer
 PATIENCE = 60  # [s] for one file
-AT_ONCE = 2  # files, of all visitors together; bounds the memory too
+CONCURRENT_FILES = 2  # files, of all visitors together; bounds the memory too
 BEAT = 0.5  # [s] between two words to who waits
 SIDE = 1280  # longer side of a frame that is kept [px]
 MEMORY = 2_000_000_000  # [bytes] for the process that decodes, beside the file
@@ -142,7 +142,7 @@ def _remembered_of(key: _Key, waiting: Callable[[], object]) -> Clip | str | Non
             if key in _remembered:
                 _remembered.move_to_end(key)
                 return _remembered[key]
-            if key not in _being_read and len(_being_read) < AT_ONCE:
+            if key not in _being_read and len(_being_read) < CONCURRENT_FILES:
                 _being_read.add(key)
                 return None
             if _changed.wait(BEAT):
@@ -276,7 +276,7 @@ def _frames(data: bytes, count: int) -> Iterator[tuple[dict[str, Any], bytes]]:
     with _opened(data) as container:
         stream = _stream(container)
         packets = list(_packets(container, stream))
-    wanted, runs, total = _plan(packets, count)
+    times, runs, total = _plan(packets, count)
     size = stream.codec_context.width, stream.codec_context.height
     work = sum(stop - start for start, stop in runs) * size[0] * size[1]
     if work > MAX_WORK:
@@ -285,7 +285,7 @@ def _frames(data: bytes, count: int) -> Iterator[tuple[dict[str, Any], bytes]]:
             f"The video has {total:,} frames of {size[0]:,} x {size[1]:,} pixels, and reading them would take too "
             f"long; cut out {part} of it, or make it smaller."
         )
-    following = dict(zip(wanted, [*wanted[1:], None], strict=True))
+    following = dict(zip(times, [*times[1:], None], strict=True))
     with _opened(data) as container:
         stream = _stream(container)
         beat = float(stream.time_base or 0)
@@ -374,9 +374,9 @@ def _plan(packets: Sequence[_Packet], count: int) -> tuple[list[int], list[tuple
     keys = [i for i, packet in enumerate(packets) if packet.key] or [0]
     # What comes before the first key frame, in the file or on the screen, cannot be decoded.
     places = {p.time: i for i, p in enumerate(packets) if p.shown and i >= keys[0] and p.time >= packets[keys[0]].time}
-    wanted = evenly(sorted(places), count)
+    times = evenly(sorted(places), count)
     runs: list[tuple[int, int]] = []
-    for time in wanted:
+    for time in times:
         last = places[time]
         key = bisect_right(keys, last) - 1
         if key and time < packets[keys[key]].time:  # shown before its key frame, it also leans on what precedes that
@@ -385,7 +385,7 @@ def _plan(packets: Sequence[_Packet], count: int) -> tuple[list[int], list[tuple
             runs[-1] = runs[-1][0], max(runs[-1][1], last + 1)
         else:
             runs.append((keys[key], last + 1))
-    return wanted, runs, len(places)
+    return times, runs, len(places)
 
 
 def _decoded(

@@ -211,8 +211,8 @@ def in_a_sentence(name: str = "") -> Iterator[None]:
         name = name or str(first["loc"][0])
         if first["type"] == "unexpected_keyword_argument":
             raise ValueError(f"There is no config field `{brief(name)}`.") from error
-        said = f"{name}: {first['msg']}".replace(": Input should be", " must be")
-        raise ValueError(f"{said}, not {brief(first['input'])}.") from error
+        message = f"{name}: {first['msg']}".replace(": Input should be", " must be")
+        raise ValueError(f"{message}, not {brief(first['input'])}.") from error
 
 
 def preset_names() -> list[str]:

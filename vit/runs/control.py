@@ -119,7 +119,7 @@ def launch(
     """
     check_locks()
     request = Request(tuple(devices), share, nodes, minutes)
-    engine, root = _place(on)
+    engine, root = _engine_and_root(on)
     kind = _check(request, on)
     config = _absolute(config, kind)
     limits = limits or Limits()
@@ -187,20 +187,20 @@ def end_trial(folder: Path) -> None:
     """Remove a trial, and end it where it is not over."""
     handle = read_handle(folder)
     with suppress(UserError):
-        if handle and (engine := cluster_engine(handle.place)).look(handle).word != "gone":
+        if handle and (engine := cluster_engine(handle.engine_name)).look(handle).word != "gone":
             engine.kill(handle)
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _place(on: str) -> tuple[Engine, Path]:
-    """The engine of a place, and the folder of its runs."""
+def _engine_and_root(on: str) -> tuple[Engine, Path]:
+    """The engine by its name, and the folder of its runs."""
     return (Here(), runs_folder()) if on == HERE else (cluster_engine(on), find_cluster(on).runs)
 
 
 def _check(request: Request, on: str) -> str:
     """Refuse devices that make no sense; returns their kind."""
-    known = rf"cpu|mps|cuda:\d+|{ANY_GPU}" if on == HERE else rf"cpu|{ANY_GPU}"
-    if not request.devices or not all(re.fullmatch(known, device) for device in request.devices):
+    allowed = rf"cpu|mps|cuda:\d+|{ANY_GPU}" if on == HERE else rf"cpu|{ANY_GPU}"
+    if not request.devices or not all(re.fullmatch(allowed, device) for device in request.devices):
         raise InvalidConfig("devices: choose cpu, or one or more GPUs.")
     kinds = {device.partition(":")[0].replace(ANY_GPU, "cuda") for device in request.devices}
     if len(kinds) > 1:
@@ -213,21 +213,21 @@ def _check(request: Request, on: str) -> str:
 def _absolute(config: "TrainConfig", device: str) -> "TrainConfig":
     """The same settings wherever the run is resumed from."""
     kind, colon, path = config.data.partition(":")
-    places = {"data": kind + colon + (str(Path(path).expanduser().absolute()) if colon else path)}
-    return config.model_copy(update=places | {"data_root": str(Path(config.data_root).absolute()), "device": device})
+    absolute = {"data": kind + colon + (str(Path(path).expanduser().absolute()) if colon else path)}
+    return config.model_copy(update=absolute | {"data_root": str(Path(config.data_root).absolute()), "device": device})
 
 
 def _check_cluster(
     config: "TrainConfig", request: Request, cluster: Cluster, limits: Limits
 ) -> tuple["TrainConfig", Limits]:
     """Refuse what a cluster does not grant; returns the settings with its own folder of downloads, and its bounds."""
-    for what, wanted, most in (
+    for what, requested, most in (
         ("nodes", request.nodes, cluster.limits.nodes),
         ("processes on a node", len(request.devices), cluster.limits.processes),
         ("minutes", request.minutes or 0, cluster.limits.minutes or math.inf),
     ):
-        if wanted > most:
-            raise InvalidConfig(f"{what}: {cluster.name} grants a run at most {most}, not {wanted}.")
+        if requested > most:
+            raise InvalidConfig(f"{what}: {cluster.name} grants a run at most {most}, not {requested}.")
     config = config.model_copy(update={"data_root": downloads_of(cluster, config.data, config.data_root)})
     return config, limits._replace(runs_per_person=cluster.limits.runs_per_person or limits.runs_per_person)
 
@@ -264,7 +264,7 @@ def stop(run_id: str) -> None:
         InvalidRun: it is not alive.
     """
     run = _living_run(run_id)
-    _place(run.on)[0].ask_to_stop(run.folder)
+    _engine_and_root(run.on)[0].ask_to_stop(run.folder)
     watch.forget()
 
 
@@ -276,7 +276,7 @@ def kill(run_id: str) -> None:
         Unreachable: its cluster does not answer.
     """
     run = _living_run(run_id)
-    _place(run.on)[0].kill(read_handle(run.folder) or Handle(run.folder, HERE, run.id, run.created))
+    _engine_and_root(run.on)[0].kill(read_handle(run.folder) or Handle(run.folder, HERE, run.id, run.created))
     watch.forget()
 
 
@@ -301,7 +301,7 @@ def resume(run_id: str, *, devices: Sequence[str] | None = None, epochs: int | N
     check_resumable(run.folder)
     if run.status == "finished" and (epochs is None or epochs <= run.config.get("epochs", 0)):
         raise InvalidRun("This run has finished. Give it more epochs to continue it.")
-    engine, root = _place(run.on)
+    engine, root = _engine_and_root(run.on)
     config = None
     if epochs is not None:
         config = presets.train_config(**read_document(run.folder / "config.json") | {"epochs": epochs})
@@ -357,7 +357,7 @@ def annotate(run_id: str, notes: str) -> None:
         _change(find_run(run_id).folder, notes=notes[:MAX_NOTES])
 
 
-def move(run_id: str, place: int) -> None:
+def move(run_id: str, position: int) -> None:
     """Put a waiting run at another place of the queue, 0 for the first.
 
     Raises:
@@ -368,7 +368,7 @@ def move(run_id: str, place: int) -> None:
         if run_id not in waiting:
             raise InvalidRun("This run does not wait any more.")
         waiting.remove(run_id)
-        waiting.insert(max(place, 0), run_id)
+        waiting.insert(max(position, 0), run_id)
         line["waiting"] = waiting
 
 

@@ -201,8 +201,8 @@ def state(run: Path) -> State:
     if not os.path.exists(run / _LOG):
         return State("none")
     lines = [line for line in re.split(r"[\r\n]+", _tail(run / _LOG).decode("utf-8", "replace")) if line.strip()]
-    said = [line for line in lines if "%|" not in line]
-    return State("failed", reason=said[-1].strip() if said else "The evaluation was cut off. Start it again.")
+    messages = [line for line in lines if "%|" not in line]
+    return State("failed", reason=messages[-1].strip() if messages else "The evaluation was cut off. Start it again.")
 
 
 def _tail(path: Path, size: int = 2000) -> bytes:

@@ -46,7 +46,7 @@ def write(
     model, normalise = checkpoint.model.to(device), Normalise(checkpoint.preprocess, device)
     confusion = torch.zeros(classes * classes, dtype=torch.int64)
     worst = _Worst(*(torch.empty(0) for _ in range(5)))
-    seen = 0
+    start = 0
     with torch.inference_mode():
         for images, labels in tqdm(
             pictures.batches(torch.arange(count), _BATCH, device),
@@ -59,9 +59,9 @@ def write(
             confusion += torch.bincount(labels * classes + predicted, minlength=classes * classes).cpu()
             wrong = (predicted != labels).nonzero()[:, 0]
             wrong = wrong[probability[wrong].argsort(descending=True, stable=True)[:WORST]]
-            mistakes = _Worst(seen + wrong, images[wrong], labels[wrong], predicted[wrong], probability[wrong])
+            mistakes = _Worst(start + wrong, images[wrong], labels[wrong], predicted[wrong], probability[wrong])
             worst = worst.merged(mistakes)
-            seen += len(labels)
+            start += len(labels)
         overlays = [_attention_over(model, normalise(image[None].to(device)), image) for image in worst.images]
     report = Report(
         checkpoint.hash,

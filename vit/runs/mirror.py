@@ -38,7 +38,7 @@ from vit.untrusted import parse_json
 ENVIRONMENT = "VIT_MIRROR"  # of the machines: the URL
 PAUSE = 1.0  # [s] between two looks at the folder, and at what a person asks
 _FORMAT = 1  # of an index
-_GIVEN = ("config.json", BASE, "about.json", "handle.json", START)  # of these the server is the writer
+_FROM_SERVER = ("config.json", BASE, "about.json", "handle.json", START)  # of these the server is the writer
 _OWN = re.compile(r"\..*|.*\.(lock|partial)|reserve|stop|kill|over\.json|job\.sh")  # of each side alone, by first name
 _GROWING = re.compile(r"metrics\.jsonl|log\.txt|events/.*")
 _PATH = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*(/[A-Za-z0-9_-][A-Za-z0-9_.-]*){0,4}")
@@ -92,7 +92,7 @@ class Mirror:
     Attributes:
         url: of all runs, as `pyarrow.fs.FileSystem.from_uri` has it, such as s3://bucket/runs?region=eu-west-1.
         folder: of the run, on this machine.
-        storage, place: the file system behind the URL, and the image's path there.
+        storage, path: the file system behind the URL, and the image's path there.
     """
 
     url: str
@@ -106,10 +106,10 @@ class Mirror:
 
     def __post_init__(self) -> None:
         """Open the storage, which asks nobody."""
-        from pyarrow.fs import FileSystem  # noqa: PLC0415 # only machines of such a place need it
+        from pyarrow.fs import FileSystem  # noqa: PLC0415 # only machines of such a cluster need it
 
         self.storage, root = FileSystem.from_uri(self.url)
-        self.place = f"{root.rstrip('/')}/{self.folder.name}"
+        self.path = f"{root.rstrip('/')}/{self.folder.name}"
 
     # --- The server's side ------------------------------------------------------------------------------------------
 
@@ -117,9 +117,9 @@ class Mirror:
         """Bring what an attempt needs, and forget what was asked of the one before."""
         self._delete("stop")
         files: Files = {}
-        for name in _GIVEN:
-            place = self.folder / name
-            for path in sorted(place.rglob("*")) if place.is_dir() else [place]:
+        for name in _FROM_SERVER:
+            source = self.folder / name
+            for path in sorted(source.rglob("*")) if source.is_dir() else [source]:
                 if path.is_file():
                     with path.open("rb") as file:
                         files[str(path.relative_to(self.folder))] = self._stored(file)
@@ -136,7 +136,7 @@ class Mirror:
     def remove(self, part: str = "") -> None:
         """Delete the image, or a folder beside its index."""
         with suppress(FileNotFoundError):
-            self.storage.delete_dir(f"{self.place}/{part}".rstrip("/"))
+            self.storage.delete_dir(f"{self.path}/{part}".rstrip("/"))
 
     # --- Both sides -------------------------------------------------------------------------------------------------
 
@@ -187,7 +187,7 @@ class Mirror:
         if exact:
             facts = noted.get("facts", {})
             before = {path: entry for path, entry in before.items() if facts.get(path) == self._facts(path)}
-        have, kept = dict(before), set[str]()
+        have, present = dict(before), set[str]()
         try:
             for unit, files in _units(index).items():
                 grows = bool(_GROWING.fullmatch(unit))
@@ -200,8 +200,8 @@ class Mirror:
                     else:
                         self._bring_folder(unit, files)
                 have |= files
-                kept |= files.keys()
-            for gone in before.keys() - kept:
+                present |= files.keys()
+            for gone in before.keys() - present:
                 if gone not in index:
                     (self.folder / gone).unlink(missing_ok=True)
                 del have[gone]
@@ -221,10 +221,12 @@ class Mirror:
         target = self.folder / path
         target.parent.mkdir(parents=True, exist_ok=True)
         if grows and before and target.exists():
-            kept = len(before.pieces)
+            unchanged = len(before.pieces)
             had = sum(size for _, size in before.pieces) + len(before.tail)
-            if entry.pieces[:kept] == before.pieces and target.stat().st_size == had:
-                more = b"".join(chunk for piece in entry.pieces[kept:] for chunk in self._chunks(piece)) + entry.tail
+            if entry.pieces[:unchanged] == before.pieces and target.stat().st_size == had:
+                more = (
+                    b"".join(chunk for piece in entry.pieces[unchanged:] for chunk in self._chunks(piece)) + entry.tail
+                )
                 if more.startswith(before.tail):
                     with target.open("ab") as file:
                         file.write(more[len(before.tail) :])
@@ -291,15 +293,15 @@ class Mirror:
             files: Files = {}
             image, units = _units(self._image), _opened(self.folder, stack)
             for unit in units:
-                known = self._entries.get(unit.path)
+                cached = self._entries.get(unit.path)
                 heavy = not _GROWING.fullmatch(unit.path) and _size(unit) > _INLINE
-                if known is None or known[0] != unit.signature:
+                if cached is None or cached[0] != unit.signature:
                     if heavy and not large:
-                        files |= known[1] if known else image.get(unit.path, {})
+                        files |= cached[1] if cached else image.get(unit.path, {})
                         continue
-                    known = unit.signature, self._stored_unit(unit, known[1] if known else {})
-                    self._entries[unit.path] = known
-                files |= known[1]
+                    cached = unit.signature, self._stored_unit(unit, cached[1] if cached else {})
+                    self._entries[unit.path] = cached
+                files |= cached[1]
         for path in self._entries.keys() - {unit.path for unit in units}:
             if (self.folder / path).suffix or not path.startswith("checkpoints/"):
                 del self._entries[path]  # it is gone
@@ -312,8 +314,10 @@ class Mirror:
         """Know what is stored already, and delete what a writer stored that died before it wrote an index."""
         if self._number:
             return
-        image, given = (self._read_index(which) or {} for which in ("folder", "given"))
-        used, needed = ({name for entry in files.values() for name, _ in entry.pieces} for files in (image, given))
+        image, from_server = (self._read_index(which) or {} for which in ("folder", "given"))
+        used, needed = (
+            {name for entry in files.values() for name, _ in entry.pieces} for files in (image, from_server)
+        )
         for name in self._stored_pieces() - used - needed:
             self._delete(f"pieces/{name}")
         self._image, self._number = image, 1
@@ -322,8 +326,8 @@ class Mirror:
     def _stored_pieces(self) -> set[str]:
         from pyarrow.fs import FileSelector  # noqa: PLC0415
 
-        place = FileSelector(f"{self.place}/pieces", allow_not_found=True)
-        return {info.base_name for info in self.storage.get_file_info(place) if info.is_file}
+        selector = FileSelector(f"{self.path}/pieces", allow_not_found=True)
+        return {info.base_name for info in self.storage.get_file_info(selector) if info.is_file}
 
     @contextmanager
     def pushing(self) -> Iterator[None]:
@@ -366,8 +370,8 @@ class Mirror:
         """Store what is large and new, while the small goes on to be pushed; the next index names it."""
         with ExitStack() as stack:
             for unit in _opened(self.folder, stack):
-                known = self._entries.get(unit.path)
-                if _GROWING.fullmatch(unit.path) or _size(unit) <= _INLINE or (known and known[0] == unit.signature):
+                cached = self._entries.get(unit.path)
+                if _GROWING.fullmatch(unit.path) or _size(unit) <= _INLINE or (cached and cached[0] == unit.signature):
                     continue
                 stored = unit.signature, self._stored_unit(unit, {})
                 with lock:
@@ -386,7 +390,7 @@ class Mirror:
     def _is_stop_requested(self) -> bool:
         from pyarrow.fs import FileType  # noqa: PLC0415
 
-        return bool(self.storage.get_file_info(f"{self.place}/stop").type != FileType.NotFound)
+        return bool(self.storage.get_file_info(f"{self.path}/stop").type != FileType.NotFound)
 
     def _stored_unit(self, unit: Unit, before: Files) -> Files:
         stored = {}
@@ -430,11 +434,11 @@ class Mirror:
             named = {name: (self._number, now) for entry in files.values() for name, _ in entry.pieces}
             self._used |= named
             self._storing -= named.keys()
-            kept = self._storing | {name for entry in stored for name, _ in entry.pieces}
+            in_use = self._storing | {name for entry in stored for name, _ in entry.pieces}
             old = [
                 name
                 for name, (last, at) in self._used.items()
-                if last < self._number - 1 and now - at > _KEEP and name not in kept
+                if last < self._number - 1 and now - at > _KEEP and name not in in_use
             ]
             for name in old:
                 del self._used[name]
@@ -444,14 +448,14 @@ class Mirror:
     # --- Storage ----------------------------------------------------------------------------------------------------
 
     def _put(self, name: str, content: bytes) -> None:
-        self._put_stream(f"{self.place}/{name}", [content])
+        self._put_stream(f"{self.path}/{name}", [content])
 
     def _put_piece(self, digest: str, chunks: Iterable[bytes]) -> None:
         with self._lock:
             self._storing.add(digest)
             if digest in self._used:
                 return
-        self._put_stream(f"{self.place}/pieces/{digest}", chunks)
+        self._put_stream(f"{self.path}/pieces/{digest}", chunks)
         with self._lock:
             self._used[digest] = self._number + 1, time.monotonic()
 
@@ -468,14 +472,14 @@ class Mirror:
             self.storage.move(path, whole)
 
     def _get(self, name: str) -> bytes:
-        with self.storage.open_input_stream(f"{self.place}/{name}") as stream:
+        with self.storage.open_input_stream(f"{self.path}/{name}") as stream:
             return bytes(stream.read(_INDEX))
 
     def _chunks(self, piece: tuple[str, int]) -> Iterator[bytes]:
         """The content of a piece; whoever writes it to a file throws that away where an error ends it."""
         name, size = piece
         digest, left = hashlib.sha256(), size
-        with self.storage.open_input_stream(f"{self.place}/pieces/{name}") as stream:
+        with self.storage.open_input_stream(f"{self.path}/pieces/{name}") as stream:
             while left and (chunk := bytes(stream.read(min(left, _CHUNK)))):
                 digest.update(chunk)
                 left -= len(chunk)
@@ -485,7 +489,7 @@ class Mirror:
 
     def _delete(self, name: str) -> None:
         with suppress(OSError):
-            self.storage.delete_file(f"{self.place}/{name}")
+            self.storage.delete_file(f"{self.path}/{name}")
 
     def _write_index(self, which: str, files: Files) -> None:
         self._number += 1
@@ -544,7 +548,7 @@ def _belongs(path: str, which: str) -> bool:
     first, *_ = parts = path.split("/")
     if not _PATH.fullmatch(path):
         return False
-    return first in _GIVEN if which == "given" else not (first in _GIVEN or any(map(_OWN.fullmatch, parts)))
+    return first in _FROM_SERVER if which == "given" else not (first in _FROM_SERVER or any(map(_OWN.fullmatch, parts)))
 
 
 def _mirrored(folder: Path) -> list[str]:

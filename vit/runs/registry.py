@@ -55,13 +55,13 @@ class Run:
             unknown (its cluster gives no answer); finished, stopped, failed, or interrupted: it died without a last
             word, and can be resumed; unreadable: nobody can say.
         reason: more about the status, in words; "" where there is nothing to say.
-        on: the place where it computes: this machine, or a cluster by its name.
+        on: where it computes: this machine, or a cluster by its name.
         nodes: machines of its cluster that it asks for, 1 here.
         minutes: after which its cluster may end an attempt; None for the cluster's own limit.
         hosts: the machines of its cluster that it is on, as far as the cluster says.
         starts: when its cluster expects a waiting one to start, unix time [s]; None where it does not say.
         problem: what of its files cannot be read, and why; "" where all can.
-        place: in the queue, from 1; 0 for a run that does not wait.
+        queue_position: from 1; 0 for a run that does not wait.
         evaluated: share of the pictures that the present validation or test has seen, 0 to 1; None where there is none.
         step: done, as its last sign of life says, which may be ahead of its records.
     """
@@ -82,7 +82,7 @@ class Run:
     hosts: tuple[str, ...] = ()
     starts: float | None = None
     problem: str = ""
-    place: int = 0
+    queue_position: int = 0
     evaluated: float | None = None
     step: int = 0
     share: bool = field(default=False, repr=False)
@@ -156,13 +156,16 @@ def find_run(run_id: str, patience: float = 0.0) -> Run:
 
 def _roots() -> list[Path]:
     """Folders that hold runs: this machine's, then those of clusters."""
-    there = clusters.run_folders() if clusters_file().exists() else []
-    return list(dict.fromkeys([runs_folder(), *there]))
+    on_clusters = clusters.run_folders() if clusters_file().exists() else []
+    return list(dict.fromkeys([runs_folder(), *on_clusters]))
 
 
 def queue() -> list[Run]:
     """The runs that wait for a device, in their order."""
-    return sorted((run for run in list_runs() if run.status == "waiting" and run.place), key=lambda run: run.place)
+    return sorted(
+        (run for run in list_runs() if run.status == "waiting" and run.queue_position),
+        key=lambda run: run.queue_position,
+    )
 
 
 def _is_run(folder: Path) -> bool:
@@ -233,13 +236,13 @@ def read_run(folder: Path, waiting: Sequence[str], patience: float = 0.0) -> Run
         devices=_devices(about.get("devices")),
         status=status,
         reason=reason,
-        on=handle.place if handle else HERE,
+        on=handle.engine_name if handle else HERE,
         nodes=nodes if is_whole(nodes := about.get("nodes"), 1, MOST_NODES) else 1,
         minutes=minutes if is_whole(minutes := about.get("minutes"), 1) else None,
         hosts=look.nodes if isinstance(look, Look) else (),
         starts=look.starts if isinstance(look, Look) and status == "waiting" else None,
         problem=later or unreadable or problem,
-        place=waiting.index(folder.name) + 1 if status == "waiting" and folder.name in waiting else 0,
+        queue_position=waiting.index(folder.name) + 1 if status == "waiting" and folder.name in waiting else 0,
         evaluated=_evaluated(pulse)[1] if status in (*EVALUATIONS, "stopping") else None,
         step=pulse["step"] if is_whole(pulse.get("step")) else 0,
         share=about.get("share") is True,
@@ -308,12 +311,14 @@ def _look_there(handle: Handle, patience: float) -> Look | str:
     """How a run of a cluster is, or why nobody knows; of one that is over nobody is asked."""
     if is_over(handle):
         return Look("gone")
-    if handle.place not in clusters.read_clusters().usable:
-        return Look("gone", f"The cluster {handle.place} is not set up here any more, so nobody can say how it is.")
+    if handle.engine_name not in clusters.read_clusters().usable:
+        return Look(
+            "gone", f"The cluster {handle.engine_name} is not set up here any more, so nobody can say how it is."
+        )
     look, problem = watch.look(handle, patience)
     if is_new(handle) and not problem and (look is None or look.word == "gone"):
-        return Look("waiting", f"It is being handed over to {handle.place}.")
-    return look or problem or f"{handle.place} is being asked how it is."
+        return Look("waiting", f"It is being handed over to {handle.engine_name}.")
+    return look or problem or f"{handle.engine_name} is being asked how it is."
 
 
 def _status(folder: Path, handle: Handle | None, look: Look | str, pulse: dict[str, Any]) -> tuple[Status, str]:
@@ -337,9 +342,9 @@ def _status(folder: Path, handle: Handle | None, look: Look | str, pulse: dict[s
         if look.word == "retrying":
             return "retrying", f"{look.reason} It is started again and goes on from the last saved state.".strip()
         if handle and outcome.get("outcome") == "failed":
-            return "ending", f"One of its processes failed; {handle.place} may start it again."
+            return "ending", f"One of its processes failed; {handle.engine_name} may start it again."
         if outcome:
-            return "ending", _ENDING if handle is None else f"It has saved itself, and {handle.place} clears up."
+            return "ending", _ENDING if handle is None else f"It has saved itself, and {handle.engine_name} clears up."
         try:
             silent = silence(folder / "heartbeat")
         except OSError:

@@ -54,7 +54,7 @@ def supervise(folder: Path, lock: int) -> None:
 
 def _wait(folder: Path) -> tuple[str, ...] | None:
     """Wait for the run's turn; None if it is called off before."""
-    said = False
+    announced = False
     if not read_json(folder / "about.json").get("devices"):
         record_outcome(folder, "failed", "Its about.json names no device, or cannot be read. Start another run.")
         return None
@@ -68,9 +68,9 @@ def _wait(folder: Path) -> tuple[str, ...] | None:
         if ANY_GPU in read_json(folder / "about.json").get("devices", ()) and not gpu_names():
             record_outcome(folder, "failed", "There is no GPU on this machine. Resume the run on the CPU.")
             return None
-        if not said:
+        if not announced:
             _say("Waiting for a device.")
-            said = True
+            announced = True
         time.sleep(_POLL)
 
 

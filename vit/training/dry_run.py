@@ -122,30 +122,30 @@ class Sample(NamedTuple):
 
 
 def time_steps(
-    config: TrainConfig, devices: Sequence[str] = ("cpu",), known: Sample | None = None, limit: float = LIMIT
+    config: TrainConfig, devices: Sequence[str] = ("cpu",), sampled: Sample | None = None, limit: float = LIMIT
 ) -> Trial:
     """Time training steps as `try_steps` does, and wait for the trial that it ends with.
 
     Args:
-        known: the run's pictures as `sample` gives them; they are opened without it.
+        sampled: the run's pictures as `sample` gives them; they are opened without it.
         limit: for everything [s].
 
     Raises:
         InvalidDataset: the pictures cannot be opened.
         InvalidConfig: steps cannot be done, or another trial is under way; on a GPU, not one was done in time.
     """
-    *_, trial = try_steps(config, devices, known, limit)
+    *_, trial = try_steps(config, devices, sampled, limit)
     assert isinstance(trial, Trial)
     return trial
 
 
 def try_steps(
-    config: TrainConfig, devices: Sequence[str] = ("cpu",), known: Sample | None = None, limit: float = LIMIT
+    config: TrainConfig, devices: Sequence[str] = ("cpu",), sampled: Sample | None = None, limit: float = LIMIT
 ) -> Generator[float | Trial, None, None]:
     """Time training steps on the first of `devices`, with its share of the batch, as far as the limit allows.
 
     Args:
-        known: the run's pictures as `sample` gives them; they are opened without it.
+        sampled: the run's pictures as `sample` gives them; they are opened without it.
         limit: for everything [s].
 
     Yields:
@@ -156,9 +156,9 @@ def try_steps(
         InvalidConfig: steps cannot be done, or another trial is under way; on a GPU, not one was done in time.
     """
     started = time.time()
-    known = known or sample(config, 4)
+    sampled = sampled or sample(config, 4)
     share = config.model_copy(update={"batch_size": max(config.batch_size // len(devices), 1)})
-    request = {"classes": len(known.classes), "pictures": known.train_pictures, "until": started + limit - _MARGIN}
+    request = {"classes": len(sampled.classes), "pictures": sampled.train_pictures, "until": started + limit - _MARGIN}
     facts: dict[str, Any] = {}
     steps: list[tuple[int, float]] = []
     guess: Trial | None = None
@@ -167,18 +167,18 @@ def try_steps(
             facts |= values or {}
             steps += [values["step"]] if values and "step" in values else []
             if devices[0] == "cpu" and guess is None:  # while the process starts
-                guess = _guessed(share, devices, known)
+                guess = _guessed(share, devices, sampled)
             yield min((time.time() - started) / limit, 1.0)
     if steps:
-        yield _judged(share, devices, known, facts, steps)
+        yield _judged(share, devices, sampled, facts, steps)
     elif devices[0] == "cpu":  # where time was over before the process said anything, the guess is still to be made
-        yield guess or _guessed(share, devices, known)
+        yield guess or _guessed(share, devices, sampled)
     else:
         raise InvalidConfig(f"Not one step was done within {limit:.0f} s. Try again when this machine has less to do.")
 
 
 def _judged(
-    config: TrainConfig, devices: Sequence[str], known: Sample, facts: dict[str, Any], steps: list[tuple[int, float]]
+    config: TrainConfig, devices: Sequence[str], sampled: Sample, facts: dict[str, Any], steps: list[tuple[int, float]]
 ) -> Trial:
     """What a run will cost, by what was timed.
 
@@ -186,29 +186,29 @@ def _judged(
         facts: from `_time`.
         steps: pictures and seconds [s] of each that was timed, of ever larger batches.
     """
-    batch = min(config.batch_size, known.train_pictures)
+    batch = min(config.batch_size, sampled.train_pictures)
     fixed, each = extrapolated(steps)
     fixed, each = fixed / facts["share_params"], each / facts["share"]
     seconds, count = fixed + batch * each, len(devices)
     forward = facts["forward"] / facts["share"] if "forward" in facts else each / 3  # back takes twice as long
-    every = known.train_pictures + known.validation_pictures + known.test_pictures
-    bytes_, on_gpu = known.images[0].numel() * every, devices[0] != "cpu"
-    evaluated = known.validation_pictures * (2 if config.ema else 1)  # by raw weights and by averaged ones
+    every = sampled.train_pictures + sampled.validation_pictures + sampled.test_pictures
+    bytes_, on_gpu = sampled.images[0].numel() * every, devices[0] != "cpu"
+    evaluated = sampled.validation_pictures * (2 if config.ema else 1)  # by raw weights and by averaged ones
     streamed = bytes_ > facts["budget"]
-    training = seconds * max(known.train_pictures / batch, 1) / count
-    opening = known.seconds * known.train_pictures / max(config.workers, 1) if streamed else 0.0
+    training = seconds * max(sampled.train_pictures / batch, 1) / count
+    opening = sampled.seconds * sampled.train_pictures / max(config.workers, 1) if streamed else 0.0
     together = max(training, opening) if on_gpu else training + opening  # a CPU does both
     return Trial(
         params=facts["params"],
         tokens=facts["tokens"],
-        classes=len(known.classes),
-        train_pictures=known.train_pictures,
-        test_pictures=known.test_pictures,
+        classes=len(sampled.classes),
+        train_pictures=sampled.train_pictures,
+        test_pictures=sampled.test_pictures,
         streamed=streamed,
         memory=facts["memory"] + (0 if streamed else bytes_),
         seconds_per_step=seconds,
         seconds_per_epoch=together + forward * evaluated / count,
-        pictures_per_second=known.train_pictures / together,
+        pictures_per_second=sampled.train_pictures / together,
         timed=steps[-1][0],
         batch=batch,
         share=facts["share"],
@@ -217,11 +217,11 @@ def _judged(
     )
 
 
-def _guessed(config: TrainConfig, devices: Sequence[str], known: Sample) -> Trial:
+def _guessed(config: TrainConfig, devices: Sequence[str], sampled: Sample) -> Trial:
     """What a run will cost on a CPU too busy to do a single step in time, by how fast it multiplies matrices."""
-    model = model_config(config, len(known.classes))
+    model = model_config(config, len(sampled.classes))
     process = set_up_process(config.model_copy(update={"device": "cpu"}))
-    facts = run_facts(config, len(known.classes), min(config.batch_size, known.train_pictures), process)
+    facts = run_facts(config, len(sampled.classes), min(config.batch_size, sampled.train_pictures), process)
     matrix, times = torch.ones(_SIDE, _SIDE), []
     for _ in range(5):
         started = time.perf_counter()
@@ -229,7 +229,7 @@ def _guessed(config: TrainConfig, devices: Sequence[str], known: Sample) -> Tria
         times.append(time.perf_counter() - started)
     speed = _SHARE * _SIDE**3 / min(times)
     step = (1, 3 * products(model, model.image_size) / speed)
-    return _judged(config, devices, known, facts | {"share": 1.0, "share_params": 1.0}, [step])._replace(timed=0)
+    return _judged(config, devices, sampled, facts | {"share": 1.0, "share_params": 1.0}, [step])._replace(timed=0)
 
 
 def run_facts(config: TrainConfig, classes: int, batch: int, process: Process) -> dict[str, Any]:
@@ -414,9 +414,9 @@ def preview(config: TrainConfig, images: Tensor) -> Image.Image:
     rows = [images]
     for version in range(_VERSIONS):
         chance.seed(config.seed, version)
-        seen = augment(images, chance).float()  # (n, channels, height, width), 0 to 255
-        seen, _ = augment.mix(seen, torch.zeros(len(images), 1), chance)
-        rows.append(seen.round().clamp(0, 255).to(torch.uint8))
+        augmented = augment(images, chance).float()  # (n, channels, height, width), 0 to 255
+        augmented, _ = augment.mix(augmented, torch.zeros(len(images), 1), chance)
+        rows.append(augmented.round().clamp(0, 255).to(torch.uint8))
     factor = max(1, -(-_CELL // images.shape[-1]))
     gap = max(4, images.shape[-1] * factor // 16)
     cells = torch.stack(rows).repeat_interleave(factor, 3).repeat_interleave(factor, 4)  # (rows, n, channels, h, w)

@@ -76,8 +76,8 @@ def _time(config: TrainConfig, classes: int, pictures: int, until: float) -> Ite
     noise = torch.randint(0, 256, (most, *shape), dtype=torch.uint8)
     labels = torch.arange(most) % classes
     names = tuple(map(str, range(classes)))
-    known = Sample(noise, labels, names, most, 1)
-    run = _run(part.model_copy(update={"limit": None, "compile": False}), known, noise[:1])
+    sampled = Sample(noise, labels, names, most, 1)
+    run = _run(part.model_copy(update={"limit": None, "compile": False}), sampled, noise[:1])
     update, images, labels = run.update, run.data.train.images, run.data.train.labels
     update.model.train()
 

@@ -142,11 +142,11 @@ class MetricsReader:
         if kind == "start":  # what came after this step is about to be repeated
             for records in self.records.values():
                 del records[bisect.bisect_right(records, step, key=_step) :]
-        known = self.records.setdefault(kind, [])
-        index = bisect.bisect_left(known, step, key=_step)
-        again = index < len(known) and known[index]["step"] == step
-        self._late += index < len(known) and not again
-        known[index : index + again] = [record]
+        of_kind = self.records.setdefault(kind, [])
+        index = bisect.bisect_left(of_kind, step, key=_step)
+        again = index < len(of_kind) and of_kind[index]["step"] == step
+        self._late += index < len(of_kind) and not again
+        of_kind[index : index + again] = [record]
         return True
 
 

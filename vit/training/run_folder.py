@@ -60,8 +60,8 @@ def later_format(folder: Path) -> str:
     written = read_json(folder / "environment.json").get("format", 1)
     if not is_whole(written) or written <= FORMAT:
         return ""
-    known = f"this one reads formats up to {FORMAT}"
-    return f"This run was written by a later version, in format {written}; {known}. Update the app."
+    supported = f"this one reads formats up to {FORMAT}"
+    return f"This run was written by a later version, in format {written}; {supported}. Update the app."
 
 
 # --- Alive ----------------------------------------------------------------------------------------------------------
@@ -122,9 +122,9 @@ def begin_anew(folder: Path) -> str:
     weights = learnt(folder)
     if weights is None:
         return "Start another run."
-    here = Path.cwd()
+    cwd = Path.cwd()
     config, weights = (
-        path.relative_to(here) if path.is_relative_to(here) else path
+        path.relative_to(cwd) if path.is_relative_to(cwd) else path
         for path in (folder.absolute() / "config.json", weights.absolute())
     )
     command = shlex.join(["python", "-m", "vit", "train", "--config", str(config), "--set", f"init_from={weights}"])

@@ -42,11 +42,11 @@ def choose(labels: Tensor, count: int = 6) -> list[int]:
     >>> choose(torch.tensor([0, 0, 0, 1, 1, 2]), 4)
     [0, 3, 5, 1]
     """
-    seen: dict[int, int] = {}
+    counts: dict[int, int] = {}
     places = []
     for index, label in enumerate(labels.tolist()):
-        seen[label] = seen.get(label, 0) + 1
-        places.append((seen[label], label, index))
+        counts[label] = counts.get(label, 0) + 1
+        places.append((counts[label], label, index))
     chosen = sorted(places)
     turn = [entry for entry in chosen if entry[0] == 1]
     if len(turn) > count:  # of many classes, some from all over

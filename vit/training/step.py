@@ -123,12 +123,12 @@ class TrainStep:
         """
         total = torch.zeros((), device=inputs.device)
         pairs = list(zip(inputs.chunk(self.parts), targets.chunk(self.parts), strict=True))
-        for index, (part, wanted) in enumerate(pairs):
+        for index, (part, part_targets) in enumerate(pairs):
             last = index == len(pairs) - 1
             with self.parallel.no_sync() if self.parallel and not last else nullcontext():
                 with self.process.arithmetic():
                     logits = self.logits(part)
-                loss = F.cross_entropy(logits.float(), wanted, label_smoothing=self.config.label_smoothing)
+                loss = F.cross_entropy(logits.float(), part_targets, label_smoothing=self.config.label_smoothing)
                 loss = loss * (len(part) / len(inputs))
                 loss.backward()
             total += loss.detach()

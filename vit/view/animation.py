@@ -161,21 +161,21 @@ def over_frames(
         pixels, label = preprocess(frame.picture), f"Frame {frames[index] + 1}"
         if method is None:
             attention = record(checkpoint.model, pixels, precision)
-            seen = MapView.of(attention, selection)
+            view = MapView.of(attention, selection)
         else:
             subject = ask(checkpoint, pixels, method, target)
             attention, name = subject.record, "" if target is None else checkpoint.labels[target]
             token = selection.token if asks else None
-            seen = MapView.of_method(subject, method, name, token, selection.direction, selection)
+            view = MapView.of_method(subject, method, name, token, selection.direction, selection)
             if target is not None:
                 label += f": {name} {float(checkpoint.model.probabilities(attention.logits[0])[target]):.0%}"
         picture, box = _fitted(frame.picture, preprocess.geometry(frame.picture).box)
         following = frames[index + 1] if index + 1 < len(frames) else frames[index] + 1
         duration = (frame.duration or FRAME) * (following - frames[index])
-        asks_token = seen.facts.get("query") is not None
+        asks_token = view.facts.get("query") is not None
         query = _query(selection, len(attention.prefix), attention.grid) if asks_token else None
-        heatmap = attention.heatmap(seen.weights).numpy()
-        steps.append(Step(picture, box, heatmap, seen.low, seen.top, query, label, duration))
+        heatmap = attention.heatmap(view.weights).numpy()
+        steps.append(Step(picture, box, heatmap, view.low, view.top, query, label, duration))
         progress((index + 1) / len(frames))
     return _film(_alike(steps) if selection.scale == "shared" else steps, selection, hold=False)
 

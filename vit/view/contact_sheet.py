@@ -68,7 +68,7 @@ class Look(NamedTuple):
     thumbnail: bytes
 
 
-class Seen(NamedTuple):
+class Judged(NamedTuple):
     """A picture and its look.
 
     Attributes:
@@ -112,20 +112,20 @@ def _explain_picture(checkpoint: Checkpoint, picture: Picture, method: str) -> L
     )
 
 
-def judge(checkpoint: Checkpoint, picture: Picture, found: Look) -> Seen:
+def judge(checkpoint: Checkpoint, picture: Picture, observed: Look) -> Judged:
     """Put a look beside the truth."""
-    known = picture.truth in checkpoint.labels
-    return Seen(picture, found, found.label == picture.truth if known else None)
+    has_truth = picture.truth in checkpoint.labels
+    return Judged(picture, observed, observed.label == picture.truth if has_truth else None)
 
 
-def arranged(seen: Sequence[Seen], by: Order, lowest_first: bool = False) -> list[Seen]:
+def arranged(judged: Sequence[Judged], by: Order, lowest_first: bool = False) -> list[Judged]:
     """Order pictures by a figure of what was seen of them; those without one come last."""
 
-    def key(one: Seen) -> tuple[bool, float]:
+    def key(one: Judged) -> tuple[bool, float]:
         value = getattr(one.look, by)
         return value is None, 0.0 if value is None else value if lowest_first else -value
 
-    return sorted(seen, key=key)
+    return sorted(judged, key=key)
 
 
 class Means(NamedTuple):
@@ -141,12 +141,12 @@ class Means(NamedTuple):
     faithfulness: float
 
 
-def means(seen: Sequence[Seen]) -> Means | None:
+def means(judged: Sequence[Judged]) -> Means | None:
     """What pictures with classes have in common; None for no picture."""
-    if not seen:
+    if not judged:
         return None
-    rows = np.array([[one.look.confidence, one.look.entropy, one.look.faithfulness] for one in seen], np.float64)
-    return Means(len(seen), *rows.mean(0).tolist())
+    rows = np.array([[one.look.confidence, one.look.entropy, one.look.faithfulness] for one in judged], np.float64)
+    return Means(len(judged), *rows.mean(0).tolist())
 
 
 def pictures_of(checkpoint: Checkpoint, spec: str, root: Path = Path("data")) -> list[Picture]:

@@ -40,7 +40,7 @@ class Explanation:
     Attributes:
         picture: RGB, upright, original size.
         preprocess: as it was for this picture, of the size that was asked for.
-        seen: what the model saw of it.
+        input_image: what the model saw of it.
         geometry: where that lies in the original.
         record: attention on demand.
         probabilities: of every class, in the model's order; of a model without labels too.
@@ -50,7 +50,7 @@ class Explanation:
 
     picture: Image.Image
     preprocess: Preprocess
-    seen: Image.Image
+    input_image: Image.Image
     geometry: Geometry
     record: AttentionRecord
     probabilities: tuple[float, ...]
@@ -109,8 +109,8 @@ def explain(
         predictions = tuple(Prediction(checkpoint.labels[i], p) for p, i in ranked)
         geometry = preprocess.geometry(picture)
         payload = pack(recorded, picture, geometry.box, COLORMAPS)
-    seen, shares = preprocess.seen(picture), tuple(probabilities.tolist())
-    return Explanation(picture, preprocess, seen, geometry, recorded, shares, predictions, payload)
+    input_image, shares = preprocess.input_image(picture), tuple(probabilities.tolist())
+    return Explanation(picture, preprocess, input_image, geometry, recorded, shares, predictions, payload)
 
 
 # --- Sizes ----------------------------------------------------------------------------------------------------
@@ -138,7 +138,9 @@ def cost(checkpoint: Checkpoint, size: Size, precision: Precision = "float32") -
         ValueError: the size is not made of whole patches.
     """
     config, tokens = checkpoint.config, count_tokens(checkpoint.config, size)
-    seconds = expected(checkpoint.model, Kind(_KIND, size), 1, lambda pixels: _time_one(checkpoint, pixels), at_once=1)
+    seconds = expected(
+        checkpoint.model, Kind(_KIND, size), 1, lambda pixels: _time_one(checkpoint, pixels), per_batch=1
+    )
     needed = _memory_needed(config, tokens, precision)
     return Cost(tokens, needed, _payload(config, tokens), seconds, _problem(config, size, precision))
 

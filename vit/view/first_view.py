@@ -97,7 +97,7 @@ class Explanation:
     png: bytes
 
     @cached_property
-    def seen(self) -> Image.Image:
+    def input_image(self) -> Image.Image:
         """What the model saw of the picture."""
         return Image.open(io.BytesIO(self.png), formats=("PNG",)).convert("RGB")
 
@@ -125,9 +125,11 @@ class FirstView:
 
     def map_of(self, selection: Selection, target: int, method: str) -> np.ndarray | None:
         """The map of a class that a page asks for, if it is the one that is stored: (N,)."""
-        usual = not selection.changed(METHODS[method].settings) and not (selection.pinned and METHODS[method].of_tokens)
+        is_default = not selection.changed(METHODS[method].settings) and not (
+            selection.pinned and METHODS[method].of_tokens
+        )
         stored = bool(self.values) and (target, method) == (self.target, METHOD)
-        return np.array(self.values, np.float32) if stored and usual else None
+        return np.array(self.values, np.float32) if stored and is_default else None
 
 
 def write(folder: Path) -> Path:
@@ -161,7 +163,7 @@ def build(checkpoint: Checkpoint) -> FirstView:
     else:
         values = tuple(weights(subject, METHOD).tolist())
     config, png = checkpoint.config, io.BytesIO()
-    explanation.seen.save(png, "PNG")
+    explanation.input_image.save(png, "PNG")
     return FirstView(
         checkpoint=Model(
             name=checkpoint.name,

@@ -288,13 +288,13 @@ def _queries_keys(record: AttentionRecord) -> dict[str, np.ndarray]:
 def _summed(queries: Tensor, keys: Tensor, split: int) -> tuple[Tensor, Tensor]:
     """Logarithms of the row sums (H, N), and of each token's strongest patch (2, H, N): where it looks, who looks."""
     heads, tokens = queries.shape[:2]
-    at_once = max(1, _CHUNK // tokens)
+    rows_per_chunk = max(1, _CHUNK // tokens)
     sums = queries.new_empty(heads, tokens).float()
     tops = sums.new_full((2, heads, tokens), -math.inf)
     for head in range(heads):
         q, k = queries[head].float(), keys[head].float().T
-        for first in range(0, tokens, at_once):
-            part = slice(first, first + at_once)
+        for first in range(0, tokens, rows_per_chunk):
+            part = slice(first, first + rows_per_chunk)
             scores = q[part] @ k  # (rows, N)
             logs = scores.log_softmax(-1)
             sums[head, part] = scores[:, 0] - logs[:, 0]

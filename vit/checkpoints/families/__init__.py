@@ -140,11 +140,11 @@ def read(
     assumed |= {
         field: f"From the name {brief(name)}." for field in named if field not in {**family.fixed, **stated, **measured}
     }
-    known = stated.get("heads", measured.get("heads"))
-    if heads is not None and heads != (known or heads):
+    file_heads = stated.get("heads", measured.get("heads"))
+    if heads is not None and heads != (file_heads or heads):
         where = "config.json says" if "heads" in stated else "The weights have"
-        raise InvalidCheckpoint(f"{where} {known} attention heads, you said {heads}. Leave it to the file.")
-    if heads is not None and known is None:
+        raise InvalidCheckpoint(f"{where} {file_heads} attention heads, you said {heads}. Leave it to the file.")
+    if heads is not None and file_heads is None:
         values["heads"] = heads
         assumed["heads"] = f"You chose {heads} attention heads."
     elif "heads" not in values:
@@ -201,15 +201,15 @@ def _grid(family: Family, renamed: Tensors, stated: Mapping[str, Any]) -> tuple[
     return height // side, width // side
 
 
-_Kept = TypeVar("_Kept")
+_Value = TypeVar("_Value")
 
 
-def _unwrap(tensors: Mapping[str, _Kept]) -> dict[str, _Kept]:
+def _unwrap(tensors: Mapping[str, _Value]) -> dict[str, _Value]:
     """Take off what training puts before names; of a model of two towers keep the one that sees."""
     for start in _SEEING:
         seeing = {name: tensor for name, tensor in tensors.items() if name.startswith(start)}
         tensors = seeing or tensors
-    unwrapped: dict[str, _Kept] = {}
+    unwrapped: dict[str, _Value] = {}
     for name, tensor in tensors.items():
         bare = _CHUNKS.sub(r"blocks.\1.", _WRAPPERS.sub("", name))
         if bare in unwrapped:

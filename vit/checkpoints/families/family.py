@@ -165,9 +165,9 @@ def reshape(tensors: Tensors, grid: tuple[int, int] | None, rotary: bool = False
         None,
     )
     if patches is None:
-        wanted = f"{grid[0]} x {grid[1]} patches" if grid else "a square picture"
+        expected = f"{grid[0]} x {grid[1]} patches" if grid else "a square picture"
         raise InvalidCheckpoint(
-            f"The {rows} position embeddings do not fit {wanted}; config.json must state the right image_size."
+            f"The {rows} position embeddings do not fit {expected}; config.json must state the right image_size."
         )
     own = rows - patches  # so many prefix tokens have a position row; they come first
     if own:

@@ -396,10 +396,10 @@ def _crop(preprocess: Preprocess) -> float | None:
     assert shorter is not None  # set when the object was made
     if preprocess.resize == "shortest" and height != width:  # theirs covers both sides and not the shorter one
         return None
-    wanted = [shorter * side // min(height, width) for side in (height, width)]
+    resized = [shorter * side // min(height, width) for side in (height, width)]
     about = min(height, width) / shorter
     for crop in (about, math.nextafter(about, 0.0), min(height, width) / (shorter + 0.5)):
-        if [math.floor(side / crop) for side in (height, width)] == wanted and crop >= 0.1:
+        if [math.floor(side / crop) for side in (height, width)] == resized and crop >= 0.1:
             return crop
     return None
 

@@ -49,11 +49,11 @@ def _preprocess(config: ViTConfig, file: str) -> tuple[Preprocess, str]:
     mean, std = IMAGENET_MEAN, IMAGENET_STD
     file = file.rsplit("/")[-1]
     if file in _published():
-        known = _published()[file].transforms()
-        crop = known.crop_size[0]
-        how: Any = known.interpolation.value
+        transforms = _published()[file].transforms()
+        crop = transforms.crop_size[0]
+        how: Any = transforms.interpolation.value
         preprocess = Preprocess(
-            (crop, crop), "shortest", known.resize_size[0], how, tuple(known.mean), tuple(known.std)
+            (crop, crop), "shortest", transforms.resize_size[0], how, tuple(transforms.mean), tuple(transforms.std)
         )
         return (
             preprocess,

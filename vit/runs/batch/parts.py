@@ -80,7 +80,7 @@ def write_plan(folder: Path, work: InParts) -> None:
         InvalidDataset: the data have changed since.
     """
     labels = hashlib.sha256(work.pictures.labels.numpy().tobytes()).hexdigest()
-    plan = {"parts": work.parts, "pictures": work.count, "at_once": work.at_once, "labels": labels}
+    plan = {"parts": work.parts, "pictures": work.count, "at_once": work.batch_size, "labels": labels}
     if (begun := read_plan(folder)) and begun != plan:
         raise InvalidDataset(f"The data have changed since this was begun. Remove {folder} and ask again.")
     _put(folder / "plan.json", json.dumps(plan).encode())

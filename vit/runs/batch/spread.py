@@ -64,10 +64,10 @@ def measure(
         cluster = find_cluster(on)
         root = downloads_of(cluster, measurement.data, measurement.data_root)
         folder = parts.folder_of(cluster.runs, measurement._replace(data_root=root), checkpoint)
-        place = folder / "checkpoint" / checkpoint.name
-        if not place.exists():
-            save_checkpoint(place, checkpoint.model, checkpoint.labels, checkpoint.preprocess)
-        measurement = measurement._replace(data_root=root, checkpoint=str(place))
+        copy = folder / "checkpoint" / checkpoint.name
+        if not copy.exists():
+            save_checkpoint(copy, checkpoint.model, checkpoint.labels, checkpoint.preprocess)
+        measurement = measurement._replace(data_root=root, checkpoint=str(copy))
     parts.write_measurement(folder, measurement)
     with _alone(folder):
         try:
@@ -178,27 +178,27 @@ def _cluster(folder: Path, engine: Engine, request: Request, bar: bool) -> None:
 def _patient(engine: Engine, handle: Handle) -> Look:
     """What an engine says; one that gives no answer may do so later."""
     try:
-        said = engine.look(handle)
+        latest = engine.look(handle)
     except Unreachable as error:
         return Look("waiting", str(error))
-    return Look("waiting") if said.word == "gone" and is_new(handle) else said
+    return Look("waiting") if latest.word == "gone" and is_new(handle) else latest
 
 
 def _follow(folder: Path, look: Callable[[], Look], bar: bool) -> Look:
     """Draw how far it is, until all is done or nobody works on it; returns what was said last."""
-    asked, said = 0.0, Look("waiting")
+    looked_at, latest = 0.0, Look("waiting")
     with tqdm(unit="parts", leave=False, disable=not bar) as line:
         while True:
-            if time.monotonic() - asked > _ASK:
-                asked, said = time.monotonic(), look()
-            plan, there = parts.read_plan(folder), len(parts.done(folder))
+            if time.monotonic() - looked_at > _ASK:
+                looked_at, latest = time.monotonic(), look()
+            plan, done = parts.read_plan(folder), len(parts.done(folder))
             if plan and line.total is None:
                 line.reset(plan["parts"])
-                line.initial = there  # what was done before does not tell how fast it goes
-            line.n = there
-            line.set_postfix_str(said.reason if said.word == "waiting" else "")
-            if said.word == "gone" or _complete(folder):
-                return said
+                line.initial = done  # what was done before does not tell how fast it goes
+            line.n = done
+            line.set_postfix_str(latest.reason if latest.word == "waiting" else "")
+            if latest.word == "gone" or _complete(folder):
+                return latest
             time.sleep(_PAUSE)
 
 
@@ -207,9 +207,9 @@ def _complete(folder: Path) -> bool:
     return bool(plan) and len(parts.done(folder)) >= plan["parts"]
 
 
-def _reason(folder: Path, said: str) -> str:
+def _reason(folder: Path, status: str) -> str:
     """Why nobody works on it any more although it is not done."""
     if reason := read_json(folder / "outcome.json").get("reason"):
         return str(reason)
-    said = f"{said} {trial.last_words(folder)}".strip()
-    return f"The measurement ended before it was done. {said} The same command goes on from what is done."
+    status = f"{status} {trial.last_line_of_log(folder)}".strip()
+    return f"The measurement ended before it was done. {status} The same command goes on from what is done."

@@ -45,7 +45,7 @@ class RemoteTrial(NamedTuple):
     trial: "dry_run.Trial"
 
 
-def runs_here() -> dict[str, str]:
+def software_versions() -> dict[str, str]:
     """What decides whether a run does the same on two machines."""
     package = Path(vit.__file__).parent
     code = hashlib.sha256()
@@ -62,12 +62,12 @@ def possible(cluster: Cluster) -> bool:
 
 def new_folder(runs: Path) -> Path:
     """The folder of another trial; those that were left behind are removed."""
-    place = runs / ".trials"
-    place.mkdir(parents=True, exist_ok=True)
-    for old in place.iterdir():
+    parent = runs / ".trials"
+    parent.mkdir(parents=True, exist_ok=True)
+    for old in parent.iterdir():
         if time.time() - old.stat().st_mtime > _OLD:
             shutil.rmtree(old, ignore_errors=True)
-    folder = place / f"trial-{hashlib.sha256(str(time.time_ns()).encode()).hexdigest()[:12]}"
+    folder = parent / f"trial-{hashlib.sha256(str(time.time_ns()).encode()).hexdigest()[:12]}"
     folder.mkdir()
     return folder
 
@@ -79,7 +79,7 @@ def write(folder: Path, config: TrainConfig, devices: Sequence[str]) -> None:
         devices: one for each process of the run, over all machines.
     """
     settings = config.model_dump(mode="json")
-    write_json(folder / REQUEST, {"config": settings, "devices": list(devices), "here": runs_here()})
+    write_json(folder / REQUEST, {"config": settings, "devices": list(devices), "here": software_versions()})
 
 
 def main(folder: Path) -> None:
@@ -91,7 +91,7 @@ def main(folder: Path) -> None:
     request = read_json(folder / REQUEST)
     config = presets.train_config(None, **request["config"])
     tried = dry_run.time_steps(config, request["devices"], limit=LIMIT)
-    write_json(folder / RESULT, {"host": platform.node(), "there": runs_here(), "trial": tried._asdict()})
+    write_json(folder / RESULT, {"host": platform.node(), "there": software_versions(), "trial": tried._asdict()})
 
 
 def read(folder: Path) -> RemoteTrial | None:
@@ -103,16 +103,16 @@ def read(folder: Path) -> RemoteTrial | None:
     result = read_json(folder / RESULT)
     if not result:
         return None
-    here, there = read_json(folder / REQUEST).get("here", {}), result.get("there")
-    if not isinstance(there, dict) or here.keys() != there.keys():
+    local, remote = read_json(folder / REQUEST).get("here", {}), result.get("there")
+    if not isinstance(remote, dict) or local.keys() != remote.keys():
         raise InvalidRun(_OTHER_VERSION)
     names = {"python": "Python", "torch": "torch"}
     doubts = [
-        f"{name} is {brief(str(there[key]))} there and {here[key]} here, so numbers may differ in their last digits."
+        f"{name} is {brief(str(remote[key]))} there and {local[key]} here, so numbers may differ in their last digits."
         for key, name in names.items()
-        if there[key] != here[key]
+        if remote[key] != local[key]
     ]
-    if there["code"] != here["code"]:
+    if remote["code"] != local["code"]:
         doubts.append(_OTHER_VERSION)
     try:
         tried = dry_run.Trial(**result["trial"])
@@ -121,20 +121,20 @@ def read(folder: Path) -> RemoteTrial | None:
     return RemoteTrial(brief(str(result.get("host"))), tuple(doubts), tried)
 
 
-def failure(folder: Path, said: Look) -> str:
+def failure(folder: Path, look: Look) -> str:
     """Why nothing came of a trial, in words; "" while something may."""
     handle = read_handle(folder)
     if handle is None:
         return "The trial is gone: its folder was removed."
-    if said.word != "gone" or (is_new(handle) and not (folder / "outcome.json").exists()):
+    if look.word != "gone" or (is_new(handle) and not (folder / "outcome.json").exists()):
         return ""
     reason = read_json(folder / "outcome.json").get("reason")
     if is_text(reason) and reason:
         return reason[:1000]
-    return f"The trial ended without a result. {said.reason or last_words(folder)}".strip()
+    return f"The trial ended without a result. {look.reason or last_line_of_log(folder)}".strip()
 
 
-def last_words(folder: Path) -> str:
+def last_line_of_log(folder: Path) -> str:
     """What its processes printed last."""
     try:
         lines = (folder / "log.txt").read_bytes()[-2000:].decode(errors="replace").splitlines()

@@ -153,12 +153,12 @@ def find_cluster(name: str) -> Cluster:
     Raises:
         InvalidConfig: there is none, or it is set up wrongly.
     """
-    known = read_clusters()
-    if name in known.usable:
-        return known.usable[name]
-    if name in known.problems:
-        raise InvalidConfig(f"The cluster {name} cannot be used: {known.problems[name]}")
-    names = ", ".join([HERE, *known.usable])
+    clusters = read_clusters()
+    if name in clusters.usable:
+        return clusters.usable[name]
+    if name in clusters.problems:
+        raise InvalidConfig(f"The cluster {name} cannot be used: {clusters.problems[name]}")
+    names = ", ".join([HERE, *clusters.usable])
     raise InvalidConfig(f"There is no place {brief(name)} to compute. Known are: {names}.")
 
 
@@ -170,7 +170,7 @@ def downloads_of(cluster: Cluster, data: str, root: str) -> str:
     """
 
     def seen(folder: str) -> bool:
-        return not cluster.data or any(Path(folder).is_relative_to(place) for place in cluster.data)
+        return not cluster.data or any(Path(folder).is_relative_to(shared) for shared in cluster.data)
 
     kind, _, path = data.partition(":")
     if kind == "folder" and not seen(path):

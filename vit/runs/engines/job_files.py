@@ -1,4 +1,4 @@
-"""A place that nobody here drives: a run becomes job files, a person hands one over, and its folder says how it is.
+"""An engine that nobody here drives: a run becomes job files, a person hands one over, and its folder says how it is.
 
     job.sh           for sbatch
     trainjob.yaml    for kubectl: Kubeflow Trainer
@@ -46,7 +46,7 @@ _RAY = "2.60.0"  # of requirements-cluster.txt
 
 
 class JobFiles(Engine):
-    """A place that takes job files from a person's hands."""
+    """An engine that takes job files from a person's hands."""
 
     def __init__(self, cluster: Cluster):
         self.cluster, self.name = cluster, cluster.name
@@ -119,7 +119,7 @@ def written(folder: Path) -> dict[str, str]:
 
 
 def files(cluster: Cluster, handle: Handle, request: Request) -> dict[str, str]:
-    """Every job file by its name, of a place of this kind or of Slurm; none for others."""
+    """Every job file by its name, of a cluster of this kind or of Slurm; none for others."""
     if cluster.kind == "slurm":
         return {SCRIPT: Slurm(cluster).script(handle, request)}
     if cluster.kind != "files":

@@ -150,8 +150,8 @@ class Ray(Engine):
         if status == "PENDING":
             return Look("waiting", f"{self.name} starts its driver.")
         if status != "RUNNING":
-            said = job.get("message") if job and status == "FAILED" else ""
-            return Look("gone", f"Ray says: {brief(said)}." if is_text(said) and said else "")
+            message = job.get("message") if job and status == "FAILED" else ""
+            return Look("gone", f"Ray says: {brief(message)}." if is_text(message) and message else "")
         note = read_json(handle.folder / NOTE)
         if note.get("job") != handle.job:
             return Look("waiting", f"{self.name} starts its driver.")
@@ -279,8 +279,8 @@ class Ray(Engine):
                 return None
             if error.code in (401, 403):
                 raise Unreachable(f"{self.name} does not accept the token in its token_file.") from error
-            said = error.read(2000).decode(errors="replace").strip().split("\n")[-1]
-            raise Refused(f"{self.name} refuses ({error.code}): {brief(said)}.") from error
+            detail = error.read(2000).decode(errors="replace").strip().split("\n")[-1]
+            raise Refused(f"{self.name} refuses ({error.code}): {brief(detail)}.") from error
         except (OSError, HTTPException) as error:  # nobody there, or nobody who answers in time
             raise Unreachable(f"{self.name} does not answer.") from error
         except ValueError as error:

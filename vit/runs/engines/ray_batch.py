@@ -50,7 +50,7 @@ def main(folder: Path, job: str, cpus: int) -> None:
         return
     request = read_request(folder)
     needs = f"a process with {cpus} processors{' and a GPU' if request.gpus else ''}"
-    note(handle, "waiting", f"It starts when {handle.place} has room for {needs}.")
+    note(handle, "waiting", f"It starts when {handle.engine_name} has room for {needs}.")
     try:
         if (folder / trial.REQUEST).exists():
             attempt = ray.remote(num_cpus=cpus, num_gpus=1 if request.gpus else 0, max_retries=0)(_tried)

@@ -56,7 +56,7 @@ def main(folder: Path, job: str, cpus: int) -> None:
         mark_over(handle)
 
 
-def place_of(folder: str) -> Path:
+def folder_of(folder: str) -> Path:
     """A run's folder on this machine: the shared one, or one of its own, which only its name tells.
 
     Raises:
@@ -100,11 +100,11 @@ def _train_once(folder: Path, handle: Handle, cpus: int) -> int:
         before = _saved(folder)
         needs = f"{processes} processes with {cpus} processors{' and a GPU' if request.gpus else ''} each"
         if not reason:
-            note(handle, "waiting", f"It starts when {handle.place} has room for {needs}.")
+            note(handle, "waiting", f"It starts when {handle.engine_name} has room for {needs}.")
         rays_own: dict[str, Any] = {"storage_path": str(folder / _RAYS_OWN)}
         if mirror := mirror_of(folder):
             mirror.push()
-            rays_own = {"storage_path": f"{mirror.place}/{_RAYS_OWN}", "storage_filesystem": mirror.storage}
+            rays_own = {"storage_path": f"{mirror.path}/{_RAYS_OWN}", "storage_filesystem": mirror.storage}
         trainer = TorchTrainer(
             work,
             train_loop_config={"folder": folder.name if mirror else str(folder), "cpus": cpus},
@@ -131,7 +131,7 @@ def _train_once(folder: Path, handle: Handle, cpus: int) -> int:
             if mirror:
                 mirror.pull_all()
             if _had_no_room(error):
-                note(handle, "waiting", f"{reason} It goes on when {handle.place} has room for {needs}.".lstrip())
+                note(handle, "waiting", f"{reason} It goes on when {handle.engine_name} has room for {needs}.".lstrip())
                 continue
             if read_json(folder / AGAIN) != parts or read_json(folder / NOTE).get("word") == _GIVEN_UP:
                 return 1
@@ -159,7 +159,7 @@ def work(settings: dict[str, Any]) -> None:
     """One of the run's processes, on a machine of the cluster."""
     import torch  # noqa: PLC0415 # the process of Ray that runs this has imported nothing of the module
 
-    folder = place_of(settings["folder"])
+    folder = folder_of(settings["folder"])
     mirror = mirror_of(folder)
     if mirror:
         mirror.pull_all()
@@ -193,4 +193,4 @@ def _work(folder: Path, handle: Handle | None, hosts: tuple[str, ...]) -> None:
 if __name__ == "__main__":
     from vit.runs.engines import ray_job  # not as "__main__", which Ray would send to the workers whole
 
-    ray_job.main(ray_job.place_of(sys.argv[1]), sys.argv[2], int(sys.argv[3]))
+    ray_job.main(ray_job.folder_of(sys.argv[1]), sys.argv[2], int(sys.argv[3]))

@@ -79,11 +79,11 @@ class Slurm(Engine):
 
     def capacity(self) -> Capacity:
         """Machines, processors and GPUs of the partition; those that are down do not count."""
-        said = self._command(
+        output = self._command(
             ["sinfo", "--noheader", "--Node", "--Format=NodeList:|,CPUsState:|,Gres:|,GresUsed:", *self._partition()]
         )
         nodes: dict[str, tuple[Share, Share]] = {}
-        for line in said.splitlines():
+        for line in output.splitlines():
             name, processors, gpus, used = (part.strip() for part in line.split("|"))
             taken, idle, _, total = map(int, processors.split("/"))
             if taken + idle:
@@ -174,9 +174,9 @@ class Slurm(Engine):
         Of an array, a running element speaks for all, or else one that waits.
         """
         names, shape = ",".join(handle.job for handle in handles), "%j|%F|%T|%r|%S|%N"
-        said = self._command(["squeue", "--noheader", "--states=all", f"--name={names}", f"--format={shape}"])
+        output = self._command(["squeue", "--noheader", "--states=all", f"--name={names}", f"--format={shape}"])
         elements: dict[str, list[_Job]] = {}
-        for line in said.splitlines():
+        for line in output.splitlines():
             name, number, state, reason, starts, hosts = line.split("|", 5)
             elements.setdefault(name, []).append(_Job(number, state, reason, _moment(starts), _hosts(hosts)))
         jobs = {}
@@ -187,8 +187,8 @@ class Slurm(Engine):
 
     def _check_time(self, request: Request) -> None:
         """Refuse what the partition never starts: sbatch takes it, and it waits for ever."""
-        said = self._command(["sinfo", "--noheader", "--format=%P|%l", *self._partition()])
-        for line in said.splitlines():
+        output = self._command(["sinfo", "--noheader", "--format=%P|%l", *self._partition()])
+        for line in output.splitlines():
             name, _, limit = line.partition("|")
             most = _minutes(limit)
             if (self.cluster.partition or name.endswith("*")) and most and (request.minutes or 0) > most:
@@ -197,7 +197,7 @@ class Slurm(Engine):
     def _partition(self) -> list[str]:
         return [f"--partition={self.cluster.partition}"] if self.cluster.partition else []
 
-    def _command(self, words: list[str], *, refuses: bool = False, lenient: bool = False) -> str:
+    def _command(self, command: list[str], *, refuses: bool = False, lenient: bool = False) -> str:
         """What one of Slurm's commands prints.
 
         Args:
@@ -205,17 +205,19 @@ class Slurm(Engine):
             lenient: an error means that it is so already.
         """
         try:
-            done = subprocess.run(words, capture_output=True, text=True, errors="replace", timeout=_TIMEOUT)
+            done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=_TIMEOUT)
         except FileNotFoundError as error:
-            raise Unreachable(f"{words[0]} is not installed on this server, so {self.name} cannot be asked.") from error
+            raise Unreachable(
+                f"{command[0]} is not installed on this server, so {self.name} cannot be asked."
+            ) from error
         except (OSError, subprocess.TimeoutExpired) as error:
             raise Unreachable(f"{self.name} does not answer.") from error
         if done.returncode and not lenient:
-            said = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
-            said = re.sub(r"^\w+: (error: )?", "", said)
-            if refuses and not any(word in said for word in ("contact", "onnect", "socket")):
-                raise Refused(f"{self.name} refuses: {said[:300]}.")
-            raise Unreachable(f"{self.name} does not answer ({said[:300]}).")
+            message = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
+            message = re.sub(r"^\w+: (error: )?", "", message)
+            if refuses and not any(word in message for word in ("contact", "onnect", "socket")):
+                raise Refused(f"{self.name} refuses: {message[:300]}.")
+            raise Unreachable(f"{self.name} does not answer ({message[:300]}).")
         return done.stdout
 
 

@@ -13,7 +13,7 @@ from vit.runs.engines.places import cluster_engine
 
 FRESH = 2.0  # [s] for which an answer is not asked for again
 STALE = 20.0  # [s] after which an answer says nothing any more
-_AT_ONCE = 500  # runs that a place is asked about together
+_HANDLES_PER_QUESTION = 500  # runs that an engine is asked about together
 
 _log = logging.getLogger(__name__)
 
@@ -30,11 +30,11 @@ class Answer(NamedTuple):
     problem: str = ""
 
 
-_Key = tuple[str, str]  # a place, and a job's name there, or "capacity"
+_Key = tuple[str, str]  # an engine's name, and a job's on it, or "capacity"
 _lock = threading.Condition()
 _answers: dict[_Key, tuple[Answer, float]] = {}  # with the moment of each
 _pending: set[_Key] = set()
-_questions: dict[str, SimpleQueue[Handle | None]] = {}  # for each place; None asks for its capacity
+_questions: dict[str, SimpleQueue[Handle | None]] = {}  # for each engine; None asks for its capacity
 
 
 def look(handle: Handle, patience: float = 0.0) -> tuple[Look | None, str]:
@@ -43,16 +43,16 @@ def look(handle: Handle, patience: float = 0.0) -> tuple[Look | None, str]:
     Args:
         patience: how long to wait for a first answer, or a newer one [s].
     """
-    return _latest((handle.place, handle.job), handle, patience)
+    return _latest((handle.engine_name, handle.job), handle, patience)
 
 
-def capacity(place: str, patience: float = 0.0) -> tuple[Capacity | None, str]:
+def capacity(engine_name: str, patience: float = 0.0) -> tuple[Capacity | None, str]:
     """What a cluster said last of its machines, or why it says nothing.
 
     Args:
         patience: how long to wait for a first answer, or a newer one [s].
     """
-    return _latest((place, "capacity"), None, patience)
+    return _latest((engine_name, "capacity"), None, patience)
 
 
 def forget() -> None:
@@ -81,36 +81,38 @@ def _latest(key: _Key, question: Handle | None, patience: float) -> Answer:
         return newer if time.monotonic() - at < STALE else answer
 
 
-def _queue(place: str) -> "SimpleQueue[Handle | None]":
-    """Questions to one place, which a thread of its own answers, all that wait together."""
-    if place not in _questions:
-        _questions[place] = SimpleQueue()
-        threading.Thread(target=_ask, args=(place, _questions[place]), daemon=True, name=f"asks {place}").start()
-    return _questions[place]
+def _queue(engine_name: str) -> "SimpleQueue[Handle | None]":
+    """Questions to one engine, which a thread of its own answers, all that wait together."""
+    if engine_name not in _questions:
+        _questions[engine_name] = SimpleQueue()
+        threading.Thread(
+            target=_ask, args=(engine_name, _questions[engine_name]), daemon=True, name=f"asks {engine_name}"
+        ).start()
+    return _questions[engine_name]
 
 
-def _ask(place: str, questions: "SimpleQueue[Handle | None]") -> None:
+def _ask(engine_name: str, questions: "SimpleQueue[Handle | None]") -> None:
     while True:
         waiting = [questions.get()]
         with suppress(Empty):
-            while len(waiting) < _AT_ONCE:
+            while len(waiting) < _HANDLES_PER_QUESTION:
                 waiting.append(questions.get_nowait())
         with _lock:
             for old in [key for key, (_, at) in _answers.items() if time.monotonic() - at > STALE]:
                 del _answers[old]
         try:
-            engine = cluster_engine(place)
+            engine = cluster_engine(engine_name)
         except UserError as error:
             for question in waiting:
-                _note((place, question.job if question else "capacity"), error)
+                _note((engine_name, question.job if question else "capacity"), error)
             continue
         if None in waiting:
-            _note((place, "capacity"), _capacity(engine))
-        for handle, said in engine.look_all([question for question in waiting if question]):
-            if isinstance(said, Look) and said.word == "gone" and not is_new(handle):
+            _note((engine_name, "capacity"), _capacity(engine))
+        for handle, answer in engine.look_all([question for question in waiting if question]):
+            if isinstance(answer, Look) and answer.word == "gone" and not is_new(handle):
                 with suppress(OSError):  # another user's folder, or one that was deleted
                     mark_over(handle)
-            _note((place, handle.job), said)
+            _note((engine_name, handle.job), answer)
 
 
 def _capacity(engine: Engine) -> Capacity | Exception:
@@ -120,15 +122,15 @@ def _capacity(engine: Engine) -> Capacity | Exception:
         return error
 
 
-def _note(key: _Key, said: Look | Capacity | Exception) -> None:
+def _note(key: _Key, result: Look | Capacity | Exception) -> None:
     """Keep what was said, and let those know who wait for it."""
-    if isinstance(said, UserError):
-        answer = Answer(None, str(said))
-    elif isinstance(said, Exception):
-        _log.error("%s was asked about %s", *key, exc_info=said)
+    if isinstance(result, UserError):
+        answer = Answer(None, str(result))
+    elif isinstance(result, Exception):
+        _log.error("%s was asked about %s", *key, exc_info=result)
         answer = Answer(None, f"What {key[0]} answers cannot be understood. The log holds the traceback.")
     else:
-        answer = Answer(said)
+        answer = Answer(result)
     with _lock:
         _answers[key] = (answer, time.monotonic())
         _pending.discard(key)
