@@ -14,7 +14,7 @@ import streamlit as st
 
 from pages.shared import access, datasets, link_controls, navigation, session, setting_names
 from pages.shared.escape import plain
-from pages.train_form import cluster_trial, cost_preview, data_picker, form_state, place_picker
+from pages.train_form import cluster_dry_run, cost_preview, data_picker, form_state, place_picker
 from pages.train_form import settings as fields
 from pages.train_form.form import LONGEST, TrainForm
 from vit import checkpoints
@@ -342,10 +342,10 @@ with right:
             st.error(plain(problem))
             sound = False
         elsewhere = place.on != HERE and bool(devices)
-        there = cluster_trial.finished(config, place) if elsewhere else None
+        there = cluster_dry_run.finished(config, place) if elsewhere else None
         measured = cost_preview.show_costs(config, here, pictures, there) if devices else None
-        if elsewhere and cluster_trial.possible(place):
-            cluster_trial.show(config, place)
+        if elsewhere and cluster_dry_run.possible(place):
+            cluster_dry_run.show(config, place)
         runs = pick_sweep(settings, form.sweep_1)
     usual = name_of(config) if config else ""
     name = st.text_input("Name", key=form_state.key("name"), placeholder=usual, max_chars=60, persist_state="session")

@@ -17,7 +17,7 @@ import vit
 from vit import files
 from vit.errors import InvalidCheckpoint, InvalidConfig, InvalidRun
 from vit.runs import control, registry
-from vit.runs.engines import here
+from vit.runs.engines import local
 from vit.training import run_folder
 from vit.training.distributed import Process
 from vit.training.metrics import read_metrics
@@ -48,7 +48,7 @@ def test_a_process_id_that_is_in_use_again_does_not_make_a_run_alive(folder: Pat
     for name in ("alive.lock", "pid", "heartbeat"):
         (stale / name).write_text(str(os.getpid()))
     assert registry.find_run(stale.name).status == "interrupted"
-    assert here.lock_holders(stale) == []
+    assert local.lock_holders(stale) == []
     with pytest.raises(InvalidRun, match="ended already"):
         control.kill(stale.name)
 

@@ -109,8 +109,11 @@ def show_preview(config: TrainConfig) -> "dry_run.Sample | None":
 
 
 def show_costs(
-    config: TrainConfig, devices: Sequence[str], pictures: "dry_run.Sample | None", there: "dry_run.Trial | None" = None
-) -> "dry_run.Trial | None":
+    config: TrainConfig,
+    devices: Sequence[str],
+    pictures: "dry_run.Sample | None",
+    there: "dry_run.DryRun | None" = None,
+) -> "dry_run.DryRun | None":
     """Size of the model, and memory and time once a few steps have been tried; returns the trial or None.
 
     Args:
@@ -176,7 +179,7 @@ def numbers(count: int) -> str:
 
 def try_steps(
     place: "DeltaGenerator", config: TrainConfig, devices: Sequence[str], pictures: "dry_run.Sample | None"
-) -> "dry_run.Trial | None":
+) -> "dry_run.DryRun | None":
     """A few steps of the run, with a bar and a way out; None where they cannot be done."""
 
     def cancel() -> None:
@@ -189,7 +192,7 @@ def try_steps(
     try:
         with closing(dry_run.try_steps(config, devices, pictures, dry_run.LIMIT)) as moments:
             for moment in moments:
-                if isinstance(moment, dry_run.Trial):
+                if isinstance(moment, dry_run.DryRun):
                     place.empty()
                     return moment
                 bar.progress(moment, label)
@@ -198,7 +201,7 @@ def try_steps(
     return None
 
 
-def show_doubts(config: TrainConfig, measured: "dry_run.Trial") -> None:
+def show_doubts(config: TrainConfig, measured: "dry_run.DryRun") -> None:
     """What was extrapolated, and a recipe that suits this machine where this one does not."""
     said = []
     if not measured.timed:

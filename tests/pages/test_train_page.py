@@ -482,7 +482,7 @@ def test_a_recipe_that_fits_is_taken_with_one_click(folders: Path, monkeypatch: 
     page.selectbox(key="init_from").set_value("").run()
     page.radio(key="preset").set_value("pictures").run()
     config = described(page)
-    found = dry_run.Trial(
+    found = dry_run.DryRun(
         params=22_000_000, tokens=197, classes=2, train_pictures=6, test_pictures=2, streamed=False, memory=10**9,
         seconds_per_step=60.0, seconds_per_epoch=7776.0, pictures_per_second=0.1, timed=1, batch=6, share=1.0, parts=1,
         device="cpu",

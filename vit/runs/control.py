@@ -32,12 +32,12 @@ from vit.checkpoints import load, manage, save
 from vit.errors import InvalidConfig, InvalidRun, UserError
 from vit.files import check_locks, replaced
 from vit.paths import runs_folder
-from vit.runs.batch import trial
+from vit.runs.batch import cluster_dry_run
 from vit.runs.engines import watch
 from vit.runs.engines.clusters import Cluster, downloads_of, find_cluster, read_clusters
 from vit.runs.engines.contract import HERE, Engine, Handle, Request, Unreachable, read_handle
-from vit.runs.engines.here import Here
-from vit.runs.engines.places import cluster_engine
+from vit.runs.engines.factory import cluster_engine
+from vit.runs.engines.local import Local
 from vit.runs.mirror import Mirror
 from vit.runs.queue_file import one_launch, open_queue
 from vit.runs.registry import ANY_GPU, MAX_NAME, MAX_NOTES, Run, find_run, list_runs, shorten
@@ -161,8 +161,8 @@ def launch(
     return find_run(folder.name)
 
 
-def start_trial(config: "TrainConfig", *, on: str, devices: Sequence[str], nodes: int = 1) -> Path:
-    """Submit a few steps of a run to a cluster; returns the folder that `vit.runs.batch.trial` reads.
+def start_dry_run(config: "TrainConfig", *, on: str, devices: Sequence[str], nodes: int = 1) -> Path:
+    """Submit a few steps of a run to a cluster; returns the folder that `vit.runs.batch.cluster_dry_run` reads.
 
     Raises:
         InvalidConfig, InvalidCheckpoint, Refused, Unreachable: as `launch`.
@@ -171,11 +171,11 @@ def start_trial(config: "TrainConfig", *, on: str, devices: Sequence[str], nodes
     kind, cluster = _check(request, on), find_cluster(on)
     config, _ = _check_cluster(_absolute(config, kind), request, cluster, Limits())
     base = fine_tuning.resolve(config) if config.init_from else None
-    folder = trial.new_folder(cluster.runs)
+    folder = cluster_dry_run.new_folder(cluster.runs)
     try:
         if base:
             config, _ = _bring_start(config, base, folder)
-        trial.write(folder, config, [kind] * (len(devices) * nodes))
+        cluster_dry_run.write(folder, config, [kind] * (len(devices) * nodes))
         cluster_engine(on).submit(folder, Request((devices[0],), workers=1))
     except (UserError, OSError):
         shutil.rmtree(folder, ignore_errors=True)
@@ -183,8 +183,8 @@ def start_trial(config: "TrainConfig", *, on: str, devices: Sequence[str], nodes
     return folder
 
 
-def end_trial(folder: Path) -> None:
-    """Remove a trial, and end it where it is not over."""
+def end_dry_run(folder: Path) -> None:
+    """Remove a dry run, and end it where it is not over."""
     handle = read_handle(folder)
     with suppress(UserError):
         if handle and (engine := cluster_engine(handle.engine_name)).look(handle).word != "gone":
@@ -194,7 +194,7 @@ def end_trial(folder: Path) -> None:
 
 def _engine_and_root(on: str) -> tuple[Engine, Path]:
     """The engine by its name, and the folder of its runs."""
-    return (Here(), runs_folder()) if on == HERE else (cluster_engine(on), find_cluster(on).runs)
+    return (Local(), runs_folder()) if on == HERE else (cluster_engine(on), find_cluster(on).runs)
 
 
 def _check(request: Request, on: str) -> str:

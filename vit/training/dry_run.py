@@ -51,7 +51,7 @@ _CELL = 72  # side of a picture in the preview [px], at least
 _one_at_a_time = threading.BoundedSemaphore(1)
 
 
-class Trial(NamedTuple):
+class DryRun(NamedTuple):
     """What a run will cost, from a few steps on its device.
 
     Attributes:
@@ -123,8 +123,8 @@ class Sample(NamedTuple):
 
 def time_steps(
     config: TrainConfig, devices: Sequence[str] = ("cpu",), sampled: Sample | None = None, limit: float = LIMIT
-) -> Trial:
-    """Time training steps as `try_steps` does, and wait for the trial that it ends with.
+) -> DryRun:
+    """Time training steps as `try_steps` does, and wait for the result that it ends with.
 
     Args:
         sampled: the run's pictures as `sample` gives them; they are opened without it.
@@ -132,16 +132,16 @@ def time_steps(
 
     Raises:
         InvalidDataset: the pictures cannot be opened.
-        InvalidConfig: steps cannot be done, or another trial is under way; on a GPU, not one was done in time.
+        InvalidConfig: steps cannot be done, or another dry run is under way; on a GPU, not one was done in time.
     """
-    *_, trial = try_steps(config, devices, sampled, limit)
-    assert isinstance(trial, Trial)
-    return trial
+    *_, result = try_steps(config, devices, sampled, limit)
+    assert isinstance(result, DryRun)
+    return result
 
 
 def try_steps(
     config: TrainConfig, devices: Sequence[str] = ("cpu",), sampled: Sample | None = None, limit: float = LIMIT
-) -> Generator[float | Trial, None, None]:
+) -> Generator[float | DryRun, None, None]:
     """Time training steps on the first of `devices`, with its share of the batch, as far as the limit allows.
 
     Args:
@@ -149,11 +149,11 @@ def try_steps(
         limit: for everything [s].
 
     Yields:
-        the share of the time that is gone, several times a second, and at last the trial. Closing it ends the work.
+        the share of the time that is gone, several times a second, and at last the result. Closing it ends the work.
 
     Raises:
         InvalidDataset: the pictures cannot be opened.
-        InvalidConfig: steps cannot be done, or another trial is under way; on a GPU, not one was done in time.
+        InvalidConfig: steps cannot be done, or another dry run is under way; on a GPU, not one was done in time.
     """
     started = time.time()
     sampled = sampled or sample(config, 4)
@@ -161,7 +161,7 @@ def try_steps(
     request = {"classes": len(sampled.classes), "pictures": sampled.train_pictures, "until": started + limit - _MARGIN}
     facts: dict[str, Any] = {}
     steps: list[tuple[int, float]] = []
-    guess: Trial | None = None
+    guess: DryRun | None = None
     with closing(_ask("time", share, devices[0], limit, request)) as answers:
         for values in answers:
             facts |= values or {}
@@ -179,7 +179,7 @@ def try_steps(
 
 def _judged(
     config: TrainConfig, devices: Sequence[str], sampled: Sample, facts: dict[str, Any], steps: list[tuple[int, float]]
-) -> Trial:
+) -> DryRun:
     """What a run will cost, by what was timed.
 
     Args:
@@ -198,7 +198,7 @@ def _judged(
     training = seconds * max(sampled.train_pictures / batch, 1) / count
     opening = sampled.seconds * sampled.train_pictures / max(config.workers, 1) if streamed else 0.0
     together = max(training, opening) if on_gpu else training + opening  # a CPU does both
-    return Trial(
+    return DryRun(
         params=facts["params"],
         tokens=facts["tokens"],
         classes=len(sampled.classes),
@@ -217,7 +217,7 @@ def _judged(
     )
 
 
-def _guessed(config: TrainConfig, devices: Sequence[str], sampled: Sample) -> Trial:
+def _guessed(config: TrainConfig, devices: Sequence[str], sampled: Sample) -> DryRun:
     """What a run will cost on a CPU too busy to do a single step in time, by how fast it multiplies matrices."""
     model = model_config(config, len(sampled.classes))
     process = set_up_process(config.model_copy(update={"device": "cpu"}))
@@ -286,16 +286,16 @@ _SIZES = (224, 160, 128, 96, 64, 32)  # of the input, for a model that is given 
 _EPOCHS = (30, 10)
 
 
-def fitting(config: TrainConfig, trial: Trial, seconds: float = FITS) -> Fitting | None:
+def fitting(config: TrainConfig, dry_run: DryRun, seconds: float = FITS) -> Fitting | None:
     """The largest recipe for the same pictures that takes at most so long on this machine; None without one.
 
     Args:
-        trial: of the run as it is set.
+        dry_run: of the run as it is set.
         seconds: that it may take [s].
     """
-    own = model_config(config, trial.classes)
+    own = model_config(config, dry_run.classes)
     work, side = products(own, own.image_size), min(own.image_size)
-    each = trial.seconds_per_epoch / work  # [s] of an epoch
+    each = dry_run.seconds_per_epoch / work  # [s] of an epoch
     if config.init_from:
         sides = sorted({size - size % own.patch_size for size in _SIZES if size >= own.patch_size}, reverse=True)
         options: list[dict[str, Any]] = [dict(image_size=smaller) for smaller in sides]
@@ -308,7 +308,7 @@ def fitting(config: TrainConfig, trial: Trial, seconds: float = FITS) -> Fitting
         for changes in ({}, *(one for one in options if one["image_size"] <= side)):
             settings = changes | epochs
             changed = config.model_copy(update=settings)
-            model = model_config(changed, trial.classes)
+            model = model_config(changed, dry_run.classes)
             share = products(model, model.image_size) / work
             if (share < 1 or (share == 1 and epochs)) and (takes := changed.epochs * each * work * share) <= seconds:
                 return Fitting(settings, parameters_of(model), takes)
@@ -372,7 +372,7 @@ def overfit(config: TrainConfig, device: str = "cpu", seconds: float = _SECONDS)
         a point now and then, and None in between. Closing it ends the work.
 
     Raises:
-        InvalidConfig, InvalidDataset: it cannot be done, or another trial is under way.
+        InvalidConfig, InvalidDataset: it cannot be done, or another dry run is under way.
     """
     with closing(_ask("overfit", config, device, 6 * seconds, {"seconds": seconds})) as answers:
         for values in answers:

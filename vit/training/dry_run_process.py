@@ -1,4 +1,4 @@
-"""The process of a trial: a few steps, or one batch learnt by heart, told line by line.
+"""The process of a dry run: a few steps, or one batch learnt by heart, told line by line.
 
 python -m vit.training.dry_run_process time|overfit < request.json      prints one JSON object per line
 """
@@ -163,7 +163,7 @@ def _overfit(config: TrainConfig, seconds: float) -> Iterator[dict[str, Any]]:
 
 
 def _unheard(text: str) -> None:
-    """Nobody listens to a trial; `Trial.parts` tells what there was to tell."""
+    """Nobody listens to a dry run; `DryRun.parts` tells what there was to tell."""
 
 
 if __name__ == "__main__":

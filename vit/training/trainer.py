@@ -99,7 +99,7 @@ class Trainer:
         """Put the parts together.
 
         Args:
-            dataset: in place of what `config.data` names, for trials.
+            dataset: in place of what `config.data` names, for dry runs.
             base: what follows from the checkpoint that the run starts from; looked up there unless it is given.
             resumed: the weights will come from `load`: no checkpoint is needed to start from.
         """

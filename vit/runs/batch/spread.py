@@ -17,13 +17,13 @@ from vit.errors import InvalidConfig, UserError
 from vit.files import take_lock
 from vit.paths import environment_with_package, runs_folder
 from vit.progress import tqdm
-from vit.runs.batch import parts, trial
+from vit.runs.batch import cluster_dry_run, parts
 from vit.runs.batch.parts import Measurement
 from vit.runs.batch.tasks import TASKS
 from vit.runs.engines.clusters import downloads_of, find_cluster
 from vit.runs.engines.contract import HERE, Engine, Handle, Look, Refused, Request, Unreachable, is_new, read_handle
-from vit.runs.engines.here import Here
-from vit.runs.engines.places import cluster_engine
+from vit.runs.engines.factory import cluster_engine
+from vit.runs.engines.local import Local
 from vit.training.run_folder import forget_attempt, read_json
 
 _PAUSE = 0.5  # [s] between two looks at the folder
@@ -116,7 +116,7 @@ def _here(folder: Path, workers: int | None, device: str, bar: bool) -> None:
     Args:
         workers: None for one on each processor, or GPU.
     """
-    _, cpus, gpus = Here().capacity()
+    _, cpus, gpus = Local().capacity()
     if device == "gpu" and not gpus.total:
         raise InvalidConfig("--device gpu: this machine shows none.")
     workers = workers or min(gpus.total if device == "gpu" else cpus.total, _MOST_PROCESSES)
@@ -211,5 +211,5 @@ def _reason(folder: Path, status: str) -> str:
     """Why nobody works on it any more although it is not done."""
     if reason := read_json(folder / "outcome.json").get("reason"):
         return str(reason)
-    status = f"{status} {trial.last_line_of_log(folder)}".strip()
+    status = f"{status} {cluster_dry_run.last_line_of_log(folder)}".strip()
     return f"The measurement ended before it was done. {status} The same command goes on from what is done."

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from vit.errors import UserError
 from vit.runs.engines.contract import Capacity, Engine, Handle, Look, is_new, mark_over
-from vit.runs.engines.places import cluster_engine
+from vit.runs.engines.factory import cluster_engine
 
 FRESH = 2.0  # [s] for which an answer is not asked for again
 STALE = 20.0  # [s] after which an answer says nothing any more

@@ -4,7 +4,7 @@
         trial.json     settings, devices, and what this server runs
         result.json    what the machine runs, and what the steps took
 
-A trial is submitted as a run is (`vit.runs.control.start_trial`); `vit.runs.batch.worker` calls `main` there.
+A dry run is submitted as a run is (`vit.runs.control.start_dry_run`); `vit.runs.batch.worker` calls `main` there.
 """
 
 import hashlib
@@ -28,21 +28,21 @@ from vit.untrusted import brief, is_text
 REQUEST, RESULT = "trial.json", "result.json"
 _OTHER_VERSION = "The machine has another version of this program. Bring it up to date before a long run."
 LIMIT = 30.0  # [s] of steps
-_OLD = 24 * 3600.0  # [s] after which a trial that nobody waited for is removed
+_OLD = 24 * 3600.0  # [s] after which a dry run that nobody waited for is removed
 
 
-class RemoteTrial(NamedTuple):
-    """What a trial on a cluster found.
+class ClusterDryRun(NamedTuple):
+    """What a dry run on a cluster found.
 
     Attributes:
         host: the machine.
         doubts: in sentences, how what runs there differs from what runs here.
-        trial: what steps take there.
+        result: what steps take there.
     """
 
     host: str
     doubts: tuple[str, ...]
-    trial: "dry_run.Trial"
+    result: "dry_run.DryRun"
 
 
 def software_versions() -> dict[str, str]:
@@ -56,12 +56,12 @@ def software_versions() -> dict[str, str]:
 
 
 def possible(cluster: Cluster) -> bool:
-    """Whether somebody here would learn what came of a trial there."""
+    """Whether somebody here would learn what came of a dry run there."""
     return cluster.kind != "files" and not cluster.mirror
 
 
 def new_folder(runs: Path) -> Path:
-    """The folder of another trial; those that were left behind are removed."""
+    """The folder of another dry run; those that were left behind are removed."""
     parent = runs / ".trials"
     parent.mkdir(parents=True, exist_ok=True)
     for old in parent.iterdir():
@@ -94,8 +94,8 @@ def main(folder: Path) -> None:
     write_json(folder / RESULT, {"host": platform.node(), "there": software_versions(), "trial": tried._asdict()})
 
 
-def read(folder: Path) -> RemoteTrial | None:
-    """What came of a trial; None before it is over.
+def read(folder: Path) -> ClusterDryRun | None:
+    """What came of a dry run; None before it is over.
 
     Raises:
         InvalidRun: the machine's version of this program says it in a way that this one does not know.
@@ -115,14 +115,14 @@ def read(folder: Path) -> RemoteTrial | None:
     if remote["code"] != local["code"]:
         doubts.append(_OTHER_VERSION)
     try:
-        tried = dry_run.Trial(**result["trial"])
+        tried = dry_run.DryRun(**result["trial"])
     except (KeyError, TypeError) as error:  # it tells other things
         raise InvalidRun(_OTHER_VERSION) from error
-    return RemoteTrial(brief(str(result.get("host"))), tuple(doubts), tried)
+    return ClusterDryRun(brief(str(result.get("host"))), tuple(doubts), tried)
 
 
 def failure(folder: Path, look: Look) -> str:
-    """Why nothing came of a trial, in words; "" while something may."""
+    """Why nothing came of a dry run, in words; "" while something may."""
     handle = read_handle(folder)
     if handle is None:
         return "The trial is gone: its folder was removed."

@@ -20,7 +20,7 @@ from vit.runs.scheduler import gpu_names, grant
 from vit.training.run_folder import changing, forget_attempt, is_alive, record_outcome
 
 
-class Here(Engine):
+class Local(Engine):
     """This machine; it always answers."""
 
     name = HERE
