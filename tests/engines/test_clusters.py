@@ -14,7 +14,7 @@ from vit.errors import InvalidConfig
 from vit.runs import control, registry
 from vit.runs.engines import clusters, contract
 from vit.runs.engines.contract import Refused, Request, Unreachable, next_handle
-from vit.runs.engines.slurm import Slurm
+from vit.runs.engines.slurm_script import batch_script
 
 RAY = 'kind = "ray"\nruns = "/shared/runs"\naddress = "http://head:8265"\ntoken_file = "/etc/token"\n'
 
@@ -169,17 +169,17 @@ def test_what_was_sent_is_not_sent_again_by_the_same_name(lab: Fake, tmp_path: P
 
 
 def test_processes_that_measure_on_processors_see_no_gpu(tmp_path: Path) -> None:
-    slurm = Slurm(clusters.Cluster.model_validate({"name": "hpc", "kind": "slurm", "runs": tmp_path}))
+    cluster = clusters.Cluster.model_validate({"name": "hpc", "kind": "slurm", "runs": tmp_path})
     hidden = "export CUDA_VISIBLE_DEVICES=''"
     for request, hides in ((Request(workers=2), True), (Request(("gpu",), workers=2), False), (Request(), False)):
-        assert (hidden in slurm.script(next_handle(tmp_path, "hpc"), request).splitlines()) == hides
+        assert (hidden in batch_script(cluster, next_handle(tmp_path, "hpc"), request).splitlines()) == hides
 
 
 def test_a_batch_script_quotes_whatever_a_folder_is_called(tmp_path: Path) -> None:
     table = {"name": "hpc", "kind": "slurm", "runs": tmp_path, "setup": ["module load cuda"], "code": tmp_path / "a b"}
     handle = next_handle(tmp_path / "it's $(here)", "hpc")
     request = Request(("gpu", "gpu"), nodes=3, minutes=90)
-    script = Slurm(clusters.Cluster.model_validate(table)).script(handle, request)
+    script = batch_script(clusters.Cluster.model_validate(table), handle, request)
     lines = script.splitlines()
     assert lines[0] == "#!/bin/bash" and "module load cuda" in lines
     assert {"#SBATCH --nodes=3", "#SBATCH --ntasks-per-node=2", "#SBATCH --gres=gpu:2", "#SBATCH --time=90"} <= {*lines}

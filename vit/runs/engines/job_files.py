@@ -32,7 +32,7 @@ from vit.runs.engines.contract import (
     leave_stop,
     submitting,
 )
-from vit.runs.engines.slurm import SCRIPT, Slurm
+from vit.runs.engines.slurm_script import SCRIPT, batch_script
 from vit.training.run_folder import ENGINE, changing, read_json
 
 SILENT = 300.0  # [s] without a sign of life, after which nobody knows; compiling a large model takes minutes
@@ -121,10 +121,10 @@ def written(folder: Path) -> dict[str, str]:
 def files(cluster: Cluster, handle: Handle, request: Request) -> dict[str, str]:
     """Every job file by its name, of a cluster of this kind or of Slurm; none for others."""
     if cluster.kind == "slurm":
-        return {SCRIPT: Slurm(cluster).script(handle, request)}
+        return {SCRIPT: batch_script(cluster, handle, request)}
     if cluster.kind != "files":
         return {}
-    script = Slurm(cluster).script(handle, request).replace(f"export {ENGINE}=slurm", f"export {ENGINE}=files")
+    script = batch_script(cluster, handle, request).replace(f"export {ENGINE}=slurm", f"export {ENGINE}=files")
     made = {SCRIPT: script}
     if cluster.image and cluster.volume:
         kinds: dict[str, Callable[[Cluster, Handle, Request], str]] = {

@@ -1,14 +1,13 @@
 """A Slurm cluster, spoken to through its own commands, which this machine needs, too: sbatch, squeue, scancel.
 
-A run is one batch job. Its script, job.sh in the run's folder, says what is asked for and starts
-`vit.runs.engines.slurm_job` on the first of the job's machines. Near the time limit the run saves itself and queues
-again, until it is done. Slurm forgets ended jobs after some minutes, so the run's folder is the memory.
+A run is one batch job. Its script, job.sh in the run's folder (`vit.runs.engines.slurm_script`), says what is asked
+for and starts `vit.runs.engines.slurm_job` on the first of the job's machines. Near the time limit the run saves itself
+and queues again, until it is done. Slurm forgets ended jobs after some minutes, so the run's folder is the memory.
 
 Source: https://slurm.schedmd.com/sbatch.html
 """
 
 import re
-import shlex
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -33,10 +32,10 @@ from vit.runs.engines.contract import (
     leave_stop,
     submitting,
 )
-from vit.training.run_folder import ENGINE, changing
+from vit.runs.engines.slurm_script import SCRIPT, batch_script
+from vit.training.run_folder import changing
 from vit.untrusted import brief
 
-SCRIPT = "job.sh"  # in a run's folder
 _TIMEOUT = 5.0  # [s] of one command; those that find no controller take nine to say so
 _LASTING = 60.0  # [s] for a job that was cancelled to be gone; what does not end by itself is killed after 30
 _PENDING = ("PENDING", "REQUEUED", "REQUEUE_HOLD", "SUSPENDED", "RESIZING")
@@ -96,42 +95,9 @@ class Slurm(Engine):
         with submitting(self, folder, request) as handle:
             self._check_time(request)
             with changing(folder), replaced(folder / SCRIPT) as file:
-                file.write(self.script(handle, request).encode())
+                file.write(batch_script(self.cluster, handle, request).encode())
             self._command(["sbatch", "--parsable", str(folder / SCRIPT)], refuses=True)
         return handle
-
-    def script(self, handle: Handle, request: Request) -> str:
-        """The batch script of a run, for people to read and for sbatch."""
-        folder, cluster = handle.folder, self.cluster
-        short = request.minutes is not None and request.minutes <= 5
-        options = {
-            "job-name": handle.job,
-            "comment": f"vit: {folder}",
-            "output": str(folder / "log.txt"),
-            "open-mode": "append",
-            "partition": cluster.partition,
-            "array": f"0-{request.workers - 1}" if request.workers else "",
-            "nodes": str(request.nodes),
-            "ntasks-per-node": str(len(request.devices)),
-            "cpus-per-task": str(cluster.cpus),
-            "gres": f"gpu:{len(request.devices)}" if request.gpus else "",
-            "time": "" if request.minutes is None else str(request.minutes),
-            "signal": f"B:USR1@{45 if short else 120}",  # the limit is near; TERM would also mean scancel
-        }
-        variables = {ENGINE: "slurm", "OMP_NUM_THREADS": str(cluster.cpus), "PYTHONUNBUFFERED": "1"}
-        if cluster.code:
-            variables["PYTHONPATH"] = str(cluster.code)
-        if request.workers and not request.gpus:
-            variables["CUDA_VISIBLE_DEVICES"] = ""  # where Slurm does not fence them off
-        lines = ["#!/bin/bash", *(f"#SBATCH --{name}={shlex.quote(value)}" for name, value in options.items() if value)]
-        lines += ["#SBATCH --requeue", *cluster.setup]
-        lines += [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
-        if request.workers:
-            program, arguments = "vit.runs.batch.worker", " $SLURM_ARRAY_TASK_ID $SLURM_ARRAY_TASK_COUNT"
-        else:
-            program, arguments = "vit.runs.engines.slurm_job", f" {shlex.quote(handle.job)}"
-        lines += [f"exec {shlex.join([cluster.python, '-m', program, str(folder)])}{arguments}"]
-        return "\n".join(lines) + "\n"
 
     def look(self, handle: Handle) -> Look:
         """Ask squeue, by the job's name."""
