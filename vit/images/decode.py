@@ -1,12 +1,12 @@
 """From untrusted bytes to an upright RGB picture.
 
-`decode_image` and `decode_frames` are where a file becomes a picture, of videos through `vit.images.video`.
+`decode_image` and `decode_frames` are where a file becomes a picture, of videos through `vit.images.video`. What is
+refused before that, and why, is in `vit.images.file_checks`.
 """
 
 import contextlib
 import ctypes
 import logging
-import re
 import threading
 import warnings
 from collections.abc import Iterator, Sequence
@@ -14,39 +14,16 @@ from io import BytesIO
 from typing import NamedTuple
 
 import numpy as np
-from PIL import Image, ImageCms, UnidentifiedImageError, _imaging
+from PIL import Image, ImageCms, _imaging
 
 from vit.errors import InvalidImage
-from vit.images.file_checks import CONVERT, MAX_FRAMES, check_pieces, gif_frames
+from vit.images.file_checks import MAX_FRAMES, MAX_FRAMES_PIXELS, check_file, gif_frames, open_image
 from vit.images.video import is_video, read_video
 
 # --- Decoding -------------------------------------------------------------------------------------------------
 
-MAX_BYTES = 100_000_000
-MAX_PIXELS = 50_000_000
-MAX_SIDE = 20_000  # [px]
-MAX_ASPECT = 100  # longer side / shorter side: by its shorter side a thin picture is resized to an enormous one
 MAX_EXIF = 2**20  # [bytes] beyond that it is not read
-MAX_FRAMES_PIXELS = 200_000_000  # of all frames up to the one asked for, as each is drawn on the one before it
-
-# Naming the formats keeps Pillow from handing a renamed PostScript file to Ghostscript.
-FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "TIFF", "BMP", "AVIF")
 ANIMATED = ("PNG", "WEBP", "GIF", "AVIF")  # several pictures in a TIFF or MPO are pages or views
-_FOREIGN = (
-    (rb".{4}ftyp(hei|hev|mif1|msf1)", "a HEIC photo"),
-    (rb".{4}ftyp|\x1aE\xdf\xa3", "a video"),
-    (rb"RIFF.{4}AVI ", "an AVI video"),
-    (rb"#EXTM3U|ffconcat ", "a playlist"),
-    (rb"\0\0\0\x0cjP  |\xffO\xffQ", "a JPEG 2000 picture"),
-    (rb"\0\0\0\x0cJXL |\xff\x0a", "a JPEG XL picture"),
-    (rb"%!PS|\xc5\xd0\xd3\xc6", "a PostScript drawing"),
-    (rb"%PDF", "a PDF document"),
-    (rb"8BPS", "a Photoshop document"),
-    (rb"PK\x03\x04", "a zip archive"),
-    (rb".{,900}<svg", "an SVG drawing"),
-    (rb".{,900}<html", "a web page"),
-)
-_OURS = rb"\xff\xd8\xff|\x89PNG|GIF8|BM|II[*+]\0|MM\0[*+]|RIFF.{4}WEBP|.{4}ftypavi"
 
 # EXIF orientation -> what makes the picture upright. Source: EXIF 2.32, tag 0x0112.
 _UPRIGHT = {
@@ -86,11 +63,11 @@ def decode_image(data: bytes, frame: int = 0) -> Image.Image:
         frame: of an animation, from 0 up to `count_frames`.
 
     Raises:
-        InvalidImage: not such a file, damaged, beyond the limits of this module, or without this frame.
+        InvalidImage: not such a file, damaged, beyond the limits of `vit.images.file_checks`, or without this frame.
     """
-    _check_size(data)
+    check_file(data)
     with _reading():
-        return _render(_turned(_open(data), frame, data))
+        return _render(_turned(open_image(data), frame, data))
 
 
 class Frame(NamedTuple):
@@ -110,7 +87,7 @@ def decode_frames(data: bytes, frames: Sequence[int]) -> Iterator[Frame]:
     Raises:
         InvalidImage: as `decode_image` and `read_video`.
     """
-    _check_size(data)
+    check_file(data)
     if is_video(data):
         clip = read_video(data, MAX_FRAMES)
         for number in frames:
@@ -119,7 +96,7 @@ def decode_frames(data: bytes, frames: Sequence[int]) -> Iterator[Frame]:
             yield Frame(decode_image(clip.frames[number]), clip.durations[number])
         return
     with _reading():
-        image = _open(data)
+        image = open_image(data)
     for number in frames:
         with _reading():
             frame = Frame(_render(_turned(image, number, data)), _duration(image))
@@ -127,30 +104,18 @@ def decode_frames(data: bytes, frames: Sequence[int]) -> Iterator[Frame]:
 
 
 def count_frames(data: bytes) -> int:
-    """How many frames may be asked for: 1 of a still picture, else as many as the limits of this module.
+    """How many frames may be asked for: 1 of a still picture, else as many as the limits of `file_checks`.
 
     A damaged animation may have fewer than it says. A video is decoded for this, once.
 
     Raises:
         InvalidImage: as `decode_image`, as far as the header tells, and as `read_video`.
     """
-    _check_size(data)
+    check_file(data)
     if is_video(data):
         return len(read_video(data, MAX_FRAMES).frames)
     with _reading():
-        return _frames(_open(data), data)
-
-
-def _check_size(data: bytes) -> None:
-    """Refuse files that are empty, too large, or cost too much for their size."""
-    if not data:
-        raise InvalidImage("The file is empty; choose another one.")
-    if len(data) > MAX_BYTES:
-        raise InvalidImage(
-            f"The file has {len(data) / 1e6:,.1f} MB and the limit is {MAX_BYTES / 1e6:.0f} MB; "
-            + ("make the video shorter." if is_video(data) else "save it as JPEG or make the picture smaller.")
-        )
-    check_pieces(data)
+        return _frames(open_image(data), data)
 
 
 @contextlib.contextmanager
@@ -199,39 +164,6 @@ def _duration(image: Image.Image) -> int:
     """How long the frame is shown [ms]."""
     duration = image.info.get("duration", 0)
     return round(duration) if isinstance(duration, int | float) and 0 < duration < 1e6 else 0
-
-
-def _open(data: bytes) -> Image.Image:
-    """Read the header and refuse absurd sizes; pixels are not decoded yet."""
-    try:
-        image = Image.open(BytesIO(data), formats=FORMATS)
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        pixels = re.search(r"\d+", str(error))
-        size = f"has {int(pixels[0]) / 1e6:,.0f} megapixels" if pixels else "is too large"
-        raise InvalidImage(f"The picture {size} and the limit is {MAX_PIXELS / 1e6:.0f}; make it smaller.") from error
-    except UnidentifiedImageError as error:
-        raise InvalidImage(_unreadable(data[:1000])) from error
-    width, height = image.size
-    if width * height > MAX_PIXELS or max(width, height) > MAX_SIDE:
-        raise InvalidImage(
-            f"The picture is {width:,} x {height:,} pixels and the limit is {MAX_PIXELS / 1e6:.0f} megapixels "
-            f"and {MAX_SIDE:,} pixels a side; make it smaller."
-        )
-    if max(width, height) > MAX_ASPECT * min(width, height):
-        raise InvalidImage(
-            f"The picture is {width:,} x {height:,} pixels, thinner than {MAX_ASPECT} to 1. Cut out a part of it."
-        )
-    return image
-
-
-def _unreadable(start: bytes) -> str:
-    """Say what a file that no reader recognises is, judging by its first bytes."""
-    if re.match(_OURS, start, re.DOTALL):
-        return "This picture is damaged or incomplete; copy the file again or choose another one."
-    for pattern, name in _FOREIGN:
-        if re.match(pattern, start, re.DOTALL | re.IGNORECASE):
-            return f"This is {name}, which cannot be read here; {CONVERT}."
-    return "This file is not a picture; choose a JPEG, PNG, WebP, GIF, TIFF, BMP or AVIF file."
 
 
 def _render(image: Image.Image) -> Image.Image:
