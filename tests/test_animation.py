@@ -182,7 +182,7 @@ def test_over_frames_a_class_has_the_map_of_its_method(checkpoint: Checkpoint, m
 
 def test_frames_of_a_class_say_how_probable_it_is(checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
-    monkeypatch.setattr(animation, "_drawn", lambda step, selection: said.append(step.label) or step.picture)
+    monkeypatch.setattr(animation, "_draw_step", lambda step, selection: said.append(step.label) or step.picture)
     over_frames(checkpoint, animated(2), CLASS_TOKEN, (32, 32), method="legrad", target=3)
     probability = explain(checkpoint, animated(2), frame=1).record.logits[0].softmax(0)[3]
     assert said[1] == f"Frame 2: {checkpoint.labels[3]} {float(probability):.0%}"

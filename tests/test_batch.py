@@ -179,7 +179,7 @@ def test_a_command_that_is_stopped_ends_its_job_and_keeps_what_is_done(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(spread, "_follow", interrupted)
+        patch.setattr(spread, "_wait_for_parts", interrupted)
         with pytest.raises(KeyboardInterrupt, match="the same command goes on"):
             spread.measure(what, checkpoint, on="lab", workers=2)
     (folder,) = (tmp_path / "shared" / ".measurements").iterdir()
@@ -202,7 +202,7 @@ def test_a_killed_command_finds_its_job_again(
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(spread, "_follow", killed)
+        patch.setattr(spread, "_wait_for_parts", killed)
         with pytest.raises(Killed):
             spread.measure(what, checkpoint, on="lab", workers=1)
     assert spread.measure(what, checkpoint, on="lab", workers=1) == method_ranking.rank(checkpoint, "shapes", 30)

@@ -30,7 +30,7 @@ from torch import Tensor, nn
 
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.checkpoints.convert import SUFFIXES, convert, how_to_open, obstacle
-from vit.checkpoints.families.timm import _crop
+from vit.checkpoints.families.timm import _crop_pct
 from vit.checkpoints.load import load_checkpoint
 from vit.checkpoints.save import save_checkpoint
 from vit.cli.main import main
@@ -511,7 +511,7 @@ def test_timm_prepares_a_photo_as_we_do(made: Any, tmp_path: Path, photo: Image.
 def test_timms_share_of_the_crop_gives_every_size_back() -> None:
     for size in (28, 32, 196, 224, 384, 518):
         for shorter in range(size, 3 * size):
-            crop = _crop(Preprocess((size, size), resize_to=shorter))
+            crop = _crop_pct(Preprocess((size, size), resize_to=shorter))
             assert crop is not None and math.floor(size / crop) == shorter == int(size / crop)
 
 

@@ -55,7 +55,7 @@ def test_several_devices_share_an_epoch_and_its_validation(config: TrainConfig) 
     known = Sample(torch.zeros(1, 3, 32, 32, dtype=torch.uint8), torch.zeros(1), ("a", "b"), 4000, 1000, 50_000)
     facts = {"params": 1, "tokens": 1, "memory": 1, "budget": 1 << 40, "share": 1.0, "share_params": 1.0}
     one, two = (
-        dry_run._judged(config, ["cpu"] * count, known, facts, [(8, 0.1), (16, 0.2)]).seconds_per_epoch
+        dry_run._estimate_from_steps(config, ["cpu"] * count, known, facts, [(8, 0.1), (16, 0.2)]).seconds_per_epoch
         for count in (1, 2)
     )
     assert two == pytest.approx(one / 2)
@@ -135,7 +135,7 @@ def run(config, count):
     model = config.vit_config(10)
     noise = torch.randint(0, 256, (count, model.channels, *model.image_size), dtype=torch.uint8)
     known = dry_run.Sample(noise, torch.arange(count) % 10, tuple("0123456789"), count, 1)
-    made = dry_run_process._run(config, known, noise[:1])
+    made = dry_run_process._make_trainer(config, known, noise[:1])
     for _ in range(3):
         made.update.train_step(0, made.data.train.images, made.data.train.labels, print)
 

@@ -153,15 +153,15 @@ def test_a_writer_that_finds_no_storage_at_first_loses_nothing(
     there, here = sides
     fill(there.folder)
     there.push()
-    again, get = Mirror(there.url, there.folder), Mirror._get
+    again, get = Mirror(there.url, there.folder), Mirror._get_file
 
     def gone(self: Mirror, name: str) -> bytes:
         raise OSError("nobody there")
 
-    monkeypatch.setattr(Mirror, "_get", gone)
+    monkeypatch.setattr(Mirror, "_get_file", gone)
     with pytest.raises(OSError, match="nobody there"):
         again.push()
-    monkeypatch.setattr(Mirror, "_get", get)
+    monkeypatch.setattr(Mirror, "_get_file", get)
     again.push(large=False)
     pull(here)
     assert (here.folder / "checkpoints" / "state.pt").exists()

@@ -169,7 +169,7 @@ def test_a_full_disk_is_told_and_leaves_no_half_file(
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(snapshot_writer, "_add", full)
+    monkeypatch.setattr(snapshot_writer, "_add_member", full)
     with pytest.raises(OSError, match="No space"):
         writer.store(2, build())
     assert list(content(writer.folder)) == ["epoch-00001.zip"]

@@ -295,17 +295,17 @@ def test_what_is_coded_counts_and_not_what_the_container_says(monkeypatch: pytes
     assert next(decode_frames(lying(4000, 4000), [0])).picture.height == 64
     monkeypatch.setattr(video, "MAX_PIXELS", 95 * 64)
     with pytest.raises((InvalidImage, av.FFmpegError)):
-        list(video._frames(lying(8, 8), 9))
+        list(video._decode_frames(lying(8, 8), 9))
 
 
 def test_a_video_that_would_take_too_long_is_refused_before_it_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(video, "MAX_WORK", 10 * 96 * 64)
-    monkeypatch.setattr(video, "_decoded", None)
+    monkeypatch.setattr(video, "_decode_packets", None)
     with pytest.raises(InvalidImage, match=r"30 frames of 96 x 64 pixels.*cut out a part of 33\.3%"):
-        list(video._frames(clip(), 30))
+        list(video._decode_frames(clip(), 30))
     monkeypatch.setattr(video, "MAX_PACKETS", 20)
     with pytest.raises(InvalidImage, match="more than 20 frames"):
-        list(video._frames(clip(), 30))
+        list(video._decode_frames(clip(), 30))
 
 
 def test_a_video_that_takes_too_long_nevertheless_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:

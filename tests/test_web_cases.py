@@ -163,7 +163,7 @@ def test_chains(case: dict[str, Any], answer: dict[str, Any]) -> None:
     )  # fmt: skip
     query = None if answer["token"] < 0 else answer["token"]
     direction, first = answer.get("direction", "from"), answer.get("first", 0)
-    found = record._chain(query, direction, first, lambda block, rows: packed[block][rows]) - record._start(query)
+    found = record._chain(query, direction, first, lambda block, rows: packed[block][rows]) - record._start_vector(query)
     np.testing.assert_allclose(found / found.sum().clamp_min(1e-30), answer["shares"], atol=1e-5)
 
 
@@ -193,12 +193,12 @@ def test_colours_of_cosines(case: dict[str, Any]) -> None:
     values = torch.tensor(case["values"], dtype=torch.float32)
     record = a_record(case["prefix"], case["grid"], features=values[:, None])
     selection = Selection(view="similar", token=case["token"], scale=case["scale"])
-    assert list(export._ends(record, selection, values, b"a payload")) == case["ends"]
+    assert list(export._scale_ends(record, selection, values, b"a payload")) == case["ends"]
 
 
 @pytest.mark.parametrize("case", CASES["covers"])
 def test_how_much_a_colour_covers(case: dict[str, Any]) -> None:
-    veil = overlay._veil(case["opacity"], case["mean"] if case["cover"] == "weight" else None)
+    veil = overlay._coverage(case["opacity"], case["mean"] if case["cover"] == "weight" else None)
     assert [[level, int(veil[level])] for level, _ in case["levels"]] == case["levels"]
 
 

@@ -23,11 +23,11 @@ FINGERPRINT_TOLERANCE = 1e-3  # of the largest logit; machines differ by 1e-5, a
 def fingerprint(model: VisionTransformer) -> list[float]:
     """The model's answer to a fixed picture: its first logits, or features of a model without a head."""
     with torch.inference_mode():
-        logits = model(_picture(model.config)).logits
+        logits = model(_noise_picture(model.config)).logits
     return [float(f"{value:.7g}") for value in logits[0, :FINGERPRINT_LOGITS].tolist()]
 
 
-def _picture(config: ViTConfig) -> Tensor:
+def _noise_picture(config: ViTConfig) -> Tensor:
     """Noise from -1 to 1 out of whole-number arithmetic, so that every machine and version makes the same."""
     mask = (1 << 32) - 1
     shape = (1, config.channels, *config.image_size)

@@ -242,13 +242,13 @@ def fetch(name: str | Name, progress: Progress | None = None, keep_free: int = K
         pinned, files = _torchvision_weights(parsed) if parsed.torchvision else _hub_files(parsed)
         folder = home / pinned.folder
         home.mkdir(parents=True, exist_ok=True)
-        with _alone(home / f".{pinned.repository.replace('/', '--')}.lock"):
+        with _one_at_a_time(home / f".{pinned.repository.replace('/', '--')}.lock"):
             if not folder.is_dir():
-                with _filled(folder) as unfinished:
+                with _unfinished_folder(folder) as unfinished:
                     if not parsed.torchvision:
                         files = _fetch_texts(parsed.repository, files, unfinished, keep_free)
                     _fetch_weights(parsed.repository, files, unfinished, progress, keep_free)
-            _remember(folder, pinned, parsed.revision)
+            _write_source(folder, pinned, parsed.revision)
             return _read_folder(folder, pinned)
     except OSError as error:
         why = error.strerror or " ".join(str(error).split())
@@ -269,7 +269,7 @@ def obtain(name: Name) -> Fetched:
 
 
 @contextmanager
-def _alone(lock: Path) -> Iterator[None]:
+def _one_at_a_time(lock: Path) -> Iterator[None]:
     """One download of a repository at a time; the others wait, and then find it here."""
     with lock.open("w") as file:
         wait_for_lock(file.fileno())
@@ -277,7 +277,7 @@ def _alone(lock: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _filled(folder: Path) -> Iterator[Path]:
+def _unfinished_folder(folder: Path) -> Iterator[Path]:
     """A hidden folder that gets its name when nothing went wrong; what came of its weights stays for the next time."""
     unfinished = folder.with_name(f".{folder.name}.partial")
     for other in folder.parent.glob(f".{folder.name.partition('@')[0]}@*.partial"):
@@ -295,7 +295,7 @@ def _filled(folder: Path) -> Iterator[Path]:
             shutil.rmtree(unfinished, ignore_errors=True)
 
 
-def _remember(folder: Path, name: Name, requested: str) -> None:
+def _write_source(folder: Path, name: Name, requested: str) -> None:
     """Write down where it comes from, and that this revision means it."""
     times = {**_read_folder(folder, name).requested, requested: time.time()}
     source = "https://download.pytorch.org" if name.torchvision else download.endpoint()

@@ -56,10 +56,10 @@ def add(files: Mapping[str, BinaryIO], name: str, root: Path | None = None, keep
         raise InvalidCheckpoint(
             f"{brief(others[0])} is not part of a checkpoint. Beside weights: {', '.join(_BESIDE)}."
         )
-    with _new(name, root) as folder:
+    with _new_folder(name, root) as folder:
         for file, content in files.items():
             most = MAX_WEIGHTS if file in weights else MAX_TEXT
-            _write_limited(content, folder / _plain(file), most, keep_free)
+            _write_limited(content, folder / _plain_name(file), most, keep_free)
         info = summarise(folder)
         if info.problem and not info.choices:
             raise InvalidCheckpoint(info.problem)
@@ -104,7 +104,7 @@ def copy(source: Path, name: str, root: Path | None = None) -> Path:
     Raises:
         InvalidCheckpoint: the name is taken, or none that a checkpoint may have.
     """
-    with _new(name, root) as folder:
+    with _new_folder(name, root) as folder:
         shutil.copytree(source, folder, dirs_exist_ok=True)
     return folder_of(name, root)
 
@@ -218,7 +218,7 @@ def _check_free(name: str, root: Path | None) -> None:
 
 
 @contextmanager
-def _new(name: str, root: Path | None) -> Iterator[Path]:
+def _new_folder(name: str, root: Path | None) -> Iterator[Path]:
     """A hidden folder to fill, which gets its name if nothing goes wrong, and is gone otherwise."""
     _check_free(name, root)
     target = folder_of(name, root)
@@ -234,7 +234,7 @@ def _new(name: str, root: Path | None) -> Iterator[Path]:
         shutil.rmtree(unfinished, ignore_errors=True)
 
 
-def _plain(file: str) -> str:
+def _plain_name(file: str) -> str:
     """A file's name without its folder, and without characters that mean something elsewhere."""
     return _UNUSUAL.sub("_", file.replace("\\", "/").rpartition("/")[2])[-200:].lstrip(".")
 

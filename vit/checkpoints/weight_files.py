@@ -45,7 +45,7 @@ def look(file: BufferedReader, name: str) -> tuple[Tensors, dict[str, str]]:
         raise InvalidCheckpoint(f"{brief(name)} is a placeholder of Git LFS. Fetch the file itself with: git lfs pull.")
     if _is_archive(file):
         entries = _read_archive(file, name, size)
-        return {key: _promise(entry) for key, entry in entries.items()}, {}
+        return {key: _meta_tensor(entry) for key, entry in entries.items()}, {}
     if start.startswith(_PICKLES):
         return _look_pickle(file, name, size), {}
     if len(start) > 8 and start[8:9] == b"{":
@@ -71,7 +71,7 @@ class _Entry(NamedTuple):
     crc: tuple[int, int] | None = None
 
 
-def _promise(entry: _Entry) -> Tensor:
+def _meta_tensor(entry: _Entry) -> Tensor:
     """The tensor on the meta device."""
     if entry.columns:
         empty = torch.empty(entry.shape[::-1], dtype=entry.dtype, device="meta")
@@ -81,7 +81,7 @@ def _promise(entry: _Entry) -> Tensor:
 
 def _look_safetensors(file: BufferedReader, name: str, size: int) -> tuple[Tensors, dict[str, str]]:
     entries, metadata = _read_header(file, name, size)
-    return {key: _promise(entry) for key, entry in entries.items()}, metadata
+    return {key: _meta_tensor(entry) for key, entry in entries.items()}, metadata
 
 
 def _read_header(file: BufferedReader, name: str, size: int) -> tuple[dict[str, _Entry], dict[str, str]]:
@@ -108,7 +108,7 @@ def _read_header(file: BufferedReader, name: str, size: int) -> tuple[dict[str, 
                 raise damaged
         kind = (_DTYPES | _SIDE_DTYPES).get(dtype)
         if kind is None:
-            raise _unread(dtype)
+            raise _unsupported_dtype(dtype)
         if len(shape) > 8 or not all(type(side) is int and 0 < side < 1 << 40 for side in shape):
             raise damaged
         if begin < 0 or end - begin != math.prod(shape) * kind.itemsize:
@@ -133,7 +133,7 @@ class Weights(NamedTuple):
     hash: str
 
 
-def _unread(dtype: str) -> InvalidCheckpoint:
+def _unsupported_dtype(dtype: str) -> InvalidCheckpoint:
     return InvalidCheckpoint(f"The weights are stored as {brief(dtype)}; this app reads 16, 32 and 64-bit floats.")
 
 
@@ -308,7 +308,7 @@ def _check_zip(file: BufferedReader, name: str, size: int) -> None:
     """Refuse a zip that is not what torch.save writes: stored entries, as large in all as the file, one pickle."""
     damaged = InvalidCheckpoint(f"{brief(name)} is damaged or not a file that torch.save wrote.")
     try:
-        with _zip(file, size) as archive:
+        with _open_zip(file, size) as archive:
             entries = archive.infolist()
             stored = all(entry.compress_type == zipfile.ZIP_STORED for entry in entries)
             if any(entry.filename.endswith("/constants.pkl") for entry in entries):
@@ -326,7 +326,7 @@ def _check_zip(file: BufferedReader, name: str, size: int) -> None:
         raise damaged from error
 
 
-def _zip(file: BufferedReader, size: int) -> zipfile.ZipFile:
+def _open_zip(file: BufferedReader, size: int) -> zipfile.ZipFile:
     """A zip with one directory of bounded size, or a ValueError."""
     file.seek(max(0, size - (1 << 16) - 22))
     tail = file.read()
@@ -363,7 +363,7 @@ def _read_archive(file: BufferedReader, name: str, size: int) -> dict[str, _Entr
     """Entries of a zip of .npy files, none compressed. Source of the format: numpy.lib.format."""
     entries: dict[str, _Entry] = {}
     try:
-        with _zip(file, size) as archive:
+        with _open_zip(file, size) as archive:
             members = sorted(archive.infolist(), key=lambda member: member.header_offset)
             if any(member.compress_type != zipfile.ZIP_STORED for member in members):
                 raise InvalidCheckpoint(f"{brief(name)} is compressed. Write it again with numpy.savez.")
@@ -400,7 +400,7 @@ def _read_array(start: bytes, begin: int, end: int, crc: int) -> _Entry:
         raise ValueError("This is no array of plain numbers.")
     kind = _NUMPY_DTYPES.get(match[1])
     if kind is None:
-        raise _unread(match[1])
+        raise _unsupported_dtype(match[1])
     shape = [int(side) for side in re.findall(r"\d+", match[3])]
     if len(shape) > 8 or 0 in shape or end - begin - length != math.prod(shape) * kind.itemsize:
         raise ValueError("The array has another size than it says.")

@@ -23,7 +23,7 @@ def run_evaluate(options: argparse.Namespace) -> None:
     if options.report:
         write(checkpoint, options.data, options.data_root, options.report, bar=not options.json)
     if _is_spread(options):
-        result = _spread(checkpoint, options)
+        result = _measure_in_parts(checkpoint, options)
     else:
         result = evaluate_checkpoint(checkpoint, options.data, root=options.data_root, bar=not options.json)
     if options.json:
@@ -38,7 +38,7 @@ def run_faithfulness(options: argparse.Namespace) -> None:
     _check_limit(options.limit)
     checkpoint, bar = load_checkpoint(options.checkpoint), not options.json
     if _is_spread(options):
-        ranked = _spread(checkpoint, options)
+        ranked = _measure_in_parts(checkpoint, options)
     else:
         ranked = method_ranking.rank(checkpoint, options.data, options.limit, root=options.data_root, bar=bar)
     if options.card:
@@ -79,7 +79,7 @@ def run_features(options: argparse.Namespace) -> None:
         raise InvalidConfig(f"--out takes a file that ends in .npz, in a folder that is there, not {options.out}.")
     checkpoint, bar = load_checkpoint(options.checkpoint), not options.json
     if _is_spread(options):
-        extracted = _spread(checkpoint, options)
+        extracted = _measure_in_parts(checkpoint, options)
     else:
         extracted = features.features(checkpoint, options.data, options.limit, root=options.data_root, bar=bar)
     try:
@@ -101,7 +101,7 @@ def _is_spread(options: argparse.Namespace) -> bool:
     return bool(options.on)
 
 
-def _spread(checkpoint: Checkpoint, options: argparse.Namespace) -> Any:
+def _measure_in_parts(checkpoint: Checkpoint, options: argparse.Namespace) -> Any:
     """What --on asks for: the command's measurement by several processes."""
     what = Measurement(
         options.command, options.checkpoint, options.data, str(options.data_root), getattr(options, "limit", None)
@@ -122,7 +122,7 @@ def run_heads(options: argparse.Namespace) -> None:
     checkpoint = load_checkpoint(options.checkpoint)
     head_census.check_name(checkpoint, options.statistic)
     if _is_spread(options):
-        statistics = _spread(checkpoint, options)
+        statistics = _measure_in_parts(checkpoint, options)
     else:
         bar = pictures_bar(not options.json)
         statistics = head_census.census(checkpoint, options.data, options.limit, root=options.data_root, progress=bar)

@@ -180,10 +180,10 @@ def _unpack(archive: Path, pool: Path, progress: Callable[[int, int], None] | No
             names.add(member.path)
             if len(pictures) + len(unreadable) + len(waiting) >= MAX_FILES:
                 raise InvalidDataset(f"The archive has more than {MAX_FILES:,} pictures, the limit. Leave some out.")
-            data = _content(member, budget)
+            data = _read_member(member, budget)
             budget.store(len(data))
             file = pool / str(number)
-            waiting.append((member.path, file, len(data), threads.submit(_store, data, file)))
+            waiting.append((member.path, file, len(data), threads.submit(_store_picture, data, file)))
             while len(waiting) > _WAITING or sum(count for _, _, count, _ in waiting) > _WAITING_BYTES:
                 settle()
             if progress and (member.done - reported) * 200 >= size:
@@ -196,7 +196,7 @@ def _unpack(archive: Path, pool: Path, progress: Callable[[int, int], None] | No
     return _Unpacked(pictures, unreadable, ignored)
 
 
-def _content(member: Member, budget: Budget) -> bytes:
+def _read_member(member: Member, budget: Budget) -> bytes:
     """Read a whole file, whatever size it claims to have."""
     data = bytearray()
     with undamaged():
@@ -210,7 +210,7 @@ def _content(member: Member, budget: Budget) -> bytes:
     return bytes(data)
 
 
-def _store(data: bytes, file: Path) -> str:
+def _store_picture(data: bytes, file: Path) -> str:
     """Write a picture as it is and return the suffix of its format; InvalidImage where it cannot be decoded."""
     decode_image(data)
     file.write_bytes(data)

@@ -57,13 +57,15 @@ def without(off: Collection[Head], means: Tensor | None = None) -> Hook:
         if not off_here:
             return heads
         heads = heads.clone()
-        heads[:, off_here] = 0.0 if means is None else _spread(means[block, off_here], heads.shape[2]).to(heads.dtype)
+        heads[:, off_here] = (
+            0.0 if means is None else _over_tokens(means[block, off_here], heads.shape[2]).to(heads.dtype)
+        )
         return heads
 
     return knock_out
 
 
-def _spread(means: Tensor, tokens: int) -> Tensor:
+def _over_tokens(means: Tensor, tokens: int) -> Tensor:
     """(..., S + 1, K) to (..., N, K)."""
     first = means.shape[-2] - 1
     patches = means[..., first:, :].expand(*means.shape[:-2], tokens - first, means.shape[-1])
@@ -97,10 +99,10 @@ def importance(
     with onednn(), doing(model, Kind(_KIND, size_of(pixels)), _passes(model)):
         for index, step in enumerate(steps):
             if len(moving) and moving.numel() > _HELD:
-                logits.append(_rest(model, steps[index:], moving)[:, target])
+                logits.append(_logits_from(model, steps[index:], moving)[:, target])
                 moving = x[:0]
             variants = _without_each(step, x, model.config.heads, None if means is None else means[index])
-            moving = torch.cat([_through(step, moving), variants[1:]])
+            moving = torch.cat([_through_block(step, moving), variants[1:]])
             x = variants[:1]
             progress(((index + 1) / len(steps)) ** 2)
         logits.append(model.classify(moving)[:, target])
@@ -130,7 +132,7 @@ def _without_each(step: Step, x: Tensor, heads: int, means: Tensor | None) -> Te
         def knock_out(block: int, inputs: HeadInputs, some: Tensor = some) -> Tensor:
             """Heads of one picture, whole and without each of some: (1 + len(some), H, Q, K)."""
             every = inputs.mixed().expand(1 + len(some), -1, -1, -1).clone()
-            own = 0.0 if means is None else _spread(means[some], x.shape[1])[:, step.route.rows]
+            own = 0.0 if means is None else _over_tokens(means[some], x.shape[1])[:, step.route.rows]
             every[1 + torch.arange(len(some)), some] = own
             return every
 
@@ -138,15 +140,15 @@ def _without_each(step: Step, x: Tensor, heads: int, means: Tensor | None) -> Te
     return torch.cat([left[0][:1], *(one[1:] for one in left)])
 
 
-def _through(step: Step, x: Tensor) -> Tensor:
+def _through_block(step: Step, x: Tensor) -> Tensor:
     """Pictures (M, N, D) through a block, to (M, Q, D)."""
     return torch.cat([step(some) for some in x.split(_variants_per_batch(x[:1]) if len(x) else 1)])
 
 
-def _rest(model: VisionTransformer, steps: Sequence[Step], x: Tensor) -> Tensor:
+def _logits_from(model: VisionTransformer, steps: Sequence[Step], x: Tensor) -> Tensor:
     """Logits (M, C) of pictures that enter the first of the last blocks."""
     for step in steps:
-        x = _through(step, x)
+        x = _through_block(step, x)
     return model.classify(x)
 
 

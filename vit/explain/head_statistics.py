@@ -54,7 +54,7 @@ def statistics(record: AttentionRecord, patch_size: int) -> dict[str, Statistic]
             if not asking.shape[1]:
                 continue
             which = torch.arange(max(start, first), start + chunk.shape[1]) - first
-            distances, near = _apart(places, which)
+            distances, near = _distances(places, which)
             patches = asking[..., first:]
             on_patches = patches.sum(-1).clamp_min(torch.finfo(torch.float32).tiny)
             sums["entropy"] += entropy(asking).sum(-1)
@@ -67,7 +67,7 @@ def statistics(record: AttentionRecord, patch_size: int) -> dict[str, Statistic]
             blocks[name].append(total / (rows * cols))
     away = touching = 0.0
     for which in torch.arange(rows * cols).split(_ROWS):
-        distances, near = _apart(places, which)
+        distances, near = _distances(places, which)
         away, touching = away + float(distances.sum()), touching + float(near.sum())
     uniform = {
         "entropy": 1.0,
@@ -87,7 +87,7 @@ def names(prefix: tuple[str, ...]) -> tuple[str, ...]:
     return ("distance", "entropy", "self", "neighbours", *_prefix_groups(prefix))
 
 
-def _apart(places: Tensor, which: Tensor) -> tuple[Tensor, Tensor]:
+def _distances(places: Tensor, which: Tensor) -> tuple[Tensor, Tensor]:
     """Of some patches to all: the distance [patches], and whether they touch; both (q, P)."""
     distances = torch.cdist(places[which], places, compute_mode="donot_use_mm_for_euclid_dist")
     return distances, ((distances > 0) & (distances < 1.5)).float()  # 1 or the square root of 2

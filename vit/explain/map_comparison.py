@@ -51,7 +51,7 @@ def difference(left: Tensor, right: Tensor) -> Tensor:
     >>> difference(torch.tensor([[3.0, 1.0]]), torch.tensor([[1.0, 1.0]])).tolist()
     [[0.25, -0.25]]
     """
-    _check(left, right)
+    _check_grids(left, right)
     one, other = (heatmap.double().clamp_min(0) for heatmap in (left, right))
     tiny = torch.finfo(torch.float64).tiny
     return one / one.sum().clamp_min(tiny) - other / other.sum().clamp_min(tiny)
@@ -72,7 +72,7 @@ def rank_correlation(left: Tensor, right: Tensor) -> float | None:
     >>> rank_correlation(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([10.0, 30.0, 20.0]))
     0.5
     """
-    _check(left, right)
+    _check_grids(left, right)
     one, other = (ranks - ranks.mean() for ranks in (_ranks(left), _ranks(right)))
     spread = float((one.square().sum() * other.square().sum()).sqrt())
     return float(one @ other) / spread if spread > 0 else None
@@ -85,7 +85,7 @@ def _ranks(numbers: Tensor) -> Tensor:
     return (last - (count - 1) / 2)[inverse]
 
 
-def _check(left: Tensor, right: Tensor) -> None:
+def _check_grids(left: Tensor, right: Tensor) -> None:
     if left.shape != right.shape:
         raise ValueError(f"Maps of {tuple(left.shape)} and {tuple(right.shape)} patches cannot be compared.")
 

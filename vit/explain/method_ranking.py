@@ -108,7 +108,7 @@ def in_parts(
         maps |= {f"{RANDOM} {seed}": noise(grid, index * SEEDS + seed) for seed in range(SEEDS)} | {BLOB: centre(grid)}
         mask = None if dataset.masks is None else dataset.masks[index]
         scores = faithfulness(checkpoint.model, subject.pixels, subject.record.target, list(maps.values()))
-        every = {name: (score, *_against(maps[name], mask)) for name, score in zip(maps, scores, strict=True)}
+        every = {name: (score, *_hit_and_overlap(maps[name], mask)) for name, score in zip(maps, scores, strict=True)}
         chance = torch.tensor([every.pop(f"{RANDOM} {seed}") for seed in range(SEEDS)]).mean(0)
         rows = {name: np.array([every[name]]) for name in (*names, BLOB)} | {RANDOM: chance[None].numpy()}
         return rows | {_HAS_OBJECTS: np.array(mask is not None)}
@@ -128,7 +128,7 @@ def combined(parts: Iterable[Part]) -> list[Ranked]:
     return sorted(ranked, key=lambda one: -one.saco.mean)
 
 
-def _against(heatmap: Tensor, mask: Tensor | None) -> tuple[float, float]:
+def _hit_and_overlap(heatmap: Tensor, mask: Tensor | None) -> tuple[float, float]:
     return (0.0, 0.0) if mask is None else (float(points_at(heatmap, mask)), overlap(heatmap, mask))
 
 
@@ -147,9 +147,9 @@ def table(ranked: Sequence[Ranked]) -> list[str]:
     lines.append("|---|---|" + ("---|---|" if has_objects else ""))
     for one in ranked:
         title = METHODS[one.name].title if one.name in METHODS else one.name.capitalize()
-        line = f"| {title} | {_words(one.saco)} |"
+        line = f"| {title} | {_interval_text(one.saco)} |"
         if one.points and one.overlap:
-            line += f" {one.points.mean:.1%} | {_words(one.overlap)} |"
+            line += f" {one.points.mean:.1%} | {_interval_text(one.overlap)} |"
         lines.append(line)
     return lines
 
@@ -174,7 +174,7 @@ def recorded(facts: Mapping[str, Any]) -> tuple[int, dict[str, Interval]]:
     return (int(pictures[1]), read_table(lines)) if pictures else (0, {})
 
 
-def _words(one: Interval) -> str:
+def _interval_text(one: Interval) -> str:
     return f"{one.mean:.3f} ({one.low:.3f} to {one.high:.3f})"
 
 

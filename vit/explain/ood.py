@@ -89,7 +89,9 @@ class Reference:
 
     def judge(self, score: float) -> Unlike:
         """How unusual a score is."""
-        return Unlike(_above(self.scores, score), None if self.others is None else _above(self.others, score))
+        return Unlike(
+            _share_above(self.scores, score), None if self.others is None else _share_above(self.others, score)
+        )
 
 
 @torch.inference_mode()
@@ -129,12 +131,12 @@ def fit(
     if not checkpoint.config.num_classes:
         raise UserError("The model has no classes, so there is nothing to be sure or unsure of.")
     dataset = load_dataset(data, checkpoint.preprocess, root=root, at_most=most)
-    features, _ = _looked(checkpoint, dataset.train, most, bar)
+    features, _ = _look_at_split(checkpoint, dataset.train, most, bar)
     mean, away = features.mean(0), features - features.mean(0)
     covariance = (away.T @ away).double() / len(features)
     covariance.diagonal().add_(1e-3 * covariance.diagonal().mean())  # a direction that hardly varies counts for little
     precision = torch.linalg.inv(covariance).float()
-    reference = measures(*_looked(checkpoint, dataset.test, most, bar), mean, precision)
+    reference = measures(*_look_at_split(checkpoint, dataset.test, most, bar), mean, precision)
     centre, spread = reference.mean(0), reference.std(0)
     steps = torch.linspace(0, 1, _STEPS)
 
@@ -144,7 +146,7 @@ def fit(
     foreign = None
     if others:
         test = load_dataset(others, checkpoint.preprocess, root=root, at_most=most, only_test=True).test
-        foreign = quantiles(measures(*_looked(checkpoint, test, most, bar), mean, precision))
+        foreign = quantiles(measures(*_look_at_split(checkpoint, test, most, bar), mean, precision))
     names = (Path(spec.removeprefix("folder:")).name for spec in (data, others))
     return Reference(mean, precision, centre, spread, quantiles(reference), foreign, *names)
 
@@ -160,7 +162,7 @@ def write(checkpoint: Checkpoint, reference: Reference) -> Path:
     facts = {"identity": checkpoint.identity, "data": reference.data, "other_data": reference.other_data}
     arrays = {name: getattr(reference, name) for name in _NAMES}
     with replaced(checkpoint.path / FILE) as file, zipfile.ZipFile(file, "w") as archive:
-        for name, content in [("facts.json", json.dumps(facts).encode()), *_packed(arrays)]:
+        for name, content in [("facts.json", json.dumps(facts).encode()), *_zip_members(arrays)]:
             archive.writestr(zipfile.ZipInfo(name), content)  # the same bytes whenever it is written
     return checkpoint.path / FILE
 
@@ -196,7 +198,7 @@ def read(checkpoint: Checkpoint) -> Reference | None:
 _NAMES = ("mean", "precision", "centre", "spread", "scores", "others")
 
 
-def _packed(arrays: dict[str, Tensor | None]) -> Iterator[tuple[str, bytes]]:
+def _zip_members(arrays: dict[str, Tensor | None]) -> Iterator[tuple[str, bytes]]:
     for name, tensor in arrays.items():
         if tensor is not None:
             out = io.BytesIO()
@@ -204,7 +206,7 @@ def _packed(arrays: dict[str, Tensor | None]) -> Iterator[tuple[str, bytes]]:
             yield f"{name}.npy", out.getvalue()
 
 
-def _looked(checkpoint: Checkpoint, pictures: Pictures, most: int, bar: bool) -> tuple[Tensor, Tensor]:
+def _look_at_split(checkpoint: Checkpoint, pictures: Pictures, most: int, bar: bool) -> tuple[Tensor, Tensor]:
     """Features (n, D) and logits (n, C) of a split."""
     normalise = Normalise(checkpoint.preprocess, torch.device("cpu"))
     count = min(most, len(pictures.labels))
@@ -215,6 +217,6 @@ def _looked(checkpoint: Checkpoint, pictures: Pictures, most: int, bar: bool) ->
     return torch.cat([features for features, _ in outputs]), torch.cat([logits for _, logits in outputs])
 
 
-def _above(quantiles: Tensor, score: float) -> float:
+def _share_above(quantiles: Tensor, score: float) -> float:
     """The share of numbers at or above a score, of which these are the quantiles."""
     return float(1 - np.interp(score, quantiles.numpy(), np.linspace(0, 1, len(quantiles))))

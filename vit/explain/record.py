@@ -69,7 +69,7 @@ class AttentionRecord:
             IndexError: there is no such block.
         """
         q, k = self.queries[block], self.keys[block].float()
-        return attention_weights(q[:, self._checked(queries)].float(), k)
+        return attention_weights(q[:, self._check_tokens(queries)].float(), k)
 
     def columns(self, block: int, keys: Sequence[int]) -> Tensor:
         """Who looks at these tokens: (H, N, Q); entry [h, i, j] is the share that token i gives to `keys[j]`.
@@ -78,7 +78,7 @@ class AttentionRecord:
             ValueError: there is no such token.
             IndexError: there is no such block.
         """
-        q, k = self.queries[block].float(), self.keys[block][:, self._checked(keys)].float()
+        q, k = self.queries[block].float(), self.keys[block][:, self._check_tokens(keys)].float()
         scores = q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5
         return (scores - self.log_sums(block)[..., None]).exp()
 
@@ -174,7 +174,7 @@ class AttentionRecord:
         Raises:
             ValueError: there is no such token, or nobody kept the features.
         """
-        (token,) = self._checked([token])
+        (token,) = self._check_tokens([token])
         if self.features is None:
             raise ValueError("This record holds no features.")
         directions = F.normalize(self.features.float(), dim=-1)
@@ -220,10 +220,10 @@ class AttentionRecord:
 
     def _one_hot(self, token: int) -> Tensor:
         start = self.queries[0].new_zeros(self.tokens, dtype=torch.float32)
-        start[self._checked([token])] = 1
+        start[self._check_tokens([token])] = 1
         return start
 
-    def _checked(self, tokens: Sequence[int]) -> list[int]:
+    def _check_tokens(self, tokens: Sequence[int]) -> list[int]:
         for token in tokens:
             if not 0 <= token < self.tokens:
                 raise ValueError(f"There is no token {token}: tokens run from 0 to {self.tokens - 1}.")

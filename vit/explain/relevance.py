@@ -69,7 +69,7 @@ class GradientRecord(AttentionRecord):
         of relu(dA * A).
         """
         relevance = self._chain(query, direction, start_block, lambda block, rows: self._mean_flow(block, rows, True))
-        return relevance if own else (relevance - self._start(query)).clamp_(min=0)
+        return relevance if own else (relevance - self._start_vector(query)).clamp_(min=0)
 
     def gradient_rollout(
         self, query: int | None = None, direction: Direction = "from", discard: float = 0.0, start_block: int = 0
@@ -116,14 +116,14 @@ class GradientRecord(AttentionRecord):
         Raises:
             ValueError: there is no such token, block or head.
         """
-        start = self._start(query)
+        start = self._start_vector(query)
         maps = []
         for b in range(self.blocks) if isinstance(block, str) else [checked_index("block", block, self.blocks)]:
             weights = torch.zeros_like(start)
             for rows in self._rows(b, start if direction == "from" else None):
-                heads = torch.stack([self._flow(b, h, rows) for h in range(self.heads)])  # (H, R, N)
+                heads = torch.stack([self._head_flow(b, h, rows) for h in range(self.heads)])  # (H, R, N)
                 flow = select_head(heads, head)
-                _step(weights, start, rows, flow, direction)
+                _add_product(weights, start, rows, flow, direction)
             maps.append(weights)
         return fuse(torch.stack(maps), block) if isinstance(block, str) else maps[0]
 
@@ -167,7 +167,7 @@ class GradientRecord(AttentionRecord):
         Args:
             flow: rows (R, N) of F by their block and their numbers (R,).
         """
-        vector = self._start(query)
+        vector = self._start_vector(query)
         blocks = range(checked_index("block", start_block, self.blocks), self.blocks)
         for block in reversed(blocks) if direction == "from" else blocks:
             arrived, staying = torch.zeros_like(vector), vector.clone()
@@ -177,14 +177,14 @@ class GradientRecord(AttentionRecord):
                     total = 1 + flows.sum(-1)
                     flows = flows / total[:, None]
                     staying[rows] /= total
-                _step(arrived, vector, rows, flows, direction)
+                _add_product(arrived, vector, rows, flows, direction)
             vector = staying + arrived
         return vector
 
-    def _start(self, query: int | None) -> Tensor:
+    def _start_vector(self, query: int | None) -> Tensor:
         if query is None:
             return self.read
-        (query,) = self._checked([query])
+        (query,) = self._check_tokens([query])
         start = torch.zeros_like(self.read)
         start[query] = 1
         return start
@@ -207,7 +207,7 @@ class GradientRecord(AttentionRecord):
             total.addcmul_(attention, gradient.clamp_(min=0) if positive else gradient)
         return total.div_(self.heads)
 
-    def _flow(self, block: int, head: int, rows: Tensor) -> Tensor:
+    def _head_flow(self, block: int, head: int, rows: Tensor) -> Tensor:
         """relu(A * dA) of one head: (R, N)."""
         attention, gradient = self._pair(block, head, rows)
         return gradient.clamp_(min=0).mul_(attention)
@@ -223,7 +223,7 @@ def _rows_per_chunk(q: Tensor) -> int:
     return max(1, _CHUNK.get(q.device.type, _CHUNK["cpu"]) // q.shape[1])
 
 
-def _step(result: Tensor, vector: Tensor, rows: Tensor, flow: Tensor, direction: Direction) -> None:
+def _add_product(result: Tensor, vector: Tensor, rows: Tensor, flow: Tensor, direction: Direction) -> None:
     """Add to `result` (N,) what some rows (R, N) of a matrix give: of vector @ matrix, or of matrix @ vector."""
     if direction == "from":
         result += vector[rows] @ flow
@@ -269,7 +269,7 @@ def relevance_record(
     with torch.inference_mode(False), torch.enable_grad(), onednn():
         model = _frozen(model, pixels)
         rows = model.read if hook is None else EVERY  # what is hooked counts on all tokens
-        passed = list(_passed(model, pixels, hook, every=hook is not None))
+        passed = list(_pass_blocks(model, pixels, hook, every=hook is not None))
         last = passed[-1].after.detach().requires_grad_()
         features, pool_attention = model.pool_features(last if rows == model.read else last[:, model.read])
         logits = model.head(features)
@@ -342,7 +342,7 @@ def legrad(
                 target = int(model(pixels, hook=hook).logits[0].argmax())
         _check_target(model.config, target)
         maps = []
-        for block, (_, inputs, heads, after) in enumerate(_passed(model, pixels, hook, every=True)):
+        for block, (_, inputs, heads, after) in enumerate(_pass_blocks(model, pixels, hook, every=True)):
             if block < start_block:
                 continue
             tokens = after.mean(1, keepdim=True).expand_as(after) if model.config.pool in ("cls", "cls_dist") else after
@@ -370,7 +370,7 @@ def _frozen(model: VisionTransformer, pixels: Tensor) -> VisionTransformer:
     return copy.deepcopy(model, same).eval()
 
 
-def _passed(model: VisionTransformer, pixels: Tensor, hook: Hook | None, every: bool) -> Iterator[Passed]:
+def _pass_blocks(model: VisionTransformer, pixels: Tensor, hook: Hook | None, every: bool) -> Iterator[Passed]:
     """Block by block through the model.
 
     Args:

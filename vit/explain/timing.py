@@ -86,7 +86,7 @@ class Pace:
             if kind not in self._predicted.setdefault(architecture, {}):
                 little, rates = piece(), self._rates.setdefault(architecture, {})
                 if little.kind not in rates:
-                    rates[little.kind] = self._time(little.run) / little.products
+                    rates[little.kind] = self._fastest_time(little.run) / little.products
                 self._predicted[architecture][kind] = rates[little.kind] * products, little.kind.size != kind.size
             measured, scaled = self._predicted[architecture][kind]
             return passes * measured * min(self._ratios.get((kind.name, scaled), [1.0]))
@@ -103,7 +103,7 @@ class Pace:
             if measured := self._predicted.get(architecture, {}).get(kind):
                 self._ratios[kind.name, measured[1]].append(each / measured[0])
 
-    def _time(self, run: Callable[[], object]) -> float:
+    def _fastest_time(self, run: Callable[[], object]) -> float:
         """The fastest of several [s], the first of which sets things up."""
         times: list[float] = []
         while len(times) < 2 or (len(times) < REPEATS and sum(times) < ENOUGH):

@@ -66,8 +66,8 @@ def decode_image(data: bytes, frame: int = 0) -> Image.Image:
         InvalidImage: not such a file, damaged, beyond the limits of `vit.images.file_checks`, or without this frame.
     """
     check_file(data)
-    with _reading():
-        return _render(_turned(open_image(data), frame, data))
+    with _pillow_errors_in_words():
+        return _render(_seek_frame(open_image(data), frame, data))
 
 
 class Frame(NamedTuple):
@@ -92,14 +92,14 @@ def decode_frames(data: bytes, frames: Sequence[int]) -> Iterator[Frame]:
         clip = read_video(data, MAX_FRAMES)
         for number in frames:
             if not 0 <= number < len(clip.frames):
-                raise InvalidImage(_absent(number, len(clip.frames) - 1))
+                raise InvalidImage(_no_such_frame(number, len(clip.frames) - 1))
             yield Frame(decode_image(clip.frames[number]), clip.durations[number])
         return
-    with _reading():
+    with _pillow_errors_in_words():
         image = open_image(data)
     for number in frames:
-        with _reading():
-            frame = Frame(_render(_turned(image, number, data)), _duration(image))
+        with _pillow_errors_in_words():
+            frame = Frame(_render(_seek_frame(image, number, data)), _duration(image))
         yield frame
 
 
@@ -114,12 +114,12 @@ def count_frames(data: bytes) -> int:
     check_file(data)
     if is_video(data):
         return len(read_video(data, MAX_FRAMES).frames)
-    with _reading():
-        return _frames(open_image(data), data)
+    with _pillow_errors_in_words():
+        return _count_askable(open_image(data), data)
 
 
 @contextlib.contextmanager
-def _reading() -> Iterator[None]:
+def _pillow_errors_in_words() -> Iterator[None]:
     """Let one picture at a time meet Pillow, and turn whatever it raises into a sentence."""
     with _ONE_AT_A_TIME, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Pillow tells of odd metadata on the console
@@ -136,7 +136,7 @@ def _reading() -> Iterator[None]:
             ) from error
 
 
-def _frames(image: Image.Image, data: bytes) -> int:
+def _count_askable(image: Image.Image, data: bytes) -> int:
     """Count the frames that may be asked for; of a GIF without Pillow, which decodes them for that."""
     if image.format not in ANIMATED:
         return 1
@@ -144,11 +144,11 @@ def _frames(image: Image.Image, data: bytes) -> int:
     return max(1, min(count, MAX_FRAMES, MAX_FRAMES_PIXELS // (image.width * image.height)))
 
 
-def _turned(image: Image.Image, frame: int, data: bytes) -> Image.Image:
+def _seek_frame(image: Image.Image, frame: int, data: bytes) -> Image.Image:
     """Go to a frame and return the same object; those in between are drawn on the way, so each size is looked at."""
-    size, last = image.size, _frames(image, data) - 1 if frame else 0
+    size, last = image.size, _count_askable(image, data) - 1 if frame else 0
     if not 0 <= frame <= last:
-        raise InvalidImage(_absent(frame, last))
+        raise InvalidImage(_no_such_frame(frame, last))
     for number in range(image.tell() + 1, frame + 1):
         image.seek(number)
         if image.size != size:
@@ -156,7 +156,7 @@ def _turned(image: Image.Image, frame: int, data: bytes) -> Image.Image:
     return image
 
 
-def _absent(frame: int, last: int) -> str:
+def _no_such_frame(frame: int, last: int) -> str:
     return f"There is no frame {frame}; those that can be shown run from 0 to {last}."
 
 
@@ -215,7 +215,7 @@ def _grey(image: Image.Image) -> Image.Image:
     White is the smallest of 1 (floats only), 255 and 65,535 that no value exceeds, and always 65,535 for 16 bits;
     with values below 0 or above all of these, black is the lowest and white the highest. NaN is black.
     """
-    low, high = (0.0, 65535.0) if image.mode.startswith("I;16") else _span(image)
+    low, high = (0.0, 65535.0) if image.mode.startswith("I;16") else _value_range(image)
     grey = Image.new("L", image.size)
     for top, values in _strips(image):
         values = np.nan_to_num(values, nan=low, posinf=high, neginf=low)
@@ -224,7 +224,7 @@ def _grey(image: Image.Image) -> Image.Image:
     return grey
 
 
-def _span(image: Image.Image) -> tuple[float, float]:
+def _value_range(image: Image.Image) -> tuple[float, float]:
     """Choose the values that become black and white."""
     low, high = 0.0, 0.0
     ends = [

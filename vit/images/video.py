@@ -118,7 +118,7 @@ def read_video(
                 outcome = str(error)  # remembered too, as a page asks several times
             with _changed:
                 _remembered[key] = outcome
-                while len(_remembered) > 1 and sum(map(_size, _remembered.values())) > REMEMBERED_BYTES:
+                while len(_remembered) > 1 and sum(map(_remembered_bytes, _remembered.values())) > REMEMBERED_BYTES:
                     _remembered.popitem(last=False)
         finally:
             with _changed:
@@ -150,7 +150,7 @@ def _remembered_of(key: _Key, waiting: Callable[[], object]) -> Clip | str | Non
         waiting()
 
 
-def _size(outcome: Clip | str) -> int:
+def _remembered_bytes(outcome: Clip | str) -> int:
     """Memory that it takes [bytes], about; a sentence counts too, so that there are never endlessly many."""
     return 10_000 if isinstance(outcome, str) else sum(map(len, outcome.frames))
 
@@ -234,7 +234,9 @@ class _Packet(NamedTuple):
 def main(count: int) -> int:
     """The process's own side: a video from the standard input, its frames to the standard output."""
     data = sys.stdin.buffer.read()
-    list(_frames(mp4([Image.new("RGB", (16, 16))], [1]), 1))  # Python loads much on first use, and then opens files
+    list(
+        _decode_frames(mp4([Image.new("RGB", (16, 16))], [1]), 1)
+    )  # Python loads much on first use, and then opens files
     _restrict(len(data))
     out = sys.stdout.buffer
 
@@ -243,7 +245,7 @@ def main(count: int) -> int:
         out.flush()
 
     try:
-        for values, content in _frames(data, count):
+        for values, content in _decode_frames(data, count):
             tell(values, content)
     except InvalidImage as error:
         tell({"problem": str(error)})
@@ -271,9 +273,9 @@ def _restrict(size: int) -> None:
             resource.setrlimit(limit, (value, value))
 
 
-def _frames(data: bytes, count: int) -> Iterator[tuple[dict[str, Any], bytes]]:
+def _decode_frames(data: bytes, count: int) -> Iterator[tuple[dict[str, Any], bytes]]:
     """What is known of each chosen frame, and its JPEG file."""
-    with _opened(data) as container:
+    with _open_container(data) as container:
         stream = _stream(container)
         packets = list(_packets(container, stream))
     times, runs, total = _plan(packets, count)
@@ -286,11 +288,11 @@ def _frames(data: bytes, count: int) -> Iterator[tuple[dict[str, Any], bytes]]:
             f"long; cut out {part} of it, or make it smaller."
         )
     following = dict(zip(times, [*times[1:], None], strict=True))
-    with _opened(data) as container:
+    with _open_container(data) as container:
         stream = _stream(container)
         beat = float(stream.time_base or 0)
         turn, turn_known = None, False
-        for frame in _decoded(container, stream, runs):
+        for frame in _decode_packets(container, stream, runs):
             if frame.pts not in following:
                 continue
             if frame.is_corrupt:
@@ -301,14 +303,14 @@ def _frames(data: bytes, count: int) -> Iterator[tuple[dict[str, Any], bytes]]:
             lasts = after - frame.pts if after is not None else frame.duration or 0
             if not turn_known:
                 turn, turn_known = _turn(frame), True
-            picture = _picture(frame, stream.sample_aspect_ratio)
+            picture = _frame_picture(frame, stream.sample_aspect_ratio)
             content = io.BytesIO()
             (picture if turn is None else picture.transpose(turn)).save(content, "JPEG", quality=_QUALITY_KEPT)
             message = {"bytes": content.tell(), "duration": round(lasts * beat * 1000), "total": total}
             yield message, content.getvalue()
 
 
-def _opened(data: bytes) -> "av.container.InputContainer":
+def _open_container(data: bytes) -> "av.container.InputContainer":
     """Open a file from memory by its own reader, which may open nothing else."""
     import av  # noqa: PLC0415 # half a second, and only the reader's process needs it
 
@@ -388,7 +390,7 @@ def _plan(packets: Sequence[_Packet], count: int) -> tuple[list[int], list[tuple
     return times, runs, len(places)
 
 
-def _decoded(
+def _decode_packets(
     container: "av.container.InputContainer", stream: "av.VideoStream", runs: Sequence[tuple[int, int]]
 ) -> Iterator["av.VideoFrame"]:
     """The frames of some ranges of packets."""
@@ -417,7 +419,7 @@ def _turn(frame: "av.VideoFrame") -> Image.Transpose | None:
     return _UPRIGHT.get((a, b, c, d))
 
 
-def _picture(frame: "av.VideoFrame", aspect: Fraction | None) -> Image.Image:
+def _frame_picture(frame: "av.VideoFrame", aspect: Fraction | None) -> Image.Image:
     """The frame as it is stored, but for its size: at most `SIDE` long, with square pixels.
 
     Args:

@@ -119,7 +119,7 @@ class ViTConfig:
     drop_path: float = Field(0.0, ge=0, lt=1)
 
     @model_validator(mode="after")
-    def _fits(self) -> Self:
+    def _check_combination(self) -> Self:
         if any(side % self.patch_size for side in self.image_size):
             raise ValueError(f"patch_size {self.patch_size} does not divide image_size {self.image_size}.")
         if self.dim % self.heads:

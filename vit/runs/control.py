@@ -120,8 +120,8 @@ def launch(
     check_locks()
     request = Request(tuple(devices), share, nodes, minutes)
     engine, root = _engine_and_root(on)
-    kind = _check(request, on)
-    config = _absolute(config, kind)
+    kind = _check_request(request, on)
+    config = _with_absolute_paths(config, kind)
     limits = limits or Limits()
     if on != HERE:
         config, limits = _check_cluster(config, request, find_cluster(on), limits)
@@ -149,7 +149,7 @@ def launch(
         try:
             write_json(folder / "about.json", about)
             if base and on != HERE:
-                config, base = _bring_start(config, base, folder)
+                config, base = _copy_start(config, base, folder)
             if base:
                 fine_tuning.write_base(folder, base)
             with replaced(folder / "config.json") as file:  # which makes the folder a run
@@ -168,13 +168,13 @@ def start_dry_run(config: "TrainConfig", *, on: str, devices: Sequence[str], nod
         InvalidConfig, InvalidCheckpoint, Refused, Unreachable: as `launch`.
     """
     request = Request(tuple(devices), nodes=nodes)
-    kind, cluster = _check(request, on), find_cluster(on)
-    config, _ = _check_cluster(_absolute(config, kind), request, cluster, Limits())
+    kind, cluster = _check_request(request, on), find_cluster(on)
+    config, _ = _check_cluster(_with_absolute_paths(config, kind), request, cluster, Limits())
     base = fine_tuning.resolve(config) if config.init_from else None
     folder = cluster_dry_run.new_folder(cluster.runs)
     try:
         if base:
-            config, _ = _bring_start(config, base, folder)
+            config, _ = _copy_start(config, base, folder)
         cluster_dry_run.write(folder, config, [kind] * (len(devices) * nodes))
         cluster_engine(on).submit(folder, Request((devices[0],), workers=1))
     except (UserError, OSError):
@@ -197,7 +197,7 @@ def _engine_and_root(on: str) -> tuple[Engine, Path]:
     return (Local(), runs_folder()) if on == HERE else (cluster_engine(on), find_cluster(on).runs)
 
 
-def _check(request: Request, on: str) -> str:
+def _check_request(request: Request, on: str) -> str:
     """Refuse devices that make no sense; returns their kind."""
     allowed = rf"cpu|mps|cuda:\d+|{ANY_GPU}" if on == HERE else rf"cpu|{ANY_GPU}"
     if not request.devices or not all(re.fullmatch(allowed, device) for device in request.devices):
@@ -210,7 +210,7 @@ def _check(request: Request, on: str) -> str:
     return kinds.pop()
 
 
-def _absolute(config: "TrainConfig", device: str) -> "TrainConfig":
+def _with_absolute_paths(config: "TrainConfig", device: str) -> "TrainConfig":
     """The same settings wherever the run is resumed from."""
     kind, colon, path = config.data.partition(":")
     absolute = {"data": kind + colon + (str(Path(path).expanduser().absolute()) if colon else path)}
@@ -232,7 +232,7 @@ def _check_cluster(
     return config, limits._replace(runs_per_person=cluster.limits.runs_per_person or limits.runs_per_person)
 
 
-def _bring_start(config: "TrainConfig", base: "Base", folder: Path) -> tuple["TrainConfig", "Base"]:
+def _copy_start(config: "TrainConfig", base: "Base", folder: Path) -> tuple["TrainConfig", "Base"]:
     """Save the checkpoint that a cluster's run starts from in the run's folder: the machines see no other of ours."""
     start = load.load_checkpoint(base.name)
     copy = save.save_checkpoint(
@@ -263,7 +263,7 @@ def stop(run_id: str) -> None:
     Raises:
         InvalidRun: it is not alive.
     """
-    run = _living_run(run_id)
+    run = _active_run(run_id)
     _engine_and_root(run.on)[0].ask_to_stop(run.folder)
     watch.forget()
 
@@ -275,7 +275,7 @@ def kill(run_id: str) -> None:
         InvalidRun: it is not alive.
         Unreachable: its cluster does not answer.
     """
-    run = _living_run(run_id)
+    run = _active_run(run_id)
     _engine_and_root(run.on)[0].kill(read_handle(run.folder) or Handle(run.folder, HERE, run.id, run.created))
     watch.forget()
 
@@ -293,7 +293,7 @@ def resume(run_id: str, *, devices: Sequence[str] | None = None, epochs: int | N
         raise InvalidRun("This run is going on already.")
     if run.status == "unreadable":
         raise InvalidRun(run.reason)
-    if image := _image(run):  # of which its weights may still be on their way
+    if image := _mirror_of(run):  # of which its weights may still be on their way
         try:
             image.pull(heavy=True)
         except OSError as error:
@@ -307,15 +307,15 @@ def resume(run_id: str, *, devices: Sequence[str] | None = None, epochs: int | N
         config = presets.train_config(**read_document(run.folder / "config.json") | {"epochs": epochs})
     with one_launch(root):
         if devices is not None:
-            _change(run.folder, devices=list(devices))
+            _change_about(run.folder, devices=list(devices))
         settings = (run.folder / "config.json").read_bytes()
         if config:
-            _write(run.folder / "config.json", config.model_dump_json(indent=2).encode() + b"\n")
+            _write_whole(run.folder / "config.json", config.model_dump_json(indent=2).encode() + b"\n")
         try:
             engine.submit(run.folder, Request(tuple(devices or run.devices), run.share, run.nodes, run.minutes))
         except UserError:
             if config:
-                _write(run.folder / "config.json", settings)
+                _write_whole(run.folder / "config.json", settings)
             raise
     watch.forget()
     return find_run(run_id)
@@ -334,7 +334,7 @@ def delete(run_id: str) -> None:
     with changing(run.folder):
         run.folder.rename(doomed)  # gone at once, for everybody
     shutil.rmtree(doomed, ignore_errors=True)
-    if image := _image(run):
+    if image := _mirror_of(run):
         with suppress(OSError):  # it can be deleted there by hand
             image.remove()
 
@@ -348,13 +348,13 @@ def rename(run_id: str, name: str) -> None:
     if not (short := shorten(name, MAX_NAME)):
         raise InvalidRun("A run needs a name of at least one letter.")
     with open_queue(runs_folder()):
-        _change(find_run(run_id).folder, name=short)
+        _change_about(find_run(run_id).folder, name=short)
 
 
 def annotate(run_id: str, notes: str) -> None:
     """Replace a run's notes."""
     with open_queue(runs_folder()):
-        _change(find_run(run_id).folder, notes=notes[:MAX_NOTES])
+        _change_about(find_run(run_id).folder, notes=notes[:MAX_NOTES])
 
 
 def move(run_id: str, position: int) -> None:
@@ -385,24 +385,24 @@ def keep(run_id: str, name: str) -> Path:
     return manage.copy(best, name)
 
 
-def _living_run(run_id: str) -> Run:
+def _active_run(run_id: str) -> Run:
     run = find_run(run_id, PATIENCE)
     if not run.alive:
         raise InvalidRun("This run has ended already.")
     return run
 
 
-def _image(run: Run) -> Mirror | None:
+def _mirror_of(run: Run) -> Mirror | None:
     """Of a run whose machines share no folder with this one."""
     cluster = read_clusters().usable.get(run.on)
     return Mirror(cluster.mirror, run.folder) if cluster and cluster.mirror else None
 
 
-def _write(path: Path, content: bytes) -> None:
+def _write_whole(path: Path, content: bytes) -> None:
     with changing(path.parent), replaced(path) as file:
         file.write(content)
 
 
-def _change(folder: Path, **values: Any) -> None:
+def _change_about(folder: Path, **values: Any) -> None:
     with changing(folder):
         write_json(folder / "about.json", read_json(folder / "about.json") | values)

@@ -122,7 +122,7 @@ class Mirror:
             for path in sorted(source.rglob("*")) if source.is_dir() else [source]:
                 if path.is_file():
                     with path.open("rb") as file:
-                        files[str(path.relative_to(self.folder))] = self._stored(file)
+                        files[str(path.relative_to(self.folder))] = self._store_file(file)
         self._write_index("given", files)
 
     def withdraw(self) -> None:
@@ -131,7 +131,7 @@ class Mirror:
 
     def request_stop(self) -> None:
         """Ask the run to stop."""
-        self._put("stop", b"")
+        self._put_file("stop", b"")
 
     def remove(self, part: str = "") -> None:
         """Delete the image, or a folder beside its index."""
@@ -186,19 +186,19 @@ class Mirror:
         before = _files_of(noted)
         if exact:
             facts = noted.get("facts", {})
-            before = {path: entry for path, entry in before.items() if facts.get(path) == self._facts(path)}
+            before = {path: entry for path, entry in before.items() if facts.get(path) == self._file_signature(path)}
         have, present = dict(before), set[str]()
         try:
-            for unit, files in _units(index).items():
+            for unit, files in _group_by_unit(index).items():
                 grows = bool(_GROWING.fullmatch(unit))
                 if heavy != (any(entry.pieces for entry in files.values()) and not grows) or unit in without:
                     continue
                 if any(before.get(path) != entry for path, entry in files.items()):
                     os.stat(self.folder)  # it may have been deleted meanwhile, and is not made anew
                     if unit in files:
-                        self._bring(unit, before.get(unit), files[unit], grows)
+                        self._fetch_file(unit, before.get(unit), files[unit], grows)
                     else:
-                        self._bring_folder(unit, files)
+                        self._fetch_folder(unit, files)
                 have |= files
                 present |= files.keys()
             for gone in before.keys() - present:
@@ -207,9 +207,9 @@ class Mirror:
                 del have[gone]
         finally:
             if have != before:
-                write_json(note, _to_json(have) | {"facts": {path: self._facts(path) for path in have}})
+                write_json(note, _to_json(have) | {"facts": {path: self._file_signature(path) for path in have}})
 
-    def _facts(self, path: str) -> str:
+    def _file_signature(self, path: str) -> str:
         """Tells a file that was brought from one that was changed since."""
         try:
             facts = (self.folder / path).stat()
@@ -217,7 +217,7 @@ class Mirror:
             return "gone"
         return f"{facts.st_ino} {facts.st_size} {facts.st_mtime_ns}"
 
-    def _bring(self, path: str, before: Entry | None, entry: Entry, grows: bool) -> None:
+    def _fetch_file(self, path: str, before: Entry | None, entry: Entry, grows: bool) -> None:
         target = self.folder / path
         target.parent.mkdir(parents=True, exist_ok=True)
         if grows and before and target.exists():
@@ -234,7 +234,7 @@ class Mirror:
         with replaced(target) as file:
             self._write_to(file, entry)
 
-    def _bring_folder(self, unit: str, files: Files) -> None:
+    def _fetch_folder(self, unit: str, files: Files) -> None:
         """A checkpoint, replaced whole."""
         waiting = self.folder / f".bringing.{secrets.token_hex(4)}"
         waiting.mkdir(parents=True)
@@ -272,7 +272,7 @@ class Mirror:
             for heavy in (False, True):
                 self.pull(heavy, which=which, exact=True)
         index = self._read_index("folder") or {}
-        for name in _mirrored(self.folder):
+        for name in _mirrored_files(self.folder):
             if name not in index:  # saved by a process that died before it was stored
                 (self.folder / name).unlink(missing_ok=True)
         self.fetch_requests()
@@ -288,13 +288,13 @@ class Mirror:
         Args:
             large: also what does not stand in the index; else what the image has of it stays.
         """
-        self._begin()
+        self._read_stored()
         with ExitStack() as stack:
             files: Files = {}
-            image, units = _units(self._image), _opened(self.folder, stack)
+            image, units = _group_by_unit(self._image), _open_units(self.folder, stack)
             for unit in units:
                 cached = self._entries.get(unit.path)
-                heavy = not _GROWING.fullmatch(unit.path) and _size(unit) > _INLINE
+                heavy = not _GROWING.fullmatch(unit.path) and _unit_size(unit) > _INLINE
                 if cached is None or cached[0] != unit.signature:
                     if heavy and not large:
                         files |= cached[1] if cached else image.get(unit.path, {})
@@ -308,9 +308,9 @@ class Mirror:
             else:
                 files |= self._entries[path][1]  # replaced at this moment
         self._write_index("folder", files)
-        self._clear(files)
+        self._delete_unnamed_pieces(files)
 
-    def _begin(self) -> None:
+    def _read_stored(self) -> None:
         """Know what is stored already, and delete what a writer stored that died before it wrote an index."""
         if self._number:
             return
@@ -336,18 +336,18 @@ class Mirror:
 
         def small() -> None:
             while not done.wait(PAUSE):
-                with self._tolerant():
+                with self._retrying_later():
                     self.fetch_requests()
                     with lock:
                         self.push(large=False)
 
         def heavy() -> None:
             while not done.wait(PAUSE):
-                with self._tolerant():
+                with self._retrying_later():
                     self._store_large(lock)
 
         lock = threading.Lock()
-        with self._tolerant():
+        with self._retrying_later():
             self.push()
         threads = [threading.Thread(target=work, daemon=True) for work in (small, heavy)]
         for thread in threads:
@@ -359,7 +359,7 @@ class Mirror:
             for thread in threads:
                 thread.join()
             for _ in range(_PATIENCE):
-                with self._tolerant():
+                with self._retrying_later():
                     self.push()
                     break
                 time.sleep(PAUSE)
@@ -369,9 +369,13 @@ class Mirror:
     def _store_large(self, lock: threading.Lock) -> None:
         """Store what is large and new, while the small goes on to be pushed; the next index names it."""
         with ExitStack() as stack:
-            for unit in _opened(self.folder, stack):
+            for unit in _open_units(self.folder, stack):
                 cached = self._entries.get(unit.path)
-                if _GROWING.fullmatch(unit.path) or _size(unit) <= _INLINE or (cached and cached[0] == unit.signature):
+                if (
+                    _GROWING.fullmatch(unit.path)
+                    or _unit_size(unit) <= _INLINE
+                    or (cached and cached[0] == unit.signature)
+                ):
                     continue
                 stored = unit.signature, self._stored_unit(unit, {})
                 with lock:
@@ -380,7 +384,7 @@ class Mirror:
                 self._storing.clear()
 
     @contextmanager
-    def _tolerant(self) -> Iterator[None]:
+    def _retrying_later(self) -> Iterator[None]:
         """Storage that does not answer may do so later: the run goes on."""
         try:
             yield
@@ -396,12 +400,12 @@ class Mirror:
         stored = {}
         for path, file in unit.files.items():
             if _GROWING.fullmatch(path):
-                stored[path] = self._grown(file, before.get(path))
+                stored[path] = self._store_growing_file(file, before.get(path))
             else:
-                stored[path] = self._stored(file)
+                stored[path] = self._store_file(file)
         return stored
 
-    def _stored(self, file: BufferedReader) -> Entry:
+    def _store_file(self, file: BufferedReader) -> Entry:
         """A file that does not grow: in the index where it is small, else one piece."""
         size = os.fstat(file.fileno()).st_size
         if size <= _INLINE:
@@ -411,7 +415,7 @@ class Mirror:
         self._put_piece(digest, iter(lambda: file.read(_CHUNK), b""))
         return Entry(((digest, size),), b"")
 
-    def _grown(self, file: BufferedReader, before: Entry | None) -> Entry:
+    def _store_growing_file(self, file: BufferedReader, before: Entry | None) -> Entry:
         """A file that grows: what is new of it."""
         pieces = list(before.pieces) if before else []
         begin = sum(size for _, size in pieces)
@@ -426,7 +430,7 @@ class Mirror:
             pieces.append((digest, len(part)))
         return Entry(tuple(pieces), tail)
 
-    def _clear(self, files: Files) -> None:
+    def _delete_unnamed_pieces(self, files: Files) -> None:
         """Delete pieces that neither this index nor the one before it names, some time after: readers are about."""
         stored = [entry for _, entries in list(self._entries.values()) for entry in entries.values()]
         with self._lock:
@@ -447,7 +451,7 @@ class Mirror:
 
     # --- Storage ----------------------------------------------------------------------------------------------------
 
-    def _put(self, name: str, content: bytes) -> None:
+    def _put_file(self, name: str, content: bytes) -> None:
         self._put_stream(f"{self.path}/{name}", [content])
 
     def _put_piece(self, digest: str, chunks: Iterable[bytes]) -> None:
@@ -471,7 +475,7 @@ class Mirror:
         if path != whole:
             self.storage.move(path, whole)
 
-    def _get(self, name: str) -> bytes:
+    def _get_file(self, name: str) -> bytes:
         with self.storage.open_input_stream(f"{self.path}/{name}") as stream:
             return bytes(stream.read(_INDEX))
 
@@ -493,16 +497,16 @@ class Mirror:
 
     def _write_index(self, which: str, files: Files) -> None:
         self._number += 1
-        self._put(f"{which}.json", json.dumps(_to_json(files)).encode())
+        self._put_file(f"{which}.json", json.dumps(_to_json(files)).encode())
 
     def _read_index(self, which: str) -> Files | None:
         try:
-            files = _files_of(parse_json(self._get(f"{which}.json")), strict=True)
+            files = _files_of(parse_json(self._get_file(f"{which}.json")), strict=True)
         except FileNotFoundError:
             return None
         except ValueError as error:
             raise InvalidRun(f"What the storage holds of {self.folder.name} cannot be read.") from error
-        if not all(_belongs(path, which) for path in files):
+        if not all(_belongs_in_index(path, which) for path in files):
             raise InvalidRun(f"What the storage holds of {self.folder.name} cannot be read: files of the other side.")
         return files
 
@@ -532,18 +536,18 @@ def _unit_of(path: str) -> str:
     return parent if parent in ("checkpoints/best", "checkpoints/last") or parent.startswith("start/") else path
 
 
-def _units(files: Files) -> dict[str, Files]:
+def _group_by_unit(files: Files) -> dict[str, Files]:
     units: dict[str, Files] = {}
     for path, entry in files.items():
         units.setdefault(_unit_of(path), {})[path] = entry
     return units
 
 
-def _size(unit: Unit) -> int:
+def _unit_size(unit: Unit) -> int:
     return sum(os.fstat(file.fileno()).st_size for file in unit.files.values())
 
 
-def _belongs(path: str, which: str) -> bool:
+def _belongs_in_index(path: str, which: str) -> bool:
     """Whether a file may stand in an index: what the server gives in one, what the machines make in the other."""
     first, *_ = parts = path.split("/")
     if not _PATH.fullmatch(path):
@@ -551,16 +555,18 @@ def _belongs(path: str, which: str) -> bool:
     return first in _FROM_SERVER if which == "given" else not (first in _FROM_SERVER or any(map(_OWN.fullmatch, parts)))
 
 
-def _mirrored(folder: Path) -> list[str]:
+def _mirrored_files(folder: Path) -> list[str]:
     """Files of a run's folder on one of the machines that belong into its image."""
     names = (path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir())
-    return [name for name in names if _belongs(name, "folder")]
+    return [name for name in names if _belongs_in_index(name, "folder")]
 
 
-def _opened(folder: Path, stack: ExitStack) -> list[Unit]:
+def _open_units(folder: Path, stack: ExitStack) -> list[Unit]:
     """Everything that the image holds, opened; states first, so that all else is of their moment or a later one."""
     units = []
-    for unit in sorted({_unit_of(path) for path in _mirrored(folder)}, key=lambda unit: (".pt" not in unit, unit)):
+    for unit in sorted(
+        {_unit_of(path) for path in _mirrored_files(folder)}, key=lambda unit: (".pt" not in unit, unit)
+    ):
         if (folder / unit).is_dir():
             if "checkpoints/" in unit:
                 units += _opened_folder(folder, unit, stack)

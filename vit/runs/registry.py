@@ -96,7 +96,7 @@ class Run:
     @cached_property
     def config(self) -> dict[str, Any]:
         """The run's settings by name, those that can be read."""
-        return _config(self.folder)[0]
+        return _settings_of(self.folder)[0]
 
     @cached_property
     def settings(self) -> dict[str, Any]:
@@ -208,7 +208,7 @@ def read_run(folder: Path, waiting: Sequence[str], patience: float = 0.0) -> Run
         OSError: the folder is gone, or closed to this user.
     """
     os.stat(folder / "config.json")  # a closed folder is told as such, before anything is taken for absent
-    about, problem = _readable(folder / "about.json")
+    about, problem = _read_or_problem(folder / "about.json")
 
     def text(name: str, most: int) -> str:
         value = about.get(name)
@@ -219,9 +219,9 @@ def read_run(folder: Path, waiting: Sequence[str], patience: float = 0.0) -> Run
         created = min(max(os.stat(folder / "config.json").st_mtime, 0.0), _LATEST)
     pulse = read_json(folder / "heartbeat")
     handle = read_handle(folder)
-    look = look_here(folder, waiting) if handle is None else _look_there(handle, patience)
-    status, reason = _status(folder, handle, look, pulse)
-    settings, unreadable = _config(folder)
+    look = look_local(folder, waiting) if handle is None else _look_cluster(handle, patience)
+    status, reason = _status_of(folder, handle, look, pulse)
+    settings, unreadable = _settings_of(folder)
     later = later_format(folder)
     if status not in ALIVE and (later or (unreadable and not settings)):
         status, reason = "unreadable", later or unreadable
@@ -233,7 +233,7 @@ def read_run(folder: Path, waiting: Sequence[str], patience: float = 0.0) -> Run
         owner=text("owner", MAX_REASON),
         sweep=text("sweep", MAX_REASON),
         created=float(created),
-        devices=_devices(about.get("devices")),
+        devices=_valid_devices(about.get("devices")),
         status=status,
         reason=reason,
         on=handle.engine_name if handle else HERE,
@@ -243,14 +243,14 @@ def read_run(folder: Path, waiting: Sequence[str], patience: float = 0.0) -> Run
         starts=look.starts if isinstance(look, Look) and status == "waiting" else None,
         problem=later or unreadable or problem,
         queue_position=waiting.index(folder.name) + 1 if status == "waiting" and folder.name in waiting else 0,
-        evaluated=_evaluated(pulse)[1] if status in (*EVALUATIONS, "stopping") else None,
+        evaluated=_evaluation_status(pulse)[1] if status in (*EVALUATIONS, "stopping") else None,
         step=pulse["step"] if is_whole(pulse.get("step")) else 0,
         share=about.get("share") is True,
         nonce=text("nonce", MAX_REASON),
     )
 
 
-def _devices(names: object) -> tuple[str, ...]:
+def _valid_devices(names: object) -> tuple[str, ...]:
     """Devices as a run may ask for them; none where a name is no device."""
     some = [name for name in names if is_text(name) and _DEVICE.fullmatch(name)] if isinstance(names, list) else []
     return tuple(some) if isinstance(names, list) and len(some) == len(names) <= MOST_DEVICES else ()
@@ -260,7 +260,7 @@ def _name_of(folder: Path) -> str:
     return re.sub(r"^\d{8}-\d{6}-|-[0-9a-f]{4}$", "", folder.name)
 
 
-def _readable(path: Path) -> tuple[dict[str, Any], str]:
+def _read_or_problem(path: Path) -> tuple[dict[str, Any], str]:
     """A file's JSON object and "", or an empty one and why it cannot be read; no file is an empty object."""
     try:
         return read_document(path), ""
@@ -270,9 +270,9 @@ def _readable(path: Path) -> tuple[dict[str, Any], str]:
         return {}, str(error)
 
 
-def _config(folder: Path) -> tuple[dict[str, Any], str]:
+def _settings_of(folder: Path) -> tuple[dict[str, Any], str]:
     """The settings that can be one, and in words those that cannot."""
-    values, problem = _readable(folder / "config.json")
+    values, problem = _read_or_problem(folder / "config.json")
     settings = {name: value for name, value in values.items() if _is_setting(value)}
     if not is_whole(settings.get("epochs", 1), 1, MOST_EPOCHS):
         del settings["epochs"]
@@ -287,7 +287,7 @@ def _is_setting(value: object) -> bool:
     return value is None or isinstance(value, bool) or is_number(value) or is_text(value)
 
 
-def _evaluated(pulse: dict[str, Any]) -> tuple[Status, float | None]:
+def _evaluation_status(pulse: dict[str, Any]) -> tuple[Status, float | None]:
     """The evaluation that a sign of life tells of, and the share of its pictures that were seen."""
     share, doing = pulse.get("share"), pulse.get("doing")
     for evaluation in EVALUATIONS:
@@ -296,7 +296,7 @@ def _evaluated(pulse: dict[str, Any]) -> tuple[Status, float | None]:
     return "running", None
 
 
-def look_here(folder: Path, waiting: Sequence[str]) -> Look:
+def look_local(folder: Path, waiting: Sequence[str]) -> Look:
     """How a run of this machine is: its lock answers, which the system drops when the last of its processes is gone.
 
     Args:
@@ -307,7 +307,7 @@ def look_here(folder: Path, waiting: Sequence[str]) -> Look:
     return Look("waiting" if folder.name in waiting else "running", "It starts by itself when its device is free.")
 
 
-def _look_there(handle: Handle, patience: float) -> Look | str:
+def _look_cluster(handle: Handle, patience: float) -> Look | str:
     """How a run of a cluster is, or why nobody knows; of one that is over nobody is asked."""
     if is_over(handle):
         return Look("gone")
@@ -321,7 +321,7 @@ def _look_there(handle: Handle, patience: float) -> Look | str:
     return look or problem or f"{handle.engine_name} is being asked how it is."
 
 
-def _status(folder: Path, handle: Handle | None, look: Look | str, pulse: dict[str, Any]) -> tuple[Status, str]:
+def _status_of(folder: Path, handle: Handle | None, look: Look | str, pulse: dict[str, Any]) -> tuple[Status, str]:
     """How a run is, from what its engine says first, then from its folder.
 
     Args:
@@ -333,7 +333,9 @@ def _status(folder: Path, handle: Handle | None, look: Look | str, pulse: dict[s
         return "unknown", f"{look}{_last_sign(folder)}"
     if look.word != "gone":
         if os.path.lexists(folder / "stop") or os.path.lexists(folder / "kill"):
-            until = {"validating": "the validation", "testing": "the test"}.get(_evaluated(pulse)[0], "the step")
+            until = {"validating": "the validation", "testing": "the test"}.get(
+                _evaluation_status(pulse)[0], "the step"
+            )
             return "stopping", f"It ends after {until} that it is in."
         if outcome and handle is None:
             return "ending", _ENDING
@@ -351,7 +353,7 @@ def _status(folder: Path, handle: Handle | None, look: Look | str, pulse: dict[s
             return "starting", "It loads PyTorch and its pictures."
         if silent > STALLED:
             return "stalled", f"No step in the last {silent / 60:.0f} minutes. The log may say why."
-        return _evaluated(pulse)[0], ""
+        return _evaluation_status(pulse)[0], ""
     ends: dict[Any, Status] = {"finished": "finished", "stopped": "stopped", "failed": "failed"}
     word, reason = outcome.get("outcome"), outcome.get("reason")
     if isinstance(word, str) and word in ends:

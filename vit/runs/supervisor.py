@@ -41,9 +41,9 @@ def supervise(folder: Path, lock: int) -> None:
     with suppress(OSError, AttributeError):  # not on Linux: orphans of the trainer escape
         ctypes.CDLL(None).prctl(_SUBREAPER, 1)
     try:
-        devices = _wait(folder)
+        devices = _wait_for_turn(folder)
         if devices:
-            _say(f"Training on {', '.join(devices)}.")
+            _log_line(f"Training on {', '.join(devices)}.")
             _train(folder, lock, devices)
     except BaseException as error:
         record_outcome(folder, "failed", f"The supervisor failed: {error}. The log holds the traceback.")
@@ -52,7 +52,7 @@ def supervise(folder: Path, lock: int) -> None:
         leave_queue(folder)
 
 
-def _wait(folder: Path) -> tuple[str, ...] | None:
+def _wait_for_turn(folder: Path) -> tuple[str, ...] | None:
     """Wait for the run's turn; None if it is called off before."""
     announced = False
     if not read_json(folder / "about.json").get("devices"):
@@ -69,7 +69,7 @@ def _wait(folder: Path) -> tuple[str, ...] | None:
             record_outcome(folder, "failed", "There is no GPU on this machine. Resume the run on the CPU.")
             return None
         if not announced:
-            _say("Waiting for a device.")
+            _log_line("Waiting for a device.")
             announced = True
         time.sleep(_POLL)
 
@@ -135,7 +135,7 @@ def _descendants() -> list[psutil.Process]:
     return processes
 
 
-def _say(message: str) -> None:
+def _log_line(message: str) -> None:
     print(message, flush=True)
 
 

@@ -162,22 +162,22 @@ def try_steps(
     facts: dict[str, Any] = {}
     steps: list[tuple[int, float]] = []
     guess: DryRun | None = None
-    with closing(_ask("time", share, devices[0], limit, request)) as answers:
+    with closing(_run_process("time", share, devices[0], limit, request)) as answers:
         for values in answers:
             facts |= values or {}
             steps += [values["step"]] if values and "step" in values else []
             if devices[0] == "cpu" and guess is None:  # while the process starts
-                guess = _guessed(share, devices, sampled)
+                guess = _estimate_from_speed(share, devices, sampled)
             yield min((time.time() - started) / limit, 1.0)
     if steps:
-        yield _judged(share, devices, sampled, facts, steps)
+        yield _estimate_from_steps(share, devices, sampled, facts, steps)
     elif devices[0] == "cpu":  # where time was over before the process said anything, the guess is still to be made
-        yield guess or _guessed(share, devices, sampled)
+        yield guess or _estimate_from_speed(share, devices, sampled)
     else:
         raise InvalidConfig(f"Not one step was done within {limit:.0f} s. Try again when this machine has less to do.")
 
 
-def _judged(
+def _estimate_from_steps(
     config: TrainConfig, devices: Sequence[str], sampled: Sample, facts: dict[str, Any], steps: list[tuple[int, float]]
 ) -> DryRun:
     """What a run will cost, by what was timed.
@@ -217,7 +217,7 @@ def _judged(
     )
 
 
-def _guessed(config: TrainConfig, devices: Sequence[str], sampled: Sample) -> DryRun:
+def _estimate_from_speed(config: TrainConfig, devices: Sequence[str], sampled: Sample) -> DryRun:
     """What a run will cost on a CPU too busy to do a single step in time, by how fast it multiplies matrices."""
     model = model_config(config, len(sampled.classes))
     process = set_up_process(config.model_copy(update={"device": "cpu"}))
@@ -229,7 +229,9 @@ def _guessed(config: TrainConfig, devices: Sequence[str], sampled: Sample) -> Dr
         times.append(time.perf_counter() - started)
     speed = _SHARE * _SIDE**3 / min(times)
     step = (1, 3 * products(model, model.image_size) / speed)
-    return _judged(config, devices, sampled, facts | {"share": 1.0, "share_params": 1.0}, [step])._replace(timed=0)
+    return _estimate_from_steps(config, devices, sampled, facts | {"share": 1.0, "share_params": 1.0}, [step])._replace(
+        timed=0
+    )
 
 
 def run_facts(config: TrainConfig, classes: int, batch: int, process: Process) -> dict[str, Any]:
@@ -327,7 +329,7 @@ def too_large(config: TrainConfig, classes: int, batch: int, free: int) -> str:
     Args:
         free: memory [bytes], 0 where it is not known.
     """
-    needed = count_memory(model_config(config, classes), config, batch, on_gpu=False, half=_half(config))
+    needed = count_memory(model_config(config, classes), config, batch, on_gpu=False, half=_computes_bfloat16(config))
     if not 0 < free < needed / ROUGH:
         return ""
     return (
@@ -336,7 +338,7 @@ def too_large(config: TrainConfig, classes: int, batch: int, free: int) -> str:
     )
 
 
-def _half(config: TrainConfig) -> bool:
+def _computes_bfloat16(config: TrainConfig) -> bool:
     """Whether a CPU computes products in bfloat16."""
     return set_up_process(config.model_copy(update={"device": "cpu"})).autocast
 
@@ -374,7 +376,7 @@ def overfit(config: TrainConfig, device: str = "cpu", seconds: float = _SECONDS)
     Raises:
         InvalidConfig, InvalidDataset: it cannot be done, or another dry run is under way.
     """
-    with closing(_ask("overfit", config, device, 6 * seconds, {"seconds": seconds})) as answers:
+    with closing(_run_process("overfit", config, device, 6 * seconds, {"seconds": seconds})) as answers:
         for values in answers:
             yield Point(**values) if values else None
 
@@ -432,7 +434,7 @@ def preview(config: TrainConfig, images: Tensor) -> Image.Image:
     return Image.fromarray(sheet)
 
 
-def _ask(
+def _run_process(
     what: str, config: TrainConfig, device: str, limit: float, request: dict[str, Any]
 ) -> Generator[dict[str, Any] | None, None, None]:
     """Run this file in a process of its own; yields what it prints, and None now and then.
@@ -445,12 +447,12 @@ def _ask(
         raise InvalidConfig("Another trial is under way on this server. Try again in a few seconds.")
     try:
         with tempfile.TemporaryFile("w+") as log:
-            yield from _listen(what, config, device, limit, request, log)
+            yield from _read_process(what, config, device, limit, request, log)
     finally:
         _one_at_a_time.release()
 
 
-def _listen(
+def _read_process(
     what: str, config: TrainConfig, device: str, limit: float, request: dict[str, Any], log: IO[str]
 ) -> Generator[dict[str, Any] | None, None, None]:
     environment = environment_with_package() | {"PYTHONUNBUFFERED": "1"}

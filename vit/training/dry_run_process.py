@@ -44,7 +44,7 @@ def main(what: str) -> int:
     request = json.load(sys.stdin)
     try:
         config = train_config(None, **request.pop("config"))
-        does: dict[str, Callable[..., Iterator[dict[str, Any]]]] = {"time": _time, "overfit": _overfit}
+        does: dict[str, Callable[..., Iterator[dict[str, Any]]]] = {"time": _time_steps, "overfit": _overfit}
         for values in does[what](config, **request):
             tell(values)
     except UserError as error:
@@ -54,7 +54,7 @@ def main(what: str) -> int:
     return 0
 
 
-def _run(config: TrainConfig, pictures: Sample, test: Tensor) -> Any:
+def _make_trainer(config: TrainConfig, pictures: Sample, test: Tensor) -> Any:
     """The training loop's own parts around these pictures; nothing is written."""
     labels = torch.arange(len(test)) % len(pictures.classes)
     held_out = Resident(test, labels)
@@ -62,7 +62,7 @@ def _run(config: TrainConfig, pictures: Sample, test: Tensor) -> Any:
     return trainer.Trainer(config, Path(tempfile.gettempdir()) / "vit-trial", set_up_process(config), dataset)
 
 
-def _time(config: TrainConfig, classes: int, pictures: int, until: float) -> Iterator[dict[str, Any]]:
+def _time_steps(config: TrainConfig, classes: int, pictures: int, until: float) -> Iterator[dict[str, Any]]:
     """Facts of the run, then what steps take, see `_judged`."""
     whole, process = model_config(config, classes), set_up_process(config)
     part = lighter(config, classes) if process.device.type == "cpu" else config
@@ -77,12 +77,12 @@ def _time(config: TrainConfig, classes: int, pictures: int, until: float) -> Ite
     labels = torch.arange(most) % classes
     names = tuple(map(str, range(classes)))
     sampled = Sample(noise, labels, names, most, 1)
-    run = _run(part.model_copy(update={"limit": None, "compile": False}), sampled, noise[:1])
+    run = _make_trainer(part.model_copy(update={"limit": None, "compile": False}), sampled, noise[:1])
     update, images, labels = run.update, run.data.train.images, run.data.train.labels
     update.model.train()
 
     def step(count: int) -> None:
-        loss, _ = update.train_step(0, images[:count], labels[:count], _unheard)
+        loss, _ = update.train_step(0, images[:count], labels[:count], _discard)
         loss.item()  # waits for the device
 
     for count, seconds in batches_in_time(step, most, until):
@@ -147,7 +147,7 @@ def _overfit(config: TrainConfig, seconds: float) -> Iterator[dict[str, Any]]:
             "cutmix": 0.0, "dropout": 0.0, "drop_path": 0.0, "label_smoothing": 0.0, "batch_size": len(pictures.labels),
         }
     )  # fmt: skip
-    run = _run(plain, pictures, pictures.images[:1])
+    run = _make_trainer(plain, pictures, pictures.images[:1])
     update, images, labels = run.update, run.data.train.images, run.data.train.labels
     update.model.train()
     until = time.monotonic() + seconds
@@ -159,10 +159,10 @@ def _overfit(config: TrainConfig, seconds: float) -> Iterator[dict[str, Any]]:
         yield {"step": step, "loss": loss, "accuracy": accuracy}
         if (accuracy == 1 and loss < 0.05) or time.monotonic() > until:
             return
-        update.train_step(step, images, labels, _unheard)
+        update.train_step(step, images, labels, _discard)
 
 
-def _unheard(text: str) -> None:
+def _discard(text: str) -> None:
     """Nobody listens to a dry run; `DryRun.parts` tells what there was to tell."""
 
 

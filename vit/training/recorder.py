@@ -42,7 +42,7 @@ class _NoEvents:
     flush = close = add_scalar
 
 
-def _events(folder: Path, step: int) -> Any:
+def _event_writer(folder: Path, step: int) -> Any:
     """A writer of TensorBoard's events; one that writes none on a bare machine, which is said once."""
     try:
         from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 # a bare machine has none
@@ -73,7 +73,7 @@ class Recorder(AbstractContextManager["Recorder"]):
         self.resume_clock()
         if process.leads:
             self.metrics = MetricsWriter(run / "metrics.jsonl")
-            self.events = _events(run / "events", step)
+            self.events = _event_writer(run / "events", step)
             self.bar = tqdm(
                 total=facts["total_steps"],
                 initial=step,

@@ -86,7 +86,7 @@ class SnapshotWriter:
         training = model.training
         model.eval()
         try:
-            facts, payloads = self._explained(model)
+            facts, payloads = self._explain_pictures(model)
         except (RuntimeError, ValueError) as error:
             log.warning("The pictures of epoch %d were not explained: %s", epoch, error)
             return
@@ -94,12 +94,12 @@ class SnapshotWriter:
             model.train(training)
         self.folder.mkdir(exist_ok=True)
         with replaced(epoch_file(self.folder, epoch)) as file, zipfile.ZipFile(file, "w") as archive:
-            _add(archive, "facts.json", json.dumps(facts).encode())
+            _add_member(archive, "facts.json", json.dumps(facts).encode())
             for i, payload in enumerate(payloads):
-                _add(archive, f"{i}.vit", payload)
+                _add_member(archive, f"{i}.vit", payload)
         _thin_out(self.folder, epoch)
 
-    def _explained(self, model: VisionTransformer) -> tuple[list[dict[str, object]], list[bytes]]:
+    def _explain_pictures(self, model: VisionTransformer) -> tuple[list[dict[str, object]], list[bytes]]:
 
         device = next(model.parameters()).device
         images = self.images[: max(1, EPOCH_BYTES // _payload_bytes(model.config))]
@@ -139,7 +139,7 @@ class SnapshotWriter:
         return facts, payloads
 
 
-def _add(archive: zipfile.ZipFile, name: str, content: bytes) -> None:
+def _add_member(archive: zipfile.ZipFile, name: str, content: bytes) -> None:
     archive.writestr(zipfile.ZipInfo(name), content)  # stored as it is, at no time: the same run gives the same bytes
 
 

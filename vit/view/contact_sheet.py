@@ -94,7 +94,7 @@ def look(checkpoint: Checkpoint, picture: Picture, method: str) -> Look:
 
 
 def _explain_picture(checkpoint: Checkpoint, picture: Picture, method: str) -> Look:
-    pixels, image = _opened(checkpoint, picture)
+    pixels, image = _open_picture(checkpoint, picture)
     if not checkpoint.labels:
         subject = Subject.without_class(checkpoint.model, pixels)
         attention = subject.record.last_attention()
@@ -165,7 +165,7 @@ def seconds(checkpoint: Checkpoint, count: int) -> float:
     return expected(checkpoint.model, Kind(_KIND, checkpoint.preprocess.size), _PASSES * count)
 
 
-def _opened(checkpoint: Checkpoint, picture: Picture) -> tuple[Tensor, Image.Image]:
+def _open_picture(checkpoint: Checkpoint, picture: Picture) -> tuple[Tensor, Image.Image]:
     """The model's input, and what it shows, in the original's own detail."""
     preprocess = checkpoint.preprocess
     if isinstance(picture.content, bytes):

@@ -145,7 +145,7 @@ def read(folder: Path) -> FirstView | None:
     try:
         with zipfile.ZipFile(folder / FILE) as archive:
             stale = json.loads(archive.read("made_of.json")) != fingerprint(folder)
-            return None if stale else _unpack(archive)
+            return None if stale else _unpack_view(archive)
     except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile):  # none, or one of an older version
         return None
 
@@ -225,14 +225,14 @@ def pack(view: FirstView, made_of: Mapping[str, Any]) -> bytes:
     return out.getvalue()
 
 
-def _unpack(archive: zipfile.ZipFile) -> FirstView:
+def _unpack_view(archive: zipfile.ZipFile) -> FirstView:
     facts = json.loads(archive.read("view.json"))
     model, record = facts["checkpoint"], facts["record"]
-    model["config"] = Config(**{name: _tuple(value) for name, value in model["config"].items()})
+    model["config"] = Config(**{name: _as_tuples(value) for name, value in model["config"].items()})
     return FirstView(
         checkpoint=Model(**model | {"labels": tuple(model["labels"])}),
         explanation=Explanation(
-            Record(**{name: _tuple(value) for name, value in record.items()}),
+            Record(**{name: _as_tuples(value) for name, value in record.items()}),
             tuple(Prediction(*one) for one in facts["predictions"]),
             tuple(facts["probabilities"]),
             archive.read("payload"),
@@ -246,7 +246,7 @@ def _unpack(archive: zipfile.ZipFile) -> FirstView:
     )
 
 
-def _tuple(value: Any) -> Any:
+def _as_tuples(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 

@@ -120,7 +120,7 @@ def read(
     renamed, adjusted = family.adjust(renamed)
     rotary = "rope" in {**family.fixed, **named, **stated, **doubts}
     learnt_positions = "pos_embed" in renamed
-    reshaped, prefix = reshape(renamed, _grid(family, renamed, stated), rotary)
+    reshaped, prefix = reshape(renamed, _stated_grid(family, renamed, stated), rotary)
     measured = infer(reshaped, prefix) | adjusted
     for field in stated.keys() & measured.keys() - {"pool", "activation"}:
         if stated[field] != measured[field]:
@@ -191,7 +191,7 @@ def check_config(document: Mapping[str, Any]) -> None:
             )
 
 
-def _grid(family: Family, renamed: Tensors, stated: Mapping[str, Any]) -> tuple[int, int] | None:
+def _stated_grid(family: Family, renamed: Tensors, stated: Mapping[str, Any]) -> tuple[int, int] | None:
     """(rows, cols) of patches as far as a config says so, or as a model without position embeddings needs it."""
     size = stated.get("image_size") or (None if "pos_embed" in renamed else family.fixed.get("image_size"))
     if size is None:

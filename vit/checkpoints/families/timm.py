@@ -128,7 +128,7 @@ _ACTIVATIONS = {
 }  # fmt: skip
 
 
-def _read_config(document: Mapping[str, Any]) -> dict[str, Any]:
+def _read_timm_config(document: Mapping[str, Any]) -> dict[str, Any]:
     """config.json of the Hub or of timm's `save_for_hf`: the architecture, and what differs from it."""
     architecture, args = document.get("architecture"), document.get("model_args") or {}
     if not isinstance(architecture, str) or not isinstance(args, Mapping):
@@ -202,7 +202,7 @@ def _preprocess(config: ViTConfig, name: str) -> tuple[Preprocess, str]:
     imagenet = re.search(r"deit|dino|mae|eva|tipsv2", name.lower()) and config.channels == 3
     half = (0.5,) * config.channels
     mean, std = (CLIP_MEAN, CLIP_STD) if clip else (IMAGENET_MEAN, IMAGENET_STD) if imagenet else (half, half)
-    shorter = int(min(config.image_size) / _cut(name.lower(), min(config.image_size)))
+    shorter = int(min(config.image_size) / _default_crop(name.lower(), min(config.image_size)))
     why = (
         f"The file does not state its preprocessing; timm's usual one is used: shorter side to {shorter} px, the "
         f"centre, bicubic, mean and deviation of {'CLIP' if clip else 'ImageNet' if imagenet else '0.5'}."
@@ -210,7 +210,7 @@ def _preprocess(config: ViTConfig, name: str) -> tuple[Preprocess, str]:
     return Preprocess(config.image_size, "shortest", shorter, "bicubic", mean, std), why
 
 
-def _cut(name: str, side: int) -> float:
+def _default_crop(name: str, side: int) -> float:
     """The share of the shorter side that most of timm's models of such a name and size cut out."""
     if "siglip" in name:
         return 0.9
@@ -272,7 +272,7 @@ FAMILY = Family(
         "activation": ("gelu", "The activation is not in the file; exact GELU is timm's standard."),
         "pool": ("cls", "Whether the head reads the class token is not in the file; it usually does."),
     },
-    read_config=_read_config,
+    read_config=_read_timm_config,
     by_name=by_name,
     adjust=_adjust,
     doubts=_doubts,
@@ -318,7 +318,7 @@ _DISTILLED = "deit_base_distilled_patch16_224"
 _SWIGLU = "vit_giant_patch14_dinov2"
 
 
-def _written(config: ViTConfig, tensors: Tensors, labels: Sequence[str], preprocess: Preprocess) -> Written:
+def _write_tensors(config: ViTConfig, tensors: Tensors, labels: Sequence[str], preprocess: Preprocess) -> Written:
     """config.json as `timm.create_model("local-dir:...")` reads it, and the tensors."""
     distilled = config.pool == "cls_dist"
     tensors = apart(config, tensors, rows=distilled)
@@ -338,7 +338,7 @@ def _written(config: ViTConfig, tensors: Tensors, labels: Sequence[str], preproc
         "embed_dim": config.dim,
         "depth": config.depth,
         "num_heads": config.heads,
-        "mlp_ratio": _ratio(config),
+        "mlp_ratio": _mlp_ratio(config),
         "qkv_bias": config.qkv_bias,
         "init_values": (config.layer_scale or 1.0) if config.layer_scale is not None else None,
         "act_layer": config.activation,
@@ -370,7 +370,7 @@ def _written(config: ViTConfig, tensors: Tensors, labels: Sequence[str], preproc
         "input_size": [config.channels, *size],
         "fixed_input_size": size == config.image_size,
         "interpolation": preprocess.interpolation,
-        "crop_pct": _crop(preprocess),
+        "crop_pct": _crop_pct(preprocess),
         "crop_mode": "squash" if preprocess.resize == "squash" else "center",
         "mean": list(preprocess.mean),
         "std": list(preprocess.std),
@@ -382,14 +382,14 @@ def _written(config: ViTConfig, tensors: Tensors, labels: Sequence[str], preproc
     return Written(stated, named)
 
 
-def _ratio(config: ViTConfig) -> float:
+def _mlp_ratio(config: ViTConfig) -> float:
     """timm's `mlp_ratio`, such that `int(dim * mlp_ratio)` is the width of the first layer of the MLP."""
     width = config.mlp_dim * (2 if config.gated_mlp else 1)
     ratio = width / config.dim
     return ratio if int(config.dim * ratio) == width else math.nextafter(ratio, math.inf)
 
 
-def _crop(preprocess: Preprocess) -> float | None:
+def _crop_pct(preprocess: Preprocess) -> float | None:
     """timm's `crop_pct`, such that `floor(side / crop_pct)` is what a side is resized to; None if there is none."""
     height, width = preprocess.size
     shorter = preprocess.resize_to
@@ -411,7 +411,7 @@ def _obstacle(config: ViTConfig, preprocess: Preprocess) -> str:
         return "timm has either a LayerNorm before the first block or a bias in the patch embedding"
     if config.norm == "after_pool" and config.pool == "map":
         return "its final LayerNorm comes after the pool"
-    if _crop(preprocess) is None:
+    if _crop_pct(preprocess) is None:
         height, width = preprocess.size
         return f"timm does not resize pictures to {height} x {width} px as it does"
     return ""
@@ -420,7 +420,7 @@ def _obstacle(config: ViTConfig, preprocess: Preprocess) -> str:
 TARGETS = (
     Target(
         "VisionTransformer",
-        _written,
+        _write_tensors,
         {
             "prefix": ("", "cls", "cls reg", "reg"),
             "pool": ("cls", "mean", "map"),
@@ -437,7 +437,7 @@ TARGETS = (
     ),
     Target(
         "VisionTransformerDistilled",
-        _written,
+        _write_tensors,
         {"prefix": ("cls dist",), "pool": ("cls_dist",), "layer_scale": (True, False), "eps": (1e-6,)},
         "bicubic_antialias",
         _obstacle,

@@ -51,7 +51,7 @@ def _join_heads(tensors: Tensors) -> tuple[Tensors, dict[str, Any]]:
     return joined, {"heads": counts.pop()} if counts else {}
 
 
-def _read_config(document: Mapping[str, Any]) -> dict[str, Any]:
+def _read_tintn_config(document: Mapping[str, Any]) -> dict[str, Any]:
     stated = {}
     for ours, theirs in (
         ("heads", "num_attention_heads"),
@@ -75,7 +75,7 @@ FAMILY = Family(
     signature=r"^embedding\.patch_embeddings\.projection\.",
     keys=KEYS,
     fixed={"eps": 1e-5, "activation": "gelu_tanh", "position_resize": "bicubic", "pool": "cls"},
-    read_config=_read_config,
+    read_config=_read_tintn_config,
     adjust=_join_heads,
     preprocess=_preprocess,
 )

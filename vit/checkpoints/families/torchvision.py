@@ -97,7 +97,7 @@ FAMILIES = (FAMILY,)
 # --- Writing --------------------------------------------------------------------------------------------------
 
 
-def _written(config: ViTConfig, tensors: Tensors, labels: Sequence[str], preprocess: Preprocess) -> Written:
+def _write_tensors(config: ViTConfig, tensors: Tensors, labels: Sequence[str], preprocess: Preprocess) -> Written:
     """The arguments of torchvision's class, which its files do not hold, and the tensors."""
     arguments = {
         "image_size": config.image_size[0],
@@ -115,7 +115,7 @@ def _written(config: ViTConfig, tensors: Tensors, labels: Sequence[str], preproc
 TARGETS = (
     Target(
         "VisionTransformer",
-        _written,
+        _write_tensors,
         {
             "qkv_bias": (True,),
             "pre_logits": (True, False),

@@ -125,11 +125,11 @@ def read_clusters() -> Clusters:
         facts = path.stat()
     except OSError:
         return Clusters(usable={}, problems={})
-    return _read(path, facts.st_mtime_ns, facts.st_size)
+    return _read_clusters_file(path, facts.st_mtime_ns, facts.st_size)
 
 
 @lru_cache(8)
-def _read(path: Path, changed: int, size: int) -> Clusters:
+def _read_clusters_file(path: Path, changed: int, size: int) -> Clusters:
     usable, problems = {}, {}
     try:
         tables: Any = tomllib.loads(path.read_text()).get("clusters", {}) if size <= _BYTES else {}

@@ -144,7 +144,7 @@ def train_job(cluster: Cluster, handle: Handle, request: Request) -> str:
 apiVersion: trainer.kubeflow.org/v1alpha1
 kind: TrainJob
 metadata:
-  generateName: {_name(handle)}
+  generateName: {_kubernetes_name(handle)}
 spec:
   runtimeRef: {{name: torch-distributed}}
   trainer:
@@ -189,7 +189,7 @@ def ray_job(cluster: Cluster, handle: Handle, request: Request) -> str:
 apiVersion: ray.io/v1
 kind: RayJob
 metadata:
-  generateName: {_name(handle)}
+  generateName: {_kubernetes_name(handle)}
 spec:
   entrypoint: {json.dumps(shlex.join(driver))}
   shutdownAfterJobFinishes: true
@@ -245,7 +245,7 @@ run: |
 """
 
 
-def _name(handle: Handle) -> str:
+def _kubernetes_name(handle: Handle) -> str:
     """Beginning of a name on Kubernetes, which gives it an end; names of machines are made of it, so it is short."""
     return f"vit-{handle.folder.name.rpartition('-')[2][:12]}-"
 

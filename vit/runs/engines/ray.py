@@ -83,7 +83,7 @@ class Ray(Engine):
 
     def capacity(self) -> Capacity:
         """Machines, processors and GPUs, as of some seconds ago."""
-        report = self._call("GET", "/api/cluster_status")
+        report = self._request("GET", "/api/cluster_status")
         try:
             status = report["data"]["clusterStatus"]
             usage, nodes = status["loadMetricsReport"]["usage"], status["autoscalerReport"]["activeNodes"]
@@ -117,7 +117,7 @@ class Ray(Engine):
                 "metadata": {"run": folder.name},
             }
             try:
-                self._call("POST", "/api/jobs/", job)
+                self._request("POST", "/api/jobs/", job)
             except (Refused, Unreachable):
                 if mirror:
                     with suppress(OSError):
@@ -127,7 +127,7 @@ class Ray(Engine):
 
     def look(self, handle: Handle) -> Look:
         """Ask for the job; of one that runs, its driver knows whether its processes do."""
-        return self._look(handle, self._job(handle))
+        return self._look_at_job(handle, self._find_job(handle))
 
     def look_all(self, handles: Sequence[Handle]) -> Iterator[tuple[Handle, Look | Exception]]:
         """Ask for all jobs that Ray remembers where several are asked about."""
@@ -135,12 +135,12 @@ class Ray(Engine):
             return each(lambda: self.look, handles)
 
         def ask() -> Callable[[Handle], Look]:
-            jobs = {job.get("submission_id"): job for job in self._call("GET", "/api/jobs/")}
-            return lambda handle: self._look(handle, jobs.get(handle.job))
+            jobs = {job.get("submission_id"): job for job in self._request("GET", "/api/jobs/")}
+            return lambda handle: self._look_at_job(handle, jobs.get(handle.job))
 
         return each(ask, handles)
 
-    def _look(self, handle: Handle, job: dict[str, Any] | None) -> Look:
+    def _look_at_job(self, handle: Handle, job: dict[str, Any] | None) -> Look:
         if mirror := self._mirror(handle.folder):
             with self._reachable():
                 mirror.pull(heavy=False, wait=False)
@@ -174,7 +174,7 @@ class Ray(Engine):
 
         It starts the driver of a job that was ended while it was pending, and that one finds a request to stop.
         """
-        self._end(handle)
+        self._end_job(handle)
         with changing(handle.folder):
             (handle.folder / "stop").touch()
         with suppress(Unreachable):
@@ -239,19 +239,19 @@ class Ray(Engine):
             finally:
                 self._pulling.discard((job, ended))
 
-    def _end(self, handle: Handle) -> None:
-        self._call("POST", f"/api/jobs/{handle.job}/stop", {}, absent=True)
+    def _end_job(self, handle: Handle) -> None:
+        self._request("POST", f"/api/jobs/{handle.job}/stop", {}, absent=True)
         until = time.monotonic() + _LASTING
-        while (job := self._job(handle)) and job.get("status") in _ALIVE:
+        while (job := self._find_job(handle)) and job.get("status") in _ALIVE:
             if time.monotonic() > until:
                 raise Unreachable(f"{self.name} was told to end the run and has not done so. Try again in a minute.")
             time.sleep(0.2)
 
-    def _job(self, handle: Handle) -> dict[str, Any] | None:
+    def _find_job(self, handle: Handle) -> dict[str, Any] | None:
         """What Ray knows of a job; None for nothing."""
-        return self._call("GET", f"/api/jobs/{handle.job}", absent=True)
+        return self._request("GET", f"/api/jobs/{handle.job}", absent=True)
 
-    def _call(self, method: str, path: str, body: object = None, *, absent: bool = False) -> Any:
+    def _request(self, method: str, path: str, body: object = None, *, absent: bool = False) -> Any:
         """One call of the API.
 
         Args:

@@ -171,10 +171,10 @@ def work(settings: dict[str, Any]) -> None:
     dist.all_gather_object(hosts, platform.node())  # all have what the image holds before one of them changes it
     handle, leads = read_handle(folder), dist.get_rank() == 0
     with mirror.pushing() if mirror and leads else nullcontext():
-        _work(folder, handle, tuple(dict.fromkeys(hosts)) if leads else ())
+        _train_here(folder, handle, tuple(dict.fromkeys(hosts)) if leads else ())
 
 
-def _work(folder: Path, handle: Handle | None, hosts: tuple[str, ...]) -> None:
+def _train_here(folder: Path, handle: Handle | None, hosts: tuple[str, ...]) -> None:
     """Train.
 
     Args:

@@ -78,15 +78,21 @@ class Slurm(Engine):
 
     def capacity(self) -> Capacity:
         """Machines, processors and GPUs of the partition; those that are down do not count."""
-        output = self._command(
-            ["sinfo", "--noheader", "--Node", "--Format=NodeList:|,CPUsState:|,Gres:|,GresUsed:", *self._partition()]
+        output = self._run_command(
+            [
+                "sinfo",
+                "--noheader",
+                "--Node",
+                "--Format=NodeList:|,CPUsState:|,Gres:|,GresUsed:",
+                *self._partition_option(),
+            ]
         )
         nodes: dict[str, tuple[Share, Share]] = {}
         for line in output.splitlines():
             name, processors, gpus, used = (part.strip() for part in line.split("|"))
             taken, idle, _, total = map(int, processors.split("/"))
             if taken + idle:
-                nodes[name] = Share(idle, total), Share(_gpus(gpus) - _gpus(used), _gpus(gpus))
+                nodes[name] = Share(idle, total), Share(_count_gpus(gpus) - _count_gpus(used), _count_gpus(gpus))
         cpus, cards = (Share(*map(sum, zip(*kind, strict=True))) for kind in zip(*nodes.values(), strict=True))
         return Capacity(len(nodes), cpus, cards)
 
@@ -96,19 +102,19 @@ class Slurm(Engine):
             self._check_time(request)
             with changing(folder), replaced(folder / SCRIPT) as file:
                 file.write(batch_script(self.cluster, handle, request).encode())
-            self._command(["sbatch", "--parsable", str(folder / SCRIPT)], refuses=True)
+            self._run_command(["sbatch", "--parsable", str(folder / SCRIPT)], refuses=True)
         return handle
 
     def look(self, handle: Handle) -> Look:
         """Ask squeue, by the job's name."""
-        return _look(self._job(handle))
+        return _look_at_job(self._find_job(handle))
 
     def look_all(self, handles: Sequence[Handle]) -> Iterator[tuple[Handle, Look | Exception]]:
         """Ask squeue once."""
 
         def ask() -> Callable[[Handle], Look]:
-            jobs = self._jobs(handles)
-            return lambda handle: _look(jobs.get(handle.job))
+            jobs = self._find_jobs(handles)
+            return lambda handle: _look_at_job(jobs.get(handle.job))
 
         return each(ask, handles)
 
@@ -118,33 +124,33 @@ class Slurm(Engine):
 
     def kill(self, handle: Handle) -> None:
         """It may not queue again, and Slurm ends its processes: gently, and after KillWait by force."""
-        self._end(handle)
+        self._end_job(handle)
         conclude(handle, "stopped", KILLED)
 
-    def _end(self, handle: Handle) -> None:
+    def _end_job(self, handle: Handle) -> None:
         until = time.monotonic() + _LASTING
-        while (job := self._job(handle)) and self.look(handle).word != "gone":
+        while (job := self._find_job(handle)) and self.look(handle).word != "gone":
             if time.monotonic() > until:
                 raise Unreachable(f"{self.name} was told to end the run and has not done so. Try again in a minute.")
-            self._command(["scontrol", "update", f"JobId={job.number}", "Requeue=0"], lenient=True)
-            self._command(["scancel", job.number], lenient=True)
+            self._run_command(["scontrol", "update", f"JobId={job.number}", "Requeue=0"], lenient=True)
+            self._run_command(["scancel", job.number], lenient=True)
             time.sleep(0.5)
 
-    def _job(self, handle: Handle) -> _Job | None:
+    def _find_job(self, handle: Handle) -> _Job | None:
         """The job of a run, ended or not; None where Slurm has forgotten it, or never knew it."""
-        return self._jobs([handle]).get(handle.job)
+        return self._find_jobs([handle]).get(handle.job)
 
-    def _jobs(self, handles: Sequence[Handle]) -> dict[str, _Job]:
+    def _find_jobs(self, handles: Sequence[Handle]) -> dict[str, _Job]:
         """The jobs of several runs by their names, ended or not; without those that Slurm does not know.
 
         Of an array, a running element speaks for all, or else one that waits.
         """
         names, shape = ",".join(handle.job for handle in handles), "%j|%F|%T|%r|%S|%N"
-        output = self._command(["squeue", "--noheader", "--states=all", f"--name={names}", f"--format={shape}"])
+        output = self._run_command(["squeue", "--noheader", "--states=all", f"--name={names}", f"--format={shape}"])
         elements: dict[str, list[_Job]] = {}
         for line in output.splitlines():
             name, number, state, reason, starts, hosts = line.split("|", 5)
-            elements.setdefault(name, []).append(_Job(number, state, reason, _moment(starts), _hosts(hosts)))
+            elements.setdefault(name, []).append(_Job(number, state, reason, _parse_time(starts), _expand_hosts(hosts)))
         jobs = {}
         for name, some in elements.items():
             speaker = max(some, key=lambda job: (job.state in _RUNNING, job.state in _PENDING))
@@ -153,17 +159,17 @@ class Slurm(Engine):
 
     def _check_time(self, request: Request) -> None:
         """Refuse what the partition never starts: sbatch takes it, and it waits for ever."""
-        output = self._command(["sinfo", "--noheader", "--format=%P|%l", *self._partition()])
+        output = self._run_command(["sinfo", "--noheader", "--format=%P|%l", *self._partition_option()])
         for line in output.splitlines():
             name, _, limit = line.partition("|")
-            most = _minutes(limit)
+            most = _parse_minutes(limit)
             if (self.cluster.partition or name.endswith("*")) and most and (request.minutes or 0) > most:
                 raise Refused(f"{self.name} ends every run after {most} minutes. Ask for at most so many.")
 
-    def _partition(self) -> list[str]:
+    def _partition_option(self) -> list[str]:
         return [f"--partition={self.cluster.partition}"] if self.cluster.partition else []
 
-    def _command(self, command: list[str], *, refuses: bool = False, lenient: bool = False) -> str:
+    def _run_command(self, command: list[str], *, refuses: bool = False, lenient: bool = False) -> str:
         """What one of Slurm's commands prints.
 
         Args:
@@ -187,7 +193,7 @@ class Slurm(Engine):
         return done.stdout
 
 
-def _look(job: _Job | None) -> Look:
+def _look_at_job(job: _Job | None) -> Look:
     """What a job means for its run."""
     if job is None:
         return Look("gone")
@@ -198,19 +204,19 @@ def _look(job: _Job | None) -> Look:
     return Look("gone", _ENDS.get(job.state, ""))
 
 
-def _gpus(gres: str) -> int:
+def _count_gpus(gres: str) -> int:
     """GPUs in a list of generic resources.
 
-    >>> _gpus("gpu:a100:4(IDX:0-3),tmpdisk:100"), _gpus("gpu:2"), _gpus("(null)")
+    >>> _count_gpus("gpu:a100:4(IDX:0-3),tmpdisk:100"), _count_gpus("gpu:2"), _count_gpus("(null)")
     (4, 2, 0)
     """
     return sum(int(n) for n in re.findall(r"(?:^|,)gpu(?::[A-Za-z_][\w.-]*)?:(\d+)", gres))
 
 
-def _minutes(limit: str) -> int | None:
+def _parse_minutes(limit: str) -> int | None:
     """A time limit as sinfo writes it, in minutes; None for none.
 
-    >>> _minutes("2:00"), _minutes("1-00:00:00"), _minutes("12:30:00"), _minutes("infinite")
+    >>> _parse_minutes("2:00"), _parse_minutes("1-00:00:00"), _parse_minutes("12:30:00"), _parse_minutes("infinite")
     (2, 1440, 750, None)
     """
     days, _, clock = limit.strip().rpartition("-")
@@ -221,7 +227,7 @@ def _minutes(limit: str) -> int | None:
     return int(days or 0) * 1440 + hours * 60 + minutes
 
 
-def _moment(text: str) -> float | None:
+def _parse_time(text: str) -> float | None:
     """A time as squeue writes it, by this machine's clock; None for "N/A"."""
     try:
         return datetime.fromisoformat(text).timestamp()
@@ -229,10 +235,10 @@ def _moment(text: str) -> float | None:
         return None
 
 
-def _hosts(names: str) -> tuple[str, ...]:
+def _expand_hosts(names: str) -> tuple[str, ...]:
     """Machines as squeue lists them, one name for each.
 
-    >>> _hosts("n[1-3,7],login"), _hosts("gpu-01"), _hosts("a[08-10]"), _hosts("")
+    >>> _expand_hosts("n[1-3,7],login"), _expand_hosts("gpu-01"), _expand_hosts("a[08-10]"), _expand_hosts("")
     (('n1', 'n2', 'n3', 'n7', 'login'), ('gpu-01',), ('a08', 'a09', 'a10'), ())
     """
     hosts: list[str] = []

@@ -43,7 +43,7 @@ def look(handle: Handle, patience: float = 0.0) -> tuple[Look | None, str]:
     Args:
         patience: how long to wait for a first answer, or a newer one [s].
     """
-    return _latest((handle.engine_name, handle.job), handle, patience)
+    return _latest_answer((handle.engine_name, handle.job), handle, patience)
 
 
 def capacity(engine_name: str, patience: float = 0.0) -> tuple[Capacity | None, str]:
@@ -52,7 +52,7 @@ def capacity(engine_name: str, patience: float = 0.0) -> tuple[Capacity | None, 
     Args:
         patience: how long to wait for a first answer, or a newer one [s].
     """
-    return _latest((engine_name, "capacity"), None, patience)
+    return _latest_answer((engine_name, "capacity"), None, patience)
 
 
 def forget() -> None:
@@ -62,7 +62,7 @@ def forget() -> None:
             _answers[key] = (answer, min(at, time.monotonic() - FRESH))
 
 
-def _latest(key: _Key, question: Handle | None, patience: float) -> Answer:
+def _latest_answer(key: _Key, question: Handle | None, patience: float) -> Answer:
     """The last answer that still says something; asks again where it is some seconds old."""
     deadline = time.monotonic() + patience
     with _lock:
@@ -74,24 +74,27 @@ def _latest(key: _Key, question: Handle | None, patience: float) -> Answer:
             answer = Answer()
         if key not in _pending:
             _pending.add(key)
-            _queue(key[0]).put(question)
+            _question_queue(key[0]).put(question)
         while patience and key in _pending and time.monotonic() < deadline:
             _lock.wait(deadline - time.monotonic())
         newer, at = _answers.get(key, (answer, -STALE))
         return newer if time.monotonic() - at < STALE else answer
 
 
-def _queue(engine_name: str) -> "SimpleQueue[Handle | None]":
+def _question_queue(engine_name: str) -> "SimpleQueue[Handle | None]":
     """Questions to one engine, which a thread of its own answers, all that wait together."""
     if engine_name not in _questions:
         _questions[engine_name] = SimpleQueue()
         threading.Thread(
-            target=_ask, args=(engine_name, _questions[engine_name]), daemon=True, name=f"asks {engine_name}"
+            target=_answer_questions,
+            args=(engine_name, _questions[engine_name]),
+            daemon=True,
+            name=f"asks {engine_name}",
         ).start()
     return _questions[engine_name]
 
 
-def _ask(engine_name: str, questions: "SimpleQueue[Handle | None]") -> None:
+def _answer_questions(engine_name: str, questions: "SimpleQueue[Handle | None]") -> None:
     while True:
         waiting = [questions.get()]
         with suppress(Empty):
@@ -104,25 +107,25 @@ def _ask(engine_name: str, questions: "SimpleQueue[Handle | None]") -> None:
             engine = cluster_engine(engine_name)
         except UserError as error:
             for question in waiting:
-                _note((engine_name, question.job if question else "capacity"), error)
+                _store_answer((engine_name, question.job if question else "capacity"), error)
             continue
         if None in waiting:
-            _note((engine_name, "capacity"), _capacity(engine))
+            _store_answer((engine_name, "capacity"), _capacity_or_error(engine))
         for handle, answer in engine.look_all([question for question in waiting if question]):
             if isinstance(answer, Look) and answer.word == "gone" and not is_new(handle):
                 with suppress(OSError):  # another user's folder, or one that was deleted
                     mark_over(handle)
-            _note((engine_name, handle.job), answer)
+            _store_answer((engine_name, handle.job), answer)
 
 
-def _capacity(engine: Engine) -> Capacity | Exception:
+def _capacity_or_error(engine: Engine) -> Capacity | Exception:
     try:
         return engine.capacity()
     except Exception as error:
         return error
 
 
-def _note(key: _Key, result: Look | Capacity | Exception) -> None:
+def _store_answer(key: _Key, result: Look | Capacity | Exception) -> None:
     """Keep what was said, and let those know who wait for it."""
     if isinstance(result, UserError):
         answer = Answer(None, str(result))
