@@ -21,7 +21,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from vit.checkpoints.load import load_checkpoint
-from vit.explain.faithfulness import GROUPS, faithfulness, noise
+from vit.explain.faithfulness import SACO_GROUPS, faithfulness, noise
 from vit.explain.head_ablation import head_means, importance
 from vit.model.config import ViTConfig
 from vit.model.transformer import VisionTransformer
@@ -65,7 +65,7 @@ def measure(name: str, model: VisionTransformer, rounds: int, heads: bool) -> No
     )
     heatmap = noise(config.grid, 0)
     found = ratios(lambda: faithfulness(model, pixels, 0, [heatmap]), forward, rounds)
-    told(f"SaCo at {GROUPS} groups, in forwards", found, SACO_GOAL)
+    told(f"SaCo at {SACO_GROUPS} groups, in forwards", found, SACO_GOAL)
     if heads:
         means = head_means(model, pixels)
         found = ratios(lambda: importance(model, pixels, 0, means), forward, max(3, rounds // 4))

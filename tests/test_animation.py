@@ -22,7 +22,7 @@ from vit.images.preprocess import Normalise, Preprocess
 from vit.model.transformer import VisionTransformer
 from vit.training.snapshot_writer import SnapshotWriter
 from vit.view import animation
-from vit.view.animation import LAST, Film, encode, over_blocks, over_epochs, over_frames
+from vit.view.animation import LAST_MILLISECONDS, Film, encode, over_blocks, over_epochs, over_frames
 from vit.view.explanation import Explanation, explain
 from vit.view.export import MapView
 from vit.view.overlay import COLORMAPS
@@ -70,7 +70,7 @@ BOX = (80, 0, 400, 320)  # of a 60 x 40 picture, eight times as large
 def test_over_blocks_every_block_has_its_turn(explanation: Explanation, head: Any, direction: Any) -> None:
     selection = replace(CLASS_TOKEN, head=head, direction=direction, scale="own")
     pictures, durations = played(over_blocks(explanation, selection))
-    assert len(pictures) == 2 and durations[1] == LAST > durations[0]
+    assert len(pictures) == 2 and durations[1] == LAST_MILLISECONDS > durations[0]
     kept = explanation.record
     for block, picture in enumerate(pictures):
         truth = kept.heatmap(kept.weights(0, block, head, direction)).numpy()
@@ -110,7 +110,7 @@ def test_over_epochs_every_epoch_has_its_turn(probes: Any, view: Any) -> None:
     folder, images, models = probes
     selection = replace(CLASS_TOKEN, block=0, head=1, view=view, scale="own")
     pictures, durations = played(over_epochs(folder, 1, selection))
-    assert len(pictures) == 3 and durations[-1] == LAST
+    assert len(pictures) == 3 and durations[-1] == LAST_MILLISECONDS
     for model, picture in zip(models, pictures, strict=True):
         kept = record(model, Normalise(Preprocess((32, 32)), torch.device("cpu"))(images[1:]))
         truth = kept.heatmap(kept.rollout(0) if view == "rollout" else kept.weights(0, 0, 1)).numpy()

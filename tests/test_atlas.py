@@ -44,7 +44,7 @@ def test_a_few_rows_at_a_time_give_the_same(build: Any, pictures: Any, monkeypat
     model = build(prefix=("cls", "reg1"))
     kept = record(model, pictures(count=1))
     whole = statistics(kept, 8)
-    monkeypatch.setattr(attention, "_CHUNK", 1)
+    monkeypatch.setattr(attention, "_CHUNK_SCORES", 1)
     for name, statistic in statistics(kept, 8).items():
         torch.testing.assert_close(statistic.values, whole[name].values)
         assert statistic.values.shape == (2, 2)

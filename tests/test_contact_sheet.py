@@ -30,7 +30,7 @@ def test_figures_of_a_look_are_those_of_its_parts(checkpoint: Checkpoint) -> Non
     assert found.entropy == pytest.approx(float(entropy(subject.record.rows(1, [0]).mean(0)[0])), abs=1e-5)
     (score,) = faithfulness(checkpoint.model, subject.pixels, subject.record.target, [heatmap_of(subject, "relevance")])
     assert found.faithfulness == score
-    assert Image.open(io.BytesIO(found.thumbnail)).size == (contact_sheet.SIDE, contact_sheet.SIDE)
+    assert Image.open(io.BytesIO(found.thumbnail)).size == (contact_sheet.THUMBNAIL_SIDE, contact_sheet.THUMBNAIL_SIDE)
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -17,9 +17,9 @@ from vit.training import dry_run
 from vit.training.config import TrainConfig
 from vit.training.distributed import set_up_process
 from vit.training.dry_run import (
-    DEAR,
-    FITS,
-    ROUGH,
+    DEAR_SECONDS,
+    FITTING_SECONDS,
+    MEMORY_FACTOR,
     DryRun,
     Sample,
     extrapolated,
@@ -162,7 +162,7 @@ def test_the_memory_that_is_counted_is_near_what_a_step_takes(settings: dict[str
     """In processes of their own, for their peak memory."""
     config = train_config("pictures", device="cpu", data="shapes", workers=0, **settings)
     taken, counted = map(int, printed(PEAK, config.model_dump_json(), batch).split())
-    assert taken / ROUGH < counted < taken * ROUGH
+    assert taken / MEMORY_FACTOR < counted < taken * MEMORY_FACTOR
 
 
 def test_a_step_that_the_memory_cannot_hold_is_refused_before_it_is_tried() -> None:
@@ -185,9 +185,9 @@ def dry_run_of(config: TrainConfig, seconds_per_epoch: float) -> DryRun:
 def test_a_recipe_that_fits_is_offered_where_the_own_one_is_too_dear() -> None:
     config = train_config("pictures")
     result = dry_run_of(config, 9 * 86400 / 100)
-    assert result.seconds_per_epoch * config.epochs > DEAR
+    assert result.seconds_per_epoch * config.epochs > DEAR_SECONDS
     found = fitting(config, result)
-    assert found is not None and found.seconds <= FITS
+    assert found is not None and found.seconds <= FITTING_SECONDS
     smaller = train_config("pictures", **found.settings)
     assert sum(p.numel() for p in VisionTransformer(smaller.vit_config(10)).parameters()) == found.params
     assert smaller.image_size is not None and smaller.image_size <= 96 and smaller.data == config.data

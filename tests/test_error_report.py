@@ -68,12 +68,12 @@ def test_the_surest_mistakes_come_first_whatever_the_batches(
     model = build(num_classes=2)
     saved = load_checkpoint(save_checkpoint(tmp_path / "best", model, ("dog", "cat"), Preprocess((32, 32))))
     whole = error_search.write(saved, f"folder:{folder}", file=tmp_path / "whole.npz")
-    monkeypatch.setattr(error_search, "_BATCH", 1)
+    monkeypatch.setattr(error_search, "_BATCH_PICTURES", 1)
     parts = error_search.write(saved, f"folder:{folder}", file=tmp_path / "parts.npz")
     assert len(whole.indices) > 1
     assert whole.indices.tolist() == parts.indices.tolist()
     assert (np.diff(whole.probability) <= 0).all()
-    monkeypatch.setattr(error_search, "WORST", 1)
+    monkeypatch.setattr(error_search, "WORST_MISTAKES", 1)
     fewer = error_search.write(saved, f"folder:{folder}", file=tmp_path / "fewer.npz")
     assert fewer.indices.tolist() == whole.indices[:1].tolist()
 

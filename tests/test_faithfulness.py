@@ -271,7 +271,7 @@ def test_memory_does_not_grow_with_the_maps(
     every = [noise(GRID, seed) for seed in range(7)]
     model: Any = Counting(enlarged(reasons, SIZE)[None] * 3e-4)
     wanted = scores(model, pixels, 1, every)
-    monkeypatch.setattr(module, "_BATCH", at_once * pixels.numel() + 1)
+    monkeypatch.setattr(module, "_BATCH_NUMBERS", at_once * pixels.numel() + 1)
     model.held.clear()
     found = scores(model, pixels, 1, every)
     assert len(model.held) == -(-70 // at_once)

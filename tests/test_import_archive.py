@@ -168,7 +168,7 @@ def test_what_was_left_out_is_kept_beside_the_classes(place: Place) -> None:
 def test_of_very_many_files_that_were_left_out_the_first_are_kept(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(import_archive, "_NOTED", 2)
+    monkeypatch.setattr(import_archive, "_NOTED_LINES", 2)
     result = place.pack(classes("cat", "dog") | {f"cat/bad{i}.png": b"no" for i in range(5)}).read()
     assert left_out(place.into) == LeftOut(result.skipped[:2], 5)
 

@@ -80,11 +80,11 @@ def test_importance_is_one_head_after_the_other(
         for head in range(2):
             left = record(model, image, hook=without([(block, head)], means)).logits[0, 3]
             assert float(found[block, head]) == pytest.approx(float(whole - left), abs=2e-5)
-    monkeypatch.setattr(head_ablation, "CACHED", 1)
+    monkeypatch.setattr(head_ablation, "CACHED_NUMBERS", 1)
     shares: list[float] = []
     torch.testing.assert_close(importance(model, image, 3, means, shares.append), found, atol=2e-5, rtol=1e-4)
     assert shares == sorted(shares) and shares[-1] == 1
-    monkeypatch.setattr(head_ablation, "_HELD", 1)  # what was left goes to the end before the next block begins
+    monkeypatch.setattr(head_ablation, "_HELD_NUMBERS", 1)  # what was left goes to the end before the next block begins
     torch.testing.assert_close(importance(model, image, 3, means), found, atol=2e-5, rtol=1e-4)
 
 
@@ -125,7 +125,7 @@ def test_occlusion_is_one_patch_after_the_other(
     for patch in (0, 7, 23):
         kept = record(model, hidden(image, [2, 9, patch], 8, baseline), hook=off)
         torch.testing.assert_close(found[patch], kept.logits[0].softmax(0))
-    monkeypatch.setattr(cost, "CACHED", 1)
+    monkeypatch.setattr(cost, "CACHED_NUMBERS", 1)
     torch.testing.assert_close(occlusion(model, image, baseline, off, [9, 2], shares.append), found)
     assert len(shares) > 24 and not torch.allclose(found, occlusion(model, image, baseline))
 
@@ -164,7 +164,7 @@ def test_a_token_s_answer_is_that_of_a_picture_of_such_tokens(build: Any, pictur
 def test_the_lens_in_parts_is_the_same(build: Any, pictures: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     model, image = build(), pictures(count=1)
     whole = logit_lens(model, image, 1)
-    monkeypatch.setattr("vit.explain.logit_lens.CACHED", 1)
+    monkeypatch.setattr("vit.explain.logit_lens.CACHED_NUMBERS", 1)
     torch.testing.assert_close(logit_lens(model, image, 1).targets, whole.targets)
 
 

@@ -45,7 +45,7 @@ def test_a_large_model_in_half_precision_stays_so_and_says_the_same(
     halved: Path, monkeypatch: pytest.MonkeyPatch, pictures: Any
 ) -> None:
     wide = load_checkpoint(halved).model
-    monkeypatch.setattr(load, "LARGE", 0)
+    monkeypatch.setattr(load, "LARGE_MODEL_BYTES", 0)
     half = load_checkpoint(halved).model
     kept = {name for name, dtype in dtypes(half).items() if dtype is torch.float16}
     assert kept == {
@@ -60,7 +60,7 @@ def test_a_large_model_in_half_precision_stays_so_and_says_the_same(
 def test_a_model_that_the_memory_does_not_hold_is_refused_before_it_is_read(
     saved: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(load, "LARGE", 0)
+    monkeypatch.setattr(load, "LARGE_MODEL_BYTES", 0)
     monkeypatch.setattr(load, "memory", lambda: (8_000_000_000, 1000))
     monkeypatch.setattr(load, "read_tensors", None)
     with pytest.raises(InvalidCheckpoint, match=r"GB of memory and 0\.0 GB are free"):

@@ -113,12 +113,12 @@ def test_a_zip_unpacks_to_a_folder_of_its_name_and_opens(weights: bytes, tmp_pat
 def test_a_zip_comes_in_pieces_and_outlives_the_checkpoint(tmp_path: Path) -> None:
     folder = tmp_path / "large"
     folder.mkdir()
-    content = os.urandom(20 * manage._CHUNK)
+    content = os.urandom(20 * manage._CHUNK_BYTES)
     (folder / "model.safetensors").write_bytes(content)
     pieces = manage.zip_chunks(folder, "large")
     shutil.rmtree(folder)
     sent = list(pieces)
-    assert max(map(len, sent)) < 2 * manage._CHUNK
+    assert max(map(len, sent)) < 2 * manage._CHUNK_BYTES
     assert zipfile.ZipFile(io.BytesIO(b"".join(sent))).read("large/model.safetensors") == content
 
 

@@ -215,7 +215,7 @@ def test_old_pieces_go_while_readers_read(
     sides: tuple[Mirror, Mirror], tmp_path: Path, build: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A reader in a loop meets whole checkpoints, each of one moment."""
-    monkeypatch.setattr(mirror, "_KEEP", 0.0)
+    monkeypatch.setattr(mirror, "_KEEP_SECONDS", 0.0)
     there, here = sides
     done, errors, seen = threading.Event(), [], set()
 
@@ -308,7 +308,7 @@ def test_while_it_is_pushed_all_arrives_within_seconds_and_a_request_to_stop_too
     sides: tuple[Mirror, Mirror], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     there, here = sides
-    monkeypatch.setattr(mirror, "PAUSE", 0.05)
+    monkeypatch.setattr(mirror, "PAUSE_SECONDS", 0.05)
     with there.pushing():
         fill(there.folder)
         until(lambda: pull(here) or contents(here.folder) == contents(there.folder), "the image")
@@ -330,7 +330,7 @@ def test_storage_that_is_gone_for_a_while_costs_nothing(
     sides: tuple[Mirror, Mirror], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     there, here = sides
-    monkeypatch.setattr(mirror, "PAUSE", 0.05)
+    monkeypatch.setattr(mirror, "PAUSE_SECONDS", 0.05)
     put, failed = Mirror._put_stream, []
 
     def gone(self: Mirror, path: str, chunks: Any) -> None:

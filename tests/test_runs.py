@@ -81,7 +81,7 @@ def test_a_clock_that_was_set_neither_hides_nor_invents_silence(folder: Path, mo
         os.utime(heartbeat, (time.time() + moved,) * 2)
         assert registry.find_run(run.name).status == "running"
         pulse = json.loads(heartbeat.read_text())
-        heartbeat.write_text(json.dumps(pulse | {"at": pulse["at"] - registry.STALLED - 60}))
+        heartbeat.write_text(json.dumps(pulse | {"at": pulse["at"] - registry.STALLED_SECONDS - 60}))
         os.utime(heartbeat, (time.time() + moved,) * 2)
         assert registry.find_run(run.name).status == "stalled"
 

@@ -134,7 +134,7 @@ def test_models_of_one_architecture_are_timed_once(build: Any) -> None:
 def test_a_large_picture_is_told_from_a_smaller_one(build: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     model = build()
     assert piece_size(model.config, (256, 256)) == (256, 256), "this model is small"
-    monkeypatch.setattr(timing, "HEAVY", 1.0)
+    monkeypatch.setattr(timing, "PIECE_PRODUCTS", 1.0)
     assert piece_size(model.config, (1024, 1024)) == (64, 64) and piece_size(model.config, (32, 48)) == (32, 48)
 
 

@@ -299,7 +299,7 @@ def test_what_is_coded_counts_and_not_what_the_container_says(monkeypatch: pytes
 
 
 def test_a_video_that_would_take_too_long_is_refused_before_it_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(video, "MAX_WORK", 10 * 96 * 64)
+    monkeypatch.setattr(video, "MAX_DECODED_PIXELS", 10 * 96 * 64)
     monkeypatch.setattr(video, "_decode_packets", None)
     with pytest.raises(InvalidImage, match=r"30 frames of 96 x 64 pixels.*cut out a part of 33\.3%"):
         list(video._decode_frames(clip(), 30))
@@ -309,7 +309,7 @@ def test_a_video_that_would_take_too_long_is_refused_before_it_is_decoded(monkey
 
 
 def test_a_video_that_takes_too_long_nevertheless_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(video, "PATIENCE", 0.01)
+    monkeypatch.setattr(video, "PATIENCE_SECONDS", 0.01)
     with pytest.raises(InvalidImage, match="takes more than"):
         read_video(clip(), 30)
 
@@ -398,11 +398,11 @@ def test_a_video_is_decoded_once_and_told_how_far(monkeypatch: pytest.MonkeyPatc
 def test_a_long_film_of_black_4k_frames_is_refused_at_once() -> None:
     """97 kB once held the only decoder for 35 s: what is decoded counts, not what is sent."""
     frames, size = 2400, (3840, 2160)
-    assert frames * size[0] * size[1] > video.MAX_WORK > 100 * 30 * 1920 * 1080
+    assert frames * size[0] * size[1] > video.MAX_DECODED_PIXELS > 100 * 30 * 1920 * 1080
 
 
 def test_a_few_videos_are_read_at_once_and_the_others_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(video, "BEAT", 0.01)
+    monkeypatch.setattr(video, "BEAT_SECONDS", 0.01)
     films = [clip(count) for count in (5, 6, 7)]
     begun, go, told = threading.Semaphore(0), threading.Event(), threading.Event()
 
@@ -426,7 +426,7 @@ def test_a_few_videos_are_read_at_once_and_the_others_are_told(monkeypatch: pyte
 
 
 def test_a_video_that_two_ask_for_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(video, "BEAT", 0.01)
+    monkeypatch.setattr(video, "BEAT_SECONDS", 0.01)
     film, found = clip(8), []
     begun, told = threading.Event(), threading.Event()
 

@@ -163,7 +163,9 @@ def test_chains(case: dict[str, Any], answer: dict[str, Any]) -> None:
     )  # fmt: skip
     query = None if answer["token"] < 0 else answer["token"]
     direction, first = answer.get("direction", "from"), answer.get("first", 0)
-    found = record._chain(query, direction, first, lambda block, rows: packed[block][rows]) - record._start_vector(query)
+    found = record._chain(query, direction, first, lambda block, rows: packed[block][rows]) - record._start_vector(
+        query
+    )
     np.testing.assert_allclose(found / found.sum().clamp_min(1e-30), answer["shares"], atol=1e-5)
 
 

@@ -16,9 +16,9 @@ from typing import Any, BinaryIO, TypeGuard
 from vit.errors import UserError
 
 DOCUMENT_BYTES = 16 << 20  # of a JSON file; that of a model with 20,000 classes takes 2 MB
-_DEPTH = 20  # levels of lists and objects
+_MAX_DEPTH = 20  # levels of lists and objects
 _NO_WAIT = getattr(os, "O_NONBLOCK", 0)  # Windows has neither it nor pipes among its files
-_DIGITS = 18  # of a whole number: int64, and exact enough as a float
+_MAX_DIGITS = 18  # of a whole number: int64, and exact enough as a float
 
 _REPLACED = {0: "\ufffd", **dict.fromkeys(range(0xD800, 0xE000), "\ufffd")}  # zero bytes, halves of surrogate pairs
 
@@ -78,7 +78,7 @@ def parse_json(text: bytes) -> Any:
         value = _decode(text.decode())
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
-    if b"\\u" in text or text.count(b"[") + text.count(b"{") > _DEPTH:
+    if b"\\u" in text or text.count(b"[") + text.count(b"{") > _MAX_DEPTH:
         return _check_depth(value, 0)
     return value
 
@@ -134,7 +134,7 @@ def _digits(value: int) -> str:
 
 
 def _parse_whole(digits: str) -> int:
-    if len(digits) > _DIGITS:
+    if len(digits) > _MAX_DIGITS:
         raise ValueError(f"a number has {len(digits)} digits")
     return int(digits)
 
@@ -154,7 +154,7 @@ _decode = json.JSONDecoder(parse_int=_parse_whole, parse_float=_parse_real, pars
 
 
 def _check_depth(value: Any, depth: int) -> Any:
-    if depth > _DEPTH:
+    if depth > _MAX_DEPTH:
         raise ValueError("it is nested too deeply")
     if isinstance(value, str):
         return value.translate(_REPLACED)

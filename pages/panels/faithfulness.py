@@ -12,7 +12,7 @@ from pages.shared.class_question import Example, Question, pass_of, subject, wei
 from pages.shared.escape import plain
 from vit import devices
 from vit.explain.faithfulness import (
-    SEEDS,
+    RANDOM_MAPS,
     Controls,
     Curve,
     Faithfulness,
@@ -51,7 +51,7 @@ def chance(key: str, target: int, _example: Example) -> Controls:
 def seeds(example: Example) -> int:
     """How many random maps: more of them where the model is small."""
     parameters = sum(p.numel() for p in example.checkpoint.model.parameters())
-    return 4 * SEEDS if parameters * example.explanation.record.tokens < SMALL else SEEDS
+    return 4 * RANDOM_MAPS if parameters * example.explanation.record.tokens < SMALL else RANDOM_MAPS
 
 
 @st.cache_resource(show_spinner=False, max_entries=256)

@@ -46,7 +46,7 @@ def show(checkpoint: Any, explanation: Any) -> None:
         st.caption(caption)
         return
     known, unlike = judgement
-    if unlike.known <= ood.ALARM:
+    if unlike.known <= ood.ALARM_SHARE:
         others = "" if unlike.others is None else f", but {unlike.others:.0%} of photos of other things"
         st.warning(
             plain(

@@ -9,7 +9,7 @@ import streamlit as st
 
 from vit.view import first_view
 
-SIZE = first_view.SIZE
+SIZE = first_view.INPUT_SIZE
 VIEW = {"sample": first_view.SAMPLE, "size": str(SIZE[0]), "view": "relevance"}  # as links have it
 CHECKPOINT = "cifar10"
 WORDS = (

@@ -190,7 +190,7 @@ def try_steps(
         bar = st.progress(0.0, label)
         st.button("Cancel", key="cancel_trial", on_click=cancel)  # any click ends this run of the page, and the trial
     try:
-        with closing(dry_run.try_steps(config, devices, pictures, dry_run.LIMIT)) as moments:
+        with closing(dry_run.try_steps(config, devices, pictures, dry_run.LIMIT_SECONDS)) as moments:
             for moment in moments:
                 if isinstance(moment, dry_run.DryRun):
                     place.empty()
@@ -216,7 +216,7 @@ def show_doubts(config: TrainConfig, measured: "dry_run.DryRun") -> None:
     if said:
         st.caption(" ".join(said))
     total = measured.seconds_per_epoch * config.epochs
-    if total <= dry_run.DEAR:
+    if total <= dry_run.DEAR_SECONDS:
         return
     where = "CPU" if measured.device == "cpu" else "device"
     st.warning(f"On this {where} all epochs take {about(total)}.")

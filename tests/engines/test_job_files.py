@@ -183,14 +183,14 @@ def test_handed_over_it_is_watched_lost_declared_over_and_resumed_to_the_same_bi
     for process in processes:
         process.kill()
     first.wait()
-    monkeypatch.setattr(job_files, "SILENT", 1.0)
+    monkeypatch.setattr(job_files, "SILENT_SECONDS", 1.0)
     lost = until(lambda: (found := now(run)).status == "unknown" and found, "that nobody knows")
     assert "Its last sign of life was" in lost.reason
     with pytest.raises(InvalidRun, match="going on"):
         control.resume(run.id)
     control.kill(run.id)
     assert now(run).status == "stopped"
-    monkeypatch.setattr(job_files, "SILENT", 120.0)
+    monkeypatch.setattr(job_files, "SILENT_SECONDS", 120.0)
 
     old = (run.folder / "trainjob.yaml").read_bytes()
     control.resume(run.id)
@@ -228,10 +228,10 @@ def test_a_run_that_its_time_limit_ended_is_not_over(campus: Path, monkeypatch: 
     assert handle
     beat(run.folder / "heartbeat", doing="training", share=None, step=3)
     record_outcome(run.folder, "stopped", "Stopped after 3 epochs.")
-    monkeypatch.setattr(contract, "GRACE", 0)
+    monkeypatch.setattr(contract, "GRACE_SECONDS", 0)
     watch.forget()
     until(lambda: now(run).status == "ending", "that it has saved itself")
-    monkeypatch.setattr(job_files, "SILENT", 0.0)
+    monkeypatch.setattr(job_files, "SILENT_SECONDS", 0.0)
     watch.forget()
     waits = until(lambda: (seen := now(run)).status == "waiting" and seen, "that it waits")
     assert "What it was given to starts it again" in waits.reason

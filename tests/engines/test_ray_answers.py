@@ -114,7 +114,7 @@ def test_weights_that_cannot_be_brought_are_told_and_asked_for_again(
     for piece, content in zip(pieces, contents, strict=True):
         piece.write_bytes(content)
     assert "is damaged" in problem()  # for a while nothing is tried
-    monkeypatch.setattr(ray, "_AGAIN", 0.0)
+    monkeypatch.setattr(ray, "_RETRY_SECONDS", 0.0)
     until(lambda: not problem() and far.look(handle).word == "gone", "its weights")
 
 

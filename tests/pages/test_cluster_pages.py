@@ -150,7 +150,7 @@ def test_where_nobody_here_drives_the_job_files_are_shown_and_can_be_taken(
     assert page.get("download_button")
 
     (run.folder / "heartbeat").write_text("{}")
-    monkeypatch.setattr(job_files, "SILENT", 0.0)
+    monkeypatch.setattr(job_files, "SILENT_SECONDS", 0.0)
     watch.forget()
     until(lambda: registry.find_run(run.id, patience=5).status == "unknown", "its silence")
     readings.forget()

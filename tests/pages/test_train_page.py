@@ -466,7 +466,7 @@ def test_the_preview_is_drawn_anew_only_where_it_changes(page: AppTest, monkeypa
 
 
 def test_a_few_steps_tell_what_a_run_takes(page: AppTest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dry_run, "LIMIT", 600.0)  # on a busy machine
+    monkeypatch.setattr(dry_run, "LIMIT_SECONDS", 600.0)  # on a busy machine
     setting(page, "limit").set_value(100).run()
     assert "<span>Epochs × steps</span><b>8 × 2</b>" in said(page) and "not tried" in said(page)
     next(one for one in page.button if one.label == "Try a few steps").click().run()
@@ -476,7 +476,7 @@ def test_a_few_steps_tell_what_a_run_takes(page: AppTest, monkeypatch: pytest.Mo
 
 
 def test_a_recipe_that_fits_is_taken_with_one_click(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dry_run, "LIMIT", 600.0)
+    monkeypatch.setattr(dry_run, "LIMIT_SECONDS", 600.0)
     pictures(folders / "data" / "zoo")
     page = opened(data=f"folder:{folders / 'data' / 'zoo'}")
     page.selectbox(key="init_from").set_value("").run()

@@ -35,7 +35,7 @@ from vit.images.preprocess import Preprocess
 from vit.model.transformer import VisionTransformer
 from vit.untrusted import brief
 
-LARGE = 1 << 30  # [bytes] in float32; models from this size on stay in half precision if their file is
+LARGE_MODEL_BYTES = 1 << 30  # [bytes] in float32; models from this size on stay in half precision if their file is
 MAX_LABEL = 500  # characters
 IMAGENET_CLASSES = 1000
 
@@ -174,10 +174,10 @@ def _keeps_half(reading: Reading) -> bool:
     Half of the memory costs some time in each pass, which only large models are worth.
     """
     size = 4 * sum(tensor.numel() for tensor in reading.tensors.values())
-    half = size >= LARGE
+    half = size >= LARGE_MODEL_BYTES
     needed = sum(t.numel() * (2 if half and t.itemsize == 2 else 4) for t in reading.tensors.values())
     _, free = memory()
-    if needed >= LARGE and 0 < free < needed:
+    if needed >= LARGE_MODEL_BYTES and 0 < free < needed:
         raise InvalidCheckpoint(
             f"The weights take {needed / 1e9:.1f} GB of memory and {free / 1e9:.1f} GB are free. Close other programs."
         )

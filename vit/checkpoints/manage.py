@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 NAME = re.compile(r"[a-z0-9_][a-z0-9_.-]{0,63}")
 _UNUSUAL = re.compile(r"[^A-Za-z0-9_.+=@-]+")
 _BESIDE = (CONFIG, PREPROCESS, CARD, *INDEXES)
-_CHUNK = 1 << 20
+_CHUNK_BYTES = 1 << 20
 
 
 def add(files: Mapping[str, BinaryIO], name: str, root: Path | None = None, keep_free: int = 0) -> Path:
@@ -162,7 +162,7 @@ def zip_chunks(folder: Path, name: str) -> Iterator[bytes]:
             with zipfile.ZipFile(out, "w") as archive:
                 for info, file in files:
                     with archive.open(info, "w") as entry:
-                        while chunk := file.read(_CHUNK):
+                        while chunk := file.read(_CHUNK_BYTES):
                             entry.write(chunk)
                             yield out.drain()
             yield out.drain()
@@ -243,7 +243,7 @@ def _write_limited(content: BinaryIO, to: Path, most: int, keep_free: int) -> No
     size = 0
     content.seek(0)  # it may have been refused before
     with to.open("xb") as file:
-        while chunk := content.read(_CHUNK):
+        while chunk := content.read(_CHUNK_BYTES):
             size += len(chunk)
             if size > most:
                 raise InvalidCheckpoint(f"{brief(to.name)} has more than {most / 1e6:,.0f} MB, which is the most.")

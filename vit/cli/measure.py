@@ -57,7 +57,7 @@ def run_ood(options: argparse.Namespace) -> None:
     reference = ood.fit(checkpoint, options.data, options.others, root=options.data_root, bar=not options.json)
     if options.keep:
         ood.write(checkpoint, reference)
-    rates = {"known_called_unlike": ood.ALARM, "others_called_unlike": reference.noticed}
+    rates = {"known_called_unlike": ood.ALARM_SHARE, "others_called_unlike": reference.noticed}
     if options.json:
         facts = {
             "checkpoint": checkpoint.name,
@@ -67,7 +67,7 @@ def run_ood(options: argparse.Namespace) -> None:
         }
         print(json.dumps(facts | rates))
         return
-    print(f"Unlike the pictures of {reference.data} is what {ood.ALARM:.0%} of them exceed.")
+    print(f"Unlike the pictures of {reference.data} is what {ood.ALARM_SHARE:.0%} of them exceed.")
     if reference.noticed is not None:
         print(f"Of the pictures of {reference.other_data}, {reference.noticed:.0%} exceed it.")
 

@@ -8,7 +8,7 @@ from vit.data.archive_names import check_class, shown_name, shown_path
 from vit.data.datasets import TEST_FOLDERS
 from vit.errors import InvalidDataset
 
-_LISTED = 20  # pictures of one folder that are left out by name; of more only the number is told
+_LISTED_PICTURES = 20  # pictures of one folder that are left out by name; of more only the number is told
 
 
 class PackedPicture(NamedTuple):
@@ -64,7 +64,7 @@ def arrange(pictures: list[PackedPicture]) -> tuple[dict[str, _Classes], list[st
             unused.setdefault(picture.path[:-1], []).append(picture)
     lines = []
     for path, own in unused.items():
-        if len(own) > _LISTED:
+        if len(own) > _LISTED_PICTURES:
             lines.append(f"{shown_path(path)}/: {len(own):,} pictures, in none of the class folders")
         else:
             lines += [f"{shown_path(picture.path)}: in none of the class folders" for picture in own]

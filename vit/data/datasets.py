@@ -50,8 +50,8 @@ _SPLIT_SEED = 0
 
 # What a whole download comes to [bytes], to say how far it is; its checksum decides whether it is right.
 _DOWNLOAD_BYTES = {"cifar10": 170498071, "cifar100": 169001437, "mnist": 11594722, "fashion-mnist": 30878645}
-_CHUNK = 1 << 18
-_PATIENCE = 30  # [s] without a byte
+_CHUNK_BYTES = 1 << 18
+_PATIENCE_SECONDS = 30  # [s] without a byte
 _T = TypeVar("_T")
 
 
@@ -222,8 +222,8 @@ def _download_file(urls: list[str], file: Path, md5: str, progress: Callable[[in
     for url in urls:
         try:
             request = Request(url, headers={"User-Agent": "vit"})  # noqa: S310  the addresses are torchvision's
-            with urlopen(request, timeout=_PATIENCE) as answer, unfinished.open("wb") as target:  # noqa: S310
-                while chunk := answer.read(_CHUNK):
+            with urlopen(request, timeout=_PATIENCE_SECONDS) as answer, unfinished.open("wb") as target:  # noqa: S310
+                while chunk := answer.read(_CHUNK_BYTES):
                     target.write(chunk)
                     progress(target.tell())
             if not _is_whole(unfinished, md5):

@@ -26,10 +26,10 @@ from vit.images.decode import decode_image
 MAX_FILES = 200_000  # pictures
 MAX_FILE_BYTES = 50_000_000  # of one picture
 _THREADS = 2  # decoding is one at a time anyway
-_WAITING = 16  # pictures that are read and not yet checked
+_WAITING_PICTURES = 16  # pictures that are read and not yet checked
 _WAITING_BYTES = 200_000_000
 _NOTE = ".left-out.json"  # in the folder; no class begins with a dot
-_NOTED = 1000  # lines in it
+_NOTED_LINES = 1000  # lines in it
 _SUFFIXES = (
     (rb"\xff\xd8\xff", ".jpg"),
     (rb"\x89PNG", ".png"),
@@ -142,7 +142,7 @@ def import_dataset(
 def _write_note(folder: Path, skipped: tuple[str, ...], ignored: int) -> None:
     """Keep in a folder what its archive held besides, if there was anything."""
     others = f"{ignored:,} other file{'s' * (ignored > 1)}: no picture, or hidden"
-    lines = (*skipped[:_NOTED], others) if ignored else skipped[:_NOTED]
+    lines = (*skipped[:_NOTED_LINES], others) if ignored else skipped[:_NOTED_LINES]
     if lines:
         note = {"total": len(skipped) + bool(ignored), "lines": lines}
         (folder / _NOTE).write_text(json.dumps(note, indent=2) + "\n")
@@ -184,7 +184,7 @@ def _unpack(archive: Path, pool: Path, progress: Callable[[int, int], None] | No
             budget.store(len(data))
             file = pool / str(number)
             waiting.append((member.path, file, len(data), threads.submit(_store_picture, data, file)))
-            while len(waiting) > _WAITING or sum(count for _, _, count, _ in waiting) > _WAITING_BYTES:
+            while len(waiting) > _WAITING_PICTURES or sum(count for _, _, count, _ in waiting) > _WAITING_BYTES:
                 settle()
             if progress and (member.done - reported) * 200 >= size:
                 reported = member.done

@@ -34,7 +34,7 @@ MAX_EXAMPLES = 50  # repeats that are named
 
 SPLITS = ("train", "validation", "test")
 
-_SIDE = 32  # [px] of `shapes`, and what torchvision's pictures are offered at; they stay as they are
+_PICTURE_SIDE = 32  # [px] of `shapes`, and what torchvision's pictures are offered at; they stay as they are
 
 
 class Sizes(NamedTuple):
@@ -143,7 +143,7 @@ def _decode_file(file: Path) -> Image.Image:
 def _items_of(spec: str, root: Path) -> tuple[tuple[str, ...], list[_Item]]:
     if spec in TORCHVISION and not is_downloaded(spec, root):
         raise InvalidDataset(f"{spec} is not in {root}/. Download it first.")
-    dataset = load_dataset(spec, Preprocess((_SIDE, _SIDE)), root=root, budget=0, workers=0)
+    dataset = load_dataset(spec, Preprocess((_PICTURE_SIDE, _PICTURE_SIDE)), root=root, budget=0, workers=0)
     items = []
     for split, pictures in zip(SPLITS, (dataset.train, dataset.validation, dataset.test), strict=True):
         picture = pictures.open if isinstance(pictures, Streamed) else partial(_dataset_picture, pictures)

@@ -8,14 +8,14 @@ from collections.abc import Collection, Sequence
 import torch
 from torch import Tensor
 
-from vit.explain.cost import CACHED, Progress, images_per_batch, size_of
+from vit.explain.cost import CACHED_NUMBERS, Progress, images_per_batch, size_of
 from vit.explain.timing import Kind, doing, expected
 from vit.model.attention import HeadInputs, Hook
 from vit.model.cpu import onednn
 from vit.model.transformer import Step, VisionTransformer
 
 Head = tuple[int, int]  # block, head
-_HELD = 1 << 25  # numbers of a residual stream held between blocks; 128 MB
+_HELD_NUMBERS = 1 << 25  # numbers of a residual stream held between blocks; 128 MB
 _KIND = "heads"  # of work, see `vit.explain.timing`
 
 
@@ -98,7 +98,7 @@ def importance(
     logits, moving = [], x[:0]  # of pictures that have arrived, and those on their way (M, N, D)
     with onednn(), doing(model, Kind(_KIND, size_of(pixels)), _passes(model)):
         for index, step in enumerate(steps):
-            if len(moving) and moving.numel() > _HELD:
+            if len(moving) and moving.numel() > _HELD_NUMBERS:
                 logits.append(_logits_from(model, steps[index:], moving)[:, target])
                 moving = x[:0]
             variants = _without_each(step, x, model.config.heads, None if means is None else means[index])
@@ -154,4 +154,4 @@ def _logits_from(model: VisionTransformer, steps: Sequence[Step], x: Tensor) -> 
 
 def _variants_per_batch(x: Tensor) -> int:
     """How many pictures like this one (1, N, D) go through a block together."""
-    return max(1, CACHED // x.numel())
+    return max(1, CACHED_NUMBERS // x.numel())

@@ -33,9 +33,9 @@ CENSUS_PICTURES = 128  # as in the paper
 
 # Tokens that go through a model together. On two cores the shipped model takes a third of the time per picture in
 # batches of 32 that it takes one by one; ViT-B/16 the same in any.
-_TOGETHER = 2048
+_BATCH_TOKENS = 2048
 _KIND = "census"
-_BUDGET = 1 << 28  # of pictures held in memory [bytes]; more are decoded when they are needed
+_BUDGET_BYTES = 1 << 28  # of pictures held in memory [bytes]; more are decoded when they are needed
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,7 @@ def combined(parts: Iterable[Part]) -> dict[str, Statistic]:
 
 def batch_size(checkpoint: Checkpoint, preprocess: Preprocess) -> int:
     """How many pictures to look at together."""
-    return max(1, _TOGETHER // count_tokens(checkpoint.config, preprocess.size))
+    return max(1, _BATCH_TOKENS // count_tokens(checkpoint.config, preprocess.size))
 
 
 def seconds(checkpoint: Checkpoint, preprocess: Preprocess, count: int) -> float:
@@ -189,7 +189,7 @@ def pictures_of(
     root: Path = Path("data"),
     limit: int = CENSUS_PICTURES,
     workers: int = 2,
-    budget: int = _BUDGET,
+    budget: int = _BUDGET_BYTES,
 ) -> Pictures:
     """At most `limit` test pictures of a dataset, evenly from its classes.
 

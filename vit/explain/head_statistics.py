@@ -10,7 +10,7 @@ from vit.explain.map_comparison import rank_correlation
 from vit.explain.maps import entropy
 from vit.explain.record import AttentionRecord
 
-_ROWS = 256  # of distances, held at once
+_ROWS_PER_CHUNK = 256  # of distances, held at once
 
 
 class Statistic(NamedTuple):
@@ -66,7 +66,7 @@ def statistics(record: AttentionRecord, patch_size: int) -> dict[str, Statistic]
         for name, total in sums.items():
             blocks[name].append(total / (rows * cols))
     away = touching = 0.0
-    for which in torch.arange(rows * cols).split(_ROWS):
+    for which in torch.arange(rows * cols).split(_ROWS_PER_CHUNK):
         distances, near = _distances(places, which)
         away, touching = away + float(distances.sum()), touching + float(near.sum())
     uniform = {

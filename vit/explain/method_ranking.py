@@ -14,7 +14,7 @@ from vit.checkpoints.save import record_facts
 from vit.data.datasets import load_dataset
 from vit.data.in_parts import InParts, Part, pictures_bar
 from vit.data.labels import match_classes
-from vit.explain.faithfulness import SEEDS, centre, faithfulness, noise, overlap, points_at
+from vit.explain.faithfulness import RANDOM_MAPS, centre, faithfulness, noise, overlap, points_at
 from vit.explain.methods import METHODS, Subject, heatmap_of
 from vit.images.preprocess import Normalise
 
@@ -105,11 +105,13 @@ def in_parts(
         subject = Subject.of(checkpoint.model, normalise(image))
         maps = {name: heatmap_of(subject, name) for name in names}
         grid = subject.record.grid
-        maps |= {f"{RANDOM} {seed}": noise(grid, index * SEEDS + seed) for seed in range(SEEDS)} | {BLOB: centre(grid)}
+        maps |= {f"{RANDOM} {seed}": noise(grid, index * RANDOM_MAPS + seed) for seed in range(RANDOM_MAPS)} | {
+            BLOB: centre(grid)
+        }
         mask = None if dataset.masks is None else dataset.masks[index]
         scores = faithfulness(checkpoint.model, subject.pixels, subject.record.target, list(maps.values()))
         every = {name: (score, *_hit_and_overlap(maps[name], mask)) for name, score in zip(maps, scores, strict=True)}
-        chance = torch.tensor([every.pop(f"{RANDOM} {seed}") for seed in range(SEEDS)]).mean(0)
+        chance = torch.tensor([every.pop(f"{RANDOM} {seed}") for seed in range(RANDOM_MAPS)]).mean(0)
         rows = {name: np.array([every[name]]) for name in (*names, BLOB)} | {RANDOM: chance[None].numpy()}
         return rows | {_HAS_OBJECTS: np.array(mask is not None)}
 

@@ -16,7 +16,7 @@ from vit.model.cpu import onednn
 from vit.model.transformer import VisionTransformer
 
 Baseline = Literal["mean", "blur", "noise"]
-_BLUR = 0.1  # deviation, in sides of the picture
+_BLUR_SIDES = 0.1  # deviation, in sides of the picture
 _KIND = "patches"  # of work, see `vit.explain.timing`
 
 
@@ -45,7 +45,7 @@ def hidden(
     elif baseline == "blur":
         from torchvision.transforms.v2.functional import gaussian_blur  # noqa: PLC0415 # brings torch's compiler along: 2 s
 
-        sigma = max(pixels.shape[2:]) * _BLUR
+        sigma = max(pixels.shape[2:]) * _BLUR_SIDES
         kernel = min(2 * round(2 * sigma) + 1, 2 * min(pixels.shape[2:]) - 1)  # what reflection at the border allows
         other = gaussian_blur(pixels, [kernel, kernel], [sigma, sigma])
     else:

@@ -35,11 +35,11 @@ from vit.progress import tqdm
 from vit.untrusted import Unreadable, parse_json, read_bytes
 
 FILE = "known.zip"
-ALARM = 0.1  # share of known pictures that are called unlike them
+ALARM_SHARE = 0.1  # share of known pictures that are called unlike them
 KNOWN_PICTURES = 10_000  # at most, looked at to learn what known ones are like
-_BYTES = 64 << 20  # of the file, unpacked
-_BATCH = 250
-_STEPS = 101  # quantiles
+_FILE_BYTES = 64 << 20  # of the file, unpacked
+_BATCH_PICTURES = 250
+_QUANTILES = 101  # quantiles
 
 
 class Unlike(NamedTuple):
@@ -84,7 +84,7 @@ class Reference:
     @property
     def noticed(self) -> float | None:
         """The share of foreign pictures that is called unlike, 0 to 1; None where none were looked at."""
-        limit = float(np.interp(1 - ALARM, np.linspace(0, 1, _STEPS), self.scores.numpy()))
+        limit = float(np.interp(1 - ALARM_SHARE, np.linspace(0, 1, _QUANTILES), self.scores.numpy()))
         return self.judge(limit).others
 
     def judge(self, score: float) -> Unlike:
@@ -138,7 +138,7 @@ def fit(
     precision = torch.linalg.inv(covariance).float()
     reference = measures(*_look_at_split(checkpoint, dataset.test, most, bar), mean, precision)
     centre, spread = reference.mean(0), reference.std(0)
-    steps = torch.linspace(0, 1, _STEPS)
+    steps = torch.linspace(0, 1, _QUANTILES)
 
     def quantiles(values: Tensor) -> Tensor:
         return ((values - centre) / spread).sum(1).quantile(steps)
@@ -170,8 +170,8 @@ def write(checkpoint: Checkpoint, reference: Reference) -> Path:
 def read(checkpoint: Checkpoint) -> Reference | None:
     """What is kept beside a checkpoint; None where there is nothing, or of another checkpoint."""
     try:
-        with zipfile.ZipFile(io.BytesIO(read_bytes(checkpoint.path / FILE, _BYTES))) as archive:
-            if sum(member.file_size for member in archive.infolist()) > _BYTES:
+        with zipfile.ZipFile(io.BytesIO(read_bytes(checkpoint.path / FILE, _FILE_BYTES))) as archive:
+            if sum(member.file_size for member in archive.infolist()) > _FILE_BYTES:
                 return None
             facts = parse_json(archive.read("facts.json"))
             if facts["identity"] != checkpoint.identity:
@@ -186,7 +186,11 @@ def read(checkpoint: Checkpoint) -> Reference | None:
     width = checkpoint.config.dim
     shapes = {"mean": (width,), "precision": (width, width), "centre": (2,), "spread": (2,)}
     for name, tensor in arrays.items():
-        if tensor.dtype != torch.float32 or tensor.shape != shapes.get(name, (_STEPS,)) or not tensor.isfinite().all():
+        if (
+            tensor.dtype != torch.float32
+            or tensor.shape != shapes.get(name, (_QUANTILES,))
+            or not tensor.isfinite().all()
+        ):
             return None
     if not {*_NAMES} - {"others"} <= arrays.keys():
         return None
@@ -211,8 +215,8 @@ def _look_at_split(checkpoint: Checkpoint, pictures: Pictures, most: int, bar: b
     normalise = Normalise(checkpoint.preprocess, torch.device("cpu"))
     count = min(most, len(pictures.labels))
     order = torch.randperm(len(pictures.labels), generator=torch.Generator().manual_seed(0))[:count]
-    batches = pictures.batches(order, _BATCH, torch.device("cpu"))
-    steps = tqdm(batches, total=-(-count // _BATCH), unit="batches", leave=False, disable=not bar)
+    batches = pictures.batches(order, _BATCH_PICTURES, torch.device("cpu"))
+    steps = tqdm(batches, total=-(-count // _BATCH_PICTURES), unit="batches", leave=False, disable=not bar)
     outputs = [look(checkpoint.model, normalise(images)) for images, _ in steps]
     return torch.cat([features for features, _ in outputs]), torch.cat([logits for _, logits in outputs])
 

@@ -19,7 +19,7 @@ from vit.model.transformer import VisionTransformer
 Precision = Literal["float32", "bfloat16"]
 
 # Scores held at once while streaming over rows; 4 Mi float32 numbers are 16 MB.
-_CHUNK = 1 << 22
+_CHUNK_SCORES = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -211,7 +211,7 @@ class AttentionRecord:
 
     @property
     def _rows_per_chunk(self) -> int:
-        return max(1, _CHUNK // (self.heads * self.tokens))
+        return max(1, _CHUNK_SCORES // (self.heads * self.tokens))
 
     def row_chunks(self, block: int) -> Iterator[tuple[int, Tensor]]:
         """All rows of a block, a few at a time: the first one's number, and (H, R, N)."""

@@ -22,7 +22,7 @@ from vit.model.cpu import onednn
 from vit.model.transformer import VisionTransformer
 
 # Numbers of a matrix held at once while streaming over rows: 512 Ki in float32 are 2 MB, which stay in a CPU's cache.
-_CHUNK = {"cpu": 1 << 19, "cuda": 1 << 24}
+_CHUNK_SCORES = {"cpu": 1 << 19, "cuda": 1 << 24}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -220,7 +220,7 @@ class GradientRecord(AttentionRecord):
 
 def _rows_per_chunk(q: Tensor) -> int:
     """How many rows of one head of (H, N, K) to compute at once."""
-    return max(1, _CHUNK.get(q.device.type, _CHUNK["cpu"]) // q.shape[1])
+    return max(1, _CHUNK_SCORES.get(q.device.type, _CHUNK_SCORES["cpu"]) // q.shape[1])
 
 
 def _add_product(result: Tensor, vector: Tensor, rows: Tensor, flow: Tensor, direction: Direction) -> None:

@@ -20,12 +20,12 @@ from vit.model.config import ViTConfig
 from vit.model.cpu import onednn
 from vit.model.transformer import VisionTransformer
 
-REPEATS = 3  # of a piece; the fastest counts
-ENOUGH = 0.5  # [s] of them, once there are two
+PIECE_REPEATS = 3  # of a piece; the fastest counts
+PIECE_SECONDS = 0.5  # [s] of them, once there are two
 TIMES_REMEMBERED = 3  # of those that work really took; the fastest counts
-TOGETHER = 2048  # tokens of the pictures in a piece
-HEAVY = 10e9  # products; of a picture that has more, a piece is smaller
-SIDES = (16, 8)  # patches along the sides of such a piece
+PIECE_TOKENS = 2048  # tokens of the pictures in a piece
+PIECE_PRODUCTS = 10e9  # products; of a picture that has more, a piece is smaller
+PIECE_SIDES = (16, 8)  # patches along the sides of such a piece
 
 
 class Kind(NamedTuple):
@@ -106,7 +106,7 @@ class Pace:
     def _fastest_time(self, run: Callable[[], object]) -> float:
         """The fastest of several [s], the first of which sets things up."""
         times: list[float] = []
-        while len(times) < 2 or (len(times) < REPEATS and sum(times) < ENOUGH):
+        while len(times) < 2 or (len(times) < PIECE_REPEATS and sum(times) < PIECE_SECONDS):
             started = self._clock()
             run()
             times.append(self._clock() - started)
@@ -137,7 +137,7 @@ def expected(
     kind: Kind,
     passes: float,
     run: Callable[[Tensor], object] | None = None,
-    per_batch: int = TOGETHER,
+    per_batch: int = PIECE_TOKENS,
 ) -> float:
     """How long so many passes will take [s].
 
@@ -150,7 +150,7 @@ def expected(
     def piece() -> Piece:
         size = piece_size(config, kind.size)
         tokens = len(config.prefix) + math.prod(side // config.patch_size for side in size)
-        count = max(1, min(per_batch, TOGETHER // tokens, int(HEAVY // products(config, size))))
+        count = max(1, min(per_batch, PIECE_TOKENS // tokens, int(PIECE_PRODUCTS // products(config, size))))
         pixels = torch.zeros(count, config.channels, *size, device=next(model.parameters()).device)
         name = kind.name if run else "plain passes"
         return Piece(Kind(name, size), count * products(config, size), partial(run or partial(_pass, model), pixels))
@@ -166,8 +166,10 @@ def _architecture(model: VisionTransformer) -> Hashable:
 
 def piece_size(config: ViTConfig, size: tuple[int, int]) -> tuple[int, int]:
     """The (height, width) of a picture that can be timed in a moment, `size` itself where that can [px]."""
-    smaller = [(min(size[0], side), min(size[1], side)) for side in (patches * config.patch_size for patches in SIDES)]
-    light = (one for one in (size, *smaller) if products(config, one) <= HEAVY)
+    smaller = [
+        (min(size[0], side), min(size[1], side)) for side in (patches * config.patch_size for patches in PIECE_SIDES)
+    ]
+    light = (one for one in (size, *smaller) if products(config, one) <= PIECE_PRODUCTS)
     return next(light, smaller[-1])
 
 

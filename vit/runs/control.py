@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from vit.training.fine_tuning import Base
 
 
-PATIENCE = 6.0  # [s] for a cluster to say how a run is, before something is done to it
+PATIENCE_SECONDS = 6.0  # [s] for a cluster to say how a run is, before something is done to it
 
 
 class Limits(NamedTuple):
@@ -288,7 +288,7 @@ def resume(run_id: str, *, devices: Sequence[str] | None = None, epochs: int | N
         InvalidConfig: `epochs` is no number of epochs.
         Refused, Unreachable: its cluster takes no such run, or does not answer.
     """
-    run = find_run(run_id, PATIENCE)
+    run = find_run(run_id, PATIENCE_SECONDS)
     if run.alive:
         raise InvalidRun("This run is going on already.")
     if run.status == "unreadable":
@@ -327,7 +327,7 @@ def delete(run_id: str) -> None:
     Raises:
         InvalidRun: it is alive.
     """
-    run = find_run(run_id, PATIENCE)
+    run = find_run(run_id, PATIENCE_SECONDS)
     if run.alive:
         raise InvalidRun("This run is going on. Stop it first.")
     doomed = run.folder.with_name(f".{run.id}.deleted")
@@ -386,7 +386,7 @@ def keep(run_id: str, name: str) -> Path:
 
 
 def _active_run(run_id: str) -> Run:
-    run = find_run(run_id, PATIENCE)
+    run = find_run(run_id, PATIENCE_SECONDS)
     if not run.alive:
         raise InvalidRun("This run has ended already.")
     return run

@@ -36,20 +36,20 @@ from vit.training.run_folder import BASE, START, STATES, read_json, write_json
 from vit.untrusted import parse_json
 
 ENVIRONMENT = "VIT_MIRROR"  # of the machines: the URL
-PAUSE = 1.0  # [s] between two looks at the folder, and at what a person asks
+PAUSE_SECONDS = 1.0  # [s] between two looks at the folder, and at what a person asks
 _FORMAT = 1  # of an index
 _FROM_SERVER = ("config.json", BASE, "about.json", "handle.json", START)  # of these the server is the writer
 _OWN = re.compile(r"\..*|.*\.(lock|partial)|reserve|stop|kill|over\.json|job\.sh")  # of each side alone, by first name
 _GROWING = re.compile(r"metrics\.jsonl|log\.txt|events/.*")
 _PATH = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*(/[A-Za-z0-9_-][A-Za-z0-9_.-]*){0,4}")
-_INLINE = 4 << 10  # [bytes] of a file that stands in the index, at most
-_CUT = 32 << 10  # [bytes] of the end of a growing file that stand in it
-_CHUNK = 1 << 20
-_KEEP = 30.0  # [s] for which pieces stay that no index names any more, for whoever is reading them
-_INDEX = 64 << 20  # [bytes], at most
-_TRIES = 5
+_INLINE_BYTES = 4 << 10  # [bytes] of a file that stands in the index, at most
+_TAIL_BYTES = 32 << 10  # [bytes] of the end of a growing file that stand in it
+_CHUNK_BYTES = 1 << 20
+_KEEP_SECONDS = 30.0  # [s] for which pieces stay that no index names any more, for whoever is reading them
+_INDEX_BYTES = 64 << 20  # [bytes], at most
+_READ_ATTEMPTS = 5
 _STATE_PATHS = tuple(f"checkpoints/{name}" for name in STATES)
-_PATIENCE = 60  # attempts to push the last word, with pauses between them
+_PUSH_ATTEMPTS = 60  # attempts to push the last word, with pauses between them
 
 _log = logging.getLogger(__name__)
 
@@ -168,7 +168,7 @@ class Mirror:
             if heavy:
                 for left in self.folder.glob(".bringing.*"):  # by one that died
                     shutil.rmtree(left, ignore_errors=True)
-            for _ in range(_TRIES):
+            for _ in range(_READ_ATTEMPTS):
                 index = self._read_index(which)
                 if index is None:
                     return
@@ -294,7 +294,7 @@ class Mirror:
             image, units = _group_by_unit(self._image), _open_units(self.folder, stack)
             for unit in units:
                 cached = self._entries.get(unit.path)
-                heavy = not _GROWING.fullmatch(unit.path) and _unit_size(unit) > _INLINE
+                heavy = not _GROWING.fullmatch(unit.path) and _unit_size(unit) > _INLINE_BYTES
                 if cached is None or cached[0] != unit.signature:
                     if heavy and not large:
                         files |= cached[1] if cached else image.get(unit.path, {})
@@ -335,14 +335,14 @@ class Mirror:
         done = threading.Event()
 
         def small() -> None:
-            while not done.wait(PAUSE):
+            while not done.wait(PAUSE_SECONDS):
                 with self._retrying_later():
                     self.fetch_requests()
                     with lock:
                         self.push(large=False)
 
         def heavy() -> None:
-            while not done.wait(PAUSE):
+            while not done.wait(PAUSE_SECONDS):
                 with self._retrying_later():
                     self._store_large(lock)
 
@@ -358,11 +358,11 @@ class Mirror:
             done.set()
             for thread in threads:
                 thread.join()
-            for _ in range(_PATIENCE):
+            for _ in range(_PUSH_ATTEMPTS):
                 with self._retrying_later():
                     self.push()
                     break
-                time.sleep(PAUSE)
+                time.sleep(PAUSE_SECONDS)
             else:
                 self.push()
 
@@ -373,7 +373,7 @@ class Mirror:
                 cached = self._entries.get(unit.path)
                 if (
                     _GROWING.fullmatch(unit.path)
-                    or _unit_size(unit) <= _INLINE
+                    or _unit_size(unit) <= _INLINE_BYTES
                     or (cached and cached[0] == unit.signature)
                 ):
                     continue
@@ -408,11 +408,11 @@ class Mirror:
     def _store_file(self, file: BufferedReader) -> Entry:
         """A file that does not grow: in the index where it is small, else one piece."""
         size = os.fstat(file.fileno()).st_size
-        if size <= _INLINE:
+        if size <= _INLINE_BYTES:
             return Entry((), file.read())
         digest = hashlib.file_digest(file, "sha256").hexdigest()
         file.seek(0)
-        self._put_piece(digest, iter(lambda: file.read(_CHUNK), b""))
+        self._put_piece(digest, iter(lambda: file.read(_CHUNK_BYTES), b""))
         return Entry(((digest, size),), b"")
 
     def _store_growing_file(self, file: BufferedReader, before: Entry | None) -> Entry:
@@ -423,8 +423,8 @@ class Mirror:
             pieces, begin = [], 0  # another file by its name
         file.seek(begin)
         tail = file.read()
-        while len(tail) > _CUT:
-            part, tail = tail[:_CUT], tail[_CUT:]
+        while len(tail) > _TAIL_BYTES:
+            part, tail = tail[:_TAIL_BYTES], tail[_TAIL_BYTES:]
             digest = hashlib.sha256(part).hexdigest()
             self._put_piece(digest, [part])
             pieces.append((digest, len(part)))
@@ -442,7 +442,7 @@ class Mirror:
             old = [
                 name
                 for name, (last, at) in self._used.items()
-                if last < self._number - 1 and now - at > _KEEP and name not in in_use
+                if last < self._number - 1 and now - at > _KEEP_SECONDS and name not in in_use
             ]
             for name in old:
                 del self._used[name]
@@ -477,14 +477,14 @@ class Mirror:
 
     def _get_file(self, name: str) -> bytes:
         with self.storage.open_input_stream(f"{self.path}/{name}") as stream:
-            return bytes(stream.read(_INDEX))
+            return bytes(stream.read(_INDEX_BYTES))
 
     def _chunks(self, piece: tuple[str, int]) -> Iterator[bytes]:
         """The content of a piece; whoever writes it to a file throws that away where an error ends it."""
         name, size = piece
         digest, left = hashlib.sha256(), size
         with self.storage.open_input_stream(f"{self.path}/pieces/{name}") as stream:
-            while left and (chunk := bytes(stream.read(min(left, _CHUNK)))):
+            while left and (chunk := bytes(stream.read(min(left, _CHUNK_BYTES)))):
                 digest.update(chunk)
                 left -= len(chunk)
                 yield chunk

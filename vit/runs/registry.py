@@ -30,7 +30,7 @@ ALIVE = (
 EVALUATIONS: tuple[Status, ...] = ("validating", "testing")
 ANY_GPU = "gpu"  # in place of a device's name: the first that is free
 
-STALLED = 300  # [s] without a sign of life; compiling a large model takes minutes
+STALLED_SECONDS = 300  # [s] without a sign of life; compiling a large model takes minutes
 MAX_NAME, MAX_NOTES, MAX_REASON = 60, 5000, 2000  # characters
 MOST_DEVICES = 64  # of one run
 MOST_NODES = 1024
@@ -351,7 +351,7 @@ def _status_of(folder: Path, handle: Handle | None, look: Look | str, pulse: dic
             silent = silence(folder / "heartbeat")
         except OSError:
             return "starting", "It loads PyTorch and its pictures."
-        if silent > STALLED:
+        if silent > STALLED_SECONDS:
             return "stalled", f"No step in the last {silent / 60:.0f} minutes. The log may say why."
         return _evaluation_status(pulse)[0], ""
     ends: dict[Any, Status] = {"finished": "finished", "stopped": "stopped", "failed": "failed"}

@@ -26,7 +26,7 @@ from vit.training.run_folder import read_json, record_outcome
 if __name__ == "__main__" and os.fork():
     os._exit(0)  # the launcher waits for this process alone; the rest of the file runs in its child
 
-_POLL = 0.5  # [s]
+_POLL_SECONDS = 0.5  # [s]
 _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER, from linux/prctl.h
 
 
@@ -71,7 +71,7 @@ def _wait_for_turn(folder: Path) -> tuple[str, ...] | None:
         if not announced:
             _log_line("Waiting for a device.")
             announced = True
-        time.sleep(_POLL)
+        time.sleep(_POLL_SECONDS)
 
 
 def command(folder: Path, devices: Sequence[str]) -> list[str]:
@@ -107,7 +107,7 @@ def _train_once(folder: Path, lock: int, devices: Sequence[str]) -> int | None:
         if (folder / "kill").exists():
             killed = True
             _kill_all(trainer.pid)
-        time.sleep(_POLL)
+        time.sleep(_POLL_SECONDS)
     _kill_all(trainer.pid)  # torchrun's ranks and data loaders outlive it when it is killed
     return None if killed else trainer.returncode
 

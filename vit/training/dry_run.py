@@ -35,18 +35,18 @@ from vit.training.config import TrainConfig
 from vit.training.distributed import Process, memory_budget, set_up_process
 from vit.training.fine_tuning import model_config
 
-LIMIT = 10.0  # [s] for timing, the start of the process included
-DEAR = 12 * 3600.0  # [s]; a run that takes longer on this machine is too dear for it
-ROUGH = 1.6  # factor within which counted memory is what is taken
-FITS = 2 * 3600.0  # [s] that a run which is offered instead takes at most
+LIMIT_SECONDS = 10.0  # [s] for timing, the start of the process included
+DEAR_SECONDS = 12 * 3600.0  # [s]; a run that takes longer on this machine is too dear for it
+MEMORY_FACTOR = 1.6  # factor within which counted memory is what is taken
+FITTING_SECONDS = 2 * 3600.0  # [s] that a run which is offered instead takes at most
 
-_MARGIN = 0.5  # [s] of the limit that are left for the answer
-_SIDE = 768  # of matrices whose product tells how fast a CPU is
-_SHARE = 0.5  # of that speed that training reaches
-_TICK = 0.2  # [s] between two signs of life
-_SECONDS = 30.0  # of overfitting, at most
+_MARGIN_SECONDS = 0.5  # [s] of the limit that are left for the answer
+_MATRIX_SIDE = 768  # of matrices whose product tells how fast a CPU is
+_SPEED_SHARE = 0.5  # of that speed that training reaches
+_TICK_SECONDS = 0.2  # [s] between two signs of life
+_OVERFIT_SECONDS = 30.0  # of overfitting, at most
 _VERSIONS = 3  # augmented versions of each picture in the preview
-_CELL = 72  # side of a picture in the preview [px], at least
+_CELL_PIXELS = 72  # side of a picture in the preview [px], at least
 
 _one_at_a_time = threading.BoundedSemaphore(1)
 
@@ -122,7 +122,7 @@ class Sample(NamedTuple):
 
 
 def time_steps(
-    config: TrainConfig, devices: Sequence[str] = ("cpu",), sampled: Sample | None = None, limit: float = LIMIT
+    config: TrainConfig, devices: Sequence[str] = ("cpu",), sampled: Sample | None = None, limit: float = LIMIT_SECONDS
 ) -> DryRun:
     """Time training steps as `try_steps` does, and wait for the result that it ends with.
 
@@ -140,7 +140,7 @@ def time_steps(
 
 
 def try_steps(
-    config: TrainConfig, devices: Sequence[str] = ("cpu",), sampled: Sample | None = None, limit: float = LIMIT
+    config: TrainConfig, devices: Sequence[str] = ("cpu",), sampled: Sample | None = None, limit: float = LIMIT_SECONDS
 ) -> Generator[float | DryRun, None, None]:
     """Time training steps on the first of `devices`, with its share of the batch, as far as the limit allows.
 
@@ -158,7 +158,11 @@ def try_steps(
     started = time.time()
     sampled = sampled or sample(config, 4)
     share = config.model_copy(update={"batch_size": max(config.batch_size // len(devices), 1)})
-    request = {"classes": len(sampled.classes), "pictures": sampled.train_pictures, "until": started + limit - _MARGIN}
+    request = {
+        "classes": len(sampled.classes),
+        "pictures": sampled.train_pictures,
+        "until": started + limit - _MARGIN_SECONDS,
+    }
     facts: dict[str, Any] = {}
     steps: list[tuple[int, float]] = []
     guess: DryRun | None = None
@@ -222,12 +226,12 @@ def _estimate_from_speed(config: TrainConfig, devices: Sequence[str], sampled: S
     model = model_config(config, len(sampled.classes))
     process = set_up_process(config.model_copy(update={"device": "cpu"}))
     facts = run_facts(config, len(sampled.classes), min(config.batch_size, sampled.train_pictures), process)
-    matrix, times = torch.ones(_SIDE, _SIDE), []
+    matrix, times = torch.ones(_MATRIX_SIDE, _MATRIX_SIDE), []
     for _ in range(5):
         started = time.perf_counter()
         matrix @ matrix
         times.append(time.perf_counter() - started)
-    speed = _SHARE * _SIDE**3 / min(times)
+    speed = _SPEED_SHARE * _MATRIX_SIDE**3 / min(times)
     step = (1, 3 * products(model, model.image_size) / speed)
     return _estimate_from_steps(config, devices, sampled, facts | {"share": 1.0, "share_params": 1.0}, [step])._replace(
         timed=0
@@ -279,16 +283,16 @@ class Fitting(NamedTuple):
 
 
 # Models that still learn something, the larger first: input size and model.
-_SMALLER: tuple[dict[str, Any], ...] = (
+_SMALLER_MODELS: tuple[dict[str, Any], ...] = (
     dict(image_size=96, size="cifar-small", patch_size=8, dim=192, heads=3, mlp_dim=768),
     dict(image_size=64, size="cifar-small", patch_size=8),
     dict(image_size=32, size="cifar-small", patch_size=4, dim=64, depth=4, mlp_dim=128),
 )
-_SIZES = (224, 160, 128, 96, 64, 32)  # of the input, for a model that is given [px]
-_EPOCHS = (30, 10)
+_INPUT_SIZES = (224, 160, 128, 96, 64, 32)  # of the input, for a model that is given [px]
+_FEWER_EPOCHS = (30, 10)
 
 
-def fitting(config: TrainConfig, dry_run: DryRun, seconds: float = FITS) -> Fitting | None:
+def fitting(config: TrainConfig, dry_run: DryRun, seconds: float = FITTING_SECONDS) -> Fitting | None:
     """The largest recipe for the same pictures that takes at most so long on this machine; None without one.
 
     Args:
@@ -299,13 +303,13 @@ def fitting(config: TrainConfig, dry_run: DryRun, seconds: float = FITS) -> Fitt
     work, side = products(own, own.image_size), min(own.image_size)
     each = dry_run.seconds_per_epoch / work  # [s] of an epoch
     if config.init_from:
-        sides = sorted({size - size % own.patch_size for size in _SIZES if size >= own.patch_size}, reverse=True)
+        sides = sorted({size - size % own.patch_size for size in _INPUT_SIZES if size >= own.patch_size}, reverse=True)
         options: list[dict[str, Any]] = [dict(image_size=smaller) for smaller in sides]
     else:
         follows = dict.fromkeys(("patch_size", "dim", "depth", "heads", "mlp_dim", "pool", "norm", "activation"))
-        options = [follows | changes for changes in _SMALLER]
+        options = [follows | changes for changes in _SMALLER_MODELS]
     options = [one | {"crop_padding": min(config.crop_padding, one["image_size"] // 8)} for one in options]
-    fewer = ({"epochs": epochs} for epochs in _EPOCHS if epochs < config.epochs)
+    fewer = ({"epochs": epochs} for epochs in _FEWER_EPOCHS if epochs < config.epochs)
     for epochs in ({}, *fewer):
         for changes in ({}, *(one for one in options if one["image_size"] <= side)):
             settings = changes | epochs
@@ -330,7 +334,7 @@ def too_large(config: TrainConfig, classes: int, batch: int, free: int) -> str:
         free: memory [bytes], 0 where it is not known.
     """
     needed = count_memory(model_config(config, classes), config, batch, on_gpu=False, half=_computes_bfloat16(config))
-    if not 0 < free < needed / ROUGH:
+    if not 0 < free < needed / MEMORY_FACTOR:
         return ""
     return (
         f"A step would take about {needed / 1e9:.1f} GB of memory, and {free / 1e9:.1f} GB are free. "
@@ -344,7 +348,7 @@ def _computes_bfloat16(config: TrainConfig) -> bool:
 
 
 def count_memory(model: ViTConfig, config: TrainConfig, batch: int, on_gpu: bool, half: bool = False) -> int:
-    """What the model, its optimizers and a step take [bytes]; measured ones were within a factor of `ROUGH`.
+    """What the model, its optimizers and a step take [bytes]; measured ones were within a factor of `MEMORY_FACTOR`.
 
     Of each block, a step keeps until it goes back: the residual stream twice, both norms, queries, keys and values,
     what heads give, the MLP before and after its activation, and on a CPU the attention matrices; on its way back, one
@@ -364,7 +368,9 @@ def count_memory(model: ViTConfig, config: TrainConfig, batch: int, on_gpu: bool
     return 4 * states * params + batch * (number * (model.depth * (activations + matrices) + matrices) + pictures)
 
 
-def overfit(config: TrainConfig, device: str = "cpu", seconds: float = _SECONDS) -> Generator[Point | None, None, None]:
+def overfit(
+    config: TrainConfig, device: str = "cpu", seconds: float = _OVERFIT_SECONDS
+) -> Generator[Point | None, None, None]:
     """Learn one batch of the training pictures by heart, without augmentation: a model that cannot do this is broken.
 
     Args:
@@ -419,7 +425,7 @@ def preview(config: TrainConfig, images: Tensor) -> Image.Image:
         augmented = augment(images, chance).float()  # (n, channels, height, width), 0 to 255
         augmented, _ = augment.mix(augmented, torch.zeros(len(images), 1), chance)
         rows.append(augmented.round().clamp(0, 255).to(torch.uint8))
-    factor = max(1, -(-_CELL // images.shape[-1]))
+    factor = max(1, -(-_CELL_PIXELS // images.shape[-1]))
     gap = max(4, images.shape[-1] * factor // 16)
     cells = torch.stack(rows).repeat_interleave(factor, 3).repeat_interleave(factor, 4)  # (rows, n, channels, h, w)
     down, across, channels, height, width = cells.shape
@@ -477,7 +483,7 @@ def _read_process(
         reader.start()
         while time.monotonic() < until:
             try:
-                line = lines.get(timeout=_TICK)
+                line = lines.get(timeout=_TICK_SECONDS)
             except queue.Empty:
                 yield None
                 continue

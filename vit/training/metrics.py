@@ -27,7 +27,7 @@ from vit.untrusted import Unreadable, is_number, is_text, is_whole, parse_json, 
 Record = dict[str, Any]
 
 FILE_BYTES = 64 << 20  # a run of 200,000 records takes 40 MB
-_LATE = 1000  # records before another of their kind, without a "start" between them, that are put in their place
+_LATE_RECORDS = 1000  # before another of their kind, without a "start" between them, that are put in their place
 
 # Without these a line is not taken for a record of its kind: the file may come from anywhere.
 _NEEDED = {
@@ -134,7 +134,7 @@ class MetricsReader:
                 record |= {"kind": "test", "loss": record["test_loss"]}
             kind, step = record["kind"], record["step"]
             fits = all(_CHECKS[name](value) for name, value in record.items() if name in _CHECKS)
-            if not fits or not all(name in record for name in _NEEDED.get(kind, ())) or self._late > _LATE:
+            if not fits or not all(name in record for name in _NEEDED.get(kind, ())) or self._late > _LATE_RECORDS:
                 raise ValueError
         except (ValueError, KeyError, TypeError, AttributeError):
             self._damaged += line.rstrip().endswith((b"}", b"]"))  # others are torn, by the kill of a writer

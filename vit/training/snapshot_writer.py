@@ -26,7 +26,7 @@ from vit.view.overlay import COLORMAPS
 from vit.view.payload import MAPS_UP_TO, pack
 
 EPOCH_BYTES = 8 << 20  # of one epoch, unless a single picture takes more
-TOP = 5  # predictions kept
+TOP_PREDICTIONS = 5  # predictions kept
 
 log = logging.getLogger(__name__)
 
@@ -124,7 +124,7 @@ class SnapshotWriter:
             with torch.inference_mode():
                 payloads.append(pack(record, picture, (0, 0, *picture.size), COLORMAPS))
                 spread = torch.stack([entropy(record.full(block)).mean(-1) for block in range(record.blocks)])
-            best = probabilities[i].topk(min(TOP, len(self.classes)))
+            best = probabilities[i].topk(min(TOP_PREDICTIONS, len(self.classes)))
             facts.append(
                 {
                     "label": self.classes[self.labels[i]],

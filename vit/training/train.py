@@ -57,7 +57,7 @@ from vit.training.run_folder import FORMAT, STATES, check_resumable, hold_run, i
 from vit.training.trainer import Result, Trainer, hardware
 
 __all__ = ["DiskFull", "Diverged", "Result", "Trainer", "train"]
-_RESERVE = 1 << 16  # [bytes] of disk that are given up so that the last words fit on a full one
+_RESERVE_BYTES = 1 << 16  # [bytes] of disk that are given up so that the last words fit on a full one
 
 
 class DiskFull(UserError):
@@ -141,7 +141,7 @@ def _folder_of(run: Path, process: Process) -> Iterator[None]:
                 _lock_out_others(run, stack.enter_context((run / "writer.lock").open("w")))
                 for leftover in ("outcome.json", "heartbeat"):  # of an attempt that a cluster cut off
                     (run / leftover).unlink(missing_ok=True)
-                (run / "reserve").write_bytes(os.urandom(_RESERVE))
+                (run / "reserve").write_bytes(os.urandom(_RESERVE_BYTES))
                 stack.callback((run / "reserve").unlink, missing_ok=True)
         except OSError as error:
             if is_full(error):

@@ -32,7 +32,7 @@ from vit.training.snapshot_writer import SnapshotWriter, choose
 from vit.training.state import StateFile, check_same_run
 from vit.training.step import TrainStep
 
-_SAVE_EVERY = 300  # [s] of training after which the state is saved within an epoch
+_SAVE_SECONDS = 300  # [s] of training after which the state is saved within an epoch
 
 
 class Result(NamedTuple):
@@ -180,7 +180,7 @@ class Trainer:
             if self._shall_end(stop):
                 recorder.flush()
                 return False
-            if process.leads and time.monotonic() - saved > _SAVE_EVERY:
+            if process.leads and time.monotonic() - saved > _SAVE_SECONDS:
                 self._save_checkpoint([])
                 saved = time.monotonic()
                 recorder.resume_clock()

@@ -29,9 +29,9 @@ from vit.view.payload import unpack, weights_of
 from vit.view.selection import Selection
 
 MAX_STEPS = 60  # pictures in one file, evenly chosen from more
-SIDE = 480  # longer side of a picture [px]
+PICTURE_SIDE = 480  # longer side of a picture [px]
 BLOCK, EPOCH, FRAME = 700, 300, 100  # how long each is shown [ms]; a frame as long as its file says, if it does
-LAST = 1500  # the last one, before it begins again [ms]
+LAST_MILLISECONDS = 1500  # the last one, before it begins again [ms]
 
 Kind = Literal["GIF", "MP4"]
 
@@ -206,7 +206,7 @@ def _draw_film(steps: Sequence[Step], selection: Selection, hold: bool = True) -
     """
     durations = [step.duration for step in steps]
     if hold:
-        durations[-1] = LAST
+        durations[-1] = LAST_MILLISECONDS
     return Film(tuple(_draw_step(step, selection) for step in steps), tuple(durations))
 
 
@@ -233,6 +233,6 @@ def _query_position(selection: Selection, split: int, grid: tuple[int, int]) -> 
 
 
 def _fit_picture(picture: Image.Image, box: Box) -> tuple[Image.Image, Box]:
-    """The picture at about `SIDE`, and where the model's part lies in it [px]."""
+    """The picture at about `PICTURE_SIDE`, and where the model's part lies in it [px]."""
     picture, box = window(picture, box)
-    return scaled(picture, box, SIDE / max(picture.size))
+    return scaled(picture, box, PICTURE_SIDE / max(picture.size))

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.data.datasets import load_dataset
-from vit.explain.faithfulness import GROUPS, faithfulness
+from vit.explain.faithfulness import SACO_GROUPS, faithfulness
 from vit.explain.maps import entropy
 from vit.explain.methods import METHODS, Subject, heatmap_of
 from vit.explain.timing import Kind, doing, expected
@@ -22,9 +22,9 @@ from vit.images.preprocess import Normalise
 from vit.view.overlay import overlay
 
 SHEET_PICTURES = 60  # at most
-SIDE = 192  # longer side of a thumbnail [px]
+THUMBNAIL_SIDE = 192  # longer side of a thumbnail [px]
 WITHOUT_CLASSES = tuple(name for name, method in METHODS.items() if not method.of_class)
-_PASSES = GROUPS + 4  # through the model for each picture, the one back counted as two
+_PASSES = SACO_GROUPS + 4  # through the model for each picture, the one back counted as two
 _KIND = "sheet"
 
 Order = Literal["confidence", "entropy", "faithfulness"]
@@ -179,9 +179,9 @@ def _open_picture(checkpoint: Checkpoint, picture: Picture) -> tuple[Tensor, Ima
 
 def _thumbnail(image: Image.Image, heatmap: Tensor, checkpoint: Checkpoint) -> bytes:
     height, width = (
-        max(1, round(SIDE * side / max(checkpoint.preprocess.size))) for side in checkpoint.preprocess.size
+        max(1, round(THUMBNAIL_SIDE * side / max(checkpoint.preprocess.size))) for side in checkpoint.preprocess.size
     )
-    how = Image.Resampling.NEAREST if max(image.size) < SIDE else Image.Resampling.BICUBIC
+    how = Image.Resampling.NEAREST if max(image.size) < THUMBNAIL_SIDE else Image.Resampling.BICUBIC
     small = image.resize((width, height), how)
     out = io.BytesIO()
     overlay(small, heatmap.numpy()).save(out, "JPEG", quality=85)

@@ -30,7 +30,7 @@ from vit.view.payload import read_header, unpack
 from vit.view.selection import Selection, View
 
 MAX_BYTES = 1 << 30  # bytes of float16 attention in one file
-PREDICTIONS = 20  # most probable classes in a JSON file
+JSON_PREDICTIONS = 20  # most probable classes in a JSON file
 
 Unit = Literal["weight", "share", "cosine"]
 
@@ -210,7 +210,7 @@ def view_json(explanation: Explanation, map_view: MapView, checkpoint: Checkpoin
         "prefix_values": dict(zip(record.prefix, values[:split], strict=True)),
         "heatmap": [values[at : at + cols] for at in range(split, len(values), cols)],
         "scale": {"unit": map_view.unit, "low": map_view.low, "top": map_view.top},
-        "predictions": [prediction._asdict() for prediction in explanation.predictions[:PREDICTIONS]],
+        "predictions": [prediction._asdict() for prediction in explanation.predictions[:JSON_PREDICTIONS]],
     }
     return json.dumps(meta, ensure_ascii=False, indent=1).encode()
 

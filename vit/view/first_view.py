@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 FILE = "first_view.zip"
 SAMPLE = "cat"  # the picture that the page opens with
-SIZE = (64, 64)  # of the model's input then [px]
+INPUT_SIZE = (64, 64)  # of the model's input then [px]
 METHOD = "relevance"  # the method for the class that it opens with
 COMMAND = "python -m vit.view.first_view"
 _MADE_OF = ("README.md", "config.json", "model.safetensors", "preprocessor_config.json")
@@ -153,7 +153,7 @@ def read(folder: Path) -> FirstView | None:
 def build(checkpoint: Checkpoint) -> FirstView:
     """What the checkpoint says about the first sample, by the code that a page uses."""
     image = samples.read(SAMPLE)
-    explanation = view.explain(checkpoint, image, SIZE)
+    explanation = view.explain(checkpoint, image, INPUT_SIZE)
     record, target = explanation.record, int(explanation.record.logits[0].argmax())
     subject = Subject.of(checkpoint.model, explanation.preprocess(explanation.picture), target)
     chain, values = b"", ()
@@ -195,7 +195,7 @@ def fingerprint(folder: Path) -> dict[str, Any]:
     """What a first view is made of, by name; of files their SHA-256."""
     files = {name: folder / name for name in _MADE_OF} | {"sample": samples.SAMPLES[SAMPLE].path}
     hashes = {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items() if path.exists()}
-    return hashes | {"method": METHOD, "size": list(SIZE)}
+    return hashes | {"method": METHOD, "size": list(INPUT_SIZE)}
 
 
 def pack(view: FirstView, made_of: Mapping[str, Any]) -> bytes:

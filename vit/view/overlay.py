@@ -20,10 +20,10 @@ Colormap = Literal["viridis", "cividis", "inferno", "magma", "gray"]
 # Ends of "RdBu", told apart by colour-blind eyes too. Source: Brewer, colorbrewer2.org.
 RED, BLUE = (178, 24, 43), (33, 102, 172)
 
-DIMMED = 0.6  # brightness of what the model does not see
+OUTSIDE_BRIGHTNESS = 0.6  # brightness of what the model does not see
 PIXELATED_SIDE = 128  # [px]; pictures up to this side are enlarged pixel by pixel, as in the viewer
-LONGEST = 2.5  # sides of the seen part that a panorama is cut to
-_STRIP = 256  # [px] rows worked on at once, so that a 50-megapixel picture needs one copy of itself and no more
+PANORAMA_SIDES = 2.5  # sides of the seen part that a panorama is cut to
+_STRIP_ROWS = 256  # [px] rows worked on at once, so that a 50-megapixel picture needs one copy of itself and no more
 
 # matplotlib's own, (256, 3) each, by Smith, van der Walt & Firing (cividis: Nunez, Anderton & Renslow 2018; CC0).
 # Stored, because importing matplotlib takes longer than opening a page; a test compares them with it.
@@ -84,14 +84,14 @@ def overlay(
     veil = _coverage(opacity, _colour_levels(heatmap, vmax).mean() if cover == "weight" else None)
     picture = picture if picture.mode == "RGB" else picture.convert("RGB")  # no copy where it is one already
     covered = len(x) == picture.width and len(y) == picture.height
-    result = picture.copy() if covered else picture.point(lambda value: round(value * DIMMED))
+    result = picture.copy() if covered else picture.point(lambda value: round(value * OUTSIDE_BRIGHTNESS))
     if not len(x):
         return result
     if not covered:
         area = (int(x[0]), int(y[0]), int(x[-1]) + 1, int(y[-1]) + 1)
         result.paste(picture.crop(area), area)
-    for start in range(0, len(y), _STRIP):
-        part = y[start : start + _STRIP]
+    for start in range(0, len(y), _STRIP_ROWS):
+        part = y[start : start + _STRIP_ROWS]
         levels = _colour_levels(
             _patch_weights(part, top, bottom, heatmap.shape[0], smooth) @ shades.T, vmax
         )  # (strip, width seen)
@@ -127,8 +127,8 @@ def bordered(picture: Image.Image, marked: NDArray[np.bool_], box: Box | None = 
 def window(picture: Image.Image, box: Box) -> tuple[Image.Image, Box]:
     """The picture, or of a panorama a part around what the model sees, and where that lies in it [px]."""
     left, top, right, bottom = box
-    first, last = _extent(left, right, picture.width, LONGEST * (bottom - top))
-    upper, lower = _extent(top, bottom, picture.height, LONGEST * (right - left))
+    first, last = _extent(left, right, picture.width, PANORAMA_SIDES * (bottom - top))
+    upper, lower = _extent(top, bottom, picture.height, PANORAMA_SIDES * (right - left))
     if (first, upper, last, lower) == (0, 0, *picture.size):
         return picture, box
     part = picture.crop((first, upper, last, lower))

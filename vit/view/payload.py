@@ -64,11 +64,11 @@ MAPS_UP_TO = 256  # tokens; beyond, queries and keys are smaller than the maps t
 _SHARE_BELOW = 0.5
 _LEAST_TOP = 4.0
 _ROUND_TOPS = (1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0)
-_CHUNK = 1 << 21  # scores held at once; 8 MB, which a processor keeps near it
+_CHUNK_SCORES = 1 << 21  # scores held at once; 8 MB, which a processor keeps near it
 
-_SIDES = (1600, 1280, 1024, 800, 640, 480)  # long side of the displayed picture [px]: the first that fits the budget
+_PICTURE_SIDES = (1600, 1280, 1024, 800, 640, 480)  # long side of the display [px]: the first that fits the budget
 _PICTURE_BYTES = 120_000
-_QUALITY = 88
+_JPEG_QUALITY = 88
 
 
 def pack(
@@ -288,7 +288,7 @@ def _queries_keys(record: AttentionRecord) -> dict[str, np.ndarray]:
 def _sums_and_peaks(queries: Tensor, keys: Tensor, split: int) -> tuple[Tensor, Tensor]:
     """Logarithms of the row sums (H, N), and of each token's strongest patch (2, H, N): where it looks, who looks."""
     heads, tokens = queries.shape[:2]
-    rows_per_chunk = max(1, _CHUNK // tokens)
+    rows_per_chunk = max(1, _CHUNK_SCORES // tokens)
     sums = queries.new_empty(heads, tokens).float()
     tops = sums.new_full((2, heads, tokens), -math.inf)
     for head in range(heads):
@@ -345,7 +345,7 @@ def _encode_picture(picture: Image.Image) -> tuple[bytes, str]:
     picture = picture.convert("RGB")
     if max(picture.size) <= 128:
         return _save_picture(picture, "PNG"), "image/png"
-    for side in _SIDES:
+    for side in _PICTURE_SIDES:
         share = min(1.0, side / max(picture.size))
         size = (max(1, round(picture.width * share)), max(1, round(picture.height * share)))
         picture = picture.resize(size, Image.Resampling.BICUBIC, reducing_gap=1.0)  # from the last, smaller one
@@ -357,7 +357,7 @@ def _encode_picture(picture: Image.Image) -> tuple[bytes, str]:
 
 def _save_picture(picture: Image.Image, kind: str) -> bytes:
     out = io.BytesIO()
-    picture.save(out, kind, **({"quality": _QUALITY} if kind == "JPEG" else {"optimize": True}))
+    picture.save(out, kind, **({"quality": _JPEG_QUALITY} if kind == "JPEG" else {"optimize": True}))
     return out.getvalue()
 
 

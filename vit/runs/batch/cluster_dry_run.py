@@ -27,8 +27,8 @@ from vit.untrusted import brief, is_text
 
 REQUEST, RESULT = "trial.json", "result.json"
 _OTHER_VERSION = "The machine has another version of this program. Bring it up to date before a long run."
-LIMIT = 30.0  # [s] of steps
-_OLD = 24 * 3600.0  # [s] after which a dry run that nobody waited for is removed
+LIMIT_SECONDS = 30.0  # [s] of steps
+_OLD_SECONDS = 24 * 3600.0  # [s] after which a dry run that nobody waited for is removed
 
 
 class ClusterDryRun(NamedTuple):
@@ -65,7 +65,7 @@ def new_folder(runs: Path) -> Path:
     parent = runs / ".trials"
     parent.mkdir(parents=True, exist_ok=True)
     for old in parent.iterdir():
-        if time.time() - old.stat().st_mtime > _OLD:
+        if time.time() - old.stat().st_mtime > _OLD_SECONDS:
             shutil.rmtree(old, ignore_errors=True)
     folder = parent / f"trial-{hashlib.sha256(str(time.time_ns()).encode()).hexdigest()[:12]}"
     folder.mkdir()
@@ -90,7 +90,7 @@ def main(folder: Path) -> None:
     """
     request = read_json(folder / REQUEST)
     config = presets.train_config(None, **request["config"])
-    tried = dry_run.time_steps(config, request["devices"], limit=LIMIT)
+    tried = dry_run.time_steps(config, request["devices"], limit=LIMIT_SECONDS)
     write_json(folder / RESULT, {"host": platform.node(), "there": software_versions(), "trial": tried._asdict()})
 
 

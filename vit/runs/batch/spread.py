@@ -26,8 +26,8 @@ from vit.runs.engines.factory import cluster_engine
 from vit.runs.engines.local import Local
 from vit.training.run_folder import forget_attempt, read_json
 
-_PAUSE = 0.5  # [s] between two looks at the folder
-_ASK = 5.0  # [s] between two questions to an engine
+_PAUSE_SECONDS = 0.5  # [s] between two looks at the folder
+_ASK_SECONDS = 5.0  # [s] between two questions to an engine
 _MOST_PROCESSES = 64  # unless somebody asks for more
 
 
@@ -191,7 +191,7 @@ def _wait_for_parts(folder: Path, look: Callable[[], Look], bar: bool) -> Look:
     looked_at, latest = 0.0, Look("waiting")
     with tqdm(unit="parts", leave=False, disable=not bar) as line:
         while True:
-            if time.monotonic() - looked_at > _ASK:
+            if time.monotonic() - looked_at > _ASK_SECONDS:
                 looked_at, latest = time.monotonic(), look()
             plan, done = parts.read_plan(folder), len(parts.done(folder))
             if plan and line.total is None:
@@ -201,7 +201,7 @@ def _wait_for_parts(folder: Path, look: Callable[[], Look], bar: bool) -> Look:
             line.set_postfix_str(latest.reason if latest.word == "waiting" else "")
             if latest.word == "gone" or _is_complete(folder):
                 return latest
-            time.sleep(_PAUSE)
+            time.sleep(_PAUSE_SECONDS)
 
 
 def _is_complete(folder: Path) -> bool:

@@ -51,7 +51,7 @@ from vit.paths import clusters_file
 from vit.runs.engines.contract import HERE, NAME
 from vit.untrusted import brief
 
-_BYTES = 1 << 20  # of the file
+_FILE_BYTES = 1 << 20  # of the file
 
 
 class Limits(BaseModel):
@@ -132,7 +132,7 @@ def read_clusters() -> Clusters:
 def _read_clusters_file(path: Path, changed: int, size: int) -> Clusters:
     usable, problems = {}, {}
     try:
-        tables: Any = tomllib.loads(path.read_text()).get("clusters", {}) if size <= _BYTES else {}
+        tables: Any = tomllib.loads(path.read_text()).get("clusters", {}) if size <= _FILE_BYTES else {}
     except (OSError, ValueError) as error:
         return Clusters(usable={}, problems={"clusters": f"{path.name} cannot be read: {brief(str(error))}."})
     for name, table in tables.items() if isinstance(tables, dict) else ():

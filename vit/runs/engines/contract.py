@@ -25,8 +25,8 @@ HANDLE = "handle.json"
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")  # of an engine
 _JOB = re.compile(r"[a-z0-9-]{1,64}\.[0-9]{1,6}")  # it becomes an argument of the engine's commands
 _OVER = "over.json"
-_REPLACED = 5.0  # [s] between two looks of a job at whose turn it is
-GRACE = 30  # [s] in which an engine may not know yet what was submitted
+_REPLACED_SECONDS = 5.0  # [s] between two looks of a job at whose turn it is
+GRACE_SECONDS = 30  # [s] in which an engine may not know yet what was submitted
 
 
 class Unreachable(UserError):
@@ -231,7 +231,7 @@ def next_handle(folder: Path, engine_name: str, last: int = 0) -> Handle:
 def is_new(handle: Handle) -> bool:
     """Whether an engine may not know a job yet: it was submitted a moment ago, and has left no sign of life."""
     begun = any((handle.folder / name).exists() for name in ("heartbeat", "outcome.json"))
-    return not begun and time.time() - handle.submitted < GRACE
+    return not begun and time.time() - handle.submitted < GRACE_SECONDS
 
 
 def mark_over(handle: Handle) -> None:
@@ -282,7 +282,7 @@ def end_when_replaced(handle: Handle, end: Callable[[], object]) -> None:
 
     def wait() -> None:
         while (now := read_handle(handle.folder)) is None or now.job == handle.job:
-            time.sleep(_REPLACED)
+            time.sleep(_REPLACED_SECONDS)
         print("The run has another job, so this one ends.", flush=True)
         end()
 

@@ -35,7 +35,7 @@ from vit.runs.engines.contract import (
 from vit.runs.engines.slurm_script import SCRIPT, batch_script
 from vit.training.run_folder import ENGINE, changing, read_json
 
-SILENT = 300.0  # [s] without a sign of life, after which nobody knows; compiling a large model takes minutes
+SILENT_SECONDS = 300.0  # [s] without a sign of life, after which nobody knows; compiling a large model takes minutes
 _COMMANDS = {
     SCRIPT: "sbatch",
     "trainjob.yaml": "kubectl create -f",
@@ -84,9 +84,9 @@ class JobFiles(Engine):
             silent = silence(handle.folder / "heartbeat")
         except OSError:
             return Look("waiting", f"Hand over one of its job files: {', '.join(written(handle.folder))}.")
-        if silent > SILENT and outcome == "stopped":
+        if silent > SILENT_SECONDS and outcome == "stopped":
             return Look("waiting", "It saved itself when its time was over. What it was given to starts it again.")
-        if silent > SILENT:
+        if silent > SILENT_SECONDS:
             raise Unreachable(f"Nobody here drives {self.name}, and the run gives no sign of life.")
         host = read_json(handle.folder / "environment.json").get("host")
         return Look("running", nodes=(host,) if isinstance(host, str) else ())

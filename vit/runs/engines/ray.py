@@ -45,11 +45,11 @@ from vit.untrusted import brief, is_text
 
 _ALIVE = ("PENDING", "RUNNING")
 NOTE = "driver.json"  # in a run's folder: what its driver, or the leading process, says of a job
-_TIMEOUT = 5.0  # [s] of one call
-_BYTES = 64 << 20  # of one answer
-_FEW = 5  # runs that are asked about one by one: a list of jobs holds all that have ended, too
-_AGAIN = 30.0  # [s] after which weights that could not be brought are asked for again
-_LASTING = 20.0  # [s] for a job that was stopped to be gone; Ray kills it after three
+_TIMEOUT_SECONDS = 5.0  # [s] of one call
+_ANSWER_BYTES = 64 << 20  # of one answer
+_RUNS_ASKED_SINGLY = 5  # runs that are asked about one by one: a list of jobs holds all that have ended, too
+_RETRY_SECONDS = 30.0  # [s] after which weights that could not be brought are asked for again
+_LASTING_SECONDS = 20.0  # [s] for a job that was stopped to be gone; Ray kills it after three
 
 _log = logging.getLogger(__name__)
 
@@ -131,7 +131,7 @@ class Ray(Engine):
 
     def look_all(self, handles: Sequence[Handle]) -> Iterator[tuple[Handle, Look | Exception]]:
         """Ask for all jobs that Ray remembers where several are asked about."""
-        if len(handles) < _FEW:
+        if len(handles) < _RUNS_ASKED_SINGLY:
             return each(lambda: self.look, handles)
 
         def ask() -> Callable[[Handle], Look]:
@@ -211,7 +211,7 @@ class Ray(Engine):
         if ended and job in self._brought:
             return True
         problem, at = self._failed.get(job, ("", 0.0))
-        if (job, ended) not in self._pulling and not (problem and time.monotonic() - at < _AGAIN):
+        if (job, ended) not in self._pulling and not (problem and time.monotonic() - at < _RETRY_SECONDS):
             self._pulling.add((job, ended))
             if self._pulls is None:
                 self._pulls = SimpleQueue()
@@ -241,7 +241,7 @@ class Ray(Engine):
 
     def _end_job(self, handle: Handle) -> None:
         self._request("POST", f"/api/jobs/{handle.job}/stop", {}, absent=True)
-        until = time.monotonic() + _LASTING
+        until = time.monotonic() + _LASTING_SECONDS
         while (job := self._find_job(handle)) and job.get("status") in _ALIVE:
             if time.monotonic() > until:
                 raise Unreachable(f"{self.name} was told to end the run and has not done so. Try again in a minute.")
@@ -272,8 +272,8 @@ class Ray(Engine):
             method=method,
         )
         try:
-            with _OPENER.open(call, timeout=_TIMEOUT) as answer:
-                return json.loads(answer.read(_BYTES) or b"null")
+            with _OPENER.open(call, timeout=_TIMEOUT_SECONDS) as answer:
+                return json.loads(answer.read(_ANSWER_BYTES) or b"null")
         except urllib.error.HTTPError as error:
             if error.code == 404 and absent:
                 return None

@@ -31,10 +31,10 @@ from vit.training.run_folder import AGAIN, STATES, forget_attempt, read_document
 from vit.training.train import train
 
 _SCRATCH = "VIT_SCRATCH"  # in the environment of a machine: its folder for runs that no folder is shared for
-_LEFT = 24 * 3600.0  # [s] after which the folder of a run that is not at work here is removed
+_LEFTOVER_SECONDS = 24 * 3600.0  # [s] after which the folder of a run that is not at work here is removed
 _RAYS_OWN = ".ray"  # folder in which Ray wants to keep checkpoints, of which there are none
 _GIVEN_UP = "given up"  # noted by a process: what stands in outcome.json would be so again
-_FRUITLESS = 3  # deaths in a row without another saved state between them, after which it is given up
+_FRUITLESS_DEATHS = 3  # deaths in a row without another saved state between them, after which it is given up
 
 
 def main(folder: Path, job: str, cpus: int) -> None:
@@ -71,7 +71,7 @@ def folder_of(folder: str) -> Path:
     for other in own.iterdir():  # what is worth keeping is in the image
         with suppress(OSError):
             lock = other / "alive.lock"
-            if time.time() - other.stat().st_mtime > _LEFT and not (lock.exists() and is_locked(lock)):
+            if time.time() - other.stat().st_mtime > _LEFTOVER_SECONDS and not (lock.exists() and is_locked(lock)):
                 shutil.rmtree(other, ignore_errors=True)
     return own / Path(folder).name
 
@@ -138,7 +138,7 @@ def _train_once(folder: Path, handle: Handle, cpus: int) -> int:
             fruitless = 0 if _saved(folder) != before else fruitless + 1
             with (folder / "log.txt").open("a") as log:
                 traceback.print_exception(error, file=log)
-            if fruitless >= _FRUITLESS:
+            if fruitless >= _FRUITLESS_DEATHS:
                 return 1
             reason = "One of its processes died."
             note(handle, "retrying", reason)

@@ -36,8 +36,8 @@ from vit.runs.engines.slurm_script import SCRIPT, batch_script
 from vit.training.run_folder import changing
 from vit.untrusted import brief
 
-_TIMEOUT = 5.0  # [s] of one command; those that find no controller take nine to say so
-_LASTING = 60.0  # [s] for a job that was cancelled to be gone; what does not end by itself is killed after 30
+_TIMEOUT_SECONDS = 5.0  # [s] of one command; those that find no controller take nine to say so
+_LASTING_SECONDS = 60.0  # [s] for a job that was cancelled to be gone; what does not end by itself is killed after 30
 _PENDING = ("PENDING", "REQUEUED", "REQUEUE_HOLD", "SUSPENDED", "RESIZING")
 _RUNNING = ("RUNNING", "COMPLETING", "CONFIGURING", "STAGE_OUT", "SIGNALING")
 _WAITING = {
@@ -128,7 +128,7 @@ class Slurm(Engine):
         conclude(handle, "stopped", KILLED)
 
     def _end_job(self, handle: Handle) -> None:
-        until = time.monotonic() + _LASTING
+        until = time.monotonic() + _LASTING_SECONDS
         while (job := self._find_job(handle)) and self.look(handle).word != "gone":
             if time.monotonic() > until:
                 raise Unreachable(f"{self.name} was told to end the run and has not done so. Try again in a minute.")
@@ -177,7 +177,7 @@ class Slurm(Engine):
             lenient: an error means that it is so already.
         """
         try:
-            done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=_TIMEOUT)
+            done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=_TIMEOUT_SECONDS)
         except FileNotFoundError as error:
             raise Unreachable(
                 f"{command[0]} is not installed on this server, so {self.name} cannot be asked."

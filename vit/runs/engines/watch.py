@@ -11,8 +11,8 @@ from vit.errors import UserError
 from vit.runs.engines.contract import Capacity, Engine, Handle, Look, is_new, mark_over
 from vit.runs.engines.factory import cluster_engine
 
-FRESH = 2.0  # [s] for which an answer is not asked for again
-STALE = 20.0  # [s] after which an answer says nothing any more
+FRESH_SECONDS = 2.0  # [s] for which an answer is not asked for again
+STALE_SECONDS = 20.0  # [s] after which an answer says nothing any more
 _HANDLES_PER_QUESTION = 500  # runs that an engine is asked about together
 
 _log = logging.getLogger(__name__)
@@ -59,26 +59,26 @@ def forget() -> None:
     """Ask anew, as something was done; what is known stays until there is an answer."""
     with _lock:
         for key, (answer, at) in list(_answers.items()):
-            _answers[key] = (answer, min(at, time.monotonic() - FRESH))
+            _answers[key] = (answer, min(at, time.monotonic() - FRESH_SECONDS))
 
 
 def _latest_answer(key: _Key, question: Handle | None, patience: float) -> Answer:
     """The last answer that still says something; asks again where it is some seconds old."""
     deadline = time.monotonic() + patience
     with _lock:
-        answer, at = _answers.get(key, (Answer(), -STALE))
+        answer, at = _answers.get(key, (Answer(), -STALE_SECONDS))
         age = time.monotonic() - at
-        if age < FRESH:
+        if age < FRESH_SECONDS:
             return answer
-        if age > STALE:
+        if age > STALE_SECONDS:
             answer = Answer()
         if key not in _pending:
             _pending.add(key)
             _question_queue(key[0]).put(question)
         while patience and key in _pending and time.monotonic() < deadline:
             _lock.wait(deadline - time.monotonic())
-        newer, at = _answers.get(key, (answer, -STALE))
-        return newer if time.monotonic() - at < STALE else answer
+        newer, at = _answers.get(key, (answer, -STALE_SECONDS))
+        return newer if time.monotonic() - at < STALE_SECONDS else answer
 
 
 def _question_queue(engine_name: str) -> "SimpleQueue[Handle | None]":
@@ -101,7 +101,7 @@ def _answer_questions(engine_name: str, questions: "SimpleQueue[Handle | None]")
             while len(waiting) < _HANDLES_PER_QUESTION:
                 waiting.append(questions.get_nowait())
         with _lock:
-            for old in [key for key, (_, at) in _answers.items() if time.monotonic() - at > STALE]:
+            for old in [key for key, (_, at) in _answers.items() if time.monotonic() - at > STALE_SECONDS]:
                 del _answers[old]
         try:
             engine = cluster_engine(engine_name)
