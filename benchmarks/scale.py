@@ -143,9 +143,9 @@ def watching(count: int, folder: Path) -> None:
     times = []
     for _ in range(5):
         begun = time.perf_counter()
-        found = registry.list_runs()
+        result = registry.list_runs()
         times.append(time.perf_counter() - begun)
-    assert len(found) == count
+    assert len(result) == count
     begun, before = time.perf_counter(), asked
     while asked - before < count:
         registry.list_runs()

@@ -24,8 +24,8 @@ ROOT = Path(vit.__file__).parent.parent
 
 def read_back(line: str) -> TrainConfig:
     """What `python -m vit train` makes of the line."""
-    words = shlex.split(line)
-    options = parser().parse_args(words[words.index("vit") + 1 :])
+    arguments = shlex.split(line)
+    options = parser().parse_args(arguments[arguments.index("vit") + 1 :])
     return train_config(options.preset, **_merged_settings(options))
 
 

@@ -174,9 +174,9 @@ BAD: dict[str, tuple[Any, str]] = {
 
 @pytest.mark.parametrize("case", BAD)
 def test_a_bad_file_is_refused_with_one_clear_sentence(saved: Path, case: str) -> None:
-    spoil, words = BAD[case]
+    spoil, sentence = BAD[case]
     spoil(saved)
-    with pytest.raises(InvalidCheckpoint, match=words) as caught:
+    with pytest.raises(InvalidCheckpoint, match=sentence) as caught:
         load_checkpoint(saved)
     message = str(caught.value)
     assert len(message) < 300 and "\n" not in message and str(saved.parent) not in message

@@ -44,7 +44,7 @@ def config() -> TrainConfig:
     return train_config("shapes", limit=200, device="cpu")
 
 
-def known(config: TrainConfig, pictures: int = 9469, classes: int = 10) -> Sample:
+def sample_of(config: TrainConfig, pictures: int = 9469, classes: int = 10) -> Sample:
     """Of a dataset that nobody has to open."""
     model = config.vit_config(classes)
     images = torch.zeros(1, model.channels, *model.image_size, dtype=torch.uint8)
@@ -52,10 +52,10 @@ def known(config: TrainConfig, pictures: int = 9469, classes: int = 10) -> Sampl
 
 
 def test_several_devices_share_an_epoch_and_its_validation(config: TrainConfig) -> None:
-    known = Sample(torch.zeros(1, 3, 32, 32, dtype=torch.uint8), torch.zeros(1), ("a", "b"), 4000, 1000, 50_000)
+    reference = Sample(torch.zeros(1, 3, 32, 32, dtype=torch.uint8), torch.zeros(1), ("a", "b"), 4000, 1000, 50_000)
     facts = {"params": 1, "tokens": 1, "memory": 1, "budget": 1 << 40, "share": 1.0, "share_params": 1.0}
     one, two = (
-        dry_run._estimate_from_steps(config, ["cpu"] * count, known, facts, [(8, 0.1), (16, 0.2)]).seconds_per_epoch
+        dry_run._estimate_from_steps(config, ["cpu"] * count, reference, facts, [(8, 0.1), (16, 0.2)]).seconds_per_epoch
         for count in (1, 2)
     )
     assert two == pytest.approx(one / 2)
@@ -186,32 +186,32 @@ def test_a_recipe_that_fits_is_offered_where_the_own_one_is_too_dear() -> None:
     config = train_config("pictures")
     result = dry_run_of(config, 9 * 86400 / 100)
     assert result.seconds_per_epoch * config.epochs > DEAR_SECONDS
-    found = fitting(config, result)
-    assert found is not None and found.seconds <= FITTING_SECONDS
-    smaller = train_config("pictures", **found.settings)
-    assert sum(p.numel() for p in VisionTransformer(smaller.vit_config(10)).parameters()) == found.params
+    actual = fitting(config, result)
+    assert actual is not None and actual.seconds <= FITTING_SECONDS
+    smaller = train_config("pictures", **actual.settings)
+    assert sum(p.numel() for p in VisionTransformer(smaller.vit_config(10)).parameters()) == actual.params
     assert smaller.image_size is not None and smaller.image_size <= 96 and smaller.data == config.data
-    quicker = fitting(config, result, found.seconds * 0.9)
-    assert quicker is not None and (quicker.params < found.params or "epochs" in quicker.settings)
+    quicker = fitting(config, result, actual.seconds * 0.9)
+    assert quicker is not None and (quicker.params < actual.params or "epochs" in quicker.settings)
     assert fitting(config, dry_run_of(config, 1e9)) is None
     again = fitting(smaller, dry_run_of(smaller, 50))
-    assert again and (again.params < found.params or "epochs" in again.settings), "not the same once more"
+    assert again and (again.params < actual.params or "epochs" in again.settings), "not the same once more"
 
 
 def test_a_given_model_is_offered_smaller_pictures_or_fewer_epochs() -> None:
     config = train_config("fine-tune", image_size=224, epochs=100)
-    found = fitting(config, dry_run_of(config, 5000))
-    assert found is not None and found.settings.keys() <= {"image_size", "crop_padding", "epochs"}
+    result = fitting(config, dry_run_of(config, 5000))
+    assert result is not None and result.settings.keys() <= {"image_size", "crop_padding", "epochs"}
 
 
 def processes() -> list[str]:
     """Dry runs that are going on below this process."""
-    found = []
+    result = []
     for path in Path("/proc/self/task").glob("*/children"):
         for child in path.read_text().split():
             if "vit.training.dry_run_process" in (command := Path(f"/proc/{child}/cmdline")).read_text():
-                found.append(str(command))
-    return found
+                result.append(str(command))
+    return result
 
 
 def heavy() -> TrainConfig:
@@ -219,7 +219,7 @@ def heavy() -> TrainConfig:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("begin", [lambda: try_steps(heavy(), sampled=known(heavy()), limit=PATIENCE), None])
+@pytest.mark.parametrize("begin", [lambda: try_steps(heavy(), sampled=sample_of(heavy()), limit=PATIENCE), None])
 def test_closing_a_dry_run_ends_its_process(config: TrainConfig, begin: Callable[[], Any] | None) -> None:
     going_on = begin() if begin else overfit(config)
     next(going_on)
@@ -231,7 +231,7 @@ def test_closing_a_dry_run_ends_its_process(config: TrainConfig, begin: Callable
 @pytest.mark.slow
 def test_a_dry_run_ends_in_time_even_where_not_a_step_was_done() -> None:
     config = heavy()
-    result = time_steps(config, sampled=known(config), limit=0.1)
+    result = time_steps(config, sampled=sample_of(config), limit=0.1)
     assert not processes()
     assert result.timed == 0 and result.extrapolated
     assert result.params == sum(p.numel() for p in VisionTransformer(config.vit_config(10)).parameters())
@@ -276,11 +276,11 @@ def test_a_limit_counts_for_a_folder_as_it_does_in_the_run(tmp_path: Path, limit
     config = train_config(
         "shapes", data=f"folder:{tmp_path}", image_size=8, limit=limit, device="cpu", batch_size=4, epochs=1
     )
-    found = sample(config, 3)
+    result = sample(config, 3)
     run = Trainer(config, tmp_path / "run", set_up_process(config))
     parts = (run.data.train, run.data.validation, run.data.test)
-    told = (found.train_pictures, found.validation_pictures, found.test_pictures)
-    assert told == tuple(len(part.labels) for part in parts)
+    counts = (result.train_pictures, result.validation_pictures, result.test_pictures)
+    assert counts == tuple(len(part.labels) for part in parts)
 
 
 def rows(sheet: np.ndarray, count: int) -> list[np.ndarray]:

@@ -31,8 +31,8 @@ def test_a_picture_of_the_right_size_is_not_resampled() -> None:
 
 def test_shrinking_does_not_alias() -> None:
     checkers = Image.fromarray((np.indices((1000, 1000)).sum(axis=0) % 2 * 255).astype(np.uint8))
-    seen = np.asarray(Preprocess((32, 32)).input_image(checkers), float)
-    assert abs(seen - 127.5).max() < 4
+    pixels = np.asarray(Preprocess((32, 32)).input_image(checkers), float)
+    assert abs(pixels - 127.5).max() < 4
 
 
 def test_squash_shows_the_whole_picture() -> None:

@@ -47,8 +47,8 @@ def test_a_missing_number_of_heads_can_be_chosen_afterwards(weights: bytes, tmp_
     assert info.choices == (1, 2, 4, 8, 16) and "heads" in info.problem
     document = b'{"architecture": "vit_base_patch16_224", "model_args": {"num_heads": 4}}'
     brought(weights, tmp_path, "told", config__json=document)
-    (_, told) = list_checkpoints(tmp_path)
-    assert told.choices == () and told.problem == "" and told.family.startswith("timm")
+    (_, heads) = list_checkpoints(tmp_path)
+    assert heads.choices == () and heads.problem == "" and heads.family.startswith("timm")
 
 
 def test_files_that_were_refused_can_be_brought_again(weights: bytes, tmp_path: Path) -> None:

@@ -234,8 +234,8 @@ def test_no_rank_survives_the_kill_of_its_launcher(folder: Path) -> None:
         command = [sys.executable, "-c", STAND_IN, str(run), str(lock.fileno())]
         supervised = subprocess.Popen(command, pass_fds=[lock.fileno()])
     assert supervised.wait(PATIENCE) == 0
-    found = registry.find_run(run.name)
-    assert found.status == "failed" and "The system killed it" in found.reason
+    result = registry.find_run(run.name)
+    assert result.status == "failed" and "The system killed it" in result.reason
     assert local.lock_holders(run) == []
 
 

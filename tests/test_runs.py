@@ -111,8 +111,8 @@ def test_a_run_that_has_said_its_last_word_is_ending(folder: Path) -> None:
     with run_folder.hold_run(run):
         (run / "heartbeat").touch()
         run_folder.record_outcome(run, "finished")
-        found = registry.find_run(run.name)
-        assert (found.status, found.alive) == ("ending", True)
+        result = registry.find_run(run.name)
+        assert (result.status, result.alive) == ("ending", True)
     assert registry.find_run(run.name).status == "finished"
 
 
@@ -209,9 +209,9 @@ def test_names_and_notes_change_and_the_folder_stays(folder: Path) -> None:
     run = dead(folder)
     control.rename(run.name, "  New\n name " + "x" * 100)
     control.annotate(run.name, "why")
-    found = registry.find_run(run.name)
-    assert found.name.startswith("New name xxx") and len(found.name) == 60
-    assert (found.notes, found.devices) == ("why", ("cpu",))
+    result = registry.find_run(run.name)
+    assert result.name.startswith("New name xxx") and len(result.name) == 60
+    assert (result.notes, result.devices) == ("why", ("cpu",))
     with pytest.raises(InvalidRun, match="needs a name"):
         control.rename(run.name, " ")
 
@@ -248,10 +248,10 @@ def test_a_run_of_a_later_version_is_told_and_left_alone(folder: Path, written: 
     run = dead(folder)
     (run / "environment.json").write_text(json.dumps({"attempt": 0} | written))
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
-    told = registry.find_run(run.name)
-    assert told.status == status
+    listed = registry.find_run(run.name)
+    assert listed.status == status
     if status == "unreadable":
-        assert "format 99" in told.reason and told.problem == told.reason
+        assert "format 99" in listed.reason and listed.problem == listed.reason
         with pytest.raises(InvalidRun, match=r"format 99.*Update the app"):
             control.resume(run.name)
         assert before == {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}

@@ -71,8 +71,8 @@ def test_a_place_that_knows_nothing_says_so_of_each(lab: AllAtOnce, tmp_path: Pa
     def unreachable() -> Callable[[Handle], Look]:
         raise Unreachable("lab does not answer.")
 
-    said = dict(each(unreachable, handles(tmp_path, 3)))
-    assert [str(error) for error in said.values()] == ["lab does not answer."] * 3
+    answers = dict(each(unreachable, handles(tmp_path, 3)))
+    assert [str(error) for error in answers.values()] == ["lab does not answer."] * 3
 
 
 SQUEUE = """#!/bin/bash

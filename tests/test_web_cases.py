@@ -53,12 +53,12 @@ def test_sentences(case: dict[str, Any]) -> None:
     if view == "relevance":
         name = "" if case["token"] < 0 else captions.token_name(case["token"], prefix, grid)
         target = case.get("target", "<b>cat</b>")
-        said = captions.class_sentence("Relevance", target, name, direction, settings.changed(["start_block"]))
+        sentence = captions.class_sentence("Relevance", target, name, direction, settings.changed(["start_block"]))
     else:
         facts = {"method": view, "query": case["token"], "direction": direction}
         facts |= {name: case[name] for name in ("block", "head")}
-        said = captions.sentence(facts | (settings.changed(ROLLOUT) if view == "rollout" else {}), prefix, grid)
-    assert said == case["text"]
+        sentence = captions.sentence(facts | (settings.changed(ROLLOUT) if view == "rollout" else {}), prefix, grid)
+    assert sentence == case["text"]
 
 
 def test_usual_settings_and_their_names() -> None:
@@ -85,8 +85,8 @@ def test_counterparts_of_tokens(case: dict[str, Any]) -> None:
 def test_selections_beyond_a_model(case: dict[str, Any]) -> None:
     has = case["has"]
     tokens = len(has["prefix"]) + has["grid"][0] * has["grid"][1]
-    shown = Selection.from_query(case["asked"], has["blocks"], has["heads"], tokens)
-    assert {name: getattr(shown, name) for name in case["shown"]} == case["shown"]
+    selected = Selection.from_query(case["asked"], has["blocks"], has["heads"], tokens)
+    assert {name: getattr(selected, name) for name in case["shown"]} == case["shown"]
 
 
 @pytest.mark.parametrize("case", CASES["views"])
@@ -116,9 +116,9 @@ def test_maps_become_one(case: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("case", CASES["discarded"])
 def test_weakest_patches_left_out(case: dict[str, Any]) -> None:
-    found = discarded(torch.tensor(case["row"]), case["share"], case["prefix"]).tolist()
+    result = discarded(torch.tensor(case["row"]), case["share"], case["prefix"]).tolist()
     order = sorted if case.get("equal") else list
-    assert order(found) == order(case["left"])
+    assert order(result) == order(case["left"])
 
 
 @pytest.mark.parametrize("case", CASES["left_out"])
@@ -142,8 +142,8 @@ def test_rollout(case: dict[str, Any], answer: dict[str, Any]) -> None:
     queries = attentions.clamp_min(1e-30).log() * tokens**0.5
     keys = torch.eye(tokens).expand_as(queries)
     of = AttentionRecord(torch.zeros(1, 1), tuple(queries), tuple(keys), tuple(case["prefix"]), tuple(case["grid"]))
-    found = of.rollout(token, direction=direction, **settings)
-    np.testing.assert_allclose(found, answer["row"], atol=1e-6)
+    result = of.rollout(token, direction=direction, **settings)
+    np.testing.assert_allclose(result, answer["row"], atol=1e-6)
 
 
 CHAINS = [(case, answer) for case in CASES["chains"] for answer in case["answers"]]
@@ -163,10 +163,10 @@ def test_chains(case: dict[str, Any], answer: dict[str, Any]) -> None:
     )  # fmt: skip
     query = None if answer["token"] < 0 else answer["token"]
     direction, first = answer.get("direction", "from"), answer.get("first", 0)
-    found = record._chain(query, direction, first, lambda block, rows: packed[block][rows]) - record._start_vector(
+    result = record._chain(query, direction, first, lambda block, rows: packed[block][rows]) - record._start_vector(
         query
     )
-    np.testing.assert_allclose(found / found.sum().clamp_min(1e-30), answer["shares"], atol=1e-5)
+    np.testing.assert_allclose(result / result.sum().clamp_min(1e-30), answer["shares"], atol=1e-5)
 
 
 @pytest.mark.parametrize("case", CASES["outlines"])

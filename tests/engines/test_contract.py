@@ -151,8 +151,8 @@ control.stop(sys.argv[1])
 """
     folders = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
     command = [sys.executable, "-c", program, first.id, *folders]
-    said = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=True).stdout.split()
-    assert said[0] in ("running", "validating")
+    output = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=True).stdout.split()
+    assert output[0] in ("running", "validating")
     stopped = ended(first)
     assert stopped.status == "stopped" and "Resume continues there" in stopped.reason
     until(lambda: not any(map(alive, lab.processes(first))), "the end of its processes")

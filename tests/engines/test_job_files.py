@@ -184,7 +184,7 @@ def test_handed_over_it_is_watched_lost_declared_over_and_resumed_to_the_same_bi
         process.kill()
     first.wait()
     monkeypatch.setattr(job_files, "SILENT_SECONDS", 1.0)
-    lost = until(lambda: (found := now(run)).status == "unknown" and found, "that nobody knows")
+    lost = until(lambda: (result := now(run)).status == "unknown" and result, "that nobody knows")
     assert "Its last sign of life was" in lost.reason
     with pytest.raises(InvalidRun, match="going on"):
         control.resume(run.id)
@@ -284,8 +284,8 @@ def test_sbatch_takes_the_script(campus: Path, tmp_path: Path, monkeypatch: pyte
         cluster.start()
         environment = dict(os.environ) | cluster.environment
         command = ["sbatch", "--test-only", str(run.folder / "job.sh")]
-        said = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
-        assert said.returncode == 0 and "to start at" in said.stderr, said.stderr
+        completed = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+        assert completed.returncode == 0 and "to start at" in completed.stderr, completed.stderr
         broken = run.folder / "broken.sh"
         broken.write_text((run.folder / "job.sh").read_text().replace("--nodes=1", "--nodes=9"))
         assert subprocess.run([*command[:2], str(broken)], env=environment, timeout=60).returncode != 0
