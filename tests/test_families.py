@@ -14,7 +14,7 @@ from transformers import BertConfig, BertModel, ViTForImageClassification, ViTMo
 from transformers import ViTConfig as TheirConfig
 
 from vit.checkpoints.families import huggingface, read
-from vit.checkpoints.families.family import usual_heads
+from vit.checkpoints.families.family import default_heads
 from vit.checkpoints.load import load_checkpoint
 from vit.errors import InvalidCheckpoint
 from vit.model.config import ViTConfig
@@ -277,7 +277,7 @@ def test_heads_are_asked_for_where_no_custom_tells_them(tmp_path: Path) -> None:
     ("dim", "heads"), [(192, 3), (384, 6), (768, 12), (1024, 16), (1280, 16), (1152, 16), (48, None)]
 )
 def test_the_usual_number_of_heads(dim: int, heads: int | None) -> None:
-    assert usual_heads(dim) == heads
+    assert default_heads(dim) == heads
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from vit.paths import PROJECT
 from vit.runs import control, registry
 from vit.runs.engines import contract, job_files, watch
 from vit.runs.engines.clusters import Cluster
-from vit.runs.engines.contract import Handle, Refused, Request, mark_over, read_handle, take_up
+from vit.runs.engines.contract import Handle, Refused, Request, claim_job, mark_over, read_handle
 from vit.training.run_folder import record_outcome
 
 SCHEMAS = Path(__file__).parents[1] / "schemas"
@@ -235,7 +235,7 @@ def test_a_run_that_its_time_limit_ended_is_not_over(campus: Path, monkeypatch: 
     watch.forget()
     waits = until(lambda: (seen := now(run)).status == "waiting" and seen, "that it waits")
     assert "What it was given to starts it again" in waits.reason
-    assert take_up(run.folder, handle.job) == handle
+    assert claim_job(run.folder, handle.job) == handle
     (run.folder / "outcome.json").unlink()
     record_outcome(run.folder, "failed", "A process failed.")
     watch.forget()

@@ -16,7 +16,7 @@ from io import BufferedReader, RawIOBase
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 
-from vit.data.archive_names import safe_path, shown_name, shown_path, unusual
+from vit.data.archive_names import printable_name, printable_path, safe_path, unusual
 from vit.errors import InvalidDataset
 
 MAX_ENTRIES = 500_000  # of any kind; macOS adds a shadow to every file
@@ -123,7 +123,7 @@ def undamaged() -> Iterator[None]:
     except InvalidDataset:
         raise
     except _DAMAGE as error:
-        reason = shown_name(str(error).partition("\n")[0]) or type(error).__name__
+        reason = printable_name(str(error).partition("\n")[0]) or type(error).__name__
         raise InvalidDataset(f"The archive is damaged or incomplete ({reason}). Copy or pack it again.") from error
 
 
@@ -201,7 +201,7 @@ def _zip_path(entry: zipfile.ZipInfo) -> tuple[str, ...]:
     if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
         raise unusual(path, "a link" if kind == stat.S_IFLNK else "a device")
     if entry.flag_bits & 0x2041:  # encrypted, strongly encrypted, hidden headers
-        raise InvalidDataset(f"{shown_path(path)} in the zip is encrypted. Pack the pictures without a password.")
+        raise InvalidDataset(f"{printable_path(path)} in the zip is encrypted. Pack the pictures without a password.")
     if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         method = {9: "deflate64", 12: "bzip2", 14: "lzma"}.get(entry.compress_type, f"method {entry.compress_type}")
         raise InvalidDataset(f"The zip is compressed with {method}, which is not read here. Pack it with deflate.")

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from vit.data.archive_names import check_class, shown_name, shown_path
+from vit.data.archive_names import check_class, printable_name, printable_path
 from vit.data.datasets import TEST_FOLDERS
 from vit.errors import InvalidDataset
 
@@ -65,9 +65,9 @@ def arrange(pictures: list[PackedPicture]) -> tuple[dict[str, _Classes], list[st
     lines = []
     for path, own in unused.items():
         if len(own) > _LISTED_PICTURES:
-            lines.append(f"{shown_path(path)}/: {len(own):,} pictures, in none of the class folders")
+            lines.append(f"{printable_path(path)}/: {len(own):,} pictures, in none of the class folders")
         else:
-            lines += [f"{shown_path(picture.path)}: in none of the class folders" for picture in own]
+            lines += [f"{printable_path(picture.path)}: in none of the class folders" for picture in own]
     return splits, lines
 
 
@@ -111,7 +111,7 @@ def _refuse_unfit(splits: dict[str, _Classes]) -> None:
         )
     strangers = sorted({name for split in splits.values() for name in split} - set(classes))
     if strangers:
-        names = ", ".join(shown_name(name) for name in strangers[:10])
+        names = ", ".join(printable_name(name) for name in strangers[:10])
         raise InvalidDataset(f"The archive has classes for testing that train/ lacks: {names}. Add or remove them.")
     if "test" not in splits and all(len(own) < 2 for own in classes.values()):
         raise InvalidDataset("The archive has one picture per class, and none to test on. Add more.")

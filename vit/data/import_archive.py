@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from vit.data.archive_names import SeenNames, is_junk, shown_path
+from vit.data.archive_names import SeenNames, is_junk, printable_path
 from vit.data.archive_readers import MAX_ENTRIES, Budget, Member, list_members, undamaged
 from vit.data.class_folders import PackedPicture, arrange, place_pictures
 from vit.data.datasets import list_files
@@ -168,7 +168,7 @@ def _unpack(archive: Path, pool: Path, progress: Callable[[int, int], None] | No
         try:
             pictures.append(PackedPicture(path, file, future.result()))
         except InvalidImage as error:
-            unreadable.append(f"{shown_path(path)}: {error}")
+            unreadable.append(f"{printable_path(path)}: {error}")
 
     with archive.open("rb") as raw, ThreadPoolExecutor(_THREADS) as threads:
         for number, member in enumerate(list_members(raw, size, budget)):
@@ -204,7 +204,7 @@ def _read_member(member: Member, budget: Budget) -> bytes:
             data += chunk
             if len(data) > MAX_FILE_BYTES:
                 raise InvalidDataset(
-                    f"{shown_path(member.path)} in the archive has more than {MAX_FILE_BYTES / 1e6:.0f} MB, "
+                    f"{printable_path(member.path)} in the archive has more than {MAX_FILE_BYTES / 1e6:.0f} MB, "
                     "the limit. Make it smaller, or leave it out."
                 )
     return bytes(data)

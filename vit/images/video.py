@@ -224,12 +224,12 @@ class _Packet(NamedTuple):
     Attributes:
         time: when it is shown, in the units of its stream.
         key: it can be decoded without others.
-        shown: it is one of those that the file wants to be seen.
+        displayed: it is one of those that the file wants to be seen.
     """
 
     time: int
     key: bool
-    shown: bool
+    displayed: bool
 
 
 def main(count: int) -> int:
@@ -376,7 +376,9 @@ def _plan(packets: Sequence[_Packet], count: int) -> tuple[list[int], list[tuple
     """
     keys = [i for i, packet in enumerate(packets) if packet.key] or [0]
     # What comes before the first key frame, in the file or on the screen, cannot be decoded.
-    places = {p.time: i for i, p in enumerate(packets) if p.shown and i >= keys[0] and p.time >= packets[keys[0]].time}
+    places = {
+        p.time: i for i, p in enumerate(packets) if p.displayed and i >= keys[0] and p.time >= packets[keys[0]].time
+    }
     times = evenly(sorted(places), count)
     runs: list[tuple[int, int]] = []
     for time in times:

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vit.errors import UserError
-from vit.files import is_locked, replaced, take_lock
+from vit.files import acquire_lock, is_locked, replaced
 from vit.paths import environment_with_package
 from vit.untrusted import Unreadable, open_file
 
@@ -171,7 +171,7 @@ def start(run: Path, data: str, root: str) -> None:
         raise UserError("This run has no checkpoint yet: it is written after the first epoch.")
     lock = os.open(run / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
     try:
-        if not take_lock(lock):  # the child inherits it, and drops it however it ends
+        if not acquire_lock(lock):  # the child inherits it, and drops it however it ends
             raise UserError("This run is being evaluated already.")
         (run / FILE).unlink(missing_ok=True)
         command = [sys.executable, "-m", "vit", "evaluate", "--checkpoint", str(best), "--data", data]

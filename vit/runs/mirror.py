@@ -31,7 +31,7 @@ from typing import Any, BinaryIO, NamedTuple, Self
 
 from vit.checkpoints import save
 from vit.errors import InvalidRun
-from vit.files import replaced, take_lock, wait_for_lock
+from vit.files import acquire_lock, replaced, wait_for_lock
 from vit.training.run_folder import BASE, START, STATES, read_json, write_json
 from vit.untrusted import parse_json
 
@@ -163,7 +163,7 @@ class Mirror:
         try:
             if wait:
                 wait_for_lock(lock)
-            elif not take_lock(lock):
+            elif not acquire_lock(lock):
                 return
             if heavy:
                 for left in self.folder.glob(".bringing.*"):  # by one that died

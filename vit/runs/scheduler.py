@@ -14,7 +14,7 @@ def gpu_names() -> list[str]:
     return [device.name for device in list_devices() if device.name.startswith("cuda")]
 
 
-def take_devices(folder: Path, gpus: Callable[[], Sequence[str]]) -> tuple[str, ...] | None:
+def assign_devices(folder: Path, gpus: Callable[[], Sequence[str]]) -> tuple[str, ...] | None:
     """Give the run its devices if they are free and nobody before it waits for one of them; called by its supervisor.
 
     Args:

@@ -20,7 +20,7 @@ import psutil
 
 from vit.runs.attempts import CANCELLED, train_to_the_end
 from vit.runs.registry import ANY_GPU
-from vit.runs.scheduler import gpu_names, leave_queue, take_devices
+from vit.runs.scheduler import assign_devices, gpu_names, leave_queue
 from vit.training.run_folder import read_json, record_outcome
 
 if __name__ == "__main__" and os.fork():
@@ -63,7 +63,7 @@ def _wait_for_turn(folder: Path) -> tuple[str, ...] | None:
             if (folder / request).exists():
                 record_outcome(folder, "stopped", CANCELLED)
                 return None
-        if (devices := take_devices(folder, gpu_names)) is not None:
+        if (devices := assign_devices(folder, gpu_names)) is not None:
             return devices
         if ANY_GPU in read_json(folder / "about.json").get("devices", ()) and not gpu_names():
             record_outcome(folder, "failed", "There is no GPU on this machine. Resume the run on the CPU.")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from vit.errors import InvalidRun
-from vit.files import is_locked, replaced, take_lock, wait_for_lock
+from vit.files import acquire_lock, is_locked, replaced, wait_for_lock
 from vit.untrusted import DOCUMENT_BYTES, Unreadable, is_whole, read_object
 
 FORMAT = 2  # of what this version writes, in environment.json; `docs/runs-on-disk.md` says what differs
@@ -80,7 +80,7 @@ def hold_run(folder: Path) -> Iterator[None]:
     """
     file = os.open(folder / "alive.lock", os.O_RDWR | os.O_CREAT, 0o644)
     try:
-        if take_lock(file) and ENGINE not in os.environ:
+        if acquire_lock(file) and ENGINE not in os.environ:
             forget_attempt(folder)
         wait_for_lock(file, shared=True)
         yield

@@ -47,7 +47,7 @@ import torch
 import torch.distributed as dist
 
 from vit.errors import InvalidConfig, InvalidRun, UserError
-from vit.files import check_locks, replaced, take_lock
+from vit.files import acquire_lock, check_locks, replaced
 from vit.paths import INSTALLED, PROJECT
 from vit.training.config import TrainConfig
 from vit.training.distributed import Process, set_up_process
@@ -151,7 +151,7 @@ def _folder_of(run: Path, process: Process) -> Iterator[None]:
 
 
 def _lock_out_others(run: Path, lock: IO[str]) -> None:
-    if not take_lock(lock.fileno()):
+    if not acquire_lock(lock.fileno()):
         raise InvalidRun(f"Another process trains in {run}. Stop that one first.")
 
 

@@ -23,7 +23,7 @@ from vit.model.transformer import VisionTransformer
 from vit.training.config import TrainConfig
 from vit.training.distributed import Process
 from vit.training.evaluation import Evaluation, evaluate
-from vit.training.fine_tuning import Base, resolve, start_of, take_over_
+from vit.training.fine_tuning import Base, load_weights_, resolve, start_of
 from vit.training.pictures import RunData, open_data
 from vit.training.presets import checkpoint_name
 from vit.training.recorder import Diverged, Recorder
@@ -109,7 +109,7 @@ class Trainer:
         torch.manual_seed(config.seed)
         model = VisionTransformer(config.vit_config(len(self.data.classes), base and base.model))
         if config.init_from and not resumed:
-            take_over_(model, load_checkpoint(start_of(config.init_from, run)), self.data.classes)
+            load_weights_(model, load_checkpoint(start_of(config.init_from, run)), self.data.classes)
         elif config.start == "mimetic" and not config.init_from:
             mimetic_(model)
         self.update = TrainStep(config, run, process, self.data, model.to(process.device))

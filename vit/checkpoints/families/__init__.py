@@ -14,12 +14,12 @@ from vit.checkpoints.families.family import (
     Family,
     Tensors,
     build_config,
+    default_heads,
     infer,
     needed,
     possible_heads,
     reshape,
     square_size,
-    usual_heads,
 )
 from vit.errors import InvalidCheckpoint, UnknownHeads
 from vit.model.config import ViTConfig
@@ -148,7 +148,7 @@ def read(
         values["heads"] = heads
         assumed["heads"] = f"You chose {heads} attention heads."
     elif "heads" not in values:
-        values["heads"] = usual_heads(measured["dim"])
+        values["heads"] = default_heads(measured["dim"])
         assumed["heads"] = (
             f"The file does not say how many attention heads it has; models of width {measured['dim']} usually have "
             f"{values['heads']}. A wrong number loads without error and makes every map wrong."

@@ -292,7 +292,7 @@ def square_size(tensors: Tensors, patch_size: int) -> tuple[int, int]:
     return side, side
 
 
-def usual_heads(dim: int) -> int | None:
+def default_heads(dim: int) -> int | None:
     """How many heads published models of this width have; None where there is no custom to go by."""
     return _HEADS.get(dim, dim // 64 if dim >= 192 and dim % 64 == 0 else None)
 

@@ -14,7 +14,7 @@ from typing import Any
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.checkpoints.save import save_checkpoint
 from vit.errors import InvalidConfig, UserError
-from vit.files import take_lock
+from vit.files import acquire_lock
 from vit.paths import environment_with_package, runs_folder
 from vit.progress import tqdm
 from vit.runs.batch import cluster_dry_run, parts
@@ -105,7 +105,7 @@ def _folder_lock(folder: Path) -> Iterator[None]:
     """Nobody else waits for the same measurement, and removes it at its end."""
     lock = os.open(folder / "wait.lock", os.O_RDWR | os.O_CREAT, 0o644)
     try:
-        if not take_lock(lock):
+        if not acquire_lock(lock):
             raise UserError("Another command measures this already. Wait for its result.")
         yield
     finally:

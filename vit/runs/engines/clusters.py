@@ -169,14 +169,14 @@ def downloads_of(cluster: Cluster, data: str, root: str) -> str:
         InvalidConfig: `data` names a folder that they do not see.
     """
 
-    def seen(folder: str) -> bool:
+    def visible(folder: str) -> bool:
         return not cluster.data or any(Path(folder).is_relative_to(shared) for shared in cluster.data)
 
     kind, _, path = data.partition(":")
-    if kind == "folder" and not seen(path):
+    if kind == "folder" and not visible(path):
         folders = ", ".join(map(str, cluster.data))
         raise InvalidConfig(f"data: the machines of {cluster.name} see {folders}, and {path} is in none of these.")
-    return root if seen(root) else str(cluster.data[0])
+    return root if visible(root) else str(cluster.data[0])
 
 
 def run_folders() -> list[Path]:

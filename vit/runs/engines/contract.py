@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 
 from vit.errors import InvalidRun, UserError
-from vit.files import take_lock
+from vit.files import acquire_lock
 from vit.runs.attempts import CANCELLED
 from vit.training.run_folder import changing, forget_attempt, read_json, record_outcome, write_json
 from vit.untrusted import is_number, is_text
@@ -264,7 +264,7 @@ def leave_stop(engine: Engine, folder: Path) -> None:
             call_off(handle)
 
 
-def take_up(folder: Path, job: str) -> Handle | None:
+def claim_job(folder: Path, job: str) -> Handle | None:
     """For a job at its start: its run's handle; None where it shall not begin.
 
     Another job has its place, it was ended before (Ray starts jobs that it was told to stop while they were pending),
@@ -318,7 +318,7 @@ def submitting(engine: Engine, folder: Path, request: Request) -> Iterator[Handl
     """
     lock = os.open(folder / "submit.lock", os.O_RDWR | os.O_CREAT, 0o644)
     try:
-        if not take_lock(lock):
+        if not acquire_lock(lock):
             raise InvalidRun("This run is being started already.")
         if (last := read_handle(folder)) and engine.look(last).word != "gone":
             if not is_over(last):

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from vit.errors import InvalidRun
-from vit.files import take_lock, wait_for_lock
+from vit.files import acquire_lock, wait_for_lock
 from vit.paths import environment_with_package, runs_folder
 from vit.runs.attempts import KILLED
 from vit.runs.engines.contract import HERE, Capacity, Engine, Handle, Look, Request, Share
@@ -94,7 +94,7 @@ def _start_supervisor(folder: Path) -> None:
     """Start the run's supervisor; the lock is held from before it exists, so there is no moment of doubt."""
     lock = os.open(folder / "alive.lock", os.O_RDWR | os.O_CREAT, 0o644)
     try:
-        if not take_lock(lock):
+        if not acquire_lock(lock):
             raise InvalidRun("This run is going on already.")
         forget_attempt(folder)
         wait_for_lock(lock, shared=True)

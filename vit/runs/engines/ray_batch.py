@@ -12,7 +12,7 @@ from typing import Any
 
 from vit.errors import UserError
 from vit.runs.batch import cluster_dry_run, parts, worker
-from vit.runs.engines.contract import mark_over, read_request, take_up
+from vit.runs.engines.contract import claim_job, mark_over, read_request
 from vit.runs.engines.ray_job import note
 from vit.training.run_folder import record_outcome
 
@@ -45,7 +45,7 @@ def main(folder: Path, job: str, cpus: int) -> None:
     import ray  # noqa: PLC0415 # there is no Ray but on a cluster
     from ray.data import ActorPoolStrategy  # noqa: PLC0415
 
-    handle = take_up(folder, job)
+    handle = claim_job(folder, job)
     if handle is None:
         return
     request = read_request(folder)

@@ -23,7 +23,7 @@ import torch.distributed as dist
 from vit.errors import InvalidRun, UserError
 from vit.files import is_locked
 from vit.runs.attempts import train_to_the_end
-from vit.runs.engines.contract import Handle, mark_over, read_handle, read_request, take_up
+from vit.runs.engines.contract import Handle, claim_job, mark_over, read_handle, read_request
 from vit.runs.engines.ray import NOTE
 from vit.runs.mirror import ENVIRONMENT, Mirror
 from vit.training.presets import train_config
@@ -43,7 +43,7 @@ def main(folder: Path, job: str, cpus: int) -> None:
         mirror.pull_all()
         forget_attempt(folder)  # which the server did in its own folder
         mirror.fetch_requests()
-    handle = take_up(folder, job)
+    handle = claim_job(folder, job)
     if handle is None:
         return
     try:
