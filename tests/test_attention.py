@@ -62,7 +62,7 @@ def test_rows_of_another_block_or_head_would_be_noticed(case: Any) -> None:
 def test_rollout_of_one_token_is_its_row_and_column_of_the_whole(
     case: Any, residual: float, rows_at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(vit.explain.record, "_CHUNK", rows_at_once)
+    monkeypatch.setattr(vit.explain.record, "_CHUNK_SCORES", rows_at_once)
     captured, attentions, _ = case
     whole = rollout(attentions, residual)
     for token in (0, 3, captured.tokens - 1):
@@ -93,7 +93,7 @@ def sorted_out(attentions: torch.Tensor, residual: float, fusion: str, discard: 
 def test_rollout_discards_and_fuses_as_defined(
     case: Any, fusion: Any, discard: float, rows_at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(vit.explain.record, "_CHUNK", rows_at_once)
+    monkeypatch.setattr(vit.explain.record, "_CHUNK_SCORES", rows_at_once)
     captured, attentions, _ = case
     expected = sorted_out(attentions, 0.3, fusion, discard, len(captured.prefix))
     whole = rollout(attentions, 0.3, fusion, discard, len(captured.prefix))

@@ -162,7 +162,7 @@ def test_what_the_head_reads_sums_to_one(case: Case) -> None:
 
 @pytest.fixture(params=[1 << 24, 1], ids=["in one piece", "row by row"])
 def chunk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vit.explain.relevance, "_CHUNK", {"cpu": request.param})
+    monkeypatch.setattr(vit.explain.relevance, "_CHUNK_SCORES", {"cpu": request.param})
 
 
 @pytest.mark.parametrize("direction", ["from", "to"])
