@@ -59,7 +59,7 @@ PATIENCE = 300  # [s]
 TRUE = 90  # [s] within which the status is true
 
 
-class Place(NamedTuple):
+class Site(NamedTuple):
     """A cluster, and a folder of this machine."""
 
     lab: Lab
@@ -117,17 +117,17 @@ def say(text: str) -> None:
 # --- What can be measured -------------------------------------------------------------------------------------------
 
 
-def bits(place: Place) -> None:
+def bits(site: Site) -> None:
     """Against torchrun, which the others compare with, too."""
-    torchrun(RUN, place.folder / "reference")
-    expected = digest(place.folder / "reference" / "run")
-    how, found = place.finish(place.launch())
-    say(f"bits: torchrun {expected}, {place.lab.name} on two machines {found} ({how}): {found == expected}")
+    torchrun(RUN, site.folder / "reference")
+    expected = digest(site.folder / "reference" / "run")
+    how, result = site.finish(site.launch())
+    say(f"bits: torchrun {expected}, {site.lab.name} on two machines {result} ({how}): {result == expected}")
 
 
-def kill_something(place: Place, run: registry.Run, machine: bool, chance: random.Random) -> str:
+def kill_something(site: Site, run: registry.Run, machine: bool, chance: random.Random) -> str:
     """Returns what it was."""
-    lab = place.lab
+    lab = site.lab
     if not machine:
         trainers = [pid for pid in lab.processes(run) if "_job" not in Path(f"/proc/{pid}/cmdline").read_text()]
         os.kill(chance.choice(trainers), signal.SIGKILL)
@@ -139,44 +139,44 @@ def kill_something(place: Place, run: registry.Run, machine: bool, chance: rando
     return f"machine {number}"
 
 
-def kills(place: Place) -> None:
+def kills(site: Site) -> None:
     """A line for each."""
-    chance, same, count = random.Random(place.options.seed), 0, place.options.kills
-    expected = digest(place.folder / "reference" / "run")
+    chance, same, count = random.Random(site.options.seed), 0, site.options.kills
+    expected = digest(site.folder / "reference" / "run")
     for number in range(count):
         begun = time.monotonic()
-        run, step = place.launch(), chance.randrange(1, STEPS - 50)
-        place.until(run, lambda now, step=step: now.step >= step or done(now) >= step)  # type: ignore[misc]
-        killed = kill_something(place, run, number % 2 == 1, chance)
-        how, found = place.finish(run)
-        same += found == expected
+        run, step = site.launch(), chance.randrange(1, STEPS - 50)
+        site.until(run, lambda now, step=step: now.step >= step or done(now) >= step)  # type: ignore[misc]
+        killed = kill_something(site, run, number % 2 == 1, chance)
+        how, result = site.finish(run)
+        same += result == expected
         took = time.monotonic() - begun
-        say(f"kills {number + 1:>3} {killed:<10} at step {step:>4}: {how}, {found}, {took:.0f} s")
+        say(f"kills {number + 1:>3} {killed:<10} at step {step:>4}: {how}, {result}, {took:.0f} s")
         time.sleep(max(0.0, 32 - took))
-    left = [run.id for run in registry.list_runs(patience=6) if place.lab.processes(run)]
+    left = [run.id for run in registry.list_runs(patience=6) if site.lab.processes(run)]
     say(f"kills: {same} of {count} with the same bits; runs with processes left: {len(left)}")
 
 
-def outages(place: Place) -> None:
+def outages(site: Site) -> None:
     """What knows of all jobs is killed, and comes back after the run has been looked at."""
-    torchrun(LONGER, place.folder / "longer")
-    expected, cluster = digest(place.folder / "longer" / "run"), place.lab.cluster
+    torchrun(LONGER, site.folder / "longer")
+    expected, cluster = digest(site.folder / "longer" / "run"), site.lab.cluster
     assert cluster is not None
     for together in (False, True):
         if together:  # whoever starts and watches it is killed at the same moment
-            program = [sys.executable, __file__, "--launch", place.lab.name]
+            program = [sys.executable, __file__, "--launch", site.lab.name]
             with subprocess.Popen(program, cwd=ROOT, stdout=subprocess.PIPE, text=True) as watcher:
                 assert watcher.stdout is not None
                 run = registry.find_run(watcher.stdout.readline().strip())
-                place.until(run, lambda now: done(now) > 80)
-                down(place)
+                site.until(run, lambda now: done(now) > 80)
+                down(site)
                 watcher.kill()
         else:
-            run = place.launch(LONGER)
-            place.until(run, lambda now: done(now) > 80)
-            down(place)
+            run = site.launch(LONGER)
+            site.until(run, lambda now: done(now) > 80)
+            down(site)
         begun = time.monotonic()
-        silent = place.until(run, lambda now: now.status in ("unknown", "interrupted"), TRUE)
+        silent = site.until(run, lambda now: now.status in ("unknown", "interrupted"), TRUE)
         say(f"outages{' together' if together else ''}: {silent.status} after {time.monotonic() - begun:.1f} s:")
         say(f"  {silent.reason}")
         time.sleep(70)  # Ray's machines give up after a minute without their head
@@ -190,19 +190,19 @@ def outages(place: Place) -> None:
         else:
             cluster.start_controller()
         begun = time.monotonic()
-        back = place.until(run, lambda now: now.status != "unknown", TRUE)
+        back = site.until(run, lambda now: now.status != "unknown", TRUE)
         say(f"  it is back: {back.status} after {time.monotonic() - begun:.1f} s. {back.reason}")
-        how, found = place.finish(run)
+        how, result = site.finish(run)
         begun = time.monotonic()
-        while (left := place.lab.processes(run)) and time.monotonic() - begun < TRUE:
+        while (left := site.lab.processes(run)) and time.monotonic() - begun < TRUE:
             time.sleep(0.2)
-        say(f"  {how}, the same bits: {found == expected}")
+        say(f"  {how}, the same bits: {result == expected}")
         say(f"  {len(left)} of its processes are left {time.monotonic() - begun:.1f} s after that")
 
 
-def down(place: Place) -> None:
+def down(site: Site) -> None:
     """Kill what knows of all jobs."""
-    cluster = place.lab.cluster
+    cluster = site.lab.cluster
     assert cluster is not None
     pids = cluster.processes("gcs_server" if isinstance(cluster, RayCluster) else "slurmctld")
     assert pids
@@ -210,22 +210,22 @@ def down(place: Place) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-def answers(place: Place) -> None:
+def answers(site: Site) -> None:
     """Three sentences, each with its time."""
-    cluster = place.lab.cluster
+    cluster = site.lab.cluster
     assert isinstance(cluster, RayCluster)
     token = cluster.token.read_text()
 
     def ask(what: str) -> None:
         begun = time.monotonic()
         try:
-            place.lab.engine.capacity()
+            site.lab.engine.capacity()
             said = "an answer"
         except UserError as error:
             said = str(error)
         took = time.monotonic() - begun
         begun = time.monotonic()
-        watch.capacity(place.lab.name)
+        watch.capacity(site.lab.name)
         say(f"answers: {what}: {said} {took:.2f} s; a page waits {(time.monotonic() - begun) * 1e3:.1f} ms")
 
     ask("all is well")
@@ -238,59 +238,59 @@ def answers(place: Place) -> None:
     ask("nobody there")
 
 
-def lag(place: Place) -> None:
+def lag(site: Site) -> None:
     """By the clock of this machine, on which the cluster is."""
-    run = place.launch(tiny(epochs=10000))
-    place.until(run, lambda now: done(now) > 80)
+    run = site.launch(tiny(epochs=10000))
+    site.until(run, lambda now: done(now) > 80)
     behind = []
     for _ in range(120):
-        place_now = registry.find_run(run.id)
-        behind.append(time.time() - steps(place_now)[-1]["t"])
+        site_now = registry.find_run(run.id)
+        behind.append(time.time() - steps(site_now)[-1]["t"])
         time.sleep(0.5)
     control.kill(run.id)
     behind.sort()
     say(f"lag: the newest record is {median(behind):.1f} s old, at most {behind[-1]:.1f} s, {len(behind)} looks")
 
 
-def long(place: Place) -> TrainConfig:
+def long(site: Site) -> TrainConfig:
     """A run of so many minutes here, by two shorter ones."""
     config = tiny(epochs=5, limit=400, seed=3, device="cpu", dim=32, depth=2)
     few, many = (
-        torchrun(config.model_copy(update={"epochs": epochs}), place.folder / f"timed-{epochs}-{time.time()}")
+        torchrun(config.model_copy(update={"epochs": epochs}), site.folder / f"timed-{epochs}-{time.time()}")
         for epochs in (5, 25)
     )
-    return config.model_copy(update={"epochs": round(60 * place.options.minutes / ((many - few) / 20))})
+    return config.model_copy(update={"epochs": round(60 * site.options.minutes / ((many - few) / 20))})
 
 
-def limit(place: Place) -> None:
+def limit(site: Site) -> None:
     """It queues again until it is done; cancelled it does not come back."""
-    config = long(place)
-    took = torchrun(config, place.folder / "long")
+    config = long(site)
+    took = torchrun(config, site.folder / "long")
     begun = time.monotonic()
-    run = place.launch(config, minutes=2)
-    how, found = place.finish(run, 3600)
-    same = found == digest(place.folder / "long" / "run")
+    run = site.launch(config, minutes=2)
+    how, result = site.finish(run, 3600)
+    same = result == digest(site.folder / "long" / "run")
     starts = [record for record in read_metrics(run.folder / "metrics.jsonl") if record["kind"] == "start"]
     say(f"limit: {config.epochs} epochs, torchrun {took:.0f} s; under a limit of two minutes {how} in {len(starts)}")
     say(f"  attempts and {time.monotonic() - begun:.0f} s, the same bits: {same}")
-    run = place.launch(config, minutes=2)
-    place.until(run, lambda now: done(now) > 80)
+    run = site.launch(config, minutes=2)
+    site.until(run, lambda now: done(now) > 80)
     control.kill(run.id)
     time.sleep(200)
-    now = place.now(run)
-    say(f"  cancelled: {now.status} after 200 s, {len(place.lab.processes(run))} processes")
+    now = site.now(run)
+    say(f"  cancelled: {now.status} after 200 s, {len(site.lab.processes(run))} processes")
 
 
-def speed(place: Place) -> None:
+def speed(site: Site) -> None:
     """From the first to the last step, and from the launch to the end."""
-    config = long(place)
+    config = long(site)
     for turn in (1, 2):
-        alone = torchrun(config, place.folder / f"speed-{turn}")
+        alone = torchrun(config, site.folder / f"speed-{turn}")
         begun = time.monotonic()
-        run = place.launch(config)
-        place.finish(run, 3600)
+        run = site.launch(config)
+        site.finish(run, 3600)
         whole = time.monotonic() - begun
-        loops = [loop(folder) for folder in (place.folder / f"speed-{turn}" / "run", run.folder)]
+        loops = [loop(folder) for folder in (site.folder / f"speed-{turn}" / "run", run.folder)]
         say(
             f"speed {turn}: whole {whole:.0f} s against torchrun's {alone:.0f} s, {whole / alone:.3f}; first to last"
             f" step {loops[1]:.1f} s against {loops[0]:.1f} s, {loops[1] / loops[0]:.3f}"
@@ -322,8 +322,8 @@ def both(folder: Path, patch: pytest.MonkeyPatch) -> None:
                 for lab in labs
             ]
             begun, seen = time.monotonic(), dict[str, list[str]]()
-            while (found := [registry.find_run(run.id, patience=6) for run in runs]) and any(r.alive for r in found):
-                for run in found:
+            while (result := [registry.find_run(run.id, patience=6) for run in runs]) and any(r.alive for r in result):
+                for run in result:
                     expected = f", expected in {run.starts - time.time():.0f} s" if run.starts else ""
                     words = f"{run.status} {run.reason}{expected}" if run.status == "waiting" else run.status
                     seen.setdefault(run.id, [])
@@ -331,7 +331,7 @@ def both(folder: Path, patch: pytest.MonkeyPatch) -> None:
                         seen[run.id].append(f"{time.monotonic() - begun:.0f} s: {words}")
                 assert time.monotonic() - begun < PATIENCE
                 time.sleep(0.2)
-            for run in found:
+            for run in result:
                 say(f"{run.on} on {run.nodes}: {'; '.join(seen[run.id])}; {run.status}")
         finally:
             for lab in labs:
@@ -370,7 +370,7 @@ def main() -> None:
                 lab = LABS[options.place](folder / "runs", patch)
                 try:
                     for name in options.what:
-                        WHAT[name](Place(lab, folder, options))
+                        WHAT[name](Site(lab, folder, options))
                 finally:
                     if lab.end:
                         lab.end()

@@ -111,16 +111,16 @@ def main() -> None:
     parser.add_argument("--other", type=Path, help="another working copy, to compare with")
     options = parser.parse_args()
     projects = {"this": ROOT} | ({"other": options.other.resolve()} if options.other else {})
-    found: dict[str, list[dict[str, float]]] = {name: [] for name in projects}
+    result: dict[str, list[dict[str, float]]] = {name: [] for name in projects}
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(**chromium(), args=BROWSER_ARGUMENTS)
         measure(browser, ROOT)  # files and the browser's own code come into memory
         for _ in range(options.times):
             for name, project in projects.items():
-                found[name].append(measure(browser, project))
-                print(name, *(f"{stage} {found[name][-1][stage]:.2f}" for stage in ("port", *STAGES)), flush=True)
+                result[name].append(measure(browser, project))
+                print(name, *(f"{stage} {result[name][-1][stage]:.2f}" for stage in ("port", *STAGES)), flush=True)
         browser.close()
-    middle = {n: {s: statistics.median(one[s] for one in each) for s in STAGES} for n, each in found.items()}
+    middle = {n: {s: statistics.median(one[s] for one in each) for s in STAGES} for n, each in result.items()}
     print(f"\nMedian of {options.times} [s]" + ("; this and the other; ratio" if options.other else ""))
     for stage in STAGES:
         ratio = f" {middle['this'][stage] / middle['other'][stage]:6.2f}" if options.other else ""

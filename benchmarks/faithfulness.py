@@ -21,7 +21,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from vit.checkpoints.load import load_checkpoint
-from vit.explain.faithfulness import GROUPS, faithfulness, noise
+from vit.explain.faithfulness import SACO_GROUPS, faithfulness, noise
 from vit.explain.head_ablation import head_means, importance
 from vit.model.config import ViTConfig
 from vit.model.transformer import VisionTransformer
@@ -43,10 +43,10 @@ def ratios(one: Callable[[], Any], other: Callable[[], Any], rounds: int) -> lis
     return sorted(seconds(one) / seconds(other) for _ in range(rounds))
 
 
-def told(what: str, found: list[float], goal: float) -> None:
+def verdict_line(what: str, result: list[float], goal: float) -> None:
     """Print the median, the ends and the goal."""
     print(
-        f"  {what:<44} {statistics.median(found):8.2f} ({found[0]:.2f} to {found[-1]:.2f})   goal {goal:.2f}",
+        f"  {what:<44} {statistics.median(result):8.2f} ({result[0]:.2f} to {result[-1]:.2f})   goal {goal:.2f}",
         flush=True,
     )
 
@@ -64,13 +64,13 @@ def measure(name: str, model: VisionTransformer, rounds: int, heads: bool) -> No
         f"{name}: {config.depth} x {config.heads} heads, {len(config.prefix) + config.grid[0] * config.grid[1]} tokens"
     )
     heatmap = noise(config.grid, 0)
-    found = ratios(lambda: faithfulness(model, pixels, 0, [heatmap]), forward, rounds)
-    told(f"SaCo at {GROUPS} groups, in forwards", found, SACO_GOAL)
+    result = ratios(lambda: faithfulness(model, pixels, 0, [heatmap]), forward, rounds)
+    verdict_line(f"SaCo at {SACO_GROUPS} groups, in forwards", result, SACO_GOAL)
     if heads:
         means = head_means(model, pixels)
-        found = ratios(lambda: importance(model, pixels, 0, means), forward, max(3, rounds // 4))
+        result = ratios(lambda: importance(model, pixels, 0, means), forward, max(3, rounds // 4))
         every = config.depth * config.heads
-        told("importance of all heads, in forwards a head", [ratio / every for ratio in found], HEADS_GOAL)
+        verdict_line("importance of all heads, in forwards a head", [ratio / every for ratio in result], HEADS_GOAL)
 
 
 def main() -> None:

@@ -58,7 +58,7 @@ def our_model(theirs: Any) -> VisionTransformer:
     return model.eval()
 
 
-def passes(wanted: tuple[str, ...]) -> dict[str, Callable[[Tensor], Any]]:
+def passes(selected: tuple[str, ...]) -> dict[str, Callable[[Tensor], Any]]:
     """What each side does with pixels (1, 3, height, width)."""
     theirs = their_model()
     ours = our_model(theirs)
@@ -67,12 +67,12 @@ def passes(wanted: tuple[str, ...]) -> dict[str, Callable[[Tensor], Any]]:
         WAYS[1]: lambda pixels: ours(pixels, output_attentions=True),
         WAYS[2]: lambda pixels: record(ours, pixels),
     }
-    if WAYS[3] in wanted:
+    if WAYS[3] in selected:
         small = rounded(ours)
         ways[WAYS[3]] = lambda pixels: record(small, pixels, "bfloat16")
-    if len(wanted) == 1:  # a process of its own holds one model
-        ways = {wanted[0]: ways[wanted[0]]}
-    return {name: ways[name] for name in wanted}
+    if len(selected) == 1:  # a process of its own holds one model
+        ways = {selected[0]: ways[selected[0]]}
+    return {name: ways[name] for name in selected}
 
 
 @torch.inference_mode()
@@ -80,8 +80,8 @@ def times(size: int, rounds: int) -> dict[str, list[float]]:
     """Seconds of each side in every round, and in front of it how far the answers are apart."""
     ways, pixels = passes(WAYS), torch.randn(1, 3, size, size, generator=torch.Generator().manual_seed(1))
     answers = {name: run(pixels).logits for name, run in ways.items()}  # a warm-up, too
-    wanted = answers[THEIRS]
-    apart = {name: float((found - wanted).abs().max() / wanted.abs().max()) for name, found in answers.items()}
+    expected = answers[THEIRS]
+    apart = {name: float((result - expected).abs().max() / expected.abs().max()) for name, result in answers.items()}
     print(f"\n{size} px. Logits, relative to transformers': " + "; ".join(f"{n} {d:.0e}" for n, d in apart.items()))
     taken: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(rounds):
@@ -105,8 +105,8 @@ def extra_memory(size: int, way: str) -> float:
     pixels = torch.randn(1, 3, size, size)
     Path("/proc/self/clear_refs").write_text("5")  # forget the highest point so far
     before = resident("VmRSS")
-    kept = run(pixels)
-    assert kept.logits.shape == (1, 1000)
+    recorded = run(pixels)
+    assert recorded.logits.shape == (1, 1000)
     return resident("VmHWM") - before
 
 
@@ -119,7 +119,7 @@ def measured_memory(size: int, way: str) -> float | None:
     return float(result.stdout) if result.returncode == 0 else None
 
 
-def told(size: int, what: str, way: str) -> str:
+def goal_note(size: int, what: str, way: str) -> str:
     """The goal for a figure, if there is one."""
     goal = GOALS.get((size, what)) if way == WAYS[2] else None
     return f"   goal {goal:.2f}" if goal else ""
@@ -146,7 +146,8 @@ def main() -> None:
                 ratios = sorted(mine / theirs for mine, theirs in zip(seconds, taken[THEIRS], strict=True))
                 print(
                     f"{way:<46} time   {statistics.median(seconds):8.2f} s   "
-                    f"{statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f}){told(size, 'time', way)}",
+                    f"{statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})"
+                    f"{goal_note(size, 'time', way)}",
                     flush=True,
                 )
         if options.skip != "memory":
@@ -155,7 +156,7 @@ def main() -> None:
                 base = most[THEIRS]
                 words = "not measured: too little memory is free" if extra is None else f"{extra:8,.0f} MB"
                 ratio = f"  {extra / base:.3f}" if extra is not None and base else ""
-                print(f"{way:<46} memory {words}{ratio}{told(size, 'memory', way)}", flush=True)
+                print(f"{way:<46} memory {words}{ratio}{goal_note(size, 'memory', way)}", flush=True)
 
 
 if __name__ == "__main__":

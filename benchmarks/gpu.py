@@ -146,13 +146,13 @@ def model(job: Job) -> Result:
     for pool in ("cls", "mean", "map"):
         ours, pixels = tiny(pool=pool), picture(count=3)
         with torch.inference_mode():
-            wanted = ours(pixels, output_attentions=True)
+            expected = ours(pixels, output_attentions=True)
             ours.to(job.device)
             plain = ours(pixels.to(job.device))
             maps = ours(pixels.to(job.device), output_attentions=True)
-        figures[f"{pool}: logits"] = apart(plain.logits, wanted.logits)
-        figures[f"{pool}: logits with maps"] = apart(maps.logits, wanted.logits)
-        figures[f"{pool}: maps"] = max(map(apart, maps.attentions, wanted.attentions))
+        figures[f"{pool}: logits"] = apart(plain.logits, expected.logits)
+        figures[f"{pool}: logits with maps"] = apart(maps.logits, expected.logits)
+        figures[f"{pool}: maps"] = max(map(apart, maps.attentions, expected.attentions))
     return within(figures, 1e-4)
 
 
@@ -164,13 +164,13 @@ def record(job: Job) -> Result:
 
     ours, pixels = tiny(), picture()
     with torch.inference_mode():
-        wanted = recorded(ours, pixels)
-        found = recorded(ours.to(job.device), pixels.to(job.device))
-        sums = found.full(1).sum(-1)
+        expected = recorded(ours, pixels)
+        result = recorded(ours.to(job.device), pixels.to(job.device))
+        sums = result.full(1).sum(-1)
         figures = {
-            "logits": apart(found.logits, wanted.logits),
-            "rows": max(apart(found.full(block), wanted.full(block)) for block in range(found.blocks)),
-            "rollout": apart(found.rollout(0), wanted.rollout(0)),
+            "logits": apart(result.logits, expected.logits),
+            "rows": max(apart(result.full(block), expected.full(block)) for block in range(result.blocks)),
+            "rollout": apart(result.rollout(0), expected.rollout(0)),
             "sum of a row": apart(sums, torch.ones_like(sums)),
         }
     return within(figures, 1e-4)
@@ -181,14 +181,14 @@ def relevance(job: Job) -> Result:
     from vit.explain.relevance import legrad, relevance_record
 
     ours, pixels = tiny(), picture()
-    wanted, chosen = relevance_record(ours, pixels, 2), legrad(ours, pixels, 2)
+    expected, chosen = relevance_record(ours, pixels, 2), legrad(ours, pixels, 2)
     ours.to(job.device)
-    found = relevance_record(ours, pixels.to(job.device), 2)
+    result = relevance_record(ours, pixels.to(job.device), 2)
     figures = {
-        "relevance": apart(found.relevance(), wanted.relevance()),
-        "gradient rollout": apart(found.gradient_rollout(), wanted.gradient_rollout()),
-        "attention x gradient": apart(found.attention_gradient(), wanted.attention_gradient()),
-        "Grad-CAM": apart(found.gradcam(), wanted.gradcam()),
+        "relevance": apart(result.relevance(), expected.relevance()),
+        "gradient rollout": apart(result.gradient_rollout(), expected.gradient_rollout()),
+        "attention x gradient": apart(result.attention_gradient(), expected.attention_gradient()),
+        "Grad-CAM": apart(result.gradcam(), expected.gradcam()),
         "LeGrad": apart(legrad(ours, pixels.to(job.device), 2), chosen),
     }
     return within(figures, 1e-3)
@@ -384,7 +384,7 @@ def speed(job: Job) -> Result:
     import torch
     import train_speed
 
-    device, found = torch.device(job.device), {}
+    device, result = torch.device(job.device), {}
     sizes = {
         "tintn": (32, 256, 10_000, "tintn"),
         "cifar": (32, 512, 10_000, "cifar"),
@@ -411,12 +411,12 @@ def speed(job: Job) -> Result:
             for loop, steps in loops.items():
                 figures[loop].append(train_speed.timed(steps, 1 if job.dry else 12, device, batch))
         medians = {loop: statistics.median(values) for loop, values in figures.items()}
-        found[name] = {f"{loop} [pictures/s]": round(value, 1) for loop, value in medians.items()}
-        found[name] |= {
+        result[name] = {f"{loop} [pictures/s]": round(value, 1) for loop, value in medians.items()}
+        result[name] |= {
             f"ours / {loop}": round(medians["ours"] / medians[loop], 2) for loop in ("tutorial", "timm-like")
         }
         del loops
-    return found | {"model of timm's loop": "timm" if timm_model("tintn", 32) is not None else "ours: timm is missing"}
+    return result | {"model of timm's loop": "timm" if timm_model("tintn", 32) is not None else "ours: timm is missing"}
 
 
 def timm_model(size: str, side: int) -> Any:
@@ -468,11 +468,11 @@ def timm_steps(arrays: Any, labels: Any, device: Any, batch: int, size: str) -> 
         num_workers=min(8, os.cpu_count() or 1), pin_memory=device.type == "cuda", persistent_workers=True,
     )  # fmt: skip
     while True:
-        for images, wanted in loader:
+        for images, expected in loader:
             inputs = (images.to(device, non_blocking=True).float() - mean) / std
             with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
                 answer = network(inputs)
-                loss = criterion(answer.logits if ours is not None else answer, wanted.to(device, non_blocking=True))
+                loss = criterion(answer.logits if ours is not None else answer, expected.to(device, non_blocking=True))
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -487,7 +487,7 @@ def forward(job: Job) -> Result:
     from vit.model.config import ViTConfig
     from vit.model.transformer import VisionTransformer
 
-    found: Result = {}
+    result: Result = {}
     for side in (32, 64) if job.dry else (224, 512, 1024):
         config = ViTConfig.preset("tintn" if job.dry else "B/16", image_size=(side, side), num_classes=10)
         network, pixels = VisionTransformer(config).to(job.device).eval(), picture(side).to(job.device)
@@ -495,7 +495,7 @@ def forward(job: Job) -> Result:
             "plain": lambda network=network, pixels=pixels: network(pixels),
             "record": lambda network=network, pixels=pixels: recorded(network, pixels),
         }
-        found[f"{side} px"] = figures = {}
+        result[f"{side} px"] = figures = {}
         with torch.inference_mode():
             for way, run in ways.items():
                 for _ in range(3):
@@ -514,7 +514,7 @@ def forward(job: Job) -> Result:
                 if job.device.startswith("cuda"):
                     figures[f"{way} [MB]"] = round((torch.cuda.max_memory_allocated() - before) / 1e6, 1)
             figures["record / plain"] = round(figures["record [ms]"] / figures["plain [ms]"], 2)
-    return found
+    return result
 
 
 def ablation(job: Job) -> Result:
@@ -622,7 +622,7 @@ def leave(path: Path, told: Result) -> None:
     partial.replace(path)
 
 
-def known(out: Path, name: str) -> Result:
+def earlier_result(out: Path, name: str) -> Result:
     """What a step left; an empty result if it has not been done."""
     try:
         return dict(json.loads((out / f"{name}.json").read_text()))
@@ -633,7 +633,7 @@ def known(out: Path, name: str) -> Result:
 def summary(out: Path) -> str:
     """All results for people."""
     lines = ["# What the GPU said", "", "| Step | Outcome | Seconds |", "| --- | --- | --- |"]
-    results = [known(out, name) | {"step": name} for name in STEPS]
+    results = [earlier_result(out, name) | {"step": name} for name in STEPS]
     lines += [f"| {r['step']} | {r.get('outcome', 'not done')} | {r.get('seconds', '')} |" for r in results]
     for result in results:
         if "result" in result:
@@ -662,7 +662,7 @@ def run_all(options: argparse.Namespace) -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     until = time.monotonic() + 60 * options.minutes - ALONE
     for name in options.step or STEPS:
-        before = known(options.out, name)
+        before = earlier_result(options.out, name)
         if before.get("outcome") in ("passed", "failed") and not options.again:
             continue
         seconds = until - time.monotonic()
@@ -679,12 +679,12 @@ def run_all(options: argparse.Namespace) -> None:
                 whole = seconds > 60 * options.minutes * 0.9
                 words = f"It was cut off after {seconds:.0f} s."
                 told = {"outcome": "failed" if whole else "unfinished", "result": words, "seconds": round(seconds)}
-        found = known(options.out, name)
-        if not found:
+        result = earlier_result(options.out, name)
+        if not result:
             leave(options.out / f"{name}.json", told | {"step": name})
-        found = found or told
-        said = str(found["result"])[:200].replace("\n", " ") if found["outcome"] != "passed" else ""
-        print(f"{name}: {found['outcome']}, {found['seconds']} s  {said}".rstrip(), flush=True)
+        result = result or told
+        sentence = str(result["result"])[:200].replace("\n", " ") if result["outcome"] != "passed" else ""
+        print(f"{name}: {result['outcome']}, {result['seconds']} s  {sentence}".rstrip(), flush=True)
     (options.out / "summary.md").write_text(summary(options.out))
     archive = options.out / "everything.tar.gz"
     with tarfile.open(archive.with_suffix(".partial"), "w:gz", compresslevel=1) as file:

@@ -183,14 +183,14 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=1)
     options = parser.parse_args()
     projects = {"this": ROOT} | ({"other": options.other.resolve()} if options.other else {})
-    found: dict[str, list[Load]] = {name: [] for name in projects}
+    result: dict[str, list[Load]] = {name: [] for name in projects}
     for _ in range(options.turns):
         for name, project in projects.items():
-            found[name].append(serve_and_measure(project, options))
-            print(f"{name}: {found[name][-1]}", flush=True)
+            result[name].append(serve_and_measure(project, options))
+            print(f"{name}: {result[name][-1]}", flush=True)
     if options.other:
-        cpu = {name: statistics.median(load.cpu for load in loads) for name, loads in found.items()}
-        p95 = {name: statistics.median(quantiles(load.runs)[1] for load in loads) for name, loads in found.items()}
+        cpu = {name: statistics.median(load.cpu for load in loads) for name, loads in result.items()}
+        p95 = {name: statistics.median(quantiles(load.runs)[1] for load in loads) for name, loads in result.items()}
         print(f"This to the other: CPU a run {cpu['this'] / cpu['other']:.2f}, p95 {p95['this'] / p95['other']:.2f}")
 
 

@@ -71,19 +71,19 @@ def measure(project: Path) -> dict[str, int]:
         with streamlit(project / "app.py", cwd=project, **places, **ttl) as address:
             port = address.rpartition(":")[2]
             (server,) = (pid for pid in every_pid() if f"--server.port={port}".encode() in command_line(pid))
-            found = {}
+            result = {}
             for name, links in {
                 "first map": ["checkpoint=cifar10"],
                 "five checkpoints": [f"checkpoint=large-{number}" for number in range(5)],
                 "six pictures of 4,097 tokens": [f"checkpoint=cifar10&size=256&sample={name}" for name in SAMPLES],
             }.items():
                 asyncio.run(look(address, links))
-                found[name] = held(server)
-                print(f"  after {name}: {found[name] / 1e6:,.0f} MB", flush=True)
+                result[name] = held(server)
+                print(f"  after {name}: {result[name] / 1e6:,.0f} MB", flush=True)
             time.sleep(TTL + AFTER)
-            found["the last page was closed"] = held(server)
-            print(f"  after the last page was closed: {found['the last page was closed'] / 1e6:,.0f} MB", flush=True)
-            return found
+            result["the last page was closed"] = held(server)
+            print(f"  after the last page was closed: {result['the last page was closed'] / 1e6:,.0f} MB", flush=True)
+            return result
 
 
 def main() -> None:
@@ -94,8 +94,8 @@ def main() -> None:
     for name, project in {"this": ROOT, "other": options.other and options.other.resolve()}.items():
         if project:
             print(f"{name}:")
-            found = measure(project)
-            left = found["the last page was closed"] - found["first map"]
+            result = measure(project)
+            left = result["the last page was closed"] - result["first map"]
             print(f"  {left / 1e6:+,.0f} MB against the first map")
 
 

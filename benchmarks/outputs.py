@@ -58,9 +58,9 @@ def without_times(told: str) -> str:
 
 def of_training(folder: Path) -> dict[str, str]:
     run("train", "--preset", "shapes", "--run-dir", folder / "run", "--set", *RUN)
-    found = {"weights of a run": (folder / "run/checkpoints/best/model.safetensors").read_bytes()}
-    found |= {f"probes of epoch {file.stem}": file.read_bytes() for file in sorted((folder / "run/probes").iterdir())}
-    return {name: digest(content) for name, content in found.items()}
+    result = {"weights of a run": (folder / "run/checkpoints/best/model.safetensors").read_bytes()}
+    result |= {f"probes of epoch {file.stem}": file.read_bytes() for file in sorted((folder / "run/probes").iterdir())}
+    return {name: digest(content) for name, content in result.items()}
 
 
 def small(pool: str, folder: Path) -> Path:
@@ -79,46 +79,46 @@ def small(pool: str, folder: Path) -> Path:
 
 def of_maps(checkpoint: str | Path, folder: Path, name: str) -> dict[str, str]:
     """By the command line, for every method."""
-    picture, found = folder / "cat.jpg", {}
+    picture, result = folder / "cat.jpg", {}
     picture.write_bytes(samples.read("cat"))
     for method in METHODS:
         for kind in ("npz", "png"):
             out = folder / f"map.{kind}"
             run("explain", picture, "--method", method, "--checkpoint", checkpoint, "--out", out)
             if kind == "png":
-                found[f"{name}, {method}, png"] = digest(out.read_bytes())
+                result[f"{name}, {method}, png"] = digest(out.read_bytes())
                 continue
             with np.load(out) as arrays:
-                found |= {f"{name}, {method}, {key}": digest(arrays[key]) for key in arrays.files if key != "meta"}
-    said = run("classify", picture, "--checkpoint", checkpoint, "--json")
-    found[f"{name}, classes"] = digest(said.replace(str(folder), ""))
-    return found
+                result |= {f"{name}, {method}, {key}": digest(arrays[key]) for key in arrays.files if key != "meta"}
+    output = run("classify", picture, "--checkpoint", checkpoint, "--json")
+    result[f"{name}, classes"] = digest(output.replace(str(folder), ""))
+    return result
 
 
 def of_views(folder: Path) -> dict[str, str]:
     """What the page sends and gives away."""
-    checkpoint, found = vit.load_checkpoint("cifar10"), {}
+    checkpoint, result = vit.load_checkpoint("cifar10"), {}
     for side in (32, 64):
         seen = explain(checkpoint, samples.read("cat"), (side, side))
-        found[f"payload at {side} px"] = seen.payload
+        result[f"payload at {side} px"] = seen.payload
         for selection in (Selection(block=2, head=1, token=30), Selection(view="rollout", token=12, smooth=True)):
-            shown = export.MapView.of(seen.record, selection, seen.payload)
+            view = export.MapView.of(seen.record, selection, seen.payload)
             name = f"{selection.view} at {side} px"
-            facts = figures.caption(seen, checkpoint, shown.sentence)
-            found |= {
-                f"{name}, overlay": export.overlay_png(seen, selection, shown),
+            facts = figures.caption(seen, checkpoint, view.sentence)
+            result |= {
+                f"{name}, overlay": export.overlay_png(seen, selection, view),
                 f"{name}, heads": export.grid_png(seen, selection),
-                f"{name}, json": export.view_json(seen, shown, checkpoint),
-                f"{name}, code": code_snippet.snippet(seen, checkpoint, shown.facts, sample="cat"),
+                f"{name}, json": export.view_json(seen, view, checkpoint),
+                f"{name}, code": code_snippet.snippet(seen, checkpoint, view.facts, sample="cat"),
                 f"{name}, page": standalone(seen.payload, selection, "cat"),
             }
             for kind in ("png", "svg", "pdf"):
-                found[f"{name}, figure as {kind}"] = figures.map_figure(seen, selection, shown, facts, kind=kind)
-                found[f"{name}, heads as {kind}"] = figures.grid_figure(seen, selection, facts, kind=kind)
-        found[f"film at {side} px"] = animation.encode(animation.over_blocks(seen, Selection(token=30)), "GIF")
+                result[f"{name}, figure as {kind}"] = figures.map_figure(seen, selection, view, facts, kind=kind)
+                result[f"{name}, heads as {kind}"] = figures.grid_figure(seen, selection, facts, kind=kind)
+        result[f"film at {side} px"] = animation.encode(animation.over_blocks(seen, Selection(token=30)), "GIF")
     subject = Subject.of(checkpoint.model, checkpoint.preprocess(vit.decode_image(samples.read("cat"))), 3)
-    found |= {f"{name} in Python": weights(subject, name).numpy() for name in METHODS if METHODS[name].of_class}
-    return {name: digest(content) for name, content in found.items()}
+    result |= {f"{name} in Python": weights(subject, name).numpy() for name in METHODS if METHODS[name].of_class}
+    return {name: digest(content) for name, content in result.items()}
 
 
 def of_measurements(folder: Path) -> dict[str, str]:
@@ -127,11 +127,11 @@ def of_measurements(folder: Path) -> dict[str, str]:
 
 
 def of_conversions(folder: Path) -> dict[str, str]:
-    found = {}
+    result = {}
     for to in ("transformers", "timm"):
         run("convert", "cifar10", folder / to, "--to", to)
-        found |= {f"for {to}, {file.name}": digest(file.read_bytes()) for file in sorted((folder / to).iterdir())}
-    return found
+        result |= {f"for {to}, {file.name}": digest(file.read_bytes()) for file in sorted((folder / to).iterdir())}
+    return result
 
 
 def main() -> int:
@@ -141,18 +141,18 @@ def main() -> int:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        found = of_training(folder) | of_maps("cifar10", folder, "cifar10")
+        result = of_training(folder) | of_maps("cifar10", folder, "cifar10")
         for pool in POOLS:
-            found |= of_maps(small(pool, folder), folder, f"pool {pool}")
-        found |= of_views(folder) | of_measurements(folder) | of_conversions(folder)
-    options.out.write_text(json.dumps(found, indent=1, ensure_ascii=False))
-    print(f"{len(found)} outputs")
+            result |= of_maps(small(pool, folder), folder, f"pool {pool}")
+        result |= of_views(folder) | of_measurements(folder) | of_conversions(folder)
+    options.out.write_text(json.dumps(result, indent=1, ensure_ascii=False))
+    print(f"{len(result)} outputs")
     if not options.against:
         return 0
     before = json.loads(options.against.read_text())
-    differ = [name for name in before.keys() | found.keys() if before.get(name) != found.get(name)]
+    differ = [name for name in before.keys() | result.keys() if before.get(name) != result.get(name)]
     for name in sorted(differ):
-        print(f"{before.get(name, 'not there')} -> {found.get(name, 'not there')}  {name}")
+        print(f"{before.get(name, 'not there')} -> {result.get(name, 'not there')}  {name}")
     print(f"{len(differ)} differ")
     return bool(differ)
 

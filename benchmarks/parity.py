@@ -23,14 +23,14 @@ def main() -> None:
     print("| Library | Model | Logits | Attention | At another size |\n|---|---|---|---|---|")
     for name in CASES:
         case, model, checkpoint = opened(name)
-        wanted, found = case.ask(model, images), checkpoint.model(images, output_attentions=True)
-        attention = max(float((a - b).abs().max()) for a, b in zip(found.attentions, wanted.attentions, strict=True))
+        expected, result = case.ask(model, images), checkpoint.model(images, output_attentions=True)
+        attention = max(float((a - b).abs().max()) for a, b in zip(result.attentions, expected.attentions, strict=True))
         elsewhere = "resized when built"
         if case.other:
             other = torch.randn(2, 3, *case.other, generator=torch.Generator().manual_seed(1))
             elsewhere = f"{difference(checkpoint.model(other).logits, case.ask(model, other).logits):.1e}"
         library, _, model_name = name.partition(" · ")
-        logits = difference(found.logits, wanted.logits)
+        logits = difference(result.logits, expected.logits)
         print(f"| {library} {version(library)} | {model_name} | {logits:.1e} | {attention:.1e} | {elsewhere} |")
 
 

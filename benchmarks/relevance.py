@@ -89,8 +89,8 @@ def extra_memory(size: int, way: str) -> float:
     pixels = torch.randn(1, 3, size, size)
     Path("/proc/self/clear_refs").write_text("5")  # forget the highest point so far
     before = resident("VmRSS")
-    kept = run(pixels)
-    del kept
+    recorded = run(pixels)
+    del recorded
     return resident("VmHWM") - before
 
 

@@ -68,7 +68,7 @@ def main() -> None:
             (SnapshotWriter, "store", "probes"),
             (Trainer, "_save_epoch", "checkpoints and state"),
             (Trainer, "_evaluate", "evaluation"),
-            (Trainer, "_test", "evaluation"),
+            (Trainer, "_run_test", "evaluation"),
             (TrainStep, "take", "steps"),
         ):
             watch(owner, name, part)

@@ -36,7 +36,7 @@ from vit.files import is_locked
 from vit.images.decode import decode_image
 from vit.images.preprocess import Preprocess
 from vit.runs import registry
-from vit.runs.engines import contract, places
+from vit.runs.engines import contract, factory
 from vit.runs.engines.clusters import Cluster
 from vit.runs.engines.contract import Capacity, Handle, Look, Request, Share
 from vit.runs.mirror import Mirror
@@ -124,7 +124,7 @@ def watching(count: int, folder: Path) -> None:
     runs.mkdir()
     (folder / "clusters.toml").write_text(f'[clusters.lab]\nkind = "counting"\nruns = "{runs}"\n')
     os.environ |= {"VIT_CLUSTERS": str(folder / "clusters.toml"), "VIT_RUNS": str(folder / "here")}
-    places.KINDS["counting"] = Counting
+    factory.KINDS["counting"] = Counting
     record = {"kind": "step", "loss": 2.3025, "lr": 0.001, "t": time.time(), "attempt": 0, "pictures_per_second": 900.0}
     records = "".join(json.dumps(record | {"step": 20 * i}) + "\n" for i in range(RECORDS))
     first = runs / "20261123-000000-run-0000"
@@ -143,9 +143,9 @@ def watching(count: int, folder: Path) -> None:
     times = []
     for _ in range(5):
         begun = time.perf_counter()
-        found = registry.list_runs()
+        result = registry.list_runs()
         times.append(time.perf_counter() - begun)
-    assert len(found) == count
+    assert len(result) == count
     begun, before = time.perf_counter(), asked
     while asked - before < count:
         registry.list_runs()
@@ -219,7 +219,7 @@ def reading(count: int = 200) -> float:
             break
     preprocess, begun = Preprocess((224, 224)), time.perf_counter()
     for _ in range(count):
-        preprocess.seen(decode_image(file.getvalue()))
+        preprocess.input_image(decode_image(file.getvalue()))
     each = (time.perf_counter() - begun) / count
     print(f"Reading: {1 / each:.0f} JPEGs of {file.tell() / 1e3:.0f} kB a second and processor, scaled to 224 pixels")
     return 1 / each

@@ -123,10 +123,10 @@ def tutorial_steps(
     loader = data.DataLoader(Pictures(arrays, labels), batch_size=batch, shuffle=True, num_workers=2, drop_last=True)
     total = 0.0
     while True:
-        for images, wanted in loader:
-            images, wanted = images.to(device), wanted.to(device)
+        for images, expected in loader:
+            images, expected = images.to(device), expected.to(device)
             optimizer.zero_grad()
-            loss = criterion(model(images), wanted)
+            loss = criterion(model(images), expected)
             loss.backward()
             optimizer.step()
             total += loss.item()
@@ -144,8 +144,8 @@ def our_steps(
     run.update.model.train()
     while True:
         order = torch.randperm(len(labels))[: run.data.steps_per_epoch * run.data.batch_size]
-        for images, wanted in run.data.train.batches(order, run.data.batch_size, run.process.device):
-            run.update.train_step(run.progress.step, images, wanted, print)
+        for images, expected in run.data.train.batches(order, run.data.batch_size, run.process.device):
+            run.update.train_step(run.progress.step, images, expected, print)
             run.progress.step += 1
             yield
 

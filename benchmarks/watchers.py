@@ -288,11 +288,11 @@ def write_pictures(folder: Path) -> None:
     for split, count, copies in (("train", PICTURES, COPIES), ("test", 64, 1)):
         pictures, _ = shapes(count, 32, seed=1)
         for i, (picture, label) in enumerate(zip(pictures.images, pictures.labels, strict=True)):
-            place = folder / split / SHAPES[int(label)]
-            place.mkdir(parents=True, exist_ok=True)
-            Image.fromarray(picture.permute(1, 2, 0).numpy()).save(place / f"{i}.png")
+            path = folder / split / SHAPES[int(label)]
+            path.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(picture.permute(1, 2, 0).numpy()).save(path / f"{i}.png")
             for copy in range(1, copies):
-                os.link(place / f"{i}.png", place / f"{i}-{copy}.png")
+                os.link(path / f"{i}.png", path / f"{i}-{copy}.png")
 
 
 def begin(run: registry.Run, records: int) -> None:
@@ -300,9 +300,9 @@ def begin(run: registry.Run, records: int) -> None:
     reader = MetricsReader(run.folder / "metrics.jsonl")
     until = time.monotonic() + STARTED
     while len(reader.records.get("step", [])) < 3:
-        found = registry.find_run(run.id)
-        log = (run.folder / "log.txt").read_text() if not found.alive else ""
-        assert found.alive and time.monotonic() < until, f"The run is {found.status}. {found.reason}\n{log}"
+        result = registry.find_run(run.id)
+        log = (run.folder / "log.txt").read_text() if not result.alive else ""
+        assert result.alive and time.monotonic() < until, f"The run is {result.status}. {result.reason}\n{log}"
         time.sleep(0.5)
         reader.update()
     writer = MetricsWriter(reader.path)
@@ -377,18 +377,18 @@ def interval(values: Sequence[float], control: Sequence[float] = (1.0,)) -> tupl
     def median(measured: Sequence[float]) -> float:
         return statistics.median(chance.choices(measured, k=len(measured)))
 
-    found = sorted(median(values) / median(control) for _ in range(RESAMPLES))
-    return found[round(0.025 * RESAMPLES)], found[round(0.975 * RESAMPLES) - 1]
+    result = sorted(median(values) / median(control) for _ in range(RESAMPLES))
+    return result[round(0.025 * RESAMPLES)], result[round(0.975 * RESAMPLES) - 1]
 
 
 def report_speed(pairs: dict[int, list[Pair]], watchers: int) -> None:
     """Print what the training lost, beside what pairs show where there is nothing to lose."""
     watched, control = (sorted(pair.ratio for pair in pairs[crowd]) for crowd in (watchers, 0))
-    for words, found in ((f"{watchers} watchers", watched), ("Control, 0 watchers both times", control)):
-        low, high = interval(found)
+    for words, result in ((f"{watchers} watchers", watched), ("Control, 0 watchers both times", control)):
+        low, high = interval(result)
         print(
-            f"{words}: {statistics.median(found):.3f} of the throughput without, median of {len(found)} pairs "
-            f"({found[0]:.3f} to {found[-1]:.3f}); 95 % interval of the median {low:.3f} to {high:.3f}."
+            f"{words}: {statistics.median(result):.3f} of the throughput without, median of {len(result)} pairs "
+            f"({result[0]:.3f} to {result[-1]:.3f}); 95 % interval of the median {low:.3f} to {high:.3f}."
         )
     low, high = interval(watched, control)
     print(

@@ -128,7 +128,9 @@ def summary(runs: list[Run]) -> pd.DataFrame:
     rows = [
         {
             "Run": run.name,
-            "Status": f"{readings.STATUS[run.status]} · {run.place}" if run.place else readings.STATUS[run.status],
+            "Status": f"{readings.STATUS[run.status]} · {run.queue_position}"
+            if run.queue_position
+            else readings.STATUS[run.status],
             "Validation": None if (best := readings.validation_accuracy(run)) is None else 100 * best,
             "Test": None if (test := readings.test_accuracy(run)) is None else 100 * test,
             "Progress": 100 * readings.share_done(run),
@@ -250,7 +252,7 @@ def say_status(run: Run) -> None:
 
 def waiting_reason(run: Run) -> str:
     """Where a waiting run stands, why it waits, and when its cluster expects to start it."""
-    sentences = [f"Number {run.place} in the queue."] if run.place else []
+    sentences = [f"Number {run.queue_position} in the queue."] if run.queue_position else []
     sentences += [run.reason] if run.reason else []
     if run.starts:
         sentences.append(f"It may start at {time.strftime('%H:%M UTC on %d %B', time.gmtime(run.starts))}.")

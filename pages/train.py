@@ -13,7 +13,7 @@ import streamlit as st
 from pages.shared import access, datasets, link_controls, loading, navigation, session, setting_names
 from pages.shared.escape import plain
 from pages.shared.page_links import RunsLink
-from pages.train_form import cluster_trial, compute_target, cost_preview, data_picker, form_state
+from pages.train_form import cluster_dry_run, compute_target, cost_preview, data_picker, form_state
 from pages.train_form import settings as fields
 from pages.train_form.form import LONGEST, TrainForm
 from vit import checkpoints
@@ -334,10 +334,10 @@ with right:
             st.error(plain(problem))
             sound = False
         elsewhere = target.on != HERE and bool(devices)
-        there = cluster_trial.finished(config, target) if elsewhere else None
+        there = cluster_dry_run.finished(config, target) if elsewhere else None
         measured = cost_preview.show_costs(config, here, pictures, there) if devices else None
-        if elsewhere and cluster_trial.possible(target):
-            cluster_trial.show(config, target)
+        if elsewhere and cluster_dry_run.possible(target):
+            cluster_dry_run.show(config, target)
         runs = pick_sweep(settings, form.sweep_1)
     usual = name_of(config) if config else ""
     name = st.text_input("Name", key=form_state.key("name"), placeholder=usual, max_chars=60, persist_state="session")

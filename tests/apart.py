@@ -13,9 +13,9 @@ PATIENCE = 300  # [s] on a busy machine
 
 def context() -> ForkServerContext:
     """Processes are forked from one that has imported what takes seconds, and has computed nothing."""
-    found = multiprocessing.get_context("forkserver")
-    found.set_forkserver_preload(["vit.training.train", "vit.view.explanation", "torch.utils.tensorboard"])
-    return found
+    result = multiprocessing.get_context("forkserver")
+    result.set_forkserver_preload(["vit.training.train", "vit.view.explanation", "torch.utils.tensorboard"])
+    return result
 
 
 def begin(code: str, *arguments: object, out: Path) -> ForkServerProcess:
@@ -32,9 +32,9 @@ def printed(code: str, *arguments: object) -> str:
         process.join(PATIENCE)
         if process.exitcode is None:
             process.kill()
-        said = (Path(folder) / "out").read_text()
-        assert process.exitcode == 0, f"it ended with {process.exitcode}: {said}"
-        return said
+        output = (Path(folder) / "out").read_text()
+        assert process.exitcode == 0, f"it ended with {process.exitcode}: {output}"
+        return output
 
 
 def _run(code: str, arguments: list[str], out: Path) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 import torch
-from packed import Place
+from packed import Sandbox
 from tiny import LABELS, TINY, fill
 
 from vit.checkpoints import families
@@ -152,16 +152,16 @@ def saved_shapes(tmp_path: Path, build: Callable[..., VisionTransformer]) -> Pat
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
+def sandbox(tmp_path: Path) -> Iterator[Sandbox]:
     """Whatever a test does: files appear in `into` only, and there only if the import succeeded."""
-    here = Place(tmp_path)
+    one = Sandbox(tmp_path)
     beside = set(os.listdir(tmp_path.parent))
-    yield here
+    yield one
     assert set(os.listdir(tmp_path.parent)) == beside
     assert set(os.listdir(tmp_path)) <= {"upload", "data"}
     if (tmp_path / "data").exists():
         assert set(os.listdir(tmp_path / "data")) <= {"pets"}
-    assert all(name.startswith("data/pets/") for name in here.written())
+    assert all(name.startswith("data/pets/") for name in one.written())
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import pytest
 from vit.files import is_locked
 from vit.paths import environment_with_package
 from vit.runs.attempts import KILLED
-from vit.runs.engines import contract, places
+from vit.runs.engines import contract, factory
 from vit.runs.engines.clusters import Cluster, find_cluster
 from vit.runs.engines.contract import Capacity, Handle, Look, Request, Share
 from vit.training.run_folder import ENGINE
@@ -98,7 +98,7 @@ class Fake(contract.Engine):
             os.killpg(int((job / "pid").read_text()), signal.SIGKILL)
 
 
-places.KINDS["fake"] = Fake
+factory.KINDS["fake"] = Fake
 
 
 def set_up(folder: Path, patch: pytest.MonkeyPatch, **limits: int) -> Fake:

@@ -172,9 +172,9 @@ class _Handler(BaseHTTPRequestHandler):
         return None
 
     def serve_file(self, name: str, revision: str, file: str) -> None:
-        if not (found := self.find(name, revision)):
+        if not (result := self.find(name, revision)):
             return
-        commit, files = found
+        commit, files = result
         if file not in files:
             self.answer(404, {"X-Error-Code": "EntryNotFound", "X-Repo-Commit": commit})
             return
@@ -191,8 +191,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.answer(200, headers | {"ETag": f'"{hashlib.sha1(blob).hexdigest()}"'} | changed, content)
 
     def serve_listing(self, name: str, revision: str) -> None:
-        if found := self.find(name, revision, listed=True):
-            commit, files = found
+        if result := self.find(name, revision, listed=True):
+            commit, files = result
             said = self.hub.headers.get("config.json", {}).get("X-Repo-Commit", commit)
             siblings = [self.listed(file, content) for file, content in files.items()]
             listing = {"id": name, "modelId": name, "sha": said, "siblings": siblings}
@@ -256,7 +256,7 @@ def refusal(name: str, **how: Any) -> str:
     """The one sentence with which a name is refused; nothing of it may be here afterwards."""
     with pytest.raises(UserError) as caught:
         hub.fetch(name, **how)
-    said = str(caught.value)
-    assert said.count("\n") == 0 and said.endswith(".") and len(said) < 400, said
+    message = str(caught.value)
+    assert message.count("\n") == 0 and message.endswith(".") and len(message) < 400, message
     assert hub.cached() == []
-    return said
+    return message

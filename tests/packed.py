@@ -55,14 +55,14 @@ def entry(name: str, **values: Any) -> tarfile.TarInfo:
     return info
 
 
-class Place:
+class Sandbox:
     """A folder with an archive, its target, and a look at everything around."""
 
     def __init__(self, folder: Path):
         self.archive, self.into = folder / "upload", folder / "data" / "pets"
         self.folder = folder
 
-    def pack(self, files: Files, kind: str = "zip") -> "Place":
+    def pack(self, files: Files, kind: str = "zip") -> "Sandbox":
         pack(self.archive, files, kind)
         return self
 
@@ -81,7 +81,7 @@ class Place:
     def pictures(self) -> set[str]:
         return {name for name in self.written() if not Path(name).name.startswith(".")}
 
-    def edit(self, change: Callable[[bytearray], None]) -> "Place":
+    def edit(self, change: Callable[[bytearray], None]) -> "Sandbox":
         data = bytearray(self.archive.read_bytes())
         change(data)
         self.archive.write_bytes(data)

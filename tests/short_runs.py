@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from vit.runs import control, registry
-from vit.runs.engines import here
+from vit.runs.engines import local
 from vit.training.config import TrainConfig
 from vit.training.metrics import read_metrics
 from vit.training.presets import train_config
@@ -92,11 +92,11 @@ def command_of(pid: int) -> str:
 
 def trainers(run: registry.Run) -> list[int]:
     """Processes of the run but its supervisor."""
-    return [pid for pid in here.lock_holders(run.folder) if "vit.runs.supervisor" not in command_of(pid)]
+    return [pid for pid in local.lock_holders(run.folder) if "vit.runs.supervisor" not in command_of(pid)]
 
 
 def supervisor_of(run: registry.Run) -> int:
-    return next(pid for pid in here.lock_holders(run.folder) if "vit.runs.supervisor" in command_of(pid))
+    return next(pid for pid in local.lock_holders(run.folder) if "vit.runs.supervisor" in command_of(pid))
 
 
 def dead(root: Path, name: str = "20261121-000000-dead-0000", **about: Any) -> Path:

@@ -22,7 +22,7 @@ from vit.images.preprocess import Normalise, Preprocess
 from vit.model.transformer import VisionTransformer
 from vit.training.snapshot_writer import SnapshotWriter
 from vit.view import animation
-from vit.view.animation import LAST, Film, encode, over_blocks, over_epochs, over_frames
+from vit.view.animation import LAST_MILLISECONDS, Film, encode, over_blocks, over_epochs, over_frames
 from vit.view.explanation import Explanation, explain
 from vit.view.export import MapView
 from vit.view.overlay import COLORMAPS
@@ -70,18 +70,18 @@ BOX = (80, 0, 400, 320)  # of a 60 x 40 picture, eight times as large
 def test_over_blocks_every_block_has_its_turn(explanation: Explanation, head: Any, direction: Any) -> None:
     selection = replace(CLASS_TOKEN, head=head, direction=direction, scale="own")
     pictures, durations = played(over_blocks(explanation, selection))
-    assert len(pictures) == 2 and durations[1] == LAST > durations[0]
-    kept = explanation.record
+    assert len(pictures) == 2 and durations[1] == LAST_MILLISECONDS > durations[0]
+    recorded = explanation.record
     for block, picture in enumerate(pictures):
-        truth = kept.heatmap(kept.weights(0, block, head, direction)).numpy()
+        truth = recorded.heatmap(recorded.weights(0, block, head, direction)).numpy()
         assert np.abs(patches(picture, BOX) - truth / truth.max() * 255).max() <= 4
 
 
 def test_over_blocks_the_shared_scale_is_that_of_the_viewer(explanation: Explanation) -> None:
     top = MapView.of(explanation.record, CLASS_TOKEN, explanation.payload).top
-    kept = explanation.record
+    recorded = explanation.record
     for block, picture in enumerate(played(over_blocks(explanation, CLASS_TOKEN))[0]):
-        truth = np.clip(kept.heatmap(kept.weights(0, block)).numpy() / top, 0, 1)
+        truth = np.clip(recorded.heatmap(recorded.weights(0, block)).numpy() / top, 0, 1)
         assert np.abs(patches(picture, BOX) - truth * 255).max() <= 4
 
 
@@ -110,10 +110,10 @@ def test_over_epochs_every_epoch_has_its_turn(probes: Any, view: Any) -> None:
     folder, images, models = probes
     selection = replace(CLASS_TOKEN, block=0, head=1, view=view, scale="own")
     pictures, durations = played(over_epochs(folder, 1, selection))
-    assert len(pictures) == 3 and durations[-1] == LAST
+    assert len(pictures) == 3 and durations[-1] == LAST_MILLISECONDS
     for model, picture in zip(models, pictures, strict=True):
-        kept = record(model, Normalise(Preprocess((32, 32)), torch.device("cpu"))(images[1:]))
-        truth = kept.heatmap(kept.rollout(0) if view == "rollout" else kept.weights(0, 0, 1)).numpy()
+        recorded = record(model, Normalise(Preprocess((32, 32)), torch.device("cpu"))(images[1:]))
+        truth = recorded.heatmap(recorded.rollout(0) if view == "rollout" else recorded.weights(0, 0, 1)).numpy()
         assert np.abs(patches(picture, (0, 0, 480, 480)) - truth / truth.max() * 255).max() <= 4
 
 
@@ -122,8 +122,8 @@ def test_over_epochs_the_shared_scale_is_one_for_all(probes: Any) -> None:
     pictures, _ = played(over_epochs(folder, 0, replace(CLASS_TOKEN, block=1)))
     truth = []
     for model in models:
-        kept = record(model, Normalise(Preprocess((32, 32)), torch.device("cpu"))(images[:1]))
-        truth.append(kept.heatmap(kept.weights(0, 1)).numpy())
+        recorded = record(model, Normalise(Preprocess((32, 32)), torch.device("cpu"))(images[:1]))
+        truth.append(recorded.heatmap(recorded.weights(0, 1)).numpy())
     levels = np.stack([patches(picture, (0, 0, 480, 480)) for picture in pictures])
     below = levels < 250
     ratio = levels[below] / np.stack(truth)[below]
@@ -141,9 +141,9 @@ def test_epochs_that_are_damaged_are_passed_over(probes: Any) -> None:
 
 
 def test_over_frames_each_frame_is_explained_on_its_own(checkpoint: Checkpoint) -> None:
-    data, selection, told = animated(3, duration=[100, 200, 300]), replace(CLASS_TOKEN, scale="own"), []
-    pictures, durations = played(over_frames(checkpoint, data, selection, (32, 32), progress=told.append))
-    assert durations == [100, 200, 300] and told == [1 / 3, 2 / 3, 1]
+    data, selection, reports = animated(3, duration=[100, 200, 300]), replace(CLASS_TOKEN, scale="own"), []
+    pictures, durations = played(over_frames(checkpoint, data, selection, (32, 32), progress=reports.append))
+    assert durations == [100, 200, 300] and reports == [1 / 3, 2 / 3, 1]
     for number, picture in enumerate(pictures):
         kept = explain(checkpoint, data, frame=number).record
         truth = kept.heatmap(kept.weights(0)).numpy()
@@ -164,28 +164,28 @@ def test_over_frames_a_class_has_the_map_of_its_method(checkpoint: Checkpoint, m
     data = animated(3)
     selection = replace(CLASS_TOKEN, view="relevance", token=9, pinned=pinned, direction="to")
     film = over_frames(checkpoint, data, selection, (32, 32), target=3, method=method)
-    asked = 9 if pinned and METHODS[method].of_tokens else None
+    token = 9 if pinned and METHODS[method].of_tokens else None
     truth = []
     for frame in decode_frames(data, range(3)):
         subject = Subject.of(checkpoint.model, checkpoint.preprocess(frame.picture), 3)
-        direction = "from" if asked is None else "to"  # the class itself only looks
-        weights = class_weights(subject, method, asked, direction, **selection.settings(METHODS[method].settings))
+        direction = "from" if token is None else "to"  # the class itself only looks
+        weights = class_weights(subject, method, token, direction, **selection.settings(METHODS[method].settings))
         truth.append(subject.record.heatmap(weights / weights.sum()).numpy().ravel())
     counted = np.stack(truth)
-    if asked is not None:
-        counted[:, asked - 1] = 0  # colours end at the strongest of the others
+    if token is not None:
+        counted[:, token - 1] = 0  # colours end at the strongest of the others
     levels = np.clip(np.stack(truth) / counted.max(), 0, 1) * 255
-    found = np.stack([patches(picture, BOX).ravel() for picture in played(film)[0]])
-    inside = np.ones(16, bool) if asked is None else np.arange(16) != asked - 1  # an outline lies on that one
-    assert np.abs(found - levels)[:, inside].max() <= 4
+    result = np.stack([patches(picture, BOX).ravel() for picture in played(film)[0]])
+    inside = np.ones(16, bool) if token is None else np.arange(16) != token - 1  # an outline lies on that one
+    assert np.abs(result - levels)[:, inside].max() <= 4
 
 
 def test_frames_of_a_class_say_how_probable_it_is(checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[str] = []
-    monkeypatch.setattr(animation, "_drawn", lambda step, selection: said.append(step.label) or step.picture)
+    messages: list[str] = []
+    monkeypatch.setattr(animation, "_draw_step", lambda step, selection: messages.append(step.label) or step.picture)
     over_frames(checkpoint, animated(2), CLASS_TOKEN, (32, 32), method="legrad", target=3)
     probability = explain(checkpoint, animated(2), frame=1).record.logits[0].softmax(0)[3]
-    assert said[1] == f"Frame 2: {checkpoint.labels[3]} {float(probability):.0%}"
+    assert messages[1] == f"Frame 2: {checkpoint.labels[3]} {float(probability):.0%}"
 
 
 def test_many_frames_become_few_that_last_as_long(checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,10 +197,10 @@ def test_many_frames_become_few_that_last_as_long(checkpoint: Checkpoint, monkey
 def test_an_mp4_shows_what_the_gif_shows(explanation: Explanation) -> None:
     film = over_blocks(explanation, CLASS_TOKEN)
     with av.open(io.BytesIO(encode(film, "MP4"))) as container:
-        shown = [frame.to_image() for frame in container.decode(video=0)]
-    assert len(shown) == len(film.pictures)
-    for found, truth in zip(shown, played(film)[0], strict=True):
-        assert np.abs(patches(np.asarray(found).astype(int), BOX) - patches(truth, BOX)).max() <= 6
+        pixels = [frame.to_image() for frame in container.decode(video=0)]
+    assert len(pixels) == len(film.pictures)
+    for result, truth in zip(pixels, played(film)[0], strict=True):
+        assert np.abs(patches(np.asarray(result).astype(int), BOX) - patches(truth, BOX)).max() <= 6
 
 
 def test_of_a_panorama_a_part_around_the_patches_is_drawn(checkpoint: Checkpoint) -> None:
@@ -234,17 +234,17 @@ def test_a_payload_gives_the_weights_of_its_record(
     build: Callable[..., VisionTransformer], side: int, selection: Selection
 ) -> None:
     pixels = torch.randn(1, 3, side, side, generator=torch.Generator().manual_seed(7))
-    kept = record(build(), pixels)
-    payload = pack(kept, Image.new("RGB", (side, side)), (0, 0, side, side), COLORMAPS)
-    truth = MapView.of(kept, selection).weights.numpy()
+    recorded = record(build(), pixels)
+    payload = pack(recorded, Image.new("RGB", (side, side)), (0, 0, side, side), COLORMAPS)
+    truth = MapView.of(recorded, selection).weights.numpy()
     wrong = np.abs(weights_of(payload, selection) - truth) / truth.max()
     swapped = 1 if selection.discard else 0  # of two patches that are nearly the weakest, the other may go
     assert (wrong > 0.005).sum() <= swapped and wrong.max() < 0.05
 
 
 def test_a_payload_gives_the_weights_of_the_pooling_query(build: Callable[..., VisionTransformer]) -> None:
-    kept = record(build(prefix=(), pool="map"), torch.randn(1, 3, 32, 32))
-    payload = pack(kept, Image.new("RGB", (32, 32)), (0, 0, 32, 32), COLORMAPS)
+    recorded = record(build(prefix=(), pool="map"), torch.randn(1, 3, 32, 32))
+    payload = pack(recorded, Image.new("RGB", (32, 32)), (0, 0, 32, 32), COLORMAPS)
     for head in (1, "max"):
         selection = Selection(view="pool", head=head)
-        assert np.allclose(weights_of(payload, selection), MapView.of(kept, selection).weights, atol=1e-6)
+        assert np.allclose(weights_of(payload, selection), MapView.of(recorded, selection).weights, atol=1e-6)

@@ -29,9 +29,11 @@ def clouds(classes: int, count: int = 60, dim: int = 16, apart: float = 1.0, see
 
 @pytest.mark.parametrize("classes", [2, 3, 7])
 def test_a_probe_says_what_scikit_learns_pipeline_says(classes: int) -> None:
-    known, others = clouds(classes), clouds(classes, seed=1)
-    pipeline = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000)).fit(known.vectors, known.labels)
-    head = answers_from_features(known, "clouds").head
+    reference, others = clouds(classes), clouds(classes, seed=1)
+    pipeline = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000)).fit(
+        reference.vectors, reference.labels
+    )
+    head = answers_from_features(reference, "clouds").head
     with torch.inference_mode():
         shares = head(torch.from_numpy(others.vectors)).softmax(-1).numpy()
     assert shares == pytest.approx(pipeline.predict_proba(others.vectors), abs=1e-4)
@@ -39,24 +41,24 @@ def test_a_probe_says_what_scikit_learns_pipeline_says(classes: int) -> None:
 
 @pytest.mark.parametrize(("classes", "count"), [(2, 60), (5, 60), (3, 9)])
 def test_neighbours_vote_as_brute_force_in_float64_says(classes: int, count: int) -> None:
-    known, others = clouds(classes, count), clouds(classes, seed=1)
-    wanted = np.zeros((len(others.vectors), classes))
+    reference, others = clouds(classes, count), clouds(classes, seed=1)
+    expected = np.zeros((len(others.vectors), classes))
     for i, vector in enumerate(others.vectors.astype(np.float64)):
         similar = [
             float(vector @ one / np.linalg.norm(vector) / np.linalg.norm(one))
-            for one in known.vectors.astype(np.float64)
+            for one in reference.vectors.astype(np.float64)
         ]
         for j in sorted(range(count), key=lambda j: -similar[j])[:20]:
-            wanted[i, known.labels[j]] += np.exp(similar[j] / 0.07)
-    head = answers_from_features(known, "clouds", "neighbours").head
+            expected[i, reference.labels[j]] += np.exp(similar[j] / 0.07)
+    head = answers_from_features(reference, "clouds", "neighbours").head
     with torch.inference_mode():
         shares = head(torch.from_numpy(others.vectors)).softmax(-1).numpy()
-    assert shares == pytest.approx(wanted / wanted.sum(1, keepdims=True), abs=1e-5)
+    assert shares == pytest.approx(expected / expected.sum(1, keepdims=True), abs=1e-5)
 
 
 def test_of_equal_neighbours_the_first_known_votes() -> None:
-    known = torch.tensor([[1.0, 0.0]] * 3 + [[0.0, 1.0]])
-    head = NeighbourHead(known, torch.tensor([1, 0, 0, 2]), 3, k=1)
+    examples = torch.tensor([[1.0, 0.0]] * 3 + [[0.0, 1.0]])
+    head = NeighbourHead(examples, torch.tensor([1, 0, 0, 2]), 3, k=1)
     assert head(torch.tensor([[2.0, 0.1]]))[0].argmax() == 1
 
 
@@ -75,17 +77,17 @@ def test_an_interval_is_wilsons() -> None:
 
 
 def test_one_picture_of_a_class_leaves_nothing_to_try_it_on() -> None:
-    known = Features(np.eye(3, dtype=np.float32)[[0, 0, 1]], np.array([0, 0, 1]), ("a", "b"))
-    answers = answers_from_features(known, "three")
+    reference = Features(np.eye(3, dtype=np.float32)[[0, 0, 1]], np.array([0, 0, 1]), ("a", "b"))
+    answers = answers_from_features(reference, "three")
     assert answers.accuracy is None and answers.interval is None
 
 
 def test_what_cannot_be_learnt_from_is_said() -> None:
-    known = clouds(2)
+    reference = clouds(2)
     with pytest.raises(InvalidDataset, match="Class 'kind 2' has no picture"):
-        answers_from_features(known._replace(classes=(*known.classes, "kind 2")), "clouds")
+        answers_from_features(reference._replace(classes=(*reference.classes, "kind 2")), "clouds")
     with pytest.raises(UserError, match=r"no classifier 'forest'\. Choose from probe, neighbours"):
-        answers_from_features(known, "clouds", "forest")  # type: ignore[arg-type]
+        answers_from_features(reference, "clouds", "forest")  # type: ignore[arg-type]
 
 
 def colours(red: int) -> list[Image.Image]:
@@ -103,10 +105,10 @@ def test_pictures_in_named_groups_become_classes(
     answers = vit.answers_from_pictures(checkpoint, groups, classifier)
     probed = checkpoint.with_answers(answers)
     assert probed.labels == ("blueish", "reddish") and probed.identity != checkpoint.identity
-    for wanted, group in enumerate(groups.values()):
+    for expected, group in enumerate(groups.values()):
         with torch.inference_mode():
             predicted = probed.model(torch.cat([probed.preprocess(one) for one in group])).logits.argmax(1)
-        assert (predicted == wanted).float().mean() >= 0.9
+        assert (predicted == expected).float().mean() >= 0.9
     heatmap = vit.heatmap(probed, groups["reddish"][3], method="relevance", target="reddish")
     assert heatmap.shape == (4, 4) and heatmap.sum() > 0
     with pytest.raises(UserError, match="two named groups"):

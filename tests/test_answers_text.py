@@ -33,9 +33,9 @@ def theirs(folder: Path, model: Any, pixels: torch.Tensor, phrases: list[str]) -
     longest = model.config.text_config.max_position_embeddings
     padding = {"padding": "max_length", "max_length": longest} if isinstance(model, SiglipModel) else {"padding": True}
     tokens = AutoTokenizer.from_pretrained(folder)(phrases, return_tensors="pt", **padding)
-    known = {name: tokens[name] for name in ("input_ids", "attention_mask") if name in tokens}
+    inputs = {name: tokens[name] for name in ("input_ids", "attention_mask") if name in tokens}
     with torch.inference_mode():
-        return model(pixel_values=pixels, **known).logits_per_image
+        return model(pixel_values=pixels, **inputs).logits_per_image
 
 
 def phrases_for(model: Any) -> list[str]:
@@ -47,12 +47,14 @@ def test_logits_are_those_of_the_published_model(published: Any, pictures: Any) 
     phrases, checkpoint = phrases_for(model), vit.load_checkpoint(folder)
     pixels = pictures(count=1)
     zero_shot = checkpoint.with_answers(vit.answers_from_text(checkpoint, phrases))
-    wanted = theirs(folder, model, pixels, phrases)
+    expected = theirs(folder, model, pixels, phrases)
     with torch.inference_mode():
         logits = zero_shot.model(pixels).logits
-    assert logits == pytest.approx(wanted, rel=1e-5, abs=1e-5) and wanted.std() > 1e-3
+    assert logits == pytest.approx(expected, rel=1e-5, abs=1e-5) and expected.std() > 1e-3
     shares = zero_shot.model.probabilities(logits)
-    assert shares == pytest.approx(wanted.sigmoid() if isinstance(model, SiglipModel) else wanted.softmax(-1), abs=1e-5)
+    assert shares == pytest.approx(
+        expected.sigmoid() if isinstance(model, SiglipModel) else expected.softmax(-1), abs=1e-5
+    )
     assert zero_shot.labels == tuple(phrases) and zero_shot.config.num_classes == len(phrases)
 
 
@@ -72,9 +74,9 @@ def test_the_relevance_of_a_phrase_is_that_of_the_full_matrices(published: Any, 
     zero_shot = checkpoint.with_answers(vit.answers_from_text(checkpoint, phrases_for(model)))
     subject = Subject.of(zero_shot.model, pictures(count=1), 1)
     attention, gradient = explicit(zero_shot.model, pictures(count=1), 1)
-    wanted = full_relevance(attention, gradient)
+    expected = full_relevance(attention, gradient)
     for query in range(subject.record.tokens):
-        own = wanted[query].clone()
+        own = expected[query].clone()
         own[query] -= 1  # what a token begins with
         assert subject.record.relevance(query, own=False) == pytest.approx(own, abs=1e-6)
     assert not torch.equal(

@@ -22,59 +22,59 @@ def looking(matrix: torch.Tensor, prefix: tuple[str, ...], grid: tuple[int, int]
 def test_a_head_by_hand() -> None:
     """Two patches beside each other, and a class token that takes half of every row."""
     matrix = torch.tensor([[[1.0, 0.0, 0.0], [0.5, 0.1, 0.4], [0.5, 0.5, 0.0]]])
-    found = statistics(looking(matrix, ("cls",), (1, 2)), patch_size=16)
-    assert float(found["cls"].values) == pytest.approx(0.5)
-    assert float(found["self"].values) == pytest.approx(0.05)
-    assert float(found["neighbours"].values) == pytest.approx(0.45)
-    assert float(found["distance"].values) == pytest.approx((0.8 + 1.0) / 2 * 16)  # of the half on patches
+    result = statistics(looking(matrix, ("cls",), (1, 2)), patch_size=16)
+    assert float(result["cls"].values) == pytest.approx(0.5)
+    assert float(result["self"].values) == pytest.approx(0.05)
+    assert float(result["neighbours"].values) == pytest.approx(0.45)
+    assert float(result["distance"].values) == pytest.approx((0.8 + 1.0) / 2 * 16)  # of the half on patches
     entropies = [-(0.5 * math.log(0.5) + 0.1 * math.log(0.1) + 0.4 * math.log(0.4)), math.log(2)]
-    assert float(found["entropy"].values) == pytest.approx(sum(entropies) / 2 / math.log(3), rel=1e-5)
+    assert float(result["entropy"].values) == pytest.approx(sum(entropies) / 2 / math.log(3), rel=1e-5)
 
 
 @pytest.mark.parametrize(("prefix", "grid"), [((), (3, 5)), (("cls", "dist", "reg1", "reg2"), (4, 2))])
 def test_uniform_attention_has_the_uniform_values(prefix: tuple[str, ...], grid: tuple[int, int]) -> None:
     tokens = len(prefix) + grid[0] * grid[1]
-    found = statistics(looking(torch.full((2, tokens, tokens), 1 / tokens), prefix, grid), patch_size=14)
-    assert ("registers" in found) == ("reg1" in prefix) and "reg1" not in found
-    for name, statistic in found.items():
+    result = statistics(looking(torch.full((2, tokens, tokens), 1 / tokens), prefix, grid), patch_size=14)
+    assert ("registers" in result) == ("reg1" in prefix) and "reg1" not in result
+    for name, statistic in result.items():
         torch.testing.assert_close(statistic.values, torch.full((1, 2), statistic.uniform), msg=name)
 
 
 def test_a_few_rows_at_a_time_give_the_same(build: Any, pictures: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     model = build(prefix=("cls", "reg1"))
-    kept = record(model, pictures(count=1))
-    whole = statistics(kept, 8)
-    monkeypatch.setattr(attention, "_CHUNK", 1)
-    for name, statistic in statistics(kept, 8).items():
+    recorded = record(model, pictures(count=1))
+    whole = statistics(recorded, 8)
+    monkeypatch.setattr(attention, "_CHUNK_SCORES", 1)
+    for name, statistic in statistics(recorded, 8).items():
         torch.testing.assert_close(statistic.values, whole[name].values)
         assert statistic.values.shape == (2, 2)
 
 
 def test_a_head_that_looks_like_the_map_agrees_with_it(build: Any, pictures: Any) -> None:
-    kept = record(build(), pictures(count=1))
-    read = torch.zeros(kept.tokens)
+    recorded = record(build(), pictures(count=1))
+    read = torch.zeros(recorded.tokens)
     read[0] = 1
-    found = agreement(kept, read, kept.heatmap(kept.weights(0, 1, 0)))
-    assert float(found.values[1, 0]) == pytest.approx(1) and found.values.abs().max() <= 1 + 1e-6
-    turned = agreement(kept, read, -kept.heatmap(kept.weights(0, 1, 0)))
-    torch.testing.assert_close(turned.values, -found.values)
+    result = agreement(recorded, read, recorded.heatmap(recorded.weights(0, 1, 0)))
+    assert float(result.values[1, 0]) == pytest.approx(1) and result.values.abs().max() <= 1 + 1e-6
+    turned = agreement(recorded, read, -recorded.heatmap(recorded.weights(0, 1, 0)))
+    torch.testing.assert_close(turned.values, -result.values)
 
 
 def test_suggested_heads_have_the_most_and_the_least() -> None:
-    found = {
+    result = {
         "distance": Statistic(torch.tensor([[10.0, 4.0], [30.0, 12.0]]), 20.0),
         "self": Statistic(torch.tensor([[0.1, 0.2], [0.3, 0.1]]), 0.02),
         "registers": Statistic(torch.tensor([[0.1, 0.6], [0.3, 0.1]]), 0.02),
         "effect": Statistic(torch.tensor([[-3.0, 0.2], [0.3, 1.5]]), 0.0),
     }
-    assert [one[:4] for one in suggestions(found)] == [
+    assert [one[:4] for one in suggestions(result)] == [
         ("local", "distance", 0, 1),
         ("far", "distance", 1, 0),
         ("itself", "self", 1, 0),
         ("sink", "registers", 0, 1),
         ("needed", "effect", 1, 1),
     ]
-    assert suggestions(found)[-1].value == 1.5
+    assert suggestions(result)[-1].value == 1.5
 
 
 def test_a_head_that_hardly_differs_is_not_suggested() -> None:
@@ -85,10 +85,10 @@ def test_a_head_that_hardly_differs_is_not_suggested() -> None:
 
 
 def test_positions_are_most_like_themselves(build: Any) -> None:
-    found = position_similarity(build(image_size=(32, 48)))
-    assert found is not None and found.shape == (24, 4, 6)
-    torch.testing.assert_close(found.flatten(1).diagonal(), torch.ones(24))
-    assert (found.flatten(1).argmax(-1) == torch.arange(24)).all()
+    result = position_similarity(build(image_size=(32, 48)))
+    assert result is not None and result.shape == (24, 4, 6)
+    torch.testing.assert_close(result.flatten(1).diagonal(), torch.ones(24))
+    assert (result.flatten(1).argmax(-1) == torch.arange(24)).all()
 
 
 def test_rotary_positions_are_not_learnt(build: Any) -> None:
@@ -111,6 +111,6 @@ def test_the_strongest_filter_is_the_one_that_was_put_in(build: Any) -> None:
 def test_only_what_stands_out_is_an_outlier() -> None:
     norms = 10 + torch.rand(3, 50, generator=torch.Generator().manual_seed(0))
     norms[1, 7] = 40
-    found = outliers(norms)
-    assert found.nonzero().tolist() == [[1, 7]]
+    result = outliers(norms)
+    assert result.nonzero().tolist() == [[1, 7]]
     assert not outliers(torch.ones(2, 9)).any()

@@ -34,27 +34,27 @@ def case(request: pytest.FixtureRequest, build: Any, pictures: Any) -> tuple[Any
 
 
 def test_a_record_knows_its_picture_and_answer(case: Any) -> None:
-    kept, attentions, logits = case
-    assert (kept.blocks, kept.heads, kept.tokens) == attentions.shape[:3]
-    assert kept.tokens == len(kept.prefix) + kept.grid[0] * kept.grid[1]
-    assert (kept.logits - logits).abs().max() <= TOLERANCE * logits.abs().max()
+    captured, attentions, logits = case
+    assert (captured.blocks, captured.heads, captured.tokens) == attentions.shape[:3]
+    assert captured.tokens == len(captured.prefix) + captured.grid[0] * captured.grid[1]
+    assert (captured.logits - logits).abs().max() <= TOLERANCE * logits.abs().max()
 
 
 def test_rows_columns_and_full_maps_are_those_of_the_explicit_pass(case: Any) -> None:
-    kept, attentions, _ = case
-    tokens = [0, kept.tokens - 1, 4, 4]
-    for block in range(kept.blocks):
-        assert (kept.full(block) - attentions[block]).abs().max() <= TOLERANCE
-        assert (kept.rows(block, tokens) - attentions[block][:, tokens]).abs().max() <= TOLERANCE
-        assert (kept.columns(block, tokens) - attentions[block][:, :, tokens]).abs().max() <= TOLERANCE
-        assert (kept.rows(block, tokens).sum(-1) - 1).abs().max() <= TOLERANCE
+    captured, attentions, _ = case
+    tokens = [0, captured.tokens - 1, 4, 4]
+    for block in range(captured.blocks):
+        assert (captured.full(block) - attentions[block]).abs().max() <= TOLERANCE
+        assert (captured.rows(block, tokens) - attentions[block][:, tokens]).abs().max() <= TOLERANCE
+        assert (captured.columns(block, tokens) - attentions[block][:, :, tokens]).abs().max() <= TOLERANCE
+        assert (captured.rows(block, tokens).sum(-1) - 1).abs().max() <= TOLERANCE
 
 
 def test_rows_of_another_block_or_head_would_be_noticed(case: Any) -> None:
-    kept, attentions, _ = case
-    assert (kept.full(0) - attentions[1]).abs().max() > 1e-2
-    assert (kept.full(0) - attentions[0].flip(0)).abs().max() > 1e-2
-    assert (kept.full(0) - attentions[0].transpose(-2, -1)).abs().max() > 1e-2
+    captured, attentions, _ = case
+    assert (captured.full(0) - attentions[1]).abs().max() > 1e-2
+    assert (captured.full(0) - attentions[0].flip(0)).abs().max() > 1e-2
+    assert (captured.full(0) - attentions[0].transpose(-2, -1)).abs().max() > 1e-2
 
 
 @pytest.mark.parametrize("rows_at_once", [1 << 24, 1], ids=["in one piece", "row by row"])
@@ -62,15 +62,15 @@ def test_rows_of_another_block_or_head_would_be_noticed(case: Any) -> None:
 def test_rollout_of_one_token_is_its_row_and_column_of_the_whole(
     case: Any, residual: float, rows_at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(vit.explain.record, "_CHUNK", rows_at_once)
-    kept, attentions, _ = case
+    monkeypatch.setattr(vit.explain.record, "_CHUNK_SCORES", rows_at_once)
+    captured, attentions, _ = case
     whole = rollout(attentions, residual)
-    for token in (0, 3, kept.tokens - 1):
-        assert (kept.rollout(token, residual) - whole[token]).abs().max() <= TOLERANCE
-        assert (kept.rollout(token, residual, "to") - whole[:, token]).abs().max() <= TOLERANCE
-        assert kept.rollout(token, residual).sum() == pytest.approx(1, abs=1e-5)
+    for token in (0, 3, captured.tokens - 1):
+        assert (captured.rollout(token, residual) - whole[token]).abs().max() <= TOLERANCE
+        assert (captured.rollout(token, residual, "to") - whole[:, token]).abs().max() <= TOLERANCE
+        assert captured.rollout(token, residual).sum() == pytest.approx(1, abs=1e-5)
     control = rollout(attentions.flip(0), residual)
-    assert (kept.rollout(0, residual) - control[0]).abs().max() > 1e-4  # blocks in the wrong order
+    assert (captured.rollout(0, residual) - control[0]).abs().max() > 1e-4  # blocks in the wrong order
 
 
 def sorted_out(attentions: torch.Tensor, residual: float, fusion: str, discard: float, prefix: int) -> torch.Tensor:
@@ -93,17 +93,17 @@ def sorted_out(attentions: torch.Tensor, residual: float, fusion: str, discard: 
 def test_rollout_discards_and_fuses_as_defined(
     case: Any, fusion: Any, discard: float, rows_at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(vit.explain.record, "_CHUNK", rows_at_once)
-    kept, attentions, _ = case
-    wanted = sorted_out(attentions, 0.3, fusion, discard, len(kept.prefix))
-    whole = rollout(attentions, 0.3, fusion, discard, len(kept.prefix))
-    assert (whole - wanted).abs().max() <= TOLERANCE
-    for token in (0, kept.tokens - 1):
-        assert (kept.rollout(token, 0.3, "from", fusion, discard) - wanted[token]).abs().max() <= TOLERANCE
-        assert (kept.rollout(token, 0.3, "to", fusion, discard) - wanted[:, token]).abs().max() <= TOLERANCE
+    monkeypatch.setattr(vit.explain.record, "_CHUNK_SCORES", rows_at_once)
+    captured, attentions, _ = case
+    expected = sorted_out(attentions, 0.3, fusion, discard, len(captured.prefix))
+    whole = rollout(attentions, 0.3, fusion, discard, len(captured.prefix))
+    assert (whole - expected).abs().max() <= TOLERANCE
+    for token in (0, captured.tokens - 1):
+        assert (captured.rollout(token, 0.3, "from", fusion, discard) - expected[token]).abs().max() <= TOLERANCE
+        assert (captured.rollout(token, 0.3, "to", fusion, discard) - expected[:, token]).abs().max() <= TOLERANCE
     if fusion != "mean" or discard:
         assert (whole - rollout(attentions, 0.3)).abs().max() > 1e-3
-    if kept.prefix and discard == 0.9:
+    if captured.prefix and discard == 0.9:
         unprotected = rollout(attentions, 0.3, fusion, discard, 0)
         assert (whole - unprotected).abs().max() > 1e-3
 
@@ -188,12 +188,12 @@ def test_entropy_is_zero_for_one_key_and_one_for_all() -> None:
 
 
 def test_tokens_that_are_not_there_are_refused(case: Any) -> None:
-    kept, _, _ = case
-    for token in (-1, kept.tokens):
+    captured, _, _ = case
+    for token in (-1, captured.tokens):
         with pytest.raises(ValueError, match="no token"):
-            kept.rows(0, [token])
+            captured.rows(0, [token])
         with pytest.raises(ValueError, match="no token"):
-            kept.rollout(token)
+            captured.rollout(token)
 
 
 def test_a_record_holds_one_picture(build: Any, pictures: Any) -> None:
@@ -231,22 +231,22 @@ print(recorded - before, now("VmHWM") - before)
 @torch.inference_mode()
 def test_similarity_is_the_cosine_of_the_features_the_head_reads(build: Any, pictures: Any) -> None:
     model = build()
-    kept = record(model, pictures()[:1])
-    cosines = kept.similarity(3)
-    assert cosines.shape == (kept.tokens,)
+    recorded = record(model, pictures()[:1])
+    cosines = recorded.similarity(3)
+    assert cosines.shape == (recorded.tokens,)
     assert cosines[3] == pytest.approx(1)
-    one, other = kept.features[3], kept.features[5]
+    one, other = recorded.features[3], recorded.features[5]
     assert cosines[5].item() == pytest.approx((one @ other / one.norm() / other.norm()).item(), abs=1e-6)
     # The class token's features are what the head reads.
-    assert torch.allclose(model.head(kept.features[0]), kept.logits[0], atol=1e-6)
+    assert torch.allclose(model.head(recorded.features[0]), recorded.logits[0], atol=1e-6)
 
 
 @torch.inference_mode()
 def test_the_query_of_a_pooling_model_says_where_it_looks(build: Any, pictures: Any) -> None:
     model = build(prefix=(), pool="map")
-    kept = record(model, pictures()[:1])
-    assert kept.pool_attention.shape == (kept.heads, kept.tokens)
-    assert torch.allclose(kept.pool_attention.sum(-1), torch.ones(kept.heads), atol=1e-6)
+    recorded = record(model, pictures()[:1])
+    assert recorded.pool_attention.shape == (recorded.heads, recorded.tokens)
+    assert torch.allclose(recorded.pool_attention.sum(-1), torch.ones(recorded.heads), atol=1e-6)
     whole = model(pictures()[:1], output_attentions=True)
-    assert torch.allclose(whole.pool_attention[0], kept.pool_attention, atol=1e-6)
-    assert torch.allclose(whole.logits, kept.logits, atol=1e-5)
+    assert torch.allclose(whole.pool_attention[0], recorded.pool_attention, atol=1e-6)
+    assert torch.allclose(whole.logits, recorded.logits, atol=1e-5)

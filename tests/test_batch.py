@@ -118,11 +118,11 @@ def test_other_weights_classes_data_and_numbers_are_other_measurements(
         other.prefix_tokens.add_(1)
     twin = load_checkpoint(save_checkpoint(tmp_path / "other", other, SHAPES, Preprocess((16, 16))))
     what = work(checkpoint, "heads")
-    asked = [
+    variants = [
         (what, checkpoint), (what, twin), (what._replace(limit=8), checkpoint), (what._replace(task="features"), twin),
         (what._replace(data="folder:/pets"), checkpoint), (what._replace(data_root="elsewhere"), checkpoint),
     ]  # fmt: skip
-    assert len({parts.folder_of(tmp_path, *one) for one in asked}) == len(asked)
+    assert len({parts.folder_of(tmp_path, *one) for one in variants}) == len(variants)
     assert parts.folder_of(tmp_path, what, checkpoint) == parts.folder_of(tmp_path, what, checkpoint)
 
 
@@ -141,8 +141,8 @@ def test_all_killed_it_says_so_and_goes_on_when_asked_again(
             os.kill(pid, signal.SIGKILL)
         with pytest.raises(UserError, match="goes on from what is done"):
             measured.result()
-    kept = parts.done(folder)
-    assert 0 < len(kept) < 60 and len(mine) == 2
+    done = parts.done(folder)
+    assert 0 < len(done) < 60 and len(mine) == 2
     computed = []
     monkeypatch.setattr(parts, "keep", lambda *part: computed.append(part))  # of this process: it computes none
     again = spread.measure(what, checkpoint, workers=2)
@@ -179,7 +179,7 @@ def test_a_command_that_is_stopped_ends_its_job_and_keeps_what_is_done(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(spread, "_follow", interrupted)
+        patch.setattr(spread, "_wait_for_parts", interrupted)
         with pytest.raises(KeyboardInterrupt, match="the same command goes on"):
             spread.measure(what, checkpoint, on="lab", workers=2)
     (folder,) = (tmp_path / "shared" / ".measurements").iterdir()
@@ -202,7 +202,7 @@ def test_a_killed_command_finds_its_job_again(
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(spread, "_follow", killed)
+        patch.setattr(spread, "_wait_for_parts", killed)
         with pytest.raises(Killed):
             spread.measure(what, checkpoint, on="lab", workers=1)
     assert spread.measure(what, checkpoint, on="lab", workers=1) == method_ranking.rank(checkpoint, "shapes", 30)

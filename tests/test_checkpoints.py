@@ -354,10 +354,10 @@ def test_a_save_that_is_cut_off_leaves_a_whole_checkpoint(
             assert calls == 11
     assert [entry.name for entry in list_checkpoints(saved.parent)] == ["tiny"]
     assert load_checkpoint(find_checkpoint("tiny", saved.parent)).name == "tiny"
-    found = load_checkpoint(saved)
-    expected = build(seed=int(found.hash != old)).state_dict()
-    assert all(torch.equal(tensor, expected[name]) for name, tensor in found.model.state_dict().items())
-    assert "accuracy" in found.facts or found.hash != old  # config and card are of the same save
+    result = load_checkpoint(saved)
+    expected = build(seed=int(result.hash != old)).state_dict()
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in result.model.state_dict().items())
+    assert "accuracy" in result.facts or result.hash != old  # config and card are of the same save
     save(saved, build(seed=2))
     assert sorted(os.listdir(saved.parent)) == ["tiny"]
     assert torch.equal(load_checkpoint(saved).model.pos_embed, build(seed=2).pos_embed)
@@ -445,9 +445,9 @@ def test_a_full_disk_is_said_and_nothing_is_left(saved: Path, build: Any, monkey
 
 @pytest.mark.parametrize("bug", [ValueError("not enough values to unpack"), OSError(5, "Input/output error")])
 def test_a_bug_behind_the_opening_is_no_mistake_of_the_users(saved: Path, bug: Exception) -> None:
-    with pytest.raises(type(bug)) as found, open_files(saved):
+    with pytest.raises(type(bug)) as caught, open_files(saved):
         raise bug
-    assert found.value is bug
+    assert caught.value is bug
 
 
 @pytest.mark.parametrize("name", ["a\0b", "\ud800"])

@@ -110,11 +110,11 @@ def test_classify_prints_what_the_model_says(command: Command, saved: Path, pict
     with torch.inference_mode():
         pixels = checkpoint.preprocess(vit.decode_image(picture.read_bytes()))
         truth = dict(zip(checkpoint.labels, checkpoint.model(pixels).logits[0].softmax(0).tolist(), strict=True))
-    said = {p["label"]: p["probability"] for p in document["results"][0]["predictions"]}
+    probabilities = {p["label"]: p["probability"] for p in document["results"][0]["predictions"]}
     assert result.status == 0
     assert (document["sha256"], document["identity"]) == (checkpoint.hash, checkpoint.identity)
-    assert said == pytest.approx(truth)
-    assert list(said.values()) == sorted(said.values(), reverse=True)
+    assert probabilities == pytest.approx(truth)
+    assert list(probabilities.values()) == sorted(probabilities.values(), reverse=True)
 
 
 @pytest.mark.parametrize(("top", "shown"), [(1, 1), (3, 3), (99, 5), (0, 1), (-1, 1)])
@@ -147,13 +147,13 @@ def test_the_answer_at_another_size_is_the_one_of_the_page(command: Command, sav
     result = command("classify", picture, "--checkpoint", saved, "--size", 64, "--json")
     checkpoint, size = vit.load_checkpoint(saved), (64, 64)
     of_page = view.explain(checkpoint, picture.read_bytes(), size).predictions
-    said = json.loads(result.out)
-    assert said["size"] == list(size)
-    assert {one["label"]: one["probability"] for one in said["results"][0]["predictions"]} == pytest.approx(
+    document = json.loads(result.out)
+    assert document["size"] == list(size)
+    assert {one["label"]: one["probability"] for one in document["results"][0]["predictions"]} == pytest.approx(
         {one.label: one.probability for one in of_page[:5]}
     )
     plain = json.loads(command("classify", picture, "--checkpoint", saved, "--json").out)
-    assert plain["results"] != said["results"]
+    assert plain["results"] != document["results"]
 
 
 def test_a_model_without_classes_does_not_classify(
@@ -278,11 +278,11 @@ def test_each_method_exports_its_map_and_says_how_it_was_made(
     out = tmp_path / "map.npz"
     assert command("explain", picture, "--checkpoint", saved, "--out", out, *options).status == 0
     checkpoint = vit.load_checkpoint(saved)
-    wanted = weights(checkpoint.model, checkpoint.preprocess(vit.decode_image(picture.read_bytes())))
+    expected = weights(checkpoint.model, checkpoint.preprocess(vit.decode_image(picture.read_bytes())))
     with np.load(out) as arrays:
         if METHODS[options[0].partition("=")[2]].of_class:
-            wanted = wanted / wanted.sum()
-        assert np.allclose(arrays["heatmap"].ravel(), wanted[1:], rtol=1e-5, atol=0)
+            expected = expected / expected.sum()
+        assert np.allclose(arrays["heatmap"].ravel(), expected[1:], rtol=1e-5, atol=0)
         assert "attention" not in arrays
         view = json.loads(str(arrays["meta"]))["view"]
     assert view["method"] == options[0].partition("=")[2]
@@ -330,8 +330,8 @@ def test_page_and_command_line_and_python_give_the_same_numbers_in_the_same_unit
 
 @pytest.mark.parametrize("name", METHODS)
 def test_every_setting_of_a_method_has_an_option(command: Command, name: str) -> None:
-    told = command("explain", "--help").out
-    assert all(f"--{option.replace('_', '-')} " in told for option in options_of(name))
+    output = command("explain", "--help").out
+    assert all(f"--{option.replace('_', '-')} " in output for option in options_of(name))
 
 
 def explained(told: str, option: str) -> str:
@@ -503,9 +503,9 @@ def test_evaluate_prints_one_document(command: Command, saved: Path, folder: Pat
 
 
 def test_evaluate_says_the_same_to_people(command: Command, saved: Path, folder: Path) -> None:
-    asked = ("evaluate", "--checkpoint", saved, "--data", f"folder:{folder}")
-    accuracy = json.loads(command(*asked, "--json").out)["accuracy"]
-    assert command(*asked).out.startswith(f"{accuracy:.2%} of 4 pictures right")
+    arguments = ("evaluate", "--checkpoint", saved, "--data", f"folder:{folder}")
+    accuracy = json.loads(command(*arguments, "--json").out)["accuracy"]
+    assert command(*arguments).out.startswith(f"{accuracy:.2%} of 4 pictures right")
 
 
 # --- train --------------------------------------------------------------------------------------------------------
@@ -613,8 +613,8 @@ def test_a_run_that_cannot_be_is_told_in_one_line(
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_gpu_that_is_not_there_is_told_in_one_line(command: Command, tmp_path: Path) -> None:
-    asked = ("train", "--preset", "shapes", "--set", "device=cuda", "--run", tmp_path / "run")
-    check_mistake(command(*asked), "there is no CUDA GPU")
+    arguments = ("train", "--preset", "shapes", "--set", "device=cuda", "--run", tmp_path / "run")
+    check_mistake(command(*arguments), "there is no CUDA GPU")
 
 
 # --- All commands -------------------------------------------------------------------------------------------------
@@ -684,8 +684,8 @@ def test_typed_phrases_are_classes(command: Command, picture: Path, tmp_path: Pa
     assert (answer["sha256"], answer["identity"]) == (checkpoint.hash, checkpoint.identity)
     meta = json.loads(str(np.load(out)["meta"]))["checkpoint"]
     assert meta["identity"] == checkpoint.identity != vit.load_checkpoint(tmp_path / "clip").identity
-    wanted = vit.heatmap(checkpoint, vit.decode_image(picture.read_bytes()), "relevance", "a dog")
-    assert np.load(out)["heatmap"] == pytest.approx(wanted.numpy(), abs=1e-6)
+    expected = vit.heatmap(checkpoint, vit.decode_image(picture.read_bytes()), "relevance", "a dog")
+    assert np.load(out)["heatmap"] == pytest.approx(expected.numpy(), abs=1e-6)
 
 
 def test_labelled_pictures_are_classes(command: Command, picture: Path, saved: Path) -> None:

@@ -49,8 +49,8 @@ def photo(count: int = 1) -> bytes:
 
 def compare(explanation: Explanation, checkpoint: Checkpoint, selection: Selection, **options: Any) -> str:
     """Run the code and compare its numbers, bit by bit; returns it."""
-    shown = export.MapView.of(explanation.record, selection, explanation.payload)
-    program = snippet(explanation, checkpoint, shown.facts, **options)
+    view = export.MapView.of(explanation.record, selection, explanation.payload)
+    program = snippet(explanation, checkpoint, view.facts, **options)
     left: dict[str, Any] = {}
     exec(compile(program, "copied.py", "exec"), left)
     truth = export.weights(explanation.record, selection)
@@ -95,8 +95,8 @@ def test_the_code_of_a_class_gives_the_method_s_numbers(checkpoint: Checkpoint, 
         left: dict[str, Any] = {}
         exec(snippet(explanation, checkpoint, facts, "photo.png"), left)
         subject = Subject.of(checkpoint.model, checkpoint.preprocess(explanation.picture), 3)
-        shown = export.MapView.of_method(subject, method, "cat", query, direction, tuning)
-        torch.testing.assert_close(left["weights"], shown.weights)
+        view = export.MapView.of_method(subject, method, "cat", query, direction, tuning)
+        torch.testing.assert_close(left["weights"], view.weights)
         if tuning == Settings():  # in the last block alone, patches say nothing to the class token's answer
             assert float(left["weights"].sum()) == pytest.approx(1, abs=1e-5)
 
@@ -122,8 +122,8 @@ def test_the_code_of_what_an_answer_is_read_from_gives_its_numbers(
     left: dict[str, Any] = {}
     exec(snippet(explanation, checkpoint, facts, "photo.png"), left)
     subject = Subject.without_class(checkpoint.model, checkpoint.preprocess(explanation.picture))
-    shown = export.MapView.of_method(subject, method, "", query, "to")
-    assert torch.equal(left["weights"], shown.weights)
+    view = export.MapView.of_method(subject, method, "", query, "to")
+    assert torch.equal(left["weights"], view.weights)
 
 
 def test_what_the_code_of_a_method_needs_is_imported(checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,12 +191,12 @@ def test_the_checkpoint_of_a_run_is_named_by_its_place(checkpoint: Checkpoint, s
 
 @pytest.mark.parametrize("name", ['"); hurt = 1; ("', "'\n\\\u2028照.png", 'it\'s "it".png'])
 def test_foreign_names_are_literals(checkpoint: Checkpoint, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-    monkeypatch.setattr(Path, "read_bytes", lambda path: asked.append(str(path)) or photo())
+    requests = []
+    monkeypatch.setattr(Path, "read_bytes", lambda path: requests.append(str(path)) or photo())
     left: dict[str, Any] = {}
     facts = {"method": "similar", "query": 0}
     exec(snippet(explain(checkpoint, photo()), replace(checkpoint, assumed={}), facts, name), left)
-    assert name in asked and "hurt" not in left
+    assert name in requests and "hurt" not in left
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from torch.distributed.run import get_args_parser
 import vit
 from vit.checkpoints.load import load_checkpoint
 from vit.cli.parser import parser
-from vit.cli.training import _settings
+from vit.cli.training import _merged_settings
 from vit.runs.command_line import command_line
 from vit.training.config import TrainConfig
 from vit.training.presets import PRESETS, train_config
@@ -24,9 +24,9 @@ ROOT = Path(vit.__file__).parent.parent
 
 def read_back(line: str) -> TrainConfig:
     """What `python -m vit train` makes of the line."""
-    words = shlex.split(line)
-    options = parser().parse_args(words[words.index("vit") + 1 :])
-    return train_config(options.preset, **_settings(options))
+    arguments = shlex.split(line)
+    options = parser().parse_args(arguments[arguments.index("vit") + 1 :])
+    return train_config(options.preset, **_merged_settings(options))
 
 
 @pytest.mark.parametrize("preset", [None, *PRESETS])

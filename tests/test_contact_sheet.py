@@ -18,19 +18,19 @@ from vit.explain.methods import METHODS, Subject, heatmap_of
 from vit.images import samples
 from vit.images.preprocess import Preprocess
 from vit.view import contact_sheet
-from vit.view.contact_sheet import Look, Picture, Seen, arranged, judge, look, means
+from vit.view.contact_sheet import Judged, Look, Picture, arranged, judge, look, means
 
 
 def test_figures_of_a_look_are_those_of_its_parts(checkpoint: Checkpoint) -> None:
-    found = look(checkpoint, Picture("", samples.read("cat")), "relevance")
+    result = look(checkpoint, Picture("", samples.read("cat")), "relevance")
     subject = Subject.of(checkpoint.model, checkpoint.preprocess(vit.decode_image(samples.read("cat"))))
     probabilities = subject.record.logits[0].softmax(0)
-    assert found.label == checkpoint.labels[int(probabilities.argmax())]
-    assert found.confidence == pytest.approx(float(probabilities.max()))
-    assert found.entropy == pytest.approx(float(entropy(subject.record.rows(1, [0]).mean(0)[0])), abs=1e-5)
+    assert result.label == checkpoint.labels[int(probabilities.argmax())]
+    assert result.confidence == pytest.approx(float(probabilities.max()))
+    assert result.entropy == pytest.approx(float(entropy(subject.record.rows(1, [0]).mean(0)[0])), abs=1e-5)
     (score,) = faithfulness(checkpoint.model, subject.pixels, subject.record.target, [heatmap_of(subject, "relevance")])
-    assert found.faithfulness == score
-    assert Image.open(io.BytesIO(found.thumbnail)).size == (contact_sheet.SIDE, contact_sheet.SIDE)
+    assert result.faithfulness == score
+    assert Image.open(io.BytesIO(result.thumbnail)).size == (contact_sheet.THUMBNAIL_SIDE, contact_sheet.THUMBNAIL_SIDE)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -42,9 +42,9 @@ def test_every_method_gives_a_look(checkpoint: Checkpoint, method: str) -> None:
 @pytest.mark.parametrize("method", contact_sheet.WITHOUT_CLASSES)
 def test_a_model_without_classes_has_a_spread_and_a_map(build, tmp_path: Path, changes: dict, method: str) -> None:
     folder = save_checkpoint(tmp_path / "bare", build(**changes), (), Preprocess((32, 32)))
-    found = look(vit.load_checkpoint(folder), Picture("", samples.read("cat")), method)
-    assert (found.label, found.confidence, found.faithfulness) == ("", None, None)
-    assert 0 < found.entropy < 1
+    result = look(vit.load_checkpoint(folder), Picture("", samples.read("cat")), method)
+    assert (result.label, result.confidence, result.faithfulness) == ("", None, None)
+    assert 0 < result.entropy < 1
 
 
 def test_a_file_that_is_no_picture_is_refused(checkpoint: Checkpoint) -> None:
@@ -62,24 +62,24 @@ def test_test_pictures_come_evenly_from_the_classes(checkpoint: Checkpoint) -> N
 
 
 def test_right_and_wrong_are_known_only_of_classes_that_the_model_has(checkpoint: Checkpoint) -> None:
-    found = Look("cat", 0.9, 0.5, 0.1, b"")
-    seen = [judge(checkpoint, Picture("", b"", truth), found) for truth in ("cat", "dog", "whale", "")]
-    assert [one.right for one in seen] == [True, False, None, None]
+    result = Look("cat", 0.9, 0.5, 0.1, b"")
+    judged = [judge(checkpoint, Picture("", b"", truth), result) for truth in ("cat", "dog", "whale", "")]
+    assert [one.right for one in judged] == [True, False, None, None]
 
 
-def entry(confidence: float | None, faithfulness: float | None = 0.0) -> Seen:
-    return Seen(Picture("", b""), Look("", confidence, 0.5, faithfulness, b""), None)
+def entry(confidence: float | None, faithfulness: float | None = 0.0) -> Judged:
+    return Judged(Picture("", b""), Look("", confidence, 0.5, faithfulness, b""), None)
 
 
 def test_looks_are_arranged_by_a_figure_those_without_it_last() -> None:
-    seen = [entry(0.2), entry(None), entry(0.9)]
-    assert [one.look.confidence for one in arranged(seen, "confidence")] == [0.9, 0.2, None]
-    assert [one.look.confidence for one in arranged(seen, "confidence", lowest_first=True)] == [0.2, 0.9, None]
+    entries = [entry(0.2), entry(None), entry(0.9)]
+    assert [one.look.confidence for one in arranged(entries, "confidence")] == [0.9, 0.2, None]
+    assert [one.look.confidence for one in arranged(entries, "confidence", lowest_first=True)] == [0.2, 0.9, None]
 
 
 def test_means_of_several_looks() -> None:
-    found = means([entry(0.2, -0.5), entry(0.6, 1.0)])
-    assert found is not None
-    assert found.pictures == 2
-    assert found[1:] == pytest.approx((0.4, 0.5, 0.25))
+    result = means([entry(0.2, -0.5), entry(0.6, 1.0)])
+    assert result is not None
+    assert result.pictures == 2
+    assert result[1:] == pytest.approx((0.4, 0.5, 0.25))
     assert means([]) is None

@@ -30,7 +30,7 @@ from torch import Tensor, nn
 
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.checkpoints.convert import SUFFIXES, convert, how_to_open, obstacle
-from vit.checkpoints.families.timm import _crop
+from vit.checkpoints.families.timm import _crop_pct
 from vit.checkpoints.load import load_checkpoint
 from vit.checkpoints.save import save_checkpoint
 from vit.cli.main import main
@@ -139,34 +139,36 @@ def noise(checkpoint: Checkpoint) -> Tensor:
 
 
 def assert_same(checkpoint: Checkpoint, answer: Answer) -> None:
-    found = checkpoint.model(noise(checkpoint), output_attentions=True)
-    assert difference(found.logits, answer.logits) <= TOLERANCE
-    assert len(answer.attentions) == len(found.attentions)
-    for mine, their in zip(found.attentions, answer.attentions, strict=True):
+    result = checkpoint.model(noise(checkpoint), output_attentions=True)
+    assert difference(result.logits, answer.logits) <= TOLERANCE
+    assert len(answer.attentions) == len(result.attentions)
+    for mine, their in zip(result.attentions, answer.attentions, strict=True):
         assert (mine - their).abs().max() <= TOLERANCE
 
 
 def open_transformers(folder: Path) -> nn.Module:
     """The class that config.json names, with nothing missing, left over or of another shape."""
     (architecture,) = json.loads((folder / "config.json").read_text())["architectures"]
-    model, told = getattr(transformers, architecture).from_pretrained(
+    model, loading_info = getattr(transformers, architecture).from_pretrained(
         folder, attn_implementation="eager", output_loading_info=True
     )
-    assert not any(told[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs")), told
+    assert not any(loading_info[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs")), (
+        loading_info
+    )
     assert type(model).__name__ == architecture
     return model.eval()
 
 
 def ask(model: nn.Module, images: Tensor) -> Answer:
     if type(model).__name__ == "IJepaModel":  # the mean is left to the user
-        found = model(images, output_attentions=True)
-        return Answer(found.last_hidden_state.mean(1), list(found.attentions))
+        result = model(images, output_attentions=True)
+        return Answer(result.last_hidden_state.mean(1), list(result.attentions))
     return ask_transformers(model, images) if images.shape[2:] == (32, 32) else _plain(model, images)
 
 
 def _plain(model: nn.Module, images: Tensor) -> Answer:
-    found = model(images, output_attentions=True)
-    return Answer(found.logits, list(found.attentions))
+    result = model(images, output_attentions=True)
+    return Answer(result.logits, list(result.attentions))
 
 
 def open_timm(folder: Path) -> nn.Module:
@@ -187,10 +189,10 @@ class ToldAttention(nn.Module):
 
 
 def ask_torchvision(model: nn.Module, images: Tensor) -> Answer:
-    seen: list[Tensor] = []
+    collected: list[Tensor] = []
     for block in model.encoder.layers:
-        block.self_attention = ToldAttention(block.self_attention, seen)
-    return Answer(model(images), seen)
+        block.self_attention = ToldAttention(block.self_attention, collected)
+    return Answer(model(images), collected)
 
 
 # --- Equal in the library that opens it -----------------------------------------------------------------------
@@ -265,9 +267,9 @@ def test_the_comparison_would_notice_a_wrong_file(made: Any, tmp_path: Path, wha
 @pytest.mark.parametrize("name", MODELS)
 def test_it_is_written_where_it_can_be_expressed_and_nowhere_else(made: Any, tmp_path: Path, name: str) -> None:
     checkpoint, ours = made(name), MODELS[name]
-    wanted = {"transformers": bool(ours.transformers), "timm": ours.timm, "torchvision": ours.torchvision}
-    assert {to: not obstacle(checkpoint, to) for to in wanted} == wanted
-    for to in (to for to, can in wanted.items() if not can):
+    expected = {"transformers": bool(ours.transformers), "timm": ours.timm, "torchvision": ours.torchvision}
+    assert {to: not obstacle(checkpoint, to) for to in expected} == expected
+    for to in (to for to, can in expected.items() if not can):
         path = tmp_path / f"theirs{SUFFIXES.get(to, ('',))[0]}"
         with pytest.raises(
             UserError, match=r"^\w+ has no class that computes exactly what 'tiny' does\. The nearest is"
@@ -375,19 +377,21 @@ def test_ours_to_torchvision_and_back_is_bit_identical(made: Any, tmp_path: Path
 
 def unfolded(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """Without what a round trip cannot keep: two constants that are only ever added, and tensors that nobody reads."""
-    kept = {k: v for k, v in tensors.items() if not re.search(r"mask_token|pooler\.|decoder|position_ids", k)}
-    tokens = [k for k in kept if re.search(r"(cls_token|class_embedding|class_token|dist(illation)?_token)$", k)]
+    tensors_left = {k: v for k, v in tensors.items() if not re.search(r"mask_token|pooler\.|decoder|position_ids", k)}
+    tokens = [
+        k for k in tensors_left if re.search(r"(cls_token|class_embedding|class_token|dist(illation)?_token)$", k)
+    ]
     places = next(
-        (k for k in kept if re.search(r"(pos_embed|position_embeddings|position_embedding\.weight)$", k)), None
+        (k for k in tensors_left if re.search(r"(pos_embed|position_embeddings|position_embedding\.weight)$", k)), None
     )
     if places is None:
-        return kept
-    rows = kept[places].reshape(-1, kept[places].shape[-1])
+        return tensors_left
+    rows = tensors_left[places].reshape(-1, tensors_left[places].shape[-1])
     own = rows.shape[0] - math.isqrt(rows.shape[0]) ** 2
     for row, token in enumerate(sorted(tokens)[:own]):  # cls before dist
-        kept[token] = kept[token].flatten() + rows[row]
-    kept[places] = rows[own:]
-    return {k: v.flatten() if k in tokens else v for k, v in kept.items()}
+        tensors_left[token] = tensors_left[token].flatten() + rows[row]
+    tensors_left[places] = rows[own:]
+    return {k: v.flatten() if k in tokens else v for k, v in tensors_left.items()}
 
 
 # Their models that are written as another class of theirs, as ours knows no difference between the two.
@@ -417,8 +421,8 @@ def test_theirs_to_ours_and_back_is_bit_identical(tmp_path: Path, name: str) -> 
         assert torch.equal(one[key], other[key].reshape(one[key].shape)), key
     again = open_timm(folder) if library == "timm" else open_transformers(folder)
     images = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(7))
-    wanted, found = case.ask(model, images), (ask_timm if library == "timm" else ask)(again, images)
-    assert difference(found.logits, wanted.logits) <= 1e-6
+    expected, result = case.ask(model, images), (ask_timm if library == "timm" else ask)(again, images)
+    assert difference(result.logits, expected.logits) <= 1e-6
 
 
 @torch.inference_mode()
@@ -480,10 +484,10 @@ def test_the_pipeline_of_transformers_gives_our_labels(
     pixels = processor(photo, return_tensors="pt")["pixel_values"]
     assert (pixels - checkpoint.preprocess(photo)).abs().max() <= 2.001 / 255  # of -1 to 1: one grey level
     pipeline = transformers.pipeline("image-classification", model=str(folder), image_processor=processor)
-    found = {each["label"]: each["score"] for each in pipeline(photo, top_k=5)}
-    wanted = checkpoint.model(checkpoint.preprocess(photo)).logits[0].softmax(0)
-    assert set(found) == set(LABELS)
-    assert all(abs(found[label] - float(wanted[i])) < 0.02 for i, label in enumerate(LABELS))
+    result = {each["label"]: each["score"] for each in pipeline(photo, top_k=5)}
+    expected = checkpoint.model(checkpoint.preprocess(photo)).logits[0].softmax(0)
+    assert set(result) == set(LABELS)
+    assert all(abs(result[label] - float(expected[i])) < 0.02 for i, label in enumerate(LABELS))
 
 
 @torch.inference_mode()
@@ -511,7 +515,7 @@ def test_timm_prepares_a_photo_as_we_do(made: Any, tmp_path: Path, photo: Image.
 def test_timms_share_of_the_crop_gives_every_size_back() -> None:
     for size in (28, 32, 196, 224, 384, 518):
         for shorter in range(size, 3 * size):
-            crop = _crop(Preprocess((size, size), resize_to=shorter))
+            crop = _crop_pct(Preprocess((size, size), resize_to=shorter))
             assert crop is not None and math.floor(size / crop) == shorter == int(size / crop)
 
 
@@ -526,16 +530,16 @@ def test_positions_are_interpolated_to_the_size_of_the_pictures(made: Any, tmp_p
     checkpoint = made(name, Preprocess((48, 48)))
     folder = convert(checkpoint, tmp_path / "theirs", to)
     model = open_timm(folder) if to == "timm" else open_transformers(folder)
-    found = ask_timm(model, noise(checkpoint)) if to == "timm" else ask_sized(model, noise(checkpoint))
-    assert_same(checkpoint, found)
+    result = ask_timm(model, noise(checkpoint)) if to == "timm" else ask_sized(model, noise(checkpoint))
+    assert_same(checkpoint, result)
     card = (folder / "README.md").read_text()
     assert "interpolated from 4 x 4 to 6 x 6 patches" in card
     assert checkpoint.hash in card and f"identity {checkpoint.identity}" in card
 
 
 def ask_sized(model: nn.Module, images: Tensor) -> Answer:
-    found = model(images, output_attentions=True)
-    return Answer(found.logits if "logits" in found else found.pooler_output, list(found.attentions))
+    result = model(images, output_attentions=True)
+    return Answer(result.logits if "logits" in result else result.pooler_output, list(result.attentions))
 
 
 @torch.inference_mode()
@@ -568,33 +572,35 @@ def test_onnx_gives_logits_and_attention_for_any_number_of_pictures(made: Any, t
     largest = 0.0
     for count in (1, 5):
         images = torch.randn(count, 3, 32, 32, generator=torch.Generator().manual_seed(count))
-        found = dict(zip(names, session.run(None, {"images": images.numpy()}), strict=True))
-        wanted = checkpoint.model(images, output_attentions=True)
-        expected = {"logits": wanted.logits} | {f"attention_{i}": each for i, each in enumerate(wanted.attentions)}
-        if wanted.pool_attention is not None:
-            expected["pool_attention"] = wanted.pool_attention
-        assert set(expected) == set(found)
+        result = dict(zip(names, session.run(None, {"images": images.numpy()}), strict=True))
+        reference = checkpoint.model(images, output_attentions=True)
+        expected = {"logits": reference.logits} | {
+            f"attention_{i}": each for i, each in enumerate(reference.attentions)
+        }
+        if reference.pool_attention is not None:
+            expected["pool_attention"] = reference.pool_attention
+        assert set(expected) == set(result)
         for key, tensor in expected.items():
-            assert found[key].shape == tensor.shape
-            largest = max(largest, float(np.abs(found[key] - tensor.numpy()).max()))
+            assert result[key].shape == tensor.shape
+            largest = max(largest, float(np.abs(result[key] - tensor.numpy()).max()))
     print(f"ONNX, {name}: largest difference {largest:.1e}")
     assert largest <= 1e-4
-    told = session.get_modelmeta().custom_metadata_map
-    assert json.loads(told["labels"]) == list(LABELS)
-    assert (told["converted_from"].split()[-1], told["converted_from_identity"]) == (
+    metadata = session.get_modelmeta().custom_metadata_map
+    assert json.loads(metadata["labels"]) == list(LABELS)
+    assert (metadata["converted_from"].split()[-1], metadata["converted_from_identity"]) == (
         checkpoint.hash, checkpoint.identity,
     )  # fmt: skip
-    assert Preprocess.from_config(json.loads(told["preprocess"])) == checkpoint.preprocess
-    assert ViTConfig.from_dict(json.loads(told["vit.config"])) == checkpoint.config
+    assert Preprocess.from_config(json.loads(metadata["preprocess"])) == checkpoint.preprocess
+    assert ViTConfig.from_dict(json.loads(metadata["vit.config"])) == checkpoint.config
     other = fill(VisionTransformer(replace(checkpoint.config, heads=4)))  # negative control
     other.load_state_dict(checkpoint.model.state_dict())
-    assert np.abs(found["logits"] - other(images).logits.numpy()).max() > 1e-2
+    assert np.abs(result["logits"] - other(images).logits.numpy()).max() > 1e-2
 
 
 def test_without_onnx_one_sentence_says_what_to_install(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("vit.checkpoints.convert.find_spec", lambda name: None)
-    wanted = "To write ONNX files, onnx and onnxscript must be installed: pip install onnx onnxscript."
-    assert obstacle(made("plain"), "onnx") == wanted
+    expected = "To write ONNX files, onnx and onnxscript must be installed: pip install onnx onnxscript."
+    assert obstacle(made("plain"), "onnx") == expected
 
 
 # --- Destinations ---------------------------------------------------------------------------------------------

@@ -174,9 +174,9 @@ BAD: dict[str, tuple[Any, str]] = {
 
 @pytest.mark.parametrize("case", BAD)
 def test_a_bad_file_is_refused_with_one_clear_sentence(saved: Path, case: str) -> None:
-    spoil, words = BAD[case]
+    spoil, sentence = BAD[case]
     spoil(saved)
-    with pytest.raises(InvalidCheckpoint, match=words) as caught:
+    with pytest.raises(InvalidCheckpoint, match=sentence) as caught:
         load_checkpoint(saved)
     message = str(caught.value)
     assert len(message) < 300 and "\n" not in message and str(saved.parent) not in message
@@ -371,7 +371,7 @@ def test_programs_and_other_archives_are_refused(pickled: Any) -> None:
 
 def test_the_fingerprint_is_the_same_on_every_machine(build: Any) -> None:
     """The picture comes from whole-number arithmetic; these are its first numbers, worked out by hand."""
-    from vit.checkpoints.fingerprint import _picture
+    from vit.checkpoints.fingerprint import _noise_picture
 
     def expected(i: int) -> float:
         for factor, shift in ((2654435761, 15), (2246822519, 13)):
@@ -379,7 +379,7 @@ def test_the_fingerprint_is_the_same_on_every_machine(build: Any) -> None:
             i ^= i >> shift
         return i / 2**31 - 1
 
-    picture = _picture(build().config).flatten()
+    picture = _noise_picture(build().config).flatten()
     assert picture[:50].tolist() == pytest.approx([expected(i) for i in range(1, 51)], abs=1e-6)
     assert -1 <= picture.min() < -0.99 and 0.99 < picture.max() <= 1 and abs(picture.mean()) < 0.05
     assert fingerprint(build(seed=0)) != fingerprint(build(seed=1))

@@ -86,11 +86,11 @@ def test_validation_is_a_twentieth_of_a_class_and_at_least_ten_pictures_of_a_lar
         (tmp_path / name).mkdir(parents=True)
         for i in range(pictures):  # only names are looked at
             (tmp_path / name / f"{i:03}.png").touch()
-    found = list_files(tmp_path)
-    assert [label for _, label in found.validation] == [0] * aside + [1] * aside
-    assert len(found.train) == 2 * (pictures - aside) and len(found.test) == pictures
-    assert not {file for file, _ in found.train} & {file for file, _ in found.validation}
-    assert list_files(tmp_path) == found
+    result = list_files(tmp_path)
+    assert [label for _, label in result.validation] == [0] * aside + [1] * aside
+    assert len(result.train) == 2 * (pictures - aside) and len(result.test) == pictures
+    assert not {file for file, _ in result.train} & {file for file, _ in result.validation}
+    assert list_files(tmp_path) == result
 
 
 def test_pixels_come_through_unchanged_at_the_input_size(fill_folder: Fill) -> None:
@@ -198,17 +198,17 @@ def test_streamed_pictures_equal_resident_ones(fill_folder: Fill, workers: int) 
 def test_pictures_beyond_the_limit_are_not_even_opened(fill_folder: Fill, budget: int) -> None:
     for name in ("train/bus", "train/car", "test/car"):
         root = fill_folder(name, 12)
-    wanted = load(root, budget=0, workers=0, limit=5)
-    images, labels = next(wanted.train.batches(torch.arange(5), 5, CPU))
-    assert len(wanted.train.labels) == 5 and len(wanted.test.labels) == 12
+    expected = load(root, budget=0, workers=0, limit=5)
+    images, labels = next(expected.train.batches(torch.arange(5), 5, CPU))
+    assert len(expected.train.labels) == 5 and len(expected.test.labels) == 12
     for file, _ in list_files(root).train:
         with Image.open(file) as picture:
             pixels = torch.from_numpy(np.array(picture)).permute(2, 0, 1)
         if not any(torch.equal(pixels, image) for image in images):
             file.write_bytes(b"no picture")
-    found = load(root, budget=budget, workers=0, limit=5)
-    assert not found.skipped and torch.equal(found.train.labels, labels)
-    assert torch.equal(next(found.train.batches(torch.arange(5), 5, CPU))[0], images)
+    result = load(root, budget=budget, workers=0, limit=5)
+    assert not result.skipped and torch.equal(result.train.labels, labels)
+    assert torch.equal(next(result.train.batches(torch.arange(5), 5, CPU))[0], images)
 
 
 def test_a_limit_decides_whether_pictures_fit_into_memory(fill_folder: Fill) -> None:
@@ -409,13 +409,13 @@ def test_part_of_the_training_digits_is_for_validation(mnist: Path, budget: int)
     (raw / "train-images-idx3-ubyte").write_bytes(struct.pack(">4i", 0x803, 60, 28, 28) + pixels.tobytes())
     (raw / "train-labels-idx1-ubyte").write_bytes(struct.pack(">2i", 0x801, 60) + bytes(i % 2 for i in range(60)))
     dataset = load_dataset("mnist", DIGITS, root=mnist, budget=budget, workers=0)
-    seen = {}
+    counts = {}
     for name, split in (("train", dataset.train), ("validation", dataset.validation)):
         ((images, labels),) = split.batches(torch.arange(len(split.labels)), 60, CPU)
-        seen[name] = [(image.numpy().tobytes(), int(label)) for image, label in zip(images, labels, strict=True)]
-    assert (len(seen["train"]), len(seen["validation"])) == (48, 12)  # of each class a fifth
-    assert sorted(label for _, label in seen["validation"]) == [0] * 6 + [1] * 6
-    assert sorted(seen["train"] + seen["validation"]) == sorted((pixels[i].tobytes(), i % 2) for i in range(60))
+        counts[name] = [(image.numpy().tobytes(), int(label)) for image, label in zip(images, labels, strict=True)]
+    assert (len(counts["train"]), len(counts["validation"])) == (48, 12)  # of each class a fifth
+    assert sorted(label for _, label in counts["validation"]) == [0] * 6 + [1] * 6
+    assert sorted(counts["train"] + counts["validation"]) == sorted((pixels[i].tobytes(), i % 2) for i in range(60))
 
 
 def test_at_most_bounds_the_digits(mnist: Path) -> None:
@@ -512,10 +512,10 @@ def test_without_a_network_the_message_says_which_files_to_put_where(
     monkeypatch.setattr(MNIST, "mirrors", ["http://127.0.0.1:9/"])  # nobody listens there
     with pytest.raises(InvalidDataset, match=r"could not be downloaded.*folder of class folders") as caught:
         start("mnist", root=tmp_path)
-    told = str(caught.value)
-    assert "\n" not in told
-    assert "train-images-idx3-ubyte.gz, train-labels-idx1-ubyte.gz, t10k-images-idx3-ubyte.gz" in told
-    assert f"into {tmp_path}/MNIST/raw/" in told
+    message = str(caught.value)
+    assert "\n" not in message
+    assert "train-images-idx3-ubyte.gz, train-labels-idx1-ubyte.gz, t10k-images-idx3-ubyte.gz" in message
+    assert f"into {tmp_path}/MNIST/raw/" in message
 
 
 def test_cifars_message_names_its_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,8 @@ from drawn import difference, gradient
 from PIL import Image, ImageCms
 
 from vit.errors import InvalidImage
-from vit.images.decode import MAX_BYTES, decode_image
+from vit.images.decode import decode_image
+from vit.images.file_checks import MAX_BYTES
 
 pytestmark = pytest.mark.usefixtures("silence")
 

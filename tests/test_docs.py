@@ -35,8 +35,8 @@ def dead_links(text: str, path: Path) -> set[str]:
         if re.match(r"[a-z]+:", link):
             continue  # to elsewhere
         file, _, anchor = link.partition("#")
-        place = path.parent / file if file else path
-        if not place.exists() or (anchor and anchor not in anchors(place)):
+        folder = path.parent / file if file else path
+        if not folder.exists() or (anchor and anchor not in anchors(folder)):
             dead.add(link)
     return dead
 
@@ -47,22 +47,22 @@ def missing(text: str) -> set[str]:
     files = {span for span in spans if re.fullmatch(r"[\w./-]+", span) and span.partition("/")[0] in FOLDERS}
     names = {span for span in spans if re.fullmatch(r"vit(\.\w+)+", span)}
     files = {file for file in files - NOT_OURS if not (ROOT / file).exists()}
-    return files | {name for name in names if not known(name)}
+    return files | {name for name in names if not exists(name)}
 
 
-def known(name: str) -> bool:
+def exists(name: str) -> bool:
     """Whether a dotted name is a module, or something in one."""
     place, *rest = name.split(".")
-    found: Any = importlib.import_module(place)
+    result: Any = importlib.import_module(place)
     for part in rest:
-        if not hasattr(found, part):
+        if not hasattr(result, part):
             try:
                 importlib.import_module(place := f"{place}.{part}")
             except ImportError:
                 return False
         else:
             place = f"{place}.{part}"
-        found = getattr(found, part)
+        result = getattr(result, part)
     return True
 
 

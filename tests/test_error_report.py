@@ -49,18 +49,18 @@ def constant(tmp_path: Path, build: Build) -> Checkpoint:
 def test_mistakes_are_those_counted_by_hand(constant: Checkpoint, folder: Path, tmp_path: Path) -> None:
     file = tmp_path / "report.npz"
     error_search.write(constant, f"folder:{folder}", file=file)
-    found = error_report.read(file)
-    assert found.confusion.tolist() == [[0, 0, 0], [0, 1, 0], [0, 3, 0]]
-    assert found.accuracy == 0.25
-    np.testing.assert_equal(found.per_class, [np.nan, 1, 0])
-    assert found.indices.tolist() == [0, 1, 2]
-    assert found.true.tolist() == [2, 2, 2] and found.predicted.tolist() == [1, 1, 1]
-    assert found.probability == pytest.approx([1 / (1 + np.exp(-1))] * 3, abs=1e-3)
-    assert found.classes == ("bird", "dog", "cat")
-    assert (found.checkpoint, found.identity) == (constant.hash, constant.identity)
+    result = error_report.read(file)
+    assert result.confusion.tolist() == [[0, 0, 0], [0, 1, 0], [0, 3, 0]]
+    assert result.accuracy == 0.25
+    np.testing.assert_equal(result.per_class, [np.nan, 1, 0])
+    assert result.indices.tolist() == [0, 1, 2]
+    assert result.true.tolist() == [2, 2, 2] and result.predicted.tolist() == [1, 1, 1]
+    assert result.probability == pytest.approx([1 / (1 + np.exp(-1))] * 3, abs=1e-3)
+    assert result.classes == ("bird", "dog", "cat")
+    assert (result.checkpoint, result.identity) == (constant.hash, constant.identity)
     first = np.array(Image.open(folder / "test" / "cat" / "0.png"))
-    assert (found.pictures[0] == first).all()
-    assert found.overlays.shape == (3, 160, 160, 3)
+    assert (result.pictures[0] == first).all()
+    assert result.overlays.shape == (3, 160, 160, 3)
 
 
 def test_the_surest_mistakes_come_first_whatever_the_batches(
@@ -69,12 +69,12 @@ def test_the_surest_mistakes_come_first_whatever_the_batches(
     model = build(num_classes=2)
     saved = load_checkpoint(save_checkpoint(tmp_path / "best", model, ("dog", "cat"), Preprocess((32, 32))))
     whole = error_search.write(saved, f"folder:{folder}", file=tmp_path / "whole.npz")
-    monkeypatch.setattr(error_search, "_BATCH", 1)
+    monkeypatch.setattr(error_search, "_BATCH_PICTURES", 1)
     parts = error_search.write(saved, f"folder:{folder}", file=tmp_path / "parts.npz")
     assert len(whole.indices) > 1
     assert whole.indices.tolist() == parts.indices.tolist()
     assert (np.diff(whole.probability) <= 0).all()
-    monkeypatch.setattr(error_search, "WORST", 1)
+    monkeypatch.setattr(error_search, "WORST_MISTAKES", 1)
     fewer = error_search.write(saved, f"folder:{folder}", file=tmp_path / "fewer.npz")
     assert fewer.indices.tolist() == whole.indices[:1].tolist()
 
@@ -120,9 +120,9 @@ def test_a_report_without_the_checkpoint_s_identity_is_read(constant: Checkpoint
 
 def wait(run: Path) -> error_report.State:
     until = time.monotonic() + 120
-    while (found := error_report.state(run)).status == "running" and time.monotonic() < until:
+    while (result := error_report.state(run)).status == "running" and time.monotonic() < until:
         time.sleep(0.2)
-    return found
+    return result
 
 
 @pytest.mark.slow
@@ -150,8 +150,8 @@ def test_a_failed_evaluation_says_why_and_leaves_no_dead_process(
     (run / "best").rename(run / "checkpoints" / "best")
     monkeypatch.setattr(subprocess, "Popen", lambda *a, **k: started.append(real(*a, **k)) or started[-1])
     error_report.start(run, "folder:/nowhere", "data")
-    found = wait(run)
-    assert found.status == "failed" and "nowhere" in found.reason
+    result = wait(run)
+    assert result.status == "failed" and "nowhere" in result.reason
     until = time.monotonic() + 20
     while started[0].returncode is None and time.monotonic() < until:  # nobody here asks for it
         time.sleep(0.05)

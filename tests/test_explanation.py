@@ -71,15 +71,15 @@ def test_what_is_too_large_is_refused_before_anything_is_computed(checkpoint: Ch
 
 @pytest.mark.parametrize("size", [(32, 32), (96, 64), (160, 160)])
 def test_the_cost_tells_tokens_and_bytes(checkpoint: Checkpoint, photo: bytes, size: tuple[int, int]) -> None:
-    told, found = cost(checkpoint, size), explain(checkpoint, photo, size)
-    assert found.record.tokens == told.tokens == count_tokens(checkpoint.config, size)
-    header, sections = unpack(found.payload)
+    estimate, result = cost(checkpoint, size), explain(checkpoint, photo, size)
+    assert result.record.tokens == estimate.tokens == count_tokens(checkpoint.config, size)
+    header, sections = unpack(result.payload)
     assert header["grid"] == [size[0] // 8, size[1] // 8]
     picture = sections.pop("picture")
     attention = sum(s.nbytes for name, s in sections.items() if not name.startswith("colormap"))
-    assert attention == pytest.approx(told.payload, rel=0.25)  # the scale of the colours comes on top
-    assert len(found.payload) < 1.5 * told.payload + len(picture) + 20_000
-    assert found.preprocess.size == size and found.seen.size == size[::-1]
+    assert attention == pytest.approx(estimate.payload, rel=0.25)  # the scale of the colours comes on top
+    assert len(result.payload) < 1.5 * estimate.payload + len(picture) + 20_000
+    assert result.preprocess.size == size and result.input_image.size == size[::-1]
 
 
 def test_the_time_is_judged_by_what_pictures_took(
@@ -127,9 +127,9 @@ def test_memory_stays_under_what_was_told_and_grows_with_the_tokens() -> None:
     """In processes of their own, for their peak memory. Without the copies that the server makes on the way."""
     taken = {}
     for side in (512, 1024):
-        used, told, payload = map(int, printed(MEMORY, side).split())
-        assert used < told
-        assert told - module.COPIES * payload < 3 * used
+        used, estimate, payload = map(int, printed(MEMORY, side).split())
+        assert used < estimate
+        assert estimate - module.COPIES * payload < 3 * used
         taken[side] = used
     assert taken[1024] < 5.5 * taken[512]  # four times the tokens; sixteen times the matrices
 
@@ -151,9 +151,9 @@ def test_sizes_keep_the_proportions_of_the_model(checkpoint: Checkpoint) -> None
 def test_the_fast_precision_says_so_and_is_close(checkpoint: Checkpoint, photo: bytes) -> None:
     exact, fast = explain(checkpoint, photo), explain(checkpoint, photo, precision="bfloat16")
     assert fast.record.queries[0].dtype is torch.bfloat16 and exact.record.queries[0].dtype is torch.float32
-    rows, wanted = fast.record.rows(1, [0, 3]), exact.record.rows(1, [0, 3])
+    rows, expected = fast.record.rows(1, [0, 3]), exact.record.rows(1, [0, 3])
     torch.testing.assert_close(rows.sum(-1), torch.ones(2, 2))
-    assert 0 < (rows - wanted).abs().max() < 0.05
+    assert 0 < (rows - expected).abs().max() < 0.05
     again = explain(checkpoint, photo)
     assert torch.equal(again.record.logits, exact.record.logits)
 

@@ -43,11 +43,11 @@ def pack(checkpoint: Checkpoint, picture: Image.Image) -> Callable[..., dict[str
     """`pack(**view)`: what an NPZ file of the class token's attention in the last block holds."""
 
     def packed(**view: Any) -> dict[str, Any]:
-        kept = record(checkpoint.model, checkpoint.preprocess(picture))
+        recorded = record(checkpoint.model, checkpoint.preprocess(picture))
         geometry = checkpoint.preprocess.geometry(picture)
         data = attention_npz(
-            kept,
-            kept.heatmap(kept.weights(0)),
+            recorded,
+            recorded.heatmap(recorded.weights(0)),
             checkpoint,
             checkpoint.preprocess,
             geometry,
@@ -234,12 +234,12 @@ def test_json_holds_the_numbers_of_the_map_bit_by_bit(
     explanation: Explanation, checkpoint: Checkpoint, selection: Selection
 ) -> None:
     truth = export.weights(explanation.record, selection)
-    shown = MapView.of(explanation.record, selection, explanation.payload)
-    held = json.loads(view_json(explanation, shown, checkpoint, "photo <1>.jpg"))
+    view = MapView.of(explanation.record, selection, explanation.payload)
+    held = json.loads(view_json(explanation, view, checkpoint, "photo <1>.jpg"))
     assert np.array_equal(np.array(held["values"], np.float32), truth.numpy())
     assert held["prefix_values"] == {"cls": held["values"][0]}
     assert np.array_equal(np.array(held["heatmap"], np.float32), explanation.record.heatmap(truth).numpy())
-    assert held["scale"] == {"unit": shown.unit, "low": shown.low, "top": shown.top}
+    assert held["scale"] == {"unit": view.unit, "low": view.low, "top": view.top}
     assert held["predictions"][0] == explanation.predictions[0]._asdict() and len(held["predictions"]) == 5
     assert held["picture"]["name"] == "photo <1>.jpg"
 
@@ -261,9 +261,9 @@ def test_at_most_twenty_predictions_are_told(explanation: Explanation, checkpoin
 
 def test_a_map_that_the_selection_does_not_tell_is_drawn_as_given(explanation: Explanation) -> None:
     numbers = torch.arange(17.0)
-    shown = MapView(numbers, {"method": "other"}, "Another.", 0.0, 16.0, "share")
+    view = MapView(numbers, {"method": "other"}, "Another.", 0.0, 16.0, "share")
     selection = Selection(opacity=1.0, cover="film", colormap="gray")
-    picture = Image.open(io.BytesIO(overlay_png(explanation, selection, shown))).convert("RGB")
+    picture = Image.open(io.BytesIO(overlay_png(explanation, selection, view))).convert("RGB")
     levels = np.asarray(picture.crop((25, 0, 75, 50)))[6::12, 6::12][:4, :4, 0]
     assert np.abs(levels.ravel() - 255 * numbers[1:].numpy() / 16).max() <= 1
 
@@ -271,7 +271,7 @@ def test_a_map_that_the_selection_does_not_tell_is_drawn_as_given(explanation: E
 def test_a_map_that_the_selection_does_not_tell_is_in_the_npz_file_too(
     explanation: Explanation, checkpoint: Checkpoint
 ) -> None:
-    shown = MapView(torch.arange(17.0), {"method": "other", "target": "cat"}, "Another.", 0.0, 16.0, "share")
-    with np.load(io.BytesIO(view_npz(explanation, Selection(), checkpoint, shown))) as arrays:
+    view = MapView(torch.arange(17.0), {"method": "other", "target": "cat"}, "Another.", 0.0, 16.0, "share")
+    with np.load(io.BytesIO(view_npz(explanation, Selection(), checkpoint, view))) as arrays:
         assert np.array_equal(arrays["heatmap"].ravel(), np.arange(1.0, 17.0)) and "attention" in arrays
-        assert json.loads(str(arrays["meta"]))["view"] == shown.facts
+        assert json.loads(str(arrays["meta"]))["view"] == view.facts

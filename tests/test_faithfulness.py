@@ -116,15 +116,15 @@ def test_the_true_map_wins_and_its_opposite_loses(model: Any, pixels: Tensor, re
     true, upside_down, flat = faithfulness(model, pixels, 1, [reasons, -reasons, torch.ones(GRID)])
     assert model.images == 30  # ten forwards a map
     assert true > 0.9 and upside_down < -0.9 and flat == 0
-    found = controls(model, pixels, 1, GRID)
-    assert len(found.random) == 5 and max(map(abs, (*found.random, found.blob))) < true
+    result = controls(model, pixels, 1, GRID)
+    assert len(result.random) == 5 and max(map(abs, (*result.random, result.blob))) < true
     for other_class in faithfulness(model, pixels, 0, [reasons]):
         assert other_class < -0.9
 
 
 def test_random_maps_are_near_zero_on_average(model: Any, pixels: Tensor) -> None:
-    found = faithfulness(model, pixels, 1, [noise(GRID, seed) for seed in range(200)])
-    assert abs(sum(found) / 200) < 0.1
+    result = faithfulness(model, pixels, 1, [noise(GRID, seed) for seed in range(200)])
+    assert abs(sum(result) / 200) < 0.1
 
 
 def test_only_the_order_and_the_differences_matter(model: Any, pixels: Tensor) -> None:
@@ -178,9 +178,9 @@ def test_where_chance_reaches_far_a_map_below_it_is_not_decidable() -> None:
 
 
 def test_chance_is_two_deviations_around_the_mean_and_ends_at_one() -> None:
-    found = Faithfulness(Score(1.0, WIDE), Controls(RANDOM, 0.6, WIDE)).chance
+    result = Faithfulness(Score(1.0, WIDE), Controls(RANDOM, 0.6, WIDE)).chance
     deviation = (2 * (0.1**2 + 0.05**2) / 4) ** 0.5
-    assert found == pytest.approx((-2 * deviation, 2 * deviation))
+    assert result == pytest.approx((-2 * deviation, 2 * deviation))
     all_over = Faithfulness(Score(1.0, WIDE), Controls((-1.0, 0.9, 1.0), 0.6, WIDE))
     assert all_over.chance == (-1, 1) and "no map can be told from chance" in all_over.sentence
 
@@ -196,17 +196,17 @@ def test_chance_is_two_deviations_around_the_mean_and_ends_at_one() -> None:
     ],
 )
 def test_no_verdict_where_it_hardly_matters_what_is_gone(of_map: Range, of_controls: Range, decidable: bool) -> None:
-    found = Faithfulness(Score(1.0, of_map), Controls(RANDOM, 0.6, of_controls))
-    assert found.decidable == decidable
-    assert ("no map can be called true or false" in found.sentence) != decidable
+    result = Faithfulness(Score(1.0, of_map), Controls(RANDOM, 0.6, of_controls))
+    assert result.decidable == decidable
+    assert ("no map can be called true or false" in result.sentence) != decidable
 
 
 def test_a_model_that_nothing_changes_gets_no_verdict(pixels: Tensor, reasons: Tensor) -> None:
     """All drops are equal then, which SaCo counts as right for every map."""
     model: Any = Weighing(torch.zeros(1, *SIZE))
-    (found,) = scores(model, pixels, 1, [reasons])
-    assert found.saco == 1 and found.left == (0.5, 0.5)
-    assert not Faithfulness(found, controls(model, pixels, 1, GRID)).decidable
+    (result,) = scores(model, pixels, 1, [reasons])
+    assert result.saco == 1 and result.left == (0.5, 0.5)
+    assert not Faithfulness(result, controls(model, pixels, 1, GRID)).decidable
 
 
 def test_what_is_left_is_that_of_all_groups() -> None:
@@ -219,8 +219,8 @@ def test_what_is_left_is_that_of_all_groups() -> None:
     weights = torch.zeros(1, 2, 5)
     weights[0, 0, :3] = math.log(3)
     model: Any = Weighing(weights)
-    (found,) = scores(model, picture, 1, [torch.arange(10.0).view(2, 5)])
-    assert found.left == pytest.approx((0.5, 0.9))
+    (result,) = scores(model, picture, 1, [torch.arange(10.0).view(2, 5)])
+    assert result.left == pytest.approx((0.5, 0.9))
 
 
 def test_what_is_left_by_the_controls_is_that_of_all_of_them() -> None:
@@ -237,8 +237,8 @@ def test_what_is_left_by_the_controls_is_that_of_all_of_them() -> None:
     picture[together + others[:8]] = -1
     weights[middle + together] = math.log(3)
     model: Any = Weighing(weights.view(1, *GRID))
-    found = controls(model, picture.view(1, 1, *GRID), 1, GRID, seeds=4)
-    assert found.left == pytest.approx((0.1, 0.9))
+    result = controls(model, picture.view(1, 1, *GRID), 1, GRID, seeds=4)
+    assert result.left == pytest.approx((0.1, 0.9))
 
 
 class Counting(Weighing):
@@ -270,13 +270,13 @@ def test_memory_does_not_grow_with_the_maps(
 ) -> None:
     every = [noise(GRID, seed) for seed in range(7)]
     model: Any = Counting(enlarged(reasons, SIZE)[None] * 3e-4)
-    wanted = scores(model, pixels, 1, every)
-    monkeypatch.setattr(module, "_BATCH", at_once * pixels.numel() + 1)
+    expected = scores(model, pixels, 1, every)
+    monkeypatch.setattr(module, "_BATCH_NUMBERS", at_once * pixels.numel() + 1)
     model.held.clear()
-    found = scores(model, pixels, 1, every)
+    result = scores(model, pixels, 1, every)
     assert len(model.held) == -(-70 // at_once)
     assert max(model.held) <= 2 * min(at_once, 70) + 2  # its parts and the whole; what is explained, and what comes
-    for one, other in zip(found, wanted, strict=True):
+    for one, other in zip(result, expected, strict=True):
         assert one.saco == other.saco and one.left == pytest.approx(other.left, rel=1e-6)
     curve = deletion(model, pixels, 1, every[0], 40)
     assert max(model.held) <= 2 * min(at_once, 70) + 3 and len(curve.probabilities) == 41
@@ -294,8 +294,8 @@ def test_probabilities_are_in_the_order_of_the_pictures(model: Any, pixels: Tens
         for factor in range(5):
             yield pixels * factor
 
-    found = probabilities(model, each(), 1)
-    assert found.tolist() == [float(model(pixels * factor).logits.softmax(-1)[0, 1]) for factor in range(5)]
+    result = probabilities(model, each(), 1)
+    assert result.tolist() == [float(model(pixels * factor).logits.softmax(-1)[0, 1]) for factor in range(5)]
 
 
 def test_pointing_and_overlap() -> None:
@@ -308,9 +308,9 @@ def test_pointing_and_overlap() -> None:
 
 
 def test_the_blob_is_in_the_middle() -> None:
-    found = centre((5, 7))
-    assert found.argmax() == 2 * 7 + 3
-    torch.testing.assert_close(found, found.flip(0, 1))
+    result = centre((5, 7))
+    assert result.argmax() == 2 * 7 + 3
+    torch.testing.assert_close(result, result.flip(0, 1))
 
 
 def test_the_model_is_asked_as_it_is(build: Any, pictures: Any) -> None:

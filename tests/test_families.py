@@ -14,7 +14,7 @@ from transformers import BertConfig, BertModel, ViTForImageClassification, ViTMo
 from transformers import ViTConfig as TheirConfig
 
 from vit.checkpoints.families import huggingface, read
-from vit.checkpoints.families.family import usual_heads
+from vit.checkpoints.families.family import default_heads
 from vit.checkpoints.load import load_checkpoint
 from vit.errors import InvalidCheckpoint
 from vit.model.config import ViTConfig
@@ -39,7 +39,7 @@ def ours(tensors: dict[str, torch.Tensor], document: dict[str, Any] | None = Non
 @torch.inference_mode()
 def torchvision_pass(model: nn.Module, images: torch.Tensor) -> tuple[torch.Tensor, list[torch.Tensor]]:
     """torchvision's logits, and its attention, which it computes only when asked per head."""
-    seen: list[torch.Tensor] = []
+    collected: list[torch.Tensor] = []
 
     def ask(module: nn.Module, args: Any, kwargs: dict[str, Any]) -> Any:
         return args, kwargs | {"need_weights": True, "average_attn_weights": False}
@@ -48,11 +48,11 @@ def torchvision_pass(model: nn.Module, images: torch.Tensor) -> tuple[torch.Tens
     for module in model.modules():
         if isinstance(module, nn.MultiheadAttention):
             handles.append(module.register_forward_pre_hook(ask, with_kwargs=True))
-            handles.append(module.register_forward_hook(lambda module, args, output: seen.append(output[1])))
+            handles.append(module.register_forward_hook(lambda module, args, output: collected.append(output[1])))
     logits = model(images)
     for handle in handles:
         handle.remove()
-    return logits, seen
+    return logits, collected
 
 
 SMALL: dict[str, Any] = dict(patch_size=16, num_layers=3, num_heads=3, hidden_dim=192, mlp_dim=384)
@@ -277,7 +277,7 @@ def test_heads_are_asked_for_where_no_custom_tells_them(tmp_path: Path) -> None:
     ("dim", "heads"), [(192, 3), (384, 6), (768, 12), (1024, 16), (1280, 16), (1152, 16), (48, None)]
 )
 def test_the_usual_number_of_heads(dim: int, heads: int | None) -> None:
-    assert usual_heads(dim) == heads
+    assert default_heads(dim) == heads
 
 
 @pytest.mark.parametrize(

@@ -40,11 +40,11 @@ def explained(checkpoint: Checkpoint, width: int, height: int) -> Explanation:
 
 
 def figure(explanation: Explanation, selection: Selection, facts: str = "Facts.", **options: Any) -> bytes:
-    shown = MapView.of(explanation.record, selection, explanation.payload)
-    return map_figure(explanation, selection, shown, facts, **options)
+    view = MapView.of(explanation.record, selection, explanation.payload)
+    return map_figure(explanation, selection, view, facts, **options)
 
 
-def words(svg: bytes) -> str:
+def text_of(svg: bytes) -> str:
     return " ".join("".join(text.itertext()) for text in ElementTree.fromstring(svg).iter(f"{SVG}text"))
 
 
@@ -59,11 +59,11 @@ def test_a_figure_has_the_width_of_its_column_at_300_dpi(explanation: Explanatio
 
 def embedded(svg: bytes) -> list[np.ndarray]:
     """The pictures inside."""
-    found = []
+    result = []
     for image in ElementTree.fromstring(svg).iter(f"{SVG}image"):
         address = image.get("{http://www.w3.org/1999/xlink}href") or ""
-        found.append(np.asarray(Image.open(io.BytesIO(base64.b64decode(address.partition(",")[2]))).convert("RGB")))
-    return found
+        result.append(np.asarray(Image.open(io.BytesIO(base64.b64decode(address.partition(",")[2]))).convert("RGB")))
+    return result
 
 
 def test_the_second_picture_is_the_first_under_the_map(explanation: Explanation) -> None:
@@ -72,8 +72,8 @@ def test_the_second_picture_is_the_first_under_the_map(explanation: Explanation)
     assert plain.shape == under.shape
     side = plain.shape[0]
     left = (plain.shape[1] - side) // 2  # the model sees the square in the middle
-    shown = MapView.of(explanation.record, selection, explanation.payload)
-    levels = np.clip(explanation.record.heatmap(shown.weights).numpy() / shown.top, 0, 1) * 255
+    view = MapView.of(explanation.record, selection, explanation.payload)
+    levels = np.clip(explanation.record.heatmap(view.weights).numpy() / view.top, 0, 1) * 255
     centres = ((np.arange(4) + 0.5) * side / 4).astype(int)
     colours = under[centres][:, left + centres].astype(int)
     assert np.abs(colours - COLORMAPS["cividis"][np.rint(levels).astype(int)]).max() <= 3
@@ -87,15 +87,15 @@ def test_the_outline_is_drawn_and_told(explanation: Explanation, contour: Any) -
     before, after = (embedded(figure(explanation, selection, kind="svg"))[1] for selection in (plain, outlined))
     changed = (before != after).any(-1)
     assert 0 < changed.mean() < 0.2
-    wanted = {"mass": "with 30 % of the weight", "otsu": "Otsu"}[contour]
-    assert wanted in words(figure(explanation, outlined, kind="svg")).replace("  ", " ")
+    expected = {"mass": "with 30 % of the weight", "otsu": "Otsu"}[contour]
+    assert expected in text_of(figure(explanation, outlined, kind="svg")).replace("  ", " ")
 
 
 def test_words_stay_words_in_svg_and_pdf(explanation: Explanation, checkpoint: Checkpoint) -> None:
     selection = Selection(block=0, head=1, token=6)
-    shown = MapView.of(explanation.record, selection, explanation.payload)
-    facts = caption(explanation, checkpoint, shown.sentence, "photo.png")
-    said = words(map_figure(explanation, selection, shown, facts, kind="svg"))
+    view = MapView.of(explanation.record, selection, explanation.payload)
+    facts = caption(explanation, checkpoint, view.sentence, "photo.png")
+    output = text_of(map_figure(explanation, selection, view, facts, kind="svg"))
     for fact in (
         "Block 1, head 2",
         "patch (row 2, col 2)",
@@ -105,9 +105,9 @@ def test_words_stay_words_in_svg_and_pdf(explanation: Explanation, checkpoint: C
         "32 × 32 px",
         "photo.png",
     ):
-        assert fact in said.replace("  ", " ")
-    assert "10 %" in said and "2×" in said and "Attention weight" in said
-    pdf = map_figure(explanation, selection, shown, facts, kind="pdf")
+        assert fact in output.replace("  ", " ")
+    assert "10 %" in output and "2×" in output and "Attention weight" in output
+    pdf = map_figure(explanation, selection, view, facts, kind="pdf")
     assert pdf.startswith(b"%PDF") and b"/ToUnicode" in pdf
     drawn = b"".join(
         zlib.decompress(part) for part in re.findall(rb"stream\r?\n(x.+?)\r?\nendstream", pdf, re.DOTALL)[:1]
@@ -116,11 +116,11 @@ def test_words_stay_words_in_svg_and_pdf(explanation: Explanation, checkpoint: C
 
 
 def test_cosines_and_shares_have_their_own_unit(explanation: Explanation) -> None:
-    said = words(figure(explanation, Selection(view="similar", token=3), kind="svg"))
-    assert "Cosine" in said and "%" not in said and "×" not in said
-    shown = MapView(torch.arange(17) / 136, {"method": "other"}, "Another.", 0.0, 0.2, "share")
-    said = words(map_figure(explanation, Selection(), shown, "Facts.", kind="svg"))
-    assert "Share" in said and "20 %" in said and "×" not in said
+    output = text_of(figure(explanation, Selection(view="similar", token=3), kind="svg"))
+    assert "Cosine" in output and "%" not in output and "×" not in output
+    view = MapView(torch.arange(17) / 136, {"method": "other"}, "Another.", 0.0, 0.2, "share")
+    output = text_of(map_figure(explanation, Selection(), view, "Facts.", kind="svg"))
+    assert "Share" in output and "20 %" in output and "×" not in output
 
 
 @pytest.mark.parametrize("kind", ["png", "svg", "pdf"])
@@ -130,7 +130,7 @@ def test_foreign_text_is_text(explanation: Explanation, checkpoint: Checkpoint, 
     if kind == "svg":
         tags = {element.tag for element in ElementTree.fromstring(content).iter()}
         assert f"{SVG}script" not in tags and f"{SVG}b" not in tags
-        assert "alert(1)" in words(content) and "frac{$" in words(content)
+        assert "alert(1)" in text_of(content) and "frac{$" in text_of(content)
 
 
 def test_a_long_word_is_broken_to_fit(explanation: Explanation) -> None:
@@ -158,8 +158,8 @@ def test_the_grid_has_a_map_for_every_head_and_their_numbers(explanation: Explan
     selection = Selection(token=6, colormap="gray", direction="to")
     facts = caption(explanation, checkpoint, grid_sentence(explanation, selection))
     content = grid_figure(explanation, selection, facts, kind="svg")
-    assert {"Head", "Block", "1", "2"} <= set(words(content).split())
-    assert "who looks at patch (row 2, col 2)" in words(content)
+    assert {"Head", "Block", "1", "2"} <= set(text_of(content).split())
+    assert "who looks at patch (row 2, col 2)" in text_of(content)
     drawn = embedded(content)[0][..., 0].astype(int)
     record = explanation.record
     top = MapView.of(record, selection, explanation.payload).top
@@ -173,8 +173,8 @@ def test_the_grid_has_a_map_for_every_head_and_their_numbers(explanation: Explan
 
 
 def test_a_grid_without_one_scale_says_so(explanation: Explanation) -> None:
-    said = words(grid_figure(explanation, Selection(scale="own"), "Facts.", kind="svg"))
-    assert "cannot be compared" in said and "×" not in said
+    output = text_of(grid_figure(explanation, Selection(scale="own"), "Facts.", kind="svg"))
+    assert "cannot be compared" in output and "×" not in output
 
 
 def test_a_grid_of_many_blocks_fits_a_page(explanation: Explanation) -> None:

@@ -33,10 +33,10 @@ def animation(kind: str, count: int = 4, size: tuple[int, int] = (60, 40), **opt
 def test_every_frame_is_shown_as_it_is_and_for_as_long(kind: str) -> None:
     data = animation(kind, duration=DURATIONS)
     assert count_frames(data) == 4
-    found = list(decode_frames(data, range(4)))
-    assert [frame.picture.getpixel((30, 30)) for frame in found] == [(40 * i,) * 3 for i in range(4)]
-    assert [frame.duration for frame in found] == DURATIONS
-    assert all(frame.picture.size == (60, 40) and frame.picture.mode == "RGB" for frame in found)
+    result = list(decode_frames(data, range(4)))
+    assert [frame.picture.getpixel((30, 30)) for frame in result] == [(40 * i,) * 3 for i in range(4)]
+    assert [frame.duration for frame in result] == DURATIONS
+    assert all(frame.picture.size == (60, 40) and frame.picture.mode == "RGB" for frame in result)
 
 
 @pytest.mark.parametrize("kind", ["GIF", "PNG", "WEBP", "AVIF"])
@@ -108,10 +108,10 @@ def test_frames_of_a_gif_that_grow_are_refused() -> None:
 
 def test_the_frame_that_is_explained_is_the_one_asked_for(saved: Any) -> None:
     checkpoint, data = load_checkpoint(saved), animation("PNG")
-    found = explain(checkpoint, data, frame=2)
+    result = explain(checkpoint, data, frame=2)
     out = io.BytesIO()
     decode_image(data, 2).save(out, "PNG")
     alone = explain(checkpoint, out.getvalue())
-    assert found.picture.getpixel((30, 30)) == (80, 80, 80)
-    assert found.record.logits.tolist() == alone.record.logits.tolist()
-    assert found.record.logits.tolist() != explain(checkpoint, data).record.logits.tolist()
+    assert result.picture.getpixel((30, 30)) == (80, 80, 80)
+    assert result.record.logits.tolist() == alone.record.logits.tolist()
+    assert result.record.logits.tolist() != explain(checkpoint, data).record.logits.tolist()

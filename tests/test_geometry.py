@@ -26,13 +26,13 @@ def test_normalisation_by_hand() -> None:
 
 
 def test_a_picture_of_the_right_size_is_not_resampled() -> None:
-    assert difference(Preprocess((32, 48), resize="squash").seen(gradient()), gradient()) == 0
+    assert difference(Preprocess((32, 48), resize="squash").input_image(gradient()), gradient()) == 0
 
 
 def test_shrinking_does_not_alias() -> None:
     checkers = Image.fromarray((np.indices((1000, 1000)).sum(axis=0) % 2 * 255).astype(np.uint8))
-    seen = np.asarray(Preprocess((32, 32)).seen(checkers), float)
-    assert abs(seen - 127.5).max() < 4
+    pixels = np.asarray(Preprocess((32, 32)).input_image(checkers), float)
+    assert abs(pixels - 127.5).max() < 4
 
 
 def test_squash_shows_the_whole_picture() -> None:
@@ -60,7 +60,7 @@ def test_a_mark_shows_up_in_the_patch_that_covers_it(size: tuple[int, int]) -> N
     image = Image.new("RGB", size, "black")
     patch = preprocess.geometry(image).patch_box(1, 2, rows=4, cols=4)
     image.paste("white", tuple(round(edge) for edge in patch))
-    light = np.asarray(preprocess.seen(image).convert("L"), float).reshape(4, 16, 4, 16).mean(axis=(1, 3))
+    light = np.asarray(preprocess.input_image(image).convert("L"), float).reshape(4, 16, 4, 16).mean(axis=(1, 3))
     assert np.unravel_index(light.argmax(), light.shape) == (1, 2)
     assert light[1, 2] > 180 and np.delete(light.flatten(), 6).max() < 40
 

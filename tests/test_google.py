@@ -143,11 +143,11 @@ def both(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Case, nn.Modul
 def test_logits_and_attention_are_those_of_timm(both: Any, pictures: Any) -> None:
     case, theirs, checkpoint = both
     images = pictures(channels=checkpoint.config.channels)
-    wanted: Answer = ask_timm(theirs, images)
-    found = checkpoint.model(images, output_attentions=True)
-    assert difference(found.logits, wanted.logits) <= TOLERANCE
-    assert len(found.attentions) == len(wanted.attentions) == 2
-    for mine, their in zip(found.attentions, wanted.attentions, strict=True):
+    expected: Answer = ask_timm(theirs, images)
+    result = checkpoint.model(images, output_attentions=True)
+    assert difference(result.logits, expected.logits) <= TOLERANCE
+    assert len(result.attentions) == len(expected.attentions) == 2
+    for mine, their in zip(result.attentions, expected.attentions, strict=True):
         assert (mine - their).abs().max() <= TOLERANCE
     stated = checkpoint.config.to_dict()
     wanted_config = case.config | dict(heads=4, eps=1e-6, activation="gelu", norm="before_pool")
@@ -184,8 +184,8 @@ def test_the_comparison_would_notice(tmp_path: Path, pictures: Any, wrong: Calla
     arrays = written(model)
     wrong(arrays)
     np.savez(tmp_path / "wrong.npz", **arrays)
-    found = load_checkpoint(tmp_path / "wrong.npz").model(pictures())
-    assert difference(found.logits, ask_timm(model, pictures()).logits) > 1e-3
+    result = load_checkpoint(tmp_path / "wrong.npz").model(pictures())
+    assert difference(result.logits, ask_timm(model, pictures()).logits) > 1e-3
 
 
 @torch.inference_mode()
@@ -193,8 +193,8 @@ def test_at_another_size_positions_are_resized_as_timm_does_when_it_loads(tmp_pa
     np.savez(tmp_path / "theirs.npz", **written(timms()))
     larger = timm.models.VisionTransformer(**TINY | dict(img_size=(48, 64))).eval()
     larger.load_pretrained(str(tmp_path / "theirs.npz"))
-    found = load_checkpoint(tmp_path / "theirs.npz").model(pictures(48, 64))
-    assert difference(found.logits, larger(pictures(48, 64))) <= TOLERANCE
+    result = load_checkpoint(tmp_path / "theirs.npz").model(pictures(48, 64))
+    assert difference(result.logits, larger(pictures(48, 64))) <= TOLERANCE
 
 
 @torch.inference_mode()
@@ -207,9 +207,9 @@ def test_a_layer_before_the_head_ends_in_tanh(tmp_path: Path, pictures: Any) -> 
     np.savez(tmp_path / "old.npz", **arrays)
     checkpoint = load_checkpoint(tmp_path / "old.npz")
     token: Any = model.forward_features(pictures())[:, 0].numpy()  # type: ignore[operator]
-    wanted = np.tanh(token @ kernel + bias) @ head + arrays["head/bias"]
+    expected = np.tanh(token @ kernel + bias) @ head + arrays["head/bias"]
     assert checkpoint.config.pre_logits == 48
-    assert difference(checkpoint.model(pictures()).logits, torch.from_numpy(wanted)) <= TOLERANCE
+    assert difference(checkpoint.model(pictures()).logits, torch.from_numpy(expected)) <= TOLERANCE
 
 
 @torch.inference_mode()
@@ -227,19 +227,19 @@ def test_every_kind_of_number_and_order_is_read(tmp_path: Path, kind: str) -> No
     arrays = written(timms())
     if kind == "bfloat16":
         kept: dict[str, Any] = {name: torch.tensor(array).bfloat16() for name, array in arrays.items()}
-        wanted = {name: tensor.float() for name, tensor in kept.items()}
+        reference = {name: tensor.float() for name, tensor in kept.items()}
         stored: Arrays = {name: tensor.view(torch.int16).numpy().view("V2") for name, tensor in kept.items()}
     elif kind == "columns":
         stored = {name: np.asfortranarray(array) for name, array in arrays.items()}
-        wanted = {name: torch.tensor(array) for name, array in arrays.items()}
+        reference = {name: torch.tensor(array) for name, array in arrays.items()}
     else:
         stored = {name: array.astype(kind) for name, array in arrays.items()}
-        wanted = {name: torch.tensor(array.astype("f4")) for name, array in stored.items()}
+        reference = {name: torch.tensor(array.astype("f4")) for name, array in stored.items()}
     np.savez(tmp_path / "kind.npz", **stored)
-    found = load_checkpoint(tmp_path / "kind.npz")
-    expected = read(wanted)
-    assert all(torch.equal(tensor, expected.tensors[name]) for name, tensor in found.model.state_dict().items())
-    assert found.hash == hashlib.sha256((tmp_path / "kind.npz").read_bytes()).hexdigest()[:16]
+    result = load_checkpoint(tmp_path / "kind.npz")
+    expected = read(reference)
+    assert all(torch.equal(tensor, expected.tensors[name]) for name, tensor in result.model.state_dict().items())
+    assert result.hash == hashlib.sha256((tmp_path / "kind.npz").read_bytes()).hexdigest()[:16]
 
 
 def test_the_number_of_heads_is_read_and_cannot_be_overruled(tmp_path: Path) -> None:
@@ -346,9 +346,9 @@ def refused(file: Path) -> str:
     """The one sentence with which a file is refused."""
     with pytest.raises(InvalidCheckpoint) as caught:
         load_checkpoint(file)
-    said = str(caught.value)
-    assert "\n" not in said and said.endswith(".") and len(said) < 500, said
-    return said
+    message = str(caught.value)
+    assert "\n" not in message and message.endswith(".") and len(message) < 500, message
+    return message
 
 
 @pytest.mark.parametrize("name", WRONG)

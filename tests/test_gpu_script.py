@@ -36,13 +36,13 @@ def call(
 
 @pytest.mark.slow
 def test_a_step_leaves_its_result_and_is_not_done_again(call: Callable[..., str], tmp_path: Path) -> None:
-    said = call("--dry", "--step", "record")
+    output = call("--dry", "--step", "record")
     report = json.loads((tmp_path / "record.json").read_text())
-    assert report["outcome"] == "passed", said
+    assert report["outcome"] == "passed", output
     assert report["result"]["relative difference"]["rows"] <= 1e-4
     assert "| record | passed |" in (tmp_path / "summary.md").read_text()
     assert (tmp_path / "everything.tar.gz").stat().st_size > 500
-    assert "record: passed" in said and "passed" not in call("--dry", "--step", "record")
+    assert "record: passed" in output and "passed" not in call("--dry", "--step", "record")
 
 
 @pytest.mark.slow

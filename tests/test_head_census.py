@@ -65,11 +65,11 @@ def test_mean_and_spread_are_those_of_single_pictures(
     build: Build, pictures: Any, prefix: tuple[str, ...], sizes: tuple[int, ...]
 ) -> None:
     model, pixels = build(prefix=prefix), pictures(count=7)
-    found = sum((tally(model, part) for part in pixels.split(list(sizes))), Tally()).statistics()
-    wanted = one_by_one(model, pixels)
-    assert tuple(wanted) == tuple(found) == names(prefix)
-    for name, values in wanted.items():
-        one = found[name]
+    result = sum((tally(model, part) for part in pixels.split(list(sizes))), Tally()).statistics()
+    expected = one_by_one(model, pixels)
+    assert tuple(expected) == tuple(result) == names(prefix)
+    for name, values in expected.items():
+        one = result[name]
         torch.testing.assert_close(one.values.double(), values.mean(0), atol=1e-6, rtol=1e-6)
         assert one.deviation is not None and one.pictures == 7
         torch.testing.assert_close(one.deviation.double(), values.std(0), atol=1e-5, rtol=1e-4)
@@ -80,14 +80,14 @@ def test_many_numbers_far_from_zero_keep_their_spread() -> None:
     """Where the difference of a sum of squares and a squared sum would have lost all digits."""
     values = 1e6 + torch.randn(1000, 1, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     zero = torch.zeros(1, 1, dtype=torch.float64)
-    found = sum((Tally(1, {"self": one}, {"self": zero}, {"self": 0.0}) for one in values), Tally())
-    deviation = found.statistics()["self"].deviation
+    result = sum((Tally(1, {"self": one}, {"self": zero}, {"self": 0.0}) for one in values), Tally())
+    deviation = result.statistics()["self"].deviation
     assert deviation is not None and float(deviation) == pytest.approx(float(values.std()), rel=1e-6)
 
 
 def test_a_single_picture_has_no_spread_and_none_has_no_numbers(build: Build, pictures: Any) -> None:
-    found = tally(build(), pictures(count=1)).statistics()
-    assert all(one.deviation is None and one.pictures == 1 for one in found.values())
+    result = tally(build(), pictures(count=1)).statistics()
+    assert all(one.deviation is None and one.pictures == 1 for one in result.values())
     assert tally(build(), pictures(count=0)).statistics() == {}
 
 
@@ -100,14 +100,14 @@ def test_a_tally_is_as_large_for_many_pictures_as_for_one(build: Build, pictures
 
 
 def test_a_dataset_is_looked_at_evenly_and_to_its_limit(checkpoint: Checkpoint) -> None:
-    told: list[tuple[int, int]] = []
-    found = census(checkpoint, "shapes", 130, progress=lambda done, total: told.append((done, total)))
-    assert told == [(0, 130), (120, 130), (130, 130)]  # 120 pictures of 17 tokens are 2,040, and 2,048 go together
+    reports: list[tuple[int, int]] = []
+    result = census(checkpoint, "shapes", 130, progress=lambda done, total: reports.append((done, total)))
+    assert reports == [(0, 130), (120, 130), (130, 130)]  # 120 pictures of 17 tokens are 2,040, and 2,048 go together
     images = pictures_of("shapes", checkpoint.preprocess, limit=130)
     ((pixels, _),) = images.batches(torch.arange(130), 130, torch.device("cpu"))
     normalise = Normalise(checkpoint.preprocess, torch.device("cpu"))
-    wanted = one_by_one(checkpoint.model, normalise(pixels))
-    torch.testing.assert_close(found["distance"].values.double(), wanted["distance"].mean(0), atol=1e-6, rtol=1e-6)
+    expected = one_by_one(checkpoint.model, normalise(pixels))
+    torch.testing.assert_close(result["distance"].values.double(), expected["distance"].mean(0), atol=1e-6, rtol=1e-6)
     some = picked(images, range(5, 8), checkpoint.preprocess).pixels
     torch.testing.assert_close(some, normalise(pixels[5:8]))
 
@@ -163,9 +163,9 @@ def test_the_command_prints_a_table_or_all_numbers_of_a_folder(
 
 
 def test_the_card_carries_how_far_each_block_looks(checkpoint: Checkpoint, saved_shapes: Path) -> None:
-    found = census(checkpoint, "shapes", 3)
-    record_in_card(checkpoint, "shapes", found)
+    result = census(checkpoint, "shapes", 3)
+    record_in_card(checkpoint, "shapes", result)
     after = load_checkpoint(saved_shapes)
     assert after.hash == checkpoint.hash and after.facts["accuracy"] == 0.25
-    blocks = ", ".join(f"{mean:.1f}" for mean in found["distance"].values.mean(1).tolist())
+    blocks = ", ".join(f"{mean:.1f}" for mean in result["distance"].values.mean(1).tolist())
     assert "## Heads" in after.card and f"{blocks} px" in after.card and "--data shapes --limit 3" in after.card

@@ -33,8 +33,8 @@ def image(tmp_path: Path) -> Image.Image:
 
 def drawn(checkpoint: vit.Checkpoint, out: Path, *options: str) -> tuple[np.ndarray, dict[str, Any]]:
     """What the command line leaves: the map, and what names it."""
-    words = ["explain", str(out.parent / "picture.png"), "--checkpoint", str(checkpoint.path), "--out", str(out)]
-    assert main([*words, *options]) == 0
+    arguments = ["explain", str(out.parent / "picture.png"), "--checkpoint", str(checkpoint.path), "--out", str(out)]
+    assert main([*arguments, *options]) == 0
     with np.load(out) as arrays:
         return arrays["heatmap"], json.loads(str(arrays["meta"]))["view"]
 
@@ -43,27 +43,27 @@ def drawn(checkpoint: vit.Checkpoint, out: Path, *options: str) -> tuple[np.ndar
 def test_it_is_what_the_command_line_draws(
     checkpoint: vit.Checkpoint, image: Image.Image, tmp_path: Path, method: str
 ) -> None:
-    found = vit.heatmap(checkpoint, image, method, "dog")
+    result = vit.heatmap(checkpoint, image, method, "dog")
     target = ["--target=dog"] if METHODS[method].of_class else []
-    np.testing.assert_allclose(drawn(checkpoint, tmp_path / "map.npz", "--method", method, *target)[0], found, 1e-5)
+    np.testing.assert_allclose(drawn(checkpoint, tmp_path / "map.npz", "--method", method, *target)[0], result, 1e-5)
 
 
 def test_settings_tokens_and_sizes_are_those_of_the_command_line(
     checkpoint: vit.Checkpoint, image: Image.Image, tmp_path: Path
 ) -> None:
-    found = vit.heatmap(checkpoint, image, "rollout", query="1,2", direction="to", size=64, discard=0.5, fusion="max")
-    assert found.shape == (8, 8)
+    result = vit.heatmap(checkpoint, image, "rollout", query="1,2", direction="to", size=64, discard=0.5, fusion="max")
+    assert result.shape == (8, 8)
     options = "--method=rollout --query=1,2 --direction=to --size=64 --discard=0.5 --head=max"
-    np.testing.assert_allclose(drawn(checkpoint, tmp_path / "map.npz", *options.split())[0], found, rtol=1e-5)
+    np.testing.assert_allclose(drawn(checkpoint, tmp_path / "map.npz", *options.split())[0], result, rtol=1e-5)
 
 
 @pytest.mark.parametrize(("query", "token"), [("cls", 0), ((1, 2), 7), ("1,2", 7), (7, 7)])
 def test_a_token_is_named_by_its_name_its_place_or_its_number(
     checkpoint: vit.Checkpoint, image: Image.Image, query: Any, token: int
 ) -> None:
-    kept = record(checkpoint.model, checkpoint.preprocess(image))
-    found = vit.heatmap(checkpoint, image, "attention", query=query, block=1, head=0)
-    torch.testing.assert_close(found, kept.heatmap(kept.rows(1, [token])[0, 0]))
+    recorded = record(checkpoint.model, checkpoint.preprocess(image))
+    result = vit.heatmap(checkpoint, image, "attention", query=query, block=1, head=0)
+    torch.testing.assert_close(result, recorded.heatmap(recorded.rows(1, [token])[0, 0]))
 
 
 @pytest.mark.parametrize(("target", "index"), [(None, None), ("ship", 2), ("3", 3), (4, 4)])
@@ -71,8 +71,8 @@ def test_a_class_is_named_by_its_label_or_its_number(
     checkpoint: vit.Checkpoint, image: Image.Image, target: Any, index: int | None
 ) -> None:
     subject = Subject.of(checkpoint.model, checkpoint.preprocess(image), index)
-    wanted = subject.record.heatmap(weights(subject, "relevance"))
-    torch.testing.assert_close(vit.heatmap(checkpoint, image, target=target), wanted)
+    expected = subject.record.heatmap(weights(subject, "relevance"))
+    torch.testing.assert_close(vit.heatmap(checkpoint, image, target=target), expected)
 
 
 @pytest.mark.parametrize(

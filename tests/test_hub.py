@@ -131,9 +131,9 @@ def test_the_command_line_takes_a_name_of_the_hub(
     assert done.stderr == ""
     agents = {request.headers["user-agent"] for request in server.requests}
     assert not any("torch/" in agent or "agent/" in agent for agent in agents)  # no telemetry
-    asked = [one.path for one in server.requests if one.host == "hub"]
-    assert asked[0] == f"/api/models/{REPOSITORY}?blobs=true"
-    assert all(path.startswith(f"/{REPOSITORY}/resolve/{published}/") for path in asked[1:])
+    requested = [one.path for one in server.requests if one.host == "hub"]
+    assert requested[0] == f"/api/models/{REPOSITORY}?blobs=true"
+    assert all(path.startswith(f"/{REPOSITORY}/resolve/{published}/") for path in requested[1:])
 
     assert main([*arguments, "ada/nothing"]) == 2
     error = capsys.readouterr().err
@@ -144,10 +144,10 @@ def test_only_what_a_checkpoint_needs_is_fetched_as_real_files(
     server: HubServer, published: str, files: dict[str, bytes]
 ) -> None:
     folder = hub.fetch(REPOSITORY).folder
-    wanted = {"config.json", "preprocessor_config.json", "README.md", "model.safetensors"}
-    assert {path.name for path in folder.iterdir()} == wanted | {"source.json"}
+    expected = {"config.json", "preprocessor_config.json", "README.md", "model.safetensors"}
+    assert {path.name for path in folder.iterdir()} == expected | {"source.json"}
     assert all(path.is_file() and not path.is_symlink() for path in folder.iterdir())
-    assert {name: (folder / name).read_bytes() for name in wanted} == {name: files[name] for name in wanted}
+    assert {name: (folder / name).read_bytes() for name in expected} == {name: files[name] for name in expected}
     assert not any("open_clip" in one.path or ".py" in one.path for one in server.requests)
 
 
@@ -310,19 +310,19 @@ def shards(server: HubServer, theirs: nn.Module, tmp_path: Path) -> dict[str, by
     theirs.save_pretrained(tmp_path / "split", max_shard_size="100KB")  # type: ignore[operator]
     files = {path.name: path.read_bytes() for path in (tmp_path / "split").iterdir()}
     server.publish("ada/split", files)
-    found = {name: files[name] for name in sorted(files) if name.endswith(".safetensors")}
-    assert len(found) >= 3
-    return found
+    result = {name: files[name] for name in sorted(files) if name.endswith(".safetensors")}
+    assert len(result) >= 3
+    return result
 
 
 def test_weights_in_several_files_load_equal_to_transformers(
     server: HubServer, shards: dict[str, bytes], theirs: nn.Module
 ) -> None:
-    told: list[tuple[int, int | None]] = []
-    folder = hub.fetch("ada/split", lambda *step: told.append(step)).folder
+    reports: list[tuple[int, int | None]] = []
+    folder = hub.fetch("ada/split", lambda *step: reports.append(step)).folder
     assert {name: (folder / name).read_bytes() for name in shards} == shards
     size = sum(map(len, shards.values()))
-    assert told == sorted(told) and told[-1] == (size, size) and {total for _, total in told} == {size}
+    assert reports == sorted(reports) and reports[-1] == (size, size) and {total for _, total in reports} == {size}
     with torch.inference_mode():
         logits = vit.load_checkpoint("ada/split").model(images()).logits
         assert torch.allclose(logits, theirs(images()).logits, rtol=1e-5, atol=1e-5)
@@ -340,13 +340,15 @@ def test_several_files_go_on_where_they_were(server: HubServer, shards: dict[str
     assert hub.cached() == []
     server.requests.clear()
     server.drops = [10_000]
-    told: list[int] = []
-    folder = hub.fetch("ada/split", lambda done, total: told.append(done)).folder
+    reports: list[int] = []
+    folder = hub.fetch("ada/split", lambda done, total: reports.append(done)).folder
     assert {name: (folder / name).read_bytes() for name in shards} == shards
     asked = [request.path.rpartition("/")[2] for request in server.asked("/blobs/")]
     hashes = [hashlib.sha256(content).hexdigest() for content in shards.values()]
     assert set(hashes[2:]) <= set(asked) <= set(hashes[1:])  # of the second one all may have arrived at once
-    assert told[0] > len(shards[first]) and told == sorted(told) and told[-1] == sum(map(len, shards.values()))
+    assert (
+        reports[0] > len(shards[first]) and reports == sorted(reports) and reports[-1] == sum(map(len, shards.values()))
+    )
 
 
 def test_a_file_that_the_index_names_and_the_hub_lacks_is_named_before_any_is_fetched(
@@ -393,11 +395,11 @@ def test_there_must_be_room_for_all_files(
 
 
 def test_progress_grows_to_the_whole(server: HubServer, published: str, files: dict[str, bytes]) -> None:
-    told: list[tuple[int, int | None]] = []
-    hub.fetch(REPOSITORY, lambda *step: told.append(step))
+    reports: list[tuple[int, int | None]] = []
+    hub.fetch(REPOSITORY, lambda *step: reports.append(step))
     size = len(files["model.safetensors"])
-    assert told == sorted(told) and told[-1] == (size, size)
-    assert {total for _, total in told} == {size}
+    assert reports == sorted(reports) and reports[-1] == (size, size)
+    assert {total for _, total in reports} == {size}
 
 
 @pytest.mark.parametrize("ranges", [True, False])
@@ -478,8 +480,8 @@ def test_what_was_begun_at_an_older_commit_is_cleared_away(
 
 def test_two_who_ask_at_once_fetch_it_once(server: HubServer, published: str) -> None:
     with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda _: hub.fetch(REPOSITORY, lambda *_: time.sleep(0.05)).folder, range(4)))
-    assert len(set(found)) == 1
+        result = list(pool.map(lambda _: hub.fetch(REPOSITORY, lambda *_: time.sleep(0.05)).folder, range(4)))
+    assert len(set(result)) == 1
     assert len(server.asked("/blobs/")) == 1
 
 
@@ -504,8 +506,8 @@ def test_what_is_no_vit_is_refused_before_its_weights_are_asked_for(
 ) -> None:
     config, why = REFUSED[name]
     server.publish("ada/other", files | {"config.json": json.dumps(config).encode()})
-    said = refusal("ada/other")
-    assert why in said and "ada/other" in said
+    output = refusal("ada/other")
+    assert why in output and "ada/other" in output
     assert not any("model.safetensors" in one.path or one.host == "store" for one in server.requests)
     assert not list(downloads_folder().glob(".*.partial"))
 
@@ -554,8 +556,8 @@ def test_without_network_it_says_so_and_lists_what_is_here(
     server: HubServer, published: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
-    said = refusal("ada/other")
-    assert "127.0.0.1:9 cannot be reached" in said and "Nothing was fetched before." in said
+    output = refusal("ada/other")
+    assert "127.0.0.1:9 cannot be reached" in output and "Nothing was fetched before." in output
     monkeypatch.setenv("HF_ENDPOINT", server.url)
     hub.fetch(REPOSITORY)
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")

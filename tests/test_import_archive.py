@@ -6,7 +6,7 @@ import unicodedata
 from pathlib import Path
 
 import pytest
-from packed import INPUT, KINDS, Place, classes, pack, picture
+from packed import INPUT, KINDS, Sandbox, classes, pack, picture
 
 import vit
 from vit.data import import_archive
@@ -16,29 +16,29 @@ from vit.errors import InvalidDataset
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_of_archive_is_known_by_its_content(place: Place, kind: str) -> None:
+def test_every_kind_of_archive_is_known_by_its_content(sandbox: Sandbox, kind: str) -> None:
     files = classes("cat", "dog", count=20)
-    result = place.pack(files, kind).read()
+    result = sandbox.pack(files, kind).read()
     assert result.classes == ("cat", "dog")
     assert result.counts == {
         split: {"cat": n, "dog": n} for split, n in (("train", 15), ("validation", 3), ("test", 2))
     }
     assert (result.skipped, result.ignored) == ((), 0)
-    assert result.spec == f"folder:{place.into}"
-    assert place.written() == {f"data/pets/{c}/{i:06}.png" for c in ("cat", "dog") for i in range(20)}
+    assert result.spec == f"folder:{sandbox.into}"
+    assert sandbox.written() == {f"data/pets/{c}/{i:06}.png" for c in ("cat", "dog") for i in range(20)}
 
 
-def test_files_keep_their_bytes_in_the_order_of_their_names(place: Place) -> None:
+def test_files_keep_their_bytes_in_the_order_of_their_names(sandbox: Sandbox) -> None:
     files = classes("cat", "dog")
     shuffled = dict(random.Random(1).sample(sorted(files.items()), len(files)))
-    place.pack(shuffled).read()
-    assert [(place.into / "cat" / f"{i:06}.png").read_bytes() for i in range(3)] == [
+    sandbox.pack(shuffled).read()
+    assert [(sandbox.into / "cat" / f"{i:06}.png").read_bytes() for i in range(3)] == [
         files[f"cat/{i}.png"] for i in range(3)
     ]
 
 
-def test_what_was_imported_loads_with_the_counts_that_were_told(place: Place) -> None:
-    result = place.pack(classes("cat", count=30) | classes("dog", count=11)).read()
+def test_what_was_imported_loads_with_the_counts_that_were_told(sandbox: Sandbox) -> None:
+    result = sandbox.pack(classes("cat", count=30) | classes("dog", count=11)).read()
     dataset = load_dataset(result.spec, INPUT)
     assert dataset.classes == result.classes
     for split in ("train", "validation", "test"):
@@ -52,75 +52,75 @@ def test_the_package_exports_it() -> None:
 
 @pytest.mark.parametrize("test", ["test", "val", "valid", "validation", "Test"])
 @pytest.mark.parametrize("root", ["", "pets/", "download/pets/"])
-def test_splits_are_understood(place: Place, test: str, root: str) -> None:
+def test_splits_are_understood(sandbox: Sandbox, test: str, root: str) -> None:
     files = classes(f"{root}train/cat", f"{root}train/dog") | classes(f"{root}{test}/cat", count=2)
-    result = place.pack(files).read()
+    result = sandbox.pack(files).read()
     assert result.counts == {
         "train": {"cat": 2, "dog": 2},
         "validation": {"cat": 1, "dog": 1},
         "test": {"cat": 2, "dog": 0},
     }
-    assert (place.into / "train/dog/000002.png").is_file() and (place.into / "test/cat/000001.png").is_file()
+    assert (sandbox.into / "train/dog/000002.png").is_file() and (sandbox.into / "test/cat/000001.png").is_file()
 
 
 @pytest.mark.parametrize("validation", ["val", "valid", "Validation"])
-def test_three_splits_are_kept(place: Place, validation: str) -> None:
+def test_three_splits_are_kept(sandbox: Sandbox, validation: str) -> None:
     counts = {"train": 3, validation: 2, "test": 1}
     files = {k: v for split, n in counts.items() for k, v in classes(f"{split}/cat", f"{split}/dog", count=n).items()}
-    result = place.pack(files).read()
+    result = sandbox.pack(files).read()
     assert result.counts == {split: {"cat": n, "dog": n} for split, n in (("train", 3), ("validation", 2), ("test", 1))}
     assert result.skipped == ()
-    assert (place.into / "val/dog/000001.png").read_bytes() == files[f"{validation}/dog/1.png"]
+    assert (sandbox.into / "val/dog/000001.png").read_bytes() == files[f"{validation}/dog/1.png"]
 
 
-def test_of_several_splits_to_validate_on_the_first_is_kept_and_the_other_named(place: Place) -> None:
+def test_of_several_splits_to_validate_on_the_first_is_kept_and_the_other_named(sandbox: Sandbox) -> None:
     splits = ("train", "test", "val", "valid")
     files = {k: v for split in splits for k, v in classes(f"{split}/cat", f"{split}/dog", count=1).items()}
-    result = place.pack(files).read()
+    result = sandbox.pack(files).read()
     assert result.counts["validation"] == {"cat": 1, "dog": 1}
     assert [line.partition(":")[0] for line in result.skipped] == ["valid/cat/0.png", "valid/dog/0.png"]
 
 
-def test_unlabelled_test_pictures_are_left_out_and_counted(place: Place) -> None:
-    result = place.pack(classes("train/cat", "train/dog", count=10) | classes("test", count=30)).read()
+def test_unlabelled_test_pictures_are_left_out_and_counted(sandbox: Sandbox) -> None:
+    result = sandbox.pack(classes("train/cat", "train/dog", count=10) | classes("test", count=30)).read()
     assert result.counts["test"] == {"cat": 1, "dog": 1}
     assert len(result.skipped) == 1 and result.skipped[0].startswith("test/: 30 pictures")
 
 
 @pytest.mark.parametrize("root", ["pets/", "a/b/", "train/"])
-def test_single_folders_around_everything_are_unwrapped(place: Place, root: str) -> None:
-    result = place.pack(classes(f"{root}cat", f"{root}dog") | {"readme.txt": b"hi"}).read()
+def test_single_folders_around_everything_are_unwrapped(sandbox: Sandbox, root: str) -> None:
+    result = sandbox.pack(classes(f"{root}cat", f"{root}dog") | {"readme.txt": b"hi"}).read()
     assert result.classes == ("cat", "dog")
-    assert (place.into / "cat/000000.png").is_file()
+    assert (sandbox.into / "cat/000000.png").is_file()
 
 
-def test_a_folder_of_the_same_name_in_every_class_is_unwrapped(place: Place) -> None:
+def test_a_folder_of_the_same_name_in_every_class_is_unwrapped(sandbox: Sandbox) -> None:
     files = classes("train/cat/images", "train/dog/images") | classes("val/cat/images", "val/dog/images")
-    assert place.pack(files).read().counts["test"] == {"cat": 3, "dog": 3}
+    assert sandbox.pack(files).read().counts["test"] == {"cat": 3, "dog": 3}
 
 
-def test_a_split_in_a_folder_of_its_own_name_is_unwrapped(place: Place) -> None:
+def test_a_split_in_a_folder_of_its_own_name_is_unwrapped(sandbox: Sandbox) -> None:
     files = classes("train/train/cat", "train/train/dog", "val/val/cat", "val/val/dog")
-    assert place.pack(files).read().counts["test"] == {"cat": 3, "dog": 3}
+    assert sandbox.pack(files).read().counts["test"] == {"cat": 3, "dog": 3}
 
 
-def test_an_xz_in_several_parts_is_read_whole(place: Place) -> None:
-    content = pack(place.archive, classes("cat", "dog"), "tar").read_bytes()
+def test_an_xz_in_several_parts_is_read_whole(sandbox: Sandbox) -> None:
+    content = pack(sandbox.archive, classes("cat", "dog"), "tar").read_bytes()
     half = len(content) // 2
-    place.archive.write_bytes(lzma.compress(content[:half]) + bytes(8) + lzma.compress(content[half:]) + bytes(4))
-    assert sum(sum(own.values()) for own in place.read().counts.values()) == 6
+    sandbox.archive.write_bytes(lzma.compress(content[:half]) + bytes(8) + lzma.compress(content[half:]) + bytes(4))
+    assert sum(sum(own.values()) for own in sandbox.read().counts.values()) == 6
 
 
-def test_a_wrong_checksum_behind_the_last_file_is_noticed(place: Place) -> None:
-    place.pack(classes("cat", "dog"), "tar.gz").edit(lambda data: data.__setitem__(-8, data[-8] ^ 1))
-    assert "damaged" in place.refusal()
+def test_a_wrong_checksum_behind_the_last_file_is_noticed(sandbox: Sandbox) -> None:
+    sandbox.pack(classes("cat", "dog"), "tar.gz").edit(lambda data: data.__setitem__(-8, data[-8] ^ 1))
+    assert "damaged" in sandbox.refusal()
 
 
-def test_classes_may_be_called_train_pool_and_valid(place: Place) -> None:
-    assert place.pack(classes("train", "valid", "pool")).read().classes == ("pool", "train", "valid")
+def test_classes_may_be_called_train_pool_and_valid(sandbox: Sandbox) -> None:
+    assert sandbox.pack(classes("train", "valid", "pool")).read().classes == ("pool", "train", "valid")
 
 
-def test_junk_is_ignored_and_counted(place: Place) -> None:
+def test_junk_is_ignored_and_counted(sandbox: Sandbox) -> None:
     junk = {
         "__MACOSX/pets/cat/._0.png": b"fork",
         "__MACOSX/pets/cat/0.png": b"fork",
@@ -132,56 +132,56 @@ def test_junk_is_ignored_and_counted(place: Place) -> None:
         "pets/labels.csv": b"a,b",
         "pets/more.zip": b"PK\3\4",
     }
-    result = place.pack(classes("pets/cat", "pets/dog") | junk).read()
+    result = sandbox.pack(classes("pets/cat", "pets/dog") | junk).read()
     assert (result.skipped, result.ignored) == ((), len(junk))
-    assert len(place.pictures()) == 6
+    assert len(sandbox.pictures()) == 6
 
 
-def test_pictures_that_cannot_be_decoded_are_named_with_the_reason(place: Place) -> None:
+def test_pictures_that_cannot_be_decoded_are_named_with_the_reason(sandbox: Sandbox) -> None:
     bad = {
         "cat/broken.png": b"\x89PNG nothing",
         "cat/empty.jpg": b"",
         "dog/photo.heic": b"\0\0\0\x18ftypheic" + bytes(9),
     }
-    result = place.pack(classes("cat", "dog") | bad).read()
+    result = sandbox.pack(classes("cat", "dog") | bad).read()
     assert {line.partition(":")[0] for line in result.skipped} == set(bad)
     assert any("HEIC" in line for line in result.skipped) and any("empty" in line for line in result.skipped)
-    assert len(place.pictures()) == 6
+    assert len(sandbox.pictures()) == 6
 
 
-def test_pictures_outside_the_class_folders_are_named(place: Place) -> None:
+def test_pictures_outside_the_class_folders_are_named(sandbox: Sandbox) -> None:
     stray = {"cover.png": picture(1), "pets/title.png": picture(2), "pets/cat/more/0.png": picture(3)}
-    result = place.pack(classes("pets/cat", "pets/dog") | stray).read()
+    result = sandbox.pack(classes("pets/cat", "pets/dog") | stray).read()
     assert {line.partition(":")[0] for line in result.skipped} == set(stray)
     assert sum(own["cat"] for own in result.counts.values()) == 3
 
 
-def test_what_was_left_out_is_kept_beside_the_classes(place: Place) -> None:
+def test_what_was_left_out_is_kept_beside_the_classes(sandbox: Sandbox) -> None:
     bad = {"cat/broken.png": b"\x89PNG nothing", "cover.png": picture(1), "readme.txt": b"hi", ".DS_Store": b"x"}
-    result = place.pack(classes("cat", "dog") | bad).read()
-    kept = left_out(place.into)
-    assert kept.lines[:-1] == result.skipped and kept.total == 3
-    assert kept.lines[-1].startswith("2 other files")
+    result = sandbox.pack(classes("cat", "dog") | bad).read()
+    note = left_out(sandbox.into)
+    assert note.lines[:-1] == result.skipped and note.total == 3
+    assert note.lines[-1].startswith("2 other files")
     assert load_dataset(result.spec, INPUT).classes == ("cat", "dog")
 
 
 def test_of_very_many_files_that_were_left_out_the_first_are_kept(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(import_archive, "_NOTED", 2)
-    result = place.pack(classes("cat", "dog") | {f"cat/bad{i}.png": b"no" for i in range(5)}).read()
-    assert left_out(place.into) == LeftOut(result.skipped[:2], 5)
+    monkeypatch.setattr(import_archive, "_NOTED_LINES", 2)
+    result = sandbox.pack(classes("cat", "dog") | {f"cat/bad{i}.png": b"no" for i in range(5)}).read()
+    assert left_out(sandbox.into) == LeftOut(result.skipped[:2], 5)
 
 
-def test_where_nothing_was_left_out_or_nothing_is_known_nothing_is_told(place: Place) -> None:
-    place.pack(classes("cat", "dog")).read()
-    assert left_out(place.into) == left_out(place.folder / "nowhere") == LeftOut()
+def test_where_nothing_was_left_out_or_nothing_is_known_nothing_is_told(sandbox: Sandbox) -> None:
+    sandbox.pack(classes("cat", "dog")).read()
+    assert left_out(sandbox.into) == left_out(sandbox.folder / "nowhere") == LeftOut()
     for damaged in (b"", b"[]", b"{}", b'{"lines": 1, "total": 2}', b"\xff"):
-        (place.into / import_archive._NOTE).write_bytes(damaged)
-        assert left_out(place.into) == LeftOut()
+        (sandbox.into / import_archive._NOTE).write_bytes(damaged)
+        assert left_out(sandbox.into) == LeftOut()
 
 
-def test_the_suffix_is_that_of_the_content(place: Place) -> None:
+def test_the_suffix_is_that_of_the_content(sandbox: Sandbox) -> None:
     formats = {
         "JPEG": ".jpg",
         "PNG": ".png",
@@ -192,17 +192,17 @@ def test_the_suffix_is_that_of_the_content(place: Place) -> None:
         "AVIF": ".avif",
     }
     files = {f"cat/{i}.jpg": picture(i, format) for i, format in enumerate(formats)}
-    place.pack(files | classes("dog")).read()
-    assert [path.suffix for path in sorted((place.into / "cat").iterdir())] == list(formats.values())
+    sandbox.pack(files | classes("dog")).read()
+    assert [path.suffix for path in sorted((sandbox.into / "cat").iterdir())] == list(formats.values())
 
 
-def test_names_of_files_play_no_part(place: Place) -> None:
+def test_names_of_files_play_no_part(sandbox: Sandbox) -> None:
     names = ("; rm -rf.png", "a\nb.png", "\u202egnp.png", "x" * 240 + ".png", "%s.png", "CON.png")
-    place.pack(classes("dog") | {f"cat/{name}": picture(i) for i, name in enumerate(names)}, "tar").read()
-    assert len(list((place.into / "cat").glob("00000?.png"))) == len(names)
+    sandbox.pack(classes("dog") | {f"cat/{name}": picture(i) for i, name in enumerate(names)}, "tar").read()
+    assert len(list((sandbox.into / "cat").glob("00000?.png"))) == len(names)
 
 
-def test_accents_in_zips_that_do_not_say_they_are_utf8_come_out_right(place: Place) -> None:
+def test_accents_in_zips_that_do_not_say_they_are_utf8_come_out_right(sandbox: Sandbox) -> None:
     def unmark(data: bytearray) -> None:  # as the zips of macOS: UTF-8 without its flag
         for signature, offset in ((b"PK\1\2", 8), (b"PK\3\4", 6)):
             at = -1
@@ -210,39 +210,39 @@ def test_accents_in_zips_that_do_not_say_they_are_utf8_come_out_right(place: Pla
                 data[at + offset + 1] &= ~0x08
 
     decomposed = unicodedata.normalize("NFD", "éléphant")
-    result = place.pack(classes(decomposed, "日本")).edit(unmark).read()
+    result = sandbox.pack(classes(decomposed, "日本")).edit(unmark).read()
     assert result.classes == ("éléphant", "日本")
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_progress_counts_the_archives_bytes(place: Place, kind: str) -> None:
+def test_progress_counts_the_archives_bytes(sandbox: Sandbox, kind: str) -> None:
     steps: list[tuple[int, int]] = []
-    place.pack(classes("cat", "dog"), kind)
-    import_dataset(place.archive, place.into, progress=lambda done, total: steps.append((done, total)))
-    size = place.archive.stat().st_size
+    sandbox.pack(classes("cat", "dog"), kind)
+    import_dataset(sandbox.archive, sandbox.into, progress=lambda done, total: steps.append((done, total)))
+    size = sandbox.archive.stat().st_size
     assert steps == sorted(steps) and steps[-1] == (size, size) and {total for _, total in steps} == {size}
 
 
-def test_an_empty_folder_is_filled(place: Place) -> None:
-    place.into.mkdir(parents=True)
-    assert place.pack(classes("cat", "dog")).read().classes == ("cat", "dog")
+def test_an_empty_folder_is_filled(sandbox: Sandbox) -> None:
+    sandbox.into.mkdir(parents=True)
+    assert sandbox.pack(classes("cat", "dog")).read().classes == ("cat", "dog")
 
 
-def test_a_folder_with_something_in_it_is_left_alone(place: Place) -> None:
-    place.into.mkdir(parents=True)
-    (place.into / "mine.txt").write_text("keep")
-    assert "not empty" in place.pack(classes("cat", "dog")).refusal()
-    assert place.written() == {"data/pets/mine.txt"}
+def test_a_folder_with_something_in_it_is_left_alone(sandbox: Sandbox) -> None:
+    sandbox.into.mkdir(parents=True)
+    (sandbox.into / "mine.txt").write_text("keep")
+    assert "not empty" in sandbox.pack(classes("cat", "dog")).refusal()
+    assert sandbox.written() == {"data/pets/mine.txt"}
 
 
-def test_two_imports_into_one_folder_leave_the_first(place: Place, tmp_path: Path) -> None:
-    place.pack(classes("cat", "dog"))
+def test_two_imports_into_one_folder_leave_the_first(sandbox: Sandbox, tmp_path: Path) -> None:
+    sandbox.pack(classes("cat", "dog"))
     first: list[ImportedDataset] = []
 
     def meanwhile(done: int, total: int) -> None:
         if not first:
-            first.append(place.read())
+            first.append(sandbox.read())
 
     with pytest.raises(InvalidDataset, match="not empty"):
-        import_dataset(place.archive, place.into, progress=meanwhile)
-    assert len(place.written()) == 6
+        import_dataset(sandbox.archive, sandbox.into, progress=meanwhile)
+    assert len(sandbox.written()) == 6

@@ -75,8 +75,8 @@ def command(installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_all_files_of_the_package_are_installed_and_nothing_else(installed: Path) -> None:
     ours = {path.relative_to(ROOT) for path in (ROOT / "vit").rglob("*") if path.is_file()}
     ours = {path for path in ours if "__pycache__" not in path.parts}
-    found = {path.relative_to(installed) for path in installed.rglob("*") if path.is_file()}
-    assert {path for path in found if not path.parts[0].endswith(".dist-info")} == ours
+    result = {path.relative_to(installed) for path in installed.rglob("*") if path.is_file()}
+    assert {path for path in result if not path.parts[0].endswith(".dist-info")} == ours
 
 
 @pytest.mark.slow
@@ -113,8 +113,8 @@ def test_the_command_calls_itself_by_its_name(command: Command) -> None:
 def requirements() -> dict[str, Requirement]:
     """Of the package and all of its extras, by name."""
     lists = [PROJECT["dependencies"], *PROJECT["optional-dependencies"].values()]
-    found = [Requirement(text) for texts in lists for text in texts]
-    return {canonicalize_name(one.name): one for one in found if one.name != PROJECT["name"]}
+    result = [Requirement(text) for texts in lists for text in texts]
+    return {canonicalize_name(one.name): one for one in result if one.name != PROJECT["name"]}
 
 
 def pins() -> dict[str, str]:
@@ -124,8 +124,8 @@ def pins() -> dict[str, str]:
         for name in ("", "-dev", "-cluster")
         for line in (ROOT / f"requirements{name}.txt").read_text().splitlines()
     ]
-    found = [re.fullmatch(r"([\w-]+)(?:\[[\w,]+\])?==([\w.]+)", line) for line in lines]
-    return {canonicalize_name(one[1]): one[2] for one in found if one}
+    result = [re.fullmatch(r"([\w-]+)(?:\[[\w,]+\])?==([\w.]+)", line) for line in lines]
+    return {canonicalize_name(one[1]): one[2] for one in result if one}
 
 
 def test_every_range_holds_the_version_that_is_pinned() -> None:

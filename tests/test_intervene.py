@@ -36,12 +36,12 @@ def silenced(model: Any, block: int, head: int) -> Any:
 def test_a_head_replaced_by_zero_is_a_head_cut_off(build: Any, pictures: Any, kind: str) -> None:
     model, image = build(**KINDS[kind]), pictures(32, 48, count=1)
     for block, head in ((0, 1), (1, 0)):
-        found = record(model, image, hook=without([(block, head)]))
-        wanted = record(silenced(build(**KINDS[kind]), block, head), image)
-        torch.testing.assert_close(found.logits, wanted.logits)
-        torch.testing.assert_close(found.full(1), wanted.full(1))
+        result = record(model, image, hook=without([(block, head)]))
+        expected = record(silenced(build(**KINDS[kind]), block, head), image)
+        torch.testing.assert_close(result.logits, expected.logits)
+        torch.testing.assert_close(result.full(1), expected.full(1))
         with torch.inference_mode():
-            torch.testing.assert_close(model(image, hook=without([(block, head)])).logits, wanted.logits)
+            torch.testing.assert_close(model(image, hook=without([(block, head)])).logits, expected.logits)
 
 
 def test_the_model_stays_as_it_was(build: Any, pictures: Any) -> None:
@@ -61,10 +61,10 @@ def test_means_are_those_of_the_heads_outputs(build: Any, pictures: Any, kind: s
     for block in model.blocks:
         block.attn.proj.register_forward_pre_hook(lambda _, args: outputs.append(args[0]))
     model(images, output_attentions=True)
-    for found, output in zip(means, outputs, strict=True):
+    for result, output in zip(means, outputs, strict=True):
         heads = output.detach().unflatten(-1, (2, -1)).permute(2, 0, 1, 3)  # (H, B, N, K)
-        torch.testing.assert_close(found[:, :first], heads[:, :, :first].mean(1))
-        torch.testing.assert_close(found[:, first], heads[:, :, first:].mean((1, 2)))
+        torch.testing.assert_close(result[:, :first], heads[:, :, :first].mean(1))
+        torch.testing.assert_close(result[:, first], heads[:, :, first:].mean((1, 2)))
 
 
 @kinds
@@ -74,18 +74,18 @@ def test_importance_is_one_head_after_the_other(
 ) -> None:
     model, image = build(**KINDS[kind]), pictures(48, 32, count=1)
     means = head_means(model, pictures(count=2)) if by == "mean" else None
-    found = importance(model, image, 3, means)
+    result = importance(model, image, 3, means)
     whole = record(model, image).logits[0, 3]
     for block in range(2):
         for head in range(2):
             left = record(model, image, hook=without([(block, head)], means)).logits[0, 3]
-            assert float(found[block, head]) == pytest.approx(float(whole - left), abs=2e-5)
-    monkeypatch.setattr(head_ablation, "CACHED", 1)
+            assert float(result[block, head]) == pytest.approx(float(whole - left), abs=2e-5)
+    monkeypatch.setattr(head_ablation, "CACHED_NUMBERS", 1)
     shares: list[float] = []
-    torch.testing.assert_close(importance(model, image, 3, means, shares.append), found, atol=2e-5, rtol=1e-4)
+    torch.testing.assert_close(importance(model, image, 3, means, shares.append), result, atol=2e-5, rtol=1e-4)
     assert shares == sorted(shares) and shares[-1] == 1
-    monkeypatch.setattr(head_ablation, "_HELD", 1)  # what was left goes to the end before the next block begins
-    torch.testing.assert_close(importance(model, image, 3, means), found, atol=2e-5, rtol=1e-4)
+    monkeypatch.setattr(head_ablation, "_HELD_NUMBERS", 1)  # what was left goes to the end before the next block begins
+    torch.testing.assert_close(importance(model, image, 3, means), result, atol=2e-5, rtol=1e-4)
 
 
 def test_importance_starts_a_block_s_heads_in_that_block(build: Any, pictures: Any) -> None:
@@ -104,13 +104,13 @@ def test_importance_starts_a_block_s_heads_in_that_block(build: Any, pictures: A
 @pytest.mark.parametrize("baseline", ["mean", "blur", "noise"])
 def test_only_hidden_patches_change(pictures: Any, baseline: Any) -> None:
     image: Tensor = pictures(32, 48, count=1) + 2
-    found = hidden(image, [0, 8], 8, baseline)
-    changed = (found != image).any(1)[0].view(4, 8, 6, 8).any(3).any(1)
+    result = hidden(image, [0, 8], 8, baseline)
+    changed = (result != image).any(1)[0].view(4, 8, 6, 8).any(3).any(1)
     assert changed.nonzero().tolist() == [[0, 0], [1, 2]]
     assert torch.equal(hidden(image, [], 8, baseline), image)
     if baseline == "mean":
-        torch.testing.assert_close(found[0, :, 0, 0], image.mean((2, 3))[0])
-    assert torch.equal(found, hidden(image, [0, 8], 8, baseline))  # noise too is the same each time
+        torch.testing.assert_close(result[0, :, 0, 0], image.mean((2, 3))[0])
+    assert torch.equal(result, hidden(image, [0, 8], 8, baseline))  # noise too is the same each time
 
 
 @kinds
@@ -120,14 +120,14 @@ def test_occlusion_is_one_patch_after_the_other(
 ) -> None:
     model, image, off = build(**KINDS[kind]), pictures(32, 48, count=1), without([(0, 1)])
     shares: list[float] = []
-    found = occlusion(model, image, baseline, off, [2, 9], shares.append)
-    assert found.shape == (24, 5) and shares[-1] == 1
+    result = occlusion(model, image, baseline, off, [2, 9], shares.append)
+    assert result.shape == (24, 5) and shares[-1] == 1
     for patch in (0, 7, 23):
-        kept = record(model, hidden(image, [2, 9, patch], 8, baseline), hook=off)
-        torch.testing.assert_close(found[patch], kept.logits[0].softmax(0))
-    monkeypatch.setattr(cost, "CACHED", 1)
-    torch.testing.assert_close(occlusion(model, image, baseline, off, [9, 2], shares.append), found)
-    assert len(shares) > 24 and not torch.allclose(found, occlusion(model, image, baseline))
+        recorded = record(model, hidden(image, [2, 9, patch], 8, baseline), hook=off)
+        torch.testing.assert_close(result[patch], recorded.logits[0].softmax(0))
+    monkeypatch.setattr(cost, "CACHED_NUMBERS", 1)
+    torch.testing.assert_close(occlusion(model, image, baseline, off, [9, 2], shares.append), result)
+    assert len(shares) > 24 and not torch.allclose(result, occlusion(model, image, baseline))
 
 
 def test_there_is_no_patch_outside(pictures: Any) -> None:
@@ -141,30 +141,30 @@ def test_there_is_no_patch_outside(pictures: Any) -> None:
 @kinds
 def test_the_lens_ends_with_the_answer(build: Any, pictures: Any, kind: str) -> None:
     model, image = build(**KINDS[kind]), pictures(32, 48, count=1)
-    found = logit_lens(model, image, 2)
+    result = logit_lens(model, image, 2)
     answer = record(model, image).logits[0].softmax(-1)
-    torch.testing.assert_close(found.answers[-1], answer)
+    torch.testing.assert_close(result.answers[-1], answer)
     tokens = len(model.config.prefix) + 24
-    assert found.classes.shape == found.targets.shape == found.lengths.shape == (2, tokens)
+    assert result.classes.shape == result.targets.shape == result.lengths.shape == (2, tokens)
     if model.config.pool == "cls":
-        torch.testing.assert_close(found.targets[-1, 0], answer[2])
-        assert found.classes[-1, 0] == answer.argmax() and float(found.certainty[-1, 0]) == pytest.approx(
+        torch.testing.assert_close(result.targets[-1, 0], answer[2])
+        assert result.classes[-1, 0] == answer.argmax() and float(result.certainty[-1, 0]) == pytest.approx(
             float(answer.max())
         )
 
 
 def test_a_token_s_answer_is_that_of_a_picture_of_such_tokens(build: Any, pictures: Any) -> None:
     model, image = build(prefix=(), pool="mean"), pictures(count=1)
-    found = logit_lens(model, image, 1)
+    result = logit_lens(model, image, 1)
     x, (first, *_) = model.walk(image)
-    wanted = model.classify(first(x)[:, 5:6].expand(-1, 7, -1)).softmax(-1)[0]
-    assert float(found.targets[0, 5]) == pytest.approx(float(wanted[1]), abs=1e-6)
+    expected = model.classify(first(x)[:, 5:6].expand(-1, 7, -1)).softmax(-1)[0]
+    assert float(result.targets[0, 5]) == pytest.approx(float(expected[1]), abs=1e-6)
 
 
 def test_the_lens_in_parts_is_the_same(build: Any, pictures: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     model, image = build(), pictures(count=1)
     whole = logit_lens(model, image, 1)
-    monkeypatch.setattr("vit.explain.logit_lens.CACHED", 1)
+    monkeypatch.setattr("vit.explain.logit_lens.CACHED_NUMBERS", 1)
     torch.testing.assert_close(logit_lens(model, image, 1).targets, whole.targets)
 
 

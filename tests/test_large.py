@@ -45,7 +45,7 @@ def test_a_large_model_in_half_precision_stays_so_and_says_the_same(
     halved: Path, monkeypatch: pytest.MonkeyPatch, pictures: Any
 ) -> None:
     wide = load_checkpoint(halved).model
-    monkeypatch.setattr(load, "LARGE", 0)
+    monkeypatch.setattr(load, "LARGE_MODEL_BYTES", 0)
     half = load_checkpoint(halved).model
     kept = {name for name, dtype in dtypes(half).items() if dtype is torch.float16}
     assert kept == {
@@ -60,7 +60,7 @@ def test_a_large_model_in_half_precision_stays_so_and_says_the_same(
 def test_a_model_that_the_memory_does_not_hold_is_refused_before_it_is_read(
     saved: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(load, "LARGE", 0)
+    monkeypatch.setattr(load, "LARGE_MODEL_BYTES", 0)
     monkeypatch.setattr(load, "memory", lambda: (8_000_000_000, 1000))
     monkeypatch.setattr(load, "read_tensors", None)
     with pytest.raises(InvalidCheckpoint, match=r"GB of memory and 0\.0 GB are free"):
@@ -120,8 +120,8 @@ def test_views_of_one_storage_are_read_as_the_tensors_that_they_are(saved: Path)
     tensors[q], tensors[k], tensors[v] = torch.stack([tensors[q].T, tensors[k].T, tensors[v].T]).transpose(1, 2)
     (saved / "model.safetensors").unlink()
     torch.save(tensors, saved / "pytorch_model.bin")
-    found = load_checkpoint(saved)
-    for (name, a), (_, b) in zip(found.model.named_parameters(), plain.model.named_parameters(), strict=True):
+    result = load_checkpoint(saved)
+    for (name, a), (_, b) in zip(result.model.named_parameters(), plain.model.named_parameters(), strict=True):
         assert torch.equal(a, b), name
 
 
@@ -131,11 +131,11 @@ def test_views_of_one_storage_are_read_as_the_tensors_that_they_are(saved: Path)
 def test_the_fast_products_are_exact_and_leave_the_setting_as_it_was(build: Any, pictures: Any) -> None:
     model, before = build(), MATMUL.fp32_precision
     with torch.inference_mode():
-        found = model(pictures())
+        result = model(pictures())
     assert MATMUL.fp32_precision == before
-    wanted = model.double()(pictures().double())  # float64 goes the plain way
-    scale = wanted.logits.abs().max()
-    assert (found.logits - wanted.logits).abs().max() < 2e-6 * scale
+    expected = model.double()(pictures().double())  # float64 goes the plain way
+    scale = expected.logits.abs().max()
+    assert (result.logits - expected.logits).abs().max() < 2e-6 * scale
 
 
 def test_the_setting_is_put_back_after_an_error_and_by_the_last_one_out(monkeypatch: pytest.MonkeyPatch) -> None:

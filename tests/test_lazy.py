@@ -21,32 +21,32 @@ def run(program: str) -> str:
 
 
 def test_a_module_is_imported_when_something_of_it_is_used() -> None:
-    said = run(
+    output = run(
         "import sys; from vit.view import animation\n"
         "print('torch' in sys.modules, 'vit.view.animation' in sys.modules)\n"
         "print(animation.over_blocks.__module__, 'torch' in sys.modules)\n"
         "from vit.view import animation as now; print(type(now).__name__, now is sys.modules['vit.view.animation'])"
     )
-    assert said.split("\n") == ["False False", "vit.view.animation True", "module True"]
+    assert output.split("\n") == ["False False", "vit.view.animation True", "module True"]
 
 
 @pytest.mark.parametrize("box", BOXES)
 def test_no_box_brings_torch_by_itself(box: str) -> None:
-    said = run(f"import sys, pkgutil, vit.{box} as box\n"
+    output = run(f"import sys, pkgutil, vit.{box} as box\n"
                "for _, name, _ in pkgutil.iter_modules(box.__path__): getattr(box, name)\n"
                "print('torch' in sys.modules)")  # fmt: skip
-    assert said == "False"
+    assert output == "False"
 
 
 def test_what_is_replaced_in_a_stand_in_is_replaced_in_the_module_and_comes_back() -> None:
-    said = run(
+    output = run(
         "from pytest import MonkeyPatch; from vit.view import captions\n"
         "with MonkeyPatch.context() as patch:\n"
         "    patch.setattr(captions, 'about', 'another')\n"
         "    import vit.view.captions as module; print(module.about, captions.about)\n"
         "print(callable(module.about), module.about is captions.about, 'about' in vars(captions))"
     )
-    assert said.split("\n") == ["another another", "True True True"]
+    assert output.split("\n") == ["another another", "True True True"]
 
 
 def test_a_name_that_a_package_does_not_have_is_refused() -> None:

@@ -47,8 +47,8 @@ def test_a_missing_number_of_heads_can_be_chosen_afterwards(weights: bytes, tmp_
     assert info.choices == (1, 2, 4, 8, 16) and "heads" in info.problem
     document = b'{"architecture": "vit_base_patch16_224", "model_args": {"num_heads": 4}}'
     brought(weights, tmp_path, "told", config__json=document)
-    (_, told) = list_checkpoints(tmp_path)
-    assert told.choices == () and told.problem == "" and told.family.startswith("timm")
+    (_, heads) = list_checkpoints(tmp_path)
+    assert heads.choices == () and heads.problem == "" and heads.family.startswith("timm")
 
 
 def test_files_that_were_refused_can_be_brought_again(weights: bytes, tmp_path: Path) -> None:
@@ -113,12 +113,12 @@ def test_a_zip_unpacks_to_a_folder_of_its_name_and_opens(weights: bytes, tmp_pat
 def test_a_zip_comes_in_pieces_and_outlives_the_checkpoint(tmp_path: Path) -> None:
     folder = tmp_path / "large"
     folder.mkdir()
-    content = os.urandom(20 * manage._CHUNK)
+    content = os.urandom(20 * manage._CHUNK_BYTES)
     (folder / "model.safetensors").write_bytes(content)
     pieces = manage.zip_chunks(folder, "large")
     shutil.rmtree(folder)
     sent = list(pieces)
-    assert max(map(len, sent)) < 2 * manage._CHUNK
+    assert max(map(len, sent)) < 2 * manage._CHUNK_BYTES
     assert zipfile.ZipFile(io.BytesIO(b"".join(sent))).read("large/model.safetensors") == content
 
 

@@ -19,14 +19,14 @@ from vit.view.stored_record import picture_of, record_of
 
 def test_difference_is_of_shares_and_sums_to_zero() -> None:
     left, right = torch.tensor([[2.0, 2.0], [0.0, 4.0]]), torch.tensor([[30.0, 10.0], [40.0, 20.0]])
-    found = difference(left, right)
-    assert found.flatten().tolist() == pytest.approx([-0.05, 0.15, -0.4, 0.3])
-    assert float(found.sum()) == pytest.approx(0)
+    result = difference(left, right)
+    assert result.flatten().tolist() == pytest.approx([-0.05, 0.15, -0.4, 0.3])
+    assert float(result.sum()) == pytest.approx(0)
 
 
 def test_difference_of_a_map_with_nothing_is_the_other_one() -> None:
-    found = difference(torch.tensor([[-1.0, 0.0]]), torch.tensor([[1.0, 3.0]]))
-    assert found.tolist() == [[-0.25, -0.75]]
+    result = difference(torch.tensor([[-1.0, 0.0]]), torch.tensor([[1.0, 3.0]]))
+    assert result.tolist() == [[-0.25, -0.75]]
 
 
 def test_maps_of_different_grids_are_not_compared() -> None:
@@ -38,8 +38,8 @@ def test_maps_of_different_grids_are_not_compared() -> None:
 
 def test_rank_correlation_gives_equal_numbers_their_mean_rank() -> None:
     # ranks 1.5 1.5 3 4 and 1 3 3 3 (three share 2, 3 and 4): deviations -1 -1 .5 1.5 and -1.5 .5 .5 .5
-    found = rank_correlation(torch.tensor([1.0, 1.0, 5.0, 9.0]), torch.tensor([0.0, 7.0, 7.0, 7.0]))
-    assert found == pytest.approx((1.5 - 0.5 + 0.25 + 0.75) / (4.5 * 3) ** 0.5)
+    result = rank_correlation(torch.tensor([1.0, 1.0, 5.0, 9.0]), torch.tensor([0.0, 7.0, 7.0, 7.0]))
+    assert result == pytest.approx((1.5 - 0.5 + 0.25 + 0.75) / (4.5 * 3) ** 0.5)
 
 
 def test_rank_correlation_is_that_of_pandas() -> None:
@@ -76,14 +76,14 @@ def test_counterparts_are_found_by_name_and_by_place() -> None:
 def test_attention_in_a_payload_can_be_computed_with(
     build: Callable[..., VisionTransformer], pictures: Callable[..., torch.Tensor], size: int, kind: str
 ) -> None:
-    kept = record(build(), pictures(size, size, 1))
-    found = record_of(pack(kept, Image.new("RGB", (size, size)), (0, 0, size, size), COLORMAPS))
-    assert (found.blocks, found.heads, found.tokens) == (kept.blocks, kept.heads, kept.tokens)
-    assert (found.prefix, found.grid) == (kept.prefix, kept.grid)
+    recorded = record(build(), pictures(size, size, 1))
+    result = record_of(pack(recorded, Image.new("RGB", (size, size)), (0, 0, size, size), COLORMAPS))
+    assert (result.blocks, result.heads, result.tokens) == (recorded.blocks, recorded.heads, recorded.tokens)
+    assert (result.prefix, result.grid) == (recorded.prefix, recorded.grid)
     for token in (0, 5):
         for draw in (_last, _received, _rolled):
-            expected = draw(kept, token)
-            assert float((draw(found, token) - expected).abs().max()) < 0.01 * float(expected.max()), kind
+            expected = draw(recorded, token)
+            assert float((draw(result, token) - expected).abs().max()) < 0.01 * float(expected.max()), kind
 
 
 def _last(kept: AttentionRecord, token: int) -> torch.Tensor:
@@ -101,8 +101,8 @@ def _rolled(kept: AttentionRecord, token: int) -> torch.Tensor:
 def test_picture_in_a_payload_and_where_its_patches_lie(
     build: Callable[..., VisionTransformer], pictures: Callable[..., torch.Tensor]
 ) -> None:
-    kept = record(build(), pictures(32, 32, 1))
-    picture, box = picture_of(pack(kept, Image.new("RGB", (3200, 1600), "teal"), (800, 0, 2400, 1600), COLORMAPS))
+    recorded = record(build(), pictures(32, 32, 1))
+    picture, box = picture_of(pack(recorded, Image.new("RGB", (3200, 1600), "teal"), (800, 0, 2400, 1600), COLORMAPS))
     assert picture.width < 3200 and picture.width == 2 * picture.height
     assert box == pytest.approx((picture.width / 4, 0, 3 * picture.width / 4, picture.height))
 

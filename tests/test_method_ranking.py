@@ -40,11 +40,11 @@ def checkpoint(saved_shapes: Path) -> Checkpoint:
 
 
 def test_every_method_and_control_is_ranked_on_the_same_pictures(checkpoint: Checkpoint) -> None:
-    found = rank(checkpoint, "shapes", 6)
-    assert {one.name for one in found} == {*METHODS, RANDOM, BLOB}
-    means = [one.saco.mean for one in found]
+    result = rank(checkpoint, "shapes", 6)
+    assert {one.name for one in result} == {*METHODS, RANDOM, BLOB}
+    means = [one.saco.mean for one in result]
     assert means == sorted(means, reverse=True)
-    for one in found:
+    for one in result:
         assert one.pictures == 6 and one.points is not None and one.overlap is not None
         assert one.saco.low <= one.saco.mean <= one.saco.high
         assert 0 <= one.points.mean <= 1 and 0 < one.overlap.mean < 1
@@ -66,9 +66,9 @@ def test_a_part_holds_the_score_that_its_own_picture_has_alone(checkpoint: Check
     images = load_dataset("shapes", checkpoint.preprocess, only_test=True, at_most=3).test
     normalise = Normalise(checkpoint.preprocess, torch.device("cpu"))
     work = in_parts(checkpoint, "shapes", 3, names=["rollout"])
-    found = [float(work.part(number)["rollout"][0, 0]) for number in range(3)]
-    assert len(set(found)) == 3
-    for score, (image, _) in zip(found, images.batches(torch.arange(3), 1, torch.device("cpu")), strict=True):
+    result = [float(work.part(number)["rollout"][0, 0]) for number in range(3)]
+    assert len(set(result)) == 3
+    for score, (image, _) in zip(result, images.batches(torch.arange(3), 1, torch.device("cpu")), strict=True):
         subject = Subject.of(checkpoint.model, normalise(image))
         alone = [heatmap_of(subject, "rollout")]
         assert faithfulness(checkpoint.model, subject.pixels, subject.record.target, alone) == pytest.approx([score])
@@ -78,8 +78,8 @@ def test_where_nothing_changes_every_map_has_a_score_of_one(checkpoint: Checkpoi
     """All drops are equal then, which SaCo counts as right for every map."""
     with torch.no_grad():
         checkpoint.model.head.weight.zero_()
-    found = rank(checkpoint, "shapes", 3, names=["rollout"])
-    assert {one.name: one.saco for one in found} == dict.fromkeys(("rollout", RANDOM, BLOB), (1, 1, 1))
+    result = rank(checkpoint, "shapes", 3, names=["rollout"])
+    assert {one.name: one.saco for one in result} == dict.fromkeys(("rollout", RANDOM, BLOB), (1, 1, 1))
 
 
 def test_classes_must_be_known(saved_shapes: Path, tmp_path: Path, build: Any) -> None:
@@ -108,8 +108,8 @@ def ranked(**saco: float) -> list[Ranked]:
     ],
 )
 def test_the_verdict_says_so_where_it_is_not_as_published(numbers: dict[str, float], words: tuple[str, ...]) -> None:
-    said = verdict(ranked(**numbers))
-    assert all(word in said for word in words) and "Relevance" in said
+    sentence = verdict(ranked(**numbers))
+    assert all(word in sentence for word in words) and "Relevance" in sentence
 
 
 def test_the_table_has_a_line_for_each() -> None:
@@ -118,10 +118,10 @@ def test_the_table_has_a_line_for_each() -> None:
 
 
 def test_what_the_card_states_is_read_back(saved_shapes: Path) -> None:
-    found = ranked(relevance=0.4, random=-0.01) + ranked(**{"blob in the middle": 0.2})
-    back = read_table(table(found))
-    assert list(back) == [one.name for one in found]
-    assert all(back[one.name] == pytest.approx(one.saco) for one in found)
+    result = ranked(relevance=0.4, random=-0.01) + ranked(**{"blob in the middle": 0.2})
+    back = read_table(table(result))
+    assert list(back) == [one.name for one in result]
+    assert all(back[one.name] == pytest.approx(one.saco) for one in result)
     shipped, scores = recorded(load_checkpoint("cifar10").facts)
     assert shipped == 500 and max(scores, key=lambda name: scores[name].mean) == "gradient-rollout"
     assert {RANDOM, BLOB, "relevance", "rollout"} < scores.keys() <= {*METHODS, RANDOM, BLOB}
@@ -156,8 +156,8 @@ def test_another_library_s_card_is_left_alone(saved_shapes: Path) -> None:
 
     file = saved_shapes / "model.safetensors"
     save_file(load_file(file), file)  # without our metadata
-    found = rank(load_checkpoint(saved_shapes), "shapes", 2, names=["rollout", "relevance"])
+    result = rank(load_checkpoint(saved_shapes), "shapes", 2, names=["rollout", "relevance"])
     before = (saved_shapes / "README.md").read_bytes()
     with pytest.raises(UserError, match="card is left as it is"):
-        record_in_card(load_checkpoint(saved_shapes), "shapes", found)
+        record_in_card(load_checkpoint(saved_shapes), "shapes", result)
     assert (saved_shapes / "README.md").read_bytes() == before

@@ -27,8 +27,8 @@ def subject(request: Any, build: Any, pictures: Any) -> Subject:
 
 @names
 def test_every_method_gives_a_number_for_every_patch(subject: Subject, name: str) -> None:
-    found = heatmap_of(subject, name)
-    assert found.shape == (4, 6) and torch.isfinite(found).all() and (found >= 0).all() and found.max() > 0
+    result = heatmap_of(subject, name)
+    assert result.shape == (4, 6) and torch.isfinite(result).all() and (result >= 0).all() and result.max() > 0
 
 
 @names
@@ -71,8 +71,8 @@ def test_what_a_method_has_no_setting_for_is_refused(subject: Subject, name: str
 
 def test_of_a_model_without_a_pooling_query_the_last_block_looks_last(subject: Subject) -> None:
     record = subject.record
-    wanted = record.read @ record.full(1).mean(0) if record.pool_attention is None else record.pool_attention.mean(0)
-    torch.testing.assert_close(weights(subject, "attention"), wanted)
+    expected = record.read @ record.full(1).mean(0) if record.pool_attention is None else record.pool_attention.mean(0)
+    torch.testing.assert_close(weights(subject, "attention"), expected)
     torch.testing.assert_close(weights(subject, "attention", block=1), record.read @ record.full(1).mean(0))
 
 
@@ -109,18 +109,20 @@ def test_settings_count_where_the_method_says_so(build: Any, pictures: Any, name
 
 def test_settings_are_those_of_the_record(build: Any, pictures: Any) -> None:
     subject = Subject.of(build(depth=3), pictures(count=1), 3)
-    kept = subject.record
+    recorded = subject.record
 
     def changed(name: str, *question: Any) -> torch.Tensor:
-        known = METHODS[name].settings
-        return heatmap_of(subject, name, *question, **{key: value for key, value in CHANGES.items() if key in known})
+        settings = METHODS[name].settings
+        return heatmap_of(subject, name, *question, **{key: value for key, value in CHANGES.items() if key in settings})
 
-    assert torch.equal(changed("rollout", 0, "to"), kept.heatmap(kept.rollout(0, 0.2, "to", "max", 0.5)))
-    relevance = kept.relevance(9, "to", 1)
+    assert torch.equal(changed("rollout", 0, "to"), recorded.heatmap(recorded.rollout(0, 0.2, "to", "max", 0.5)))
+    relevance = recorded.relevance(9, "to", 1)
     relevance[9] -= 1  # what it begins with
     relevance /= relevance.sum()
-    torch.testing.assert_close(changed("relevance", 9, "to"), kept.heatmap(relevance))
-    gradient = kept.heatmap(kept.gradient_rollout(None, "from", 0.5, 1))  # sums to 1, to the last digit or nearly
+    torch.testing.assert_close(changed("relevance", 9, "to"), recorded.heatmap(relevance))
+    gradient = recorded.heatmap(
+        recorded.gradient_rollout(None, "from", 0.5, 1)
+    )  # sums to 1, to the last digit or nearly
     torch.testing.assert_close(changed("gradient-rollout"), gradient)
 
 
@@ -130,23 +132,23 @@ def test_maps_of_a_changed_model_are_those_of_a_model_cut_so(build: Any, picture
     for changes in ({}, {"prefix": ("cls", "reg1")}, {"prefix": (), "pool": "mean"}):
         model, image = build(**changes), pictures(32, 48, count=1)
         off = without([(0, 1), (1, 0)])
-        before, found = (heatmap_of(Subject.of(model, image, 3, change), name) for change in (None, off))
+        before, result = (heatmap_of(Subject.of(model, image, 3, change), name) for change in (None, off))
         with torch.no_grad():
             model.blocks[0].attn.proj.weight[:, 32:] = 0
             model.blocks[1].attn.proj.weight[:, :32] = 0
-        torch.testing.assert_close(found, heatmap_of(Subject.of(model, image, 3), name))
-        assert not torch.allclose(found, before)
+        torch.testing.assert_close(result, heatmap_of(Subject.of(model, image, 3), name))
+        assert not torch.allclose(result, before)
 
 
 def test_of_the_class_token_they_are_what_the_record_says(build: Any, pictures: Any) -> None:
     model, image = build(), pictures(count=1)
-    subject, kept = Subject.of(model, image, 1), record(model, image)
-    torch.testing.assert_close(heatmap_of(subject, "attention"), kept.heatmap(kept.weights(0)))
-    torch.testing.assert_close(heatmap_of(subject, "rollout"), kept.heatmap(kept.rollout(0)))
+    subject, recorded = Subject.of(model, image, 1), record(model, image)
+    torch.testing.assert_close(heatmap_of(subject, "attention"), recorded.heatmap(recorded.weights(0)))
+    torch.testing.assert_close(heatmap_of(subject, "rollout"), recorded.heatmap(recorded.rollout(0)))
     relevance = subject.record.relevance(own=False)
-    torch.testing.assert_close(heatmap_of(subject, "relevance"), kept.heatmap(relevance) / relevance.sum())
-    both = geometric_mean(relevance, kept.rollout(0))
-    torch.testing.assert_close(heatmap_of(subject, "relevance-rollout"), kept.heatmap(both) / both.sum())
+    torch.testing.assert_close(heatmap_of(subject, "relevance"), recorded.heatmap(relevance) / relevance.sum())
+    both = geometric_mean(relevance, recorded.rollout(0))
+    torch.testing.assert_close(heatmap_of(subject, "relevance-rollout"), recorded.heatmap(both) / both.sum())
 
 
 @names
@@ -167,17 +169,17 @@ def test_a_map_of_a_class_does_not_grow_with_the_logits(build: Any, pictures: An
 
 def test_attention_of_a_mean_is_the_mean_of_its_tokens(build: Any, pictures: Any) -> None:
     model, image = build(prefix=(), pool="mean"), pictures(count=1)
-    kept = record(model, image)
-    wanted = kept.full(-1).mean((0, 1))
-    torch.testing.assert_close(heatmap_of(Subject.of(model, image), "attention"), kept.heatmap(wanted))
+    recorded = record(model, image)
+    expected = recorded.full(-1).mean((0, 1))
+    torch.testing.assert_close(heatmap_of(Subject.of(model, image), "attention"), recorded.heatmap(expected))
 
 
 def test_attention_of_a_pooling_query_is_its_own(build: Any, pictures: Any) -> None:
     subject = Subject.of(build(prefix=(), pool="map"), pictures(count=1))
-    kept = subject.record
-    assert kept.pool_attention is not None
-    torch.testing.assert_close(heatmap_of(subject, "attention"), kept.heatmap(kept.pool_attention.mean(0)))
-    torch.testing.assert_close(heatmap_of(subject, "attention", head=1), kept.heatmap(kept.pool_attention[1]))
+    recorded = subject.record
+    assert recorded.pool_attention is not None
+    torch.testing.assert_close(heatmap_of(subject, "attention"), recorded.heatmap(recorded.pool_attention.mean(0)))
+    torch.testing.assert_close(heatmap_of(subject, "attention", head=1), recorded.heatmap(recorded.pool_attention[1]))
 
 
 @pytest.mark.parametrize("token", [None, 0, 9])
@@ -191,7 +193,7 @@ def test_the_browser_s_chain_is_relevance(build: Any, pictures: Any, token: int 
 
 
 def test_rollout_of_a_mixture_is_the_mixture_of_rollouts(build: Any, pictures: Any) -> None:
-    kept = record(build(), pictures(count=1))
-    mixture = torch.zeros(kept.tokens)
+    recorded = record(build(), pictures(count=1))
+    mixture = torch.zeros(recorded.tokens)
     mixture[1], mixture[5] = 0.25, 0.75
-    torch.testing.assert_close(kept.rollout(mixture), 0.25 * kept.rollout(1) + 0.75 * kept.rollout(5))
+    torch.testing.assert_close(recorded.rollout(mixture), 0.25 * recorded.rollout(1) + 0.75 * recorded.rollout(5))

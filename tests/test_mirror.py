@@ -28,10 +28,10 @@ RUN = "20261123-000000-a-0000"
 def sides(tmp_path: Path) -> tuple[Mirror, Mirror]:
     """That of a machine, which trains, and that of the server, which watches."""
     url = f"file://{tmp_path / 'storage'}"
-    there, here = (Mirror(url, tmp_path / side / RUN) for side in ("there", "here"))
-    for side in (there, here):
+    machine, server = (Mirror(url, tmp_path / side / RUN) for side in ("there", "here"))
+    for side in (machine, server):
         side.folder.mkdir(parents=True)
-    return there, here
+    return machine, server
 
 
 def pull(side: Mirror) -> None:
@@ -59,48 +59,48 @@ def fill(folder: Path) -> None:
 
 
 def test_what_one_side_has_the_other_gets(sides: tuple[Mirror, Mirror], build: Any) -> None:
-    there, here = sides
-    fill(there.folder)
-    save_checkpoint(there.folder / "checkpoints" / "best", build(), list("abcde"), Preprocess((32, 32)))
+    machine, server = sides
+    fill(machine.folder)
+    save_checkpoint(machine.folder / "checkpoints" / "best", build(), list("abcde"), Preprocess((32, 32)))
     for own in ("alive.lock", "reserve", "stop", "over.json", ".fake", "metrics.jsonl.partial"):
-        (there.folder / own).write_text("of this side alone")
-    there.push()
-    pull(here)
-    expected = contents(there.folder)
+        (machine.folder / own).write_text("of this side alone")
+    machine.push()
+    pull(server)
+    expected = contents(machine.folder)
     for own in ("alive.lock", "reserve", "stop", "over.json", "metrics.jsonl.partial"):
         del expected[own]
-    assert contents(here.folder) == expected
-    load_checkpoint(here.folder / "checkpoints" / "best")
+    assert contents(server.folder) == expected
+    load_checkpoint(server.folder / "checkpoints" / "best")
 
 
 def test_what_grows_is_appended_and_what_is_gone_goes(sides: tuple[Mirror, Mirror]) -> None:
-    there, here = sides
-    fill(there.folder)
-    (there.folder / "driver.json").write_text("{}")
-    there.push()
-    pull(here)
-    inode = (here.folder / "metrics.jsonl").stat().st_ino
+    machine, server = sides
+    fill(machine.folder)
+    (machine.folder / "driver.json").write_text("{}")
+    machine.push()
+    pull(server)
+    inode = (server.folder / "metrics.jsonl").stat().st_ino
     for more in ("a\n", "b\n" * 60_000, "c\n"):
-        with (there.folder / "metrics.jsonl").open("a") as file:
+        with (machine.folder / "metrics.jsonl").open("a") as file:
             file.write(more)
-        there.push()
-        pull(here)
-        assert (here.folder / "metrics.jsonl").read_bytes() == (there.folder / "metrics.jsonl").read_bytes()
-    assert (here.folder / "metrics.jsonl").stat().st_ino == inode  # whoever follows it reads on
-    (there.folder / "driver.json").unlink()
-    (there.folder / "metrics.jsonl").write_text("another one\n")
-    there.push()
-    pull(here)
-    assert contents(here.folder) == contents(there.folder)
+        machine.push()
+        pull(server)
+        assert (server.folder / "metrics.jsonl").read_bytes() == (machine.folder / "metrics.jsonl").read_bytes()
+    assert (server.folder / "metrics.jsonl").stat().st_ino == inode  # whoever follows it reads on
+    (machine.folder / "driver.json").unlink()
+    (machine.folder / "metrics.jsonl").write_text("another one\n")
+    machine.push()
+    pull(server)
+    assert contents(server.folder) == contents(machine.folder)
 
 
 def test_another_writer_goes_on_and_stores_nothing_twice(sides: tuple[Mirror, Mirror], tmp_path: Path) -> None:
-    there, _ = sides
-    fill(there.folder)
-    there.push()
+    machine, _ = sides
+    fill(machine.folder)
+    machine.push()
     pieces = {path.name: path.stat().st_ino for path in (tmp_path / "storage" / RUN / "pieces").iterdir()}
     (tmp_path / "storage" / RUN / "pieces" / ("0" * 64)).write_text("of a writer that died")
-    third = Mirror(there.url, tmp_path / "third" / RUN)
+    third = Mirror(machine.url, tmp_path / "third" / RUN)
     third.pull_all()
     third.push()
     assert {path.name: path.stat().st_ino for path in (tmp_path / "storage" / RUN / "pieces").iterdir()} == pieces
@@ -108,125 +108,125 @@ def test_another_writer_goes_on_and_stores_nothing_twice(sides: tuple[Mirror, Mi
 
 def test_a_machine_begins_from_the_image_whatever_it_had(sides: tuple[Mirror, Mirror]) -> None:
     """What a process saved and did not push before it died is not what the other machines have."""
-    there, here = sides
-    fill(there.folder)
-    there.push()
-    expected = contents(there.folder)
-    there.pull_all()
-    (there.folder / "checkpoints" / "state.pt").write_bytes(b"newer")
-    with (there.folder / "metrics.jsonl").open("a") as file:
+    machine, server = sides
+    fill(machine.folder)
+    machine.push()
+    expected = contents(machine.folder)
+    machine.pull_all()
+    (machine.folder / "checkpoints" / "state.pt").write_bytes(b"newer")
+    with (machine.folder / "metrics.jsonl").open("a") as file:
         file.write("newer\n")
-    (there.folder / "environment.json").unlink()
-    (there.folder / "stop").touch()
-    (there.folder / "checkpoints" / "state.previous.pt").write_bytes(b"saved, and never stored")
-    there.pull_all()
-    assert contents(there.folder) == expected
-    here.request_stop()
-    there.pull_all()
-    assert (there.folder / "stop").exists()
-    here.remove()
-    there.pull_all()  # nothing was ever stored: all begin anew
-    assert not (there.folder / "checkpoints" / "state.pt").exists()
+    (machine.folder / "environment.json").unlink()
+    (machine.folder / "stop").touch()
+    (machine.folder / "checkpoints" / "state.previous.pt").write_bytes(b"saved, and never stored")
+    machine.pull_all()
+    assert contents(machine.folder) == expected
+    server.request_stop()
+    machine.pull_all()
+    assert (machine.folder / "stop").exists()
+    server.remove()
+    machine.pull_all()  # nothing was ever stored: all begin anew
+    assert not (machine.folder / "checkpoints" / "state.pt").exists()
 
 
 def test_what_was_stored_stays_in_the_image_until_another_writer_has_stored_what_is_newer(
     sides: tuple[Mirror, Mirror], tmp_path: Path
 ) -> None:
-    there, here = sides
-    fill(there.folder)
-    there.push()
-    expected = (there.folder / "checkpoints" / "state.pt").read_bytes()
-    again = Mirror(there.url, there.folder)
-    (there.folder / "checkpoints" / "state.pt").write_bytes(b"newer" * 10_000)
+    machine, server = sides
+    fill(machine.folder)
+    machine.push()
+    expected = (machine.folder / "checkpoints" / "state.pt").read_bytes()
+    again = Mirror(machine.url, machine.folder)
+    (machine.folder / "checkpoints" / "state.pt").write_bytes(b"newer" * 10_000)
     for _ in range(3):
         again.push(large=False)
-    pull(here)
-    assert (here.folder / "checkpoints" / "state.pt").read_bytes() == expected
+    pull(server)
+    assert (server.folder / "checkpoints" / "state.pt").read_bytes() == expected
     again.push()
-    pull(here)
-    assert (here.folder / "checkpoints" / "state.pt").read_bytes() == b"newer" * 10_000
+    pull(server)
+    assert (server.folder / "checkpoints" / "state.pt").read_bytes() == b"newer" * 10_000
 
 
 def test_a_writer_that_finds_no_storage_at_first_loses_nothing(
     sides: tuple[Mirror, Mirror], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    there, here = sides
-    fill(there.folder)
-    there.push()
-    again, get = Mirror(there.url, there.folder), Mirror._get
+    machine, server = sides
+    fill(machine.folder)
+    machine.push()
+    again, get = Mirror(machine.url, machine.folder), Mirror._get_file
 
     def gone(self: Mirror, name: str) -> bytes:
         raise OSError("nobody there")
 
-    monkeypatch.setattr(Mirror, "_get", gone)
+    monkeypatch.setattr(Mirror, "_get_file", gone)
     with pytest.raises(OSError, match="nobody there"):
         again.push()
-    monkeypatch.setattr(Mirror, "_get", get)
+    monkeypatch.setattr(Mirror, "_get_file", get)
     again.push(large=False)
-    pull(here)
-    assert (here.folder / "checkpoints" / "state.pt").exists()
+    pull(server)
+    assert (server.folder / "checkpoints" / "state.pt").exists()
 
 
 def test_states_are_left_where_they_are_while_the_run_goes_on(sides: tuple[Mirror, Mirror]) -> None:
-    there, here = sides
-    fill(there.folder)
-    there.push()
-    here.pull(True, states=False)
-    assert (here.folder / "probes" / "epoch-00001.zip").exists()
-    assert not (here.folder / "checkpoints" / "state.pt").exists()
-    here.pull(True)
-    assert (here.folder / "checkpoints" / "state.pt").exists()
-    here.pull(True, states=False)
-    assert (here.folder / "checkpoints" / "state.pt").exists()
+    machine, server = sides
+    fill(machine.folder)
+    machine.push()
+    server.pull(True, states=False)
+    assert (server.folder / "probes" / "epoch-00001.zip").exists()
+    assert not (server.folder / "checkpoints" / "state.pt").exists()
+    server.pull(True)
+    assert (server.folder / "checkpoints" / "state.pt").exists()
+    server.pull(True, states=False)
+    assert (server.folder / "checkpoints" / "state.pt").exists()
 
 
 def test_an_attempt_that_was_taken_back_finds_nothing(sides: tuple[Mirror, Mirror]) -> None:
-    there, here = sides
-    (here.folder / "handle.json").write_text("{}")
-    here.publish()
-    here.withdraw()
-    here.withdraw()
-    there.pull_all()
-    assert not (there.folder / "handle.json").exists()
+    machine, server = sides
+    (server.folder / "handle.json").write_text("{}")
+    server.publish()
+    server.withdraw()
+    server.withdraw()
+    machine.pull_all()
+    assert not (machine.folder / "handle.json").exists()
 
 
 @pytest.mark.parametrize("name", ["about.json", "handle.json", "over.json", "stop", "start/toy/config.json", "job.sh"])
 def test_what_belongs_to_the_server_is_not_taken_from_the_machines(
     sides: tuple[Mirror, Mirror], tmp_path: Path, name: str
 ) -> None:
-    _, here = sides
+    _, server = sides
     (tmp_path / "storage" / RUN).mkdir(parents=True)
     (tmp_path / "storage" / RUN / "folder.json").write_text(json.dumps({"files": {name: [[], "e30="]}}))
     with pytest.raises(InvalidRun, match="files of the other side"):
-        here.pull(heavy=False)
-    assert contents(here.folder) == {}
+        server.pull(heavy=False)
+    assert contents(server.folder) == {}
 
 
 def test_what_a_dead_reader_left_is_removed(sides: tuple[Mirror, Mirror]) -> None:
-    there, here = sides
-    fill(there.folder)
-    there.push()
-    (here.folder / ".bringing.0000").mkdir()
-    pull(here)
-    assert not list(here.folder.glob(".bringing.*"))
+    machine, server = sides
+    fill(machine.folder)
+    machine.push()
+    (server.folder / ".bringing.0000").mkdir()
+    pull(server)
+    assert not list(server.folder.glob(".bringing.*"))
 
 
 def test_old_pieces_go_while_readers_read(
     sides: tuple[Mirror, Mirror], tmp_path: Path, build: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A reader in a loop meets whole checkpoints, each of one moment."""
-    monkeypatch.setattr(mirror, "_KEEP", 0.0)
-    there, here = sides
-    done, errors, seen = threading.Event(), [], set()
+    monkeypatch.setattr(mirror, "_KEEP_SECONDS", 0.0)
+    machine, server = sides
+    done, errors, versions = threading.Event(), [], set()
 
     def read() -> None:
         while not done.is_set():
             try:
-                pull(here)
-                if (here.folder / "checkpoints" / "last").exists():
-                    checkpoint = load_checkpoint(here.folder / "checkpoints" / "last")
+                pull(server)
+                if (server.folder / "checkpoints" / "last").exists():
+                    checkpoint = load_checkpoint(server.folder / "checkpoints" / "last")
                     assert checkpoint.labels == (str(checkpoint.facts["number"]), *"bcde")
-                    seen.add(checkpoint.facts["number"])
+                    versions.add(checkpoint.facts["number"])
             except Exception as error:
                 errors.append(error)
                 return
@@ -236,15 +236,15 @@ def test_old_pieces_go_while_readers_read(
     model = build()
     for number in range(30):
         save_checkpoint(
-            there.folder / "checkpoints" / "last",
+            machine.folder / "checkpoints" / "last",
             model,
             [str(number), *"bcde"],
             Preprocess((32, 32)),
             {"number": number},
         )
-        (there.folder / "checkpoints" / "state.pt").write_bytes(random.Random(number).randbytes(1 << 20))
-        there.push()
-    until(lambda: errors or 29 in seen, "the last one")
+        (machine.folder / "checkpoints" / "state.pt").write_bytes(random.Random(number).randbytes(1 << 20))
+        machine.push()
+    until(lambda: errors or 29 in versions, "the last one")
     done.set()
     reader.join()
     assert not errors, errors
@@ -252,11 +252,11 @@ def test_old_pieces_go_while_readers_read(
 
 
 def test_old_pieces_stay_for_whoever_is_slow(sides: tuple[Mirror, Mirror], tmp_path: Path) -> None:
-    there, _ = sides
+    machine, _ = sides
     for number in range(5):
-        fill(there.folder)
-        (there.folder / "checkpoints" / "state.pt").write_bytes(random.Random(number).randbytes(1 << 16))
-        there.push()
+        fill(machine.folder)
+        (machine.folder / "checkpoints" / "state.pt").write_bytes(random.Random(number).randbytes(1 << 16))
+        machine.push()
     states = [path for path in (tmp_path / "storage" / RUN / "pieces").iterdir() if path.stat().st_size == 1 << 16]
     assert len(states) == 5
 
@@ -283,22 +283,22 @@ while True:
 
 @pytest.mark.slow
 def test_a_writer_that_is_killed_at_any_moment_leaves_whole_files(sides: tuple[Mirror, Mirror], tmp_path: Path) -> None:
-    there, here = sides
+    machine, server = sides
     chance, last = random.Random(0), 0
     for attempt in range(8):
         folder = tmp_path / f"machine {attempt}" / RUN
-        command = [sys.executable, "-c", WRITER, there.url, str(folder)]
+        command = [sys.executable, "-c", WRITER, machine.url, str(folder)]
         with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=Path(__file__).parents[1]) as writer:
             assert writer.stdout
             writer.stdout.readline()  # it has begun
             time.sleep(chance.uniform(0, 0.3))  # anywhere in what it does
             os.kill(writer.pid, signal.SIGKILL)
-        pull(here)
-        numbers = [(here.folder / name).read_text() for name in ("checkpoints/state.pt", "probes/epoch-00001.zip")]
+        pull(server)
+        numbers = [(server.folder / name).read_text() for name in ("checkpoints/state.pt", "probes/epoch-00001.zip")]
         wholes = [set(text[i : i + 6] for i in range(0, len(text), 6)) for text in numbers]
         assert all(len(whole) == 1 for whole in wholes)  # of one version, from begin to end
         state, probe, small = (
-            int(text) for text in (*wholes[0], *wholes[1], (here.folder / "environment.json").read_text())
+            int(text) for text in (*wholes[0], *wholes[1], (server.folder / "environment.json").read_text())
         )
         assert state == probe == small > last
         last = state
@@ -307,57 +307,57 @@ def test_a_writer_that_is_killed_at_any_moment_leaves_whole_files(sides: tuple[M
 def test_while_it_is_pushed_all_arrives_within_seconds_and_a_request_to_stop_too(
     sides: tuple[Mirror, Mirror], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    there, here = sides
-    monkeypatch.setattr(mirror, "PAUSE", 0.05)
-    with there.pushing():
-        fill(there.folder)
-        until(lambda: pull(here) or contents(here.folder) == contents(there.folder), "the image")
-        here.request_stop()
-        until((there.folder / "stop").exists, "the request")
-        (there.folder / "outcome.json").write_text("{}")
-    pull(here)
-    assert (here.folder / "outcome.json").exists()
-    here.publish()
-    again = Mirror(there.url, there.folder)
-    (there.folder / "stop").unlink()
+    machine, server = sides
+    monkeypatch.setattr(mirror, "PAUSE_SECONDS", 0.05)
+    with machine.pushing():
+        fill(machine.folder)
+        until(lambda: pull(server) or contents(server.folder) == contents(machine.folder), "the image")
+        server.request_stop()
+        until((machine.folder / "stop").exists, "the request")
+        (machine.folder / "outcome.json").write_text("{}")
+    pull(server)
+    assert (server.folder / "outcome.json").exists()
+    server.publish()
+    again = Mirror(machine.url, machine.folder)
+    (machine.folder / "stop").unlink()
     with again.pushing():
         for _ in range(3):
             again.push()
-    assert not (there.folder / "stop").exists()  # it was of the attempt before
+    assert not (machine.folder / "stop").exists()  # it was of the attempt before
 
 
 def test_storage_that_is_gone_for_a_while_costs_nothing(
     sides: tuple[Mirror, Mirror], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    there, here = sides
-    monkeypatch.setattr(mirror, "PAUSE", 0.05)
+    machine, server = sides
+    monkeypatch.setattr(mirror, "PAUSE_SECONDS", 0.05)
     put, failed = Mirror._put_stream, []
 
     def gone(self: Mirror, path: str, chunks: Any) -> None:
         failed.append(path)
         raise OSError("nobody there")
 
-    with there.pushing():
+    with machine.pushing():
         monkeypatch.setattr(Mirror, "_put_stream", gone)
-        fill(there.folder)
+        fill(machine.folder)
         until(lambda: len(failed) > 4, "attempts")
         monkeypatch.setattr(Mirror, "_put_stream", put)
-    pull(here)
-    assert contents(here.folder) == contents(there.folder)
+    pull(server)
+    assert contents(server.folder) == contents(machine.folder)
 
 
 def test_an_attempt_gets_its_settings_and_the_checkpoint_that_it_starts_from(
     sides: tuple[Mirror, Mirror], build: Any
 ) -> None:
-    there, here = sides
-    save_checkpoint(here.folder / "start" / "toy", build(), list("abcde"), Preprocess((32, 32)))
+    machine, server = sides
+    save_checkpoint(server.folder / "start" / "toy", build(), list("abcde"), Preprocess((32, 32)))
     for name in ("config.json", "handle.json", "metrics.jsonl"):
-        (here.folder / name).write_text(json.dumps({"of": name}))
-    here.publish()
-    there.pull_all()
-    assert not (there.folder / "metrics.jsonl").exists()  # it is of the machines
-    assert {"config.json", "handle.json"} <= contents(there.folder).keys()
-    load_checkpoint(there.folder / "start" / "toy")
+        (server.folder / name).write_text(json.dumps({"of": name}))
+    server.publish()
+    machine.pull_all()
+    assert not (machine.folder / "metrics.jsonl").exists()  # it is of the machines
+    assert {"config.json", "handle.json"} <= contents(machine.folder).keys()
+    load_checkpoint(machine.folder / "start" / "toy")
 
 
 @pytest.mark.parametrize(
@@ -378,29 +378,29 @@ def test_an_attempt_gets_its_settings_and_the_checkpoint_that_it_starts_from(
 def test_an_index_that_is_none_is_refused_and_writes_nothing(
     sides: tuple[Mirror, Mirror], tmp_path: Path, index: str
 ) -> None:
-    _, here = sides
+    _, server = sides
     (tmp_path / "storage" / RUN).mkdir(parents=True)
     (tmp_path / "storage" / RUN / "folder.json").write_text(index)
     with pytest.raises(InvalidRun, match="cannot be read"):
-        here.pull(heavy=False)
-    assert contents(here.folder) == {} and not (tmp_path / "here" / "outside").exists()
+        server.pull(heavy=False)
+    assert contents(server.folder) == {} and not (tmp_path / "here" / "outside").exists()
 
 
 def test_a_damaged_piece_is_not_taken(sides: tuple[Mirror, Mirror], tmp_path: Path) -> None:
-    there, here = sides
-    fill(there.folder)
-    there.push()
+    machine, server = sides
+    fill(machine.folder)
+    machine.push()
     for piece in (tmp_path / "storage" / RUN / "pieces").iterdir():
         piece.write_bytes(b"x" + piece.read_bytes()[1:])
     with pytest.raises(InvalidRun, match="is damaged"):
-        pull(here)
-    assert not (here.folder / "checkpoints" / "state.pt").exists()
+        pull(server)
+    assert not (server.folder / "checkpoints" / "state.pt").exists()
 
 
 def test_without_an_image_there_is_nothing_to_bring(sides: tuple[Mirror, Mirror]) -> None:
-    there, here = sides
-    pull(here)
-    there.push()
-    here.remove()
-    here.remove()
-    assert contents(here.folder) == {}
+    machine, server = sides
+    pull(server)
+    machine.push()
+    server.remove()
+    server.remove()
+    assert contents(server.folder) == {}

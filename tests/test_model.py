@@ -72,11 +72,11 @@ def test_rows_of_attention_sum_to_one(variant: VisionTransformer, images: torch.
 @torch.inference_mode()
 def test_the_three_ways_through_agree(variant: VisionTransformer, images: torch.Tensor) -> None:
     fast, explicit = variant(images), variant(images, output_attentions=True)
-    kept = variant(images, output_queries_keys=True)
+    recorded = variant(images, output_queries_keys=True)
     scale = fast.logits.abs().max()
     assert (fast.logits - explicit.logits).abs().max() <= TOLERANCE * scale
-    assert (fast.logits - kept.logits).abs().max() <= TOLERANCE * scale
-    for q, k, attention in zip(kept.queries, kept.keys, explicit.attentions, strict=True):
+    assert (fast.logits - recorded.logits).abs().max() <= TOLERANCE * scale
+    for q, k, attention in zip(recorded.queries, recorded.keys, explicit.attentions, strict=True):
         again = (q @ k.transpose(-2, -1) / q.shape[-1] ** 0.5).softmax(-1)
         assert (again - attention).abs().max() <= TOLERANCE
 
@@ -324,15 +324,15 @@ def test_a_pass_compiles_into_one_graph(build: Any, pictures: Any) -> None:
 
 def test_a_hook_sees_every_block_and_what_it_gives_counts(build: Any, pictures: Any) -> None:
     model, images = build(depth=3), pictures()
-    plain, seen = model(images), []
+    plain, collected = model(images), []
 
     def halve_the_last(block: int, inputs: HeadInputs) -> torch.Tensor:
-        seen.append((block, tuple(inputs.q.shape)))
+        collected.append((block, tuple(inputs.q.shape)))
         return inputs.mixed() * (0.5 if block == 2 else 1)
 
     hooked = model(images, hook=halve_the_last)
     heads = (len(images), model.config.heads, 17, model.config.dim // model.config.heads)
-    assert seen == [(block, heads) for block in range(3)]
+    assert collected == [(block, heads) for block in range(3)]
     assert not torch.allclose(hooked.logits, plain.logits)
     torch.testing.assert_close(model(images, hook=lambda block, inputs: inputs.mixed()).logits, plain.logits)
 

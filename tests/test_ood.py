@@ -22,7 +22,7 @@ from vit.cli.main import main
 from vit.data.shapes import shapes
 from vit.errors import UserError
 from vit.explain import ood
-from vit.explain.ood import ALARM, FILE, Known
+from vit.explain.ood import ALARM_SHARE, FILE, Reference
 from vit.images import samples
 from vit.images.preprocess import Normalise, Preprocess
 from vit.model.transformer import VisionTransformer
@@ -47,60 +47,60 @@ def noise(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def known(
+def fitted(
     tmp_path_factory: pytest.TempPathFactory,
     build: Callable[..., VisionTransformer],
     labels: tuple[str, ...],
     preprocess: Preprocess,
     noise: Path,
-) -> Known:
+) -> Reference:
     """Of the same checkpoint, in another folder."""
     folder = save_checkpoint(tmp_path_factory.mktemp("known") / "tiny", build(), labels, preprocess)
     return ood.fit(load_checkpoint(folder), "shapes", f"folder:{noise}", most=600)
 
 
-def scores(checkpoint: Checkpoint, known: Known, images: Tensor) -> Tensor:
+def scores(checkpoint: Checkpoint, fitted: Reference, images: Tensor) -> Tensor:
     pixels = Normalise(checkpoint.preprocess, torch.device("cpu"))(images)
-    return known.score(checkpoint.model, pixels)
+    return fitted.score(checkpoint.model, pixels)
 
 
 def test_new_pictures_of_the_known_kind_are_called_unlike_as_rarely_as_said(
-    checkpoint: Checkpoint, known: Known
+    checkpoint: Checkpoint, fitted: Reference
 ) -> None:
     new, _ = shapes(600, 32, seed=99)
-    called = [known.judge(float(score)).known <= ALARM for score in scores(checkpoint, known, new.images)]
-    assert sum(called) / len(called) == pytest.approx(ALARM, abs=0.05)
+    called = [fitted.judge(float(score)).known <= ALARM_SHARE for score in scores(checkpoint, fitted, new.images)]
+    assert sum(called) / len(called) == pytest.approx(ALARM_SHARE, abs=0.05)
 
 
-def test_noise_is_unlike_shapes(known: Known) -> None:
-    assert known.noticed is not None and known.noticed > 0.6
-    assert known.data == "shapes" and known.other_data == "noise"
+def test_noise_is_unlike_shapes(fitted: Reference) -> None:
+    assert fitted.noticed is not None and fitted.noticed > 0.6
+    assert fitted.data == "shapes" and fitted.other_data == "noise"
 
 
-def test_one_picture_scores_as_in_a_batch(checkpoint: Checkpoint, known: Known) -> None:
+def test_one_picture_scores_as_in_a_batch(checkpoint: Checkpoint, fitted: Reference) -> None:
     pictures, _ = shapes(5, 32, seed=5)
-    together = scores(checkpoint, known, pictures.images)
-    alone = torch.cat([scores(checkpoint, known, pictures.images[i : i + 1]) for i in range(5)])
+    together = scores(checkpoint, fitted, pictures.images)
+    alone = torch.cat([scores(checkpoint, fitted, pictures.images[i : i + 1]) for i in range(5)])
     torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-4)
 
 
-def test_what_is_kept_is_read_back_for_the_same_checkpoint_only(checkpoint: Checkpoint, known: Known) -> None:
+def test_what_is_kept_is_read_back_for_the_same_checkpoint_only(checkpoint: Checkpoint, fitted: Reference) -> None:
     assert ood.read(checkpoint) is None
-    ood.write(checkpoint, known)
+    ood.write(checkpoint, fitted)
     back = ood.read(checkpoint)
-    assert back is not None and back.judge(0.5) == known.judge(0.5) and back.other_data == "noise"
+    assert back is not None and back.judge(0.5) == fitted.judge(0.5) and back.other_data == "noise"
     assert ood.read(replace(checkpoint, labels=(*checkpoint.labels[:-1], "another"))) is None
 
 
-def test_without_foreign_pictures_nothing_is_said_of_them(checkpoint: Checkpoint, known: Known) -> None:
-    alone = replace(known, others=None)
+def test_without_foreign_pictures_nothing_is_said_of_them(checkpoint: Checkpoint, fitted: Reference) -> None:
+    alone = replace(fitted, others=None)
     ood.write(checkpoint, alone)
     back = ood.read(checkpoint)
     assert back is not None and back.noticed is None and back.judge(0.0).others is None
 
 
-def test_a_checkpoint_with_it_can_be_saved_anew(checkpoint: Checkpoint, known: Known) -> None:
-    ood.write(checkpoint, known)
+def test_a_checkpoint_with_it_can_be_saved_anew(checkpoint: Checkpoint, fitted: Reference) -> None:
+    ood.write(checkpoint, fitted)
     save_checkpoint(checkpoint.path, checkpoint.model, checkpoint.labels, checkpoint.preprocess, facts={})
     assert not (checkpoint.path / FILE).exists()
 
@@ -133,9 +133,9 @@ def array(*shape: int) -> bytes:
     ],
 )
 def test_a_damaged_file_counts_as_none(
-    checkpoint: Checkpoint, known: Known, damage: Callable[[bytes, bytes], bytes]
+    checkpoint: Checkpoint, fitted: Reference, damage: Callable[[bytes, bytes], bytes]
 ) -> None:
-    file = ood.write(checkpoint, known)
+    file = ood.write(checkpoint, fitted)
     facts = json.dumps({"identity": checkpoint.identity}).encode()
     file.write_bytes(damage(file.read_bytes(), facts))
     assert ood.read(checkpoint) is None
@@ -155,18 +155,18 @@ def test_the_command_says_what_it_found_and_keeps_it(
     said = re.search(r"Of the pictures of noise, (\d+)% exceed it\.", capsys.readouterr().out)
     assert ood.read(load_checkpoint(saved)) is not None
     assert main([*arguments, "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert said and told["others_called_unlike"] == pytest.approx(int(said[1]) / 100, abs=0.006)
-    assert told["data"] == "shapes" and told["others_called_unlike"] > 3 * told["known_called_unlike"]
+    document = json.loads(capsys.readouterr().out)
+    assert said and document["others_called_unlike"] == pytest.approx(int(said[1]) / 100, abs=0.006)
+    assert document["data"] == "shapes" and document["others_called_unlike"] > 3 * document["known_called_unlike"]
 
 
 def test_the_shipped_checkpoint_knows_its_pictures() -> None:
     checkpoint = load_checkpoint(SHIPPED)
-    known = ood.read(checkpoint)
-    assert known is not None and known.noticed is not None and known.noticed > 0.4
+    reference = ood.read(checkpoint)
+    assert reference is not None and reference.noticed is not None and reference.noticed > 0.4
     called = {}
     for sample in samples.SAMPLES:
         picture = Image.open(io.BytesIO(samples.read(sample))).convert("RGB")
-        score = known.score(checkpoint.model, checkpoint.preprocess(picture))
-        called[sample] = known.judge(float(score)).known <= ALARM
+        score = reference.score(checkpoint.model, checkpoint.preprocess(picture))
+        called[sample] = reference.judge(float(score)).known <= ALARM_SHARE
     assert not called["cat"] and any(called.values())

@@ -13,7 +13,7 @@ from vit.explain.names import spoken
 from vit.images.decode import decode_image
 from vit.images.geometry import Box
 from vit.samples import SAMPLES, read
-from vit.view.overlay import COLORMAPS, DIMMED, Colormap, bordered, colorize, mosaic, overlay
+from vit.view.overlay import COLORMAPS, OUTSIDE_BRIGHTNESS, Colormap, bordered, colorize, mosaic, overlay
 
 
 @pytest.mark.parametrize("name", ["viridis", "cividis", "inferno", "magma"])
@@ -66,7 +66,9 @@ def test_the_map_fills_the_box_and_the_rest_is_dimmed() -> None:
         )
     )
     assert (result[:, 2:8] == 255).all()
-    assert (result[:, :2] == round(100 * DIMMED)).all() and (result[:, 8:] == round(100 * DIMMED)).all()
+    assert (result[:, :2] == round(100 * OUTSIDE_BRIGHTNESS)).all() and (
+        result[:, 8:] == round(100 * OUTSIDE_BRIGHTNESS)
+    ).all()
 
 
 def test_a_pixel_belongs_to_the_box_that_holds_its_centre() -> None:

@@ -93,16 +93,16 @@ def ask_transformers(model: nn.Module, images: Tensor) -> Answer:
     if "MAE" in type(model).__name__:
         patches = images.shape[2] * images.shape[3] // 64
         arguments["noise"] = torch.arange(patches).float()[None].expand(len(images), -1)
-    found = model(images, **arguments)
+    result = model(images, **arguments)
     for name in ("logits", "image_embeds", "pooler_output"):
-        if getattr(found, name, None) is not None and "MAE" not in type(model).__name__:
+        if getattr(result, name, None) is not None and "MAE" not in type(model).__name__:
             break
     else:
-        return Answer(found.last_hidden_state[:, 0], list(found.attentions))
-    pooled = getattr(found, name)
+        return Answer(result.last_hidden_state[:, 0], list(result.attentions))
+    pooled = getattr(result, name)
     if name == "pooler_output" and hasattr(model, "pooler"):
-        pooled = found.last_hidden_state[:, 0]  # their pooler is no part of the model that was published
-    return Answer(pooled, list(found.attentions))
+        pooled = result.last_hidden_state[:, 0]  # their pooler is no part of the model that was published
+    return Answer(pooled, list(result.attentions))
 
 
 def save_transformers(model: nn.Module, folder: Path) -> Path:
@@ -241,15 +241,17 @@ def of_timm(
 
 def ask_timm(model: nn.Module, images: Tensor) -> Answer:
     """timm's logits, and its attention, seen where it is dropped out in training."""
-    seen: list[Tensor] = []
+    collected: list[Tensor] = []
     handles = []
     for block in model.blocks:
         block.attn.fused_attn = False
-        handles.append(block.attn.attn_drop.register_forward_hook(lambda module, args, output: seen.append(output)))
+        handles.append(
+            block.attn.attn_drop.register_forward_hook(lambda module, args, output: collected.append(output))
+        )
     logits = model(images)
     for handle in handles:
         handle.remove()
-    return Answer(logits, seen)
+    return Answer(logits, collected)
 
 
 GELU = dict(eps=1e-6, activation="gelu", heads=4)
@@ -300,10 +302,10 @@ def opened(name: str) -> tuple[Case, nn.Module, Checkpoint]:
 def test_logits_and_attention_are_those_of_the_library(pictures: Any, name: str) -> None:
     case, model, checkpoint = opened(name)
     images = pictures(32, 32)
-    wanted, found = case.ask(model, images), checkpoint.model(images, output_attentions=True)
-    assert difference(found.logits, wanted.logits) <= TOLERANCE
-    assert len(found.attentions) == len(wanted.attentions) == 2
-    for mine, their in zip(found.attentions, wanted.attentions, strict=True):
+    expected, result = case.ask(model, images), checkpoint.model(images, output_attentions=True)
+    assert difference(result.logits, expected.logits) <= TOLERANCE
+    assert len(result.attentions) == len(expected.attentions) == 2
+    for mine, their in zip(result.attentions, expected.attentions, strict=True):
         assert (mine - their).abs().max() <= TOLERANCE
 
 
@@ -352,11 +354,11 @@ def test_only_one_way_of_resizing_is_theirs(pictures: Any, name: str) -> None:
     if checkpoint.config.rope:
         return  # turned, not resized
     images = pictures(*case.other)
-    wanted = case.ask(model, images).logits
+    expected = case.ask(model, images).logits
     for how in set(get_args(PositionResize)) - {checkpoint.config.position_resize}:
         other = VisionTransformer(replace(checkpoint.config, position_resize=how)).eval()
         other.load_state_dict(checkpoint.model.state_dict())
-        assert difference(other(images).logits, wanted) > 1e-4, how
+        assert difference(other(images).logits, expected) > 1e-4, how
 
 
 # --- timm, all of it ------------------------------------------------------------------------------------------
@@ -399,9 +401,9 @@ def test_every_model_of_timm_is_read_right_or_refused() -> None:
         except InvalidCheckpoint:
             refused.append(name)
             continue
-        found = {field: getattr(config, field) for field in ("heads", "eps", "activation", "pool", "depth", "norm")}
-        found |= {"prefix": len(config.prefix), "norm_pre": config.norm_pre, "rotary": config.rope is not None}
-        assert found == truth(model), name
+        result = {field: getattr(config, field) for field in ("heads", "eps", "activation", "pool", "depth", "norm")}
+        result |= {"prefix": len(config.prefix), "norm_pre": config.norm_pre, "rotary": config.rope is not None}
+        assert result == truth(model), name
         right.append(name)
     assert len(right) >= 160, (len(right), refused)
     plain = r"^(vit|deit3?)_(tiny|small|medium|base|large|huge)_(distilled_)?patch\d+_(reg4_)?(gap_|dinov2|clip_)?\d*$"
@@ -454,9 +456,9 @@ def test_openai_clip_is_that_of_timm(tmp_path: Path, pictures: Any) -> None:
     checkpoint = lone(tmp_path, tensors | text, "clip.safetensors")
     assert checkpoint.config.eps == 1e-5 and checkpoint.config.activation == "quick_gelu"
     assert not checkpoint.labels and set(checkpoint.assumed) == {"activation", "heads", "labels", "preprocess"}
-    wanted, found = ask_timm(timm_model, pictures()), checkpoint.model(pictures(), output_attentions=True)
-    assert difference(found.logits, wanted.logits) <= TOLERANCE
-    assert all((a - b).abs().max() <= TOLERANCE for a, b in zip(found.attentions, wanted.attentions, strict=True))
+    expected, result = ask_timm(timm_model, pictures()), checkpoint.model(pictures(), output_attentions=True)
+    assert difference(result.logits, expected.logits) <= TOLERANCE
+    assert all((a - b).abs().max() <= TOLERANCE for a, b in zip(result.attentions, expected.attentions, strict=True))
 
 
 @torch.inference_mode()
@@ -477,9 +479,9 @@ def test_metas_dinov2_is_that_of_timm(tmp_path: Path, pictures: Any, registers: 
     checkpoint = lone(tmp_path, grouped, "dinov2.safetensors")
     resize = "bicubic_antialias" if registers else "bicubic_offset"
     assert checkpoint.config.position_resize == resize and set(checkpoint.assumed) == {"heads", "preprocess"}
-    wanted, found = ask_timm(timm_model, pictures()), checkpoint.model(pictures(), output_attentions=True)
-    assert difference(found.logits, wanted.logits) <= TOLERANCE
-    assert all((a - b).abs().max() <= TOLERANCE for a, b in zip(found.attentions, wanted.attentions, strict=True))
+    expected, result = ask_timm(timm_model, pictures()), checkpoint.model(pictures(), output_attentions=True)
+    assert difference(result.logits, expected.logits) <= TOLERANCE
+    assert all((a - b).abs().max() <= TOLERANCE for a, b in zip(result.attentions, expected.attentions, strict=True))
 
 
 @pytest.mark.parametrize(("grid", "to"), [((4, 4), (6, 5)), ((37, 37), (16, 16))])
@@ -488,12 +490,12 @@ def test_metas_dinov2_resizes_by_a_scale_and_not_by_a_size(grid: tuple[int, int]
     positions = torch.randn(1, math.prod(grid), 3, generator=torch.Generator().manual_seed(0))
     maps = positions.unflatten(1, grid).permute(0, 3, 1, 2)
     scale = [(new + 0.1) / old for new, old in zip(to, grid, strict=True)]
-    wanted = nn.functional.interpolate(maps, scale_factor=scale, mode="bicubic").flatten(2).transpose(1, 2)
-    found = resize_positions(positions, grid, to, "bicubic_offset")
-    assert found.shape == (1, math.prod(to), 3)
-    assert torch.equal(found, wanted)
+    expected = nn.functional.interpolate(maps, scale_factor=scale, mode="bicubic").flatten(2).transpose(1, 2)
+    result = resize_positions(positions, grid, to, "bicubic_offset")
+    assert result.shape == (1, math.prod(to), 3)
+    assert torch.equal(result, expected)
     plain = resize_positions(positions, grid, to, "bicubic")
-    assert (plain - found).abs().max() > 1e-3  # negative control
+    assert (plain - result).abs().max() > 1e-3  # negative control
 
 
 class Tutorial(nn.Module):
@@ -548,12 +550,12 @@ class Tutorial(nn.Module):
         attentions = []
         for i in range(2):
             at = f"encoder.blocks.{i}"
-            found = [
+            result = [
                 ((q @ k.transpose(1, 2) / 12**0.5).softmax(-1), v)
                 for q, k, v in self.heads(self.norm(x, f"{at}.layernorm_1"), f"{at}.attention")
             ]
-            attentions.append(torch.stack([weights for weights, _ in found], 1))
-            mixed = torch.cat([weights @ v for weights, v in found], -1)
+            attentions.append(torch.stack([weights for weights, _ in result], 1))
+            mixed = torch.cat([weights @ v for weights, v in result], -1)
             x = x + self.linear(mixed, f"{at}.attention.output_projection")
             y = self.linear(self.norm(x, f"{at}.layernorm_2"), f"{at}.mlp.dense_1")
             y = 0.5 * y * (1 + torch.tanh(math.sqrt(2 / math.pi) * (y + 0.044715 * y**3)))
@@ -571,9 +573,9 @@ def test_the_tutorials_file_gives_the_tutorials_numbers(tmp_path: Path, pictures
     assert checkpoint.config.heads == 4 and checkpoint.config.eps == 1e-5
     assert (checkpoint.config.norm, checkpoint.config.activation) == ("none", "gelu_tanh")
     images = pictures()
-    wanted, found = tutorial(images), checkpoint.model(images, output_attentions=True)
-    assert difference(found.logits, wanted.logits) <= TOLERANCE
-    assert all((a - b).abs().max() <= TOLERANCE for a, b in zip(found.attentions, wanted.attentions, strict=True))
+    expected, result = tutorial(images), checkpoint.model(images, output_attentions=True)
+    assert difference(result.logits, expected.logits) <= TOLERANCE
+    assert all((a - b).abs().max() <= TOLERANCE for a, b in zip(result.attentions, expected.attentions, strict=True))
 
 
 @pytest.mark.parametrize("shape", [(), (12,), (12, 47)])

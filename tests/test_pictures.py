@@ -12,7 +12,7 @@ from pages.shared import uploaded_pictures
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("VIT_PICTURES", str(tmp_path / "pictures"))
     return tmp_path / "pictures"
 
@@ -22,17 +22,17 @@ def age(path: Path, seconds: float) -> None:
     os.utime(path, (then, then))
 
 
-def test_a_picture_is_found_by_the_hash_of_its_content(place: Path) -> None:
+def test_a_picture_is_found_by_the_hash_of_its_content(shelf: Path) -> None:
     key = uploaded_pictures.keep(b"a picture")
     assert key == hashlib.sha256(b"a picture").hexdigest() == uploaded_pictures.keep(b"a picture")
-    assert uploaded_pictures.find(key) == b"a picture" and len(list(place.iterdir())) == 1
+    assert uploaded_pictures.find(key) == b"a picture" and len(list(shelf.iterdir())) == 1
 
 
-def test_several_are_found_with_their_names_by_one_key(place: Path) -> None:
+def test_several_are_found_with_their_names_by_one_key(shelf: Path) -> None:
     uploads = [uploaded_pictures.Upload.of(f"{content}.png", content.encode()) for content in ("one", "two", "three")]
     key = uploaded_pictures.keep_all(uploads)
     assert [one.data for one in uploaded_pictures.find_all(key)] == [b"one", b"two", b"three"]
-    (place / uploads[1].key).unlink()
+    (shelf / uploads[1].key).unlink()
     assert [(one.name, one.data) for one in uploaded_pictures.find_all(key)] == [
         ("one.png", b"one"), ("three.png", b"three"),
     ]  # fmt: skip
@@ -42,55 +42,55 @@ def test_several_are_found_with_their_names_by_one_key(place: Path) -> None:
         assert uploaded_pictures.find_all(other) == []
 
 
-def test_only_the_server_reads_the_folder(place: Path) -> None:
-    place.mkdir(mode=0o755)
-    path = place / uploaded_pictures.keep(b"a picture")
-    assert stat.S_IMODE(place.stat().st_mode) == 0o700 and stat.S_IMODE(path.stat().st_mode) == 0o600
+def test_only_the_server_reads_the_folder(shelf: Path) -> None:
+    shelf.mkdir(mode=0o755)
+    path = shelf / uploaded_pictures.keep(b"a picture")
+    assert stat.S_IMODE(shelf.stat().st_mode) == 0o700 and stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
 @pytest.mark.parametrize("key", ["", "../secret", "a" * 63, "A" * 64, "a" * 64, "a" * 64 + "\n", "é" * 64])
-def test_another_key_opens_nothing(place: Path, key: str) -> None:
+def test_another_key_opens_nothing(shelf: Path, key: str) -> None:
     uploaded_pictures.keep(b"a picture")
-    (place.parent / "secret").write_bytes(b"secret")
+    (shelf.parent / "secret").write_bytes(b"secret")
     assert uploaded_pictures.find(key) is None
 
 
-def test_what_is_not_the_content_of_its_name_is_not_shown(place: Path) -> None:
+def test_what_is_not_the_content_of_its_name_is_not_shown(shelf: Path) -> None:
     keys = [uploaded_pictures.keep(content) for content in (b"one", b"two")]
-    (place / keys[0]).write_bytes(b"another")
-    (place / keys[1]).unlink()
-    (place.parent / "elsewhere").write_bytes(b"two")
-    (place / keys[1]).symlink_to(place.parent / "elsewhere")
+    (shelf / keys[0]).write_bytes(b"another")
+    (shelf / keys[1]).unlink()
+    (shelf.parent / "elsewhere").write_bytes(b"two")
+    (shelf / keys[1]).symlink_to(shelf.parent / "elsewhere")
     assert [uploaded_pictures.find(key) for key in keys] == [None, None]
 
 
-def test_a_day_after_it_was_last_opened_it_goes(place: Path) -> None:
+def test_a_day_after_it_was_last_opened_it_goes(shelf: Path) -> None:
     keys = [uploaded_pictures.keep(content) for content in (b"one", b"two")]
     for key in keys:
-        age(place / key, uploaded_pictures.DAY - 60)
+        age(shelf / key, uploaded_pictures.DAY - 60)
     assert uploaded_pictures.find(keys[0]) == b"one"
-    age(place / keys[1], uploaded_pictures.DAY + 60)
-    assert uploaded_pictures.find(keys[1]) is None and [path.name for path in place.iterdir()] == keys[:1]
+    age(shelf / keys[1], uploaded_pictures.DAY + 60)
+    assert uploaded_pictures.find(keys[1]) is None and [path.name for path in shelf.iterdir()] == keys[:1]
 
 
-def test_the_longest_unopened_ones_give_way(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_longest_unopened_ones_give_way(shelf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(uploaded_pictures, "MOST_PICTURES", 2)
     monkeypatch.setattr(uploaded_pictures, "MOST_BYTES", 100)
     keys = []
     for number, content in enumerate((b"one", b"two", b"three")):
         keys.append(uploaded_pictures.keep(content))
-        age(place / keys[-1], 100 - number)
-    assert {path.name for path in place.iterdir()} == set(keys[1:])
+        age(shelf / keys[-1], 100 - number)
+    assert {path.name for path in shelf.iterdir()} == set(keys[1:])
     large = uploaded_pictures.keep(b"4" * 96)  # leaves four bytes
-    assert {path.name for path in place.iterdir()} == {large}
+    assert {path.name for path in shelf.iterdir()} == {large}
     assert uploaded_pictures.keep(b"5" * 101) == ""
 
 
-def test_a_folder_that_cannot_be_written_keeps_nothing(place: Path) -> None:
-    place.write_text("no folder")
+def test_a_folder_that_cannot_be_written_keeps_nothing(shelf: Path) -> None:
+    shelf.write_text("no folder")
     assert uploaded_pictures.keep(b"a picture") == "" and uploaded_pictures.find("a" * 64) is None
 
 
-def test_a_full_disk_keeps_nothing(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_keeps_nothing(shelf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(uploaded_pictures, "FREE_BYTES", 1 << 62)
-    assert uploaded_pictures.keep(b"a picture") == "" and not list(place.iterdir())
+    assert uploaded_pictures.keep(b"a picture") == "" and not list(shelf.iterdir())

@@ -7,26 +7,26 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 
 
-def named() -> set[str]:
+def paths_in_tree() -> set[str]:
     """Every file and folder of the README's tree, by its place in the project."""
     text = (ROOT / "README.md").read_text()
     tree = text.split("## Files")[1].split("```")[1]
     folders: list[str] = []
-    found = set()
+    result = set()
     for line in filter(str.strip, tree.splitlines()):
         depth = (len(line) - len(line.lstrip())) // 2
         names = re.match(r"\s*((?:[\w./<>-]+)(?:, [\w./<>-]+)*)(?:\s|$)", line)
         if names is None or depth > len(folders) or not re.search(r"[./]", names[1]):
             continue  # a line that goes on with words
         for name in names[1].split(", "):
-            found.add("/".join([*folders[:depth], name.rstrip("/")]))
+            result.add("/".join([*folders[:depth], name.rstrip("/")]))
         if names[1].endswith("/"):
             folders[depth:] = [names[1].rstrip("/")]
-    return found
+    return result
 
 
 def test_what_the_tree_names_exists() -> None:
-    missing = {name for name in named() if not (ROOT / name).exists()}
+    missing = {name for name in paths_in_tree() if not (ROOT / name).exists()}
     assert not missing
 
 
@@ -34,11 +34,11 @@ def test_the_tree_names_every_folder_of_the_pages_and_every_file_beside_them() -
     pages = {f"pages/{path.name}" for path in (ROOT / "pages").iterdir() if (path / "__init__.py").exists()}
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
     beside = {path for path in listed if "/" not in path} - {".gitignore", "README.md"}
-    assert not (pages | beside) - named()
+    assert not (pages | beside) - paths_in_tree()
 
 
 def test_the_tree_names_every_module_of_the_package() -> None:
     """But the command line's and those of one library each, whose folders say it."""
     quiet = ("vit/cli/", "vit/checkpoints/families/", "vit/images/samples/")
     modules = {str(path.relative_to(ROOT)) for path in (ROOT / "vit").rglob("*.py") if path.name != "__init__.py"}
-    assert not {name for name in modules if not name.startswith(quiet)} - named()
+    assert not {name for name in modules if not name.startswith(quiet)} - paths_in_tree()

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from packed import KINDS, Place, classes, entry, picture
+from packed import KINDS, Sandbox, classes, entry, picture
 
 from vit.data import archive_readers, import_archive
 from vit.data.import_archive import import_dataset
@@ -37,22 +37,22 @@ def peak_below(most: int) -> Iterator[None]:
         tracemalloc.stop()
 
 
-def test_fewer_than_two_classes_are_refused(place: Place) -> None:
-    assert "at least two" in place.pack(classes("cat")).refusal()
-    assert "at least two" in place.pack(classes("pets/cat")).refusal()
-    assert "at least two" in place.pack({"0.png": picture()}).refusal()
-    assert "at least two" in place.pack({}).refusal()
-    assert "at least two" in place.pack(classes("cat") | {"dog/0.png": b"broken"}).refusal()
-    assert "at least two" in place.pack(classes("animals/cat", "animals/dog", "cars/bus", "cars/tram")).refusal()
+def test_fewer_than_two_classes_are_refused(sandbox: Sandbox) -> None:
+    assert "at least two" in sandbox.pack(classes("cat")).refusal()
+    assert "at least two" in sandbox.pack(classes("pets/cat")).refusal()
+    assert "at least two" in sandbox.pack({"0.png": picture()}).refusal()
+    assert "at least two" in sandbox.pack({}).refusal()
+    assert "at least two" in sandbox.pack(classes("cat") | {"dog/0.png": b"broken"}).refusal()
+    assert "at least two" in sandbox.pack(classes("animals/cat", "animals/dog", "cars/bus", "cars/tram")).refusal()
 
 
-def test_one_picture_per_class_is_refused(place: Place) -> None:
-    assert "none to test on" in place.pack(classes("cat", "dog", count=1)).refusal()
+def test_one_picture_per_class_is_refused(sandbox: Sandbox) -> None:
+    assert "none to test on" in sandbox.pack(classes("cat", "dog", count=1)).refusal()
 
 
-def test_classes_that_only_testing_has_are_refused_by_name(place: Place) -> None:
+def test_classes_that_only_testing_has_are_refused_by_name(sandbox: Sandbox) -> None:
     files = classes("train/cat", "train/dog", "test/cat", "test/tram")
-    assert "tram" in place.pack(files).refusal()
+    assert "tram" in sandbox.pack(files).refusal()
 
 
 @pytest.mark.parametrize(
@@ -66,53 +66,53 @@ def test_classes_that_only_testing_has_are_refused_by_name(place: Place) -> None
         (b"PK\3\4" + bytes(99), "damaged"),
     ],
 )
-def test_other_files_are_refused_by_what_they_are(place: Place, content: bytes, told: str) -> None:
-    place.archive.write_bytes(content)
-    assert told in place.refusal()
+def test_other_files_are_refused_by_what_they_are(sandbox: Sandbox, content: bytes, told: str) -> None:
+    sandbox.archive.write_bytes(content)
+    assert told in sandbox.refusal()
 
 
-def test_a_gzip_of_something_else_is_refused(place: Place) -> None:
-    place.archive.write_bytes(gzip.compress(b"digits " * 1000))
-    assert "neither a zip nor a tar" in place.refusal()
+def test_a_gzip_of_something_else_is_refused(sandbox: Sandbox) -> None:
+    sandbox.archive.write_bytes(gzip.compress(b"digits " * 1000))
+    assert "neither a zip nor a tar" in sandbox.refusal()
 
 
-def test_a_missing_archive_is_refused(place: Place) -> None:
-    assert "no archive" in place.refusal()
+def test_a_missing_archive_is_refused(sandbox: Sandbox) -> None:
+    assert "no archive" in sandbox.refusal()
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("share", [0.3, 0.9, 0.99])
-def test_a_truncated_archive_is_refused(place: Place, kind: str, share: float) -> None:
-    place.pack(classes("cat", "dog", count=40), kind)
-    content = place.archive.read_bytes()
+def test_a_truncated_archive_is_refused(sandbox: Sandbox, kind: str, share: float) -> None:
+    sandbox.pack(classes("cat", "dog", count=40), kind)
+    content = sandbox.archive.read_bytes()
     if kind == "tar":
         content = content.rstrip(b"\0")
-    place.archive.write_bytes(content[: int(len(content) * share)])
-    assert "damaged" in place.refusal()
+    sandbox.archive.write_bytes(content[: int(len(content) * share)])
+    assert "damaged" in sandbox.refusal()
 
 
-def test_a_tar_cut_between_two_files_is_refused(place: Place) -> None:
-    place.pack(classes("cat", "dog"), "tar")
-    with tarfile.open(place.archive) as archive:
+def test_a_tar_cut_between_two_files_is_refused(sandbox: Sandbox) -> None:
+    sandbox.pack(classes("cat", "dog"), "tar")
+    with tarfile.open(sandbox.archive) as archive:
         last = archive.getmembers()[-1].offset
-    place.archive.write_bytes(place.archive.read_bytes()[:last])
-    assert "damaged" in place.refusal()
+    sandbox.archive.write_bytes(sandbox.archive.read_bytes()[:last])
+    assert "damaged" in sandbox.refusal()
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_no_damage_gets_past_as_anything_but_a_refusal(place: Place, kind: str) -> None:
-    place.pack(classes("cat", "dog"), kind)
-    whole, chance = place.archive.read_bytes(), random.Random(0)
+def test_no_damage_gets_past_as_anything_but_a_refusal(sandbox: Sandbox, kind: str) -> None:
+    sandbox.pack(classes("cat", "dog"), kind)
+    whole, chance = sandbox.archive.read_bytes(), random.Random(0)
     for _ in range(60):
         damaged = bytearray(whole)
         for _ in range(chance.choice((1, 4))):
             damaged[chance.randrange(len(damaged))] = chance.randrange(256)
-        place.archive.write_bytes(damaged)
+        sandbox.archive.write_bytes(damaged)
         try:
-            place.read()
+            sandbox.read()
         except InvalidDataset:
-            assert place.written() == set()
-        shutil.rmtree(place.into, ignore_errors=True)
+            assert sandbox.written() == set()
+        shutil.rmtree(sandbox.into, ignore_errors=True)
 
 
 # --- Names ----------------------------------------------------------------------------------------------------
@@ -136,64 +136,64 @@ ESCAPES = (
 
 @pytest.mark.parametrize("kind", ["zip", "tar"])
 @pytest.mark.parametrize("name", ESCAPES)
-def test_paths_that_leave_the_folder_are_refused(place: Place, kind: str, name: str) -> None:
+def test_paths_that_leave_the_folder_are_refused(sandbox: Sandbox, kind: str, name: str) -> None:
     files = classes("cat", "dog") | {name: picture()}
-    assert "could lead out of its folder" in place.pack(files, kind).refusal()
+    assert "could lead out of its folder" in sandbox.pack(files, kind).refusal()
 
 
 @pytest.mark.parametrize("kind", ["zip", "tar"])
-def test_folders_without_end_are_refused(place: Place, kind: str) -> None:
-    assert "deep" in place.pack(classes("cat", "dog", "a/" * 200), kind).refusal()
+def test_folders_without_end_are_refused(sandbox: Sandbox, kind: str) -> None:
+    assert "deep" in sandbox.pack(classes("cat", "dog", "a/" * 200), kind).refusal()
 
 
 @pytest.mark.parametrize("type", [tarfile.SYMTYPE, tarfile.LNKTYPE])
 @pytest.mark.parametrize("target", ["/etc/passwd", "../../evil", "cat/0.png"])
-def test_links_in_a_tar_are_refused(place: Place, type: bytes, target: str) -> None:
-    place.pack(classes("cat", "dog"), "tar")
-    with tarfile.open(place.archive, "a") as archive:
+def test_links_in_a_tar_are_refused(sandbox: Sandbox, type: bytes, target: str) -> None:
+    sandbox.pack(classes("cat", "dog"), "tar")
+    with tarfile.open(sandbox.archive, "a") as archive:
         archive.addfile(entry("cat/link.png", type=type, linkname=target))
-    assert "is a link" in place.refusal()
+    assert "is a link" in sandbox.refusal()
 
 
 @pytest.mark.parametrize("type", [tarfile.FIFOTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE, tarfile.GNUTYPE_SPARSE])
-def test_devices_in_a_tar_are_refused(place: Place, type: bytes) -> None:
-    with tarfile.open(place.archive, "w") as archive:
+def test_devices_in_a_tar_are_refused(sandbox: Sandbox, type: bytes) -> None:
+    with tarfile.open(sandbox.archive, "w") as archive:
         archive.addfile(entry("cat/device.png", type=type))
-    assert "device" in place.refusal() or "damaged" in place.refusal()
+    assert "device" in sandbox.refusal() or "damaged" in sandbox.refusal()
 
 
 def test_a_link_as_a_class_folder_is_refused_before_anything_is_written_through_it(
-    place: Place, tmp_path: Path
+    sandbox: Sandbox, tmp_path: Path
 ) -> None:
-    with tarfile.open(place.archive, "w") as archive:
+    with tarfile.open(sandbox.archive, "w") as archive:
         archive.addfile(entry("cat", type=tarfile.SYMTYPE, linkname=str(tmp_path)))
         archive.addfile(entry("cat/evil.png", size=len(picture())), io.BytesIO(picture()))
-    assert "is a link" in place.refusal()
+    assert "is a link" in sandbox.refusal()
 
 
 @pytest.mark.parametrize(
     ("kind", "told"), [(stat.S_IFLNK, "a link"), (stat.S_IFIFO, "a device"), (stat.S_IFCHR, "a device")]
 )
-def test_links_and_devices_in_a_zip_are_refused(place: Place, kind: int, told: str) -> None:
-    place.pack(classes("cat", "dog"))
-    with zipfile.ZipFile(place.archive, "a") as archive:
+def test_links_and_devices_in_a_zip_are_refused(sandbox: Sandbox, kind: int, told: str) -> None:
+    sandbox.pack(classes("cat", "dog"))
+    with zipfile.ZipFile(sandbox.archive, "a") as archive:
         info = zipfile.ZipInfo("cat/odd.png")
         info.external_attr = (kind | 0o777) << 16
         archive.writestr(info, "/etc/passwd")
-    assert told in place.refusal()
+    assert told in sandbox.refusal()
 
 
 @pytest.mark.parametrize("kind", ["zip", "tar"])
 @pytest.mark.filterwarnings("ignore:Duplicate name")
-def test_a_name_that_comes_twice_is_refused(place: Place, kind: str) -> None:
-    place.pack(classes("cat", "dog"), kind)
+def test_a_name_that_comes_twice_is_refused(sandbox: Sandbox, kind: str) -> None:
+    sandbox.pack(classes("cat", "dog"), kind)
     if kind == "zip":
-        with zipfile.ZipFile(place.archive, "a") as zipped:
+        with zipfile.ZipFile(sandbox.archive, "a") as zipped:
             zipped.writestr("cat/0.png", picture(99))
     else:
-        with tarfile.open(place.archive, "a") as tarred:
+        with tarfile.open(sandbox.archive, "a") as tarred:
             tarred.addfile(entry("./cat//0.png", size=len(picture())), io.BytesIO(picture()))
-    assert "twice" in place.refusal()
+    assert "twice" in sandbox.refusal()
 
 
 @pytest.mark.parametrize("kind", ["zip", "tar"])
@@ -209,183 +209,185 @@ def test_a_name_that_comes_twice_is_refused(place: Place, kind: str) -> None:
         ("Train/cat/a.png", "train/cat/b.png"),
     ],
 )
-def test_names_that_a_disk_may_take_for_one_are_refused(place: Place, kind: str, first: str, second: str) -> None:
+def test_names_that_a_disk_may_take_for_one_are_refused(sandbox: Sandbox, kind: str, first: str, second: str) -> None:
     files = classes("dog", "cow") | {first: picture(1), second: picture(2)}
-    assert "differ only in" in place.pack(files, kind).refusal()
+    assert "differ only in" in sandbox.pack(files, kind).refusal()
 
 
 @pytest.mark.parametrize("odd", ["\x07", "\n", "\x7f", "\u202e", "\u2066", "\u200f", "\u2028", "\ufeff"])
-def test_unseen_characters_in_class_names_are_refused(place: Place, odd: str) -> None:
-    told = place.pack(classes("cat", f"do{odd}g"), "tar").refusal()
-    assert f"U+{ord(odd):04X}" in told and odd not in told
+def test_unseen_characters_in_class_names_are_refused(sandbox: Sandbox, odd: str) -> None:
+    sentence = sandbox.pack(classes("cat", f"do{odd}g"), "tar").refusal()
+    assert f"U+{ord(odd):04X}" in sentence and odd not in sentence
 
 
-def test_class_names_that_are_no_text_are_refused(place: Place) -> None:
-    place.pack(classes("cat", "dXg"), "tar").edit(
+def test_class_names_that_are_no_text_are_refused(sandbox: Sandbox) -> None:
+    sandbox.pack(classes("cat", "dXg"), "tar").edit(
         lambda data: data.__setitem__(slice(None), data.replace(b"dXg", b"d\xffg"))
     )
-    assert "damaged" in place.refusal()  # checksum
-    with tarfile.open(place.archive, "w", encoding="latin-1", format=tarfile.GNU_FORMAT) as archive:
+    assert "damaged" in sandbox.refusal()  # checksum
+    with tarfile.open(sandbox.archive, "w", encoding="latin-1", format=tarfile.GNU_FORMAT) as archive:
         for name in ("cat/0.png", "d\xffg/0.png", "d\xffg/1.png"):
             archive.addfile(entry(name, size=len(picture())), io.BytesIO(picture()))
-    assert "unseen characters" in place.refusal()
+    assert "unseen characters" in sandbox.refusal()
 
 
-def test_long_class_names_are_refused(place: Place) -> None:
-    told = place.pack(classes("cat", "d" * 200)).refusal()
-    assert "200 characters" in told and len(told) < 300
+def test_long_class_names_are_refused(sandbox: Sandbox) -> None:
+    sentence = sandbox.pack(classes("cat", "d" * 200)).refusal()
+    assert "200 characters" in sentence and len(sentence) < 300
 
 
 # --- Sizes ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_bombs_are_refused_while_they_unpack(place: Place, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bombs_are_refused_while_they_unpack(sandbox: Sandbox, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(archive_readers, "RATIO_FLOOR", 1_000_000)
     bombs = {f"cat/{i}.bmp": bytes(400_000) for i in range(20)}
-    place.pack(classes("dog", count=1) | bombs, kind)
+    sandbox.pack(classes("dog", count=1) | bombs, kind)
     if kind != "tar":
-        assert "times its size" in place.refusal()
+        assert "times its size" in sandbox.refusal()
 
 
 def test_a_bomb_that_is_no_picture_is_never_unpacked_from_a_zip_and_refused_in_a_tar(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(archive_readers, "RATIO_FLOOR", 1_000_000)
     files = classes("cat", "dog") | {"zeros.bin": bytes(30_000_000)}
-    assert "times its size" in place.pack(files, "tar.gz").refusal()
-    assert place.pack(files, "zip").read().ignored == 1
+    assert "times its size" in sandbox.pack(files, "tar.gz").refusal()
+    assert sandbox.pack(files, "zip").read().ignored == 1
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_picture_over_the_limit_is_refused_by_name(place: Place, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_picture_over_the_limit_is_refused_by_name(
+    sandbox: Sandbox, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(import_archive, "MAX_FILE_BYTES", 1000)
     files = classes("cat", "dog") | {"cat/big.png": picture(size=40)}
-    assert "cat/big.png" in place.pack(files, kind).refusal()
+    assert "cat/big.png" in sandbox.pack(files, kind).refusal()
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_too_many_bytes_in_all_are_refused(place: Place, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_bytes_in_all_are_refused(sandbox: Sandbox, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(archive_readers, "MAX_BYTES", 2000)
-    assert "unpacks to more than" in place.pack(classes("cat", "dog", count=20), kind).refusal()
+    assert "unpacks to more than" in sandbox.pack(classes("cat", "dog", count=20), kind).refusal()
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_too_many_pictures_are_refused(place: Place, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    place.pack(classes("cat", "dog"), kind)
+def test_too_many_pictures_are_refused(sandbox: Sandbox, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    sandbox.pack(classes("cat", "dog"), kind)
     monkeypatch.setattr(import_archive, "MAX_FILES", 5)
-    assert "more than 5 pictures" in place.refusal()
+    assert "more than 5 pictures" in sandbox.refusal()
     monkeypatch.setattr(import_archive, "MAX_FILES", 6)
-    assert len(place.read().classes) == 2
+    assert len(sandbox.read().classes) == 2
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_too_many_entries_are_refused(place: Place, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_entries_are_refused(sandbox: Sandbox, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (archive_readers, import_archive):
         monkeypatch.setattr(module, "MAX_ENTRIES", 20)
     files = classes("cat", "dog") | {f"notes/{i}.txt": b"" for i in range(20)}
-    assert "more than 20 entries" in place.pack(files, kind).refusal()
+    assert "more than 20 entries" in sandbox.pack(files, kind).refusal()
 
 
 def test_a_zip_with_an_endless_list_of_files_is_refused_before_it_is_read(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in (archive_readers, import_archive):
         monkeypatch.setattr(module, "MAX_ENTRIES", 5000)
     monkeypatch.setattr(zipfile.ZipInfo, "_decodeExtra", lambda *_: pytest.fail("an entry was built"), raising=True)
-    assert "entries" in place.pack({f"{i:060}.txt": b"" for i in range(6000)}).refusal()
+    assert "entries" in sandbox.pack({f"{i:060}.txt": b"" for i in range(6000)}).refusal()
 
 
 @pytest.mark.parametrize("kind", ["zip", "zip-local"])
-def test_sizes_that_a_zip_claims_are_not_believed(place: Place, kind: str) -> None:
-    place.pack(classes("cat", "dog", count=2))
+def test_sizes_that_a_zip_claims_are_not_believed(sandbox: Sandbox, kind: str) -> None:
+    sandbox.pack(classes("cat", "dog", count=2))
 
     def lie(data: bytearray) -> None:
         signature, offset = (b"PK\1\2", 24) if kind == "zip" else (b"PK\3\4", 22)
         at = data.find(signature)
         data[at + offset : at + offset + 4] = struct.pack("<I", 10)
 
-    place.edit(lie)
+    sandbox.edit(lie)
     if kind == "zip":
-        assert "damaged" in place.refusal()
+        assert "damaged" in sandbox.refusal()
     else:  # Python reads the list of files only
-        assert len(place.read().classes) == 2
+        assert len(sandbox.read().classes) == 2
 
 
 def test_a_zip_that_claims_less_than_it_holds_never_fills_the_memory(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place.pack(classes("cat", "dog") | {"cat/bomb.bmp": bytes(80_000_000)})
+    sandbox.pack(classes("cat", "dog") | {"cat/bomb.bmp": bytes(80_000_000)})
     with peak_below(200_000_000):
-        assert "cat/bomb.bmp" in place.refusal()
+        assert "cat/bomb.bmp" in sandbox.refusal()
 
 
-def test_encrypted_zips_are_refused(place: Place) -> None:
+def test_encrypted_zips_are_refused(sandbox: Sandbox) -> None:
     def encrypt(data: bytearray) -> None:
         for signature, offset in ((b"PK\1\2", 8), (b"PK\3\4", 6)):
             data[data.find(signature) + offset] |= 1
 
-    assert "encrypted" in place.pack(classes("cat", "dog")).edit(encrypt).refusal()
+    assert "encrypted" in sandbox.pack(classes("cat", "dog")).edit(encrypt).refusal()
 
 
 @pytest.mark.parametrize(
     ("method", "name"), [(zipfile.ZIP_BZIP2, "bzip2"), (zipfile.ZIP_LZMA, "lzma"), (9, "deflate64"), (97, "97")]
 )
-def test_other_compression_in_a_zip_is_refused_by_name(place: Place, method: int, name: str) -> None:
+def test_other_compression_in_a_zip_is_refused_by_name(sandbox: Sandbox, method: int, name: str) -> None:
     def claim(data: bytearray) -> None:
         at = data.find(b"PK\1\2")
         data[at + 10 : at + 12] = struct.pack("<H", method)
 
-    assert name in place.pack(classes("cat", "dog")).edit(claim).refusal()
+    assert name in sandbox.pack(classes("cat", "dog")).edit(claim).refusal()
 
 
-def test_files_that_overlap_in_a_zip_are_refused(place: Place) -> None:
+def test_files_that_overlap_in_a_zip_are_refused(sandbox: Sandbox) -> None:
     def overlap(data: bytearray) -> None:  # the second file points at the first
         at = data.find(b"PK\1\2", data.find(b"PK\1\2") + 1)
         data[at + 42 : at + 46] = bytes(4)
 
-    assert "over each other" in place.pack(classes("cat", "dog")).edit(overlap).refusal()
+    assert "over each other" in sandbox.pack(classes("cat", "dog")).edit(overlap).refusal()
 
 
-def test_a_long_header_in_a_tar_is_refused_before_it_is_read(place: Place) -> None:
-    with tarfile.open(place.archive, "w:gz", format=tarfile.PAX_FORMAT) as archive:
+def test_a_long_header_in_a_tar_is_refused_before_it_is_read(sandbox: Sandbox) -> None:
+    with tarfile.open(sandbox.archive, "w:gz", format=tarfile.PAX_FORMAT) as archive:
         archive.addfile(entry("cat/0.png", pax_headers={"comment": "x" * 50_000_000}))
     with peak_below(5_000_000):
-        assert "header of more than" in place.refusal()
+        assert "header of more than" in sandbox.refusal()
 
 
-def test_a_tar_of_headers_in_headers_is_refused(place: Place) -> None:
+def test_a_tar_of_headers_in_headers_is_refused(sandbox: Sandbox) -> None:
     header = entry("x", type=b"x", size=0).tobuf()
-    place.archive.write_bytes(header * 5000 + bytes(1024))
-    assert "header" in place.refusal()
+    sandbox.archive.write_bytes(header * 5000 + bytes(1024))
+    assert "header" in sandbox.refusal()
 
 
-def test_a_tar_with_a_negative_size_is_refused(place: Place) -> None:
+def test_a_tar_with_a_negative_size_is_refused(sandbox: Sandbox) -> None:
     block = bytearray(entry("cat/0.png").tobuf(tarfile.USTAR_FORMAT))
     block[124:136] = b"\xff" * 10 + struct.pack(">h", -1024)
     block[148:156] = b"        "
     block[148:156] = f"{sum(block):06o}\0 ".encode()
-    place.archive.write_bytes(bytes(block) * 2 + bytes(1024))
-    assert "damaged" in place.refusal()
+    sandbox.archive.write_bytes(bytes(block) * 2 + bytes(1024))
+    assert "damaged" in sandbox.refusal()
 
 
-def test_xz_that_asks_for_too_much_memory_is_refused(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_xz_that_asks_for_too_much_memory_is_refused(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(archive_readers, "_MAX_DICTIONARY", 1 << 20)
-    assert "damaged" in place.pack(classes("cat", "dog"), "tar.xz").refusal()
+    assert "damaged" in sandbox.pack(classes("cat", "dog"), "tar.xz").refusal()
 
 
 # --- The disk -------------------------------------------------------------------------------------------------
 
 
-def test_a_disk_that_is_nearly_full_is_refused(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_is_nearly_full_is_refused(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(archive_readers.shutil, "disk_usage", lambda _: usage(1 << 40, 1 << 40, 900_000_000))
-    assert "0.9 GB free" in place.pack(classes("cat", "dog")).refusal()
+    assert "0.9 GB free" in sandbox.pack(classes("cat", "dog")).refusal()
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
 def test_a_disk_that_fills_up_meanwhile_is_told_in_a_sentence(
-    place: Place, monkeypatch: pytest.MonkeyPatch, code: int
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
     write = Path.write_bytes
 
@@ -393,17 +395,17 @@ def test_a_disk_that_fills_up_meanwhile_is_told_in_a_sentence(
         write(path, data[:10])
         raise OSError(code, os.strerror(code))
 
-    place.pack(classes("cat", "dog", count=30))
+    sandbox.pack(classes("cat", "dog", count=30))
     monkeypatch.setattr(Path, "write_bytes", fill_up)
-    assert "disk is full" in place.refusal()
-    assert place.written() == set()
+    assert "disk is full" in sandbox.refusal()
+    assert sandbox.written() == set()
 
 
-def test_an_import_that_is_interrupted_leaves_nothing(place: Place) -> None:
+def test_an_import_that_is_interrupted_leaves_nothing(sandbox: Sandbox) -> None:
     def stop(done: int, total: int) -> None:
         raise KeyboardInterrupt
 
-    place.pack(classes("cat", "dog", count=40))
+    sandbox.pack(classes("cat", "dog", count=40))
     with pytest.raises(KeyboardInterrupt):
-        import_dataset(place.archive, place.into, progress=stop)
-    assert place.written() == set()
+        import_dataset(sandbox.archive, sandbox.into, progress=stop)
+    assert sandbox.written() == set()

@@ -65,10 +65,10 @@ def case(request: pytest.FixtureRequest, build: Any, pictures: Any) -> Case:
     return Case(model, pixels, relevance_record(model, pixels, TARGET), *explicit(model, pixels, TARGET))
 
 
-def check(found: Tensor, wanted: Tensor, tolerance: float = TOLERANCE) -> None:
-    assert found.shape == wanted.shape
-    assert wanted.abs().max() > 0
-    assert (found - wanted).abs().max() <= tolerance * wanted.abs().max()
+def check(result: Tensor, expected: Tensor, tolerance: float = TOLERANCE) -> None:
+    assert result.shape == expected.shape
+    assert expected.abs().max() > 0
+    assert (result - expected).abs().max() <= tolerance * expected.abs().max()
 
 
 def differ(one: Tensor, other: Tensor) -> bool:
@@ -118,19 +118,19 @@ def test_the_gradient_of_attention_is_autograds(case: Case) -> None:
 
 def test_the_logits_are_those_of_the_plain_pass(case: Case) -> None:
     with torch.inference_mode():
-        wanted = case.model(case.pixels).logits
-    check(case.kept.logits, wanted)
+        expected = case.model(case.pixels).logits
+    check(case.kept.logits, expected)
     assert case.kept.target == TARGET
-    assert relevance_record(case.model, case.pixels).target == wanted.argmax()
+    assert relevance_record(case.model, case.pixels).target == expected.argmax()
 
 
 def test_the_gradient_of_the_pixels_is_autograds(case: Case) -> None:
     pixels, side = case.pixels.clone().requires_grad_(), case.model.config.patch_size
     (gradient,) = torch.autograd.grad(case.model(pixels).logits[0, TARGET], pixels)
-    wanted = torch.nn.functional.unfold(gradient, side, stride=side)[0].norm(dim=0)  # (P,)
-    found, prefix = case.kept.input_gradient, len(case.kept.prefix)
-    check(found[prefix:], wanted)
-    assert (found[:prefix] == 0).all()
+    expected = torch.nn.functional.unfold(gradient, side, stride=side)[0].norm(dim=0)  # (P,)
+    result, prefix = case.kept.input_gradient, len(case.kept.prefix)
+    check(result[prefix:], expected)
+    assert (result[:prefix] == 0).all()
 
 
 def test_a_change_counts_in_the_pass_and_the_model_stays(case: Case) -> None:
@@ -162,7 +162,7 @@ def test_what_the_head_reads_sums_to_one(case: Case) -> None:
 
 @pytest.fixture(params=[1 << 24, 1], ids=["in one piece", "row by row"])
 def chunk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vit.explain.relevance, "_CHUNK", {"cpu": request.param})
+    monkeypatch.setattr(vit.explain.relevance, "_CHUNK_SCORES", {"cpu": request.param})
 
 
 @pytest.mark.parametrize("direction", ["from", "to"])
@@ -171,8 +171,8 @@ def test_relevance_is_a_row_or_column_of_the_full_product(case: Case, chunk: Non
     for start in {0, last}:
         whole = full_relevance(case.attention, case.gradient, start)
         for query in (None, 0, 3, case.kept.tokens - 1):
-            found = case.kept.relevance(query, direction, start)
-            check(found, row(whole, case.kept, query, direction))
+            result = case.kept.relevance(query, direction, start)
+            check(result, row(whole, case.kept, query, direction))
 
 
 @pytest.mark.parametrize("direction", ["from", "to"])
@@ -183,10 +183,10 @@ def test_gradient_rollout_is_a_row_or_column_of_the_full_product(
     prefix = len(case.kept.prefix)
     whole = full_gradient_rollout(case.attention, case.gradient, discard, prefix)
     for query in (None, 0, case.kept.tokens - 1):
-        found = case.kept.gradient_rollout(query, direction, discard)
-        check(found, row(whole, case.kept, query, direction))
+        result = case.kept.gradient_rollout(query, direction, discard)
+        check(result, row(whole, case.kept, query, direction))
         if direction == "from":
-            assert found.sum() == pytest.approx(1)
+            assert result.sum() == pytest.approx(1)
     last = full_gradient_rollout(case.attention, case.gradient, discard, prefix, case.kept.blocks - 1)
     check(case.kept.gradient_rollout(None, direction, discard, -1), row(last, case.kept, None, direction))
 
@@ -201,9 +201,9 @@ def test_attention_times_gradient_is_its_definition(case: Case, chunk: None, dir
             (0, "max", every[0].amax(0)),
             (0, -1, every[0, -1]),
         ):
-            wanted = row(flow, case.kept, query, direction)
-            if wanted.any():
-                check(case.kept.attention_gradient(query, block, head, direction), wanted)
+            expected = row(flow, case.kept, query, direction)
+            if expected.any():
+                check(case.kept.attention_gradient(query, block, head, direction), expected)
             else:
                 assert not case.kept.attention_gradient(query, block, head, direction).any()
 
@@ -222,8 +222,8 @@ def test_gradcam_is_its_definition(case: Case) -> None:
     for x, gradient in zip(tokens, gradients, strict=True):
         weights = gradient[0, len(case.kept.prefix) :].mean(0)
         maps.append((x[0] * weights).sum(-1).relu().detach())
-    for block, wanted in enumerate(maps):
-        assert (case.kept.gradcam(block) - wanted).abs().max() <= TOLERANCE * (1 + wanted.max())
+    for block, expected in enumerate(maps):
+        assert (case.kept.gradcam(block) - expected).abs().max() <= TOLERANCE * (1 + expected.max())
     check(case.kept.gradcam(), maps[-1])
     check(case.kept.gradcam("mean"), torch.stack(maps).mean(0))
 
@@ -266,10 +266,10 @@ def test_blocks_paired_with_gradients_of_others_would_be_noticed(build: Any, pic
     """Backward hooks fire last block first: zipped with forward attention they pair the wrong blocks."""
     model, pixels = build(depth=3).double(), pictures(count=1).double()
     attention, gradient = explicit(model, pixels, TARGET)
-    kept = relevance_record(model, pixels, TARGET)
-    assert differ(kept.relevance(), full_relevance(attention, gradient.flip(0))[0])
-    assert differ(kept.relevance(), full_relevance(attention.flip(0), gradient.flip(0))[0])
-    assert differ(kept.gradient_rollout(), full_gradient_rollout(attention, gradient.flip(0), 0, 1)[0])
+    recorded = relevance_record(model, pixels, TARGET)
+    assert differ(recorded.relevance(), full_relevance(attention, gradient.flip(0))[0])
+    assert differ(recorded.relevance(), full_relevance(attention.flip(0), gradient.flip(0))[0])
+    assert differ(recorded.gradient_rollout(), full_gradient_rollout(attention, gradient.flip(0), 0, 1)[0])
 
 
 def test_rows_divided_by_sums_of_others_would_be_noticed(build: Any, pictures: Any) -> None:
@@ -279,8 +279,8 @@ def test_rows_divided_by_sums_of_others_would_be_noticed(build: Any, pictures: A
     for flow in (attention * gradient).mean(1).relu():
         mixed = (flow + identity) / 2
         wrong = mixed / mixed.sum(-1) @ wrong  # without keepdim
-    kept = relevance_record(model, pixels, TARGET)
-    assert any(differ(kept.gradient_rollout(token), wrong[token]) for token in range(kept.tokens))
+    recorded = relevance_record(model, pixels, TARGET)
+    assert any(differ(recorded.gradient_rollout(token), wrong[token]) for token in range(recorded.tokens))
 
 
 def test_a_picture_leaves_nothing_behind_for_the_next(build: Any, pictures: Any) -> None:
@@ -320,18 +320,18 @@ def test_every_prefix_column_is_protected_in_every_row() -> None:
     left = discarded(rows, 0.5, prefix=3)
     assert torch.equal(left[..., :3], rows[..., :3])
     assert ((left[..., 3:] == 0).sum(-1) == 4).all()
-    kept = torch.where(left[..., 3:] > 0, rows[..., 3:], torch.inf).amin(-1)
+    smallest = torch.where(left[..., 3:] > 0, rows[..., 3:], torch.inf).amin(-1)
     lost = torch.where(left[..., 3:] == 0, rows[..., 3:], -torch.inf).amax(-1)
-    assert (kept > lost).all()
+    assert (smallest > lost).all()
 
 
 def test_the_map_of_a_wide_picture_is_wide(build: Any, pictures: Any) -> None:
     model, pixels = build(prefix=("cls", "reg1"), image_size=(24, 40)), pictures(24, 40, count=1)
-    kept = relevance_record(model, pixels, TARGET)
-    relevance = kept.relevance()
-    assert kept.heatmap(relevance).shape == (3, 5)
-    assert kept.heatmap(relevance)[1, 2] == relevance[2 + 5 + 2]
-    assert kept.heatmap(legrad(model, pixels, TARGET)).shape == (3, 5)
+    recorded = relevance_record(model, pixels, TARGET)
+    relevance = recorded.relevance()
+    assert recorded.heatmap(relevance).shape == (3, 5)
+    assert recorded.heatmap(relevance)[1, 2] == relevance[2 + 5 + 2]
+    assert recorded.heatmap(legrad(model, pixels, TARGET)).shape == (3, 5)
 
 
 def test_threads_that_share_a_model_do_not_mix(build: Any, pictures: Any) -> None:
@@ -339,13 +339,13 @@ def test_threads_that_share_a_model_do_not_mix(build: Any, pictures: Any) -> Non
     questions = [(image, index % 5) for index, image in enumerate(images)] * 4
 
     def ask(question: tuple[Tensor, int]) -> Tensor:
-        kept = relevance_record(model, *question)
-        return torch.stack([kept.relevance(), kept.gradcam("mean"), legrad(model, *question)])
+        recorded = relevance_record(model, *question)
+        return torch.stack([recorded.relevance(), recorded.gradcam("mean"), legrad(model, *question)])
 
-    wanted = [ask(question) for question in questions]
+    expected = [ask(question) for question in questions]
     with ThreadPoolExecutor(4) as pool:
-        for found, alone in zip(pool.map(ask, questions), wanted, strict=True):
-            check(found, alone, 1e-5)
+        for result, alone in zip(pool.map(ask, questions), expected, strict=True):
+            check(result, alone, 1e-5)
     assert all(parameter.requires_grad for parameter in model.parameters())
 
 
@@ -357,7 +357,7 @@ def test_the_model_is_left_as_it_was(build: Any, pictures: Any, training: bool) 
     model = build(dropout=0.5, drop_path=0.5).train(training)
     model.head.weight.requires_grad_(False)
     before, parameters = copy.deepcopy(model.state_dict()), dict(model.named_parameters())
-    kept = relevance_record(model, pictures(count=1), TARGET)
+    recorded = relevance_record(model, pictures(count=1), TARGET)
     legrad(model, pictures(count=1), TARGET)
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
     assert all(parameter is parameters[name] for name, parameter in model.named_parameters())
@@ -365,18 +365,20 @@ def test_the_model_is_left_as_it_was(build: Any, pictures: Any, training: bool) 
     for module in model.modules():
         assert module.training == training
         assert not module._forward_hooks and not module._forward_pre_hooks and not module._backward_hooks
-    assert not any(tensor.requires_grad for tensor in (*kept.gradients, *kept.queries, kept.logits, kept.read))
-    assert torch.equal(kept.relevance(), relevance_record(model.eval(), pictures(count=1), TARGET).relevance())
+    assert not any(
+        tensor.requires_grad for tensor in (*recorded.gradients, *recorded.queries, recorded.logits, recorded.read)
+    )
+    assert torch.equal(recorded.relevance(), relevance_record(model.eval(), pictures(count=1), TARGET).relevance())
 
 
 def test_it_works_where_gradients_are_off(build: Any, pictures: Any) -> None:
     model = build()
-    wanted = relevance_record(model, pictures(count=1), TARGET).relevance()
+    expected = relevance_record(model, pictures(count=1), TARGET).relevance()
     for off in (torch.no_grad, torch.inference_mode):
         with off():
             pixels = pictures(count=1)
-            assert torch.equal(relevance_record(model, pixels, TARGET).relevance(), wanted)
-            assert legrad(model, pixels, TARGET).shape == wanted.shape
+            assert torch.equal(relevance_record(model, pixels, TARGET).relevance(), expected)
+            assert legrad(model, pixels, TARGET).shape == expected.shape
 
 
 def test_matrices_in_half_precision_give_what_their_numbers_give_in_full(build: Any, pictures: Any) -> None:
@@ -415,20 +417,20 @@ def test_questions_that_have_no_answer_are_refused(build: Any, pictures: Any) ->
                 ask(model, pixels, target)
         with pytest.raises(ValueError, match="one picture, not 2"):
             ask(model, pictures(count=2))
-    kept = relevance_record(model, pixels)
+    recorded = relevance_record(model, pixels)
     for call in (
-        lambda: kept.relevance(99),
-        lambda: kept.relevance(start_block=2),
-        lambda: kept.attention_gradient(block=2),
-        lambda: kept.attention_gradient(head=2),
-        lambda: kept.gradcam(2),
+        lambda: recorded.relevance(99),
+        lambda: recorded.relevance(start_block=2),
+        lambda: recorded.attention_gradient(block=2),
+        lambda: recorded.attention_gradient(head=2),
+        lambda: recorded.gradcam(2),
         lambda: legrad(model, pixels, start_block=2),
     ):
         with pytest.raises(ValueError, match="There is no"):
             call()
     for discard in (-0.1, 1.0):
         with pytest.raises(ValueError, match="share must be at least 0 and under 1"):
-            kept.gradient_rollout(discard=discard)
+            recorded.gradient_rollout(discard=discard)
 
 
 # --- Memory -------------------------------------------------------------------------------------------------------

@@ -36,7 +36,7 @@ from short_runs import (
 import vit
 from vit.errors import InvalidRun
 from vit.runs import attempts, control, registry
-from vit.runs.engines import here
+from vit.runs.engines import local
 from vit.training.metrics import MetricsReader, read_metrics
 from vit.training.train import train
 
@@ -189,9 +189,9 @@ def test_a_killed_supervisor_leaves_a_run_that_trains_and_can_be_stopped(running
 
 def test_kill_ends_a_run_even_without_its_supervisor(running: registry.Run) -> None:
     os.kill(supervisor_of(running), signal.SIGKILL)
-    here.kill(running.folder, patience=0.5)
+    local.kill(running.folder, patience=0.5)
     assert ended(running).status == "stopped"
-    assert here.lock_holders(running.folder) == []
+    assert local.lock_holders(running.folder) == []
 
 
 def test_kill_keeps_the_last_state(running: registry.Run) -> None:
@@ -234,9 +234,9 @@ def test_no_rank_survives_the_kill_of_its_launcher(folder: Path) -> None:
         command = [sys.executable, "-c", STAND_IN, str(run), str(lock.fileno())]
         supervised = subprocess.Popen(command, pass_fds=[lock.fileno()])
     assert supervised.wait(PATIENCE) == 0
-    found = registry.find_run(run.name)
-    assert found.status == "failed" and "The system killed it" in found.reason
-    assert here.lock_holders(run) == []
+    result = registry.find_run(run.name)
+    assert result.status == "failed" and "The system killed it" in result.reason
+    assert local.lock_holders(run) == []
 
 
 # --- A full disk --------------------------------------------------------------------------------------------------

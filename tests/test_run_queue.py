@@ -26,9 +26,9 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 def test_a_run_whose_device_is_free_never_waits(folder: Path) -> None:
     first = control.launch(endless())
-    assert (first.status, first.place, registry.queue()) == ("starting", 0, [])
+    assert (first.status, first.queue_position, registry.queue()) == ("starting", 0, [])
     second = control.launch(endless())
-    assert (second.status, second.place) == ("waiting", 1)
+    assert (second.status, second.queue_position) == ("waiting", 1)
     control.kill(first.id)
     until(lambda: status(second) == "starting", "its turn")
     control.kill(second.id)
@@ -52,7 +52,7 @@ def test_runs_of_two_servers_share_no_device_and_start_in_order_by_themselves(fo
     second, third, fourth = registry.queue()
     (first,) = (run for run in registry.list_runs() if run.status != "waiting")
     begun(first)
-    assert [run.place for run in registry.queue()] == [1, 2, 3]
+    assert [run.queue_position for run in registry.queue()] == [1, 2, 3]
     control.move(fourth.id, 0)
     assert [run.id for run in registry.queue()] == [fourth.id, second.id, third.id]
     control.stop(third.id)
@@ -81,7 +81,7 @@ def test_runs_of_two_servers_share_no_device_and_start_in_order_by_themselves(fo
 def allocate(root: Path, queue: dict[str, Any], run: str, *gpus: str) -> tuple[str, ...] | None:
     (root / ".queue").mkdir(exist_ok=True)
     (root / ".queue" / "queue.json").write_text(json.dumps(queue))
-    return scheduler.take_devices(root / run, lambda: gpus)
+    return scheduler.assign_devices(root / run, lambda: gpus)
 
 
 def test_a_run_for_two_gpus_is_not_overtaken_for_ever(folder: Path) -> None:
@@ -109,7 +109,7 @@ def test_a_damaged_queue_is_begun_anew(folder: Path) -> None:
     with run_folder.hold_run(run):
         (folder / ".queue").mkdir()
         (folder / ".queue" / "queue.json").write_text('{"waiting": [1, {}], "held": "x')
-        assert scheduler.take_devices(run, lambda: []) == ("cpu",)
+        assert scheduler.assign_devices(run, lambda: []) == ("cpu",)
         assert json.loads((folder / ".queue" / "queue.json").read_text()) == {"waiting": [], "held": {"cpu": "run"}}
 
 

@@ -17,7 +17,7 @@ import vit
 from vit import files
 from vit.errors import InvalidCheckpoint, InvalidConfig, InvalidRun
 from vit.runs import control, registry
-from vit.runs.engines import here
+from vit.runs.engines import local
 from vit.training import run_folder
 from vit.training.distributed import Process
 from vit.training.metrics import read_metrics
@@ -48,7 +48,7 @@ def test_a_process_id_that_is_in_use_again_does_not_make_a_run_alive(folder: Pat
     for name in ("alive.lock", "pid", "heartbeat"):
         (stale / name).write_text(str(os.getpid()))
     assert registry.find_run(stale.name).status == "interrupted"
-    assert here.lock_holders(stale) == []
+    assert local.lock_holders(stale) == []
     with pytest.raises(InvalidRun, match="ended already"):
         control.kill(stale.name)
 
@@ -81,7 +81,7 @@ def test_a_clock_that_was_set_neither_hides_nor_invents_silence(folder: Path, mo
         os.utime(heartbeat, (time.time() + moved,) * 2)
         assert registry.find_run(run.name).status == "running"
         pulse = json.loads(heartbeat.read_text())
-        heartbeat.write_text(json.dumps(pulse | {"at": pulse["at"] - registry.STALLED - 60}))
+        heartbeat.write_text(json.dumps(pulse | {"at": pulse["at"] - registry.STALLED_SECONDS - 60}))
         os.utime(heartbeat, (time.time() + moved,) * 2)
         assert registry.find_run(run.name).status == "stalled"
 
@@ -111,8 +111,8 @@ def test_a_run_that_has_said_its_last_word_is_ending(folder: Path) -> None:
     with run_folder.hold_run(run):
         (run / "heartbeat").touch()
         run_folder.record_outcome(run, "finished")
-        found = registry.find_run(run.name)
-        assert (found.status, found.alive) == ("ending", True)
+        result = registry.find_run(run.name)
+        assert (result.status, result.alive) == ("ending", True)
     assert registry.find_run(run.name).status == "finished"
 
 
@@ -209,9 +209,9 @@ def test_names_and_notes_change_and_the_folder_stays(folder: Path) -> None:
     run = dead(folder)
     control.rename(run.name, "  New\n name " + "x" * 100)
     control.annotate(run.name, "why")
-    found = registry.find_run(run.name)
-    assert found.name.startswith("New name xxx") and len(found.name) == 60
-    assert (found.notes, found.devices) == ("why", ("cpu",))
+    result = registry.find_run(run.name)
+    assert result.name.startswith("New name xxx") and len(result.name) == 60
+    assert (result.notes, result.devices) == ("why", ("cpu",))
     with pytest.raises(InvalidRun, match="needs a name"):
         control.rename(run.name, " ")
 
@@ -248,10 +248,10 @@ def test_a_run_of_a_later_version_is_told_and_left_alone(folder: Path, written: 
     run = dead(folder)
     (run / "environment.json").write_text(json.dumps({"attempt": 0} | written))
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
-    told = registry.find_run(run.name)
-    assert told.status == status
+    listed = registry.find_run(run.name)
+    assert listed.status == status
     if status == "unreadable":
-        assert "format 99" in told.reason and told.problem == told.reason
+        assert "format 99" in listed.reason and listed.problem == listed.reason
         with pytest.raises(InvalidRun, match=r"format 99.*Update the app"):
             control.resume(run.name)
         assert before == {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}

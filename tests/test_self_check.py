@@ -15,9 +15,9 @@ from vit.model import attention
 @pytest.mark.parametrize("changes", [{}, {"rope": 100.0}, {"prefix": ("cls", "reg1"), "layer_scale": 0.3}])
 def test_shown_attention_gives_what_the_blocks_gave(build: Any, randomise: Any, pictures: Any, changes: Any) -> None:
     model = randomise(build(**changes))
-    found = verify(model, pictures()[:1])
-    assert 0 < found.error < 1e-5
-    assert 0 <= found.block < model.config.depth
+    result = verify(model, pictures()[:1])
+    assert 0 < result.error < 1e-5
+    assert 0 <= result.block < model.config.depth
 
 
 @pytest.mark.parametrize("wrong", ["scale", "order", "rotation"])
@@ -40,8 +40,8 @@ def test_the_block_that_is_wrong_is_named(
 ) -> None:
     model, calls, right = randomise(build(depth=3)), count(), attention.mixed
     monkeypatch.setattr(attention, "mixed", lambda q, k, v: right(q, k, v) * (0.9 if next(calls) == 1 else 1))
-    found = verify(model, pictures()[:1])
-    assert found.block == 1 and found.error == pytest.approx(0.1, rel=0.3)
+    result = verify(model, pictures()[:1])
+    assert result.block == 1 and result.error == pytest.approx(0.1, rel=0.3)
     assert torch.is_inference_mode_enabled() is False
 
 

@@ -56,11 +56,11 @@ def to_pytorch(folder: Path) -> None:
     for path in shards(folder):
         torch.save(load_file(path), folder / path.name.replace("model", "pytorch_model").replace("safetensors", "bin"))
         path.unlink()
-    named = {
+    index_naming = {
         k: v.replace("model", "pytorch_model").replace("safetensors", "bin") for k, v in index["weight_map"].items()
     }
     (folder / INDEX).unlink()
-    (folder / "pytorch_model.bin.index.json").write_text(json.dumps(index | {"weight_map": named}))
+    (folder / "pytorch_model.bin.index.json").write_text(json.dumps(index | {"weight_map": index_naming}))
 
 
 @torch.inference_mode()
@@ -69,10 +69,10 @@ def test_logits_and_attention_are_those_of_transformers(folder: Path, pictures: 
     if kind == "bin":
         to_pytorch(folder)
     theirs = transformers.ViTForImageClassification.from_pretrained(folder, attn_implementation="eager")
-    wanted, checkpoint = ask_transformers(theirs, pictures()), load_checkpoint(folder)
-    found = checkpoint.model(pictures(), output_attentions=True)
-    assert difference(found.logits, wanted.logits) <= TOLERANCE
-    for mine, their in zip(found.attentions, wanted.attentions, strict=True):
+    expected, checkpoint = ask_transformers(theirs, pictures()), load_checkpoint(folder)
+    result = checkpoint.model(pictures(), output_attentions=True)
+    assert difference(result.logits, expected.logits) <= TOLERANCE
+    for mine, their in zip(result.attentions, expected.attentions, strict=True):
         assert (mine - their).abs().max() <= TOLERANCE
     assert (checkpoint.name, checkpoint.labels) == ("split", ("apple", "bus", "cat"))
 
@@ -84,16 +84,16 @@ def test_the_comparison_would_notice_a_tensor_of_another_file(folder: Path, pict
     one, other = [name for name, tensor in tensors.items() if tensor.shape == (64, 64)][:2]
     tensors[one], tensors[other] = tensors[other], tensors[one]
     save_file(tensors, path)
-    found = load_checkpoint(folder).model(pictures()).logits
-    assert difference(found, ask_transformers(model(), pictures()).logits) > 1e-3
+    result = load_checkpoint(folder).model(pictures()).logits
+    assert difference(result, ask_transformers(model(), pictures()).logits) > 1e-3
 
 
 def test_the_hash_is_that_of_all_files_in_the_order_of_their_names(folder: Path) -> None:
     before = load_checkpoint(folder).hash
     assert before == hashlib.sha256(b"".join(path.read_bytes() for path in shards(folder))).hexdigest()[:16]
     to_pytorch(folder)
-    wanted = hashlib.sha256(b"".join(path.read_bytes() for path in shards(folder))).hexdigest()[:16]
-    assert load_checkpoint(folder).hash == wanted != before
+    expected = hashlib.sha256(b"".join(path.read_bytes() for path in shards(folder))).hexdigest()[:16]
+    assert load_checkpoint(folder).hash == expected != before
 
 
 def test_the_index_opens_as_its_folder_and_one_file_comes_first(folder: Path) -> None:
@@ -147,7 +147,7 @@ def mapped(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], None]
     return changed
 
 
-def named(name: Any) -> Callable[[Path], None]:
+def index_naming(name: Any) -> Callable[[Path], None]:
     return mapped(lambda places: places.update({"vit.layernorm.bias": name}))
 
 
@@ -172,7 +172,7 @@ def repeated(folder: Path) -> None:
 
 def elsewhere(folder: Path) -> None:
     """The index says the wrong one of two files."""
-    named(shards(folder)[-1].name)(folder)
+    index_naming(shards(folder)[-1].name)(folder)
 
 
 def cut(folder: Path) -> None:
@@ -183,14 +183,14 @@ def cut(folder: Path) -> None:
 OUTSIDE = "which is not a file of weights beside it"
 BAD: dict[str, tuple[Callable[[Path], Any], str]] = {
     "a file is missing": (lambda folder: shards(folder)[1].unlink(), "model-00002-of-0000. *.safetensors is missing"),
-    "a path": (named("sub/model.safetensors"), OUTSIDE),
-    "a way up": (named("../elsewhere.safetensors"), OUTSIDE),
-    "from the root": (named("/etc/model.safetensors"), OUTSIDE),
-    "hidden": (named(".model.safetensors"), OUTSIDE),
-    "another kind of file": (named("config.json"), OUTSIDE),
-    "a line": (named("model\n.safetensors"), OUTSIDE),
-    "a number": (named(1), OUTSIDE),
-    "a list": (named(["model.safetensors"]), OUTSIDE),
+    "a path": (index_naming("sub/model.safetensors"), OUTSIDE),
+    "a way up": (index_naming("../elsewhere.safetensors"), OUTSIDE),
+    "from the root": (index_naming("/etc/model.safetensors"), OUTSIDE),
+    "hidden": (index_naming(".model.safetensors"), OUTSIDE),
+    "another kind of file": (index_naming("config.json"), OUTSIDE),
+    "a line": (index_naming("model\n.safetensors"), OUTSIDE),
+    "a number": (index_naming(1), OUTSIDE),
+    "a list": (index_naming(["model.safetensors"]), OUTSIDE),
     "many": (mapped(lambda m: m.update({str(i): f"{i}.bin" for i in range(500)})), "at most 200"),
     "a link": (linked, "is a link"),
     "a pipe": (piped, "not a regular file"),
@@ -215,14 +215,14 @@ BAD: dict[str, tuple[Callable[[Path], Any], str]] = {
 def test_a_bad_index_or_file_is_refused_before_weights_are_read(
     folder: Path, case: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spoil, words = BAD[case]
+    spoil, sentence = BAD[case]
     spoil(folder)
     monkeypatch.setattr(load, "read_tensors", None)
-    with pytest.raises(InvalidCheckpoint, match=words) as caught:
+    with pytest.raises(InvalidCheckpoint, match=sentence) as caught:
         load_checkpoint(folder)
-    said = str(caught.value)
-    assert "\n" not in said and said.endswith(".") and len(said) < 400, said
-    assert summarise(folder).problem == said
+    message = str(caught.value)
+    assert "\n" not in message and message.endswith(".") and len(message) < 400, message
+    assert summarise(folder).problem == message
 
 
 def test_files_that_are_too_large_together_are_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

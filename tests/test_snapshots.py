@@ -53,9 +53,9 @@ def test_what_is_read_is_what_the_model_says(writer: SnapshotWriter, build: Buil
 
     header, sections = unpack(read_payload(writer.folder, 1, 2))
     assert header["box"] == [0, 0, 32, 32]
-    shown = sections["maps"] / 255 * sections["scales"][..., None]
+    maps = sections["maps"] / 255 * sections["scales"][..., None]
     attention = torch.stack([a[0] for a in output.attentions])[..., 1:].numpy()
-    assert np.abs(shown - attention).max() < 2 / 510
+    assert np.abs(maps - attention).max() < 2 / 510
 
 
 def test_where_a_pooling_query_looks_is_kept_too(writer: SnapshotWriter, build: Build, images: Tensor) -> None:
@@ -106,8 +106,8 @@ def test_the_size_of_a_payload_is_foreseen(build: Build, writer: SnapshotWriter)
         image = torch.zeros(1, 3, height, width, dtype=torch.uint8)
         writer = SnapshotWriter(writer.folder, image, [0], "abcde", Preprocess((height, width)))
         writer.store(1, model)
-        found = len(read_payload(writer.folder, 1, 0))
-        assert snapshot_writer._payload_bytes(model.config) == pytest.approx(found, rel=0.5)
+        result = len(read_payload(writer.folder, 1, 0))
+        assert snapshot_writer._payload_bytes(model.config) == pytest.approx(result, rel=0.5)
 
 
 def test_the_folder_stays_small(writer: SnapshotWriter, build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,11 +117,11 @@ def test_the_folder_stays_small(writer: SnapshotWriter, build: Build, monkeypatc
     monkeypatch.setattr(snapshot_writer, "FOLDER_BYTES", size * 6)
     for epoch in range(2, 40):
         writer.store(epoch, model)
-        kept = list_epochs(writer.folder)
-        assert kept[0] == 1 and kept[-1] == epoch
+        epochs = list_epochs(writer.folder)
+        assert epochs[0] == 1 and epochs[-1] == epoch
         assert sum(len(file) for file in content(writer.folder).values()) <= size * 6
-    assert len(kept) >= 4
-    assert len(set(np.diff(kept[:-1]))) == 1, "the epochs between are spread evenly"
+    assert len(epochs) >= 4
+    assert len(set(np.diff(epochs[:-1]))) == 1, "the epochs between are spread evenly"
 
 
 def test_a_resumed_run_leaves_the_same_files(
@@ -169,7 +169,7 @@ def test_a_full_disk_is_told_and_leaves_no_half_file(
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(snapshot_writer, "_add", full)
+    monkeypatch.setattr(snapshot_writer, "_add_member", full)
     with pytest.raises(OSError, match="No space"):
         writer.store(2, build())
     assert list(content(writer.folder)) == ["epoch-00001.zip"]

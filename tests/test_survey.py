@@ -53,15 +53,15 @@ def look(root: Path) -> Survey:
 
 
 def test_counts_are_those_of_each_split_and_class(pets: Path) -> None:
-    found = look(pets)
-    assert found.classes == ("cat", "dog")
-    assert found.counts == {
+    result = look(pets)
+    assert result.classes == ("cat", "dog")
+    assert result.counts == {
         "train": {"cat": 3, "dog": 3},
         "validation": {"cat": 1, "dog": 1},
         "test": {"cat": 2, "dog": 2},
     }
-    assert (found.opened, found.compared) == (12, 12)
-    assert (found.repeated, found.leaked, found.contradicting, found.unreadable) == (0, 0, 0, ())
+    assert (result.opened, result.compared) == (12, 12)
+    assert (result.repeated, result.leaked, result.contradicting, result.unreadable) == (0, 0, 0, ())
 
 
 def test_a_folder_without_splits_is_counted_as_it_will_be_split(fill: Fill) -> None:
@@ -78,15 +78,15 @@ def test_sizes_are_width_and_height_by_area(fill: Fill) -> None:
     fill("cat2", 1, (10, 10))
     fill("dog", 3, (20, 12))
     root = fill("cow", 2, (16, 14))
-    found = look(root)
-    assert found.sizes == ((10, 10), (16, 14), (20, 12))
+    result = look(root)
+    assert result.sizes == ((10, 10), (16, 14), (20, 12))
 
 
 def test_pictures_in_both_splits_are_leaks(pets: Path) -> None:
     (pets / "test/cat/copy.png").write_bytes((pets / "train/cat/00.png").read_bytes())
-    found = look(pets)
-    assert (found.repeated, found.leaked, found.contradicting) == (0, 1, 0)
-    assert found.repeats == (("train/cat/00.png", "test/cat/copy.png"),)
+    result = look(pets)
+    assert (result.repeated, result.leaked, result.contradicting) == (0, 1, 0)
+    assert result.repeats == (("train/cat/00.png", "test/cat/copy.png"),)
 
 
 def test_pictures_twice_in_one_split_are_repeats(pets: Path) -> None:
@@ -109,18 +109,18 @@ def test_files_of_equal_size_are_not_taken_for_equal(pets: Path) -> None:
 
 def test_files_that_cannot_be_read_are_named_with_the_reason(pets: Path) -> None:
     (pets / "train/cat/broken.png").write_bytes(b"\x89PNG nothing")
-    found = look(pets)
-    assert len(found.unreadable) == 1
-    assert found.unreadable[0].startswith("train/cat/broken.png: This picture is damaged")
-    assert (found.opened, found.counts["train"]["cat"] + found.counts["validation"]["cat"]) == (13, 5)
+    result = look(pets)
+    assert len(result.unreadable) == 1
+    assert result.unreadable[0].startswith("train/cat/broken.png: This picture is damaged")
+    assert (result.opened, result.counts["train"]["cat"] + result.counts["validation"]["cat"]) == (13, 5)
 
 
 def test_only_so_many_pictures_are_opened_and_that_is_said(pets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(surveys, "MAX_OPENED", 5)
     assert look(pets).opened == 5
     monkeypatch.setattr(surveys, "MAX_OPENED_BYTES", 700)
-    found = look(pets)
-    assert 0 < found.opened < 5
+    result = look(pets)
+    assert 0 < result.opened < 5
 
 
 def test_only_so_many_files_are_compared_and_that_is_said(pets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,13 +139,13 @@ def test_each_row_of_the_contact_sheet_shows_its_class(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         for i in range(3):
             Image.new("RGB", (20 + i, 40), colour).save(tmp_path / name / f"{i}.png")
-    found = look(tmp_path)
-    assert found.rows == tuple(colours)
-    assert found.contact_sheet.size == (COLUMNS * (CELL + GAP) - GAP, 3 * (CELL + GAP) - GAP)
+    result = look(tmp_path)
+    assert result.rows == tuple(colours)
+    assert result.contact_sheet.size == (COLUMNS * (CELL + GAP) - GAP, 3 * (CELL + GAP) - GAP)
     for row, colour in enumerate(colours.values()):
         y = row * (CELL + GAP) + CELL // 2
         for column in range(COLUMNS):
-            pixel = found.contact_sheet.getpixel((column * (CELL + GAP) + CELL // 2, y))
+            pixel = result.contact_sheet.getpixel((column * (CELL + GAP) + CELL // 2, y))
             assert pixel == ((*colour, 255) if column < 3 else (0, 0, 0, 0))
 
 
@@ -153,9 +153,9 @@ def test_the_contact_sheet_of_many_classes_stays_small(fill: Fill, monkeypatch: 
     monkeypatch.setattr(surveys, "MAX_ROWS", 2)
     for name in ("a", "b", "c"):
         root = fill(name, 2)
-    found = look(root)
-    assert found.rows == ("a", "b") and len(found.classes) == 3
-    assert found.contact_sheet.height == 2 * (CELL + GAP) - GAP
+    result = look(root)
+    assert result.rows == ("a", "b") and len(result.classes) == 3
+    assert result.contact_sheet.height == 2 * (CELL + GAP) - GAP
 
 
 def test_a_dataset_in_which_nothing_can_be_read_has_no_sizes(tmp_path: Path) -> None:
@@ -167,11 +167,11 @@ def test_a_dataset_in_which_nothing_can_be_read_has_no_sizes(tmp_path: Path) -> 
 
 
 def test_the_shapes_are_surveyed_too(tmp_path: Path) -> None:
-    found = survey("shapes", tmp_path)
-    assert found.counts["train"] == dict.fromkeys(found.classes, 1000)
-    assert found.sizes == ((32, 32),) * 3
-    assert found.counts["validation"] == dict.fromkeys(found.classes, 250)
-    assert found.compared == 6000
+    result = survey("shapes", tmp_path)
+    assert result.counts["train"] == dict.fromkeys(result.classes, 1000)
+    assert result.sizes == ((32, 32),) * 3
+    assert result.counts["validation"] == dict.fromkeys(result.classes, 250)
+    assert result.compared == 6000
     assert list(tmp_path.iterdir()) == []
 
 
@@ -183,10 +183,10 @@ def test_torchvisions_digits_are_surveyed_in_their_own_size(tmp_path: Path) -> N
         images = struct.pack(">4i", 0x803, count, 28, 28) + pixels[:count].tobytes()
         (raw / f"{split}-images-idx3-ubyte").write_bytes(images)
         (raw / f"{split}-labels-idx1-ubyte").write_bytes(struct.pack(">2i", 0x801, count) + bytes(range(count)))
-    found = survey("mnist", tmp_path)
-    assert found.sizes == ((28, 28),) * 3
-    assert (found.leaked, found.repeated) == (4, 0)
-    assert sum(found.counts["train"].values()) == 6
+    result = survey("mnist", tmp_path)
+    assert result.sizes == ((28, 28),) * 3
+    assert (result.leaked, result.repeated) == (4, 0)
+    assert sum(result.counts["train"].values()) == 6
 
 
 def test_a_survey_downloads_nothing(tmp_path: Path) -> None:

@@ -104,7 +104,7 @@ def test_work_that_failed_says_nothing(clock: Clock) -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "at_once", "batch"),
+    ("size", "per_batch", "batch"),
     [
         ((32, 32), 1, (1, 32)),
         ((32, 32), 50, (50, 32)),
@@ -113,28 +113,28 @@ def test_work_that_failed_says_nothing(clock: Clock) -> None:
     ],
 )
 def test_a_piece_is_done_in_batches_as_the_work_is(
-    build: Any, size: tuple[int, int], at_once: int, batch: tuple[int, int]
+    build: Any, size: tuple[int, int], per_batch: int, batch: tuple[int, int]
 ) -> None:
-    seen: list[torch.Tensor] = []
-    expected(build(), Kind("verdict", size), 10, seen.append, at_once)
-    assert len(seen) >= 2 and {(len(pixels), pixels.shape[2]) for pixels in seen} == {batch}
+    collected: list[torch.Tensor] = []
+    expected(build(), Kind("verdict", size), 10, collected.append, per_batch)
+    assert len(collected) >= 2 and {(len(pixels), pixels.shape[2]) for pixels in collected} == {batch}
 
 
 def test_models_of_one_architecture_are_timed_once(build: Any) -> None:
-    seen: list[torch.Tensor] = []
+    collected: list[torch.Tensor] = []
     kind = Kind("verdict", (32, 32))
-    assert expected(build(), kind, 10, seen.append) > 0
-    timed = len(seen)
-    assert expected(build(seed=1), kind, 10, seen.append) > 0 and len(seen) == timed
+    assert expected(build(), kind, 10, collected.append) > 0
+    timed = len(collected)
+    assert expected(build(seed=1), kind, 10, collected.append) > 0 and len(collected) == timed
     for other in (build(depth=1), build().double()):
-        before = len(seen)
-        assert expected(other, kind, 10, seen.append) > 0 and len(seen) > before
+        before = len(collected)
+        assert expected(other, kind, 10, collected.append) > 0 and len(collected) > before
 
 
 def test_a_large_picture_is_told_from_a_smaller_one(build: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     model = build()
     assert piece_size(model.config, (256, 256)) == (256, 256), "this model is small"
-    monkeypatch.setattr(timing, "HEAVY", 1.0)
+    monkeypatch.setattr(timing, "PIECE_PRODUCTS", 1.0)
     assert piece_size(model.config, (1024, 1024)) == (64, 64) and piece_size(model.config, (32, 48)) == (32, 48)
 
 

@@ -49,8 +49,8 @@ def test_torchvision_names_resolve_to_file_labels_and_transforms(
     weights = torchvision.models.ViT_H_14_Weights.IMAGENET1K_SWAG_E2E_V1
     model = torchvision_file(weights, patch=14)
     torchvision_family._published.cache_clear()
-    told: list[tuple[int, int | None]] = []
-    fetched = hub.fetch("torchvision/vit_h_14", lambda *step: told.append(step))
+    reports: list[tuple[int, int | None]] = []
+    fetched = hub.fetch("torchvision/vit_h_14", lambda *step: reports.append(step))
     checkpoint = vit.load_checkpoint("torchvision/vit_h_14")
     assert checkpoint.name == str(fetched.name) == "torchvision/vit_h_14.IMAGENET1K_SWAG_E2E_V1"
     pictures = torch.randn(1, 3, 56, 56, generator=torch.Generator().manual_seed(1))
@@ -59,7 +59,7 @@ def test_torchvision_names_resolve_to_file_labels_and_transforms(
     assert checkpoint.labels == tuple(weights.meta["categories"])
     assert checkpoint.preprocess.size == (518, 518)
     assert checkpoint.preprocess.interpolation == "bicubic"
-    assert told[-1][0] == told[-1][1]
+    assert reports[-1][0] == reports[-1][1]
     assert hub.cached() == [fetched]
 
 

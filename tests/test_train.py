@@ -204,8 +204,8 @@ def test_tensorboard_reads_the_same_figures(whole: Path) -> None:
         ("validation/accuracy", "validation", "accuracy"),
         ("test/accuracy", "test", "accuracy"),
     ):
-        wanted = [(r["step"], r[key]) for r in figures(whole) if r["kind"] == kind]
-        assert [(e.step, e.value) for e in events.Scalars(tag)] == [(s, pytest.approx(v)) for s, v in wanted]
+        expected = [(r["step"], r[key]) for r in figures(whole) if r["kind"] == kind]
+        assert [(e.step, e.value) for e in events.Scalars(tag)] == [(s, pytest.approx(v)) for s, v in expected]
 
 
 def test_nothing_half_written_is_left(whole: Path) -> None:
@@ -353,9 +353,9 @@ def test_the_command_that_begins_anew_from_a_lost_run_works(
         (run / "checkpoints" / name).unlink()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("VIT_RUNS", str(tmp_path / "runs"))
-    said = begin_anew(run)
-    words = shlex.split(said[said.index("`python") :].strip("`"))
-    assert main([*words[3:], "--set", "epochs=1", "--set", "lr=1e-12", "--set", "muon_lr=1e-12"]) == 0
+    sentence = begin_anew(run)
+    arguments = shlex.split(sentence[sentence.index("`python") :].strip("`"))
+    assert main([*arguments[3:], "--set", "epochs=1", "--set", "lr=1e-12", "--set", "muon_lr=1e-12"]) == 0
     (again,) = (tmp_path / "runs").iterdir()
     first, second = (vit.load_checkpoint(path / "checkpoints" / "last") for path in (run, again))
     name = "blocks.0.attn.qkv.weight"
@@ -539,13 +539,13 @@ def test_a_batch_in_parts_has_the_gradient_of_the_whole(folder: Path, tmp_path: 
     model = run.update.model
     torch.nn.init.normal_(model.head.weight)  # a head of zeros lets no gradient through
     inputs, labels = torch.randn(8, 3, 16, 16), torch.arange(8) % 2
-    found = []
+    result = []
     for run.update.parts in (1, parts):
         model.zero_grad()
         loss = run.update.gradients(inputs, labels)
-        found.append([loss, *(p.grad.clone() for p in model.parameters() if p.grad is not None)])
-    assert len(found[0]) > 20
-    assert all(torch.allclose(whole, split, atol=1e-6) for whole, split in zip(*found, strict=True))
+        result.append([loss, *(p.grad.clone() for p in model.parameters() if p.grad is not None)])
+    assert len(result[0]) > 20
+    assert all(torch.allclose(whole, split, atol=1e-6) for whole, split in zip(*result, strict=True))
 
 
 def test_memory_too_small_for_one_picture_is_told_in_a_sentence(

@@ -53,11 +53,11 @@ def test_an_mp4_shows_each_picture_in_its_colours_for_as_long_as_asked() -> None
     with av.open(io.BytesIO(data)) as container:
         lengths = [p.duration * p.time_base * 1000 for p in container.demux(video=0) if p.size]
     with av.open(io.BytesIO(data)) as container:
-        shown = [np.asarray(frame.to_image()).astype(int) for frame in container.decode(video=0)]
+        pixels = [np.asarray(frame.to_image()).astype(int) for frame in container.decode(video=0)]
     assert lengths == durations
-    for picture, found in zip(pictures, shown, strict=True):
+    for picture, result in zip(pictures, pixels, strict=True):
         # Colours are kept for every second pixel only, so edges between them blur; most of a patch does not.
-        assert np.median(np.abs(found - np.asarray(picture))) <= 3 and np.abs(found - np.asarray(picture)).mean() < 6
+        assert np.median(np.abs(result - np.asarray(picture))) <= 3 and np.abs(result - np.asarray(picture)).mean() < 6
 
 
 @pytest.mark.parametrize("size", [(95, 64), (96, 63), (95, 63)])
@@ -161,8 +161,8 @@ def test_of_many_frames_those_are_read_that_are_evenly_chosen(coding: str) -> No
 
 def test_only_packets_that_are_needed_are_decoded() -> None:
     packets = [_Packet(time, time % 10 == 0, True) for time in range(1000)]
-    wanted, runs, total = _plan(packets, 5)
-    assert total == 1000 and wanted[0] == 0 and wanted[-1] == 999
+    expected, runs, total = _plan(packets, 5)
+    assert total == 1000 and expected[0] == 0 and expected[-1] == 999
     assert sum(stop - start for start, stop in runs) <= 5 * 10
 
 
@@ -240,14 +240,14 @@ def test_a_video_is_known_by_its_content() -> None:
 
 def test_the_frame_that_is_explained_is_the_one_asked_for(saved: Path, tmp_path: Path) -> None:
     checkpoint, data = load_checkpoint(saved), clip(5)
-    found = explain(checkpoint, data, frame=3)
-    assert found.picture.getpixel((80, 50))[1] == pytest.approx(24, abs=3)
+    result = explain(checkpoint, data, frame=3)
+    assert result.picture.getpixel((80, 50))[1] == pytest.approx(24, abs=3)
     (tmp_path / "clip.mp4").write_bytes(data)
     facts = {"method": "attention", "block": 0, "head": 0, "query": 0}
-    program = snippet(found, checkpoint, facts, str(tmp_path / "clip.mp4"), frame=3, video=True)
+    program = snippet(result, checkpoint, facts, str(tmp_path / "clip.mp4"), frame=3, video=True)
     left: dict[str, Any] = {}
     exec(program.replace(f'"{checkpoint.name}"', f"{str(saved)!r}"), left)
-    assert torch.equal(left["weights"], found.record.weights(0, 0, 0))
+    assert torch.equal(left["weights"], result.record.weights(0, 0, 0))
 
 
 # --- What is refused ------------------------------------------------------------------------------------------
@@ -295,21 +295,21 @@ def test_what_is_coded_counts_and_not_what_the_container_says(monkeypatch: pytes
     assert next(decode_frames(lying(4000, 4000), [0])).picture.height == 64
     monkeypatch.setattr(video, "MAX_PIXELS", 95 * 64)
     with pytest.raises((InvalidImage, av.FFmpegError)):
-        list(video._frames(lying(8, 8), 9))
+        list(video._decode_frames(lying(8, 8), 9))
 
 
 def test_a_video_that_would_take_too_long_is_refused_before_it_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(video, "MAX_WORK", 10 * 96 * 64)
-    monkeypatch.setattr(video, "_decoded", None)
+    monkeypatch.setattr(video, "MAX_DECODED_PIXELS", 10 * 96 * 64)
+    monkeypatch.setattr(video, "_decode_packets", None)
     with pytest.raises(InvalidImage, match=r"30 frames of 96 x 64 pixels.*cut out a part of 33\.3%"):
-        list(video._frames(clip(), 30))
+        list(video._decode_frames(clip(), 30))
     monkeypatch.setattr(video, "MAX_PACKETS", 20)
     with pytest.raises(InvalidImage, match="more than 20 frames"):
-        list(video._frames(clip(), 30))
+        list(video._decode_frames(clip(), 30))
 
 
 def test_a_video_that_takes_too_long_nevertheless_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(video, "PATIENCE", 0.01)
+    monkeypatch.setattr(video, "PATIENCE_SECONDS", 0.01)
     with pytest.raises(InvalidImage, match="takes more than"):
         read_video(clip(), 30)
 
@@ -330,11 +330,11 @@ def test_torn_videos_are_one_sentence_or_frames() -> None:
 @contextmanager
 def listening() -> Iterator[tuple[str, list[str]]]:
     """A web server, and what it was asked for."""
-    asked: list[str] = []
+    requests: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            asked.append(self.path)
+            requests.append(self.path)
             self.send_error(404)
 
         def log_message(self, *arguments: Any) -> None:
@@ -342,7 +342,7 @@ def listening() -> Iterator[tuple[str, list[str]]]:
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}", asked
+        yield f"http://127.0.0.1:{server.server_port}", requests
         server.shutdown()
 
 
@@ -384,9 +384,9 @@ def test_the_process_that_decodes_has_given_its_rights_away(act: str) -> None:
 
 
 def test_a_video_is_decoded_once_and_told_how_far(monkeypatch: pytest.MonkeyPatch) -> None:
-    data, told = clip(10), []
-    first = read_video(data, 5, told.append)
-    assert told == [0.2, 0.4, 0.6, 0.8, 1.0]
+    data, reports = clip(10), []
+    first = read_video(data, 5, reports.append)
+    assert reports == [0.2, 0.4, 0.6, 0.8, 1.0]
     with pytest.raises(InvalidImage):
         read_video(data[:500], 5)
     monkeypatch.setattr(subprocess, "Popen", None)
@@ -398,26 +398,26 @@ def test_a_video_is_decoded_once_and_told_how_far(monkeypatch: pytest.MonkeyPatc
 def test_a_long_film_of_black_4k_frames_is_refused_at_once() -> None:
     """97 kB once held the only decoder for 35 s: what is decoded counts, not what is sent."""
     frames, size = 2400, (3840, 2160)
-    assert frames * size[0] * size[1] > video.MAX_WORK > 100 * 30 * 1920 * 1080
+    assert frames * size[0] * size[1] > video.MAX_DECODED_PIXELS > 100 * 30 * 1920 * 1080
 
 
 def test_a_few_videos_are_read_at_once_and_the_others_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(video, "BEAT", 0.01)
+    monkeypatch.setattr(video, "BEAT_SECONDS", 0.01)
     films = [clip(count) for count in (5, 6, 7)]
-    begun, go, told = threading.Semaphore(0), threading.Event(), threading.Event()
+    begun, go, waiting = threading.Semaphore(0), threading.Event(), threading.Event()
 
     def hold(share: float) -> None:
         begun.release()
         assert go.wait(60)
 
-    threads = [threading.Thread(target=read_video, args=(film, 4, hold)) for film in films[: video.AT_ONCE]]
+    threads = [threading.Thread(target=read_video, args=(film, 4, hold)) for film in films[: video.CONCURRENT_FILES]]
     for thread in threads:
         thread.start()
     for _ in threads:
         assert begun.acquire(timeout=60)
-    third = threading.Thread(target=read_video, args=(films[2], 4, lambda share: None, told.set))
+    third = threading.Thread(target=read_video, args=(films[2], 4, lambda share: None, waiting.set))
     third.start()
-    assert told.wait(60)
+    assert waiting.wait(60)
     go.set()
     for thread in (*threads, third):
         thread.join(60)
@@ -426,22 +426,22 @@ def test_a_few_videos_are_read_at_once_and_the_others_are_told(monkeypatch: pyte
 
 
 def test_a_video_that_two_ask_for_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(video, "BEAT", 0.01)
-    film, found = clip(8), []
-    begun, told = threading.Event(), threading.Event()
+    monkeypatch.setattr(video, "BEAT_SECONDS", 0.01)
+    film, result = clip(8), []
+    begun, waiting = threading.Event(), threading.Event()
 
     def hold(share: float) -> None:
         begun.set()
-        assert told.wait(60)
+        assert waiting.wait(60)
 
-    one = threading.Thread(target=lambda: found.append(read_video(film, 4, hold)))
+    one = threading.Thread(target=lambda: result.append(read_video(film, 4, hold)))
     one.start()
     assert begun.wait(60)
-    other = threading.Thread(target=lambda: found.append(read_video(film, 4, hold, told.set)))
+    other = threading.Thread(target=lambda: result.append(read_video(film, 4, hold, waiting.set)))
     other.start()
     for thread in (one, other):
         thread.join(60)
-    assert found[0] is found[1]
+    assert result[0] is result[1]
 
 
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

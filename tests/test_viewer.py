@@ -158,11 +158,11 @@ def test_what_a_record_does_not_keep_is_not_in_its_payload():
 
 def test_the_pooling_query_of_a_model_without_prefix_comes_back(build, pictures):
     model = build(prefix=(), pool="map", num_classes=0)
-    kept = record_attention(model, pictures(count=1))
-    _, sections = packed(kept)
+    recorded = record_attention(model, pictures(count=1))
+    _, sections = packed(recorded)
     assert sections["pool"].shape == (2, 16)
-    np.testing.assert_array_equal(sections["pool"], kept.pool_attention.numpy())
-    truth = np.stack([kept.similarity(token).numpy() for token in range(16)])
+    np.testing.assert_array_equal(sections["pool"], recorded.pool_attention.numpy())
+    truth = np.stack([recorded.similarity(token).numpy() for token in range(16)])
     np.testing.assert_allclose(cosines_of(sections), truth, atol=0.01)
 
 
@@ -185,10 +185,10 @@ def test_the_header_keeps_original_pixels_and_the_displayed_picture_is_capped():
     payload = pack(a_record(), big, (-10.5, 0, 5000, 2500), COLORMAPS)
     header, _ = unpack(payload)
     offset, length = header["sections"]["picture"]
-    shown = Image.open(io.BytesIO(payload[offset : offset + length]))
+    pixels = Image.open(io.BytesIO(payload[offset : offset + length]))
     assert (header["picture"]["width"], header["picture"]["height"]) == (5000, 2500)
     assert header["box"] == [-10.5, 0, 5000, 2500]
-    assert max(shown.size) <= 2048
+    assert max(pixels.size) <= 2048
 
 
 def test_small_pictures_are_kept_without_loss():
@@ -268,8 +268,8 @@ def test_a_block_out_of_range_becomes_the_nearest(asked, shown):
 
 @pytest.mark.parametrize("token", ["197", "-1", "1e400", "99999999999999999999"])
 def test_a_token_out_of_range_is_the_default_and_not_pinned(token):
-    shown = Selection.from_query({"token": token, "pinned": "1"}, 12, 3, 197)
-    assert (shown.token, shown.pinned) == (0, False)
+    selected = Selection.from_query({"token": token, "pinned": "1"}, 12, 3, 197)
+    assert (selected.token, selected.pinned) == (0, False)
 
 
 HOSTILE = [
@@ -281,19 +281,24 @@ HOSTILE = [
 @pytest.mark.parametrize("value", HOSTILE, ids=lambda value: repr(value)[:20])
 @pytest.mark.parametrize("name", list(Selection().to_query()))
 def test_hostile_values_become_something_that_can_be_shown(name, value):
-    shown = Selection.from_query({name: value}, 12, 3, 197)
-    for count, index in ((12, shown.block), (3, shown.head)):
+    selected = Selection.from_query({name: value}, 12, 3, 197)
+    for count, index in ((12, selected.block), (3, selected.head)):
         assert index in ("mean", "max", "min") or (type(index) is int and 0 <= index < count)
-    assert type(shown.token) is int and 0 <= shown.token < 197
-    assert type(shown.pinned) is bool and type(shown.smooth) is bool
-    assert 0 <= shown.opacity <= 1 and 0 <= shown.residual <= 1 and 0 <= shown.discard < 1 and 0 < shown.mass <= 1
-    assert type(shown.start_block) is int and 0 <= shown.start_block < 12
-    assert shown.fusion in ("mean", "max", "min")
-    assert shown.view in ("attention", "rollout", "relevance", "similar", "pool")
-    assert shown.direction in ("from", "to")
-    assert shown.scale in ("shared", "own")
-    assert shown.cover in ("weight", "film")
-    assert isinstance(shown.colormap, str) and len(shown.colormap) <= 32
+    assert type(selected.token) is int and 0 <= selected.token < 197
+    assert type(selected.pinned) is bool and type(selected.smooth) is bool
+    assert (
+        0 <= selected.opacity <= 1
+        and 0 <= selected.residual <= 1
+        and 0 <= selected.discard < 1
+        and 0 < selected.mass <= 1
+    )
+    assert type(selected.start_block) is int and 0 <= selected.start_block < 12
+    assert selected.fusion in ("mean", "max", "min")
+    assert selected.view in ("attention", "rollout", "relevance", "similar", "pool")
+    assert selected.direction in ("from", "to")
+    assert selected.scale in ("shared", "own")
+    assert selected.cover in ("weight", "film")
+    assert isinstance(selected.colormap, str) and len(selected.colormap) <= 32
 
 
 def test_a_chain_comes_back_within_a_thousandth_however_small_its_numbers():
@@ -302,8 +307,8 @@ def test_a_chain_comes_back_within_a_thousandth_however_small_its_numbers():
     header, sections = unpack(pack_chain(matrices, start))
     assert header["kind"] == "chain" and header["tokens"] == 6
     np.testing.assert_allclose(sections["start"], start)
-    for found, scale, wanted in zip(sections["matrices"], sections["scales"], matrices, strict=True):
-        np.testing.assert_allclose(found.astype(np.float32) * scale, wanted, rtol=1e-3, atol=1e-6 * float(scale))
+    for result, scale, expected in zip(sections["matrices"], sections["scales"], matrices, strict=True):
+        np.testing.assert_allclose(result.astype(np.float32) * scale, expected, rtol=1e-3, atol=1e-6 * float(scale))
 
 
 def test_a_chain_of_nothing_is_finite():

@@ -9,7 +9,7 @@ import pytest
 from fake_cluster import Fake, set_up
 from short_runs import until
 
-from vit.runs.engines import places, watch
+from vit.runs.engines import factory, watch
 from vit.runs.engines.clusters import Cluster
 from vit.runs.engines.contract import Handle, Look, Unreachable, each
 from vit.runs.engines.slurm import Slurm
@@ -47,9 +47,9 @@ class AllAtOnce(Fake):
 @pytest.fixture
 def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AllAtOnce:
     set_up(tmp_path, monkeypatch)
-    monkeypatch.setitem(places.KINDS, "fake", AllAtOnce)
+    monkeypatch.setitem(factory.KINDS, "fake", AllAtOnce)
     monkeypatch.setattr(watch, "_answers", {})
-    engine = places.cluster_engine("lab")
+    engine = factory.cluster_engine("lab")
     assert isinstance(engine, AllAtOnce)
     engine.gate.clear()
     return engine
@@ -71,8 +71,8 @@ def test_a_place_that_knows_nothing_says_so_of_each(lab: AllAtOnce, tmp_path: Pa
     def unreachable() -> Callable[[Handle], Look]:
         raise Unreachable("lab does not answer.")
 
-    said = dict(each(unreachable, handles(tmp_path, 3)))
-    assert [str(error) for error in said.values()] == ["lab does not answer."] * 3
+    answers = dict(each(unreachable, handles(tmp_path, 3)))
+    assert [str(error) for error in answers.values()] == ["lab does not answer."] * 3
 
 
 SQUEUE = """#!/bin/bash

@@ -53,12 +53,12 @@ def test_sentences(case: dict[str, Any]) -> None:
     if view == "relevance":
         name = "" if case["token"] < 0 else captions.token_name(case["token"], prefix, grid)
         target = case.get("target", "<b>cat</b>")
-        said = captions.class_sentence("Relevance", target, name, direction, settings.changed(["start_block"]))
+        sentence = captions.class_sentence("Relevance", target, name, direction, settings.changed(["start_block"]))
     else:
         facts = {"method": view, "query": case["token"], "direction": direction}
         facts |= {name: case[name] for name in ("block", "head")}
-        said = captions.sentence(facts | (settings.changed(ROLLOUT) if view == "rollout" else {}), prefix, grid)
-    assert said == case["text"]
+        sentence = captions.sentence(facts | (settings.changed(ROLLOUT) if view == "rollout" else {}), prefix, grid)
+    assert sentence == case["text"]
 
 
 def test_usual_settings_and_their_names() -> None:
@@ -85,8 +85,8 @@ def test_counterparts_of_tokens(case: dict[str, Any]) -> None:
 def test_selections_beyond_a_model(case: dict[str, Any]) -> None:
     has = case["has"]
     tokens = len(has["prefix"]) + has["grid"][0] * has["grid"][1]
-    shown = Selection.from_query(case["asked"], has["blocks"], has["heads"], tokens)
-    assert {name: getattr(shown, name) for name in case["shown"]} == case["shown"]
+    selected = Selection.from_query(case["asked"], has["blocks"], has["heads"], tokens)
+    assert {name: getattr(selected, name) for name in case["shown"]} == case["shown"]
 
 
 @pytest.mark.parametrize("case", CASES["views"])
@@ -116,9 +116,9 @@ def test_maps_become_one(case: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("case", CASES["discarded"])
 def test_weakest_patches_left_out(case: dict[str, Any]) -> None:
-    found = discarded(torch.tensor(case["row"]), case["share"], case["prefix"]).tolist()
+    result = discarded(torch.tensor(case["row"]), case["share"], case["prefix"]).tolist()
     order = sorted if case.get("equal") else list
-    assert order(found) == order(case["left"])
+    assert order(result) == order(case["left"])
 
 
 @pytest.mark.parametrize("case", CASES["left_out"])
@@ -142,8 +142,8 @@ def test_rollout(case: dict[str, Any], answer: dict[str, Any]) -> None:
     queries = attentions.clamp_min(1e-30).log() * tokens**0.5
     keys = torch.eye(tokens).expand_as(queries)
     of = AttentionRecord(torch.zeros(1, 1), tuple(queries), tuple(keys), tuple(case["prefix"]), tuple(case["grid"]))
-    found = of.rollout(token, direction=direction, **settings)
-    np.testing.assert_allclose(found, answer["row"], atol=1e-6)
+    result = of.rollout(token, direction=direction, **settings)
+    np.testing.assert_allclose(result, answer["row"], atol=1e-6)
 
 
 CHAINS = [(case, answer) for case in CASES["chains"] for answer in case["answers"]]
@@ -163,8 +163,10 @@ def test_chains(case: dict[str, Any], answer: dict[str, Any]) -> None:
     )  # fmt: skip
     query = None if answer["token"] < 0 else answer["token"]
     direction, first = answer.get("direction", "from"), answer.get("first", 0)
-    found = record._chain(query, direction, first, lambda block, rows: packed[block][rows]) - record._start(query)
-    np.testing.assert_allclose(found / found.sum().clamp_min(1e-30), answer["shares"], atol=1e-5)
+    result = record._chain(query, direction, first, lambda block, rows: packed[block][rows]) - record._start_vector(
+        query
+    )
+    np.testing.assert_allclose(result / result.sum().clamp_min(1e-30), answer["shares"], atol=1e-5)
 
 
 @pytest.mark.parametrize("case", CASES["outlines"])
@@ -193,12 +195,12 @@ def test_colours_of_cosines(case: dict[str, Any]) -> None:
     values = torch.tensor(case["values"], dtype=torch.float32)
     record = a_record(case["prefix"], case["grid"], features=values[:, None])
     selection = Selection(view="similar", token=case["token"], scale=case["scale"])
-    assert list(export._ends(record, selection, values, b"a payload")) == case["ends"]
+    assert list(export._scale_ends(record, selection, values, b"a payload")) == case["ends"]
 
 
 @pytest.mark.parametrize("case", CASES["covers"])
 def test_how_much_a_colour_covers(case: dict[str, Any]) -> None:
-    veil = overlay._veil(case["opacity"], case["mean"] if case["cover"] == "weight" else None)
+    veil = overlay._coverage(case["opacity"], case["mean"] if case["cover"] == "weight" else None)
     assert [[level, int(veil[level])] for level, _ in case["levels"]] == case["levels"]
 
 

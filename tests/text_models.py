@@ -13,12 +13,12 @@ PICTURE = dict(SIZES, image_size=32, patch_size=8)
 def clip(folder: Path) -> None:
     """A random CLIP whose tokenizer knows single bytes."""
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    words = [*letters, *(f"{letter}</w>" for letter in letters), "<|startoftext|>", "<|endoftext|>"]
-    end = len(words) - 1
-    ids = dict(vocab_size=len(words), bos_token_id=end - 1, eos_token_id=end, pad_token_id=end)
+    vocabulary = [*letters, *(f"{letter}</w>" for letter in letters), "<|startoftext|>", "<|endoftext|>"]
+    end = len(vocabulary) - 1
+    ids = dict(vocab_size=len(vocabulary), bos_token_id=end - 1, eos_token_id=end, pad_token_id=end)
     config = CLIPConfig(text_config=SIZES | ids, vision_config=PICTURE, projection_dim=24)
     CLIPModel(config).save_pretrained(folder)
-    CLIPTokenizer(vocab={word: i for i, word in enumerate(words)}, merges=[]).save_pretrained(folder)
+    CLIPTokenizer(vocab={word: i for i, word in enumerate(vocabulary)}, merges=[]).save_pretrained(folder)
 
 
 def siglip(folder: Path) -> None:

@@ -32,7 +32,7 @@ class Device:
 
 def list_devices() -> list[Device]:
     """The CPU, then the GPUs that CUDA_VISIBLE_DEVICES leaves; no GPU where there is no driver."""
-    return [_cpu(), *_gpus()]
+    return [_cpu(), *_nvidia_gpus()]
 
 
 def _cpu() -> Device:
@@ -60,7 +60,7 @@ def _processor() -> str:
     return platform.processor() or platform.machine()
 
 
-def _gpus() -> list[Device]:
+def _nvidia_gpus() -> list[Device]:
     try:
         import pynvml as nvml  # noqa: PLC0415 # there may be none
 
@@ -72,14 +72,14 @@ def _gpus() -> list[Device]:
         handles.sort(key=lambda handle: _text(nvml.nvmlDeviceGetPciInfo(handle).busId))
         identities = [_text(nvml.nvmlDeviceGetUUID(handle)) for handle in handles]
         visible_ones = visible(os.environ.get("CUDA_VISIBLE_DEVICES"), identities)
-        return [_gpu(nvml, handles[i], i) for i in visible_ones]
+        return [_nvidia_gpu(nvml, handles[i], i) for i in visible_ones]
     except nvml.NVMLError:
         return []
     finally:
         nvml.nvmlShutdown()
 
 
-def _gpu(nvml: Any, handle: Any, index: int) -> Device:
+def _nvidia_gpu(nvml: Any, handle: Any, index: int) -> Device:
     memory = nvml.nvmlDeviceGetMemoryInfo(handle)
     use = None
     with suppress(nvml.NVMLError):  # a slice of a GPU has no such figure

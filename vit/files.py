@@ -91,7 +91,7 @@ def check_locks() -> None:
         )
 
 
-def take_lock(file: int) -> bool:
+def acquire_lock(file: int) -> bool:
     """Take a lock on an open file that nobody else holds, at once or not at all.
 
     It is tried thrice, because who asks `is_locked` holds the lock for an instant.
@@ -137,6 +137,6 @@ def is_locked(path: Path) -> bool:
     else:
         return False
     try:
-        return not take_lock(file)
+        return not acquire_lock(file)
     finally:
         os.close(file)

@@ -16,9 +16,9 @@ from typing import Any, BinaryIO, TypeGuard
 from vit.errors import UserError
 
 DOCUMENT_BYTES = 16 << 20  # of a JSON file; that of a model with 20,000 classes takes 2 MB
-_DEPTH = 20  # levels of lists and objects
+_MAX_DEPTH = 20  # levels of lists and objects
 _NO_WAIT = getattr(os, "O_NONBLOCK", 0)  # Windows has neither it nor pipes among its files
-_DIGITS = 18  # of a whole number: int64, and exact enough as a float
+_MAX_DIGITS = 18  # of a whole number: int64, and exact enough as a float
 
 _REPLACED = {0: "\ufffd", **dict.fromkeys(range(0xD800, 0xE000), "\ufffd")}  # zero bytes, halves of surrogate pairs
 
@@ -78,8 +78,8 @@ def parse_json(text: bytes) -> Any:
         value = _decode(text.decode())
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
-    if b"\\u" in text or text.count(b"[") + text.count(b"{") > _DEPTH:
-        return _checked(value, 0)
+    if b"\\u" in text or text.count(b"[") + text.count(b"{") > _MAX_DEPTH:
+        return _check_depth(value, 0)
     return value
 
 
@@ -95,7 +95,7 @@ def read_object(path: Path, most: int = DOCUMENT_BYTES) -> dict[str, Any]:
     except Unreadable:
         raise
     except ValueError as error:
-        raise Unreadable(f"{path.name} cannot be read: it is damaged ({_reason(error)}).") from error
+        raise Unreadable(f"{path.name} cannot be read: it is damaged ({_parse_error(error)}).") from error
     if not isinstance(value, dict):
         raise Unreadable(f"{path.name} cannot be read: it holds no JSON object.")
     return value
@@ -133,39 +133,39 @@ def _digits(value: int) -> str:
     return str(value) if abs(value) < 1 << 63 else "a number beyond 64 bits"
 
 
-def _whole(digits: str) -> int:
-    if len(digits) > _DIGITS:
+def _parse_whole(digits: str) -> int:
+    if len(digits) > _MAX_DIGITS:
         raise ValueError(f"a number has {len(digits)} digits")
     return int(digits)
 
 
-def _real(digits: str) -> float:
+def _parse_real(digits: str) -> float:
     value = float(digits)
     if not math.isfinite(value):
         raise ValueError("a number is too large")
     return value
 
 
-def _constant(name: str) -> None:
+def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is no number")
 
 
-_decode = json.JSONDecoder(parse_int=_whole, parse_float=_real, parse_constant=_constant).decode
+_decode = json.JSONDecoder(parse_int=_parse_whole, parse_float=_parse_real, parse_constant=_refuse_constant).decode
 
 
-def _checked(value: Any, depth: int) -> Any:
-    if depth > _DEPTH:
+def _check_depth(value: Any, depth: int) -> Any:
+    if depth > _MAX_DEPTH:
         raise ValueError("it is nested too deeply")
     if isinstance(value, str):
         return value.translate(_REPLACED)
     if isinstance(value, list):
-        return [_checked(item, depth + 1) for item in value]
+        return [_check_depth(item, depth + 1) for item in value]
     if isinstance(value, dict):
-        return {_checked(name, depth): _checked(item, depth + 1) for name, item in value.items()}
+        return {_check_depth(name, depth): _check_depth(item, depth + 1) for name, item in value.items()}
     return value
 
 
-def _reason(error: ValueError) -> str:
+def _parse_error(error: ValueError) -> str:
     """Why parsing failed, without the text itself, which may be long."""
     if isinstance(error, json.JSONDecodeError):
         return f"not JSON at line {error.lineno}"

@@ -13,7 +13,7 @@ from pages.shared.escape import plain
 from pages.shared.result_cache import TELL_ABOVE
 from vit import devices
 from vit.explain.faithfulness import (
-    SEEDS,
+    RANDOM_MAPS,
     Controls,
     Curve,
     Faithfulness,
@@ -51,7 +51,7 @@ def chance(key: str, target: int, _example: Example) -> Controls:
 def seeds(example: Example) -> int:
     """How many random maps: more of them where the model is small."""
     parameters = sum(p.numel() for p in example.checkpoint.model.parameters())
-    return 4 * SEEDS if parameters * example.explanation.record.tokens < SMALL_PASS else SEEDS
+    return 4 * RANDOM_MAPS if parameters * example.explanation.record.tokens < SMALL_PASS else RANDOM_MAPS
 
 
 @st.cache_resource(show_spinner=False, max_entries=256)

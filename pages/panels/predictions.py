@@ -40,7 +40,9 @@ def show(checkpoint: Checkpoint | Model, explanation: Explanation | StoredExplan
 
 def _show_input(container: DeltaGenerator, explanation: Explanation | StoredExplanation) -> None:
     """The picture as the model saw it, enlarged."""
-    width, height = explanation.seen.size
+    width, height = explanation.input_image.size
     with container:
-        st.image(explanation.seen.resize((WIDTH, WIDTH * height // width), 0), width=WIDTH, alt="What the model saw")
+        st.image(
+            explanation.input_image.resize((WIDTH, WIDTH * height // width), 0), width=WIDTH, alt="What the model saw"
+        )
         st.caption(f"What it saw: {width} × {height} px")

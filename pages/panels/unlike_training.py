@@ -21,12 +21,12 @@ METHOD = (
 )
 
 
-def judge(checkpoint: Checkpoint, explanation: Explanation) -> tuple[ood.Known, ood.Unlike] | None:
+def judge(checkpoint: Checkpoint, explanation: Explanation) -> tuple[ood.Reference, ood.Unlike] | None:
     """What known pictures are like, and how unlike them this one is; None where the one or the other is not known."""
-    if explanation.seen.size[::-1] != tuple(checkpoint.config.image_size):
+    if explanation.input_image.size[::-1] != tuple(checkpoint.config.image_size):
         return None  # scores were taken at the model's own size
 
-    def work() -> tuple[ood.Known, ood.Unlike] | None:
+    def work() -> tuple[ood.Reference, ood.Unlike] | None:
         known = ood.read(checkpoint)
         if known is None:
             return None
@@ -49,7 +49,7 @@ def show(checkpoint: Any, explanation: Any) -> None:
         st.caption(caption)
         return
     known, unlike = judgement
-    if unlike.known <= ood.ALARM:
+    if unlike.known <= ood.ALARM_SHARE:
         others = "" if unlike.others is None else f", but {unlike.others:.0%} of photos of other things"
         st.warning(
             plain(

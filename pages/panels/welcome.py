@@ -9,7 +9,7 @@ from pages.shared import page_links
 from pages.shared.page_links import ExploreLink
 from vit.view import first_view
 
-SIZE = first_view.SIZE
+SIZE = first_view.INPUT_SIZE
 VIEW = ExploreLink(sample=first_view.SAMPLE, size=str(SIZE[0]), viewer={"view": "relevance"})
 CHECKPOINT = "cifar10"
 CAPTION = (

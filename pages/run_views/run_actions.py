@@ -71,11 +71,11 @@ def stop_all(chosen: Sequence[registry.Run]) -> None:
 def _queue(run: registry.Run) -> None:
     length = len(registry.queue())
     moves = (
-        ("first", 0, run.place <= 1),
-        ("earlier", run.place - 2, run.place <= 1),
-        ("later", run.place, run.place >= length),
+        ("first", 0, run.queue_position <= 1),
+        ("earlier", run.queue_position - 2, run.queue_position <= 1),
+        ("later", run.queue_position, run.queue_position >= length),
     )
-    for move, position, off in moves if run.place else ():  # a cluster has an order of its own
+    for move, position, off in moves if run.queue_position else ():  # a cluster has an order of its own
         st.button(
             move.title(), key=f"queue {move}", on_click=act, args=("", control.move, run.id, position), disabled=off
         )

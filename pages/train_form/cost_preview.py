@@ -109,8 +109,11 @@ def show_preview(config: TrainConfig) -> "dry_run.Sample | None":
 
 
 def show_costs(
-    config: TrainConfig, devices: Sequence[str], pictures: "dry_run.Sample | None", there: "dry_run.Trial | None" = None
-) -> "dry_run.Trial | None":
+    config: TrainConfig,
+    devices: Sequence[str],
+    pictures: "dry_run.Sample | None",
+    there: "dry_run.DryRun | None" = None,
+) -> "dry_run.DryRun | None":
     """Size of the model, and memory and time once a few steps have been tried; returns the trial or None.
 
     Args:
@@ -176,7 +179,7 @@ def numbers(count: int) -> str:
 
 def try_steps(
     container: "DeltaGenerator", config: TrainConfig, devices: Sequence[str], pictures: "dry_run.Sample | None"
-) -> "dry_run.Trial | None":
+) -> "dry_run.DryRun | None":
     """A few steps of the run, with a bar and a way out; None where they cannot be done."""
 
     def cancel() -> None:
@@ -187,9 +190,9 @@ def try_steps(
         bar = st.progress(0.0, label)
         st.button("Cancel", key="cancel_trial", on_click=cancel)  # any click ends this run of the page, and the trial
     try:
-        with closing(dry_run.try_steps(config, devices, pictures, dry_run.LIMIT)) as moments:
+        with closing(dry_run.try_steps(config, devices, pictures, dry_run.LIMIT_SECONDS)) as moments:
             for moment in moments:
-                if isinstance(moment, dry_run.Trial):
+                if isinstance(moment, dry_run.DryRun):
                     container.empty()
                     return moment
                 bar.progress(moment, label)
@@ -198,7 +201,7 @@ def try_steps(
     return None
 
 
-def show_doubts(config: TrainConfig, measured: "dry_run.Trial") -> None:
+def show_doubts(config: TrainConfig, measured: "dry_run.DryRun") -> None:
     """What was extrapolated, and a recipe that suits this machine where this one does not."""
     notes = []
     if not measured.timed:
@@ -213,7 +216,7 @@ def show_doubts(config: TrainConfig, measured: "dry_run.Trial") -> None:
     if notes:
         st.caption(" ".join(notes))
     total = measured.seconds_per_epoch * config.epochs
-    if total <= dry_run.DEAR:
+    if total <= dry_run.DEAR_SECONDS:
         return
     where = "CPU" if measured.device == "cpu" else "device"
     st.warning(f"On this {where} all epochs take {about(total)}.")

@@ -179,8 +179,8 @@ def test_a_hostile_archive_is_refused_in_one_sentence(page: Page, url: str, plac
     assert not list(Path(places["VIT_DATA_ROOTS"]).parent.rglob("escaped.png"))
 
 
-def trials(places: dict[str, str]) -> list[str]:
-    """Processes of trials that this file's server started."""
+def dry_runs(places: dict[str, str]) -> list[str]:
+    """Processes of dry runs that this file's server started."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
@@ -190,7 +190,7 @@ def trials(places: dict[str, str]) -> list[str]:
     return found
 
 
-def test_cancelling_a_trial_ends_its_process(page: Page, url: str, places: dict[str, str]) -> None:
+def test_cancelling_a_dry_run_ends_its_process(page: Page, url: str, places: dict[str, str]) -> None:
     page.goto(f"{url}/train?size=L%2F16&image_size=224&patch_size=16")
     page.get_by_role("button", name="Try a few steps").click()
     cancel = page.get_by_role("button", name="Cancel")
@@ -198,5 +198,5 @@ def test_cancelling_a_trial_ends_its_process(page: Page, url: str, places: dict[
     cancel.click()
     expect(page.get_by_text("Cancelled.")).to_be_visible()
     expect(cancel).not_to_be_attached()
-    assert not trials(places)
+    assert not dry_runs(places)
     expect(page.get_by_role("button", name="Try a few steps")).to_be_enabled()

@@ -18,7 +18,7 @@ from slurm_cluster import SlurmCluster, missing
 from vit.files import replaced
 from vit.paths import PROJECT
 from vit.runs import registry
-from vit.runs.engines import here, places
+from vit.runs.engines import factory, local
 from vit.runs.engines.contract import HERE, Engine, read_handle
 from vit.training.run_folder import STATES, read_json
 
@@ -56,7 +56,7 @@ def leave_out(why: str) -> None:
 
 
 def lab_here(root: Path, patch: pytest.MonkeyPatch) -> Lab:
-    return Lab(HERE, here.Here(), lambda run: here.lock_holders(run.folder))
+    return Lab(HERE, local.Local(), lambda run: local.lock_holders(run.folder))
 
 
 def lab_fake(root: Path, patch: pytest.MonkeyPatch) -> Lab:
@@ -123,7 +123,7 @@ def lab_ray(root: Path, patch: pytest.MonkeyPatch, shared: bool = True) -> Lab:
     def processes(run: registry.Run) -> list[int]:
         drivers = cluster.processes(f"vit.runs.engines.ray_job {run.folder}")
         folders = [run.folder] if shared else [cluster.scratch(number) / run.id for number in (1, 2)]
-        return drivers + [pid for place in folders for pid in here.lock_holders(place)]
+        return drivers + [pid for place in folders for pid in local.lock_holders(place)]
 
     def saved(run: registry.Run) -> bool:
         """Whether the image has another state than the first one: it comes a second after it was saved."""
@@ -131,7 +131,7 @@ def lab_ray(root: Path, patch: pytest.MonkeyPatch, shared: bool = True) -> Lab:
         state, previous = (files.get(f"checkpoints/{name}") for name in STATES)
         return bool(previous) and state != previous
 
-    engine, worker, epochs = places.cluster_engine(name), "ray::MapWorker", 15 if shared else 40  # a mirror is behind
+    engine, worker, epochs = factory.cluster_engine(name), "ray::MapWorker", 15 if shared else 40  # a mirror is behind
     lab = Lab(name, engine, processes, unreachable, 2, cluster.end, worker, epochs, shared=shared, cluster=cluster)
     return lab if shared else lab._replace(saved=saved)
 
@@ -159,7 +159,7 @@ def lab_slurm(root: Path, patch: pytest.MonkeyPatch) -> Lab:
 
     def processes(run: registry.Run) -> list[int]:
         script = cluster.processes(f"vit.runs.engines.slurm_job {run.folder}")
-        return script + cluster.processes(f"--resume {run.folder}") + here.lock_holders(run.folder)
+        return script + cluster.processes(f"--resume {run.folder}") + local.lock_holders(run.folder)
 
     @contextmanager
     def unreachable() -> Iterator[None]:
@@ -172,4 +172,4 @@ def lab_slurm(root: Path, patch: pytest.MonkeyPatch) -> Lab:
         finally:
             cluster.start_controller()
 
-    return Lab("lab", places.cluster_engine("lab"), processes, unreachable, 2, cluster.end, cluster=cluster)
+    return Lab("lab", factory.cluster_engine("lab"), processes, unreachable, 2, cluster.end, cluster=cluster)

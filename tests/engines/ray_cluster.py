@@ -37,14 +37,14 @@ def enter_network_of_its_own() -> None:
 
 def marked(value: str, name: str = MARK) -> list[int]:
     """Processes that a cluster started, or those with another value in their environment."""
-    found = []
+    result = []
     for path in Path("/proc").glob("[0-9]*/environ"):
         try:
             if f"{name}={value}".encode() in path.read_bytes().split(b"\0"):
-                found.append(int(path.parent.name))
+                result.append(int(path.parent.name))
         except OSError:
             continue
-    return found
+    return result
 
 
 def end_marked(value: str) -> None:

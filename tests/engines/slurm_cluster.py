@@ -80,9 +80,9 @@ class SlurmCluster:
 
     def start(self) -> None:
         """Everything, and wait until both machines are idle."""
-        place = self.folder / "munge"
-        files = [f"--{name}-file={place / name}" for name in ("key", "pid", "log", "seed")]
-        self._run("munged", f"--socket={place / 'socket'}", *files, "--force")
+        path = self.folder / "munge"
+        files = [f"--{name}-file={path / name}" for name in ("key", "pid", "log", "seed")]
+        self._run("munged", f"--socket={path / 'socket'}", *files, "--force")
         self.start_controller()
         for name in ("n1", "n2"):
             self.start_node(name)

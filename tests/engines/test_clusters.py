@@ -14,7 +14,7 @@ from vit.errors import InvalidConfig
 from vit.runs import control, registry
 from vit.runs.engines import clusters, contract
 from vit.runs.engines.contract import Refused, Request, Unreachable, next_handle
-from vit.runs.engines.slurm import Slurm
+from vit.runs.engines.slurm_script import batch_script
 
 RAY = 'kind = "ray"\nruns = "/shared/runs"\naddress = "http://head:8265"\ntoken_file = "/etc/token"\n'
 
@@ -62,8 +62,8 @@ def test_a_file_holds_other_secrets_too_and_is_read_anew_when_it_changes(file: P
 )
 def test_a_mistake_is_named_and_spoils_no_other_cluster(file: Path, name: str, table: str, says: str) -> None:
     file.write_text(f'[clusters.good]\n{RAY}\n[clusters."{name}"]\n{table}\n')
-    known = clusters.read_clusters()
-    assert list(known.usable) == ["good"] and says in known.problems[name]
+    configured = clusters.read_clusters()
+    assert list(configured.usable) == ["good"] and says in configured.problems[name]
     with pytest.raises(InvalidConfig, match="cannot be used"):
         clusters.find_cluster(name)
 
@@ -109,8 +109,8 @@ def test_the_command_line_tries_a_few_steps_there(
 ) -> None:
     tried = ["train", "--preset", "shapes", "--on", "lab", "--devices", "cpu", "--trial", "--set", "limit=80"]
     assert main([*tried, "batch_size=8"]) == 0
-    said = capsys.readouterr().out
-    assert "80 pictures of 4 classes to learn from" in said and "An epoch takes" in said
+    output = capsys.readouterr().out
+    assert "80 pictures of 4 classes to learn from" in output and "An epoch takes" in output
     assert main([*tried, f"data=folder:{tmp_path / 'nowhere'}"]) == 2
     assert "There is no folder" in capsys.readouterr().err
     assert main(["train", "--preset", "shapes", "--on", "here", "--trial"]) == 2
@@ -169,20 +169,20 @@ def test_what_was_sent_is_not_sent_again_by_the_same_name(lab: Fake, tmp_path: P
 
 
 def test_processes_that_measure_on_processors_see_no_gpu(tmp_path: Path) -> None:
-    slurm = Slurm(clusters.Cluster.model_validate({"name": "hpc", "kind": "slurm", "runs": tmp_path}))
+    cluster = clusters.Cluster.model_validate({"name": "hpc", "kind": "slurm", "runs": tmp_path})
     hidden = "export CUDA_VISIBLE_DEVICES=''"
     for request, hides in ((Request(workers=2), True), (Request(("gpu",), workers=2), False), (Request(), False)):
-        assert (hidden in slurm.script(next_handle(tmp_path, "hpc"), request).splitlines()) == hides
+        assert (hidden in batch_script(cluster, next_handle(tmp_path, "hpc"), request).splitlines()) == hides
 
 
 def test_a_batch_script_quotes_whatever_a_folder_is_called(tmp_path: Path) -> None:
     table = {"name": "hpc", "kind": "slurm", "runs": tmp_path, "setup": ["module load cuda"], "code": tmp_path / "a b"}
     handle = next_handle(tmp_path / "it's $(here)", "hpc")
     request = Request(("gpu", "gpu"), nodes=3, minutes=90)
-    script = Slurm(clusters.Cluster.model_validate(table)).script(handle, request)
+    script = batch_script(clusters.Cluster.model_validate(table), handle, request)
     lines = script.splitlines()
     assert lines[0] == "#!/bin/bash" and "module load cuda" in lines
     assert {"#SBATCH --nodes=3", "#SBATCH --ntasks-per-node=2", "#SBATCH --gres=gpu:2", "#SBATCH --time=90"} <= {*lines}
-    words = shlex.split(lines[-1])
-    assert words == ["exec", "python", "-m", "vit.runs.engines.slurm_job", str(handle.folder), handle.job]
+    arguments = shlex.split(lines[-1])
+    assert arguments == ["exec", "python", "-m", "vit.runs.engines.slurm_job", str(handle.folder), handle.job]
     assert f"export PYTHONPATH={shlex.quote(str(tmp_path / 'a b'))}" in lines

@@ -151,8 +151,8 @@ control.stop(sys.argv[1])
 """
     folders = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
     command = [sys.executable, "-c", program, first.id, *folders]
-    said = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=True).stdout.split()
-    assert said[0] in ("running", "validating")
+    output = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=True).stdout.split()
+    assert output[0] in ("running", "validating")
     stopped = ended(first)
     assert stopped.status == "stopped" and "Resume continues there" in stopped.reason
     until(lambda: not any(map(alive, lab.processes(first))), "the end of its processes")
@@ -297,12 +297,12 @@ def test_a_job_that_was_ended_before_it_began_trains_nothing(tmp_path: Path) -> 
     folder.mkdir()
     handle = contract.next_handle(folder, "lab")
     contract.write_handle(handle, Request())
-    assert contract.take_up(folder, handle.job) == handle
+    assert contract.claim_job(folder, handle.job) == handle
     contract.conclude(handle, "stopped", "Killed.")
-    assert contract.take_up(folder, handle.job) is None
+    assert contract.claim_job(folder, handle.job) is None
     again = contract.next_handle(folder, "lab")
     contract.write_handle(again, Request())
-    assert contract.take_up(folder, handle.job) is None
-    assert contract.take_up(folder, again.job) == again
+    assert contract.claim_job(folder, handle.job) is None
+    assert contract.claim_job(folder, again.job) == again
     (folder / "stop").touch()
-    assert contract.take_up(folder, again.job) is None and contract.is_over(again)
+    assert contract.claim_job(folder, again.job) is None and contract.is_over(again)

@@ -23,7 +23,7 @@ from vit.paths import PROJECT
 from vit.runs import control, registry
 from vit.runs.engines import contract, job_files, watch
 from vit.runs.engines.clusters import Cluster
-from vit.runs.engines.contract import Handle, Refused, Request, mark_over, read_handle, take_up
+from vit.runs.engines.contract import Handle, Refused, Request, claim_job, mark_over, read_handle
 from vit.training.run_folder import record_outcome
 
 SCHEMAS = Path(__file__).parents[1] / "schemas"
@@ -183,14 +183,14 @@ def test_handed_over_it_is_watched_lost_declared_over_and_resumed_to_the_same_bi
     for process in processes:
         process.kill()
     first.wait()
-    monkeypatch.setattr(job_files, "SILENT", 1.0)
-    lost = until(lambda: (found := now(run)).status == "unknown" and found, "that nobody knows")
+    monkeypatch.setattr(job_files, "SILENT_SECONDS", 1.0)
+    lost = until(lambda: (result := now(run)).status == "unknown" and result, "that nobody knows")
     assert "Its last sign of life was" in lost.reason
     with pytest.raises(InvalidRun, match="going on"):
         control.resume(run.id)
     control.kill(run.id)
     assert now(run).status == "stopped"
-    monkeypatch.setattr(job_files, "SILENT", 120.0)
+    monkeypatch.setattr(job_files, "SILENT_SECONDS", 120.0)
 
     old = (run.folder / "trainjob.yaml").read_bytes()
     control.resume(run.id)
@@ -228,14 +228,14 @@ def test_a_run_that_its_time_limit_ended_is_not_over(campus: Path, monkeypatch: 
     assert handle
     beat(run.folder / "heartbeat", doing="training", share=None, step=3)
     record_outcome(run.folder, "stopped", "Stopped after 3 epochs.")
-    monkeypatch.setattr(contract, "GRACE", 0)
+    monkeypatch.setattr(contract, "GRACE_SECONDS", 0)
     watch.forget()
     until(lambda: now(run).status == "ending", "that it has saved itself")
-    monkeypatch.setattr(job_files, "SILENT", 0.0)
+    monkeypatch.setattr(job_files, "SILENT_SECONDS", 0.0)
     watch.forget()
     waits = until(lambda: (seen := now(run)).status == "waiting" and seen, "that it waits")
     assert "What it was given to starts it again" in waits.reason
-    assert take_up(run.folder, handle.job) == handle
+    assert claim_job(run.folder, handle.job) == handle
     (run.folder / "outcome.json").unlink()
     record_outcome(run.folder, "failed", "A process failed.")
     watch.forget()
@@ -284,8 +284,8 @@ def test_sbatch_takes_the_script(campus: Path, tmp_path: Path, monkeypatch: pyte
         cluster.start()
         environment = dict(os.environ) | cluster.environment
         command = ["sbatch", "--test-only", str(run.folder / "job.sh")]
-        said = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
-        assert said.returncode == 0 and "to start at" in said.stderr, said.stderr
+        completed = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+        assert completed.returncode == 0 and "to start at" in completed.stderr, completed.stderr
         broken = run.folder / "broken.sh"
         broken.write_text((run.folder / "job.sh").read_text().replace("--nodes=1", "--nodes=9"))
         assert subprocess.run([*command[:2], str(broken)], env=environment, timeout=60).returncode != 0

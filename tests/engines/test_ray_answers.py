@@ -12,7 +12,7 @@ from short_runs import until
 
 from vit.runs.engines import ray
 from vit.runs.engines.clusters import Cluster
-from vit.runs.engines.contract import Handle, Refused, Request, Unreachable, read_handle, take_up, write_handle
+from vit.runs.engines.contract import Handle, Refused, Request, Unreachable, claim_job, read_handle, write_handle
 from vit.runs.mirror import Mirror
 
 RUN = "20261124-000000-a-0000"
@@ -114,7 +114,7 @@ def test_weights_that_cannot_be_brought_are_told_and_asked_for_again(
     for piece, content in zip(pieces, contents, strict=True):
         piece.write_bytes(content)
     assert "is damaged" in problem()  # for a while nothing is tried
-    monkeypatch.setattr(ray, "_AGAIN", 0.0)
+    monkeypatch.setattr(ray, "_RETRY_SECONDS", 0.0)
     until(lambda: not problem() and far.look(handle).word == "gone", "its weights")
 
 
@@ -141,9 +141,9 @@ def test_the_driver_of_a_job_that_was_ended_while_it_was_pending_trains_nothing(
     far.kill(handle)
     there.pull_all()
     assert read_handle(there.folder) == handle._replace(folder=there.folder)
-    assert take_up(there.folder, handle.job) is None and take_up(handle.folder, handle.job) is None
+    assert claim_job(there.folder, handle.job) is None and claim_job(handle.folder, handle.job) is None
     (handle.folder / "over.json").unlink()  # a moment before it is noted
-    assert take_up(handle.folder, handle.job) is None
+    assert claim_job(handle.folder, handle.job) is None
 
 
 def test_what_was_not_taken_is_not_given(far: ray.Ray, head: Head, tmp_path: Path) -> None:

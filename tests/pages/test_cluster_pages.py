@@ -12,7 +12,7 @@ from streamlit.testing.v1 import AppTest
 from pages.shared import readings
 from vit.errors import InvalidRun
 from vit.runs import control, registry
-from vit.runs.batch import trial
+from vit.runs.batch import cluster_dry_run
 from vit.runs.engines import contract, job_files, watch
 from vit.training import dry_run
 from vit.training.run_folder import write_json
@@ -150,7 +150,7 @@ def test_where_nobody_here_drives_the_job_files_are_shown_and_can_be_taken(
     assert page.get("download_button")
 
     (run.folder / "heartbeat").write_text("{}")
-    monkeypatch.setattr(job_files, "SILENT", 0.0)
+    monkeypatch.setattr(job_files, "SILENT_SECONDS", 0.0)
     watch.forget()
     until(lambda: registry.find_run(run.id, patience=5).status == "unknown", "its silence")
     readings.forget()
@@ -167,7 +167,7 @@ def test_a_few_steps_are_tried_there_before_the_start(lab: Fake, monkeypatch: py
     page.button(key="try_there").click().run()
     assert not page.exception and page.button(key="try_there").disabled
     (folder,) = (lab.jobs.parent / ".trials").iterdir()
-    until(lambda: trial.read(folder), "the result")
+    until(lambda: cluster_dry_run.read(folder), "the result")
     page.run()
     facts = "".join(str(one.value) for one in page.get("html"))
     assert "Pictures per second" in facts and "All epochs" in facts
@@ -179,28 +179,28 @@ def test_a_few_steps_are_tried_there_before_the_start(lab: Fake, monkeypatch: py
 
 
 def test_what_does_not_work_there_is_said_before_the_start(lab: Fake, tmp_path: Path) -> None:
-    folder = control.start_trial(tiny(data=f"folder:{tmp_path / 'nowhere'}"), on="lab", devices=["cpu"])
+    folder = control.start_dry_run(tiny(data=f"folder:{tmp_path / 'nowhere'}"), on="lab", devices=["cpu"])
     handle = contract.read_handle(folder)
     assert handle
     until(lambda: lab.look(handle).word == "gone", "its end")
-    assert trial.failure(folder, lab.look(handle)).startswith("There is no folder")
-    control.end_trial(folder)
+    assert cluster_dry_run.failure(folder, lab.look(handle)).startswith("There is no folder")
+    control.end_dry_run(folder)
     assert not folder.exists()
 
 
 def test_another_version_there_is_told(lab: Fake, tmp_path: Path) -> None:
-    here = trial.runs_here()
+    here = cluster_dry_run.software_versions()
     folder = tmp_path / "trial"
     folder.mkdir()
-    write_json(folder / trial.REQUEST, {"here": here})
-    facts = dict.fromkeys(dry_run.Trial._fields, 1)
+    write_json(folder / cluster_dry_run.REQUEST, {"here": here})
+    facts = dict.fromkeys(dry_run.DryRun._fields, 1)
     for changes, words in (
         ({}, []),
         ({"python": "3.9"}, ["Python is 3.9 there"]),
         ({"torch": "2.0", "code": "another"}, ["torch is 2.0 there", "another version of this program"]),
     ):
-        write_json(folder / trial.RESULT, {"host": "n1", "there": here | changes, "trial": facts})
-        found = trial.read(folder)
+        write_json(folder / cluster_dry_run.RESULT, {"host": "n1", "there": here | changes, "trial": facts})
+        found = cluster_dry_run.read(folder)
         assert found and len(found.doubts) == len(words)
         assert all(word in doubt for word, doubt in zip(words, found.doubts, strict=True))
     for result in (
@@ -209,16 +209,16 @@ def test_another_version_there_is_told(lab: Fake, tmp_path: Path) -> None:
         {"host": "n1", "there": {"python": "3.9"}, "trial": facts},
         {"host": "n1"},
     ):
-        write_json(folder / trial.RESULT, result)
+        write_json(folder / cluster_dry_run.RESULT, result)
         with pytest.raises(InvalidRun, match="another version of this program"):
-            trial.read(folder)
+            cluster_dry_run.read(folder)
 
 
-def test_a_trial_whose_folder_was_removed_is_over(tmp_path: Path) -> None:
-    assert "was removed" in trial.failure(tmp_path / "gone", contract.Look("gone"))
+def test_a_dry_run_whose_folder_was_removed_is_over(tmp_path: Path) -> None:
+    assert "was removed" in cluster_dry_run.failure(tmp_path / "gone", contract.Look("gone"))
 
 
-def test_a_trial_that_waits_can_be_cancelled(lab: Fake) -> None:
+def test_a_dry_run_that_waits_can_be_cancelled(lab: Fake) -> None:
     begun(control.launch(endless(), on="lab"))
     page = opened("train", preset="shapes", limit="80", epochs="3", batch_size="8")
     choose(page, "lab")

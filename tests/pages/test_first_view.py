@@ -48,7 +48,7 @@ def test_what_is_stored_is_what_a_fresh_pass_says() -> None:
     assert stored.checkpoint == fresh.checkpoint, STALE
     assert (stored.size, stored.target) == (fresh.size, fresh.target), STALE
     assert stored.explanation.record == fresh.explanation.record, STALE
-    assert np.array(stored.explanation.seen).tolist() == np.array(fresh.explanation.seen).tolist(), STALE
+    assert np.array(stored.explanation.input_image).tolist() == np.array(fresh.explanation.input_image).tolist(), STALE
     labels, shares = zip(*stored.explanation.predictions, strict=True)
     labels_, shares_ = zip(*fresh.explanation.predictions, strict=True)
     assert set(labels) == set(labels_) and shares == pytest.approx(shares_, abs=1e-4), STALE

@@ -14,7 +14,7 @@ from streamlit.testing.v1 import AppTest
 from pages.shared import setting_names
 from pages.train_form import compute_target, cost_preview, data_picker, settings
 from vit.cli.parser import parser
-from vit.cli.training import _settings
+from vit.cli.training import _merged_settings
 from vit.devices import Device
 from vit.runs import control, registry
 from vit.training import dry_run, run_folder
@@ -78,7 +78,7 @@ def described(page: AppTest) -> TrainConfig:
     """What the command line on the page says."""
     words = shlex.split(page.code[-1].value)
     options = parser().parse_args(words[words.index("vit") + 1 :])
-    return train_config(options.preset, **_settings(options))
+    return train_config(options.preset, **_merged_settings(options))
 
 
 def pictures(path: Path, size: tuple[int, int] = (40, 30), classes: int = 2, count: int = 4) -> None:
@@ -466,7 +466,7 @@ def test_the_preview_is_drawn_anew_only_where_it_changes(page: AppTest, monkeypa
 
 
 def test_a_few_steps_tell_what_a_run_takes(page: AppTest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dry_run, "LIMIT", 600.0)  # on a busy machine
+    monkeypatch.setattr(dry_run, "LIMIT_SECONDS", 600.0)  # on a busy machine
     setting(page, "limit").set_value(100).run()
     assert "<span>Epochs × steps</span><b>8 × 2</b>" in said(page) and "not tried" in said(page)
     next(one for one in page.button if one.label == "Try a few steps").click().run()
@@ -476,13 +476,13 @@ def test_a_few_steps_tell_what_a_run_takes(page: AppTest, monkeypatch: pytest.Mo
 
 
 def test_a_recipe_that_fits_is_taken_with_one_click(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dry_run, "LIMIT", 600.0)
+    monkeypatch.setattr(dry_run, "LIMIT_SECONDS", 600.0)
     pictures(folders / "data" / "zoo")
     page = opened(data=f"folder:{folders / 'data' / 'zoo'}")
     page.selectbox(key="init_from").set_value("").run()
     page.radio(key="preset").set_value("pictures").run()
     config = described(page)
-    found = dry_run.Trial(
+    found = dry_run.DryRun(
         params=22_000_000, tokens=197, classes=2, train_pictures=6, test_pictures=2, streamed=False, memory=10**9,
         seconds_per_step=60.0, seconds_per_epoch=7776.0, pictures_per_second=0.1, timed=1, batch=6, share=1.0, parts=1,
         device="cpu",

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import {
-  GLOSSARY, chipName, clearText, cosine, effective, legendText, methodMeaning, multiple, ordinal, percent, place, prefixMeaning, occlusionText, roundTicks,
+  GLOSSARY, chipName, clearText, cosine, effective, legendText, methodMeaning, multiple, ordinal, percent, position, prefixMeaning, occlusionText, roundTicks,
   sentence, settingsText, tokenName, waitingText,
 } from "../../vit/view/web/captions.js";
 import { cases, layoutOf, selectionWith } from "./packing.js";
@@ -18,11 +18,11 @@ test("tokens have the names that Python gives them", () => {
 
 for (const { text, view, settings = {}, direction = "from", target = RELEVANCE.target, ...shown } of cases.sentences)
   test(`sentence: ${text}`, () => {
-    const said = settingsText(NAMES[view] ?? [], selectionWith(settings));
-    assert.equal(sentence(LAYOUT, { ...shown, view, direction, method: { ...RELEVANCE, target }, settings: said }), text);
+    const settingsSentence = settingsText(NAMES[view] ?? [], selectionWith(settings));
+    assert.equal(sentence(LAYOUT, { ...shown, view, direction, method: { ...RELEVANCE, target }, settings: settingsSentence }), text);
   });
 
-test("settings that are not as usual are said, in one order", () => {
+test("settings other than the initial ones are said, in one order", () => {
   const every = ["discard", "fusion", "residual", "start_block"];
   for (const { settings, text } of cases.settings) assert.equal(settingsText(every, selectionWith(settings)), text);
 });
@@ -65,8 +65,8 @@ test("words beside the maps are explained", () => {
 table("chips", chipName, [["cls", "Class token"], ["dist", "Distillation"], ["reg12", "Register 12"], ["<b>", "<b>"]]);
 
 test("a place counts rows and columns from 1", () => {
-  assert.equal(place(LAYOUT, 2), "row 1, col 1");
-  assert.equal(place(LAYOUT, 7), "row 2, col 3");
+  assert.equal(position(LAYOUT, 2), "row 1, col 1");
+  assert.equal(position(LAYOUT, 7), "row 2, col 3");
 });
 
 test("what becomes of the answer", () => {

@@ -56,11 +56,11 @@ def payload_case(
     random = np.random.default_rng(7)
     q, k = random.normal(size=(2, blocks, heads, tokens, width)).astype(np.float32)
     attention = softmax(q.astype(float) @ k.astype(float).swapaxes(-1, -2) / width**0.5)  # (L, H, N, N)
-    kept = random.normal(size=(tokens, features)).astype(np.float32)
+    vectors = random.normal(size=(tokens, features)).astype(np.float32)
     pool = softmax(random.normal(size=(heads, tokens))).astype(np.float32)
     record = AttentionRecord(
         torch.zeros(1, 2), tuple(map(torch.from_numpy, q)), tuple(map(torch.from_numpy, k)), prefix, grid,
-        torch.from_numpy(kept) if features else None, torch.from_numpy(pool) if pooled else None,
+        torch.from_numpy(vectors) if features else None, torch.from_numpy(pool) if pooled else None,
     )  # fmt: skip
     payload = pack(record, Image.new("RGB", (2, 2)), (0, 0, 2, 2), {"gray": GRAY})
 
@@ -81,7 +81,7 @@ def payload_case(
     if small:
         rows += [row(0, 1, 0, "from"), row(1, 0, 1, "to"), row("max", "min", 3, "from"), row("mean", 1, last, "to")]
         rows += [row("min", "mean", 0, "from"), row(1, "max", 4, "to")]
-    directions = kept / np.linalg.norm(kept, axis=-1, keepdims=True) if features else kept
+    directions = vectors / np.linalg.norm(vectors, axis=-1, keepdims=True) if features else vectors
     return {
         "name": name,
         "payload": base64.b64encode(payload).decode(),

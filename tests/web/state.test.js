@@ -100,25 +100,25 @@ test("the query is under the pointer, unless one is pinned or a finger is down",
 test("the pooling query stays wherever the pointer is, and is about no token", () => {
   const state = pooled();
   state.hovered = 5;
-  assert.deepEqual([state.fixed, state.directed, state.query, state.about("pool")], [true, false, 0, -1]);
+  assert.deepEqual([state.fixed, state.directed, state.query, state.queryOf("pool")], [true, false, 0, -1]);
   assert.deepEqual(state.cell, { r: 3, c: 2 });
   assert.equal(state.view, "pool");
 });
 
 test("a class's map is about the class until a token is asked about", () => {
   const state = stateOf({ view: "relevance" }, uniform(), METHOD);
-  assert.equal(state.about("relevance"), -1);
+  assert.equal(state.queryOf("relevance"), -1);
   state.hovered = 5;
-  assert.equal(state.about("relevance"), 5);
+  assert.equal(state.queryOf("relevance"), 5);
   state.leave();
   state.pin(4);
-  assert.equal(state.about("relevance"), 4);
+  assert.equal(state.queryOf("relevance"), 4);
 });
 
 test("a method that knows the class alone stays with it", () => {
   const state = stateOf({ view: "relevance" }, uniform(), { ...METHOD, chain: "", tokens: false });
   state.hovered = 5;
-  assert.deepEqual([state.about("relevance"), state.fixed, state.directed], [-1, true, false]);
+  assert.deepEqual([state.queryOf("relevance"), state.fixed, state.directed], [-1, true, false]);
   state.pin(5);
   assert.equal(state.selection.view, "attention"); // which can answer
 });

@@ -53,9 +53,9 @@ def write_card(
     stated = set(_MEASURED) | {fact for section in _SECTIONS for fact in section.facts} | {"license", "params"}
     others = {key: value for key, value in facts.items() if key not in stated}
     for section in _SECTIONS:
-        known = {key: facts[key] for key in section.facts if facts.get(key) is not None}
+        recorded = {key: facts[key] for key in section.facts if facts.get(key) is not None}
         lines += ["", f"## {section.title}", ""]
-        lines += [_stated(key, value) for key, value in known.items()] or ["Not recorded."]
+        lines += [_stated(key, value) for key, value in recorded.items()] or ["Not recorded."]
         if section.title == "Recipe":
             lines += [_stated(key, value) for key, value in others.items()]
     for key in _MEASURED:

@@ -85,7 +85,7 @@ def convert(checkpoint: Checkpoint, destination: str | Path, to: To = "transform
             _write_onnx(checkpoint, path)
         elif to == "torchvision":
             with replaced(path) as file:
-                torch.save(_written(checkpoint, to).tensors, file)
+                torch.save(_write_tensors(checkpoint, to).tensors, file)
         else:
             _write_folder(checkpoint, path, to)
     except OSError as error:
@@ -103,11 +103,13 @@ def obstacle(checkpoint: Checkpoint, to: To) -> str:
         raise UserError(f"There is no format {to!r}. Choose from: {', '.join(get_args(To))}.")
     if to == "onnx":
         return _onnx_obstacle(checkpoint)
-    target = _target(checkpoint, to)
-    problems = _obstacles(checkpoint, target)
+    target = _choose_target(checkpoint, to)
+    problems = _all_obstacles(checkpoint, target)
     if not problems:
         return ""
-    others = [other for other in TARGETS if other != to and not _obstacles(checkpoint, _target(checkpoint, other))]
+    others = [
+        other for other in TARGETS if other != to and not _all_obstacles(checkpoint, _choose_target(checkpoint, other))
+    ]
     others += [] if _onnx_obstacle(checkpoint) else ["onnx"]
     return (
         f"{to} has no class that computes exactly what {brief(checkpoint.name)!r} does. The nearest is {target.name}, "
@@ -125,9 +127,9 @@ def how_to_open(checkpoint: Checkpoint, path: Path, to: To) -> list[str]:
             'logits, *attentions = session.run(None, {"images": pixels})  # float32, '
             f"(B, {checkpoint.config.channels}, {', '.join(map(str, checkpoint.preprocess.size))})",
         ]
-    target = _target(checkpoint, to)
+    target = _choose_target(checkpoint, to)
     if to == "torchvision":
-        stated = ", ".join(f"{key}={value}" for key, value in _written(checkpoint, to).document.items())
+        stated = ", ".join(f"{key}={value}" for key, value in _write_tensors(checkpoint, to).document.items())
         return [
             "import torch, torchvision",
             f"model = torchvision.models.VisionTransformer({stated})",
@@ -151,35 +153,35 @@ def how_to_open(checkpoint: Checkpoint, path: Path, to: To) -> list[str]:
 # --- What fits ------------------------------------------------------------------------------------------------
 
 
-def _target(checkpoint: Checkpoint, to: str) -> Target:
+def _choose_target(checkpoint: Checkpoint, to: str) -> Target:
     """The class that computes the model, or the one that comes nearest, better with other settings than tokens."""
 
     def distance(target: Target) -> tuple[int, bool]:
-        problems = _obstacles(checkpoint, target)
+        problems = _all_obstacles(checkpoint, target)
         return len(problems), any(problem.startswith("its prefix") for problem in problems)
 
     return min(TARGETS[to], key=distance)
 
 
-def _obstacles(checkpoint: Checkpoint, target: Target) -> tuple[str, ...]:
-    config = replace(checkpoint.config, image_size=_size(checkpoint, target))
+def _all_obstacles(checkpoint: Checkpoint, target: Target) -> tuple[str, ...]:
+    config = replace(checkpoint.config, image_size=_export_size(checkpoint, target))
     return target.obstacles(config, checkpoint.model.state_dict(), checkpoint.preprocess)
 
 
-def _size(checkpoint: Checkpoint, target: Target | None) -> tuple[int, int]:
+def _export_size(checkpoint: Checkpoint, target: Target | None) -> tuple[int, int]:
     """The size whose positions are written (height, width) [px]."""
     config = checkpoint.config
     keeps = target is not None and (target.resizes == config.position_resize or target in torchvision.TARGETS)
     return config.image_size if keeps or config.rope is not None else checkpoint.preprocess.size
 
 
-def _written(checkpoint: Checkpoint, to: str) -> Written:
-    target = _target(checkpoint, to)
-    model = _at(checkpoint.model, _size(checkpoint, target))
+def _write_tensors(checkpoint: Checkpoint, to: str) -> Written:
+    target = _choose_target(checkpoint, to)
+    model = _at_size(checkpoint.model, _export_size(checkpoint, target))
     return target.write(model.config, dict(model.state_dict()), checkpoint.labels, checkpoint.preprocess)
 
 
-def _at(model: VisionTransformer, size: tuple[int, int]) -> VisionTransformer:
+def _at_size(model: VisionTransformer, size: tuple[int, int]) -> VisionTransformer:
     """The model in float32, its positions interpolated to pictures of another size, as it would do for each of them."""
     config = model.config
     if size == config.image_size and all(tensor.dtype == torch.float32 for tensor in model.state_dict().values()):
@@ -202,7 +204,7 @@ def _destination(destination: str | Path, to: To) -> Path:
     suffixes = SUFFIXES.get(to, ())
     if suffixes and path.suffix not in suffixes:
         raise UserError(f"For {to} one file is written: end its name in {' or '.join(suffixes)}, not {path.name!r}.")
-    if not suffixes and path.suffix in {suffix for known in SUFFIXES.values() for suffix in known}:
+    if not suffixes and path.suffix in {suffix for group in SUFFIXES.values() for suffix in group}:
         raise UserError(f"For {to} a folder is written; {path.name!r} is the name of a file.")
     try:
         empty = not suffixes and path.is_dir() and not path.is_symlink() and not os.listdir(path)
@@ -215,9 +217,9 @@ def _destination(destination: str | Path, to: To) -> Path:
 
 
 def _write_folder(checkpoint: Checkpoint, path: Path, to: To) -> None:
-    target = _target(checkpoint, to)
+    target = _choose_target(checkpoint, to)
     model, labels, preprocess = (
-        _at(checkpoint.model, _size(checkpoint, target)),
+        _at_size(checkpoint.model, _export_size(checkpoint, target)),
         checkpoint.labels,
         checkpoint.preprocess,
     )
@@ -315,12 +317,16 @@ def _onnx_obstacle(checkpoint: Checkpoint) -> str:
 def _write_onnx(checkpoint: Checkpoint, path: Path) -> None:
     """Trace one pass with attention; the number of pictures stays free, their size is that of the preprocessing."""
     preprocess = checkpoint.preprocess
-    model = _at(checkpoint.model, _size(checkpoint, None))
+    model = _at_size(checkpoint.model, _export_size(checkpoint, None))
     config = model.config
     names = ["logits", *(f"attention_{block}" for block in range(config.depth))]
     names += ["pool_attention"] if config.pool == "map" else []
     images = torch.zeros(2, config.channels, *preprocess.size)
-    with warnings.catch_warnings(), redirect_stdout(StringIO()), _silent("torch.onnx", "onnxscript", "onnx_ir"):
+    with (
+        warnings.catch_warnings(),
+        redirect_stdout(StringIO()),
+        _quiet_libraries("torch.onnx", "onnxscript", "onnx_ir"),
+    ):
         warnings.simplefilter("ignore")
         program = torch.onnx.export(
             _Answers(model).eval(),
@@ -348,7 +354,7 @@ def _write_onnx(checkpoint: Checkpoint, path: Path) -> None:
 
 
 @contextmanager
-def _silent(*names: str) -> Iterator[None]:
+def _quiet_libraries(*names: str) -> Iterator[None]:
     """Keep libraries from telling of their own progress."""
     levels = {name: logging.getLogger(name).level for name in names}
     for name in names:

@@ -65,8 +65,8 @@ def list_files(repository: str, revision: str = "") -> Listing:
         Unavailable: no such repository or revision, or no right to have it.
         OSError: no answer, with the reason.
     """
-    settings = _settings()
-    with _explained(endpoint(), repository, revision):
+    settings = _hub_constants()
+    with _errors_in_words(endpoint(), repository, revision):
         try:
             answer = HfApi(endpoint()).model_info(
                 repository, revision=revision or None, files_metadata=True, timeout=settings.HF_HUB_ETAG_TIMEOUT
@@ -92,8 +92,8 @@ def look_up(remote: Remote) -> Remote:
     Raises:
         OSError: no answer, with the reason.
     """
-    _settings()
-    with _explained(remote.url):
+    _hub_constants()
+    with _errors_in_words(remote.url):
         return remote._replace(size=get_hf_file_metadata(remote.url, token=False).size)
 
 
@@ -131,16 +131,16 @@ def download(remote: Remote, file: Path, most: int, keep_free: int = 0, progress
     unfinished.replace(file)
 
 
-def check_room(folder: Path, wanted: int, keep_free: int) -> None:
+def check_room(folder: Path, needed: int, keep_free: int) -> None:
     """See that there is disk space for so many bytes.
 
     Raises:
         OSError: there is not.
     """
     free = shutil.disk_usage(folder).free
-    if free - wanted < keep_free:
+    if free - needed < keep_free:
         raise OSError(
-            f"it needs {_mb(wanted)} MB and the disk has {_mb(free)} MB, of which {_mb(keep_free)} MB stay free"
+            f"it needs {_mb(needed)} MB and the disk has {_mb(free)} MB, of which {_mb(keep_free)} MB stay free"
         )
 
 
@@ -166,9 +166,9 @@ class _Limited(io.BufferedWriter):
 
 def _receive(remote: Remote, target: _Limited) -> None:
     """Append what is missing."""
-    _settings()
+    _hub_constants()
     headers = build_hf_headers(token=None if remote.repository else False, headers={"Accept-Encoding": "identity"})
-    with _explained(remote.url, remote.repository):
+    with _errors_in_words(remote.url, remote.repository):
         try:
             silent: Any = silent_tqdm
             http_get(remote.url, target, resume_size=target.tell(), headers=headers, tqdm_class=silent)
@@ -194,7 +194,7 @@ def _check_whole(file: Path, remote: Remote) -> None:
 # --- huggingface_hub --------------------------------------------------------------------------------------------------
 
 
-def _settings() -> Any:
+def _hub_constants() -> Any:
     """Its constants, as they are for us; to be called before anything is asked."""
     settings: Any = constants
     settings.HF_HUB_DISABLE_TELEMETRY = True
@@ -205,7 +205,7 @@ def _settings() -> Any:
 
 
 @contextmanager
-def _explained(url: str, repository: str = "", revision: str = "") -> Iterator[None]:
+def _errors_in_words(url: str, repository: str = "", revision: str = "") -> Iterator[None]:
     """Say in words of ours why a server does not give what it is asked for."""
     try:
         yield

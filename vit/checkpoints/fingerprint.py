@@ -23,11 +23,11 @@ FINGERPRINT_TOLERANCE = 1e-3  # of the largest logit; machines differ by 1e-5, a
 def fingerprint(model: VisionTransformer) -> list[float]:
     """The model's answer to a fixed picture: its first logits, or features of a model without a head."""
     with torch.inference_mode():
-        logits = model(_picture(model.config)).logits
+        logits = model(_noise_picture(model.config)).logits
     return [float(f"{value:.7g}") for value in logits[0, :FINGERPRINT_LOGITS].tolist()]
 
 
-def _picture(config: ViTConfig) -> Tensor:
+def _noise_picture(config: ViTConfig) -> Tensor:
     """Noise from -1 to 1 out of whole-number arithmetic, so that every machine and version makes the same."""
     mask = (1 << 32) - 1
     shape = (1, config.channels, *config.image_size)
@@ -54,8 +54,8 @@ def check_fingerprint(model: VisionTransformer, stored: object) -> None:
         return
     numbers = isinstance(stored, list) and all(type(value) in (int, float) and abs(value) < 1e30 for value in stored)
     fits = numbers and len(stored) == len(answer)  # type: ignore[arg-type]
-    wanted = torch.tensor(stored if fits else [], dtype=torch.float32)
-    if not fits or (answer - wanted).abs().max() > FINGERPRINT_TOLERANCE * wanted.abs().max() + 1e-6:
+    expected = torch.tensor(stored if fits else [], dtype=torch.float32)
+    if not fits or (answer - expected).abs().max() > FINGERPRINT_TOLERANCE * expected.abs().max() + 1e-6:
         raise InvalidCheckpoint(
             "The checkpoint gives other results than when it was saved: its weights or its config were changed since. "
             "Save or download it again."

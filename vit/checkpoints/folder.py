@@ -70,7 +70,7 @@ def open_files(path: Path) -> Iterator[CheckpointFiles]:
     for _ in range(100):
         with ExitStack() as stack:
             try:
-                source = _taken(path, stack)
+                source = _open_once(path, stack)
             except OSError as error:
                 raise InvalidCheckpoint(f"{brief(path.name)!r} cannot be opened: {reason_of(error)}.") from error
             if source:
@@ -79,13 +79,13 @@ def open_files(path: Path) -> Iterator[CheckpointFiles]:
     raise InvalidCheckpoint("The checkpoint is replaced again and again while it is opened. Try again in a moment.")
 
 
-def _taken(path: Path, stack: ExitStack) -> CheckpointFiles | None:
+def _open_once(path: Path, stack: ExitStack) -> CheckpointFiles | None:
     """Take what is there, None if it was replaced meanwhile; `stack` closes it."""
     lone = os.path.lexists(path) and not path.is_dir()
     folder = path.parent if lone else path
     opened = _open_folder(folder, stack)
     try:
-        source = _source(opened, path, lone, stack)
+        source = _files_in(opened, path, lone, stack)
     except InvalidCheckpoint:
         if _leads_to(folder, opened):
             raise
@@ -142,7 +142,7 @@ def _leads_to(path: Path, folder: _Folder) -> bool:
     return False
 
 
-def _source(folder: _Folder, path: Path, lone: bool, stack: ExitStack) -> CheckpointFiles:
+def _files_in(folder: _Folder, path: Path, lone: bool, stack: ExitStack) -> CheckpointFiles:
     """Take what is in an open folder; `stack` closes the weights."""
     names = folder.names()
     weights = path.name if lone else _only_weights(names, path)
@@ -151,19 +151,19 @@ def _source(folder: _Folder, path: Path, lone: bool, stack: ExitStack) -> Checkp
     texts = {}
     for name in () if alone else (CONFIG, PREPROCESS, CARD):
         if name in names:
-            with _open_file(folder, name, MAX_TEXT) as file:
+            with _open_bounded(folder, name, MAX_TEXT) as file:
                 texts[name] = file.read(MAX_TEXT)
     home = path if alone or not lone else path.parent
     name = path.stem if alone else home.resolve().name
     index = {}
     if split:
-        with _open_file(folder, weights, MAX_TEXT) as file:
+        with _open_bounded(folder, weights, MAX_TEXT) as file:
             index = read_index(file.read(MAX_TEXT), weights)
     files = {}
     for shard in sorted(set(index.values())) if split else [weights]:
         if split and shard not in names:
             raise InvalidCheckpoint(f"{brief(shard)} is missing, one of the files that {weights} names.")
-        files[shard] = stack.enter_context(_open_file(folder, shard, MAX_WEIGHTS))
+        files[shard] = stack.enter_context(_open_bounded(folder, shard, MAX_WEIGHTS))
     source = CheckpointFiles(home, name, weights, files, index, texts)
     if source.size > MAX_WEIGHTS:
         size, most = source.size / 1e6, MAX_WEIGHTS / 1e6
@@ -186,7 +186,7 @@ def _only_weights(names: list[str], path: Path) -> str:
     return files[0]
 
 
-def _open_file(folder: _Folder, name: str, limit: int) -> BufferedReader:
+def _open_bounded(folder: _Folder, name: str, limit: int) -> BufferedReader:
     """Open a regular file of at most `limit` bytes, never through a link."""
     try:
         descriptor = folder.open(name)

@@ -148,7 +148,7 @@ def cached() -> list[Fetched]:
         return []
     fetched = []
     for folder in sorted(folders):
-        if name := _named(folder.name):
+        if name := _name_of_folder(folder.name):
             with suppress(OSError):  # removed at this moment
                 fetched.append(_read_folder(folder, name))
     return fetched
@@ -159,19 +159,19 @@ def find(name: str | Name) -> Fetched | None:
 
     A branch, or no revision, means what it meant when it was last fetched.
     """
-    wanted = parse(str(name))
-    if wanted is None:
+    parsed = parse(str(name))
+    if parsed is None:
         return None
-    copies = [one for one in cached() if one.name.repository == wanted.repository]
-    exact = [one for one in copies if one.name == wanted]
-    candidates = [one for one in copies if wanted.revision in one.requested]
-    return next(iter(exact), None) or max(candidates, key=lambda one: one.requested[wanted.revision], default=None)
+    copies = [one for one in cached() if one.name.repository == parsed.repository]
+    exact = [one for one in copies if one.name == parsed]
+    candidates = [one for one in copies if parsed.revision in one.requested]
+    return next(iter(exact), None) or max(candidates, key=lambda one: one.requested[parsed.revision], default=None)
 
 
 def called(folder: Path) -> Name | None:
     """The pinned name of what was fetched into this folder; None for every other folder."""
     folder = folder.resolve()
-    return _named(folder.name) if folder.parent == downloads_folder().resolve() else None
+    return _name_of_folder(folder.name) if folder.parent == downloads_folder().resolve() else None
 
 
 def remove(name: str | Name) -> None:
@@ -185,14 +185,14 @@ def remove(name: str | Name) -> None:
     """
     fetched = next((one for one in cached() if str(one.name) == str(name)), None)
     if fetched is None:
-        raise Unavailable(f"{brief(str(name))} is not among what was fetched. {_known()}")
+        raise Unavailable(f"{brief(str(name))} is not among what was fetched. {_fetched_names()}")
     gone = fetched.folder.with_name(f".{fetched.folder.name}.gone")
     shutil.rmtree(gone, ignore_errors=True)
     fetched.folder.rename(gone)  # at once, for whoever lists
     shutil.rmtree(gone, ignore_errors=True)
 
 
-def _named(folder: str) -> Name | None:
+def _name_of_folder(folder: str) -> Name | None:
     name = parse(folder.replace("--", "/", 1))
     return name if name and name.pinned and name.folder == folder else None
 
@@ -208,7 +208,7 @@ def _read_folder(folder: Path, name: Name) -> Fetched:
     return Fetched(name, folder, size, requested)
 
 
-def _known() -> str:
+def _fetched_names() -> str:
     names = [str(one.name) for one in cached()]
     return f"On this disk: {', '.join(names)}." if names else "Nothing was fetched before."
 
@@ -229,30 +229,30 @@ def fetch(name: str | Name, progress: Progress | None = None, keep_free: int = K
         InvalidCheckpoint: it is no Vision Transformer that is read, which is found out before its weights are fetched.
         Unavailable: no such name, no way to it, no right to have it, too large, no room.
     """
-    wanted = parse(str(name))
-    if wanted is None:
+    parsed = parse(str(name))
+    if parsed is None:
         raise Unavailable(
             f"{brief(str(name))!r} is not the name of a checkpoint. Write owner/name as on the Hugging Face Hub, "
             "owner/name@revision, or torchvision/vit_b_16."
         )
-    if wanted.pinned and (fetched := find(wanted)):
+    if parsed.pinned and (fetched := find(parsed)):
         return fetched
     home = downloads_folder()
     try:
-        pinned, files = _torchvision_weights(wanted) if wanted.torchvision else _hub_files(wanted)
+        pinned, files = _torchvision_weights(parsed) if parsed.torchvision else _hub_files(parsed)
         folder = home / pinned.folder
         home.mkdir(parents=True, exist_ok=True)
-        with _alone(home / f".{pinned.repository.replace('/', '--')}.lock"):
+        with _one_at_a_time(home / f".{pinned.repository.replace('/', '--')}.lock"):
             if not folder.is_dir():
-                with _filled(folder) as unfinished:
-                    if not wanted.torchvision:
-                        files = _fetch_texts(wanted.repository, files, unfinished, keep_free)
-                    _fetch_weights(wanted.repository, files, unfinished, progress, keep_free)
-            _remember(folder, pinned, wanted.revision)
+                with _unfinished_folder(folder) as unfinished:
+                    if not parsed.torchvision:
+                        files = _fetch_texts(parsed.repository, files, unfinished, keep_free)
+                    _fetch_weights(parsed.repository, files, unfinished, progress, keep_free)
+            _write_source(folder, pinned, parsed.revision)
             return _read_folder(folder, pinned)
     except OSError as error:
         why = error.strerror or " ".join(str(error).split())
-        raise Unavailable(f"{wanted} could not be fetched: {why}. {_known()}") from error
+        raise Unavailable(f"{parsed} could not be fetched: {why}. {_fetched_names()}") from error
 
 
 def obtain(name: Name) -> Fetched:
@@ -269,7 +269,7 @@ def obtain(name: Name) -> Fetched:
 
 
 @contextmanager
-def _alone(lock: Path) -> Iterator[None]:
+def _one_at_a_time(lock: Path) -> Iterator[None]:
     """One download of a repository at a time; the others wait, and then find it here."""
     with lock.open("w") as file:
         wait_for_lock(file.fileno())
@@ -277,7 +277,7 @@ def _alone(lock: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _filled(folder: Path) -> Iterator[Path]:
+def _unfinished_folder(folder: Path) -> Iterator[Path]:
     """A hidden folder that gets its name when nothing went wrong; what came of its weights stays for the next time."""
     unfinished = folder.with_name(f".{folder.name}.partial")
     for other in folder.parent.glob(f".{folder.name.partition('@')[0]}@*.partial"):
@@ -295,7 +295,7 @@ def _filled(folder: Path) -> Iterator[Path]:
             shutil.rmtree(unfinished, ignore_errors=True)
 
 
-def _remember(folder: Path, name: Name, requested: str) -> None:
+def _write_source(folder: Path, name: Name, requested: str) -> None:
     """Write down where it comes from, and that this revision means it."""
     times = {**_read_folder(folder, name).requested, requested: time.time()}
     source = "https://download.pytorch.org" if name.torchvision else download.endpoint()
@@ -312,13 +312,13 @@ def _fetch_weights(
         raise Unavailable(
             f"The weights of {repository} have {whole / 1e6:,.0f} MB; at most {MAX_WEIGHTS / 1e6:,.0f} MB are opened."
         )
-    here = sum(file.stat().st_size for file in folder.glob("*") if file.name.removesuffix(".partial") in weights)
-    download.check_room(folder, whole - here, keep_free)
+    present = sum(file.stat().st_size for file in folder.glob("*") if file.name.removesuffix(".partial") in weights)
+    download.check_room(folder, whole - present, keep_free)
     done = 0
 
-    def tell(here: int, _: int | None) -> None:
+    def tell(received: int, _: int | None) -> None:
         if progress:
-            progress(done + here, whole or None)
+            progress(done + received, whole or None)
 
     for file, remote in weights.items():
         download.download(remote, folder / file, MAX_WEIGHTS - done, keep_free, tell)
@@ -328,19 +328,19 @@ def _fetch_weights(
 # --- The Hub ------------------------------------------------------------------------------------------------
 
 
-def _hub_files(wanted: Name) -> tuple[Name, Mapping[str, Remote]]:
+def _hub_files(name: Name) -> tuple[Name, Mapping[str, Remote]]:
     """The commit that the revision means now, and what there is at it."""
-    commit, files = download.list_files(wanted.repository, wanted.revision)
-    if not _COMMIT.fullmatch(commit) or (wanted.pinned and commit != wanted.revision):
+    commit, files = download.list_files(name.repository, name.revision)
+    if not _COMMIT.fullmatch(commit) or (name.pinned and commit != name.revision):
         raise Unavailable(
             f"{urlsplit(download.endpoint()).netloc} does not answer as the Hugging Face Hub does: it names no commit."
         )
     if CONFIG not in files:
         raise InvalidCheckpoint(
-            f"{wanted} has no config.json, so nobody can say what it is before fetching all of it. "
+            f"{name} has no config.json, so nobody can say what it is before fetching all of it. "
             "Download its weights by hand, and open the file."
         )
-    return Name(wanted.repository, commit), files
+    return Name(name.repository, commit), files
 
 
 def _fetch_texts(repository: str, files: Mapping[str, Remote], folder: Path, keep_free: int) -> Mapping[str, Remote]:
@@ -378,23 +378,25 @@ def _fetch_texts(repository: str, files: Mapping[str, Remote], folder: Path, kee
 # --- torchvision --------------------------------------------------------------------------------------------
 
 
-def _torchvision_weights(wanted: Name) -> tuple[Name, Mapping[str, Remote]]:
+def _torchvision_weights(name: Name) -> tuple[Name, Mapping[str, Remote]]:
     """The weights that are meant, by their own name, and the one file that torchvision publishes of them.
 
     Its name ends in the beginning of its hash.
     """
     from torchvision import models  # noqa: PLC0415 # brings torch's compiler along: 2 s
 
-    model = wanted.repository.removeprefix("torchvision/")
-    known = [known for known in models.list_models(models) if known.startswith("vit_")]
-    if model not in known:
-        raise Unavailable(f"{brief(model)} is no Vision Transformer of torchvision's. There are: {', '.join(known)}.")
+    model = name.repository.removeprefix("torchvision/")
+    architectures = [name for name in models.list_models(models) if name.startswith("vit_")]
+    if model not in architectures:
+        raise Unavailable(
+            f"{brief(model)} is no Vision Transformer of torchvision's. There are: {', '.join(architectures)}."
+        )
     published: Any = models.get_model_weights(model)
-    if wanted.revision and wanted.revision not in published.__members__:
+    if name.revision and name.revision not in published.__members__:
         names = ", ".join(member.name for member in published)
-        raise Unavailable(f"torchvision has no weights {brief(wanted.revision)!r} of {model}. There are: {names}.")
-    weights = published[wanted.revision or "DEFAULT"]
+        raise Unavailable(f"torchvision has no weights {brief(name.revision)!r} of {model}. There are: {names}.")
+    weights = published[name.revision or "DEFAULT"]
     file = urlsplit(weights.url).path.rpartition("/")[2]
     digits = re.fullmatch(r"\w+-([0-9a-f]{8,64})\.pth", file, re.ASCII)
     assert digits, "torchvision's files are named model-hash.pth"
-    return Name(wanted.repository, weights.name), {file: download.Remote(weights.url, sha256=digits[1])}
+    return Name(name.repository, weights.name), {file: download.Remote(weights.url, sha256=digits[1])}

@@ -35,7 +35,7 @@ from vit.images.preprocess import Preprocess
 from vit.model.transformer import VisionTransformer
 from vit.untrusted import brief
 
-LARGE = 1 << 30  # [bytes] in float32; models from this size on stay in half precision if their file is
+LARGE_MODEL_BYTES = 1 << 30  # [bytes] in float32; models from this size on stay in half precision if their file is
 MAX_LABEL = 500  # characters
 IMAGENET_CLASSES = 1000
 
@@ -55,10 +55,10 @@ def summarise(path: Path) -> CheckpointInfo:
         with open_files(path) as source:
             size = source.size
             parts, metadata = _look_into_all(source)
-            tensors = _together(parts)
-            document, _ = _documents(source, metadata)
-            facts = _facts(document)
-            reading = families.read(tensors, document, OURS in metadata, name=_called(source))
+            tensors = _merged(parts)
+            document, _ = _read_documents(source, metadata)
+            facts = _stated_facts(document)
+            reading = families.read(tensors, document, OURS in metadata, name=_names_of(source))
             params = sum(tensor.numel() for tensor in reading.tensors.values())
             labels, family = reading.config.num_classes, reading.family.name
     except UnknownHeads as error:
@@ -84,7 +84,7 @@ def load_checkpoint(path_or_name: str | Path, heads: int | None = None) -> Check
         InvalidCheckpoint: whatever is wrong with it, in one sentence; `Unavailable` if it cannot be fetched.
     """
     with open_files(_locate(path_or_name)) as source:
-        checkpoint = _load(source, heads)
+        checkpoint = _load_source(source, heads)
     name = hub.called(checkpoint.path)
     return replace(checkpoint, name=str(name)) if name else checkpoint
 
@@ -120,28 +120,28 @@ def _look_into_all(source: CheckpointFiles) -> tuple[dict[str, Tensors], dict[st
     return parts, metadata
 
 
-def _together(parts: Mapping[str, Tensors]) -> Tensors:
+def _merged(parts: Mapping[str, Tensors]) -> Tensors:
     return {name: tensor for part in parts.values() for name, tensor in part.items()}
 
 
-def _read_weights(source: CheckpointFiles, parts: Mapping[str, Tensors], wanted: set[str], half: bool) -> Weights:
+def _read_weights(source: CheckpointFiles, parts: Mapping[str, Tensors], keys: set[str], half: bool) -> Weights:
     """Read the tensors of all files, and hash these as if they were one."""
     tensors, digest = Tensors(), hashlib.sha256()
     for name, file in source.files.items():
-        tensors |= read_tensors(file, name, parts[name], wanted & parts[name].keys(), half, digest).tensors
+        tensors |= read_tensors(file, name, parts[name], keys & parts[name].keys(), half, digest).tensors
     return Weights(tensors, digest.hexdigest())
 
 
-def _load(source: CheckpointFiles, heads: int | None) -> Checkpoint:
+def _load_source(source: CheckpointFiles, heads: int | None) -> Checkpoint:
     parts, metadata = _look_into_all(source)
-    shapes = _together(parts)
-    document, preprocess_document = _documents(source, metadata)
+    shapes = _merged(parts)
+    document, preprocess_document = _read_documents(source, metadata)
     ours = OURS in metadata
-    called = _called(source)
+    called = _names_of(source)
     promised = families.read(dict(shapes), document, ours, heads, called)
     empty = _empty_model(promised)
-    labels, why_labels = _labels(document, promised)
-    preprocess, why_preprocess = _preprocess(preprocess_document, document, promised, called)
+    labels, why_labels = _read_labels(document, promised)
+    preprocess, why_preprocess = _read_preprocess(preprocess_document, document, promised, called)
     half = _keeps_half(promised)
     tensors, digest = _read_weights(source, parts, families.used(shapes, ours), half)  # nothing large before
     tensors = shapes | tensors  # what plays no part has a name, by which families are told apart
@@ -163,7 +163,7 @@ def _load(source: CheckpointFiles, heads: int | None) -> Checkpoint:
         preprocess=preprocess,
         assumed=reading.assumed | {name: why for name, why in extra.items() if why},
         card=source.texts.get(CARD, b"").decode("utf-8", "replace"),
-        facts=_facts(document),
+        facts=_stated_facts(document),
         hash=digest[:16],
     )
 
@@ -174,22 +174,22 @@ def _keeps_half(reading: Reading) -> bool:
     Half of the memory costs some time in each pass, which only large models are worth.
     """
     size = 4 * sum(tensor.numel() for tensor in reading.tensors.values())
-    half = size >= LARGE
+    half = size >= LARGE_MODEL_BYTES
     needed = sum(t.numel() * (2 if half and t.itemsize == 2 else 4) for t in reading.tensors.values())
     _, free = memory()
-    if needed >= LARGE and 0 < free < needed:
+    if needed >= LARGE_MODEL_BYTES and 0 < free < needed:
         raise InvalidCheckpoint(
             f"The weights take {needed / 1e9:.1f} GB of memory and {free / 1e9:.1f} GB are free. Close other programs."
         )
     return half
 
 
-def _called(source: CheckpointFiles) -> str:
+def _names_of(source: CheckpointFiles) -> str:
     """The names of folder and file, which for published models say what they are."""
     return f"{source.name}/{source.weights}"
 
 
-def _documents(
+def _read_documents(
     source: CheckpointFiles, metadata: Mapping[str, str]
 ) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
     """config.json and preprocessor_config.json, or what a lone file says of itself."""
@@ -209,12 +209,12 @@ def _documents(
     return document, None
 
 
-def _facts(document: Mapping[str, Any] | None) -> dict[str, Any]:
+def _stated_facts(document: Mapping[str, Any] | None) -> dict[str, Any]:
     facts = (document or {}).get("training")
     return facts if isinstance(facts, dict) else {}
 
 
-def _labels(document: Mapping[str, Any] | None, reading: Reading) -> tuple[tuple[str, ...], str]:
+def _read_labels(document: Mapping[str, Any] | None, reading: Reading) -> tuple[tuple[str, ...], str]:
     """One name per class, and where they come from if no file states them; none if the outputs are no classes."""
     config = reading.config
     count = config.num_classes
@@ -245,7 +245,7 @@ def _labels(document: Mapping[str, Any] | None, reading: Reading) -> tuple[tuple
     return tuple(f"class {i}" for i in range(count)), "The file names no classes, so they are numbered."
 
 
-def _preprocess(
+def _read_preprocess(
     document: Mapping[str, Any] | None, config: Mapping[str, Any] | None, reading: Reading, name: str
 ) -> tuple[Preprocess, str]:
     """How pictures become input, and where that comes from if no file states it."""
@@ -260,12 +260,12 @@ def _empty_model(reading: Reading) -> VisionTransformer:
     """The model without memory for its weights, after its names and shapes have been found to be those of the file."""
     with torch.device("meta"):
         model = VisionTransformer(reading.config)
-    wanted = {name: tensor.shape for name, tensor in model.state_dict().items()}
+    expected = {name: tensor.shape for name, tensor in model.state_dict().items()}
     stored = {name: tensor.shape for name, tensor in reading.tensors.items()}
     problems = (
-        ("missing", [name for name in wanted if name not in stored]),
-        ("too many", [name for name in stored if name not in wanted]),
-        ("of another shape", [name for name in wanted if name in stored and stored[name] != wanted[name]]),
+        ("missing", [name for name in expected if name not in stored]),
+        ("too many", [name for name in stored if name not in expected]),
+        ("of another shape", [name for name in expected if name in stored and stored[name] != expected[name]]),
     )
     for what, names in problems:
         if names:

@@ -29,7 +29,7 @@ NAME = re.compile(r"[a-z0-9_][a-z0-9_.-]{0,63}")
 NAME_HELP = "Small letters, digits, dots, dashes and underscores."
 _UNUSUAL = re.compile(r"[^A-Za-z0-9_.+=@-]+")
 _BESIDE = (CONFIG, PREPROCESS, CARD, *INDEXES)
-_CHUNK = 1 << 20
+_CHUNK_BYTES = 1 << 20
 
 
 def add(files: Mapping[str, BinaryIO], name: str, root: Path | None = None, keep_free: int = 0) -> Path:
@@ -58,10 +58,10 @@ def add(files: Mapping[str, BinaryIO], name: str, root: Path | None = None, keep
         raise InvalidCheckpoint(
             f"{brief(others[0])} is not part of a checkpoint. Beside weights: {', '.join(_BESIDE)}."
         )
-    with _new(name, root) as folder:
+    with _new_folder(name, root) as folder:
         for file, content in files.items():
             most = MAX_WEIGHTS if file in weights else MAX_TEXT
-            _write_limited(content, folder / _plain(file), most, keep_free)
+            _write_limited(content, folder / _plain_name(file), most, keep_free)
         info = summarise(folder)
         if info.problem and not info.choices:
             raise InvalidCheckpoint(info.problem)
@@ -106,7 +106,7 @@ def copy(source: Path, name: str, root: Path | None = None) -> Path:
     Raises:
         InvalidCheckpoint: the name is taken, or none that a checkpoint may have.
     """
-    with _new(name, root) as folder:
+    with _new_folder(name, root) as folder:
         shutil.copytree(source, folder, dirs_exist_ok=True)
     return folder_of(name, root)
 
@@ -192,7 +192,7 @@ def zip_chunks(folder: Path, name: str) -> Iterator[bytes]:
             with zipfile.ZipFile(out, "w") as archive:
                 for info, file in files:
                     with archive.open(info, "w") as entry:
-                        while chunk := file.read(_CHUNK):
+                        while chunk := file.read(_CHUNK_BYTES):
                             entry.write(chunk)
                             yield out.drain()
             yield out.drain()
@@ -248,7 +248,7 @@ def _check_free(name: str, root: Path | None) -> None:
 
 
 @contextmanager
-def _new(name: str, root: Path | None) -> Iterator[Path]:
+def _new_folder(name: str, root: Path | None) -> Iterator[Path]:
     """A hidden folder to fill, which gets its name if nothing goes wrong, and is gone otherwise."""
     _check_free(name, root)
     target = folder_of(name, root)
@@ -264,7 +264,7 @@ def _new(name: str, root: Path | None) -> Iterator[Path]:
         shutil.rmtree(unfinished, ignore_errors=True)
 
 
-def _plain(file: str) -> str:
+def _plain_name(file: str) -> str:
     """A file's name without its folder, and without characters that mean something elsewhere."""
     return _UNUSUAL.sub("_", file.replace("\\", "/").rpartition("/")[2])[-200:].lstrip(".")
 
@@ -273,7 +273,7 @@ def _write_limited(content: BinaryIO, to: Path, most: int, keep_free: int) -> No
     size = 0
     content.seek(0)  # it may have been refused before
     with to.open("xb") as file:
-        while chunk := content.read(_CHUNK):
+        while chunk := content.read(_CHUNK_BYTES):
             size += len(chunk)
             if size > most:
                 raise InvalidCheckpoint(f"{brief(to.name)} has more than {most / 1e6:,.0f} MB, which is the most.")

@@ -45,7 +45,7 @@ def look(file: BufferedReader, name: str) -> tuple[Tensors, dict[str, str]]:
         raise InvalidCheckpoint(f"{brief(name)} is a placeholder of Git LFS. Fetch the file itself with: git lfs pull.")
     if _is_archive(file):
         entries = _read_archive(file, name, size)
-        return {key: _promise(entry) for key, entry in entries.items()}, {}
+        return {key: _meta_tensor(entry) for key, entry in entries.items()}, {}
     if start.startswith(_PICKLES):
         return _look_pickle(file, name, size), {}
     if len(start) > 8 and start[8:9] == b"{":
@@ -71,7 +71,7 @@ class _Entry(NamedTuple):
     crc: tuple[int, int] | None = None
 
 
-def _promise(entry: _Entry) -> Tensor:
+def _meta_tensor(entry: _Entry) -> Tensor:
     """The tensor on the meta device."""
     if entry.columns:
         empty = torch.empty(entry.shape[::-1], dtype=entry.dtype, device="meta")
@@ -81,7 +81,7 @@ def _promise(entry: _Entry) -> Tensor:
 
 def _look_safetensors(file: BufferedReader, name: str, size: int) -> tuple[Tensors, dict[str, str]]:
     entries, metadata = _read_header(file, name, size)
-    return {key: _promise(entry) for key, entry in entries.items()}, metadata
+    return {key: _meta_tensor(entry) for key, entry in entries.items()}, metadata
 
 
 def _read_header(file: BufferedReader, name: str, size: int) -> tuple[dict[str, _Entry], dict[str, str]]:
@@ -108,7 +108,7 @@ def _read_header(file: BufferedReader, name: str, size: int) -> tuple[dict[str, 
                 raise damaged
         kind = (_DTYPES | _SIDE_DTYPES).get(dtype)
         if kind is None:
-            raise _unread(dtype)
+            raise _unsupported_dtype(dtype)
         if len(shape) > 8 or not all(type(side) is int and 0 < side < 1 << 40 for side in shape):
             raise damaged
         if begin < 0 or end - begin != math.prod(shape) * kind.itemsize:
@@ -133,7 +133,7 @@ class Weights(NamedTuple):
     hash: str
 
 
-def _unread(dtype: str) -> InvalidCheckpoint:
+def _unsupported_dtype(dtype: str) -> InvalidCheckpoint:
     return InvalidCheckpoint(f"The weights are stored as {brief(dtype)}; this app reads 16, 32 and 64-bit floats.")
 
 
@@ -141,7 +141,7 @@ def read_tensors(
     file: BufferedReader,
     name: str,
     promised: Tensors,
-    wanted: set[str],
+    selected: set[str],
     half: bool,
     digest: "hashlib._Hash | None" = None,
 ) -> Weights:
@@ -152,7 +152,7 @@ def read_tensors(
 
     Args:
         promised: what `look` found.
-        wanted: names of the tensors to read; of the others nothing is kept.
+        selected: names of the tensors to read; of the others nothing is kept.
         half: keep 16-bit numbers as they are. All other numbers, and else these too, become float32.
         digest: the hash to go on with, of the files before this one.
 
@@ -165,24 +165,24 @@ def read_tensors(
 
     size, stream = os.fstat(file.fileno()).st_size, _Stream(file, digest or hashlib.sha256())
     try:
-        places = _places(file, name, size, {key: promised[key] for key in wanted})
-        if places is None:
+        spans = _spans(file, name, size, {key: promised[key] for key in selected})
+        if spans is None:
             whole = _state_dict(_unpickled(file, "cpu"), name)
-            tensors = {key: part if stays(part := whole.pop(key)) else part.float() for key in wanted}
+            tensors = {key: part if stays(part := whole.pop(key)) else part.float() for key in selected}
             rewound(file)
             stream.skip(size)
             return Weights(tensors, stream.digest.hexdigest())
-        together: dict[_Place, list[str]] = {}
-        for key, place in places.items():
-            together.setdefault(place, []).append(key)
+        together: dict[_Span, list[str]] = {}
+        for key, span in spans.items():
+            together.setdefault(span, []).append(key)
         tensors = {}
         rewound(file)
-        for place, keys in sorted(together.items()):
-            if not stream.at <= place.begin < place.end <= size:
+        for span, keys in sorted(together.items()):
+            if not stream.at <= span.begin < span.end <= size:
                 raise ValueError("Two tensors overlap.")
-            stream.skip(place.begin)
-            raw = stream.read(place.end, scratch=not any(stays(promised[key]) for key in keys))
-            if place.crc and zlib.crc32(raw.numpy().data, place.crc[0]) != place.crc[1]:
+            stream.skip(span.begin)
+            raw = stream.read(span.end, scratch=not any(stays(promised[key]) for key in keys))
+            if span.crc and zlib.crc32(raw.numpy().data, span.crc[0]) != span.crc[1]:
                 raise ValueError("A bit has flipped.")
             for key in keys:
                 meta = promised[key]
@@ -196,7 +196,7 @@ def read_tensors(
         raise InvalidCheckpoint(f"{brief(name)} is damaged. Download or save it again.") from error
 
 
-class _Place(NamedTuple):
+class _Span(NamedTuple):
     """From where to where the numbers of a tensor lie in the file [bytes], and the checksums of an `_Entry`."""
 
     begin: int
@@ -204,20 +204,20 @@ class _Place(NamedTuple):
     crc: tuple[int, int] | None = None
 
 
-def _places(file: BufferedReader, name: str, size: int, tensors: Tensors) -> dict[str, _Place] | None:
+def _spans(file: BufferedReader, name: str, size: int, tensors: Tensors) -> dict[str, _Span] | None:
     """Where the numbers of each tensor lie; None if that cannot be known."""
     archive = _is_archive(file)
     if archive or not rewound(file).read(9).startswith(_PICKLES):
         entries = _read_archive(file, name, size) if archive else _read_header(file, name, size)[0]
-        return {key: _Place(entries[key].begin, entries[key].end, entries[key].crc) for key in tensors}
-    places = {}
+        return {key: _Span(entries[key].begin, entries[key].end, entries[key].crc) for key in tensors}
+    spans = {}
     for key, tensor in tensors.items():
         storage = tensor.untyped_storage()  # torch notes the place when it loads a zip, which packs nothing, to "meta"
         begin = getattr(storage, "_checkpoint_offset", None)
         if begin is None:
             return None
-        places[key] = _Place(begin, begin + storage.nbytes())
-    return places
+        spans[key] = _Span(begin, begin + storage.nbytes())
+    return spans
 
 
 class _Stream:
@@ -308,7 +308,7 @@ def _check_zip(file: BufferedReader, name: str, size: int) -> None:
     """Refuse a zip that is not what torch.save writes: stored entries, as large in all as the file, one pickle."""
     damaged = InvalidCheckpoint(f"{brief(name)} is damaged or not a file that torch.save wrote.")
     try:
-        with _zip(file, size) as archive:
+        with _open_zip(file, size) as archive:
             entries = archive.infolist()
             stored = all(entry.compress_type == zipfile.ZIP_STORED for entry in entries)
             if any(entry.filename.endswith("/constants.pkl") for entry in entries):
@@ -326,7 +326,7 @@ def _check_zip(file: BufferedReader, name: str, size: int) -> None:
         raise damaged from error
 
 
-def _zip(file: BufferedReader, size: int) -> zipfile.ZipFile:
+def _open_zip(file: BufferedReader, size: int) -> zipfile.ZipFile:
     """A zip with one directory of bounded size, or a ValueError."""
     file.seek(max(0, size - (1 << 16) - 22))
     tail = file.read()
@@ -363,7 +363,7 @@ def _read_archive(file: BufferedReader, name: str, size: int) -> dict[str, _Entr
     """Entries of a zip of .npy files, none compressed. Source of the format: numpy.lib.format."""
     entries: dict[str, _Entry] = {}
     try:
-        with _zip(file, size) as archive:
+        with _open_zip(file, size) as archive:
             members = sorted(archive.infolist(), key=lambda member: member.header_offset)
             if any(member.compress_type != zipfile.ZIP_STORED for member in members):
                 raise InvalidCheckpoint(f"{brief(name)} is compressed. Write it again with numpy.savez.")
@@ -400,7 +400,7 @@ def _read_array(start: bytes, begin: int, end: int, crc: int) -> _Entry:
         raise ValueError("This is no array of plain numbers.")
     kind = _NUMPY_DTYPES.get(match[1])
     if kind is None:
-        raise _unread(match[1])
+        raise _unsupported_dtype(match[1])
     shape = [int(side) for side in re.findall(r"\d+", match[3])]
     if len(shape) > 8 or 0 in shape or end - begin - length != math.prod(shape) * kind.itemsize:
         raise ValueError("The array has another size than it says.")

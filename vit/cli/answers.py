@@ -30,11 +30,11 @@ def load_with_answers(options: argparse.Namespace) -> Checkpoint:
     answers = examples.answers_from_examples(
         checkpoint, options.examples, options.classifier or "probe", root=options.data_root, bar=True
     )
-    print(_sentence(answers), file=sys.stderr)
+    print(_accuracy_sentence(answers), file=sys.stderr)
     return checkpoint.with_answers(answers)
 
 
-def _sentence(answers: Answers) -> str:
+def _accuracy_sentence(answers: Answers) -> str:
     """Whether the classes can be believed."""
     if answers.accuracy is None or answers.interval is None:
         return f"Classes by {answers.source}. A class with a single picture leaves nothing to try them on."

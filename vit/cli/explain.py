@@ -29,7 +29,7 @@ from vit.view.export import attention_npz, method_facts
 from vit.view.overlay import overlay
 
 
-def _picture(path: Path) -> Image.Image:
+def _read_picture(path: Path) -> Image.Image:
     try:
         return decode_image(path.read_bytes())
     except OSError as error:
@@ -46,10 +46,10 @@ def run_classify(options: argparse.Namespace) -> None:
             f"{checkpoint.name} computes features and has no classes. Name some with --text, or show them with "
             "--examples folder:PATH."
         )
-    preprocess, results, problems = _preprocess(options, checkpoint), [], []
+    preprocess, results, problems = _preprocess_of_size(options, checkpoint), [], []
     for path in options.images:
         try:
-            pixels = preprocess(_picture(path))
+            pixels = preprocess(_read_picture(path))
         except InvalidImage as error:
             problems.append(str(error))
             continue
@@ -79,7 +79,7 @@ def _print_predictions(path: Path, predictions: Sequence[Mapping[str, Any]]) -> 
         print(f"  {prediction['probability']:7.2%}  {prediction['label']:<24} {bar}")
 
 
-def _preprocess(options: argparse.Namespace, checkpoint: Checkpoint) -> Preprocess:
+def _preprocess_of_size(options: argparse.Namespace, checkpoint: Checkpoint) -> Preprocess:
     """The checkpoint's own, or for the input size that was asked for."""
     if options.size is None:
         return checkpoint.preprocess
@@ -94,9 +94,9 @@ def run_explain(options: argparse.Namespace) -> None:
         raise UserError(f"--out must end in .png or .npz, not {options.out.name!r}.")
     _check_options(options)
     checkpoint = load_with_answers(options)
-    picture = _picture(options.image)
-    preprocess = _preprocess(options, checkpoint)
-    record, numbers, view = _weights(options, checkpoint, preprocess(picture))
+    picture = _read_picture(options.image)
+    preprocess = _preprocess_of_size(options, checkpoint)
+    record, numbers, view = _token_weights(options, checkpoint, preprocess(picture))
     heatmap = record.heatmap(numbers)
     geometry = preprocess.geometry(picture)
     try:
@@ -138,7 +138,7 @@ def _check_numbers(options: argparse.Namespace, config: ViTConfig) -> None:
                 raise UserError(str(error)) from None
 
 
-def _weights(
+def _token_weights(
     options: argparse.Namespace, checkpoint: Checkpoint, pixels: Tensor
 ) -> tuple[AttentionRecord, Tensor, dict[str, Any]]:
     """What a method says: a record, one number per token (N,), and what names them."""

@@ -24,7 +24,7 @@ def run_evaluate(options: argparse.Namespace) -> None:
     if options.report:
         write(checkpoint, options.data, options.data_root, options.report, bar=not options.json)
     if _is_spread(options):
-        result = _spread(checkpoint, options)
+        result = _measure_in_parts(checkpoint, options)
     else:
         result = evaluate_checkpoint(checkpoint, options.data, root=options.data_root, bar=not options.json)
     if options.json:
@@ -39,7 +39,7 @@ def run_faithfulness(options: argparse.Namespace) -> None:
     _check_limit(options.limit)
     checkpoint, bar = load_checkpoint(options.checkpoint), not options.json
     if _is_spread(options):
-        ranked = _spread(checkpoint, options)
+        ranked = _measure_in_parts(checkpoint, options)
     else:
         ranked = method_ranking.rank(checkpoint, options.data, options.limit, root=options.data_root, bar=bar)
     if options.card:
@@ -55,17 +55,17 @@ def run_faithfulness(options: argparse.Namespace) -> None:
 def run_ood(options: argparse.Namespace) -> None:
     """Learn what known pictures are like."""
     checkpoint = load_checkpoint(options.checkpoint)
-    known = ood.fit(checkpoint, options.data, options.others, root=options.data_root, bar=not options.json)
+    reference = ood.fit(checkpoint, options.data, options.others, root=options.data_root, bar=not options.json)
     if options.keep:
-        ood.write(checkpoint, known)
-    rates = {"known_called_unlike": ood.ALARM, "others_called_unlike": known.noticed}
+        ood.write(checkpoint, reference)
+    rates = {"known_called_unlike": ood.ALARM_SHARE, "others_called_unlike": reference.noticed}
     if options.json:
-        facts = facts_of(checkpoint) | {"data": known.data, "others": known.other_data}
+        facts = facts_of(checkpoint) | {"data": reference.data, "others": reference.other_data}
         print(json.dumps(facts | rates))
         return
-    print(f"Unlike the pictures of {known.data} is what {ood.ALARM:.0%} of them exceed.")
-    if known.noticed is not None:
-        print(f"Of the pictures of {known.other_data}, {known.noticed:.0%} exceed it.")
+    print(f"Unlike the pictures of {reference.data} is what {ood.ALARM_SHARE:.0%} of them exceed.")
+    if reference.noticed is not None:
+        print(f"Of the pictures of {reference.other_data}, {reference.noticed:.0%} exceed it.")
 
 
 def run_features(options: argparse.Namespace) -> None:
@@ -75,19 +75,19 @@ def run_features(options: argparse.Namespace) -> None:
         raise InvalidConfig(f"--out takes a file that ends in .npz, in a folder that is there, not {options.out}.")
     checkpoint, bar = load_checkpoint(options.checkpoint), not options.json
     if _is_spread(options):
-        found = _spread(checkpoint, options)
+        extracted = _measure_in_parts(checkpoint, options)
     else:
-        found = features.features(checkpoint, options.data, options.limit, root=options.data_root, bar=bar)
+        extracted = features.features(checkpoint, options.data, options.limit, root=options.data_root, bar=bar)
     try:
-        features.save(found, options.out)
+        features.save(extracted, options.out)
     except OSError as error:
         raise UserError(f"{options.out} cannot be written: {error.strerror}.") from error
-    pictures, numbers = found.vectors.shape
+    pictures, numbers = extracted.vectors.shape
     if options.json:
         facts = facts_of(checkpoint) | {"data": options.data}
         print(json.dumps(facts | {"pictures": pictures, "numbers": numbers, "file": str(options.out)}))
         return
-    print(f"{pictures:,} pictures of {len(found.classes)} classes, {numbers:,} numbers each: {options.out}")
+    print(f"{pictures:,} pictures of {len(extracted.classes)} classes, {numbers:,} numbers each: {options.out}")
 
 
 def _is_spread(options: argparse.Namespace) -> bool:
@@ -97,7 +97,7 @@ def _is_spread(options: argparse.Namespace) -> bool:
     return bool(options.on)
 
 
-def _spread(checkpoint: Checkpoint, options: argparse.Namespace) -> Any:
+def _measure_in_parts(checkpoint: Checkpoint, options: argparse.Namespace) -> Any:
     """What --on asks for: the command's measurement by several processes."""
     what = Measurement(
         options.command, options.checkpoint, options.data, str(options.data_root), getattr(options, "limit", None)
@@ -118,7 +118,7 @@ def run_heads(options: argparse.Namespace) -> None:
     checkpoint = load_checkpoint(options.checkpoint)
     head_census.check_name(checkpoint, options.statistic)
     if _is_spread(options):
-        statistics = _spread(checkpoint, options)
+        statistics = _measure_in_parts(checkpoint, options)
     else:
         bar = pictures_bar(not options.json)
         statistics = head_census.census(checkpoint, options.data, options.limit, root=options.data_root, progress=bar)

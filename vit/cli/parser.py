@@ -22,14 +22,16 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"{message[0].upper()}{message[1:]}. See {self.prog} --help.\n")
 
 
-def _number_or(*words: str) -> Any:
+def _number_or(*alternatives: str) -> Any:
     def parse(text: str) -> int | str:
-        if text in words:
+        if text in alternatives:
             return text
         try:
             return int(text)
         except ValueError:
-            raise argparse.ArgumentTypeError(f"{text!r} is neither a number nor one of {', '.join(words)}") from None
+            raise argparse.ArgumentTypeError(
+                f"{text!r} is neither a number nor one of {', '.join(alternatives)}"
+            ) from None
 
     return parse
 

@@ -12,7 +12,7 @@ from vit.training.metrics import MetricsReader, final_test, progress
 def run_runs(options: argparse.Namespace) -> None:
     """List runs, look at one, stop or resume it."""
     if options.action == "list":
-        for run in registry.list_runs(control.PATIENCE):
+        for run in registry.list_runs(control.PATIENCE_SECONDS):
             print(_line(run))
         return
     if options.id is None:
@@ -21,7 +21,7 @@ def run_runs(options: argparse.Namespace) -> None:
         control.stop(options.id)
     elif options.action == "resume":
         control.resume(options.id)
-    run = registry.find_run(options.id, control.PATIENCE)
+    run = registry.find_run(options.id, control.PATIENCE_SECONDS)
     print(_line(run))
     if options.action == "show":
         if run.notes:

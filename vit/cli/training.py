@@ -11,10 +11,10 @@ from typing import Any
 from vit.devices import list_devices
 from vit.errors import InvalidConfig, UserError
 from vit.paths import runs_folder
-from vit.runs.batch import trial
-from vit.runs.control import end_trial, launch, new_id, start_trial
+from vit.runs.batch import cluster_dry_run
+from vit.runs.control import end_dry_run, launch, new_id, start_dry_run
 from vit.runs.engines.contract import HERE, read_handle
-from vit.runs.engines.places import cluster_engine
+from vit.runs.engines.factory import cluster_engine
 from vit.runs.registry import ANY_GPU
 from vit.training.config import TrainConfig
 from vit.training.presets import PRESETS, describe, run_name, train_config
@@ -36,7 +36,7 @@ def run_train(options: argparse.Namespace) -> None:
         raise InvalidConfig("--resume continues a run as it was described; it goes without other options.")
     if not (options.preset or options.config or options.data or options.resume):
         raise InvalidConfig(f"Name a --preset ({', '.join(PRESETS)}), a --config or at least --data.")
-    config = train_config(options.preset, **_settings(options))
+    config = train_config(options.preset, **_merged_settings(options))
     if options.on:
         _hand_over(config, options)
         return
@@ -66,39 +66,39 @@ def _hand_over(config: TrainConfig, options: argparse.Namespace) -> None:
     gpu = [ANY_GPU] if options.on != HERE or len(list_devices()) > 1 else ["cpu"]
     devices = options.devices or (gpu if config.device == "auto" else [config.device])
     if options.trial:
-        _try_there(config, options, devices)
+        _dry_run_there(config, options, devices)
         return
     run = launch(config, on=options.on, devices=devices, nodes=options.nodes, minutes=options.minutes)
     print(f"{run.id}  {run.status}  {run.reason}".rstrip())
     print(f"Look at it with: python -m vit runs show {run.id}")
 
 
-def _try_there(config: TrainConfig, options: argparse.Namespace, devices: Sequence[str]) -> None:
+def _dry_run_there(config: TrainConfig, options: argparse.Namespace, devices: Sequence[str]) -> None:
     """A few steps on a machine of a cluster, and what they tell."""
-    folder = start_trial(config, on=options.on, devices=devices, nodes=options.nodes)
-    engine, handle, said = cluster_engine(options.on), read_handle(folder), ""
+    folder = start_dry_run(config, on=options.on, devices=devices, nodes=options.nodes)
+    engine, handle, last_reason = cluster_engine(options.on), read_handle(folder), ""
     assert handle
     try:
-        while (found := trial.read(folder)) is None:
+        while (remote := cluster_dry_run.read(folder)) is None:
             look = engine.look(handle)
-            if reason := trial.failure(folder, look):
+            if reason := cluster_dry_run.failure(folder, look):
                 raise UserError(reason)
-            if look.word == "waiting" and look.reason and look.reason != said:
-                said = look.reason
-                print(said, file=sys.stderr)
+            if look.word == "waiting" and look.reason and look.reason != last_reason:
+                last_reason = look.reason
+                print(last_reason, file=sys.stderr)
             time.sleep(1)
     finally:
-        end_trial(folder)
-    for doubt in found.doubts:
+        end_dry_run(folder)
+    for doubt in remote.doubts:
         print(doubt)
-    tried = found.trial
-    epoch, total = about(tried.seconds_per_epoch), about(tried.seconds_per_epoch * config.epochs)
-    print(f"On {found.host}: {tried.train_pictures:,} pictures of {tried.classes} classes to learn from.")
-    print(f"{tried.pictures_per_second:,.0f} pictures per second, on all {len(devices) * options.nodes} together.")
-    print(f"An epoch takes {epoch}, all {config.epochs:,} {total}; memory {tried.memory / 1e6:,.0f} MB on each.")
+    result = remote.result
+    epoch, total = about(result.seconds_per_epoch), about(result.seconds_per_epoch * config.epochs)
+    print(f"On {remote.host}: {result.train_pictures:,} pictures of {result.classes} classes to learn from.")
+    print(f"{result.pictures_per_second:,.0f} pictures per second, on all {len(devices) * options.nodes} together.")
+    print(f"An epoch takes {epoch}, all {config.epochs:,} {total}; memory {result.memory / 1e6:,.0f} MB on each.")
 
 
-def _settings(options: argparse.Namespace) -> dict[str, Any]:
+def _merged_settings(options: argparse.Namespace) -> dict[str, Any]:
     """From the file, then --data, then --set: the later wins."""
     settings: dict[str, Any] = {}
     file = options.resume / "config.json" if options.resume else options.config

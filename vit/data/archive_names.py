@@ -33,7 +33,7 @@ class SeenNames:
         key = tuple(_folded(part) for part in path)
         if key in self.files:
             if self.files[key] == path:
-                raise InvalidDataset(f"{shown_path(path)} is in the archive twice. Pack it again.")
+                raise InvalidDataset(f"{printable_path(path)} is in the archive twice. Pack it again.")
             raise self._collision(self.files[key], path)
         self.files[key] = path
         for depth in range(len(path) - 1, 0, -1):
@@ -43,8 +43,8 @@ class SeenNames:
 
     def _collision(self, first: tuple[str, ...], second: tuple[str, ...]) -> InvalidDataset:
         return InvalidDataset(
-            f"{shown_path(first)} and {shown_path(second)} in the archive differ only in case or in the coding of "
-            "accents. Rename one, or put them together."
+            f"{printable_path(first)} and {printable_path(second)} in the archive differ only in case or in the coding "
+            "of accents. Rename one, or put them together."
         )
 
 
@@ -62,7 +62,7 @@ def safe_path(name: str) -> tuple[str, ...]:
     parts = tuple(part for part in name.split("/") if part not in ("", "."))
     if name.startswith("/") or "\\" in name or ".." in parts or re.match("[A-Za-z]:", name):
         raise InvalidDataset(
-            f"The archive holds the path {shown_name(name)!r}, which could lead out of its folder. "
+            f"The archive holds the path {printable_name(name)!r}, which could lead out of its folder. "
             "Pack the folder again, with plain relative paths."
         )
     if len(parts) > MAX_DEPTH:
@@ -86,11 +86,11 @@ def check_class(name: str) -> str:
     if odd:
         codes = ", ".join(f"U+{ord(c):04X}" for c in odd[:3])
         raise InvalidDataset(
-            f"The class folder {shown_name(name)!r} has unseen characters in its name ({codes}). Rename it."
+            f"The class folder {printable_name(name)!r} has unseen characters in its name ({codes}). Rename it."
         )
     if len(name) > MAX_CLASS_NAME or len(name.encode()) > 240:
         raise InvalidDataset(
-            f"The class folder {shown_name(name)!r} has a name of {len(name)} characters; "
+            f"The class folder {printable_name(name)!r} has a name of {len(name)} characters; "
             f"the limit is {MAX_CLASS_NAME}. Rename it."
         )
     return unicodedata.normalize("NFC", name)
@@ -98,15 +98,15 @@ def check_class(name: str) -> str:
 
 def unusual(path: tuple[str, ...], kind: str) -> InvalidDataset:
     """The refusal, to be raised, of an entry that is of this kind, such as "a link"."""
-    return InvalidDataset(f"{shown_path(path)} in the archive is {kind}. Pack plain files only.")
+    return InvalidDataset(f"{printable_path(path)} in the archive is {kind}. Pack plain files only.")
 
 
-def shown_name(name: str) -> str:
+def printable_name(name: str) -> str:
     """A foreign name, short and printable."""
     name = name if len(name) <= 80 else name[:40] + "…" + name[-39:]
     return "".join(c if c.isprintable() else f"U+{ord(c):04X}" for c in name)
 
 
-def shown_path(path: tuple[str, ...]) -> str:
+def printable_path(path: tuple[str, ...]) -> str:
     """A foreign path, of the names of its folders and its file, short and printable."""
-    return shown_name("/".join(path))
+    return printable_name("/".join(path))

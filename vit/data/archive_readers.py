@@ -16,7 +16,7 @@ from io import BufferedReader, RawIOBase
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 
-from vit.data.archive_names import safe_path, shown_name, shown_path, unusual
+from vit.data.archive_names import printable_name, printable_path, safe_path, unusual
 from vit.errors import InvalidDataset
 
 MAX_ENTRIES = 500_000  # of any kind; macOS adds a shadow to every file
@@ -29,8 +29,8 @@ _ZIP_HEADER = 30  # [bytes] before each file, without its name
 _MAX_DIRECTORY = 64 << 20  # [bytes] of a zip's list of files, which Python reads at once
 _MAX_HEADER = 32 << 10  # [bytes] before a file in a tar, likewise
 _MAX_DICTIONARY = 256 << 20  # [bytes] of memory for xz; `xz -9` asks for 65 MB
-_CHUNK = 1 << 18
-_BLOCK = 4096  # [bytes] that the smallest file takes on a disk
+_CHUNK_BYTES = 1 << 18
+_BLOCK_BYTES = 4096  # [bytes] that the smallest file takes on a disk
 _FOREIGN = (
     (rb"Rar!", "a RAR archive"),
     (rb"7z\xbc\xaf", "a 7-Zip archive"),
@@ -102,7 +102,7 @@ class Budget:
         Raises:
             InvalidDataset: it has not.
         """
-        before, self.stored = self.stored, self.stored + max(count, _BLOCK)
+        before, self.stored = self.stored, self.stored + max(count, _BLOCK_BYTES)
         if before == 0 or before // (64 << 20) != self.stored // (64 << 20):
             free = shutil.disk_usage(self.folder).free
             if free < MIN_FREE + (64 << 20):
@@ -123,7 +123,7 @@ def undamaged() -> Iterator[None]:
     except InvalidDataset:
         raise
     except _DAMAGE as error:
-        reason = shown_name(str(error).partition("\n")[0]) or type(error).__name__
+        reason = printable_name(str(error).partition("\n")[0]) or type(error).__name__
         raise InvalidDataset(f"The archive is damaged or incomplete ({reason}). Copy or pack it again.") from error
 
 
@@ -185,7 +185,7 @@ class _Careful(RawIOBase):
 
     def read(self, count: int = -1) -> bytes:
         data = self.raw.read(min(count, _MAX_DIRECTORY)) if count >= 0 else self.raw.read(_MAX_DIRECTORY)
-        if len(data) >= _MAX_DIRECTORY or (count > _CHUNK and data.count(b"PK\1\2") > MAX_ENTRIES):
+        if len(data) >= _MAX_DIRECTORY or (count > _CHUNK_BYTES and data.count(b"PK\1\2") > MAX_ENTRIES):
             raise InvalidDataset(f"The archive has more than {MAX_ENTRIES:,} entries, the limit. Leave some out.")
         return data
 
@@ -201,7 +201,7 @@ def _zip_path(entry: zipfile.ZipInfo) -> tuple[str, ...]:
     if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
         raise unusual(path, "a link" if kind == stat.S_IFLNK else "a device")
     if entry.flag_bits & 0x2041:  # encrypted, strongly encrypted, hidden headers
-        raise InvalidDataset(f"{shown_path(path)} in the zip is encrypted. Pack the pictures without a password.")
+        raise InvalidDataset(f"{printable_path(path)} in the zip is encrypted. Pack the pictures without a password.")
     if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         method = {9: "deflate64", 12: "bzip2", 14: "lzma"}.get(entry.compress_type, f"method {entry.compress_type}")
         raise InvalidDataset(f"The zip is compressed with {method}, which is not read here. Pack it with deflate.")
@@ -219,7 +219,7 @@ def _refuse_overlap(archive: zipfile.ZipFile) -> None:
 
 def _zip_chunks(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, budget: Budget) -> Iterator[bytes]:
     with archive.open(entry) as file:
-        while chunk := file.read(_CHUNK):
+        while chunk := file.read(_CHUNK_BYTES):
             budget.unpack(len(chunk))
             yield chunk
 
@@ -240,12 +240,12 @@ class _Xz(RawIOBase):
     def readinto(self, buffer: Any) -> int:
         while True:
             if self.decompressor.eof:  # another stream may follow, after zeros
-                self.packed = self.decompressor.unused_data.lstrip(b"\0") or self.raw.read(_CHUNK).lstrip(b"\0")
+                self.packed = self.decompressor.unused_data.lstrip(b"\0") or self.raw.read(_CHUNK_BYTES).lstrip(b"\0")
                 if not self.packed:
                     return 0
                 self.decompressor = self._start()
             elif self.decompressor.needs_input:
-                self.packed = self.raw.read(_CHUNK)
+                self.packed = self.raw.read(_CHUNK_BYTES)
                 if not self.packed:
                     raise EOFError("the file ends too early")
             data = self.decompressor.decompress(self.packed, len(buffer))
@@ -286,7 +286,7 @@ class _Stream:
 
     def chunks(self, count: int) -> Iterator[bytes]:
         """Read `count` bytes, or up to the end."""
-        while count > 0 and (data := self.file.read(min(count, _CHUNK))):
+        while count > 0 and (data := self.file.read(min(count, _CHUNK_BYTES))):
             self.position += len(data)
             self.budget.unpack(len(data))
             count -= len(data)

@@ -9,7 +9,7 @@ from vit.data.datasets import NAMES, TEST_FOLDERS, TORCHVISION, class_folders
 from vit.errors import InvalidDataset
 from vit.paths import data_roots
 
-_DEPTH = 3  # of folders below a root in which datasets are looked for
+_FOLDER_DEPTH = 3  # of folders below a root in which datasets are looked for
 _MAX_FOLDERS = 2000  # that are looked into
 
 
@@ -31,7 +31,7 @@ def list_folders() -> list[str]:
         with suppress(OSError):  # may be gone by now, or closed to us
             if _is_dataset(path):
                 specs.append(f"folder:{path}")
-            elif depth < _DEPTH:
+            elif depth < _FOLDER_DEPTH:
                 inner = (entry for entry in path.iterdir() if entry.is_dir() and not entry.name.startswith("."))
                 waiting += [(entry, depth + 1) for entry in sorted(inner)]
     return specs

@@ -4,11 +4,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from vit.data.archive_names import check_class, shown_name, shown_path
+from vit.data.archive_names import check_class, printable_name, printable_path
 from vit.data.datasets import TEST_FOLDERS
 from vit.errors import InvalidDataset
 
-_LISTED = 20  # pictures of one folder that are left out by name; of more only the number is told
+_LISTED_PICTURES = 20  # pictures of one folder that are left out by name; of more only the number is told
 
 
 class PackedPicture(NamedTuple):
@@ -64,10 +64,10 @@ def arrange(pictures: list[PackedPicture]) -> tuple[dict[str, _Classes], list[st
             unused.setdefault(picture.path[:-1], []).append(picture)
     lines = []
     for path, own in unused.items():
-        if len(own) > _LISTED:
-            lines.append(f"{shown_path(path)}/: {len(own):,} pictures, in none of the class folders")
+        if len(own) > _LISTED_PICTURES:
+            lines.append(f"{printable_path(path)}/: {len(own):,} pictures, in none of the class folders")
         else:
-            lines += [f"{shown_path(picture.path)}: in none of the class folders" for picture in own]
+            lines += [f"{printable_path(picture.path)}: in none of the class folders" for picture in own]
     return splits, lines
 
 
@@ -78,11 +78,11 @@ def _splits(root: _Folder) -> dict[str, _Classes]:
     if len(train) > 1:
         beside = {name: _class_folders(named.get(name, _Folder()), unwrap=True) for name in TEST_FOLDERS}
         # without classes of train/ its pictures have no labels, as in a competition
-        known = {name: classes for name, classes in beside.items() if set(classes) & set(train)}
-        if known:
-            first, *others = known
-            val = {"val": known[others[0]]} if first == "test" and others else {}
-            return {"train": train, "test": known[first], **val}
+        matching = {name: classes for name, classes in beside.items() if set(classes) & set(train)}
+        if matching:
+            first, *others = matching
+            val = {"val": matching[others[0]]} if first == "test" and others else {}
+            return {"train": train, "test": matching[first], **val}
     return {"": train if len(train) > 1 else _class_folders(root)}
 
 
@@ -111,7 +111,7 @@ def _refuse_unfit(splits: dict[str, _Classes]) -> None:
         )
     strangers = sorted({name for split in splits.values() for name in split} - set(classes))
     if strangers:
-        names = ", ".join(shown_name(name) for name in strangers[:10])
+        names = ", ".join(printable_name(name) for name in strangers[:10])
         raise InvalidDataset(f"The archive has classes for testing that train/ lacks: {names}. Add or remove them.")
     if "test" not in splits and all(len(own) < 2 for own in classes.values()):
         raise InvalidDataset("The archive has one picture per class, and none to test on. Add more.")

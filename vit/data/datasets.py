@@ -50,8 +50,8 @@ _SPLIT_SEED = 0
 
 # What a whole download comes to [bytes], to say how far it is; its checksum decides whether it is right.
 _DOWNLOAD_BYTES = {"cifar10": 170498071, "cifar100": 169001437, "mnist": 11594722, "fashion-mnist": 30878645}
-_CHUNK = 1 << 18
-_PATIENCE = 30  # [s] without a byte
+_CHUNK_BYTES = 1 << 18
+_PATIENCE_SECONDS = 30  # [s] without a byte
 _T = TypeVar("_T")
 
 
@@ -113,7 +113,7 @@ def load_dataset(
         InvalidDataset: unknown name, missing folder, fewer than two classes, nothing readable.
     """
     if spec.startswith("folder:"):
-        return _folder(spec, preprocess, budget, workers, only_test, at_most, limit)
+        return _load_folder(spec, preprocess, budget, workers, only_test, at_most, limit)
     if spec == "shapes":
         height, width = preprocess.size
         if height != width or preprocess.channels != 3:
@@ -121,13 +121,13 @@ def load_dataset(
         counts = (0, 0, 1000) if only_test else (4000, 1000, 1000)
         train, validation, test = (count if at_most is None else min(count, at_most) for count in counts)
         learnt, _ = shapes(train, height, seed=1)
-        chosen = _limited(list(range(train)), limit)
+        chosen = _random_subset(list(range(train)), limit)
         learnt = Resident(learnt.images[chosen], learnt.labels[chosen])
         held_out, _ = shapes(validation, height, seed=3)
         pictures, masks = shapes(test, height, seed=2)
         return Dataset(spec, SHAPES, learnt, held_out, pictures, masks)
     if spec in TORCHVISION:
-        return _torchvision(spec, preprocess, root, budget, workers, only_test, at_most, limit)
+        return _load_torchvision(spec, preprocess, root, budget, workers, only_test, at_most, limit)
     raise InvalidDataset(f"There is no dataset {spec!r}. Choose from: {', '.join(NAMES)}.")
 
 
@@ -139,12 +139,12 @@ def is_downloaded(name: str, root: Path = Path("data")) -> bool:
     """
     if name not in TORCHVISION:
         return name == "shapes"
-    source = _source(name)
+    source = _torchvision_class(name)
     if hasattr(source, "mirrors"):
         files = [file.removesuffix(".gz") for file, _ in source.resources]
     else:
         files = [file for file, _ in (*source.train_list, *source.test_list)] + [source.meta["filename"]]
-    return all((_home(name, root) / file).is_file() for file in files)
+    return all((_unpacked_folder(name, root) / file).is_file() for file in files)
 
 
 def download(name: str, root: Path = Path("data"), progress: Callable[[int, int], object] | None = None) -> None:
@@ -162,12 +162,12 @@ def download(name: str, root: Path = Path("data"), progress: Callable[[int, int]
         return
     if name not in TORCHVISION:
         raise InvalidDataset(f"There is no dataset {name!r}. Choose from: {', '.join(NAMES)}.")
-    source = _source(name)
+    source = _torchvision_class(name)
     if hasattr(source, "mirrors"):
-        folder = _home(name, root)
-        wanted = [(file, md5, [mirror + file for mirror in source.mirrors]) for file, md5 in source.resources]
+        folder = _unpacked_folder(name, root)
+        downloads = [(file, md5, [mirror + file for mirror in source.mirrors]) for file, md5 in source.resources]
     else:
-        folder, wanted = root, [(source.filename, source.tgz_md5, [source.url])]
+        folder, downloads = root, [(source.filename, source.tgz_md5, [source.url])]
 
     def tell(done: int) -> None:
         if progress:
@@ -180,31 +180,31 @@ def download(name: str, root: Path = Path("data"), progress: Callable[[int, int]
             if is_downloaded(name, root):
                 return
             done = 0
-            for file, md5, urls in wanted:
+            for file, md5, urls in downloads:
                 if not _is_whole(folder / file, md5):
-                    _fetch(urls, folder / file, md5, lambda count, before=done: tell(before + count))  # type: ignore[misc]
+                    _download_file(urls, folder / file, md5, lambda count, before=done: tell(before + count))  # type: ignore[misc]
                 done += (folder / file).stat().st_size
                 tell(done)
             source(root, download=True)  # unpacks what lies there
     except (OSError, RuntimeError, ValueError, EOFError) as error:
         reason = str(error).strip().partition("\n")[0].strip("<>") or type(error).__name__
-        files, address = ", ".join(file for file, *_ in wanted), wanted[0][2][0].rpartition("/")[0]
+        files, address = ", ".join(file for file, *_ in downloads), downloads[0][2][0].rpartition("/")[0]
         raise InvalidDataset(
             f"{name} is not in {root}/ and could not be downloaded ({reason}). Put {files} from {address}/ "
             f"into {folder}/, or use a folder of class folders."
         ) from error
 
 
-def _source(name: str) -> Any:
+def _torchvision_class(name: str) -> Any:
     """torchvision's class."""
     from torchvision import datasets  # noqa: PLC0415 # brings torch's compiler along: 2 s
 
     return getattr(datasets, TORCHVISION[name])
 
 
-def _home(name: str, root: Path) -> Path:
+def _unpacked_folder(name: str, root: Path) -> Path:
     """The folder in which torchvision expects the unpacked files."""
-    source = _source(name)
+    source = _torchvision_class(name)
     return root / source.__name__ / "raw" if hasattr(source, "mirrors") else root / source.base_folder
 
 
@@ -215,15 +215,15 @@ def _is_whole(file: Path, md5: str) -> bool:
         return hashlib.file_digest(content, partial(hashlib.md5, usedforsecurity=False)).hexdigest() == md5
 
 
-def _fetch(urls: list[str], file: Path, md5: str, progress: Callable[[int], None]) -> None:
+def _download_file(urls: list[str], file: Path, md5: str, progress: Callable[[int], None]) -> None:
     """Download a file from the first address that has it; it gets its name when it is whole."""
     unfinished = file.with_name(file.name + ".partial")
     failure: Exception = OSError("no address")
     for url in urls:
         try:
             request = Request(url, headers={"User-Agent": "vit"})  # noqa: S310  the addresses are torchvision's
-            with urlopen(request, timeout=_PATIENCE) as answer, unfinished.open("wb") as target:  # noqa: S310
-                while chunk := answer.read(_CHUNK):
+            with urlopen(request, timeout=_PATIENCE_SECONDS) as answer, unfinished.open("wb") as target:  # noqa: S310
+                while chunk := answer.read(_CHUNK_BYTES):
                     target.write(chunk)
                     progress(target.tell())
             if not _is_whole(unfinished, md5):
@@ -244,19 +244,19 @@ def in_turn(labels: Sequence[int]) -> list[int]:
     ['a', 'a']
     """
     generator = torch.Generator().manual_seed(_SPLIT_SEED)
-    turns, seen = [], dict.fromkeys(labels, 0)
+    turns, counts = [], dict.fromkeys(labels, 0)
     for index in torch.randperm(len(labels), generator=generator).tolist():
-        turns.append((seen[labels[index]], index))
-        seen[labels[index]] += 1
+        turns.append((counts[labels[index]], index))
+        counts[labels[index]] += 1
     return [index for _, index in sorted(turns)]
 
 
-def _evenly(labels: Sequence[int], count: int | None) -> list[int]:
+def _choose_evenly(labels: Sequence[int], count: int | None) -> list[int]:
     """Choose `count` places (None for all) evenly from the classes, in their order."""
     return list(range(len(labels))) if count is None else sorted(in_turn(labels)[:count])
 
 
-def _limited(items: list[_T], limit: int | None) -> list[_T]:
+def _random_subset(items: list[_T], limit: int | None) -> list[_T]:
     """Choose `limit` items at random, always the same ones; all of them, in their order, where that is no limit."""
     if limit is None or limit >= len(items):
         return items
@@ -264,7 +264,7 @@ def _limited(items: list[_T], limit: int | None) -> list[_T]:
     return [items[index] for index in order[:limit]]
 
 
-def _bytes(count: int, preprocess: Preprocess) -> int:
+def _memory(count: int, preprocess: Preprocess) -> int:
     height, width = preprocess.size
     return count * preprocess.channels * height * width
 
@@ -274,7 +274,7 @@ def _resident(images: list[Tensor], labels: list[int], preprocess: Preprocess) -
     return Resident(torch.stack(images) if images else none, torch.tensor(labels, dtype=torch.int64))
 
 
-def _torchvision(
+def _load_torchvision(
     spec: str,
     preprocess: Preprocess,
     root: Path,
@@ -285,7 +285,7 @@ def _torchvision(
     limit: int | None,
 ) -> Dataset:
     if not is_downloaded(spec, root):
-        with _bar(desc=f"downloading {spec}", unit="B", unit_scale=True) as bar:
+        with _progress_bar(desc=f"downloading {spec}", unit="B", unit_scale=True) as bar:
 
             def show(done: int, total: int) -> None:
                 bar.total = total
@@ -295,45 +295,45 @@ def _torchvision(
     sources = {}
     for name in ("train", "test"):
         try:
-            sources[name] = _source(spec)(root, train=name == "train")
+            sources[name] = _torchvision_class(spec)(root, train=name == "train")
         except (OSError, RuntimeError, ValueError, EOFError) as error:
             reason = str(error).strip().partition("\n")[0] or type(error).__name__
             raise InvalidDataset(
-                f"{spec} in {root}/ is damaged ({reason}). Delete {_home(spec, root)}/ and start again: it is "
-                "then downloaded anew."
+                f"{spec} in {root}/ is damaged ({reason}). Delete {_unpacked_folder(spec, root)}/ and start again: "
+                "it is then downloaded anew."
             ) from error
     labels = [int(label) for label in sources["train"].targets][: len(sources["train"])]
     aside = _set_aside(labels, _validation_count)
     rest = sorted(set(range(len(labels))) - set(aside))
     parts = {
-        "train": _part(sources["train"], [] if only_test else rest, at_most, limit),
-        "validation": _part(sources["train"], [] if only_test else aside, at_most),
-        "test": _part(sources["test"], list(range(len(sources["test"]))), at_most),
+        "train": _subset(sources["train"], [] if only_test else rest, at_most, limit),
+        "validation": _subset(sources["train"], [] if only_test else aside, at_most),
+        "test": _subset(sources["test"], list(range(len(sources["test"]))), at_most),
     }
-    fits = _bytes(sum(map(len, parts.values())), preprocess) <= budget
+    fits = _memory(sum(map(len, parts.values())), preprocess) <= budget
     splits: list[Pictures] = []
     for name, part in parts.items():
         if fits:
-            bar = _bar(range(len(part)), desc=f"{spec} {name}", unit="pictures", leave=False)
-            images = [as_tensor(_item(part, i), preprocess) for i in bar]
+            bar = _progress_bar(range(len(part)), desc=f"{spec} {name}", unit="pictures", leave=False)
+            images = [as_tensor(_torchvision_picture(part, i), preprocess) for i in bar]
             splits.append(_resident(images, part.targets, preprocess))
         else:
             targets = torch.tensor(part.targets, dtype=torch.int64)
-            splits.append(Streamed(partial(_item, part), targets, preprocess, workers))
+            splits.append(Streamed(partial(_torchvision_picture, part), targets, preprocess, workers))
     train, validation, test = splits
     return Dataset(spec, tuple(sources["test"].classes), train, validation, test)
 
 
-def _part(source: Any, places: Sequence[int], at_most: int | None, limit: int | None = None) -> Any:
+def _subset(source: Any, places: Sequence[int], at_most: int | None, limit: int | None = None) -> Any:
     """These pictures of a torchvision dataset, or so many of them, as one of its kind; see `load_dataset`."""
     labels = [int(source.targets[index]) for index in places]
-    chosen = _limited(_evenly(labels, at_most), limit)
+    chosen = _random_subset(_choose_evenly(labels, at_most), limit)
     part = copy.copy(source)
     part.data, part.targets = source.data[[places[i] for i in chosen]], [labels[i] for i in chosen]
     return part
 
 
-def _item(source: Any, index: int) -> Image.Image:
+def _torchvision_picture(source: Any, index: int) -> Image.Image:
     return source[index][0]
 
 
@@ -378,7 +378,7 @@ def list_files(path: Path, only_test: bool = False) -> Files:
         test = _labelled(test_root, classes)
         train = [] if only_test else _labelled(root, classes)
     else:
-        train, test = _split(_labelled(root, classes), _test_count)
+        train, test = _split_off(_labelled(root, classes), _test_count)
         if not test:
             raise InvalidDataset(f"{str(path)!r} has one picture per class, and none to test on. Add more.")
     if only_test:
@@ -386,11 +386,11 @@ def list_files(path: Path, only_test: bool = False) -> Files:
     if validation_root:
         validation = _labelled(validation_root, classes)
     else:
-        train, validation = _split(train, _validation_count)
+        train, validation = _split_off(train, _validation_count)
     return Files(classes, train, validation, test)
 
 
-def _folder(
+def _load_folder(
     spec: str,
     preprocess: Preprocess,
     budget: int,
@@ -401,9 +401,9 @@ def _folder(
 ) -> Dataset:
     path = Path(spec.removeprefix("folder:")).expanduser()
     classes, *every = list_files(path, only_test)
-    parts = [[files[index] for index in _evenly([label for _, label in files], at_most)] for files in every]
-    parts[0] = _limited(parts[0], limit)
-    fits = _bytes(sum(map(len, parts)), preprocess) <= budget
+    parts = [[files[index] for index in _choose_evenly([label for _, label in files], at_most)] for files in every]
+    parts[0] = _random_subset(parts[0], limit)
+    fits = _memory(sum(map(len, parts)), preprocess) <= budget
     splits: list[Pictures] = []
     skipped: list[str] = []
     for files, name in zip(parts, ("training", "validation", "test"), strict=True):
@@ -415,7 +415,7 @@ def _folder(
             skipped += unreadable
         else:
             labels = torch.tensor([label for _, label in files], dtype=torch.int64)
-            splits.append(Streamed(partial(_nth, [file for file, _ in files]), labels, preprocess, workers))
+            splits.append(Streamed(partial(_nth_picture, [file for file, _ in files]), labels, preprocess, workers))
     for line in skipped:
         log.warning("left out %s", line)
     train, validation, test = splits
@@ -439,20 +439,23 @@ def _is_picture(path: Path) -> bool:
     return path.suffix.lower() in PICTURES and not path.name.startswith(".")
 
 
-def _files(folder: Path) -> list[Path]:
+def _picture_files(folder: Path) -> list[Path]:
     return sorted(filter(_is_picture, folder.iterdir()))
 
 
 def _labelled(root: Path, classes: Sequence[str]) -> list[tuple[Path, int]]:
     return [
-        (path, label) for label, name in enumerate(classes) if (root / name).is_dir() for path in _files(root / name)
+        (path, label)
+        for label, name in enumerate(classes)
+        if (root / name).is_dir()
+        for path in _picture_files(root / name)
     ]
 
 
 _Labelled = list[tuple[Path, int]]
 
 
-def _split(files: _Labelled, count: Callable[[int], int]) -> tuple[_Labelled, _Labelled]:
+def _split_off(files: _Labelled, count: Callable[[int], int]) -> tuple[_Labelled, _Labelled]:
     """Set some files of each class aside: those that are left, and those."""
     chosen = set(_set_aside([label for _, label in files], count))
     return (
@@ -481,24 +484,24 @@ def _test_count(pictures: int) -> int:
 
 def _validation_count(pictures: int) -> int:
     """Of a class: a twentieth and at least ten, but no more than a fifth of a small one, and never the last."""
-    wanted = max(round(pictures * _VALIDATION_SHARE), _VALIDATION_LEAST)
-    return min(wanted, max(pictures // 5, 1), pictures - 1)
+    count = max(round(pictures * _VALIDATION_SHARE), _VALIDATION_LEAST)
+    return min(count, max(pictures // 5, 1), pictures - 1)
 
 
-def _opened(path: Path) -> Image.Image:
+def _open_picture(path: Path) -> Image.Image:
     try:
         return decode_image(path.read_bytes())
     except InvalidImage as error:
         raise InvalidImage(f"{path}: {error}") from error
 
 
-def _bar(*things: Any, **facts: Any) -> Any:
+def _progress_bar(*things: Any, **facts: Any) -> Any:
     """Progress on a terminal, and now and then a line of it in a log."""
     return tqdm(*things, **facts, mininterval=0.1 if sys.stderr.isatty() else 10)
 
 
-def _nth(paths: Sequence[Path], index: int) -> Image.Image:
-    return _opened(paths[index])
+def _nth_picture(paths: Sequence[Path], index: int) -> Image.Image:
+    return _open_picture(paths[index])
 
 
 def _read_pictures(files: list[tuple[Path, int]], preprocess: Preprocess, title: str) -> tuple[Resident, list[str]]:
@@ -506,12 +509,12 @@ def _read_pictures(files: list[tuple[Path, int]], preprocess: Preprocess, title:
 
     def one(file: tuple[Path, int]) -> Tensor | str:
         try:
-            return as_tensor(_opened(file[0]), preprocess)
+            return as_tensor(_open_picture(file[0]), preprocess)
         except (InvalidImage, OSError) as error:
             return str(error)
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        results = list(_bar(pool.map(one, files), total=len(files), desc=title, unit="pictures", leave=False))
+        results = list(_progress_bar(pool.map(one, files), total=len(files), desc=title, unit="pictures", leave=False))
     images = [r for r in results if isinstance(r, Tensor)]
     labels = [label for r, (_, label) in zip(results, files, strict=True) if isinstance(r, Tensor)]
     return _resident(images, labels, preprocess), [r for r in results if isinstance(r, str)]

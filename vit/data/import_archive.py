@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from vit.data.archive_names import SeenNames, is_junk, shown_path
+from vit.data.archive_names import SeenNames, is_junk, printable_path
 from vit.data.archive_readers import MAX_ENTRIES, Budget, Member, list_members, undamaged
 from vit.data.class_folders import PackedPicture, arrange, place_pictures
 from vit.data.datasets import list_files
@@ -26,10 +26,10 @@ from vit.images.decode import decode_image
 MAX_FILES = 200_000  # pictures
 MAX_FILE_BYTES = 50_000_000  # of one picture
 _THREADS = 2  # decoding is one at a time anyway
-_WAITING = 16  # pictures that are read and not yet checked
+_WAITING_PICTURES = 16  # pictures that are read and not yet checked
 _WAITING_BYTES = 200_000_000
 _NOTE = ".left-out.json"  # in the folder; no class begins with a dot
-_NOTED = 1000  # lines in it
+_NOTED_LINES = 1000  # lines in it
 _SUFFIXES = (
     (rb"\xff\xd8\xff", ".jpg"),
     (rb"\x89PNG", ".png"),
@@ -142,7 +142,7 @@ def import_dataset(
 def _write_note(folder: Path, skipped: tuple[str, ...], ignored: int) -> None:
     """Keep in a folder what its archive held besides, if there was anything."""
     others = f"{ignored:,} other file{'s' * (ignored > 1)}: no picture, or hidden"
-    lines = (*skipped[:_NOTED], others) if ignored else skipped[:_NOTED]
+    lines = (*skipped[:_NOTED_LINES], others) if ignored else skipped[:_NOTED_LINES]
     if lines:
         note = {"total": len(skipped) + bool(ignored), "lines": lines}
         (folder / _NOTE).write_text(json.dumps(note, indent=2) + "\n")
@@ -157,7 +157,7 @@ class _Unpacked(NamedTuple):
 def _unpack(archive: Path, pool: Path, progress: Callable[[int, int], None] | None) -> _Unpacked:
     """Write all that decodes as a picture into `pool`, numbered, and remember the names."""
     size = archive.stat().st_size
-    budget, seen = Budget(size, pool), SeenNames()
+    budget, names = Budget(size, pool), SeenNames()
     pictures: list[PackedPicture] = []
     unreadable: list[str] = []
     waiting: deque[tuple[tuple[str, ...], Path, int, Future[str]]] = deque()
@@ -168,7 +168,7 @@ def _unpack(archive: Path, pool: Path, progress: Callable[[int, int], None] | No
         try:
             pictures.append(PackedPicture(path, file, future.result()))
         except InvalidImage as error:
-            unreadable.append(f"{shown_path(path)}: {error}")
+            unreadable.append(f"{printable_path(path)}: {error}")
 
     with archive.open("rb") as raw, ThreadPoolExecutor(_THREADS) as threads:
         for number, member in enumerate(list_members(raw, size, budget)):
@@ -177,14 +177,14 @@ def _unpack(archive: Path, pool: Path, progress: Callable[[int, int], None] | No
             if is_junk(member.path):
                 ignored += 1
                 continue
-            seen.add(member.path)
+            names.add(member.path)
             if len(pictures) + len(unreadable) + len(waiting) >= MAX_FILES:
                 raise InvalidDataset(f"The archive has more than {MAX_FILES:,} pictures, the limit. Leave some out.")
-            data = _content(member, budget)
+            data = _read_member(member, budget)
             budget.store(len(data))
             file = pool / str(number)
-            waiting.append((member.path, file, len(data), threads.submit(_store, data, file)))
-            while len(waiting) > _WAITING or sum(count for _, _, count, _ in waiting) > _WAITING_BYTES:
+            waiting.append((member.path, file, len(data), threads.submit(_store_picture, data, file)))
+            while len(waiting) > _WAITING_PICTURES or sum(count for _, _, count, _ in waiting) > _WAITING_BYTES:
                 settle()
             if progress and (member.done - reported) * 200 >= size:
                 reported = member.done
@@ -196,7 +196,7 @@ def _unpack(archive: Path, pool: Path, progress: Callable[[int, int], None] | No
     return _Unpacked(pictures, unreadable, ignored)
 
 
-def _content(member: Member, budget: Budget) -> bytes:
+def _read_member(member: Member, budget: Budget) -> bytes:
     """Read a whole file, whatever size it claims to have."""
     data = bytearray()
     with undamaged():
@@ -204,13 +204,13 @@ def _content(member: Member, budget: Budget) -> bytes:
             data += chunk
             if len(data) > MAX_FILE_BYTES:
                 raise InvalidDataset(
-                    f"{shown_path(member.path)} in the archive has more than {MAX_FILE_BYTES / 1e6:.0f} MB, "
+                    f"{printable_path(member.path)} in the archive has more than {MAX_FILE_BYTES / 1e6:.0f} MB, "
                     "the limit. Make it smaller, or leave it out."
                 )
     return bytes(data)
 
 
-def _store(data: bytes, file: Path) -> str:
+def _store_picture(data: bytes, file: Path) -> str:
     """Write a picture as it is and return the suffix of its format; InvalidImage where it cannot be decoded."""
     decode_image(data)
     file.write_bytes(data)

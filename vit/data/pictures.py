@@ -106,5 +106,5 @@ class _Decoded(TorchDataset[tuple[Tensor, int]]):
 
 def as_tensor(picture: Image.Image, preprocess: Preprocess) -> Tensor:
     """What a model sees of a picture, before normalisation: uint8 (channels, height, width)."""
-    pixels = torch.from_numpy(np.array(preprocess.seen(picture)))
+    pixels = torch.from_numpy(np.array(preprocess.input_image(picture)))
     return pixels.reshape(*preprocess.size, preprocess.channels).permute(2, 0, 1).contiguous()

@@ -34,7 +34,7 @@ MAX_EXAMPLES = 50  # repeats that are named
 
 SPLITS = ("train", "validation", "test")
 
-_SIDE = 32  # [px] of `shapes`, and what torchvision's pictures are offered at; they stay as they are
+_PICTURE_SIDE = 32  # [px] of `shapes`, and what torchvision's pictures are offered at; they stay as they are
 
 
 class Sizes(NamedTuple):
@@ -102,11 +102,11 @@ def survey(spec: str, root: Path = Path("data")) -> Survey:
         InvalidDataset: no such dataset, or it cannot be trained on.
     """
     folder = spec.startswith("folder:")
-    classes, items = _in_folder(Path(spec[7:]).expanduser()) if folder else _named(spec, root)
+    classes, items = _in_folder(Path(spec[7:]).expanduser()) if folder else _items_of(spec, root)
     counted = Counter((item.split, item.label) for item in items)
     counts = {split: {name: counted[split, label] for label, name in enumerate(classes)} for split in SPLITS}
-    sizes, cells, unreadable = _open(items)
-    compared, repeats = _repeats(items)
+    sizes, cells, unreadable = _open_some(items)
+    compared, repeats = _find_repeats(items)
     return Survey(
         spec=spec,
         classes=classes,
@@ -127,40 +127,42 @@ def survey(spec: str, root: Path = Path("data")) -> Survey:
 def _in_folder(path: Path) -> tuple[tuple[str, ...], list[_Item]]:
     files = list_files(path)
     items = [
-        _Item(split, label, str(file.relative_to(path)), file.stat().st_size, file.read_bytes, partial(_decoded, file))
+        _Item(
+            split, label, str(file.relative_to(path)), file.stat().st_size, file.read_bytes, partial(_decode_file, file)
+        )
         for split, own in zip(SPLITS, files[1:], strict=True)
         for file, label in own
     ]
     return files.classes, items
 
 
-def _decoded(file: Path) -> Image.Image:
+def _decode_file(file: Path) -> Image.Image:
     return decode_image(file.read_bytes())
 
 
-def _named(spec: str, root: Path) -> tuple[tuple[str, ...], list[_Item]]:
+def _items_of(spec: str, root: Path) -> tuple[tuple[str, ...], list[_Item]]:
     if spec in TORCHVISION and not is_downloaded(spec, root):
         raise InvalidDataset(f"{spec} is not in {root}/. Download it first.")
-    dataset = load_dataset(spec, Preprocess((_SIDE, _SIDE)), root=root, budget=0, workers=0)
+    dataset = load_dataset(spec, Preprocess((_PICTURE_SIDE, _PICTURE_SIDE)), root=root, budget=0, workers=0)
     items = []
     for split, pictures in zip(SPLITS, (dataset.train, dataset.validation, dataset.test), strict=True):
-        picture = pictures.open if isinstance(pictures, Streamed) else partial(_drawn, pictures)
+        picture = pictures.open if isinstance(pictures, Streamed) else partial(_dataset_picture, pictures)
         for index, label in enumerate(pictures.labels.tolist()):
             name = f"{split} picture {index}"
-            items.append(_Item(split, label, name, 0, partial(_pixels, picture, index), partial(picture, index)))
+            items.append(_Item(split, label, name, 0, partial(_pixel_bytes, picture, index), partial(picture, index)))
     return dataset.classes, items
 
 
-def _drawn(pictures: Pictures, index: int) -> Image.Image:
+def _dataset_picture(pictures: Pictures, index: int) -> Image.Image:
     assert isinstance(pictures, Resident)  # `shapes` is never streamed
     return Image.fromarray(pictures.images[index].permute(1, 2, 0).numpy())
 
 
-def _pixels(picture: Callable[[int], Image.Image], index: int) -> bytes:
+def _pixel_bytes(picture: Callable[[int], Image.Image], index: int) -> bytes:
     return picture(index).tobytes()
 
 
-def _open(items: Sequence[_Item]) -> tuple[list[tuple[int, int]], dict[int, list[Image.Image]], list[str]]:
+def _open_some(items: Sequence[_Item]) -> tuple[list[tuple[int, int]], dict[int, list[Image.Image]], list[str]]:
     """Decode pictures, classes taking turns, as far as the limits allow.
 
     Returns:
@@ -184,7 +186,7 @@ def _open(items: Sequence[_Item]) -> tuple[list[tuple[int, int]], dict[int, list
     return sorted(sizes, key=lambda size: (size[0] * size[1], size)), cells, sorted(unreadable)
 
 
-def _repeats(items: Sequence[_Item]) -> tuple[int, list[tuple[_Item, _Item]]]:
+def _find_repeats(items: Sequence[_Item]) -> tuple[int, list[tuple[_Item, _Item]]]:
     """Find pictures with equal content.
 
     Only files of equal size can be equal, so no others are read: small ones first, as far as the limits allow.
@@ -204,7 +206,7 @@ def _repeats(items: Sequence[_Item]) -> tuple[int, list[tuple[_Item, _Item]]]:
                 break
             first: dict[bytes, _Item] = {}
             for item in own:
-                with suppress(OSError):  # told by _open
+                with suppress(OSError):  # told by _open_some
                     same = first.setdefault(hashlib.sha256(item.content()).digest(), item)
                     if same is not item:
                         pairs.append((same, item))

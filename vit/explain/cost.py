@@ -10,7 +10,7 @@ from vit.model.config import ViTConfig
 Size = tuple[int, int]  # (height, width) [px]
 Progress = Callable[[float], object]  # called with the share of work that is done
 
-CACHED = 1 << 20  # numbers of a residual stream in one block at once; 4 MB, which with the MLP's stay in caches
+CACHED_NUMBERS = 1 << 20  # numbers of a residual stream in one block at once; 4 MB, which with the MLP's stay in caches
 
 
 def size_of(pixels: Tensor) -> Size:
@@ -18,10 +18,10 @@ def size_of(pixels: Tensor) -> Size:
     return pixels.shape[2], pixels.shape[3]
 
 
-def images_at_once(config: ViTConfig, size: Size) -> int:
+def images_per_batch(config: ViTConfig, size: Size) -> int:
     """How many pictures of a size go through a block together fastest."""
     patches = (size[0] // config.patch_size) * (size[1] // config.patch_size)
-    return max(1, CACHED // (patches * config.dim))
+    return max(1, CACHED_NUMBERS // (patches * config.dim))
 
 
 def count_tokens(config: ViTConfig, size: Size) -> int:

@@ -19,14 +19,14 @@ from vit.explain.timing import Kind, doing, expected
 from vit.model.config import ViTConfig
 from vit.model.transformer import VisionTransformer
 
-GROUPS = 10  # of pixels, in SaCo
-STEPS = 20  # of deletion and insertion
-SEEDS = 5  # random maps
-LEAST = 0.01  # of the class's probability, that it must matter which part is taken away
-FAR = 0.4  # SaCo that chance may reach: the best methods reach 0.41 to 0.47 on average of 500 pictures
-APART = 0.2  # of the higher end of a curve, that the lower one must be below it
-_BATCH = 1 << 23  # numbers of input at once; 32 MB
-_BLUR = 0.05  # deviation, in sides of the picture
+SACO_GROUPS = 10  # of pixels, in SaCo
+CURVE_STEPS = 20  # of deletion and insertion
+RANDOM_MAPS = 5  # random maps
+MIN_PROBABILITY = 0.01  # of the class's probability, that it must matter which part is taken away
+CHANCE_SACO = 0.4  # SaCo that chance may reach: the best methods reach 0.41 to 0.47 on average of 500 pictures
+MIN_CURVE_GAP = 0.2  # of the higher end of a curve, that the lower one must be below it
+_BATCH_NUMBERS = 1 << 23  # numbers of input at once; 32 MB
+_BLUR_SIDES = 0.05  # deviation, in sides of the picture
 
 
 class Range(NamedTuple):
@@ -95,7 +95,7 @@ class Faithfulness(NamedTuple):
         SaCo knows the order of the changes only, so it gives a number to changes of a millionth, and 1 to any map
         where nothing changes at all.
         """
-        return self.difference >= LEAST
+        return self.difference >= MIN_PROBABILITY
 
     @property
     def sentence(self) -> str:
@@ -108,7 +108,7 @@ class Faithfulness(NamedTuple):
         if self.chance.highest >= 1:
             return "Random maps reach any score here, so no map can be told from chance."
         if self.saco <= self.chance.highest:
-            if self.chance.highest >= FAR:
+            if self.chance.highest >= CHANCE_SACO:
                 return (
                     "Not decidable on this picture: random maps reach far here, so a true map need not stand out, and "
                     "this one does not."
@@ -142,7 +142,7 @@ class Curve(NamedTuple):
     def leads_somewhere(self) -> bool:
         """Whether one end is a fifth below the other; where it is not, the area alone says little about the map."""
         ends = sorted((self.probabilities[0], self.probabilities[-1]))
-        return ends[0] < (1 - APART) * ends[1]
+        return ends[0] < (1 - MIN_CURVE_GAP) * ends[1]
 
 
 # --- SaCo -----------------------------------------------------------------------------------------------------
@@ -173,7 +173,7 @@ def saco(salience: Tensor, drops: Tensor) -> float:
     return float(signed.sum()) / total if total > 0 else 0.0
 
 
-def groups(heatmap: Tensor, size: tuple[int, int], count: int = GROUPS) -> tuple[Tensor, Tensor]:
+def groups(heatmap: Tensor, size: tuple[int, int], count: int = SACO_GROUPS) -> tuple[Tensor, Tensor]:
     """Pixels in groups of equal size, the most important first.
 
     Args:
@@ -202,7 +202,7 @@ def enlarged(heatmap: Tensor, size: tuple[int, int]) -> Tensor:
 
 
 def faithfulness(
-    model: VisionTransformer, pixels: Tensor, target: int, heatmaps: Sequence[Tensor], count: int = GROUPS
+    model: VisionTransformer, pixels: Tensor, target: int, heatmaps: Sequence[Tensor], count: int = SACO_GROUPS
 ) -> list[float]:
     """SaCo of each map of one picture, from -1 to 1, in the order of the maps; see `scores`.
 
@@ -216,7 +216,7 @@ def faithfulness(
 
 
 def scores(
-    model: VisionTransformer, pixels: Tensor, target: int, heatmaps: Sequence[Tensor], count: int = GROUPS
+    model: VisionTransformer, pixels: Tensor, target: int, heatmaps: Sequence[Tensor], count: int = SACO_GROUPS
 ) -> list[Score]:
     """Take the groups of each map away, `count` forwards each, all in batches.
 
@@ -248,22 +248,22 @@ def scores(
     ]
 
 
-def seconds(model: VisionTransformer, size: tuple[int, int], maps: float, count: int = GROUPS) -> float:
+def seconds(model: VisionTransformer, size: tuple[int, int], maps: float, count: int = SACO_GROUPS) -> float:
     """How long judging so many maps will take, see `vit.explain.timing` [s].
 
     Args:
         size: (height, width) of the input [px].
         count: of the groups that each map puts the pixels in.
     """
-    at_once = batch_size(model.config.channels * size[0] * size[1])
-    return expected(model, Kind(_KIND, size), maps * count, at_once=at_once)
+    per_batch = batch_size(model.config.channels * size[0] * size[1])
+    return expected(model, Kind(_KIND, size), maps * count, per_batch=per_batch)
 
 
 _KIND = "verdict"
 
 
 def controls(
-    model: VisionTransformer, pixels: Tensor, target: int, grid: tuple[int, int], seeds: int = SEEDS
+    model: VisionTransformer, pixels: Tensor, target: int, grid: tuple[int, int], seeds: int = RANDOM_MAPS
 ) -> Controls:
     """Score random maps and a blob in the middle; the same for every map of this picture and class.
 
@@ -301,7 +301,7 @@ def centre(grid: tuple[int, int]) -> Tensor:
 # --- Deletion and insertion -----------------------------------------------------------------------------------
 
 
-def deletion(model: VisionTransformer, pixels: Tensor, target: int, heatmap: Tensor, steps: int = STEPS) -> Curve:
+def deletion(model: VisionTransformer, pixels: Tensor, target: int, heatmap: Tensor, steps: int = CURVE_STEPS) -> Curve:
     """The probability while pixels give way to the picture's mean colour; a true map has a small area.
 
     Args:
@@ -315,7 +315,9 @@ def deletion(model: VisionTransformer, pixels: Tensor, target: int, heatmap: Ten
     return _curve(model, pixels, pixels.mean((2, 3), keepdim=True).expand_as(pixels), target, heatmap, steps)
 
 
-def insertion(model: VisionTransformer, pixels: Tensor, target: int, heatmap: Tensor, steps: int = STEPS) -> Curve:
+def insertion(
+    model: VisionTransformer, pixels: Tensor, target: int, heatmap: Tensor, steps: int = CURVE_STEPS
+) -> Curve:
     """The probability while the blurred picture becomes sharp; a true map has a large area.
 
     Args:
@@ -328,7 +330,7 @@ def insertion(model: VisionTransformer, pixels: Tensor, target: int, heatmap: Te
     """
     from torchvision.transforms.v2.functional import gaussian_blur  # noqa: PLC0415 # brings torch's compiler along: 2 s
 
-    sigma = max(pixels.shape[2:]) * _BLUR
+    sigma = max(pixels.shape[2:]) * _BLUR_SIDES
     kernel = 2 * math.ceil(2 * sigma) + 1
     largest = 2 * (min(pixels.shape[2:]) - 1) + 1  # what reflection at the border allows
     blurred = gaussian_blur(pixels, [min(kernel, largest)] * 2, [sigma] * 2)
@@ -355,16 +357,16 @@ def probabilities(model: VisionTransformer, pictures: Iterable[Tensor], target: 
     """
     waiting = iter(pictures)
     first = next(waiting)
-    waiting, at_once = chain([first], waiting), batch_size(first.numel())
+    waiting, per_batch = chain([first], waiting), batch_size(first.numel())
     parts = []
-    while batch := list(islice(waiting, at_once)):
+    while batch := list(islice(waiting, per_batch)):
         parts.append(model.probabilities(model(torch.cat(batch)).logits)[:, target])
     return torch.cat(parts)
 
 
 def batch_size(numbers: int) -> int:
     """How many pictures, of so many numbers each, go through a model together; at least one."""
-    return max(1, _BATCH // numbers)
+    return max(1, _BATCH_NUMBERS // numbers)
 
 
 def memory(config: ViTConfig, size: tuple[int, int]) -> int:
@@ -374,8 +376,8 @@ def memory(config: ViTConfig, size: tuple[int, int]) -> int:
         size: (height, width) of the input [px].
     """
     numbers = config.channels * size[0] * size[1]
-    at_once = batch_size(numbers)
-    return 2 * 4 * at_once * numbers + at_once * pass_memory(config, count_tokens(config, size)) + 50_000_000
+    per_batch = batch_size(numbers)
+    return 2 * 4 * per_batch * numbers + per_batch * pass_memory(config, count_tokens(config, size)) + 50_000_000
 
 
 # --- Against known objects ------------------------------------------------------------------------------------

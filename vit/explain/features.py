@@ -91,11 +91,11 @@ def combined(parts: Iterable[Part]) -> Features:
     return Features(vectors, labels, tuple(every[0]["classes"].tolist()))
 
 
-def save(found: Features, file: Path) -> None:
+def save(extracted: Features, file: Path) -> None:
     """Write an NPZ with `vectors`, `labels` and `classes`; an older one is replaced whole.
 
     Raises:
         OSError: the file cannot be written.
     """
     with replaced(file) as out:
-        np.savez(out, vectors=found.vectors, labels=found.labels, classes=np.array(found.classes))
+        np.savez(out, vectors=extracted.vectors, labels=extracted.labels, classes=np.array(extracted.classes))

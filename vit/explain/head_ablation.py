@@ -8,14 +8,14 @@ from collections.abc import Collection, Sequence
 import torch
 from torch import Tensor
 
-from vit.explain.cost import CACHED, Progress, images_at_once, size_of
+from vit.explain.cost import CACHED_NUMBERS, Progress, images_per_batch, size_of
 from vit.explain.timing import Kind, doing, expected
 from vit.model.attention import HeadInputs, Hook
 from vit.model.cpu import onednn
 from vit.model.transformer import Step, VisionTransformer
 
 Head = tuple[int, int]  # block, head
-_HELD = 1 << 25  # numbers of a residual stream held between blocks; 128 MB
+_HELD_NUMBERS = 1 << 25  # numbers of a residual stream held between blocks; 128 MB
 _KIND = "heads"  # of work, see `vit.explain.timing`
 
 
@@ -53,17 +53,19 @@ def without(off: Collection[Head], means: Tensor | None = None) -> Hook:
 
     def knock_out(block: int, inputs: HeadInputs) -> Tensor:
         heads = inputs.mixed()
-        here = [head for b, head in off if b == block]
-        if not here:
+        off_here = [head for b, head in off if b == block]
+        if not off_here:
             return heads
         heads = heads.clone()
-        heads[:, here] = 0.0 if means is None else _spread(means[block, here], heads.shape[2]).to(heads.dtype)
+        heads[:, off_here] = (
+            0.0 if means is None else _over_tokens(means[block, off_here], heads.shape[2]).to(heads.dtype)
+        )
         return heads
 
     return knock_out
 
 
-def _spread(means: Tensor, tokens: int) -> Tensor:
+def _over_tokens(means: Tensor, tokens: int) -> Tensor:
     """(..., S + 1, K) to (..., N, K)."""
     first = means.shape[-2] - 1
     patches = means[..., first:, :].expand(*means.shape[:-2], tokens - first, means.shape[-1])
@@ -96,12 +98,12 @@ def importance(
     logits, moving = [], x[:0]  # of pictures that have arrived, and those on their way (M, N, D)
     with onednn(), doing(model, Kind(_KIND, size_of(pixels)), _passes(model)):
         for index, step in enumerate(steps):
-            if len(moving) and moving.numel() > _HELD:
-                logits.append(_rest(model, steps[index:], moving)[:, target])
+            if len(moving) and moving.numel() > _HELD_NUMBERS:
+                logits.append(_logits_from(model, steps[index:], moving)[:, target])
                 moving = x[:0]
-            here = _without_each(step, x, model.config.heads, None if means is None else means[index])
-            moving = torch.cat([_through(step, moving), here[1:]])
-            x = here[:1]
+            variants = _without_each(step, x, model.config.heads, None if means is None else means[index])
+            moving = torch.cat([_through_block(step, moving), variants[1:]])
+            x = variants[:1]
             progress(((index + 1) / len(steps)) ** 2)
         logits.append(model.classify(moving)[:, target])
         whole = model.classify(x)[0, target]
@@ -110,7 +112,7 @@ def importance(
 
 def importance_seconds(model: VisionTransformer, size: tuple[int, int]) -> float:
     """How long `importance` will take for an input (height, width) [px], see `vit.explain.timing` [s]."""
-    return expected(model, Kind(_KIND, size), _passes(model), at_once=images_at_once(model.config, size))
+    return expected(model, Kind(_KIND, size), _passes(model), per_batch=images_per_batch(model.config, size))
 
 
 def _passes(model: VisionTransformer) -> float:
@@ -125,12 +127,12 @@ def _without_each(step: Step, x: Tensor, heads: int, means: Tensor | None) -> Te
         means: (H, S + 1, K), zeros without it.
     """
     left = []
-    for some in torch.arange(heads).split(_at_once(x)):
+    for some in torch.arange(heads).split(_variants_per_batch(x)):
 
         def knock_out(block: int, inputs: HeadInputs, some: Tensor = some) -> Tensor:
             """Heads of one picture, whole and without each of some: (1 + len(some), H, Q, K)."""
             every = inputs.mixed().expand(1 + len(some), -1, -1, -1).clone()
-            own = 0.0 if means is None else _spread(means[some], x.shape[1])[:, step.route.rows]
+            own = 0.0 if means is None else _over_tokens(means[some], x.shape[1])[:, step.route.rows]
             every[1 + torch.arange(len(some)), some] = own
             return every
 
@@ -138,18 +140,18 @@ def _without_each(step: Step, x: Tensor, heads: int, means: Tensor | None) -> Te
     return torch.cat([left[0][:1], *(one[1:] for one in left)])
 
 
-def _through(step: Step, x: Tensor) -> Tensor:
+def _through_block(step: Step, x: Tensor) -> Tensor:
     """Pictures (M, N, D) through a block, to (M, Q, D)."""
-    return torch.cat([step(some) for some in x.split(_at_once(x[:1]) if len(x) else 1)])
+    return torch.cat([step(some) for some in x.split(_variants_per_batch(x[:1]) if len(x) else 1)])
 
 
-def _rest(model: VisionTransformer, steps: Sequence[Step], x: Tensor) -> Tensor:
+def _logits_from(model: VisionTransformer, steps: Sequence[Step], x: Tensor) -> Tensor:
     """Logits (M, C) of pictures that enter the first of the last blocks."""
     for step in steps:
-        x = _through(step, x)
+        x = _through_block(step, x)
     return model.classify(x)
 
 
-def _at_once(x: Tensor) -> int:
+def _variants_per_batch(x: Tensor) -> int:
     """How many pictures like this one (1, N, D) go through a block together."""
-    return max(1, CACHED // x.numel())
+    return max(1, CACHED_NUMBERS // x.numel())

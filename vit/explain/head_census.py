@@ -33,9 +33,9 @@ CENSUS_PICTURES = 128  # as in the paper
 
 # Tokens that go through a model together. On two cores the shipped model takes a third of the time per picture in
 # batches of 32 that it takes one by one; ViT-B/16 the same in any.
-_TOGETHER = 2048
+_BATCH_TOKENS = 2048
 _KIND = "census"
-_BUDGET = 1 << 28  # of pictures held in memory [bytes]; more are decoded when they are needed
+_BUDGET_BYTES = 1 << 28  # of pictures held in memory [bytes]; more are decoded when they are needed
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,7 @@ def combined(parts: Iterable[Part]) -> dict[str, Statistic]:
 
 def batch_size(checkpoint: Checkpoint, preprocess: Preprocess) -> int:
     """How many pictures to look at together."""
-    return max(1, _TOGETHER // count_tokens(checkpoint.config, preprocess.size))
+    return max(1, _BATCH_TOKENS // count_tokens(checkpoint.config, preprocess.size))
 
 
 def seconds(checkpoint: Checkpoint, preprocess: Preprocess, count: int) -> float:
@@ -189,7 +189,7 @@ def pictures_of(
     root: Path = Path("data"),
     limit: int = CENSUS_PICTURES,
     workers: int = 2,
-    budget: int = _BUDGET,
+    budget: int = _BUDGET_BYTES,
 ) -> Pictures:
     """At most `limit` test pictures of a dataset, evenly from its classes.
 
@@ -238,9 +238,9 @@ def check_name(checkpoint: Checkpoint, name: str) -> None:
     Raises:
         UserError: it has no such tokens.
     """
-    known = names(checkpoint.config.prefix)
-    if name not in known:
-        raise UserError(f"{checkpoint.name} has no statistic {name!r}. Choose from {', '.join(known)}.")
+    available = names(checkpoint.config.prefix)
+    if name not in available:
+        raise UserError(f"{checkpoint.name} has no statistic {name!r}. Choose from {', '.join(available)}.")
 
 
 def table(name: str, statistic: Statistic) -> list[str]:
@@ -263,13 +263,13 @@ def sentence(name: str, statistic: Statistic) -> str:
     return f"{STATISTICS[name]}, {what}. Uniform attention: {amount(name, statistic.uniform)}."
 
 
-def record_in_card(checkpoint: Checkpoint, data: str, found: Mapping[str, Statistic]) -> None:
+def record_in_card(checkpoint: Checkpoint, data: str, measured: Mapping[str, Statistic]) -> None:
     """Put how far each block looks into the card of a checkpoint that this app saved.
 
     Raises:
         UserError: it is another library's, whose card is not ours to write.
     """
-    distance = found["distance"]
+    distance = measured["distance"]
     blocks = ", ".join(f"{mean:.1f}" for mean in distance.values.mean(1).tolist())
     line = (
         f"Mean attention distance of the heads of each block, the first one first: {blocks} px; uniform attention "
@@ -279,7 +279,7 @@ def record_in_card(checkpoint: Checkpoint, data: str, found: Mapping[str, Statis
     record_facts(checkpoint, {"heads": [line]})
 
 
-def to_dict(found: Mapping[str, Statistic]) -> dict[str, Any]:
+def to_dict(measured: Mapping[str, Statistic]) -> dict[str, Any]:
     """Statistics by name as JSON has them: `mean` and `deviation` are lists of blocks, each a list of its heads.
 
     The `deviation` is None where there was one picture.
@@ -290,5 +290,5 @@ def to_dict(found: Mapping[str, Statistic]) -> dict[str, Any]:
             "mean": one.values.tolist(),
             "deviation": None if one.deviation is None else one.deviation.tolist(),
         }
-        for name, one in found.items()
+        for name, one in measured.items()
     }

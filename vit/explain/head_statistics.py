@@ -10,7 +10,7 @@ from vit.explain.map_comparison import rank_correlation
 from vit.explain.maps import entropy
 from vit.explain.record import AttentionRecord
 
-_ROWS = 256  # of distances, held at once
+_ROWS_PER_CHUNK = 256  # of distances, held at once
 
 
 class Statistic(NamedTuple):
@@ -54,7 +54,7 @@ def statistics(record: AttentionRecord, patch_size: int) -> dict[str, Statistic]
             if not asking.shape[1]:
                 continue
             which = torch.arange(max(start, first), start + chunk.shape[1]) - first
-            distances, near = _apart(places, which)
+            distances, near = _distances(places, which)
             patches = asking[..., first:]
             on_patches = patches.sum(-1).clamp_min(torch.finfo(torch.float32).tiny)
             sums["entropy"] += entropy(asking).sum(-1)
@@ -66,8 +66,8 @@ def statistics(record: AttentionRecord, patch_size: int) -> dict[str, Statistic]
         for name, total in sums.items():
             blocks[name].append(total / (rows * cols))
     away = touching = 0.0
-    for which in torch.arange(rows * cols).split(_ROWS):
-        distances, near = _apart(places, which)
+    for which in torch.arange(rows * cols).split(_ROWS_PER_CHUNK):
+        distances, near = _distances(places, which)
         away, touching = away + float(distances.sum()), touching + float(near.sum())
     uniform = {
         "entropy": 1.0,
@@ -87,7 +87,7 @@ def names(prefix: tuple[str, ...]) -> tuple[str, ...]:
     return ("distance", "entropy", "self", "neighbours", *_prefix_groups(prefix))
 
 
-def _apart(places: Tensor, which: Tensor) -> tuple[Tensor, Tensor]:
+def _distances(places: Tensor, which: Tensor) -> tuple[Tensor, Tensor]:
     """Of some patches to all: the distance [patches], and whether they touch; both (q, P)."""
     distances = torch.cdist(places[which], places, compute_mode="donot_use_mm_for_euclid_dist")
     return distances, ((distances > 0) & (distances < 1.5)).float()  # 1 or the square root of 2
@@ -139,20 +139,20 @@ SINK = 0.05  # of the attention, that a token must get to be called one
 NEGLIGIBLE = 0.1  # of what uniform attention has, or of 1 where that has 0: a correlation, or logits
 
 
-def suggestions(found: Mapping[str, Statistic]) -> list[Suggestion]:
+def suggestions(measured: Mapping[str, Statistic]) -> list[Suggestion]:
     """The heads with the most and the least of something, where that is not negligible.
 
     Args:
-        found: by name, from `statistics` and `agreement`; "effect" is what the class loses without each head.
+        measured: by name, from `statistics` and `agreement`; "effect" is what the class loses without each head.
     """
     ideas = [("local", "distance", -1), ("far", "distance", 1), ("itself", "self", 1)]
-    ideas += [("sink", name, 1) for name in ("cls", "registers") if name in found][:1]
+    ideas += [("sink", name, 1) for name in ("cls", "registers") if name in measured][:1]
     ideas += [("object", "object", 1), ("needed", "effect", 1)]
     chosen = []
     for kind, name, sign in ideas:
-        if name not in found:
+        if name not in measured:
             continue
-        values, uniform = found[name].values, found[name].uniform
+        values, uniform = measured[name].values, measured[name].uniform
         block, head = divmod(int((sign * values).argmax()), values.shape[1])
         value = float(values[block, head])
         enough = kind != "sink" or value > SINK

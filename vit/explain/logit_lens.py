@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from vit.explain.cost import CACHED
+from vit.explain.cost import CACHED_NUMBERS
 from vit.model.cpu import onednn
 from vit.model.transformer import VisionTransformer
 
@@ -53,7 +53,7 @@ def logit_lens(model: VisionTransformer, pixels: Tensor, target: int) -> Lens:
             x = step(x)
             answer = model.probabilities(model.classify(x[:, model.read])[0])
             every = []
-            for some in x[0].split(max(1, CACHED // (copies * x.shape[2] + model.config.num_classes))):
+            for some in x[0].split(max(1, CACHED_NUMBERS // (copies * x.shape[2] + model.config.num_classes))):
                 alone = some[:, None].expand(-1, copies, -1)[:, model.read]
                 every.append(model.probabilities(model.classify(alone)))
             each = torch.cat(every)  # (N, C)

@@ -18,22 +18,22 @@ class Layout(NamedTuple):
     grid: tuple[int, int]
 
 
-def counterpart(token: int, here: Layout, there: Layout) -> int:
-    """The token there that is this one here: by name, or by its place on a grid that may be finer.
+def counterpart(token: int, source: Layout, target: Layout) -> int:
+    """The token of `target` that `token` is in `source`: by name, or by where it lies on a grid that may be finer.
 
     The viewers of a group find it the same way.
 
     >>> counterpart(2, Layout(("cls",), (2, 2)), Layout((), (4, 4)))
     7
     """
-    if token < len(here.prefix):
-        name = here.prefix[token]
-        return there.prefix.index(name) if name in there.prefix else 0
-    row, col = divmod(token - len(here.prefix), here.grid[1])
+    if token < len(source.prefix):
+        name = source.prefix[token]
+        return target.prefix.index(name) if name in target.prefix else 0
+    row, col = divmod(token - len(source.prefix), source.grid[1])
     row, col = (
-        int((index + 0.5) / own * other) for index, own, other in zip((row, col), here.grid, there.grid, strict=True)
+        int((index + 0.5) / own * other) for index, own, other in zip((row, col), source.grid, target.grid, strict=True)
     )
-    return len(there.prefix) + row * there.grid[1] + col
+    return len(target.prefix) + row * target.grid[1] + col
 
 
 def difference(left: Tensor, right: Tensor) -> Tensor:
@@ -51,7 +51,7 @@ def difference(left: Tensor, right: Tensor) -> Tensor:
     >>> difference(torch.tensor([[3.0, 1.0]]), torch.tensor([[1.0, 1.0]])).tolist()
     [[0.25, -0.25]]
     """
-    _check(left, right)
+    _check_grids(left, right)
     one, other = (heatmap.double().clamp_min(0) for heatmap in (left, right))
     tiny = torch.finfo(torch.float64).tiny
     return one / one.sum().clamp_min(tiny) - other / other.sum().clamp_min(tiny)
@@ -72,7 +72,7 @@ def rank_correlation(left: Tensor, right: Tensor) -> float | None:
     >>> rank_correlation(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([10.0, 30.0, 20.0]))
     0.5
     """
-    _check(left, right)
+    _check_grids(left, right)
     one, other = (ranks - ranks.mean() for ranks in (_ranks(left), _ranks(right)))
     spread = float((one.square().sum() * other.square().sum()).sqrt())
     return float(one @ other) / spread if spread > 0 else None
@@ -85,7 +85,7 @@ def _ranks(numbers: Tensor) -> Tensor:
     return (last - (count - 1) / 2)[inverse]
 
 
-def _check(left: Tensor, right: Tensor) -> None:
+def _check_grids(left: Tensor, right: Tensor) -> None:
     if left.shape != right.shape:
         raise ValueError(f"Maps of {tuple(left.shape)} and {tuple(right.shape)} patches cannot be compared.")
 

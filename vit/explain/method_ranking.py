@@ -14,12 +14,12 @@ from vit.checkpoints.save import record_facts
 from vit.data.datasets import load_dataset
 from vit.data.in_parts import InParts, Part, pictures_bar
 from vit.data.labels import match_classes
-from vit.explain.faithfulness import SEEDS, centre, faithfulness, noise, overlap, points_at
+from vit.explain.faithfulness import RANDOM_MAPS, centre, faithfulness, noise, overlap, points_at
 from vit.explain.methods import METHODS, Subject, heatmap_of
 from vit.images.preprocess import Normalise
 
 RANDOM, BLOB = "random", "blob in the middle"
-_KNOWN = "objects are known"
+_HAS_OBJECTS = "objects are known"
 RESAMPLES = 2000
 _NUMBER = r"(-?\d\.\d{3})"
 _LINE = re.compile(rf"\| (?P<title>[^|]+) \| {_NUMBER} \({_NUMBER} to {_NUMBER}\) \|")
@@ -105,13 +105,15 @@ def in_parts(
         subject = Subject.of(checkpoint.model, normalise(image))
         maps = {name: heatmap_of(subject, name) for name in names}
         grid = subject.record.grid
-        maps |= {f"{RANDOM} {seed}": noise(grid, index * SEEDS + seed) for seed in range(SEEDS)} | {BLOB: centre(grid)}
+        maps |= {f"{RANDOM} {seed}": noise(grid, index * RANDOM_MAPS + seed) for seed in range(RANDOM_MAPS)} | {
+            BLOB: centre(grid)
+        }
         mask = None if dataset.masks is None else dataset.masks[index]
         scores = faithfulness(checkpoint.model, subject.pixels, subject.record.target, list(maps.values()))
-        every = {name: (score, *_against(maps[name], mask)) for name, score in zip(maps, scores, strict=True)}
-        chance = torch.tensor([every.pop(f"{RANDOM} {seed}") for seed in range(SEEDS)]).mean(0)
+        every = {name: (score, *_hit_and_overlap(maps[name], mask)) for name, score in zip(maps, scores, strict=True)}
+        chance = torch.tensor([every.pop(f"{RANDOM} {seed}") for seed in range(RANDOM_MAPS)]).mean(0)
         rows = {name: np.array([every[name]]) for name in (*names, BLOB)} | {RANDOM: chance[None].numpy()}
-        return rows | {_KNOWN: np.array(mask is not None)}
+        return rows | {_HAS_OBJECTS: np.array(mask is not None)}
 
     return InParts(dataset.test, min(limit, len(dataset.test.labels)), 1, compute)
 
@@ -119,16 +121,16 @@ def in_parts(
 def combined(parts: Iterable[Part]) -> list[Ranked]:
     """What all parts say together, in their order; best first."""
     every = list(parts)
-    known = bool(every[0][_KNOWN])
+    has_objects = bool(every[0][_HAS_OBJECTS])
     ranked = []
-    for name in (*(name for name in every[0] if name not in (RANDOM, BLOB, _KNOWN)), RANDOM, BLOB):
+    for name in (*(name for name in every[0] if name not in (RANDOM, BLOB, _HAS_OBJECTS)), RANDOM, BLOB):
         rows = torch.from_numpy(np.concatenate([part[name] for part in every])).double()
         saco, points, overlaps = (interval(column) for column in rows.T)
-        ranked.append(Ranked(name, saco, points if known else None, overlaps if known else None, len(rows)))
+        ranked.append(Ranked(name, saco, points if has_objects else None, overlaps if has_objects else None, len(rows)))
     return sorted(ranked, key=lambda one: -one.saco.mean)
 
 
-def _against(heatmap: Tensor, mask: Tensor | None) -> tuple[float, float]:
+def _hit_and_overlap(heatmap: Tensor, mask: Tensor | None) -> tuple[float, float]:
     return (0.0, 0.0) if mask is None else (float(points_at(heatmap, mask)), overlap(heatmap, mask))
 
 
@@ -142,14 +144,14 @@ def interval(values: Tensor) -> Interval:
 
 def table(ranked: Sequence[Ranked]) -> list[str]:
     """The ranking as the lines of a Markdown table."""
-    known = ranked[0].points is not None
-    lines = ["| Method | SaCo (95 %) |" + (" Points at the object | Overlap with it |" if known else "")]
-    lines.append("|---|---|" + ("---|---|" if known else ""))
+    has_objects = ranked[0].points is not None
+    lines = ["| Method | SaCo (95 %) |" + (" Points at the object | Overlap with it |" if has_objects else "")]
+    lines.append("|---|---|" + ("---|---|" if has_objects else ""))
     for one in ranked:
         title = METHODS[one.name].title if one.name in METHODS else one.name.capitalize()
-        line = f"| {title} | {_words(one.saco)} |"
+        line = f"| {title} | {_interval_text(one.saco)} |"
         if one.points and one.overlap:
-            line += f" {one.points.mean:.1%} | {_words(one.overlap)} |"
+            line += f" {one.points.mean:.1%} | {_interval_text(one.overlap)} |"
         lines.append(line)
     return lines
 
@@ -174,7 +176,7 @@ def recorded(facts: Mapping[str, Any]) -> tuple[int, dict[str, Interval]]:
     return (int(pictures[1]), read_table(lines)) if pictures else (0, {})
 
 
-def _words(one: Interval) -> str:
+def _interval_text(one: Interval) -> str:
     return f"{one.mean:.3f} ({one.low:.3f} to {one.high:.3f})"
 
 

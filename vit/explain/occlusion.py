@@ -9,14 +9,14 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from vit.explain.cost import Progress, images_at_once, size_of
+from vit.explain.cost import Progress, images_per_batch, size_of
 from vit.explain.timing import Kind, doing, expected
 from vit.model.attention import Hook
 from vit.model.cpu import onednn
 from vit.model.transformer import VisionTransformer
 
 Baseline = Literal["mean", "blur", "noise"]
-_BLUR = 0.1  # deviation, in sides of the picture
+_BLUR_SIDES = 0.1  # deviation, in sides of the picture
 _KIND = "patches"  # of work, see `vit.explain.timing`
 
 
@@ -45,7 +45,7 @@ def hidden(
     elif baseline == "blur":
         from torchvision.transforms.v2.functional import gaussian_blur  # noqa: PLC0415 # brings torch's compiler along: 2 s
 
-        sigma = max(pixels.shape[2:]) * _BLUR
+        sigma = max(pixels.shape[2:]) * _BLUR_SIDES
         kernel = min(2 * round(2 * sigma) + 1, 2 * min(pixels.shape[2:]) - 1)  # what reflection at the border allows
         other = gaussian_blur(pixels, [kernel, kernel], [sigma, sigma])
     else:
@@ -81,9 +81,9 @@ def occlusion(
     rows, cols = pixels.shape[2] // side, pixels.shape[3] // side
     other = hidden(pixels, range(rows * cols), side, baseline)
     pixels = hidden(pixels, hide, side, baseline)
-    at_once, answers = images_at_once(model.config, size_of(pixels)), []
+    per_batch, answers = images_per_batch(model.config, size_of(pixels)), []
     with onednn(), doing(model, Kind(_KIND, size_of(pixels)), rows * cols):
-        for some in torch.arange(rows * cols).split(at_once):
+        for some in torch.arange(rows * cols).split(per_batch):
             pictures = pixels.repeat(len(some), 1, 1, 1)
             for picture, patch in zip(pictures, some.tolist(), strict=True):
                 down, right = (slice(at * side, (at + 1) * side) for at in divmod(patch, cols))
@@ -96,4 +96,4 @@ def occlusion(
 def occlusion_seconds(model: VisionTransformer, size: tuple[int, int]) -> float:
     """How long `occlusion` will take for an input (height, width) [px], see `vit.explain.timing` [s]."""
     patches = (size[0] // model.config.patch_size) * (size[1] // model.config.patch_size)
-    return expected(model, Kind(_KIND, size), patches, at_once=images_at_once(model.config, size))
+    return expected(model, Kind(_KIND, size), patches, per_batch=images_per_batch(model.config, size))

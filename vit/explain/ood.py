@@ -35,11 +35,11 @@ from vit.progress import tqdm
 from vit.untrusted import Unreadable, parse_json, read_bytes
 
 FILE = "known.zip"
-ALARM = 0.1  # share of known pictures that are called unlike them
+ALARM_SHARE = 0.1  # share of known pictures that are called unlike them
 KNOWN_PICTURES = 10_000  # at most, looked at to learn what known ones are like
-_BYTES = 64 << 20  # of the file, unpacked
-_BATCH = 250
-_STEPS = 101  # quantiles
+_FILE_BYTES = 64 << 20  # of the file, unpacked
+_BATCH_PICTURES = 250
+_QUANTILES = 101  # quantiles
 
 
 class Unlike(NamedTuple):
@@ -55,7 +55,7 @@ class Unlike(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Known:
+class Reference:
     """What the pictures are like that a model learnt from.
 
     Attributes:
@@ -84,12 +84,14 @@ class Known:
     @property
     def noticed(self) -> float | None:
         """The share of foreign pictures that is called unlike, 0 to 1; None where none were looked at."""
-        limit = float(np.interp(1 - ALARM, np.linspace(0, 1, _STEPS), self.scores.numpy()))
+        limit = float(np.interp(1 - ALARM_SHARE, np.linspace(0, 1, _QUANTILES), self.scores.numpy()))
         return self.judge(limit).others
 
     def judge(self, score: float) -> Unlike:
         """How unusual a score is."""
-        return Unlike(_above(self.scores, score), None if self.others is None else _above(self.others, score))
+        return Unlike(
+            _share_above(self.scores, score), None if self.others is None else _share_above(self.others, score)
+        )
 
 
 @torch.inference_mode()
@@ -114,7 +116,7 @@ def fit(
     root: Path = Path("data"),
     most: int = KNOWN_PICTURES,
     bar: bool = False,
-) -> Known:
+) -> Reference:
     """Learn what known pictures are like from a training split, and how usual scores are from test splits.
 
     Args:
@@ -128,15 +130,15 @@ def fit(
     """
     if not checkpoint.config.num_classes:
         raise UserError("The model has no classes, so there is nothing to be sure or unsure of.")
-    known = load_dataset(data, checkpoint.preprocess, root=root, at_most=most)
-    features, _ = _looked(checkpoint, known.train, most, bar)
+    dataset = load_dataset(data, checkpoint.preprocess, root=root, at_most=most)
+    features, _ = _look_at_split(checkpoint, dataset.train, most, bar)
     mean, away = features.mean(0), features - features.mean(0)
     covariance = (away.T @ away).double() / len(features)
     covariance.diagonal().add_(1e-3 * covariance.diagonal().mean())  # a direction that hardly varies counts for little
     precision = torch.linalg.inv(covariance).float()
-    usual = measures(*_looked(checkpoint, known.test, most, bar), mean, precision)
-    centre, spread = usual.mean(0), usual.std(0)
-    steps = torch.linspace(0, 1, _STEPS)
+    reference = measures(*_look_at_split(checkpoint, dataset.test, most, bar), mean, precision)
+    centre, spread = reference.mean(0), reference.std(0)
+    steps = torch.linspace(0, 1, _QUANTILES)
 
     def quantiles(values: Tensor) -> Tensor:
         return ((values - centre) / spread).sum(1).quantile(steps)
@@ -144,12 +146,12 @@ def fit(
     foreign = None
     if others:
         test = load_dataset(others, checkpoint.preprocess, root=root, at_most=most, only_test=True).test
-        foreign = quantiles(measures(*_looked(checkpoint, test, most, bar), mean, precision))
+        foreign = quantiles(measures(*_look_at_split(checkpoint, test, most, bar), mean, precision))
     names = (Path(spec.removeprefix("folder:")).name for spec in (data, others))
-    return Known(mean, precision, centre, spread, quantiles(usual), foreign, *names)
+    return Reference(mean, precision, centre, spread, quantiles(reference), foreign, *names)
 
 
-def write(checkpoint: Checkpoint, known: Known) -> Path:
+def write(checkpoint: Checkpoint, reference: Reference) -> Path:
     """Keep it beside the weights of a checkpoint, whose identity it carries.
 
     Raises:
@@ -157,19 +159,19 @@ def write(checkpoint: Checkpoint, known: Known) -> Path:
     """
     if not checkpoint.path.is_dir():
         raise UserError(f"{checkpoint.path.name} is a single file. Put it into a folder of its own first.")
-    facts = {"identity": checkpoint.identity, "data": known.data, "other_data": known.other_data}
-    arrays = {name: getattr(known, name) for name in _NAMES}
+    facts = {"identity": checkpoint.identity, "data": reference.data, "other_data": reference.other_data}
+    arrays = {name: getattr(reference, name) for name in _NAMES}
     with replaced(checkpoint.path / FILE) as file, zipfile.ZipFile(file, "w") as archive:
-        for name, content in [("facts.json", json.dumps(facts).encode()), *_packed(arrays)]:
+        for name, content in [("facts.json", json.dumps(facts).encode()), *_zip_members(arrays)]:
             archive.writestr(zipfile.ZipInfo(name), content)  # the same bytes whenever it is written
     return checkpoint.path / FILE
 
 
-def read(checkpoint: Checkpoint) -> Known | None:
+def read(checkpoint: Checkpoint) -> Reference | None:
     """What is kept beside a checkpoint; None where there is nothing, or of another checkpoint."""
     try:
-        with zipfile.ZipFile(io.BytesIO(read_bytes(checkpoint.path / FILE, _BYTES))) as archive:
-            if sum(member.file_size for member in archive.infolist()) > _BYTES:
+        with zipfile.ZipFile(io.BytesIO(read_bytes(checkpoint.path / FILE, _FILE_BYTES))) as archive:
+            if sum(member.file_size for member in archive.infolist()) > _FILE_BYTES:
                 return None
             facts = parse_json(archive.read("facts.json"))
             if facts["identity"] != checkpoint.identity:
@@ -184,19 +186,23 @@ def read(checkpoint: Checkpoint) -> Known | None:
     width = checkpoint.config.dim
     shapes = {"mean": (width,), "precision": (width, width), "centre": (2,), "spread": (2,)}
     for name, tensor in arrays.items():
-        if tensor.dtype != torch.float32 or tensor.shape != shapes.get(name, (_STEPS,)) or not tensor.isfinite().all():
+        if (
+            tensor.dtype != torch.float32
+            or tensor.shape != shapes.get(name, (_QUANTILES,))
+            or not tensor.isfinite().all()
+        ):
             return None
     if not {*_NAMES} - {"others"} <= arrays.keys():
         return None
     mean, precision, centre, spread, scores = (arrays[name] for name in _NAMES[:-1])
     names = str(facts.get("data", "")), str(facts.get("other_data", ""))
-    return Known(mean, precision, centre, spread, scores, arrays.get("others"), *names)
+    return Reference(mean, precision, centre, spread, scores, arrays.get("others"), *names)
 
 
 _NAMES = ("mean", "precision", "centre", "spread", "scores", "others")
 
 
-def _packed(arrays: dict[str, Tensor | None]) -> Iterator[tuple[str, bytes]]:
+def _zip_members(arrays: dict[str, Tensor | None]) -> Iterator[tuple[str, bytes]]:
     for name, tensor in arrays.items():
         if tensor is not None:
             out = io.BytesIO()
@@ -204,17 +210,17 @@ def _packed(arrays: dict[str, Tensor | None]) -> Iterator[tuple[str, bytes]]:
             yield f"{name}.npy", out.getvalue()
 
 
-def _looked(checkpoint: Checkpoint, pictures: Pictures, most: int, bar: bool) -> tuple[Tensor, Tensor]:
+def _look_at_split(checkpoint: Checkpoint, pictures: Pictures, most: int, bar: bool) -> tuple[Tensor, Tensor]:
     """Features (n, D) and logits (n, C) of a split."""
     normalise = Normalise(checkpoint.preprocess, torch.device("cpu"))
     count = min(most, len(pictures.labels))
     order = torch.randperm(len(pictures.labels), generator=torch.Generator().manual_seed(0))[:count]
-    batches = pictures.batches(order, _BATCH, torch.device("cpu"))
-    steps = tqdm(batches, total=-(-count // _BATCH), unit="batches", leave=False, disable=not bar)
+    batches = pictures.batches(order, _BATCH_PICTURES, torch.device("cpu"))
+    steps = tqdm(batches, total=-(-count // _BATCH_PICTURES), unit="batches", leave=False, disable=not bar)
     outputs = [look(checkpoint.model, normalise(images)) for images, _ in steps]
     return torch.cat([features for features, _ in outputs]), torch.cat([logits for _, logits in outputs])
 
 
-def _above(quantiles: Tensor, score: float) -> float:
+def _share_above(quantiles: Tensor, score: float) -> float:
     """The share of numbers at or above a score, of which these are the quantiles."""
     return float(1 - np.interp(score, quantiles.numpy(), np.linspace(0, 1, len(quantiles))))

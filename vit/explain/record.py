@@ -19,7 +19,7 @@ from vit.model.transformer import VisionTransformer
 Precision = Literal["float32", "bfloat16"]
 
 # Scores held at once while streaming over rows; 4 Mi float32 numbers are 16 MB.
-_CHUNK = 1 << 22
+_CHUNK_SCORES = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class AttentionRecord:
             IndexError: there is no such block.
         """
         q, k = self.queries[block], self.keys[block].float()
-        return attention_weights(q[:, self._checked(queries)].float(), k)
+        return attention_weights(q[:, self._check_tokens(queries)].float(), k)
 
     def columns(self, block: int, keys: Sequence[int]) -> Tensor:
         """Who looks at these tokens: (H, N, Q); entry [h, i, j] is the share that token i gives to `keys[j]`.
@@ -78,7 +78,7 @@ class AttentionRecord:
             ValueError: there is no such token.
             IndexError: there is no such block.
         """
-        q, k = self.queries[block].float(), self.keys[block][:, self._checked(keys)].float()
+        q, k = self.queries[block].float(), self.keys[block][:, self._check_tokens(keys)].float()
         scores = q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5
         return (scores - self.log_sums(block)[..., None]).exp()
 
@@ -164,7 +164,7 @@ class AttentionRecord:
         """The logarithm of each row's softmax denominator, (H, N)."""
         if block not in self._log_sums:
             q, k = self.queries[block].float(), self.keys[block].float()
-            scores = (rows @ k.transpose(-2, -1) * q.shape[-1] ** -0.5 for rows in q.split(self._rows_at_once, 1))
+            scores = (rows @ k.transpose(-2, -1) * q.shape[-1] ** -0.5 for rows in q.split(self._rows_per_chunk, 1))
             self._log_sums[block] = torch.cat([s.logsumexp(-1) for s in scores], 1)
         return self._log_sums[block]
 
@@ -174,7 +174,7 @@ class AttentionRecord:
         Raises:
             ValueError: there is no such token, or nobody kept the features.
         """
-        (token,) = self._checked([token])
+        (token,) = self._check_tokens([token])
         if self.features is None:
             raise ValueError("This record holds no features.")
         directions = F.normalize(self.features.float(), dim=-1)
@@ -210,20 +210,20 @@ class AttentionRecord:
         return traced(self, start, residual, direction, fusion, discard)
 
     @property
-    def _rows_at_once(self) -> int:
-        return max(1, _CHUNK // (self.heads * self.tokens))
+    def _rows_per_chunk(self) -> int:
+        return max(1, _CHUNK_SCORES // (self.heads * self.tokens))
 
     def row_chunks(self, block: int) -> Iterator[tuple[int, Tensor]]:
         """All rows of a block, a few at a time: the first one's number, and (H, R, N)."""
-        for start in range(0, self.tokens, self._rows_at_once):
-            yield start, self.rows(block, range(start, min(start + self._rows_at_once, self.tokens)))
+        for start in range(0, self.tokens, self._rows_per_chunk):
+            yield start, self.rows(block, range(start, min(start + self._rows_per_chunk, self.tokens)))
 
     def _one_hot(self, token: int) -> Tensor:
         start = self.queries[0].new_zeros(self.tokens, dtype=torch.float32)
-        start[self._checked([token])] = 1
+        start[self._check_tokens([token])] = 1
         return start
 
-    def _checked(self, tokens: Sequence[int]) -> list[int]:
+    def _check_tokens(self, tokens: Sequence[int]) -> list[int]:
         for token in tokens:
             if not 0 <= token < self.tokens:
                 raise ValueError(f"There is no token {token}: tokens run from 0 to {self.tokens - 1}.")

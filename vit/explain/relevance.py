@@ -22,7 +22,7 @@ from vit.model.cpu import onednn
 from vit.model.transformer import VisionTransformer
 
 # Numbers of a matrix held at once while streaming over rows: 512 Ki in float32 are 2 MB, which stay in a CPU's cache.
-_CHUNK = {"cpu": 1 << 19, "cuda": 1 << 24}
+_CHUNK_SCORES = {"cpu": 1 << 19, "cuda": 1 << 24}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +69,7 @@ class GradientRecord(AttentionRecord):
         of relu(dA * A).
         """
         relevance = self._chain(query, direction, start_block, lambda block, rows: self._mean_flow(block, rows, True))
-        return relevance if own else (relevance - self._start(query)).clamp_(min=0)
+        return relevance if own else (relevance - self._start_vector(query)).clamp_(min=0)
 
     def gradient_rollout(
         self, query: int | None = None, direction: Direction = "from", discard: float = 0.0, start_block: int = 0
@@ -116,14 +116,14 @@ class GradientRecord(AttentionRecord):
         Raises:
             ValueError: there is no such token, block or head.
         """
-        start = self._start(query)
+        start = self._start_vector(query)
         maps = []
         for b in range(self.blocks) if isinstance(block, str) else [checked_index("block", block, self.blocks)]:
             weights = torch.zeros_like(start)
             for rows in self._rows(b, start if direction == "from" else None):
-                heads = torch.stack([self._flow(b, h, rows) for h in range(self.heads)])  # (H, R, N)
+                heads = torch.stack([self._head_flow(b, h, rows) for h in range(self.heads)])  # (H, R, N)
                 flow = select_head(heads, head)
-                _step(weights, start, rows, flow, direction)
+                _add_product(weights, start, rows, flow, direction)
             maps.append(weights)
         return fuse(torch.stack(maps), block) if isinstance(block, str) else maps[0]
 
@@ -167,7 +167,7 @@ class GradientRecord(AttentionRecord):
         Args:
             flow: rows (R, N) of F by their block and their numbers (R,).
         """
-        vector = self._start(query)
+        vector = self._start_vector(query)
         blocks = range(checked_index("block", start_block, self.blocks), self.blocks)
         for block in reversed(blocks) if direction == "from" else blocks:
             arrived, staying = torch.zeros_like(vector), vector.clone()
@@ -177,27 +177,27 @@ class GradientRecord(AttentionRecord):
                     total = 1 + flows.sum(-1)
                     flows = flows / total[:, None]
                     staying[rows] /= total
-                _step(arrived, vector, rows, flows, direction)
+                _add_product(arrived, vector, rows, flows, direction)
             vector = staying + arrived
         return vector
 
-    def _start(self, query: int | None) -> Tensor:
+    def _start_vector(self, query: int | None) -> Tensor:
         if query is None:
             return self.read
-        (query,) = self._checked([query])
+        (query,) = self._check_tokens([query])
         start = torch.zeros_like(self.read)
         start[query] = 1
         return start
 
-    def _rows(self, block: int, wanted: Tensor | None = None) -> Iterator[Tensor]:
+    def _rows(self, block: int, weights: Tensor | None = None) -> Iterator[Tensor]:
         """Numbers (R,) of the rows that have a gradient, a few at a time.
 
         Args:
-            wanted: (N,), rows where this is zero are left out, too.
+            weights: (N,), rows where this is zero are left out, too.
         """
         live = self.gradients[block].any(-1).any(0)
-        rows = (live if wanted is None else live & (wanted != 0)).nonzero()[:, 0]
-        yield from rows.split(_rows_at_once(self.queries[block]))
+        rows = (live if weights is None else live & (weights != 0)).nonzero()[:, 0]
+        yield from rows.split(_rows_per_chunk(self.queries[block]))
 
     def _mean_flow(self, block: int, rows: Tensor, positive: bool) -> Tensor:
         """Attention times its gradient, or times the positive part of that, on average over the heads: (R, N)."""
@@ -207,7 +207,7 @@ class GradientRecord(AttentionRecord):
             total.addcmul_(attention, gradient.clamp_(min=0) if positive else gradient)
         return total.div_(self.heads)
 
-    def _flow(self, block: int, head: int, rows: Tensor) -> Tensor:
+    def _head_flow(self, block: int, head: int, rows: Tensor) -> Tensor:
         """relu(A * dA) of one head: (R, N)."""
         attention, gradient = self._pair(block, head, rows)
         return gradient.clamp_(min=0).mul_(attention)
@@ -218,12 +218,12 @@ class GradientRecord(AttentionRecord):
         return (q[rows] * q.shape[-1] ** -0.5 @ k.T).softmax(-1), g[rows] @ v.T
 
 
-def _rows_at_once(q: Tensor) -> int:
+def _rows_per_chunk(q: Tensor) -> int:
     """How many rows of one head of (H, N, K) to compute at once."""
-    return max(1, _CHUNK.get(q.device.type, _CHUNK["cpu"]) // q.shape[1])
+    return max(1, _CHUNK_SCORES.get(q.device.type, _CHUNK_SCORES["cpu"]) // q.shape[1])
 
 
-def _step(result: Tensor, vector: Tensor, rows: Tensor, flow: Tensor, direction: Direction) -> None:
+def _add_product(result: Tensor, vector: Tensor, rows: Tensor, flow: Tensor, direction: Direction) -> None:
     """Add to `result` (N,) what some rows (R, N) of a matrix give: of vector @ matrix, or of matrix @ vector."""
     if direction == "from":
         result += vector[rows] @ flow
@@ -269,7 +269,7 @@ def relevance_record(
     with torch.inference_mode(False), torch.enable_grad(), onednn():
         model = _frozen(model, pixels)
         rows = model.read if hook is None else EVERY  # what is hooked counts on all tokens
-        passed = list(_passed(model, pixels, hook, every=hook is not None))
+        passed = list(_pass_blocks(model, pixels, hook, every=hook is not None))
         last = passed[-1].after.detach().requires_grad_()
         features, pool_attention = model.pool_features(last if rows == model.read else last[:, model.read])
         logits = model.head(features)
@@ -342,7 +342,7 @@ def legrad(
                 target = int(model(pixels, hook=hook).logits[0].argmax())
         _check_target(model.config, target)
         maps = []
-        for block, (_, inputs, heads, after) in enumerate(_passed(model, pixels, hook, every=True)):
+        for block, (_, inputs, heads, after) in enumerate(_pass_blocks(model, pixels, hook, every=True)):
             if block < start_block:
                 continue
             tokens = after.mean(1, keepdim=True).expand_as(after) if model.config.pool in ("cls", "cls_dist") else after
@@ -351,7 +351,7 @@ def legrad(
             v = inputs.v.detach()[0]  # (H, N, K)
             gains = torch.zeros_like(v[0, :, 0])
             for queries, values in zip(g[0], v, strict=True):
-                for rows in queries.split(_rows_at_once(v)):
+                for rows in queries.split(_rows_per_chunk(v)):
                     gains += (rows @ values.T).clamp_(min=0).sum(0)
             maps.append(gains / g[0, ..., 0].numel())  # the mean over heads and queries
     return torch.stack(maps).mean(0)
@@ -370,17 +370,17 @@ def _frozen(model: VisionTransformer, pixels: Tensor) -> VisionTransformer:
     return copy.deepcopy(model, same).eval()
 
 
-def _passed(model: VisionTransformer, pixels: Tensor, hook: Hook | None, every: bool) -> Iterator[Passed]:
+def _pass_blocks(model: VisionTransformer, pixels: Tensor, hook: Hook | None, every: bool) -> Iterator[Passed]:
     """Block by block through the model.
 
     Args:
         every: all tokens leave the last block, and not only those that the head reads.
     """
-    seen: list[tuple[HeadInputs, Tensor]] = []
+    captured: list[tuple[HeadInputs, Tensor]] = []
 
     def keep(index: int, inputs: HeadInputs) -> Tensor:
         heads = inputs.mixed()
-        seen.append((inputs, heads))
+        captured.append((inputs, heads))
         return heads if hook is None else hook(index, inputs._replace(mixed=lambda: heads))
 
     with torch.no_grad():
@@ -388,7 +388,7 @@ def _passed(model: VisionTransformer, pixels: Tensor, hook: Hook | None, every: 
     for step in steps:
         before = x.detach().requires_grad_()
         x = step(before)
-        yield Passed(before, *seen.pop(), x)
+        yield Passed(before, *captured.pop(), x)
 
 
 def _input_gradient(model: VisionTransformer, pixels: Tensor, back: Tensor) -> Tensor:

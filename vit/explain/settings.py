@@ -30,8 +30,8 @@ class Settings:
         >>> Settings(discard=0.9).settings(("discard", "block"))
         {'discard': 0.9}
         """
-        known = [field.name for field in fields(Settings)]
-        return {name: getattr(self, name) for name in (known if names is None else names) if name in known}
+        own = [field.name for field in fields(Settings)]
+        return {name: getattr(self, name) for name in (own if names is None else names) if name in own}
 
     def changed(self, names: Iterable[str]) -> dict[str, Any]:
         """Those of some settings, by name, that are not at their default.

@@ -20,12 +20,12 @@ from vit.model.config import ViTConfig
 from vit.model.cpu import onednn
 from vit.model.transformer import VisionTransformer
 
-REPEATS = 3  # of a piece; the fastest counts
-ENOUGH = 0.5  # [s] of them, once there are two
-TIMES_KEPT = 3  # of those that work really took; the fastest counts
-TOGETHER = 2048  # tokens of the pictures in a piece
-HEAVY = 10e9  # products; of a picture that has more, a piece is smaller
-SIDES = (16, 8)  # patches along the sides of such a piece
+PIECE_REPEATS = 3  # of a piece; the fastest counts
+PIECE_SECONDS = 0.5  # [s] of them, once there are two
+TIMES_REMEMBERED = 3  # of those that work really took; the fastest counts
+PIECE_TOKENS = 2048  # tokens of the pictures in a piece
+PIECE_PRODUCTS = 10e9  # products; of a picture that has more, a piece is smaller
+PIECE_SIDES = (16, 8)  # patches along the sides of such a piece
 
 
 class Kind(NamedTuple):
@@ -64,10 +64,10 @@ class Pace:
     def __init__(self, clock: Callable[[], float] = time.perf_counter):
         self._clock, self._lock = clock, RLock()
         self._rates: dict[Hashable, dict[Kind, float]] = {}  # [s] per product, of pieces
-        self._told: dict[Hashable, dict[Kind, tuple[float, bool]]] = {}  # [s] per pass
+        self._predicted: dict[Hashable, dict[Kind, tuple[float, bool]]] = {}  # [s] per pass
         self._taken: dict[Hashable, dict[Kind, deque[float]]] = {}  # [s] per pass, real
         # Of what was taken to what was told, by the kind's name and whether its piece was smaller.
-        self._ratios: defaultdict[tuple[str, bool], deque[float]] = defaultdict(partial(deque, maxlen=TIMES_KEPT))
+        self._ratios: defaultdict[tuple[str, bool], deque[float]] = defaultdict(partial(deque, maxlen=TIMES_REMEMBERED))
 
     def expected(
         self, architecture: Hashable, kind: Kind, passes: float, products: float, piece: Callable[[], Piece]
@@ -83,12 +83,12 @@ class Pace:
         with self._lock:
             if taken := self._taken.get(architecture, {}).get(kind):
                 return passes * min(taken)
-            if kind not in self._told.setdefault(architecture, {}):
+            if kind not in self._predicted.setdefault(architecture, {}):
                 little, rates = piece(), self._rates.setdefault(architecture, {})
                 if little.kind not in rates:
-                    rates[little.kind] = self._time(little.run) / little.products
-                self._told[architecture][kind] = rates[little.kind] * products, little.kind.size != kind.size
-            measured, scaled = self._told[architecture][kind]
+                    rates[little.kind] = self._fastest_time(little.run) / little.products
+                self._predicted[architecture][kind] = rates[little.kind] * products, little.kind.size != kind.size
+            measured, scaled = self._predicted[architecture][kind]
             return passes * measured * min(self._ratios.get((kind.name, scaled), [1.0]))
 
     @contextmanager
@@ -99,14 +99,14 @@ class Pace:
         each = (self._clock() - started) / passes
         with self._lock:
             kinds = self._taken.setdefault(architecture, {})
-            kinds.setdefault(kind, deque(maxlen=TIMES_KEPT)).append(each)
-            if measured := self._told.get(architecture, {}).get(kind):
+            kinds.setdefault(kind, deque(maxlen=TIMES_REMEMBERED)).append(each)
+            if measured := self._predicted.get(architecture, {}).get(kind):
                 self._ratios[kind.name, measured[1]].append(each / measured[0])
 
-    def _time(self, run: Callable[[], object]) -> float:
+    def _fastest_time(self, run: Callable[[], object]) -> float:
         """The fastest of several [s], the first of which sets things up."""
         times: list[float] = []
-        while len(times) < 2 or (len(times) < REPEATS and sum(times) < ENOUGH):
+        while len(times) < 2 or (len(times) < PIECE_REPEATS and sum(times) < PIECE_SECONDS):
             started = self._clock()
             run()
             times.append(self._clock() - started)
@@ -137,20 +137,20 @@ def expected(
     kind: Kind,
     passes: float,
     run: Callable[[Tensor], object] | None = None,
-    at_once: int = TOGETHER,
+    per_batch: int = PIECE_TOKENS,
 ) -> float:
     """How long so many passes will take [s].
 
     Args:
         run: what is done with a batch of pictures, in place of a plain pass.
-        at_once: pictures that the work takes together, at most.
+        per_batch: pictures that the work takes together, at most.
     """
     config, whole = model.config, products(model.config, kind.size)
 
     def piece() -> Piece:
         size = piece_size(config, kind.size)
         tokens = len(config.prefix) + math.prod(side // config.patch_size for side in size)
-        count = max(1, min(at_once, TOGETHER // tokens, int(HEAVY // products(config, size))))
+        count = max(1, min(per_batch, PIECE_TOKENS // tokens, int(PIECE_PRODUCTS // products(config, size))))
         pixels = torch.zeros(count, config.channels, *size, device=next(model.parameters()).device)
         name = kind.name if run else "plain passes"
         return Piece(Kind(name, size), count * products(config, size), partial(run or partial(_pass, model), pixels))
@@ -166,8 +166,10 @@ def _architecture(model: VisionTransformer) -> Hashable:
 
 def piece_size(config: ViTConfig, size: tuple[int, int]) -> tuple[int, int]:
     """The (height, width) of a picture that can be timed in a moment, `size` itself where that can [px]."""
-    smaller = [(min(size[0], side), min(size[1], side)) for side in (patches * config.patch_size for patches in SIDES)]
-    light = (one for one in (size, *smaller) if products(config, one) <= HEAVY)
+    smaller = [
+        (min(size[0], side), min(size[1], side)) for side in (patches * config.patch_size for patches in PIECE_SIDES)
+    ]
+    light = (one for one in (size, *smaller) if products(config, one) <= PIECE_PRODUCTS)
     return next(light, smaller[-1])
 
 

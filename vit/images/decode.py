@@ -1,12 +1,12 @@
 """From untrusted bytes to an upright RGB picture.
 
-`decode_image` and `decode_frames` are where a file becomes a picture, of videos through `vit.images.video`.
+`decode_image` and `decode_frames` are where a file becomes a picture, of videos through `vit.images.video`. What is
+refused before that, and why, is in `vit.images.file_checks`.
 """
 
 import contextlib
 import ctypes
 import logging
-import re
 import threading
 import warnings
 from collections.abc import Iterator, Sequence
@@ -14,39 +14,16 @@ from io import BytesIO
 from typing import NamedTuple
 
 import numpy as np
-from PIL import Image, ImageCms, UnidentifiedImageError, _imaging
+from PIL import Image, ImageCms, _imaging
 
 from vit.errors import InvalidImage
-from vit.images.file_checks import CONVERT, MAX_FRAMES, check_pieces, gif_frames
+from vit.images.file_checks import MAX_FRAMES, MAX_FRAMES_PIXELS, check_file, gif_frames, open_image
 from vit.images.video import is_video, read_video
 
 # --- Decoding -------------------------------------------------------------------------------------------------
 
-MAX_BYTES = 100_000_000
-MAX_PIXELS = 50_000_000
-MAX_SIDE = 20_000  # [px]
-MAX_ASPECT = 100  # longer side / shorter side: by its shorter side a thin picture is resized to an enormous one
 MAX_EXIF = 2**20  # [bytes] beyond that it is not read
-MAX_FRAMES_PIXELS = 200_000_000  # of all frames up to the one asked for, as each is drawn on the one before it
-
-# Naming the formats keeps Pillow from handing a renamed PostScript file to Ghostscript.
-FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "TIFF", "BMP", "AVIF")
 ANIMATED = ("PNG", "WEBP", "GIF", "AVIF")  # several pictures in a TIFF or MPO are pages or views
-_FOREIGN = (
-    (rb".{4}ftyp(hei|hev|mif1|msf1)", "a HEIC photo"),
-    (rb".{4}ftyp|\x1aE\xdf\xa3", "a video"),
-    (rb"RIFF.{4}AVI ", "an AVI video"),
-    (rb"#EXTM3U|ffconcat ", "a playlist"),
-    (rb"\0\0\0\x0cjP  |\xffO\xffQ", "a JPEG 2000 picture"),
-    (rb"\0\0\0\x0cJXL |\xff\x0a", "a JPEG XL picture"),
-    (rb"%!PS|\xc5\xd0\xd3\xc6", "a PostScript drawing"),
-    (rb"%PDF", "a PDF document"),
-    (rb"8BPS", "a Photoshop document"),
-    (rb"PK\x03\x04", "a zip archive"),
-    (rb".{,900}<svg", "an SVG drawing"),
-    (rb".{,900}<html", "a web page"),
-)
-_OURS = rb"\xff\xd8\xff|\x89PNG|GIF8|BM|II[*+]\0|MM\0[*+]|RIFF.{4}WEBP|.{4}ftypavi"
 
 # EXIF orientation -> what makes the picture upright. Source: EXIF 2.32, tag 0x0112.
 _UPRIGHT = {
@@ -86,11 +63,11 @@ def decode_image(data: bytes, frame: int = 0) -> Image.Image:
         frame: of an animation, from 0 up to `count_frames`.
 
     Raises:
-        InvalidImage: not such a file, damaged, beyond the limits of this module, or without this frame.
+        InvalidImage: not such a file, damaged, beyond the limits of `vit.images.file_checks`, or without this frame.
     """
-    _check_size(data)
-    with _reading():
-        return _render(_turned(_open(data), frame, data))
+    check_file(data)
+    with _pillow_errors_in_words():
+        return _render(_seek_frame(open_image(data), frame, data))
 
 
 class Frame(NamedTuple):
@@ -110,51 +87,39 @@ def decode_frames(data: bytes, frames: Sequence[int]) -> Iterator[Frame]:
     Raises:
         InvalidImage: as `decode_image` and `read_video`.
     """
-    _check_size(data)
+    check_file(data)
     if is_video(data):
         clip = read_video(data, MAX_FRAMES)
         for number in frames:
             if not 0 <= number < len(clip.frames):
-                raise InvalidImage(_absent(number, len(clip.frames) - 1))
+                raise InvalidImage(_no_such_frame(number, len(clip.frames) - 1))
             yield Frame(decode_image(clip.frames[number]), clip.durations[number])
         return
-    with _reading():
-        image = _open(data)
+    with _pillow_errors_in_words():
+        image = open_image(data)
     for number in frames:
-        with _reading():
-            frame = Frame(_render(_turned(image, number, data)), _duration(image))
+        with _pillow_errors_in_words():
+            frame = Frame(_render(_seek_frame(image, number, data)), _duration(image))
         yield frame
 
 
 def count_frames(data: bytes) -> int:
-    """How many frames may be asked for: 1 of a still picture, else as many as the limits of this module.
+    """How many frames may be asked for: 1 of a still picture, else as many as the limits of `file_checks`.
 
     A damaged animation may have fewer than it says. A video is decoded for this, once.
 
     Raises:
         InvalidImage: as `decode_image`, as far as the header tells, and as `read_video`.
     """
-    _check_size(data)
+    check_file(data)
     if is_video(data):
         return len(read_video(data, MAX_FRAMES).frames)
-    with _reading():
-        return _frames(_open(data), data)
-
-
-def _check_size(data: bytes) -> None:
-    """Refuse files that are empty, too large, or cost too much for their size."""
-    if not data:
-        raise InvalidImage("The file is empty; choose another one.")
-    if len(data) > MAX_BYTES:
-        raise InvalidImage(
-            f"The file has {len(data) / 1e6:,.1f} MB and the limit is {MAX_BYTES / 1e6:.0f} MB; "
-            + ("make the video shorter." if is_video(data) else "save it as JPEG or make the picture smaller.")
-        )
-    check_pieces(data)
+    with _pillow_errors_in_words():
+        return _count_askable(open_image(data), data)
 
 
 @contextlib.contextmanager
-def _reading() -> Iterator[None]:
+def _pillow_errors_in_words() -> Iterator[None]:
     """Let one picture at a time meet Pillow, and turn whatever it raises into a sentence."""
     with _ONE_AT_A_TIME, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Pillow tells of odd metadata on the console
@@ -171,7 +136,7 @@ def _reading() -> Iterator[None]:
             ) from error
 
 
-def _frames(image: Image.Image, data: bytes) -> int:
+def _count_askable(image: Image.Image, data: bytes) -> int:
     """Count the frames that may be asked for; of a GIF without Pillow, which decodes them for that."""
     if image.format not in ANIMATED:
         return 1
@@ -179,11 +144,11 @@ def _frames(image: Image.Image, data: bytes) -> int:
     return max(1, min(count, MAX_FRAMES, MAX_FRAMES_PIXELS // (image.width * image.height)))
 
 
-def _turned(image: Image.Image, frame: int, data: bytes) -> Image.Image:
+def _seek_frame(image: Image.Image, frame: int, data: bytes) -> Image.Image:
     """Go to a frame and return the same object; those in between are drawn on the way, so each size is looked at."""
-    size, last = image.size, _frames(image, data) - 1 if frame else 0
+    size, last = image.size, _count_askable(image, data) - 1 if frame else 0
     if not 0 <= frame <= last:
-        raise InvalidImage(_absent(frame, last))
+        raise InvalidImage(_no_such_frame(frame, last))
     for number in range(image.tell() + 1, frame + 1):
         image.seek(number)
         if image.size != size:
@@ -191,7 +156,7 @@ def _turned(image: Image.Image, frame: int, data: bytes) -> Image.Image:
     return image
 
 
-def _absent(frame: int, last: int) -> str:
+def _no_such_frame(frame: int, last: int) -> str:
     return f"There is no frame {frame}; those that can be shown run from 0 to {last}."
 
 
@@ -199,39 +164,6 @@ def _duration(image: Image.Image) -> int:
     """How long the frame is shown [ms]."""
     duration = image.info.get("duration", 0)
     return round(duration) if isinstance(duration, int | float) and 0 < duration < 1e6 else 0
-
-
-def _open(data: bytes) -> Image.Image:
-    """Read the header and refuse absurd sizes; pixels are not decoded yet."""
-    try:
-        image = Image.open(BytesIO(data), formats=FORMATS)
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        pixels = re.search(r"\d+", str(error))
-        size = f"has {int(pixels[0]) / 1e6:,.0f} megapixels" if pixels else "is too large"
-        raise InvalidImage(f"The picture {size} and the limit is {MAX_PIXELS / 1e6:.0f}; make it smaller.") from error
-    except UnidentifiedImageError as error:
-        raise InvalidImage(_unreadable(data[:1000])) from error
-    width, height = image.size
-    if width * height > MAX_PIXELS or max(width, height) > MAX_SIDE:
-        raise InvalidImage(
-            f"The picture is {width:,} x {height:,} pixels and the limit is {MAX_PIXELS / 1e6:.0f} megapixels "
-            f"and {MAX_SIDE:,} pixels a side; make it smaller."
-        )
-    if max(width, height) > MAX_ASPECT * min(width, height):
-        raise InvalidImage(
-            f"The picture is {width:,} x {height:,} pixels, thinner than {MAX_ASPECT} to 1. Cut out a part of it."
-        )
-    return image
-
-
-def _unreadable(start: bytes) -> str:
-    """Say what a file that no reader recognises is, judging by its first bytes."""
-    if re.match(_OURS, start, re.DOTALL):
-        return "This picture is damaged or incomplete; copy the file again or choose another one."
-    for pattern, name in _FOREIGN:
-        if re.match(pattern, start, re.DOTALL | re.IGNORECASE):
-            return f"This is {name}, which cannot be read here; {CONVERT}."
-    return "This file is not a picture; choose a JPEG, PNG, WebP, GIF, TIFF, BMP or AVIF file."
 
 
 def _render(image: Image.Image) -> Image.Image:
@@ -283,7 +215,7 @@ def _grey(image: Image.Image) -> Image.Image:
     White is the smallest of 1 (floats only), 255 and 65,535 that no value exceeds, and always 65,535 for 16 bits;
     with values below 0 or above all of these, black is the lowest and white the highest. NaN is black.
     """
-    low, high = (0.0, 65535.0) if image.mode.startswith("I;16") else _span(image)
+    low, high = (0.0, 65535.0) if image.mode.startswith("I;16") else _value_range(image)
     grey = Image.new("L", image.size)
     for top, values in _strips(image):
         values = np.nan_to_num(values, nan=low, posinf=high, neginf=low)
@@ -292,7 +224,7 @@ def _grey(image: Image.Image) -> Image.Image:
     return grey
 
 
-def _span(image: Image.Image) -> tuple[float, float]:
+def _value_range(image: Image.Image) -> tuple[float, float]:
     """Choose the values that become black and white."""
     low, high = 0.0, 0.0
     ends = [

@@ -1,10 +1,23 @@
-"""What a hostile picture could cost: counts of its pieces, from its bytes alone."""
+"""Where hostile picture files are refused, before their pixels are decoded.
+
+By their format, which Pillow may read or not, and by what they could cost: bytes, pixels, sides, frames, and the pieces
+that a few bytes can ask for.
+"""
 
 import re
+from io import BytesIO
 from typing import Literal
 
-from vit.errors import InvalidImage
+from PIL import Image, UnidentifiedImageError
 
+from vit.errors import InvalidImage
+from vit.images.video import is_video
+
+MAX_BYTES = 100_000_000
+MAX_PIXELS = 50_000_000
+MAX_SIDE = 20_000  # [px]
+MAX_ASPECT = 100  # longer side / shorter side: by its shorter side a thin picture is resized to an enormous one
+MAX_FRAMES_PIXELS = 200_000_000  # of all frames up to the one asked for, as each is drawn on the one before it
 MAX_SCANS = 100  # passes over a JPEG; a camera writes 1 to 10, and a few bytes can ask for thousands
 MAX_SEGMENTS = 400  # of a JPEG; Pillow's time grows with the square of their bytes
 MAX_PIECES = 100_000  # tiles, strips or chunks of one file; honest files have fewer, and each costs an object
@@ -13,11 +26,74 @@ MAX_FRAMES = 200  # of an animation, where later ones are not offered; of a vide
 CONVERT = "save or export it as JPEG or PNG and choose that file"
 _TIFF_OFFSETS = (273, 324)  # of strips and of tiles
 
+# Naming the formats keeps Pillow from handing a renamed PostScript file to Ghostscript.
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "TIFF", "BMP", "AVIF")
+_FOREIGN = (
+    (rb".{4}ftyp(hei|hev|mif1|msf1)", "a HEIC photo"),
+    (rb".{4}ftyp|\x1aE\xdf\xa3", "a video"),
+    (rb"RIFF.{4}AVI ", "an AVI video"),
+    (rb"#EXTM3U|ffconcat ", "a playlist"),
+    (rb"\0\0\0\x0cjP  |\xffO\xffQ", "a JPEG 2000 picture"),
+    (rb"\0\0\0\x0cJXL |\xff\x0a", "a JPEG XL picture"),
+    (rb"%!PS|\xc5\xd0\xd3\xc6", "a PostScript drawing"),
+    (rb"%PDF", "a PDF document"),
+    (rb"8BPS", "a Photoshop document"),
+    (rb"PK\x03\x04", "a zip archive"),
+    (rb".{,900}<svg", "an SVG drawing"),
+    (rb".{,900}<html", "a web page"),
+)
+_OURS = rb"\xff\xd8\xff|\x89PNG|GIF8|BM|II[*+]\0|MM\0[*+]|RIFF.{4}WEBP|.{4}ftypavi"
+
 # Inside a JPEG scan 0xff is followed by 0 or by a restart marker, d0 to d7; neither begins a segment.
 _JPEG_MARKER = re.compile(rb"\xff[\x02-\xcf\xd9-\xfe]")
 
 
-def check_pieces(data: bytes) -> None:
+def check_file(data: bytes) -> None:
+    """Refuse files that are empty, too large, or cost too much for their size."""
+    if not data:
+        raise InvalidImage("The file is empty; choose another one.")
+    if len(data) > MAX_BYTES:
+        raise InvalidImage(
+            f"The file has {len(data) / 1e6:,.1f} MB and the limit is {MAX_BYTES / 1e6:.0f} MB; "
+            + ("make the video shorter." if is_video(data) else "save it as JPEG or make the picture smaller.")
+        )
+    _check_pieces(data)
+
+
+def open_image(data: bytes) -> Image.Image:
+    """Read the header and refuse absurd sizes; pixels are not decoded yet."""
+    try:
+        image = Image.open(BytesIO(data), formats=FORMATS)
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        pixels = re.search(r"\d+", str(error))
+        size = f"has {int(pixels[0]) / 1e6:,.0f} megapixels" if pixels else "is too large"
+        raise InvalidImage(f"The picture {size} and the limit is {MAX_PIXELS / 1e6:.0f}; make it smaller.") from error
+    except UnidentifiedImageError as error:
+        raise InvalidImage(_unreadable(data[:1000])) from error
+    width, height = image.size
+    if width * height > MAX_PIXELS or max(width, height) > MAX_SIDE:
+        raise InvalidImage(
+            f"The picture is {width:,} x {height:,} pixels and the limit is {MAX_PIXELS / 1e6:.0f} megapixels "
+            f"and {MAX_SIDE:,} pixels a side; make it smaller."
+        )
+    if max(width, height) > MAX_ASPECT * min(width, height):
+        raise InvalidImage(
+            f"The picture is {width:,} x {height:,} pixels, thinner than {MAX_ASPECT} to 1. Cut out a part of it."
+        )
+    return image
+
+
+def _unreadable(start: bytes) -> str:
+    """Say what a file that no reader recognises is, judging by its first bytes."""
+    if re.match(_OURS, start, re.DOTALL):
+        return "This picture is damaged or incomplete; copy the file again or choose another one."
+    for pattern, name in _FOREIGN:
+        if re.match(pattern, start, re.DOTALL | re.IGNORECASE):
+            return f"This is {name}, which cannot be read here; {CONVERT}."
+    return "This file is not a picture; choose a JPEG, PNG, WebP, GIF, TIFF, BMP or AVIF file."
+
+
+def _check_pieces(data: bytes) -> None:
     """Refuse files of few bytes that cost much time or memory before or while their pixels are decoded."""
     if data.startswith(b"\xff\xd8"):
         segments = _jpeg_segments(data)

@@ -82,16 +82,16 @@ class Preprocess:
 
     def __post_init__(self) -> None:
         pair = self.size if isinstance(self.size, tuple | list) else (self.size,)
-        object.__setattr__(self, "size", tuple(_whole("size", side) for side in pair))
+        object.__setattr__(self, "size", tuple(_require_whole("size", side) for side in pair))
         _require(len(pair) == 2, "size", self.size, "a height and a width")
         _require(self.resize in get_args(Resize), "resize", self.resize, "squash or shortest")
         smallest = min(self.size) if self.resize == "squash" else max(self.size)
-        resize_to = smallest if self.resize_to is None else _whole("resize_to", self.resize_to)
+        resize_to = smallest if self.resize_to is None else _require_whole("resize_to", self.resize_to)
         _require(resize_to >= smallest, "resize_to", resize_to, f"at least {smallest}, to cover the model's input")
         object.__setattr__(self, "resize_to", resize_to)
         _require(self.interpolation in _INTERPOLATIONS, "interpolation", self.interpolation, "a filter of Pillow")
         for name in ("mean", "std"):
-            object.__setattr__(self, name, _numbers(name, getattr(self, name)))
+            object.__setattr__(self, name, _require_numbers(name, getattr(self, name)))
         _require(
             len(self.mean) == len(self.std) and len(self.mean) in (1, 3),
             "mean",
@@ -107,12 +107,12 @@ class Preprocess:
 
     def __call__(self, image: Image.Image) -> Tensor:
         """Turn a picture into the model's input, (1, channels, height, width)."""
-        pixels = torch.from_numpy(np.array(self.seen(image), dtype=np.float32) / 255)
+        pixels = torch.from_numpy(np.array(self.input_image(image), dtype=np.float32) / 255)
         pixels = pixels.reshape(*self.size, self.channels)
         pixels = (pixels - torch.tensor(self.mean)) / torch.tensor(self.std)
         return pixels.permute(2, 0, 1).unsqueeze(0).contiguous()  # (1, C, height, width)
 
-    def seen(self, image: Image.Image) -> Image.Image:
+    def input_image(self, image: Image.Image) -> Image.Image:
         """Return what the model sees: the picture resized and cut to `size`, RGB, or grey for one channel."""
         image = image.convert("RGB" if self.channels == 3 else "L")
         width, height = self._resized(image)
@@ -196,11 +196,11 @@ class Preprocess:
         _require(type(resample) is int and resample in range(4), "resample", resample, "0, 1, 2 or 3")
 
         # Pixels from 0 to 255 times the factor; ours go from 0 to 1, so its excess moves into mean and std.
-        scale = _numbers("rescale_factor", values["rescale_factor"])[0] * 255 if values["do_rescale"] else 255.0
+        scale = _require_numbers("rescale_factor", values["rescale_factor"])[0] * 255 if values["do_rescale"] else 255.0
         _require(scale > 0, "rescale_factor", values["rescale_factor"], "above 0")
         scale = 1.0 if math.isclose(scale, 1, rel_tol=1e-6) else scale
-        mean = _numbers("image_mean", values["image_mean"] if values["do_normalize"] else (0.0, 0.0, 0.0))
-        std = _numbers("image_std", values["image_std"] if values["do_normalize"] else (1.0, 1.0, 1.0))
+        mean = _require_numbers("image_mean", values["image_mean"] if values["do_normalize"] else (0.0, 0.0, 0.0))
+        std = _require_numbers("image_std", values["image_std"] if values["do_normalize"] else (1.0, 1.0, 1.0))
         return cls(
             size=final,
             resize="shortest" if shortest else "squash",
@@ -223,22 +223,22 @@ class Normalise:
         return (images - self.mean) / self.std
 
 
-def _require(holds: bool, name: str, value: object, wanted: str) -> None:
+def _require(holds: bool, name: str, value: object, requirement: str) -> None:
     """Refuse a preprocessing value with a sentence that names it."""
     if not holds:
         raise InvalidCheckpoint(
-            f"The checkpoint's preprocessing has {name} = {str(value)[:60]!r}; it must be {wanted}."
+            f"The checkpoint's preprocessing has {name} = {str(value)[:60]!r}; it must be {requirement}."
         )
 
 
-def _whole(name: str, value: object) -> int:
+def _require_whole(name: str, value: object) -> int:
     """Return a whole number of pixels from 1 to 4,096."""
     whole = value if type(value) is int else 0  # True is an int too
     _require(1 <= whole <= 4096, name, value, "a whole number from 1 to 4096")
     return whole
 
 
-def _numbers(name: str, value: object) -> tuple[float, ...]:
+def _require_numbers(name: str, value: object) -> tuple[float, ...]:
     """Return numbers, neither NaN nor enormous; a single one counts for all three channels."""
     values = value if isinstance(value, list | tuple) else (value,) * 3
     plain = all(type(number) in (int, float) and abs(number) < 1e9 for number in values)
@@ -252,4 +252,4 @@ def _height_width(name: str, value: object) -> tuple[int, int]:
         value = (value.get("height"), value.get("width")) if "height" in value else value.get("shortest_edge")
     pair = value if isinstance(value, list | tuple) else (value, value)
     _require(len(pair) == 2, name, value, "a height and a width")
-    return _whole(name, pair[0]), _whole(name, pair[1])
+    return _require_whole(name, pair[0]), _require_whole(name, pair[1])

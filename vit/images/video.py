@@ -35,13 +35,13 @@ if TYPE_CHECKING:
 # --- Reading --------------------------------------------------------------------------------------------------
 
 MAX_PIXELS = 9_000_000  # of a frame; 4K has 8.8 million
-MAX_WORK = 8_000_000_000  # pixels to decode; two minutes of 1080p, which take about a quarter of a minute
+MAX_DECODED_PIXELS = 8_000_000_000  # pixels to decode; two minutes of 1080p, which take about a quarter of a minute
 MAX_PACKETS = 200_000  # frames of a file; an hour at 50 a second has fewer
-PATIENCE = 60  # [s] for one file
-AT_ONCE = 2  # files, of all visitors together; bounds the memory too
-BEAT = 0.5  # [s] between two words to who waits
-SIDE = 1280  # longer side of a frame that is kept [px]
-MEMORY = 2_000_000_000  # [bytes] for the process that decodes, beside the file
+PATIENCE_SECONDS = 60  # [s] for one file
+CONCURRENT_FILES = 2  # files, of all visitors together; bounds the memory too
+BEAT_SECONDS = 0.5  # [s] between two words to who waits
+FRAME_SIDE = 1280  # longer side of a frame that is kept [px]
+MEMORY_BYTES = 2_000_000_000  # [bytes] for the process that decodes, beside the file
 REMEMBERED_BYTES = 200_000_000  # of frames that are remembered, of all files together
 
 # Bytes at the start of a file -> FFmpeg's reader for it. Only these are ever started, so that what looks like a
@@ -51,7 +51,7 @@ _READERS = (
     (rb"\x1aE\xdf\xa3", "matroska"),
 )
 _DECODERS = ("h264", "hevc", "vp8", "vp9", "libdav1d", "av1", "libvpx", "libvpx-vp9", "mpeg4", "mjpeg", "prores")
-_QUALITY_KEPT = 95  # of JPEG
+_JPEG_QUALITY = 95  # of JPEG
 
 # Signs of the display matrix (a, b, c, d) -> what makes the frame upright. Source: ISO 14496-12, 8.3.2: a pixel (x, y)
 # is shown at (a x + c y, b x + d y).
@@ -71,7 +71,7 @@ class Clip(NamedTuple):
     """What is kept of a video.
 
     Attributes:
-        frames: JPEG files, upright, evenly chosen; the longer side is at most `SIDE`.
+        frames: JPEG files, upright, evenly chosen; the longer side is at most `FRAME_SIDE`.
         durations: how long each is shown, up to the next one of these [ms]; 0 where the file does not say.
         total: how many frames the file has.
     """
@@ -118,7 +118,7 @@ def read_video(
                 outcome = str(error)  # remembered too, as a page asks several times
             with _changed:
                 _remembered[key] = outcome
-                while len(_remembered) > 1 and sum(map(_size, _remembered.values())) > REMEMBERED_BYTES:
+                while len(_remembered) > 1 and sum(map(_remembered_bytes, _remembered.values())) > REMEMBERED_BYTES:
                     _remembered.popitem(last=False)
         finally:
             with _changed:
@@ -142,15 +142,15 @@ def _remembered_of(key: _Key, waiting: Callable[[], object]) -> Clip | str | Non
             if key in _remembered:
                 _remembered.move_to_end(key)
                 return _remembered[key]
-            if key not in _being_read and len(_being_read) < AT_ONCE:
+            if key not in _being_read and len(_being_read) < CONCURRENT_FILES:
                 _being_read.add(key)
                 return None
-            if _changed.wait(BEAT):
+            if _changed.wait(BEAT_SECONDS):
                 continue
         waiting()
 
 
-def _size(outcome: Clip | str) -> int:
+def _remembered_bytes(outcome: Clip | str) -> int:
     """Memory that it takes [bytes], about; a sentence counts too, so that there are never endlessly many."""
     return 10_000 if isinstance(outcome, str) else sum(map(len, outcome.frames))
 
@@ -181,7 +181,7 @@ def _read_frames(data: bytes, count: int, progress: Callable[[float], object]) -
         stdout=subprocess.PIPE,
     )
     assert process.stdin and process.stdout
-    late = threading.Timer(PATIENCE, process.kill)
+    late = threading.Timer(PATIENCE_SECONDS, process.kill)
     late.start()
     frames, durations, total = [], [], 0
     try:
@@ -202,7 +202,8 @@ def _read_frames(data: bytes, count: int, progress: Callable[[float], object]) -
             return Clip(tuple(frames), tuple(durations), total)
         if not late.is_alive():
             raise InvalidImage(
-                f"Reading this video takes more than {PATIENCE} s here; cut out a part of it, or make it smaller."
+                f"Reading this video takes more than {PATIENCE_SECONDS} s here; cut out a part of it, "
+                "or make it smaller."
             )
         if status == 1:
             raise RuntimeError("The process that reads videos failed; the log says why.")
@@ -223,18 +224,20 @@ class _Packet(NamedTuple):
     Attributes:
         time: when it is shown, in the units of its stream.
         key: it can be decoded without others.
-        shown: it is one of those that the file wants to be seen.
+        displayed: it is one of those that the file wants to be seen.
     """
 
     time: int
     key: bool
-    shown: bool
+    displayed: bool
 
 
 def main(count: int) -> int:
     """The process's own side: a video from the standard input, its frames to the standard output."""
     data = sys.stdin.buffer.read()
-    list(_frames(mp4([Image.new("RGB", (16, 16))], [1]), 1))  # Python loads much on first use, and then opens files
+    list(
+        _decode_frames(mp4([Image.new("RGB", (16, 16))], [1]), 1)
+    )  # Python loads much on first use, and then opens files
     _restrict(len(data))
     out = sys.stdout.buffer
 
@@ -243,7 +246,7 @@ def main(count: int) -> int:
         out.flush()
 
     try:
-        for values, content in _frames(data, count):
+        for values, content in _decode_frames(data, count):
             tell(values, content)
     except InvalidImage as error:
         tell({"problem": str(error)})
@@ -260,9 +263,9 @@ def _restrict(size: int) -> None:
         import resource  # noqa: PLC0415 # Windows has none
     except ImportError:  # Windows
         return
-    seconds = PATIENCE * (os.cpu_count() or 1)  # should nobody be left to end it
+    seconds = PATIENCE_SECONDS * (os.cpu_count() or 1)  # should nobody be left to end it
     for limit, value in (
-        (resource.RLIMIT_AS, MEMORY + 2 * size),
+        (resource.RLIMIT_AS, MEMORY_BYTES + 2 * size),
         (resource.RLIMIT_CPU, seconds),
         (resource.RLIMIT_NOFILE, 3),
         (resource.RLIMIT_CORE, 0),
@@ -271,26 +274,26 @@ def _restrict(size: int) -> None:
             resource.setrlimit(limit, (value, value))
 
 
-def _frames(data: bytes, count: int) -> Iterator[tuple[dict[str, Any], bytes]]:
+def _decode_frames(data: bytes, count: int) -> Iterator[tuple[dict[str, Any], bytes]]:
     """What is known of each chosen frame, and its JPEG file."""
-    with _opened(data) as container:
+    with _open_container(data) as container:
         stream = _stream(container)
         packets = list(_packets(container, stream))
-    wanted, runs, total = _plan(packets, count)
+    times, runs, total = _plan(packets, count)
     size = stream.codec_context.width, stream.codec_context.height
     work = sum(stop - start for start, stop in runs) * size[0] * size[1]
-    if work > MAX_WORK:
-        part = "a half" if work < 2 * MAX_WORK else f"a part of {MAX_WORK / work:.1%}"
+    if work > MAX_DECODED_PIXELS:
+        part = "a half" if work < 2 * MAX_DECODED_PIXELS else f"a part of {MAX_DECODED_PIXELS / work:.1%}"
         raise InvalidImage(
             f"The video has {total:,} frames of {size[0]:,} x {size[1]:,} pixels, and reading them would take too "
             f"long; cut out {part} of it, or make it smaller."
         )
-    following = dict(zip(wanted, [*wanted[1:], None], strict=True))
-    with _opened(data) as container:
+    following = dict(zip(times, [*times[1:], None], strict=True))
+    with _open_container(data) as container:
         stream = _stream(container)
         beat = float(stream.time_base or 0)
         turn, turn_known = None, False
-        for frame in _decoded(container, stream, runs):
+        for frame in _decode_packets(container, stream, runs):
             if frame.pts not in following:
                 continue
             if frame.is_corrupt:
@@ -301,14 +304,14 @@ def _frames(data: bytes, count: int) -> Iterator[tuple[dict[str, Any], bytes]]:
             lasts = after - frame.pts if after is not None else frame.duration or 0
             if not turn_known:
                 turn, turn_known = _turn(frame), True
-            picture = _picture(frame, stream.sample_aspect_ratio)
+            picture = _frame_picture(frame, stream.sample_aspect_ratio)
             content = io.BytesIO()
-            (picture if turn is None else picture.transpose(turn)).save(content, "JPEG", quality=_QUALITY_KEPT)
+            (picture if turn is None else picture.transpose(turn)).save(content, "JPEG", quality=_JPEG_QUALITY)
             message = {"bytes": content.tell(), "duration": round(lasts * beat * 1000), "total": total}
             yield message, content.getvalue()
 
 
-def _opened(data: bytes) -> "av.container.InputContainer":
+def _open_container(data: bytes) -> "av.container.InputContainer":
     """Open a file from memory by its own reader, which may open nothing else."""
     import av  # noqa: PLC0415 # half a second, and only the reader's process needs it
 
@@ -373,10 +376,12 @@ def _plan(packets: Sequence[_Packet], count: int) -> tuple[list[int], list[tuple
     """
     keys = [i for i, packet in enumerate(packets) if packet.key] or [0]
     # What comes before the first key frame, in the file or on the screen, cannot be decoded.
-    places = {p.time: i for i, p in enumerate(packets) if p.shown and i >= keys[0] and p.time >= packets[keys[0]].time}
-    wanted = evenly(sorted(places), count)
+    places = {
+        p.time: i for i, p in enumerate(packets) if p.displayed and i >= keys[0] and p.time >= packets[keys[0]].time
+    }
+    times = evenly(sorted(places), count)
     runs: list[tuple[int, int]] = []
-    for time in wanted:
+    for time in times:
         last = places[time]
         key = bisect_right(keys, last) - 1
         if key and time < packets[keys[key]].time:  # shown before its key frame, it also leans on what precedes that
@@ -385,10 +390,10 @@ def _plan(packets: Sequence[_Packet], count: int) -> tuple[list[int], list[tuple
             runs[-1] = runs[-1][0], max(runs[-1][1], last + 1)
         else:
             runs.append((keys[key], last + 1))
-    return wanted, runs, len(places)
+    return times, runs, len(places)
 
 
-def _decoded(
+def _decode_packets(
     container: "av.container.InputContainer", stream: "av.VideoStream", runs: Sequence[tuple[int, int]]
 ) -> Iterator["av.VideoFrame"]:
     """The frames of some ranges of packets."""
@@ -417,8 +422,8 @@ def _turn(frame: "av.VideoFrame") -> Image.Transpose | None:
     return _UPRIGHT.get((a, b, c, d))
 
 
-def _picture(frame: "av.VideoFrame", aspect: Fraction | None) -> Image.Image:
-    """The frame as it is stored, but for its size: at most `SIDE` long, with square pixels.
+def _frame_picture(frame: "av.VideoFrame", aspect: Fraction | None) -> Image.Image:
+    """The frame as it is stored, but for its size: at most `FRAME_SIDE` long, with square pixels.
 
     Args:
         aspect: width of a pixel / its height.
@@ -426,7 +431,7 @@ def _picture(frame: "av.VideoFrame", aspect: Fraction | None) -> Image.Image:
     width, height = float(frame.width), float(frame.height)
     if aspect and Fraction(1, 4) <= aspect <= 4:
         width *= float(aspect)
-    scale = min(1.0, SIDE / max(width, height))
+    scale = min(1.0, FRAME_SIDE / max(width, height))
     return frame.to_image(
         width=max(1, round(width * scale)),
         height=max(1, round(height * scale)),
@@ -438,7 +443,7 @@ def _picture(frame: "av.VideoFrame", aspect: Fraction | None) -> Image.Image:
 
 # --- Writing --------------------------------------------------------------------------------------------------
 
-_QUALITY = "18"  # constant rate factor of x264; at 18 nobody sees a difference
+_X264_QUALITY = "18"  # constant rate factor of x264; at 18 nobody sees a difference
 
 
 def mp4(pictures: Sequence[Image.Image], durations: Sequence[int]) -> bytes:
@@ -456,7 +461,7 @@ def mp4(pictures: Sequence[Image.Image], durations: Sequence[int]) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "film.mp4"
         with av.open(str(path), "w", format="mp4", options={"movflags": "+faststart"}) as container:
-            stream = container.add_stream("libx264", rate=1000, options={"crf": _QUALITY, "bf": "0"})
+            stream = container.add_stream("libx264", rate=1000, options={"crf": _X264_QUALITY, "bf": "0"})
             stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
             context = stream.codec_context
             context.time_base = beat

@@ -119,7 +119,7 @@ class ViTConfig:
     drop_path: float = Field(0.0, ge=0, lt=1)
 
     @model_validator(mode="after")
-    def _fits(self) -> Self:
+    def _check_combination(self) -> Self:
         if any(side % self.patch_size for side in self.image_size):
             raise ValueError(f"patch_size {self.patch_size} does not divide image_size {self.image_size}.")
         if self.dim % self.heads:
@@ -211,8 +211,8 @@ def in_a_sentence(name: str = "") -> Iterator[None]:
         name = name or str(first["loc"][0])
         if first["type"] == "unexpected_keyword_argument":
             raise ValueError(f"There is no config field `{brief(name)}`.") from error
-        said = f"{name}: {first['msg']}".replace(": Input should be", " must be")
-        raise ValueError(f"{said}, not {brief(first['input'])}.") from error
+        message = f"{name}: {first['msg']}".replace(": Input should be", " must be")
+        raise ValueError(f"{message}, not {brief(first['input'])}.") from error
 
 
 def preset_names() -> list[str]:

@@ -42,7 +42,7 @@ def resize_positions(
         return positions
     maps = positions.unflatten(1, grid).permute(0, 3, 1, 2).float()  # (1, D, rows, cols)
     # Meta's DINOv2 asks for a scale, a tenth of a patch too large, and not for a size: the samples lie elsewhere.
-    scale = [(wanted + 0.1) / have for wanted, have in zip(to, grid, strict=True)] if mode == "bicubic_offset" else None
+    scale = [(new + 0.1) / old for new, old in zip(to, grid, strict=True)] if mode == "bicubic_offset" else None
     maps = F.interpolate(
         maps,
         size=None if scale else tuple(to),

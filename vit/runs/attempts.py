@@ -49,6 +49,6 @@ def reason_of(code: int, log: Path, begin: int) -> str:
     with suppress(OSError), log.open("rb") as file:
         file.seek(begin)
         lines = file.read().decode(errors="replace").split("\n")
-        if said := [line.strip() for line in lines if line.strip()]:
-            return said[-1][:500] if code == 2 else f"It ended with an error: {said[-1][:500]}"
+        if messages := [line.strip() for line in lines if line.strip()]:
+            return messages[-1][:500] if code == 2 else f"It ended with an error: {messages[-1][:500]}"
     return f"It ended with status {code} and said nothing."

@@ -32,12 +32,12 @@ from vit.checkpoints import load, manage, save
 from vit.errors import InvalidConfig, InvalidRun, UserError
 from vit.files import check_locks, replaced
 from vit.paths import runs_folder
-from vit.runs.batch import trial
+from vit.runs.batch import cluster_dry_run
 from vit.runs.engines import watch
 from vit.runs.engines.clusters import Cluster, downloads_of, find_cluster, read_clusters
 from vit.runs.engines.contract import HERE, Engine, Handle, Request, Unreachable, read_handle
-from vit.runs.engines.here import Here
-from vit.runs.engines.places import cluster_engine
+from vit.runs.engines.factory import cluster_engine
+from vit.runs.engines.local import Local
 from vit.runs.mirror import Mirror
 from vit.runs.queue_file import one_launch, open_queue
 from vit.runs.registry import ANY_GPU, MAX_NAME, MAX_NOTES, Run, find_run, list_runs, shorten
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from vit.training.fine_tuning import Base
 
 
-PATIENCE = 6.0  # [s] for a cluster to say how a run is, before something is done to it
+PATIENCE_SECONDS = 6.0  # [s] for a cluster to say how a run is, before something is done to it
 
 
 class Limits(NamedTuple):
@@ -119,9 +119,9 @@ def launch(
     """
     check_locks()
     request = Request(tuple(devices), share, nodes, minutes)
-    engine, root = _place(on)
-    kind = _check(request, on)
-    config = _absolute(config, kind)
+    engine, root = _engine_and_root(on)
+    kind = _check_request(request, on)
+    config = _with_absolute_paths(config, kind)
     limits = limits or Limits()
     if on != HERE:
         config, limits = _check_cluster(config, request, find_cluster(on), limits)
@@ -149,7 +149,7 @@ def launch(
         try:
             write_json(folder / "about.json", about)
             if base and on != HERE:
-                config, base = _bring_start(config, base, folder)
+                config, base = _copy_start(config, base, folder)
             if base:
                 fine_tuning.write_base(folder, base)
             with replaced(folder / "config.json") as file:  # which makes the folder a run
@@ -161,21 +161,21 @@ def launch(
     return find_run(folder.name)
 
 
-def start_trial(config: "TrainConfig", *, on: str, devices: Sequence[str], nodes: int = 1) -> Path:
-    """Submit a few steps of a run to a cluster; returns the folder that `vit.runs.batch.trial` reads.
+def start_dry_run(config: "TrainConfig", *, on: str, devices: Sequence[str], nodes: int = 1) -> Path:
+    """Submit a few steps of a run to a cluster; returns the folder that `vit.runs.batch.cluster_dry_run` reads.
 
     Raises:
         InvalidConfig, InvalidCheckpoint, Refused, Unreachable: as `launch`.
     """
     request = Request(tuple(devices), nodes=nodes)
-    kind, cluster = _check(request, on), find_cluster(on)
-    config, _ = _check_cluster(_absolute(config, kind), request, cluster, Limits())
+    kind, cluster = _check_request(request, on), find_cluster(on)
+    config, _ = _check_cluster(_with_absolute_paths(config, kind), request, cluster, Limits())
     base = fine_tuning.resolve(config) if config.init_from else None
-    folder = trial.new_folder(cluster.runs)
+    folder = cluster_dry_run.new_folder(cluster.runs)
     try:
         if base:
-            config, _ = _bring_start(config, base, folder)
-        trial.write(folder, config, [kind] * (len(devices) * nodes))
+            config, _ = _copy_start(config, base, folder)
+        cluster_dry_run.write(folder, config, [kind] * (len(devices) * nodes))
         cluster_engine(on).submit(folder, Request((devices[0],), workers=1))
     except (UserError, OSError):
         shutil.rmtree(folder, ignore_errors=True)
@@ -183,24 +183,24 @@ def start_trial(config: "TrainConfig", *, on: str, devices: Sequence[str], nodes
     return folder
 
 
-def end_trial(folder: Path) -> None:
-    """Remove a trial, and end it where it is not over."""
+def end_dry_run(folder: Path) -> None:
+    """Remove a dry run, and end it where it is not over."""
     handle = read_handle(folder)
     with suppress(UserError):
-        if handle and (engine := cluster_engine(handle.place)).look(handle).word != "gone":
+        if handle and (engine := cluster_engine(handle.engine_name)).look(handle).word != "gone":
             engine.kill(handle)
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _place(on: str) -> tuple[Engine, Path]:
-    """The engine of a place, and the folder of its runs."""
-    return (Here(), runs_folder()) if on == HERE else (cluster_engine(on), find_cluster(on).runs)
+def _engine_and_root(on: str) -> tuple[Engine, Path]:
+    """The engine by its name, and the folder of its runs."""
+    return (Local(), runs_folder()) if on == HERE else (cluster_engine(on), find_cluster(on).runs)
 
 
-def _check(request: Request, on: str) -> str:
+def _check_request(request: Request, on: str) -> str:
     """Refuse devices that make no sense; returns their kind."""
-    known = rf"cpu|mps|cuda:\d+|{ANY_GPU}" if on == HERE else rf"cpu|{ANY_GPU}"
-    if not request.devices or not all(re.fullmatch(known, device) for device in request.devices):
+    allowed = rf"cpu|mps|cuda:\d+|{ANY_GPU}" if on == HERE else rf"cpu|{ANY_GPU}"
+    if not request.devices or not all(re.fullmatch(allowed, device) for device in request.devices):
         raise InvalidConfig("devices: choose cpu, or one or more GPUs.")
     kinds = {device.partition(":")[0].replace(ANY_GPU, "cuda") for device in request.devices}
     if len(kinds) > 1:
@@ -210,29 +210,29 @@ def _check(request: Request, on: str) -> str:
     return kinds.pop()
 
 
-def _absolute(config: "TrainConfig", device: str) -> "TrainConfig":
+def _with_absolute_paths(config: "TrainConfig", device: str) -> "TrainConfig":
     """The same settings wherever the run is resumed from."""
     kind, colon, path = config.data.partition(":")
-    places = {"data": kind + colon + (str(Path(path).expanduser().absolute()) if colon else path)}
-    return config.model_copy(update=places | {"data_root": str(Path(config.data_root).absolute()), "device": device})
+    absolute = {"data": kind + colon + (str(Path(path).expanduser().absolute()) if colon else path)}
+    return config.model_copy(update=absolute | {"data_root": str(Path(config.data_root).absolute()), "device": device})
 
 
 def _check_cluster(
     config: "TrainConfig", request: Request, cluster: Cluster, limits: Limits
 ) -> tuple["TrainConfig", Limits]:
     """Refuse what a cluster does not grant; returns the settings with its own folder of downloads, and its bounds."""
-    for what, wanted, most in (
+    for what, requested, most in (
         ("nodes", request.nodes, cluster.limits.nodes),
         ("processes on a node", len(request.devices), cluster.limits.processes),
         ("minutes", request.minutes or 0, cluster.limits.minutes or math.inf),
     ):
-        if wanted > most:
-            raise InvalidConfig(f"{what}: {cluster.name} grants a run at most {most}, not {wanted}.")
+        if requested > most:
+            raise InvalidConfig(f"{what}: {cluster.name} grants a run at most {most}, not {requested}.")
     config = config.model_copy(update={"data_root": downloads_of(cluster, config.data, config.data_root)})
     return config, limits._replace(runs_per_person=cluster.limits.runs_per_person or limits.runs_per_person)
 
 
-def _bring_start(config: "TrainConfig", base: "Base", folder: Path) -> tuple["TrainConfig", "Base"]:
+def _copy_start(config: "TrainConfig", base: "Base", folder: Path) -> tuple["TrainConfig", "Base"]:
     """Save the checkpoint that a cluster's run starts from in the run's folder: the machines see no other of ours."""
     start = load.load_checkpoint(base.name)
     copy = save.save_checkpoint(
@@ -263,8 +263,8 @@ def stop(run_id: str) -> None:
     Raises:
         InvalidRun: it is not alive.
     """
-    run = _living_run(run_id)
-    _place(run.on)[0].ask_to_stop(run.folder)
+    run = _active_run(run_id)
+    _engine_and_root(run.on)[0].ask_to_stop(run.folder)
     watch.forget()
 
 
@@ -275,8 +275,8 @@ def kill(run_id: str) -> None:
         InvalidRun: it is not alive.
         Unreachable: its cluster does not answer.
     """
-    run = _living_run(run_id)
-    _place(run.on)[0].kill(read_handle(run.folder) or Handle(run.folder, HERE, run.id, run.created))
+    run = _active_run(run_id)
+    _engine_and_root(run.on)[0].kill(read_handle(run.folder) or Handle(run.folder, HERE, run.id, run.created))
     watch.forget()
 
 
@@ -288,12 +288,12 @@ def resume(run_id: str, *, devices: Sequence[str] | None = None, epochs: int | N
         InvalidConfig: `epochs` is no number of epochs.
         Refused, Unreachable: its cluster takes no such run, or does not answer.
     """
-    run = find_run(run_id, PATIENCE)
+    run = find_run(run_id, PATIENCE_SECONDS)
     if run.alive:
         raise InvalidRun("This run is going on already.")
     if run.status == "unreadable":
         raise InvalidRun(run.reason)
-    if image := _image(run):  # of which its weights may still be on their way
+    if image := _mirror_of(run):  # of which its weights may still be on their way
         try:
             image.pull(heavy=True)
         except OSError as error:
@@ -301,21 +301,21 @@ def resume(run_id: str, *, devices: Sequence[str] | None = None, epochs: int | N
     check_resumable(run.folder)
     if run.status == "finished" and (epochs is None or epochs <= run.config.get("epochs", 0)):
         raise InvalidRun("This run has finished. Give it more epochs to continue it.")
-    engine, root = _place(run.on)
+    engine, root = _engine_and_root(run.on)
     config = None
     if epochs is not None:
         config = presets.train_config(**read_document(run.folder / "config.json") | {"epochs": epochs})
     with one_launch(root):
         if devices is not None:
-            _change(run.folder, devices=list(devices))
+            _change_about(run.folder, devices=list(devices))
         settings = (run.folder / "config.json").read_bytes()
         if config:
-            _write(run.folder / "config.json", config.model_dump_json(indent=2).encode() + b"\n")
+            _write_whole(run.folder / "config.json", config.model_dump_json(indent=2).encode() + b"\n")
         try:
             engine.submit(run.folder, Request(tuple(devices or run.devices), run.share, run.nodes, run.minutes))
         except UserError:
             if config:
-                _write(run.folder / "config.json", settings)
+                _write_whole(run.folder / "config.json", settings)
             raise
     watch.forget()
     return find_run(run_id)
@@ -327,14 +327,14 @@ def delete(run_id: str) -> None:
     Raises:
         InvalidRun: it is alive.
     """
-    run = find_run(run_id, PATIENCE)
+    run = find_run(run_id, PATIENCE_SECONDS)
     if run.alive:
         raise InvalidRun("This run is going on. Stop it first.")
     doomed = run.folder.with_name(f".{run.id}.deleted")
     with changing(run.folder):
         run.folder.rename(doomed)  # gone at once, for everybody
     shutil.rmtree(doomed, ignore_errors=True)
-    if image := _image(run):
+    if image := _mirror_of(run):
         with suppress(OSError):  # it can be deleted there by hand
             image.remove()
 
@@ -348,16 +348,16 @@ def rename(run_id: str, name: str) -> None:
     if not (short := shorten(name, MAX_NAME)):
         raise InvalidRun("A run needs a name of at least one letter.")
     with open_queue(runs_folder()):
-        _change(find_run(run_id).folder, name=short)
+        _change_about(find_run(run_id).folder, name=short)
 
 
 def annotate(run_id: str, notes: str) -> None:
     """Replace a run's notes."""
     with open_queue(runs_folder()):
-        _change(find_run(run_id).folder, notes=notes[:MAX_NOTES])
+        _change_about(find_run(run_id).folder, notes=notes[:MAX_NOTES])
 
 
-def move(run_id: str, place: int) -> None:
+def move(run_id: str, position: int) -> None:
     """Put a waiting run at another place of the queue, 0 for the first.
 
     Raises:
@@ -368,7 +368,7 @@ def move(run_id: str, place: int) -> None:
         if run_id not in waiting:
             raise InvalidRun("This run does not wait any more.")
         waiting.remove(run_id)
-        waiting.insert(max(place, 0), run_id)
+        waiting.insert(max(position, 0), run_id)
         line["waiting"] = waiting
 
 
@@ -385,24 +385,24 @@ def keep(run_id: str, name: str) -> Path:
     return manage.copy(best, name)
 
 
-def _living_run(run_id: str) -> Run:
-    run = find_run(run_id, PATIENCE)
+def _active_run(run_id: str) -> Run:
+    run = find_run(run_id, PATIENCE_SECONDS)
     if not run.alive:
         raise InvalidRun("This run has ended already.")
     return run
 
 
-def _image(run: Run) -> Mirror | None:
+def _mirror_of(run: Run) -> Mirror | None:
     """Of a run whose machines share no folder with this one."""
     cluster = read_clusters().usable.get(run.on)
     return Mirror(cluster.mirror, run.folder) if cluster and cluster.mirror else None
 
 
-def _write(path: Path, content: bytes) -> None:
+def _write_whole(path: Path, content: bytes) -> None:
     with changing(path.parent), replaced(path) as file:
         file.write(content)
 
 
-def _change(folder: Path, **values: Any) -> None:
+def _change_about(folder: Path, **values: Any) -> None:
     with changing(folder):
         write_json(folder / "about.json", read_json(folder / "about.json") | values)

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vit.errors import UserError
-from vit.files import is_locked, replaced, take_lock
+from vit.files import acquire_lock, is_locked, replaced
 from vit.paths import environment_with_package
 from vit.untrusted import Unreadable, open_file
 
@@ -104,11 +104,11 @@ def read(file: Path) -> Report:
                     raise ValueError("more than a report takes")
             raw.seek(0)
             arrays = np.load(raw, allow_pickle=False)
-            checkpoint, data = (_shown(text) for text in arrays["meta"])
-            classes = tuple(_shown(name) for name in arrays["classes"])
-            identity = _shown(arrays["identity"]) if "identity" in arrays else ""
+            checkpoint, data = (_displayable(text) for text in arrays["meta"])
+            classes = tuple(_displayable(name) for name in arrays["classes"])
+            identity = _displayable(arrays["identity"]) if "identity" in arrays else ""
             report = Report(checkpoint, data, classes, **{name: arrays[name] for name in _ARRAYS}, identity=identity)
-        _check(report)
+        _check_report(report)
     except FileNotFoundError as error:
         raise UserError("This run has not been evaluated yet.") from error
     except (
@@ -118,12 +118,12 @@ def read(file: Path) -> Report:
     return report
 
 
-def _shown(text: object) -> str:
+def _displayable(text: object) -> str:
     """Text that a page can show: NumPy's may hold halves of characters."""
     return str(text).encode("utf-8", "replace").decode()
 
 
-def _check(report: Report) -> None:
+def _check_report(report: Report) -> None:
     """Refuse what no evaluation leaves.
 
     Raises:
@@ -175,7 +175,7 @@ def start(run: Path, data: str, root: str) -> None:
         raise UserError("This run has no checkpoint yet: it is written after the first epoch.")
     lock = os.open(run / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
     try:
-        if not take_lock(lock):  # the child inherits it, and drops it however it ends
+        if not acquire_lock(lock):  # the child inherits it, and drops it however it ends
             raise UserError("This run is being evaluated already.")
         (run / FILE).unlink(missing_ok=True)
         command = [sys.executable, "-m", "vit", "evaluate", "--checkpoint", str(best), "--data", data]
@@ -198,18 +198,18 @@ def start(run: Path, data: str, root: str) -> None:
 def state(run: Path) -> State:
     """Whether a run is being, or has been, evaluated."""
     if is_locked(run / _LOCK):
-        percents = re.findall(rb"(\d{1,3})%\|", _tail(run / _LOG))
+        percents = re.findall(rb"(\d{1,3})%\|", _read_tail(run / _LOG))
         return State("running", min(int(percents[-1]) / 100, 1.0) if percents else None)
     if os.path.exists(run / FILE):
         return State("done")
     if not os.path.exists(run / _LOG):
         return State("none")
-    lines = [line for line in re.split(r"[\r\n]+", _tail(run / _LOG).decode("utf-8", "replace")) if line.strip()]
-    said = [line for line in lines if "%|" not in line]
-    return State("failed", reason=said[-1].strip() if said else "The evaluation was cut off. Start it again.")
+    lines = [line for line in re.split(r"[\r\n]+", _read_tail(run / _LOG).decode("utf-8", "replace")) if line.strip()]
+    messages = [line for line in lines if "%|" not in line]
+    return State("failed", reason=messages[-1].strip() if messages else "The evaluation was cut off. Start it again.")
 
 
-def _tail(path: Path, size: int = 2000) -> bytes:
+def _read_tail(path: Path, size: int = 2000) -> bytes:
     try:
         with open_file(path) as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - size))

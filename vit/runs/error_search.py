@@ -21,9 +21,9 @@ from vit.progress import tqdm
 from vit.runs.error_report import FILE, Report, save
 from vit.view.overlay import overlay
 
-WORST = 24  # confident mistakes kept
-_SIDE = 160  # of a mistake's attention overlay, at least [px]
-_BATCH = 500
+WORST_MISTAKES = 24  # confident mistakes kept
+_OVERLAY_SIDE = 160  # of a mistake's attention overlay, at least [px]
+_BATCH_PICTURES = 500
 
 
 def write(
@@ -46,11 +46,11 @@ def write(
     model, normalise = checkpoint.model.to(device), Normalise(checkpoint.preprocess, device)
     confusion = torch.zeros(classes * classes, dtype=torch.int64)
     worst = _Worst(*(torch.empty(0) for _ in range(5)))
-    seen = 0
+    start = 0
     with torch.inference_mode():
         for images, labels in tqdm(
-            pictures.batches(torch.arange(count), _BATCH, device),
-            total=-(-count // _BATCH),
+            pictures.batches(torch.arange(count), _BATCH_PICTURES, device),
+            total=-(-count // _BATCH_PICTURES),
             unit="batches",
             mininterval=0.1 if sys.stderr.isatty() else 0.5,
             disable=not bar,
@@ -58,10 +58,10 @@ def write(
             probability, predicted = model.probabilities(model(normalise(images)).logits).max(1)
             confusion += torch.bincount(labels * classes + predicted, minlength=classes * classes).cpu()
             wrong = (predicted != labels).nonzero()[:, 0]
-            wrong = wrong[probability[wrong].argsort(descending=True, stable=True)[:WORST]]
-            mistakes = _Worst(seen + wrong, images[wrong], labels[wrong], predicted[wrong], probability[wrong])
+            wrong = wrong[probability[wrong].argsort(descending=True, stable=True)[:WORST_MISTAKES]]
+            mistakes = _Worst(start + wrong, images[wrong], labels[wrong], predicted[wrong], probability[wrong])
             worst = worst.merged(mistakes)
-            seen += len(labels)
+            start += len(labels)
         overlays = [_attention_over(model, normalise(image[None].to(device)), image) for image in worst.images]
     report = Report(
         checkpoint.hash,
@@ -92,7 +92,7 @@ class _Worst(NamedTuple):
     def merged(self, other: _Worst) -> _Worst:
         """The surest of both, on the CPU."""
         both = [torch.cat([a, b.cpu()]) if len(a) else b.cpu() for a, b in zip(self, other, strict=True)]
-        order = both[4].argsort(descending=True, stable=True)[:WORST]
+        order = both[4].argsort(descending=True, stable=True)[:WORST_MISTAKES]
         return _Worst(*(values[order] for values in both))
 
 
@@ -108,6 +108,6 @@ def _attention_over(model: VisionTransformer, pixels: Tensor, image: Tensor) -> 
     attention = record(model, pixels)
     weights = attention.weights(0) if attention.prefix else attention.full(attention.blocks - 1).mean((0, 1))
     picture = Image.fromarray(_bands_last(image[None])[0])
-    scale = -(-_SIDE // min(picture.size))
+    scale = -(-_OVERLAY_SIDE // min(picture.size))
     picture = picture.resize((picture.width * scale, picture.height * scale), Image.Resampling.NEAREST)
     return np.asarray(overlay(picture, attention.heatmap(weights.float().cpu()).numpy()))

@@ -31,25 +31,25 @@ from typing import Any, BinaryIO, NamedTuple, Self
 
 from vit.checkpoints import save
 from vit.errors import InvalidRun
-from vit.files import replaced, take_lock, wait_for_lock
+from vit.files import acquire_lock, replaced, wait_for_lock
 from vit.training.run_folder import BASE, START, STATES, read_json, write_json
 from vit.untrusted import parse_json
 
 ENVIRONMENT = "VIT_MIRROR"  # of the machines: the URL
-PAUSE = 1.0  # [s] between two looks at the folder, and at what a person asks
+PAUSE_SECONDS = 1.0  # [s] between two looks at the folder, and at what a person asks
 _FORMAT = 1  # of an index
-_GIVEN = ("config.json", BASE, "about.json", "handle.json", START)  # of these the server is the writer
+_FROM_SERVER = ("config.json", BASE, "about.json", "handle.json", START)  # of these the server is the writer
 _OWN = re.compile(r"\..*|.*\.(lock|partial)|reserve|stop|kill|over\.json|job\.sh")  # of each side alone, by first name
 _GROWING = re.compile(r"metrics\.jsonl|log\.txt|events/.*")
 _PATH = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*(/[A-Za-z0-9_-][A-Za-z0-9_.-]*){0,4}")
-_INLINE = 4 << 10  # [bytes] of a file that stands in the index, at most
-_CUT = 32 << 10  # [bytes] of the end of a growing file that stand in it
-_CHUNK = 1 << 20
-_KEEP = 30.0  # [s] for which pieces stay that no index names any more, for whoever is reading them
-_INDEX = 64 << 20  # [bytes], at most
-_TRIES = 5
+_INLINE_BYTES = 4 << 10  # [bytes] of a file that stands in the index, at most
+_TAIL_BYTES = 32 << 10  # [bytes] of the end of a growing file that stand in it
+_CHUNK_BYTES = 1 << 20
+_KEEP_SECONDS = 30.0  # [s] for which pieces stay that no index names any more, for whoever is reading them
+_INDEX_BYTES = 64 << 20  # [bytes], at most
+_READ_ATTEMPTS = 5
 _STATE_PATHS = tuple(f"checkpoints/{name}" for name in STATES)
-_PATIENCE = 60  # attempts to push the last word, with pauses between them
+_PUSH_ATTEMPTS = 60  # attempts to push the last word, with pauses between them
 
 _log = logging.getLogger(__name__)
 
@@ -92,7 +92,7 @@ class Mirror:
     Attributes:
         url: of all runs, as `pyarrow.fs.FileSystem.from_uri` has it, such as s3://bucket/runs?region=eu-west-1.
         folder: of the run, on this machine.
-        storage, place: the file system behind the URL, and the image's path there.
+        storage, path: the file system behind the URL, and the image's path there.
     """
 
     url: str
@@ -106,10 +106,10 @@ class Mirror:
 
     def __post_init__(self) -> None:
         """Open the storage, which asks nobody."""
-        from pyarrow.fs import FileSystem  # noqa: PLC0415 # only machines of such a place need it
+        from pyarrow.fs import FileSystem  # noqa: PLC0415 # only machines of such a cluster need it
 
         self.storage, root = FileSystem.from_uri(self.url)
-        self.place = f"{root.rstrip('/')}/{self.folder.name}"
+        self.path = f"{root.rstrip('/')}/{self.folder.name}"
 
     # --- The server's side ------------------------------------------------------------------------------------------
 
@@ -117,12 +117,12 @@ class Mirror:
         """Bring what an attempt needs, and forget what was asked of the one before."""
         self._delete("stop")
         files: Files = {}
-        for name in _GIVEN:
-            place = self.folder / name
-            for path in sorted(place.rglob("*")) if place.is_dir() else [place]:
+        for name in _FROM_SERVER:
+            source = self.folder / name
+            for path in sorted(source.rglob("*")) if source.is_dir() else [source]:
                 if path.is_file():
                     with path.open("rb") as file:
-                        files[str(path.relative_to(self.folder))] = self._stored(file)
+                        files[str(path.relative_to(self.folder))] = self._store_file(file)
         self._write_index("given", files)
 
     def withdraw(self) -> None:
@@ -131,12 +131,12 @@ class Mirror:
 
     def request_stop(self) -> None:
         """Ask the run to stop."""
-        self._put("stop", b"")
+        self._put_file("stop", b"")
 
     def remove(self, part: str = "") -> None:
         """Delete the image, or a folder beside its index."""
         with suppress(FileNotFoundError):
-            self.storage.delete_dir(f"{self.place}/{part}".rstrip("/"))
+            self.storage.delete_dir(f"{self.path}/{part}".rstrip("/"))
 
     # --- Both sides -------------------------------------------------------------------------------------------------
 
@@ -163,12 +163,12 @@ class Mirror:
         try:
             if wait:
                 wait_for_lock(lock)
-            elif not take_lock(lock):
+            elif not acquire_lock(lock):
                 return
             if heavy:
                 for left in self.folder.glob(".bringing.*"):  # by one that died
                     shutil.rmtree(left, ignore_errors=True)
-            for _ in range(_TRIES):
+            for _ in range(_READ_ATTEMPTS):
                 index = self._read_index(which)
                 if index is None:
                     return
@@ -186,30 +186,30 @@ class Mirror:
         before = _files_of(noted)
         if exact:
             facts = noted.get("facts", {})
-            before = {path: entry for path, entry in before.items() if facts.get(path) == self._facts(path)}
-        have, kept = dict(before), set[str]()
+            before = {path: entry for path, entry in before.items() if facts.get(path) == self._file_signature(path)}
+        have, present = dict(before), set[str]()
         try:
-            for unit, files in _units(index).items():
+            for unit, files in _group_by_unit(index).items():
                 grows = bool(_GROWING.fullmatch(unit))
                 if heavy != (any(entry.pieces for entry in files.values()) and not grows) or unit in without:
                     continue
                 if any(before.get(path) != entry for path, entry in files.items()):
                     os.stat(self.folder)  # it may have been deleted meanwhile, and is not made anew
                     if unit in files:
-                        self._bring(unit, before.get(unit), files[unit], grows)
+                        self._fetch_file(unit, before.get(unit), files[unit], grows)
                     else:
-                        self._bring_folder(unit, files)
+                        self._fetch_folder(unit, files)
                 have |= files
-                kept |= files.keys()
-            for gone in before.keys() - kept:
+                present |= files.keys()
+            for gone in before.keys() - present:
                 if gone not in index:
                     (self.folder / gone).unlink(missing_ok=True)
                 del have[gone]
         finally:
             if have != before:
-                write_json(note, _to_json(have) | {"facts": {path: self._facts(path) for path in have}})
+                write_json(note, _to_json(have) | {"facts": {path: self._file_signature(path) for path in have}})
 
-    def _facts(self, path: str) -> str:
+    def _file_signature(self, path: str) -> str:
         """Tells a file that was brought from one that was changed since."""
         try:
             facts = (self.folder / path).stat()
@@ -217,14 +217,16 @@ class Mirror:
             return "gone"
         return f"{facts.st_ino} {facts.st_size} {facts.st_mtime_ns}"
 
-    def _bring(self, path: str, before: Entry | None, entry: Entry, grows: bool) -> None:
+    def _fetch_file(self, path: str, before: Entry | None, entry: Entry, grows: bool) -> None:
         target = self.folder / path
         target.parent.mkdir(parents=True, exist_ok=True)
         if grows and before and target.exists():
-            kept = len(before.pieces)
+            unchanged = len(before.pieces)
             had = sum(size for _, size in before.pieces) + len(before.tail)
-            if entry.pieces[:kept] == before.pieces and target.stat().st_size == had:
-                more = b"".join(chunk for piece in entry.pieces[kept:] for chunk in self._chunks(piece)) + entry.tail
+            if entry.pieces[:unchanged] == before.pieces and target.stat().st_size == had:
+                more = (
+                    b"".join(chunk for piece in entry.pieces[unchanged:] for chunk in self._chunks(piece)) + entry.tail
+                )
                 if more.startswith(before.tail):
                     with target.open("ab") as file:
                         file.write(more[len(before.tail) :])
@@ -232,7 +234,7 @@ class Mirror:
         with replaced(target) as file:
             self._write_to(file, entry)
 
-    def _bring_folder(self, unit: str, files: Files) -> None:
+    def _fetch_folder(self, unit: str, files: Files) -> None:
         """A checkpoint, replaced whole."""
         waiting = self.folder / f".bringing.{secrets.token_hex(4)}"
         waiting.mkdir(parents=True)
@@ -270,7 +272,7 @@ class Mirror:
             for heavy in (False, True):
                 self.pull(heavy, which=which, exact=True)
         index = self._read_index("folder") or {}
-        for name in _mirrored(self.folder):
+        for name in _mirrored_files(self.folder):
             if name not in index:  # saved by a process that died before it was stored
                 (self.folder / name).unlink(missing_ok=True)
         self.fetch_requests()
@@ -286,34 +288,36 @@ class Mirror:
         Args:
             large: also what does not stand in the index; else what the image has of it stays.
         """
-        self._begin()
+        self._read_stored()
         with ExitStack() as stack:
             files: Files = {}
-            image, units = _units(self._image), _opened(self.folder, stack)
+            image, units = _group_by_unit(self._image), _open_units(self.folder, stack)
             for unit in units:
-                known = self._entries.get(unit.path)
-                heavy = not _GROWING.fullmatch(unit.path) and _size(unit) > _INLINE
-                if known is None or known[0] != unit.signature:
+                cached = self._entries.get(unit.path)
+                heavy = not _GROWING.fullmatch(unit.path) and _unit_size(unit) > _INLINE_BYTES
+                if cached is None or cached[0] != unit.signature:
                     if heavy and not large:
-                        files |= known[1] if known else image.get(unit.path, {})
+                        files |= cached[1] if cached else image.get(unit.path, {})
                         continue
-                    known = unit.signature, self._stored_unit(unit, known[1] if known else {})
-                    self._entries[unit.path] = known
-                files |= known[1]
+                    cached = unit.signature, self._stored_unit(unit, cached[1] if cached else {})
+                    self._entries[unit.path] = cached
+                files |= cached[1]
         for path in self._entries.keys() - {unit.path for unit in units}:
             if (self.folder / path).suffix or not path.startswith("checkpoints/"):
                 del self._entries[path]  # it is gone
             else:
                 files |= self._entries[path][1]  # replaced at this moment
         self._write_index("folder", files)
-        self._clear(files)
+        self._delete_unnamed_pieces(files)
 
-    def _begin(self) -> None:
+    def _read_stored(self) -> None:
         """Know what is stored already, and delete what a writer stored that died before it wrote an index."""
         if self._number:
             return
-        image, given = (self._read_index(which) or {} for which in ("folder", "given"))
-        used, needed = ({name for entry in files.values() for name, _ in entry.pieces} for files in (image, given))
+        image, from_server = (self._read_index(which) or {} for which in ("folder", "given"))
+        used, needed = (
+            {name for entry in files.values() for name, _ in entry.pieces} for files in (image, from_server)
+        )
         for name in self._stored_pieces() - used - needed:
             self._delete(f"pieces/{name}")
         self._image, self._number = image, 1
@@ -322,8 +326,8 @@ class Mirror:
     def _stored_pieces(self) -> set[str]:
         from pyarrow.fs import FileSelector  # noqa: PLC0415
 
-        place = FileSelector(f"{self.place}/pieces", allow_not_found=True)
-        return {info.base_name for info in self.storage.get_file_info(place) if info.is_file}
+        selector = FileSelector(f"{self.path}/pieces", allow_not_found=True)
+        return {info.base_name for info in self.storage.get_file_info(selector) if info.is_file}
 
     @contextmanager
     def pushing(self) -> Iterator[None]:
@@ -331,19 +335,19 @@ class Mirror:
         done = threading.Event()
 
         def small() -> None:
-            while not done.wait(PAUSE):
-                with self._tolerant():
+            while not done.wait(PAUSE_SECONDS):
+                with self._retrying_later():
                     self.fetch_requests()
                     with lock:
                         self.push(large=False)
 
         def heavy() -> None:
-            while not done.wait(PAUSE):
-                with self._tolerant():
+            while not done.wait(PAUSE_SECONDS):
+                with self._retrying_later():
                     self._store_large(lock)
 
         lock = threading.Lock()
-        with self._tolerant():
+        with self._retrying_later():
             self.push()
         threads = [threading.Thread(target=work, daemon=True) for work in (small, heavy)]
         for thread in threads:
@@ -354,20 +358,24 @@ class Mirror:
             done.set()
             for thread in threads:
                 thread.join()
-            for _ in range(_PATIENCE):
-                with self._tolerant():
+            for _ in range(_PUSH_ATTEMPTS):
+                with self._retrying_later():
                     self.push()
                     break
-                time.sleep(PAUSE)
+                time.sleep(PAUSE_SECONDS)
             else:
                 self.push()
 
     def _store_large(self, lock: threading.Lock) -> None:
         """Store what is large and new, while the small goes on to be pushed; the next index names it."""
         with ExitStack() as stack:
-            for unit in _opened(self.folder, stack):
-                known = self._entries.get(unit.path)
-                if _GROWING.fullmatch(unit.path) or _size(unit) <= _INLINE or (known and known[0] == unit.signature):
+            for unit in _open_units(self.folder, stack):
+                cached = self._entries.get(unit.path)
+                if (
+                    _GROWING.fullmatch(unit.path)
+                    or _unit_size(unit) <= _INLINE_BYTES
+                    or (cached and cached[0] == unit.signature)
+                ):
                     continue
                 stored = unit.signature, self._stored_unit(unit, {})
                 with lock:
@@ -376,7 +384,7 @@ class Mirror:
                 self._storing.clear()
 
     @contextmanager
-    def _tolerant(self) -> Iterator[None]:
+    def _retrying_later(self) -> Iterator[None]:
         """Storage that does not answer may do so later: the run goes on."""
         try:
             yield
@@ -386,28 +394,28 @@ class Mirror:
     def _is_stop_requested(self) -> bool:
         from pyarrow.fs import FileType  # noqa: PLC0415
 
-        return bool(self.storage.get_file_info(f"{self.place}/stop").type != FileType.NotFound)
+        return bool(self.storage.get_file_info(f"{self.path}/stop").type != FileType.NotFound)
 
     def _stored_unit(self, unit: Unit, before: Files) -> Files:
         stored = {}
         for path, file in unit.files.items():
             if _GROWING.fullmatch(path):
-                stored[path] = self._grown(file, before.get(path))
+                stored[path] = self._store_growing_file(file, before.get(path))
             else:
-                stored[path] = self._stored(file)
+                stored[path] = self._store_file(file)
         return stored
 
-    def _stored(self, file: BufferedReader) -> Entry:
+    def _store_file(self, file: BufferedReader) -> Entry:
         """A file that does not grow: in the index where it is small, else one piece."""
         size = os.fstat(file.fileno()).st_size
-        if size <= _INLINE:
+        if size <= _INLINE_BYTES:
             return Entry((), file.read())
         digest = hashlib.file_digest(file, "sha256").hexdigest()
         file.seek(0)
-        self._put_piece(digest, iter(lambda: file.read(_CHUNK), b""))
+        self._put_piece(digest, iter(lambda: file.read(_CHUNK_BYTES), b""))
         return Entry(((digest, size),), b"")
 
-    def _grown(self, file: BufferedReader, before: Entry | None) -> Entry:
+    def _store_growing_file(self, file: BufferedReader, before: Entry | None) -> Entry:
         """A file that grows: what is new of it."""
         pieces = list(before.pieces) if before else []
         begin = sum(size for _, size in pieces)
@@ -415,14 +423,14 @@ class Mirror:
             pieces, begin = [], 0  # another file by its name
         file.seek(begin)
         tail = file.read()
-        while len(tail) > _CUT:
-            part, tail = tail[:_CUT], tail[_CUT:]
+        while len(tail) > _TAIL_BYTES:
+            part, tail = tail[:_TAIL_BYTES], tail[_TAIL_BYTES:]
             digest = hashlib.sha256(part).hexdigest()
             self._put_piece(digest, [part])
             pieces.append((digest, len(part)))
         return Entry(tuple(pieces), tail)
 
-    def _clear(self, files: Files) -> None:
+    def _delete_unnamed_pieces(self, files: Files) -> None:
         """Delete pieces that neither this index nor the one before it names, some time after: readers are about."""
         stored = [entry for _, entries in list(self._entries.values()) for entry in entries.values()]
         with self._lock:
@@ -430,11 +438,11 @@ class Mirror:
             named = {name: (self._number, now) for entry in files.values() for name, _ in entry.pieces}
             self._used |= named
             self._storing -= named.keys()
-            kept = self._storing | {name for entry in stored for name, _ in entry.pieces}
+            in_use = self._storing | {name for entry in stored for name, _ in entry.pieces}
             old = [
                 name
                 for name, (last, at) in self._used.items()
-                if last < self._number - 1 and now - at > _KEEP and name not in kept
+                if last < self._number - 1 and now - at > _KEEP_SECONDS and name not in in_use
             ]
             for name in old:
                 del self._used[name]
@@ -443,15 +451,15 @@ class Mirror:
 
     # --- Storage ----------------------------------------------------------------------------------------------------
 
-    def _put(self, name: str, content: bytes) -> None:
-        self._put_stream(f"{self.place}/{name}", [content])
+    def _put_file(self, name: str, content: bytes) -> None:
+        self._put_stream(f"{self.path}/{name}", [content])
 
     def _put_piece(self, digest: str, chunks: Iterable[bytes]) -> None:
         with self._lock:
             self._storing.add(digest)
             if digest in self._used:
                 return
-        self._put_stream(f"{self.place}/pieces/{digest}", chunks)
+        self._put_stream(f"{self.path}/pieces/{digest}", chunks)
         with self._lock:
             self._used[digest] = self._number + 1, time.monotonic()
 
@@ -467,16 +475,16 @@ class Mirror:
         if path != whole:
             self.storage.move(path, whole)
 
-    def _get(self, name: str) -> bytes:
-        with self.storage.open_input_stream(f"{self.place}/{name}") as stream:
-            return bytes(stream.read(_INDEX))
+    def _get_file(self, name: str) -> bytes:
+        with self.storage.open_input_stream(f"{self.path}/{name}") as stream:
+            return bytes(stream.read(_INDEX_BYTES))
 
     def _chunks(self, piece: tuple[str, int]) -> Iterator[bytes]:
         """The content of a piece; whoever writes it to a file throws that away where an error ends it."""
         name, size = piece
         digest, left = hashlib.sha256(), size
-        with self.storage.open_input_stream(f"{self.place}/pieces/{name}") as stream:
-            while left and (chunk := bytes(stream.read(min(left, _CHUNK)))):
+        with self.storage.open_input_stream(f"{self.path}/pieces/{name}") as stream:
+            while left and (chunk := bytes(stream.read(min(left, _CHUNK_BYTES)))):
                 digest.update(chunk)
                 left -= len(chunk)
                 yield chunk
@@ -485,20 +493,20 @@ class Mirror:
 
     def _delete(self, name: str) -> None:
         with suppress(OSError):
-            self.storage.delete_file(f"{self.place}/{name}")
+            self.storage.delete_file(f"{self.path}/{name}")
 
     def _write_index(self, which: str, files: Files) -> None:
         self._number += 1
-        self._put(f"{which}.json", json.dumps(_to_json(files)).encode())
+        self._put_file(f"{which}.json", json.dumps(_to_json(files)).encode())
 
     def _read_index(self, which: str) -> Files | None:
         try:
-            files = _files_of(parse_json(self._get(f"{which}.json")), strict=True)
+            files = _files_of(parse_json(self._get_file(f"{which}.json")), strict=True)
         except FileNotFoundError:
             return None
         except ValueError as error:
             raise InvalidRun(f"What the storage holds of {self.folder.name} cannot be read.") from error
-        if not all(_belongs(path, which) for path in files):
+        if not all(_belongs_in_index(path, which) for path in files):
             raise InvalidRun(f"What the storage holds of {self.folder.name} cannot be read: files of the other side.")
         return files
 
@@ -528,35 +536,37 @@ def _unit_of(path: str) -> str:
     return parent if parent in ("checkpoints/best", "checkpoints/last") or parent.startswith("start/") else path
 
 
-def _units(files: Files) -> dict[str, Files]:
+def _group_by_unit(files: Files) -> dict[str, Files]:
     units: dict[str, Files] = {}
     for path, entry in files.items():
         units.setdefault(_unit_of(path), {})[path] = entry
     return units
 
 
-def _size(unit: Unit) -> int:
+def _unit_size(unit: Unit) -> int:
     return sum(os.fstat(file.fileno()).st_size for file in unit.files.values())
 
 
-def _belongs(path: str, which: str) -> bool:
+def _belongs_in_index(path: str, which: str) -> bool:
     """Whether a file may stand in an index: what the server gives in one, what the machines make in the other."""
     first, *_ = parts = path.split("/")
     if not _PATH.fullmatch(path):
         return False
-    return first in _GIVEN if which == "given" else not (first in _GIVEN or any(map(_OWN.fullmatch, parts)))
+    return first in _FROM_SERVER if which == "given" else not (first in _FROM_SERVER or any(map(_OWN.fullmatch, parts)))
 
 
-def _mirrored(folder: Path) -> list[str]:
+def _mirrored_files(folder: Path) -> list[str]:
     """Files of a run's folder on one of the machines that belong into its image."""
     names = (path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir())
-    return [name for name in names if _belongs(name, "folder")]
+    return [name for name in names if _belongs_in_index(name, "folder")]
 
 
-def _opened(folder: Path, stack: ExitStack) -> list[Unit]:
+def _open_units(folder: Path, stack: ExitStack) -> list[Unit]:
     """Everything that the image holds, opened; states first, so that all else is of their moment or a later one."""
     units = []
-    for unit in sorted({_unit_of(path) for path in _mirrored(folder)}, key=lambda unit: (".pt" not in unit, unit)):
+    for unit in sorted(
+        {_unit_of(path) for path in _mirrored_files(folder)}, key=lambda unit: (".pt" not in unit, unit)
+    ):
         if (folder / unit).is_dir():
             if "checkpoints/" in unit:
                 units += _opened_folder(folder, unit, stack)

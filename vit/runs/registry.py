@@ -30,7 +30,7 @@ ALIVE = (
 EVALUATIONS: tuple[Status, ...] = ("validating", "testing")
 ANY_GPU = "gpu"  # in place of a device's name: the first that is free
 
-STALLED = 300  # [s] without a sign of life; compiling a large model takes minutes
+STALLED_SECONDS = 300  # [s] without a sign of life; compiling a large model takes minutes
 MAX_NAME, MAX_NOTES, MAX_REASON = 60, 5000, 2000  # characters
 MOST_DEVICES = 64  # of one run
 MOST_NODES = 1024
@@ -55,13 +55,13 @@ class Run:
             unknown (its cluster gives no answer); finished, stopped, failed, or interrupted: it died without a last
             word, and can be resumed; unreadable: nobody can say.
         reason: more about the status, in words; "" where there is nothing to say.
-        on: the place where it computes: this machine, or a cluster by its name.
+        on: where it computes: this machine, or a cluster by its name.
         nodes: machines of its cluster that it asks for, 1 here.
         minutes: after which its cluster may end an attempt; None for the cluster's own limit.
         hosts: the machines of its cluster that it is on, as far as the cluster says.
         starts: when its cluster expects a waiting one to start, unix time [s]; None where it does not say.
         problem: what of its files cannot be read, and why; "" where all can.
-        place: in the queue, from 1; 0 for a run that does not wait.
+        queue_position: from 1; 0 for a run that does not wait.
         evaluated: share of the pictures that the present validation or test has seen, 0 to 1; None where there is none.
         step: done, as its last sign of life says, which may be ahead of its records.
     """
@@ -82,7 +82,7 @@ class Run:
     hosts: tuple[str, ...] = ()
     starts: float | None = None
     problem: str = ""
-    place: int = 0
+    queue_position: int = 0
     evaluated: float | None = None
     step: int = 0
     share: bool = field(default=False, repr=False)
@@ -96,7 +96,7 @@ class Run:
     @cached_property
     def config(self) -> dict[str, Any]:
         """The run's settings by name, those that can be read."""
-        return _config(self.folder)[0]
+        return _settings_of(self.folder)[0]
 
     @cached_property
     def settings(self) -> dict[str, Any]:
@@ -156,13 +156,16 @@ def find_run(run_id: str, patience: float = 0.0) -> Run:
 
 def _roots() -> list[Path]:
     """Folders that hold runs: this machine's, then those of clusters."""
-    there = clusters.run_folders() if clusters_file().exists() else []
-    return list(dict.fromkeys([runs_folder(), *there]))
+    on_clusters = clusters.run_folders() if clusters_file().exists() else []
+    return list(dict.fromkeys([runs_folder(), *on_clusters]))
 
 
 def queue() -> list[Run]:
     """The runs that wait for a device, in their order."""
-    return sorted((run for run in list_runs() if run.status == "waiting" and run.place), key=lambda run: run.place)
+    return sorted(
+        (run for run in list_runs() if run.status == "waiting" and run.queue_position),
+        key=lambda run: run.queue_position,
+    )
 
 
 def _is_run(folder: Path) -> bool:
@@ -205,7 +208,7 @@ def read_run(folder: Path, waiting: Sequence[str], patience: float = 0.0) -> Run
         OSError: the folder is gone, or closed to this user.
     """
     os.stat(folder / "config.json")  # a closed folder is told as such, before anything is taken for absent
-    about, problem = _readable(folder / "about.json")
+    about, problem = _read_or_problem(folder / "about.json")
 
     def text(name: str, most: int) -> str:
         value = about.get(name)
@@ -216,9 +219,9 @@ def read_run(folder: Path, waiting: Sequence[str], patience: float = 0.0) -> Run
         created = min(max(os.stat(folder / "config.json").st_mtime, 0.0), _LATEST)
     pulse = read_json(folder / "heartbeat")
     handle = read_handle(folder)
-    look = look_here(folder, waiting) if handle is None else _look_there(handle, patience)
-    status, reason = _status(folder, handle, look, pulse)
-    settings, unreadable = _config(folder)
+    look = look_local(folder, waiting) if handle is None else _look_cluster(handle, patience)
+    status, reason = _status_of(folder, handle, look, pulse)
+    settings, unreadable = _settings_of(folder)
     later = later_format(folder)
     if status not in ALIVE and (later or (unreadable and not settings)):
         status, reason = "unreadable", later or unreadable
@@ -230,24 +233,24 @@ def read_run(folder: Path, waiting: Sequence[str], patience: float = 0.0) -> Run
         owner=text("owner", MAX_REASON),
         sweep=text("sweep", MAX_REASON),
         created=float(created),
-        devices=_devices(about.get("devices")),
+        devices=_valid_devices(about.get("devices")),
         status=status,
         reason=reason,
-        on=handle.place if handle else HERE,
+        on=handle.engine_name if handle else HERE,
         nodes=nodes if is_whole(nodes := about.get("nodes"), 1, MOST_NODES) else 1,
         minutes=minutes if is_whole(minutes := about.get("minutes"), 1) else None,
         hosts=look.nodes if isinstance(look, Look) else (),
         starts=look.starts if isinstance(look, Look) and status == "waiting" else None,
         problem=later or unreadable or problem,
-        place=waiting.index(folder.name) + 1 if status == "waiting" and folder.name in waiting else 0,
-        evaluated=_evaluated(pulse)[1] if status in (*EVALUATIONS, "stopping") else None,
+        queue_position=waiting.index(folder.name) + 1 if status == "waiting" and folder.name in waiting else 0,
+        evaluated=_evaluation_status(pulse)[1] if status in (*EVALUATIONS, "stopping") else None,
         step=pulse["step"] if is_whole(pulse.get("step")) else 0,
         share=about.get("share") is True,
         nonce=text("nonce", MAX_REASON),
     )
 
 
-def _devices(names: object) -> tuple[str, ...]:
+def _valid_devices(names: object) -> tuple[str, ...]:
     """Devices as a run may ask for them; none where a name is no device."""
     some = [name for name in names if is_text(name) and _DEVICE.fullmatch(name)] if isinstance(names, list) else []
     return tuple(some) if isinstance(names, list) and len(some) == len(names) <= MOST_DEVICES else ()
@@ -257,7 +260,7 @@ def _name_of(folder: Path) -> str:
     return re.sub(r"^\d{8}-\d{6}-|-[0-9a-f]{4}$", "", folder.name)
 
 
-def _readable(path: Path) -> tuple[dict[str, Any], str]:
+def _read_or_problem(path: Path) -> tuple[dict[str, Any], str]:
     """A file's JSON object and "", or an empty one and why it cannot be read; no file is an empty object."""
     try:
         return read_document(path), ""
@@ -267,9 +270,9 @@ def _readable(path: Path) -> tuple[dict[str, Any], str]:
         return {}, str(error)
 
 
-def _config(folder: Path) -> tuple[dict[str, Any], str]:
+def _settings_of(folder: Path) -> tuple[dict[str, Any], str]:
     """The settings that can be one, and in words those that cannot."""
-    values, problem = _readable(folder / "config.json")
+    values, problem = _read_or_problem(folder / "config.json")
     settings = {name: value for name, value in values.items() if _is_setting(value)}
     if not is_whole(settings.get("epochs", 1), 1, MOST_EPOCHS):
         del settings["epochs"]
@@ -284,7 +287,7 @@ def _is_setting(value: object) -> bool:
     return value is None or isinstance(value, bool) or is_number(value) or is_text(value)
 
 
-def _evaluated(pulse: dict[str, Any]) -> tuple[Status, float | None]:
+def _evaluation_status(pulse: dict[str, Any]) -> tuple[Status, float | None]:
     """The evaluation that a sign of life tells of, and the share of its pictures that were seen."""
     share, doing = pulse.get("share"), pulse.get("doing")
     for evaluation in EVALUATIONS:
@@ -293,7 +296,7 @@ def _evaluated(pulse: dict[str, Any]) -> tuple[Status, float | None]:
     return "running", None
 
 
-def look_here(folder: Path, waiting: Sequence[str]) -> Look:
+def look_local(folder: Path, waiting: Sequence[str]) -> Look:
     """How a run of this machine is: its lock answers, which the system drops when the last of its processes is gone.
 
     Args:
@@ -304,19 +307,21 @@ def look_here(folder: Path, waiting: Sequence[str]) -> Look:
     return Look("waiting" if folder.name in waiting else "running", "It starts by itself when its device is free.")
 
 
-def _look_there(handle: Handle, patience: float) -> Look | str:
+def _look_cluster(handle: Handle, patience: float) -> Look | str:
     """How a run of a cluster is, or why nobody knows; of one that is over nobody is asked."""
     if is_over(handle):
         return Look("gone")
-    if handle.place not in clusters.read_clusters().usable:
-        return Look("gone", f"The cluster {handle.place} is not set up here any more, so nobody can say how it is.")
+    if handle.engine_name not in clusters.read_clusters().usable:
+        return Look(
+            "gone", f"The cluster {handle.engine_name} is not set up here any more, so nobody can say how it is."
+        )
     look, problem = watch.look(handle, patience)
     if is_new(handle) and not problem and (look is None or look.word == "gone"):
-        return Look("waiting", f"It is being handed over to {handle.place}.")
-    return look or problem or f"{handle.place} is being asked how it is."
+        return Look("waiting", f"It is being handed over to {handle.engine_name}.")
+    return look or problem or f"{handle.engine_name} is being asked how it is."
 
 
-def _status(folder: Path, handle: Handle | None, look: Look | str, pulse: dict[str, Any]) -> tuple[Status, str]:
+def _status_of(folder: Path, handle: Handle | None, look: Look | str, pulse: dict[str, Any]) -> tuple[Status, str]:
     """How a run is, from what its engine says first, then from its folder.
 
     Args:
@@ -328,7 +333,9 @@ def _status(folder: Path, handle: Handle | None, look: Look | str, pulse: dict[s
         return "unknown", f"{look}{_last_sign(folder)}"
     if look.word != "gone":
         if os.path.lexists(folder / "stop") or os.path.lexists(folder / "kill"):
-            until = {"validating": "the validation", "testing": "the test"}.get(_evaluated(pulse)[0], "the step")
+            until = {"validating": "the validation", "testing": "the test"}.get(
+                _evaluation_status(pulse)[0], "the step"
+            )
             return "stopping", f"It ends after {until} that it is in."
         if outcome and handle is None:
             return "ending", _ENDING
@@ -337,16 +344,16 @@ def _status(folder: Path, handle: Handle | None, look: Look | str, pulse: dict[s
         if look.word == "retrying":
             return "retrying", f"{look.reason} It is started again and goes on from the last saved state.".strip()
         if handle and outcome.get("outcome") == "failed":
-            return "ending", f"One of its processes failed; {handle.place} may start it again."
+            return "ending", f"One of its processes failed; {handle.engine_name} may start it again."
         if outcome:
-            return "ending", _ENDING if handle is None else f"It has saved itself, and {handle.place} clears up."
+            return "ending", _ENDING if handle is None else f"It has saved itself, and {handle.engine_name} clears up."
         try:
             silent = silence(folder / "heartbeat")
         except OSError:
             return "starting", "It loads PyTorch and its pictures."
-        if silent > STALLED:
+        if silent > STALLED_SECONDS:
             return "stalled", f"No step in the last {silent / 60:.0f} minutes. The log may say why."
-        return _evaluated(pulse)[0], ""
+        return _evaluation_status(pulse)[0], ""
     ends: dict[Any, Status] = {"finished": "finished", "stopped": "stopped", "failed": "failed"}
     word, reason = outcome.get("outcome"), outcome.get("reason")
     if isinstance(word, str) and word in ends:

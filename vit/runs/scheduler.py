@@ -14,7 +14,7 @@ def gpu_names() -> list[str]:
     return [device.name for device in list_devices() if device.name.startswith("cuda")]
 
 
-def take_devices(folder: Path, gpus: Callable[[], Sequence[str]]) -> tuple[str, ...] | None:
+def assign_devices(folder: Path, gpus: Callable[[], Sequence[str]]) -> tuple[str, ...] | None:
     """Give the run its devices if they are free and nobody before it waits for one of them; called by its supervisor.
 
     Args:
@@ -32,7 +32,7 @@ def take_devices(folder: Path, gpus: Callable[[], Sequence[str]]) -> tuple[str, 
 
 
 def grant(
-    root: Path, line: Queue, run_id: str, wanted: Sequence[str], gpus: Callable[[], Sequence[str]]
+    root: Path, line: Queue, run_id: str, requested: Sequence[str], gpus: Callable[[], Sequence[str]]
 ) -> tuple[str, ...] | None:
     """Enter in the queue that a run has its devices, or else that it waits for them."""
     waiting = [name for name in line["waiting"] if name == run_id or is_alive(root / name)]
@@ -44,7 +44,7 @@ def grant(
         theirs = read_guarded(root / name, ()).devices
         for device in _resolved(theirs, taken, gpus) or theirs:
             taken[device] = name
-    devices = _resolved(wanted, taken, gpus)
+    devices = _resolved(requested, taken, gpus)
     if devices is not None:
         waiting.remove(run_id)
         held |= dict.fromkeys(devices, run_id)
@@ -60,11 +60,11 @@ def leave_queue(folder: Path) -> None:
 
 
 def _resolved(
-    wanted: Sequence[str], taken: dict[str, str], gpus: Callable[[], Sequence[str]]
+    requested: Sequence[str], taken: dict[str, str], gpus: Callable[[], Sequence[str]]
 ) -> tuple[str, ...] | None:
     """Real devices for those wanted, none of them taken; None if there are not enough."""
     devices: list[str] = []
-    for device in wanted:
+    for device in requested:
         if device == ANY_GPU:
             free = (gpu for gpu in gpus() if gpu not in taken and gpu not in devices)
             device = next(free, "")

@@ -20,13 +20,13 @@ import psutil
 
 from vit.runs.attempts import CANCELLED, train_to_the_end
 from vit.runs.registry import ANY_GPU
-from vit.runs.scheduler import gpu_names, leave_queue, take_devices
+from vit.runs.scheduler import assign_devices, gpu_names, leave_queue
 from vit.training.run_folder import read_json, record_outcome
 
 if __name__ == "__main__" and os.fork():
     os._exit(0)  # the launcher waits for this process alone; the rest of the file runs in its child
 
-_POLL = 0.5  # [s]
+_POLL_SECONDS = 0.5  # [s]
 _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER, from linux/prctl.h
 
 
@@ -41,9 +41,9 @@ def supervise(folder: Path, lock: int) -> None:
     with suppress(OSError, AttributeError):  # not on Linux: orphans of the trainer escape
         ctypes.CDLL(None).prctl(_SUBREAPER, 1)
     try:
-        devices = _wait(folder)
+        devices = _wait_for_turn(folder)
         if devices:
-            _say(f"Training on {', '.join(devices)}.")
+            _log_line(f"Training on {', '.join(devices)}.")
             _train(folder, lock, devices)
     except BaseException as error:
         record_outcome(folder, "failed", f"The supervisor failed: {error}. The log holds the traceback.")
@@ -52,9 +52,9 @@ def supervise(folder: Path, lock: int) -> None:
         leave_queue(folder)
 
 
-def _wait(folder: Path) -> tuple[str, ...] | None:
+def _wait_for_turn(folder: Path) -> tuple[str, ...] | None:
     """Wait for the run's turn; None if it is called off before."""
-    said = False
+    announced = False
     if not read_json(folder / "about.json").get("devices"):
         record_outcome(folder, "failed", "Its about.json names no device, or cannot be read. Start another run.")
         return None
@@ -63,15 +63,15 @@ def _wait(folder: Path) -> tuple[str, ...] | None:
             if (folder / request).exists():
                 record_outcome(folder, "stopped", CANCELLED)
                 return None
-        if (devices := take_devices(folder, gpu_names)) is not None:
+        if (devices := assign_devices(folder, gpu_names)) is not None:
             return devices
         if ANY_GPU in read_json(folder / "about.json").get("devices", ()) and not gpu_names():
             record_outcome(folder, "failed", "There is no GPU on this machine. Resume the run on the CPU.")
             return None
-        if not said:
-            _say("Waiting for a device.")
-            said = True
-        time.sleep(_POLL)
+        if not announced:
+            _log_line("Waiting for a device.")
+            announced = True
+        time.sleep(_POLL_SECONDS)
 
 
 def command(folder: Path, devices: Sequence[str]) -> list[str]:
@@ -107,7 +107,7 @@ def _train_once(folder: Path, lock: int, devices: Sequence[str]) -> int | None:
         if (folder / "kill").exists():
             killed = True
             _kill_all(trainer.pid)
-        time.sleep(_POLL)
+        time.sleep(_POLL_SECONDS)
     _kill_all(trainer.pid)  # torchrun's ranks and data loaders outlive it when it is killed
     return None if killed else trainer.returncode
 
@@ -135,7 +135,7 @@ def _descendants() -> list[psutil.Process]:
     return processes
 
 
-def _say(message: str) -> None:
+def _log_line(message: str) -> None:
     print(message, flush=True)
 
 

@@ -93,7 +93,7 @@ class TrainConfig(BaseModel):
     seed: int = Field(0, ge=0, lt=2**31)
 
     @model_validator(mode="after")
-    def _fits(self) -> "TrainConfig":
+    def _check_combination(self) -> "TrainConfig":
         """Check what the settings alone decide: `fine_tuning.resolve` opens checkpoints."""
         if not self.init_from:
             self.vit_config(num_classes=1)  # raises ValueError, which pydantic reports

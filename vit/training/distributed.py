@@ -45,11 +45,11 @@ class Process:
         except OSError:  # not Linux
             return None
 
-    def any(self, here: bool) -> bool:
-        """Whether `here` holds in any of the processes; all of them have to ask."""
+    def any(self, local: bool) -> bool:
+        """Whether `local` holds in any of the processes; all of them have to ask."""
         if self.world == 1:
-            return here
-        flag = torch.tensor(float(here), device=self.device)
+            return local
+        flag = torch.tensor(float(local), device=self.device)
         dist.all_reduce(flag, dist.ReduceOp.MAX)
         return bool(flag.item())
 

@@ -35,23 +35,23 @@ from vit.training.config import TrainConfig
 from vit.training.distributed import Process, memory_budget, set_up_process
 from vit.training.fine_tuning import model_config
 
-LIMIT = 10.0  # [s] for timing, the start of the process included
-DEAR = 12 * 3600.0  # [s]; a run that takes longer on this machine is too dear for it
-ROUGH = 1.6  # factor within which counted memory is what is taken
-FITS = 2 * 3600.0  # [s] that a run which is offered instead takes at most
+LIMIT_SECONDS = 10.0  # [s] for timing, the start of the process included
+DEAR_SECONDS = 12 * 3600.0  # [s]; a run that takes longer on this machine is too dear for it
+MEMORY_FACTOR = 1.6  # factor within which counted memory is what is taken
+FITTING_SECONDS = 2 * 3600.0  # [s] that a run which is offered instead takes at most
 
-_MARGIN = 0.5  # [s] of the limit that are left for the answer
-_SIDE = 768  # of matrices whose product tells how fast a CPU is
-_SHARE = 0.5  # of that speed that training reaches
-_TICK = 0.2  # [s] between two signs of life
-_SECONDS = 30.0  # of overfitting, at most
+_MARGIN_SECONDS = 0.5  # [s] of the limit that are left for the answer
+_MATRIX_SIDE = 768  # of matrices whose product tells how fast a CPU is
+_SPEED_SHARE = 0.5  # of that speed that training reaches
+_TICK_SECONDS = 0.2  # [s] between two signs of life
+_OVERFIT_SECONDS = 30.0  # of overfitting, at most
 _VERSIONS = 3  # augmented versions of each picture in the preview
-_CELL = 72  # side of a picture in the preview [px], at least
+_CELL_PIXELS = 72  # side of a picture in the preview [px], at least
 
 _one_at_a_time = threading.BoundedSemaphore(1)
 
 
-class Trial(NamedTuple):
+class DryRun(NamedTuple):
     """What a run will cost, from a few steps on its device.
 
     Attributes:
@@ -122,93 +122,97 @@ class Sample(NamedTuple):
 
 
 def time_steps(
-    config: TrainConfig, devices: Sequence[str] = ("cpu",), known: Sample | None = None, limit: float = LIMIT
-) -> Trial:
-    """Time training steps as `try_steps` does, and wait for the trial that it ends with.
+    config: TrainConfig, devices: Sequence[str] = ("cpu",), sampled: Sample | None = None, limit: float = LIMIT_SECONDS
+) -> DryRun:
+    """Time training steps as `try_steps` does, and wait for the result that it ends with.
 
     Args:
-        known: the run's pictures as `sample` gives them; they are opened without it.
+        sampled: the run's pictures as `sample` gives them; they are opened without it.
         limit: for everything [s].
 
     Raises:
         InvalidDataset: the pictures cannot be opened.
-        InvalidConfig: steps cannot be done, or another trial is under way; on a GPU, not one was done in time.
+        InvalidConfig: steps cannot be done, or another dry run is under way; on a GPU, not one was done in time.
     """
-    *_, trial = try_steps(config, devices, known, limit)
-    assert isinstance(trial, Trial)
-    return trial
+    *_, result = try_steps(config, devices, sampled, limit)
+    assert isinstance(result, DryRun)
+    return result
 
 
 def try_steps(
-    config: TrainConfig, devices: Sequence[str] = ("cpu",), known: Sample | None = None, limit: float = LIMIT
-) -> Generator[float | Trial, None, None]:
+    config: TrainConfig, devices: Sequence[str] = ("cpu",), sampled: Sample | None = None, limit: float = LIMIT_SECONDS
+) -> Generator[float | DryRun, None, None]:
     """Time training steps on the first of `devices`, with its share of the batch, as far as the limit allows.
 
     Args:
-        known: the run's pictures as `sample` gives them; they are opened without it.
+        sampled: the run's pictures as `sample` gives them; they are opened without it.
         limit: for everything [s].
 
     Yields:
-        the share of the time that is gone, several times a second, and at last the trial. Closing it ends the work.
+        the share of the time that is gone, several times a second, and at last the result. Closing it ends the work.
 
     Raises:
         InvalidDataset: the pictures cannot be opened.
-        InvalidConfig: steps cannot be done, or another trial is under way; on a GPU, not one was done in time.
+        InvalidConfig: steps cannot be done, or another dry run is under way; on a GPU, not one was done in time.
     """
     started = time.time()
-    known = known or sample(config, 4)
+    sampled = sampled or sample(config, 4)
     share = config.model_copy(update={"batch_size": max(config.batch_size // len(devices), 1)})
-    request = {"classes": len(known.classes), "pictures": known.train_pictures, "until": started + limit - _MARGIN}
+    request = {
+        "classes": len(sampled.classes),
+        "pictures": sampled.train_pictures,
+        "until": started + limit - _MARGIN_SECONDS,
+    }
     facts: dict[str, Any] = {}
     steps: list[tuple[int, float]] = []
-    guess: Trial | None = None
-    with closing(_ask("time", share, devices[0], limit, request)) as answers:
+    guess: DryRun | None = None
+    with closing(_run_process("time", share, devices[0], limit, request)) as answers:
         for values in answers:
             facts |= values or {}
             steps += [values["step"]] if values and "step" in values else []
             if devices[0] == "cpu" and guess is None:  # while the process starts
-                guess = _guessed(share, devices, known)
+                guess = _estimate_from_speed(share, devices, sampled)
             yield min((time.time() - started) / limit, 1.0)
     if steps:
-        yield _judged(share, devices, known, facts, steps)
+        yield _estimate_from_steps(share, devices, sampled, facts, steps)
     elif devices[0] == "cpu":  # where time was over before the process said anything, the guess is still to be made
-        yield guess or _guessed(share, devices, known)
+        yield guess or _estimate_from_speed(share, devices, sampled)
     else:
         raise InvalidConfig(f"Not one step was done within {limit:.0f} s. Try again when this machine has less to do.")
 
 
-def _judged(
-    config: TrainConfig, devices: Sequence[str], known: Sample, facts: dict[str, Any], steps: list[tuple[int, float]]
-) -> Trial:
+def _estimate_from_steps(
+    config: TrainConfig, devices: Sequence[str], sampled: Sample, facts: dict[str, Any], steps: list[tuple[int, float]]
+) -> DryRun:
     """What a run will cost, by what was timed.
 
     Args:
         facts: from `_time`.
         steps: pictures and seconds [s] of each that was timed, of ever larger batches.
     """
-    batch = min(config.batch_size, known.train_pictures)
+    batch = min(config.batch_size, sampled.train_pictures)
     fixed, each = extrapolated(steps)
     fixed, each = fixed / facts["share_params"], each / facts["share"]
     seconds, count = fixed + batch * each, len(devices)
     forward = facts["forward"] / facts["share"] if "forward" in facts else each / 3  # back takes twice as long
-    every = known.train_pictures + known.validation_pictures + known.test_pictures
-    bytes_, on_gpu = known.images[0].numel() * every, devices[0] != "cpu"
-    evaluated = known.validation_pictures * (2 if config.ema else 1)  # by raw weights and by averaged ones
+    every = sampled.train_pictures + sampled.validation_pictures + sampled.test_pictures
+    bytes_, on_gpu = sampled.images[0].numel() * every, devices[0] != "cpu"
+    evaluated = sampled.validation_pictures * (2 if config.ema else 1)  # by raw weights and by averaged ones
     streamed = bytes_ > facts["budget"]
-    training = seconds * max(known.train_pictures / batch, 1) / count
-    opening = known.seconds * known.train_pictures / max(config.workers, 1) if streamed else 0.0
+    training = seconds * max(sampled.train_pictures / batch, 1) / count
+    opening = sampled.seconds * sampled.train_pictures / max(config.workers, 1) if streamed else 0.0
     together = max(training, opening) if on_gpu else training + opening  # a CPU does both
-    return Trial(
+    return DryRun(
         params=facts["params"],
         tokens=facts["tokens"],
-        classes=len(known.classes),
-        train_pictures=known.train_pictures,
-        test_pictures=known.test_pictures,
+        classes=len(sampled.classes),
+        train_pictures=sampled.train_pictures,
+        test_pictures=sampled.test_pictures,
         streamed=streamed,
         memory=facts["memory"] + (0 if streamed else bytes_),
         seconds_per_step=seconds,
         seconds_per_epoch=together + forward * evaluated / count,
-        pictures_per_second=known.train_pictures / together,
+        pictures_per_second=sampled.train_pictures / together,
         timed=steps[-1][0],
         batch=batch,
         share=facts["share"],
@@ -217,19 +221,21 @@ def _judged(
     )
 
 
-def _guessed(config: TrainConfig, devices: Sequence[str], known: Sample) -> Trial:
+def _estimate_from_speed(config: TrainConfig, devices: Sequence[str], sampled: Sample) -> DryRun:
     """What a run will cost on a CPU too busy to do a single step in time, by how fast it multiplies matrices."""
-    model = model_config(config, len(known.classes))
+    model = model_config(config, len(sampled.classes))
     process = set_up_process(config.model_copy(update={"device": "cpu"}))
-    facts = run_facts(config, len(known.classes), min(config.batch_size, known.train_pictures), process)
-    matrix, times = torch.ones(_SIDE, _SIDE), []
+    facts = run_facts(config, len(sampled.classes), min(config.batch_size, sampled.train_pictures), process)
+    matrix, times = torch.ones(_MATRIX_SIDE, _MATRIX_SIDE), []
     for _ in range(5):
         started = time.perf_counter()
         matrix @ matrix
         times.append(time.perf_counter() - started)
-    speed = _SHARE * _SIDE**3 / min(times)
+    speed = _SPEED_SHARE * _MATRIX_SIDE**3 / min(times)
     step = (1, 3 * products(model, model.image_size) / speed)
-    return _judged(config, devices, known, facts | {"share": 1.0, "share_params": 1.0}, [step])._replace(timed=0)
+    return _estimate_from_steps(config, devices, sampled, facts | {"share": 1.0, "share_params": 1.0}, [step])._replace(
+        timed=0
+    )
 
 
 def run_facts(config: TrainConfig, classes: int, batch: int, process: Process) -> dict[str, Any]:
@@ -277,38 +283,38 @@ class Fitting(NamedTuple):
 
 
 # Models that still learn something, the larger first: input size and model.
-_SMALLER: tuple[dict[str, Any], ...] = (
+_SMALLER_MODELS: tuple[dict[str, Any], ...] = (
     dict(image_size=96, size="cifar-small", patch_size=8, dim=192, heads=3, mlp_dim=768),
     dict(image_size=64, size="cifar-small", patch_size=8),
     dict(image_size=32, size="cifar-small", patch_size=4, dim=64, depth=4, mlp_dim=128),
 )
-_SIZES = (224, 160, 128, 96, 64, 32)  # of the input, for a model that is given [px]
-_EPOCHS = (30, 10)
+_INPUT_SIZES = (224, 160, 128, 96, 64, 32)  # of the input, for a model that is given [px]
+_FEWER_EPOCHS = (30, 10)
 
 
-def fitting(config: TrainConfig, trial: Trial, seconds: float = FITS) -> Fitting | None:
+def fitting(config: TrainConfig, dry_run: DryRun, seconds: float = FITTING_SECONDS) -> Fitting | None:
     """The largest recipe for the same pictures that takes at most so long on this machine; None without one.
 
     Args:
-        trial: of the run as it is set.
+        dry_run: of the run as it is set.
         seconds: that it may take [s].
     """
-    own = model_config(config, trial.classes)
+    own = model_config(config, dry_run.classes)
     work, side = products(own, own.image_size), min(own.image_size)
-    each = trial.seconds_per_epoch / work  # [s] of an epoch
+    each = dry_run.seconds_per_epoch / work  # [s] of an epoch
     if config.init_from:
-        sides = sorted({size - size % own.patch_size for size in _SIZES if size >= own.patch_size}, reverse=True)
+        sides = sorted({size - size % own.patch_size for size in _INPUT_SIZES if size >= own.patch_size}, reverse=True)
         options: list[dict[str, Any]] = [dict(image_size=smaller) for smaller in sides]
     else:
         follows = dict.fromkeys(("patch_size", "dim", "depth", "heads", "mlp_dim", "pool", "norm", "activation"))
-        options = [follows | changes for changes in _SMALLER]
+        options = [follows | changes for changes in _SMALLER_MODELS]
     options = [one | {"crop_padding": min(config.crop_padding, one["image_size"] // 8)} for one in options]
-    fewer = ({"epochs": epochs} for epochs in _EPOCHS if epochs < config.epochs)
+    fewer = ({"epochs": epochs} for epochs in _FEWER_EPOCHS if epochs < config.epochs)
     for epochs in ({}, *fewer):
         for changes in ({}, *(one for one in options if one["image_size"] <= side)):
             settings = changes | epochs
             changed = config.model_copy(update=settings)
-            model = model_config(changed, trial.classes)
+            model = model_config(changed, dry_run.classes)
             share = products(model, model.image_size) / work
             if (share < 1 or (share == 1 and epochs)) and (takes := changed.epochs * each * work * share) <= seconds:
                 return Fitting(settings, parameters_of(model), takes)
@@ -327,8 +333,8 @@ def too_large(config: TrainConfig, classes: int, batch: int, free: int) -> str:
     Args:
         free: memory [bytes], 0 where it is not known.
     """
-    needed = count_memory(model_config(config, classes), config, batch, on_gpu=False, half=_half(config))
-    if not 0 < free < needed / ROUGH:
+    needed = count_memory(model_config(config, classes), config, batch, on_gpu=False, half=_computes_bfloat16(config))
+    if not 0 < free < needed / MEMORY_FACTOR:
         return ""
     return (
         f"A step would take about {needed / 1e9:.1f} GB of memory, and {free / 1e9:.1f} GB are free. "
@@ -336,13 +342,13 @@ def too_large(config: TrainConfig, classes: int, batch: int, free: int) -> str:
     )
 
 
-def _half(config: TrainConfig) -> bool:
+def _computes_bfloat16(config: TrainConfig) -> bool:
     """Whether a CPU computes products in bfloat16."""
     return set_up_process(config.model_copy(update={"device": "cpu"})).autocast
 
 
 def count_memory(model: ViTConfig, config: TrainConfig, batch: int, on_gpu: bool, half: bool = False) -> int:
-    """What the model, its optimizers and a step take [bytes]; measured ones were within a factor of `ROUGH`.
+    """What the model, its optimizers and a step take [bytes]; measured ones were within a factor of `MEMORY_FACTOR`.
 
     Of each block, a step keeps until it goes back: the residual stream twice, both norms, queries, keys and values,
     what heads give, the MLP before and after its activation, and on a CPU the attention matrices; on its way back, one
@@ -362,7 +368,9 @@ def count_memory(model: ViTConfig, config: TrainConfig, batch: int, on_gpu: bool
     return 4 * states * params + batch * (number * (model.depth * (activations + matrices) + matrices) + pictures)
 
 
-def overfit(config: TrainConfig, device: str = "cpu", seconds: float = _SECONDS) -> Generator[Point | None, None, None]:
+def overfit(
+    config: TrainConfig, device: str = "cpu", seconds: float = _OVERFIT_SECONDS
+) -> Generator[Point | None, None, None]:
     """Learn one batch of the training pictures by heart, without augmentation: a model that cannot do this is broken.
 
     Args:
@@ -372,9 +380,9 @@ def overfit(config: TrainConfig, device: str = "cpu", seconds: float = _SECONDS)
         a point now and then, and None in between. Closing it ends the work.
 
     Raises:
-        InvalidConfig, InvalidDataset: it cannot be done, or another trial is under way.
+        InvalidConfig, InvalidDataset: it cannot be done, or another dry run is under way.
     """
-    with closing(_ask("overfit", config, device, 6 * seconds, {"seconds": seconds})) as answers:
+    with closing(_run_process("overfit", config, device, 6 * seconds, {"seconds": seconds})) as answers:
         for values in answers:
             yield Point(**values) if values else None
 
@@ -414,10 +422,10 @@ def preview(config: TrainConfig, images: Tensor) -> Image.Image:
     rows = [images]
     for version in range(_VERSIONS):
         chance.seed(config.seed, version)
-        seen = augment(images, chance).float()  # (n, channels, height, width), 0 to 255
-        seen, _ = augment.mix(seen, torch.zeros(len(images), 1), chance)
-        rows.append(seen.round().clamp(0, 255).to(torch.uint8))
-    factor = max(1, -(-_CELL // images.shape[-1]))
+        augmented = augment(images, chance).float()  # (n, channels, height, width), 0 to 255
+        augmented, _ = augment.mix(augmented, torch.zeros(len(images), 1), chance)
+        rows.append(augmented.round().clamp(0, 255).to(torch.uint8))
+    factor = max(1, -(-_CELL_PIXELS // images.shape[-1]))
     gap = max(4, images.shape[-1] * factor // 16)
     cells = torch.stack(rows).repeat_interleave(factor, 3).repeat_interleave(factor, 4)  # (rows, n, channels, h, w)
     down, across, channels, height, width = cells.shape
@@ -432,7 +440,7 @@ def preview(config: TrainConfig, images: Tensor) -> Image.Image:
     return Image.fromarray(sheet)
 
 
-def _ask(
+def _run_process(
     what: str, config: TrainConfig, device: str, limit: float, request: dict[str, Any]
 ) -> Generator[dict[str, Any] | None, None, None]:
     """Run this file in a process of its own; yields what it prints, and None now and then.
@@ -445,12 +453,12 @@ def _ask(
         raise InvalidConfig("Another trial is under way on this server. Try again in a few seconds.")
     try:
         with tempfile.TemporaryFile("w+") as log:
-            yield from _listen(what, config, device, limit, request, log)
+            yield from _read_process(what, config, device, limit, request, log)
     finally:
         _one_at_a_time.release()
 
 
-def _listen(
+def _read_process(
     what: str, config: TrainConfig, device: str, limit: float, request: dict[str, Any], log: IO[str]
 ) -> Generator[dict[str, Any] | None, None, None]:
     environment = environment_with_package() | {"PYTHONUNBUFFERED": "1"}
@@ -475,7 +483,7 @@ def _listen(
         reader.start()
         while time.monotonic() < until:
             try:
-                line = lines.get(timeout=_TICK)
+                line = lines.get(timeout=_TICK_SECONDS)
             except queue.Empty:
                 yield None
                 continue

@@ -1,4 +1,4 @@
-"""The process of a trial: a few steps, or one batch learnt by heart, told line by line.
+"""The process of a dry run: a few steps, or one batch learnt by heart, told line by line.
 
 python -m vit.training.dry_run_process time|overfit < request.json      prints one JSON object per line
 """
@@ -26,11 +26,11 @@ from vit.training.dry_run import Sample, parameters_of, run_facts, sample
 from vit.training.fine_tuning import model_config
 from vit.training.presets import train_config
 
-_ENOUGH = 2.0  # [s] of steps with the largest batch
-_LIGHT = 60e9  # products of a picture's step on a CPU; a model that takes more is timed on a part of it
-_NOISE = 1 << 28  # [bytes] of the pictures that are timed, at most
-_BATCH = 64  # pictures that are overfitted
-_STEPS = 120  # of overfitting, at most
+_TIMED_SECONDS = 2.0  # [s] of steps with the largest batch
+_LIGHT_PRODUCTS = 60e9  # products of a picture's step on a CPU; a model that takes more is timed on a part of it
+_NOISE_BYTES = 1 << 28  # [bytes] of the pictures that are timed, at most
+_OVERFIT_BATCH = 64  # pictures that are overfitted
+_OVERFIT_STEPS = 120  # of overfitting, at most
 
 
 def main(what: str) -> int:
@@ -44,7 +44,7 @@ def main(what: str) -> int:
     request = json.load(sys.stdin)
     try:
         config = train_config(None, **request.pop("config"))
-        does: dict[str, Callable[..., Iterator[dict[str, Any]]]] = {"time": _time, "overfit": _overfit}
+        does: dict[str, Callable[..., Iterator[dict[str, Any]]]] = {"time": _time_steps, "overfit": _overfit}
         for values in does[what](config, **request):
             tell(values)
     except UserError as error:
@@ -54,7 +54,7 @@ def main(what: str) -> int:
     return 0
 
 
-def _run(config: TrainConfig, pictures: Sample, test: Tensor) -> Any:
+def _make_trainer(config: TrainConfig, pictures: Sample, test: Tensor) -> Any:
     """The training loop's own parts around these pictures; nothing is written."""
     labels = torch.arange(len(test)) % len(pictures.classes)
     held_out = Resident(test, labels)
@@ -62,7 +62,7 @@ def _run(config: TrainConfig, pictures: Sample, test: Tensor) -> Any:
     return trainer.Trainer(config, Path(tempfile.gettempdir()) / "vit-trial", set_up_process(config), dataset)
 
 
-def _time(config: TrainConfig, classes: int, pictures: int, until: float) -> Iterator[dict[str, Any]]:
+def _time_steps(config: TrainConfig, classes: int, pictures: int, until: float) -> Iterator[dict[str, Any]]:
     """Facts of the run, then what steps take, see `_judged`."""
     whole, process = model_config(config, classes), set_up_process(config)
     part = lighter(config, classes) if process.device.type == "cpu" else config
@@ -72,17 +72,17 @@ def _time(config: TrainConfig, classes: int, pictures: int, until: float) -> Ite
         "share_params": parameters_of(own) / parameters_of(whole),
     }
     shape = (own.channels, *own.image_size)
-    most = max(1, min(batch, _NOISE // torch.Size(shape).numel()))
+    most = max(1, min(batch, _NOISE_BYTES // torch.Size(shape).numel()))
     noise = torch.randint(0, 256, (most, *shape), dtype=torch.uint8)
     labels = torch.arange(most) % classes
     names = tuple(map(str, range(classes)))
-    known = Sample(noise, labels, names, most, 1)
-    run = _run(part.model_copy(update={"limit": None, "compile": False}), known, noise[:1])
+    sampled = Sample(noise, labels, names, most, 1)
+    run = _make_trainer(part.model_copy(update={"limit": None, "compile": False}), sampled, noise[:1])
     update, images, labels = run.update, run.data.train.images, run.data.train.labels
     update.model.train()
 
     def step(count: int) -> None:
-        loss, _ = update.train_step(0, images[:count], labels[:count], _unheard)
+        loss, _ = update.train_step(0, images[:count], labels[:count], _discard)
         loss.item()  # waits for the device
 
     for count, seconds in batches_in_time(step, most, until):
@@ -98,14 +98,14 @@ def _time(config: TrainConfig, classes: int, pictures: int, until: float) -> Ite
 def lighter(config: TrainConfig, classes: int) -> TrainConfig:
     """The run itself, or fewer of its blocks at a smaller input where a picture takes long on a CPU."""
     model = model_config(config, classes)
-    if 3 * products(model, model.image_size) <= _LIGHT:
+    if 3 * products(model, model.image_size) <= _LIGHT_PRODUCTS:
         return config
     changes: dict[str, Any] = {"crop_padding": 0}
     if not config.init_from:
-        changes["depth"] = max(1, int(model.depth * _LIGHT / (3 * products(model, model.image_size))))
+        changes["depth"] = max(1, int(model.depth * _LIGHT_PRODUCTS / (3 * products(model, model.image_size))))
         model = model_config(config.model_copy(update=changes), classes)
     side = min(model.image_size)
-    while 3 * products(model, (side, side)) > _LIGHT and side > 8 * model.patch_size:
+    while 3 * products(model, (side, side)) > _LIGHT_PRODUCTS and side > 8 * model.patch_size:
         side -= model.patch_size
     return config.model_copy(update=changes | ({"image_size": side} if side < min(model.image_size) else {}))
 
@@ -131,7 +131,7 @@ def batches_in_time(
         seconds = clock() - started
         yield count, seconds
         spent += seconds if count == most else 0.0
-        if spent > _ENOUGH:
+        if spent > _TIMED_SECONDS:
             return
         count = min(2 * count, most)
         if clock() + 2 * seconds > until:  # as long as it takes where pictures decide
@@ -139,19 +139,20 @@ def batches_in_time(
 
 
 def _overfit(config: TrainConfig, seconds: float) -> Iterator[dict[str, Any]]:
-    pictures = sample(config, min(config.batch_size, _BATCH))
+    pictures = sample(config, min(config.batch_size, _OVERFIT_BATCH))
     plain = config.model_copy(
         update={
-            "limit": None, "epochs": _STEPS, "schedule": "constant", "warmup_epochs": 5, "compile": False, "ema": 0.0,
-            "crop_padding": 0, "crop_scale": 1.0, "flip": False, "operations": 0, "erase": 0.0, "mixup": 0.0,
-            "cutmix": 0.0, "dropout": 0.0, "drop_path": 0.0, "label_smoothing": 0.0, "batch_size": len(pictures.labels),
+            "limit": None, "epochs": _OVERFIT_STEPS, "schedule": "constant", "warmup_epochs": 5, "compile": False,
+            "ema": 0.0, "crop_padding": 0, "crop_scale": 1.0, "flip": False, "operations": 0, "erase": 0.0,
+            "mixup": 0.0, "cutmix": 0.0, "dropout": 0.0, "drop_path": 0.0, "label_smoothing": 0.0,
+            "batch_size": len(pictures.labels),
         }
     )  # fmt: skip
-    run = _run(plain, pictures, pictures.images[:1])
+    run = _make_trainer(plain, pictures, pictures.images[:1])
     update, images, labels = run.update, run.data.train.images, run.data.train.labels
     update.model.train()
     until = time.monotonic() + seconds
-    for step in range(_STEPS + 1):
+    for step in range(_OVERFIT_STEPS + 1):
         with torch.no_grad(), run.process.arithmetic():
             logits = update.logits(run.data.normalise(images)).float()
         loss = torch.nn.functional.cross_entropy(logits, labels).item()
@@ -159,11 +160,11 @@ def _overfit(config: TrainConfig, seconds: float) -> Iterator[dict[str, Any]]:
         yield {"step": step, "loss": loss, "accuracy": accuracy}
         if (accuracy == 1 and loss < 0.05) or time.monotonic() > until:
             return
-        update.train_step(step, images, labels, _unheard)
+        update.train_step(step, images, labels, _discard)
 
 
-def _unheard(text: str) -> None:
-    """Nobody listens to a trial; `Trial.parts` tells what there was to tell."""
+def _discard(text: str) -> None:
+    """Nobody listens to a dry run; `DryRun.parts` tells what there was to tell."""
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from vit.images.preprocess import Normalise
 from vit.model.transformer import VisionTransformer
 from vit.progress import tqdm
 
-_TOGETHER = 500  # pictures
+_BATCH_PICTURES = 500  # pictures
 
 
 class Evaluation(NamedTuple):
@@ -42,7 +42,7 @@ def evaluate(
     normalise: Normalise,
     *,
     device: torch.device,
-    batch_size: int = _TOGETHER,
+    batch_size: int = _BATCH_PICTURES,
     bar: bool = False,
     tick: Callable[[float], None] = lambda share: None,
     rank: int = 0,
@@ -107,7 +107,7 @@ def in_parts(checkpoint: Checkpoint, data: str, *, root: Path = Path("data"), **
         facts = {"right": (logits.argmax(1) == labels).sum(), "loss": loss, "pictures": torch.tensor(len(labels))}
         return {name: value.cpu().numpy() for name, value in facts.items()}
 
-    return InParts(pictures, len(pictures.labels), _TOGETHER, compute, device)
+    return InParts(pictures, len(pictures.labels), _BATCH_PICTURES, compute, device)
 
 
 def combined(parts: Iterable[Part]) -> Evaluation:

@@ -110,7 +110,7 @@ def start_of(name: str, run: Path) -> str:
 
 
 @torch.no_grad()
-def take_over_(model: VisionTransformer, checkpoint: Checkpoint, classes: Sequence[str]) -> None:
+def load_weights_(model: VisionTransformer, checkpoint: Checkpoint, classes: Sequence[str]) -> None:
     """Set a model's weights to a checkpoint's, in place, to train on from there.
 
     Positions are interpolated where the grids differ. The head is taken over where the classes are the same, and

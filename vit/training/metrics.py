@@ -27,7 +27,7 @@ from vit.untrusted import Unreadable, is_number, is_text, is_whole, parse_json, 
 Record = dict[str, Any]
 
 FILE_BYTES = 64 << 20  # a run of 200,000 records takes 40 MB
-_LATE = 1000  # records before another of their kind, without a "start" between them, that are put in their place
+_LATE_RECORDS = 1000  # before another of their kind, without a "start" between them, that are put in their place
 
 # Without these a line is not taken for a record of its kind: the file may come from anywhere.
 _NEEDED = {
@@ -99,9 +99,9 @@ class MetricsReader:
 
     def __init__(self, path: Path):
         self.path = path
-        self._begin()
+        self._restart()
 
-    def _begin(self) -> None:
+    def _restart(self) -> None:
         self.records: dict[str, list[Record]] = {}
         self.problem, self._damaged, self._late = "", 0, 0
         self._offset, self._inode = 0, -1
@@ -111,7 +111,7 @@ class MetricsReader:
         try:
             facts = self.path.stat()
             if facts.st_ino != self._inode or facts.st_size < self._offset:
-                self._begin()
+                self._restart()
                 self._inode = facts.st_ino
             new = read_bytes(self.path, FILE_BYTES - self._offset, self._offset)
         except FileNotFoundError:
@@ -121,36 +121,36 @@ class MetricsReader:
             return False
         whole = new[: new.rfind(b"\n") + 1]  # the rest is still being written
         self._offset += len(whole)
-        any_new = sum(map(self._take, whole.split(b"\n"))) > 0
+        any_new = sum(map(self._add_line, whole.split(b"\n"))) > 0
         if self._damaged:
             lines = "A line" if self._damaged == 1 else f"{self._damaged:,} lines"
             self.problem = f"{lines} of {self.path.name} cannot be read, and left out."
         return any_new
 
-    def _take(self, line: bytes) -> bool:
+    def _add_line(self, line: bytes) -> bool:
         try:
             record = parse_json(line)
             if record["kind"] == "epoch":  # of an older run
                 record |= {"kind": "test", "loss": record["test_loss"]}
             kind, step = record["kind"], record["step"]
             fits = all(_CHECKS[name](value) for name, value in record.items() if name in _CHECKS)
-            if not fits or not all(name in record for name in _NEEDED.get(kind, ())) or self._late > _LATE:
+            if not fits or not all(name in record for name in _NEEDED.get(kind, ())) or self._late > _LATE_RECORDS:
                 raise ValueError
         except (ValueError, KeyError, TypeError, AttributeError):
             self._damaged += line.rstrip().endswith((b"}", b"]"))  # others are torn, by the kill of a writer
             return False
         if kind == "start":  # what came after this step is about to be repeated
             for records in self.records.values():
-                del records[bisect.bisect_right(records, step, key=_step) :]
-        known = self.records.setdefault(kind, [])
-        index = bisect.bisect_left(known, step, key=_step)
-        again = index < len(known) and known[index]["step"] == step
-        self._late += index < len(known) and not again
-        known[index : index + again] = [record]
+                del records[bisect.bisect_right(records, step, key=_step_of) :]
+        of_kind = self.records.setdefault(kind, [])
+        index = bisect.bisect_left(of_kind, step, key=_step_of)
+        again = index < len(of_kind) and of_kind[index]["step"] == step
+        self._late += index < len(of_kind) and not again
+        of_kind[index : index + again] = [record]
         return True
 
 
-def _step(record: Record) -> int:
+def _step_of(record: Record) -> int:
     step: int = record["step"]
     return step
 

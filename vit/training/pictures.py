@@ -54,7 +54,7 @@ def open_data(
 
     Args:
         base: what follows from the checkpoint that the run starts from: mean and standard deviation of its input.
-        dataset: in place of what `config.data` names, for trials.
+        dataset: in place of what `config.data` names, for dry runs.
 
     Raises:
         InvalidDataset: it cannot be read, or has too few pictures.

@@ -19,8 +19,8 @@ from vit.training.distributed import Process
 from vit.training.evaluation import Evaluation
 from vit.training.metrics import MetricsWriter
 
-_EVERY = 20  # steps between records; each costs one wait for the device
-_BEAT = 2  # [s] between signs of life
+_STEPS_PER_RECORD = 20  # steps between records; each costs one wait for the device
+_BEAT_SECONDS = 2  # [s] between signs of life
 
 
 class Diverged(UserError):
@@ -42,7 +42,7 @@ class _NoEvents:
     flush = close = add_scalar
 
 
-def _events(folder: Path, step: int) -> Any:
+def _event_writer(folder: Path, step: int) -> Any:
     """A writer of TensorBoard's events; one that writes none on a bare machine, which is said once."""
     try:
         from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 # a bare machine has none
@@ -73,7 +73,7 @@ class Recorder(AbstractContextManager["Recorder"]):
         self.resume_clock()
         if process.leads:
             self.metrics = MetricsWriter(run / "metrics.jsonl")
-            self.events = _events(run / "events", step)
+            self.events = _event_writer(run / "events", step)
             self.bar = tqdm(
                 total=facts["total_steps"],
                 initial=step,
@@ -107,7 +107,7 @@ class Recorder(AbstractContextManager["Recorder"]):
 
     def _pulse(self, doing: str, share: float | None = None) -> None:
         """Write what this process does, at once where that is news."""
-        if self.process.leads and (doing != self._doing or time.monotonic() - self._beaten > _BEAT):
+        if self.process.leads and (doing != self._doing or time.monotonic() - self._beaten > _BEAT_SECONDS):
             beat(self.run / "heartbeat", doing=doing, share=share, step=self.at)
             self._doing, self._beaten = doing, time.monotonic()
 
@@ -116,7 +116,7 @@ class Recorder(AbstractContextManager["Recorder"]):
         self.losses.append(loss)
         self.at, self.share = step, share
         self.beat()
-        if step % self.facts["steps_per_epoch"] % _EVERY == 0:  # at the same steps when resumed
+        if step % self.facts["steps_per_epoch"] % _STEPS_PER_RECORD == 0:  # at the same steps when resumed
             self.flush()
 
     def flush(self) -> None:

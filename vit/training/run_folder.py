@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from vit.errors import InvalidRun
-from vit.files import is_locked, replaced, take_lock, wait_for_lock
+from vit.files import acquire_lock, is_locked, replaced, wait_for_lock
 from vit.untrusted import DOCUMENT_BYTES, Unreadable, is_whole, read_object
 
 FORMAT = 2  # of what this version writes, in environment.json; `docs/runs-on-disk.md` says what differs
@@ -60,8 +60,8 @@ def later_format(folder: Path) -> str:
     written = read_json(folder / "environment.json").get("format", 1)
     if not is_whole(written) or written <= FORMAT:
         return ""
-    known = f"this one reads formats up to {FORMAT}"
-    return f"This run was written by a later version, in format {written}; {known}. Update the app."
+    supported = f"this one reads formats up to {FORMAT}"
+    return f"This run was written by a later version, in format {written}; {supported}. Update the app."
 
 
 # --- Alive ----------------------------------------------------------------------------------------------------------
@@ -80,7 +80,7 @@ def hold_run(folder: Path) -> Iterator[None]:
     """
     file = os.open(folder / "alive.lock", os.O_RDWR | os.O_CREAT, 0o644)
     try:
-        if take_lock(file) and ENGINE not in os.environ:
+        if acquire_lock(file) and ENGINE not in os.environ:
             forget_attempt(folder)
         wait_for_lock(file, shared=True)
         yield
@@ -122,9 +122,9 @@ def begin_anew(folder: Path) -> str:
     weights = learnt(folder)
     if weights is None:
         return "Start another run."
-    here = Path.cwd()
+    cwd = Path.cwd()
     config, weights = (
-        path.relative_to(here) if path.is_relative_to(here) else path
+        path.relative_to(cwd) if path.is_relative_to(cwd) else path
         for path in (folder.absolute() / "config.json", weights.absolute())
     )
     command = shlex.join(["python", "-m", "vit", "train", "--config", str(config), "--set", f"init_from={weights}"])

@@ -26,7 +26,7 @@ from vit.view.overlay import COLORMAPS
 from vit.view.payload import MAPS_UP_TO, pack
 
 EPOCH_BYTES = 8 << 20  # of one epoch, unless a single picture takes more
-TOP = 5  # predictions kept
+TOP_PREDICTIONS = 5  # predictions kept
 
 log = logging.getLogger(__name__)
 
@@ -42,11 +42,11 @@ def choose(labels: Tensor, count: int = 6) -> list[int]:
     >>> choose(torch.tensor([0, 0, 0, 1, 1, 2]), 4)
     [0, 3, 5, 1]
     """
-    seen: dict[int, int] = {}
+    counts: dict[int, int] = {}
     places = []
     for index, label in enumerate(labels.tolist()):
-        seen[label] = seen.get(label, 0) + 1
-        places.append((seen[label], label, index))
+        counts[label] = counts.get(label, 0) + 1
+        places.append((counts[label], label, index))
     chosen = sorted(places)
     turn = [entry for entry in chosen if entry[0] == 1]
     if len(turn) > count:  # of many classes, some from all over
@@ -86,7 +86,7 @@ class SnapshotWriter:
         training = model.training
         model.eval()
         try:
-            facts, payloads = self._explained(model)
+            facts, payloads = self._explain_pictures(model)
         except (RuntimeError, ValueError) as error:
             log.warning("The pictures of epoch %d were not explained: %s", epoch, error)
             return
@@ -94,12 +94,12 @@ class SnapshotWriter:
             model.train(training)
         self.folder.mkdir(exist_ok=True)
         with replaced(epoch_file(self.folder, epoch)) as file, zipfile.ZipFile(file, "w") as archive:
-            _add(archive, "facts.json", json.dumps(facts).encode())
+            _add_member(archive, "facts.json", json.dumps(facts).encode())
             for i, payload in enumerate(payloads):
-                _add(archive, f"{i}.vit", payload)
+                _add_member(archive, f"{i}.vit", payload)
         _thin_out(self.folder, epoch)
 
-    def _explained(self, model: VisionTransformer) -> tuple[list[dict[str, object]], list[bytes]]:
+    def _explain_pictures(self, model: VisionTransformer) -> tuple[list[dict[str, object]], list[bytes]]:
 
         device = next(model.parameters()).device
         images = self.images[: max(1, EPOCH_BYTES // _payload_bytes(model.config))]
@@ -124,7 +124,7 @@ class SnapshotWriter:
             with torch.inference_mode():
                 payloads.append(pack(record, picture, (0, 0, *picture.size), COLORMAPS))
                 spread = torch.stack([entropy(record.full(block)).mean(-1) for block in range(record.blocks)])
-            best = probabilities[i].topk(min(TOP, len(self.classes)))
+            best = probabilities[i].topk(min(TOP_PREDICTIONS, len(self.classes)))
             facts.append(
                 {
                     "label": self.classes[self.labels[i]],
@@ -139,7 +139,7 @@ class SnapshotWriter:
         return facts, payloads
 
 
-def _add(archive: zipfile.ZipFile, name: str, content: bytes) -> None:
+def _add_member(archive: zipfile.ZipFile, name: str, content: bytes) -> None:
     archive.writestr(zipfile.ZipInfo(name), content)  # stored as it is, at no time: the same run gives the same bytes
 
 

@@ -64,7 +64,7 @@ class TrainStep:
         self.peaks = [group["lr"] for optimizer in self.optimizers for group in optimizer.param_groups]
         self.total_steps = data.steps_per_epoch * config.epochs
         self.parallel = None
-        self.logits = self._fastest()
+        self.logits = self._fastest_forward()
         self.augment = config.augmentation()
         self.chance = Chance(process.device)
         self.parts = 1
@@ -104,7 +104,7 @@ class TrainStep:
             except torch.OutOfMemoryError:
                 if self.parts >= len(inputs):
                     raise
-            self._halve(step, note)
+            self._halve_microbatch(step, note)
         if config.grad_clip:
             nn.utils.clip_grad_norm_(self.model.parameters(), config.grad_clip, foreach=True)
         for optimizer in self.optimizers:
@@ -123,18 +123,18 @@ class TrainStep:
         """
         total = torch.zeros((), device=inputs.device)
         pairs = list(zip(inputs.chunk(self.parts), targets.chunk(self.parts), strict=True))
-        for index, (part, wanted) in enumerate(pairs):
+        for index, (part, part_targets) in enumerate(pairs):
             last = index == len(pairs) - 1
             with self.parallel.no_sync() if self.parallel and not last else nullcontext():
                 with self.process.arithmetic():
                     logits = self.logits(part)
-                loss = F.cross_entropy(logits.float(), wanted, label_smoothing=self.config.label_smoothing)
+                loss = F.cross_entropy(logits.float(), part_targets, label_smoothing=self.config.label_smoothing)
                 loss = loss * (len(part) / len(inputs))
                 loss.backward()
             total += loss.detach()
         return total
 
-    def _fastest(self) -> Callable[[Tensor], Tensor]:
+    def _fastest_forward(self) -> Callable[[Tensor], Tensor]:
         """Pictures to logits by the fastest path of this device."""
         model: nn.Module = self.model
         on_cpu = self.process.device.type == "cpu"
@@ -165,7 +165,7 @@ class TrainStep:
         else:
             torch.manual_seed(seed)
 
-    def _halve(self, step: int, note: Callable[[str], None]) -> None:
+    def _halve_microbatch(self, step: int, note: Callable[[str], None]) -> None:
         """Compute a batch in twice as many parts from here on: the same gradients, in less memory."""
         self.parts *= 2
         message = f"GPU memory ran out at step {step}: each batch is computed in {self.parts} parts from here on."

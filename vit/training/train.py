@@ -47,7 +47,7 @@ import torch
 import torch.distributed as dist
 
 from vit.errors import InvalidConfig, InvalidRun, UserError
-from vit.files import check_locks, replaced, take_lock
+from vit.files import acquire_lock, check_locks, replaced
 from vit.paths import INSTALLED, PROJECT
 from vit.training.config import TrainConfig
 from vit.training.distributed import Process, set_up_process
@@ -57,7 +57,7 @@ from vit.training.run_folder import FORMAT, STATES, check_resumable, hold_run, i
 from vit.training.trainer import Result, Trainer, hardware
 
 __all__ = ["DiskFull", "Diverged", "Result", "Trainer", "train"]
-_RESERVE = 1 << 16  # [bytes] of disk that are given up so that the last words fit on a full one
+_RESERVE_BYTES = 1 << 16  # [bytes] of disk that are given up so that the last words fit on a full one
 
 
 class DiskFull(UserError):
@@ -103,7 +103,7 @@ def train(config: TrainConfig, run: Path, *, resume: bool = False) -> Result:
 def _run_trainer(config: TrainConfig, run: Path, process: Process, resume: bool, base: Base | None) -> Result:
     resumed = resume and any((run / "checkpoints" / name).exists() for name in STATES)
     try:
-        attempt = _describe(config, run, process) if process.leads else 0
+        attempt = _write_environment(config, run, process) if process.leads else 0
         if base and process.leads:
             write_base(run, base)
         job = Trainer(config, run, process, base=base, resumed=resumed)
@@ -118,9 +118,9 @@ def _run_trainer(config: TrainConfig, run: Path, process: Process, resume: bool,
             raise
         (run / "reserve").unlink(missing_ok=True)
         with suppress(OSError):
-            record_outcome(run, "stopped" if isinstance(error, KeyboardInterrupt) else "failed", _in_words(error))
+            record_outcome(run, "stopped" if isinstance(error, KeyboardInterrupt) else "failed", _error_sentence(error))
         if is_full(error):
-            raise DiskFull(_in_words(error)) from error
+            raise DiskFull(_error_sentence(error)) from error
         raise
     if process.leads:
         record_outcome(run, *ending)
@@ -141,17 +141,17 @@ def _folder_of(run: Path, process: Process) -> Iterator[None]:
                 _lock_out_others(run, stack.enter_context((run / "writer.lock").open("w")))
                 for leftover in ("outcome.json", "heartbeat"):  # of an attempt that a cluster cut off
                     (run / leftover).unlink(missing_ok=True)
-                (run / "reserve").write_bytes(os.urandom(_RESERVE))
+                (run / "reserve").write_bytes(os.urandom(_RESERVE_BYTES))
                 stack.callback((run / "reserve").unlink, missing_ok=True)
         except OSError as error:
             if is_full(error):
-                raise DiskFull(_in_words(error)) from error
+                raise DiskFull(_error_sentence(error)) from error
             raise InvalidConfig(f"The run's folder {run} cannot be written: {error.strerror}.") from error
         yield
 
 
 def _lock_out_others(run: Path, lock: IO[str]) -> None:
-    if not take_lock(lock.fileno()):
+    if not acquire_lock(lock.fileno()):
         raise InvalidRun(f"Another process trains in {run}. Stop that one first.")
 
 
@@ -169,7 +169,7 @@ def _stop_signal() -> Iterator[threading.Event]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _in_words(error: BaseException) -> str:
+def _error_sentence(error: BaseException) -> str:
     """Why a run failed, for people."""
     if isinstance(error, UserError):
         return str(error)
@@ -182,7 +182,7 @@ def _in_words(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}. The log holds the traceback."
 
 
-def _describe(config: TrainConfig, run: Path, process: Process) -> int:
+def _write_environment(config: TrainConfig, run: Path, process: Process) -> int:
     """Write what the run is and where it computes, before anything that takes long; returns the attempt, from 0."""
     environment = run / "environment.json"
     attempt = json.loads(environment.read_text())["attempt"] + 1 if environment.exists() else 0
@@ -194,7 +194,7 @@ def _describe(config: TrainConfig, run: Path, process: Process) -> int:
         "python": platform.python_version(),
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
-        "commit": _commit(),
+        "commit": _git_commit(),
         "host": platform.node(),
         "hardware": hardware(process.device),
         "devices": process.world,
@@ -208,7 +208,7 @@ def _describe(config: TrainConfig, run: Path, process: Process) -> int:
     return attempt
 
 
-def _commit() -> str | None:
+def _git_commit() -> str | None:
     """Of the code that trains, with "+" if files differ from it; None outside a repository."""
     if INSTALLED:  # a repository around it is somebody else's
         return None

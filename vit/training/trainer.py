@@ -23,7 +23,7 @@ from vit.model.transformer import VisionTransformer
 from vit.training.config import TrainConfig
 from vit.training.distributed import Process
 from vit.training.evaluation import Evaluation, evaluate
-from vit.training.fine_tuning import Base, resolve, start_of, take_over_
+from vit.training.fine_tuning import Base, load_weights_, resolve, start_of
 from vit.training.pictures import RunData, open_data
 from vit.training.presets import checkpoint_name
 from vit.training.recorder import Diverged, Recorder
@@ -32,7 +32,7 @@ from vit.training.snapshot_writer import SnapshotWriter, choose
 from vit.training.state import StateFile, check_same_run
 from vit.training.step import TrainStep
 
-_SAVE_EVERY = 300  # [s] of training after which the state is saved within an epoch
+_SAVE_SECONDS = 300  # [s] of training after which the state is saved within an epoch
 
 
 class Result(NamedTuple):
@@ -99,7 +99,7 @@ class Trainer:
         """Put the parts together.
 
         Args:
-            dataset: in place of what `config.data` names, for trials.
+            dataset: in place of what `config.data` names, for dry runs.
             base: what follows from the checkpoint that the run starts from; looked up there unless it is given.
             resumed: the weights will come from `load`: no checkpoint is needed to start from.
         """
@@ -109,7 +109,7 @@ class Trainer:
         torch.manual_seed(config.seed)
         model = VisionTransformer(config.vit_config(len(self.data.classes), base and base.model))
         if config.init_from and not resumed:
-            take_over_(model, load_checkpoint(start_of(config.init_from, run)), self.data.classes)
+            load_weights_(model, load_checkpoint(start_of(config.init_from, run)), self.data.classes)
         elif config.start == "mimetic" and not config.init_from:
             mimetic_(model)
         self.update = TrainStep(config, run, process, self.data, model.to(process.device))
@@ -130,23 +130,23 @@ class Trainer:
         """
         progress = self.progress
         self.update.parts = max(self.update.parts, read_json(self.run / AGAIN).get("parts", 1))
-        with Recorder(self.run, progress.step, self.process, attempt, self._facts()) as recorder:
+        with Recorder(self.run, progress.step, self.process, attempt, self._start_facts()) as recorder:
             for note in self.notes:
                 recorder.note(note)
             if self.process.leads and not self.state.exists():
                 self._save_state()  # before any checkpoint: one without a state beside it has lost it
-            ending = self._epochs(recorder, stop)
+            ending = self._train_epochs(recorder, stop)
             if self.process.leads and ending[0] == "finished" and progress.test is None and progress.best is not None:
-                self._test(recorder)
+                self._run_test(recorder)
         return Result(progress.best, progress.test), ending
 
-    def _epochs(self, recorder: Recorder, stop: threading.Event) -> tuple[Any, ...]:
+    def _train_epochs(self, recorder: Recorder, stop: threading.Event) -> tuple[Any, ...]:
         """Do the epochs that are left; returns the outcome with its reason."""
         progress, patience = self.progress, self.config.patience
-        snapshots = self._snapshots() if self.process.leads else None
+        snapshots = self._snapshot_writer() if self.process.leads else None
         while progress.step < self.update.total_steps:
             started = time.perf_counter()
-            complete = self._epoch(recorder, stop)
+            complete = self._train_epoch(recorder, stop)
             epochs = progress.step / self.data.steps_per_epoch
             results = self._evaluate(recorder) if complete else {}
             if complete and self.process.leads:
@@ -157,7 +157,7 @@ class Trainer:
                 self._save_epoch(results[progress.better])
             elif self.process.leads:
                 progress.seconds += time.perf_counter() - started
-                self._save(["last"])
+                self._save_checkpoint(["last"])
             weary = patience is not None and epochs - progress.improved_epoch >= patience
             if self.process.any(self.process.leads and weary):  # the others do not know what was evaluated
                 return "finished", f"Ended early: not better in {patience} epochs."
@@ -165,13 +165,13 @@ class Trainer:
                 return "stopped", f"Stopped after {epochs:.4g} epochs. Resume continues there."
         return "finished", ""
 
-    def _epoch(self, recorder: Recorder, stop: threading.Event) -> bool:
+    def _train_epoch(self, recorder: Recorder, stop: threading.Event) -> bool:
         """Train on what is left of the present epoch; False if asked to end before it was over."""
         process, data, progress = self.process, self.data, self.progress
         self.update.model.train()
         recorder.resume_clock()
         saved = time.monotonic()
-        for images, labels in data.train.batches(self._order(), data.batch_size // process.world, process.device):
+        for images, labels in data.train.batches(self._epoch_order(), data.batch_size // process.world, process.device):
             loss, share = self.update.train_step(progress.step, images, labels, recorder.note)
             progress.step += 1
             recorder.step(progress.step, loss, share)
@@ -180,13 +180,13 @@ class Trainer:
             if self._shall_end(stop):
                 recorder.flush()
                 return False
-            if process.leads and time.monotonic() - saved > _SAVE_EVERY:
-                self._save([])
+            if process.leads and time.monotonic() - saved > _SAVE_SECONDS:
+                self._save_checkpoint([])
                 saved = time.monotonic()
                 recorder.resume_clock()
         return True
 
-    def _order(self) -> torch.Tensor:
+    def _epoch_order(self) -> torch.Tensor:
         """What this process learns from in the rest of the present epoch: a function of seed and epoch."""
         data, chance = self.data, self.update.chance
         epoch, first = divmod(self.progress.step, data.steps_per_epoch)
@@ -232,7 +232,7 @@ class Trainer:
         self.progress.better = max(results, key=lambda name: _merit(results[name]))
         return results
 
-    def _test(self, recorder: Recorder) -> None:
+    def _run_test(self, recorder: Recorder) -> None:
         """Look at the test pictures, as `python -m vit evaluate` does, so that the card states what that prints."""
         best = load_checkpoint(self.state.path.parent / "best")
         model = best.model.to(self.process.device)
@@ -248,14 +248,14 @@ class Trainer:
         recorder.test(self.progress.best_epoch, test)
         self._save_state()
 
-    def _snapshots(self) -> SnapshotWriter:
+    def _snapshot_writer(self) -> SnapshotWriter:
         """A few validation pictures that are explained after every epoch."""
         pictures = self.data.validation
         chosen = choose(pictures.labels.cpu())
         images, labels = next(iter(pictures.batches(torch.as_tensor(chosen), len(chosen), torch.device("cpu"))))
         return SnapshotWriter(self.run / "probes", images, labels.tolist(), self.data.classes, self.data.preprocess)
 
-    def _facts(self) -> dict[str, Any]:
+    def _start_facts(self) -> dict[str, Any]:
         """What the "start" record says."""
         return {
             "total_steps": self.update.total_steps,
@@ -283,9 +283,9 @@ class Trainer:
         if progress.best is None or _merit(result) > _merit(progress.best):
             progress.best, progress.best_epoch, progress.test = result, epoch, None
             names.append("best")
-        self._save(names, result)
+        self._save_checkpoint(names, result)
 
-    def _save(self, names: list[str], result: Evaluation | None = None) -> None:
+    def _save_checkpoint(self, names: list[str], result: Evaluation | None = None) -> None:
         """First what people open, then the state: a kill in between repeats the epoch and writes the same again."""
         epochs = self.progress.step / self.data.steps_per_epoch
         facts = {

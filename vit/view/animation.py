@@ -29,9 +29,9 @@ from vit.view.payload import unpack, weights_of
 from vit.view.selection import Selection
 
 MAX_STEPS = 60  # pictures in one file, evenly chosen from more
-SIDE = 480  # longer side of a picture [px]
+PICTURE_SIDE = 480  # longer side of a picture [px]
 BLOCK, EPOCH, FRAME = 700, 300, 100  # how long each is shown [ms]; a frame as long as its file says, if it does
-LAST = 1500  # the last one, before it begins again [ms]
+LAST_MILLISECONDS = 1500  # the last one, before it begins again [ms]
 
 Kind = Literal["GIF", "MP4"]
 
@@ -79,16 +79,16 @@ def over_blocks(explanation: Explanation, selection: Selection) -> Film:
     On the shared scale colours mean what they mean in the viewer.
     """
     record = explanation.record
-    picture, box = _fitted(explanation.picture, explanation.geometry.box)
+    picture, box = _fit_picture(explanation.picture, explanation.geometry.box)
     steps = []
     for block in range(record.blocks):
         numbers = record.weights(selection.token, block, selection.head, selection.direction)
         heatmap = record.heatmap(numbers).numpy()
         top = shared_top(explanation.payload, selection) if selection.scale == "shared" else float(heatmap.max())
         head = selection.head if isinstance(selection.head, str) else selection.head % record.heads
-        query = _query(selection, len(record.prefix), record.grid)
+        query = _query_position(selection, len(record.prefix), record.grid)
         steps.append(Step(picture, box, heatmap, 0.0, top, query, where(block, head), BLOCK))
-    return _film(steps, selection)
+    return _draw_film(steps, selection)
 
 
 def over_epochs(folder: Path, picture: int, selection: Selection) -> Film:
@@ -110,18 +110,20 @@ def over_epochs(folder: Path, picture: int, selection: Selection) -> Film:
         header, sections = unpack(payload)
         split, grid = len(header["prefix"]), (header["grid"][0], header["grid"][1])
         heatmap = weights_of(payload, selection)[split:].reshape(grid)
-        query = _query(selection, split, grid) if selection.view != "pool" or "pool" not in sections else None
+        query = _query_position(selection, split, grid) if selection.view != "pool" or "pool" not in sections else None
         counted = heatmap.copy()
         if query and selection.view == "rollout":
             counted[query] = 0  # what a token keeps of itself would leave the others dark
         tops = sections["tops"][0 if selection.direction == "from" else 1, selection.token]
         top = float(tops) if selection.scale == "shared" and selection.view == "attention" else float(counted.max())
-        image, box = _fitted(Image.open(io.BytesIO(sections["picture"].tobytes())).convert("RGB"), Box(*header["box"]))
+        image, box = _fit_picture(
+            Image.open(io.BytesIO(sections["picture"].tobytes())).convert("RGB"), Box(*header["box"])
+        )
         label = f"Epoch {epoch}: {snapshot.label} {snapshot.probability:.0%}"
         steps.append(Step(image, box, heatmap, 0.0, top, query, label, EPOCH))
     if not steps:
         raise InvalidRun("No epoch of these pictures can be read.")
-    return _film(_alike(steps) if selection.scale == "shared" else steps, selection)
+    return _draw_film(_on_one_scale(steps) if selection.scale == "shared" else steps, selection)
 
 
 def over_frames(
@@ -161,23 +163,23 @@ def over_frames(
         pixels, label = preprocess(frame.picture), f"Frame {frames[index] + 1}"
         if method is None:
             attention = record(checkpoint.model, pixels, precision)
-            seen = MapView.of(attention, selection)
+            view = MapView.of(attention, selection)
         else:
             subject = ask(checkpoint, pixels, method, target)
             attention, name = subject.record, "" if target is None else checkpoint.labels[target]
             token = selection.token if asks else None
-            seen = MapView.of_method(subject, method, name, token, selection.direction, selection)
+            view = MapView.of_method(subject, method, name, token, selection.direction, selection)
             if target is not None:
                 label += f": {name} {float(checkpoint.model.probabilities(attention.logits[0])[target]):.0%}"
-        picture, box = _fitted(frame.picture, preprocess.geometry(frame.picture).box)
+        picture, box = _fit_picture(frame.picture, preprocess.geometry(frame.picture).box)
         following = frames[index + 1] if index + 1 < len(frames) else frames[index] + 1
         duration = (frame.duration or FRAME) * (following - frames[index])
-        asks_token = seen.facts.get("query") is not None
-        query = _query(selection, len(attention.prefix), attention.grid) if asks_token else None
-        heatmap = attention.heatmap(seen.weights).numpy()
-        steps.append(Step(picture, box, heatmap, seen.low, seen.top, query, label, duration))
+        asks_token = view.facts.get("query") is not None
+        query = _query_position(selection, len(attention.prefix), attention.grid) if asks_token else None
+        heatmap = attention.heatmap(view.weights).numpy()
+        steps.append(Step(picture, box, heatmap, view.low, view.top, query, label, duration))
         progress((index + 1) / len(frames))
-    return _film(_alike(steps) if selection.scale == "shared" else steps, selection, hold=False)
+    return _draw_film(_on_one_scale(steps) if selection.scale == "shared" else steps, selection, hold=False)
 
 
 def encode(film: Film, kind: Kind) -> bytes:
@@ -190,13 +192,13 @@ def encode(film: Film, kind: Kind) -> bytes:
     return out.getvalue()
 
 
-def _alike(steps: list[Step]) -> list[Step]:
+def _on_one_scale(steps: list[Step]) -> list[Step]:
     """The same steps on one scale."""
     low, top = min(step.low for step in steps), max(step.top for step in steps)
     return [step._replace(low=low, top=top) for step in steps]
 
 
-def _film(steps: Sequence[Step], selection: Selection, hold: bool = True) -> Film:
+def _draw_film(steps: Sequence[Step], selection: Selection, hold: bool = True) -> Film:
     """Draw steps of one size, with the selection's colours, opacity, cover and smoothness.
 
     Args:
@@ -204,11 +206,11 @@ def _film(steps: Sequence[Step], selection: Selection, hold: bool = True) -> Fil
     """
     durations = [step.duration for step in steps]
     if hold:
-        durations[-1] = LAST
-    return Film(tuple(_drawn(step, selection) for step in steps), tuple(durations))
+        durations[-1] = LAST_MILLISECONDS
+    return Film(tuple(_draw_step(step, selection) for step in steps), tuple(durations))
 
 
-def _drawn(step: Step, selection: Selection) -> Image.Image:
+def _draw_step(step: Step, selection: Selection) -> Image.Image:
     """One picture with its label."""
     picture = painted(step.picture, step.heatmap, step.box, selection, step.low, step.top)
     sheet = Image.new("RGB", (picture.width, picture.height + _LABEL), "white")
@@ -225,12 +227,12 @@ def _drawn(step: Step, selection: Selection) -> Image.Image:
     return sheet
 
 
-def _query(selection: Selection, split: int, grid: tuple[int, int]) -> tuple[int, int] | None:
+def _query_position(selection: Selection, split: int, grid: tuple[int, int]) -> tuple[int, int] | None:
     patch = selection.token - split
     return divmod(patch, grid[1]) if patch >= 0 else None
 
 
-def _fitted(picture: Image.Image, box: Box) -> tuple[Image.Image, Box]:
-    """The picture at about `SIDE`, and where the model's part lies in it [px]."""
+def _fit_picture(picture: Image.Image, box: Box) -> tuple[Image.Image, Box]:
+    """The picture at about `PICTURE_SIDE`, and where the model's part lies in it [px]."""
     picture, box = window(picture, box)
-    return scaled(picture, box, SIDE / max(picture.size))
+    return scaled(picture, box, PICTURE_SIDE / max(picture.size))

@@ -57,7 +57,7 @@ def read_snapshots(folder: Path, epoch: int) -> list[Snapshot]:
         InvalidRun: the epoch is not kept, or its file is damaged.
     """
     try:
-        snapshots = [_snapshot(fact) for fact in parse_json(_read_member(folder, epoch, "facts.json"))]
+        snapshots = [_parse_snapshot(fact) for fact in parse_json(_read_member(folder, epoch, "facts.json"))]
     except (ValueError, KeyError, TypeError) as error:
         raise _damaged(epoch) from error
     if not snapshots or len({tuple(map(len, one.entropy)) for one in snapshots}) > 1:
@@ -65,7 +65,7 @@ def read_snapshots(folder: Path, epoch: int) -> list[Snapshot]:
     return snapshots
 
 
-def _snapshot(fact: dict[str, Any]) -> Snapshot:
+def _parse_snapshot(fact: dict[str, Any]) -> Snapshot:
     """A picture's facts, none of them a value that it cannot have."""
     predictions = tuple((label, p) for label, p in fact["predictions"])
     entropy = tuple(map(tuple, fact["entropy"]))

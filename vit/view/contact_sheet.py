@@ -13,7 +13,7 @@ from torch import Tensor
 
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.data.datasets import load_dataset
-from vit.explain.faithfulness import GROUPS, faithfulness
+from vit.explain.faithfulness import SACO_GROUPS, faithfulness
 from vit.explain.maps import entropy
 from vit.explain.methods import METHODS, Subject, heatmap_of
 from vit.explain.timing import Kind, doing, expected
@@ -22,9 +22,9 @@ from vit.images.preprocess import Normalise
 from vit.view.overlay import overlay
 
 SHEET_PICTURES = 60  # at most
-SIDE = 192  # longer side of a thumbnail [px]
+THUMBNAIL_SIDE = 192  # longer side of a thumbnail [px]
 WITHOUT_CLASSES = tuple(name for name, method in METHODS.items() if not method.of_class)
-_PASSES = GROUPS + 4  # through the model for each picture, the one back counted as two
+_PASSES = SACO_GROUPS + 4  # through the model for each picture, the one back counted as two
 _KIND = "sheet"
 
 Order = Literal["confidence", "entropy", "faithfulness"]
@@ -68,7 +68,7 @@ class Look(NamedTuple):
     thumbnail: bytes
 
 
-class Seen(NamedTuple):
+class Judged(NamedTuple):
     """A picture and its look.
 
     Attributes:
@@ -94,7 +94,7 @@ def look(checkpoint: Checkpoint, picture: Picture, method: str) -> Look:
 
 
 def _explain_picture(checkpoint: Checkpoint, picture: Picture, method: str) -> Look:
-    pixels, image = _opened(checkpoint, picture)
+    pixels, image = _open_picture(checkpoint, picture)
     if not checkpoint.labels:
         subject = Subject.without_class(checkpoint.model, pixels)
         attention = subject.record.last_attention()
@@ -112,20 +112,20 @@ def _explain_picture(checkpoint: Checkpoint, picture: Picture, method: str) -> L
     )
 
 
-def judge(checkpoint: Checkpoint, picture: Picture, found: Look) -> Seen:
+def judge(checkpoint: Checkpoint, picture: Picture, observed: Look) -> Judged:
     """Put a look beside the truth."""
-    known = picture.truth in checkpoint.labels
-    return Seen(picture, found, found.label == picture.truth if known else None)
+    has_truth = picture.truth in checkpoint.labels
+    return Judged(picture, observed, observed.label == picture.truth if has_truth else None)
 
 
-def arranged(seen: Sequence[Seen], by: Order, lowest_first: bool = False) -> list[Seen]:
+def arranged(judged: Sequence[Judged], by: Order, lowest_first: bool = False) -> list[Judged]:
     """Order pictures by a figure of what was seen of them; those without one come last."""
 
-    def key(one: Seen) -> tuple[bool, float]:
+    def key(one: Judged) -> tuple[bool, float]:
         value = getattr(one.look, by)
         return value is None, 0.0 if value is None else value if lowest_first else -value
 
-    return sorted(seen, key=key)
+    return sorted(judged, key=key)
 
 
 class Means(NamedTuple):
@@ -141,12 +141,12 @@ class Means(NamedTuple):
     faithfulness: float
 
 
-def means(seen: Sequence[Seen]) -> Means | None:
+def means(judged: Sequence[Judged]) -> Means | None:
     """What pictures with classes have in common; None for no picture."""
-    if not seen:
+    if not judged:
         return None
-    rows = np.array([[one.look.confidence, one.look.entropy, one.look.faithfulness] for one in seen], np.float64)
-    return Means(len(seen), *rows.mean(0).tolist())
+    rows = np.array([[one.look.confidence, one.look.entropy, one.look.faithfulness] for one in judged], np.float64)
+    return Means(len(judged), *rows.mean(0).tolist())
 
 
 def pictures_of(checkpoint: Checkpoint, spec: str, root: Path = Path("data")) -> list[Picture]:
@@ -165,7 +165,7 @@ def seconds(checkpoint: Checkpoint, count: int) -> float:
     return expected(checkpoint.model, Kind(_KIND, checkpoint.preprocess.size), _PASSES * count)
 
 
-def _opened(checkpoint: Checkpoint, picture: Picture) -> tuple[Tensor, Image.Image]:
+def _open_picture(checkpoint: Checkpoint, picture: Picture) -> tuple[Tensor, Image.Image]:
     """The model's input, and what it shows, in the original's own detail."""
     preprocess = checkpoint.preprocess
     if isinstance(picture.content, bytes):
@@ -179,9 +179,9 @@ def _opened(checkpoint: Checkpoint, picture: Picture) -> tuple[Tensor, Image.Ima
 
 def _thumbnail(image: Image.Image, heatmap: Tensor, checkpoint: Checkpoint) -> bytes:
     height, width = (
-        max(1, round(SIDE * side / max(checkpoint.preprocess.size))) for side in checkpoint.preprocess.size
+        max(1, round(THUMBNAIL_SIDE * side / max(checkpoint.preprocess.size))) for side in checkpoint.preprocess.size
     )
-    how = Image.Resampling.NEAREST if max(image.size) < SIDE else Image.Resampling.BICUBIC
+    how = Image.Resampling.NEAREST if max(image.size) < THUMBNAIL_SIDE else Image.Resampling.BICUBIC
     small = image.resize((width, height), how)
     out = io.BytesIO()
     overlay(small, heatmap.numpy()).save(out, "JPEG", quality=85)

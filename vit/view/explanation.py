@@ -40,7 +40,7 @@ class Explanation:
     Attributes:
         picture: RGB, upright, original size.
         preprocess: as it was for this picture, of the size that was asked for.
-        seen: what the model saw of it.
+        input_image: what the model saw of it.
         geometry: where that lies in the original.
         record: attention on demand.
         probabilities: of every class, in the model's order; of a model without labels too.
@@ -50,7 +50,7 @@ class Explanation:
 
     picture: Image.Image
     preprocess: Preprocess
-    seen: Image.Image
+    input_image: Image.Image
     geometry: Geometry
     record: AttentionRecord
     probabilities: tuple[float, ...]
@@ -99,9 +99,9 @@ def explain(
     """
     picture = next(decode_frames(image, [frame])).picture
     preprocess = resized(checkpoint.preprocess, size or checkpoint.preprocess.size)
-    if problem := _problem(checkpoint.config, preprocess.size, precision):
+    if problem := _size_problem(checkpoint.config, preprocess.size, precision):
         raise InvalidImage(problem)
-    with _timed(checkpoint, preprocess.size, precision):
+    with _timing(checkpoint, preprocess.size, precision):
         recorded = record(checkpoint.model, preprocess(picture), precision)
         probabilities = checkpoint.model.probabilities(recorded.logits[0])
         order = probabilities.sort(descending=True)
@@ -109,8 +109,8 @@ def explain(
         predictions = tuple(Prediction(checkpoint.labels[i], p) for p, i in ranked)
         geometry = preprocess.geometry(picture)
         payload = pack(recorded, picture, geometry.box, COLORMAPS)
-    seen, shares = preprocess.seen(picture), tuple(probabilities.tolist())
-    return Explanation(picture, preprocess, seen, geometry, recorded, shares, predictions, payload)
+    input_image, shares = preprocess.input_image(picture), tuple(probabilities.tolist())
+    return Explanation(picture, preprocess, input_image, geometry, recorded, shares, predictions, payload)
 
 
 # --- Sizes ----------------------------------------------------------------------------------------------------
@@ -125,7 +125,7 @@ def sizes(checkpoint: Checkpoint) -> list[Size]:
         else [size_near(checkpoint, side) for side in SIDES]
     )
     every = sorted({own, *(size for size in larger if min(size) > min(own))})
-    return [size for size in every if size == own or not _problem(checkpoint.config, size)]
+    return [size for size in every if size == own or not _size_problem(checkpoint.config, size)]
 
 
 # --- Costs ----------------------------------------------------------------------------------------------------
@@ -138,9 +138,11 @@ def cost(checkpoint: Checkpoint, size: Size, precision: Precision = "float32") -
         ValueError: the size is not made of whole patches.
     """
     config, tokens = checkpoint.config, count_tokens(checkpoint.config, size)
-    seconds = expected(checkpoint.model, Kind(_KIND, size), 1, lambda pixels: _time_one(checkpoint, pixels), at_once=1)
+    seconds = expected(
+        checkpoint.model, Kind(_KIND, size), 1, lambda pixels: _time_one(checkpoint, pixels), per_batch=1
+    )
     needed = _memory_needed(config, tokens, precision)
-    return Cost(tokens, needed, _payload(config, tokens), seconds, _problem(config, size, precision))
+    return Cost(tokens, needed, _payload_bytes(config, tokens), seconds, _size_problem(config, size, precision))
 
 
 _KIND = "picture"
@@ -153,12 +155,12 @@ def _time_one(checkpoint: Checkpoint, pixels: torch.Tensor) -> None:
     pack(recorded, Image.new("RGB", (width, height)), (0, 0, width, height), COLORMAPS)
 
 
-def _timed(checkpoint: Checkpoint, size: Size, precision: Precision) -> AbstractContextManager[None]:
+def _timing(checkpoint: Checkpoint, size: Size, precision: Precision) -> AbstractContextManager[None]:
     """Remember how long a picture took, in the precision that estimates are of."""
     return doing(checkpoint.model, Kind(_KIND, size), 1) if precision == "float32" else nullcontext()
 
 
-def _payload(config: ViTConfig, tokens: int) -> int:
+def _payload_bytes(config: ViTConfig, tokens: int) -> int:
     """Bytes to the browser, but for the picture."""
     per_head = tokens**2 if tokens <= MAPS_UP_TO else 4 * tokens * (config.dim // config.heads)
     return config.depth * config.heads * (per_head + 4 * tokens) + tokens * config.dim
@@ -168,15 +170,18 @@ def _memory_needed(config: ViTConfig, tokens: int, precision: Precision) -> int:
     """The larger of what the pass and what the payload takes [bytes]; measured ones were up to 15 % larger."""
     number = 2 if precision == "bfloat16" else 4
     queries_keys = 2 * config.depth * tokens * config.dim * number
-    return int(1.15 * (queries_keys + max(pass_memory(config, tokens), COPIES * _payload(config, tokens)))) + 50_000_000
+    return (
+        int(1.15 * (queries_keys + max(pass_memory(config, tokens), COPIES * _payload_bytes(config, tokens))))
+        + 50_000_000
+    )
 
 
-def _problem(config: ViTConfig, size: Size, precision: Precision = "float32") -> str:
+def _size_problem(config: ViTConfig, size: Size, precision: Precision = "float32") -> str:
     """Why an input of this size is not possible, "" if it is."""
     tokens = count_tokens(config, size)
     if tokens > MAX_TOKENS:
         return f"An input of {tokens:,} tokens is too large; {MAX_TOKENS:,} is the limit. Choose a smaller one."
-    payload, needed, (_, free) = _payload(config, tokens), _memory_needed(config, tokens, precision), memory()
+    payload, needed, (_, free) = _payload_bytes(config, tokens), _memory_needed(config, tokens, precision), memory()
     if payload > MAX_PAYLOAD:
         return (
             f"At {tokens:,} tokens this model's queries and keys have {payload / 1e6:,.0f} MB; "

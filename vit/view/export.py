@@ -30,7 +30,7 @@ from vit.view.payload import read_header, unpack
 from vit.view.selection import Selection, View
 
 MAX_BYTES = 1 << 30  # bytes of float16 attention in one file
-PREDICTIONS = 20  # most probable classes in a JSON file
+JSON_PREDICTIONS = 20  # most probable classes in a JSON file
 
 Unit = Literal["weight", "share", "cosine"]
 
@@ -62,7 +62,7 @@ class MapView:
             payload: for the end of the colour scale that maps share; without it, the map has its own scale.
         """
         numbers, facts = weights(record, selection), facts_of(record, selection)
-        low, top = _ends(record, selection, numbers, payload)
+        low, top = _scale_ends(record, selection, numbers, payload)
         unit: Unit = "cosine" if facts["method"] == "similar" else "weight"
         return cls(numbers, facts, sentence(facts, record.prefix, record.grid), low, top, unit)
 
@@ -215,14 +215,14 @@ def view_json(explanation: Explanation, map_view: MapView, checkpoint: Checkpoin
         "prefix_values": dict(zip(record.prefix, values[:split], strict=True)),
         "heatmap": [values[at : at + cols] for at in range(split, len(values), cols)],
         "scale": {"unit": map_view.unit, "low": map_view.low, "top": map_view.top},
-        "predictions": [prediction._asdict() for prediction in explanation.predictions[:PREDICTIONS]],
+        "predictions": [prediction._asdict() for prediction in explanation.predictions[:JSON_PREDICTIONS]],
     }
     return json.dumps(meta, ensure_ascii=False, indent=1).encode()
 
 
 def weights(record: AttentionRecord, selection: Selection) -> Tensor:
     """What the viewer shows for a selection: (N,); attention where the record has nothing for its view."""
-    view = _view(record, selection)
+    view = _selected_view(record, selection)
     if view == "rollout":
         how = selection
         return record.rollout(how.token, how.residual, how.direction, how.fusion, how.discard)
@@ -318,7 +318,7 @@ def view_npz(
 
 def facts_of(record: AttentionRecord, selection: Selection) -> dict[str, Any]:
     """The selected method and what it takes of the selection; blocks and heads from the start, unusual settings."""
-    method = _view(record, selection)
+    method = _selected_view(record, selection)
     names = {
         "rollout": ("token", "direction"),
         "similar": ("token",),
@@ -334,15 +334,15 @@ def facts_of(record: AttentionRecord, selection: Selection) -> dict[str, Any]:
     return facts | (selection.changed(ROLLOUT) if method == "rollout" else {})
 
 
-def _view(record: AttentionRecord, selection: Selection) -> View:
+def _selected_view(record: AttentionRecord, selection: Selection) -> View:
     """The selected view, or attention where the record has nothing for it."""
     missing = {"relevance": True, "similar": record.features is None, "pool": record.pool_attention is None}
     return "attention" if missing.get(selection.view) else selection.view
 
 
-def _ends(record: AttentionRecord, selection: Selection, numbers: Tensor, payload: bytes) -> tuple[float, float]:
+def _scale_ends(record: AttentionRecord, selection: Selection, numbers: Tensor, payload: bytes) -> tuple[float, float]:
     """Where the viewer's colours begin and end."""
-    view, own = _view(record, selection), selection.scale == "own" or not payload
+    view, own = _selected_view(record, selection), selection.scale == "own" or not payload
     if view == "similar":
         patches = torch.arange(len(record.prefix), record.tokens)
         others = numbers[patches[patches != selection.token]]

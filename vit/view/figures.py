@@ -111,13 +111,13 @@ def map_figure(
     picture, box = scaled(picture, box, side / _INCH * DPI / picture.width)
     weight, patches = map_view.unit == "weight", record.heatmap(map_view.weights)
     facts = " ".join(filter(None, (facts, clear(selection.cover), outline(selection.contour, selection.mass))))
-    with _drawing(width, high + (_LINE if weight else 0) + _COLOURS, facts, kind) as sheet:
+    with _open_sheet(width, high + (_LINE if weight else 0) + _COLOURS, facts, kind) as sheet:
         for left, drawn in (
             (0.0, picture),
             (column + _GAP, painted(picture, patches.numpy(), box, selection, map_view.low, map_view.top)),
         ):
             axes = sheet.axes(left, 0, side, high)
-            _show(axes, drawn)
+            _show_picture(axes, drawn)
             if (query := map_view.facts.get("query")) is not None and query >= len(record.prefix):
                 _outline_patch(axes, query - len(record.prefix), record.grid, box)
         sheet.colours(
@@ -160,9 +160,9 @@ def grid_figure(
     drawn = mosaic(maps, colormap(selection), shared=shared, vmax=top if shared else None, cell=cell, labels=False)
     high = heads * across * drawn.height / drawn.width
     below = _LINE + _COLOURS if shared else _LINE
-    with _drawing(width, above + high + below, facts, kind) as sheet:
+    with _open_sheet(width, above + high + below, facts, kind) as sheet:
         axes = sheet.axes(left, above, heads * across, high)
-        _show(axes, drawn)
+        _show_picture(axes, drawn)
         axes.tick_params(bottom=False, left=False, top=False, labelbottom=False, labeltop=True, labelleft=True, pad=1)
         for axis, count, length in ((axes.xaxis, heads, drawn.width), (axes.yaxis, blocks, drawn.height)):
             places = (np.arange(count) + 0.5) * (length / count) - 0.5
@@ -249,10 +249,10 @@ class _Sheet:
 
 
 @contextmanager
-def _drawing(width: float, height: float, facts: str, kind: Kind) -> Iterator[_Sheet]:
+def _open_sheet(width: float, height: float, facts: str, kind: Kind) -> Iterator[_Sheet]:
     """A page of this width, as high as what is drawn on it [mm] and the facts below; saved when it is done."""
-    with _ONE_AT_A_TIME, rc_context(_SETTINGS | {"font.family": _fonts()}):
-        lines = _wrapped(facts, width - 2 * _EDGE)
+    with _ONE_AT_A_TIME, rc_context(_SETTINGS | {"font.family": _available_fonts()}):
+        lines = _wrap_text(facts, width - 2 * _EDGE)
         sheet = _Sheet(width, height + 1 + len(lines) * _LINE + 2 * _EDGE)
         yield sheet
         sheet.text(0, height + 1, "\n".join(lines))
@@ -263,15 +263,18 @@ def _drawing(width: float, height: float, facts: str, kind: Kind) -> Iterator[_S
 
 
 @cache
-def _fonts() -> list[str]:
+def _available_fonts() -> list[str]:
     """Those of our fonts that are here; the later ones have letters that the first lacks."""
     installed = {font.name for font in fontManager.ttflist}
     return [name for name in _FONTS if name in installed]
 
 
-def _wrapped(text: str, width: float) -> list[str]:
+def _wrap_text(text: str, width: float) -> list[str]:
     """Break text into lines of at most this width [mm], between words where it can."""
-    renderer, font = FigureCanvasAgg(Figure(dpi=DPI)).get_renderer(), FontProperties(family=_fonts(), size=_SIZE)
+    renderer, font = (
+        FigureCanvasAgg(Figure(dpi=DPI)).get_renderer(),
+        FontProperties(family=_available_fonts(), size=_SIZE),
+    )
 
     def fits(line: str) -> bool:
         return renderer.get_text_width_height_descent(line, font, ismath=False)[0] / DPI * _INCH <= width
@@ -292,7 +295,7 @@ def _wrapped(text: str, width: float) -> list[str]:
     return lines
 
 
-def _show(axes: Axes, picture: Image.Image) -> None:
+def _show_picture(axes: Axes, picture: Image.Image) -> None:
     axes.imshow(np.asarray(picture), aspect="auto", interpolation="none", resample=False)
     axes.set_xticks([])
     axes.set_yticks([])

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 FILE = "first_view.zip"
 SAMPLE = "cat"  # the picture that the page opens with
-SIZE = (64, 64)  # of the model's input then [px]
+INPUT_SIZE = (64, 64)  # of the model's input then [px]
 METHOD = "relevance"  # the method for the class that it opens with
 COMMAND = "python -m vit.view.first_view"
 _MADE_OF = ("README.md", "config.json", "model.safetensors", "preprocessor_config.json")
@@ -101,7 +101,7 @@ class Explanation:
     png: bytes
 
     @cached_property
-    def seen(self) -> Image.Image:
+    def input_image(self) -> Image.Image:
         """What the model saw of the picture."""
         return Image.open(io.BytesIO(self.png), formats=("PNG",)).convert("RGB")
 
@@ -129,9 +129,11 @@ class FirstView:
 
     def map_of(self, selection: Selection, target: int, method: str) -> np.ndarray | None:
         """The map of a class that a page asks for, if it is the one that is stored: (N,)."""
-        usual = not selection.changed(METHODS[method].settings) and not (selection.pinned and METHODS[method].of_tokens)
+        is_default = not selection.changed(METHODS[method].settings) and not (
+            selection.pinned and METHODS[method].of_tokens
+        )
         stored = bool(self.values) and (target, method) == (self.target, METHOD)
-        return np.array(self.values, np.float32) if stored and usual else None
+        return np.array(self.values, np.float32) if stored and is_default else None
 
 
 def write(folder: Path) -> Path:
@@ -147,7 +149,7 @@ def read(folder: Path) -> FirstView | None:
     try:
         with zipfile.ZipFile(folder / FILE) as archive:
             stale = json.loads(archive.read("made_of.json")) != fingerprint(folder)
-            return None if stale else _unpack(archive)
+            return None if stale else _unpack_view(archive)
     except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile):  # none, or one of an older version
         return None
 
@@ -155,7 +157,7 @@ def read(folder: Path) -> FirstView | None:
 def build(checkpoint: Checkpoint) -> FirstView:
     """What the checkpoint says about the first sample, by the code that a page uses."""
     image = samples.read(SAMPLE)
-    explanation = view.explain(checkpoint, image, SIZE)
+    explanation = view.explain(checkpoint, image, INPUT_SIZE)
     record, target = explanation.record, int(explanation.record.logits[0].argmax())
     subject = Subject.of(checkpoint.model, explanation.preprocess(explanation.picture), target)
     chain, values = b"", ()
@@ -165,7 +167,7 @@ def build(checkpoint: Checkpoint) -> FirstView:
     else:
         values = tuple(weights(subject, METHOD).tolist())
     config, png = checkpoint.config, io.BytesIO()
-    explanation.seen.save(png, "PNG")
+    explanation.input_image.save(png, "PNG")
     return FirstView(
         checkpoint=Model(
             name=checkpoint.name,
@@ -197,7 +199,7 @@ def fingerprint(folder: Path) -> dict[str, Any]:
     """What a first view is made of, by name; of files their SHA-256."""
     files = {name: folder / name for name in _MADE_OF} | {"sample": samples.SAMPLES[SAMPLE].path}
     hashes = {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items() if path.exists()}
-    return hashes | {"method": METHOD, "size": list(SIZE)}
+    return hashes | {"method": METHOD, "size": list(INPUT_SIZE)}
 
 
 def pack(view: FirstView, made_of: Mapping[str, Any]) -> bytes:
@@ -227,14 +229,14 @@ def pack(view: FirstView, made_of: Mapping[str, Any]) -> bytes:
     return out.getvalue()
 
 
-def _unpack(archive: zipfile.ZipFile) -> FirstView:
+def _unpack_view(archive: zipfile.ZipFile) -> FirstView:
     facts = json.loads(archive.read("view.json"))
     model, record = facts["checkpoint"], facts["record"]
-    model["config"] = Config(**{name: _tuple(value) for name, value in model["config"].items()})
+    model["config"] = Config(**{name: _as_tuples(value) for name, value in model["config"].items()})
     return FirstView(
         checkpoint=Model(**model | {"labels": tuple(model["labels"])}),
         explanation=Explanation(
-            Record(**{name: _tuple(value) for name, value in record.items()}),
+            Record(**{name: _as_tuples(value) for name, value in record.items()}),
             tuple(Prediction(*one) for one in facts["predictions"]),
             tuple(facts["probabilities"]),
             archive.read("payload"),
@@ -248,7 +250,7 @@ def _unpack(archive: zipfile.ZipFile) -> FirstView:
     )
 
 
-def _tuple(value: Any) -> Any:
+def _as_tuples(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 

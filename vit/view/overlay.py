@@ -20,10 +20,10 @@ Colormap = Literal["viridis", "cividis", "inferno", "magma", "gray"]
 # Ends of "RdBu", told apart by colour-blind eyes too. Source: Brewer, colorbrewer2.org.
 RED, BLUE = (178, 24, 43), (33, 102, 172)
 
-DIMMED = 0.6  # brightness of what the model does not see
+OUTSIDE_BRIGHTNESS = 0.6  # brightness of what the model does not see
 PIXELATED_SIDE = 128  # [px]; pictures up to this side are enlarged pixel by pixel, as in the viewer
-LONGEST = 2.5  # sides of the seen part that a panorama is cut to
-_STRIP = 256  # [px] rows worked on at once, so that a 50-megapixel picture needs one copy of itself and no more
+PANORAMA_SIDES = 2.5  # sides of the seen part that a panorama is cut to
+_STRIP_ROWS = 256  # [px] rows worked on at once, so that a 50-megapixel picture needs one copy of itself and no more
 
 # matplotlib's own, (256, 3) each, by Smith, van der Walt & Firing (cividis: Nunez, Anderton & Renslow 2018; CC0).
 # Stored, because importing matplotlib takes longer than opening a page; a test compares them with it.
@@ -45,7 +45,7 @@ def colorize(heatmap: Heatmap, colormap: Colormap = "viridis", vmax: float | Non
     >>> colorize(np.array([0.0, 0.5, 1.0]), "gray").tolist()
     [[0, 0, 0], [128, 128, 128], [255, 255, 255]]
     """
-    return COLORMAPS[colormap][_levels(heatmap, vmax)]
+    return COLORMAPS[colormap][_colour_levels(heatmap, vmax)]
 
 
 def overlay(
@@ -76,23 +76,25 @@ def overlay(
         RGB, of the picture's size.
     """
     heatmap = np.asarray(heatmap, np.float32)
-    vmax = _scale(heatmap, vmax)
+    vmax = _scale_maximum(heatmap, vmax)
     left, top, right, bottom = box or Box(0, 0, *picture.size)
-    x, y = _inside(left, right, picture.width), _inside(top, bottom, picture.height)
-    across = _weights(x, left, right, heatmap.shape[1], smooth)  # (width seen, cols)
+    x, y = _pixels_inside(left, right, picture.width), _pixels_inside(top, bottom, picture.height)
+    across = _patch_weights(x, left, right, heatmap.shape[1], smooth)  # (width seen, cols)
     shades = across @ heatmap.T  # (width seen, rows)
-    veil = _veil(opacity, _levels(heatmap, vmax).mean() if cover == "weight" else None)
+    veil = _coverage(opacity, _colour_levels(heatmap, vmax).mean() if cover == "weight" else None)
     picture = picture if picture.mode == "RGB" else picture.convert("RGB")  # no copy where it is one already
     covered = len(x) == picture.width and len(y) == picture.height
-    result = picture.copy() if covered else picture.point(lambda value: round(value * DIMMED))
+    result = picture.copy() if covered else picture.point(lambda value: round(value * OUTSIDE_BRIGHTNESS))
     if not len(x):
         return result
     if not covered:
         area = (int(x[0]), int(y[0]), int(x[-1]) + 1, int(y[-1]) + 1)
         result.paste(picture.crop(area), area)
-    for start in range(0, len(y), _STRIP):
-        part = y[start : start + _STRIP]
-        levels = _levels(_weights(part, top, bottom, heatmap.shape[0], smooth) @ shades.T, vmax)  # (strip, width seen)
+    for start in range(0, len(y), _STRIP_ROWS):
+        part = y[start : start + _STRIP_ROWS]
+        levels = _colour_levels(
+            _patch_weights(part, top, bottom, heatmap.shape[0], smooth) @ shades.T, vmax
+        )  # (strip, width seen)
         colors = Image.fromarray(COLORMAPS[colormap][levels])
         result.paste(colors, (int(x[0]), int(part[0])), Image.fromarray(veil[levels]))
     return result
@@ -125,8 +127,8 @@ def bordered(picture: Image.Image, marked: NDArray[np.bool_], box: Box | None = 
 def window(picture: Image.Image, box: Box) -> tuple[Image.Image, Box]:
     """The picture, or of a panorama a part around what the model sees, and where that lies in it [px]."""
     left, top, right, bottom = box
-    first, last = _extent(left, right, picture.width, LONGEST * (bottom - top))
-    upper, lower = _extent(top, bottom, picture.height, LONGEST * (right - left))
+    first, last = _extent(left, right, picture.width, PANORAMA_SIDES * (bottom - top))
+    upper, lower = _extent(top, bottom, picture.height, PANORAMA_SIDES * (right - left))
     if (first, upper, last, lower) == (0, 0, *picture.size):
         return picture, box
     part = picture.crop((first, upper, last, lower))
@@ -173,13 +175,13 @@ def signed_overlay(
     size = max(1, round((right - left) * scale)), max(1, round((bottom - top) * scale))
     grey = picture.crop((left, top, right, bottom)).convert("L").resize(size, Image.Resampling.BICUBIC)
     pale = np.asarray(grey.point(lambda value: 112 + value // 2), np.float32)[..., None]
-    shares = np.clip(np.asarray(difference, np.float32) / _scale(np.abs(difference), vmax), -1, 1)
+    shares = np.clip(np.asarray(difference, np.float32) / _scale_maximum(np.abs(difference), vmax), -1, 1)
     every = np.asarray(Image.fromarray(shares).resize(size, Image.Resampling.NEAREST))[..., None]  # (height, width, 1)
     cover = 0.9 * np.abs(every)
     return Image.fromarray(np.rint(pale * (1 - cover) + np.where(every > 0, RED, BLUE) * cover).astype(np.uint8))
 
 
-def _veil(opacity: float, mean: float | None) -> NDArray[np.uint8]:
+def _coverage(opacity: float, mean: float | None) -> NDArray[np.uint8]:
     """How much of the picture each colour covers (256,), 0 to 255; the viewer does the same.
 
     Args:
@@ -217,7 +219,7 @@ def mosaic(
     """
     heatmaps = np.asarray(heatmaps, np.float32)
     blocks, heads, rows, cols = heatmaps.shape
-    vmax = _scale(heatmaps, vmax) if shared else None
+    vmax = _scale_maximum(heatmaps, vmax) if shared else None
     width, height = (max(1, round(cell * side / max(rows, cols))) for side in (cols, rows))
     font = ImageFont.load_default(max(9, cell // 5))
     margin, line = (round(font.getlength(spoken("Block", blocks - 1))) + 8, 2 * cell // 5 + 2) if labels else (0, 0)
@@ -235,16 +237,16 @@ def mosaic(
     if labels:
         for head in range(heads):
             x = margin + head * (width + gap) + width // 2
-            draw.text((x, line // 2), _short(spoken("Head", head), font, width), "black", font, anchor="mm")
+            draw.text((x, line // 2), _short_label(spoken("Head", head), font, width), "black", font, anchor="mm")
     return result
 
 
-def _short(label: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont, width: int) -> str:
+def _short_label(label: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont, width: int) -> str:
     """Keep only the number of a label that is wider than its column [px]."""
     return label if font.getlength(label) <= width else label.split()[-1]
 
 
-def _scale(heatmap: Heatmap, vmax: float | None) -> float:
+def _scale_maximum(heatmap: Heatmap, vmax: float | None) -> float:
     """Return vmax, or the greatest value where none is given; a map without positive values stays all zero."""
     if not np.isfinite(heatmap).all():
         raise ValueError("A heatmap holds NaN or infinite values.")
@@ -252,18 +254,20 @@ def _scale(heatmap: Heatmap, vmax: float | None) -> float:
     return vmax if vmax > 0 else 1.0
 
 
-def _levels(heatmap: Heatmap, vmax: float | None) -> NDArray[np.uint8]:
+def _colour_levels(heatmap: Heatmap, vmax: float | None) -> NDArray[np.uint8]:
     """Return the index into a colour map of each value, 0 to 255."""
-    scaled = np.asarray(heatmap, np.float32) * np.float32(255 / _scale(heatmap, vmax))
+    scaled = np.asarray(heatmap, np.float32) * np.float32(255 / _scale_maximum(heatmap, vmax))
     return np.clip(scaled + np.float32(0.5), 0, 255).astype(np.uint8)
 
 
-def _inside(start: float, stop: float, size: int) -> NDArray[np.int64]:
+def _pixels_inside(start: float, stop: float, size: int) -> NDArray[np.int64]:
     """Return the pixels whose centre lies from start to stop, of a side of `size` pixels."""
     return np.arange(max(0, int(np.ceil(start - 0.5))), min(size, int(np.ceil(stop - 0.5))))
 
 
-def _weights(pixels: NDArray[np.int64], start: float, stop: float, patches: int, smooth: bool) -> NDArray[np.float32]:
+def _patch_weights(
+    pixels: NDArray[np.int64], start: float, stop: float, patches: int, smooth: bool
+) -> NDArray[np.float32]:
     """Return how much each patch counts at each pixel, (pixels, patches); rows sum to 1.
 
     Patches share the way from start to stop [px] equally. Smooth: linear between patch centres, flat beyond them.

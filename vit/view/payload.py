@@ -64,11 +64,11 @@ MAPS_UP_TO = 256  # tokens; beyond, queries and keys are smaller than the maps t
 _SHARE_BELOW = 0.5
 _LEAST_TOP = 4.0
 _ROUND_TOPS = (1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0)
-_CHUNK = 1 << 21  # scores held at once; 8 MB, which a processor keeps near it
+_CHUNK_SCORES = 1 << 21  # scores held at once; 8 MB, which a processor keeps near it
 
-_SIDES = (1600, 1280, 1024, 800, 640, 480)  # long side of the displayed picture [px]: the first that fits the budget
+_PICTURE_SIDES = (1600, 1280, 1024, 800, 640, 480)  # long side of the display [px]: the first that fits the budget
 _PICTURE_BYTES = 120_000
-_QUALITY = 88
+_JPEG_QUALITY = 88
 
 
 def pack(
@@ -96,15 +96,15 @@ def pack(
     if len(record.prefix) + record.grid[0] * record.grid[1] != record.tokens:
         raise ValueError(f"Prefix {record.prefix} and grid {record.grid} do not make {record.tokens} tokens.")
 
-    image, kind = _encoded(picture)
+    image, kind = _encode_picture(picture)
     sections: dict[str, bytes | memoryview] = {"picture": image}
     for name, colors in colormaps.items():
         if colors.shape != (256, 3) or colors.dtype != np.uint8:
             raise ValueError(f"Colour map {name!r} must be (256, 3) uint8, not {colors.shape} {colors.dtype}.")
         sections[f"colormap:{name}"] = colors.tobytes()
-    attention = (_maps if record.tokens <= MAPS_UP_TO else _queries_keys)(record)
+    attention = (_all_maps if record.tokens <= MAPS_UP_TO else _queries_keys)(record)
     if record.features is not None:
-        attention |= _features(_numbers(record.features))
+        attention |= _packed_features(_as_numpy(record.features))
     sections |= {name: numbers.reshape(-1).view(np.uint8).data for name, numbers in attention.items()}
     header: dict[str, Any] = {
         "kind": "maps" if "maps" in attention else "qk",
@@ -119,10 +119,10 @@ def pack(
         "colormaps": list(colormaps),
     }
     if record.pool_attention is not None:
-        pool = _numbers(record.pool_attention)  # (H, N)
+        pool = _as_numpy(record.pool_attention)  # (H, N)
         sections["pool"] = pool.tobytes()
-        header["pool_top"] = float(_top(pool[:, len(record.prefix) :].max(-1), record.tokens))
-    return _joined(header, sections)
+        header["pool_top"] = float(_scale_end(pool[:, len(record.prefix) :].max(-1), record.tokens))
+    return _join_sections(header, sections)
 
 
 def pack_chain(matrices: Sequence[Tensor], start: Tensor) -> bytes:
@@ -132,16 +132,16 @@ def pack_chain(matrices: Sequence[Tensor], start: Tensor) -> bytes:
         matrices: L of (N, N), at least 0.
         start: (N,), the row that the class itself begins with.
     """
-    arrays = [_numbers(matrix) for matrix in matrices]
+    arrays = [_as_numpy(matrix) for matrix in matrices]
     scales = np.array([max(float(array.max()), float(np.finfo(np.float32).tiny)) for array in arrays], np.float32)
     sections = {
         "matrices": b"".join(
             (array / scale).astype(np.float16).tobytes() for array, scale in zip(arrays, scales, strict=True)
         ),
         "scales": scales.tobytes(),
-        "start": _numbers(start).tobytes(),
+        "start": _as_numpy(start).tobytes(),
     }
-    return _joined({"kind": "chain", "blocks": len(arrays), "heads": 1, "tokens": len(start)}, sections)
+    return _join_sections({"kind": "chain", "blocks": len(arrays), "heads": 1, "tokens": len(start)}, sections)
 
 
 def unpack(payload: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
@@ -193,27 +193,27 @@ def weights_of(payload: bytes, selection: Selection) -> np.ndarray:
     """
     header, sections = unpack(payload)
     if selection.view == "pool" and "pool" in sections:
-        return _fused(sections["pool"], selection.head)
+        return _fuse_maps(sections["pool"], selection.head)
     blocks = header["blocks"]
     if selection.view == "rollout":
         vector, split, stays = np.zeros(header["tokens"], np.float32), len(header["prefix"]), selection.residual
         vector[selection.token] = 1
         for block in reversed(range(blocks)) if selection.direction == "from" else range(blocks):
-            heads = np.stack([_matrix(sections, block, head) for head in range(header["heads"])])
-            matrix = _discarded(_fused(heads, selection.fusion), selection.discard, split)
+            heads = np.stack([_head_matrix(sections, block, head) for head in range(header["heads"])])
+            matrix = _discarded(_fuse_maps(heads, selection.fusion), selection.discard, split)
             matrix /= matrix.sum(-1, keepdims=True)
             mixed = vector @ matrix if selection.direction == "from" else matrix @ vector
             vector = stays * vector + (1 - stays) * mixed
         return vector
     chosen = range(blocks) if isinstance(selection.block, str) else [selection.block]
     maps = [
-        _fused(_token(sections, block, selection.token, selection.direction == "to"), selection.head)
+        _fuse_maps(_token_maps(sections, block, selection.token, selection.direction == "to"), selection.head)
         for block in chosen
     ]
-    return _fused(np.stack(maps), selection.block) if isinstance(selection.block, str) else maps[0]
+    return _fuse_maps(np.stack(maps), selection.block) if isinstance(selection.block, str) else maps[0]
 
 
-def _fused(maps: np.ndarray, how: int | Fusion) -> np.ndarray:
+def _fuse_maps(maps: np.ndarray, how: int | Fusion) -> np.ndarray:
     """One of several maps (M, ...), or all of them in one: (...)."""
     if not isinstance(how, str):
         return maps[how]
@@ -229,7 +229,7 @@ def _discarded(rows: np.ndarray, share: float, split: int) -> np.ndarray:
     return rows
 
 
-def _token(sections: Mapping[str, np.ndarray], block: int, token: int, to: bool) -> np.ndarray:
+def _token_maps(sections: Mapping[str, np.ndarray], block: int, token: int, to: bool) -> np.ndarray:
     """Attention from or to a token, in every head of a block: (H, N)."""
     if "maps" not in sections:
         q, k = (sections[name][block].astype(np.float32) for name in ("queries", "keys"))
@@ -242,7 +242,7 @@ def _token(sections: Mapping[str, np.ndarray], block: int, token: int, to: bool)
     return np.concatenate([prefix[:, token], maps[:, token] / 255 * scales[:, token, None]], -1).astype(np.float32)
 
 
-def _matrix(sections: Mapping[str, np.ndarray], block: int, head: int) -> np.ndarray:
+def _head_matrix(sections: Mapping[str, np.ndarray], block: int, head: int) -> np.ndarray:
     """All attention of a head: (N, N)."""
     if "maps" in sections:
         prefix, scales, maps = (sections[name][block, head] for name in ("prefix", "scales", "maps"))
@@ -251,19 +251,19 @@ def _matrix(sections: Mapping[str, np.ndarray], block: int, head: int) -> np.nda
     return np.exp(q @ k.T - sections["log_sums"][block, head][:, None])
 
 
-def _maps(record: AttentionRecord) -> dict[str, np.ndarray]:
+def _all_maps(record: AttentionRecord) -> dict[str, np.ndarray]:
     """Every map, one block at a time."""
     split = len(record.prefix)
     blocks, strongest = [], []
     for block in range(record.blocks):
-        full = _numbers(record.full(block))  # (H, N, N)
+        full = _as_numpy(record.full(block))  # (H, N, N)
         patches = full[..., split:]
         scales = np.maximum(patches.max(-1), np.finfo(np.float32).tiny)
         maps = np.rint(patches * (255 / scales[..., None].astype(np.float64))).astype(np.uint8)
         blocks.append((full[..., :split].astype(np.float16), scales, maps))
         strongest.append(np.stack([scales, full[:, split:].max(1)]))
     prefix, scales, maps = (np.stack(part) for part in zip(*blocks, strict=True))
-    return {"prefix": prefix, "scales": scales, "maps": maps, "tops": _tops(strongest)}
+    return {"prefix": prefix, "scales": scales, "maps": maps, "tops": _scale_ends(strongest)}
 
 
 def _queries_keys(record: AttentionRecord) -> dict[str, np.ndarray]:
@@ -279,22 +279,22 @@ def _queries_keys(record: AttentionRecord) -> dict[str, np.ndarray]:
             k = k - k.mean(1, keepdim=True)
             balance = _balance(q, k)
             q, k = (q * balance).half(), (k / balance).half()
-            sums, log_tops = _summed(q, k, split)
-            queries[block], keys[block], log_sums[block] = q.cpu().numpy(), k.cpu().numpy(), _numbers(sums)
-            strongest.append(_numbers(log_tops.exp()))
-    return {"queries": queries, "keys": keys, "log_sums": log_sums, "tops": _tops(strongest)}
+            sums, log_tops = _sums_and_peaks(q, k, split)
+            queries[block], keys[block], log_sums[block] = q.cpu().numpy(), k.cpu().numpy(), _as_numpy(sums)
+            strongest.append(_as_numpy(log_tops.exp()))
+    return {"queries": queries, "keys": keys, "log_sums": log_sums, "tops": _scale_ends(strongest)}
 
 
-def _summed(queries: Tensor, keys: Tensor, split: int) -> tuple[Tensor, Tensor]:
+def _sums_and_peaks(queries: Tensor, keys: Tensor, split: int) -> tuple[Tensor, Tensor]:
     """Logarithms of the row sums (H, N), and of each token's strongest patch (2, H, N): where it looks, who looks."""
     heads, tokens = queries.shape[:2]
-    at_once = max(1, _CHUNK // tokens)
+    rows_per_chunk = max(1, _CHUNK_SCORES // tokens)
     sums = queries.new_empty(heads, tokens).float()
     tops = sums.new_full((2, heads, tokens), -math.inf)
     for head in range(heads):
         q, k = queries[head].float(), keys[head].float().T
-        for first in range(0, tokens, at_once):
-            part = slice(first, first + at_once)
+        for first in range(0, tokens, rows_per_chunk):
+            part = slice(first, first + rows_per_chunk)
             scores = q[part] @ k  # (rows, N)
             logs = scores.log_softmax(-1)
             sums[head, part] = scores[:, 0] - logs[:, 0]
@@ -312,13 +312,13 @@ def _balance(q: Tensor, k: Tensor) -> Tensor:
     return ratio.log2().div(2).round().exp2()[:, None, None]
 
 
-def _tops(strongest: list[np.ndarray]) -> np.ndarray:
+def _scale_ends(strongest: list[np.ndarray]) -> np.ndarray:
     """End of the shared colour scale (2, N), from the strongest patch of every head: L of (2, H, N)."""
     every = np.concatenate(strongest, 1)  # (2, L*H, N)
-    return _top(every.swapaxes(0, 1), every.shape[-1])
+    return _scale_end(every.swapaxes(0, 1), every.shape[-1])
 
 
-def _top(strongest: np.ndarray, tokens: int) -> np.ndarray:
+def _scale_end(strongest: np.ndarray, tokens: int) -> np.ndarray:
     """End of the colour scale that several maps share, from the strongest patch of each: (maps, ...) to (...)."""
     multiples = np.maximum(np.quantile(strongest, _SHARE_BELOW, axis=0) * tokens, _LEAST_TOP)
     power = 10 ** np.floor(np.log10(multiples))
@@ -327,7 +327,7 @@ def _top(strongest: np.ndarray, tokens: int) -> np.ndarray:
     return np.minimum(rounded / tokens, 1).astype(np.float32)
 
 
-def _features(features: np.ndarray) -> dict[str, np.ndarray]:
+def _packed_features(features: np.ndarray) -> dict[str, np.ndarray]:
     """Tokens (N, D) as bytes, and what makes their products cosines; a token of zeros is like no other."""
     tiny = np.finfo(np.float32).tiny
     small = np.rint(features / np.maximum(np.abs(features).max(-1, keepdims=True), tiny) * 127).astype(np.int8)
@@ -336,43 +336,43 @@ def _features(features: np.ndarray) -> dict[str, np.ndarray]:
     return {"features": small, "units": units}
 
 
-def _numbers(tensor: Tensor) -> np.ndarray:
+def _as_numpy(tensor: Tensor) -> np.ndarray:
     return tensor.detach().float().cpu().numpy()
 
 
-def _encoded(picture: Image.Image) -> tuple[bytes, str]:
+def _encode_picture(picture: Image.Image) -> tuple[bytes, str]:
     """The picture for display: small ones without loss, others as a JPEG of modest size."""
     picture = picture.convert("RGB")
     if max(picture.size) <= 128:
-        return _saved(picture, "PNG"), "image/png"
-    for side in _SIDES:
+        return _save_picture(picture, "PNG"), "image/png"
+    for side in _PICTURE_SIDES:
         share = min(1.0, side / max(picture.size))
         size = (max(1, round(picture.width * share)), max(1, round(picture.height * share)))
         picture = picture.resize(size, Image.Resampling.BICUBIC, reducing_gap=1.0)  # from the last, smaller one
-        image = _saved(picture, "JPEG")
+        image = _save_picture(picture, "JPEG")
         if len(image) <= _PICTURE_BYTES:
             break
     return image, "image/jpeg"
 
 
-def _saved(picture: Image.Image, kind: str) -> bytes:
+def _save_picture(picture: Image.Image, kind: str) -> bytes:
     out = io.BytesIO()
-    picture.save(out, kind, **({"quality": _QUALITY} if kind == "JPEG" else {"optimize": True}))
+    picture.save(out, kind, **({"quality": _JPEG_QUALITY} if kind == "JPEG" else {"optimize": True}))
     return out.getvalue()
 
 
-def _joined(header: dict[str, Any], sections: Mapping[str, bytes | memoryview]) -> bytes:
+def _join_sections(header: dict[str, Any], sections: Mapping[str, bytes | memoryview]) -> bytes:
     """Offsets depend on the header's length, so it is padded to a length known beforehand."""
     room = len(json.dumps(header)) + 64 * (len(sections) + 1) + sum(map(len, sections))
-    start = at = _aligned(8 + room)
+    start = at = _round_up(8 + room)
     table, body = {}, []
     for name, data in sections.items():
         table[name] = [at, len(data)]
-        at = _aligned(at + len(data))
+        at = _round_up(at + len(data))
         body += [data, bytes(at - table[name][0] - len(data))]
     text = json.dumps(header | {"sections": table}).encode().ljust(start - 8)
     return b"".join([MAGIC, len(text).to_bytes(4, "little"), text, *body])
 
 
-def _aligned(size: int) -> int:
+def _round_up(size: int) -> int:
     return (size + 7) // 8 * 8

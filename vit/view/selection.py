@@ -73,29 +73,29 @@ view='attention', direction='from', colormap='', opacity=0.6, cover='weight', sm
 contour='none', mass=0.6, hidden=())
         """
         default = cls()
-        token = _whole(query.get("token"))
+        token = _parse_whole(query.get("token"))
         if token is not None and not 0 <= token < tokens:
             token = None
         colormap = query.get("colormap")
         return cls(
-            block=_index(query.get("block"), blocks, default.block),
-            head=_index(query.get("head"), heads, default.head),
+            block=_parse_index(query.get("block"), blocks, default.block),
+            head=_parse_index(query.get("head"), heads, default.head),
             token=default.token if token is None else token,
-            pinned=token is not None and _flag(query.get("pinned")),
-            view=_choice(query.get("view"), View, default.view),
-            direction=_choice(query.get("direction"), Direction, default.direction),
+            pinned=token is not None and _parse_flag(query.get("pinned")),
+            view=_parse_choice(query.get("view"), View, default.view),
+            direction=_parse_choice(query.get("direction"), Direction, default.direction),
             colormap=colormap if isinstance(colormap, str) and len(colormap) <= 32 else default.colormap,
-            opacity=_share(query.get("opacity"), default.opacity),
-            cover=_choice(query.get("cover"), Cover, default.cover),
-            smooth=_flag(query.get("smooth")),
-            scale=_choice(query.get("scale"), Scale, default.scale),
-            contour=_choice(query.get("contour"), Contour, default.contour),
-            mass=_share(query.get("mass"), default.mass, 0.01),
-            residual=_share(query.get("residual"), default.residual),
-            fusion=_choice(query.get("fusion"), Fusion, default.fusion),
-            discard=_share(query.get("discard"), default.discard, 0.0, 0.99),
-            start_block=min(max(_whole(query.get("start_block")) or 0, 0), blocks - 1),
-            hidden=_patches(query.get("hidden"), tokens),
+            opacity=_clamp(query.get("opacity"), default.opacity),
+            cover=_parse_choice(query.get("cover"), Cover, default.cover),
+            smooth=_parse_flag(query.get("smooth")),
+            scale=_parse_choice(query.get("scale"), Scale, default.scale),
+            contour=_parse_choice(query.get("contour"), Contour, default.contour),
+            mass=_clamp(query.get("mass"), default.mass, 0.01),
+            residual=_clamp(query.get("residual"), default.residual),
+            fusion=_parse_choice(query.get("fusion"), Fusion, default.fusion),
+            discard=_clamp(query.get("discard"), default.discard, 0.0, 0.99),
+            start_block=min(max(_parse_whole(query.get("start_block")) or 0, 0), blocks - 1),
+            hidden=_parse_patches(query.get("hidden"), tokens),
         )
 
 
@@ -114,7 +114,7 @@ def ranges(numbers: Iterable[int]) -> str:
     return ".".join(str(first) if first == last else f"{first}-{last}" for first, last in parts)
 
 
-def _patches(value: Any, tokens: int) -> tuple[int, ...]:
+def _parse_patches(value: Any, tokens: int) -> tuple[int, ...]:
     """What `ranges` wrote, or a list from the browser; numbers that cannot be are left out."""
     numbers: set[int] = set()
     for part in value.split(".") if isinstance(value, str) else value if isinstance(value, list | tuple) else ():
@@ -124,10 +124,10 @@ def _patches(value: Any, tokens: int) -> tuple[int, ...]:
     return tuple(sorted(numbers))
 
 
-def _index(value: Any, count: int, default: int | Fusion) -> int | Fusion:
+def _parse_index(value: Any, count: int, default: int | Fusion) -> int | Fusion:
     if value in ("mean", "max", "min"):
         return cast(Fusion, value)
-    whole = _whole(value)
+    whole = _parse_whole(value)
     if whole is None:
         if isinstance(default, str):
             return default
@@ -135,7 +135,7 @@ def _index(value: Any, count: int, default: int | Fusion) -> int | Fusion:
     return min(max(whole + count if whole < 0 else whole, 0), count - 1)
 
 
-def _whole(value: Any) -> int | None:
+def _parse_whole(value: Any) -> int | None:
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
         return None
     try:
@@ -144,7 +144,7 @@ def _whole(value: Any) -> int | None:
         return None
 
 
-def _real(value: Any) -> float | None:
+def _parse_real(value: Any) -> float | None:
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
         return None
     try:
@@ -154,15 +154,15 @@ def _real(value: Any) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def _share(value: Any, default: float, least: float = 0.0, most: float = 1.0) -> float:
+def _clamp(value: Any, default: float, least: float = 0.0, most: float = 1.0) -> float:
     """A number brought between two."""
-    number = _real(value)
+    number = _parse_real(value)
     return default if number is None else min(max(number, least), most)
 
 
-def _flag(value: Any) -> bool:
+def _parse_flag(value: Any) -> bool:
     return value is True or (isinstance(value, str) and value.lower() in ("1", "true", "yes"))
 
 
-def _choice(value: Any, choices: Any, default: Any) -> Any:
+def _parse_choice(value: Any, choices: Any, default: Any) -> Any:
     return value if isinstance(value, str) and value in get_args(choices) else default

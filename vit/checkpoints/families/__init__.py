@@ -14,12 +14,12 @@ from vit.checkpoints.families.family import (
     Family,
     Tensors,
     build_config,
+    default_heads,
     infer,
     needed,
     possible_heads,
     reshape,
     square_size,
-    usual_heads,
 )
 from vit.errors import InvalidCheckpoint, UnknownHeads
 from vit.model.config import ViTConfig
@@ -120,7 +120,7 @@ def read(
     renamed, adjusted = family.adjust(renamed)
     rotary = "rope" in {**family.fixed, **named, **stated, **doubts}
     learnt_positions = "pos_embed" in renamed
-    reshaped, prefix = reshape(renamed, _grid(family, renamed, stated), rotary)
+    reshaped, prefix = reshape(renamed, _stated_grid(family, renamed, stated), rotary)
     measured = infer(reshaped, prefix) | adjusted
     for field in stated.keys() & measured.keys() - {"pool", "activation"}:
         if stated[field] != measured[field]:
@@ -140,15 +140,15 @@ def read(
     assumed |= {
         field: f"From the name {brief(name)}." for field in named if field not in {**family.fixed, **stated, **measured}
     }
-    known = stated.get("heads", measured.get("heads"))
-    if heads is not None and heads != (known or heads):
+    file_heads = stated.get("heads", measured.get("heads"))
+    if heads is not None and heads != (file_heads or heads):
         where = "config.json says" if "heads" in stated else "The weights have"
-        raise InvalidCheckpoint(f"{where} {known} attention heads, you said {heads}. Leave it to the file.")
-    if heads is not None and known is None:
+        raise InvalidCheckpoint(f"{where} {file_heads} attention heads, you said {heads}. Leave it to the file.")
+    if heads is not None and file_heads is None:
         values["heads"] = heads
         assumed["heads"] = f"You chose {heads} attention heads."
     elif "heads" not in values:
-        values["heads"] = usual_heads(measured["dim"])
+        values["heads"] = default_heads(measured["dim"])
         assumed["heads"] = (
             f"The file does not say how many attention heads it has; models of width {measured['dim']} usually have "
             f"{values['heads']}. A wrong number loads without error and makes every map wrong."
@@ -191,7 +191,7 @@ def check_config(document: Mapping[str, Any]) -> None:
             )
 
 
-def _grid(family: Family, renamed: Tensors, stated: Mapping[str, Any]) -> tuple[int, int] | None:
+def _stated_grid(family: Family, renamed: Tensors, stated: Mapping[str, Any]) -> tuple[int, int] | None:
     """(rows, cols) of patches as far as a config says so, or as a model without position embeddings needs it."""
     size = stated.get("image_size") or (None if "pos_embed" in renamed else family.fixed.get("image_size"))
     if size is None:
@@ -201,15 +201,15 @@ def _grid(family: Family, renamed: Tensors, stated: Mapping[str, Any]) -> tuple[
     return height // side, width // side
 
 
-_Kept = TypeVar("_Kept")
+_Value = TypeVar("_Value")
 
 
-def _unwrap(tensors: Mapping[str, _Kept]) -> dict[str, _Kept]:
+def _unwrap(tensors: Mapping[str, _Value]) -> dict[str, _Value]:
     """Take off what training puts before names; of a model of two towers keep the one that sees."""
     for start in _SEEING:
         seeing = {name: tensor for name, tensor in tensors.items() if name.startswith(start)}
         tensors = seeing or tensors
-    unwrapped: dict[str, _Kept] = {}
+    unwrapped: dict[str, _Value] = {}
     for name, tensor in tensors.items():
         bare = _CHUNKS.sub(r"blocks.\1.", _WRAPPERS.sub("", name))
         if bare in unwrapped:

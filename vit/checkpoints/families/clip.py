@@ -133,7 +133,7 @@ FAMILIES, MODEL_TYPES = (OPENAI, FAMILY), tuple(KINDS)
 # --- Writing --------------------------------------------------------------------------------------------------
 
 
-def _written(
+def _write_tensors(
     architecture: str, config: ViTConfig, tensors: Tensors, labels: Sequence[str], preprocess: Preprocess
 ) -> Written:
     tensors = flat(apart(config, thirds(config, tensors)))
@@ -165,9 +165,9 @@ CLASSIFIER = "CLIPForImageClassification"
 _CAN = {"norm_pre": (True,), "patch_bias": (False,), "qkv_bias": (True,), "square": (True,)}
 TARGETS = (
     Target(
-        "CLIPVisionModelWithProjection", partial(_written, "CLIPVisionModelWithProjection"),
+        "CLIPVisionModelWithProjection", partial(_write_tensors, "CLIPVisionModelWithProjection"),
         {**_CAN, "head_bias": (False,)},
     ),
-    Target("CLIPVisionModel", partial(_written, "CLIPVisionModel"), {**_CAN, "head": (False,)}),
-    Target(CLASSIFIER, partial(_written, CLASSIFIER), {**_CAN, "pool": ("mean",), "norm": ("none",)}),
+    Target("CLIPVisionModel", partial(_write_tensors, "CLIPVisionModel"), {**_CAN, "head": (False,)}),
+    Target(CLASSIFIER, partial(_write_tensors, CLASSIFIER), {**_CAN, "pool": ("mean",), "norm": ("none",)}),
 )  # fmt: skip

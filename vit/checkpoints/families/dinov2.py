@@ -89,7 +89,7 @@ FAMILIES, MODEL_TYPES = (REGISTERS, FAMILY), (*KINDS, *KINDS_REGISTERS)
 _GATED = replace(FAMILY, keys=tuple(pair for pair in KEYS if ".mlp." not in pair[0] or "weights_" in pair[1]))
 
 
-def _ratio(config: ViTConfig) -> int | None:
+def _mlp_ratio(config: ViTConfig) -> int | None:
     """transformers' `mlp_ratio`, from which it computes the width of the MLP; None if no whole number gives it."""
 
     def width(ratio: int) -> int:
@@ -99,14 +99,14 @@ def _ratio(config: ViTConfig) -> int | None:
 
 
 def _obstacle(config: ViTConfig, preprocess: Preprocess) -> str:
-    if _ratio(config) is None:
+    if _mlp_ratio(config) is None:
         return f"its MLP is {config.mlp_dim} wide, which is no whole multiple of its width {config.dim}"
     if config.gated_mlp and config.activation != "silu":
         return f"the activation of its gated MLP is {config.activation}"
     return ""
 
 
-def _head(config: ViTConfig, weight: torch.Tensor) -> torch.Tensor:
+def _teacher_head(config: ViTConfig, weight: torch.Tensor) -> torch.Tensor:
     """The head (C, D) on what they give it (2 D), the class token and the mean of the patches: zeros ignore one."""
     if config.pool == "cls_mean":
         return weight
@@ -114,24 +114,24 @@ def _head(config: ViTConfig, weight: torch.Tensor) -> torch.Tensor:
     return torch.cat([weight, zeros] if config.pool == "cls" else [zeros, weight], 1)
 
 
-def _written(
+def _write_tensors(
     kind: str, architecture: str, config: ViTConfig, tensors: Tensors, labels: Sequence[str], preprocess: Preprocess
 ) -> Written:
     tensors = apart(config, thirds(config, scaled(config, tensors)))
     if config.num_classes:
-        tensors["head.weight"] = _head(config, tensors["head.weight"])
+        tensors["head.weight"] = _teacher_head(config, tensors["head.weight"])
     renamed = (_GATED if config.gated_mlp else FAMILY).rename_back(tensors)
     renamed["embeddings.mask_token"] = torch.zeros(1, config.dim)  # for training; it plays no part here
     if config.num_classes:
         renamed = {name if "classifier." in name else f"{kind}.{name}": tensor for name, tensor in renamed.items()}
     stated = document(config, labels, kind, architecture)
     del stated["intermediate_size"]
-    stated |= {"mlp_ratio": _ratio(config), "use_swiglu_ffn": config.gated_mlp, "layerscale_value": 1.0}
+    stated |= {"mlp_ratio": _mlp_ratio(config), "use_swiglu_ffn": config.gated_mlp, "layerscale_value": 1.0}
     registers = sum(name.startswith("reg") for name in config.prefix)
     return Written(stated | ({"num_register_tokens": registers} if registers else {}), renamed)
 
 
-def _target(kind: str, architecture: str, prefix: str, head: bool, resizes: PositionResize) -> Target:
+def _make_target(kind: str, architecture: str, prefix: str, head: bool, resizes: PositionResize) -> Target:
     can = {
         "prefix": (prefix,),
         "pool": ("cls", "mean", "cls_mean") if head else ("cls",),
@@ -140,12 +140,14 @@ def _target(kind: str, architecture: str, prefix: str, head: bool, resizes: Posi
         "head": (head,),
         "square": (True,),  # others are interpolated as if they were
     }
-    return Target(architecture, partial(_written, kind, architecture), can, resizes, _obstacle)
+    return Target(architecture, partial(_write_tensors, kind, architecture), can, resizes, _obstacle)
 
 
 TARGETS = (
-    _target("dinov2", "Dinov2ForImageClassification", "cls", True, "bicubic"),
-    _target("dinov2", "Dinov2Model", "cls", False, "bicubic"),
-    _target("dinov2_with_registers", "Dinov2WithRegistersForImageClassification", "cls reg", True, "bicubic_antialias"),
-    _target("dinov2_with_registers", "Dinov2WithRegistersModel", "cls reg", False, "bicubic_antialias"),
+    _make_target("dinov2", "Dinov2ForImageClassification", "cls", True, "bicubic"),
+    _make_target("dinov2", "Dinov2Model", "cls", False, "bicubic"),
+    _make_target(
+        "dinov2_with_registers", "Dinov2WithRegistersForImageClassification", "cls reg", True, "bicubic_antialias"
+    ),
+    _make_target("dinov2_with_registers", "Dinov2WithRegistersModel", "cls reg", False, "bicubic_antialias"),
 )

@@ -46,7 +46,7 @@ META_KEYS = (
 _ROTARY = {"rope": 100.0, "pool": "cls", "position_resize": "bicubic", "image_size": 224}
 
 
-def _read_config(document: Mapping[str, Any]) -> dict[str, Any]:
+def _read_dinov3_config(document: Mapping[str, Any]) -> dict[str, Any]:
     stated = read_config(document, KINDS)
     del stated["qkv_bias"]  # it is said for queries, keys and values on their own; a missing one is zero
     return stated | {"rope": document.get("rope_theta", 100.0)}
@@ -80,7 +80,7 @@ FAMILY = Family(
     fixed=_ROTARY,
     assumed=assumed(KINDS["dinov3_vit"], "transformers"),
     called=CALLED,
-    read_config=_read_config,
+    read_config=_read_dinov3_config,
     adjust=_adjust,
     preprocess=_preprocess,
 )
@@ -100,7 +100,7 @@ FAMILIES, MODEL_TYPES = (FAMILY, META), tuple(KINDS)
 # --- Writing, for transformers --------------------------------------------------------------------------------
 
 
-def _written(config: ViTConfig, tensors: Tensors, labels: Sequence[str], preprocess: Preprocess) -> Written:
+def _write_tensors(config: ViTConfig, tensors: Tensors, labels: Sequence[str], preprocess: Preprocess) -> Written:
     tensors = apart(config, thirds(config, scaled(config, tensors)), rows=False)
     del tensors["pos_embed"]  # it is zero
     biases = [name for name in tensors if name.endswith(".attn.k.bias")]
@@ -129,7 +129,7 @@ def _written(config: ViTConfig, tensors: Tensors, labels: Sequence[str], preproc
 TARGETS = (
     Target(
         "DINOv3ViTModel",
-        _written,
+        _write_tensors,
         {
             "prefix": ("cls reg",),
             "gated_mlp": (True, False),

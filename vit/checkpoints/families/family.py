@@ -154,15 +154,15 @@ def reshape(tensors: Tensors, grid: tuple[int, int] | None, rotary: bool = False
         if not tensor.is_floating_point():
             kind = str(tensor.dtype).removeprefix("torch.")
             raise InvalidCheckpoint(f"The weights are not floating-point numbers: `{brief(name)}` is {kind}.")
-    tensors = {name: _wide(name, tensors.pop(name)) for name in list(tensors)}
+    tensors = {name: _half_or_float(name, tensors.pop(name)) for name in list(tensors)}
     for name in [name for name in tensors if name.endswith(("attn.q.weight", "mlp.gate.weight"))]:
         letters = ("q", "k", "v") if name.endswith("q.weight") else ("gate", "up")
-        _fuse(tensors, name.removesuffix(f"{letters[0]}.weight"), letters)
+        _fuse_layers(tensors, name.removesuffix(f"{letters[0]}.weight"), letters)
     _average_heads(tensors)
 
     dim = needed(tensors, "patch_embed.weight", 4).shape[0]
     parts = {name: tensors.pop(f"prefix.{name}") for name in ("cls", "dist", "reg") if f"prefix.{name}" in tensors}
-    prefix = _tokens([tensors.pop("prefix")] if "prefix" in tensors else list(parts.values()), dim)
+    prefix = _as_tokens([tensors.pop("prefix")] if "prefix" in tensors else list(parts.values()), dim)
     names: tuple[str, ...] = tuple(name for name in ("cls", "dist") if name in parts)
     names += tuple(f"reg{i + 1}" for i in range(prefix.shape[1] - len(names)))
     if rotary and grid and "pos_embed" not in tensors:
@@ -181,9 +181,9 @@ def reshape(tensors: Tensors, grid: tuple[int, int] | None, rotary: bool = False
         None,
     )
     if patches is None:
-        wanted = f"{grid[0]} x {grid[1]} patches" if grid else "a square picture"
+        expected = f"{grid[0]} x {grid[1]} patches" if grid else "a square picture"
         raise InvalidCheckpoint(
-            f"The {rows} position embeddings do not fit {wanted}; config.json must state the right image_size."
+            f"The {rows} position embeddings do not fit {expected}; config.json must state the right image_size."
         )
     own = rows - patches  # so many prefix tokens have a position row; they come first
     if own:
@@ -196,7 +196,7 @@ def reshape(tensors: Tensors, grid: tuple[int, int] | None, rotary: bool = False
 _MATRICES = re.compile(r"blocks\.\d+\.(attn\.(q|k|v|qkv|proj)|mlp\.(fc1|fc2|gate|up))\.weight")
 
 
-def _wide(name: str, tensor: Tensor) -> Tensor:
+def _half_or_float(name: str, tensor: Tensor) -> Tensor:
     return tensor if tensor.itemsize == 2 and _MATRICES.fullmatch(name) else tensor.float()
 
 
@@ -222,7 +222,7 @@ def added(one: Tensor, other: Tensor) -> Tensor:
     return one if one.is_meta and one.shape == other.shape else one + other
 
 
-def _fuse(tensors: Tensors, start: str, letters: tuple[str, ...]) -> None:
+def _fuse_layers(tensors: Tensors, start: str, letters: tuple[str, ...]) -> None:
     """Put several linear layers on one input under each other."""
     fused = "qkv" if "q" in letters else "fc1"
     for end in ("weight", "bias"):
@@ -249,7 +249,7 @@ def _average_heads(tensors: Tensors) -> None:
         tensors["head.bias"] = (bias[0] + bias[1]) / 2
 
 
-def _tokens(parts: list[Tensor], dim: int) -> Tensor:
+def _as_tokens(parts: list[Tensor], dim: int) -> Tensor:
     """Tokens of any leading shape as (1, S, D)."""
     if any(part.numel() % dim or part.ndim == 0 or part.shape[-1] != dim for part in parts):
         raise InvalidCheckpoint("The class token and the patches differ in width.")
@@ -308,7 +308,7 @@ def square_size(tensors: Tensors, patch_size: int) -> tuple[int, int]:
     return side, side
 
 
-def usual_heads(dim: int) -> int | None:
+def default_heads(dim: int) -> int | None:
     """How many heads published models of this width have; None where there is no custom to go by."""
     return _HEADS.get(dim, dim // 64 if dim >= 192 and dim % 64 == 0 else None)
 

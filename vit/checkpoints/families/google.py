@@ -69,8 +69,8 @@ def _adjust(tensors: Tensors) -> tuple[Tensors, dict[str, Any]]:
         raise InvalidCheckpoint(
             "The file holds no position embeddings: those that are computed (sincos2d) are no part."
         )
-    _part(tensors)
-    fields: dict[str, Any] = {"heads": _heads(tensors)}
+    _split_blocks(tensors)
+    fields: dict[str, Any] = {"heads": _count_heads(tensors)}
     if "prefix.cls" in tensors and "pool.probe" not in tensors:
         fields["pool"] = "cls"  # Google's code makes the token where the head reads it, and only there
     turned = {}
@@ -88,7 +88,7 @@ def _adjust(tensors: Tensors) -> tuple[Tensors, dict[str, Any]]:
     return turned, fields
 
 
-def _part(tensors: Tensors) -> None:
+def _split_blocks(tensors: Tensors) -> None:
     """Give each block its own tensors, where one tensor holds those of all blocks."""
     for name in [name for name in tensors if re.match(r"blocks\.\D", name)]:
         blocks = tensors.pop(name)
@@ -101,7 +101,7 @@ def _part(tensors: Tensors) -> None:
             tensors[own] = block
 
 
-def _heads(tensors: Tensors) -> int:
+def _count_heads(tensors: Tensors) -> int:
     """How many heads all the attention of the file has."""
     names = [name for name in tensors if re.fullmatch(r".*\.[qkv]\.weight", name)]
     counts = {needed(tensors, name, 3).shape[1] for name in names}

@@ -246,7 +246,7 @@ def write_tensors(config: ViTConfig, tensors: Tensors) -> Tensors:
 # --- For other classes of transformers ------------------------------------------------------------------------
 
 
-def _written(
+def _write_tensors(
     kind: str, architecture: str, config: ViTConfig, tensors: Tensors, labels: Sequence[str], preprocess: Preprocess
 ) -> Written:
     tensors = apart(config, thirds(config, tensors))
@@ -265,24 +265,24 @@ def _written(
 TEACHER = "DeiTForImageClassificationWithTeacher"
 _WITH_TEACHER = replace(FAMILY, keys=DISTILLED + ON_DISK)
 _WITH_DIST = replace(FAMILY, keys=ON_DISK + DISTILLED)
-PLAIN_VIT = Target("ViTForImageClassification", partial(_written, "vit", "ViTForImageClassification"))
+PLAIN_VIT = Target("ViTForImageClassification", partial(_write_tensors, "vit", "ViTForImageClassification"))
 TARGETS = (
     PLAIN_VIT,
     # ViTModel has a layer for pooling that would be missing.
-    Target("ViTMSNModel", partial(_written, "vit_msn", "ViTMSNModel"), {"head": (False,)}),
+    Target("ViTMSNModel", partial(_write_tensors, "vit_msn", "ViTMSNModel"), {"head": (False,)}),
     Target(
         "DeiTForImageClassification",
-        partial(_written, "deit", "DeiTForImageClassification"),
+        partial(_write_tensors, "deit", "DeiTForImageClassification"),
         {"prefix": ("cls dist",)},
     ),
-    Target(TEACHER, partial(_written, "deit", TEACHER), {"prefix": ("cls dist",), "pool": ("cls_dist",)}),
+    Target(TEACHER, partial(_write_tensors, "deit", TEACHER), {"prefix": ("cls dist",), "pool": ("cls_dist",)}),
     Target(
         "IJepaForImageClassification",
-        partial(_written, "ijepa", "IJepaForImageClassification"),
+        partial(_write_tensors, "ijepa", "IJepaForImageClassification"),
         {"prefix": ("",), "pool": ("mean",)},
     ),
     Target(
-        "IJepaModel", partial(_written, "ijepa", "IJepaModel"),
+        "IJepaModel", partial(_write_tensors, "ijepa", "IJepaModel"),
         {"prefix": ("",), "pool": ("mean",), "head": (False,)},
     ),
 )  # fmt: skip

@@ -69,7 +69,7 @@ FAMILIES, MODEL_TYPES = (FAMILY,), tuple(KINDS)
 # --- Writing --------------------------------------------------------------------------------------------------
 
 
-def _written(config: ViTConfig, tensors: Tensors, labels: Sequence[str], preprocess: Preprocess) -> Written:
+def _write_tensors(config: ViTConfig, tensors: Tensors, labels: Sequence[str], preprocess: Preprocess) -> Written:
     tensors = flat(apart(config, thirds(config, tensors)))
     for end in ("weight", "bias"):
         tensors[f"pool.qkv.{end}"] = torch.cat([tensors.pop(f"pool.q.{end}"), tensors.pop(f"pool.kv.{end}")])
@@ -78,7 +78,7 @@ def _written(config: ViTConfig, tensors: Tensors, labels: Sequence[str], preproc
 
 TARGETS = (
     Target(
-        "SiglipVisionModel", _written,
+        "SiglipVisionModel", _write_tensors,
         {"prefix": ("",), "pool": ("map",), "head": (False,), "qkv_bias": (True,), "square": (True,)},
     ),
 )  # fmt: skip

@@ -71,8 +71,8 @@ def traits(config: ViTConfig, tensors: Tensors) -> dict[str, Any]:
     """The properties of a model in which the classes of the libraries differ."""
     special = tuple(name for name in config.prefix if name in ("cls", "dist"))
     registers = tuple(f"reg{i + 1}" for i in range(len(config.prefix) - len(special)))
-    known = config.prefix == special + registers and special == ("cls", "dist")[: len(special)]
-    prefix = " ".join((*special, *(["reg"] if registers else []))) if known else "other"
+    standard = config.prefix == special + registers and special == ("cls", "dist")[: len(special)]
+    prefix = " ".join((*special, *(["reg"] if registers else []))) if standard else "other"
     positions = "learnt" if config.rope is None else "both" if bool(tensors["pos_embed"].any()) else "rotary"
     single = config.pool == "cls" and config.norm == "after_pool"  # of one token it is the same before and after
     return {

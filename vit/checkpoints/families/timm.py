@@ -130,7 +130,7 @@ _ACTIVATIONS = {
 _CALLED = {"heads": "num_heads", "depth": "depth", "dim": "embed_dim", "image_size": "img_size"}
 
 
-def _read_config(document: Mapping[str, Any]) -> dict[str, Any]:
+def _read_timm_config(document: Mapping[str, Any]) -> dict[str, Any]:
     """config.json of the Hub or of timm's `save_for_hf`: the architecture, and what differs from it."""
     architecture, args = document.get("architecture"), document.get("model_args") or {}
     if not isinstance(architecture, str) or not isinstance(args, Mapping):
@@ -204,7 +204,7 @@ def _preprocess(config: ViTConfig, name: str) -> tuple[Preprocess, str]:
     imagenet = re.search(r"deit|dino|mae|eva|tipsv2", name.lower()) and config.channels == 3
     half = (0.5,) * config.channels
     mean, std = (CLIP_MEAN, CLIP_STD) if clip else (IMAGENET_MEAN, IMAGENET_STD) if imagenet else (half, half)
-    shorter = int(min(config.image_size) / _cut(name.lower(), min(config.image_size)))
+    shorter = int(min(config.image_size) / _default_crop(name.lower(), min(config.image_size)))
     why = (
         f"The file does not state its preprocessing; timm's usual one is used: shorter side to {shorter} px, the "
         f"centre, bicubic, mean and deviation of {'CLIP' if clip else 'ImageNet' if imagenet else '0.5'}."
@@ -212,7 +212,7 @@ def _preprocess(config: ViTConfig, name: str) -> tuple[Preprocess, str]:
     return Preprocess(config.image_size, "shortest", shorter, "bicubic", mean, std), why
 
 
-def _cut(name: str, side: int) -> float:
+def _default_crop(name: str, side: int) -> float:
     """The share of the shorter side that most of timm's models of such a name and size cut out."""
     if "siglip" in name:
         return 0.9
@@ -275,7 +275,7 @@ FAMILY = Family(
         "pool": ("cls", "Whether the head reads the class token is not in the file; it usually does."),
     },
     called=_CALLED,
-    read_config=_read_config,
+    read_config=_read_timm_config,
     by_name=by_name,
     adjust=_adjust,
     doubts=_doubts,
@@ -321,7 +321,7 @@ _DISTILLED = "deit_base_distilled_patch16_224"
 _SWIGLU = "vit_giant_patch14_dinov2"
 
 
-def _written(config: ViTConfig, tensors: Tensors, labels: Sequence[str], preprocess: Preprocess) -> Written:
+def _write_tensors(config: ViTConfig, tensors: Tensors, labels: Sequence[str], preprocess: Preprocess) -> Written:
     """config.json as `timm.create_model("local-dir:...")` reads it, and the tensors."""
     distilled = config.pool == "cls_dist"
     tensors = apart(config, tensors, rows=distilled)
@@ -341,7 +341,7 @@ def _written(config: ViTConfig, tensors: Tensors, labels: Sequence[str], preproc
         "embed_dim": config.dim,
         "depth": config.depth,
         "num_heads": config.heads,
-        "mlp_ratio": _ratio(config),
+        "mlp_ratio": _mlp_ratio(config),
         "qkv_bias": config.qkv_bias,
         "init_values": (config.layer_scale or 1.0) if config.layer_scale is not None else None,
         "act_layer": config.activation,
@@ -373,7 +373,7 @@ def _written(config: ViTConfig, tensors: Tensors, labels: Sequence[str], preproc
         "input_size": [config.channels, *size],
         "fixed_input_size": size == config.image_size,
         "interpolation": preprocess.interpolation,
-        "crop_pct": _crop(preprocess),
+        "crop_pct": _crop_pct(preprocess),
         "crop_mode": "squash" if preprocess.resize == "squash" else "center",
         "mean": list(preprocess.mean),
         "std": list(preprocess.std),
@@ -385,24 +385,24 @@ def _written(config: ViTConfig, tensors: Tensors, labels: Sequence[str], preproc
     return Written(stated, named)
 
 
-def _ratio(config: ViTConfig) -> float:
+def _mlp_ratio(config: ViTConfig) -> float:
     """timm's `mlp_ratio`, such that `int(dim * mlp_ratio)` is the width of the first layer of the MLP."""
     width = config.mlp_dim * (2 if config.gated_mlp else 1)
     ratio = width / config.dim
     return ratio if int(config.dim * ratio) == width else math.nextafter(ratio, math.inf)
 
 
-def _crop(preprocess: Preprocess) -> float | None:
+def _crop_pct(preprocess: Preprocess) -> float | None:
     """timm's `crop_pct`, such that `floor(side / crop_pct)` is what a side is resized to; None if there is none."""
     height, width = preprocess.size
     shorter = preprocess.resize_to
     assert shorter is not None  # set when the object was made
     if preprocess.resize == "shortest" and height != width:  # theirs covers both sides and not the shorter one
         return None
-    wanted = [shorter * side // min(height, width) for side in (height, width)]
+    resized = [shorter * side // min(height, width) for side in (height, width)]
     about = min(height, width) / shorter
     for crop in (about, math.nextafter(about, 0.0), min(height, width) / (shorter + 0.5)):
-        if [math.floor(side / crop) for side in (height, width)] == wanted and crop >= 0.1:
+        if [math.floor(side / crop) for side in (height, width)] == resized and crop >= 0.1:
             return crop
     return None
 
@@ -414,7 +414,7 @@ def _obstacle(config: ViTConfig, preprocess: Preprocess) -> str:
         return "timm has either a LayerNorm before the first block or a bias in the patch embedding"
     if config.norm == "after_pool" and config.pool == "map":
         return "its final LayerNorm comes after the pool"
-    if _crop(preprocess) is None:
+    if _crop_pct(preprocess) is None:
         height, width = preprocess.size
         return f"timm does not resize pictures to {height} x {width} px as it does"
     return ""
@@ -423,7 +423,7 @@ def _obstacle(config: ViTConfig, preprocess: Preprocess) -> str:
 TARGETS = (
     Target(
         "VisionTransformer",
-        _written,
+        _write_tensors,
         {
             "prefix": ("", "cls", "cls reg", "reg"),
             "pool": ("cls", "mean", "map"),
@@ -440,7 +440,7 @@ TARGETS = (
     ),
     Target(
         "VisionTransformerDistilled",
-        _written,
+        _write_tensors,
         {"prefix": ("cls dist",), "pool": ("cls_dist",), "layer_scale": (True, False), "eps": (1e-6,)},
         "bicubic_antialias",
         _obstacle,

@@ -49,11 +49,11 @@ def _preprocess(config: ViTConfig, file: str) -> tuple[Preprocess, str]:
     mean, std = IMAGENET_MEAN, IMAGENET_STD
     file = file.rsplit("/")[-1]
     if file in _published():
-        known = _published()[file].transforms()
-        crop = known.crop_size[0]
-        how: Any = known.interpolation.value
+        transforms = _published()[file].transforms()
+        crop = transforms.crop_size[0]
+        how: Any = transforms.interpolation.value
         preprocess = Preprocess(
-            (crop, crop), "shortest", known.resize_size[0], how, tuple(known.mean), tuple(known.std)
+            (crop, crop), "shortest", transforms.resize_size[0], how, tuple(transforms.mean), tuple(transforms.std)
         )
         return (
             preprocess,
@@ -97,7 +97,7 @@ FAMILIES = (FAMILY,)
 # --- Writing --------------------------------------------------------------------------------------------------
 
 
-def _written(config: ViTConfig, tensors: Tensors, labels: Sequence[str], preprocess: Preprocess) -> Written:
+def _write_tensors(config: ViTConfig, tensors: Tensors, labels: Sequence[str], preprocess: Preprocess) -> Written:
     """The arguments of torchvision's class, which its files do not hold, and the tensors."""
     arguments = {
         "image_size": config.image_size[0],
@@ -115,7 +115,7 @@ def _written(config: ViTConfig, tensors: Tensors, labels: Sequence[str], preproc
 TARGETS = (
     Target(
         "VisionTransformer",
-        _written,
+        _write_tensors,
         {
             "qkv_bias": (True,),
             "pre_logits": (True, False),

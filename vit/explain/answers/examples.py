@@ -95,19 +95,19 @@ def answers_from_pictures(
     if len(groups) < 2 or not all(groups.values()):
         raise UserError("Examples need two named groups at least, each with a picture.")
     pictures = [picture for group in groups.values() for picture in group]
-    at_once, vectors = batch_size(checkpoint, checkpoint.preprocess), []
-    for first in range(0, len(pictures), at_once):
-        pixels = torch.cat([checkpoint.preprocess(picture) for picture in pictures[first : first + at_once]])
+    batch, vectors = batch_size(checkpoint, checkpoint.preprocess), []
+    for first in range(0, len(pictures), batch):
+        pixels = torch.cat([checkpoint.preprocess(picture) for picture in pictures[first : first + batch]])
         vectors.append(pooled(checkpoint.model, pixels).float().numpy())
     labels = np.repeat(np.arange(len(groups)), [len(group) for group in groups.values()])
     return answers_from_features(Features(np.concatenate(vectors), labels, tuple(groups)), "pictures", classifier)
 
 
-def answers_from_features(known: Features, data: str, classifier: Classifier = "probe", **facts: Any) -> Answers:
+def answers_from_features(examples: Features, data: str, classifier: Classifier = "probe", **facts: Any) -> Answers:
     """Make classes of features that are known.
 
     Args:
-        known: of pictures of two classes at least; each has one.
+        examples: of pictures of two classes at least; each has one.
         data: where they come from, for people.
         classifier: see `answers_from_examples`.
         facts: what else is to be recorded of them: `limit` of `answers_from_examples`, or files as `groups`.
@@ -118,22 +118,24 @@ def answers_from_features(known: Features, data: str, classifier: Classifier = "
     """
     if classifier not in get_args(Classifier):
         raise UserError(f"There is no classifier {classifier!r}. Choose from {', '.join(get_args(Classifier))}.")
-    counts = np.bincount(known.labels, minlength=len(known.classes))
+    counts = np.bincount(examples.labels, minlength=len(examples.classes))
     if not counts.all():
-        raise InvalidDataset(f"Class {known.classes[int(counts.argmin())]!r} has no picture to learn from.")
-    head: Linear | NeighbourHead = _probe(known) if classifier == "probe" else _neighbours(known)
+        raise InvalidDataset(f"Class {examples.classes[int(counts.argmin())]!r} has no picture to learn from.")
+    head: Linear | NeighbourHead = _probe(examples) if classifier == "probe" else _neighbours(examples)
     measured = None
     if counts.min() > 1:
-        measured = _measured_probe(known, int(counts.min())) if classifier == "probe" else _measured_neighbours(known)
-    many = f"{len(known.labels):,} pictures of {len(known.classes)} classes ({data})"
+        measured = (
+            _measured_probe(examples, int(counts.min())) if classifier == "probe" else _measured_neighbours(examples)
+        )
+    many = f"{len(examples.labels):,} pictures of {len(examples.classes)} classes ({data})"
     how = "logistic regression on" if classifier == "probe" else "votes of the nearest of"
     return Answers(
-        names=known.classes,
+        names=examples.classes,
         head=head.eval(),
         source=f"{how} features of {many}",
         accuracy=measured and measured.accuracy,
         interval=measured and measured.interval,
-        facts={"data": data, "classifier": classifier, "pictures": len(known.labels)} | facts,
+        facts={"data": data, "classifier": classifier, "pictures": len(examples.labels)} | facts,
     )
 
 
@@ -142,9 +144,9 @@ def _pipeline() -> Pipeline:
     return make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
 
 
-def _probe(known: Features) -> Linear:
+def _probe(examples: Features) -> Linear:
     """The pipeline as one linear layer from features (B, D) to logits (B, C)."""
-    scaler, regression = (step for _, step in _pipeline().fit(known.vectors, known.labels).steps)
+    scaler, regression = (step for _, step in _pipeline().fit(examples.vectors, examples.labels).steps)
     weight, bias = regression.coef_ / scaler.scale_, regression.intercept_
     bias = bias - weight @ scaler.mean_
     if len(weight) == 1:  # of two classes it is the second against the first: half for the one, half against the other
@@ -156,18 +158,18 @@ def _probe(known: Features) -> Linear:
     return head
 
 
-def _measured_probe(known: Features, smallest: int) -> Measured:
+def _measured_probe(examples: Features, smallest: int) -> Measured:
     folds = StratifiedKFold(min(FOLDS, smallest), shuffle=True, random_state=0)
-    return Measured.of(cross_val_predict(_pipeline(), known.vectors, known.labels, cv=folds) == known.labels)
+    return Measured.of(cross_val_predict(_pipeline(), examples.vectors, examples.labels, cv=folds) == examples.labels)
 
 
-def _neighbours(known: Features) -> NeighbourHead:
-    return NeighbourHead(torch.from_numpy(known.vectors), torch.from_numpy(known.labels), len(known.classes))
+def _neighbours(examples: Features) -> NeighbourHead:
+    return NeighbourHead(torch.from_numpy(examples.vectors), torch.from_numpy(examples.labels), len(examples.classes))
 
 
 @torch.inference_mode()
-def _measured_neighbours(known: Features) -> Measured:
+def _measured_neighbours(examples: Features) -> Measured:
     """Each picture by the votes of all others."""
-    head = _neighbours(known)
-    others = head.similar(torch.from_numpy(known.vectors)).fill_diagonal_(-torch.inf)
-    return Measured.of(head.vote(others).argmax(1).numpy() == known.labels)
+    head = _neighbours(examples)
+    others = head.similar(torch.from_numpy(examples.vectors)).fill_diagonal_(-torch.inf)
+    return Measured.of(head.vote(others).argmax(1).numpy() == examples.labels)

@@ -49,8 +49,8 @@ class TextTower(NamedTuple):
                 raise UserError(f"{brief(phrase)!r} has {len(ids)} tokens, and the text tower reads {self.longest}.")
         padding = {"padding": "max_length", "max_length": self.longest} if self.padded else {"padding": True}
         tokens = self.tokenizer(list(phrases), return_tensors="pt", **padding)
-        known = {name: tokens[name] for name in ("input_ids", "attention_mask") if name in tokens}
-        return self.model.get_text_features(**known).pooler_output.float()
+        inputs = {name: tokens[name] for name in ("input_ids", "attention_mask") if name in tokens}
+        return self.model.get_text_features(**inputs).pooler_output.float()
 
 
 def answers_from_text(checkpoint: Checkpoint, phrases: Sequence[str], template: str = "{}") -> Answers:

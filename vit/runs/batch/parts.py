@@ -80,10 +80,10 @@ def write_plan(folder: Path, work: InParts) -> None:
         InvalidDataset: the data have changed since.
     """
     labels = hashlib.sha256(work.pictures.labels.numpy().tobytes()).hexdigest()
-    plan = {"parts": work.parts, "pictures": work.count, "at_once": work.at_once, "labels": labels}
+    plan = {"parts": work.parts, "pictures": work.count, "at_once": work.batch_size, "labels": labels}
     if (begun := read_plan(folder)) and begun != plan:
         raise InvalidDataset(f"The data have changed since this was begun. Remove {folder} and ask again.")
-    _put(folder / "plan.json", json.dumps(plan).encode())
+    _write_part(folder / "plan.json", json.dumps(plan).encode())
 
 
 def read_plan(folder: Path) -> dict[str, Any]:
@@ -108,10 +108,10 @@ def keep(folder: Path, number: int, part: Part) -> None:
     """
     content = io.BytesIO()
     np.savez(content, **part)  # type: ignore[arg-type]
-    _put(path_of(folder, number), content.getvalue())
+    _write_part(path_of(folder, number), content.getvalue())
 
 
-def _put(path: Path, content: bytes) -> None:
+def _write_part(path: Path, content: bytes) -> None:
     """Write a file, whole, while others may write the same."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     with temporary.open("wb") as file:

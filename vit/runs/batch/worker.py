@@ -1,4 +1,4 @@
-"""One of several processes that measure a checkpoint over a dataset, which know nothing of each other; or a trial.
+"""One of several processes that measure a checkpoint over a dataset, which know nothing of each other; or a dry run.
 
     python -m vit.runs.batch.worker FOLDER NUMBER COUNT
 
@@ -11,15 +11,15 @@ import sys
 from pathlib import Path
 
 from vit.errors import UserError
-from vit.runs.batch import parts, trial
+from vit.runs.batch import cluster_dry_run, parts
 from vit.training.run_folder import record_outcome
 
 
 def main(folder: Path, number: int, count: int) -> int:
     """Measure what is missing, or try; returns the exit status."""
     try:
-        if (folder / trial.REQUEST).exists():
-            trial.main(folder)
+        if (folder / cluster_dry_run.REQUEST).exists():
+            cluster_dry_run.main(folder)
             return 0
         work = parts.read_measurement(folder).opened()
         parts.write_plan(folder, work)

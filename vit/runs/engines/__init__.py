@@ -1,4 +1,4 @@
-"""Places where runs compute: this machine, and the clusters that an administrator has set up.
+"""Engines that compute runs: this machine, and the clusters that an administrator has set up.
 
 `contract` is what each of them answers, `clusters` what is set up, `watch` the last answer of each.
 """

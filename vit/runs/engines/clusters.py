@@ -51,7 +51,7 @@ from vit.paths import clusters_file
 from vit.runs.engines.contract import HERE, NAME
 from vit.untrusted import brief
 
-_BYTES = 1 << 20  # of the file
+_FILE_BYTES = 1 << 20  # of the file
 
 
 class Limits(BaseModel):
@@ -125,14 +125,14 @@ def read_clusters() -> Clusters:
         facts = path.stat()
     except OSError:
         return Clusters(usable={}, problems={})
-    return _read(path, facts.st_mtime_ns, facts.st_size)
+    return _read_clusters_file(path, facts.st_mtime_ns, facts.st_size)
 
 
 @lru_cache(8)
-def _read(path: Path, changed: int, size: int) -> Clusters:
+def _read_clusters_file(path: Path, changed: int, size: int) -> Clusters:
     usable, problems = {}, {}
     try:
-        tables: Any = tomllib.loads(path.read_text()).get("clusters", {}) if size <= _BYTES else {}
+        tables: Any = tomllib.loads(path.read_text()).get("clusters", {}) if size <= _FILE_BYTES else {}
     except (OSError, ValueError) as error:
         return Clusters(usable={}, problems={"clusters": f"{path.name} cannot be read: {brief(str(error))}."})
     for name, table in tables.items() if isinstance(tables, dict) else ():
@@ -153,12 +153,12 @@ def find_cluster(name: str) -> Cluster:
     Raises:
         InvalidConfig: there is none, or it is set up wrongly.
     """
-    known = read_clusters()
-    if name in known.usable:
-        return known.usable[name]
-    if name in known.problems:
-        raise InvalidConfig(f"The cluster {name} cannot be used: {known.problems[name]}")
-    names = ", ".join([HERE, *known.usable])
+    clusters = read_clusters()
+    if name in clusters.usable:
+        return clusters.usable[name]
+    if name in clusters.problems:
+        raise InvalidConfig(f"The cluster {name} cannot be used: {clusters.problems[name]}")
+    names = ", ".join([HERE, *clusters.usable])
     raise InvalidConfig(f"There is no place {brief(name)} to compute. Known are: {names}.")
 
 
@@ -169,14 +169,14 @@ def downloads_of(cluster: Cluster, data: str, root: str) -> str:
         InvalidConfig: `data` names a folder that they do not see.
     """
 
-    def seen(folder: str) -> bool:
-        return not cluster.data or any(Path(folder).is_relative_to(place) for place in cluster.data)
+    def visible(folder: str) -> bool:
+        return not cluster.data or any(Path(folder).is_relative_to(shared) for shared in cluster.data)
 
     kind, _, path = data.partition(":")
-    if kind == "folder" and not seen(path):
+    if kind == "folder" and not visible(path):
         folders = ", ".join(map(str, cluster.data))
         raise InvalidConfig(f"data: the machines of {cluster.name} see {folders}, and {path} is in none of these.")
-    return root if seen(root) else str(cluster.data[0])
+    return root if visible(root) else str(cluster.data[0])
 
 
 def run_folders() -> list[Path]:

@@ -1,4 +1,4 @@
-"""What every place where runs compute answers: this machine, a Ray cluster, a Slurm cluster.
+"""What every engine answers, whatever computes its runs: this machine, a Ray cluster, a Slurm cluster.
 
 An engine submits, looks, asks to stop and kills; nothing else. What a run is (its folder, trainer, metrics, snapshots,
 outcome) is the same everywhere.
@@ -15,18 +15,18 @@ from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 
 from vit.errors import InvalidRun, UserError
-from vit.files import take_lock
+from vit.files import acquire_lock
 from vit.runs.attempts import CANCELLED
 from vit.training.run_folder import changing, forget_attempt, read_json, record_outcome, write_json
 from vit.untrusted import is_number, is_text
 
-HERE = "here"  # the name of this machine among the places where runs compute
+HERE = "here"  # the name of this machine's engine
 HANDLE = "handle.json"
-NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")  # of a place
+NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")  # of an engine
 _JOB = re.compile(r"[a-z0-9-]{1,64}\.[0-9]{1,6}")  # it becomes an argument of the engine's commands
 _OVER = "over.json"
-_REPLACED = 5.0  # [s] between two looks of a job at whose turn it is
-GRACE = 30  # [s] in which an engine may not know yet what was submitted
+_REPLACED_SECONDS = 5.0  # [s] between two looks of a job at whose turn it is
+GRACE_SECONDS = 30  # [s] in which an engine may not know yet what was submitted
 
 
 class Unreachable(UserError):
@@ -45,7 +45,7 @@ class Share(NamedTuple):
 
 
 class Capacity(NamedTuple):
-    """What a place has.
+    """What an engine has to give.
 
     Attributes:
         nodes: machines that take part.
@@ -58,13 +58,13 @@ class Capacity(NamedTuple):
 
 
 class Request(NamedTuple):
-    """What a run asks of a place.
+    """What a run asks of an engine.
 
     Attributes:
         devices: one for each process of a node: "cpu", "gpu" for any, on this machine also "cuda:0" and so on.
         share: do not wait for others that use them; on this machine only.
         nodes: how many machines.
-        minutes: after which the place may end it; None for the place's own limit.
+        minutes: after which the engine may end it; None for its own limit.
         workers: of a measurement in parts, processes that know nothing of each other, each with one of `devices`; 0
             for a training run.
     """
@@ -86,13 +86,13 @@ class Handle(NamedTuple):
 
     Attributes:
         folder: of the run.
-        place: `HERE`, or the cluster's name.
+        engine_name: `HERE`, or the cluster's name.
         job: unique on the cluster, chosen before it is submitted: what was submitted twice is one job.
         submitted: unix time [s].
     """
 
     folder: Path
-    place: str
+    engine_name: str
     job: str
     submitted: float
 
@@ -114,10 +114,10 @@ class Look(NamedTuple):
 
 
 class Engine(Protocol):
-    """One place where runs compute. Every call ends within seconds.
+    """What computes runs. Every call ends within seconds.
 
     Attributes:
-        name: of the place, as people choose it.
+        name: as people choose it.
     """
 
     name: str
@@ -134,7 +134,7 @@ class Engine(Protocol):
 
         Raises:
             InvalidRun: it is going on already.
-            Refused: the place has no room for this, ever.
+            Refused: the engine has no room for this, ever.
             Unreachable: nobody answers.
         """
 
@@ -181,28 +181,34 @@ def each(
         return
     for handle in handles:
         try:
-            said: Look | Exception = look(handle)
+            answer: Look | Exception = look(handle)
         except Exception as error:
-            said = error
-        yield handle, said
+            answer = error
+        yield handle, answer
 
 
 def read_handle(folder: Path) -> Handle | None:
     """How the engine of a cluster knows a run; None for a run of this machine, and for a copy of a cluster's run."""
     values = read_json(folder / HANDLE)
-    place, job, submitted = values.get("place"), values.get("job"), values.get("submitted")
-    if not (is_text(place) and NAME.fullmatch(place) and is_text(job) and _JOB.fullmatch(job) and is_number(submitted)):
+    engine_name, job, submitted = values.get("place"), values.get("job"), values.get("submitted")
+    if not (
+        is_text(engine_name)
+        and NAME.fullmatch(engine_name)
+        and is_text(job)
+        and _JOB.fullmatch(job)
+        and is_number(submitted)
+    ):
         return None
     if job.rpartition(".")[0] != folder.name:
         return None
-    return Handle(folder, place, job, submitted)
+    return Handle(folder, engine_name, job, submitted)
 
 
 def write_handle(handle: Handle, request: Request) -> None:
     """Write how the engine of a cluster will know a run, before it is submitted."""
     resources = request._asdict() | {"devices": list(request.devices)}
-    known = {"place": handle.place, "job": handle.job, "submitted": handle.submitted}
-    write_json(handle.folder / HANDLE, known | {"request": resources})
+    identity = {"place": handle.engine_name, "job": handle.job, "submitted": handle.submitted}
+    write_json(handle.folder / HANDLE, identity | {"request": resources})
 
 
 def read_request(folder: Path) -> Request:
@@ -211,7 +217,7 @@ def read_request(folder: Path) -> Request:
     return Request(**resources | {"devices": tuple(resources["devices"])})
 
 
-def next_handle(folder: Path, place: str, last: int = 0) -> Handle:
+def next_handle(folder: Path, engine_name: str, last: int = 0) -> Handle:
     """For another attempt at the run in this folder.
 
     Args:
@@ -219,13 +225,13 @@ def next_handle(folder: Path, place: str, last: int = 0) -> Handle:
     """
     before = read_handle(folder)
     number = max(int(before.job.rpartition(".")[2]) if before else 0, last) + 1
-    return Handle(folder, place, f"{folder.name}.{number}", time.time())
+    return Handle(folder, engine_name, f"{folder.name}.{number}", time.time())
 
 
 def is_new(handle: Handle) -> bool:
     """Whether an engine may not know a job yet: it was submitted a moment ago, and has left no sign of life."""
     begun = any((handle.folder / name).exists() for name in ("heartbeat", "outcome.json"))
-    return not begun and time.time() - handle.submitted < GRACE
+    return not begun and time.time() - handle.submitted < GRACE_SECONDS
 
 
 def mark_over(handle: Handle) -> None:
@@ -258,7 +264,7 @@ def leave_stop(engine: Engine, folder: Path) -> None:
             call_off(handle)
 
 
-def take_up(folder: Path, job: str) -> Handle | None:
+def claim_job(folder: Path, job: str) -> Handle | None:
     """For a job at its start: its run's handle; None where it shall not begin.
 
     Another job has its place, it was ended before (Ray starts jobs that it was told to stop while they were pending),
@@ -276,7 +282,7 @@ def end_when_replaced(handle: Handle, end: Callable[[], object]) -> None:
 
     def wait() -> None:
         while (now := read_handle(handle.folder)) is None or now.job == handle.job:
-            time.sleep(_REPLACED)
+            time.sleep(_REPLACED_SECONDS)
         print("The run has another job, so this one ends.", flush=True)
         end()
 
@@ -312,7 +318,7 @@ def submitting(engine: Engine, folder: Path, request: Request) -> Iterator[Handl
     """
     lock = os.open(folder / "submit.lock", os.O_RDWR | os.O_CREAT, 0o644)
     try:
-        if not take_lock(lock):
+        if not acquire_lock(lock):
             raise InvalidRun("This run is being started already.")
         if (last := read_handle(folder)) and engine.look(last).word != "gone":
             if not is_over(last):

@@ -1,4 +1,4 @@
-"""A place that nobody here drives: a run becomes job files, a person hands one over, and its folder says how it is.
+"""An engine that nobody here drives: a run becomes job files, a person hands one over, and its folder says how it is.
 
     job.sh           for sbatch
     trainjob.yaml    for kubectl: Kubeflow Trainer
@@ -32,10 +32,10 @@ from vit.runs.engines.contract import (
     leave_stop,
     submitting,
 )
-from vit.runs.engines.slurm import SCRIPT, Slurm
+from vit.runs.engines.slurm_script import SCRIPT, batch_script
 from vit.training.run_folder import ENGINE, changing, read_json
 
-SILENT = 300.0  # [s] without a sign of life, after which nobody knows; compiling a large model takes minutes
+SILENT_SECONDS = 300.0  # [s] without a sign of life, after which nobody knows; compiling a large model takes minutes
 _COMMANDS = {
     SCRIPT: "sbatch",
     "trainjob.yaml": "kubectl create -f",
@@ -46,7 +46,7 @@ _RAY = "2.60.0"  # of requirements-cluster.txt
 
 
 class JobFiles(Engine):
-    """A place that takes job files from a person's hands."""
+    """An engine that takes job files from a person's hands."""
 
     def __init__(self, cluster: Cluster):
         self.cluster, self.name = cluster, cluster.name
@@ -84,9 +84,9 @@ class JobFiles(Engine):
             silent = silence(handle.folder / "heartbeat")
         except OSError:
             return Look("waiting", f"Hand over one of its job files: {', '.join(written(handle.folder))}.")
-        if silent > SILENT and outcome == "stopped":
+        if silent > SILENT_SECONDS and outcome == "stopped":
             return Look("waiting", "It saved itself when its time was over. What it was given to starts it again.")
-        if silent > SILENT:
+        if silent > SILENT_SECONDS:
             raise Unreachable(f"Nobody here drives {self.name}, and the run gives no sign of life.")
         host = read_json(handle.folder / "environment.json").get("host")
         return Look("running", nodes=(host,) if isinstance(host, str) else ())
@@ -119,12 +119,12 @@ def written(folder: Path) -> dict[str, str]:
 
 
 def files(cluster: Cluster, handle: Handle, request: Request) -> dict[str, str]:
-    """Every job file by its name, of a place of this kind or of Slurm; none for others."""
+    """Every job file by its name, of a cluster of this kind or of Slurm; none for others."""
     if cluster.kind == "slurm":
-        return {SCRIPT: Slurm(cluster).script(handle, request)}
+        return {SCRIPT: batch_script(cluster, handle, request)}
     if cluster.kind != "files":
         return {}
-    script = Slurm(cluster).script(handle, request).replace(f"export {ENGINE}=slurm", f"export {ENGINE}=files")
+    script = batch_script(cluster, handle, request).replace(f"export {ENGINE}=slurm", f"export {ENGINE}=files")
     made = {SCRIPT: script}
     if cluster.image and cluster.volume:
         kinds: dict[str, Callable[[Cluster, Handle, Request], str]] = {
@@ -144,7 +144,7 @@ def train_job(cluster: Cluster, handle: Handle, request: Request) -> str:
 apiVersion: trainer.kubeflow.org/v1alpha1
 kind: TrainJob
 metadata:
-  generateName: {_name(handle)}
+  generateName: {_kubernetes_name(handle)}
 spec:
   runtimeRef: {{name: torch-distributed}}
   trainer:
@@ -189,7 +189,7 @@ def ray_job(cluster: Cluster, handle: Handle, request: Request) -> str:
 apiVersion: ray.io/v1
 kind: RayJob
 metadata:
-  generateName: {_name(handle)}
+  generateName: {_kubernetes_name(handle)}
 spec:
   entrypoint: {json.dumps(shlex.join(driver))}
   shutdownAfterJobFinishes: true
@@ -245,7 +245,7 @@ run: |
 """
 
 
-def _name(handle: Handle) -> str:
+def _kubernetes_name(handle: Handle) -> str:
     """Beginning of a name on Kubernetes, which gives it an end; names of machines are made of it, so it is short."""
     return f"vit-{handle.folder.name.rpartition('-')[2][:12]}-"
 

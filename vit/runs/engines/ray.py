@@ -45,11 +45,11 @@ from vit.untrusted import brief, is_text
 
 _ALIVE = ("PENDING", "RUNNING")
 NOTE = "driver.json"  # in a run's folder: what its driver, or the leading process, says of a job
-_TIMEOUT = 5.0  # [s] of one call
-_BYTES = 64 << 20  # of one answer
-_FEW = 5  # runs that are asked about one by one: a list of jobs holds all that have ended, too
-_AGAIN = 30.0  # [s] after which weights that could not be brought are asked for again
-_LASTING = 20.0  # [s] for a job that was stopped to be gone; Ray kills it after three
+_TIMEOUT_SECONDS = 5.0  # [s] of one call
+_ANSWER_BYTES = 64 << 20  # of one answer
+_RUNS_ASKED_SINGLY = 5  # runs that are asked about one by one: a list of jobs holds all that have ended, too
+_RETRY_SECONDS = 30.0  # [s] after which weights that could not be brought are asked for again
+_LASTING_SECONDS = 20.0  # [s] for a job that was stopped to be gone; Ray kills it after three
 
 _log = logging.getLogger(__name__)
 
@@ -83,7 +83,7 @@ class Ray(Engine):
 
     def capacity(self) -> Capacity:
         """Machines, processors and GPUs, as of some seconds ago."""
-        report = self._call("GET", "/api/cluster_status")
+        report = self._request("GET", "/api/cluster_status")
         try:
             status = report["data"]["clusterStatus"]
             usage, nodes = status["loadMetricsReport"]["usage"], status["autoscalerReport"]["activeNodes"]
@@ -117,7 +117,7 @@ class Ray(Engine):
                 "metadata": {"run": folder.name},
             }
             try:
-                self._call("POST", "/api/jobs/", job)
+                self._request("POST", "/api/jobs/", job)
             except (Refused, Unreachable):
                 if mirror:
                     with suppress(OSError):
@@ -127,20 +127,20 @@ class Ray(Engine):
 
     def look(self, handle: Handle) -> Look:
         """Ask for the job; of one that runs, its driver knows whether its processes do."""
-        return self._look(handle, self._job(handle))
+        return self._look_at_job(handle, self._find_job(handle))
 
     def look_all(self, handles: Sequence[Handle]) -> Iterator[tuple[Handle, Look | Exception]]:
         """Ask for all jobs that Ray remembers where several are asked about."""
-        if len(handles) < _FEW:
+        if len(handles) < _RUNS_ASKED_SINGLY:
             return each(lambda: self.look, handles)
 
         def ask() -> Callable[[Handle], Look]:
-            jobs = {job.get("submission_id"): job for job in self._call("GET", "/api/jobs/")}
-            return lambda handle: self._look(handle, jobs.get(handle.job))
+            jobs = {job.get("submission_id"): job for job in self._request("GET", "/api/jobs/")}
+            return lambda handle: self._look_at_job(handle, jobs.get(handle.job))
 
         return each(ask, handles)
 
-    def _look(self, handle: Handle, job: dict[str, Any] | None) -> Look:
+    def _look_at_job(self, handle: Handle, job: dict[str, Any] | None) -> Look:
         if mirror := self._mirror(handle.folder):
             with self._reachable():
                 mirror.pull(heavy=False, wait=False)
@@ -150,8 +150,8 @@ class Ray(Engine):
         if status == "PENDING":
             return Look("waiting", f"{self.name} starts its driver.")
         if status != "RUNNING":
-            said = job.get("message") if job and status == "FAILED" else ""
-            return Look("gone", f"Ray says: {brief(said)}." if is_text(said) and said else "")
+            message = job.get("message") if job and status == "FAILED" else ""
+            return Look("gone", f"Ray says: {brief(message)}." if is_text(message) and message else "")
         note = read_json(handle.folder / NOTE)
         if note.get("job") != handle.job:
             return Look("waiting", f"{self.name} starts its driver.")
@@ -174,7 +174,7 @@ class Ray(Engine):
 
         It starts the driver of a job that was ended while it was pending, and that one finds a request to stop.
         """
-        self._end(handle)
+        self._end_job(handle)
         with changing(handle.folder):
             (handle.folder / "stop").touch()
         with suppress(Unreachable):
@@ -211,7 +211,7 @@ class Ray(Engine):
         if ended and job in self._brought:
             return True
         problem, at = self._failed.get(job, ("", 0.0))
-        if (job, ended) not in self._pulling and not (problem and time.monotonic() - at < _AGAIN):
+        if (job, ended) not in self._pulling and not (problem and time.monotonic() - at < _RETRY_SECONDS):
             self._pulling.add((job, ended))
             if self._pulls is None:
                 self._pulls = SimpleQueue()
@@ -239,19 +239,19 @@ class Ray(Engine):
             finally:
                 self._pulling.discard((job, ended))
 
-    def _end(self, handle: Handle) -> None:
-        self._call("POST", f"/api/jobs/{handle.job}/stop", {}, absent=True)
-        until = time.monotonic() + _LASTING
-        while (job := self._job(handle)) and job.get("status") in _ALIVE:
+    def _end_job(self, handle: Handle) -> None:
+        self._request("POST", f"/api/jobs/{handle.job}/stop", {}, absent=True)
+        until = time.monotonic() + _LASTING_SECONDS
+        while (job := self._find_job(handle)) and job.get("status") in _ALIVE:
             if time.monotonic() > until:
                 raise Unreachable(f"{self.name} was told to end the run and has not done so. Try again in a minute.")
             time.sleep(0.2)
 
-    def _job(self, handle: Handle) -> dict[str, Any] | None:
+    def _find_job(self, handle: Handle) -> dict[str, Any] | None:
         """What Ray knows of a job; None for nothing."""
-        return self._call("GET", f"/api/jobs/{handle.job}", absent=True)
+        return self._request("GET", f"/api/jobs/{handle.job}", absent=True)
 
-    def _call(self, method: str, path: str, body: object = None, *, absent: bool = False) -> Any:
+    def _request(self, method: str, path: str, body: object = None, *, absent: bool = False) -> Any:
         """One call of the API.
 
         Args:
@@ -272,15 +272,15 @@ class Ray(Engine):
             method=method,
         )
         try:
-            with _OPENER.open(call, timeout=_TIMEOUT) as answer:
-                return json.loads(answer.read(_BYTES) or b"null")
+            with _OPENER.open(call, timeout=_TIMEOUT_SECONDS) as answer:
+                return json.loads(answer.read(_ANSWER_BYTES) or b"null")
         except urllib.error.HTTPError as error:
             if error.code == 404 and absent:
                 return None
             if error.code in (401, 403):
                 raise Unreachable(f"{self.name} does not accept the token in its token_file.") from error
-            said = error.read(2000).decode(errors="replace").strip().split("\n")[-1]
-            raise Refused(f"{self.name} refuses ({error.code}): {brief(said)}.") from error
+            detail = error.read(2000).decode(errors="replace").strip().split("\n")[-1]
+            raise Refused(f"{self.name} refuses ({error.code}): {brief(detail)}.") from error
         except (OSError, HTTPException) as error:  # nobody there, or nobody who answers in time
             raise Unreachable(f"{self.name} does not answer.") from error
         except ValueError as error:

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from vit.errors import UserError
-from vit.runs.batch import parts, trial, worker
-from vit.runs.engines.contract import mark_over, read_request, take_up
+from vit.runs.batch import cluster_dry_run, parts, worker
+from vit.runs.engines.contract import claim_job, mark_over, read_request
 from vit.runs.engines.ray_job import note
 from vit.training.run_folder import record_outcome
 
@@ -36,7 +36,7 @@ class Worker:
 
 
 def _tried(folder: str) -> None:
-    """A trial, on a machine of the cluster."""
+    """A dry run, on a machine of the cluster."""
     worker.main(Path(folder), 0, 1)
 
 
@@ -45,14 +45,14 @@ def main(folder: Path, job: str, cpus: int) -> None:
     import ray  # noqa: PLC0415 # there is no Ray but on a cluster
     from ray.data import ActorPoolStrategy  # noqa: PLC0415
 
-    handle = take_up(folder, job)
+    handle = claim_job(folder, job)
     if handle is None:
         return
     request = read_request(folder)
     needs = f"a process with {cpus} processors{' and a GPU' if request.gpus else ''}"
-    note(handle, "waiting", f"It starts when {handle.place} has room for {needs}.")
+    note(handle, "waiting", f"It starts when {handle.engine_name} has room for {needs}.")
     try:
-        if (folder / trial.REQUEST).exists():
+        if (folder / cluster_dry_run.REQUEST).exists():
             attempt = ray.remote(num_cpus=cpus, num_gpus=1 if request.gpus else 0, max_retries=0)(_tried)
             ray.get(attempt.remote(str(folder)))
             return

@@ -23,7 +23,7 @@ import torch.distributed as dist
 from vit.errors import InvalidRun, UserError
 from vit.files import is_locked
 from vit.runs.attempts import train_to_the_end
-from vit.runs.engines.contract import Handle, mark_over, read_handle, read_request, take_up
+from vit.runs.engines.contract import Handle, claim_job, mark_over, read_handle, read_request
 from vit.runs.engines.ray import NOTE
 from vit.runs.mirror import ENVIRONMENT, Mirror
 from vit.training.presets import train_config
@@ -31,10 +31,10 @@ from vit.training.run_folder import AGAIN, STATES, forget_attempt, read_document
 from vit.training.train import train
 
 _SCRATCH = "VIT_SCRATCH"  # in the environment of a machine: its folder for runs that no folder is shared for
-_LEFT = 24 * 3600.0  # [s] after which the folder of a run that is not at work here is removed
+_LEFTOVER_SECONDS = 24 * 3600.0  # [s] after which the folder of a run that is not at work here is removed
 _RAYS_OWN = ".ray"  # folder in which Ray wants to keep checkpoints, of which there are none
 _GIVEN_UP = "given up"  # noted by a process: what stands in outcome.json would be so again
-_FRUITLESS = 3  # deaths in a row without another saved state between them, after which it is given up
+_FRUITLESS_DEATHS = 3  # deaths in a row without another saved state between them, after which it is given up
 
 
 def main(folder: Path, job: str, cpus: int) -> None:
@@ -43,7 +43,7 @@ def main(folder: Path, job: str, cpus: int) -> None:
         mirror.pull_all()
         forget_attempt(folder)  # which the server did in its own folder
         mirror.fetch_requests()
-    handle = take_up(folder, job)
+    handle = claim_job(folder, job)
     if handle is None:
         return
     try:
@@ -56,7 +56,7 @@ def main(folder: Path, job: str, cpus: int) -> None:
         mark_over(handle)
 
 
-def place_of(folder: str) -> Path:
+def folder_of(folder: str) -> Path:
     """A run's folder on this machine: the shared one, or one of its own, which only its name tells.
 
     Raises:
@@ -71,7 +71,7 @@ def place_of(folder: str) -> Path:
     for other in own.iterdir():  # what is worth keeping is in the image
         with suppress(OSError):
             lock = other / "alive.lock"
-            if time.time() - other.stat().st_mtime > _LEFT and not (lock.exists() and is_locked(lock)):
+            if time.time() - other.stat().st_mtime > _LEFTOVER_SECONDS and not (lock.exists() and is_locked(lock)):
                 shutil.rmtree(other, ignore_errors=True)
     return own / Path(folder).name
 
@@ -100,11 +100,11 @@ def _train_once(folder: Path, handle: Handle, cpus: int) -> int:
         before = _saved(folder)
         needs = f"{processes} processes with {cpus} processors{' and a GPU' if request.gpus else ''} each"
         if not reason:
-            note(handle, "waiting", f"It starts when {handle.place} has room for {needs}.")
+            note(handle, "waiting", f"It starts when {handle.engine_name} has room for {needs}.")
         rays_own: dict[str, Any] = {"storage_path": str(folder / _RAYS_OWN)}
         if mirror := mirror_of(folder):
             mirror.push()
-            rays_own = {"storage_path": f"{mirror.place}/{_RAYS_OWN}", "storage_filesystem": mirror.storage}
+            rays_own = {"storage_path": f"{mirror.path}/{_RAYS_OWN}", "storage_filesystem": mirror.storage}
         trainer = TorchTrainer(
             work,
             train_loop_config={"folder": folder.name if mirror else str(folder), "cpus": cpus},
@@ -131,14 +131,14 @@ def _train_once(folder: Path, handle: Handle, cpus: int) -> int:
             if mirror:
                 mirror.pull_all()
             if _had_no_room(error):
-                note(handle, "waiting", f"{reason} It goes on when {handle.place} has room for {needs}.".lstrip())
+                note(handle, "waiting", f"{reason} It goes on when {handle.engine_name} has room for {needs}.".lstrip())
                 continue
             if read_json(folder / AGAIN) != parts or read_json(folder / NOTE).get("word") == _GIVEN_UP:
                 return 1
             fruitless = 0 if _saved(folder) != before else fruitless + 1
             with (folder / "log.txt").open("a") as log:
                 traceback.print_exception(error, file=log)
-            if fruitless >= _FRUITLESS:
+            if fruitless >= _FRUITLESS_DEATHS:
                 return 1
             reason = "One of its processes died."
             note(handle, "retrying", reason)
@@ -159,7 +159,7 @@ def work(settings: dict[str, Any]) -> None:
     """One of the run's processes, on a machine of the cluster."""
     import torch  # noqa: PLC0415 # the process of Ray that runs this has imported nothing of the module
 
-    folder = place_of(settings["folder"])
+    folder = folder_of(settings["folder"])
     mirror = mirror_of(folder)
     if mirror:
         mirror.pull_all()
@@ -171,10 +171,10 @@ def work(settings: dict[str, Any]) -> None:
     dist.all_gather_object(hosts, platform.node())  # all have what the image holds before one of them changes it
     handle, leads = read_handle(folder), dist.get_rank() == 0
     with mirror.pushing() if mirror and leads else nullcontext():
-        _work(folder, handle, tuple(dict.fromkeys(hosts)) if leads else ())
+        _train_here(folder, handle, tuple(dict.fromkeys(hosts)) if leads else ())
 
 
-def _work(folder: Path, handle: Handle | None, hosts: tuple[str, ...]) -> None:
+def _train_here(folder: Path, handle: Handle | None, hosts: tuple[str, ...]) -> None:
     """Train.
 
     Args:
@@ -193,4 +193,4 @@ def _work(folder: Path, handle: Handle | None, hosts: tuple[str, ...]) -> None:
 if __name__ == "__main__":
     from vit.runs.engines import ray_job  # not as "__main__", which Ray would send to the workers whole
 
-    ray_job.main(ray_job.place_of(sys.argv[1]), sys.argv[2], int(sys.argv[3]))
+    ray_job.main(ray_job.folder_of(sys.argv[1]), sys.argv[2], int(sys.argv[3]))

@@ -1,14 +1,13 @@
 """A Slurm cluster, spoken to through its own commands, which this machine needs, too: sbatch, squeue, scancel.
 
-A run is one batch job. Its script, job.sh in the run's folder, says what is asked for and starts
-`vit.runs.engines.slurm_job` on the first of the job's machines. Near the time limit the run saves itself and queues
-again, until it is done. Slurm forgets ended jobs after some minutes, so the run's folder is the memory.
+A run is one batch job. Its script, job.sh in the run's folder (`vit.runs.engines.slurm_script`), says what is asked
+for and starts `vit.runs.engines.slurm_job` on the first of the job's machines. Near the time limit the run saves itself
+and queues again, until it is done. Slurm forgets ended jobs after some minutes, so the run's folder is the memory.
 
 Source: https://slurm.schedmd.com/sbatch.html
 """
 
 import re
-import shlex
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -33,12 +32,12 @@ from vit.runs.engines.contract import (
     leave_stop,
     submitting,
 )
-from vit.training.run_folder import ENGINE, changing
+from vit.runs.engines.slurm_script import SCRIPT, batch_script
+from vit.training.run_folder import changing
 from vit.untrusted import brief
 
-SCRIPT = "job.sh"  # in a run's folder
-_TIMEOUT = 5.0  # [s] of one command; those that find no controller take nine to say so
-_LASTING = 60.0  # [s] for a job that was cancelled to be gone; what does not end by itself is killed after 30
+_TIMEOUT_SECONDS = 5.0  # [s] of one command; those that find no controller take nine to say so
+_LASTING_SECONDS = 60.0  # [s] for a job that was cancelled to be gone; what does not end by itself is killed after 30
 _PENDING = ("PENDING", "REQUEUED", "REQUEUE_HOLD", "SUSPENDED", "RESIZING")
 _RUNNING = ("RUNNING", "COMPLETING", "CONFIGURING", "STAGE_OUT", "SIGNALING")
 _WAITING = {
@@ -79,15 +78,21 @@ class Slurm(Engine):
 
     def capacity(self) -> Capacity:
         """Machines, processors and GPUs of the partition; those that are down do not count."""
-        said = self._command(
-            ["sinfo", "--noheader", "--Node", "--Format=NodeList:|,CPUsState:|,Gres:|,GresUsed:", *self._partition()]
+        output = self._run_command(
+            [
+                "sinfo",
+                "--noheader",
+                "--Node",
+                "--Format=NodeList:|,CPUsState:|,Gres:|,GresUsed:",
+                *self._partition_option(),
+            ]
         )
         nodes: dict[str, tuple[Share, Share]] = {}
-        for line in said.splitlines():
+        for line in output.splitlines():
             name, processors, gpus, used = (part.strip() for part in line.split("|"))
             taken, idle, _, total = map(int, processors.split("/"))
             if taken + idle:
-                nodes[name] = Share(idle, total), Share(_gpus(gpus) - _gpus(used), _gpus(gpus))
+                nodes[name] = Share(idle, total), Share(_count_gpus(gpus) - _count_gpus(used), _count_gpus(gpus))
         cpus, cards = (Share(*map(sum, zip(*kind, strict=True))) for kind in zip(*nodes.values(), strict=True))
         return Capacity(len(nodes), cpus, cards)
 
@@ -96,53 +101,20 @@ class Slurm(Engine):
         with submitting(self, folder, request) as handle:
             self._check_time(request)
             with changing(folder), replaced(folder / SCRIPT) as file:
-                file.write(self.script(handle, request).encode())
-            self._command(["sbatch", "--parsable", str(folder / SCRIPT)], refuses=True)
+                file.write(batch_script(self.cluster, handle, request).encode())
+            self._run_command(["sbatch", "--parsable", str(folder / SCRIPT)], refuses=True)
         return handle
-
-    def script(self, handle: Handle, request: Request) -> str:
-        """The batch script of a run, for people to read and for sbatch."""
-        folder, cluster = handle.folder, self.cluster
-        short = request.minutes is not None and request.minutes <= 5
-        options = {
-            "job-name": handle.job,
-            "comment": f"vit: {folder}",
-            "output": str(folder / "log.txt"),
-            "open-mode": "append",
-            "partition": cluster.partition,
-            "array": f"0-{request.workers - 1}" if request.workers else "",
-            "nodes": str(request.nodes),
-            "ntasks-per-node": str(len(request.devices)),
-            "cpus-per-task": str(cluster.cpus),
-            "gres": f"gpu:{len(request.devices)}" if request.gpus else "",
-            "time": "" if request.minutes is None else str(request.minutes),
-            "signal": f"B:USR1@{45 if short else 120}",  # the limit is near; TERM would also mean scancel
-        }
-        variables = {ENGINE: "slurm", "OMP_NUM_THREADS": str(cluster.cpus), "PYTHONUNBUFFERED": "1"}
-        if cluster.code:
-            variables["PYTHONPATH"] = str(cluster.code)
-        if request.workers and not request.gpus:
-            variables["CUDA_VISIBLE_DEVICES"] = ""  # where Slurm does not fence them off
-        lines = ["#!/bin/bash", *(f"#SBATCH --{name}={shlex.quote(value)}" for name, value in options.items() if value)]
-        lines += ["#SBATCH --requeue", *cluster.setup]
-        lines += [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
-        if request.workers:
-            program, arguments = "vit.runs.batch.worker", " $SLURM_ARRAY_TASK_ID $SLURM_ARRAY_TASK_COUNT"
-        else:
-            program, arguments = "vit.runs.engines.slurm_job", f" {shlex.quote(handle.job)}"
-        lines += [f"exec {shlex.join([cluster.python, '-m', program, str(folder)])}{arguments}"]
-        return "\n".join(lines) + "\n"
 
     def look(self, handle: Handle) -> Look:
         """Ask squeue, by the job's name."""
-        return _look(self._job(handle))
+        return _look_at_job(self._find_job(handle))
 
     def look_all(self, handles: Sequence[Handle]) -> Iterator[tuple[Handle, Look | Exception]]:
         """Ask squeue once."""
 
         def ask() -> Callable[[Handle], Look]:
-            jobs = self._jobs(handles)
-            return lambda handle: _look(jobs.get(handle.job))
+            jobs = self._find_jobs(handles)
+            return lambda handle: _look_at_job(jobs.get(handle.job))
 
         return each(ask, handles)
 
@@ -152,33 +124,33 @@ class Slurm(Engine):
 
     def kill(self, handle: Handle) -> None:
         """It may not queue again, and Slurm ends its processes: gently, and after KillWait by force."""
-        self._end(handle)
+        self._end_job(handle)
         conclude(handle, "stopped", KILLED)
 
-    def _end(self, handle: Handle) -> None:
-        until = time.monotonic() + _LASTING
-        while (job := self._job(handle)) and self.look(handle).word != "gone":
+    def _end_job(self, handle: Handle) -> None:
+        until = time.monotonic() + _LASTING_SECONDS
+        while (job := self._find_job(handle)) and self.look(handle).word != "gone":
             if time.monotonic() > until:
                 raise Unreachable(f"{self.name} was told to end the run and has not done so. Try again in a minute.")
-            self._command(["scontrol", "update", f"JobId={job.number}", "Requeue=0"], lenient=True)
-            self._command(["scancel", job.number], lenient=True)
+            self._run_command(["scontrol", "update", f"JobId={job.number}", "Requeue=0"], lenient=True)
+            self._run_command(["scancel", job.number], lenient=True)
             time.sleep(0.5)
 
-    def _job(self, handle: Handle) -> _Job | None:
+    def _find_job(self, handle: Handle) -> _Job | None:
         """The job of a run, ended or not; None where Slurm has forgotten it, or never knew it."""
-        return self._jobs([handle]).get(handle.job)
+        return self._find_jobs([handle]).get(handle.job)
 
-    def _jobs(self, handles: Sequence[Handle]) -> dict[str, _Job]:
+    def _find_jobs(self, handles: Sequence[Handle]) -> dict[str, _Job]:
         """The jobs of several runs by their names, ended or not; without those that Slurm does not know.
 
         Of an array, a running element speaks for all, or else one that waits.
         """
         names, shape = ",".join(handle.job for handle in handles), "%j|%F|%T|%r|%S|%N"
-        said = self._command(["squeue", "--noheader", "--states=all", f"--name={names}", f"--format={shape}"])
+        output = self._run_command(["squeue", "--noheader", "--states=all", f"--name={names}", f"--format={shape}"])
         elements: dict[str, list[_Job]] = {}
-        for line in said.splitlines():
+        for line in output.splitlines():
             name, number, state, reason, starts, hosts = line.split("|", 5)
-            elements.setdefault(name, []).append(_Job(number, state, reason, _moment(starts), _hosts(hosts)))
+            elements.setdefault(name, []).append(_Job(number, state, reason, _parse_time(starts), _expand_hosts(hosts)))
         jobs = {}
         for name, some in elements.items():
             speaker = max(some, key=lambda job: (job.state in _RUNNING, job.state in _PENDING))
@@ -187,17 +159,17 @@ class Slurm(Engine):
 
     def _check_time(self, request: Request) -> None:
         """Refuse what the partition never starts: sbatch takes it, and it waits for ever."""
-        said = self._command(["sinfo", "--noheader", "--format=%P|%l", *self._partition()])
-        for line in said.splitlines():
+        output = self._run_command(["sinfo", "--noheader", "--format=%P|%l", *self._partition_option()])
+        for line in output.splitlines():
             name, _, limit = line.partition("|")
-            most = _minutes(limit)
+            most = _parse_minutes(limit)
             if (self.cluster.partition or name.endswith("*")) and most and (request.minutes or 0) > most:
                 raise Refused(f"{self.name} ends every run after {most} minutes. Ask for at most so many.")
 
-    def _partition(self) -> list[str]:
+    def _partition_option(self) -> list[str]:
         return [f"--partition={self.cluster.partition}"] if self.cluster.partition else []
 
-    def _command(self, words: list[str], *, refuses: bool = False, lenient: bool = False) -> str:
+    def _run_command(self, command: list[str], *, refuses: bool = False, lenient: bool = False) -> str:
         """What one of Slurm's commands prints.
 
         Args:
@@ -205,21 +177,23 @@ class Slurm(Engine):
             lenient: an error means that it is so already.
         """
         try:
-            done = subprocess.run(words, capture_output=True, text=True, errors="replace", timeout=_TIMEOUT)
+            done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=_TIMEOUT_SECONDS)
         except FileNotFoundError as error:
-            raise Unreachable(f"{words[0]} is not installed on this server, so {self.name} cannot be asked.") from error
+            raise Unreachable(
+                f"{command[0]} is not installed on this server, so {self.name} cannot be asked."
+            ) from error
         except (OSError, subprocess.TimeoutExpired) as error:
             raise Unreachable(f"{self.name} does not answer.") from error
         if done.returncode and not lenient:
-            said = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
-            said = re.sub(r"^\w+: (error: )?", "", said)
-            if refuses and not any(word in said for word in ("contact", "onnect", "socket")):
-                raise Refused(f"{self.name} refuses: {said[:300]}.")
-            raise Unreachable(f"{self.name} does not answer ({said[:300]}).")
+            message = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
+            message = re.sub(r"^\w+: (error: )?", "", message)
+            if refuses and not any(word in message for word in ("contact", "onnect", "socket")):
+                raise Refused(f"{self.name} refuses: {message[:300]}.")
+            raise Unreachable(f"{self.name} does not answer ({message[:300]}).")
         return done.stdout
 
 
-def _look(job: _Job | None) -> Look:
+def _look_at_job(job: _Job | None) -> Look:
     """What a job means for its run."""
     if job is None:
         return Look("gone")
@@ -230,19 +204,19 @@ def _look(job: _Job | None) -> Look:
     return Look("gone", _ENDS.get(job.state, ""))
 
 
-def _gpus(gres: str) -> int:
+def _count_gpus(gres: str) -> int:
     """GPUs in a list of generic resources.
 
-    >>> _gpus("gpu:a100:4(IDX:0-3),tmpdisk:100"), _gpus("gpu:2"), _gpus("(null)")
+    >>> _count_gpus("gpu:a100:4(IDX:0-3),tmpdisk:100"), _count_gpus("gpu:2"), _count_gpus("(null)")
     (4, 2, 0)
     """
     return sum(int(n) for n in re.findall(r"(?:^|,)gpu(?::[A-Za-z_][\w.-]*)?:(\d+)", gres))
 
 
-def _minutes(limit: str) -> int | None:
+def _parse_minutes(limit: str) -> int | None:
     """A time limit as sinfo writes it, in minutes; None for none.
 
-    >>> _minutes("2:00"), _minutes("1-00:00:00"), _minutes("12:30:00"), _minutes("infinite")
+    >>> _parse_minutes("2:00"), _parse_minutes("1-00:00:00"), _parse_minutes("12:30:00"), _parse_minutes("infinite")
     (2, 1440, 750, None)
     """
     days, _, clock = limit.strip().rpartition("-")
@@ -253,7 +227,7 @@ def _minutes(limit: str) -> int | None:
     return int(days or 0) * 1440 + hours * 60 + minutes
 
 
-def _moment(text: str) -> float | None:
+def _parse_time(text: str) -> float | None:
     """A time as squeue writes it, by this machine's clock; None for "N/A"."""
     try:
         return datetime.fromisoformat(text).timestamp()
@@ -261,10 +235,10 @@ def _moment(text: str) -> float | None:
         return None
 
 
-def _hosts(names: str) -> tuple[str, ...]:
+def _expand_hosts(names: str) -> tuple[str, ...]:
     """Machines as squeue lists them, one name for each.
 
-    >>> _hosts("n[1-3,7],login"), _hosts("gpu-01"), _hosts("a[08-10]"), _hosts("")
+    >>> _expand_hosts("n[1-3,7],login"), _expand_hosts("gpu-01"), _expand_hosts("a[08-10]"), _expand_hosts("")
     (('n1', 'n2', 'n3', 'n7', 'login'), ('gpu-01',), ('a08', 'a09', 'a10'), ())
     """
     hosts: list[str] = []

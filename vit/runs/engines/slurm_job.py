@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from vit.runs.attempts import train_to_the_end
-from vit.runs.engines.contract import end_when_replaced, mark_over, take_up
+from vit.runs.engines.contract import claim_job, end_when_replaced, mark_over
 from vit.training.run_folder import read_json
 
 _RANK = 'export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=$SLURM_NTASKS; exec "$@"'
@@ -23,7 +23,7 @@ _RANK = 'export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=$SLURM_N
 
 def main(folder: Path, name: str) -> None:
     """Train the run in `folder` until it is done, or the job's time is."""
-    handle, number = take_up(folder, name), os.environ["SLURM_JOB_ID"]
+    handle, number = claim_job(folder, name), os.environ["SLURM_JOB_ID"]
     if handle is None:
         return
     for leftover in ("outcome.json", "heartbeat"):  # of an attempt that the time limit ended

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 
 from vit.errors import UserError
 from vit.runs.engines.contract import Capacity, Engine, Handle, Look, is_new, mark_over
-from vit.runs.engines.places import cluster_engine
+from vit.runs.engines.factory import cluster_engine
 
-FRESH = 2.0  # [s] for which an answer is not asked for again
-STALE = 20.0  # [s] after which an answer says nothing any more
-_AT_ONCE = 500  # runs that a place is asked about together
+FRESH_SECONDS = 2.0  # [s] for which an answer is not asked for again
+STALE_SECONDS = 20.0  # [s] after which an answer says nothing any more
+_HANDLES_PER_QUESTION = 500  # runs that an engine is asked about together
 
 _log = logging.getLogger(__name__)
 
@@ -30,11 +30,11 @@ class Answer(NamedTuple):
     problem: str = ""
 
 
-_Key = tuple[str, str]  # a place, and a job's name there, or "capacity"
+_Key = tuple[str, str]  # an engine's name, and a job's on it, or "capacity"
 _lock = threading.Condition()
 _answers: dict[_Key, tuple[Answer, float]] = {}  # with the moment of each
 _pending: set[_Key] = set()
-_questions: dict[str, SimpleQueue[Handle | None]] = {}  # for each place; None asks for its capacity
+_questions: dict[str, SimpleQueue[Handle | None]] = {}  # for each engine; None asks for its capacity
 
 
 def look(handle: Handle, patience: float = 0.0) -> tuple[Look | None, str]:
@@ -43,92 +43,97 @@ def look(handle: Handle, patience: float = 0.0) -> tuple[Look | None, str]:
     Args:
         patience: how long to wait for a first answer, or a newer one [s].
     """
-    return _latest((handle.place, handle.job), handle, patience)
+    return _latest_answer((handle.engine_name, handle.job), handle, patience)
 
 
-def capacity(place: str, patience: float = 0.0) -> tuple[Capacity | None, str]:
+def capacity(engine_name: str, patience: float = 0.0) -> tuple[Capacity | None, str]:
     """What a cluster said last of its machines, or why it says nothing.
 
     Args:
         patience: how long to wait for a first answer, or a newer one [s].
     """
-    return _latest((place, "capacity"), None, patience)
+    return _latest_answer((engine_name, "capacity"), None, patience)
 
 
 def forget() -> None:
     """Ask anew, as something was done; what is known stays until there is an answer."""
     with _lock:
         for key, (answer, at) in list(_answers.items()):
-            _answers[key] = (answer, min(at, time.monotonic() - FRESH))
+            _answers[key] = (answer, min(at, time.monotonic() - FRESH_SECONDS))
 
 
-def _latest(key: _Key, question: Handle | None, patience: float) -> Answer:
+def _latest_answer(key: _Key, question: Handle | None, patience: float) -> Answer:
     """The last answer that still says something; asks again where it is some seconds old."""
     deadline = time.monotonic() + patience
     with _lock:
-        answer, at = _answers.get(key, (Answer(), -STALE))
+        answer, at = _answers.get(key, (Answer(), -STALE_SECONDS))
         age = time.monotonic() - at
-        if age < FRESH:
+        if age < FRESH_SECONDS:
             return answer
-        if age > STALE:
+        if age > STALE_SECONDS:
             answer = Answer()
         if key not in _pending:
             _pending.add(key)
-            _queue(key[0]).put(question)
+            _question_queue(key[0]).put(question)
         while patience and key in _pending and time.monotonic() < deadline:
             _lock.wait(deadline - time.monotonic())
-        newer, at = _answers.get(key, (answer, -STALE))
-        return newer if time.monotonic() - at < STALE else answer
+        newer, at = _answers.get(key, (answer, -STALE_SECONDS))
+        return newer if time.monotonic() - at < STALE_SECONDS else answer
 
 
-def _queue(place: str) -> "SimpleQueue[Handle | None]":
-    """Questions to one place, which a thread of its own answers, all that wait together."""
-    if place not in _questions:
-        _questions[place] = SimpleQueue()
-        threading.Thread(target=_ask, args=(place, _questions[place]), daemon=True, name=f"asks {place}").start()
-    return _questions[place]
+def _question_queue(engine_name: str) -> "SimpleQueue[Handle | None]":
+    """Questions to one engine, which a thread of its own answers, all that wait together."""
+    if engine_name not in _questions:
+        _questions[engine_name] = SimpleQueue()
+        threading.Thread(
+            target=_answer_questions,
+            args=(engine_name, _questions[engine_name]),
+            daemon=True,
+            name=f"asks {engine_name}",
+        ).start()
+    return _questions[engine_name]
 
 
-def _ask(place: str, questions: "SimpleQueue[Handle | None]") -> None:
+def _answer_questions(engine_name: str, questions: "SimpleQueue[Handle | None]") -> None:
     while True:
         waiting = [questions.get()]
         with suppress(Empty):
-            while len(waiting) < _AT_ONCE:
+            while len(waiting) < _HANDLES_PER_QUESTION:
                 waiting.append(questions.get_nowait())
         with _lock:
-            for old in [key for key, (_, at) in _answers.items() if time.monotonic() - at > STALE]:
+            for old in [key for key, (_, at) in _answers.items() if time.monotonic() - at > STALE_SECONDS]:
                 del _answers[old]
         try:
-            engine = cluster_engine(place)
+            engine = cluster_engine(engine_name)
         except UserError as error:
             for question in waiting:
-                _note((place, question.job if question else "capacity"), error)
+                _store_answer((engine_name, question.job if question else "capacity"), error)
             continue
         if None in waiting:
-            _note((place, "capacity"), _capacity(engine))
-        for handle, said in engine.look_all([question for question in waiting if question]):
-            if isinstance(said, Look) and said.word == "gone" and not is_new(handle):
+            _store_answer((engine_name, "capacity"), _capacity_or_error(engine))
+        for handle, answer in engine.look_all([question for question in waiting if question]):
+            if isinstance(answer, Look) and answer.word == "gone" and not is_new(handle):
                 with suppress(OSError):  # another user's folder, or one that was deleted
                     mark_over(handle)
-            _note((place, handle.job), said)
+            _store_answer((engine_name, handle.job), answer)
 
 
-def _capacity(engine: Engine) -> Capacity | Exception:
+def _capacity_or_error(engine: Engine) -> Capacity | Exception:
     try:
         return engine.capacity()
     except Exception as error:
         return error
 
 
-def _note(key: _Key, said: Look | Capacity | Exception) -> None:
+def _store_answer(key: _Key, result: Look | Capacity | Exception) -> None:
     """Keep what was said, and let those know who wait for it."""
-    if isinstance(said, UserError):
-        answer = Answer(None, str(said))
-    elif isinstance(said, Exception):
-        _log.error("%s was asked about %s", *key, exc_info=said)
+    if isinstance(result, UserError):
+        answer = Answer(None, str(result))
+    elif isinstance(result, Exception):
+        _log.error("%s was asked about %s", *key, exc_info=result)
         answer = Answer(None, f"What {key[0]} answers cannot be understood. The log holds the traceback.")
     else:
-        answer = Answer(said)
+        answer = Answer(result)
     with _lock:
         _answers[key] = (answer, time.monotonic())
         _pending.discard(key)

@@ -7,7 +7,7 @@ policy names. `joined` makes that one text of the ES modules here, so that whoev
 import re
 from pathlib import Path
 
-_HERE = Path(__file__).parent
+_FOLDER = Path(__file__).parent
 
 _IMPORT = re.compile(r'import \{ (?P<names>\w+(?:, \w+)*) \} from "\./(?P<stem>\w+)\.js";')
 _EXPORT = re.compile(r"export (?=(?:async function|function|class|const) (?P<name>\w+)\b)")
@@ -18,10 +18,10 @@ _OTHER = re.compile(r"\b(?:import|export)\b")
 
 def read(name: str) -> str:
     """One of the files here."""
-    return (_HERE / name).read_text(encoding="utf-8")
+    return (_FOLDER / name).read_text(encoding="utf-8")
 
 
-def joined(entry: str, folder: Path = _HERE) -> str:
+def joined(entry: str, folder: Path = _FOLDER) -> str:
     """A module with all that it imports, directly or not, as one module that imports nothing.
 
     Every other module becomes a function, called once, that returns what the module exports: its other names stay its

@@ -97,7 +97,7 @@ export function methodMeaning(method) {
  * @param {TokenLayout} layout
  * @param {number} token
  */
-export function place(layout, token) {
+export function position(layout, token) {
   const patch = token - layout.split;
   return `row ${Math.floor(patch / layout.cols) + 1}, col ${(patch % layout.cols) + 1}`;
 }
@@ -109,7 +109,7 @@ export function place(layout, token) {
  * @param {number} token
  */
 export function tokenName(layout, token) {
-  if (token >= layout.split) return `patch (${place(layout, token)})`;
+  if (token >= layout.split) return `patch (${position(layout, token)})`;
   const name = layout.prefix[token];
   if (name === "cls") return "the class token";
   if (name === "dist") return "the distillation token";
@@ -117,12 +117,12 @@ export function tokenName(layout, token) {
   return register ? `register ${register[1]}` : `the ${name} token`;
 }
 
-/** @type {{ name: Setting, usual: number | string, words: (value: any) => string }[]} */
+/** @type {{ name: Setting, initial: number | string, describe: (value: any) => string }[]} */
 const SETTINGS = [
-  { name: "start_block", usual: 0, words: (value) => `from block ${value + 1} on` },
-  { name: "residual", usual: 0.5, words: (value) => `${Math.round(100 * value)} % staying` },
-  { name: "fusion", usual: "mean", words: (value) => `${value} of heads` },
-  { name: "discard", usual: 0, words: (value) => `weakest ${Math.round(100 * value)} % left out` },
+  { name: "start_block", initial: 0, describe: (value) => `from block ${value + 1} on` },
+  { name: "residual", initial: 0.5, describe: (value) => `${Math.round(100 * value)} % staying` },
+  { name: "fusion", initial: "mean", describe: (value) => `${value} of heads` },
+  { name: "discard", initial: 0, describe: (value) => `weakest ${Math.round(100 * value)} % left out` },
 ];
 
 /**
@@ -132,8 +132,8 @@ const SETTINGS = [
  * @param {Selection} selection
  */
 export function settingsText(names, selection) {
-  const said = SETTINGS.filter(({ name, usual }) => names.includes(name) && selection[name] !== usual);
-  return said.length ? ` (${said.map(({ name, words }) => words(selection[name])).join(", ")})` : "";
+  const changed = SETTINGS.filter(({ name, initial }) => names.includes(name) && selection[name] !== initial);
+  return changed.length ? ` (${changed.map(({ name, describe }) => describe(selection[name])).join(", ")})` : "";
 }
 
 /**

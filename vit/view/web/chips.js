@@ -27,16 +27,16 @@ export class Chips {
    *
    * @param {PictureMap} map
    * @param {View} view
-   * @param {number} asked the token that the map is about
+   * @param {number} query the token that the map is about
    * @param {Selection} selection
    * @param {Colours} colours
    */
-  draw({ values, at, low, top }, view, asked, selection, colours) {
+  draw({ values, at, low, top }, view, query, selection, colours) {
     this.every.forEach(({ chip, swatch, weight }, token) => {
       const value = values[at + token];
       swatch.style.backgroundColor = colours.css(value, low, top);
       write(weight, view === "similar" ? cosine(value) : percent(value));
-      chip.classList.toggle("asked", token === asked);
+      chip.classList.toggle("current", token === query);
       chip.setAttribute("aria-pressed", String(selection.pinned && selection.token === token));
     });
   }
@@ -46,8 +46,8 @@ export class Chips {
 function chipOf(name) {
   const chip = Object.assign(document.createElement("button"), { type: "button", title: prefixMeaning(name) });
   const swatch = document.createElement("i");
-  const words = Object.assign(document.createElement("span"), { textContent: chipName(name) });
+  const label = Object.assign(document.createElement("span"), { textContent: chipName(name) });
   const weight = document.createElement("data");
-  chip.append(swatch, words, weight);
+  chip.append(swatch, label, weight);
   return { chip, swatch, weight };
 }

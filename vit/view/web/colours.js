@@ -39,9 +39,9 @@ export class Colours {
    * @returns whether they are others than before
    */
   fade(mean, opacity, cover) {
-    const wanted = `${opacity} ${cover} ${mean}`;
-    if (this.veiled === wanted) return false;
-    this.veiled = wanted;
+    const veil = `${opacity} ${cover} ${mean}`;
+    if (this.veiled === veil) return false;
+    this.veiled = veil;
     const least = opacity ** 2, most = opacity ** 0.5;
     for (let i = 0; i < 256; i++) {
       const above = Math.max(0, (i - mean) / Math.max(255 - mean, 1));

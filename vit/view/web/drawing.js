@@ -1,6 +1,6 @@
 // Draws one viewer: computes the map over the picture, paints it, and says what it is.
 
-import { place, occlusionText, sentence, settingsText, waitingText } from "./captions.js";
+import { position, occlusionText, sentence, settingsText, waitingText } from "./captions.js";
 import { embolden, mark } from "./layout.js";
 import { write } from "./page.js";
 import { Chain } from "./payload.js";
@@ -17,19 +17,19 @@ import { takePayload } from "./payload_registry.js";
 export function draw(viewer) {
   const { map, state, picture, readings } = viewer;
   const { view } = state;
-  const asked = state.about(view);
+  const query = state.queryOf(view);
   viewer.grid.draw();
-  computeMap(viewer, view, asked);
+  computeMap(viewer, view, query);
   const mean = picture.mean(map);
-  paintMap(viewer, view, asked, mean);
+  paintMap(viewer, view, query, mean);
   markMaps(viewer);
-  caption(viewer, view, asked);
+  caption(viewer, view, query);
   captionOcclusion(viewer);
   if (!map.ready) return;
   if (view === "similar") readings.drawSimilar(map, state);
-  else readings.draw(map, state, view, asked);
-  viewer.chips.draw(map, view, asked, state.selection, viewer.colours);
-  drawLegend(viewer, view, asked, mean);
+  else readings.draw(map, state, view, query);
+  viewer.chips.draw(map, view, query, state.selection, viewer.colours);
+  drawLegend(viewer, view, query, mean);
 }
 
 /**
@@ -37,9 +37,9 @@ export function draw(viewer) {
  *
  * @param {Viewer} viewer
  * @param {View} view
- * @param {number} asked the token that the map is about
+ * @param {number} query the token that the map is about
  */
-function computeMap(viewer, view, asked) {
+function computeMap(viewer, view, query) {
   const { map, state, group, computed } = viewer;
   if (view === "rollout") map.showRollout(state, computed);
   else if (view === "relevance") map.showRelevance(state, chainOf(viewer), computed);
@@ -49,7 +49,7 @@ function computeMap(viewer, view, asked) {
     else computeCell(viewer, view);
     return;
   }
-  const top = map.ready ? group.commonTop(view, map.strongest(asked)) : 1;
+  const top = map.ready ? group.commonTop(view, map.strongest(query)) : 1;
   map.top = view === "relevance" ? top || 1 : top;
 }
 
@@ -80,15 +80,15 @@ function chainOf({ state }) {
  *
  * @param {Viewer} viewer
  * @param {View} view
- * @param {number} asked
+ * @param {number} query
  * @param {number} mean colour of its patches, 0 to 255
  */
-function paintMap({ map, picture, colours, legend, state }, view, asked, mean) {
+function paintMap({ map, picture, colours, legend, state }, view, query, mean) {
   const { selection, readKey } = state;
   if (colours.fade(mean, selection.opacity, selection.cover)) legend.paintRamp(colours);
   picture.paint(map, view, colours, selection.smooth);
   picture.outlineStrongest(map, selection);
-  picture.outlinePatches(asked, readKey, view === "similar" ? map.nearest : null);
+  picture.outlinePatches(query, readKey, view === "similar" ? map.nearest : null);
 }
 
 /**
@@ -110,16 +110,16 @@ function markMaps({ page, mosaic, state }) {
  *
  * @param {Viewer} viewer
  * @param {View} view
- * @param {number} asked
+ * @param {number} query
  */
-function caption({ page, payload, state, map, alone }, view, asked) {
+function caption({ page, payload, state, map, alone }, view, query) {
   const { method, selection } = state;
   const { direction, pinned } = selection;
   const { r, c } = state.cell;
-  const token = view === "relevance" ? asked : state.query;
+  const token = view === "relevance" ? query : state.query;
   const settings = view === selection.view ? settingsText(state.settings, selection) : "";
-  const shown = { view, direction, block: state.blockOf(r), head: state.headOf(c), token, method, settings };
-  write(page.find(".sentence"), sentence(payload, shown));
+  const subject = { view, direction, block: state.blockOf(r), head: state.headOf(c), token, method, settings };
+  write(page.find(".sentence"), sentence(payload, subject));
   const waiting = !map.ready && (view === "rollout" || view === "relevance");
   page.find(".note").hidden = !waiting;
   write(page.find(".note"), waiting ? waitingText(view, method, pinned, alone) : "");
@@ -140,17 +140,17 @@ function captionOcclusion({ page, occlusion, payload, state }) {
   const patch = token - payload.split;
   if (patch < 0) write(element, "Point at a patch to replace it.");
   else if (state.selection.hidden.includes(patch)) write(element, "This patch is hidden already.");
-  else write(element, occlusionText(occlusion, patch, place(payload, token)));
+  else write(element, occlusionText(occlusion, patch, position(payload, token)));
 }
 
 /**
  * @param {Viewer} viewer
  * @param {View} view
- * @param {number} asked
+ * @param {number} query
  * @param {number} mean
  */
-function drawLegend({ legend, map, state, group, readings }, view, asked, mean) {
+function drawLegend({ legend, map, state, group, readings }, view, query, mean) {
   const { selection } = state;
   const clear = selection.cover === "film" ? 0 : mean;
-  legend.draw(map, view, selection, clear, group.shares(view), asked, readings.value, state.isWhole(view));
+  legend.draw(map, view, selection, clear, group.shares(view), query, readings.value, state.isWhole(view));
 }

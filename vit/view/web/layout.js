@@ -133,8 +133,8 @@ function label(word, number) {
  * @param {Payload} payload
  */
 export function offer(page, payload) {
-  for (const [view, there] of [["similar", payload.features], ["pool", payload.pool]])
-    page.find(`[data-value=${view}]`).hidden = page.find(`.keys .${view}`).hidden = !there;
+  for (const [view, present] of [["similar", payload.features], ["pool", payload.pool]])
+    page.find(`[data-value=${view}]`).hidden = page.find(`.keys .${view}`).hidden = !present;
   const options = payload.header.colormaps.map((name) =>
     Object.assign(document.createElement("option"), { value: name, textContent: capital(name) }),
   );
@@ -148,11 +148,11 @@ export function offer(page, payload) {
  * @param {Mosaic} mosaic
  */
 export function measure(page, mosaic) {
-  const shown = page.gridCanvas.clientWidth;
-  const tile = (shown * mosaic.tileWidth) / mosaic.width;
+  const width = page.gridCanvas.clientWidth;
+  const tile = (width * mosaic.tileWidth) / mosaic.width;
   page.find(".maps").classList.toggle("roomy", tile >= 46);
   page.find(".maps").classList.toggle("tight", tile < 34);
-  page.gridCanvas.classList.toggle("shrunk", shown * devicePixelRatio < mosaic.width * 1.2);
+  page.gridCanvas.classList.toggle("shrunk", width * devicePixelRatio < mosaic.width * 1.2);
 }
 
 /**

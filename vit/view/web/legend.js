@@ -40,16 +40,16 @@ export class Legend {
    * @param {Selection} selection
    * @param {number} mean colour below which the picture is clear, 0 to 255
    * @param {boolean} shared a map of the same kind beside it has the same colours
-   * @param {number} asked the token that the map is about
+   * @param {number} query the token that the map is about
    * @param {number} read the value under the pointer, or NaN
    * @param {boolean} whole the map shares out 100 %
    */
-  draw(map, view, { scale }, mean, shared, asked, read, whole) {
+  draw(map, view, { scale }, mean, shared, query, read, whole) {
     this.point(map, read);
-    this.tellBeyond(map, view, asked);
-    const wanted = `${map.low} ${map.top} ${view} ${scale} ${mean} ${shared} ${whole}`;
-    if (this.drawn === wanted) return;
-    this.drawn = wanted;
+    this.tellBeyond(map, view, query);
+    const drawnWith = `${map.low} ${map.top} ${view} ${scale} ${mean} ${shared} ${whole}`;
+    if (this.drawn === drawnWith) return;
+    this.drawn = drawnWith;
     this.drawScale(map, view);
     this.explain(map, view, scale, mean, shared, whole);
   }
@@ -72,11 +72,11 @@ export class Legend {
    *
    * @param {PictureMap} map
    * @param {View} view
-   * @param {number} asked
+   * @param {number} query
    */
-  tellBeyond(map, view, asked) {
+  tellBeyond(map, view, query) {
     const traced = view === "rollout" || view === "relevance";
-    const most = view === "similar" ? 0 : map.strongest(traced ? asked : -1);
+    const most = view === "similar" ? 0 : map.strongest(traced ? query : -1);
     const beyond = this.page.find(".beyond");
     beyond.hidden = !(most > map.top * 1.005);
     beyond.title = beyond.hidden ? "" : `Stronger patches, up to ${percent(most)}, have the last colour`;
@@ -105,9 +105,9 @@ export class Legend {
    * @param {number} low
    * @param {number} top
    * @param {number} unit how much 1 is in what ticks count
-   * @param {(value: number) => string} words
+   * @param {(value: number) => string} format
    */
-  drawTicks(row, low, top, unit, words) {
+  drawTicks(row, low, top, unit, format) {
     const count = roundTicks(low * unit, top * unit, TICKS, this.ticks);
     while (row.children.length < count) row.append(document.createElement("span"));
     for (let i = 0; i < row.children.length; i++) {
@@ -117,7 +117,7 @@ export class Legend {
       const share = (this.ticks[i] / unit - low) / (top - low);
       span.style.left = percentage(share);
       span.className = share < 0.02 ? "start" : share > 0.97 ? "end" : "";
-      write(span, words(this.ticks[i]));
+      write(span, format(this.ticks[i]));
     }
   }
 

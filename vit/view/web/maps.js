@@ -177,16 +177,16 @@ function holders(values, at, order, mass) {
  */
 function strongerGroup(values, at, order) {
   const count = order.length;
-  let sum = 0, held = 0, found = 0, best = 0; // best: how far apart the groups are
+  let sum = 0, held = 0, threshold = 0, best = 0; // best: how far apart the groups are
   for (let i = 0; i < count; i++) sum += values[at + i];
   for (let n = 1; n < count; n++) {
     const value = values[at + order[n - 1]];
     held += value;
     if (!(values[at + order[n]] < value)) continue; // equal numbers stay together
     const apart = n * (count - n) * (held / n - (sum - held) / (count - n)) ** 2;
-    if (apart > best) [best, found] = [apart, n];
+    if (apart > best) [best, threshold] = [apart, n];
   }
-  return found;
+  return threshold;
 }
 
 /**

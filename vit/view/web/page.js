@@ -8,7 +8,7 @@ export class Page {
   constructor(parent) {
     this.root = /** @type {HTMLElement} */ (parent.querySelector(".vit"));
     /** @type {Map<string, HTMLElement>} */
-    this.found = new Map(); // they stay; asking for them again costs nothing
+    this.elements = new Map(); // they stay; asking for them again costs nothing
     this.over = /** @type {HTMLCanvasElement} */ (this.find(".over"));
     this.gridCanvas = /** @type {HTMLCanvasElement} */ (this.find(".grid"));
     this.near = Array.from({ length: NEAREST }, () => document.createElement("div"));
@@ -18,8 +18,8 @@ export class Page {
 
   /** @param {string} selector */
   find(selector) {
-    let element = this.found.get(selector);
-    if (!element) this.found.set(selector, (element = /** @type {HTMLElement} */ (this.root.querySelector(selector))));
+    let element = this.elements.get(selector);
+    if (!element) this.elements.set(selector, (element = /** @type {HTMLElement} */ (this.root.querySelector(selector))));
     return element;
   }
 

@@ -27,9 +27,9 @@ export function storePayload(id, bytes) {
  * @param {URL} address
  */
 export async function fetchPayload(id, address) {
-  const known = payloads.get(id);
-  if (known) {
-    known.feeders += 1;
+  const existing = payloads.get(id);
+  if (existing) {
+    existing.feeders += 1;
     return;
   }
   const entry = { bytes: null, decoded: null, feeders: 1 };

@@ -72,14 +72,14 @@ export class Picture {
   /**
    * Outline the patch that the map is about, the one that is read, and of nearest patches those.
    *
-   * @param {number} asked
+   * @param {number} query
    * @param {number} read
    * @param {Int32Array | null} nearest
    */
-  outlinePatches(asked, read, nearest) {
+  outlinePatches(query, read, nearest) {
     const { page, payload } = this;
-    outline(page.find(".query"), payload, asked);
-    outline(page.find(".key"), payload, read === asked ? -1 : read);
+    outline(page.find(".query"), payload, query);
+    outline(page.find(".key"), payload, read === query ? -1 : read);
     if (nearest || !page.near[0].hidden)
       page.near.forEach((element, i) => outline(element, payload, nearest ? nearest[i] : -1));
   }
@@ -95,8 +95,8 @@ export class Picture {
     Object.assign(canvas, { width: payload.cols, height: payload.rows });
     const context = contextOf(canvas);
     context.fillStyle = "rgb(120 120 120 / 88%)";
-    const told = !page.find(".painting").hidden || page.root.classList.contains("compact"); // of a picture without them
-    for (const patch of told ? hidden : []) context.fillRect(patch % payload.cols, Math.floor(patch / payload.cols), 1, 1);
+    const marksHidden = !page.find(".painting").hidden || page.root.classList.contains("compact"); // of a picture without them
+    for (const patch of marksHidden ? hidden : []) context.fillRect(patch % payload.cols, Math.floor(patch / payload.cols), 1, 1);
     page.find(".unhide").hidden = page.find(".swap").hidden = hidden.length === 0;
   }
 }

@@ -62,9 +62,9 @@ export class PictureMap {
     const { selection, query } = state;
     const { direction, residual, fusion, discard } = selection;
     if (this.payload.quick) {
-      const wanted = `${query} ${direction} ${residual} ${fusion} ${discard}`;
-      if (this.rolled !== wanted) this.payload.rollout(query, direction, selection, this.rollout);
-      this.rolled = wanted;
+      const key = `${query} ${direction} ${residual} ${fusion} ${discard}`;
+      if (this.rolled !== key) this.payload.rollout(query, direction, selection, this.rollout);
+      this.rolled = key;
       return this.show(this.rollout, 0, true);
     }
     const fits = computed && this.fits(computed, state, query) && computed.direction === direction;
@@ -82,12 +82,12 @@ export class PictureMap {
    */
   showRelevance(state, chain, computed) {
     const { direction, start_block } = state.selection;
-    const token = state.about("relevance");
+    const token = state.queryOf("relevance");
     if (state.method?.chain) {
       const ready = chain !== null && chain.tokens === this.payload.tokens;
-      const wanted = `${token} ${direction} ${start_block} ${state.method.chain}`;
-      if (ready && this.traced !== wanted) chain.trace(token, direction, start_block, this.relevance);
-      if (ready) this.traced = wanted;
+      const key = `${token} ${direction} ${start_block} ${state.method.chain}`;
+      if (ready && this.traced !== key) chain.trace(token, direction, start_block, this.relevance);
+      if (ready) this.traced = key;
       return this.show(this.relevance, 0, ready);
     }
     const fits = computed && this.fits(computed, state, token) && (token < 0 || computed.direction === direction);

@@ -1,6 +1,6 @@
 // The four numbers beside the maps.
 
-import { GLOSSARY, chipName, cosine, effective, multiple, ordinal, percent, place } from "./captions.js";
+import { GLOSSARY, chipName, cosine, effective, multiple, ordinal, percent, position } from "./captions.js";
 import { summary } from "./maps.js";
 import { write } from "./page.js";
 
@@ -31,9 +31,9 @@ export class Readings {
    * @param {PictureMap} map
    * @param {State} state
    * @param {View} view
-   * @param {number} asked the token that the map is about
+   * @param {number} query the token that the map is about
    */
-  draw(map, state, view, asked) {
+  draw(map, state, view, query) {
     const { values, at, payload } = map;
     const { tokens, split } = payload;
     const to = !state.isWhole(view);
@@ -42,7 +42,7 @@ export class Readings {
     else this.drawSpread(whole, tokens, fusedByExtreme(state, view));
     this.drawPrefix(map, whole.prefix, to);
     this.drawStrongest(map, whole.best);
-    this.drawRead(map, state, asked, to);
+    this.drawRead(map, state, query, to);
   }
 
   /**
@@ -81,19 +81,19 @@ export class Readings {
     const most = values[at + best];
     if (!(most > 0)) return this.read(2, "Strongest patch", "–", "every patch has 0", GLOSSARY.uniform);
     const detail = `${percent(most)} · ${multiple(most * payload.tokens)} uniform`;
-    this.read(2, "Strongest patch", place(payload, best), detail, GLOSSARY.uniform);
+    this.read(2, "Strongest patch", position(payload, best), detail, GLOSSARY.uniform);
   }
 
   /**
    * @param {PictureMap} map
    * @param {State} state
-   * @param {number} asked
+   * @param {number} query
    * @param {boolean} to
    */
-  drawRead({ values, at, payload }, state, asked, to) {
+  drawRead({ values, at, payload }, state, query, to) {
     const { tokens } = payload;
-    const held = state.selection.pinned || state.fixed || asked < 0;
-    const key = held ? state.readKey : asked;
+    const held = state.selection.pinned || state.fixed || query < 0;
+    const key = held ? state.readKey : query;
     this.value = held && key >= 0 ? values[at + key] : NaN;
     if (key < 0) return this.read(3, "Under the pointer", "–", "point at a patch", GLOSSARY.uniform);
     const weight = values[at + key];
@@ -101,7 +101,7 @@ export class Readings {
     for (let i = 0; i < tokens; i++) if (values[at + i] > weight) stronger++;
     this.read(
       3,
-      held && key !== asked ? titleOf(payload, key) : to ? "From itself" : "On itself",
+      held && key !== query ? titleOf(payload, key) : to ? "From itself" : "On itself",
       `≈ ${percent(weight)}`, // maps come in steps, see payload.py
       `${multiple(weight * tokens)} uniform · ${ordinal(stronger + 1)} of ${tokens}`,
       GLOSSARY.uniform,
@@ -152,7 +152,7 @@ export class Readings {
     const [low, top] = map.span(query);
     const second = next < 0 ? "" : `, the next ${cosine(values[next])}`;
     this.read(0, "Mean of other patches", cosine(mean), `cosines from ${cosine(low)} to ${cosine(top)}`, GLOSSARY.cosine);
-    this.read(2, "Most similar patch", place(payload, best), `cosine ${cosine(values[best])}${second}`, GLOSSARY.cosine);
+    this.read(2, "Most similar patch", position(payload, best), `cosine ${cosine(values[best])}${second}`, GLOSSARY.cosine);
   }
 
   /**
@@ -185,5 +185,5 @@ function fusedByExtreme(state, view) {
  * @param {number} token
  */
 function titleOf(payload, token) {
-  return token < payload.split ? chipName(payload.prefix[token]) : `Patch (${place(payload, token)})`;
+  return token < payload.split ? chipName(payload.prefix[token]) : `Patch (${position(payload, token)})`;
 }

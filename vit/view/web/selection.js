@@ -19,15 +19,15 @@ export function isFusion(value) {
  * The same token of another picture or model: by name, or by its place on a grid that may be finer.
  *
  * @param {number} token
- * @param {TokenLayout} here
- * @param {TokenLayout} there
+ * @param {TokenLayout} source
+ * @param {TokenLayout} target
  */
-export function counterpart(token, here, there) {
+export function counterpart(token, source, target) {
   if (token < 0) return token;
-  if (token < here.split) return Math.max(0, there.prefix.indexOf(here.prefix[token]));
-  const row = Math.floor((token - here.split) / here.cols), col = (token - here.split) % here.cols;
-  const down = Math.floor(((row + 0.5) / here.rows) * there.rows);
-  return there.split + down * there.cols + Math.floor(((col + 0.5) / here.cols) * there.cols);
+  if (token < source.split) return Math.max(0, target.prefix.indexOf(source.prefix[token]));
+  const row = Math.floor((token - source.split) / source.cols), col = (token - source.split) % source.cols;
+  const down = Math.floor(((row + 0.5) / source.rows) * target.rows);
+  return target.split + down * target.cols + Math.floor(((col + 0.5) / source.cols) * target.cols);
 }
 
 /**

@@ -125,11 +125,11 @@ export class State {
    *
    * @param {View} view
    */
-  about(view) {
+  queryOf(view) {
     if (view === "pool") return -1;
     const { hovered, selection } = this;
-    const asked = this.method?.tokens && (selection.pinned || (hovered >= 0 && !this.fixed));
-    return view !== "relevance" || asked ? this.query : -1;
+    const ofToken = this.method?.tokens && (selection.pinned || (hovered >= 0 && !this.fixed));
+    return view !== "relevance" || ofToken ? this.query : -1;
   }
 
   /** The map of the grid that is previewed or selected. */

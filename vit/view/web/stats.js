@@ -10,12 +10,12 @@ export class Stats {
     this.draws = 0;
     this.frames = 0;
     this.timeFrames = false;
-    this.asked = 0; // when the event happened that the next draw answers
+    this.eventTime = 0; // when the event happened that the next draw answers
   }
 
   /** @param {Event | undefined} event */
   ask(event) {
-    if (event && this.timeFrames) this.asked = event.timeStamp;
+    if (event && this.timeFrames) this.eventTime = event.timeStamp;
   }
 
   /**
@@ -25,15 +25,15 @@ export class Stats {
    */
   drew(began) {
     this.draw[this.draws++ % REMEMBERED] = performance.now() - began;
-    if (this.timeFrames && this.asked) this.timeFrame();
+    if (this.timeFrames && this.eventTime) this.timeFrame();
   }
 
   timeFrame() {
-    const asked = this.asked;
-    this.asked = 0;
+    const eventTime = this.eventTime;
+    this.eventTime = 0;
     const channel = new MessageChannel(); // its message runs after the frame that this draw belongs to
     channel.port1.onmessage = () => {
-      this.frame[this.frames++ % REMEMBERED] = performance.now() - asked;
+      this.frame[this.frames++ % REMEMBERED] = performance.now() - eventTime;
     };
     channel.port2.postMessage(0);
   }

@@ -128,13 +128,13 @@ export class Viewer {
     this.page.find(".painting").hidden = !message.paintable;
     const renamed = JSON.stringify(this.state.method) !== JSON.stringify(message.method);
     this.state.method = message.method;
-    const told = message.revision !== this.revision;
-    if (told) this.begin(message);
+    const revised = message.revision !== this.revision;
+    if (revised) this.begin(message);
     if (message.payload !== this.payloadId) {
       this.payloadId = message.payload;
       this.load();
     } else if (this.payload) {
-      if (told || renamed) this.settle();
+      if (revised || renamed) this.settle();
       this.picture.cover(this.selection.hidden);
       this.request();
     }
@@ -146,9 +146,9 @@ export class Viewer {
    * @param {Message} message
    */
   begin({ revision, seed }) {
-    const known = chosen.get(this.name);
+    const remembered = chosen.get(this.name);
     this.revision = revision;
-    this.state.begin(known?.revision === revision ? known.selection : seed);
+    this.state.begin(remembered?.revision === revision ? remembered.selection : seed);
     this.outbox.sent = JSON.stringify(seed);
   }
 

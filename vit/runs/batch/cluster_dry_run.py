@@ -4,7 +4,7 @@
         trial.json     settings, devices, and what this server runs
         result.json    what the machine runs, and what the steps took
 
-A trial is submitted as a run is (`vit.runs.control.start_trial`); `vit.runs.batch.worker` calls `main` there.
+A dry run is submitted as a run is (`vit.runs.control.start_dry_run`); `vit.runs.batch.worker` calls `main` there.
 """
 
 import hashlib
@@ -27,25 +27,25 @@ from vit.untrusted import brief, is_text
 
 REQUEST, RESULT = "trial.json", "result.json"
 _OTHER_VERSION = "The machine has another version of this program. Bring it up to date before a long run."
-LIMIT = 30.0  # [s] of steps
-_OLD = 24 * 3600.0  # [s] after which a trial that nobody waited for is removed
+LIMIT_SECONDS = 30.0  # [s] of steps
+_OLD_SECONDS = 24 * 3600.0  # [s] after which a dry run that nobody waited for is removed
 
 
-class RemoteTrial(NamedTuple):
-    """What a trial on a cluster found.
+class ClusterDryRun(NamedTuple):
+    """What a dry run on a cluster found.
 
     Attributes:
         host: the machine.
         doubts: in sentences, how what runs there differs from what runs here.
-        trial: what steps take there.
+        result: what steps take there.
     """
 
     host: str
     doubts: tuple[str, ...]
-    trial: "dry_run.Trial"
+    result: "dry_run.DryRun"
 
 
-def runs_here() -> dict[str, str]:
+def software_versions() -> dict[str, str]:
     """What decides whether a run does the same on two machines."""
     package = Path(vit.__file__).parent
     code = hashlib.sha256()
@@ -56,18 +56,18 @@ def runs_here() -> dict[str, str]:
 
 
 def possible(cluster: Cluster) -> bool:
-    """Whether somebody here would learn what came of a trial there."""
+    """Whether somebody here would learn what came of a dry run there."""
     return cluster.kind != "files" and not cluster.mirror
 
 
 def new_folder(runs: Path) -> Path:
-    """The folder of another trial; those that were left behind are removed."""
-    place = runs / ".trials"
-    place.mkdir(parents=True, exist_ok=True)
-    for old in place.iterdir():
-        if time.time() - old.stat().st_mtime > _OLD:
+    """The folder of another dry run; those that were left behind are removed."""
+    parent = runs / ".trials"
+    parent.mkdir(parents=True, exist_ok=True)
+    for old in parent.iterdir():
+        if time.time() - old.stat().st_mtime > _OLD_SECONDS:
             shutil.rmtree(old, ignore_errors=True)
-    folder = place / f"trial-{hashlib.sha256(str(time.time_ns()).encode()).hexdigest()[:12]}"
+    folder = parent / f"trial-{hashlib.sha256(str(time.time_ns()).encode()).hexdigest()[:12]}"
     folder.mkdir()
     return folder
 
@@ -79,7 +79,7 @@ def write(folder: Path, config: TrainConfig, devices: Sequence[str]) -> None:
         devices: one for each process of the run, over all machines.
     """
     settings = config.model_dump(mode="json")
-    write_json(folder / REQUEST, {"config": settings, "devices": list(devices), "here": runs_here()})
+    write_json(folder / REQUEST, {"config": settings, "devices": list(devices), "here": software_versions()})
 
 
 def main(folder: Path) -> None:
@@ -90,12 +90,12 @@ def main(folder: Path) -> None:
     """
     request = read_json(folder / REQUEST)
     config = presets.train_config(None, **request["config"])
-    tried = dry_run.time_steps(config, request["devices"], limit=LIMIT)
-    write_json(folder / RESULT, {"host": platform.node(), "there": runs_here(), "trial": tried._asdict()})
+    tried = dry_run.time_steps(config, request["devices"], limit=LIMIT_SECONDS)
+    write_json(folder / RESULT, {"host": platform.node(), "there": software_versions(), "trial": tried._asdict()})
 
 
-def read(folder: Path) -> RemoteTrial | None:
-    """What came of a trial; None before it is over.
+def read(folder: Path) -> ClusterDryRun | None:
+    """What came of a dry run; None before it is over.
 
     Raises:
         InvalidRun: the machine's version of this program says it in a way that this one does not know.
@@ -103,38 +103,38 @@ def read(folder: Path) -> RemoteTrial | None:
     result = read_json(folder / RESULT)
     if not result:
         return None
-    here, there = read_json(folder / REQUEST).get("here", {}), result.get("there")
-    if not isinstance(there, dict) or here.keys() != there.keys():
+    local, remote = read_json(folder / REQUEST).get("here", {}), result.get("there")
+    if not isinstance(remote, dict) or local.keys() != remote.keys():
         raise InvalidRun(_OTHER_VERSION)
     names = {"python": "Python", "torch": "torch"}
     doubts = [
-        f"{name} is {brief(str(there[key]))} there and {here[key]} here, so numbers may differ in their last digits."
+        f"{name} is {brief(str(remote[key]))} there and {local[key]} here, so numbers may differ in their last digits."
         for key, name in names.items()
-        if there[key] != here[key]
+        if remote[key] != local[key]
     ]
-    if there["code"] != here["code"]:
+    if remote["code"] != local["code"]:
         doubts.append(_OTHER_VERSION)
     try:
-        tried = dry_run.Trial(**result["trial"])
+        tried = dry_run.DryRun(**result["trial"])
     except (KeyError, TypeError) as error:  # it tells other things
         raise InvalidRun(_OTHER_VERSION) from error
-    return RemoteTrial(brief(str(result.get("host"))), tuple(doubts), tried)
+    return ClusterDryRun(brief(str(result.get("host"))), tuple(doubts), tried)
 
 
-def failure(folder: Path, said: Look) -> str:
-    """Why nothing came of a trial, in words; "" while something may."""
+def failure(folder: Path, look: Look) -> str:
+    """Why nothing came of a dry run, in words; "" while something may."""
     handle = read_handle(folder)
     if handle is None:
         return "The trial is gone: its folder was removed."
-    if said.word != "gone" or (is_new(handle) and not (folder / "outcome.json").exists()):
+    if look.word != "gone" or (is_new(handle) and not (folder / "outcome.json").exists()):
         return ""
     reason = read_json(folder / "outcome.json").get("reason")
     if is_text(reason) and reason:
         return reason[:1000]
-    return f"The trial ended without a result. {said.reason or last_words(folder)}".strip()
+    return f"The trial ended without a result. {look.reason or last_line_of_log(folder)}".strip()
 
 
-def last_words(folder: Path) -> str:
+def last_line_of_log(folder: Path) -> str:
     """What its processes printed last."""
     try:
         lines = (folder / "log.txt").read_bytes()[-2000:].decode(errors="replace").splitlines()

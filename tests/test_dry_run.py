@@ -1,4 +1,4 @@
-"""A trial uses the training loop's own steps, in a process of its own, within its time, and leaves nothing behind."""
+"""A dry run uses the training loop's own steps, in a process of its own, within its time, and leaves nothing behind."""
 
 from collections.abc import Callable
 from itertools import pairwise
@@ -17,11 +17,11 @@ from vit.training import dry_run
 from vit.training.config import TrainConfig
 from vit.training.distributed import set_up_process
 from vit.training.dry_run import (
-    DEAR,
-    FITS,
-    ROUGH,
+    DEAR_SECONDS,
+    FITTING_SECONDS,
+    MEMORY_FACTOR,
+    DryRun,
     Sample,
-    Trial,
     extrapolated,
     fitting,
     overfit,
@@ -44,7 +44,7 @@ def config() -> TrainConfig:
     return train_config("shapes", limit=200, device="cpu")
 
 
-def known(config: TrainConfig, pictures: int = 9469, classes: int = 10) -> Sample:
+def sample_of(config: TrainConfig, pictures: int = 9469, classes: int = 10) -> Sample:
     """Of a dataset that nobody has to open."""
     model = config.vit_config(classes)
     images = torch.zeros(1, model.channels, *model.image_size, dtype=torch.uint8)
@@ -52,25 +52,25 @@ def known(config: TrainConfig, pictures: int = 9469, classes: int = 10) -> Sampl
 
 
 def test_several_devices_share_an_epoch_and_its_validation(config: TrainConfig) -> None:
-    known = Sample(torch.zeros(1, 3, 32, 32, dtype=torch.uint8), torch.zeros(1), ("a", "b"), 4000, 1000, 50_000)
+    reference = Sample(torch.zeros(1, 3, 32, 32, dtype=torch.uint8), torch.zeros(1), ("a", "b"), 4000, 1000, 50_000)
     facts = {"params": 1, "tokens": 1, "memory": 1, "budget": 1 << 40, "share": 1.0, "share_params": 1.0}
     one, two = (
-        dry_run._judged(config, ["cpu"] * count, known, facts, [(8, 0.1), (16, 0.2)]).seconds_per_epoch
+        dry_run._estimate_from_steps(config, ["cpu"] * count, reference, facts, [(8, 0.1), (16, 0.2)]).seconds_per_epoch
         for count in (1, 2)
     )
     assert two == pytest.approx(one / 2)
 
 
 @pytest.mark.slow
-def test_trial_measures_the_model_that_would_be_trained(config: TrainConfig) -> None:
-    *moments, trial = try_steps(config, limit=PATIENCE)
-    assert isinstance(trial, Trial)
+def test_a_dry_run_measures_the_model_that_would_be_trained(config: TrainConfig) -> None:
+    *moments, result = try_steps(config, limit=PATIENCE)
+    assert isinstance(result, DryRun)
     model = VisionTransformer(config.vit_config(4))
-    assert trial.params == sum(parameter.numel() for parameter in model.parameters())
-    assert (trial.tokens, trial.classes, trial.train_pictures, trial.parts) == (65, 4, 200, 1)
-    assert (trial.timed, trial.share, trial.extrapolated, trial.streamed) == (50, 1, False, False)
-    assert trial.seconds_per_step > 0 and trial.memory > 200 * 3 * 32 * 32
-    assert trial.seconds_per_epoch > trial.seconds_per_step * 4  # 4 steps of 50, and the evaluation
+    assert result.params == sum(parameter.numel() for parameter in model.parameters())
+    assert (result.tokens, result.classes, result.train_pictures, result.parts) == (65, 4, 200, 1)
+    assert (result.timed, result.share, result.extrapolated, result.streamed) == (50, 1, False, False)
+    assert result.seconds_per_step > 0 and result.memory > 200 * 3 * 32 * 32
+    assert result.seconds_per_epoch > result.seconds_per_step * 4  # 4 steps of 50, and the evaluation
     assert moments == sorted(moments) and 0 < moments[-1] <= 1
 
 
@@ -135,7 +135,7 @@ def run(config, count):
     model = config.vit_config(10)
     noise = torch.randint(0, 256, (count, model.channels, *model.image_size), dtype=torch.uint8)
     known = dry_run.Sample(noise, torch.arange(count) % 10, tuple("0123456789"), count, 1)
-    made = dry_run_process._run(config, known, noise[:1])
+    made = dry_run_process._make_trainer(config, known, noise[:1])
     for _ in range(3):
         made.update.train_step(0, made.data.train.images, made.data.train.labels, print)
 
@@ -162,7 +162,7 @@ def test_the_memory_that_is_counted_is_near_what_a_step_takes(settings: dict[str
     """In processes of their own, for their peak memory."""
     config = train_config("pictures", device="cpu", data="shapes", workers=0, **settings)
     taken, counted = map(int, printed(PEAK, config.model_dump_json(), batch).split())
-    assert taken / ROUGH < counted < taken * ROUGH
+    assert taken / MEMORY_FACTOR < counted < taken * MEMORY_FACTOR
 
 
 def test_a_step_that_the_memory_cannot_hold_is_refused_before_it_is_tried() -> None:
@@ -172,10 +172,10 @@ def test_a_step_that_the_memory_cannot_hold_is_refused_before_it_is_tried() -> N
     assert not too_large(train_config("shapes"), 4, 50, 2 * 10**9)
 
 
-def trial_of(config: TrainConfig, seconds_per_epoch: float) -> Trial:
+def dry_run_of(config: TrainConfig, seconds_per_epoch: float) -> DryRun:
     """As if that had been found out."""
     params = sum(p.numel() for p in VisionTransformer(model_config(config, 10)).parameters())
-    return Trial(
+    return DryRun(
         params=params, tokens=197, classes=10, train_pictures=9469, test_pictures=1000, streamed=False, memory=10**9,
         seconds_per_step=200.0, seconds_per_epoch=seconds_per_epoch, pictures_per_second=1.2, timed=8, batch=256,
         share=1.0, parts=1, device="cpu",
@@ -184,34 +184,34 @@ def trial_of(config: TrainConfig, seconds_per_epoch: float) -> Trial:
 
 def test_a_recipe_that_fits_is_offered_where_the_own_one_is_too_dear() -> None:
     config = train_config("pictures")
-    trial = trial_of(config, 9 * 86400 / 100)
-    assert trial.seconds_per_epoch * config.epochs > DEAR
-    found = fitting(config, trial)
-    assert found is not None and found.seconds <= FITS
-    smaller = train_config("pictures", **found.settings)
-    assert sum(p.numel() for p in VisionTransformer(smaller.vit_config(10)).parameters()) == found.params
+    result = dry_run_of(config, 9 * 86400 / 100)
+    assert result.seconds_per_epoch * config.epochs > DEAR_SECONDS
+    actual = fitting(config, result)
+    assert actual is not None and actual.seconds <= FITTING_SECONDS
+    smaller = train_config("pictures", **actual.settings)
+    assert sum(p.numel() for p in VisionTransformer(smaller.vit_config(10)).parameters()) == actual.params
     assert smaller.image_size is not None and smaller.image_size <= 96 and smaller.data == config.data
-    quicker = fitting(config, trial, found.seconds * 0.9)
-    assert quicker is not None and (quicker.params < found.params or "epochs" in quicker.settings)
-    assert fitting(config, trial_of(config, 1e9)) is None
-    again = fitting(smaller, trial_of(smaller, 50))
-    assert again and (again.params < found.params or "epochs" in again.settings), "not the same once more"
+    quicker = fitting(config, result, actual.seconds * 0.9)
+    assert quicker is not None and (quicker.params < actual.params or "epochs" in quicker.settings)
+    assert fitting(config, dry_run_of(config, 1e9)) is None
+    again = fitting(smaller, dry_run_of(smaller, 50))
+    assert again and (again.params < actual.params or "epochs" in again.settings), "not the same once more"
 
 
 def test_a_given_model_is_offered_smaller_pictures_or_fewer_epochs() -> None:
     config = train_config("fine-tune", image_size=224, epochs=100)
-    found = fitting(config, trial_of(config, 5000))
-    assert found is not None and found.settings.keys() <= {"image_size", "crop_padding", "epochs"}
+    result = fitting(config, dry_run_of(config, 5000))
+    assert result is not None and result.settings.keys() <= {"image_size", "crop_padding", "epochs"}
 
 
 def processes() -> list[str]:
-    """Trials that are going on below this process."""
-    found = []
+    """Dry runs that are going on below this process."""
+    result = []
     for path in Path("/proc/self/task").glob("*/children"):
         for child in path.read_text().split():
             if "vit.training.dry_run_process" in (command := Path(f"/proc/{child}/cmdline")).read_text():
-                found.append(str(command))
-    return found
+                result.append(str(command))
+    return result
 
 
 def heavy() -> TrainConfig:
@@ -219,8 +219,8 @@ def heavy() -> TrainConfig:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("begin", [lambda: try_steps(heavy(), known=known(heavy()), limit=PATIENCE), None])
-def test_closing_a_trial_ends_its_process(config: TrainConfig, begin: Callable[[], Any] | None) -> None:
+@pytest.mark.parametrize("begin", [lambda: try_steps(heavy(), sampled=sample_of(heavy()), limit=PATIENCE), None])
+def test_closing_a_dry_run_ends_its_process(config: TrainConfig, begin: Callable[[], Any] | None) -> None:
     going_on = begin() if begin else overfit(config)
     next(going_on)
     assert len(processes()) == 1
@@ -229,13 +229,13 @@ def test_closing_a_trial_ends_its_process(config: TrainConfig, begin: Callable[[
 
 
 @pytest.mark.slow
-def test_a_trial_ends_in_time_even_where_not_a_step_was_done() -> None:
+def test_a_dry_run_ends_in_time_even_where_not_a_step_was_done() -> None:
     config = heavy()
-    trial = time_steps(config, known=known(config), limit=0.1)
+    result = time_steps(config, sampled=sample_of(config), limit=0.1)
     assert not processes()
-    assert trial.timed == 0 and trial.extrapolated
-    assert trial.params == sum(p.numel() for p in VisionTransformer(config.vit_config(10)).parameters())
-    assert trial.memory > 16 * trial.params and trial.seconds_per_epoch > 100
+    assert result.timed == 0 and result.extrapolated
+    assert result.params == sum(p.numel() for p in VisionTransformer(config.vit_config(10)).parameters())
+    assert result.memory > 16 * result.params and result.seconds_per_epoch > 100
 
 
 @pytest.mark.slow
@@ -251,7 +251,7 @@ def test_what_cannot_be_done_is_one_sentence(config: TrainConfig, tmp_path: Path
 
 
 @pytest.mark.slow
-def test_a_second_trial_is_refused_while_one_is_under_way(config: TrainConfig) -> None:
+def test_a_second_dry_run_is_refused_while_one_is_under_way(config: TrainConfig) -> None:
     first = overfit(config)
     next(first)
     try:
@@ -276,11 +276,11 @@ def test_a_limit_counts_for_a_folder_as_it_does_in_the_run(tmp_path: Path, limit
     config = train_config(
         "shapes", data=f"folder:{tmp_path}", image_size=8, limit=limit, device="cpu", batch_size=4, epochs=1
     )
-    found = sample(config, 3)
+    result = sample(config, 3)
     run = Trainer(config, tmp_path / "run", set_up_process(config))
     parts = (run.data.train, run.data.validation, run.data.test)
-    told = (found.train_pictures, found.validation_pictures, found.test_pictures)
-    assert told == tuple(len(part.labels) for part in parts)
+    counts = (result.train_pictures, result.validation_pictures, result.test_pictures)
+    assert counts == tuple(len(part.labels) for part in parts)
 
 
 def rows(sheet: np.ndarray, count: int) -> list[np.ndarray]:

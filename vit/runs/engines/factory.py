@@ -1,4 +1,4 @@
-"""The engine of each cluster; this machine's own is `vit.runs.engines.here`."""
+"""The engine of each cluster; this machine's own is `vit.runs.engines.local`."""
 
 from collections.abc import Callable
 from functools import lru_cache

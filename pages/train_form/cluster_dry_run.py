@@ -12,7 +12,7 @@ from pages.train_form import cost_preview
 from pages.train_form.compute_target import ComputeTarget
 from vit.errors import UserError
 from vit.runs import control
-from vit.runs.batch import trial
+from vit.runs.batch import cluster_dry_run
 from vit.runs.engines import watch
 from vit.runs.engines.clusters import find_cluster
 from vit.runs.engines.contract import Look, read_handle
@@ -24,18 +24,18 @@ PAUSE = 2.0  # [s] between two looks
 
 def possible(target: ComputeTarget) -> bool:
     """Whether a trial can be offered there."""
-    return trial.possible(find_cluster(target.on))
+    return cluster_dry_run.possible(find_cluster(target.on))
 
 
-def finished(config: TrainConfig, target: ComputeTarget) -> "dry_run.Trial | None":
+def finished(config: TrainConfig, target: ComputeTarget) -> "dry_run.DryRun | None":
     """What a trial of this very form there found; None without one."""
     state = session.of(session.Train)
     if (
         state.remote_trial
         and state.remote_trial[0] == _subject(config, target)
-        and isinstance(state.remote_trial[2], trial.RemoteTrial)
+        and isinstance(state.remote_trial[2], cluster_dry_run.ClusterDryRun)
     ):
-        return state.remote_trial[2].trial
+        return state.remote_trial[2].result
     return None
 
 
@@ -50,7 +50,7 @@ def show(config: TrainConfig, target: ComputeTarget) -> None:
         disabled=bool(state.remote_trial and state.remote_trial[2] is None),
     ):
         try:
-            folder = control.start_trial(config, on=target.on, devices=target.devices, nodes=target.nodes)
+            folder = control.start_dry_run(config, on=target.on, devices=target.devices, nodes=target.nodes)
         except UserError as error:
             st.error(plain(str(error)))
         else:
@@ -61,7 +61,7 @@ def show(config: TrainConfig, target: ComputeTarget) -> None:
         return
     if state.remote_trial is None or state.remote_trial[0] != subject:
         return
-    if isinstance(state.remote_trial[2], trial.RemoteTrial):
+    if isinstance(state.remote_trial[2], cluster_dry_run.ClusterDryRun):
         for doubt in state.remote_trial[2].doubts:
             st.warning(plain(doubt))
         st.caption(plain(f"Tried on {state.remote_trial[2].host}."))
@@ -84,10 +84,10 @@ def _wait() -> None:
     said, problem = watch.look(handle) if handle else (Look("gone"), "")
     result: Any = None
     try:
-        result = trial.read(folder)
+        result = cluster_dry_run.read(folder)
     except UserError as error:
         result = str(error)
-    result = result or (trial.failure(folder, said) if said else "")
+    result = result or (cluster_dry_run.failure(folder, said) if said else "")
     if result:
         state.remote_trial = (subject, folder, result)
         _end(folder)
@@ -108,4 +108,4 @@ def _cancel() -> None:
 
 def _end(folder: Path) -> None:
     """End it in the background: a page waits for no cluster."""
-    threading.Thread(target=control.end_trial, args=(folder,), daemon=True, name="ends a trial").start()
+    threading.Thread(target=control.end_dry_run, args=(folder,), daemon=True, name="ends a trial").start()

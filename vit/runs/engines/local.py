@@ -10,17 +10,17 @@ from contextlib import suppress
 from pathlib import Path
 
 from vit.errors import InvalidRun
-from vit.files import take_lock, wait_for_lock
+from vit.files import acquire_lock, wait_for_lock
 from vit.paths import environment_with_package, runs_folder
 from vit.runs.attempts import KILLED
 from vit.runs.engines.contract import HERE, Capacity, Engine, Handle, Look, Request, Share
 from vit.runs.queue_file import open_queue, read_queue
-from vit.runs.registry import look_here
+from vit.runs.registry import look_local
 from vit.runs.scheduler import gpu_names, grant
 from vit.training.run_folder import changing, forget_attempt, is_alive, record_outcome
 
 
-class Here(Engine):
+class Local(Engine):
     """This machine; it always answers."""
 
     name = HERE
@@ -35,14 +35,14 @@ class Here(Engine):
     def submit(self, folder: Path, request: Request) -> Handle:
         """Start the run's supervisor, which waits for its devices."""
         with open_queue(folder.parent) as line, changing(folder):
-            _start(folder)
+            _start_supervisor(folder)
             if not request.share:  # now, so that the order of the launches counts
                 grant(folder.parent, line, folder.name, request.devices, gpu_names)
         return Handle(folder, HERE, folder.name, time.time())
 
     def look(self, handle: Handle) -> Look:
         """The run's lock answers, which the operating system drops when the last of its processes is gone."""
-        return look_here(handle.folder, read_queue(handle.folder.parent)["waiting"])
+        return look_local(handle.folder, read_queue(handle.folder.parent)["waiting"])
 
     def ask_to_stop(self, folder: Path) -> None:
         """The trainer, or the supervisor of a waiting run, sees the file."""
@@ -90,11 +90,11 @@ def lock_holders(folder: Path) -> list[int]:
     return sorted(holders - {os.getpid()})
 
 
-def _start(folder: Path) -> None:
+def _start_supervisor(folder: Path) -> None:
     """Start the run's supervisor; the lock is held from before it exists, so there is no moment of doubt."""
     lock = os.open(folder / "alive.lock", os.O_RDWR | os.O_CREAT, 0o644)
     try:
-        if not take_lock(lock):
+        if not acquire_lock(lock):
             raise InvalidRun("This run is going on already.")
         forget_attempt(folder)
         wait_for_lock(lock, shared=True)

@@ -1,0 +1,48 @@
+"""The batch script of a run, which sbatch takes: what Slurm is asked for, and what it starts.
+
+It starts `vit.runs.engines.slurm_job` on the first of the job's machines, or the processes of a measurement.
+
+Source: https://slurm.schedmd.com/sbatch.html
+"""
+
+import shlex
+
+from vit.runs.engines.clusters import Cluster
+from vit.runs.engines.contract import Handle, Request
+from vit.training.run_folder import ENGINE
+
+SCRIPT = "job.sh"  # in a run's folder
+
+
+def batch_script(cluster: Cluster, handle: Handle, request: Request) -> str:
+    """The batch script of a run, for people to read and for sbatch."""
+    folder = handle.folder
+    short = request.minutes is not None and request.minutes <= 5
+    options = {
+        "job-name": handle.job,
+        "comment": f"vit: {folder}",
+        "output": str(folder / "log.txt"),
+        "open-mode": "append",
+        "partition": cluster.partition,
+        "array": f"0-{request.workers - 1}" if request.workers else "",
+        "nodes": str(request.nodes),
+        "ntasks-per-node": str(len(request.devices)),
+        "cpus-per-task": str(cluster.cpus),
+        "gres": f"gpu:{len(request.devices)}" if request.gpus else "",
+        "time": "" if request.minutes is None else str(request.minutes),
+        "signal": f"B:USR1@{45 if short else 120}",  # the limit is near; TERM would also mean scancel
+    }
+    variables = {ENGINE: "slurm", "OMP_NUM_THREADS": str(cluster.cpus), "PYTHONUNBUFFERED": "1"}
+    if cluster.code:
+        variables["PYTHONPATH"] = str(cluster.code)
+    if request.workers and not request.gpus:
+        variables["CUDA_VISIBLE_DEVICES"] = ""  # where Slurm does not fence them off
+    lines = ["#!/bin/bash", *(f"#SBATCH --{name}={shlex.quote(value)}" for name, value in options.items() if value)]
+    lines += ["#SBATCH --requeue", *cluster.setup]
+    lines += [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
+    if request.workers:
+        program, arguments = "vit.runs.batch.worker", " $SLURM_ARRAY_TASK_ID $SLURM_ARRAY_TASK_COUNT"
+    else:
+        program, arguments = "vit.runs.engines.slurm_job", f" {shlex.quote(handle.job)}"
+    lines += [f"exec {shlex.join([cluster.python, '-m', program, str(folder)])}{arguments}"]
+    return "\n".join(lines) + "\n"
