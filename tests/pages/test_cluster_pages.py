@@ -142,8 +142,9 @@ def test_where_nobody_here_drives_the_job_files_are_shown_and_can_be_taken(
     assert any("kind: TrainJob" in code.value for code in page.code)
     page.button(key="start").click().run()
     (run,) = registry.list_runs(patience=5)
+    asks = "Hand over one of its job files: job.sh, trainjob.yaml, rayjob.yaml, skypilot.yaml."
+    until(lambda: asks in text(opened("runs", run=run.id)), "its job files")
     page = opened("runs", run=run.id)
-    assert "Hand over one of its job files: job.sh, trainjob.yaml, rayjob.yaml, skypilot.yaml." in text(page)
     shown = "\n".join(code.value for code in page.code)
     assert f"kubectl create -f {run.folder / 'trainjob.yaml'}" in shown
     assert all(kind in shown for kind in ("#SBATCH", "kind: TrainJob", "kind: RayJob", "num_nodes: 1"))
