@@ -3,7 +3,6 @@
 import hashlib
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,6 +12,7 @@ from pages.shared import datasets, loading, session
 from pages.shared.class_question import Example, pass_of
 from pages.shared.escape import plain
 from pages.shared.result_cache import ASK_ABOVE
+from pages.shared.session import Progress
 from vit.data.pictures import Pictures
 from vit.errors import InvalidRun, UserError
 from vit.explain.head_census import CENSUS_PICTURES, Tally, batch_size, decoded, picked, pictures_of, seconds, tally
@@ -38,14 +38,6 @@ class Part(NamedTuple):
     name: str
     pictures: int
     read: Callable[[], Any]
-
-
-@dataclass
-class Progress:
-    """How far this visitor has come: parts that are done."""
-
-    done: int = 0
-    stopped: bool = False
 
 
 @st.cache_resource(show_spinner=False, max_entries=1000)

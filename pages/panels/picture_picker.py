@@ -35,7 +35,6 @@ def sample_source(name: str) -> Source:
 
 def pick_picture() -> Source:
     """The picture that the person chose last: an upload, a camera shot, or a sample."""
-
     state = session.of(session.Explore)
 
     def choose_sample(name: str) -> None:

@@ -24,7 +24,6 @@ LISTED = 200  # files that are listed by name
 
 def root_of(spec: str) -> str:
     """The `data_root` of a dataset: only named ones are downloaded."""
-
     root = data_roots()[0]
     elsewhere = spec in NAMED and spec != "shapes" and root != Path("data").absolute()
     return str(root) if elsewhere else "data"

@@ -125,7 +125,6 @@ def with_bar(key: Hashable, text: str, work: Callable[[Callable[[float], object]
         text: what the bar says.
         work: is given what to call with the share that is done.
     """
-
     placeholder = st.empty()  # there in every run, so that what follows keeps its own place
 
     def drawn() -> Any:

@@ -9,7 +9,7 @@ import secrets
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
 
 import streamlit as st
 
@@ -19,8 +19,11 @@ from vit.view.selection import Selection, View
 
 if TYPE_CHECKING:
     from vit.explain.map_comparison import Layout
+    from vit.runs.batch.cluster_dry_run import ClusterDryRun
+    from vit.training.dry_run import DryRun, Point
 
 State = TypeVar("State")
+TriedRecipe = tuple[str, tuple[str, ...]]  # what a dry run depends on: the recipe as JSON, and its devices
 
 
 def of(kind: type[State]) -> State:
@@ -61,6 +64,14 @@ class Carried(NamedTuple):
 
 
 @dataclass
+class Progress:
+    """How far this visitor has come with looking at many pictures: parts that are done."""
+
+    done: int = 0
+    stopped: bool = False
+
+
+@dataclass
 class Explore:
     """Of page Explore.
 
@@ -91,7 +102,7 @@ class Explore:
     frames: tuple[Hashable, dict[str, bytes]] | None = None
     importance: str = ""
     verdict: str = ""
-    looks: dict[str, Any] = field(default_factory=dict)
+    looks: dict[str, Progress] = field(default_factory=dict)
 
 
 class Uploaded(NamedTuple):
@@ -150,9 +161,9 @@ class Train:
     Attributes:
         nonce: of the next run; the same form sent twice starts it once.
         started: a run was, so that the next click is another one.
-        trial: what was tried, and what came of it.
-        remote_trial: what is tried on a cluster, with the folder of that, and what came of it.
-        cancelled: the trial was, and the page has not said so yet.
+        dry_run: what was tried, and what came of it.
+        cluster_dry_run: what is tried on a cluster, the folder of that, and what came of it: None yet, or why nothing.
+        cancelled: the dry run was, and the page has not said so yet.
         try_again: a smaller recipe was taken, which is tried at once.
         overfit: which recipe learned a batch by heart, and the points of its curve.
         uploads: how many archives were taken in; the next one has an uploader of its own.
@@ -163,11 +174,11 @@ class Train:
 
     nonce: str = field(default_factory=lambda: secrets.token_hex(8))
     started: bool = False
-    trial: tuple[Any, Any] | None = None
-    remote_trial: tuple[Any, Path, Any] | None = None
+    dry_run: tuple[TriedRecipe, DryRun] | None = None
+    cluster_dry_run: tuple[tuple[TriedRecipe, str], Path, ClusterDryRun | str | None] | None = None
     cancelled: bool = False
     try_again: bool = False
-    overfit: tuple[Any, list[Any]] | None = None
+    overfit: tuple[TriedRecipe, list[Point]] | None = None
     uploads: int = 0
     refused: tuple[str, str] = ("", "")
     undeleted: str = ""

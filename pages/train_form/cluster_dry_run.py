@@ -8,6 +8,7 @@ import streamlit as st
 
 from pages.shared import session
 from pages.shared.escape import plain
+from pages.shared.session import TriedRecipe
 from pages.train_form import cost_preview
 from pages.train_form.compute_target import ComputeTarget
 from vit.errors import UserError
@@ -31,11 +32,11 @@ def finished(config: TrainConfig, target: ComputeTarget) -> "dry_run.DryRun | No
     """What a trial of this very form there found; None without one."""
     state = session.of(session.Train)
     if (
-        state.remote_trial
-        and state.remote_trial[0] == _subject(config, target)
-        and isinstance(state.remote_trial[2], cluster_dry_run.ClusterDryRun)
+        state.cluster_dry_run
+        and state.cluster_dry_run[0] == _subject(config, target)
+        and isinstance(state.cluster_dry_run[2], cluster_dry_run.ClusterDryRun)
     ):
-        return state.remote_trial[2].result
+        return state.cluster_dry_run[2].result
     return None
 
 
@@ -47,29 +48,30 @@ def show(config: TrainConfig, target: ComputeTarget) -> None:
         "Try a few steps there",
         key="try_there",
         help=plain(f"On one machine of {target.on}: whether it works there, and how long it will take."),
-        disabled=bool(state.remote_trial and state.remote_trial[2] is None),
+        disabled=bool(state.cluster_dry_run and state.cluster_dry_run[2] is None),
     ):
         try:
             folder = control.start_dry_run(config, on=target.on, devices=target.devices, nodes=target.nodes)
         except UserError as error:
             st.error(plain(str(error)))
         else:
-            state.remote_trial = (subject, folder, None)
+            state.cluster_dry_run = (subject, folder, None)
             st.rerun()
-    if state.remote_trial and state.remote_trial[2] is None:
+    if state.cluster_dry_run and state.cluster_dry_run[2] is None:
         _wait()
         return
-    if state.remote_trial is None or state.remote_trial[0] != subject:
+    if state.cluster_dry_run is None or state.cluster_dry_run[0] != subject:
         return
-    if isinstance(state.remote_trial[2], cluster_dry_run.ClusterDryRun):
-        for doubt in state.remote_trial[2].doubts:
+    outcome = state.cluster_dry_run[2]
+    if isinstance(outcome, cluster_dry_run.ClusterDryRun):
+        for doubt in outcome.doubts:
             st.warning(plain(doubt))
-        st.caption(plain(f"Tried on {state.remote_trial[2].host}."))
-    else:
-        st.error(plain(state.remote_trial[2]))
+        st.caption(plain(f"Tried on {outcome.host}."))
+    elif outcome is not None:
+        st.error(plain(outcome))
 
 
-def _subject(config: TrainConfig, target: ComputeTarget) -> tuple[cost_preview.Subject, str]:
+def _subject(config: TrainConfig, target: ComputeTarget) -> tuple[TriedRecipe, str]:
     return cost_preview.subject_of(config, target.devices * target.nodes), target.on
 
 
@@ -77,9 +79,9 @@ def _subject(config: TrainConfig, target: ComputeTarget) -> tuple[cost_preview.S
 def _wait() -> None:
     """How the trial is, until there is something to say."""
     state = session.of(session.Train)
-    if state.remote_trial is None or state.remote_trial[2] is not None:
+    if state.cluster_dry_run is None or state.cluster_dry_run[2] is not None:
         return
-    subject, folder, _ = state.remote_trial
+    subject, folder, _ = state.cluster_dry_run
     handle = read_handle(folder)
     said, problem = watch.look(handle) if handle else (Look("gone"), "")
     result: Any = None
@@ -89,7 +91,7 @@ def _wait() -> None:
         result = str(error)
     result = result or (cluster_dry_run.failure(folder, said) if said else "")
     if result:
-        state.remote_trial = (subject, folder, result)
+        state.cluster_dry_run = (subject, folder, result)
         _end(folder)
         st.rerun()
     with st.container(horizontal=True, vertical_alignment="center"):
@@ -101,9 +103,9 @@ def _wait() -> None:
 
 def _cancel() -> None:
     state = session.of(session.Train)
-    if state.remote_trial:
-        _end(state.remote_trial[1])
-        state.remote_trial = None
+    if state.cluster_dry_run:
+        _end(state.cluster_dry_run[1])
+        state.cluster_dry_run = None
 
 
 def _end(folder: Path) -> None:

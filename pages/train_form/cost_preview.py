@@ -11,6 +11,7 @@ import streamlit as st
 
 from pages.shared import datasets, session
 from pages.shared.escape import plain
+from pages.shared.session import TriedRecipe
 from pages.train_form import form_state
 from vit.devices import memory as memory_of_this_machine
 from vit.errors import UserError
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from streamlit.delta_generator import DeltaGenerator
     from torch import Tensor
 
-Subject = tuple[str, tuple[str, ...]]  # what a trial depends on: the recipe as JSON, and its devices
 
 CURVES = ["#3b929a", "#c9803a"]  # readable on a light and on a dark page
 SHOWN = 8  # pictures in the preview
@@ -122,21 +122,21 @@ def show_costs(
     """
     state = session.of(session.Train)
     subject = subject_of(config, devices)
-    facts, tried = st.empty(), state.trial
-    wants_trial = wants_overfit = False
+    facts, tried = st.empty(), state.dry_run
+    wants_dry_run = wants_overfit = False
     if devices:
         with st.container(horizontal=True):
-            wants_trial = st.button("Try a few steps", help="Times some real steps on the device.")
+            wants_dry_run = st.button("Try a few steps", help="Times some real steps on the device.")
             wants_overfit = st.button(
                 "Overfit one batch", help="A sound model learns a few pictures by heart in seconds."
             )
     placeholder = st.empty()
     if state.cancelled:
         placeholder.caption("Cancelled.")
-    wants_trial |= state.try_again and bool(devices)
+    wants_dry_run |= state.try_again and bool(devices)
     state.cancelled = state.try_again = False
-    if wants_trial and (trial := try_steps(placeholder, config, devices, pictures)):
-        state.trial = tried = (subject, trial)
+    if wants_dry_run and (result := try_steps(placeholder, config, devices, pictures)):
+        state.dry_run = tried = (subject, result)
     measured = there or (tried[1] if tried and tried[0] == subject else None)
 
     rows = {}
@@ -163,8 +163,8 @@ def show_costs(
     return measured
 
 
-def subject_of(config: TrainConfig, devices: Sequence[str]) -> Subject:
-    """What a trial depends on."""
+def subject_of(config: TrainConfig, devices: Sequence[str]) -> TriedRecipe:
+    """What a dry run depends on."""
     return config.model_copy(update={"seed": 0, "patience": None}).model_dump_json(), tuple(devices)
 
 
@@ -239,7 +239,7 @@ def apply_settings(settings: Mapping[str, Any]) -> None:
     session.of(session.Train).try_again = True
 
 
-def show_overfit(config: TrainConfig, devices: Sequence[str], subject: Subject, start: bool) -> None:
+def show_overfit(config: TrainConfig, devices: Sequence[str], subject: TriedRecipe, start: bool) -> None:
     """The curve of learning one batch by heart, drawn while it is learned."""
     state = session.of(session.Train)
     chart, status = st.empty(), st.empty()
