@@ -4,8 +4,10 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+import torch
+from torch import nn
 
-from vit.devices import list_devices, memory, visible
+from vit.devices import back_where_it_was, list_devices, memory, visible
 
 GB = 1 << 30
 
@@ -92,3 +94,18 @@ def test_on_a_bare_machine_memory_is_unknown(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setitem(sys.modules, "psutil", None)
     assert memory() == (0, 0)
     assert list_devices()[0].name == "cpu"
+
+
+def test_a_model_that_was_moved_is_back_even_after_an_error() -> None:
+    moved: list[object] = []
+
+    class Spy(nn.Linear):
+        def to(self, device: object) -> nn.Module:
+            moved.append(device)
+            return self
+
+    model = Spy(2, 2)
+    with pytest.raises(KeyError), back_where_it_was(model):
+        model.to("cuda")
+        raise KeyError
+    assert moved == ["cuda", torch.device("cpu")]

@@ -6,7 +6,8 @@ addresses, which is also torch's order under CUDA_DEVICE_ORDER=PCI_BUS_ID.
 
 import os
 import platform
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,16 @@ class Device:
     total_memory: int
     free_memory: int
     use: float | None
+
+
+@contextmanager
+def back_where_it_was(model: Any) -> Iterator[None]:
+    """Wherever the body moves a model, others find it afterwards on the device where it was."""
+    before = next(model.parameters()).device
+    try:
+        yield
+    finally:
+        model.to(before)
 
 
 def list_devices() -> list[Device]:

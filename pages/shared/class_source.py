@@ -212,8 +212,8 @@ def _features_of_dataset(checkpoint: Checkpoint, data: str, count: int) -> Featu
             progress(done / total)
 
         dataset = vit_datasets.load_dataset(data, checkpoint.preprocess, root=Path(root), at_most=count)
-        with pass_queue.reserved(checkpoint, size):
-            parts = features.features_of(checkpoint, dataset.train, dataset.classes, count)
+        with pass_queue.reserved(checkpoint, size):  # on the CPU, where others ask this model meanwhile
+            parts = features.features_of(checkpoint, dataset.train, dataset.classes, count, "cpu")
             return features.combined(parts.all(report))
 
     known: Features = with_bar(key, f"Looking at {count:,} pictures…", work)

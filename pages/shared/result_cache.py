@@ -7,6 +7,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import fields, is_dataclass
+from itertools import islice
 from typing import Any, NamedTuple
 
 import streamlit as st
@@ -92,9 +93,9 @@ def size_of(value: Any) -> int:
 
 
 def models_of(value: Any) -> frozenset[int]:
-    """The models in a result, by their ids."""
-    if callable(getattr(value, "named_parameters", None)):
-        return frozenset({id(value)})
+    """The models in a result, by the ids of their first weights: with other classes, a model is the same one."""
+    if callable(getattr(value, "parameters", None)):
+        return frozenset(map(id, islice(value.parameters(), 1)))
     if isinstance(value, Mapping):
         return frozenset().union(*map(models_of, value.values()))
     if isinstance(value, list | tuple):

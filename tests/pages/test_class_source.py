@@ -109,12 +109,14 @@ def test_only_models_of_texts_are_asked_for_phrases(page: AppTest) -> None:
 
 @pytest.mark.parametrize("classifier", ["probe", "neighbours"])
 def test_a_model_without_classes_learns_those_of_a_dataset(
-    page: AppTest, backbone: str, dataset: str, classifier: str
+    page: AppTest, backbone: str, dataset: str, classifier: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)  # the page's model stays on the CPU all the same
     page = show(page, checkpoint=backbone)
     assert any("no classes of its own" in one.value for one in page.info)
     show(page, classes_from="examples", classes_data=dataset, classes_classifier=classifier)
     assert not page.exception and not page.error
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     checkpoint = vit.load_checkpoint(backbone)
     answers = vit.answers_from_examples(checkpoint, dataset, classifier, 300)
     expected = checkpoint.with_answers(answers).model(pixels(checkpoint)).logits[0].softmax(-1)

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 from streamlit.testing.v1 import AppTest
 
-from pages.shared.result_cache import MODELS, Memory, size_of
+from pages.shared.result_cache import MODELS, Memory, models_of, size_of
 from vit.explain.methods import Subject
 
 
@@ -89,6 +89,12 @@ def test_results_go_with_models_that_were_not_used_lately(build) -> None:
     get("first of 1")
     get("of none")
     assert "first of 1" in made and made.count("first of 1") == made.count("of none") == 1
+
+
+def test_a_model_with_other_classes_counts_once(build) -> None:
+    model = build()
+    other = model.with_head(torch.nn.Linear(model.config.dim, 2), 2)
+    assert models_of({"one": model, "other": (other,)}) == models_of(model) != models_of(build(seed=1))
 
 
 def test_what_follows_a_bar_keeps_its_place() -> None:

@@ -14,6 +14,7 @@ from vit.checkpoints.checkpoint import Checkpoint
 from vit.data.datasets import load_dataset
 from vit.data.in_parts import InParts, Part, pictures_bar
 from vit.data.pictures import Pictures
+from vit.devices import back_where_it_was
 from vit.explain.head_census import batch_size
 from vit.files import replaced
 from vit.images.preprocess import Normalise
@@ -56,7 +57,8 @@ def features(
     Raises:
         InvalidDataset: the dataset cannot be read.
     """
-    return combined(in_parts(checkpoint, data, limit, root=root).all(pictures_bar(bar)))
+    with back_where_it_was(checkpoint.model):
+        return combined(in_parts(checkpoint, data, limit, root=root).all(pictures_bar(bar)))
 
 
 def in_parts(
@@ -71,17 +73,23 @@ def in_parts(
     return features_of(checkpoint, dataset.test, dataset.classes, limit)
 
 
-def features_of(checkpoint: Checkpoint, pictures: Pictures, classes: Sequence[str], limit: int) -> InParts:
-    """Features of pictures (the first `limit`) that are read already, to be done in parts."""
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    model, normalise = checkpoint.model.to(device), Normalise(checkpoint.preprocess, device)
+def features_of(
+    checkpoint: Checkpoint, pictures: Pictures, classes: Sequence[str], limit: int, device: str | None = None
+) -> InParts:
+    """Features of pictures (the first `limit`) that are read already, to be done in parts.
+
+    Args:
+        device: where the model is moved; None for a GPU where there is one.
+    """
+    where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    model, normalise = checkpoint.model.to(where), Normalise(checkpoint.preprocess, where)
 
     def compute(images: Tensor, labels: Tensor, _: int) -> Part:
         vectors = pooled(model, normalise(images)).float().cpu().numpy()
         return {"vectors": vectors, "labels": labels.cpu().numpy(), "classes": np.array(classes)}
 
     count = min(limit, len(pictures.labels))
-    return InParts(pictures, count, batch_size(checkpoint, checkpoint.preprocess), compute, device)
+    return InParts(pictures, count, batch_size(checkpoint, checkpoint.preprocess), compute, where)
 
 
 def combined(parts: Iterable[Part]) -> Features:

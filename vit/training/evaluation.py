@@ -14,6 +14,7 @@ from vit.checkpoints.checkpoint import Checkpoint
 from vit.data.in_parts import InParts, Part, pictures_bar
 from vit.data.labels import test_pictures
 from vit.data.pictures import Pictures
+from vit.devices import back_where_it_was
 from vit.images.preprocess import Normalise
 from vit.model.transformer import VisionTransformer
 from vit.progress import tqdm
@@ -87,7 +88,8 @@ def evaluate_checkpoint(
     Raises:
         InvalidDataset: the dataset cannot be read, or has a class that the checkpoint does not know.
     """
-    return combined(in_parts(checkpoint, data, root=root).all(pictures_bar(bar)))
+    with back_where_it_was(checkpoint.model):
+        return combined(in_parts(checkpoint, data, root=root).all(pictures_bar(bar)))
 
 
 def in_parts(checkpoint: Checkpoint, data: str, *, root: Path = Path("data"), **reading: int) -> InParts:

@@ -13,6 +13,7 @@ from vit.checkpoints.answers import Answers
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.data.datasets import load_dataset
 from vit.data.in_parts import pictures_bar
+from vit.devices import back_where_it_was
 from vit.errors import InvalidDataset, UserError
 from vit.explain.features import Features, combined, features_of, pooled
 from vit.explain.head_census import batch_size
@@ -75,8 +76,10 @@ def answers_from_examples(
         InvalidDataset: it cannot be read, or has fewer than two classes.
     """
     dataset = load_dataset(data, checkpoint.preprocess, root=root, at_most=limit)
-    work = features_of(checkpoint, dataset.train, dataset.classes, limit)
-    return answers_from_features(combined(work.all(pictures_bar(bar))), data, classifier, limit=limit)
+    with back_where_it_was(checkpoint.model):
+        work = features_of(checkpoint, dataset.train, dataset.classes, limit)
+        known = combined(work.all(pictures_bar(bar)))
+    return answers_from_features(known, data, classifier, limit=limit)
 
 
 def answers_from_pictures(
