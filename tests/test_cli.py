@@ -710,3 +710,47 @@ def test_classes_that_cannot_be_are_one_line(
 ) -> None:
     result = command("classify", picture, "--checkpoint", saved, *words)
     assert result.status == 2 and message in result.err and result.err.count("\n") == 1
+
+
+def test_typed_phrases_are_measured_on_a_dataset(command: Command, picture: Path, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    clip(tmp_path / "clip")
+    for split, name, color in [(s, n, c) for s in ("train", "test") for n, c in (("cat", 20), ("dog", 230))]:
+        folder = tmp_path / "data" / split / name
+        folder.mkdir(parents=True)
+        for i in range(4):
+            Image.new("RGB", (40, 40), (color, 60 * i, 90)).save(folder / f"{i}.png")
+    data = f"folder:{tmp_path / 'data'}"
+    options = (
+        "--checkpoint",
+        tmp_path / "clip",
+        "--text",
+        "cat",
+        "--text",
+        "dog",
+        "--template",
+        "a {}",
+        "--data",
+        data,
+    )
+    result = json.loads(command("evaluate", *options, "--json").out)
+    checkpoint = vit.load_checkpoint(tmp_path / "clip")
+    asked = checkpoint.with_answers(vit.answers_from_text(checkpoint, ["cat", "dog"], "a {}"))
+    right = 0
+    for label, name in enumerate(asked.labels):
+        for file in (tmp_path / "data" / "test" / name).iterdir():
+            right += asked.model(asked.preprocess(Image.open(file))).logits.argmax().item() == label
+    assert (result["accuracy"], result["pictures"], result["identity"]) == (right / 8, 8, asked.identity)
+    ranked = json.loads(command("faithfulness", *options, "--limit", 4, "--json").out)
+    assert ranked["pictures"] == 4 and ranked["identity"] == asked.identity
+    assert "relevance" in {one["name"] for one in ranked["methods"]}
+
+
+@pytest.mark.parametrize("option", [("--on", "here"), ("--card",)])
+def test_only_a_checkpoints_own_classes_are_spread_and_put_into_its_card(
+    command: Command, saved: Path, option: tuple[str, ...]
+) -> None:
+    options = ("--checkpoint", saved, "--data", "shapes", "--examples", "shapes", *option)
+    before = (saved / "README.md").read_bytes()
+    check_mistake(command("faithfulness", *options), f"{option[0]} ")
+    assert (saved / "README.md").read_bytes() == before

@@ -9,6 +9,11 @@ from vit.checkpoints.load import load_checkpoint
 from vit.errors import InvalidConfig
 from vit.explain.answers import examples, text
 
+_OF_OWN_CLASSES = {
+    "on": "measures the classes that the checkpoint's files have.",
+    "card": "writes into the card of a checkpoint what is measured with its own classes.",
+}
+
 
 def load_with_answers(options: argparse.Namespace) -> Checkpoint:
     """The checkpoint, with the classes that were asked for.
@@ -22,6 +27,9 @@ def load_with_answers(options: argparse.Namespace) -> Checkpoint:
         raise InvalidConfig("--template says how each --text is read. Name one with --text.")
     if options.classifier and not options.examples:
         raise InvalidConfig("--classifier says how --examples are learnt from. Name a folder or a dataset with it.")
+    for name, what in _OF_OWN_CLASSES.items():
+        if getattr(options, name, None) and (options.text or options.examples):
+            raise InvalidConfig(f"--{name} {what} Leave it out, or keep a probe as a checkpoint on page Explore first.")
     checkpoint = load_checkpoint(options.checkpoint)
     if options.text:
         return checkpoint.with_answers(text.answers_from_text(checkpoint, options.text, options.template or "{}"))

@@ -36,6 +36,25 @@ def _number_or(*alternatives: str) -> Any:
     return parse
 
 
+def _add_classes(command: argparse.ArgumentParser) -> None:
+    """Options that ask for other classes than the checkpoint's own, see `vit.cli.answers`."""
+    command.add_argument(
+        "--text", action="append", default=[], metavar="PHRASE",
+        help="a class in words, again for more, for checkpoints that learnt from texts (CLIP, SigLIP)",
+    )  # fmt: skip
+    command.add_argument(
+        "--template", metavar="T", help="what is read for each --text, as in 'a photo of {}' (default: the phrase)"
+    )
+    command.add_argument(
+        "--examples", metavar="NAME|folder:PATH",
+        help="classes by labelled pictures, for any checkpoint: a folder of class folders, or a dataset",
+    )  # fmt: skip
+    command.add_argument(
+        "--classifier", choices=("probe", "neighbours"),
+        help="with --examples: logistic regression, or votes of the nearest pictures (default: probe)",
+    )  # fmt: skip
+
+
 def parser() -> argparse.ArgumentParser:
     """Every command and option."""
     installed = Path(sys.argv[0]).stem == "vit"  # the command that an installation brings
@@ -89,21 +108,7 @@ def parser() -> argparse.ArgumentParser:
             "--size", type=int, metavar="PX",
             help="shorter side of the model's input, to whole patches (default: the checkpoint's own)",
         )  # fmt: skip
-        command.add_argument(
-            "--text", action="append", default=[], metavar="PHRASE",
-            help="a class in words, again for more, for checkpoints that learnt from texts (CLIP, SigLIP)",
-        )  # fmt: skip
-        command.add_argument(
-            "--template", metavar="T", help="what is read for each --text, as in 'a photo of {}' (default: the phrase)"
-        )
-        command.add_argument(
-            "--examples", metavar="NAME|folder:PATH",
-            help="classes by labelled pictures, for any checkpoint: a folder of class folders, or a dataset",
-        )  # fmt: skip
-        command.add_argument(
-            "--classifier", choices=("probe", "neighbours"),
-            help="with --examples: logistic regression, or votes of the nearest pictures (default: probe)",
-        )  # fmt: skip
+        _add_classes(command)
         command.add_argument("--data-root", type=Path, default=Path("data"), help="where downloads are kept")
     explain.add_argument(
         "--precision", choices=("float32", "bfloat16"), help="bfloat16 is faster and inexact (default: float32)"
@@ -119,12 +124,14 @@ def parser() -> argparse.ArgumentParser:
     evaluate.add_argument(
         "--report", type=Path, metavar="FILE.npz", help="also keep which pictures were taken for what"
     )
+    _add_classes(evaluate)
 
     faithful = add("faithfulness", "Rank the methods of explaining by whether their maps are true, on test pictures.")
     faithful.add_argument("--data", required=True, metavar="NAME|folder:PATH")
     faithful.add_argument("--data-root", type=Path, default=Path("data"), help="where downloads are kept")
     faithful.add_argument("--limit", type=int, default=500, metavar="N", help="pictures (default: %(default)s)")
     faithful.add_argument("--card", action="store_true", help="also put the table into the checkpoint's card")
+    _add_classes(faithful)
 
     heads = add("heads", "Say what every head does: mean and spread of a statistic over test pictures.")
     heads.add_argument("--data", required=True, metavar="NAME|folder:PATH")
