@@ -62,6 +62,8 @@ def pick(checkpoint: Checkpoint, prefix: str = "") -> Checkpoint:
     Args:
         prefix: of its names in links, where a page asks several times.
     """
+    if not prefix:
+        feedback.tell()  # whether a probe was kept
     name = f"{prefix}{CLASSES}from"
     sources = {"": "the checkpoint's" if checkpoint.labels else "none"}
     if _reads_text(checkpoint):
@@ -313,7 +315,6 @@ def _show_accuracy(checkpoint: Checkpoint, answers: Answers, prefix: str) -> Non
     with st.popover("Keep as a checkpoint"):
         st.text_input("Name", manage.suggest(f"{checkpoint.name}-probe.pt"), key="probe name", help=manage.NAME_HELP)
         st.button("Keep", key="keep probe", type="primary", on_click=_keep, args=(checkpoint,))
-    feedback.tell()
 
 
 def _keep(checkpoint: Checkpoint) -> None:

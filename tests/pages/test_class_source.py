@@ -134,6 +134,7 @@ def test_a_probe_is_kept_as_a_checkpoint_that_answers_the_same(
     page.text_input(key="probe name").set_value("shades-probe")
     page.button(key="keep probe").click().run()
     assert not page.exception and not page.error
+    assert [one.value.replace("\\", "") for one in page.toast] == ["shades-probe is a checkpoint now."]
     assert page.query_params["checkpoint"] == "shades-probe" and "classes_from" not in page.query_params
     assert control(page.selectbox, "target").options == before
     kept = vit.load_checkpoint("shades-probe")
