@@ -140,3 +140,10 @@ def test_a_dataset_gives_its_classes_and_its_test_pictures_stay_unseen(
     for file in (tmp_path / "data" / "test").rglob("*.png"):
         Image.new("RGB", (32, 32)).save(file)  # other pictures there
     assert vit.answers_from_examples(checkpoint, f"folder:{tmp_path / 'data'}", limit=20).digest == answers.digest
+
+
+def test_what_was_measured_with_a_checkpoints_own_classes_is_not_said_of_others() -> None:
+    own = vit.load_checkpoint("cifar10")
+    assert {"accuracy", "faithfulness", "limits", "data"} <= own.facts.keys()
+    answers = answers_from_features(clouds(3, dim=own.config.dim), "clouds")
+    assert not {"accuracy", "faithfulness", "limits", "data"} & own.with_answers(answers).facts.keys()

@@ -11,6 +11,7 @@ from transformers import AutoTokenizer, CLIPModel, SiglipModel
 
 import vit
 from vit.checkpoints.checkpoint import Checkpoint
+from vit.checkpoints.load import summarise
 from vit.errors import InvalidCheckpoint, UserError
 from vit.explain.answers import text
 from vit.explain.methods import Subject, weights
@@ -137,3 +138,9 @@ def test_without_its_tokenizer_a_checkpoint_says_what_is_missing(published: Any,
     assert "tokenizer.json" in text.obstacle(checkpoint)
     with pytest.raises(InvalidCheckpoint, match="tokenizer"):
         vit.answers_from_text(checkpoint, ["a cat"])
+
+
+def test_a_projection_is_not_counted_as_classes(published: Any) -> None:
+    folder, _ = published
+    info = summarise(folder)
+    assert info.labels == len(vit.load_checkpoint(folder).labels) == 0 and not info.problem

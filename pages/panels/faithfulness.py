@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pages.shared import bars, link_controls, session
 from pages.shared.class_question import Example, Question, pass_of, subject, weights
-from pages.shared.escape import plain
+from pages.shared.escape import for_plotly, plain
 from pages.shared.result_cache import TELL_ABOVE
 from vit import devices
 from vit.explain.faithfulness import (
@@ -97,7 +97,8 @@ def ranking(key: str, target: int, settings: Settings, _example: Example) -> dic
 
 def show(example: Example, question: Question, selection: Selection) -> None:
     """The verdict on the map that is shown."""
-    target, label = question.about, plain(example.checkpoint.labels[question.about])
+    target, name = question.about, example.checkpoint.labels[question.about]
+    label = plain(name)
     which = " ".join(f"{name}={getattr(selection, name)}" for name in ("view", "block", "head", "direction"))
     which += f" {selection.token} {selection.pinned} {selection.settings()}"
     which += question.method if selection.view == "relevance" else ""
@@ -151,7 +152,7 @@ def show(example: Example, question: Question, selection: Selection) -> None:
         takes = f" ({about(every)})" if every > TELL_ABOVE else ""
         compare = link_controls.toggle(f"All methods on this picture{takes}", "ranking")
     if both:
-        _show_curves(curves(example.key, target, which, example, heatmap), label)
+        _show_curves(curves(example.key, target, which, example, heatmap), name)
     if compare:
         ranked = ranking(example.key, target, Settings(**selection.settings()), example)
         _show_ranking(ranked, verdict, _method_of_map(ranked, selection, question, heatmap()))
@@ -240,13 +241,13 @@ def _show_curves(every: dict[str, dict[str, Curve]], label: str) -> None:
         figure.update_layout(
             height=260,
             margin={"l": 0, "r": 0, "t": 30, "b": 0},
-            title={"text": f"{title}: “{label}”", "font": {"size": 14}},
+            title={"text": f"{title}: “{for_plotly(label)}”", "font": {"size": 14}},
             legend={"orientation": "h", "y": -0.35},
         )
         figure.update_xaxes(title=f"pixels {how}", tickformat=".0%", range=[0, 1], fixedrange=True)
         figure.update_yaxes(tickformat=".0%", range=[0, 1], fixedrange=True)
         column.plotly_chart(figure, config={"displayModeBar": False}, key=f"curve {title}", alt=f"{title} curve")
-        column.caption(_about(title, lines["this map"], label))
+        column.caption(_about(title, lines["this map"], plain(label)))
 
 
 def _about(title: str, curve: Curve, label: str) -> str:

@@ -6,7 +6,7 @@ import streamlit as st
 from PIL import Image
 
 from pages.shared.class_question import Example, Question, pass_of
-from pages.shared.escape import plain
+from pages.shared.escape import for_plotly, plain
 from vit.explain.logit_lens import Lens, logit_lens
 from vit.explain.weight_views import filters, outliers, position_similarity
 from vit.view.overlay import COLORMAPS
@@ -38,7 +38,7 @@ def show(example: Example, question: Question) -> None:
         figure.add_scatter(
             x=blocks,
             y=reading.answers[:, index].tolist(),
-            name=plain(labels[index]),
+            name=for_plotly(labels[index]),
             line={"width": 3 if index == target else 1.5},
         )
     figure.add_vline(x=reading.decided + 1, line={"color": QUIET, "dash": "dot"})

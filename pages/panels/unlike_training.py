@@ -44,6 +44,7 @@ def show(checkpoint: Any, explanation: Any) -> None:
     caption = f"It knows {count:,} classes" + ("; all else is a guess." if count <= FEW_CLASSES else ".")
     if checkpoint.answers is not None:
         shared = f"It shares its answer among these {count:,}, whether one is right or none."
+        shared = shared if count > 1 else "With one class alone its answer is always 100 %: name another to compare."
         caption = "It answers each by itself." if checkpoint.answers.independent else shared
     if judgement is None:
         st.caption(caption)

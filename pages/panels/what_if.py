@@ -12,7 +12,7 @@ from torch import Tensor
 from pages.components import head_grid, viewer
 from pages.shared import class_question, link_controls, page_links, pass_queue, session
 from pages.shared.class_question import Example, Question, pass_of
-from pages.shared.escape import plain
+from pages.shared.escape import for_plotly, visible
 from pages.shared.page_links import ExploreLink, Heads
 from pages.shared.result_cache import ASK_ABOVE, TELL_ABOVE, cached, with_bar
 from vit.checkpoints.checkpoint import Checkpoint
@@ -99,10 +99,10 @@ def under_pointer(example: Example, question: Question | None, selection: Select
     before = example.checkpoint.model.probabilities(now.explanation.record.logits[0])
     best, usual = answers.argmax(-1).tolist(), int(before.argmax())
     return viewer.Occlusion(
-        target=plain(labels[question.about]),
+        target=visible(labels[question.about]),
         before=float(before[question.about]),
         after=answers[:, question.about].tolist(),
-        answers=[plain(labels[one]) if one != usual else "" for one in best],
+        answers=[visible(labels[one]) if one != usual else "" for one in best],
     )
 
 
@@ -149,7 +149,7 @@ def show(example: Example, question: Question | None, selection: Selection) -> N
         values = _importances(example, question, _by_mean())
         label = "Click a head to switch it off"
         if question and np.isfinite(values).any():
-            name = plain(example.checkpoint.labels[question.about])
+            name = visible(example.checkpoint.labels[question.about])
             when = ", before any change" if off or selection.hidden else ""
             label = f"What “{name}” loses without each head [logits]{when}. Click one to switch it off"
         head_grid.show("whatif", values, _signed, label=label, scale="signed", marked=off, on_choose=toggle)
@@ -214,7 +214,7 @@ def _show_answers(example: Example, before: Tensor, after: Tensor, question: Que
     labels = example.checkpoint.labels
     classes = {question.about, *before.topk(min(TOP, len(before))).indices.tolist(), int(after.argmax())}
     order = sorted(classes, key=lambda index: float(before[index]))
-    names = [plain(labels[index]) for index in order]
+    names = [for_plotly(labels[index]) for index in order]
     figure = go.Figure()
     for name, values, color in (("after", after, ACCENT), ("before", before, QUIET)):
         numbers = [float(values[index]) for index in order]
@@ -237,5 +237,5 @@ def _show_answers(example: Example, before: Tensor, after: Tensor, question: Que
     )
     figure.update_xaxes(range=[0, 1], visible=False, fixedrange=True)
     figure.update_yaxes(fixedrange=True)
-    best = plain(labels[int(after.argmax())])
+    best = visible(labels[int(after.argmax())])
     st.plotly_chart(figure, config={"displayModeBar": False}, key="answers", alt=f"After the change: {best}")

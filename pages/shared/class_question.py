@@ -11,7 +11,7 @@ import streamlit as st
 
 from pages.components import viewer
 from pages.shared import link_controls, pass_queue
-from pages.shared.escape import plain
+from pages.shared.escape import visible
 from pages.shared.result_cache import cached
 from vit.explain import methods
 from vit.explain.methods import METHODS, Subject
@@ -125,7 +125,7 @@ def computed_map(
         described = viewer.Method(
             title=method.title,
             sentence=method.sentence,
-            target=plain(label),
+            target=visible(label),
             chain="",
             tokens=method.of_tokens,
             settings=list(selection.settings(method.settings)),
@@ -227,7 +227,7 @@ def pick(example: Example, prefix: str = "", side: str = "") -> Question | None:
                 f"{side} class".strip().capitalize(),
                 f"{prefix}target",
                 order,
-                format_func=lambda index: f"{plain(labels[index])} · {probabilities[index]:.1%}",
+                format_func=lambda index: f"{visible(labels[index])} · {probabilities[index]:.1%}",
                 along=view,
                 help="What should the picture speak for? Type to search. The most probable classes come first.",
             )

@@ -39,9 +39,9 @@ if TYPE_CHECKING:
     from vit.explain.features import Features
 
 TYPED, EXAMPLES = "typed", "examples"
-CLASSIFIERS = {"probe": "a linear probe", "neighbours": "the nearest neighbours"}
-PICTURES = (300, 100, 1000)  # of a dataset that can be learnt from
-GROUPS, GROUP_PICTURES = 20, 100  # the most
+CLASSIFIERS = {"probe": "linear probe", "neighbours": "neighbours"}
+PICTURES, FEW_PICTURES = (100, 300, 1000), 300  # of a dataset that can be learnt from, and at first
+GROUPS, GROUP_PICTURES, GROUP_NAME = 20, 100, 100  # the most, of a name characters
 PHRASES = 1000  # the most characters of one
 
 
@@ -62,8 +62,6 @@ def pick(checkpoint: Checkpoint, prefix: str = "") -> Checkpoint:
     Args:
         prefix: of its names in links, where a page asks several times.
     """
-    if not prefix:
-        feedback.tell()  # whether a probe was kept
     name = f"{prefix}{CLASSES}from"
     sources = {"": "the checkpoint's" if checkpoint.labels else "none"}
     if _reads_text(checkpoint):
@@ -80,6 +78,8 @@ def pick(checkpoint: Checkpoint, prefix: str = "") -> Checkpoint:
         "that you type; every model can be taught classes by examples, of which it sees only what it computes before "
         "its own head.",
     )
+    if not prefix and source != EXAMPLES:
+        feedback.tell()  # that a probe was kept
     if not source:
         return checkpoint
     try:
@@ -130,7 +130,7 @@ def _typed(checkpoint: Checkpoint, prefix: str) -> Answers | None:
         key=key,
         on_change=link_controls.on_change,
         args=(key, type_phrases),
-        height=96,
+        height=130,
         placeholder="a cat\na dog\na grey wall",
         help="One class each. They stand in the address, so a link shows the same.",
     )
@@ -160,9 +160,9 @@ def _typed(checkpoint: Checkpoint, prefix: str) -> Answers | None:
 
 def _from_examples(checkpoint: Checkpoint, prefix: str) -> Answers | None:
     """Classes that are learnt from pictures; None while there are too few."""
-    own = "Pictures that you drop in groups"
-    titles = {"": own} | {spec: f"Pictures of {title}" for spec, title in datasets.here().items()}
-    left, right = st.columns([3, 2])
+    own = "Your own, in groups"
+    titles = {"": own} | {spec: title for spec, title in datasets.here().items()}
+    left, right = st.columns(2)
     with left:
         data = link_controls.select(
             "Examples", f"{prefix}{CLASSES}data", list(titles), format_func=titles.get, along={f"{prefix}target": None}
@@ -183,7 +183,12 @@ def _from_examples(checkpoint: Checkpoint, prefix: str) -> Answers | None:
     else:
         with left:
             count = link_controls.select(
-                "Pictures", f"{prefix}{CLASSES}pictures", PICTURES, kind=st.segmented_control, width="content"
+                "Pictures",
+                f"{prefix}{CLASSES}pictures",
+                PICTURES,
+                FEW_PICTURES,
+                kind=st.segmented_control,
+                width="content",
             )
         known, facts = _features_of_dataset(checkpoint, data, count), {"limit": count}
     if known is None:
@@ -263,13 +268,17 @@ def _pick_groups(prefix: str) -> dict[str, Sequence[Upload]]:
     typed, dropped = f"{name} name {len(linked)}", f"{name} pictures {len(linked)}"
 
     def add() -> None:
-        title = " ".join(st.session_state[typed].split())[:PHRASES]
-        taken = [Upload.of(file.name, file.getvalue()) for file in st.session_state[dropped]][:GROUP_PICTURES]
+        title = " ".join(st.session_state[typed].split())[:GROUP_NAME]
+        taken, left_out = _readable(st.session_state[dropped])
+        visit = session.of(session.Visit)
+        visit.group_note = _group_note(title, taken, left_out)
         if not title or not taken:
             return
+        others = [one for one in linked if one.partition(" ")[2] != title]
         if key := uploaded_pictures.keep_all(taken):
-            others = [one for one in linked if one.partition(" ")[2] != title]
             page_links.rewrite({name: [*others, f"{key} {title}"], f"{prefix}target": None})
+        else:
+            visit.group_note = "The pictures cannot be kept: the server's disk is full."
 
     def remove(group: str) -> None:
         page_links.rewrite({name: [one for one in linked if one != group], f"{prefix}target": None})
@@ -288,7 +297,7 @@ def _pick_groups(prefix: str) -> dict[str, Sequence[Upload]]:
     if len(linked) < GROUPS:
         with st.form(f"{name} form", border=False):
             left, right = st.columns([2, 3], vertical_alignment="bottom")
-            left.text_input("Name of a group", key=typed, placeholder="cat", max_chars=100)
+            left.text_input("Name of a group", key=typed, placeholder="cat")
             right.file_uploader(
                 "Its pictures",
                 type=upload_limits.KINDS,
@@ -297,7 +306,31 @@ def _pick_groups(prefix: str) -> dict[str, Sequence[Upload]]:
                 key=dropped,
             )
             st.form_submit_button("Add the group", on_click=add)
+    visit = session.of(session.Visit)
+    if visit.group_note:
+        st.warning(plain(visit.group_note))
+        visit.group_note = ""
     return groups
+
+
+def _readable(files: Sequence[Any]) -> tuple[list[Upload], list[str]]:
+    """Those of the uploaded files that are pictures, so many at most; and why others are left out."""
+    taken, left_out = [], []
+    for file in files[:GROUP_PICTURES]:
+        try:
+            decode.decode_image(file.getvalue())
+            taken.append(Upload.of(file.name, file.getvalue()))
+        except UserError as error:
+            left_out.append(f"{file.name} is left out: {error}")
+    if len(files) > GROUP_PICTURES:
+        left_out.append(f"Of {len(files)} pictures, the first {GROUP_PICTURES} are taken.")
+    return taken, left_out
+
+
+def _group_note(title: str, taken: Sequence[Upload], left_out: Sequence[str]) -> str:
+    """What is to be said of a group that somebody added, "" for nothing."""
+    missing = [what for what, there in (("a name", title), ("pictures", taken)) if not there]
+    return " ".join([*left_out, *([f"The group needs {' and '.join(missing)}."] if missing else [])])
 
 
 def _show_accuracy(checkpoint: Checkpoint, answers: Answers, prefix: str) -> None:
@@ -310,7 +343,11 @@ def _show_accuracy(checkpoint: Checkpoint, answers: Answers, prefix: str) -> Non
             f"Right about **{answers.accuracy:.1%}** of examples that it was not taught (95 % interval {low:.1%} to "
             f"{high:.1%}); a guess is right about {1 / len(answers.names):.1%}."
         )
-    if not answers.linear or not access.may_train() or prefix:
+    if not access.may_train() or prefix:
+        return
+    feedback.tell()  # why a probe was not kept
+    if not answers.linear:
+        st.caption("Neighbours cannot be kept as a checkpoint; a linear probe can.")
         return
     with st.popover("Keep as a checkpoint"):
         st.text_input("Name", manage.suggest(f"{checkpoint.name}-probe.pt"), key="probe name", help=manage.NAME_HELP)

@@ -1,5 +1,6 @@
 """Classes that are typed or learnt from examples, on page Explore: the answer, what follows from it, and its link."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import parse_qs
@@ -21,6 +22,7 @@ from vit.images.preprocess import Preprocess
 from vit.model.transformer import VisionTransformer
 
 PHRASES = ["a cat", "a dog", "<b>a wall</b>"]
+ODD = ["jack-o-lantern (blue)!", "<i>snake_case</i>"]
 
 
 @pytest.fixture
@@ -73,6 +75,23 @@ def test_typed_phrases_are_the_classes_of_everything(page: AppTest, with_texts: 
     options = control(page.selectbox, "target").options
     assert options[0] == f"{PHRASES[best]} · {expected[best]:.1%}" and len(options) == 2
     assert sent_to(page)["method"]["target"] == PHRASES[best]
+
+
+@pytest.mark.parametrize("with_texts", ["clip"], indirect=True)
+@pytest.mark.parametrize("panel", ["layers", "what-if"])
+def test_odd_names_are_shown_as_they_were_typed(page: AppTest, with_texts: str, panel: str) -> None:
+    link = {"checkpoint": with_texts, "classes_from": "typed", "classes_text": ODD, "view": "relevance", "target": "1"}
+    show(page, panel=panel, probe="1", off="0-1", **link)
+    assert not page.exception and not page.error
+    assert {text.split(" · ")[0] for text in control(page.selectbox, "target").options} == set(ODD)
+    assert sent_to(page)["method"]["target"] == ODD[1]
+    traces = [trace for one in page.get("plotly_chart") for trace in json.loads(one.proto.spec)["data"]]
+    names = {trace["name"] for trace in traces} | {name for trace in traces for name in trace["y"]}
+    assert {"jack-o-lantern (blue)!", "&lt;i&gt;snake_case&lt;/i&gt;"} <= names  # where plotly reads HTML
+    grid = (
+        json.dumps(json.loads(page.get_by_key("whatif").proto.json), ensure_ascii=False) if panel == "what-if" else ""
+    )
+    assert panel == "layers" or f"What “{ODD[1]}” loses" in grid
 
 
 @pytest.mark.parametrize("with_texts", ["clip"], indirect=True)
@@ -177,6 +196,33 @@ def test_groups_of_dropped_pictures_are_classes(
     assert shown == f"{list(groups)[best]} · {shares[best]:.1%}"
     page.button(key=f"remove {link[0]}").click().run()
     assert not page.exception and page.query_params["classes_group"] == link[1]
+
+
+def test_a_group_that_cannot_be_added_says_why(
+    page: AppTest, backbone: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VIT_PICTURES", str(tmp_path / "pictures"))
+
+    def add(name: str, files: list[tuple[str, bytes, str]]) -> list[str]:
+        page.text_input(key=f"classes_group name {len(groups())}").set_value(name)
+        page.file_uploader(key=f"classes_group pictures {len(groups())}").set_value(files)
+        next(one for one in page.button if one.label == "Add the group").click().run()
+        assert not page.exception
+        return [one.value.replace("\\", "") for one in page.warning]
+
+    def groups() -> list[str]:
+        linked = page.query_params.get("classes_group", [])
+        return [linked] if isinstance(linked, str) else linked
+
+    show(page, checkpoint=backbone, classes_from="examples")
+    picture, text = ("red.png", png(30, 30), "image/png"), ("text.png", b"no picture", "image/png")
+    assert add("", []) == ["The group needs a name and pictures."]
+    assert add("", [picture]) == ["The group needs a name."]
+    (told,) = add("cats", [text])
+    assert told.startswith("text.png is left out: ") and told.endswith("The group needs pictures.") and not groups()
+    (told,) = add("c" * 300, [picture, text])
+    assert told.startswith("text.png is left out: ") and "needs" not in told
+    assert [one.partition(" ")[2] for one in groups()] == ["c" * 100]
 
 
 def test_pictures_of_a_group_that_are_gone_are_named(page: AppTest, backbone: str) -> None:

@@ -41,6 +41,9 @@ NAME = re.compile(r"[a-z0-9_.-]{1,64}")
 WEIGHT_NAMES = (WEIGHTS, INDEXES[0], PYTORCH_WEIGHTS, INDEXES[1])  # the first that is there
 
 
+_OF_CLASSES = ("faithfulness", "limits", "data", "images")  # facts
+
+
 @dataclass(frozen=True)
 class Checkpoint:
     """A model on disk, opened.
@@ -94,7 +97,8 @@ class Checkpoint:
             answers: made for this checkpoint, see `vit.answers_from_text` and `vit.answers_from_examples`.
         """
         model = self.model.with_head(answers.head, len(answers.names), answers.independent)
-        facts = {name: fact for name, fact in self.facts.items() if "accuracy" not in name}
+        # Measured with its own classes, or said of them.
+        facts = {name: fact for name, fact in self.facts.items() if "accuracy" not in name and name not in _OF_CLASSES}
         return replace(
             self,
             model=model,

@@ -60,7 +60,7 @@ def summarise(path: Path) -> CheckpointInfo:
             facts = _stated_facts(document)
             reading = families.read(tensors, document, OURS in metadata, name=_names_of(source))
             params = sum(tensor.numel() for tensor in reading.tensors.values())
-            labels, family = reading.config.num_classes, reading.family.name
+            labels, family = len(_read_labels(document, reading)[0]), reading.family.name
     except UnknownHeads as error:
         return CheckpointInfo(path.name, path, params, size, labels, facts, str(error), choices=error.choices)
     except InvalidCheckpoint as error:

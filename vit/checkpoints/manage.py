@@ -129,7 +129,7 @@ def keep(checkpoint: Checkpoint, name: str, root: Path | None = None) -> Path:
     facts: dict[str, Any] = {
         "backbone": f"{checkpoint.name} (weights {checkpoint.hash})",
         "classes": answers.source,
-        **{key: value for key, value in checkpoint.facts.items() if key in ("license", "limits")},
+        **{key: value for key, value in checkpoint.facts.items() if key == "license"},
         "data": answers.facts.get("data", ""),
     }
     if answers.accuracy is not None and answers.interval is not None:
