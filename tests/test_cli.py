@@ -334,16 +334,16 @@ def test_every_setting_of_a_method_has_an_option(command: Command, name: str) ->
     assert all(f"--{option.replace('_', '-')} " in output for option in options_of(name))
 
 
-def explained(told: str, option: str) -> str:
+def explained(help_text: str, option: str) -> str:
     """What --help says of an option, in one line."""
-    found = re.search(rf"^  --{option.replace('_', '-')} .*(?:\n {{10,}}.*)*", told, re.MULTILINE)
+    found = re.search(rf"^  --{option.replace('_', '-')} .*(?:\n {{10,}}.*)*", help_text, re.MULTILINE)
     assert found, option
     return re.sub(r"-\s+(?=\w)|\s+", lambda gap: gap[0].strip() or " ", found[0])
 
 
-def default_of(told: str, option: str, method: str) -> str:
+def default_of(help_text: str, option: str, method: str) -> str:
     """What --help says that an option of a method is where it is left out."""
-    found = re.search(r"\(default: (.*)\)", explained(told, option))
+    found = re.search(r"\(default: (.*)\)", explained(help_text, option))
     assert found, option
     cases = [case.partition(" of ") for case in found[1].split("; ")]
     return next(value for value, _, methods in cases if not methods or method in methods.split(", "))
@@ -351,20 +351,23 @@ def default_of(told: str, option: str, method: str) -> str:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_help_tells_the_default_of_every_setting_of_a_method(command: Command, name: str) -> None:
-    told = command("explain", "--help").out
+    help_text = command("explain", "--help").out
     for setting, value in METHODS[name].settings.items():
-        assert default_of(told, option_of(setting), name) == str(value)
+        assert default_of(help_text, option_of(setting), name) == str(value)
 
 
 def test_help_follows_the_table_of_methods(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("relevance", "rollout"):
         changed = {"start_block": 2} if name == "relevance" else {"residual": 0.3, "fusion": "max", "discard": 0.1}
         monkeypatch.setitem(METHODS, name, replace(METHODS[name], settings=changed, of_class=True))
-    told = command("explain", "--help").out
-    assert default_of(told, "start_block", "relevance") == "2" and default_of(told, "start_block", "legrad") == "0"
-    assert default_of(told, "residual", "rollout") == "0.3" and default_of(told, "head", "rollout") == "max"
-    assert default_of(told, "residual", "relevance-rollout") == "0.5"
-    assert "attention: where attention goes" in explained(told, "method")
+    help_text = command("explain", "--help").out
+    assert (
+        default_of(help_text, "start_block", "relevance") == "2"
+        and default_of(help_text, "start_block", "legrad") == "0"
+    )
+    assert default_of(help_text, "residual", "rollout") == "0.3" and default_of(help_text, "head", "rollout") == "max"
+    assert default_of(help_text, "residual", "relevance-rollout") == "0.5"
+    assert "attention: where attention goes" in explained(help_text, "method")
 
 
 def test_options_offer_what_the_modules_behind_them_know() -> None:
@@ -735,14 +738,14 @@ def test_typed_phrases_are_measured_on_a_dataset(command: Command, picture: Path
     )
     result = json.loads(command("evaluate", *options, "--json").out)
     checkpoint = vit.load_checkpoint(tmp_path / "clip")
-    asked = checkpoint.with_answers(vit.answers_from_text(checkpoint, ["cat", "dog"], "a {}"))
+    with_phrases = checkpoint.with_answers(vit.answers_from_text(checkpoint, ["cat", "dog"], "a {}"))
     right = 0
-    for label, name in enumerate(asked.labels):
+    for label, name in enumerate(with_phrases.labels):
         for file in (tmp_path / "data" / "test" / name).iterdir():
-            right += asked.model(asked.preprocess(Image.open(file))).logits.argmax().item() == label
-    assert (result["accuracy"], result["pictures"], result["identity"]) == (right / 8, 8, asked.identity)
+            right += with_phrases.model(with_phrases.preprocess(Image.open(file))).logits.argmax().item() == label
+    assert (result["accuracy"], result["pictures"], result["identity"]) == (right / 8, 8, with_phrases.identity)
     ranked = json.loads(command("faithfulness", *options, "--limit", 4, "--json").out)
-    assert ranked["pictures"] == 4 and ranked["identity"] == asked.identity
+    assert ranked["pictures"] == 4 and ranked["identity"] == with_phrases.identity
     assert "relevance" in {one["name"] for one in ranked["methods"]}
 
 

@@ -200,7 +200,7 @@ def test_foreign_names_are_literals(checkpoint: Checkpoint, name: str, monkeypat
 
 
 @pytest.fixture
-def asked(
+def answering(
     checkpoint: Checkpoint, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Checkpoint:
     """With classes from outside, as a page gives them."""
@@ -224,15 +224,15 @@ def asked(
     return checkpoint.with_answers(answers)
 
 
-@pytest.mark.parametrize("asked", ["groups", "dataset", "text"], indirect=True)
+@pytest.mark.parametrize("answering", ["groups", "dataset", "text"], indirect=True)
 @pytest.mark.parametrize("sample", ["", "cat"])
-def test_classes_from_outside_are_made_again(asked: Checkpoint, sample: str) -> None:
+def test_classes_from_outside_are_made_again(answering: Checkpoint, sample: str) -> None:
     data = samples.read(sample) if sample else photo()
     Path("photo.png").write_bytes(data)
-    explanation = explain(asked, data)
-    subject = Subject.of(asked.model, explanation.preprocess(explanation.picture), 1)
-    program = snippet(explanation, asked, {"method": "relevance", "target": 1}, picture="photo.png", sample=sample)
+    explanation = explain(answering, data)
+    subject = Subject.of(answering.model, explanation.preprocess(explanation.picture), 1)
+    program = snippet(explanation, answering, {"method": "relevance", "target": 1}, picture="photo.png", sample=sample)
     left: dict[str, Any] = {}
     exec(compile(program, "copied.py", "exec"), left)
-    assert left["checkpoint"].labels == asked.labels
+    assert left["checkpoint"].labels == answering.labels
     torch.testing.assert_close(left["heatmap"], heatmap_of(subject, "relevance"), rtol=1e-4, atol=1e-6)

@@ -51,12 +51,16 @@ def test_every_command_that_is_named_is_one(path: Path) -> None:
 
 def unknown(words: list[str]) -> set[str]:
     """Options that a command does not have; the command itself, where there is none."""
-    told = io.StringIO()
-    with contextlib.suppress(SystemExit), contextlib.redirect_stdout(told), contextlib.redirect_stderr(io.StringIO()):
+    printed = io.StringIO()
+    with (
+        contextlib.suppress(SystemExit),
+        contextlib.redirect_stdout(printed),
+        contextlib.redirect_stderr(io.StringIO()),
+    ):
         parser().parse_args([words[0], "--help"])
-    if not told.getvalue():
+    if not printed.getvalue():
         return {words[0]}
-    return {word for word in words[1:] if word.startswith("--")} - set(re.findall(r"--[\w-]+", told.getvalue()))
+    return {word for word in words[1:] if word.startswith("--")} - set(re.findall(r"--[\w-]+", printed.getvalue()))
 
 
 def test_a_command_or_an_option_that_is_none_would_be_noticed() -> None:

@@ -113,8 +113,8 @@ def test_a_report_without_the_checkpoint_s_identity_is_read(constant: Checkpoint
     file = tmp_path / "report.npz"
     error_search.write(constant, f"folder:{folder}", file=file)
     with np.load(file) as arrays:
-        kept = {name: arrays[name] for name in arrays.files if name != "identity"}
-    np.savez(file, **kept)
+        without = {name: arrays[name] for name in arrays.files if name != "identity"}
+    np.savez(file, **without)
     assert (error_report.read(file).checkpoint, error_report.read(file).identity) == (constant.hash, "")
 
 

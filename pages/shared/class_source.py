@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -122,25 +121,22 @@ def _typed(checkpoint: Checkpoint, prefix: str) -> Answers | None:
         page_links.rewrite({template: words if words.strip() not in ("", "{}") else None})
 
     left, right = st.columns([3, 2])
-    lines = "\n".join(linked)
-    key = link_controls.key_of(phrases, lines)
-    left.text_area(
+    _type_text(
+        left.text_area,
         "Phrases, one per line",
-        lines,
-        key=key,
-        on_change=link_controls.on_change,
-        args=(key, type_phrases),
+        phrases,
+        "\n".join(linked),
+        type_phrases,
         height=130,
         placeholder="a cat\na dog\na grey wall",
         help="One class each. They stand in the address, so a link shows the same.",
     )
-    key = link_controls.key_of(template, read)
-    right.text_input(
+    _type_text(
+        right.text_input,
         "Read as",
+        template,
         read,
-        key=key,
-        on_change=link_controls.on_change,
-        args=(key, type_template),
+        type_template,
         help="What the text tower reads in place of a phrase, which goes where the braces are: “a photo of a {}”.",
     )
     if not linked:
@@ -153,6 +149,14 @@ def _typed(checkpoint: Checkpoint, prefix: str) -> Answers | None:
         lambda: text.answers_from_text(checkpoint, linked, read),
     )
     return answers
+
+
+def _type_text(
+    kind: Callable[..., Any], label: str, name: str, linked: str, choose: Callable[[str], None], **more: Any
+) -> None:
+    """A field that shows what the link says, and `choose`s what is typed."""
+    key = link_controls.key_of(name, linked)
+    kind(label, linked, key=key, on_change=link_controls.on_change, args=(key, choose), **more)
 
 
 # --- Examples -------------------------------------------------------------------------------------------------------
@@ -270,15 +274,15 @@ def _pick_groups(prefix: str) -> dict[str, Sequence[Upload]]:
     def add() -> None:
         title = " ".join(st.session_state[typed].split())[:GROUP_NAME]
         taken, left_out = _readable(st.session_state[dropped])
-        visit = session.of(session.Visit)
-        visit.group_note = _group_note(title, taken, left_out)
+        notes = session.of(session.Visit).group_notes
+        notes[name] = _group_note(title, taken, left_out)
         if not title or not taken:
             return
         others = [one for one in linked if one.partition(" ")[2] != title]
         if key := uploaded_pictures.keep_all(taken):
             page_links.rewrite({name: [*others, f"{key} {title}"], f"{prefix}target": None})
         else:
-            visit.group_note = "The pictures cannot be kept: the server's disk is full."
+            notes[name] = "The pictures cannot be kept: the server's disk is full."
 
     def remove(group: str) -> None:
         page_links.rewrite({name: [one for one in linked if one != group], f"{prefix}target": None})
@@ -286,7 +290,7 @@ def _pick_groups(prefix: str) -> dict[str, Sequence[Upload]]:
     groups: dict[str, Sequence[Upload]] = {}
     for group in linked[:GROUPS]:
         key, _, title = group.partition(" ")
-        uploads = cached(("group", key), partial(uploaded_pictures.find_all, key))
+        uploads = _uploads_of(key)
         with st.container(horizontal=True, vertical_alignment="center"):
             if uploads:
                 groups[title] = uploads
@@ -306,11 +310,25 @@ def _pick_groups(prefix: str) -> dict[str, Sequence[Upload]]:
                 key=dropped,
             )
             st.form_submit_button("Add the group", on_click=add)
-    visit = session.of(session.Visit)
-    if visit.group_note:
-        st.warning(plain(visit.group_note))
-        visit.group_note = ""
+    if note := session.of(session.Visit).group_notes.pop(name, ""):
+        st.warning(plain(note))
     return groups
+
+
+def _uploads_of(key: str) -> Sequence[Upload]:
+    """A group's pictures, none where they are gone: which is not remembered, as they may be uploaded again."""
+
+    def work() -> Sequence[Upload]:
+        uploads = uploaded_pictures.find_all(key)
+        if not uploads:
+            raise LookupError(key)
+        return uploads
+
+    try:
+        uploads: Sequence[Upload] = cached(("group", key), work)
+    except LookupError:
+        return ()
+    return uploads
 
 
 def _readable(files: Sequence[Any]) -> tuple[list[Upload], list[str]]:

@@ -41,7 +41,7 @@ class Visit:
         links: by page, how its link was when it was left.
         heads: by checkpoint, how many attention heads somebody said that it has.
         features: of which pictures they were computed, or asked for.
-        group_note: what is to be said of the examples that were added last.
+        group_notes: what is to be said of examples that were added, by where.
     """
 
     in_app: bool = False
@@ -49,7 +49,7 @@ class Visit:
     links: dict[str, dict[str, list[str]]] = field(default_factory=dict)
     heads: dict[str, int] = field(default_factory=dict)
     features: set[Hashable] = field(default_factory=set)
-    group_note: str = ""
+    group_notes: dict[str, str] = field(default_factory=dict)
 
 
 class Carried(NamedTuple):

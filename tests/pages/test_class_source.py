@@ -69,8 +69,8 @@ def test_typed_phrases_are_the_classes_of_everything(page: AppTest, with_texts: 
     show(page, checkpoint=with_texts, classes_from="typed", classes_text=PHRASES[:2], view="relevance")
     assert not page.exception and not page.error
     checkpoint = vit.load_checkpoint(with_texts)
-    asked = checkpoint.with_answers(vit.answers_from_text(checkpoint, PHRASES[:2]))
-    expected = asked.model.probabilities(asked.model(pixels(asked)).logits[0]).detach()
+    typed = checkpoint.with_answers(vit.answers_from_text(checkpoint, PHRASES[:2]))
+    expected = typed.model.probabilities(typed.model(pixels(typed)).logits[0]).detach()
     best = int(expected.argmax())
     options = control(page.selectbox, "target").options
     assert options[0] == f"{PHRASES[best]} · {expected[best]:.1%}" and len(options) == 2
@@ -156,9 +156,9 @@ def test_a_probe_is_kept_as_a_checkpoint_that_answers_the_same(
     assert [one.value.replace("\\", "") for one in page.toast] == ["shades-probe is a checkpoint now."]
     assert page.query_params["checkpoint"] == "shades-probe" and "classes_from" not in page.query_params
     assert control(page.selectbox, "target").options == before
-    kept = vit.load_checkpoint("shades-probe")
-    assert kept.labels == ("dark", "light") and "logistic regression on features of 10 pictures" in kept.card
-    assert "Cross validated accuracy: 100.0% (95 % interval" in kept.card and "backbone (weights" in kept.card
+    probe = vit.load_checkpoint("shades-probe")
+    assert probe.labels == ("dark", "light") and "logistic regression on features of 10 pictures" in probe.card
+    assert "Cross validated accuracy: 100.0% (95 % interval" in probe.card and "backbone (weights" in probe.card
 
 
 def test_a_name_that_is_taken_is_refused_and_nothing_is_lost(page: AppTest, backbone: str, dataset: str) -> None:
@@ -192,8 +192,8 @@ def test_groups_of_dropped_pictures_are_classes(
     answers = vit.answers_from_pictures(checkpoint, decoded)
     shares = checkpoint.with_answers(answers).model(pixels(checkpoint)).logits[0].softmax(-1)
     best = int(shares.argmax())
-    shown = control(page.selectbox, "target").options[0].replace("\\", "")
-    assert shown == f"{list(groups)[best]} · {shares[best]:.1%}"
+    option = control(page.selectbox, "target").options[0].replace("\\", "")
+    assert option == f"{list(groups)[best]} · {shares[best]:.1%}"
     page.button(key=f"remove {link[0]}").click().run()
     assert not page.exception and page.query_params["classes_group"] == link[1]
 
@@ -218,11 +218,25 @@ def test_a_group_that_cannot_be_added_says_why(
     picture, text = ("red.png", png(30, 30), "image/png"), ("text.png", b"no picture", "image/png")
     assert add("", []) == ["The group needs a name and pictures."]
     assert add("", [picture]) == ["The group needs a name."]
-    (told,) = add("cats", [text])
-    assert told.startswith("text.png is left out: ") and told.endswith("The group needs pictures.") and not groups()
-    (told,) = add("c" * 300, [picture, text])
-    assert told.startswith("text.png is left out: ") and "needs" not in told
+    (note,) = add("cats", [text])
+    assert note.startswith("text.png is left out: ") and note.endswith("The group needs pictures.") and not groups()
+    (note,) = add("c" * 300, [picture, text])
+    assert note.startswith("text.png is left out: ") and "needs" not in note
     assert [one.partition(" ")[2] for one in groups()] == ["c" * 100]
+
+
+def test_a_group_that_was_gone_is_there_once_it_is_uploaded_again(
+    page: AppTest, backbone: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VIT_PICTURES", str(tmp_path / "pictures"))
+    key = uploaded_pictures.keep_all([Upload.of("red.png", png(31, 31))])
+    for file in (tmp_path / "pictures").iterdir():
+        file.rename(tmp_path / file.name)
+    show(page, checkpoint=backbone, classes_from="examples", classes_group=[f"{key} reds"])
+    assert any("The pictures of reds are not here any more" in one.value for one in page.caption)
+    uploaded_pictures.keep_all([Upload.of("red.png", png(31, 31))])
+    page.run()
+    assert not page.exception and any(one.value == "**reds** · 1 picture" for one in page.markdown)
 
 
 def test_pictures_of_a_group_that_are_gone_are_named(page: AppTest, backbone: str) -> None:
@@ -240,7 +254,7 @@ def test_what_takes_long_waits_for_a_button(
     button.click().run()
     assert not page.exception and sent_to(page)["method"]["target"] in ("dark", "light")
     page.run()
-    assert sent_to(page)["method"] is not None  # nobody is asked twice
+    assert sent_to(page)["method"] is not None  # nobody is typed twice
 
 
 @pytest.fixture
