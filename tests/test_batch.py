@@ -223,7 +223,7 @@ def test_features_of_a_dataset_are_those_of_its_pictures(checkpoint: Checkpoint,
     with np.load(file, allow_pickle=False) as arrays:
         assert tuple(arrays["classes"]) == tuple(SHAPES)
         assert arrays["labels"].shape == (40,) and arrays["vectors"].shape == (40, checkpoint.config.dim)
-        test = features.load_dataset("shapes", checkpoint.preprocess, only_test=True, at_most=40).test
+        test = features.load_dataset("shapes", checkpoint.preprocess, only="test", at_most=40).test
         (images, labels), *_ = test.batches(torch.tensor([17]), 1, torch.device("cpu"))
         vector = features.pooled(checkpoint.model, Normalise(checkpoint.preprocess, torch.device("cpu"))(images))[0]
         assert np.allclose(arrays["vectors"][17], vector, atol=1e-5) and arrays["labels"][17] == int(labels)

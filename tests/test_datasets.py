@@ -14,7 +14,7 @@ import pytest
 import torch
 from PIL import Image
 
-from vit.data.datasets import TORCHVISION, Dataset, download, in_turn, is_downloaded, list_files, load_dataset
+from vit.data.datasets import TORCHVISION, Dataset, Split, download, in_turn, is_downloaded, list_files, load_dataset
 from vit.data.pictures import Resident, Streamed
 from vit.data.shapes import SHAPES, shapes
 from vit.errors import InvalidDataset
@@ -258,7 +258,7 @@ def test_test_without_train_is_refused_for_training_and_fine_for_testing(fill_fo
     fill_folder("test/bus", 2)
     root = fill_folder("test/car", 1)
     assert "no class folders in train/" in refusal(root)
-    assert load(root, only_test=True).test.labels.tolist() == [0, 0, 1]
+    assert load(root, only="test").test.labels.tolist() == [0, 0, 1]
 
 
 def test_a_class_that_only_testing_has_is_refused_by_name(fill_folder: Fill) -> None:
@@ -274,7 +274,7 @@ def test_classes_may_be_called_train_and_test(fill_folder: Fill) -> None:
 
 def test_only_test_leaves_training_pictures_unread(fill_folder: Fill) -> None:
     fill_folder("bus", 10)
-    dataset = load(fill_folder("car", 10), only_test=True)
+    dataset = load(fill_folder("car", 10), only="test")
     assert len(dataset.train.labels) == 0
     assert dataset.train.labels.dtype == torch.int64
     assert len(dataset.test.labels) == 2
@@ -295,7 +295,7 @@ def test_at_most_reads_so_many_pictures_of_each_split_evenly_from_the_classes(fi
     assert len(few.validation.labels) == (8 if budget else 9)
     assert load(root, at_most=9, budget=budget).train.labels.tolist() == few.train.labels.tolist()
     assert len(load(root, at_most=1000).train.labels) == len(all_.train.labels)
-    assert len(load(root, at_most=4, only_test=True).train.labels) == 0
+    assert len(load(root, at_most=4, only="test").train.labels) == 0
 
 
 def test_at_most_keeps_pictures_with_their_labels(fill_folder: Fill) -> None:
@@ -357,7 +357,7 @@ def test_each_shape_covers_the_area_that_geometry_says() -> None:
 
 
 def test_the_shapes_dataset_has_masks_for_its_test_pictures() -> None:
-    dataset = load_dataset("shapes", INPUT, only_test=True)
+    dataset = load_dataset("shapes", INPUT, only="test")
     assert dataset.masks is not None
     assert dataset.masks.shape == (len(dataset.test.labels), 8, 8)
     assert dataset.classes == SHAPES
@@ -398,7 +398,7 @@ def test_mnist_is_read_from_torchvisions_files(mnist: Path, budget: int) -> None
 
 
 def test_mnist_for_testing_leaves_training_pictures_undecoded(mnist: Path) -> None:
-    dataset = load_dataset("mnist", DIGITS, root=mnist, only_test=True)
+    dataset = load_dataset("mnist", DIGITS, root=mnist, only="test")
     assert [len(split.labels) for split in (dataset.train, dataset.validation, dataset.test)] == [0, 0, 4]
 
 
@@ -532,3 +532,24 @@ def test_shapes_are_always_there_and_unknown_sets_never(tmp_path: Path) -> None:
     assert not any(is_downloaded(name, tmp_path) for name in (*TORCHVISION, "imagenet"))
     with pytest.raises(InvalidDataset, match="no dataset 'imagenet'"):
         download("imagenet", tmp_path)
+
+
+@pytest.mark.parametrize("split", ["train", "validation", "test"])
+@pytest.mark.parametrize("spec", ["shapes", "folder"])
+def test_one_split_alone_is_the_same_as_among_all(
+    tmp_path: Path, preprocess: Preprocess, spec: str, split: Split
+) -> None:
+    if spec == "folder":
+        for name, color in (("cat", 30), ("dog", 200)):
+            (tmp_path / name).mkdir()
+            for i in range(40):
+                Image.new("RGB", (20, 20), (color, 6 * i, 90)).save(tmp_path / name / f"{i}.png")
+        spec = f"folder:{tmp_path}"
+    whole, alone = (load_dataset(spec, preprocess, only=only, at_most=12) for only in (None, split))
+    assert torch.equal(getattr(alone, split).labels, getattr(whole, split).labels)
+    assert torch.equal(getattr(alone, split).images, getattr(whole, split).images)
+    assert (
+        sum(len(getattr(alone, name).labels) for name in ("train", "validation", "test"))
+        == len(getattr(whole, split).labels)
+        > 0
+    )

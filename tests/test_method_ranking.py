@@ -63,7 +63,7 @@ def test_a_mean_is_that_of_its_pictures() -> None:
 
 
 def test_a_part_holds_the_score_that_its_own_picture_has_alone(checkpoint: Checkpoint) -> None:
-    images = load_dataset("shapes", checkpoint.preprocess, only_test=True, at_most=3).test
+    images = load_dataset("shapes", checkpoint.preprocess, only="test", at_most=3).test
     normalise = Normalise(checkpoint.preprocess, torch.device("cpu"))
     work = in_parts(checkpoint, "shapes", 3, names=["rollout"])
     result = [float(work.part(number)["rollout"][0, 0]) for number in range(3)]

@@ -222,7 +222,7 @@ def _features_of_dataset(checkpoint: Checkpoint, data: str, count: int) -> Featu
         def report(done: int, total: int) -> None:
             progress(done / total)
 
-        dataset = vit_datasets.load_dataset(data, checkpoint.preprocess, root=Path(root), at_most=count)
+        dataset = vit_datasets.load_dataset(data, checkpoint.preprocess, root=Path(root), only="train", at_most=count)
         with pass_queue.reserved(checkpoint, size):  # on the CPU, where others ask this model meanwhile
             parts = features.features_of(checkpoint, dataset.train, dataset.classes, count, "cpu")
             return features.combined(parts.all(report))

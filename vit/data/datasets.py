@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 from http.client import HTTPException
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar, get_args
 from urllib.request import Request, urlopen
 
 import torch
@@ -53,6 +53,9 @@ _DOWNLOAD_BYTES = {"cifar10": 170498071, "cifar100": 169001437, "mnist": 1159472
 _CHUNK_BYTES = 1 << 18
 _PATIENCE_SECONDS = 30  # [s] without a byte
 _T = TypeVar("_T")
+
+
+Split = Literal["train", "validation", "test"]
 
 
 class Files(NamedTuple):
@@ -92,7 +95,7 @@ def load_dataset(
     root: Path = Path("data"),
     budget: int = 4 << 30,
     workers: int = 2,
-    only_test: bool = False,
+    only: Split | None = None,
     at_most: int | None = None,
     limit: int | None = None,
 ) -> Dataset:
@@ -105,7 +108,7 @@ def load_dataset(
         root: where torchvision keeps its downloads.
         budget: pictures that take more memory than this are streamed [bytes].
         workers: processes that decode what is streamed.
-        only_test: leave the other splits empty.
+        only: the split to read; the others stay empty.
         at_most: pictures of each split, taken evenly from its classes; no others are decoded.
         limit: pictures of the training split, always the same ones in the same random order; no others are decoded.
 
@@ -113,13 +116,16 @@ def load_dataset(
         InvalidDataset: unknown name, missing folder, fewer than two classes, nothing readable.
     """
     if spec.startswith("folder:"):
-        return _load_folder(spec, preprocess, budget, workers, only_test, at_most, limit)
+        return _load_folder(spec, preprocess, budget, workers, only, at_most, limit)
     if spec == "shapes":
         height, width = preprocess.size
         if height != width or preprocess.channels != 3:
             raise InvalidDataset("The shapes dataset is square and in colour. Use a square model with 3 channels.")
-        counts = (0, 0, 1000) if only_test else (4000, 1000, 1000)
-        train, validation, test = (count if at_most is None else min(count, at_most) for count in counts)
+        counts = {"train": 4000, "validation": 1000, "test": 1000}
+        train, validation, test = (
+            0 if only not in (None, split) else count if at_most is None else min(count, at_most)
+            for split, count in counts.items()
+        )
         learnt, _ = shapes(train, height, seed=1)
         chosen = _random_subset(list(range(train)), limit)
         learnt = Resident(learnt.images[chosen], learnt.labels[chosen])
@@ -127,7 +133,7 @@ def load_dataset(
         pictures, masks = shapes(test, height, seed=2)
         return Dataset(spec, SHAPES, learnt, held_out, pictures, masks)
     if spec in TORCHVISION:
-        return _load_torchvision(spec, preprocess, root, budget, workers, only_test, at_most, limit)
+        return _load_torchvision(spec, preprocess, root, budget, workers, only, at_most, limit)
     raise InvalidDataset(f"There is no dataset {spec!r}. Choose from: {', '.join(NAMES)}.")
 
 
@@ -280,7 +286,7 @@ def _load_torchvision(
     root: Path,
     budget: int,
     workers: int,
-    only_test: bool,
+    only: Split | None,
     at_most: int | None,
     limit: int | None,
 ) -> Dataset:
@@ -306,9 +312,9 @@ def _load_torchvision(
     aside = _set_aside(labels, _validation_count)
     rest = sorted(set(range(len(labels))) - set(aside))
     parts = {
-        "train": _subset(sources["train"], [] if only_test else rest, at_most, limit),
-        "validation": _subset(sources["train"], [] if only_test else aside, at_most),
-        "test": _subset(sources["test"], list(range(len(sources["test"]))), at_most),
+        "train": _subset(sources["train"], rest if only in (None, "train") else [], at_most, limit),
+        "validation": _subset(sources["train"], aside if only in (None, "validation") else [], at_most),
+        "test": _subset(sources["test"], range(len(sources["test"])) if only in (None, "test") else [], at_most),
     }
     fits = _memory(sum(map(len, parts.values())), preprocess) <= budget
     splits: list[Pictures] = []
@@ -395,12 +401,13 @@ def _load_folder(
     preprocess: Preprocess,
     budget: int,
     workers: int,
-    only_test: bool,
+    only: Split | None,
     at_most: int | None,
     limit: int | None,
 ) -> Dataset:
     path = Path(spec.removeprefix("folder:")).expanduser()
-    classes, *every = list_files(path, only_test)
+    classes, *every = list_files(path, only == "test")
+    every = [files if only in (None, split) else [] for files, split in zip(every, get_args(Split), strict=True)]
     parts = [[files[index] for index in _choose_evenly([label for _, label in files], at_most)] for files in every]
     parts[0] = _random_subset(parts[0], limit)
     fits = _memory(sum(map(len, parts)), preprocess) <= budget

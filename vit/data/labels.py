@@ -24,7 +24,7 @@ def test_pictures(
     Raises:
         InvalidDataset: the dataset cannot be read, or has a class that the model does not know.
     """
-    dataset = load_dataset(data, preprocess, root=root, only_test=True, **reading)
+    dataset = load_dataset(data, preprocess, root=root, only="test", **reading)
     return dataset.test.relabelled(match_classes(dataset.classes, labels, model))
 
 

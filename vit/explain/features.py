@@ -69,7 +69,7 @@ def in_parts(
     Args:
         reading: see `load_dataset`.
     """
-    dataset = load_dataset(data, checkpoint.preprocess, root=root, only_test=True, at_most=limit, **reading)
+    dataset = load_dataset(data, checkpoint.preprocess, root=root, only="test", at_most=limit, **reading)
     return features_of(checkpoint, dataset.test, dataset.classes, limit)
 
 

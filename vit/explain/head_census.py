@@ -196,7 +196,7 @@ def pictures_of(
     Raises:
         InvalidDataset: the dataset cannot be read.
     """
-    return load_dataset(data, preprocess, root=root, budget=budget, workers=workers, only_test=True, at_most=limit).test
+    return load_dataset(data, preprocess, root=root, budget=budget, workers=workers, only="test", at_most=limit).test
 
 
 class Opened(NamedTuple):

@@ -97,7 +97,7 @@ def in_parts(
     Args:
         reading: see `load_dataset`.
     """
-    dataset = load_dataset(data, checkpoint.preprocess, root=root, only_test=True, at_most=limit, **reading)
+    dataset = load_dataset(data, checkpoint.preprocess, root=root, only="test", at_most=limit, **reading)
     match_classes(dataset.classes, checkpoint.labels, checkpoint.name)  # raises if these are other classes
     normalise = Normalise(checkpoint.preprocess, torch.device("cpu"))
 

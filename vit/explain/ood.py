@@ -145,7 +145,7 @@ def fit(
 
     foreign = None
     if others:
-        test = load_dataset(others, checkpoint.preprocess, root=root, at_most=most, only_test=True).test
+        test = load_dataset(others, checkpoint.preprocess, root=root, at_most=most, only="test").test
         foreign = quantiles(measures(*_look_at_split(checkpoint, test, most, bar), mean, precision))
     names = (Path(spec.removeprefix("folder:")).name for spec in (data, others))
     return Reference(mean, precision, centre, spread, quantiles(reference), foreign, *names)

@@ -155,7 +155,7 @@ def pictures_of(checkpoint: Checkpoint, spec: str, root: Path = Path("data")) ->
     Raises:
         InvalidDataset: it cannot be read at this model's input size.
     """
-    dataset = load_dataset(spec, checkpoint.preprocess, root=root, only_test=True, at_most=SHEET_PICTURES)
+    dataset = load_dataset(spec, checkpoint.preprocess, root=root, only="test", at_most=SHEET_PICTURES)
     batches = dataset.test.batches(torch.arange(len(dataset.test.labels)), 1, torch.device("cpu"))
     return [Picture("", images[0], dataset.classes[int(labels[0])]) for images, labels in batches]
 

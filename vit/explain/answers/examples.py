@@ -75,7 +75,7 @@ def answers_from_examples(
     Raises:
         InvalidDataset: it cannot be read, or has fewer than two classes.
     """
-    dataset = load_dataset(data, checkpoint.preprocess, root=root, at_most=limit)
+    dataset = load_dataset(data, checkpoint.preprocess, root=root, only="train", at_most=limit)
     with back_where_it_was(checkpoint.model):
         work = features_of(checkpoint, dataset.train, dataset.classes, limit)
         known = combined(work.all(pictures_bar(bar)))
