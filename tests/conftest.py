@@ -16,13 +16,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from commands import Command, Result
 from packed import Sandbox
+from PIL import Image
 from tiny import LABELS, TINY, fill
 
 from vit.checkpoints import families
 from vit.checkpoints.checkpoint import Checkpoint
+from vit.cli.main import main
 from vit.images.decode import silence_libraries
 from vit.images.preprocess import Preprocess
 from vit.model.config import ViTConfig
@@ -186,3 +190,27 @@ def claimed_once(monkeypatch: pytest.MonkeyPatch) -> None:
         return recognise(names)
 
     monkeypatch.setattr(families, "_recognise", once)
+
+
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture[str]) -> Command:
+    """`command("classify", ...)`: run it in this process."""
+
+    def run(*arguments: object) -> Result:
+        capsys.readouterr()
+        try:
+            status = main([str(argument) for argument in arguments])
+        except SystemExit as end:  # argparse
+            status = int(end.code or 0)
+        return Result(status, *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def picture(tmp_path: Path) -> Path:
+    """A file of noise."""
+    path = tmp_path / "picture.png"
+    noise = np.random.default_rng(0).integers(0, 256, (40, 60, 3), dtype=np.uint8)
+    Image.fromarray(noise).save(path)
+    return path

@@ -7,16 +7,15 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 import torch
+from commands import Command, Result, check_mistake
 from PIL import Image
-from text_models import clip
 from tiny import LABELS
 
 import vit
@@ -26,7 +25,6 @@ from vit.cli import training
 from vit.cli.main import main
 from vit.cli.parser import option_of, options_of, parser
 from vit.data import datasets
-from vit.data.shapes import SHAPES
 from vit.explain import head_statistics
 from vit.explain.answers import examples
 from vit.explain.features import features
@@ -39,38 +37,6 @@ from vit.view.export import MapView, view_json, view_npz
 from vit.view.selection import Selection
 
 ROOT = Path(vit.__file__).parent.parent
-
-
-class Result(NamedTuple):
-    status: int
-    out: str
-    err: str
-
-
-Command = Callable[..., Result]
-
-
-@pytest.fixture
-def command(capsys: pytest.CaptureFixture[str]) -> Command:
-    """`command("classify", ...)`: run it in this process."""
-
-    def run(*arguments: object) -> Result:
-        capsys.readouterr()
-        try:
-            status = main([str(argument) for argument in arguments])
-        except SystemExit as end:  # argparse
-            status = int(end.code or 0)
-        return Result(status, *capsys.readouterr())
-
-    return run
-
-
-@pytest.fixture
-def picture(tmp_path: Path) -> Path:
-    path = tmp_path / "picture.png"
-    noise = np.random.default_rng(0).integers(0, 256, (40, 60, 3), dtype=np.uint8)
-    Image.fromarray(noise).save(path)
-    return path
 
 
 @pytest.fixture
@@ -91,13 +57,6 @@ TINY = ["image_size=16", "dim=24", "heads=2", "depth=1", "mlp_dim=48", "batch_si
 def settings(*pairs: str) -> list[str]:
     """Several behind one `--set`, and each behind its own."""
     return ["--set", *TINY, *(word for pair in pairs for word in ("--set", pair))]
-
-
-def check_mistake(result: Result, said: str) -> None:
-    assert result.status == 2
-    assert said in result.err
-    assert result.err.count("\n") == 1, result.err
-    assert "Traceback" not in result.err
 
 
 # --- classify -----------------------------------------------------------------------------------------------------
@@ -666,94 +625,3 @@ def test_a_bug_keeps_its_traceback(command: Command, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(training, "run_train", lambda options: 1 / 0)
     with pytest.raises(ZeroDivisionError):  # with which Python ends with status 1
         command("train")
-
-
-# --- Classes from outside -----------------------------------------------------------------------------------------
-
-
-def test_typed_phrases_are_classes(command: Command, picture: Path, tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    clip(tmp_path / "clip")
-    options = ("--checkpoint", tmp_path / "clip", "--text", "a cat", "--text", "a dog", "--template", "a photo of {}")
-    answer = json.loads(command("classify", picture, *options, "--json").out)
-    shares = {one["label"]: one["probability"] for one in answer["results"][0]["predictions"]}
-    assert shares.keys() == {"a cat", "a dog"} and sum(shares.values()) == pytest.approx(1)
-    assert answer["text"] == ["a cat", "a dog"] and answer["template"] == "a photo of {}"
-
-    out = tmp_path / "map.npz"
-    assert command("explain", picture, *options, "--method", "relevance", "--target", "a dog", "--out", out).status == 0
-    checkpoint = vit.load_checkpoint(tmp_path / "clip")
-    checkpoint = checkpoint.with_answers(vit.answers_from_text(checkpoint, ["a cat", "a dog"], "a photo of {}"))
-    assert (answer["sha256"], answer["identity"]) == (checkpoint.hash, checkpoint.identity)
-    meta = json.loads(str(np.load(out)["meta"]))["checkpoint"]
-    assert meta["identity"] == checkpoint.identity != vit.load_checkpoint(tmp_path / "clip").identity
-    expected = vit.heatmap(checkpoint, vit.decode_image(picture.read_bytes()), "relevance", "a dog")
-    assert np.load(out)["heatmap"] == pytest.approx(expected.numpy(), abs=1e-6)
-
-
-def test_labelled_pictures_are_classes(command: Command, picture: Path, saved: Path) -> None:
-    result = command("classify", picture, "--checkpoint", saved, "--examples", "shapes", "--json")
-    answer = json.loads(result.out)
-    assert {one["label"] for one in answer["results"][0]["predictions"]} == set(SHAPES)
-    assert "of pictures held out (95 % interval" in result.err
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("--text", "a cat", "--examples", "shapes"), "not from both"),
-        (("--template", "a {}"), "--template says how each --text is read"),
-        (("--classifier", "probe"), "--classifier says how --examples are learnt from"),
-        (("--text", "a cat"), "tiny did not learn from pictures with texts"),
-        (("--examples", "folder:nowhere"), "nowhere"),
-    ],
-)
-def test_classes_that_cannot_be_are_one_line(
-    command: Command, picture: Path, saved: Path, words: tuple[str, ...], message: str
-) -> None:
-    result = command("classify", picture, "--checkpoint", saved, *words)
-    assert result.status == 2 and message in result.err and result.err.count("\n") == 1
-
-
-def test_typed_phrases_are_measured_on_a_dataset(command: Command, picture: Path, tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    clip(tmp_path / "clip")
-    for split, name, color in [(s, n, c) for s in ("train", "test") for n, c in (("cat", 20), ("dog", 230))]:
-        folder = tmp_path / "data" / split / name
-        folder.mkdir(parents=True)
-        for i in range(4):
-            Image.new("RGB", (40, 40), (color, 60 * i, 90)).save(folder / f"{i}.png")
-    data = f"folder:{tmp_path / 'data'}"
-    options = (
-        "--checkpoint",
-        tmp_path / "clip",
-        "--text",
-        "cat",
-        "--text",
-        "dog",
-        "--template",
-        "a {}",
-        "--data",
-        data,
-    )
-    result = json.loads(command("evaluate", *options, "--json").out)
-    checkpoint = vit.load_checkpoint(tmp_path / "clip")
-    with_phrases = checkpoint.with_answers(vit.answers_from_text(checkpoint, ["cat", "dog"], "a {}"))
-    right = 0
-    for label, name in enumerate(with_phrases.labels):
-        for file in (tmp_path / "data" / "test" / name).iterdir():
-            right += with_phrases.model(with_phrases.preprocess(Image.open(file))).logits.argmax().item() == label
-    assert (result["accuracy"], result["pictures"], result["identity"]) == (right / 8, 8, with_phrases.identity)
-    ranked = json.loads(command("faithfulness", *options, "--limit", 4, "--json").out)
-    assert ranked["pictures"] == 4 and ranked["identity"] == with_phrases.identity
-    assert "relevance" in {one["name"] for one in ranked["methods"]}
-
-
-@pytest.mark.parametrize("option", [("--on", "here"), ("--card",)])
-def test_only_a_checkpoints_own_classes_are_spread_and_put_into_its_card(
-    command: Command, saved: Path, option: tuple[str, ...]
-) -> None:
-    options = ("--checkpoint", saved, "--data", "shapes", "--examples", "shapes", *option)
-    before = (saved / "README.md").read_bytes()
-    check_mistake(command("faithfulness", *options), f"{option[0]} ")
-    assert (saved / "README.md").read_bytes() == before
