@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,14 +12,13 @@ import streamlit as st
 from pages.shared import (
     access,
     datasets,
+    example_groups,
     feedback,
     link_controls,
     page_links,
     pass_queue,
     session,
-    uploaded_pictures,
 )
-from pages.shared import uploads as upload_limits
 from pages.shared.escape import plain
 from pages.shared.page_links import CLASSES, ClassesLink, ExploreLink
 from pages.shared.result_cache import ASK_ABOVE, cached, with_bar
@@ -40,7 +39,6 @@ if TYPE_CHECKING:
 TYPED, EXAMPLES = "typed", "examples"
 CLASSIFIERS = {"probe": "linear probe", "neighbours": "neighbours"}
 PICTURES, FEW_PICTURES = (100, 300, 1000), 300  # of a dataset that can be learnt from, and at first
-GROUPS, GROUP_PICTURES, GROUP_NAME = 20, 100, 100  # the most, of a name characters
 PHRASES = 1000  # the most characters of one
 
 
@@ -233,7 +231,7 @@ def _features_of_dataset(checkpoint: Checkpoint, data: str, count: int) -> Featu
 
 def _features_of_groups(checkpoint: Checkpoint, prefix: str) -> tuple[Features | None, dict[str, Any]]:
     """What the model computes of pictures in named groups, None while there are fewer than two; and their files."""
-    groups = _pick_groups(prefix)
+    groups = example_groups.pick(prefix)
     files: dict[str, list[str]] = {name: [] for name in groups}
     vectors, labels, unreadable = [], [], []
     for number, (name, uploads) in enumerate(groups.items()):
@@ -263,92 +261,6 @@ def _vector(checkpoint: Checkpoint, upload: Upload) -> Any:
             return features.pooled(checkpoint.model, pixels)[0].float().numpy()
 
     return cached(("features", checkpoint.identity, upload.key), work)
-
-
-def _pick_groups(prefix: str) -> dict[str, Sequence[Upload]]:
-    """Named groups of pictures that were uploaded; the link reopens them for a day."""
-    name = f"{prefix}{CLASSES}group"
-    linked = page_links.texts(name)
-    typed, dropped = f"{name} name {len(linked)}", f"{name} pictures {len(linked)}"
-
-    def add() -> None:
-        title = " ".join(st.session_state[typed].split())[:GROUP_NAME]
-        taken, left_out = _readable(st.session_state[dropped])
-        notes = session.of(session.Visit).group_notes
-        notes[name] = _group_note(title, taken, left_out)
-        if not title or not taken:
-            return
-        others = [one for one in linked if one.partition(" ")[2] != title]
-        if key := uploaded_pictures.keep_all(taken):
-            page_links.rewrite({name: [*others, f"{key} {title}"], f"{prefix}target": None})
-        else:
-            notes[name] = "The pictures cannot be kept: the server's disk is full."
-
-    def remove(group: str) -> None:
-        page_links.rewrite({name: [one for one in linked if one != group], f"{prefix}target": None})
-
-    groups: dict[str, Sequence[Upload]] = {}
-    for group in linked[:GROUPS]:
-        key, _, title = group.partition(" ")
-        uploads = _uploads_of(key)
-        with st.container(horizontal=True, vertical_alignment="center"):
-            if uploads:
-                groups[title] = uploads
-                st.markdown(f"**{plain(title)}** · {len(uploads)} picture{'s' if len(uploads) > 1 else ''}")
-            else:
-                st.caption(f"The pictures of {plain(title)} are not here any more.")
-            st.button("Remove", key=f"remove {group}", type="tertiary", on_click=remove, args=(group,))
-    if len(linked) < GROUPS:
-        with st.form(f"{name} form", border=False):
-            left, right = st.columns([2, 3], vertical_alignment="bottom")
-            left.text_input("Name of a group", key=typed, placeholder="cat")
-            right.file_uploader(
-                "Its pictures",
-                type=upload_limits.KINDS,
-                accept_multiple_files=True,
-                max_upload_size=upload_limits.limit(upload_limits.LARGEST),
-                key=dropped,
-            )
-            st.form_submit_button("Add the group", on_click=add)
-    if note := session.of(session.Visit).group_notes.pop(name, ""):
-        st.warning(plain(note))
-    return groups
-
-
-def _uploads_of(key: str) -> Sequence[Upload]:
-    """A group's pictures, none where they are gone: which is not remembered, as they may be uploaded again."""
-
-    def work() -> Sequence[Upload]:
-        uploads = uploaded_pictures.find_all(key)
-        if not uploads:
-            raise LookupError(key)
-        return uploads
-
-    try:
-        uploads: Sequence[Upload] = cached(("group", key), work)
-    except LookupError:
-        return ()
-    return uploads
-
-
-def _readable(files: Sequence[Any]) -> tuple[list[Upload], list[str]]:
-    """Those of the uploaded files that are pictures, so many at most; and why others are left out."""
-    taken, left_out = [], []
-    for file in files[:GROUP_PICTURES]:
-        try:
-            decode.decode_image(file.getvalue())
-            taken.append(Upload.of(file.name, file.getvalue()))
-        except UserError as error:
-            left_out.append(f"{file.name} is left out: {error}")
-    if len(files) > GROUP_PICTURES:
-        left_out.append(f"Of {len(files)} pictures, the first {GROUP_PICTURES} are taken.")
-    return taken, left_out
-
-
-def _group_note(title: str, taken: Sequence[Upload], left_out: Sequence[str]) -> str:
-    """What is to be said of a group that somebody added, "" for nothing."""
-    missing = [what for what, there in (("a name", title), ("pictures", taken)) if not there]
-    return " ".join([*left_out, *([f"The group needs {' and '.join(missing)}."] if missing else [])])
 
 
 def _show_accuracy(checkpoint: Checkpoint, answers: Answers, prefix: str) -> None:
