@@ -109,6 +109,7 @@ def show_viewer(
             group="whatif",
             paintable=panel == "what-if",
             occlusion=occlusion,
+            masks=faithfulness.name_of(example, of_class.about) if of_class and not stored else "",
             on_change=remember,
         )
 
@@ -120,6 +121,8 @@ def show_viewer(
         map_view, page_map, code = class_question.for_export(example, selection, question, computed, method)
         downloads.show(explanation, selection, checkpoint, source, map_view, code, **page_map)
     with below:
+        if of_class:
+            faithfulness.show(example, of_class, selection, panel == "faithfulness")
         show_panel(example, of_class, selection, panel)
 
 
@@ -160,15 +163,13 @@ def show_panel(example: Example, question: Any, selection: Selection, panel: str
         linked_viewer = page_links.read(ExploreLink).viewer
         page_links.change(ExploreLink, viewer={**linked_viewer, "block": block, "head": head, "view": "attention"})
 
-    if panel == "faithfulness":
-        faithfulness.show(example, question, selection)
-    elif panel == "what-if":
+    if panel == "what-if":
         what_if.show(example, question, selection)
     elif panel == "heads":
         head_panel.show(example, question, selection, select)
     elif panel == "layers":
         layers.show(example, question)
-    else:
+    elif panel == "weights":
         layers.show_weights(example)
 
 

@@ -1,7 +1,6 @@
 """SaCo, deletion and insertion: by hand, on a model whose reasons are known, and by the paper's own words."""
 
 import gc
-import math
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -12,13 +11,8 @@ from torch import Tensor
 
 from vit.explain import faithfulness as module
 from vit.explain.faithfulness import (
-    Controls,
     Curve,
-    Faithfulness,
-    Range,
-    Score,
     centre,
-    controls,
     deletion,
     enlarged,
     faithfulness,
@@ -30,7 +24,6 @@ from vit.explain.faithfulness import (
     points_at,
     probabilities,
     saco,
-    scores,
 )
 from vit.model.config import ViTConfig
 
@@ -116,8 +109,8 @@ def test_the_true_map_wins_and_its_opposite_loses(model: Any, pixels: Tensor, re
     true, upside_down, flat = faithfulness(model, pixels, 1, [reasons, -reasons, torch.ones(GRID)])
     assert model.images == 30  # ten forwards a map
     assert true > 0.9 and upside_down < -0.9 and flat == 0
-    result = controls(model, pixels, 1, GRID)
-    assert len(result.random) == 5 and max(map(abs, (*result.random, result.blob))) < true
+    chance = faithfulness(model, pixels, 1, [*(noise(GRID, seed) for seed in range(5)), centre(GRID)])
+    assert max(map(abs, chance)) < true
     for other_class in faithfulness(model, pixels, 0, [reasons]):
         assert other_class < -0.9
 
@@ -157,90 +150,6 @@ def test_a_curve_whose_ends_are_alike_says_little(probabilities: tuple[float, ..
     assert Curve((0.0,) * len(probabilities), probabilities).leads_somewhere == leads
 
 
-RANDOM = (-0.1, 0.0, 0.1, 0.05, -0.05)
-WIDE = Range(0.2, 0.9)  # it matters which part is gone
-
-
-@pytest.mark.parametrize(
-    ("value", "words"),
-    [(0.9, "and better than a blob"), (0.5, "no better than a blob"), (0.1, "cannot be told from chance")],
-)
-def test_the_verdict_follows_the_controls(value: float, words: str) -> None:
-    assert words in Faithfulness(Score(value, WIDE), Controls(RANDOM, 0.6, WIDE)).sentence
-
-
-def test_where_chance_reaches_far_a_map_below_it_is_not_decidable() -> None:
-    far = (-0.6, 0.6, 0.3, -0.3)  # up to 1
-    wide = Controls(tuple(value / 2 for value in far), 0.6, WIDE)
-    assert wide.random and "Not decidable on this picture" in Faithfulness(Score(0.4, WIDE), wide).sentence
-    near = Controls(tuple(value / 4 for value in far), 0.6, WIDE)
-    assert "cannot be told from chance" in Faithfulness(Score(0.2, WIDE), near).sentence
-
-
-def test_chance_is_two_deviations_around_the_mean_and_ends_at_one() -> None:
-    result = Faithfulness(Score(1.0, WIDE), Controls(RANDOM, 0.6, WIDE)).chance
-    deviation = (2 * (0.1**2 + 0.05**2) / 4) ** 0.5
-    assert result == pytest.approx((-2 * deviation, 2 * deviation))
-    all_over = Faithfulness(Score(1.0, WIDE), Controls((-1.0, 0.9, 1.0), 0.6, WIDE))
-    assert all_over.chance == (-1, 1) and "no map can be told from chance" in all_over.sentence
-
-
-@pytest.mark.parametrize(
-    ("of_map", "of_controls", "decidable"),
-    [
-        (Range(0.8999, 0.9), Range(0.8999, 0.9), False),
-        (Range(0.5, 0.9), Range(0.8999, 0.9), True),  # groups of this map matter
-        (Range(0.8999, 0.9), Range(0.5, 0.9), True),  # others do, so this map could have found them
-        (Range(1e-5, 2e-5), Range(1e-5, 2e-5), True),  # half of little
-        (Range(0.0, 0.0), Range(0.0, 0.0), False),
-    ],
-)
-def test_no_verdict_where_it_hardly_matters_what_is_gone(of_map: Range, of_controls: Range, decidable: bool) -> None:
-    result = Faithfulness(Score(1.0, of_map), Controls(RANDOM, 0.6, of_controls))
-    assert result.decidable == decidable
-    assert ("no map can be called true or false" in result.sentence) != decidable
-
-
-def test_a_model_that_nothing_changes_gets_no_verdict(pixels: Tensor, reasons: Tensor) -> None:
-    """All drops are equal then, which SaCo counts as right for every map."""
-    model: Any = Weighing(torch.zeros(1, *SIZE))
-    (result,) = scores(model, pixels, 1, [reasons])
-    assert result.saco == 1 and result.left == (0.5, 0.5)
-    assert not Faithfulness(result, controls(model, pixels, 1, GRID)).decidable
-
-
-def test_what_is_left_is_that_of_all_groups() -> None:
-    """Ten pixels, a group each: 1, -1, 1, ..., so their mean is 0; three of them decide, by log 3 each.
-
-    The logit is log 3 * (1 - 1 + 1), a probability of 3/4; without the first 0, so 1/2; without the second twice log 3,
-    so 9/10; without any that plays no part still 3/4.
-    """
-    picture = torch.tensor([1.0, -1.0]).repeat(5).view(1, 1, 2, 5)
-    weights = torch.zeros(1, 2, 5)
-    weights[0, 0, :3] = math.log(3)
-    model: Any = Weighing(weights)
-    (result,) = scores(model, picture, 1, [torch.arange(10.0).view(2, 5)])
-    assert result.left == pytest.approx((0.5, 0.9))
-
-
-def test_what_is_left_by_the_controls_is_that_of_all_of_them() -> None:
-    """Twenty pixels in pairs: 1 and -1, their mean is 0; two of 1 and two of -1 decide, by log 3 each: 1/2.
-
-    The blob alone takes both of 1 away, which stand in the middle: minus twice log 3, so 1/10. One random map alone
-    takes both of -1 away: twice log 3, so 9/10.
-    """
-    rows, cols = GRID
-    middle = [(rows // 2 - 1) * cols + cols // 2, rows // 2 * cols + cols // 2]
-    together = noise(GRID, 1).flatten().topk(2).indices.tolist()
-    others = [pixel for pixel in range(rows * cols) if pixel not in (*middle, *together)]
-    picture, weights = torch.ones(rows * cols), torch.zeros(rows * cols)
-    picture[together + others[:8]] = -1
-    weights[middle + together] = math.log(3)
-    model: Any = Weighing(weights.view(1, *GRID))
-    result = controls(model, picture.view(1, 1, *GRID), 1, GRID, seeds=4)
-    assert result.left == pytest.approx((0.1, 0.9))
-
-
 class Counting(Weighing):
     """Counts at every batch the pictures that are held in memory, the batch's own included."""
 
@@ -270,14 +179,13 @@ def test_memory_does_not_grow_with_the_maps(
 ) -> None:
     every = [noise(GRID, seed) for seed in range(7)]
     model: Any = Counting(enlarged(reasons, SIZE)[None] * 3e-4)
-    expected = scores(model, pixels, 1, every)
+    expected = faithfulness(model, pixels, 1, every)
     monkeypatch.setattr(module, "_BATCH_NUMBERS", at_once * pixels.numel() + 1)
     model.held.clear()
-    result = scores(model, pixels, 1, every)
+    result = faithfulness(model, pixels, 1, every)
     assert len(model.held) == -(-70 // at_once)
     assert max(model.held) <= 2 * min(at_once, 70) + 2  # its parts and the whole; what is explained, and what comes
-    for one, other in zip(result, expected, strict=True):
-        assert one.saco == other.saco and one.left == pytest.approx(other.left, rel=1e-6)
+    assert result == expected
     curve = deletion(model, pixels, 1, every[0], 40)
     assert max(model.held) <= 2 * min(at_once, 70) + 3 and len(curve.probabilities) == 41
 

@@ -51,12 +51,13 @@ def test_every_method_and_control_is_ranked_on_the_same_pictures(checkpoint: Che
 
 
 def test_a_mean_is_that_of_its_pictures() -> None:
-    """SaCo, pointing game and overlap of three pictures, one in each part."""
-    known, chance, blob = np.array(True), np.zeros((1, 3)), np.full((1, 3), -0.5)
-    rows = [(0.5, 1.0, 0.5), (-0.25, 0.0, 0.25), (0.5, 1.0, 0.0)]
+    """SaCo, correlation, whether that is better than chance, pointing game and overlap of three pictures."""
+    known, chance, blob = np.array(True), np.zeros((1, 5)), np.full((1, 5), -0.5)
+    rows = [(0.5, 0.1, 1.0, 1.0, 0.5), (-0.25, 0.2, 0.0, 0.0, 0.25), (0.5, 0.6, 0.0, 1.0, 0.0)]
     parts = [{"rollout": np.array([row]), RANDOM: chance, BLOB: blob, "objects are known": known} for row in rows]
     best, middle, last = combined(parts)
     assert (best.name, best.pictures, best.saco.mean) == ("rollout", 3, 0.25)
+    assert best.correlation.mean == pytest.approx(0.3) and best.better.mean == pytest.approx(1 / 3)
     assert best.points and best.points.mean == pytest.approx(0.666667, abs=1e-6)
     assert best.overlap and best.overlap.mean == 0.25
     assert (middle.name, middle.saco) == (RANDOM, (0, 0, 0)) and (last.name, last.saco) == (BLOB, (-0.5, -0.5, -0.5))
@@ -72,6 +73,13 @@ def test_a_part_holds_the_score_that_its_own_picture_has_alone(checkpoint: Check
         subject = Subject.of(checkpoint.model, normalise(image))
         alone = [heatmap_of(subject, "rollout")]
         assert faithfulness(checkpoint.model, subject.pixels, subject.record.target, alone) == pytest.approx([score])
+
+
+def test_a_map_is_judged_by_masks_that_it_was_not_fitted_to(checkpoint: Checkpoint) -> None:
+    """The removal map, fitted to some, would reach 1 on these; a copy of another picture's map reaches nothing."""
+    result = {one.name: one for one in rank(checkpoint, "shapes", 4, names=["removal", "relevance"])}
+    assert result["relevance"].correlation.mean < result["removal"].correlation.mean < 0.999
+    assert abs(result[RANDOM].correlation.mean) < 0.3 and 0 <= result["removal"].better.mean <= 1
 
 
 def test_where_nothing_changes_every_map_has_a_score_of_one(checkpoint: Checkpoint) -> None:
@@ -97,7 +105,15 @@ def test_an_interval_narrows_with_more_pictures_and_holds_the_mean() -> None:
 
 
 def ranked(**saco: float) -> list[Ranked]:
-    return [Ranked(name.replace("_", "-"), Interval(v, v - 0.1, v + 0.1), None, None, 9) for name, v in saco.items()]
+    """By name, with a correlation of half the SaCo."""
+
+    def around(value: float) -> Interval:
+        return Interval(value, value - 0.1, value + 0.1)
+
+    return [
+        Ranked(name.replace("_", "-"), around(one), around(one / 2), around(0.25), None, None, 9)
+        for name, one in saco.items()
+    ]
 
 
 @pytest.mark.parametrize(
@@ -114,17 +130,25 @@ def test_the_verdict_says_so_where_it_is_not_as_published(numbers: dict[str, flo
 
 def test_the_table_has_a_line_for_each() -> None:
     lines = table(ranked(relevance=0.4, random=0.01))
-    assert lines[2] == "| Relevance | 0.400 (0.300 to 0.500) |" and lines[3].startswith("| Random |")
+    assert lines[2] == "| Relevance | 0.400 (0.300 to 0.500) | 0.200 (0.100 to 0.300) | 25.0% |"
+    assert lines[3].startswith("| Random |")
 
 
 def test_what_the_card_states_is_read_back(saved_shapes: Path) -> None:
     result = ranked(relevance=0.4, random=-0.01) + ranked(**{"blob in the middle": 0.2})
     back = read_table(table(result))
     assert list(back) == [one.name for one in result]
-    assert all(back[one.name] == pytest.approx(one.saco) for one in result)
+    for one in result:
+        assert back[one.name].saco == pytest.approx(one.saco)
+        assert back[one.name].correlation == pytest.approx(one.correlation) and back[one.name].better == 0.25
     shipped, scores = recorded(load_checkpoint("cifar10").facts)
-    assert shipped == 500 and max(scores, key=lambda name: scores[name].mean) == "gradient-rollout"
+    assert shipped == 500 and max(scores, key=lambda name: scores[name].saco.mean) == "gradient-rollout"
     assert {RANDOM, BLOB, "relevance", "rollout"} < scores.keys() <= {*METHODS, RANDOM, BLOB}
+
+
+def test_a_card_from_before_correlations_states_what_it_has() -> None:
+    back = read_table(["| Relevance | 0.400 (0.300 to 0.500) |", "| Rollout | 0.1 (0.2 to 0.3) |"])
+    assert back == {"relevance": (Interval(0.4, 0.3, 0.5), None, None)}
 
 
 @pytest.mark.parametrize("lines", [None, 3, [], [3], ["| Relevance | 0.1 |"], ["Test pictures of a: x, by"]])

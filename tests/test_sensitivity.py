@@ -1,4 +1,4 @@
-"""Is a map true, by random parts taken away: against brute force, planted answers, and the chance of random maps."""
+"""Is a map true, by random masks taken away: against brute force, planted answers, and the chance of random maps."""
 
 import math
 from collections.abc import Callable
@@ -13,14 +13,14 @@ from torch.nn import functional as F
 from vit.explain.occlusion import hidden
 from vit.explain.sensitivity import (
     _STRENGTHS,
-    PART,
+    MASKED_SHARE,
     Verdict,
     copies,
     correlations,
-    costs,
     judge,
-    random_parts,
+    random_masks,
     removal,
+    score_drops,
 )
 from vit.model.transformer import VisionTransformer
 
@@ -36,18 +36,18 @@ def smooth(seed: int) -> Tensor:
 
 def planted(count: int = 512, noise: float = 0.0, seed: int = 1) -> tuple[Tensor, Tensor, Tensor]:
     """Parts, what they cost a model that is linear in its patches, and its weights."""
-    weights, parts = smooth(99).flatten() - 0.3, random_parts(PATCHES, count, seed)
-    lost = parts.double() @ weights
-    spread = noise * lost.std() * torch.randn(count, generator=torch.Generator().manual_seed(seed)).double()
-    return parts, lost + spread, weights
+    weights, masks = smooth(99).flatten() - 0.3, random_masks(PATCHES, count, seed)
+    drops = masks.double() @ weights
+    spread = noise * drops.std() * torch.randn(count, generator=torch.Generator().manual_seed(seed)).double()
+    return masks, drops + spread, weights
 
 
 @pytest.mark.parametrize("patches", [1, 2, 49, 196])
 def test_every_part_has_three_tenths_and_more_parts_begin_with_the_same(patches: int) -> None:
-    parts = random_parts(patches, 150)
-    assert (parts.sum(1) == max(1, round(PART * patches))).all()
-    assert torch.equal(random_parts(patches, 70), parts[:70]) and random_parts(patches, 0).shape == (0, patches)
-    assert patches < 3 or not torch.equal(random_parts(patches, 150, seed=1), parts)
+    masks = random_masks(patches, 150)
+    assert (masks.sum(1) == max(1, round(MASKED_SHARE * patches))).all()
+    assert torch.equal(random_masks(patches, 70), masks[:70]) and random_masks(patches, 0).shape == (0, patches)
+    assert patches < 3 or not torch.equal(random_masks(patches, 150, seed=1), masks)
 
 
 @pytest.mark.parametrize("pool", ["cls", "mean", "map"])
@@ -57,28 +57,28 @@ def test_costs_are_those_of_one_part_after_the_other(
 ) -> None:
     model = build(pool=pool)
     model.independent = independent
-    pixels, parts = pictures(count=1), random_parts(16, 9)
+    pixels, masks = pictures(count=1), random_masks(16, 9)
     with torch.inference_mode():
         whole = model(pixels).logits[0].double()
-        for cost, part in zip(costs(model, pixels, 2, parts), parts, strict=True):
+        for cost, part in zip(score_drops(model, pixels, 2, masks), masks, strict=True):
             left = model(hidden(pixels, part.nonzero()[:, 0].tolist(), model.config.patch_size)).logits[0].double()
             before, after = (
                 float(-math.log1p(math.exp(-one[2])) if independent else one[2] - one.logsumexp(0))
                 for one in (whole, left)
             )
             assert float(cost) == pytest.approx(before - after, rel=1e-5, abs=1e-5)
-    assert costs(model, pixels, 2, parts[:0]).shape == (0,)
+    assert score_drops(model, pixels, 2, masks[:0]).shape == (0,)
 
 
 def test_correlations_are_pearsons_whatever_a_maps_scale() -> None:
-    parts, lost, _ = planted(100, noise=0.5)
+    masks, drops, _ = planted(100, noise=0.5)
     maps = torch.stack([smooth(seed).flatten() for seed in range(4)]).view(2, 2, PATCHES)
-    result = correlations(maps, parts, lost)
+    result = correlations(maps, masks, drops)
     for i, j in np.ndindex(2, 2):
-        sums = parts.numpy() @ maps[i, j].numpy()
-        assert float(result[i, j]) == pytest.approx(np.corrcoef(sums, lost.numpy())[0, 1], abs=1e-12)
-    torch.testing.assert_close(correlations(7 * maps - 3, parts, lost), result)  # every part has as many patches
-    assert correlations(torch.full((PATCHES,), 0.1), parts, lost) == 0 == correlations(maps[0, 0], parts, lost * 0)
+        sums = masks.numpy() @ maps[i, j].numpy()
+        assert float(result[i, j]) == pytest.approx(np.corrcoef(sums, drops.numpy())[0, 1], abs=1e-12)
+    torch.testing.assert_close(correlations(7 * maps - 3, masks, drops), result)  # every part has as many patches
+    assert correlations(torch.full((PATCHES,), 0.1), masks, drops) == 0 == correlations(maps[0, 0], masks, drops * 0)
 
 
 def test_copies_are_all_shifts_of_the_map_and_its_mirror_image() -> None:
@@ -91,49 +91,49 @@ def test_copies_are_all_shifts_of_the_map_and_its_mirror_image() -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_of_a_model_that_is_linear_in_its_patches_the_removal_map_is_its_weights(seed: int) -> None:
-    parts, lost, weights = planted(seed=seed)
-    result = removal(parts, lost)
+    masks, drops, weights = planted(seed=seed)
+    result = removal(masks, drops)
     assert result.ceiling > 0.999
     torch.testing.assert_close(result.weights - result.weights.mean(), weights - weights.mean(), atol=1e-3, rtol=0)
-    verdict = judge(weights.view(ROWS, COLS), parts, lost)
+    verdict = judge(weights.view(ROWS, COLS), masks, drops)
     assert verdict.correlation > 0.9999 and verdict.p == 1 / (2 * PATCHES) and verdict.word == "better than chance"
 
 
 def test_errors_of_the_removal_map_are_as_large_as_it_errs() -> None:
     apart = []
     for seed in range(20):
-        parts, lost, weights = planted(512, noise=1.0, seed=seed)
-        result = removal(parts, lost)
+        masks, drops, weights = planted(512, noise=1.0, seed=seed)
+        result = removal(masks, drops)
         true = weights - weights.mean() + result.weights.mean()
         apart.append(((result.weights - true) / result.errors).square().mean())
     assert 0.5 < float(torch.stack(apart).mean().sqrt()) < 2.5  # a ridge draws weights together, so it errs more
 
 
 def test_the_removal_map_is_that_of_scikit_learn() -> None:
-    parts, lost, _ = planted(256, noise=0.7)
-    reference = RidgeCV(_STRENGTHS.numpy()).fit(parts.double().numpy(), lost.numpy())
-    assert np.corrcoef(reference.coef_, removal(parts, lost).weights.numpy())[0, 1] > 0.99
+    masks, drops, _ = planted(256, noise=0.7)
+    reference = RidgeCV(_STRENGTHS.numpy()).fit(masks.double().numpy(), drops.numpy())
+    assert np.corrcoef(reference.coef_, removal(masks, drops).weights.numpy())[0, 1] > 0.99
 
 
 def test_shuffled_answers_say_nothing() -> None:
-    parts, lost, weights = planted(256)
+    masks, drops, weights = planted(256)
     ceilings = [
-        removal(parts, lost[torch.randperm(256, generator=torch.Generator().manual_seed(s))]).ceiling for s in range(8)
+        removal(masks, drops[torch.randperm(256, generator=torch.Generator().manual_seed(s))]).ceiling for s in range(8)
     ]
     assert abs(sum(ceilings) / 8) < 0.1 and max(map(abs, ceilings)) < 0.25
-    assert removal(parts, lost * 0).ceiling == 0 and judge(weights.view(ROWS, COLS), parts, lost * 0).p == 1
+    assert removal(masks, drops * 0).ceiling == 0 and judge(weights.view(ROWS, COLS), masks, drops * 0).p == 1
 
 
 def test_one_in_twenty_random_maps_is_called_better_than_chance() -> None:
     """Within the 99.9 % interval of a binomial of 1,000 with 5 %: 30 to 74."""
-    parts, lost, _ = planted(128, noise=1.0)
-    words = [judge(smooth(1000 + seed), parts, lost).word for seed in range(1000)]
+    masks, drops, _ = planted(128, noise=1.0)
+    words = [judge(smooth(1000 + seed), masks, drops).word for seed in range(1000)]
     assert 30 <= words.count("better than chance") <= 74
 
 
 def test_what_few_parts_cannot_tell_is_told_by_many() -> None:
     weights = planted()[2].view(ROWS, COLS)
-    few, many = ((parts, lost) for parts, lost, _ in (planted(8, noise=3.0), planted(2048, noise=3.0)))
+    few, many = ((masks, drops) for masks, drops, _ in (planted(8, noise=3.0), planted(2048, noise=3.0)))
     assert judge(weights, *few).word == "cannot be decided yet"
     assert judge(weights, *many).word == "better than chance"
     assert judge(-weights, *many).word == "no better than chance"

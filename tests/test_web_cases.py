@@ -17,6 +17,7 @@ from vit.explain.map_comparison import Layout, counterpart
 from vit.explain.maps import discarded, entropy, fuse, mass_threshold, otsu_threshold
 from vit.explain.record import AttentionRecord
 from vit.explain.relevance import GradientRecord
+from vit.explain.sensitivity import judge
 from vit.explain.settings import ROLLOUT, Fusion, Settings
 from vit.view import captions, export, overlay
 from vit.view.payload import pack_chain, unpack, weights_of
@@ -216,3 +217,21 @@ def test_what_python_reads_from_a_payload(name: str) -> None:
         np.testing.assert_allclose(weights_of(payload, Selection(view="rollout", **named)), row["values"], atol=2e-3)
     for head, values in enumerate(case["pool"]):
         np.testing.assert_allclose(weights_of(payload, Selection(view="pool", head=head)), values, atol=1e-5)
+
+
+@pytest.mark.parametrize("case", CASES["generated_judged"], ids=lambda case: case["name"])
+def test_python_judges_maps_as_the_viewer_does(case: dict[str, Any]) -> None:
+    masks, drops = torch.tensor(case["masks"], dtype=torch.bool), torch.tensor(case["drops"])
+    for one in case["maps"]:
+        verdict = judge(torch.tensor(one["values"]).view(*case["grid"]), masks, drops)
+        expected = one["correlation"], one["reach"], one["p"]
+        assert (verdict.correlation, verdict.reach, verdict.p) == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize("case", CASES["generated_judged"], ids=lambda case: case["name"])
+def test_packed_masks_are_read_back(case: dict[str, Any]) -> None:
+    header, sections = unpack(base64.b64decode(case["payload"]))
+    patches = header["tokens"]
+    masks = np.unpackbits(sections["masks"], axis=1, bitorder="little")[:, :patches]
+    assert masks.tolist() == case["masks"] and sections["drops"].tolist() == case["drops"]
+    assert (header["grid"], header["target"], header["decidable"]) == (case["grid"], "cat", case["decidable"])

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from vit.explain.heatmap import heatmap
     from vit.explain.record import AttentionRecord, record
     from vit.explain.relevance import GradientRecord, legrad, relevance_record
+    from vit.explain.sensitivity import removal_map
     from vit.images.decode import decode_image
     from vit.images.preprocess import Preprocess
     from vit.model.config import ViTConfig
@@ -45,5 +46,6 @@ _HOMES = {
     "model.config": ["ViTConfig"],
     "model.transformer": ["VisionTransformer", "ViTOutput"],
     "explain.relevance": ["GradientRecord", "legrad", "relevance_record"],
+    "explain.sensitivity": ["removal_map"],
 }
 __all__, __getattr__ = names_of(__name__, __path__, _HOMES)

@@ -94,10 +94,14 @@ class _Sent:
     answered: bool = False
 
 
-def feed(key: str, payload: bytes) -> str:
+def feed(key: str, payload: bytes, name: str = "", on_more: Callable[[], None] | None = None) -> str:
     """Let the browser fetch a payload, once; returns the id that `show` takes.
 
     The server holds it while this session's page shows it.
+
+    Args:
+        name: by which viewers find it, whatever its id is; what came under this name before is replaced.
+        on_more: there will be more under this name; called once the browser has this, and somebody looks at the page.
 
     Raises:
         ValueError: `payload` does not come from `vit.view.payload.pack`.
@@ -107,8 +111,13 @@ def feed(key: str, payload: bytes) -> str:
     payload_id = f"{shape}-{hashlib.blake2b(payload, digest_size=16).hexdigest()}"
     # With the id as its name: of large files, Streamlit's own hash reads parts only.
     address = get_instance().media_file_mgr.add(payload, "application/octet-stream", f"payload {key}", payload_id)
-    _feeder(key=key, data={"payload": payload_id, "address": address}, height=1)
+    data = {"payload": payload_id, "address": address, "name": name, "more": on_more is not None}
+    _feeder(key=key, data=data, height=1, on_more_change=on_more or _nothing)
     return payload_id
+
+
+def _nothing() -> None:
+    """Nobody asks for more."""
 
 
 def show(
@@ -123,6 +132,7 @@ def show(
     compact: bool = False,
     paintable: bool = False,
     occlusion: Occlusion | None = None,
+    masks: str = "",
     on_change: Callable[[Selection], None] | None = None,
 ) -> Selection:
     """Draw the viewer and return what it shows.
@@ -139,6 +149,7 @@ def show(
         compact: without controls and numbers, beside another one of its group.
         paintable: patches can be hidden by dragging; which ones is in the selection.
         occlusion: to say what becomes of the answer without the patch under the pointer.
+        masks: name under which `feed` brings what maps are judged by, see `vit.view.payload.pack_masks`.
         on_change: called with the selection before the rerun that a click causes.
     """
     shape = tuple(int(part) for part in payload_id.partition("-")[0].split("x"))
@@ -186,6 +197,7 @@ def show(
         "compact": compact,
         "paintable": paintable,
         "occlusion": occlusion,
+        "masks": masks,
     }
     _view(
         key=key,

@@ -1,67 +1,39 @@
 """May this map be believed: measured on this picture, beside two controls."""
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import plotly.graph_objects as go
 import streamlit as st
 from torch import Tensor
 
-from pages.shared import bars, link_controls, session
+from pages.components import viewer
+from pages.shared import bars, link_controls, mask_drops, session
 from pages.shared.class_question import Example, Question, pass_of, subject, weights
-from pages.shared.escape import for_plotly, plain
-from pages.shared.result_cache import TELL_ABOVE
-from vit import devices
-from vit.explain.faithfulness import (
-    RANDOM_MAPS,
-    Controls,
-    Curve,
-    Faithfulness,
-    Score,
-    centre,
-    controls,
-    deletion,
-    faithfulness,
-    insertion,
-    memory,
-    scores,
-    seconds,
-)
+from pages.shared.escape import for_plotly, plain, visible
+from pages.shared.mask_drops import MaskDrops
+from pages.shared.result_cache import cached
+from vit.explain import sensitivity
+from vit.explain.faithfulness import Curve, centre, deletion, insertion
 from vit.explain.method_ranking import recorded
 from vit.explain.methods import METHODS, heatmap_of, shares
+from vit.explain.sensitivity import correlations
 from vit.explain.settings import Settings
 from vit.view.captions import about
+from vit.view.payload import pack_masks
 from vit.view.selection import Selection
 
-SMALL_PASS = 1e9  # parameters times tokens
 ASK_ABOVE = 8.0  # [s]; what takes longer waits for a button
-MAPPED = 1.4  # maps, as which a method counts: those with a gradient take four passes besides
+HELP = f"""Random parts of the picture, {sensitivity.MASKED_SHARE:.0%} of the patches each, are replaced by the mean
+colour, the same parts for every map. The number is the correlation between what the map gives to a part and how far the
+class drops without it (faithfulness correlation, Bhatt et al. 2020).
+
+Chance: what the best twentieth of the map's own copies reach, shifted and mirrored; they have its values and its
+smoothness, but not its place.
+
+At most: what the removal map reaches, which is fitted to the answers, on masks that it was not fitted to.
+
+The line through the mark is two standard errors to both sides; it shrinks as more is measured."""
 SAME = 0.01  # of a map's maximum; rounding to bfloat16 stays below
-
-
-@st.cache_resource(show_spinner=False, max_entries=16)
-def chance(key: str, target: int, _example: Example) -> Controls:
-    """The controls of a picture and a class, once for all maps."""
-    with pass_of(_example):
-        return controls(
-            _example.checkpoint.model, _example.pixels, target, _example.explanation.record.grid, seeds(_example)
-        )
-
-
-def seeds(example: Example) -> int:
-    """How many random maps: more of them where the model is small."""
-    parameters = sum(p.numel() for p in example.checkpoint.model.parameters())
-    return 4 * RANDOM_MAPS if parameters * example.explanation.record.tokens < SMALL_PASS else RANDOM_MAPS
-
-
-@st.cache_resource(show_spinner=False, max_entries=256)
-def measured(
-    key: str, target: int, which: str, _example: Example, _heatmap: Callable[[], Tensor]
-) -> tuple[Score, bool]:
-    """The score of one map, and whether it says anything: it may be zero everywhere."""
-    heatmap = _heatmap()
-    with pass_of(_example):
-        return scores(_example.checkpoint.model, _example.pixels, target, [heatmap])[0], bool(heatmap.any())
 
 
 @st.cache_resource(show_spinner=False, max_entries=32)
@@ -78,84 +50,143 @@ def curves(
         }
 
 
-class Ranked(NamedTuple):
-    """A method on this picture: SaCo and map (rows, cols)."""
-
-    saco: float
-    heatmap: Tensor
+def name_of(example: Example, target: int) -> str:
+    """By which the viewer finds the masks that judge its maps."""
+    return f"masks of {example.key} {target}"
 
 
-@st.cache_resource(show_spinner=False, max_entries=16)
-def ranking(key: str, target: int, settings: Settings, _example: Example) -> dict[str, Ranked]:
-    """Every method, best first."""
-    of_class = subject(_example, target)
-    with pass_of(_example):
-        maps = [heatmap_of(of_class, name, **settings.settings(METHODS[name].settings)) for name in METHODS]
-        ranked = map(Ranked, faithfulness(of_class.model, of_class.pixels, target, maps), maps)
-    return dict(sorted(zip(METHODS, ranked, strict=True), key=lambda pair: -pair[1].saco))
+def maps_of(example: Example, target: int, settings: Settings) -> dict[str, Tensor]:
+    """The map of every method that takes few passes."""
+
+    def work() -> dict[str, Tensor]:
+        of_class = subject(example, target)
+        with pass_of(example):
+            return {
+                name: heatmap_of(of_class, name, **settings.settings(method.settings))
+                for name, method in METHODS.items()
+                if not method.passes
+            }
+
+    return cached(("maps", example.key, target, settings), work)
 
 
-def show(example: Example, question: Question, selection: Selection) -> None:
-    """The verdict on the map that is shown."""
-    target, name = question.about, example.checkpoint.labels[question.about]
-    label = plain(name)
-    which = " ".join(f"{name}={getattr(selection, name)}" for name in ("view", "block", "head", "direction"))
-    which += f" {selection.token} {selection.pinned} {selection.settings()}"
-    which += question.method if selection.view == "relevance" else ""
+@st.fragment
+def show(example: Example, question: Question, selection: Selection, drawn: bool) -> None:
+    """Measure by what the viewer judges its maps, and the verdict on the map that is shown.
 
-    def heatmap() -> Tensor:
-        return example.explanation.record.heatmap(weights(example, selection, question))
+    More is measured while somebody looks: the browser asks for it when it has what there is.
 
-    if problem := _problem(example):
-        st.caption(problem)
+    Args:
+        drawn: the verdict is; otherwise only what was measured before goes to the viewer.
+    """
+    target, state = question.about, session.of(session.Explore)
+    name = name_of(example, target)
+    feeder = st.container()
+    if drawn and not _first_masks(example, target):
         return
-    model, size, request = example.checkpoint.model, example.explanation.preprocess.size, f"{example.key} {target}"
-    expected = seconds(model, size, 2 + seeds(example))  # this map, the random ones and the blob
-    if expected > ASK_ABOVE and session.of(session.Explore).verdict != request:
-        placeholder = st.empty()
+    measured = mask_drops.measured(example, target)
+    if measured is None:
+        return
+    if drawn:
+        _show_verdict(example, question, selection, measured)
+    if drawn and state.more_masks == name and not measured.complete:
+        # After what is drawn, which so stands still meanwhile.
+        mask_drops.measure_more(example, target)
+        more = mask_drops.measured(example, target)
+    else:
+        more = measured
+    state.more_masks = ""
+
+    def on_more() -> None:
+        state.more_masks = name
+
+    assert more is not None
+    label = visible(example.checkpoint.labels[target])
+    payload = pack_masks(
+        more.masks,
+        more.drops,
+        example.explanation.record.grid,
+        label,
+        ceiling=more.ceiling,
+        decidable=sensitivity.decidable(more.drops),
+    )
+    with feeder:
+        viewer.feed("masks feeder", payload, name, on_more if drawn and not measured.complete else None)
+
+
+def _first_masks(example: Example, target: int) -> bool:
+    """Measure the first masks, where that is quick or the person wants it; whether they are there."""
+    state, request = session.of(session.Explore), f"{example.key} {target}"
+    placeholder = st.empty()  # there in every run, so that what follows keeps its own place
+    if mask_drops.measured(example, target):
+        return True
+    expected = mask_drops.expected(example)
+    if expected > ASK_ABOVE and state.verdict != request:
         with placeholder.container():
-            st.caption("Is the map true? That is found out by taking away what it calls important.")
+            st.caption("Is the map true? That is found out by taking parts of the picture away.")
             if not st.button(f"Measure it ({about(expected)})"):
-                return
-        placeholder.empty()
-    session.of(session.Explore).verdict = request  # nobody is asked again where the machine has become busy
-    with st.spinner("Taking parts of the picture away…"):
-        score, speaks = measured(example.key, target, which, example, heatmap)
-        verdict = Faithfulness(score, chance(example.key, target, example))
-    sentence = verdict.sentence if speaks else f"The map is zero everywhere: nothing in it speaks for “{label}”."
-    if verdict.decidable and speaks:
+                return False
+    state.verdict = request  # nobody is asked again where the machine has become busy
+    text = "Taking parts of the picture away…"
+    mask_drops.measure_first(example, target, lambda share: placeholder.progress(share, text))
+    placeholder.empty()
+    return True
+
+
+def _show_verdict(example: Example, question: Question, selection: Selection, measured: MaskDrops) -> None:
+    """The verdict on the map that is shown, and what else can be seen of it."""
+    target = question.about
+    label, grid = plain(example.checkpoint.labels[target]), example.explanation.record.grid
+    heatmap = example.explanation.record.heatmap(weights(example, selection, question))
+    verdict = sensitivity.judge(heatmap, measured.masks, measured.drops)
+    speaks, decidable = bool(heatmap.any()), sensitivity.decidable(measured.drops)
+    right = st.container()
+    if speaks and decidable:
         left, right = st.columns([3, 2], gap="large", vertical_alignment="center")
         with left:
-            _show_gauge(verdict)
-        why = (
-            f"1 is always right. Chance reaches {bars.number(verdict.chance.highest)}: two standard deviations above "
-            "the mean of the random maps."
-        )
-    else:
-        right = st.container()
-        why = f"Whichever tenth is gone, its probability stays within {verdict.difference:.2%} of the highest."
-    if not speaks:
-        why = "A map without values puts the patches in no order, so there is nothing to be right or wrong."
+            _show_gauge(verdict, measured, float(correlations(centre(grid).flatten(), *measured[:2])))
     with right:
-        st.markdown(f"**{sentence}**")
+        st.markdown(f"**{_sentence(verdict, label, speaks, decidable)}**")
+        masks = f"{len(measured.drops):,} masks" + ("" if measured.complete else " so far")
         st.caption(
-            f"For “{label}”, on this picture. {why}{_on_many(example, question, selection)}",
-            help="SaCo (Wu et al. 2024): the pixels are put into ten groups by what the map gives them. Each "
-            "group is replaced by the mean colour; taking a group that the map calls more important should lower the "
-            "class more. 1: always so, −1: always the other way round, near 0: random. Chance reaches two standard "
-            "deviations above the mean of the random maps. Where the probability stays within 1% whichever group is "
-            "gone, the order of the groups says nothing, and there is no verdict.",
+            f"For “{label}”, on this picture, by {masks}.{_on_many(example, question, selection)}",
+            help=HELP,
         )
     with st.container(horizontal=True):
         both = link_controls.toggle("Deletion and insertion", "curves")
-        every = seconds(model, size, MAPPED * len(METHODS))
-        takes = f" ({about(every)})" if every > TELL_ABOVE else ""
-        compare = link_controls.toggle(f"All methods on this picture{takes}", "ranking")
+        compare = link_controls.toggle("All methods on this picture", "ranking")
     if both:
-        _show_curves(curves(example.key, target, which, example, heatmap), name)
+        _show_curves(
+            curves(example.key, target, _map_name(question, selection), example, lambda: heatmap),
+            example.checkpoint.labels[target],
+        )
     if compare:
-        ranked = ranking(example.key, target, Settings(**selection.settings()), example)
-        _show_ranking(ranked, verdict, _method_of_map(ranked, selection, question, heatmap()))
+        with st.spinner("Drawing the map of every method…"):
+            maps = maps_of(example, target, Settings(**selection.settings()))
+        _show_ranking(maps, measured, _method_of_map(maps, selection, question, heatmap))
+
+
+def _map_name(question: Question, selection: Selection) -> str:
+    """Tells the map that is shown from all others of its picture and class."""
+    which = " ".join(f"{name}={getattr(selection, name)}" for name in ("view", "block", "head", "direction"))
+    which += f" {selection.token} {selection.pinned} {selection.settings()}"
+    return which + (question.method if selection.view == "relevance" else "")
+
+
+def _sentence(verdict: sensitivity.Verdict, label: str, speaks: bool, decidable: bool) -> str:
+    """The verdict, in plain words."""
+    if not speaks:
+        return f"The map is zero everywhere: nothing in it speaks for “{label}”."
+    if not decidable:
+        return (
+            f"Taking parts of the picture away hardly changes “{label}”, whichever part it is, so no map can be called "
+            "true or false here."
+        )
+    return {
+        "better than chance": "This map says what the model relies on, better than chance.",
+        "cannot be decided yet": "It cannot be decided yet whether this map is better than chance.",
+        "no better than chance": "This map is no better than chance: its own copies, moved elsewhere, reach as far.",
+    }[verdict.word]
 
 
 def _on_many(example: Example, question: Question, selection: Selection) -> str:
@@ -165,66 +196,39 @@ def _on_many(example: Example, question: Question, selection: Selection) -> str:
     if selection.view == "attention" and layers != (last["block"] % record.blocks, last["head"]):
         return ""
     name = {"relevance": question.method, "rollout": "rollout", "attention": "attention"}.get(selection.view, "")
-    pictures, intervals = recorded(example.checkpoint.facts)
-    if name not in intervals:
+    pictures, every = recorded(example.checkpoint.facts)
+    if name not in every:
         return ""
-    one = intervals[name]
+    one = every[name].correlation
+    if one is None:
+        return ""
     return (
-        f" On {pictures:,} test pictures {METHODS[name].title} reached {bars.number(one.mean)} "
-        f"({bars.number(one.low)} to {bars.number(one.high)})."
+        f" On {pictures:,} test pictures {METHODS[name].title} reached {bars.number(one.mean)} on average "
+        f"({bars.number(one.low)} to {bars.number(one.high)}), and was better than chance on {every[name].better:.0%}."
     )
 
 
-def _problem(example: Example) -> str:
-    """Why no map can be judged here, "" if one can."""
-    needed, (_, free) = memory(example.checkpoint.config, example.explanation.preprocess.size), devices.memory()
-    if not 0 < free < needed:
-        return ""
-    return (
-        f"Whether the map is true would take {needed / 1e9:.1f} GB of memory, and {free / 1e9:.1f} GB are free. "
-        "Choose a smaller input."
-    )
-
-
-def _method_of_map(ranked: dict[str, Ranked], selection: Selection, question: Question, heatmap: Tensor) -> str | None:
+def _method_of_map(maps: dict[str, Tensor], selection: Selection, question: Question, heatmap: Tensor) -> str | None:
     """The method whose map for the class as a whole is the one that is shown, to rounding."""
     name = {"relevance": question.method, "rollout": "rollout", "attention": "attention"}.get(selection.view)
-    if name is None:
+    if name not in maps:
         return None
-    other = ranked[name].heatmap
-    one, other = shares(heatmap), shares(other)
+    one, other = shares(heatmap), shares(maps[name])
     return name if bool((one - other).abs().max() <= SAME * other.max()) else None
 
 
-def _alt(verdict: Faithfulness) -> str:
-    return (
-        f"SaCo of this map {verdict.saco:.2f}, of a blob in the middle {verdict.controls.blob:.2f}; chance reaches "
-        f"from {verdict.chance.lowest:.2f} to {verdict.chance.highest:.2f}"
-    )
-
-
-def _show_gauge(verdict: Faithfulness) -> None:
-    """A line from -1 to 1 for the map, one for the blob, one for the random maps, and what chance reaches behind."""
+def _show_gauge(verdict: sensitivity.Verdict, measured: MaskDrops, blob: float) -> None:
+    """A line from -1 to 1 for the map, one for a blob, one for the best map, and what chance reaches behind."""
     rows = [
-        bars.Marks("this map", [verdict.saco], "disc"),
-        bars.Marks("blob in the middle", [verdict.controls.blob], "diamond"),
-        bars.Marks("random maps", verdict.controls.random, "ring"),
+        bars.Marks("this map", [verdict.correlation], "disc", 2 * verdict.error),
+        bars.Marks("blob in the middle", [blob], "diamond"),
+        bars.Marks("at most", [measured.ceiling], "ring"),
     ]
-    bars.show_line("Faithfulness (SaCo)", rows, verdict.chance, "chance", _alt(verdict))
-
-
-def _show_chance(figure: go.Figure, verdict: Faithfulness) -> None:
-    """Shade what random maps reach, with a word above."""
-    figure.add_vrect(
-        *verdict.chance,
-        fillcolor=bars.QUIET,
-        opacity=0.25,
-        line_width=0,
-        layer="below",
+    alt = (
+        f"Faithfulness of this map {verdict.correlation:.2f}, of a blob in the middle {blob:.2f}, at most "
+        f"{measured.ceiling:.2f}; chance reaches {verdict.reach:.2f}"
     )
-    figure.add_annotation(
-        text="chance", x=sum(verdict.chance) / 2, y=1, yref="paper", yanchor="bottom", showarrow=False
-    )
+    bars.show_line("Faithfulness", rows, (-1.0, verdict.reach), "chance", alt)
 
 
 def _show_curves(every: dict[str, dict[str, Curve]], label: str) -> None:
@@ -262,29 +266,31 @@ def _about(title: str, curve: Curve, label: str) -> str:
     return sentence if curve.leads_somewhere else f"{sentence} {why}, so here the area alone says little."
 
 
-def _show_ranking(ranked: dict[str, Ranked], verdict: Faithfulness, marked_method: str | None) -> None:
-    names = list(ranked)[::-1]
+def _show_ranking(maps: dict[str, Tensor], measured: MaskDrops, marked_method: str | None) -> None:
+    verdicts = {name: sensitivity.judge(one, measured.masks, measured.drops) for name, one in maps.items()}
+    names = sorted(verdicts, key=lambda name: verdicts[name].correlation)
+    better = [verdicts[name].word == "better than chance" for name in names]
     figure = go.Figure(
         go.Bar(
-            x=[ranked[name].saco for name in names],
+            x=[verdicts[name].correlation for name in names],
             y=[f"<b>▸ {METHODS[name].title}</b>" if name == marked_method else METHODS[name].title for name in names],
             orientation="h",
-            marker={"color": bars.STRONG, "opacity": [1.0 if name == marked_method else 0.55 for name in names]},
-            text=[bars.number(ranked[name].saco) for name in names],
+            marker={"color": [bars.STRONG if one else bars.QUIET for one in better]},
+            error_x={"array": [2 * verdicts[name].error for name in names], "color": bars.QUIET, "thickness": 1.5},
             hoverinfo="skip",
         )
     )
-    _show_chance(figure, verdict)
-    figure.add_vline(x=verdict.controls.blob, line={"color": bars.QUIET, "dash": "dot", "width": 2})
+    figure.add_vline(x=measured.ceiling, line={"color": bars.QUIET, "dash": "dot", "width": 2})
+    figure.add_annotation(text="at most", x=measured.ceiling, y=1, yref="paper", yanchor="bottom", showarrow=False)
     figure.update_layout(height=34 * len(names) + 80, margin={"l": 0, "r": 0, "t": 20, "b": 0})
-    figure.update_xaxes(range=[-1, 1], title="SaCo", fixedrange=True)
+    ends = [0, measured.ceiling, *(one.correlation for one in verdicts.values())]
+    figure.update_xaxes(range=[min(ends) - 0.1, max(ends) + 0.1], title="faithfulness", fixedrange=True)
     figure.update_yaxes(fixedrange=True)
     marked = f", {METHODS[marked_method].title} is the one shown" if marked_method else ""
-    alt = f"SaCo of every method on this picture{marked}"
+    alt = f"Faithfulness of every method on this picture{marked}"
     st.plotly_chart(figure, config={"displayModeBar": False}, key="ranked", alt=alt)
     which = "▸ is shown above" if marked_method else "the one above is none of them"
     st.caption(
-        f"Each method's map for the class as a whole; {which}. "
-        "Grey: what chance reaches; dotted: a blob in the middle. One picture says little about a method: "
-        "`python -m vit faithfulness` ranks them on a dataset."
+        f"Each method's map for the class as a whole; {which}. In colour: better than its own copies. One picture says "
+        "little about a method: `python -m vit faithfulness` ranks them on a dataset."
     )

@@ -74,15 +74,16 @@ STEPS = (
     Step(
         "Rollout or relevance",
         "One block is not the whole way. **Rollout** asks where content came from through all blocks, whatever the "
-        "class; **relevance**, which of it speaks for “cat”. Here, at 64 pixels, relevance is true and rollout no "
-        f"better than chance: switch above the picture, and read {_below('Is it true?')}.",
-        ExploreLink(sample="cat", size="64", viewer={"view": "relevance"}),
+        "class; **relevance**, which of it speaks for the answer. This one is wrong, and relevance says truthfully "
+        "what it rests on, where rollout is no better than chance: switch above the picture, and read "
+        f"{_below('Is it true?')}.",
+        ExploreLink(sample="coffee", viewer={"view": "relevance"}),
     ),
     Step(
         "When not to believe a map",
         "Attention shows where information moves, not why the answer is what it is. "
         f"{_below('Is it true?')} takes parts of the picture away: here what the last block looks at matters no more "
-        "than random patches. Ask it of other methods, and of your own pictures.",
+        "than the same map moved elsewhere. Ask it of other methods, and of your own pictures.",
         ExploreLink(sample="cat", viewer={"block": "5", "head": "mean"}),
     ),
 )

@@ -56,11 +56,13 @@ class Marks(NamedTuple):
         label: what they are.
         values: -1 to 1; a single one is written beside its mark.
         shape: "disc", "diamond" or "ring".
+        error: how far a single one may be off, to both sides.
     """
 
     label: str
     values: Sequence[float]
     shape: str
+    error: float = 0.0
 
 
 def show_line(title: str, rows: Sequence[Marks], band: tuple[float, float], word: str, alt: str) -> None:
@@ -76,6 +78,9 @@ def show_line(title: str, rows: Sequence[Marks], band: tuple[float, float], word
     for row in rows:
         lone = len(row.values) == 1
         marks = "".join(f'<b class="{row.shape}" style="left:{_place(value):.2f}%"></b>' for value in row.values)
+        if row.error:
+            ends = [_place(row.values[0] + sign * row.error) for sign in (-1, 1)]
+            marks += f'<q style="left:{ends[0]:.2f}%;width:{ends[1] - ends[0]:.2f}%"></q>'
         if lone:
             side = "left" if row.values[0] > 0 else "right"
             marks += f'<em class="{side}" style="left:{_place(row.values[0]):.2f}%">{number(row.values[0])}</em>'
@@ -120,6 +125,7 @@ _LINE = f"""<style>
 .line .disc {{ width: 16px; height: 16px; margin: -8px; border-radius: 50%; background: {STRONG}; }}
 .line .diamond {{ background: {QUIET}; transform: rotate(45deg); }}
 .line .ring {{ border: 2px solid {QUIET}; border-radius: 50%; width: 10px; height: 10px; margin: -5px; }}
+.line q {{ top: 50%; height: 2px; margin-top: -1px; background: {STRONG}; quotes: none; }}
 .line em {{ top: 50%; font-style: normal; font-variant-numeric: tabular-nums; }}
 .line em.left {{ transform: translate(calc(-100% - 0.9rem), -50%); }}
 .line em.right {{ transform: translate(0.9rem, -50%); }}

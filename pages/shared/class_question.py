@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import streamlit as st
@@ -12,7 +12,7 @@ import streamlit as st
 from pages.components import viewer
 from pages.shared import link_controls, pass_queue
 from pages.shared.escape import visible
-from pages.shared.result_cache import cached
+from pages.shared.result_cache import cached, with_bar
 from vit.explain import methods
 from vit.explain.methods import METHODS, Subject
 from vit.view import export, first_view, payload
@@ -153,8 +153,16 @@ def weights(example: Example, selection: Selection, question: Question | None) -
     if selection.view != "relevance" or question is None:
         return export.weights(example.explanation.record, selection)
     explained, token = subject(example, question.explained), _token(selection, question)
-    settings = selection.settings(methods.METHODS[question.method].settings)
-    return methods.weights(explained, question.method, token, selection.direction, **settings)
+    method, name = METHODS[question.method], question.method
+    settings = selection.settings(method.settings)
+    if not method.passes:
+        return methods.weights(explained, name, token, selection.direction, **settings)
+
+    def work(progress: Callable[[float], object]) -> Tensor:
+        with pass_of(example):
+            return methods.weights(replace(explained, progress=progress), name, token, selection.direction, **settings)
+
+    return with_bar(("map", example.key, question.target, name, token), f"{method.title}: many passes…", work)
 
 
 def _token(selection: Selection, question: Question) -> int | None:

@@ -89,6 +89,7 @@ class Explore:
         torch_due: the first view is drawn, so PyTorch may be loaded.
         frames: of an animation: for what they were explained, and the files made of them.
         importance, verdict: of which picture and class that was measured, or asked for.
+        more_masks: of which picture and class the browser wants more masks, by `panels.faithfulness.name_of`.
         looks: at many pictures, by what is looked at.
     """
 
@@ -104,6 +105,7 @@ class Explore:
     frames: tuple[Hashable, dict[str, bytes]] | None = None
     importance: str = ""
     verdict: str = ""
+    more_masks: str = ""
     looks: dict[str, Progress] = field(default_factory=dict)
 
 

@@ -31,3 +31,11 @@ def fed(page: AppTest, key: str) -> bytes:
     """The payload that the feeder of this key has the browser fetch."""
     address = json.loads(page.get_by_key(key).proto.json)["address"]
     return _files[address.rpartition("/")[2].partition(".")[0]]
+
+
+def have_all_masks(page: AppTest) -> None:
+    """Do as a browser that asks for more masks as long as there are some."""
+    while (offer := json.loads(page.get_by_key("masks feeder").proto.json))["more"]:
+        page.session_state["Explore"].more_masks = offer["name"]
+        page.run()
+        assert not page.exception

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 import vit
 from pages.panels import faithfulness, heads_over_pictures, what_if
+from pages.shared import mask_drops
 from tests.pages.controls import control
 from tests.pages.offered import fed, sent_to
 from tests.pages.pictures import png
@@ -26,6 +28,7 @@ from vit.explain.head_statistics import statistics
 from vit.explain.methods import METHODS, Subject, heatmap_of, weights
 from vit.explain.occlusion import hidden
 from vit.explain.record import record
+from vit.explain.sensitivity import random_masks, score_drops
 from vit.explain.weight_views import position_similarity
 from vit.images import samples
 from vit.images.preprocess import Preprocess
@@ -71,8 +74,7 @@ def test_what_changes_only_how_it_looks_costs_no_forward(
     assert before > 0
     chosen(page, colormap="magma", opacity=0.3)
     assert not page.exception
-    if panel != "faithfulness":  # another map is another question there
-        chosen(page, block=2, head=1)
+    chosen(page, block=2, head=1)  # any map is judged by the same masks
     assert len(forwards) == before
 
 
@@ -89,7 +91,7 @@ def test_links_that_call_panels_by_their_titles_still_lead_there(page: AppTest, 
 @pytest.mark.usefixtures("verdicts")
 def test_the_verdict_is_there_with_its_controls(page: AppTest) -> None:
     page.run()
-    assert any(one.value.startswith(("**This map", "**Not decidable")) for one in page.markdown)
+    assert any(one.value.startswith(("**This map", "**It cannot")) for one in page.markdown)
     page.toggle(key="curves").set_value(True).run()
     page.toggle(key="ranking").set_value(True).run()
     assert not page.exception
@@ -107,7 +109,7 @@ def test_a_map_that_is_zero_everywhere_has_no_verdict(checkpoints: Path, page: A
     page.run()
     said = [one.value for one in page.markdown if one.value.startswith("**")]
     assert any(one.startswith("**The map is zero everywhere") for one in said)
-    assert not any(one.startswith(("**This map", "**Not decidable")) for one in said)
+    assert not any(one.startswith(("**This map", "**It cannot")) for one in said)
 
 
 @pytest.mark.usefixtures("verdicts")
@@ -161,13 +163,70 @@ def test_what_chance_reaches_is_drawn_and_every_mark_has_its_row(page: AppTest) 
     start, width = map(float, re.search(r'<s style="left:(.*?)%;width:(.*?)%"', line).groups())
     word = float(re.search(r'<strong style="left:(.*?)%">chance<', line)[1])
     assert start < word < start + width
-    told = next(one.value for one in page.caption if one.value.startswith("For “cat”"))
-    assert f"Chance reaches {(start + width - zero) / (one - zero):.2f}" in told
+    reach = float(re.search(r"chance reaches (-?[\d.]+)", line)[1])
+    assert (start + width - zero) / (one - zero) == pytest.approx(reach, abs=0.006)
     rows = re.findall(r"<span>(.*?)</span><div class=row>(.*?)</div>", line)
-    assert [name for name, _ in rows] == ["this map", "blob in the middle", "random maps"]
-    assert [marks.count("<b ") for _, marks in rows][:2] == [1, 1] and rows[2][1].count("<b ") >= 5
-    (alone, written) = re.search(r'<b class="disc" style="left:(.*?)%"></b><em .*?>(.*?)</em>', rows[0][1]).groups()
+    assert [name for name, _ in rows] == ["this map", "blob in the middle", "at most"]
+    assert [marks.count("<b ") for _, marks in rows] == [1, 1, 1]
+    (alone, written) = re.search(r'<b class="disc" style="left:(.*?)%"></b>.*<em .*?>(.*?)</em>', rows[0][1]).groups()
     assert f"{(float(alone) - zero) / (one - zero):.2f}".replace("-", "−") == written
+    error, across = map(float, re.search(r'<q style="left:(.*?)%;width:(.*?)%"', rows[0][1]).groups())
+    assert error < float(alone) < error + across
+
+
+@pytest.mark.usefixtures("verdicts")
+def test_more_masks_are_measured_where_the_browser_has_those_there_are(page: AppTest, forwards: list[str]) -> None:
+    def measured(*, wanted: str = "") -> tuple[int, dict[str, Any], dict[str, Any]]:
+        """How many masks the verdict rests on, what the viewer is brought, and what it says itself."""
+        page.session_state["Explore"].more_masks = wanted
+        page.run()
+        assert not page.exception
+        told = next(one.value for one in page.caption if " masks" in one.value)
+        count = int(re.search(r"by ([\d,]+) masks( so far)?", told)[1].replace(",", ""))
+        header, sections = unpack(fed(page, "masks feeder"))
+        offer = json.loads(page.get_by_key("masks feeder").proto.json)
+        assert len(sections["masks"]) == len(sections["drops"]) and header["target"] == "cat"
+        assert ("so far" in told) == (count < mask_drops.MOST) == offer["more"]
+        return count, offer, sections
+
+    page.run()
+    count, offer, sections = measured()
+    assert count == mask_drops.FIRST == len(sections["drops"]) and offer["name"] == sent_to(page, "viewer")["masks"]
+    again = measured(wanted="masks of another picture")
+    assert again[0] == count and len(again[2]["drops"]) == count
+    while count < mask_drops.MOST:
+        before, (_, offer, sections) = count, measured(wanted=offer["name"])
+        assert len(sections["drops"]) > before  # which the next run tells, once the browser has them
+        count = measured()[0]
+        assert count == len(sections["drops"])
+    done = len(forwards)
+    assert measured(wanted=offer["name"])[0] == mask_drops.MOST and len(forwards) == done
+
+
+@pytest.mark.usefixtures("verdicts")
+def test_masks_are_those_of_the_class_and_go_to_the_viewer_in_every_panel(page: AppTest) -> None:
+    page.query_params |= {"panel": "heads", "sample": "temple"}
+    page.run()
+    assert not page.exception and not is_fed(page)  # nobody wants to know yet
+    page.query_params["panel"] = "faithfulness"
+    page.run()
+    checkpoint, grid = vit.load_checkpoint("cifar10"), (8, 8)
+    pixels = checkpoint.preprocess(vit.decode_image(samples.read("temple")))
+    masks = random_masks(64, mask_drops.FIRST)
+    for target in (3, 5):
+        page.selectbox(key="target").set_value(target).run()
+        header, sections = unpack(fed(page, "masks feeder"))
+        assert (header["target"], header["grid"]) == (checkpoint.labels[target], list(grid))
+        expected = score_drops(checkpoint.model, pixels, target, masks)
+        np.testing.assert_allclose(sections["drops"], expected.numpy(), atol=1e-4)
+    page.query_params["panel"] = "layers"
+    page.run()
+    assert is_fed(page) and not json.loads(page.get_by_key("masks feeder").proto.json)["more"]
+
+
+def is_fed(page: AppTest) -> bool:
+    """Whether the viewer is brought masks."""
+    return any('"masks of ' in one.proto.json for one in page.get("bidi_component") if '"address"' in one.proto.json)
 
 
 def test_the_most_probable_classes_are_bars_as_long_as_they_are_probable(page: AppTest, checkpoints: Path) -> None:
@@ -205,7 +264,7 @@ def test_a_model_that_nothing_changes_is_told_so_without_a_gauge(page: AppTest, 
     page.query_params["checkpoint"] = "idle"
     page.run()
     assert not page.exception
-    assert any("hardly changes the answer" in one.value for one in page.markdown)
+    assert any("hardly changes “a”" in one.value for one in page.markdown)
     assert not drawn(page, "line") and drawn(page, "bar")
 
 

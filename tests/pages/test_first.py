@@ -10,8 +10,9 @@ import vit
 from pages.panels import welcome
 from tests.pages.controls import control, texts
 from tests.pages.offered import sent_to
-from vit.explain.faithfulness import controls, faithfulness
+from vit.explain.faithfulness import centre, faithfulness, noise
 from vit.explain.methods import Subject, heatmap_of
+from vit.explain.sensitivity import judge, random_masks, score_drops
 from vit.images import samples
 from vit.view.explanation import Explanation, explain
 
@@ -107,9 +108,12 @@ def test_the_strongest_patches_lie_where_the_sentence_says(subject: Subject) -> 
 
 
 def test_the_map_is_true(subject: Subject) -> None:
-    score = faithfulness(subject.model, subject.pixels, subject.record.target, [heatmap_of(subject, "relevance")])[0]
-    chance = controls(subject.model, subject.pixels, subject.record.target, subject.record.grid, 20)
-    assert score > max(*chance.random, chance.blob) + 0.1
+    asked, grid = (subject.model, subject.pixels, subject.record.target), subject.record.grid
+    maps = [heatmap_of(subject, "relevance"), centre(grid), *(noise(grid, seed) for seed in range(20))]
+    score, *chance = faithfulness(*asked, maps)
+    assert score > max(chance) + 0.1
+    masks = random_masks(grid[0] * grid[1], 512)
+    assert judge(maps[0], masks, score_drops(*asked, masks)).word == "better than chance"
 
 
 def test_a_picture_unlike_the_known_ones_is_called_so_at_the_models_own_size(page: AppTest, tmp_path: Path) -> None:

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import {
-  GLOSSARY, chipName, clearText, cosine, effective, legendText, methodMeaning, multiple, ordinal, percent, position, prefixMeaning, occlusionText, roundTicks,
+  GLOSSARY, chipName, clearText, signed, effective, legendText, methodMeaning, multiple, ordinal, percent, position, prefixMeaning, occlusionText, roundTicks,
   sentence, settingsText, tokenName, waitingText,
 } from "../../vit/view/web/captions.js";
 import { cases, layoutOf, selectionWith } from "./packing.js";
@@ -43,7 +43,7 @@ table("shares have two significant digits", percent, [
   [0.000314, "0.031 %"], [0.000001, "< 0.001 %"], [0, "0 %"],
 ]);
 table("multiples of uniform attention", multiple, [[12.4, "12×"], [2.71, "2.7×"], [0.314, "0.31×"], [0.001, "< 0.01×"], [0, "0×"]]);
-table("cosines have a real minus, but none in front of zero", cosine, [[0.934, "0.93"], [-0.12, "−0.12"], [-0.001, "0.00"], [1, "1.00"]]);
+table("cosines have a real minus, but none in front of zero", signed, [[0.934, "0.93"], [-0.12, "−0.12"], [-0.001, "0.00"], [1, "1.00"]]);
 table("ranks", ordinal, [[1, "1st"], [2, "2nd"], [3, "3rd"], [4, "4th"], [11, "11th"], [12, "12th"], [13, "13th"], [21, "21st"], [112, "112th"]]);
 table("effective numbers of tokens", effective, [[1.26, "1.3"], [9.96, "10"], [41.4, "41"]]);
 test("every prefix token that has a name of its own is explained", () => {

@@ -17,7 +17,7 @@ from PIL import Image
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from vit.explain.record import AttentionRecord
-from vit.view.payload import pack
+from vit.view.payload import pack, pack_masks
 
 FILE = Path(__file__).with_name("cases.json")
 GRAY = np.repeat(np.arange(256, dtype=np.uint8)[:, None], 3, axis=1)
@@ -110,6 +110,49 @@ def counterparts(here: dict[str, Any], there: dict[str, Any]) -> dict[str, Any]:
     return {"here": here, "there": there, "tokens": tokens}
 
 
+def judged(name: str, grid: tuple[int, int], count: int, noise: float) -> dict[str, Any]:
+    """Masks and what they cost, and what they say of some maps, each with all its copies."""
+    random = np.random.default_rng(11)
+    patches, each = grid[0] * grid[1], max(1, round(0.3 * grid[0] * grid[1]))
+    masks = np.zeros((count, patches), bool)
+    for mask in masks:
+        mask[random.permutation(patches)[:each]] = True
+    weights = random.normal(size=patches)
+    drops = (masks @ weights + noise * random.normal(size=count)).astype(np.float32)
+
+    def correlation(values: np.ndarray) -> float:
+        sums = masks @ values
+        return 0.0 if np.ptp(sums) < 1e-12 else float(np.corrcoef(sums, drops.astype(float))[0, 1])
+
+    def verdict(values: np.ndarray) -> dict[str, Any]:
+        heatmap = values.reshape(grid)
+        copies = [
+            np.roll(one, (down, right), (0, 1)).ravel()
+            for one in (heatmap, heatmap[:, ::-1])
+            for down in range(grid[0])
+            for right in range(grid[1])
+        ][1:]
+        value, others = correlation(values), [correlation(one) for one in copies]
+        p = (1 + sum(other >= value - 1e-12 for other in others)) / (1 + len(others))
+        reach = float(np.quantile(others, 0.95)) if others else 0.0
+        return {"values": values.tolist(), "correlation": value, "p": p, "reach": reach}
+
+    bytes_ = pack_masks(
+        torch.from_numpy(masks), torch.from_numpy(drops), grid, "cat", ceiling=0.5, decidable=bool(noise)
+    )
+    maps = [weights, -weights, random.random(patches), np.full(patches, 0.1), np.eye(patches)[0]]
+    return {
+        "name": name,
+        "grid": grid,
+        "masks": masks.astype(int).tolist(),
+        "drops": drops.tolist(),
+        "ceiling": 0.5,
+        "decidable": bool(noise),
+        "payload": base64.b64encode(bytes_).decode(),
+        "maps": [verdict(np.float32(values).astype(float)) for values in maps],
+    }
+
+
 def main() -> None:
     """Write them."""
     text = FILE.read_text(encoding="utf-8")
@@ -118,6 +161,11 @@ def main() -> None:
         "generated": [
             payload_case("maps", (2, 2, 4), ("cls", "reg1"), (2, 3), 6, True),
             payload_case("queries and keys", (1, 2, 3), ("cls",), (16, 17), 0, False),
+        ],
+        "generated_judged": [
+            judged("few masks", (3, 4), 8, 1.0),
+            judged("without noise", (3, 3), 20, 0.0),
+            judged("one row", (1, 5), 12, 0.3),
         ],
         "generated_counterparts": [
             counterparts({"prefix": ["cls", "dist"], "grid": [14, 14]}, {"prefix": ["cls"], "grid": [16, 16]}),

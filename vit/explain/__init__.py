@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from vit.explain.methods import METHODS, Subject, weights
     from vit.explain.record import AttentionRecord
     from vit.explain.relevance import GradientRecord, legrad, relevance_record
+    from vit.explain.sensitivity import removal_map
 
 _HOMES = {
     "attention_rollout": ["rollout"],
@@ -22,6 +23,7 @@ _HOMES = {
     "methods": ["METHODS", "Subject", "weights"],
     "record": ["AttentionRecord"],
     "relevance": ["GradientRecord", "legrad", "relevance_record"],
+    "sensitivity": ["removal_map"],
     ".view.explanation": ["Explanation", "Prediction", "explain", "sizes"],
 }
 __all__, __getattr__ = names_of(__name__, __path__, _HOMES)

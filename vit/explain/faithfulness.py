@@ -1,13 +1,12 @@
 """May a map be believed? What it calls important is taken away, and the answer should change the most.
 
-Every figure is of one picture and one class, and stands beside those of two controls: maps of random numbers, and a
-blob in the middle, where photographers put things.
+Every figure is of one picture and one class. On a single picture SaCo of a random map reaches far, so it is averaged
+over datasets, beside maps of random numbers and a blob in the middle, where photographers put things.
 """
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
-from statistics import fmean, stdev
 from typing import NamedTuple
 
 import torch
@@ -15,111 +14,15 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vit.explain.cost import count_tokens, pass_memory
-from vit.explain.timing import Kind, doing, expected
 from vit.model.config import ViTConfig
 from vit.model.transformer import VisionTransformer
 
 SACO_GROUPS = 10  # of pixels, in SaCo
 CURVE_STEPS = 20  # of deletion and insertion
 RANDOM_MAPS = 5  # random maps
-MIN_PROBABILITY = 0.01  # of the class's probability, that it must matter which part is taken away
-CHANCE_SACO = 0.4  # SaCo that chance may reach: the best methods reach 0.41 to 0.47 on average of 500 pictures
 MIN_CURVE_GAP = 0.2  # of the higher end of a curve, that the lower one must be below it
 _BATCH_NUMBERS = 1 << 23  # numbers of input at once; 32 MB
 _BLUR_SIDES = 0.05  # deviation, in sides of the picture
-
-
-class Range(NamedTuple):
-    """The lowest and the highest probability of the class that is left when a group of pixels is gone."""
-
-    lowest: float
-    highest: float
-
-
-class Score(NamedTuple):
-    """What taking away the groups of one map showed.
-
-    Attributes:
-        saco: from -1 (the order is upside down) to 1 (the order is right).
-        left: over its groups.
-    """
-
-    saco: float
-    left: Range
-
-
-class Controls(NamedTuple):
-    """What maps that know nothing of the picture reach.
-
-    Attributes:
-        random: SaCo of maps of random numbers.
-        blob: SaCo of a blob in the middle.
-        left: over the groups of all of them.
-    """
-
-    random: tuple[float, ...]
-    blob: float
-    left: Range
-
-
-class Faithfulness(NamedTuple):
-    """How well a map tells what the model relies on, beside its controls."""
-
-    score: Score
-    controls: Controls
-
-    @property
-    def saco(self) -> float:
-        """SaCo of the map, from -1 (the order is upside down) to 1 (the order is right)."""
-        return self.score.saco
-
-    @property
-    def chance(self) -> Range:
-        """The range in which a random map's SaCo lies: two standard deviations around the mean, within -1 and 1."""
-        mean, both = fmean(self.controls.random), 2 * stdev(self.controls.random)
-        return Range(max(mean - both, -1.0), min(mean + both, 1.0))
-
-    @property
-    def difference(self) -> float:
-        """What it matters which part is taken away: of the highest probability that is left, the share that is lost
-        where the lowest one is left, over all groups of this map and of its controls.
-        """
-        lowest = min(self.score.left.lowest, self.controls.left.lowest)
-        highest = max(self.score.left.highest, self.controls.left.highest)
-        return 1 - lowest / highest if highest > 0 else 0.0
-
-    @property
-    def decidable(self) -> bool:
-        """Whether taking parts away changes enough for any map to be right or wrong.
-
-        SaCo knows the order of the changes only, so it gives a number to changes of a millionth, and 1 to any map
-        where nothing changes at all.
-        """
-        return self.difference >= MIN_PROBABILITY
-
-    @property
-    def sentence(self) -> str:
-        """The verdict, in plain words."""
-        if not self.decidable:
-            return (
-                "Taking parts of the picture away hardly changes the answer, whichever part it is, so no map can be "
-                "called true or false here."
-            )
-        if self.chance.highest >= 1:
-            return "Random maps reach any score here, so no map can be told from chance."
-        if self.saco <= self.chance.highest:
-            if self.chance.highest >= CHANCE_SACO:
-                return (
-                    "Not decidable on this picture: random maps reach far here, so a true map need not stand out, and "
-                    "this one does not."
-                )
-            return "This map cannot be told from chance: on this picture, random maps reach as far."
-        if self.saco <= self.controls.blob:
-            return (
-                "This map predicts what the model relies on better than chance, but no better than a blob in the "
-                "middle: it may show no more than where things usually stand."
-            )
-        return "This map predicts what the model relies on better than chance, and better than a blob in the middle."
 
 
 class Curve(NamedTuple):
@@ -204,30 +107,13 @@ def enlarged(heatmap: Tensor, size: tuple[int, int]) -> Tensor:
 def faithfulness(
     model: VisionTransformer, pixels: Tensor, target: int, heatmaps: Sequence[Tensor], count: int = SACO_GROUPS
 ) -> list[float]:
-    """SaCo of each map of one picture, from -1 to 1, in the order of the maps; see `scores`.
-
-    Args:
-        pixels: (1, channels, height, width).
-        target: index of the class.
-        heatmaps: each (rows, cols).
-        count: of the groups that each map puts the pixels in.
-    """
-    return [score.saco for score in scores(model, pixels, target, heatmaps, count)]
-
-
-def scores(
-    model: VisionTransformer, pixels: Tensor, target: int, heatmaps: Sequence[Tensor], count: int = SACO_GROUPS
-) -> list[Score]:
-    """Take the groups of each map away, `count` forwards each, all in batches.
+    """SaCo of each map of one picture, from -1 to 1, in the order of the maps: `count` forwards each, all in batches.
 
     Args:
         pixels: (1, channels, height, width).
         target: index of the class.
         heatmaps: each (rows, cols); only the order and the differences of their numbers play a part.
         count: of the groups that each map puts the pixels in.
-
-    Returns:
-        one score per map, in their order.
     """
     size = pixels.shape[2], pixels.shape[3]
     mean = pixels.mean((2, 3), keepdim=True)
@@ -240,43 +126,8 @@ def scores(
             for index in range(count):
                 yield torch.where(group == index, mean, pixels)
 
-    with doing(model, Kind(_KIND, size), len(heatmaps) * count):
-        left = probabilities(model, pictures(), target).view(len(heatmaps), count)
-    return [
-        Score(saco(salience, -row), Range(float(row.min()), float(row.max())))
-        for salience, row in zip(saliences, left, strict=True)
-    ]
-
-
-def seconds(model: VisionTransformer, size: tuple[int, int], maps: float, count: int = SACO_GROUPS) -> float:
-    """How long judging so many maps will take, see `vit.explain.timing` [s].
-
-    Args:
-        size: (height, width) of the input [px].
-        count: of the groups that each map puts the pixels in.
-    """
-    per_batch = batch_size(model.config.channels * size[0] * size[1])
-    return expected(model, Kind(_KIND, size), maps * count, per_batch=per_batch)
-
-
-_KIND = "verdict"
-
-
-def controls(
-    model: VisionTransformer, pixels: Tensor, target: int, grid: tuple[int, int], seeds: int = RANDOM_MAPS
-) -> Controls:
-    """Score random maps and a blob in the middle; the same for every map of this picture and class.
-
-    Args:
-        pixels: (1, channels, height, width).
-        target: index of the class.
-        grid: (rows, cols) of patches.
-        seeds: how many random maps, at least two.
-    """
-    control_scores = scores(model, pixels, target, [*(noise(grid, seed) for seed in range(seeds)), centre(grid)])
-    *random, blob = (score.saco for score in control_scores)
-    lefts = [score.left for score in control_scores]
-    return Controls(tuple(random), blob, Range(min(left.lowest for left in lefts), max(left.highest for left in lefts)))
+    left = probabilities(model, pictures(), target).view(len(heatmaps), count)
+    return [saco(salience, -row) for salience, row in zip(saliences, left, strict=True)]
 
 
 def noise(grid: tuple[int, int], seed: int) -> Tensor:

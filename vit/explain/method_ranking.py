@@ -16,13 +16,19 @@ from vit.data.in_parts import InParts, Part, pictures_bar
 from vit.data.labels import match_classes
 from vit.explain.faithfulness import RANDOM_MAPS, centre, faithfulness, noise, overlap, points_at
 from vit.explain.methods import METHODS, Subject, heatmap_of
+from vit.explain.sensitivity import HELD_OUT, judge, random_masks, score_drops
 from vit.images.preprocess import Normalise
 
 RANDOM, BLOB = "random", "blob in the middle"
 _HAS_OBJECTS = "objects are known"
+MASKS = 128  # of each picture
 RESAMPLES = 2000
 _NUMBER = r"(-?\d\.\d{3})"
-_LINE = re.compile(rf"\| (?P<title>[^|]+) \| {_NUMBER} \({_NUMBER} to {_NUMBER}\) \|")
+_SHARE = r"(\d{1,3}\.\d)%"
+_LINE = re.compile(
+    rf"\| (?P<title>[^|]+) \| {_NUMBER} \({_NUMBER} to {_NUMBER}\) \|"
+    rf"(?: {_NUMBER} \({_NUMBER} to {_NUMBER}\) \| {_SHARE} \|)?"
+)
 _PICTURES = re.compile(r"Test pictures of .+: (\d{1,9}), by `python -m vit faithfulness`")
 
 
@@ -43,6 +49,8 @@ class Ranked(NamedTuple):
     Attributes:
         name: in `METHODS`, or of a control.
         saco: see `vit.explain.faithfulness.saco`.
+        correlation: see `vit.explain.sensitivity.correlations`.
+        better: share of the pictures on which the map is better than chance, see `vit.explain.sensitivity.judge`.
         points: share of the pictures whose strongest pixel is on the object; None where objects are not known.
         overlap: intersection over union with the object; None likewise.
         pictures: how many.
@@ -50,13 +58,15 @@ class Ranked(NamedTuple):
 
     name: str
     saco: Interval
+    correlation: Interval
+    better: Interval
     points: Interval | None
     overlap: Interval | None
     pictures: int
 
     def to_dict(self) -> dict[str, Any]:
         """The name, and each interval as its mean, low and high, ready for JSON; None where objects are not known."""
-        intervals = {"saco": self.saco, "points": self.points, "overlap": self.overlap}
+        intervals = {name: getattr(self, name) for name in ("saco", "correlation", "better", "points", "overlap")}
         return {"name": self.name} | {name: one and one._asdict() for name, one in intervals.items()}
 
 
@@ -92,7 +102,7 @@ def in_parts(
 ) -> InParts:
     """Faithfulness of every method on a dataset, to be done in parts.
 
-    A part gives (1, 3) for each method: SaCo, pointing game, overlap.
+    A part gives (1, 5) for each method: SaCo, correlation, whether that is better than chance, pointing game, overlap.
 
     Args:
         reading: see `load_dataset`.
@@ -109,8 +119,14 @@ def in_parts(
             BLOB: centre(grid)
         }
         mask = None if dataset.masks is None else dataset.masks[index]
-        scores = faithfulness(checkpoint.model, subject.pixels, subject.record.target, list(maps.values()))
-        every = {name: (score, *_hit_and_overlap(maps[name], mask)) for name, score in zip(maps, scores, strict=True)}
+        asked = checkpoint.model, subject.pixels, subject.record.target
+        masks = random_masks(grid[0] * grid[1], MASKS, HELD_OUT + index)
+        drops = score_drops(*asked, masks)
+        every = {}
+        for (name, heatmap), saco in zip(maps.items(), faithfulness(*asked, list(maps.values())), strict=True):
+            judged = judge(heatmap, masks, drops)
+            better = float(judged.word == "better than chance")
+            every[name] = saco, judged.correlation, better, *_hit_and_overlap(heatmap, mask)
         chance = torch.tensor([every.pop(f"{RANDOM} {seed}") for seed in range(RANDOM_MAPS)]).mean(0)
         rows = {name: np.array([every[name]]) for name in (*names, BLOB)} | {RANDOM: chance[None].numpy()}
         return rows | {_HAS_OBJECTS: np.array(mask is not None)}
@@ -125,8 +141,9 @@ def combined(parts: Iterable[Part]) -> list[Ranked]:
     ranked = []
     for name in (*(name for name in every[0] if name not in (RANDOM, BLOB, _HAS_OBJECTS)), RANDOM, BLOB):
         rows = torch.from_numpy(np.concatenate([part[name] for part in every])).double()
-        saco, points, overlaps = (interval(column) for column in rows.T)
-        ranked.append(Ranked(name, saco, points if has_objects else None, overlaps if has_objects else None, len(rows)))
+        saco, correlation, better, points, overlaps = (interval(column) for column in rows.T)
+        one = Ranked(name, saco, correlation, better, points, overlaps, len(rows))
+        ranked.append(one if has_objects else one._replace(points=None, overlap=None))
     return sorted(ranked, key=lambda one: -one.saco.mean)
 
 
@@ -145,29 +162,50 @@ def interval(values: Tensor) -> Interval:
 def table(ranked: Sequence[Ranked]) -> list[str]:
     """The ranking as the lines of a Markdown table."""
     has_objects = ranked[0].points is not None
-    lines = ["| Method | SaCo (95 %) |" + (" Points at the object | Overlap with it |" if has_objects else "")]
-    lines.append("|---|---|" + ("---|---|" if has_objects else ""))
+    lines = ["| Method | SaCo (95 %) | Faithfulness correlation (95 %) | Better than chance |"]
+    lines[0] += " Points at the object | Overlap with it |" if has_objects else ""
+    lines.append("|---|---|---|---|" + ("---|---|" if has_objects else ""))
     for one in ranked:
         title = METHODS[one.name].title if one.name in METHODS else one.name.capitalize()
-        line = f"| {title} | {_interval_text(one.saco)} |"
+        line = f"| {title} | {_interval_text(one.saco)} | {_interval_text(one.correlation)} | {one.better.mean:.1%} |"
         if one.points and one.overlap:
             line += f" {one.points.mean:.1%} | {_interval_text(one.overlap)} |"
         lines.append(line)
     return lines
 
 
-def read_table(lines: Iterable[str]) -> dict[str, Interval]:
-    """SaCo by the name of the method, out of the lines of `table`; lines that are none of those are left out."""
+class Recorded(NamedTuple):
+    """What a card says of a method.
+
+    Attributes:
+        saco: see `Ranked`.
+        correlation: see `Ranked`; None in cards from before it was measured.
+        better: see `Ranked`, the mean alone; None likewise.
+    """
+
+    saco: Interval
+    correlation: Interval | None = None
+    better: float | None = None
+
+
+def read_table(lines: Iterable[str]) -> dict[str, Recorded]:
+    """What the lines of `table` say, by the name of the method; lines that are none of those are left out."""
     names = {method.title: name for name, method in METHODS.items()} | {one.capitalize(): one for one in (RANDOM, BLOB)}
     matches = [one for one in map(_LINE.match, lines) if one and one["title"] in names]
-    return {names[one["title"]]: Interval(*map(float, one.groups()[1:])) for one in matches}
+    return {names[one["title"]]: _read_line(*one.groups()[1:]) for one in matches}
 
 
-def recorded(facts: Mapping[str, Any]) -> tuple[int, dict[str, Interval]]:
+def _read_line(*numbers: str | None) -> Recorded:
+    values = [float(one) for one in numbers if one is not None]
+    more = (Interval(*values[3:6]), values[6] / 100) if len(values) > 3 else ()
+    return Recorded(Interval(*values[:3]), *more)
+
+
+def recorded(facts: Mapping[str, Any]) -> tuple[int, dict[str, Recorded]]:
     """What `record_in_card` left in a checkpoint's facts, which anybody may have written.
 
     Returns:
-        how many pictures, 0 if nothing was measured; and SaCo by the name of the method.
+        how many pictures, 0 if nothing was measured; and what was reached, by the name of the method.
     """
     lines = facts.get("faithfulness")
     if not isinstance(lines, list) or not lines or not all(isinstance(line, str) for line in lines):
@@ -183,7 +221,8 @@ def _interval_text(one: Interval) -> str:
 def verdict(ranked: Sequence[Ranked]) -> str:
     """Whether it is as published: random near zero, rollout above it, the best method with a gradient above both."""
     saco = {one.name: one.saco.mean for one in ranked}
-    gradient = max((name for name in saco if name in METHODS and METHODS[name].of_class), key=saco.__getitem__)
+    with_gradient = [name for name in saco if name in METHODS and METHODS[name].of_class and not METHODS[name].passes]
+    gradient = max(with_gradient, key=saco.__getitem__)
     best, rollout, random = saco[gradient], saco["rollout"], saco[RANDOM]
     near = "within 0.1 of zero" if abs(random) <= 0.1 else "not within 0.1 of zero"
     order = "above" if best > rollout else "not above"

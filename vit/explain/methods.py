@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from vit import explain
@@ -20,6 +20,7 @@ from vit.explain.settings import DEFAULTS, ROLLOUT, Direction, Fusion
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from vit.explain.cost import Progress
     from vit.explain.record import Precision
     from vit.explain.relevance import GradientRecord
     from vit.model.attention import Hook
@@ -35,12 +36,14 @@ class Subject:
         pixels: (1, channels, height, width).
         record: of the pass forward, and back from the class; the latter not where it was asked `without_class`.
         hook: on what the model's heads compute with, as in `relevance_record`.
+        progress: called with the share that is done, by methods that take many passes.
     """
 
     model: VisionTransformer
     pixels: Tensor
     record: GradientRecord
     hook: Hook | None = None
+    progress: Progress = field(default=lambda share: None, compare=False)
 
     @classmethod
     def of(
@@ -114,6 +117,7 @@ class Method:
         of_class: it differs from class to class.
         of_tokens: it can be asked about any token.
         settings: what can be set, with the defaults.
+        passes: how many it takes beside those of the record, roughly.
         imports: lines of Python that `code` needs before it, beside `import vit`.
     """
 
@@ -124,6 +128,7 @@ class Method:
     of_class: bool
     of_tokens: bool
     settings: Mapping[str, Any]
+    passes: int = 0
     imports: tuple[str, ...] = ()
 
     @property
@@ -183,6 +188,7 @@ def method(
     *,
     of_class: bool = True,
     of_tokens: bool = True,
+    passes: int = 0,
     imports: tuple[str, ...] = (),
 ) -> Callable[[Callable[..., Tensor]], Callable[..., Tensor]]:
     """Enter a function of a subject, a token and a direction in the table; its keyword arguments are its settings."""
@@ -190,7 +196,7 @@ def method(
     def register(compute: Callable[..., Tensor]) -> Callable[..., Tensor]:
         parameters = inspect.signature(compute).parameters.values()
         settings = {one.name: one.default for one in parameters if one.kind is one.KEYWORD_ONLY}
-        METHODS[name] = Method(title, sentence, compute, code, of_class, of_tokens, settings, imports)
+        METHODS[name] = Method(title, sentence, compute, code, of_class, of_tokens, settings, passes, imports)
         return compute
 
     return register
@@ -499,3 +505,25 @@ def gradcam(subject: Subject, query: Query, direction: Direction, *, block: int 
     Source: Selvaraju et al. 2017, arXiv 1610.02391, see `GradientRecord.gradcam`.
     """
     return subject.record.gradcam(block)
+
+
+@method(
+    "removal",
+    "Removal",
+    "What taking random parts of the picture away says of each patch: the most faithful map of sums, and a slow one.",
+    lambda call: f"vit.removal_map(checkpoint.model, pixels, target={call.target})",
+    of_tokens=False,
+    passes=256,
+)
+def removal(subject: Subject, query: Query, direction: Direction) -> Tensor:
+    """Ridge regression of how far the class drops on the patches that were taken away; takes 256 passes of its own.
+
+    Args:
+        query, direction: play no part; the method is of the class itself.
+
+    Returns:
+        (N,), at least 0, in units of the class's log-probability; 0 for prefix tokens.
+
+    Source: see `vit.explain.sensitivity.removal_map`.
+    """
+    return explain.removal_map(subject.model, subject.pixels, subject.record.target, subject.hook, subject.progress)

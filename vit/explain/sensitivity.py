@@ -1,14 +1,15 @@
-"""Is a map true? The same random parts of the picture are taken away for every map, and what the map gives to a part
-should say what it costs to lose it.
+"""Is a map true? The same random parts of the picture are masked for every map, and what a map gives to a mask's
+patches should say how far the class's score drops without them.
 
-One pass per part gives its cost, once for a picture and a class. Any number of maps are judged by these afterwards,
-without another pass: a map's figure is the correlation of its sums over the parts with their costs. Beside it stand the
+One pass per mask gives its drop, once for a picture and a class. Any number of maps are judged by these afterwards,
+without another pass: a map's figure is the correlation of its sums over the masks with their drops. Beside it stand the
 map's own copies, shifted and mirrored, which have its values and its smoothness but not its place, and the removal map,
 the most faithful one that sums over patches can give.
 
-Letters: P patches, M parts.
+Letters: P patches, M masks.
 
-Source: sensitivity-n, Ancona et al. 2018, arXiv 1711.06104, definition in section 5; the copies are ours.
+Sources: faithfulness correlation, Bhatt et al. 2020, arXiv 2005.00631, definition in section 3; sensitivity-n, Ancona
+et al. 2018, arXiv 1711.06104, section 5. The copies are ours.
 """
 
 from typing import Literal, NamedTuple
@@ -17,23 +18,29 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from vit.explain.cost import Progress, images_per_batch, size_of
+from vit.explain.cost import Progress, Size, images_per_batch, size_of
 from vit.explain.occlusion import Baseline, hidden
+from vit.explain.timing import Kind, doing, expected
 from vit.model.attention import Hook
 from vit.model.cpu import onednn
 from vit.model.transformer import VisionTransformer
 
-PART = 0.3  # of the patches, in each part
-LEVEL = 0.05  # share of a map's copies that may reach it, where it is called better than chance
-_BLOCK = 64  # parts that are drawn together: more parts begin with the same ones
+MASKED_SHARE = 0.3  # of the patches, by each mask
+SIGNIFICANCE = 0.05  # share of a map's copies that may reach it, where it is called better than chance
+REMOVAL_MASKS = 256  # that the method `removal` takes
+HELD_OUT = 1  # seed of the masks that judge what was fitted to the others
+_MIN_DROP = 0.01  # of a log-probability, that some mask must change
+_KIND = "masks"  # of work, see `vit.explain.timing`
+_BLOCK = 64  # masks that are drawn together: more of them begin with the same ones
+_COPIES = 1024  # of a map, judged together
 _FOLDS = 8  # of the held-out correlation
 _STRENGTHS = torch.logspace(-3, 4, 29, dtype=torch.float64)  # of the ridge regression
 
 Word = Literal["better than chance", "cannot be decided yet", "no better than chance"]
 
 
-def random_parts(patches: int, count: int, seed: int = 0) -> Tensor:
-    """Random parts of a picture, each with three tenths of the patches: bool (count, patches).
+def random_masks(patches: int, count: int, seed: int = 0) -> Tensor:
+    """Random masks, each over three tenths of the patches: bool (count, patches), True where a patch is taken away.
 
     The first ones are the same for every count.
     """
@@ -46,44 +53,54 @@ def random_parts(patches: int, count: int, seed: int = 0) -> Tensor:
 
 
 def _size(patches: int) -> int:
-    return max(1, round(PART * patches))
+    return max(1, round(MASKED_SHARE * patches))
 
 
 @torch.inference_mode()
-def costs(
+def score_drops(
     model: VisionTransformer,
     pixels: Tensor,
     target: int,
-    parts: Tensor,
+    masks: Tensor,
     baseline: Baseline = "mean",
     hook: Hook | None = None,
     progress: Progress = lambda share: None,
 ) -> Tensor:
-    """What it costs to lose each part: how far the class's log-probability falls.
+    """How far the class's log-probability drops behind each mask.
 
     Args:
         pixels: (1, channels, height, width), normalised.
-        parts: bool (M, P), see `random_parts`.
-        baseline: what takes the place of a part, see `vit.explain.occlusion.hidden`.
+        masks: bool (M, P), see `random_masks`.
+        baseline: what takes a patch's place, see `vit.explain.occlusion.hidden`.
         hook: on what the heads compute with, see `VisionTransformer.forward`.
         progress: called with the share that is done.
 
     Returns:
         float64 (M,).
     """
-    if not len(parts):
+    if not len(masks):
         return torch.zeros(0, dtype=torch.float64)
     side = model.config.patch_size
     rows, cols = pixels.shape[2] // side, pixels.shape[3] // side
     other = hidden(pixels, range(rows * cols), side, baseline)
     per_batch, scores = images_per_batch(model.config, size_of(pixels)), []
-    with onednn():
+    with onednn(), doing(model, Kind(_KIND, size_of(pixels)), 1 + len(masks)):
         whole = _log_probability(model, model(pixels, hook=hook).logits, target)
-        for some in parts.split(per_batch):
+        for some in masks.split(per_batch):
             mask = some.view(-1, 1, rows, cols).repeat_interleave(side, 2).repeat_interleave(side, 3)
             scores.append(_log_probability(model, model(torch.where(mask, other, pixels), hook=hook).logits, target))
-            progress(sum(map(len, scores)) / len(parts))
+            progress(sum(map(len, scores)) / len(masks))
     return whole - torch.cat(scores)
+
+
+def seconds(model: VisionTransformer, size: Size, count: int) -> float:
+    """How long `score_drops` of so many masks will take for an input (height, width) [px], see `vit.explain.timing`."""
+    return expected(model, Kind(_KIND, size), 1 + count, per_batch=images_per_batch(model.config, size))
+
+
+def decidable(drops: Tensor) -> bool:
+    """Whether the masks change the class enough for any map to be right or wrong."""
+    return bool(len(drops) and drops.abs().max() >= _MIN_DROP)
 
 
 def _log_probability(model: VisionTransformer, logits: Tensor, target: int) -> Tensor:
@@ -92,23 +109,23 @@ def _log_probability(model: VisionTransformer, logits: Tensor, target: int) -> T
     return log(logits.double(), **options)[:, target]
 
 
-def correlations(maps: Tensor, parts: Tensor, lost: Tensor) -> Tensor:
-    """How well each map's sums over the parts say what they cost, -1 to 1; 0 for a map that is the same everywhere.
+def correlations(maps: Tensor, masks: Tensor, drops: Tensor) -> Tensor:
+    """How well each map's sums over the masks say their drops, -1 to 1; 0 for a map that is the same everywhere.
 
     Args:
         maps: (..., P).
-        parts: bool (M, P).
-        lost: (M,), see `costs`.
+        masks: bool (M, P).
+        drops: (M,), see `score_drops`.
 
     Returns:
         float64 (...).
     """
-    sums = maps.double() @ parts.double().T
-    sums, lost = sums - sums.mean(-1, keepdim=True), lost.double() - lost.double().mean()
-    products = sums.norm(dim=-1) * lost.norm()
+    sums = maps.double() @ masks.double().T
+    sums, drops = sums - sums.mean(-1, keepdim=True), drops.double() - drops.double().mean()
+    products = sums.norm(dim=-1) * drops.norm()
     # Rounding leaves a uniform map's sums a little apart.
-    nothing = sums.norm(dim=-1) <= 1e-9 * maps.double().norm(dim=-1) * parts.shape[1] ** 0.5
-    return torch.where(nothing | (products == 0), 0.0, (sums @ lost) / products.clamp_min(1e-300))
+    nothing = sums.norm(dim=-1) <= 1e-9 * maps.double().norm(dim=-1) * masks.shape[1] ** 0.5
+    return torch.where(nothing | (products == 0), 0.0, (sums @ drops) / products.clamp_min(1e-300))
 
 
 def copies(heatmap: Tensor) -> Tensor:
@@ -134,10 +151,10 @@ class Verdict(NamedTuple):
     """Whether a map is true of a picture and a class.
 
     Attributes:
-        correlation: of its sums over the parts with their costs.
+        correlation: of its sums over the masks with their drops.
         reach: what the best twentieth of its copies reach.
         p: share of the copies that reach it, itself among them.
-        error: standard error of the correlation, of so many parts.
+        error: standard error of the correlation, from so many masks.
     """
 
     correlation: float
@@ -148,34 +165,35 @@ class Verdict(NamedTuple):
     @property
     def word(self) -> Word:
         """In words."""
-        if self.p <= LEVEL:
+        if self.p <= SIGNIFICANCE:
             return "better than chance"
         near = self.correlation + 2 * self.error > self.reach
         return "cannot be decided yet" if near else "no better than chance"
 
 
-def judge(heatmap: Tensor, parts: Tensor, lost: Tensor) -> Verdict:
-    """Judge a map by what its parts cost.
+def judge(heatmap: Tensor, masks: Tensor, drops: Tensor) -> Verdict:
+    """Judge a map by what masks cost the class.
 
     Args:
         heatmap: (rows, cols).
-        parts, lost: see `correlations`; three parts at least.
+        masks, drops: see `correlations`; three masks at least.
     """
-    value = float(correlations(heatmap.flatten(), parts, lost))
-    others = correlations(copies(heatmap).flatten(1), parts, lost)
+    value = float(correlations(heatmap.flatten(), masks, drops))
+    some = copies(heatmap).flatten(1).split(_COPIES)
+    others = torch.cat([correlations(maps, masks, drops) for maps in some])
     reached = int((others >= value - 1e-12).sum())
-    reach = float(others.quantile(1 - LEVEL)) if len(others) else 0.0
-    error = (1 - value**2) / (len(lost) - 1) ** 0.5
+    reach = float(others.quantile(1 - SIGNIFICANCE)) if len(others) else 0.0
+    error = (1 - value**2) / (len(drops) - 1) ** 0.5
     return Verdict(value, reach, (1 + reached) / (1 + len(others)), error)
 
 
 class Removal(NamedTuple):
-    """What taking parts away says of every patch.
+    """What masks say of every patch.
 
     Attributes:
-        weights: float64 (P,): how much of the cost a patch stands for.
+        weights: float64 (P,): how much of the drop a patch stands for.
         errors: float64 (P,): standard errors of these.
-        ceiling: correlation with costs that the map was not fitted to, as high as a map of sums can come.
+        ceiling: correlation with drops that the map was not fitted to, as high as a map of sums can come.
     """
 
     weights: Tensor
@@ -183,30 +201,53 @@ class Removal(NamedTuple):
     ceiling: float
 
 
-def removal(parts: Tensor, lost: Tensor) -> Removal:
-    """The most faithful map that sums over patches can give: ridge regression of the costs on the parts.
+def removal(masks: Tensor, drops: Tensor) -> Removal:
+    """The most faithful map that sums over patches can give: ridge regression of the drops on the masks.
 
     Args:
-        parts: bool (M, P).
-        lost: (M,), see `costs`; eight at least.
+        masks: bool (M, P).
+        drops: (M,), see `score_drops`; eight at least.
 
     Sources: Hoerl and Kennard 1970, Technometrics 12, 55; the strength by generalised cross-validation, Golub et al.
     1979, Technometrics 21, 215.
     """
-    guesses, true = torch.empty(len(lost), dtype=torch.float64), torch.empty(len(lost), dtype=torch.float64)
-    fold = torch.arange(len(lost)) % _FOLDS
+    guesses, true = torch.empty(len(drops), dtype=torch.float64), torch.empty(len(drops), dtype=torch.float64)
+    fold = torch.arange(len(drops)) % _FOLDS
     for number in range(_FOLDS):
         out = fold == number
-        guess, held_out = parts[out].double() @ _ridge(parts[~out], lost[~out])[0], lost[out].double()
+        guess, held_out = masks[out].double() @ _ridge(masks[~out], drops[~out])[0], drops[out].double()
         # Each fold from its own mean: that of the others is low where this one's is high, which is no foresight.
         guesses[out], true[out] = guess - guess.mean(), held_out - held_out.mean()
     both = guesses.norm() * true.norm()
-    return Removal(*_ridge(parts, lost), float(guesses @ true / both) if both > 0 else 0.0)
+    return Removal(*_ridge(masks, drops), float(guesses @ true / both) if both > 0 else 0.0)
 
 
-def _ridge(parts: Tensor, lost: Tensor) -> tuple[Tensor, Tensor]:
+def removal_map(
+    model: VisionTransformer,
+    pixels: Tensor,
+    target: int,
+    hook: Hook | None = None,
+    progress: Progress = lambda share: None,
+) -> Tensor:
+    """The map that `removal` fits to `REMOVAL_MASKS` masks, for every token: (N,), 0 for prefix tokens.
+
+    Patches that speak against the class have 0, as in other maps of a class.
+
+    Args:
+        pixels: (1, channels, height, width), normalised.
+        target: index of the class.
+        hook: on what the heads compute with, see `VisionTransformer.forward`.
+        progress: called with the share that is done.
+    """
+    side = model.config.patch_size
+    masks = random_masks((pixels.shape[2] // side) * (pixels.shape[3] // side), REMOVAL_MASKS)
+    weights = removal(masks, score_drops(model, pixels, target, masks, hook=hook, progress=progress)).weights
+    return F.pad(weights.clamp_min(0).float(), (len(model.config.prefix), 0))
+
+
+def _ridge(masks: Tensor, drops: Tensor) -> tuple[Tensor, Tensor]:
     """Weights and their standard errors."""
-    z, y = parts.double(), lost.double()
+    z, y = masks.double(), drops.double()
     z, y = z - z.mean(0), y - y.mean()
     u, s, vh = torch.linalg.svd(z, full_matrices=False)
     projected = u.T @ y

@@ -28,6 +28,12 @@ The matrices of a class-specific chain come in a second one, kind "chain", as th
     scales      float32 (L)
     start       float32 (N)                     the row that stands for the class itself
 
+What masks cost a class comes in one of kind "masks", see `vit.explain.sensitivity`; its header has the grid, the name
+of the class, the `ceiling` of any map and whether any can be judged, `decidable`:
+
+    masks       uint8 (M, P / 8)                a bit for each patch, lowest first, 1 where it is taken away
+    drops       float32 (M)                     of the class's log-probability
+
 Prefix tokens have a section of their own because a class token that takes most of a row would leave the patches
 a handful of the 255 steps. Reading needs no torch: a page that only shows what is stored opens at once.
 """
@@ -144,6 +150,27 @@ def pack_chain(matrices: Sequence[Tensor], start: Tensor) -> bytes:
     return _join_sections({"kind": "chain", "blocks": len(arrays), "heads": 1, "tokens": len(start)}, sections)
 
 
+def pack_masks(
+    masks: Tensor, drops: Tensor, grid: tuple[int, int], target: str, *, ceiling: float, decidable: bool
+) -> bytes:
+    """Turn masks and what they cost a class into bytes, by which the viewer judges any map.
+
+    Args:
+        masks: bool (M, P), all over equally many patches.
+        drops: (M,), see `vit.explain.sensitivity.score_drops`; three at least.
+        grid: (rows, cols).
+        target: the class, for people.
+        ceiling: the correlation that no map exceeds, see `vit.explain.sensitivity.Removal`.
+        decidable: any map can be right or wrong, see `vit.explain.sensitivity.decidable`.
+    """
+    sections = {
+        "masks": np.packbits(masks.cpu().numpy(), axis=1, bitorder="little").tobytes(),
+        "drops": _as_numpy(drops).tobytes(),
+    }
+    header = {"kind": "masks", "blocks": 1, "heads": 1, "tokens": masks.shape[1], "grid": list(grid)}
+    return _join_sections(header | {"target": target, "ceiling": ceiling, "decidable": decidable}, sections)
+
+
 def unpack(payload: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Header and sections of a payload: the reading half of the format, as `payload.js` does it.
 
@@ -166,6 +193,8 @@ def unpack(payload: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         "pool": (np.float32, sizes[1:]),
         "matrices": (np.float16, (sizes[0], sizes[2], sizes[2])),
         "start": (np.float32, sizes[2:]),
+        "masks": (np.uint8, (-1, -(-sizes[2] // 8))),
+        "drops": (np.float32, (-1,)),
     }
     sections = {}
     for name, (offset, length) in header["sections"].items():

@@ -1,6 +1,8 @@
 // What the viewer says, in words and numbers. People count from 1, the code from 0. No DOM here.
 
-/** @import { Direction, Fusion, Method, Occlusion, Selection, Setting, TokenLayout, View } from "./types" */
+import { wordOf } from "./faithfulness.js";
+
+/** @import { Direction, Fusion, Method, Occlusion, Selection, Setting, TokenLayout, Verdict, View } from "./types" */
 
 /**
  * A rank: "1st", "12th".
@@ -40,11 +42,11 @@ export function multiple(times) {
 }
 
 /**
- * A cosine: "0.93", "−0.12".
+ * A cosine or a correlation: "0.93", "−0.12".
  *
  * @param {number} value
  */
-export function cosine(value) {
+export function signed(value) {
   const digits = Math.abs(value).toFixed(2);
   return value < 0 && digits !== "0.00" ? `−${digits}` : digits;
 }
@@ -78,8 +80,20 @@ export const GLOSSARY = {
   spread: "Over how many tokens the attention is spread: the exponential of its entropy. Entropy of uniform: 0 is a single token, 1 is all alike",
   uniform: "× uniform: times the weight that every token had if attention were spread evenly",
   prefix: "Tokens before the patches, which belong to no place in the picture: the class token gathers the answer, registers hold notes",
+  faithful:
+    "Random parts of the picture were masked, the same ones for every map. The number is the correlation between what this map gives to the patches of a mask and how far the class drops without them: 1 says it exactly, 0 says nothing. Chance: the map's own copies, shifted and mirrored. At most: what the best map of sums reaches on masks it was not fitted to",
   cosine: "Cosine of two tokens' features: 1 is the same direction, 0 is unrelated",
 };
+
+/**
+ * Whether a map is better than chance, and what no map exceeds.
+ *
+ * @param {Verdict} verdict
+ * @param {number} ceiling
+ */
+export function verdictText(verdict, ceiling) {
+  return `${wordOf(verdict)} · at most ${signed(ceiling)}`;
+}
 
 /**
  * What a method's map shows, what the method does, and where another is chosen.
@@ -222,7 +236,7 @@ export function legendText({ tokens, pool }, view, scale, low, top, shared, whol
   const alone = "Colours of two maps cannot be compared.";
   if (view === "similar")
     return scale === "own"
-      ? `This map alone: from its least similar patch, ${cosine(low)}, to its most similar other one, ${cosine(top)}. ${alone}`
+      ? `This map alone: from its least similar patch, ${signed(low)}, to its most similar other one, ${signed(top)}. ${alone}`
       : "One scale for every patch: a cosine of 1 is the same direction, 0 is unrelated; below 0 has the colour of 0.";
   const ends =
     `it ends at ${percent(top)}: the strongest patch of every second head stays below, ` +
@@ -259,7 +273,7 @@ export function waitingText(view, method, pinned, alone) {
  * @param {number} mean
  */
 export function clearText(view, mean) {
-  return ` On the picture, patches below their mean, ${view === "similar" ? cosine(mean) : percent(mean)}, are left clear.`;
+  return ` On the picture, patches below their mean, ${view === "similar" ? signed(mean) : percent(mean)}, are left clear.`;
 }
 
 /**

@@ -1,6 +1,6 @@
 // The tokens that are not on the picture: a chip each, with its weight and colour.
 
-import { chipName, cosine, percent, prefixMeaning } from "./captions.js";
+import { chipName, signed, percent, prefixMeaning } from "./captions.js";
 import { write } from "./page.js";
 
 /** @import { Colours } from "./colours.js" */
@@ -35,7 +35,7 @@ export class Chips {
     this.every.forEach(({ chip, swatch, weight }, token) => {
       const value = values[at + token];
       swatch.style.backgroundColor = colours.css(value, low, top);
-      write(weight, view === "similar" ? cosine(value) : percent(value));
+      write(weight, view === "similar" ? signed(value) : percent(value));
       chip.classList.toggle("current", token === query);
       chip.setAttribute("aria-pressed", String(selection.pinned && selection.token === token));
     });

@@ -25,6 +25,7 @@ export function draw(viewer) {
   markMaps(viewer);
   caption(viewer, view, query);
   captionOcclusion(viewer);
+  viewer.judge.draw();
   if (!map.ready) return;
   if (view === "similar") readings.drawSimilar(map, state);
   else readings.draw(map, state, view, query);

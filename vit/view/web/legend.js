@@ -1,6 +1,6 @@
 // The colour scale below the picture: its ramp, ticks in weights and multiples of uniform attention, what it means.
 
-import { clearText, cosine, legendText, percent, roundTicks } from "./captions.js";
+import { clearText, signed, legendText, percent, roundTicks } from "./captions.js";
 import { contextOf } from "./canvas.js";
 import { percentage, write } from "./page.js";
 
@@ -134,7 +134,7 @@ export class Legend {
   explain({ low, top, payload }, view, scale, mean, shared, whole) {
     const legend = this.page.find(".legend");
     const clear = mean ? clearText(view, low + (mean / 255) * (top - low)) : "";
-    const ends = view === "similar" ? `${cosine(low)} to ${cosine(top)}` : `0 to ${percent(top)}`;
+    const ends = view === "similar" ? `${signed(low)} to ${signed(top)}` : `0 to ${percent(top)}`;
     const text = legendText(payload, view, scale, low, top, shared, whole) + clear;
     legend.title = text;
     legend.setAttribute("aria-label", `Colour scale from ${ends}. ${text}`);

@@ -2,6 +2,7 @@
 // be mounted first, so a view that finds nothing listens for the event.
 
 const payloads = (globalThis.__vitPayloads ??= new Map()); // id: {bytes, decoded, feeders}; bytes until decoded
+const names = (globalThis.__vitNames ??= new Map()); // name: id of the payload that has it
 export const PAYLOAD_EVENT = "vit-payload";
 
 const FIRST_WAIT = 200; // ms between the first two tries to fetch one
@@ -49,6 +50,16 @@ export async function fetchPayload(id, address) {
 }
 
 /**
+ * Whether a payload has come.
+ *
+ * @param {string} id
+ */
+export function hasPayload(id) {
+  const entry = payloads.get(id);
+  return Boolean(entry?.bytes || entry?.decoded);
+}
+
+/**
  * A feeder wants it no more.
  *
  * @param {string} id
@@ -73,4 +84,25 @@ export function takePayload(id, decode) {
     entry.bytes = null; // the decoded payload holds them
   }
   return entry ? entry.decoded : null;
+}
+
+/**
+ * From here on, a name means this payload.
+ *
+ * @param {string} name
+ * @param {string} id
+ */
+export function namePayload(name, id) {
+  names.set(name, id);
+}
+
+/**
+ * The payload that has a name, or this id; see `takePayload`.
+ *
+ * @template T
+ * @param {string} name
+ * @param {(bytes: Uint8Array) => T} decode
+ */
+export function takeNamed(name, decode) {
+  return takePayload(names.get(name) ?? name, decode);
 }

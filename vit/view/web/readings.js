@@ -1,6 +1,6 @@
 // The four numbers beside the maps.
 
-import { GLOSSARY, chipName, cosine, effective, multiple, ordinal, percent, position } from "./captions.js";
+import { GLOSSARY, chipName, signed, effective, multiple, ordinal, percent, position } from "./captions.js";
 import { summary } from "./maps.js";
 import { write } from "./page.js";
 
@@ -128,12 +128,12 @@ export class Readings {
       }
     this.drawNearest(map, query, sum / others);
     if (!split) this.read(1, "Prefix tokens", "none", "in this model", GLOSSARY.prefix);
-    else this.read(1, chipName(prefix[0]), cosine(values[0]), query === 0 ? "itself" : "cosine", GLOSSARY.prefix);
+    else this.read(1, chipName(prefix[0]), signed(values[0]), query === 0 ? "itself" : "cosine", GLOSSARY.prefix);
 
     const todo = selection.pinned ? "point at a patch" : "click to pin, then point at others";
     if (key < 0) return this.read(3, "Under the pointer", "–", todo, GLOSSARY.cosine);
     const rank = key < split ? "cosine" : `${ordinal(above + 1)} of ${others} other patches`;
-    this.read(3, titleOf(payload, key), cosine(values[key]), key === query ? "itself" : rank, GLOSSARY.cosine);
+    this.read(3, titleOf(payload, key), signed(values[key]), key === query ? "itself" : rank, GLOSSARY.cosine);
   }
 
   /**
@@ -150,9 +150,9 @@ export class Readings {
       return;
     }
     const [low, top] = map.span(query);
-    const second = next < 0 ? "" : `, the next ${cosine(values[next])}`;
-    this.read(0, "Mean of other patches", cosine(mean), `cosines from ${cosine(low)} to ${cosine(top)}`, GLOSSARY.cosine);
-    this.read(2, "Most similar patch", position(payload, best), `cosine ${cosine(values[best])}${second}`, GLOSSARY.cosine);
+    const second = next < 0 ? "" : `, the next ${signed(values[next])}`;
+    this.read(0, "Mean of other patches", signed(mean), `cosines from ${signed(low)} to ${signed(top)}`, GLOSSARY.cosine);
+    this.read(2, "Most similar patch", position(payload, best), `cosine ${signed(values[best])}${second}`, GLOSSARY.cosine);
   }
 
   /**

@@ -34,9 +34,9 @@ export type Setting = "residual" | "fusion" | "discard" | "start_block";
 /** Settings of rollout, some of `vit.explain.settings.Settings`. */
 export type RolloutSettings = Pick<Selection, "residual" | "fusion" | "discard">;
 
-/** Of `vit.view.payload.pack` and `pack_chain`. */
+/** Of `vit.view.payload.pack`, `pack_chain` and `pack_masks`. */
 export interface Header {
-  kind: "maps" | "qk" | "chain";
+  kind: "maps" | "qk" | "chain" | "masks";
   blocks: number;
   heads: number;
   tokens: number;
@@ -47,6 +47,9 @@ export interface Header {
   box: [number, number, number, number];
   colormaps: string[];
   pool_top?: number;
+  target?: string;
+  ceiling?: number;
+  decidable?: boolean;
   sections: Record<string, [number, number]>;
 }
 
@@ -85,6 +88,14 @@ export interface Occlusion {
   answers: string[];
 }
 
+/** As `vit.explain.sensitivity.Verdict`. */
+export interface Verdict {
+  correlation: number;
+  reach: number;
+  p: number;
+  error: number;
+}
+
 /** What Python tells a viewer. */
 export interface Message {
   name: string;
@@ -98,6 +109,7 @@ export interface Message {
   compact: boolean;
   paintable: boolean;
   occlusion: Occlusion | null;
+  masks?: string;
   alone?: boolean;
 }
 
@@ -120,6 +132,7 @@ export interface Mount {
 
 declare global {
   var __vitPayloads: Map<string, { bytes: Uint8Array | null; decoded: any; feeders: number }> | undefined;
+  var __vitNames: Map<string, string> | undefined;
   var __vitGroups: Map<string, Set<Viewer>> | undefined;
   var __vitSelections: Map<string, { revision: number | null; selection: Selection }> | undefined;
   var __vitWatchdog: object | undefined;

@@ -6,15 +6,17 @@ import { Colours } from "./colours.js";
 import { reflect } from "./controls.js";
 import { draw } from "./drawing.js";
 import { Engine } from "./engine.js";
+import { Masks } from "./faithfulness.js";
 import { Grid } from "./grid.js";
 import { Group } from "./group.js";
 import { listen, listenToChips, SETTLE } from "./input.js";
 import { measure, offer, placeMaps } from "./layout.js";
+import { Judge } from "./judge.js";
 import { Legend } from "./legend.js";
 import { Outbox } from "./outbox.js";
 import { Page, write } from "./page.js";
 import { Payload } from "./payload.js";
-import { PAYLOAD_EVENT, takePayload } from "./payload_registry.js";
+import { PAYLOAD_EVENT, takeNamed, takePayload } from "./payload_registry.js";
 import { Picture } from "./picture.js";
 import { PictureMap } from "./picture_map.js";
 import { Readings } from "./readings.js";
@@ -51,6 +53,10 @@ export class Viewer {
     this.computed = null; // map that Python computed
     /** @type {Occlusion | null} */
     this.occlusion = null;
+    this.masksName = "";
+    /** @type {Masks | null} */
+    this.masks = null; // by which maps are judged
+    this.judge = new Judge(this);
     this.alone = false; // nobody listens
     this.ownView = false; // it keeps its view while the others of its group change theirs
     this.frame = this.speaking = 0;
@@ -83,6 +89,7 @@ export class Viewer {
     cancelAnimationFrame(this.frame);
     clearTimeout(this.speaking);
     this.outbox.stop();
+    this.judge.stop();
     this.grid?.stop();
     this.picture?.destroy();
   }
@@ -121,6 +128,7 @@ export class Viewer {
     this.name = message.name;
     this.computed = message.computed;
     this.occlusion = message.occlusion;
+    this.useMasks(message.masks ?? "");
     this.alone = Boolean(message.alone);
     this.ownView = Boolean(message.ownView);
     this.group.join(message.group);
@@ -156,6 +164,26 @@ export class Viewer {
   arrive(id) {
     if (id === this.payloadId) this.load();
     else if (this.payload && id === this.state.method?.chain) this.request();
+    else if (this.takeMasks()) this.request();
+  }
+
+  /**
+   * Judge maps by what masks of this name say; those that came last stay until more of them come.
+   *
+   * @param {string} name
+   */
+  useMasks(name) {
+    if (name !== this.masksName) this.masks = null;
+    this.masksName = name;
+    this.takeMasks();
+  }
+
+  /** True if there are masks, or more of them, that were not here before. */
+  takeMasks() {
+    const masks = this.masksName ? takeNamed(this.masksName, (bytes) => new Masks(bytes)) : null;
+    if (!masks || masks === this.masks) return false;
+    this.masks = masks;
+    return true;
   }
 
   /** Take the payload if it is here; otherwise its arrival calls again. */

@@ -1,0 +1,99 @@
+"""What masks cost a class on a picture: more of them for as long as somebody looks at the page."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from pages.shared.class_question import Example, pass_of
+from pages.shared.result_cache import cached
+from vit.explain import sensitivity
+
+FIRST = 64  # masks before anything is said
+MOST = 1024
+MOST_BITS = 1 << 18  # patches times masks, that a browser judges maps by
+STEP = 1.0  # [s] of masks at a time
+LEAST = 8  # masks at a time
+
+
+class MaskDrops(NamedTuple):
+    """Masks, and how far the class drops behind each.
+
+    Attributes:
+        masks: bool (M, P).
+        drops: float64 (M,), see `vit.explain.sensitivity.score_drops`.
+        ceiling: the correlation that no map exceeds, of so many masks as were there when they last doubled.
+        complete: there will be no more.
+    """
+
+    masks: Tensor
+    drops: Tensor
+    ceiling: float
+    complete: bool
+
+
+@dataclass
+class _Growing:
+    """The drops behind the first masks, so far."""
+
+    drops: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.float64))
+    ceilings: dict[int, float] = field(default_factory=dict)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+def _growing(example: Example, target: int) -> _Growing:
+    return cached(("masks", example.key, target), _Growing)
+
+
+def most(example: Example) -> int:
+    """How many masks there will be in the end."""
+    return max(FIRST, min(MOST, MOST_BITS // math.prod(example.explanation.record.grid)))
+
+
+def measured(example: Example, target: int) -> MaskDrops | None:
+    """What was measured so far; None before there are enough masks to say anything."""
+    growing, patches = _growing(example, target), math.prod(example.explanation.record.grid)
+    drops = growing.drops
+    if len(drops) < FIRST:
+        return None
+    doubled = 1 << (len(drops).bit_length() - 1)  # a ceiling takes a while
+    if doubled not in growing.ceilings:
+        growing.ceilings[doubled] = sensitivity.removal(
+            sensitivity.random_masks(patches, doubled), drops[:doubled]
+        ).ceiling
+    masks = sensitivity.random_masks(patches, len(drops))
+    return MaskDrops(masks, drops, growing.ceilings[doubled], len(drops) >= most(example))
+
+
+def expected(example: Example) -> float:
+    """How long the first masks will take [s]."""
+    return sensitivity.seconds(example.checkpoint.model, example.explanation.preprocess.size, FIRST)
+
+
+def measure_first(example: Example, target: int, progress: Callable[[float], object]) -> None:
+    """Measure as many masks as it takes to say anything; who stops in between keeps what is done."""
+    growing = _growing(example, target)
+    while len(growing.drops) < FIRST:
+        measure_more(example, target, FIRST)
+        progress(len(growing.drops) / FIRST)
+
+
+def measure_more(example: Example, target: int, up_to: int = MOST) -> None:
+    """Measure what can be done in about a second."""
+    growing, grid = _growing(example, target), example.explanation.record.grid
+    with growing.lock:
+        done = len(growing.drops)
+        each = sensitivity.seconds(example.checkpoint.model, example.explanation.preprocess.size, FIRST) / FIRST
+        count = min(done + max(LEAST, int(STEP / max(each, 1e-6))), up_to, most(example))
+        masks = sensitivity.random_masks(math.prod(grid), count)[done:]
+        if not len(masks):
+            return
+        with pass_of(example):
+            drops = sensitivity.score_drops(example.checkpoint.model, example.pixels, target, masks, hook=example.hook)
+        growing.drops = torch.cat([growing.drops, drops.cpu()])

@@ -1,0 +1,142 @@
+// Says beside the map whether it is true, and marks the heads of the grid that are; what takes long is done while
+// nothing else is.
+
+import { GLOSSARY, signed, verdictText } from "./captions.js";
+import { SIGNIFICANCE } from "./faithfulness.js";
+import { mark } from "./layout.js";
+import { write } from "./page.js";
+
+/** @import { Masks } from "./faithfulness.js" */
+/** @import { Cell, Verdict } from "./types" */
+/** @import { Viewer } from "./viewer.js" */
+
+const REST = 150; // ms that nothing moves before a map is judged
+const BUDGET = 6; // ms of a frame that judging may take
+const LONGEST = 4000; // ms of such work that the marks of one grid may take
+
+/** What judges the maps of one viewer. */
+export class Judge {
+  /** @param {Viewer} viewer */
+  constructor(viewer) {
+    this.viewer = viewer;
+    this.box = viewer.page.find(".faithfulness");
+    this.parts = [...this.box.children];
+    this.marks = viewer.page.find(".marks");
+    this.value = NaN; // of the map over the picture
+    this.rest = this.frame = 0;
+    this.marked = ""; // of which grid the heads are marked
+  }
+
+  /** Judge nothing later. */
+  stop() {
+    clearTimeout(this.rest);
+    cancelAnimationFrame(this.frame);
+    this.viewer.root.removeAttribute("data-judging");
+  }
+
+  /** Say the number of the map over the picture; its verdict follows once things are still. */
+  draw() {
+    const { viewer } = this;
+    const { masks, map } = viewer;
+    this.stop();
+    const fits = masks !== null && masks.patches === viewer.payload.patches;
+    this.box.hidden = !fits || !map.ready;
+    this.marks.hidden = !fits || !masks.decidable || this.marked !== this.grid;
+    if (this.box.hidden || !masks) return;
+    const title = `Faithful to “${masks.target}”`;
+    if (this.box.title !== GLOSSARY.faithful) this.box.title = GLOSSARY.faithful;
+    if (!masks.decidable) return this.say(title, "–", "masks hardly change this class");
+    this.value = masks.correlation(map.values, map.at + map.payload.split);
+    const verdict = masks.verdicts.get(this.value);
+    this.say(title, signed(this.value), verdict ? verdictText(verdict, masks.ceiling) : `… · at most ${signed(masks.ceiling)}`, verdict);
+    if (verdict && this.marked === this.grid) return;
+    viewer.root.toggleAttribute("data-judging", true);
+    this.rest = setTimeout(() => this.begin(masks), REST);
+  }
+
+  /** Which maps the grid shows. */
+  get grid() {
+    const { engine, masks, payloadId, state } = this.viewer;
+    return `${payloadId} ${engine.token} ${engine.direction} ${state.fuseBlocks} ${state.fuseHeads} ${masks?.count} ${masks?.target}`;
+  }
+
+  /**
+   * @param {string} title
+   * @param {string} value
+   * @param {string} detail
+   * @param {Verdict} [verdict]
+   */
+  say(title, value, detail, verdict) {
+    [title, value, detail].forEach((text, i) => write(this.parts[i], text));
+    this.box.classList.toggle("true", verdict !== undefined && verdict.p <= SIGNIFICANCE);
+  }
+
+  /**
+   * Work in the frames from here on.
+   *
+   * @param {Masks} masks
+   */
+  begin(masks) {
+    const work = this.work(masks);
+    const go = () => {
+      const began = performance.now();
+      let done = false;
+      while (!done && performance.now() - began < BUDGET) done = Boolean(work.next().done);
+      if (done) this.viewer.root.removeAttribute("data-judging");
+      else this.frame = requestAnimationFrame(go);
+    };
+    this.frame = requestAnimationFrame(go);
+  }
+
+  /**
+   * The verdict on the map over the picture, then those on the grid's.
+   *
+   * @param {Masks} masks
+   */
+  *work(masks) {
+    const { map, engine, payload } = this.viewer;
+    if (!masks.verdicts.has(this.value)) {
+      masks.verdicts.set(this.value, yield* masks.judge(map.values, map.at + payload.split));
+      const verdict = /** @type {Verdict} */ (masks.verdicts.get(this.value));
+      this.say(`Faithful to “${masks.target}”`, signed(this.value), verdictText(verdict, masks.ceiling), verdict);
+      yield;
+    }
+    while (!engine.complete) yield; // the grid computes them
+    const grid = this.grid, began = performance.now();
+    if (this.marked === grid) return;
+    /** @type {(Cell & { at: number, value: number })[]} */
+    const cells = [];
+    for (let r = 1; r <= payload.lines; r++)
+      for (let c = 1; c <= payload.heads; c++) {
+        const at = engine.offset(r, c) + payload.split;
+        cells.push({ r, c, at, value: masks.correlation(engine.values, at) });
+        yield;
+      }
+    cells.sort((a, b) => b.value - a.value);
+    const best = [];
+    for (const cell of cells) {
+      if (!(cell.value > 0) || performance.now() - began > LONGEST) break; // no better than an empty map
+      if (!masks.verdicts.has(cell.value)) masks.verdicts.set(cell.value, yield* masks.judge(engine.values, cell.at));
+      if (/** @type {Verdict} */ (masks.verdicts.get(cell.value)).p <= SIGNIFICANCE) best.push(cell);
+    }
+    if (this.grid !== grid) return;
+    this.marked = grid;
+    this.show(best);
+  }
+
+  /**
+   * Mark maps of the grid.
+   *
+   * @param {(Cell & { value: number })[]} cells
+   */
+  show(cells) {
+    const dots = cells.map((cell) => {
+      const dot = document.createElement("i");
+      dot.title = `Faithful: ${signed(cell.value)}, better than chance`;
+      mark(dot, this.viewer.mosaic, cell);
+      return dot;
+    });
+    this.marks.replaceChildren(...dots);
+    this.marks.hidden = false;
+  }
+}
