@@ -119,6 +119,8 @@ def show_viewer(
         return
     with more:
         map_view, page_map, code = class_question.for_export(example, selection, question, computed, method)
+        if of_class:
+            page_map["masks"] = faithfulness.packed(example, of_class.about)
         downloads.show(explanation, selection, checkpoint, source, map_view, code, **page_map)
     with below:
         if of_class:

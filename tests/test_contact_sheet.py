@@ -1,8 +1,10 @@
 """Looks at many pictures: figures, order, and right against wrong."""
 
 import io
+import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -12,13 +14,13 @@ from vit.checkpoints.checkpoint import Checkpoint
 from vit.checkpoints.save import save_checkpoint
 from vit.data.shapes import SHAPES
 from vit.errors import InvalidImage
-from vit.explain.faithfulness import faithfulness
 from vit.explain.maps import entropy
 from vit.explain.methods import METHODS, Subject, heatmap_of
+from vit.explain.sensitivity import HELD_OUT, Verdict, random_masks, score_drops
 from vit.images import samples
 from vit.images.preprocess import Preprocess
 from vit.view import contact_sheet
-from vit.view.contact_sheet import Judged, Look, Picture, arranged, judge, look, means
+from vit.view.contact_sheet import Judged, Look, Picture, arranged, judge, look, means, measure
 
 
 def test_figures_of_a_look_are_those_of_its_parts(checkpoint: Checkpoint) -> None:
@@ -28,14 +30,18 @@ def test_figures_of_a_look_are_those_of_its_parts(checkpoint: Checkpoint) -> Non
     assert result.label == checkpoint.labels[int(probabilities.argmax())]
     assert result.confidence == pytest.approx(float(probabilities.max()))
     assert result.entropy == pytest.approx(float(entropy(subject.record.rows(1, [0]).mean(0)[0])), abs=1e-5)
-    (score,) = faithfulness(checkpoint.model, subject.pixels, subject.record.target, [heatmap_of(subject, "relevance")])
-    assert result.faithfulness == score
+    masks = random_masks(math.prod(subject.record.grid), contact_sheet.MASKS, HELD_OUT)
+    drops = score_drops(checkpoint.model, subject.pixels, subject.record.target, masks)
+    verdict = measure(checkpoint, Picture("", samples.read("cat")), "relevance")
+    sums = masks.double().numpy() @ heatmap_of(subject, "relevance").flatten().double().numpy()
+    assert verdict.correlation == pytest.approx(np.corrcoef(sums, drops.numpy())[0, 1], abs=1e-6)
     assert Image.open(io.BytesIO(result.thumbnail)).size == (contact_sheet.THUMBNAIL_SIDE, contact_sheet.THUMBNAIL_SIDE)
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_gives_a_look(checkpoint: Checkpoint, method: str) -> None:
-    assert look(checkpoint, Picture("", samples.read("cat")), method).faithfulness is not None
+    picture = Picture("", samples.read("cat"))
+    assert look(checkpoint, picture, method).thumbnail and 0 < measure(checkpoint, picture, method).p <= 1
 
 
 @pytest.mark.parametrize("changes", [{"num_classes": 0}, {"num_classes": 0, "prefix": (), "pool": "mean"}])
@@ -43,7 +49,7 @@ def test_every_method_gives_a_look(checkpoint: Checkpoint, method: str) -> None:
 def test_a_model_without_classes_has_a_spread_and_a_map(build, tmp_path: Path, changes: dict, method: str) -> None:
     folder = save_checkpoint(tmp_path / "bare", build(**changes), (), Preprocess((32, 32)))
     result = look(vit.load_checkpoint(folder), Picture("", samples.read("cat")), method)
-    assert (result.label, result.confidence, result.faithfulness) == ("", None, None)
+    assert (result.label, result.confidence) == ("", None)
     assert 0 < result.entropy < 1
 
 
@@ -62,19 +68,27 @@ def test_test_pictures_come_evenly_from_the_classes(checkpoint: Checkpoint) -> N
 
 
 def test_right_and_wrong_are_known_only_of_classes_that_the_model_has(checkpoint: Checkpoint) -> None:
-    result = Look("cat", 0.9, 0.5, 0.1, b"")
+    result = Look("cat", 0.9, 0.5, b"")
     judged = [judge(checkpoint, Picture("", b"", truth), result) for truth in ("cat", "dog", "whale", "")]
     assert [one.right for one in judged] == [True, False, None, None]
 
 
-def entry(confidence: float | None, faithfulness: float | None = 0.0) -> Judged:
-    return Judged(Picture("", b""), Look("", confidence, 0.5, faithfulness, b""), None)
+def entry(confidence: float | None, faithfulness: float | None = None) -> Judged:
+    verdict = None if faithfulness is None else Verdict(faithfulness, 0.0, 1.0, 0.0)
+    return Judged(Picture("", b""), Look("", confidence, 0.5, b""), None, verdict)
 
 
 def test_looks_are_arranged_by_a_figure_those_without_it_last() -> None:
     entries = [entry(0.2), entry(None), entry(0.9)]
     assert [one.look.confidence for one in arranged(entries, "confidence")] == [0.9, 0.2, None]
     assert [one.look.confidence for one in arranged(entries, "confidence", lowest_first=True)] == [0.2, 0.9, None]
+
+
+def test_maps_that_were_not_judged_come_last_and_have_no_mean() -> None:
+    entries = [entry(0.2, -0.1), entry(0.3), entry(0.9, 0.4)]
+    assert [one.figure("faithfulness") for one in arranged(entries, "faithfulness")] == [0.4, -0.1, None]
+    result = means(entries)
+    assert result is not None and result.faithfulness is None
 
 
 def test_means_of_several_looks() -> None:

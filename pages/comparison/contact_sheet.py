@@ -23,14 +23,16 @@ from pages.shared import (
 )
 from pages.shared.escape import plain
 from pages.shared.page_links import CompareLink, ExploreLink
-from pages.shared.result_cache import ASK_ABOVE
+from pages.shared.result_cache import ASK_ABOVE, TELL_ABOVE
 from pages.shared.source import Source
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.errors import UserError
 from vit.explain.methods import METHODS
+from vit.explain.sensitivity import Verdict
 from vit.images import samples
 from vit.view.captions import about
 from vit.view.contact_sheet import (
+    MASKS,
     SHEET_PICTURES,
     WITHOUT_CLASSES,
     Look,
@@ -39,6 +41,8 @@ from vit.view.contact_sheet import (
     judge,
     look,
     means,
+    measure,
+    measuring_seconds,
     pictures_of,
     seconds,
 )
@@ -55,6 +59,13 @@ def looked(identity: str, digest: str, method: str, _checkpoint: Checkpoint, _pi
     """See `vit.view.contact_sheet.look`."""
     with pass_queue.reserved(_checkpoint, _checkpoint.preprocess.size, pass_queue.KEPT):
         return look(_checkpoint, _picture, method)
+
+
+@st.cache_data(show_spinner=False, max_entries=2000)
+def measured(identity: str, digest: str, method: str, _checkpoint: Checkpoint, _picture: Picture) -> Verdict:
+    """See `vit.view.contact_sheet.measure`."""
+    with pass_queue.reserved(_checkpoint, _checkpoint.preprocess.size, pass_queue.KEPT):
+        return measure(_checkpoint, _picture, method)
 
 
 @st.cache_resource(show_spinner="Reading the pictures…", max_entries=4)
@@ -84,12 +95,22 @@ def show() -> None:
         return
     if not pictures:
         return
-    looks = look_at(checkpoint, pictures, method, f"{checkpoint.identity} {source} {method}")
+    question = f"{checkpoint.identity} {source} {method}"
+    looks = look_at(checkpoint, pictures, method, question)
     if not looks:
         return
+    measures = bool(checkpoint.labels) and wants_truth(checkpoint, len(looks))
+    if measures:
+        known = session.of(session.Compare).verdicts
+        looks = [one._replace(verdict=known.get((question, one.picture.digest))) for one in looks]
     judged = any(one.right is not None for one in looks)
     with st.container(horizontal=True, vertical_alignment="bottom"):
-        orders = list(ORDERS) if checkpoint.labels else ["", "entropy"]
+        orders = [
+            "",
+            *(["confidence"] if checkpoint.labels else []),
+            "entropy",
+            *(["faithfulness"] if measures else []),
+        ]
         order = link_controls.select(
             "Sort by", "m_sort", orders, format_func=ORDERS.get, kind=st.segmented_control, wrap=True
         )
@@ -114,7 +135,11 @@ def show() -> None:
         looks = [one for one in looks if one.right is (only == "right")]
     if not looks:
         st.caption("There is no such picture.")
-    draw(arranged(looks, order, first == "lowest") if order else looks, name, source, checkpoint, method)
+    looks = arranged(looks, order, first == "lowest") if order else looks
+    captions = draw(looks, name, source, checkpoint, method)
+    if measures and any(one.verdict is None for one in looks):
+        measure_all(checkpoint, looks, method, question, captions)
+        st.rerun()  # to order by it, and for its column
 
 
 def pick_source() -> str:
@@ -178,18 +203,55 @@ def look_at(checkpoint: Any, pictures: Sequence[Any], method: str, question: str
     return looks
 
 
+def wants_truth(checkpoint: Any, count: int) -> bool:
+    """Let the person have the maps judged, which takes longer than to draw them."""
+    expected = measuring_seconds(checkpoint, count)
+    return link_controls.toggle(
+        f"Are the maps true? ({about(expected)})" if expected > TELL_ABOVE else "Are the maps true?",
+        "m_true",
+        help="Masks random parts of each picture and compares how far the class drops with what the map gives to them.",
+    )
+
+
+def measure_all(checkpoint: Any, looks: Sequence[Any], method: str, question: str, captions: Sequence[Any]) -> None:
+    """Judge the maps that were not judged yet, one after the other; who leaves keeps what is done."""
+    bar = st.progress(0.0)
+    for done, (one, caption) in enumerate(zip(looks, captions, strict=True)):
+        bar.progress(done / len(looks), f"Map {done + 1} of {len(looks)}: taking parts of the picture away…")
+        verdict = measured(checkpoint.identity, one.picture.digest, method, checkpoint, one.picture)
+        session.of(session.Compare).verdicts[question, one.picture.digest] = verdict
+        caption.caption(facts_of(one._replace(verdict=verdict)))
+    bar.empty()
+
+
 def show_contrast(looks: Sequence[Any]) -> None:
     """The pictures whose class was found against the others."""
-    lines = ["| | Pictures | Confidence | Spread | Faithfulness |", "|---|---|---|---|---|"]
+    measured = all(one.verdict for one in looks)
+    lines = ["| | Pictures | Confidence | Spread |", "|---|---|---|---|"]
+    if measured:
+        lines = [f"{line}{more}|" for line, more in zip(lines, (" Faithfulness ", "---"), strict=True)]
     for title, right in (("✓ Right", True), ("✗ Wrong", False)):
         if average := means([one for one in looks if one.right is right]):
-            figures = f"{average.confidence:.0%} | {average.entropy:.2f} | {_signed(average.faithfulness)}"
+            figures = f"{average.confidence:.0%} | {average.entropy:.2f}"
+            figures += f" | {_signed(average.faithfulness)}" if measured and average.faithfulness is not None else ""
             lines.append(f"| {title} | {average.pictures} | {figures} |")
     st.markdown("\n".join(lines))
 
 
-def draw(looks: Sequence[Any], name: str, source: str, checkpoint: Any, method: str) -> None:
-    """The tiles."""
+def facts_of(one: Any) -> str:
+    """What stands below a picture."""
+    look, picture = one.look, one.picture
+    facts = [picture.name] if picture.name else []
+    facts += [f"is {picture.truth}"] if picture.truth and not one.right else []
+    facts.append(f"spread {look.entropy:.2f}")
+    if one.verdict:
+        facts.append(f"faithful {_signed(one.verdict.correlation)}: {one.verdict.word}")
+    return "  \n".join(map(plain, facts))
+
+
+def draw(looks: Sequence[Any], name: str, source: str, checkpoint: Any, method: str) -> list[Any]:
+    """The tiles; gives the place of each one's caption."""
+    captions = []
     names = {sample.title: sample.name for sample in samples.SAMPLES.values()}
     with st.container(horizontal=True):
         for number, one in enumerate(looks):
@@ -199,12 +261,8 @@ def draw(looks: Sequence[Any], name: str, source: str, checkpoint: Any, method: 
                 mark = {True: "✓ ", False: "✗ ", None: ""}[one.right]
                 if look.confidence is not None:
                     st.markdown(f"**{mark}{plain(look.label)}** {look.confidence:.0%}")
-                facts = [picture.name] if picture.name else []
-                facts += [f"is {picture.truth}"] if picture.truth and not one.right else []
-                facts.append(f"spread {look.entropy:.2f}")
-                if look.faithfulness is not None:
-                    facts.append(f"faithful {_signed(look.faithfulness)}")
-                st.caption("  \n".join(map(plain, facts)))
+                captions.append(st.empty())
+                captions[-1].caption(facts_of(one))
                 if source == SAMPLES:
                     link = replace(link_to(name, checkpoint, method), sample=names[picture.name])
                     navigation.link("Open in Explore", "explore", link.to_query(), icon=False)
@@ -218,13 +276,15 @@ def draw(looks: Sequence[Any], name: str, source: str, checkpoint: Any, method: 
                     link = replace(link_to(name, checkpoint, method), upload=title, picture=key)
                     st.switch_page("pages/explore.py", query_params=link.to_query())
     caption = "Spread: entropy of the answer's attention in the last block, 0 for one token, 1 for all alike."
-    if any(one.look.faithfulness is not None for one in looks):
+    if any(one.verdict for one in looks):
         caption += (
-            " Faithful: SaCo of the map, 1 where what it calls more important always matters more, near 0 by chance."
+            f" Faithful: correlation of what the map gives to random parts of the picture with how far the class drops "
+            f"without them, by {MASKS} masks; chance is what the map's own copies reach, moved elsewhere."
         )
     st.caption(caption)
     if source == SAMPLES:
         st.caption("; ".join(f"{one.title}: {one.credit}, {one.licence}" for one in samples.SAMPLES.values()))
+    return captions
 
 
 def link_to(name: str, checkpoint: Any, method: str) -> ExploreLink:

@@ -101,17 +101,21 @@ def show(example: Example, question: Question, selection: Selection, drawn: bool
         state.more_masks = name
 
     assert more is not None
-    label = visible(example.checkpoint.labels[target])
-    payload = pack_masks(
-        more.masks,
-        more.drops,
-        example.explanation.record.grid,
-        label,
-        ceiling=more.ceiling,
-        decidable=sensitivity.decidable(more.drops),
-    )
     with feeder:
-        viewer.feed("masks feeder", payload, name, on_more if drawn and not measured.complete else None)
+        on_more_masks = on_more if drawn and not measured.complete else None
+        viewer.feed("masks feeder", _packed(example, target, more), name, on_more_masks)
+
+
+def packed(example: Example, target: int) -> bytes | None:
+    """By what the viewer judges its maps, for a file of its own; None where nothing was measured."""
+    measured = mask_drops.measured(example, target)
+    return measured and _packed(example, target, measured)
+
+
+def _packed(example: Example, target: int, measured: MaskDrops) -> bytes:
+    masks, drops, ceiling, _ = measured
+    label, grid = visible(example.checkpoint.labels[target]), example.explanation.record.grid
+    return pack_masks(masks, drops, grid, label, ceiling=ceiling, decidable=sensitivity.decidable(drops))
 
 
 def _first_masks(example: Example, target: int) -> bool:

@@ -260,6 +260,7 @@ class SheetLink(PageLink):
         checkpoint, source, pictures, method: what looks at which pictures; the key of those that were uploaded.
         classes: where they come from, if not from the checkpoint.
         order, first, show: in which order they stand, from which end, and which of them.
+        true: whether their maps are true is measured.
     """
 
     checkpoint: str = ""
@@ -270,6 +271,7 @@ class SheetLink(PageLink):
     order: Annotated[str, "sort"] = ""
     first: str = ""
     show: str = ""
+    true: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

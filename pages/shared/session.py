@@ -19,6 +19,7 @@ from vit.view.selection import Selection, View
 
 if TYPE_CHECKING:
     from vit.explain.map_comparison import Layout
+    from vit.explain.sensitivity import Verdict
     from vit.runs.batch.cluster_dry_run import ClusterDryRun
     from vit.training.dry_run import DryRun, Point
 
@@ -132,6 +133,7 @@ class Compare:
         lead: the side whose viewer was used last, and what it shows.
         views: by side.
         agreed: contact sheets that were looked at, or asked for.
+        verdicts: on maps of contact sheets, by the sheet and the picture's digest.
         files: by uploader, what was uploaded last, or reopened by a link.
     """
 
@@ -140,6 +142,7 @@ class Compare:
     lead: tuple[str, Selection] = ("a", Selection())
     views: dict[str, View] = field(default_factory=dict)
     agreed: set[str] = field(default_factory=set)
+    verdicts: dict[tuple[str, str], Verdict] = field(default_factory=dict)
     files: dict[str, Uploaded] = field(default_factory=dict)
 
 

@@ -5,6 +5,7 @@ import torch
 from PIL import Image
 
 from vit.explain.record import AttentionRecord
+from vit.explain.sensitivity import random_masks
 
 
 def picture(width: int, height: int) -> Image.Image:
@@ -25,6 +26,12 @@ def chain(record: AttentionRecord, seed: int = 3) -> tuple[list[torch.Tensor], t
     start = torch.zeros(record.tokens)
     start[: max(1, len(record.prefix))] = 1 / max(1, len(record.prefix))
     return matrices, start
+
+
+def mask_drops(record: AttentionRecord, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Masks and what they cost a class that sums up the patches which the first head of the second block looks at."""
+    masks = random_masks(record.grid[0] * record.grid[1], count)
+    return masks, masks.double() @ record.weights(0, 1, 0)[len(record.prefix) :].double()
 
 
 def traced(matrices: list[torch.Tensor], row: torch.Tensor, direction: str = "from") -> torch.Tensor:

@@ -135,6 +135,8 @@ def test_many_pictures_lead_to_the_explorer(page: Page, url: str) -> None:
     if asks.is_visible():  # the machine is busy
         asks.click()
     expect(open_in_explore).to_have_count(8)
+    page.get_by_text("Are the maps true?").click()
+    expect(page.get_by_text(re.compile(r"^faithful|\nfaithful|faithful −?0\.\d\d: "))).to_have_count(8)
     page.get_by_role("radio", name="Faithfulness").or_(page.get_by_role("button", name="Faithfulness")).first.click()
     expect(page).to_have_url(re.compile("m_sort=faithfulness"))
     page.get_by_text("Open in Explore").first.click()

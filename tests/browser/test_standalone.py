@@ -19,11 +19,12 @@ from vit.model.transformer import VisionTransformer
 from vit.view import standalone_page as module
 from vit.view.export import MapView
 from vit.view.overlay import COLORMAPS
-from vit.view.payload import pack, pack_chain
+from vit.view.payload import pack, pack_chain, pack_masks
 from vit.view.selection import Selection
 from vit.view.standalone_page import standalone
 
 from .serving import FIND
+from .synthetic import mask_drops
 
 HOSTILE = """</title></h1><script>window.hurt = 1</script><img src=x onerror="window.hurt = 1"> "quoted" & 照片"""
 
@@ -103,6 +104,18 @@ def test_it_opens_with_what_was_selected(opened: File, kept: AttentionRecord) ->
     assert opened.ask("viewer.selection") == asdict(chosen) | {"hidden": []}
     values = opened.ask("[...viewer.engine.values.slice(viewer.engine.offset(2, 0)).slice(0, 17)]")
     assert np.allclose(values, kept.weights(7, 1, "max", "to"), atol=0.002)
+
+
+def test_maps_are_judged_in_the_file_too(opened: File, kept: AttentionRecord) -> None:
+    masks, drops = mask_drops(kept, 64)
+    planted = pack_masks(masks, drops, kept.grid, HOSTILE, ceiling=1.0, decidable=True)
+    opened.open(standalone(packed(kept), Selection(block=1, head=0), "A picture", masks=planted))
+    told = opened.page.locator(".faithfulness dd")
+    expect(told.first).to_have_text("1.00")
+    expect(told.last).to_have_text("better than chance · at most 1.00")
+    opened.hover(1, 2)
+    expect(told.first).not_to_have_text("1.00")
+    assert opened.page.evaluate("window.hurt") is None
 
 
 def test_foreign_text_is_text(opened: File, kept: AttentionRecord) -> None:

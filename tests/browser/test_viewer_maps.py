@@ -9,6 +9,7 @@ from PIL import Image
 from playwright.sync_api import expect
 
 from vit.explain.maps import mass_threshold, otsu_threshold
+from vit.explain.sensitivity import correlations
 from vit.images.geometry import Box
 from vit.view.export import painted
 from vit.view.selection import Selection
@@ -489,3 +490,47 @@ def test_all_maps_of_a_large_model_are_drawn_in_time(open_viewer):
     truth = record.rows(0, [token])[:, 0].mean(0)
     values = viewer.ask("[...viewer.engine.values.subarray(viewer.engine.offset(1, 0), viewer.engine.offset(1, 1))]")
     np.testing.assert_allclose(values, truth, rtol=0.02, atol=1e-6)
+
+
+def test_the_map_under_the_pointer_is_judged_without_the_server(open_viewer):
+    viewer = open_viewer("case=small&masks=1")
+    box, marks = viewer.page.locator(".faithfulness"), viewer.page.locator(".marks i")
+    expect(box.locator("dt")).to_have_text("Faithful to “<b>cat</b>”")
+    viewer.page.wait_for_function(f"{FIND}.masks?.count === 256")  # it had 32 at first
+    kept = synthetic.record(*SMALL[0])
+    masks, drops = synthetic.mask_drops(kept, 256)
+    planted = r"better than chance · at most 0\.90"
+
+    def judged(heatmap, words):
+        value = float(correlations(heatmap[len(kept.prefix) :], masks, drops))
+        assert viewer.ask("viewer.judge.value") == pytest.approx(value, abs=0.02)  # maps come in steps
+        expect(box.locator("dd").first).to_have_text(f"{value:.2f}".replace("-", "−"))
+        expect(box.locator("dd").last).to_have_text(re.compile(words))
+
+    viewer.ask("viewer.change({ block: 1, head: 0 })")
+    viewer.told("block=1", "head=0")
+    judged(kept.weights(0, 1, 0), planted)
+    expect(marks).not_to_have_count(0)
+    runs = viewer.talk.runs
+    planted_title = viewer.page.locator('.marks i[title="Faithful: 1.00, better than chance"]')
+    expect(planted_title).to_have_count(1)
+    place, cell = planted_title.bounding_box(), viewer.page.locator(".mark.selected").bounding_box()
+    assert place == pytest.approx(cell, abs=1)
+    viewer.point(2, 3)
+    judged(kept.weights(kept.tokens - 24 + 2 * 6 + 3, 1, 0), r"chance|decided")
+    expect(planted_title).to_have_count(0)  # other maps are there now
+    assert viewer.talk.runs == runs
+    viewer.page.mouse.move(0, 0)
+    viewer.page.get_by_role("button", name="Who looks at it").click()
+    viewer.told("direction=to")
+    judged(kept.weights(0, 1, 0, "to"), r"chance|decided")
+    assert viewer.errors == []
+
+
+def test_masks_of_another_grid_judge_nothing(open_viewer):
+    viewer = open_viewer("case=small&masks=1")
+    expect(viewer.page.locator(".faithfulness")).to_be_visible()
+    viewer.ask("viewer.useMasks('masks of nothing')")
+    viewer.ask("viewer.request()")
+    expect(viewer.page.locator(".faithfulness")).to_be_hidden()
+    expect(viewer.page.locator(".marks")).to_be_hidden()

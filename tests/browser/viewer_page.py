@@ -3,11 +3,11 @@
 from dataclasses import asdict, replace
 
 import streamlit as st
-from synthetic import chain, picture, record
+from synthetic import chain, mask_drops, picture, record
 
 from pages.components import viewer as component
 from vit.view.overlay import COLORMAPS
-from vit.view.payload import pack, pack_chain
+from vit.view.payload import pack, pack_chain, pack_masks
 from vit.view.selection import Selection
 
 # case: (blocks, heads, grid, prefix, K, seed, D, pooled), size of the picture, box; the last three may be left out
@@ -56,6 +56,16 @@ else:
 how = st.query_params.get("method")
 second_id = component.feed("second feeder", prepare(st.query_params["pair"])[1]) if "pair" in st.query_params else ""
 chain_id = component.feed("chain feeder", pack_chain(*chain(kept))) if how == "chain" else ""
+masks_name = f"masks of {case}" if "masks" in st.query_params else ""
+if masks_name:  # first a few, then, when the browser has them, more
+    more = st.session_state.get("more masks", False)
+
+    def ask_for_more() -> None:
+        st.session_state["more masks"] = True
+
+    masks, drops = mask_drops(kept, 256 if more else 32)
+    planted = pack_masks(masks, drops, kept.grid, "<b>cat</b>", ceiling=0.9, decidable=True)
+    component.feed("masks feeder", planted, masks_name, None if more else ask_for_more)
 
 
 @st.fragment
@@ -106,6 +116,7 @@ def viewer() -> None:
         group="pair" if paired else "",
         paintable="paint" in st.query_params,
         occlusion=occlusion,
+        masks=masks_name,
         on_change=changed,
     )
     if paired:

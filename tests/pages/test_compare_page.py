@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import shutil
 import time
 from collections.abc import Callable
@@ -220,6 +221,16 @@ def test_what_was_looked_at_stays_where_the_machine_becomes_busy(monkeypatch: py
     page.run()
     assert not page.exception and len(page.markdown) == len(samples.SAMPLES)
     assert not [one for one in page.button if one.label.startswith("Look at")]
+
+
+def test_maps_are_judged_where_somebody_wants_to_know_and_pictures_ordered_by_that(checkpoints: Path) -> None:
+    page = show(mode="many")
+    assert "faithful" not in texts(page, "caption").lower() and "Faithfulness" not in str(page.get("button_group"))
+    page = show(mode="many", m_true="1", m_sort="faithfulness")
+    assert not page.exception and not page.error
+    found = [re.search(r"faithful (−?\d\.\d\d): (better|no better|cannot)", one.value) for one in page.caption]
+    values = [float(one[1].replace("−", "-")) for one in found if one]
+    assert len(values) == len(samples.SAMPLES) and values == sorted(values, reverse=True)
 
 
 def dataset(root: Path, *classes: str) -> str:

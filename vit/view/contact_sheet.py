@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -13,9 +14,10 @@ from torch import Tensor
 
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.data.datasets import load_dataset
-from vit.explain.faithfulness import SACO_GROUPS, faithfulness
+from vit.explain import sensitivity
 from vit.explain.maps import entropy
 from vit.explain.methods import METHODS, Subject, heatmap_of
+from vit.explain.sensitivity import HELD_OUT, Verdict, random_masks, score_drops
 from vit.explain.timing import Kind, doing, expected
 from vit.images.decode import decode_image
 from vit.images.preprocess import Normalise
@@ -24,7 +26,8 @@ from vit.view.overlay import overlay
 SHEET_PICTURES = 60  # at most
 THUMBNAIL_SIDE = 192  # longer side of a thumbnail [px]
 WITHOUT_CLASSES = tuple(name for name, method in METHODS.items() if not method.of_class)
-_PASSES = SACO_GROUPS + 4  # through the model for each picture, the one back counted as two
+MASKS = 128  # of each picture, that say whether its map is true
+_PASSES = 4  # through the model for each picture, the one back counted as two
 _KIND = "sheet"
 
 Order = Literal["confidence", "entropy", "faithfulness"]
@@ -57,14 +60,12 @@ class Look(NamedTuple):
         label: the most probable class, "" for a model without classes.
         confidence: its probability, 0 to 1; None without classes.
         entropy: spread of the answer's attention in the last block, mean of heads: 0 for one token, 1 for uniform.
-        faithfulness: SaCo of the map for that class, -1 to 1; None without classes.
         thumbnail: JPEG of what the model saw, under the map.
     """
 
     label: str
     confidence: float | None
     entropy: float
-    faithfulness: float | None
     thumbnail: bytes
 
 
@@ -73,11 +74,19 @@ class Judged(NamedTuple):
 
     Attributes:
         right: whether the class was found; None where the truth is unknown to us or to the model.
+        verdict: whether the map is true of the class; None where that was not measured.
     """
 
     picture: Picture
     look: Look
     right: bool | None
+    verdict: Verdict | None = None
+
+    def figure(self, name: Order) -> float | None:
+        """What pictures are ordered by; None where this one has no such figure."""
+        if name == "faithfulness":
+            return self.verdict and self.verdict.correlation
+        return self.look.confidence if name == "confidence" else self.look.entropy
 
 
 def look(checkpoint: Checkpoint, picture: Picture, method: str) -> Look:
@@ -98,31 +107,45 @@ def _explain_picture(checkpoint: Checkpoint, picture: Picture, method: str) -> L
     if not checkpoint.labels:
         subject = Subject.without_class(checkpoint.model, pixels)
         attention = subject.record.last_attention()
-        return Look("", None, _spread(attention), None, _thumbnail(image, heatmap_of(subject, method), checkpoint))
+        return Look("", None, _spread(attention), _thumbnail(image, heatmap_of(subject, method), checkpoint))
     subject = Subject.of(checkpoint.model, pixels)
     target = subject.record.target
-    heatmap = heatmap_of(subject, method)
-    (score,) = faithfulness(checkpoint.model, pixels, target, [heatmap])
     return Look(
         checkpoint.labels[target],
         float(checkpoint.model.probabilities(subject.record.logits[0])[target]),
         _spread(subject.record.last_attention()),
-        score,
-        _thumbnail(image, heatmap, checkpoint),
+        _thumbnail(image, heatmap_of(subject, method), checkpoint),
     )
 
 
-def judge(checkpoint: Checkpoint, picture: Picture, observed: Look) -> Judged:
+def measure(checkpoint: Checkpoint, picture: Picture, method: str) -> Verdict:
+    """Whether the map of the predicted class is true of it, by `MASKS` masks.
+
+    Args:
+        checkpoint: with classes.
+        method: in `METHODS`.
+
+    Raises:
+        InvalidImage: the file is no picture.
+    """
+    pixels, _ = _open_picture(checkpoint, picture)
+    subject = Subject.of(checkpoint.model, pixels)
+    masks = random_masks(math.prod(subject.record.grid), MASKS, HELD_OUT)
+    drops = score_drops(checkpoint.model, pixels, subject.record.target, masks)
+    return sensitivity.judge(heatmap_of(subject, method), masks, drops)
+
+
+def judge(checkpoint: Checkpoint, picture: Picture, observed: Look, verdict: Verdict | None = None) -> Judged:
     """Put a look beside the truth."""
     has_truth = picture.truth in checkpoint.labels
-    return Judged(picture, observed, observed.label == picture.truth if has_truth else None)
+    return Judged(picture, observed, observed.label == picture.truth if has_truth else None, verdict)
 
 
 def arranged(judged: Sequence[Judged], by: Order, lowest_first: bool = False) -> list[Judged]:
     """Order pictures by a figure of what was seen of them; those without one come last."""
 
     def key(one: Judged) -> tuple[bool, float]:
-        value = getattr(one.look, by)
+        value = one.figure(by)
         return value is None, 0.0 if value is None else value if lowest_first else -value
 
     return sorted(judged, key=key)
@@ -133,20 +156,23 @@ class Means(NamedTuple):
 
     Attributes:
         pictures: how many.
+        faithfulness: None where not all were measured.
     """
 
     pictures: int
     confidence: float
     entropy: float
-    faithfulness: float
+    faithfulness: float | None
 
 
 def means(judged: Sequence[Judged]) -> Means | None:
     """What pictures with classes have in common; None for no picture."""
     if not judged:
         return None
-    rows = np.array([[one.look.confidence, one.look.entropy, one.look.faithfulness] for one in judged], np.float64)
-    return Means(len(judged), *rows.mean(0).tolist())
+    confidence, spread = np.array([[one.look.confidence, one.look.entropy] for one in judged], np.float64).mean(0)
+    verdicts = [one.verdict.correlation for one in judged if one.verdict]
+    faithful = sum(verdicts) / len(verdicts) if len(verdicts) == len(judged) else None
+    return Means(len(judged), float(confidence), float(spread), faithful)
 
 
 def pictures_of(checkpoint: Checkpoint, spec: str, root: Path = Path("data")) -> list[Picture]:
@@ -163,6 +189,12 @@ def pictures_of(checkpoint: Checkpoint, spec: str, root: Path = Path("data")) ->
 def seconds(checkpoint: Checkpoint, count: int) -> float:
     """How long so many pictures will take, estimated [s]."""
     return expected(checkpoint.model, Kind(_KIND, checkpoint.preprocess.size), _PASSES * count)
+
+
+def measuring_seconds(checkpoint: Checkpoint, count: int) -> float:
+    """How long `measure` will take for so many pictures, estimated [s]."""
+    each = sensitivity.seconds(checkpoint.model, checkpoint.preprocess.size, MASKS)
+    return seconds(checkpoint, count) + count * each
 
 
 def _open_picture(checkpoint: Checkpoint, picture: Picture) -> tuple[Tensor, Image.Image]:

@@ -45,6 +45,7 @@ def standalone(
     computed: Mapping[str, Any] | None = None,
     method: Mapping[str, Any] | None = None,
     chain: bytes | None = None,
+    masks: bytes | None = None,
 ) -> bytes:
     """One HTML file with the viewer and all that it shows.
 
@@ -55,6 +56,7 @@ def standalone(
         facts: printed below, one paragraph each.
         computed, method: as for `pages.components.viewer.show`; `method["chain"]` is set here.
         chain: from `pack_chain`, for a method whose maps the browser computes.
+        masks: from `pack_masks`, by which the browser judges the maps.
 
     Raises:
         UserError: the payload is too large for a file that a browser opens.
@@ -66,7 +68,7 @@ def standalone(
             "Choose a smaller input size."
         )
     read_header(payload)
-    payloads = {"payload": payload} | ({"chain": chain} if chain else {})
+    payloads = {name: one for name, one in (("payload", payload), ("chain", chain), ("masks", masks)) if one}
     if computed is not None:
         computed = {**computed, "values": [float(f"{float(value):.6g}") for value in computed["values"]]}
     if method is not None:
@@ -82,6 +84,7 @@ def standalone(
         "compact": False,
         "paintable": False,
         "occlusion": None,
+        "masks": "masks" if masks else "",
         "alone": True,
     }
     script = "\n" + joined("standalone.js")
