@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from vit.explain import record as attention
-from vit.explain.head_statistics import Statistic, agreement, statistics, suggestions
+from vit.explain.head_statistics import Statistic, agreement, faithfulness, statistics, suggestions
 from vit.explain.record import AttentionRecord, record
+from vit.explain.sensitivity import random_masks
 from vit.explain.weight_views import filters, outliers, position_similarity
 
 
@@ -114,3 +115,14 @@ def test_only_what_stands_out_is_an_outlier() -> None:
     result = outliers(norms)
     assert result.nonzero().tolist() == [[1, 7]]
     assert not outliers(torch.ones(2, 9)).any()
+
+
+def test_the_head_that_the_answer_follows_is_faithful_to_it(build: Any, pictures: Any) -> None:
+    recorded, masks = record(build(), pictures(count=1)), random_masks(16, 64)
+    read = torch.zeros(recorded.tokens)
+    read[0] = 1
+    planted = recorded.heatmap(recorded.weights(0, 1, 1)).flatten()
+    result = faithfulness(recorded, read, masks, 3 * masks.float() @ planted - 1)
+    assert float(result.values[1, 1]) == pytest.approx(1) and result.values.shape == (2, 2)
+    assert divmod(int(result.values.argmax()), 2) == (1, 1)
+    assert [one.kind for one in suggestions({"faithfulness": result})] == ["faithful"]

@@ -11,10 +11,10 @@ import torch
 
 from pages.components import head_grid
 from pages.panels import heads_over_pictures, what_if
-from pages.shared import link_controls
+from pages.shared import link_controls, mask_drops
 from pages.shared.class_question import Example, Question, pass_of, subject
 from vit.explain.head_census import Tally, decoded, tally
-from vit.explain.head_statistics import Statistic, agreement, statistics, suggestions
+from vit.explain.head_statistics import Statistic, agreement, faithfulness, statistics, suggestions
 from vit.explain.names import MEANINGS, SIGNED, STATISTICS, amount
 from vit.images import samples
 from vit.view.selection import Selection
@@ -31,6 +31,7 @@ WHY = {  # a head is suggested
     "itself": "Keeps {} of each patch's attention on the patch itself.",
     "sink": "Gives {} of attention to a token that is no patch.",
     "object": "Looks where the class's relevance is (rank correlation {}).",
+    "faithful": "Where it looks says how far the class drops without it (correlation {}).",
     "needed": "The class loses most without it ({} logits).",
 }
 SPREAD = 0.6  # of the way between two blocks, that its heads take
@@ -59,10 +60,13 @@ def agreeing(key: str, target: int, _example: Example) -> Statistic:
 
 
 def of_class(example: Example, question: Question | None) -> dict[str, Statistic]:
-    """Statistics that ask about a class; what a head does for it where that was measured or is quick."""
+    """Statistics that ask about a class; those that take many passes where they were measured or are quick."""
     if question is None:
         return {}
     by_name = {"object": agreeing(example.key, question.about, example)}
+    if measured := mask_drops.measured(example, question.about):
+        record = subject(example, question.about).record
+        by_name["faithfulness"] = faithfulness(record, record.read, measured.masks, measured.drops)
     if what_if.measured(example, question):
         values = what_if.importances(example, question.about, True)
         by_name["effect"] = Statistic(torch.from_numpy(values), 0.0)

@@ -228,7 +228,10 @@ def test_maps_are_judged_where_somebody_wants_to_know_and_pictures_ordered_by_th
     assert "faithful" not in texts(page, "caption").lower() and "Faithfulness" not in str(page.get("button_group"))
     page = show(mode="many", m_true="1", m_sort="faithfulness")
     assert not page.exception and not page.error
-    found = [re.search(r"faithful (−?\d\.\d\d): (better|no better|cannot)", one.value) for one in page.caption]
+    found = [
+        re.search(r"faithful (−?\d\.\d\d): (better|no better|cannot)", one.value.replace("\\", ""))
+        for one in page.caption
+    ]
     values = [float(one[1].replace("−", "-")) for one in found if one]
     assert len(values) == len(samples.SAMPLES) and values == sorted(values, reverse=True)
 

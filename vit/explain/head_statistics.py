@@ -1,6 +1,6 @@
 """What each head does in one picture, in numbers: one per block and head. `head_census` has the mean over many."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import torch
@@ -9,6 +9,7 @@ from torch import Tensor
 from vit.explain.map_comparison import rank_correlation
 from vit.explain.maps import entropy
 from vit.explain.record import AttentionRecord
+from vit.explain.sensitivity import correlations
 
 _ROWS_PER_CHUNK = 256  # of distances, held at once
 
@@ -111,20 +112,40 @@ def agreement(record: AttentionRecord, read: Tensor, heatmap: Tensor) -> Statist
         values from -1 to 1, 0 for a head that looks everywhere alike.
     """
     values = torch.zeros(record.blocks, record.heads)
+    for block, maps in enumerate(_maps_of_heads(record, read)):
+        for head, attention in enumerate(maps):
+            values[block, head] = rank_correlation(attention, heatmap) or 0.0
+    return Statistic(values, 0.0)
+
+
+def faithfulness(record: AttentionRecord, read: Tensor, masks: Tensor, drops: Tensor) -> Statistic:
+    """How faithful the attention of what the head reads is to a class, of every head.
+
+    Args:
+        read: (N,), how much of each token the answer is read from; of `GradientRecord`.
+        masks, drops: (M, P) and (M,), see `vit.explain.sensitivity.correlations`.
+
+    Returns:
+        values from -1 to 1, 0 for a head that looks everywhere alike.
+    """
+    values = [correlations(maps.flatten(1), masks, drops).float() for maps in _maps_of_heads(record, read)]
+    return Statistic(torch.stack(values), 0.0)
+
+
+def _maps_of_heads(record: AttentionRecord, read: Tensor) -> Iterator[Tensor]:
+    """Of each block, where its heads look from what the answer is read from: (H, rows, cols)."""
     for block in range(record.blocks):
         weights = torch.zeros(record.heads, record.tokens)
         for start, rows in record.row_chunks(block):  # (H, R, N)
             weights += read[start : start + rows.shape[1]] @ rows
-        for head, attention in enumerate(record.heatmap(weights)):
-            values[block, head] = rank_correlation(attention, heatmap) or 0.0
-    return Statistic(values, 0.0)
+        yield record.heatmap(weights)
 
 
 class Suggestion(NamedTuple):
     """A head worth a look.
 
     Attributes:
-        kind: what it does: "local", "far", "itself", "sink", "object" or "needed".
+        kind: what it does: "local", "far", "itself", "sink", "object", "faithful" or "needed".
         statistic: that tells it, one of `vit.explain.names.STATISTICS`.
     """
 
@@ -143,11 +164,12 @@ def suggestions(measured: Mapping[str, Statistic]) -> list[Suggestion]:
     """The heads with the most and the least of something, where that is not negligible.
 
     Args:
-        measured: by name, from `statistics` and `agreement`; "effect" is what the class loses without each head.
+        measured: by name, from `statistics`, `agreement` and `faithfulness`; "effect" is what the class loses without
+            each head.
     """
     ideas = [("local", "distance", -1), ("far", "distance", 1), ("itself", "self", 1)]
     ideas += [("sink", name, 1) for name in ("cls", "registers") if name in measured][:1]
-    ideas += [("object", "object", 1), ("needed", "effect", 1)]
+    ideas += [("object", "object", 1), ("faithful", "faithfulness", 1), ("needed", "effect", 1)]
     chosen = []
     for kind, name, sign in ideas:
         if name not in measured:

@@ -16,6 +16,7 @@ STATISTICS = {
     "dist": "On the distillation token",
     "registers": "On registers",
     "object": "Agreement with the class's relevance (rank correlation)",
+    "faithfulness": "Faithfulness to the class (correlation)",
     "effect": "What the class loses without it [logits]",
 }
 # The same for people who do not know them; the definitions are in `vit.explain.head_statistics`.
@@ -28,9 +29,10 @@ MEANINGS = {
     "dist": "the share that goes to the token that learnt from a teacher's answers.",
     "registers": "the share that goes to extra tokens without a place in the picture, where a model keeps notes.",
     "object": "1 if the head looks most where patches speak most for the class, by relevance; -1 if least.",
+    "faithfulness": "1 if where it looks says how far the class drops behind random masks, 0 if it says nothing.",
     "effect": "how far the class's logit falls when the head gives its mean over the samples, whatever the picture.",
 }
-SIGNED = ("object", "effect")  # statistics on both sides of 0
+SIGNED = ("object", "faithfulness", "effect")  # statistics on both sides of 0
 
 
 def amount(statistic: str, value: float, deviation: float | None = None) -> str:
