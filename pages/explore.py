@@ -109,7 +109,7 @@ def show_viewer(
             group="whatif",
             paintable=panel == "what-if",
             occlusion=occlusion,
-            masks=faithfulness.name_of(example, of_class.about) if of_class and not stored else "",
+            masks=class_question.masks_name(example, of_class.about) if of_class else "",
             on_change=remember,
         )
 

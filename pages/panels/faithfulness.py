@@ -8,7 +8,7 @@ from torch import Tensor
 
 from pages.components import viewer
 from pages.shared import bars, link_controls, mask_drops, session
-from pages.shared.class_question import Example, Question, pass_of, subject, weights
+from pages.shared.class_question import Example, Question, masks_name, pass_of, subject, weights
 from pages.shared.escape import for_plotly, plain, visible
 from pages.shared.mask_drops import MaskDrops
 from pages.shared.result_cache import cached
@@ -50,11 +50,6 @@ def curves(
         }
 
 
-def name_of(example: Example, target: int) -> str:
-    """By which the viewer finds the masks that judge its maps."""
-    return f"masks of {example.key} {target}"
-
-
 def maps_of(example: Example, target: int, settings: Settings) -> dict[str, Tensor]:
     """The map of every method that takes few passes."""
 
@@ -80,7 +75,7 @@ def show(example: Example, question: Question, selection: Selection, drawn: bool
         drawn: the verdict is; otherwise only what was measured before goes to the viewer.
     """
     target, state = question.about, session.of(session.Explore)
-    name = name_of(example, target)
+    name = masks_name(example, target)
     feeder = st.container()
     if drawn and not _first_masks(example, target):
         return

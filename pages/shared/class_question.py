@@ -82,6 +82,11 @@ def chain(example: Example, target: int) -> bytes:
     return cached(("chain", example.key, target), packed)
 
 
+def masks_name(example: Example, target: int) -> str:
+    """By which the viewer finds the masks that judge its maps; known before PyTorch is there to measure them."""
+    return f"masks of {example.key} {target}"
+
+
 class Question(NamedTuple):
     """What the person wants to know.
 

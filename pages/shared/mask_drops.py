@@ -40,11 +40,13 @@ class MaskDrops(NamedTuple):
 
 @dataclass
 class _Growing:
-    """The drops behind the first masks, so far."""
+    """What was measured so far."""
 
+    masks: Tensor = field(default_factory=lambda: torch.zeros(0, 0, dtype=torch.bool))
     drops: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.float64))
     ceilings: dict[int, float] = field(default_factory=dict)
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    lock: threading.Lock = field(default_factory=threading.Lock)  # while the two change
+    measuring: threading.Lock = field(default_factory=threading.Lock)  # held for as long as that takes
 
 
 def _growing(example: Example, target: int) -> _Growing:
@@ -58,16 +60,14 @@ def most(example: Example) -> int:
 
 def measured(example: Example, target: int) -> MaskDrops | None:
     """What was measured so far; None before there are enough masks to say anything."""
-    growing, patches = _growing(example, target), math.prod(example.explanation.record.grid)
-    drops = growing.drops
+    growing = _growing(example, target)
+    with growing.lock:
+        masks, drops = growing.masks, growing.drops
     if len(drops) < FIRST:
         return None
     doubled = 1 << (len(drops).bit_length() - 1)  # a ceiling takes a while
     if doubled not in growing.ceilings:
-        growing.ceilings[doubled] = sensitivity.removal(
-            sensitivity.random_masks(patches, doubled), drops[:doubled]
-        ).ceiling
-    masks = sensitivity.random_masks(patches, len(drops))
+        growing.ceilings[doubled] = sensitivity.removal(masks[:doubled], drops[:doubled]).ceiling
     return MaskDrops(masks, drops, growing.ceilings[doubled], len(drops) >= most(example))
 
 
@@ -86,14 +86,16 @@ def measure_first(example: Example, target: int, progress: Callable[[float], obj
 
 def measure_more(example: Example, target: int, up_to: int = MOST) -> None:
     """Measure what can be done in about a second."""
-    growing, grid = _growing(example, target), example.explanation.record.grid
-    with growing.lock:
+    growing, patches = _growing(example, target), math.prod(example.explanation.record.grid)
+    model, size = example.checkpoint.model, example.explanation.preprocess.size
+    with growing.measuring:
         done = len(growing.drops)
-        each = sensitivity.seconds(example.checkpoint.model, example.explanation.preprocess.size, FIRST) / FIRST
+        each = sensitivity.seconds(model, size, FIRST) / FIRST
         count = min(done + max(LEAST, int(STEP / max(each, 1e-6))), up_to, most(example))
-        masks = sensitivity.random_masks(math.prod(grid), count)[done:]
-        if not len(masks):
+        if count <= done:
             return
+        masks = sensitivity.random_masks(patches, count)
         with pass_of(example):
-            drops = sensitivity.score_drops(example.checkpoint.model, example.pixels, target, masks, hook=example.hook)
-        growing.drops = torch.cat([growing.drops, drops.cpu()])
+            drops = sensitivity.score_drops(model, example.pixels, target, masks[done:], hook=example.hook)
+        with growing.lock:
+            growing.masks, growing.drops = masks, torch.cat([growing.drops, drops.cpu()])

@@ -90,7 +90,7 @@ class Explore:
         torch_due: the first view is drawn, so PyTorch may be loaded.
         frames: of an animation: for what they were explained, and the files made of them.
         importance, verdict: of which picture and class that was measured, or asked for.
-        more_masks: of which picture and class the browser wants more masks, by `panels.faithfulness.name_of`.
+        more_masks: of which picture and class the browser wants more masks, by `class_question.masks_name`.
         looks: at many pictures, by what is looked at.
     """
 
