@@ -2,10 +2,10 @@
 
 import streamlit as st
 
-from pages.comparison import contact_sheet, side_by_side
+from pages.comparison import contact_sheet, from_explore, side_by_side
 from pages.shared import link_controls, loading, navigation
 
-navigation.start_page("compare")
+navigation.start_page("compare", at_first=from_explore.link)
 
 MODES = {"two": "Side by side", "many": "Many pictures"}
 

@@ -55,7 +55,20 @@ class Stored(NamedTuple):
     payload: bytes
 
 
-Explained = tuple[Checkpoint | None, Explanation | Stored]
+class Picked(NamedTuple):
+    """What a side shows.
+
+    Attributes:
+        checkpoint: None for an epoch of a run.
+        explanation: what it made of the picture.
+        content: the picture's file, b"" for one of a run.
+        credit: whose picture it is, "" where nobody has to be named.
+    """
+
+    checkpoint: Checkpoint | None
+    explanation: Explanation | Stored
+    content: bytes = b""
+    credit: str = ""
 
 
 @dataclass(frozen=True)
@@ -105,27 +118,67 @@ def show() -> None:
     if not available.names and not runs:
         st.info("There is no checkpoint yet. Train one: `python -m vit train --preset shapes`")
         st.stop()
-    sides = []
+    apart = pick_apart()
+    sides: list[Side] = []
+    lead: Picked | None = None
     for column, name in zip(st.columns(2, gap="large"), SIDES, strict=True):
         with column:
-            explained = pick_side(name, available, runs)
-            if explained:
-                checkpoint, explanation = explained
+            picked = pick_side(name, available, runs, None if apart else lead)
+            if picked:
+                lead, (checkpoint, explanation, *_) = picked, picked
                 payload = viewer.feed(f"{name} feeder", explanation.payload)
                 key = f"{payload} {checkpoint.identity if checkpoint else ''}"
                 sides.append(Side(name, payload, class_question.Example(key, checkpoint, explanation)))
     if len(sides) == len(SIDES):
         left, right = sides
-        show_both(left, right, link_controls.link_of([f"{side}_{control}" for side in SIDES for control in OUTSIDE]))
+        show_both(
+            left,
+            right,
+            apart,
+            link_controls.link_of(["apart", *(f"{side}_{control}" for side in SIDES for control in OUTSIDE)]),
+        )
 
 
 # --- What is chosen -------------------------------------------------------------------------------------------------
 
 
-def pick_side(name: str, available: loading.AvailableCheckpoints, runs: dict[str, Run]) -> Explained | None:
-    """Let the person choose what a side shows: the checkpoint, None for a run's, and what it made of a picture.
+def pick_apart() -> bool:
+    """Let the person choose picture, class and view of the right side on its own."""
+    link = page_links.read(CompareLink)
+    apart = link.apart or chose_apart(link)
 
-    None where it cannot be shown; the page says why.
+    def choose(on: bool) -> None:
+        own = {"b_sample": link.a.sample, "b_picture": link.a.picture} if on else dict.fromkeys(OWN, "")
+        page_links.rewrite({"apart": "1" if on else None} | {name: value or None for name, value in own.items()})
+
+    key = link_controls.key_of("apart", apart)
+    return st.toggle(
+        "The right side has its own picture, class and view",
+        apart,
+        key=key,
+        on_change=link_controls.on_change,
+        args=(key, choose),
+        help="Otherwise it shows those of the left one, where it can. Two maps of one checkpoint keep their own views.",
+    )
+
+
+OWN = ("b_from", "b_sample", "b_picture", "b_target", "b_method", "b_view")  # what the right side shares otherwise
+
+
+def chose_apart(link: CompareLink) -> bool:
+    """Whether a link says of the right side what it otherwise shares, as those from before it could share do."""
+    own = [link.b.source, link.b.sample, link.b.picture, link.b.target, link.b.method]
+    own += [link.b.view] if link.a.checkpoint != link.b.checkpoint else []
+    return any(own) or link.a.source == EPOCH
+
+
+def pick_side(
+    name: str, available: loading.AvailableCheckpoints, runs: dict[str, Run], lead: Picked | None
+) -> Picked | None:
+    """Let the person choose what a side shows; None where it cannot be shown, and the page says why.
+
+    Args:
+        lead: the other side, whose picture it shows; None where it has its own.
     """
     sources = [source for source, there in ((CHECKPOINT, available.names), (EPOCH, runs)) if there]
     source = sources[0]
@@ -139,30 +192,29 @@ def pick_side(name: str, available: loading.AvailableCheckpoints, runs: dict[str
             label_visibility="collapsed",
         )
     try:
-        return pick_epoch(name, runs) if source == EPOCH else pick_picture(name, available)
+        return pick_epoch(name, runs) if source == EPOCH else pick_picture(name, available, lead)
     except UserError as error:
         st.error(plain(str(error)))
         return None
 
 
-def pick_picture(name: str, available: loading.AvailableCheckpoints) -> Explained:
-    """A checkpoint and a picture."""
-    one, other, third = st.columns([3, 3, 2])
+def pick_picture(name: str, available: loading.AvailableCheckpoints, lead: Picked | None) -> Picked:
+    """A checkpoint and a picture, that of the other side if there is a `lead`."""
+    one, *other, third = st.columns([3, 2] if lead else [3, 3, 2])
     with one:
         chosen = link_controls.select(
             f"{SIDES[name]} checkpoint", f"{name}_checkpoint", available.names, format_func=available.title
         )
-    with other:
-        source = link_controls.select(
-            f"{SIDES[name]} picture",
-            f"{name}_sample",
-            [*samples.SAMPLES, UPLOAD],
-            format_func=lambda which: "Your own …" if which == UPLOAD else samples.SAMPLES[which].title,
-        )
+    content, credit = (lead.content, lead.credit) if lead else (b"", "")
     uploaded: Sequence[Upload] = ()
-    if source == UPLOAD:
-        uploaded = loading.pick_files(1, f"{name}_upload", f"{name}_picture")
-        source = next(iter(samples.SAMPLES))  # until there is one, or where it cannot be read
+    if not lead:
+        with other[0]:
+            source = pick_sample(name)
+        if source == UPLOAD:
+            uploaded = loading.pick_files(1, f"{name}_upload", f"{name}_picture")
+            source = next(iter(samples.SAMPLES))  # until there is one, or where it cannot be read
+        content = samples.read(source)
+        credit = f"{samples.SAMPLES[source].title}: {samples.SAMPLES[source].credit}, {samples.SAMPLES[source].licence}"
     checkpoint = class_source.pick_folded(open_checkpoint(chosen, available), f"{name}_")
     with third:
         size = loading.pick_size(checkpoint, f"{SIDES[name]} size", f"{name}_size", narrow=True)
@@ -170,17 +222,28 @@ def pick_picture(name: str, available: loading.AvailableCheckpoints) -> Explaine
     if uploaded:
         try:
             explanation = loading.explained(checkpoint, uploaded[0].data, size)
+            content, credit = uploaded[0].data, ""
         except InvalidImage as error:
             st.error(plain(str(error)))
-    credit = ""
     if explanation is None:
-        explanation = loading.explained(checkpoint, samples.read(source), size)
-        credit = (
-            f" · {samples.SAMPLES[source].title}: {samples.SAMPLES[source].credit}, {samples.SAMPLES[source].licence}"
-        )
+        explanation = loading.explained(checkpoint, content, size)
     top = ", ".join(f"{one.label} {share(one.probability)}" for one in explanation.predictions[:TOP])
-    st.caption(plain((top or "This model has no classes: its maps are of attention alone") + credit))
-    return checkpoint, explanation
+    facts = [
+        top or "This model has no classes: its maps are of attention alone",
+        *([] if lead or not credit else [credit]),
+    ]
+    st.caption(plain(" · ".join(facts)))
+    return Picked(checkpoint, explanation, content, credit)
+
+
+def pick_sample(name: str) -> str:
+    """A sample, or `UPLOAD`."""
+    return link_controls.select(
+        f"{SIDES[name]} picture",
+        f"{name}_sample",
+        [*samples.SAMPLES, UPLOAD],
+        format_func=lambda which: "Your own …" if which == UPLOAD else samples.SAMPLES[which].title,
+    )
 
 
 def open_checkpoint(chosen: str, available: loading.AvailableCheckpoints) -> Checkpoint:
@@ -198,7 +261,7 @@ def open_checkpoint(chosen: str, available: loading.AvailableCheckpoints) -> Che
     return loading.open_checkpoint(chosen, str(info.folder), loading.stamp(info.folder), heads)
 
 
-def pick_epoch(name: str, runs: dict[str, Run]) -> Explained:
+def pick_epoch(name: str, runs: dict[str, Run]) -> Picked:
     """An epoch of a run and one of its pictures."""
     one, other = st.columns(2)
     with one:
@@ -223,7 +286,7 @@ def pick_epoch(name: str, runs: dict[str, Run]) -> Explained:
     snapshot = read_snapshots(folder, epoch)[picture]
     predictions = ", ".join(f"{plain(label)} {share(probability)}" for label, probability in snapshot.predictions[:TOP])
     st.caption(f"{predictions} · it is {plain(snapshot.label)}")
-    return None, stored(str(folder), epoch, picture, stored_epochs.stamp(folder, epoch))
+    return Picked(None, stored(str(folder), epoch, picture, stored_epochs.stamp(folder, epoch)))
 
 
 def share(probability: float) -> str:
@@ -235,26 +298,28 @@ def share(probability: float) -> str:
 
 
 @st.fragment
-def show_both(left: Side, right: Side, link: dict[str, str]) -> None:
+def show_both(left: Side, right: Side, apart: bool, link: dict[str, str]) -> None:
     """Classes, methods, viewers and difference; a click in a viewer reruns this part alone.
 
     Args:
+        apart: the right side has a class and a view of its own.
         link: what it said of the controls outside when they were drawn.
     """
     link_controls.redraw_if_changed(link)
     navigation.keep("compare")
     if any(side.example.checkpoint and class_question.methods_for(side.example.checkpoint) for side in (left, right)):
-        pair = []
-        for column, side in zip(st.columns(2, gap="large"), (left, right), strict=True):
-            with column:
-                question = (
-                    class_question.pick(side.example, f"{side.name}_", SIDES[side.name])
-                    if side.example.checkpoint
-                    else None
-                )
-                pair.append(replace(side, question=question))
-        left, right = pair
-    seeds = first_shown(left, right)
+        one, other = st.columns(2, gap="large")
+        with one:
+            left = replace(left, question=pick_question(left))
+        with other:
+            shared = None if apart else shared_question(left, right)
+            right = replace(right, question=shared or pick_question(right))
+            if shared and shared.target is not None:
+                probability = right.example.explanation.probabilities[shared.target]
+                label = right.example.checkpoint.labels[shared.target]
+                st.caption(f"Right: “{plain(label)}” {share(probability)}, by the same method.")
+    one_view = not apart and identity_of(left) != identity_of(right)
+    seeds = first_shown(left, right, one_view)
     show_difference(left, right)
     for column, side in zip(st.columns(2, gap="large"), (left, right), strict=True):
         selected = selection(side, left, right)
@@ -270,22 +335,50 @@ def show_both(left: Side, right: Side, link: dict[str, str]) -> None:
                 computed,
                 method,
                 group="compare",
-                own_view=True,
+                own_view=not one_view,
                 on_change=partial(remember, side, left, right),
             )
 
 
-def first_shown(left: Side, right: Side) -> dict[str, Selection]:
+def identity_of(side: Side) -> str:
+    """Tells the side's checkpoint from all others, "" of a run."""
+    return side.example.checkpoint.identity if side.example.checkpoint else ""
+
+
+def pick_question(side: Side) -> class_question.Question | None:
+    """Let the person choose a side's class and method; None where there are none."""
+    return class_question.pick(side.example, f"{side.name}_", SIDES[side.name]) if side.example.checkpoint else None
+
+
+def shared_question(left: Side, right: Side) -> class_question.Question | None:
+    """The left side's class and method for the right one, None where that one does not know them."""
+    question, one, other = left.question, left.example.checkpoint, right.example.checkpoint
+    if not question or not other or question.method not in class_question.methods_for(other):
+        return None
+    if question.target is None or not other.labels:
+        return None if other.labels else question._replace(target=None)
+    label = one.labels[question.target]
+    return question._replace(target=other.labels.index(label)) if label in other.labels else None
+
+
+def first_shown(left: Side, right: Side, one_view: bool) -> dict[str, Selection]:
     """What each viewer is told to show, from the link; afterwards they move each other in the browser.
+
+    Args:
+        one_view: both show the left one's.
 
     They are told again where they come back to the page, or where other tokens make the same numbers mean others.
     """
     state = session.of(session.Compare)
     layouts = [(*side.shape, side.layout) for side in (left, right)]
-    if state.layouts != layouts or not all(f"{name} viewer" in st.session_state for name in SIDES):
+    same = state.layouts == layouts and state.one_view == one_view
+    if not same or not all(f"{name} viewer" in st.session_state for name in SIDES):
         link = page_links.read(CompareLink)
         for name, text in (("a", link.a.view), ("b", link.b.view)):
             state.views[name] = cast(View, text) if text in get_args(View) else VIEWS[name]
+        state.one_view = one_view
+        if one_view:
+            state.views["b"] = state.views["a"]
         state.lead = "a", Selection.from_query({**link.viewer, "view": state.views["a"]}, *left.shape)
         state.layouts, state.seeds = layouts, {side.name: selection(side, left, right) for side in (left, right)}
     return state.seeds
@@ -305,13 +398,15 @@ def remember(side: Side, left: Side, right: Side, chosen: Selection) -> None:
     """Keep what was chosen in a viewer for the page and in the link, there as the left one shows it."""
     state = session.of(session.Compare)
     state.lead = side.name, chosen
-    state.views[side.name] = chosen.view
+    for name in SIDES if state.one_view else (side.name,):
+        state.views[name] = chosen.view
     values = selection(left, left, right).to_query()
     default = Selection.from_query({"colormap": next(iter(COLORMAPS))}, *left.shape).to_query()
     link: dict[str, str | None] = {}
     for name in (*VIEWS, *set(values) - {"view", "hidden"}):
         if name in VIEWS:
-            link[f"{name}_view"] = state.views[name] if state.views[name] != VIEWS[name] else None
+            usual = state.views["a"] if state.one_view and name == "b" else VIEWS[name]
+            link[f"{name}_view"] = state.views[name] if state.views[name] != usual else None
         else:
             unusual = values[name] != default[name] or (name == "token" and chosen.pinned)
             link[name] = values[name] if unusual else None

@@ -4,13 +4,13 @@ Until `app.py` has run once in a server, Streamlit takes every file in `pages/` 
 without `app.py`: narrow, and below another menu.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import streamlit as st
 
 from pages.shared import page_links, session
-from pages.shared.page_links import address
+from pages.shared.page_links import PageLink, address
 from vit.paths import PROJECT
 
 _PAGES = PROJECT / "pages"
@@ -42,12 +42,13 @@ def link(label: str, page: str, query: Mapping[str, str | Sequence[str]], *, ico
     st.page_link(_PAGES / f"{page}.py", label=label, width="content", query_params=query, **more)
 
 
-def start_page(page: str, *, remember: bool = True) -> None:
+def start_page(page: str, *, remember: bool = True, at_first: Callable[[], PageLink] | None = None) -> None:
     """Run the page again below `app.py`, unless it is there already.
 
     Args:
         page: its name.
         remember: it looks as it was left when people come back to it.
+        at_first: gives what it shows where nothing was chosen on it, but something on page Explore.
     """
     visit = session.of(session.Visit)
     if not visit.in_app:
@@ -58,6 +59,8 @@ def start_page(page: str, *, remember: bool = True) -> None:
     foreign = left and not here.keys() & left.keys() and here.keys() <= other.keys()
     if left and foreign and visit.entered != page:
         st.query_params.from_dict(left)
+    elif at_first and not left and not here and "explore" in visit.links:
+        page_links.show(at_first())
     visit.entered = page
     _read_old_link()
     if remember:

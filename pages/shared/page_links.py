@@ -281,6 +281,7 @@ class CompareLink(PageLink):
     Attributes:
         mode: two side by side, or many pictures.
         a, b: the left and the right side.
+        apart: the right side has a picture, class and view of its own.
         sheet: of the many pictures.
         viewer: of both viewers, as the left one shows it.
     """
@@ -290,6 +291,7 @@ class CompareLink(PageLink):
     mode: str = ""
     a: Annotated[SideLink, "a_"] = SideLink()
     b: Annotated[SideLink, "b_"] = SideLink()
+    apart: bool = False
     sheet: Annotated[SheetLink, "m_"] = SheetLink()
     viewer: Annotated[Mapping[str, str], _VIEWERS] = field(default_factory=dict)
 

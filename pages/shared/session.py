@@ -128,7 +128,8 @@ class Compare:
     """Of page Compare.
 
     Attributes:
-        layouts: of both sides' tokens, for which the next three hold; None before anything was shown.
+        layouts: of both sides' tokens, for which the next four hold; None before anything was shown.
+        one_view: both sides show one view.
         seeds: by side, what its viewer was told to show.
         lead: the side whose viewer was used last, and what it shows.
         views: by side.
@@ -138,6 +139,7 @@ class Compare:
     """
 
     layouts: list[tuple[int, int, int, Layout]] | None = None
+    one_view: bool = False
     seeds: dict[str, Selection] = field(default_factory=dict)
     lead: tuple[str, Selection] = ("a", Selection())
     views: dict[str, View] = field(default_factory=dict)

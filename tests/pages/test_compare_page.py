@@ -15,8 +15,9 @@ import torch
 from PIL import Image
 from streamlit.testing.v1 import AppTest
 
-from pages.comparison import contact_sheet
+from pages.comparison import contact_sheet, side_by_side
 from pages.shared import access
+from tests.pages.controls import control
 from tests.pages.offered import fed, sent_to
 from vit import load_checkpoint
 from vit.checkpoints.save import save_checkpoint
@@ -111,6 +112,74 @@ def test_link_chooses_both_sides(checkpoints: Path) -> None:
     assert left["seed"]["view"] == "rollout" and right["method"]["title"] == "LeGrad"
     assert [side["seed"]["token"] for side in (left, right)] == [9, 9]
     assert "the left one is shown" in texts(page)
+
+
+@pytest.fixture
+def twin(checkpoints: Path, build: Callable[..., Any]) -> str:
+    """Another checkpoint with the shipped one's classes, in another order."""
+    labels = list(reversed(load_checkpoint("cifar10").labels))
+    save_checkpoint(checkpoints / "twin", build(num_classes=len(labels)), labels, Preprocess((32, 32)))
+    return "twin"
+
+
+def test_two_checkpoints_share_picture_class_and_view(checkpoints: Path, twin: str) -> None:
+    page = show(b_checkpoint=twin, a_sample="horse", a_target="7", a_method="legrad", a_view="relevance")
+    assert not page.exception and not page.error
+    assert load_checkpoint("cifar10").labels[7] == "horse"
+    left, right = views(page)
+    assert [side["seed"]["view"] for side in (left, right)] == ["relevance", "relevance"] and not left["ownView"]
+    assert [(side["method"]["title"], side["method"]["target"]) for side in (left, right)] == [("LeGrad", "horse")] * 2
+    pictures = [unpack(fed(page, f"{side} feeder"))[1]["picture"].tobytes() for side in "ab"]
+    assert pictures[0] == pictures[1]
+    keys = {one.key for one in page.selectbox}
+    assert "a_sample" in keys and "b_sample" not in keys and "b_target" not in keys
+    page.selectbox(key="a_sample").set_value("temple").run()
+    changed = [unpack(fed(page, f"{side} feeder"))[1]["picture"].tobytes() for side in "ab"]
+    assert changed[0] == changed[1] != pictures[0]
+
+
+def test_a_class_that_the_other_checkpoint_does_not_know_is_chosen_there(checkpoints: Path) -> None:
+    page = show(b_checkpoint="coarse")
+    assert not page.exception and page.selectbox(key="b_target").value in range(4)
+
+
+def test_sides_come_apart_with_the_picture_they_shared_and_together_again(checkpoints: Path, twin: str) -> None:
+    page = show(b_checkpoint=twin, a_sample="horse")
+    page.toggle(key="apart").set_value(True).run()
+    assert not page.exception and page.selectbox(key="b_sample").value == "horse"
+    page.selectbox(key="b_sample").set_value("temple").run()
+    control(page.selectbox, "b_target").set_value(3).run()
+    assert views(page)[0]["ownView"] and page.query_params["apart"] in ("1", ["1"])
+    page.toggle(key="apart").set_value(False).run()
+    assert not page.exception and not [name for name in page.query_params if name in side_by_side.OWN]
+    assert not views(page)[0]["ownView"] and "b_sample" not in {one.key for one in page.selectbox}
+
+
+def test_links_from_before_sides_could_share_show_what_they_showed(checkpoints: Path, twin: str) -> None:
+    page = show(b_checkpoint=twin, b_view="relevance")
+    assert [side["seed"]["view"] for side in views(page)] == ["attention", "relevance"]
+    assert page.toggle(key="apart").value
+
+
+@pytest.mark.parametrize(("view", "other"), [("relevance", "attention"), ("rollout", "relevance"), ("", "relevance")])
+def test_at_first_the_page_shows_what_was_chosen_on_explore(checkpoints: Path, view: str, other: str) -> None:
+    page = AppTest.from_file(str(ROOT / "app.py"), default_timeout=WAIT)
+    chosen = {"sample": "temple", "target": "3", "method": "legrad", "token": "9", "pinned": "1"}
+    page.query_params |= chosen | ({"view": view} if view else {})
+    page.run()
+    page.query_params.clear()
+    page.switch_page("pages/compare.py").run()
+    assert not page.exception and not page.error
+    assert page.selectbox(key="a_sample").value == "temple" and page.selectbox(key="a_target").value == 3
+    sides = views(page)
+    assert [side["seed"]["view"] for side in sides] == [view or "attention", other]
+    assert [side["seed"]["token"] for side in sides] == [9, 9] and sides[0]["method"]["title"] == "LeGrad"
+    page.selectbox(key="a_sample").set_value("horse").run()
+    page.query_params.clear()
+    page.switch_page("pages/explore.py").run()
+    page.query_params.clear()
+    page.switch_page("pages/compare.py").run()
+    assert page.selectbox(key="a_sample").value == "horse"  # as it was left
 
 
 def test_two_equal_maps_are_said_to_be_the_same(checkpoints: Path) -> None:

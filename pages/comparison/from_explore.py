@@ -1,0 +1,37 @@
+"""What page Compare shows at first: what was chosen on page Explore, beside another map of the same."""
+
+from dataclasses import replace
+
+from pages.shared import session, uploaded_pictures
+from pages.shared.page_links import CompareLink, ExploreLink, SideLink
+from pages.shared.uploaded_pictures import Upload
+
+
+def link() -> CompareLink:
+    """The picture, checkpoint, class and view of page Explore on the left side; the right one follows it.
+
+    Two maps of one checkpoint have their own views: relevance stands beside attention.
+    """
+    link = ExploreLink.from_query(session.of(session.Visit).links["explore"])
+    view = link.viewer.get("view", "")
+    left = SideLink(
+        checkpoint=link.checkpoint,
+        sample=link.sample,
+        size=link.size,
+        classes=link.classes,
+        target=link.target,
+        method=link.method,
+        view=view,
+    )
+    upload = session.of(session.Explore).upload
+    if (link.upload or link.picture) and upload:
+        key = uploaded_pictures.keep_all([Upload.of(upload.name, upload.data)])
+        left = replace(left, sample="upload", picture=key)
+    right = SideLink(
+        checkpoint=link.checkpoint,
+        size=link.size,
+        classes=link.classes,
+        view="attention" if view == "relevance" else "",
+    )
+    shared = {name: value for name, value in link.viewer.items() if name not in ("view", "hidden")}
+    return CompareLink(a=left, b=right, viewer=shared)
