@@ -1,4 +1,4 @@
-"""What measuring costs, in forwards of the same model: SaCo of a map, and the importance of every head.
+"""What measuring costs, in forwards of the same model: SaCo of a map, masks that judge any map, importance of heads.
 
     python benchmarks/faithfulness.py                       # ViT-B/16 at 224 px, and the shipped checkpoint
     python benchmarks/faithfulness.py --rounds 5 --skip-heads
@@ -23,11 +23,15 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from vit.checkpoints.load import load_checkpoint
 from vit.explain.faithfulness import SACO_GROUPS, faithfulness, noise
 from vit.explain.head_ablation import head_means, importance
+from vit.explain.sensitivity import correlations, random_masks, score_drops
 from vit.model.config import ViTConfig
 from vit.model.transformer import VisionTransformer
 
 SACO_GOAL = 12.0  # forwards
 HEADS_GOAL = 0.25  # forwards per head
+MASKS = 256
+MASK_GOAL = 0.5  # forwards per mask, of a large model
+MASKS_GOAL = 1.0  # [s] for all masks, of the shipped model
 
 
 def seconds(run: Callable[[], Any]) -> float:
@@ -66,6 +70,15 @@ def measure(name: str, model: VisionTransformer, rounds: int, heads: bool) -> No
     heatmap = noise(config.grid, 0)
     result = ratios(lambda: faithfulness(model, pixels, 0, [heatmap]), forward, rounds)
     verdict_line(f"SaCo at {SACO_GROUPS} groups, in forwards", result, SACO_GOAL)
+    masks, patches = random_masks(config.grid[0] * config.grid[1], MASKS), heatmap.flatten()
+    rows = max(3, rounds // 4)
+    result = ratios(lambda: score_drops(model, pixels, 0, masks), forward, rows)
+    verdict_line(f"{MASKS} masks, in forwards a mask", [ratio / MASKS for ratio in result], MASK_GOAL)
+    times = sorted(seconds(lambda: score_drops(model, pixels, 0, masks)) for _ in range(rows))
+    verdict_line(f"{MASKS} masks [s]; the goal is the shipped model's", times, MASKS_GOAL)
+    drops = score_drops(model, pixels, 0, masks)
+    times = sorted(seconds(lambda: correlations(patches, masks, drops)) for _ in range(rows))
+    print(f"  a map by these in Python {1e3 * times[0]:.2f} ms", flush=True)
     if heads:
         means = head_means(model, pixels)
         result = ratios(lambda: importance(model, pixels, 0, means), forward, max(3, rounds // 4))
