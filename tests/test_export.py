@@ -17,11 +17,13 @@ from vit.checkpoints.load import load_checkpoint
 from vit.checkpoints.save import save_checkpoint
 from vit.errors import UserError
 from vit.explain.record import record
+from vit.explain.sensitivity import random_masks
 from vit.images.preprocess import Preprocess
 from vit.model.transformer import VisionTransformer
 from vit.view import export
 from vit.view.explanation import Explanation, explain
 from vit.view.export import MapView, attention_npz, grid_png, overlay_png, view_json, view_npz
+from vit.view.payload import pack_masks
 from vit.view.selection import Selection
 
 
@@ -251,6 +253,25 @@ def test_json_says_of_itself_what_the_npz_file_says(explanation: Explanation, ch
     held = json.loads(view_json(explanation, MapView.of(explanation.record, selection), checkpoint))
     assert held["picture"].pop("name") == ""
     assert {name: held[name] for name in meta} == meta
+
+
+def test_files_say_whether_their_map_is_true(explanation: Explanation, checkpoint: Checkpoint) -> None:
+    record, selection = explanation.record, Selection(block=1, head=0)
+    view, (rows, cols) = MapView.of(record, selection), explanation.record.grid
+    masks = random_masks(rows * cols, 50)
+    drops = masks.double() @ record.heatmap(view.weights).flatten().double()
+    packed = pack_masks(masks, drops, record.grid, "cat <1>", ceiling=0.9, decidable=True)
+    judged = view.judged(record, packed)
+    with np.load(io.BytesIO(view_npz(explanation, selection, checkpoint, judged))) as arrays:
+        meta = json.loads(str(arrays["meta"]))
+    told = json.loads(view_json(explanation, judged, checkpoint))["view"]["faithfulness"]
+    assert told == meta["view"]["faithfulness"]
+    assert told["correlation"] == pytest.approx(1, abs=1e-5) and told["verdict"] == "better than chance"
+    assert (told["class"], told["masks"], told["ceiling"], told["decidable"]) == ("cat <1>", 50, 0.9, True)
+    assert "Faithfulness to “cat <1>” 1.00 (at most 0.90), better than chance, by 50 masks." in judged.sentence
+    idle = view.judged(record, pack_masks(masks, drops * 0, record.grid, "cat", ceiling=0.0, decidable=False))
+    assert "hardly change" in idle.sentence and "correlation" not in idle.facts["faithfulness"]
+    assert view.judged(record, None) == view
 
 
 def test_at_most_twenty_predictions_are_told(explanation: Explanation, checkpoint: Checkpoint) -> None:

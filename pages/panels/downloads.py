@@ -45,7 +45,7 @@ def show(
         source: the picture.
         map_view: gives the map as `vit.view.export.MapView`, where the selection does not tell.
         code: what `vit.view.code_snippet.snippet` needs, likewise.
-        viewer: `computed`, `method` and `chain` of `vit.view.standalone_page.standalone`, where the viewer was
+        viewer: `computed`, `method`, `chain` and `masks` of `vit.view.standalone_page.standalone`, where the viewer was
             given them.
     """
     facts = code or export.facts_of(explanation.record, selection)
@@ -53,7 +53,8 @@ def show(
 
     @cache
     def drawn_map() -> export.MapView:  # of a large model it takes seconds, so nobody waits for it who asks for no file
-        return map_view() if map_view else export.MapView.of(explanation.record, selection, explanation.payload)
+        drawn = map_view() if map_view else export.MapView.of(explanation.record, selection, explanation.payload)
+        return drawn.judged(explanation.record, viewer.get("masks"))
 
     # A rerun would withdraw the files of the other buttons.
     with st.container(horizontal=True, vertical_alignment="center"):

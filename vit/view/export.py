@@ -4,7 +4,7 @@ import io
 import json
 import platform
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Self, cast
 
 import numpy as np
@@ -20,6 +20,7 @@ from vit.explain.maps import mass_threshold, otsu_threshold, select_head
 from vit.explain.methods import METHODS, Subject
 from vit.explain.names import page_names
 from vit.explain.record import AttentionRecord
+from vit.explain.sensitivity import judge
 from vit.explain.settings import DEFAULTS, ROLLOUT, Direction, Settings
 from vit.images.geometry import Box, Geometry
 from vit.images.preprocess import Preprocess
@@ -89,6 +90,29 @@ class MapView:
         name = "" if query is None else token_name(query, record.prefix, record.grid)
         caption = class_sentence(METHODS[method].title, label, name, direction, unusual)
         return cls(numbers, facts, caption, 0.0, _strongest_patch(numbers, record, without=query), METHODS[method].unit)
+
+    def judged(self, record: AttentionRecord, masks: bytes | None) -> Self:
+        """The same with whether it is true, in `facts` and in `sentence`; unchanged where that was not measured.
+
+        Args:
+            masks: from `vit.view.payload.pack_masks`.
+        """
+        if not masks:
+            return self
+        header, sections = unpack(masks)
+        patches, drops = header["tokens"], torch.from_numpy(sections["drops"].copy())
+        taken = torch.from_numpy(np.unpackbits(sections["masks"], axis=1, bitorder="little")[:, :patches]).bool()
+        verdict = judge(record.heatmap(self.weights), taken, drops)
+        facts = {"class": header["target"], "masks": len(drops), "ceiling": header["ceiling"], "decidable": False}
+        words = f"Masks hardly change “{header['target']}”, so this map is neither true nor false of it"
+        if header["decidable"]:
+            facts |= verdict._asdict() | {"decidable": True, "verdict": verdict.word}
+            words = (
+                f"Faithfulness to “{header['target']}” {verdict.correlation:.2f} (at most {header['ceiling']:.2f}), "
+                f"{verdict.word}, by {len(drops):,} masks"
+            )
+        said = f"{self.sentence.removesuffix('.')}. {words}."
+        return replace(self, facts=self.facts | {"faithfulness": facts}, sentence=said)
 
 
 def method_facts(
