@@ -10,9 +10,11 @@ import struct
 import subprocess
 import sys
 import time
+from collections import Counter
 from functools import cache
 from pathlib import Path
 
+TURNS = 4  # sets of ports that a node has in turn
 MARK = "VIT_TEST_CLUSTER"  # in the environment of all that a cluster starts: what to end with it
 
 
@@ -71,6 +73,7 @@ class RayCluster:
         folder.mkdir(parents=True)
         self.token.write_text(secrets.token_hex(32))
         self.address = "http://127.0.0.1:8299"
+        self.starts: Counter[int] = Counter()  # of each node
         self.environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "PYTEST_"))},
             "RAY_AUTH_MODE": "token",
@@ -80,15 +83,21 @@ class RayCluster:
         }
 
     def _start(self, number: int, *arguments: str) -> None:
-        """One node; its ports lie outside those that Ray gives to workers of others."""
-        base, ports = 26000 + 100 * number, 27000 + 200 * number
+        """One node; its ports lie outside those that Ray gives to workers of others.
+
+        They are others than those of the start before, as they are where Ray chooses them: what the head still sends to
+        a dead node, such as a reservation of processors, would else be done by the new one, and stay.
+        """
+        self.starts[number] += 1
+        turn = self.starts[number] % TURNS
+        base, ports = 26000 + 100 * number + 20 * turn, 27000 + 200 * number + 50 * turn
         named = (
             "dashboard-agent-listen-port", "dashboard-agent-grpc-port", "metrics-export-port",
             "runtime-env-agent-port", "node-manager-port", "object-manager-port",
         )  # fmt: skip
         command = [str(Path(sys.executable).with_name("ray")), "start", *arguments, "--num-gpus=0"]
         command += ["--disable-usage-stats", "--object-store-memory=100000000"]
-        command += [f"--min-worker-port={ports}", f"--max-worker-port={ports + 199}"]
+        command += [f"--min-worker-port={ports}", f"--max-worker-port={ports + 49}"]
         command += [f"--{name}={base + i}" for i, name in enumerate(named, 11)]
         own = {"VIT_SCRATCH": str(self.scratch(number))}  # as on machines that share no folder
         done = subprocess.run(command, env=self.environment | own, capture_output=True, text=True, timeout=180)
@@ -116,7 +125,8 @@ class RayCluster:
 
     def raylets(self, number: int) -> list[int]:
         """The process that makes a machine part of the cluster; none after the machine gave up."""
-        return self.processes(f"--node_manager_port={26000 + 100 * number + 15}")
+        ports = (26000 + 100 * number + 20 * turn + 15 for turn in range(TURNS))
+        return [pid for port in ports for pid in self.processes(f"--node_manager_port={port}")]
 
     def kill_head(self) -> None:
         """End all of the head's processes at once, and the jobs' drivers with them."""

@@ -12,11 +12,9 @@ import platform
 import shutil
 import sys
 import tempfile
-import threading
 import time
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +34,6 @@ _SCRATCH = "VIT_SCRATCH"  # in the environment of a machine: its folder for runs
 _LEFTOVER_SECONDS = 24 * 3600.0  # [s] after which the folder of a run that is not at work here is removed
 _RAYS_OWN = ".ray"  # folder in which Ray wants to keep checkpoints, of which there are none
 _GIVEN_UP = "given up"  # noted by a process: what stands in outcome.json would be so again
-# Ray gives up waiting for machines after a minute and asks for them anew. Where one comes back at that moment, what it
-# had reserved stays so without end (Ray 2.60), so there is only one request, which waits for as long as it takes.
-_ROOM_TIMEOUT = {"RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": str(30 * 24 * 3600)}
-_WAITING_AFTER = 60.0  # [s] without machines after which a run that began before is said to wait for them
 _FRUITLESS_DEATHS = 3  # deaths in a row without another saved state between them, after which it is given up
 
 
@@ -99,7 +93,6 @@ def _train_once(folder: Path, handle: Handle, cpus: int) -> int:
     from ray.train import FailureConfig, RunConfig, ScalingConfig  # noqa: PLC0415
     from ray.train.torch import TorchConfig, TorchTrainer  # noqa: PLC0415
 
-    os.environ |= _ROOM_TIMEOUT
     request = read_request(folder)
     processes = request.nodes * len(request.devices)
     parts, fruitless, reason = read_json(folder / AGAIN), 0, ""
@@ -128,10 +121,8 @@ def _train_once(folder: Path, handle: Handle, cpus: int) -> int:
                 **rays_own,
             ),
         )
-        waits = f"{reason} It goes on when {handle.engine_name} has room for {needs}.".lstrip()
         try:
-            with _noted_where_it_waits(handle, waits):
-                trainer.fit()
+            trainer.fit()
             if mirror:
                 mirror.pull_all()
             return 0
@@ -139,6 +130,9 @@ def _train_once(folder: Path, handle: Handle, cpus: int) -> int:
             ray.shutdown()  # what a start that failed had reserved is free again, which Ray else keeps for this job
             if mirror:
                 mirror.pull_all()
+            if _had_no_room(error):
+                note(handle, "waiting", f"{reason} It goes on when {handle.engine_name} has room for {needs}.".lstrip())
+                continue
             if read_json(folder / AGAIN) != parts or read_json(folder / NOTE).get("word") == _GIVEN_UP:
                 return 1
             fruitless = 0 if _saved(folder) != before else fruitless + 1
@@ -150,23 +144,9 @@ def _train_once(folder: Path, handle: Handle, cpus: int) -> int:
             note(handle, "retrying", reason)
 
 
-@contextmanager
-def _noted_where_it_waits(handle: Handle, reason: str) -> Iterator[None]:
-    """Say that a run waits where its machines are not there after a while."""
-    from ray.util import placement_group_table  # noqa: PLC0415
-
-    def look() -> None:
-        with suppress(Exception):  # nobody answers, so nobody knows
-            pending = any(group["state"] == "PENDING" for group in placement_group_table().values())
-            if pending and read_json(handle.folder / NOTE).get("word") != "running":  # it may be another job's
-                note(handle, "waiting", reason)
-
-    timer = threading.Timer(_WAITING_AFTER, look)
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
+def _had_no_room(error: Exception) -> bool:
+    """Whether Ray found no machines for all processes within a minute, so that none of them has begun."""
+    return type(getattr(error, "controller_failure", None)).__name__ == "WorkerGroupStartupTimeoutError"
 
 
 def _saved(folder: Path) -> list[int]:
