@@ -29,6 +29,7 @@ from vit.errors import UserError
 from vit.explain import features, head_census
 from vit.explain.answers import examples, text
 from vit.images import decode
+from vit.paths import runs_folder
 from vit.view.captions import about
 
 if TYPE_CHECKING:
@@ -216,7 +217,7 @@ def _features_of_dataset(checkpoint: Checkpoint, data: str, count: int) -> Featu
         placeholder.empty()
     asked_for.add(key)
 
-    def work(progress: Callable[[float], object]) -> Features:
+    def compute(progress: Callable[[float], object]) -> Features:
         def report(done: int, total: int) -> None:
             progress(done / total)
 
@@ -224,6 +225,10 @@ def _features_of_dataset(checkpoint: Checkpoint, data: str, count: int) -> Featu
         with pass_queue.reserved(checkpoint, size):  # on the CPU, where others ask this model meanwhile
             parts = features.features_of(checkpoint, dataset.train, dataset.classes, count, "cpu")
             return features.combined(parts.all(report))
+
+    def work(progress: Callable[[float], object]) -> Features:
+        every = repr((*key, datasets.digest(data)))
+        return features.stored(every, runs_folder() / ".features", lambda: compute(progress))
 
     known: Features = with_bar(key, f"Looking at {count:,} pictures…", work)
     return known

@@ -6,6 +6,7 @@ from pathlib import Path
 from urllib.parse import parse_qs
 
 import pytest
+import streamlit as st
 import text_models
 import torch
 from streamlit.testing.v1 import AppTest
@@ -17,6 +18,7 @@ from tests.pages.conftest import ROOT, WAIT
 from tests.pages.controls import control
 from tests.pages.offered import sent_to
 from tests.pages.pictures import png
+from vit.explain import features
 from vit.images import samples
 from vit.images.preprocess import Preprocess
 from vit.model.transformer import VisionTransformer
@@ -143,6 +145,26 @@ def test_a_model_without_classes_learns_those_of_a_dataset(
     assert control(page.selectbox, "target").options[0] == f"{answers.names[best]} · {expected[best]:.1%}"
     assert answers.accuracy is not None
     assert any(f"Right about **{answers.accuracy:.1%}**" in one.value for one in page.caption)
+
+
+def test_features_outlive_the_server_until_a_picture_changes(
+    page: AppTest, backbone: str, dataset: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    computed: list[int] = []
+    original = features.features_of
+    monkeypatch.setattr(features, "features_of", lambda *named: computed.append(1) or original(*named))
+
+    def answers() -> list[str]:
+        st.cache_resource.clear()  # as in a server that starts anew
+        show(page, checkpoint=backbone, classes_from="examples", classes_data=dataset)
+        assert not page.exception and not page.error
+        return list(control(page.selectbox, "target").options)
+
+    first = answers()
+    assert answers() == first and computed == [1]
+    for i in range(6):
+        (tmp_path / "data" / "shades" / "train" / "dark" / f"{i}.png").write_bytes(png(40, 40, color="rgb(90, 200, 0)"))
+    assert answers() != first and computed == [1, 1]
 
 
 def test_a_probe_is_kept_as_a_checkpoint_that_answers_the_same(

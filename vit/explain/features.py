@@ -1,7 +1,11 @@
 """What a model makes of pictures before its head: one vector for each, to search, group or classify them by."""
 
-from collections.abc import Iterable, Sequence
-from contextlib import nullcontext
+import hashlib
+import os
+import zipfile
+import zlib
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,6 +24,8 @@ from vit.files import replaced
 from vit.images.preprocess import Normalise
 from vit.model.cpu import exact_on_cpu, onednn
 from vit.model.transformer import VisionTransformer
+
+STORE_BYTES = 1_000_000_000  # of all features that are stored in one folder
 
 
 class Features(NamedTuple):
@@ -107,3 +113,47 @@ def save(extracted: Features, file: Path) -> None:
     """
     with replaced(file) as out:
         np.savez(out, vectors=extracted.vectors, labels=extracted.labels, classes=np.array(extracted.classes))
+
+
+def load(file: Path) -> Features:
+    """Read what `save` wrote.
+
+    Raises:
+        OSError: there is no such file, or it cannot be read.
+        ValueError: it is another one, or damaged.
+    """
+    try:
+        with np.load(file, allow_pickle=False) as arrays:
+            vectors, labels, classes = (arrays[name] for name in ("vectors", "labels", "classes"))
+    except (KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise ValueError(f"{file} holds no features.") from error
+    if vectors.ndim != 2 or labels.shape != vectors.shape[:1] or classes.ndim != 1:
+        raise ValueError(f"{file} holds no features.")
+    return Features(vectors, labels, tuple(classes.tolist()))
+
+
+def stored(key: str, folder: Path, work: Callable[[], Features]) -> Features:
+    """Features that were computed once for all programs, read from a folder or computed and written there.
+
+    Where they cannot be written they are computed each time. The files that nobody read for longest go first, beyond
+    `STORE_BYTES`.
+
+    Args:
+        key: tells them from all others: of the checkpoint's identity, and the pictures.
+    """
+    file = folder / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.npz"
+    with suppress(OSError, ValueError):
+        found = load(file)
+        os.utime(file)
+        return found
+    computed = work()
+    with suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+        save(computed, file)
+        files = sorted(folder.glob("*.npz"), key=lambda one: one.stat().st_mtime, reverse=True)
+        size = 0
+        for one in files:
+            size += one.stat().st_size
+            if size > STORE_BYTES and one != file:
+                one.unlink()
+    return computed

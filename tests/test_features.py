@@ -1,0 +1,78 @@
+"""Features that are computed once: read back as they were, computed again where that cannot be."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from vit.explain import features
+from vit.explain.features import Features, load, save, stored
+
+
+def some(seed: int = 0) -> Features:
+    random = np.random.default_rng(seed)
+    return Features(random.normal(size=(5, 3)).astype(np.float32), np.arange(5) % 2, ("cat", "<dog> 照片"))
+
+
+def same(one: Features, other: Features) -> bool:
+    equal = np.array_equal(one.vectors, other.vectors) and np.array_equal(one.labels, other.labels)
+    return equal and one.classes == other.classes and one.vectors.dtype == other.vectors.dtype
+
+
+def never() -> Features:
+    raise AssertionError("they were stored")
+
+
+def test_what_is_stored_is_read_and_not_computed_again(tmp_path: Path) -> None:
+    folder = tmp_path / "new" / "features"
+    assert same(stored("a", folder, some), some()) and same(stored("a", folder, never), some())
+    assert same(stored("b", folder, lambda: some(1)), some(1)) and same(stored("a", folder, never), some())
+
+
+@pytest.mark.parametrize("content", [b"", b"PK", b"PK\x03\x04" + bytes(99), b"text"])
+def test_damaged_features_are_computed_anew(tmp_path: Path, content: bytes) -> None:
+    stored("a", tmp_path, some)
+    (file,) = tmp_path.iterdir()
+    file.write_bytes(content)
+    assert same(stored("a", tmp_path, lambda: some(2)), some(2)) and same(stored("a", tmp_path, never), some(2))
+
+
+def test_another_npz_or_pickled_objects_are_no_features(tmp_path: Path) -> None:
+    file = tmp_path / "other.npz"
+    np.savez(file, vectors=np.zeros(3), labels=np.zeros(3), classes=np.array(["a"]))
+    with pytest.raises(ValueError, match="holds no features"):
+        load(file)
+    np.savez(file, heatmap=np.zeros(3))
+    with pytest.raises(ValueError, match="holds no features"):
+        load(file)
+    np.savez(file, vectors=np.zeros((1, 1)), labels=np.zeros(1), classes=np.array([print], dtype=object))
+    with pytest.raises(ValueError):
+        load(file)
+
+
+def test_where_nothing_can_be_written_they_are_computed_each_time(tmp_path: Path) -> None:
+    folder = tmp_path / "a file"
+    folder.write_text("in the way")
+    assert same(stored("a", folder, some), some()) and same(stored("a", folder, lambda: some(1)), some(1))
+
+
+def test_those_that_nobody_read_for_longest_go_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for key in "abc":
+        stored(key, tmp_path, some)
+        for file in tmp_path.glob("*.npz"):
+            os.utime(file, (file.stat().st_atime, file.stat().st_mtime - 100))
+    stored("a", tmp_path, never)  # read last
+    (size,) = {file.stat().st_size for file in tmp_path.iterdir()}
+    monkeypatch.setattr(features, "STORE_BYTES", 3 * size)
+    stored("d", tmp_path, some)
+    assert len(list(tmp_path.iterdir())) == 3
+    stored("a", tmp_path, never)
+    stored("c", tmp_path, never)
+    with pytest.raises(AssertionError):
+        stored("b", tmp_path, never)
+
+
+def test_saved_features_are_read_back(tmp_path: Path) -> None:
+    save(some(), tmp_path / "one.npz")
+    assert same(load(tmp_path / "one.npz"), some())
