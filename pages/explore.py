@@ -48,7 +48,9 @@ PANELS = {  # below the viewer, by the name that links have
 }
 OF_CLASSES = ("faithfulness", "layers")  # panels that ask about a class
 # Of what is outside of the viewer, in links.
-OUTSIDE = ("checkpoint", "heads", "size", "precision", "sample", "picture", "frame", *class_source.names())
+OUTSIDE = ("tour", "checkpoint", "heads", "size", "precision", "sample", "picture", "frame", *class_source.names())
+
+INSIDE = ("target", "method", "panel")  # of what is beside the viewer
 
 
 def feed(payload: bytes) -> str:
@@ -124,7 +126,9 @@ def show_viewer(
         downloads.show(explanation, selection, checkpoint, source, map_view, code, **page_map)
     with below:
         if of_class:
-            faithfulness.show(example, of_class, selection, panel == "faithfulness")
+            faithfulness.show(
+                example, of_class, selection, panel == "faithfulness", link_controls.link_of(INSIDE) | link
+            )
         show_panel(example, of_class, selection, panel)
 
 

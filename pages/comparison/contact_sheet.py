@@ -245,7 +245,7 @@ def facts_of(one: Any) -> str:
     facts += [f"is {picture.truth}"] if picture.truth and not one.right else []
     facts.append(f"spread {look.entropy:.2f}")
     if one.verdict:
-        facts.append(f"faithful {_signed(one.verdict.correlation)}: {one.verdict.word}")
+        facts.append(f"faithful {_signed(one.verdict.correlation)}: {one.verdict.word.removesuffix(' yet')}")
     return "  \n".join(map(plain, facts))
 
 

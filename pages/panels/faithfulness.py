@@ -1,6 +1,6 @@
 """May this map be believed: measured on this picture, beside two controls."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import plotly.graph_objects as go
 import streamlit as st
@@ -30,7 +30,8 @@ class drops without it (faithfulness correlation, Bhatt et al. 2020).
 Chance: what the best twentieth of the map's own copies reach, shifted and mirrored; they have its values and its
 smoothness, but not its place.
 
-At most: what the removal map reaches, which is fitted to the answers, on masks that it was not fitted to.
+Removal map: fitted to the answers, so it is the most that a map can reach once there are enough masks; its number is of
+masks that it was not fitted to.
 
 The line through the mark is two standard errors to both sides; it shrinks as more is measured."""
 SAME = 0.01  # of a map's maximum; rounding to bfloat16 stays below
@@ -66,14 +67,18 @@ def maps_of(example: Example, target: int, settings: Settings) -> dict[str, Tens
 
 
 @st.fragment
-def show(example: Example, question: Question, selection: Selection, drawn: bool) -> None:
+def show(
+    example: Example, question: Question, selection: Selection, drawn: bool, link: Mapping[str, str] | None = None
+) -> None:
     """Measure by what the viewer judges its maps, and the verdict on the map that is shown.
 
     More is measured while somebody looks: the browser asks for it when it has what there is.
 
     Args:
         drawn: the verdict is; otherwise only what was measured before goes to the viewer.
+        link: what it said of the controls outside when they were drawn.
     """
+    link_controls.redraw_if_changed(link or {})
     target, state = question.about, session.of(session.Explore)
     name = masks_name(example, target)
     feeder = st.container()
@@ -108,9 +113,11 @@ def packed(example: Example, target: int) -> bytes | None:
 
 
 def _packed(example: Example, target: int, measured: MaskDrops) -> bytes:
-    masks, drops, ceiling, _ = measured
+    masks, drops, ceiling, complete = measured
     label, grid = visible(example.checkpoint.labels[target]), example.explanation.record.grid
-    return pack_masks(masks, drops, grid, label, ceiling=ceiling, decidable=sensitivity.decidable(drops))
+    return pack_masks(
+        masks, drops, grid, label, ceiling=ceiling, decidable=sensitivity.decidable(drops), complete=complete
+    )
 
 
 def _first_masks(example: Example, target: int) -> bool:
@@ -145,10 +152,11 @@ def _show_verdict(example: Example, question: Question, selection: Selection, me
         with left:
             _show_gauge(verdict, measured, float(correlations(centre(grid).flatten(), *measured[:2])))
     with right:
-        st.markdown(f"**{_sentence(verdict, label, speaks, decidable)}**")
+        st.markdown(f"**{_sentence(verdict, label, speaks, decidable, measured.complete)}**")
         masks = f"{len(measured.drops):,} masks" + ("" if measured.complete else " so far")
         st.caption(
-            f"For “{label}”, on this picture, by {masks}.{_on_many(example, question, selection)}",
+            f"For “{label}”, on this picture, by {masks}: the map that is selected; the number beside it follows the "
+            f"pointer.{_on_many(example, question, selection)}",
             help=HELP,
         )
     with st.container(horizontal=True):
@@ -172,7 +180,7 @@ def _map_name(question: Question, selection: Selection) -> str:
     return which + (question.method if selection.view == "relevance" else "")
 
 
-def _sentence(verdict: sensitivity.Verdict, label: str, speaks: bool, decidable: bool) -> str:
+def _sentence(verdict: sensitivity.Verdict, label: str, speaks: bool, decidable: bool, complete: bool) -> str:
     """The verdict, in plain words."""
     if not speaks:
         return f"The map is zero everywhere: nothing in it speaks for “{label}”."
@@ -181,9 +189,10 @@ def _sentence(verdict: sensitivity.Verdict, label: str, speaks: bool, decidable:
             f"Taking parts of the picture away hardly changes “{label}”, whichever part it is, so no map can be called "
             "true or false here."
         )
+    yet = "" if complete else " yet"
     return {
         "better than chance": "This map says what the model relies on, better than chance.",
-        "cannot be decided yet": "It cannot be decided yet whether this map is better than chance.",
+        "cannot be decided yet": f"It cannot be decided{yet} whether this map is better than chance.",
         "no better than chance": "This map is no better than chance: its own copies, moved elsewhere, reach as far.",
     }[verdict.word]
 
@@ -221,11 +230,11 @@ def _show_gauge(verdict: sensitivity.Verdict, measured: MaskDrops, blob: float) 
     rows = [
         bars.Marks("this map", [verdict.correlation], "disc", 2 * verdict.error),
         bars.Marks("blob in the middle", [blob], "diamond"),
-        bars.Marks("at most", [measured.ceiling], "ring"),
+        bars.Marks("removal map", [measured.ceiling], "ring"),
     ]
     alt = (
-        f"Faithfulness of this map {verdict.correlation:.2f}, of a blob in the middle {blob:.2f}, at most "
-        f"{measured.ceiling:.2f}; chance reaches {verdict.reach:.2f}"
+        f"Faithfulness of this map {verdict.correlation:.2f}, of a blob in the middle {blob:.2f}, of the removal "
+        f"map {measured.ceiling:.2f}; chance reaches {verdict.reach:.2f}"
     )
     bars.show_line("Faithfulness", rows, (-1.0, verdict.reach), "chance", alt)
 
@@ -267,22 +276,25 @@ def _about(title: str, curve: Curve, label: str) -> str:
 
 def _show_ranking(maps: dict[str, Tensor], measured: MaskDrops, marked_method: str | None) -> None:
     verdicts = {name: sensitivity.judge(one, measured.masks, measured.drops) for name, one in maps.items()}
-    names = sorted(verdicts, key=lambda name: verdicts[name].correlation)
-    better = [verdicts[name].word == "better than chance" for name in names]
+    values = {name: one.correlation for name, one in verdicts.items()} | {"removal": measured.ceiling}
+    names = sorted(values, key=values.__getitem__)
+    better = [name not in verdicts or verdicts[name].word == "better than chance" for name in names]
     figure = go.Figure(
         go.Bar(
-            x=[verdicts[name].correlation for name in names],
+            x=[values[name] for name in names],
             y=[f"<b>▸ {METHODS[name].title}</b>" if name == marked_method else METHODS[name].title for name in names],
             orientation="h",
             marker={"color": [bars.STRONG if one else bars.QUIET for one in better]},
-            error_x={"array": [2 * verdicts[name].error for name in names], "color": bars.QUIET, "thickness": 1.5},
+            error_x={
+                "array": [2 * (1 - values[name] ** 2) / (len(measured.drops) - 1) ** 0.5 for name in names],
+                "color": bars.QUIET,
+                "thickness": 1.5,
+            },
             hoverinfo="skip",
         )
     )
-    figure.add_vline(x=measured.ceiling, line={"color": bars.QUIET, "dash": "dot", "width": 2})
-    figure.add_annotation(text="at most", x=measured.ceiling, y=1, yref="paper", yanchor="bottom", showarrow=False)
     figure.update_layout(height=34 * len(names) + 80, margin={"l": 0, "r": 0, "t": 20, "b": 0})
-    ends = [0, measured.ceiling, *(one.correlation for one in verdicts.values())]
+    ends = [0, *values.values()]
     figure.update_xaxes(range=[min(ends) - 0.1, max(ends) + 0.1], title="faithfulness", fixedrange=True)
     figure.update_yaxes(fixedrange=True)
     marked = f", {METHODS[marked_method].title} is the one shown" if marked_method else ""
@@ -290,6 +302,7 @@ def _show_ranking(maps: dict[str, Tensor], measured: MaskDrops, marked_method: s
     st.plotly_chart(figure, config={"displayModeBar": False}, key="ranked", alt=alt)
     which = "▸ is shown above" if marked_method else "the one above is none of them"
     st.caption(
-        f"Each method's map for the class as a whole; {which}. In colour: better than its own copies. One picture says "
-        "little about a method: `python -m vit faithfulness` ranks them on a dataset."
+        f"Each method's map for the class as a whole; {which}. In colour: better than its own copies, and the removal "
+        "map, which is fitted to the answers, on masks that it was not fitted to. One picture says little about a "
+        "method: `python -m vit faithfulness` ranks them on a dataset."
     )

@@ -499,7 +499,7 @@ def test_the_map_under_the_pointer_is_judged_without_the_server(open_viewer):
     viewer.page.wait_for_function(f"{FIND}.masks?.count === 256")  # it had 32 at first
     kept = synthetic.record(*SMALL[0])
     masks, drops = synthetic.mask_drops(kept, 256)
-    planted = r"better than chance · at most 0\.90"
+    planted = r"better than chance · removal map 0\.90"
 
     def judged(heatmap, words):
         value = float(correlations(heatmap[len(kept.prefix) :], masks, drops))

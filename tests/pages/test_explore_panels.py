@@ -19,7 +19,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 import vit
 from pages.panels import faithfulness, heads_over_pictures, what_if
-from pages.shared import mask_drops
+from pages.shared import link_controls, mask_drops
 from tests.pages.controls import control
 from tests.pages.offered import fed, sent_to
 from tests.pages.pictures import png
@@ -166,7 +166,7 @@ def test_what_chance_reaches_is_drawn_and_every_mark_has_its_row(page: AppTest) 
     reach = float(re.search(r"chance reaches (-?[\d.]+)", line)[1])
     assert (start + width - zero) / (one - zero) == pytest.approx(reach, abs=0.006)
     rows = re.findall(r"<span>(.*?)</span><div class=row>(.*?)</div>", line)
-    assert [name for name, _ in rows] == ["this map", "blob in the middle", "at most"]
+    assert [name for name, _ in rows] == ["this map", "blob in the middle", "removal map"]
     assert [marks.count("<b ") for _, marks in rows] == [1, 1, 1]
     (alone, written) = re.search(r'<b class="disc" style="left:(.*?)%"></b>.*<em .*?>(.*?)</em>', rows[0][1]).groups()
     assert f"{(float(alone) - zero) / (one - zero):.2f}".replace("-", "−") == written
@@ -222,6 +222,21 @@ def test_masks_are_those_of_the_class_and_go_to_the_viewer_in_every_panel(page: 
     page.query_params["panel"] = "layers"
     page.run()
     assert is_fed(page) and not json.loads(page.get_by_key("masks feeder").proto.json)["more"]
+
+
+@pytest.mark.usefixtures("verdicts")
+def test_what_reruns_the_verdict_alone_looks_whether_more_was_clicked(
+    page: AppTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The browser asks for more masks every second; together with a click elsewhere, that reruns the verdict alone."""
+    compared: list[set[str]] = []
+    monkeypatch.setattr(link_controls, "redraw_if_changed", lambda before: compared.append(set(before)))
+    page.run()
+    assert not page.exception
+    elsewhere = {"tour", "sample", "picture", "checkpoint", "size", "classes_from"}
+    beside = {"target", "method", "panel"}
+    assert [names for names in compared if elsewhere | beside <= names]
+    assert all(elsewhere <= names for names in compared)
 
 
 def is_fed(page: AppTest) -> bool:

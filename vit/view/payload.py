@@ -151,7 +151,14 @@ def pack_chain(matrices: Sequence[Tensor], start: Tensor) -> bytes:
 
 
 def pack_masks(
-    masks: Tensor, drops: Tensor, grid: tuple[int, int], target: str, *, ceiling: float, decidable: bool
+    masks: Tensor,
+    drops: Tensor,
+    grid: tuple[int, int],
+    target: str,
+    *,
+    ceiling: float,
+    decidable: bool,
+    complete: bool = True,
 ) -> bytes:
     """Turn masks and what they cost a class into bytes, by which the viewer judges any map.
 
@@ -162,13 +169,16 @@ def pack_masks(
         target: the class, for people.
         ceiling: the correlation that no map exceeds, see `vit.explain.sensitivity.Removal`.
         decidable: any map can be right or wrong, see `vit.explain.sensitivity.decidable`.
+        complete: there will be no more.
     """
     sections = {
         "masks": np.packbits(masks.cpu().numpy(), axis=1, bitorder="little").tobytes(),
         "drops": _as_numpy(drops).tobytes(),
     }
     header = {"kind": "masks", "blocks": 1, "heads": 1, "tokens": masks.shape[1], "grid": list(grid)}
-    return _join_sections(header | {"target": target, "ceiling": ceiling, "decidable": decidable}, sections)
+    return _join_sections(
+        header | {"target": target, "ceiling": ceiling, "decidable": decidable, "complete": complete}, sections
+    )
 
 
 def unpack(payload: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:

@@ -81,18 +81,19 @@ export const GLOSSARY = {
   uniform: "× uniform: times the weight that every token had if attention were spread evenly",
   prefix: "Tokens before the patches, which belong to no place in the picture: the class token gathers the answer, registers hold notes",
   faithful:
-    "Random parts of the picture were masked, the same ones for every map. The number is the correlation between what this map gives to the patches of a mask and how far the class drops without them: 1 says it exactly, 0 says nothing. Chance: the map's own copies, shifted and mirrored. At most: what the best map of sums reaches on masks it was not fitted to",
+    "Random parts of the picture were masked, the same ones for every map. The number is the correlation between what this map gives to the patches of a mask and how far the class drops without them: 1 says it exactly, 0 says nothing. Chance: the map's own copies, shifted and mirrored. Removal map: fitted to these answers, on masks that it was not fitted to",
   cosine: "Cosine of two tokens' features: 1 is the same direction, 0 is unrelated",
 };
 
 /**
- * Whether a map is better than chance, and what no map exceeds.
+ * Whether a map is better than chance, and what the removal map reaches.
  *
- * @param {Verdict} verdict
- * @param {number} ceiling
+ * @param {Verdict | undefined} verdict undefined while it is not known
+ * @param {{ ceiling: number, complete: boolean }} masks
  */
-export function verdictText(verdict, ceiling) {
-  return `${wordOf(verdict)} · at most ${signed(ceiling)}`;
+export function verdictText(verdict, { ceiling, complete }) {
+  const word = verdict ? wordOf(verdict) : "…";
+  return `${complete ? word.replace(" yet", "") : word} · removal map ${signed(ceiling)}`;
 }
 
 /**

@@ -18,6 +18,7 @@ export class Masks {
     this.target = header.target ?? "";
     this.ceiling = header.ceiling ?? 0; // what no map exceeds
     this.decidable = header.decidable ?? false; // the masks change the class enough
+    this.complete = header.complete ?? true; // there will be no more
     this.count = drops.length; // M
     this.patches = this.rows * this.cols;
     this.members = membersOf(bits, this.count, this.patches); // (M, K), the patches behind each mask

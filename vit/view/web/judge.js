@@ -25,6 +25,9 @@ export class Judge {
     this.value = NaN; // of the map over the picture
     this.rest = this.frame = 0;
     this.marked = ""; // of which grid the heads are marked
+    /** @type {Verdict | undefined} */
+    this.verdict = undefined; // that is told
+    this.judged = ""; // of which map
   }
 
   /** Judge nothing later. */
@@ -47,11 +50,20 @@ export class Judge {
     if (this.box.title !== GLOSSARY.faithful) this.box.title = GLOSSARY.faithful;
     if (!masks.decidable) return this.say(title, "–", "masks hardly change this class");
     this.value = masks.correlation(map.values, map.at + map.payload.split);
-    const verdict = masks.verdicts.get(this.value);
-    this.say(title, signed(this.value), verdict ? verdictText(verdict, masks.ceiling) : `… · at most ${signed(masks.ceiling)}`, verdict);
-    if (verdict && this.marked === this.grid) return;
+    const known = masks.verdicts.get(this.value);
+    // Of the same map by fewer masks, the verdict stands until there is the one by more.
+    this.say(title, signed(this.value), masks, known ?? (this.judged === this.shown ? this.verdict : undefined));
+    if (known && this.marked === this.grid) return;
     viewer.root.toggleAttribute("data-judging", true);
     this.rest = setTimeout(() => this.begin(masks), REST);
+  }
+
+  /** Which map is over the picture. */
+  get shown() {
+    const { masksName, state } = this.viewer;
+    const { view, selection, cell } = state;
+    const settings = state.settings.map((name) => selection[name]);
+    return [masksName, view, state.queryOf(view), cell.r, cell.c, selection.direction, ...settings].join(" ");
   }
 
   /** Which maps the grid shows. */
@@ -63,12 +75,15 @@ export class Judge {
   /**
    * @param {string} title
    * @param {string} value
-   * @param {string} detail
+   * @param {Masks | string} masks by which it was judged, or why it was not
    * @param {Verdict} [verdict]
    */
-  say(title, value, detail, verdict) {
+  say(title, value, masks, verdict) {
+    const detail = typeof masks === "string" ? masks : verdictText(verdict, masks);
     [title, value, detail].forEach((text, i) => write(this.parts[i], text));
     this.box.classList.toggle("true", verdict !== undefined && verdict.p <= SIGNIFICANCE);
+    this.verdict = verdict;
+    this.judged = verdict ? this.shown : "";
   }
 
   /**
@@ -98,7 +113,7 @@ export class Judge {
     if (!masks.verdicts.has(this.value)) {
       masks.verdicts.set(this.value, yield* masks.judge(map.values, map.at + payload.split));
       const verdict = /** @type {Verdict} */ (masks.verdicts.get(this.value));
-      this.say(`Faithful to “${masks.target}”`, signed(this.value), verdictText(verdict, masks.ceiling), verdict);
+      this.say(`Faithful to “${masks.target}”`, signed(this.value), masks, verdict);
       yield;
     }
     while (!engine.complete) yield; // the grid computes them

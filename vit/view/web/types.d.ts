@@ -50,6 +50,7 @@ export interface Header {
   target?: string;
   ceiling?: number;
   decidable?: boolean;
+  complete?: boolean;
   sections: Record<string, [number, number]>;
 }
 
