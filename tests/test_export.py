@@ -268,9 +268,10 @@ def test_files_say_whether_their_map_is_true(explanation: Explanation, checkpoin
     assert told == meta["view"]["faithfulness"]
     assert told["correlation"] == pytest.approx(1, abs=1e-5) and told["verdict"] == "better than chance"
     assert (told["class"], told["masks"], told["ceiling"], told["decidable"]) == ("cat <1>", 50, 0.9, True)
-    assert "Faithfulness to “cat <1>” 1.00 (at most 0.90), better than chance, by 50 masks." in judged.sentence
+    assert judged.verdict == "Faithfulness to “cat <1>” 1.00 (removal map 0.90), better than chance, by 50 masks."
+    assert judged.sentence == view.sentence
     idle = view.judged(record, pack_masks(masks, drops * 0, record.grid, "cat", ceiling=0.0, decidable=False))
-    assert "hardly change" in idle.sentence and "correlation" not in idle.facts["faithfulness"]
+    assert "hardly change" in idle.verdict and "correlation" not in idle.facts["faithfulness"]
     assert view.judged(record, None) == view
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from vit.explain import faithfulness, head_ablation, occlusion, timing
+from vit.explain import head_ablation, occlusion, sensitivity, timing
 from vit.explain.timing import Kind, Pace, Piece, expected, piece_size
 from vit.view.captions import about
 
@@ -149,10 +149,10 @@ def test_what_was_done_refreshes_what_is_told(
 
     monkeypatch.setattr(timing, "PACE", Pace(later))
     model, image = build(), pictures(count=1)
-    faithfulness.scores(model, image, 1, [faithfulness.noise((4, 4), 0)])
+    sensitivity.score_drops(model, image, 1, sensitivity.random_masks(16, 6))
     occlusion.occlusion(model, image)
     head_ablation.importance(model, image, 1)
-    assert faithfulness.seconds(model, (32, 32), 7) == pytest.approx(7)
+    assert sensitivity.seconds(model, (32, 32), 13) == pytest.approx(2)  # each mask a pass, and one without
     assert occlusion.occlusion_seconds(model, (32, 32)) == pytest.approx(1)
     assert head_ablation.importance_seconds(model, (32, 32)) == pytest.approx(1)
 

@@ -46,6 +46,7 @@ class MapView:
         sentence: the same for people.
         low, top: the values of the first and the last colour.
         unit: "weight" of attention, "share" of the whole map, both from 0 to 1, or "cosine".
+        verdict: whether it is true, for people; "" where that was not measured.
     """
 
     weights: Tensor
@@ -54,6 +55,7 @@ class MapView:
     low: float
     top: float
     unit: Unit = "weight"
+    verdict: str = ""
 
     @classmethod
     def of(cls, record: AttentionRecord, selection: Selection, payload: bytes = b"") -> Self:
@@ -92,7 +94,7 @@ class MapView:
         return cls(numbers, facts, caption, 0.0, _strongest_patch(numbers, record, without=query), METHODS[method].unit)
 
     def judged(self, record: AttentionRecord, masks: bytes | None) -> Self:
-        """The same with whether it is true, in `facts` and in `sentence`; unchanged where that was not measured.
+        """The same with whether it is true, in `facts` and as `verdict`; unchanged where that was not measured.
 
         Args:
             masks: from `vit.view.payload.pack_masks`.
@@ -108,11 +110,10 @@ class MapView:
         if header["decidable"]:
             facts |= verdict._asdict() | {"decidable": True, "verdict": verdict.word}
             words = (
-                f"Faithfulness to “{header['target']}” {verdict.correlation:.2f} (at most {header['ceiling']:.2f}), "
-                f"{verdict.word}, by {len(drops):,} masks"
+                f"Faithfulness to “{header['target']}” {verdict.correlation:.2f} (removal map "
+                f"{header['ceiling']:.2f}), {verdict.word}, by {len(drops):,} masks"
             )
-        said = f"{self.sentence.removesuffix('.')}. {words}."
-        return replace(self, facts=self.facts | {"faithfulness": facts}, sentence=said)
+        return replace(self, facts=self.facts | {"faithfulness": facts}, verdict=f"{words}.")
 
 
 def method_facts(
