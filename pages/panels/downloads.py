@@ -109,8 +109,8 @@ def _figures(
                 explanation, checkpoint, figures.grid_sentence(explanation, selection), source.credit
             )
             return figures.grid_figure(explanation, selection, facts, width, kind)
-        said = f"{drawn_map().sentence} {drawn_map().verdict}".strip()
-        facts = figures.caption(explanation, checkpoint, said, source.credit)
+        sentence = f"{drawn_map().sentence} {drawn_map().verdict}".strip()
+        facts = figures.caption(explanation, checkpoint, sentence, source.credit)
         return figures.map_figure(explanation, selection, drawn_map(), facts, width, kind)
 
     st.markdown("**Figure for print**, with colour bar and caption")

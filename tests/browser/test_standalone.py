@@ -110,11 +110,11 @@ def test_maps_are_judged_in_the_file_too(opened: File, kept: AttentionRecord) ->
     masks, drops = mask_drops(kept, 64)
     planted = pack_masks(masks, drops, kept.grid, HOSTILE, ceiling=1.0, decidable=True)
     opened.open(standalone(packed(kept), Selection(block=1, head=0), "A picture", masks=planted))
-    told = opened.page.locator(".faithfulness dd")
-    expect(told.first).to_have_text("1.00")
-    expect(told.last).to_have_text("better than chance · removal map 1.00")
+    readings = opened.page.locator(".faithfulness dd")
+    expect(readings.first).to_have_text("1.00")
+    expect(readings.last).to_have_text("better than chance · removal map 1.00")
     opened.hover(1, 2)
-    expect(told.first).not_to_have_text("1.00")
+    expect(readings.first).not_to_have_text("1.00")
     assert opened.page.evaluate("window.hurt") is None
 
 

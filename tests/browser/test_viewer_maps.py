@@ -497,19 +497,19 @@ def test_the_map_under_the_pointer_is_judged_without_the_server(open_viewer):
     box, marks = viewer.page.locator(".faithfulness"), viewer.page.locator(".marks i")
     expect(box.locator("dt")).to_have_text("Faithful to “<b>cat</b>”")
     viewer.page.wait_for_function(f"{FIND}.masks?.count === 256")  # it had 32 at first
-    kept = synthetic.record(*SMALL[0])
-    masks, drops = synthetic.mask_drops(kept, 256)
+    record = synthetic.record(*SMALL[0])
+    masks, drops = synthetic.mask_drops(record, 256)
     planted = r"better than chance · removal map 0\.90"
 
     def judged(heatmap, words):
-        value = float(correlations(heatmap[len(kept.prefix) :], masks, drops))
+        value = float(correlations(heatmap[len(record.prefix) :], masks, drops))
         assert viewer.ask("viewer.judge.value") == pytest.approx(value, abs=0.02)  # maps come in steps
         expect(box.locator("dd").first).to_have_text(f"{value:.2f}".replace("-", "−"))
         expect(box.locator("dd").last).to_have_text(re.compile(words))
 
     viewer.ask("viewer.change({ block: 1, head: 0 })")
     viewer.told("block=1", "head=0")
-    judged(kept.weights(0, 1, 0), planted)
+    judged(record.weights(0, 1, 0), planted)
     expect(marks).not_to_have_count(0)
     runs = viewer.talk.runs
     planted_title = viewer.page.locator('.marks i[title="Faithful: 1.00, better than chance"]')
@@ -517,13 +517,13 @@ def test_the_map_under_the_pointer_is_judged_without_the_server(open_viewer):
     place, cell = planted_title.bounding_box(), viewer.page.locator(".mark.selected").bounding_box()
     assert place == pytest.approx(cell, abs=1)
     viewer.point(2, 3)
-    judged(kept.weights(kept.tokens - 24 + 2 * 6 + 3, 1, 0), r"chance|decided")
+    judged(record.weights(record.tokens - 24 + 2 * 6 + 3, 1, 0), r"chance|decided")
     expect(planted_title).to_have_count(0)  # other maps are there now
     assert viewer.talk.runs == runs
     viewer.page.mouse.move(0, 0)
     viewer.page.get_by_role("button", name="Who looks at it").click()
     viewer.told("direction=to")
-    judged(kept.weights(0, 1, 0, "to"), r"chance|decided")
+    judged(record.weights(0, 1, 0, "to"), r"chance|decided")
     assert viewer.errors == []
 
 

@@ -2,17 +2,19 @@
 
 import math
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file, save_file
 from streamlit.testing.v1 import AppTest
+from torch import nn
+from torch.nn.modules.module import register_module_forward_pre_hook
 
 import vit
 from pages.panels import faithfulness
 from vit.images.preprocess import Preprocess
-from vit.model.transformer import VisionTransformer
+from vit.model.transformer import Block, VisionTransformer
 
 ROOT = Path(__file__).parents[2]
 WAIT = 120  # [s]; the first run imports torch
@@ -37,6 +39,20 @@ def page(request: pytest.FixtureRequest, shipped: Path, tmp_path: Path, monkeypa
     found = AppTest.from_file(str(ROOT / "app.py"), default_timeout=WAIT)
     found.query_params["sample"] = "cat"
     return found
+
+
+@pytest.fixture
+def forwards() -> Iterator[list[str]]:
+    """Grows by one with every pass through a block of a model, whatever asks for it."""
+    passed: list[str] = []
+
+    def note(module: nn.Module, *_: object) -> None:
+        if isinstance(module, Block):
+            passed.append(type(module).__name__)
+
+    handle = register_module_forward_pre_hook(note)
+    yield passed
+    handle.remove()
 
 
 @pytest.fixture

@@ -108,12 +108,12 @@ def test_the_strongest_patches_lie_where_the_sentence_says(subject: Subject) -> 
 
 
 def test_the_map_is_true(subject: Subject) -> None:
-    asked, grid = (subject.model, subject.pixels, subject.record.target), subject.record.grid
+    inputs, grid = (subject.model, subject.pixels, subject.record.target), subject.record.grid
     maps = [heatmap_of(subject, "relevance"), centre(grid), *(noise(grid, seed) for seed in range(20))]
-    score, *chance = faithfulness(*asked, maps)
+    score, *chance = faithfulness(*inputs, maps)
     assert score > max(chance) + 0.1
     masks = random_masks(grid[0] * grid[1], 512)
-    assert judge(maps[0], masks, score_drops(*asked, masks)).word == "better than chance"
+    assert judge(maps[0], masks, score_drops(*inputs, masks)).word == "better than chance"
 
 
 def test_a_picture_unlike_the_known_ones_is_called_so_at_the_models_own_size(page: AppTest, tmp_path: Path) -> None:

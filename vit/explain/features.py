@@ -143,9 +143,9 @@ def stored(key: str, folder: Path, work: Callable[[], Features]) -> Features:
     """
     file = folder / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.npz"
     with suppress(OSError, ValueError):
-        found = load(file)
+        features = load(file)
         os.utime(file)
-        return found
+        return features
     computed = work()
     with suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)

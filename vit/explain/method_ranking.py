@@ -119,14 +119,14 @@ def in_parts(
             BLOB: centre(grid)
         }
         mask = None if dataset.masks is None else dataset.masks[index]
-        asked = checkpoint.model, subject.pixels, subject.record.target
+        inputs = checkpoint.model, subject.pixels, subject.record.target
         masks = random_masks(grid[0] * grid[1], MASKS, HELD_OUT + index)
-        drops = score_drops(*asked, masks)
+        drops = score_drops(*inputs, masks)
         every = {}
-        for (name, heatmap), saco in zip(maps.items(), faithfulness(*asked, list(maps.values())), strict=True):
-            judged = judge(heatmap, masks, drops)
-            better = float(judged.word == "better than chance")
-            every[name] = saco, judged.correlation, better, *_hit_and_overlap(heatmap, mask)
+        for (name, heatmap), saco in zip(maps.items(), faithfulness(*inputs, list(maps.values())), strict=True):
+            verdict = judge(heatmap, masks, drops)
+            better = float(verdict.word == "better than chance")
+            every[name] = saco, verdict.correlation, better, *_hit_and_overlap(heatmap, mask)
         chance = torch.tensor([every.pop(f"{RANDOM} {seed}") for seed in range(RANDOM_MAPS)]).mean(0)
         rows = {name: np.array([every[name]]) for name in (*names, BLOB)} | {RANDOM: chance[None].numpy()}
         return rows | {_HAS_OBJECTS: np.array(mask is not None)}

@@ -26,8 +26,8 @@ export class Judge {
     this.rest = this.frame = 0;
     this.marked = ""; // of which grid the heads are marked
     /** @type {Verdict | undefined} */
-    this.verdict = undefined; // that is told
-    this.judged = ""; // of which map
+    this.verdict = undefined; // in the box
+    this.judgedMap = ""; // which it is of
   }
 
   /** Judge nothing later. */
@@ -48,18 +48,18 @@ export class Judge {
     if (this.box.hidden || !masks) return;
     const title = `Faithful to “${masks.target}”`;
     if (this.box.title !== GLOSSARY.faithful) this.box.title = GLOSSARY.faithful;
-    if (!masks.decidable) return this.say(title, "–", "masks hardly change this class");
+    if (!masks.decidable) return this.write(title, "–", "masks hardly change this class");
     this.value = masks.correlation(map.values, map.at + map.payload.split);
     const known = masks.verdicts.get(this.value);
     // Of the same map by fewer masks, the verdict stands until there is the one by more.
-    this.say(title, signed(this.value), masks, known ?? (this.judged === this.shown ? this.verdict : undefined));
+    this.write(title, signed(this.value), masks, known ?? (this.judgedMap === this.mapKey ? this.verdict : undefined));
     if (known && this.marked === this.grid) return;
     viewer.root.toggleAttribute("data-judging", true);
     this.rest = setTimeout(() => this.begin(masks), REST);
   }
 
   /** Which map is over the picture. */
-  get shown() {
+  get mapKey() {
     const { masksName, state } = this.viewer;
     const { view, selection, cell } = state;
     const settings = state.settings.map((name) => selection[name]);
@@ -78,12 +78,12 @@ export class Judge {
    * @param {Masks | string} masks by which it was judged, or why it was not
    * @param {Verdict} [verdict]
    */
-  say(title, value, masks, verdict) {
+  write(title, value, masks, verdict) {
     const detail = typeof masks === "string" ? masks : verdictText(verdict, masks);
     [title, value, detail].forEach((text, i) => write(this.parts[i], text));
     this.box.classList.toggle("true", verdict !== undefined && verdict.p <= SIGNIFICANCE);
     this.verdict = verdict;
-    this.judged = verdict ? this.shown : "";
+    this.judgedMap = verdict ? this.mapKey : "";
   }
 
   /**
@@ -113,7 +113,7 @@ export class Judge {
     if (!masks.verdicts.has(this.value)) {
       masks.verdicts.set(this.value, yield* masks.judge(map.values, map.at + payload.split));
       const verdict = /** @type {Verdict} */ (masks.verdicts.get(this.value));
-      this.say(`Faithful to “${masks.target}”`, signed(this.value), masks, verdict);
+      this.write(`Faithful to “${masks.target}”`, signed(this.value), masks, verdict);
       yield;
     }
     while (!engine.complete) yield; // the grid computes them

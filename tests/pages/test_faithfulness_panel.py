@@ -1,0 +1,188 @@
+"""The panel *Is it true?* of page Explore: its verdict, what it rests on, and the masks that go to the viewer."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from streamlit.testing.v1 import AppTest
+from tiny import TINY
+from torch import nn
+
+import vit
+from pages.shared import link_controls, mask_drops
+from tests.pages.drawings import drawn
+from tests.pages.offered import fed, sent_to
+from vit.explain.sensitivity import random_masks, score_drops
+from vit.images import samples
+from vit.images.preprocess import Preprocess
+from vit.model.config import ViTConfig
+from vit.model.transformer import VisionTransformer
+from vit.view.payload import unpack
+
+
+def chart(page: AppTest, key: str) -> dict:
+    (found,) = (one for one in page.get("plotly_chart") if one.key == key)
+    return json.loads(found.proto.spec)
+
+
+@pytest.mark.usefixtures("verdicts")
+def test_the_verdict_is_there_with_its_controls(page: AppTest) -> None:
+    page.run()
+    assert any(one.value.startswith(("**This map", "**It cannot")) for one in page.markdown)
+    page.toggle(key="curves").set_value(True).run()
+    page.toggle(key="ranking").set_value(True).run()
+    assert not page.exception
+    assert len(page.get("plotly_chart")) == 3  # two curves, ranking
+    assert page.query_params["curves"] in ("1", ["1"]) and page.query_params["ranking"] in ("1", ["1"])
+
+
+@pytest.mark.usefixtures("verdicts")
+def test_a_map_that_is_zero_everywhere_has_no_verdict(checkpoints: Path, page: AppTest) -> None:
+    checkpoint = vit.load_checkpoint("cifar10")
+    with torch.no_grad():
+        checkpoint.model.head.weight[2].zero_()  # nothing of the picture reaches this class
+    vit.save_checkpoint(checkpoints / "deaf", checkpoint.model, checkpoint.labels, checkpoint.preprocess)
+    page.query_params |= {"checkpoint": "deaf", "view": "relevance", "method": "legrad", "target": "2"}
+    page.run()
+    said = [one.value for one in page.markdown if one.value.startswith("**")]
+    assert any(one.startswith("**The map is zero everywhere") for one in said)
+    assert not any(one.startswith(("**This map", "**It cannot")) for one in said)
+
+
+@pytest.mark.usefixtures("verdicts")
+@pytest.mark.parametrize(
+    ("link", "shown"),
+    [
+        ({}, "Raw attention"),
+        ({"view": "rollout"}, "Rollout"),
+        ({"view": "relevance", "method": "legrad"}, "LeGrad"),
+        ({"view": "rollout", "residual": "0.8"}, "Rollout"),
+        ({"view": "relevance", "precision": "bfloat16"}, "Relevance"),
+        ({"precision": "bfloat16"}, "Raw attention"),
+        ({"view": "relevance", "token": "20", "pinned": "1"}, None),
+        ({"block": "2"}, None),
+        ({"view": "similar"}, None),
+    ],
+)
+def test_the_ranking_marks_the_method_that_is_shown(page: AppTest, link: dict[str, str], shown: str | None) -> None:
+    page.query_params.update({"ranking": "1"} | link)
+    page.run()
+    assert not page.exception
+    names = chart(page, "ranked")["data"][0]["y"]
+    assert [name for name in names if "▸" in name] == ([f"<b>▸ {shown}</b>"] if shown else [])
+    assert any(("none of them" in one.value) == (shown is None) for one in page.caption if "Each method" in one.value)
+
+
+@pytest.mark.usefixtures("verdicts")
+def test_what_chance_reaches_is_drawn_and_every_mark_has_its_row(page: AppTest) -> None:
+    page.run()
+    (line,) = drawn(page, "line")
+    zero, one = (float(re.search(rf'<small style="left:([\d.]+)%">{tick}<', line)[1]) for tick in ("0", "1"))
+    start, width = map(float, re.search(r'<s style="left:(.*?)%;width:(.*?)%"', line).groups())
+    word = float(re.search(r'<strong style="left:(.*?)%">chance<', line)[1])
+    assert start < word < start + width
+    reach = float(re.search(r"chance reaches (-?[\d.]+)", line)[1])
+    assert (start + width - zero) / (one - zero) == pytest.approx(reach, abs=0.006)
+    rows = re.findall(r"<span>(.*?)</span><div class=row>(.*?)</div>", line)
+    assert [name for name, _ in rows] == ["this map", "blob in the middle", "removal map"]
+    assert [marks.count("<b ") for _, marks in rows] == [1, 1, 1]
+    (alone, written) = re.search(r'<b class="disc" style="left:(.*?)%"></b>.*<em .*?>(.*?)</em>', rows[0][1]).groups()
+    assert f"{(float(alone) - zero) / (one - zero):.2f}".replace("-", "−") == written
+    error, across = map(float, re.search(r'<q style="left:(.*?)%;width:(.*?)%"', rows[0][1]).groups())
+    assert error < float(alone) < error + across
+
+
+@pytest.mark.usefixtures("verdicts")
+def test_more_masks_are_measured_where_the_browser_has_those_there_are(page: AppTest, forwards: list[str]) -> None:
+    def measured(*, wanted: str = "") -> tuple[int, dict[str, Any], dict[str, Any]]:
+        """How many masks the verdict rests on, what the viewer is brought, and what it says itself."""
+        page.session_state["Explore"].more_masks = wanted
+        page.run()
+        assert not page.exception
+        caption = next(one.value for one in page.caption if " masks" in one.value)
+        count = int(re.search(r"by ([\d,]+) masks( so far)?", caption)[1].replace(",", ""))
+        header, sections = unpack(fed(page, "masks feeder"))
+        offer = json.loads(page.get_by_key("masks feeder").proto.json)
+        assert len(sections["masks"]) == len(sections["drops"]) and header["target"] == "cat"
+        assert ("so far" in caption) == (count < mask_drops.MOST) == offer["more"]
+        return count, offer, sections
+
+    page.run()
+    count, offer, sections = measured()
+    assert count == mask_drops.FIRST == len(sections["drops"]) and offer["name"] == sent_to(page, "viewer")["masks"]
+    again = measured(wanted="masks of another picture")
+    assert again[0] == count and len(again[2]["drops"]) == count
+    while count < mask_drops.MOST:
+        before, (_, offer, sections) = count, measured(wanted=offer["name"])
+        assert len(sections["drops"]) > before  # which the next run tells, once the browser has them
+        count = measured()[0]
+        assert count == len(sections["drops"])
+    done = len(forwards)
+    assert measured(wanted=offer["name"])[0] == mask_drops.MOST and len(forwards) == done
+
+
+@pytest.mark.usefixtures("verdicts")
+def test_masks_are_those_of_the_class_and_go_to_the_viewer_in_every_panel(page: AppTest) -> None:
+    page.query_params |= {"panel": "heads", "sample": "temple"}
+    page.run()
+    assert not page.exception and not is_fed(page)  # nobody wants to know yet
+    page.query_params["panel"] = "faithfulness"
+    page.run()
+    checkpoint, grid = vit.load_checkpoint("cifar10"), (8, 8)
+    pixels = checkpoint.preprocess(vit.decode_image(samples.read("temple")))
+    masks = random_masks(64, mask_drops.FIRST)
+    for target in (3, 5):
+        page.selectbox(key="target").set_value(target).run()
+        header, sections = unpack(fed(page, "masks feeder"))
+        assert (header["target"], header["grid"]) == (checkpoint.labels[target], list(grid))
+        expected = score_drops(checkpoint.model, pixels, target, masks)
+        np.testing.assert_allclose(sections["drops"], expected.numpy(), atol=1e-4)
+    page.query_params["panel"] = "layers"
+    page.run()
+    assert is_fed(page) and not json.loads(page.get_by_key("masks feeder").proto.json)["more"]
+
+
+@pytest.mark.usefixtures("verdicts")
+def test_what_reruns_the_verdict_alone_looks_whether_more_was_clicked(
+    page: AppTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The browser asks for more masks every second; together with a click elsewhere, that reruns the verdict alone."""
+    compared: list[set[str]] = []
+    monkeypatch.setattr(link_controls, "redraw_if_changed", lambda before: compared.append(set(before)))
+    page.run()
+    assert not page.exception
+    elsewhere = {"tour", "sample", "picture", "checkpoint", "size", "classes_from"}
+    beside = {"target", "method", "panel"}
+    assert [names for names in compared if elsewhere | beside <= names]
+    assert all(elsewhere <= names for names in compared)
+
+
+def is_fed(page: AppTest) -> bool:
+    """Whether the viewer is brought masks."""
+    return any('"masks of ' in one.proto.json for one in page.get("bidi_component") if '"address"' in one.proto.json)
+
+
+@pytest.mark.usefixtures("verdicts")
+def test_a_model_that_nothing_changes_is_told_so_without_a_gauge(page: AppTest, checkpoints: Path) -> None:
+    model = VisionTransformer(ViTConfig(**TINY)).eval()
+    nn.init.zeros_(model.head.weight)
+    vit.save_checkpoint(checkpoints / "idle", model, list("abcde"), Preprocess((32, 32)))
+    page.query_params["checkpoint"] = "idle"
+    page.run()
+    assert not page.exception
+    assert any("hardly changes “a”" in one.value for one in page.markdown)
+    assert not drawn(page, "line") and drawn(page, "bar")
+
+
+@pytest.mark.usefixtures("verdicts")
+def test_a_blurred_picture_that_is_the_class_already_is_told(page: AppTest) -> None:
+    page.query_params["curves"] = "1"
+    page.run()
+    (said,) = (one.value for one in page.caption if "The higher the area" in one.value)
+    assert "Blurred, the picture is “cat” to 92% already" in said
+    (other,) = (one.value for one in page.caption if "The lower the area" in one.value)
+    assert other == "The lower the area, the better the map."
