@@ -268,11 +268,6 @@ def test_files_say_whether_their_map_is_true(explanation: Explanation, checkpoin
     assert faithfulness == meta["view"]["faithfulness"]
     assert faithfulness["correlation"] == pytest.approx(1, abs=1e-5) and faithfulness["verdict"] == "better than chance"
     assert [faithfulness[name] for name in ("class", "masks", "ceiling", "decidable")] == ["cat <1>", 50, 0.9, True]
-        "cat <1>",
-        50,
-        0.9,
-        True,
-    )
     assert judged.verdict == "Faithfulness to “cat <1>” 1.00 (removal map 0.90), better than chance, by 50 masks."
     assert judged.sentence == view.sentence
     idle = view.judged(record, pack_masks(masks, drops * 0, record.grid, "cat", ceiling=0.0, decidable=False))
