@@ -2,7 +2,7 @@
 
 import streamlit as st
 
-from pages.shared import first_words, guard, message_queue, navigation, watchdog, zip_downloads
+from pages.shared import first_words, guard, left_pages, message_queue, navigation, watchdog, zip_downloads
 from vit.images.decode import silence_libraries
 
 if __name__ == "__main__":  # a visitor's run of the pages
@@ -13,6 +13,7 @@ if __name__ == "__main__":  # a visitor's run of the pages
 else:  # `streamlit run`, which finds this object and serves it
     silence_libraries()
     message_queue.mend()
+    left_pages.mend()
     app = st.App(
         __file__,
         routes=[*zip_downloads.routes(), *first_words.routes()],

@@ -1,11 +1,13 @@
 """The first moments of a page: words before Streamlit's programs, and a map before PyTorch."""
 
+import re
 from collections.abc import Callable
 
 import pytest
 from playwright.sync_api import Browser, Page, Response, expect
 
 from .serving import FIND, ROOT, streamlit
+from .waiting import Conversation
 
 
 @pytest.mark.parametrize("path", ["", "train"])
@@ -40,3 +42,29 @@ def test_what_is_chosen_before_pytorch_is_there_stays(page: Page) -> None:
         expect(page.get_by_text("Loading PyTorch")).to_have_count(0)
         page.wait_for_function(f"() => {FIND}.settled")
         assert page.evaluate(f"() => {FIND}.root.kept") and page.evaluate(f"() => {FIND}.selection") == chosen
+
+
+# The next request of a page is followed at once by the one that `again` holds, as where both meet.
+REPEAT = """const send = WebSocket.prototype.send;
+WebSocket.prototype.send = function (message) {
+  send.call(this, message);
+  globalThis.sent = message;
+  if (globalThis.again) send.call(this, globalThis.again);
+  globalThis.again = undefined;
+};"""
+
+
+def test_what_a_page_asks_that_was_left_does_not_empty_the_next_one(
+    page: Page, talk: Conversation, serve: Callable[..., str]
+) -> None:
+    page.add_init_script(REPEAT)
+    page.goto(serve(ROOT / "app.py"))
+    page.get_by_text("All methods on this picture").click()
+    expect(page).to_have_url(re.compile("ranking"))
+    talk.finish()
+    page.evaluate("again = sent")  # a fragment's
+    page.get_by_role("link", name="Checkpoints").click()
+    expect(page).to_have_url(re.compile("/checkpoints"))
+    talk.finish()
+    expect(page.get_by_role("heading", name="Checkpoints")).to_be_visible()
+    expect(page.get_by_text("Open in Explore").first).to_be_visible()
