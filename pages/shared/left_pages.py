@@ -10,13 +10,13 @@ from streamlit.runtime.app_session import AppSession
 _request_rerun = AppSession.request_rerun  # Streamlit's own
 
 
-def _of_the_page_that_is_open(session: AppSession, client_state: ClientState | None) -> None:
+def _of_the_page_that_is_open(self: AppSession, client_state: ClientState | None) -> None:
     page = client_state.page_script_hash if client_state else ""
-    if page and client_state and client_state.fragment_id and page != session._client_state.page_script_hash:
+    if page and client_state and client_state.fragment_id and page != self._client_state.page_script_hash:
         return
     if page:
-        session._client_state.page_script_hash = page  # from now on, and not when it begins to run
-    _request_rerun(session, client_state)
+        self._client_state.page_script_hash = page  # from now on, and not when it begins to run
+    _request_rerun(self, client_state)
 
 
 def mend() -> None:

@@ -12,9 +12,11 @@ import platform
 import shutil
 import sys
 import tempfile
+import threading
 import time
 import traceback
-from contextlib import nullcontext, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +36,10 @@ _SCRATCH = "VIT_SCRATCH"  # in the environment of a machine: its folder for runs
 _LEFTOVER_SECONDS = 24 * 3600.0  # [s] after which the folder of a run that is not at work here is removed
 _RAYS_OWN = ".ray"  # folder in which Ray wants to keep checkpoints, of which there are none
 _GIVEN_UP = "given up"  # noted by a process: what stands in outcome.json would be so again
+# Ray gives up waiting for machines after a minute and asks for them anew. Where one comes back at that moment, what it
+# had reserved stays so without end (Ray 2.60), so there is only one request, which waits for as long as it takes.
+_ROOM_TIMEOUT = {"RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": str(30 * 24 * 3600)}
+_WAITING_AFTER = 10.0  # [s] without machines after which a run that began before is said to wait for them
 _FRUITLESS_DEATHS = 3  # deaths in a row without another saved state between them, after which it is given up
 
 
@@ -93,14 +99,16 @@ def _train_once(folder: Path, handle: Handle, cpus: int) -> int:
     from ray.train import FailureConfig, RunConfig, ScalingConfig  # noqa: PLC0415
     from ray.train.torch import TorchConfig, TorchTrainer  # noqa: PLC0415
 
+    os.environ |= _ROOM_TIMEOUT
     request = read_request(folder)
     processes = request.nodes * len(request.devices)
     parts, fruitless, reason = read_json(folder / AGAIN), 0, ""
     while True:
         before = _saved(folder)
-        needs = f"{processes} processes with {cpus} processors{' and a GPU' if request.gpus else ''} each"
+        goes = "goes on" if reason else "starts"
+        waits = f"{reason} It {goes} when {handle.engine_name} has room for {_needs(processes, cpus, request.gpus)}."
         if not reason:
-            note(handle, "waiting", f"It starts when {handle.engine_name} has room for {needs}.")
+            note(handle, "waiting", waits.lstrip())
         rays_own: dict[str, Any] = {"storage_path": str(folder / _RAYS_OWN)}
         if mirror := mirror_of(folder):
             mirror.push()
@@ -122,7 +130,8 @@ def _train_once(folder: Path, handle: Handle, cpus: int) -> int:
             ),
         )
         try:
-            trainer.fit()
+            with _noted_where_it_waits(handle, waits.lstrip(), mirror):
+                trainer.fit()
             if mirror:
                 mirror.pull_all()
             return 0
@@ -130,9 +139,6 @@ def _train_once(folder: Path, handle: Handle, cpus: int) -> int:
             ray.shutdown()  # what a start that failed had reserved is free again, which Ray else keeps for this job
             if mirror:
                 mirror.pull_all()
-            if _had_no_room(error):
-                note(handle, "waiting", f"{reason} It goes on when {handle.engine_name} has room for {needs}.".lstrip())
-                continue
             if read_json(folder / AGAIN) != parts or read_json(folder / NOTE).get("word") == _GIVEN_UP:
                 return 1
             fruitless = 0 if _saved(folder) != before else fruitless + 1
@@ -144,9 +150,37 @@ def _train_once(folder: Path, handle: Handle, cpus: int) -> int:
             note(handle, "retrying", reason)
 
 
-def _had_no_room(error: Exception) -> bool:
-    """Whether Ray found no machines for all processes within a minute, so that none of them has begun."""
-    return type(getattr(error, "controller_failure", None)).__name__ == "WorkerGroupStartupTimeoutError"
+@contextmanager
+def _noted_where_it_waits(handle: Handle, reason: str, mirror: Mirror | None) -> Iterator[None]:
+    """Say that a run waits where its machines are not there after a while."""
+    import ray  # noqa: PLC0415
+    from ray.util import placement_group_table  # noqa: PLC0415
+
+    def look() -> None:
+        with suppress(Exception):  # nobody answers, so nobody knows
+            own = ray.get_runtime_context().get_job_id()  # what Ray's names of groups end with
+            if any(name.endswith(own) and one["state"] == "PENDING" for name, one in placement_group_table().items()):
+                note(handle, "waiting", reason)
+                if mirror:
+                    mirror.push()
+
+    timer = threading.Timer(_WAITING_AFTER, look)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()
+
+
+def _needs(processes: int, cpus: int, gpus: bool) -> str:
+    """What a run waits for, in words."""
+    each = f"{_counted(cpus, 'processor')}{' and a GPU' if gpus else ''}"
+    return f"{_counted(processes, 'process', 'processes')} with {each}{' each' if processes > 1 else ''}"
+
+
+def _counted(number: int, one: str, more: str = "") -> str:
+    return f"{number} {one if number == 1 else more or one + 's'}"
 
 
 def _saved(folder: Path) -> list[int]:
