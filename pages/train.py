@@ -252,9 +252,9 @@ def name_of(config: TrainConfig) -> str:
     return run_name(config)
 
 
-def show_command(config: TrainConfig, preset: str, target: compute_target.ComputeTarget) -> None:
+def show_command(config: TrainConfig, preset: str, target: compute_target.ComputeTarget, name: str) -> None:
     """The line that does the same in a terminal."""
-    line = command_line(config, preset, target.devices, target.on, target.nodes, target.minutes)
+    line = command_line(config, preset, target.devices, target.on, target.nodes, target.minutes, name)
     st.code(line, language="bash", wrap_lines=True)
     for file, content in compute_target.files(target).items():
         st.caption(plain(f"{file}, RUN being the run's folder:"))
@@ -355,4 +355,4 @@ with right:
         state.started, state.nonce = False, secrets.token_hex(8)  # the next click is another run
     if config is not None and devices:
         with st.expander("The same on the command line", key="command_group"):
-            show_command(config, form.preset, target)
+            show_command(config, form.preset, target, name.strip())

@@ -55,6 +55,11 @@ def test_a_preset_alone_is_one_short_line() -> None:
     assert command_line(train_config("shapes"), "shapes") == "python -m vit train --preset shapes"
 
 
+def test_a_name_is_part_of_the_line() -> None:
+    line = command_line(train_config("shapes"), "shapes", name="it's mine")
+    assert parser().parse_args(shlex.split(line)[3:]).name == "it's mine"
+
+
 def test_several_gpus_start_with_torchrun_on_those_gpus() -> None:
     config = train_config("cifar", device="cuda")
     line = command_line(config, "cifar", ("cuda:1", "cuda:3"))

@@ -387,6 +387,19 @@ def test_more_epochs_may_be_asked_for_when_resuming(folder: Path, tmp_path: Path
     assert [r["epoch"] for r in figures(tmp_path) if r["kind"] == "validation"] == [1, 2]
 
 
+def test_the_log_of_a_resumed_run_knows_the_best_epoch_before(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train(describe(folder, epochs=1), tmp_path)
+    state = tmp_path / "checkpoints" / "state.pt"
+    saved = torch.load(state)
+    saved["best"] = (1.0, *saved["best"][1:])
+    torch.save(saved, state)
+    capsys.readouterr()
+    train(describe(folder, epochs=2), tmp_path, resume=True)
+    assert "(best 100.00%)" in capsys.readouterr().out
+
+
 def test_a_run_of_a_version_without_validation_is_not_resumed(folder: Path, tmp_path: Path) -> None:
     train(describe(folder, epochs=1), tmp_path)
     for name in ("state.pt", "state.previous.pt"):

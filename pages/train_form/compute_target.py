@@ -10,7 +10,7 @@ from pages.shared import link_controls
 from pages.shared.escape import plain
 from pages.train_form import cost_preview, form_state
 from vit.runs.engines import clusters, job_files, watch
-from vit.runs.engines.contract import HERE, Handle, Request
+from vit.runs.engines.contract import HERE, Capacity, Handle, Request
 from vit.runs.registry import ANY_GPU, list_runs
 
 
@@ -109,7 +109,15 @@ def pick_there(cluster: clusters.Cluster) -> ComputeTarget:
     left, right = st.columns(2)
     nodes = left.number_input("Machines", 1, limits.nodes, 1, key=f"nodes {cluster.name}", persist_state="session")
     each = right.number_input(
-        "Processes on each", 1, limits.processes, 1, key=f"processes {cluster.name}", persist_state="session"
+        "Processes on each",
+        1,
+        limits.processes,
+        1,
+        key=f"processes {cluster.name}",
+        help="Ray spreads the processes as far as there is room; some machines may get more of them than others."
+        if cluster.kind == "ray"
+        else None,
+        persist_state="session",
     )
     minutes = None
     if cluster.kind in ("slurm", "files"):
@@ -124,7 +132,23 @@ def pick_there(cluster: clusters.Cluster) -> ComputeTarget:
             "sooner.",
             persist_state="session",
         )
-    return ComputeTarget(cluster.name, (kind,) * each if kind else (), nodes=nodes, minutes=minutes)
+    target = ComputeTarget(cluster.name, (kind,) * each if kind else (), nodes=nodes, minutes=minutes)
+    if capacity and (lacking := _lacking(target, capacity, cluster.cpus)):
+        st.warning(plain(f"{cluster.name} {lacking}: the run would wait until it has more."))
+    return target
+
+
+def _lacking(target: ComputeTarget, capacity: Capacity, cpus: int) -> str:
+    """What a cluster has too little of, free or not, with how much that is; nothing where a run has room."""
+    needs = [
+        ("GPU", target.processes if ANY_GPU in target.devices else 0, capacity.gpus.total),
+        ("processor", target.processes * cpus, capacity.cpus.total),
+        ("machine", target.nodes, capacity.nodes),
+    ]
+    for kind, needed, total in needs:
+        if needed > total:
+            return f"has {total or 'no'} {kind}{'' if total == 1 else 's'}, and {needed} would be needed"
+    return ""
 
 
 def pick_here() -> ComputeTarget:

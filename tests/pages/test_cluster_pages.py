@@ -229,3 +229,15 @@ def test_a_dry_run_that_waits_can_be_cancelled(lab: Fake) -> None:
     page.button(key="cancel_there").click().run()
     until(lambda: not list((lab.jobs.parent / ".trials").iterdir()), "its end")
     assert not page.button(key="try_there").disabled
+
+
+def test_what_a_cluster_has_too_little_of_is_said_before_the_start(lab: Fake) -> None:
+    assert watch.capacity("lab", patience=5)[0]
+    page = opened("train", preset="shapes")
+    choose(page, "lab")
+    assert "would wait" not in text(page)
+    page.segmented_control(key="cluster_kind").set_value("gpu").run()
+    assert "lab has no GPUs, and 1 would be needed: the run would wait" in text(page)
+    page.segmented_control(key="cluster_kind").set_value("cpu").run()
+    page.number_input(key="processes lab").set_value(2).run()
+    assert "lab has 1 processor, and 2 would be needed" in text(page)

@@ -200,6 +200,7 @@ def parser() -> argparse.ArgumentParser:
         "--run-dir", "--run", type=Path, dest="run", metavar="DIR",
         help="the run's folder (default: runs/<time>-<preset>); torchrun takes --run for an option of its own",
     )  # fmt: skip
+    train.add_argument("--name", metavar="NAME", help="what the run is called (default: what is trained)")
     train.add_argument("--resume", type=Path, metavar="DIR", help="continue the run in this folder")
     train.add_argument(
         "--on", metavar="NAME", help="hand it over: to a cluster that is set up, or to `here`, this machine's queue; "

@@ -32,7 +32,9 @@ def run_train(options: argparse.Namespace) -> None:
         raise InvalidConfig("--devices, --nodes, --minutes and --trial say what is asked of the place that --on names.")
     if options.trial and options.on == HERE:
         raise InvalidConfig("--trial tries on a cluster; what a run takes here tells page Train. Name a cluster.")
-    if options.resume and (options.preset or options.config or options.data or options.set or options.run):
+    if options.resume and (
+        options.preset or options.config or options.data or options.set or options.run or options.name
+    ):
         raise InvalidConfig("--resume continues a run as it was described; it goes without other options.")
     if not (options.preset or options.config or options.data or options.resume):
         raise InvalidConfig(f"Name a --preset ({', '.join(PRESETS)}), a --config or at least --data.")
@@ -40,7 +42,7 @@ def run_train(options: argparse.Namespace) -> None:
     if options.on:
         _hand_over(config, options)
         return
-    run = options.resume or options.run or runs_folder() / new_id(run_name(config))
+    run = options.resume or options.run or runs_folder() / new_id(options.name or run_name(config))
     if options.preset:
         print(f"{PRESETS[options.preset].title}. {PRESETS[options.preset].expect}", flush=True)
     try:
@@ -68,7 +70,14 @@ def _hand_over(config: TrainConfig, options: argparse.Namespace) -> None:
     if options.trial:
         _dry_run_there(config, options, devices)
         return
-    run = launch(config, on=options.on, devices=devices, nodes=options.nodes, minutes=options.minutes)
+    run = launch(
+        config,
+        name=options.name or "",
+        on=options.on,
+        devices=devices,
+        nodes=options.nodes,
+        minutes=options.minutes,
+    )
     print(f"{run.id}  {run.status}  {run.reason}".rstrip())
     print(f"Look at it with: python -m vit runs show {run.id}")
 

@@ -17,6 +17,7 @@ def command_line(
     on: str = HERE,
     nodes: int = 1,
     minutes: int | None = None,
+    name: str = "",
 ) -> str:
     """A shell command for `python -m vit train`, as short as the preset allows.
 
@@ -28,6 +29,7 @@ def command_line(
         on: a cluster by its name; for this machine the command trains by itself, without its queue.
         nodes: machines of the cluster.
         minutes: after which the cluster may end an attempt.
+        name: what the run is called; empty for what is trained.
     """
     base = TrainConfig(**PRESETS[preset].settings if preset else {}).model_dump()
     changed = {name: value for name, value in config.model_dump().items() if value != base[name]}
@@ -38,6 +40,8 @@ def command_line(
         arguments += ["--preset", preset]
     if not preset or "data" in changed:
         arguments += ["--data", config.data]
+    if name:
+        arguments += ["--name", name]
     changed.pop("data", None)
     for name, value in changed.items():
         arguments += ["--set", f"{name}={_written(value)}"]

@@ -61,14 +61,15 @@ class Recorder(AbstractContextManager["Recorder"]):
         process: this one.
         attempt: how often the run was resumed.
         facts: about the run as a whole, for the "start" record: total_steps, steps_per_epoch, batch_size, lr, ...
+        best: validation accuracy before this attempt, 0 to 1.
     """
 
-    def __init__(self, run: Path, step: int, process: Process, attempt: int, facts: dict[str, Any]):
+    def __init__(self, run: Path, step: int, process: Process, attempt: int, facts: dict[str, Any], best: float = 0.0):
         self.run, self.process, self.attempt, self.facts = run, process, attempt, facts
         self.losses: list[Tensor] = []
         self.at, self.share = step, 0.0
         self._doing, self._beaten = "", 0.0
-        self.best = 0.0
+        self.best = best
         self.begun, self.first = time.perf_counter(), step
         self.resume_clock()
         if process.leads:

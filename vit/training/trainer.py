@@ -130,7 +130,8 @@ class Trainer:
         """
         progress = self.progress
         self.update.parts = max(self.update.parts, read_json(self.run / AGAIN).get("parts", 1))
-        with Recorder(self.run, progress.step, self.process, attempt, self._start_facts()) as recorder:
+        best = progress.best.accuracy if progress.best else 0.0
+        with Recorder(self.run, progress.step, self.process, attempt, self._start_facts(), best) as recorder:
             for note in self.notes:
                 recorder.note(note)
             if self.process.leads and not self.state.exists():
