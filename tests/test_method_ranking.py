@@ -156,6 +156,9 @@ def test_a_card_without_a_ranking_states_none(lines: Any) -> None:
     assert recorded({} if lines is None else {"faithfulness": lines}) == (0, {})
 
 
+_OF_THE_CARD = ("README.md", "config.json")
+
+
 def test_the_command_ranks_and_the_card_carries_the_table(
     saved_shapes: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -163,6 +166,8 @@ def test_the_command_ranks_and_the_card_carries_the_table(
         command = ["faithfulness", "--checkpoint", str(saved_shapes), "--data", "shapes", *words]
         return main(command), *capsys.readouterr()
 
+    (saved_shapes / "known.zip").write_bytes(b"made from the weights")
+    others = {file.name: file.read_bytes() for file in saved_shapes.iterdir() if file.name not in _OF_THE_CARD}
     before = load_checkpoint(saved_shapes)
     status, out, err = run("--limit", "3", "--card", "--json")
     assert status == 0, err
@@ -170,6 +175,7 @@ def test_the_command_ranks_and_the_card_carries_the_table(
     assert facts["pictures"] == 3 and {one["name"] for one in facts["methods"]} == {*METHODS, RANDOM, BLOB}
     after = load_checkpoint(saved_shapes)
     assert after.hash == before.hash and after.facts["accuracy"] == 0.25
+    assert {name: (saved_shapes / name).read_bytes() for name in others} == others
     assert "## Faithfulness" in after.card and "| Relevance |" in after.card and "Random maps reach" in after.card
     status, _, err = run("--limit", "0")
     assert status == 2 and err.strip() == "--limit must be at least 1, not 0."

@@ -115,7 +115,7 @@ def save_checkpoint(
 
 
 def record_facts(checkpoint: Checkpoint, facts: Mapping[str, Any]) -> None:
-    """Add to what a checkpoint that this app saved, and its card, tell of it.
+    """Add to what a checkpoint that this app saved, and its card, tell of it; all its other files stay byte for byte.
 
     Raises:
         UserError: it is another library's, whose card is not ours to write.
@@ -124,8 +124,16 @@ def record_facts(checkpoint: Checkpoint, facts: Mapping[str, Any]) -> None:
         raise UserError(
             f"{checkpoint.name} was not saved by this app, so its card is left as it is. Go without --card."
         )
-    merged = {**checkpoint.facts, **facts}
-    save_checkpoint(checkpoint.path, checkpoint.model, checkpoint.labels, checkpoint.preprocess, merged)
+    folder, merged = Path(os.path.abspath(checkpoint.path)), {**checkpoint.facts, **facts}
+    try:
+        contents: dict[str, Sequence[bytes | memoryview]] = {
+            file.name: [file.read_bytes()] for file in folder.iterdir() if file.is_file()
+        }
+        config = json.loads(b"".join(contents[CONFIG])) | {"training": merged}
+        card = write_card(folder.name, checkpoint.config, checkpoint.labels, merged)
+        swap_in(folder, contents | {CONFIG: [dump_json(config, indent=2).encode()], CARD: [card.encode()]})
+    except OSError as error:
+        raise UserError(f"The checkpoint {folder.name!r} was not saved: {reason_of(error)}.") from error
 
 
 _OWN_FILES = (WEIGHTS, CONFIG, PREPROCESS, CARD)
