@@ -153,7 +153,9 @@ def kills(site: Site) -> None:
         took = time.monotonic() - begun
         say(f"kills {number + 1:>3} {killed:<10} at step {step:>4}: {how}, {result}, {took:.0f} s")
         time.sleep(max(0.0, 32 - took))
-    left = [run.id for run in registry.list_runs(patience=6) if site.lab.processes(run)]
+    left, ended = registry.list_runs(patience=6), time.monotonic()
+    while (left := [run for run in left if site.lab.processes(run)]) and time.monotonic() - ended < TRUE:
+        time.sleep(1)
     say(f"kills: {same} of {count} with the same bits; runs with processes left: {len(left)}")
 
 

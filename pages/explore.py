@@ -220,7 +220,7 @@ def main() -> None:
         source = picture_picker.pick_frame(source)
     with answer:
         predicted = st.container()
-        checkpoint = class_source.pick(checkpoint)
+        checkpoint = class_source.pick(checkpoint, size=size)
 
     def explained(source: Source) -> Explanation:
         with waiting:

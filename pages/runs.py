@@ -99,14 +99,18 @@ def list_all() -> None:
                 "Status": st.column_config.TextColumn(width=95),
                 "Run": st.column_config.TextColumn(width="medium"),
                 "Validation": st.column_config.NumberColumn(
-                    format="%.1f %%", help="Accuracy on validation pictures, of the best epoch so far"
+                    format="%.1f %%", width=85, help="Accuracy on validation pictures, of the best epoch so far"
                 ),
                 "Test": st.column_config.NumberColumn(
                     format="%.1f %%",
+                    width=70,
                     help="Accuracy on test pictures, looked at once, at the end, by the weights that validation chose. "
                     "Of older runs, which show no validation, the best epoch by test accuracy.",
                 ),
                 "Progress": st.column_config.ProgressColumn(format="%.0f %%", min_value=0, max_value=100, width=130),
+                "Time": st.column_config.TextColumn(width=80),
+                "Data": st.column_config.TextColumn(width=105),
+                "Device": st.column_config.TextColumn(width=130),
                 "Started": st.column_config.DatetimeColumn(format="D MMM, HH:mm", width=110),
             },
             alt="All runs",

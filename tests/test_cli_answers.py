@@ -41,10 +41,36 @@ def test_labelled_pictures_are_classes(command: Command, picture: Path, saved: P
     assert "of pictures held out (95 % interval" in result.err
 
 
+def test_likeness_to_a_picture_is_the_class(command: Command, picture: Path, saved: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.png"
+    Image.new("RGB", (40, 40), (200, 30, 30)).save(other)
+    result = command("classify", picture, "--checkpoint", saved, "--like", other, "--like-patch", "1,2", "--json")
+    answer = json.loads(result.out)
+    (prediction,) = answer["results"][0]["predictions"]
+    checkpoint = vit.load_checkpoint(saved)
+    alike = checkpoint.with_answers(
+        vit.answers_from_picture(checkpoint, Image.open(other), (1, 2), prediction["label"])
+    )
+    assert prediction["label"] == "like other.png at 1,2"
+    with torch.inference_mode():
+        logit = float(alike.model(alike.preprocess(vit.decode_image(picture.read_bytes()))).logits[0, 0])
+    assert prediction["probability"] == pytest.approx(max(logit, 0), abs=1e-6)
+
+    out = tmp_path / "map.npz"
+    words = ("--like", other, "--method", "relevance", "--size", 64, "--like-patch", "7,7", "--out", out)
+    assert command("explain", picture, "--checkpoint", saved, *words).status == 0
+    assert np.load(out)["heatmap"].shape == (8, 8)
+    result = command("classify", picture, "--checkpoint", saved, "--like", other, "--like-patch", "7,7")
+    assert result.status == 2 and "rows 0 to 3 and columns 0 to 3, not 7,7" in result.err
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (("--text", "a cat", "--examples", "shapes"), "not from both"),
+        (("--like", "x.png", "--examples", "shapes"), "not from both"),
+        (("--like-patch", "1,1"), "--like-patch is a patch of a picture"),
+        (("--like", "nowhere.png"), "nowhere.png cannot be read"),
         (("--template", "a {}"), "--template says how each --text is read"),
         (("--classifier", "probe"), "--classifier says how --examples are learnt from"),
         (("--text", "a cat"), "tiny did not learn from pictures with texts"),

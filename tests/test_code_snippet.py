@@ -18,6 +18,7 @@ from vit.checkpoints.checkpoint import Checkpoint
 from vit.checkpoints.load import load_checkpoint
 from vit.checkpoints.save import save_checkpoint
 from vit.explain.answers.examples import answers_from_examples, answers_from_features
+from vit.explain.answers.similarity import answers_from_picture
 from vit.explain.answers.text import answers_from_text
 from vit.explain.features import Features, pooled
 from vit.explain.methods import METHODS, Subject, heatmap_of
@@ -212,6 +213,13 @@ def answering(
     files = [f"{i}.png" for i in range(5)]
     for i, file in enumerate(files):
         Image.new("RGB", (40, 30), (50 * i, 90, 200 - 50 * i)).save(file)
+    if request.param.startswith("like"):
+        sample, size = request.param == "like a sample", (64, 64) if request.param == "like a patch" else None
+        like = samples.read("horse") if sample else Path(files[3]).read_bytes()
+        patch = (5, 1) if size else None
+        answers = answers_from_picture(checkpoint, vit.decode_image(like), patch, "like 'it'", size=size)
+        facts = {**answers.facts, "like": "horse" if sample else files[3], "sample": sample}
+        return checkpoint.with_answers(replace(answers, facts=facts))
     groups = {"red 'ish'": files[2:], "blue": files[:2]}
     if request.param == "groups":
         vectors = [pooled(checkpoint.model, checkpoint.preprocess(Image.open(file))) for file in files[2:] + files[:2]]
@@ -224,14 +232,18 @@ def answering(
     return checkpoint.with_answers(answers)
 
 
-@pytest.mark.parametrize("answering", ["groups", "dataset", "text"], indirect=True)
+@pytest.mark.parametrize(
+    "answering", ["groups", "dataset", "text", "like a file", "like a patch", "like a sample"], indirect=True
+)
 @pytest.mark.parametrize("sample", ["", "cat"])
 def test_classes_from_outside_are_made_again(answering: Checkpoint, sample: str) -> None:
     data = samples.read(sample) if sample else photo()
     Path("photo.png").write_bytes(data)
     explanation = explain(answering, data)
-    subject = Subject.of(answering.model, explanation.preprocess(explanation.picture), 1)
-    program = snippet(explanation, answering, {"method": "relevance", "target": 1}, picture="photo.png", sample=sample)
+    target = len(answering.labels) - 1
+    subject = Subject.of(answering.model, explanation.preprocess(explanation.picture), target)
+    facts = {"method": "relevance", "target": target}
+    program = snippet(explanation, answering, facts, picture="photo.png", sample=sample)
     left: dict[str, Any] = {}
     exec(compile(program, "copied.py", "exec"), left)
     assert left["checkpoint"].labels == answering.labels

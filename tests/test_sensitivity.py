@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from vit.explain.sensitivity import (
     removal,
     score_drops,
 )
+from vit.model.heads import Activation
 from vit.model.transformer import VisionTransformer
 
 ROWS, COLS = 6, 8
@@ -51,21 +53,23 @@ def test_every_part_has_three_tenths_and_more_parts_begin_with_the_same(patches:
 
 
 @pytest.mark.parametrize("pool", ["cls", "mean", "map"])
-@pytest.mark.parametrize("independent", [False, True])
+@pytest.mark.parametrize("activation", ["softmax", "sigmoid", "none"])
 def test_costs_are_those_of_one_part_after_the_other(
-    build: Callable[..., VisionTransformer], pictures: Callable[..., Tensor], pool: str, independent: bool
+    build: Callable[..., VisionTransformer], pictures: Callable[..., Tensor], pool: str, activation: Activation
 ) -> None:
     model = build(pool=pool)
-    model.independent = independent
+    model.activation = activation
     pixels, masks = pictures(count=1), random_masks(16, 9)
     with torch.inference_mode():
         whole = model(pixels).logits[0].double()
         for cost, part in zip(score_drops(model, pixels, 2, masks), masks, strict=True):
             left = model(hidden(pixels, part.nonzero()[:, 0].tolist(), model.config.patch_size)).logits[0].double()
-            before, after = (
-                float(-math.log1p(math.exp(-one[2])) if independent else one[2] - one.logsumexp(0))
-                for one in (whole, left)
-            )
+            score: Callable[[Tensor], Any] = {
+                "softmax": lambda one: one[2] - one.logsumexp(0),
+                "sigmoid": lambda one: -math.log1p(math.exp(-one[2])),
+                "none": lambda one: one[2],
+            }[activation]
+            before, after = float(score(whole)), float(score(left))
             assert float(cost) == pytest.approx(before - after, rel=1e-5, abs=1e-5)
     assert score_drops(model, pixels, 2, masks[:0]).shape == (0,)
 

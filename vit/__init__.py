@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from vit.data.import_archive import ImportedDataset, import_dataset
     from vit.errors import InvalidCheckpoint, InvalidConfig, InvalidDataset, InvalidImage, UserError
     from vit.explain.answers.examples import answers_from_examples, answers_from_pictures
+    from vit.explain.answers.similarity import answers_from_picture
     from vit.explain.answers.text import answers_from_text
     from vit.explain.attention_rollout import rollout
     from vit.explain.heatmap import heatmap
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "data.import_archive": ["ImportedDataset", "import_dataset"],
     "explain.answers.examples": ["answers_from_examples", "answers_from_pictures"],
+    "explain.answers.similarity": ["answers_from_picture"],
     "explain.answers.text": ["answers_from_text"],
     "explain.attention_rollout": ["rollout"],
     "explain.heatmap": ["heatmap"],

@@ -45,7 +45,8 @@ def show(checkpoint: Any, explanation: Any) -> None:
     if checkpoint.answers is not None:
         shared = f"It shares its answer among these {count:,}, whether one is right or none."
         shared = shared if count > 1 else "With one class alone its answer is always 100 %: name another to compare."
-        caption = "It answers each by itself." if checkpoint.answers.independent else shared
+        by_itself, alike = "It answers each by itself.", "100 % is what the model cannot tell from it."
+        caption = {"softmax": shared, "sigmoid": by_itself, "none": alike}[checkpoint.answers.activation]
     if judgement is None:
         st.caption(caption)
         return

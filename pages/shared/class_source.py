@@ -1,4 +1,4 @@
-"""Where the classes come from that a checkpoint is asked about: its own, phrases that somebody types, or examples."""
+"""Where the classes come from that a checkpoint is asked about: its own, typed phrases, examples, or a picture."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from pages.shared import (
     datasets,
     example_groups,
     feedback,
+    likeness,
     link_controls,
     page_links,
     pass_queue,
@@ -35,9 +36,10 @@ from vit.view.captions import about
 if TYPE_CHECKING:
     from vit.checkpoints.answers import Answers
     from vit.checkpoints.checkpoint import Checkpoint
+    from vit.explain.cost import Size
     from vit.explain.features import Features
 
-TYPED, EXAMPLES = "typed", "examples"
+TYPED, EXAMPLES, SIMILAR = "typed", "examples", "similar"
 CLASSIFIERS = {"probe": "linear probe", "neighbours": "neighbours"}
 PICTURES, FEW_PICTURES = (100, 300, 1000), 300  # of a dataset that can be learnt from, and at first
 PHRASES = 1000  # the most characters of one
@@ -45,26 +47,29 @@ PHRASES = 1000  # the most characters of one
 
 def names(prefix: str = "") -> tuple[str, ...]:
     """Of all that links say of it."""
-    parts = ("from", "text", "template", "data", "pictures", "group", "classifier")
+    parts = ("from", "text", "template", "data", "pictures", "group", "classifier", "like", "name", "patch")
     return tuple(f"{prefix}{CLASSES}{part}" for part in parts)
 
 
 def show_stored() -> None:
     """What `pick` shows of the shipped checkpoint, before anything else can be chosen."""
-    st.segmented_control("Classes", ["the checkpoint's", "from examples"], default="the checkpoint's", disabled=True)
+    st.segmented_control(
+        "Classes", ["the checkpoint's", "from examples", "like a picture"], default="the checkpoint's", disabled=True
+    )
 
 
-def pick(checkpoint: Checkpoint, prefix: str = "") -> Checkpoint:
+def pick(checkpoint: Checkpoint, prefix: str = "", size: Size | None = None) -> Checkpoint:
     """Let the person choose where classes come from; the checkpoint with these, or as it is while there are none.
 
     Args:
         prefix: of its names in links, where a page asks several times.
+        size: (height, width) of the model's input [px]; None for the checkpoint's own.
     """
     name = f"{prefix}{CLASSES}from"
     sources = {"": "the checkpoint's" if checkpoint.labels else "none"}
     if _reads_text(checkpoint):
         sources[TYPED] = "typed"
-    sources[EXAMPLES] = "from examples"
+    sources |= {EXAMPLES: "from examples", SIMILAR: "like a picture"}
     source = link_controls.select(
         "Classes",
         name,
@@ -74,14 +79,18 @@ def pick(checkpoint: Checkpoint, prefix: str = "") -> Checkpoint:
         along={f"{prefix}target": None},
         help="What the model chooses from. Models that learnt from pictures with texts compare a picture with phrases "
         "that you type; every model can be taught classes by examples, of which it sees only what it computes before "
-        "its own head.",
+        "its own head, or say how alike two pictures are to it.",
     )
     if not prefix and source != EXAMPLES:
         feedback.tell()  # that a probe was kept
     if not source:
         return checkpoint
     try:
-        answers = (_typed if source == TYPED else _from_examples)(checkpoint, prefix)
+        if source == SIMILAR:
+            own, target = f"{prefix}{CLASSES}", f"{prefix}target"
+            answers: Answers | None = likeness.pick(checkpoint, own, target, size, of_pinned=not prefix)
+        else:
+            answers = (_typed if source == TYPED else _from_examples)(checkpoint, prefix)
     except UserError as error:
         st.error(plain(str(error)))
         return checkpoint

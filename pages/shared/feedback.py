@@ -61,6 +61,11 @@ def say(text: str) -> None:
     session.of(_Changes).outcome = (True, text)
 
 
+def refuse(why: str) -> None:
+    """Say why nothing was changed, when the page runs again."""
+    session.of(_Changes).outcome = (False, why)
+
+
 def tell() -> None:
     """Say what came of the last change, once; its place stays, so that what is below keeps its own."""
     changes = session.of(_Changes)

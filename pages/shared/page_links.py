@@ -157,12 +157,14 @@ class ClassesLink(PageLink):
     """Of classes from outside a checkpoint, see `pages.shared.class_source`.
 
     Attributes:
-        source: "" for the checkpoint's own, typed phrases, or examples.
+        source: "" for the checkpoint's own, typed phrases, examples, or likeness to a picture.
         phrases, template: what was typed, and how it is read.
         data: a dataset to learn from, "" for groups of pictures.
         pictures: how many of the dataset.
         groups: of pictures, each the key of its pictures, a space, and its name.
         classifier: how is learnt from them.
+        like, name: a sample, or the key of an uploaded picture and what its file was called.
+        patch: of it, as ROW,COL; "" for the whole picture.
     """
 
     source: Annotated[str, "from"] = ""
@@ -172,6 +174,9 @@ class ClassesLink(PageLink):
     pictures: str = ""
     groups: Annotated[Names, "group"] = ()
     classifier: str = ""
+    like: str = ""
+    name: str = ""
+    patch: str = ""
 
 
 CLASSES = "classes_"  # where the names of these begin

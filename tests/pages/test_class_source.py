@@ -125,7 +125,7 @@ def test_hostile_phrases_get_an_answer_or_a_sentence(page: AppTest, with_texts: 
 def test_only_models_of_texts_are_asked_for_phrases(page: AppTest) -> None:
     show(page, classes_from="typed", classes_text=PHRASES)
     assert not page.exception and not page.text_area
-    assert control(page.button_group, "classes_from").options == ["the checkpoint's", "from examples"]
+    assert control(page.button_group, "classes_from").options == ["the checkpoint's", "from examples", "like a picture"]
 
 
 @pytest.mark.parametrize("classifier", ["probe", "neighbours"])
@@ -305,3 +305,49 @@ def test_a_contact_sheet_of_typed_phrases_leads_to_explore_with_them(compare: Ap
     assert sum(one.value.startswith(("**a cat**", "**a dog**")) for one in compare.markdown) == len(samples.SAMPLES)
     query = parse_qs(compare.get("page_link")[0].proto.query_string)
     assert query["classes_text"] == PHRASES[:2] and query["classes_from"] == ["typed"]
+
+
+def test_likeness_to_the_pinned_patch_is_the_class(page: AppTest, backbone: str) -> None:
+    show(page, checkpoint=backbone, sample="cat", classes_from="similar")
+    assert not page.exception and not page.error
+    assert control(page.selectbox, "target").options == ["like Chelsea the cat · 100.0%"]
+    button = next(one for one in page.button if one.label == "Take the pinned patch")
+    button.click().run()
+    assert [one.value.replace("\\", "") for one in page.error] == [
+        "No patch is pinned. Click one on the picture first."
+    ]
+    show(page, token="7", pinned="1")
+    next(one for one in page.button if one.label == "Take the pinned patch").click().run()
+    assert not page.exception and not page.error
+    checkpoint = vit.load_checkpoint(backbone)
+    place = divmod(7 - len(checkpoint.config.prefix), 4)
+    assert page.query_params["classes_like"] == "cat"
+    assert page.query_params["classes_patch"] == f"{place[0]},{place[1]}"
+    alike = checkpoint.with_answers(vit.answers_from_picture(checkpoint, vit.decode_image(samples.read("cat")), place))
+    expected = float(alike.model(pixels(alike)).logits[0, 0])
+    name = f"like Chelsea the cat, patch {place[0] + 1}, {place[1] + 1}"
+    assert control(page.selectbox, "target").options == [f"{name} · {max(expected, 0):.1%}"]
+    show(page, sample="horse")
+    assert sent_to(page)["method"]["target"] == name  # of the cat's patch, on another picture
+    next(one for one in page.button if "take the whole picture" in one.label).click().run()
+    assert not page.exception and "classes_patch" not in page.query_params
+
+
+def test_likeness_to_an_uploaded_picture_outlives_the_session(
+    page: AppTest, backbone: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VIT_PICTURES", str(tmp_path / "pictures"))
+    key = uploaded_pictures.keep(png(30, 30, color="rgb(200, 20, 20)"))
+    show(page, checkpoint=backbone, classes_from="similar", classes_like=key, classes_name="red <b>.png")
+    assert not page.exception and not page.error
+    assert control(page.selectbox, "target").options[0].startswith("like red <b>.png · ")
+
+
+@pytest.mark.parametrize(
+    ("like", "patch"), [("nothing", ""), ("cat", "99,0"), ("cat", "x,y"), ("0" * 64, "1"), ("", "0,")]
+)
+def test_hostile_links_of_likeness_get_an_answer_or_a_sentence(
+    page: AppTest, backbone: str, like: str, patch: str
+) -> None:
+    show(page, checkpoint=backbone, classes_from="similar", classes_like=like, classes_patch=patch)
+    assert not page.exception and sent_to(page)

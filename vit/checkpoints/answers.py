@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import nn
 
+from vit.model.heads import Activation
 from vit.model.layers import Linear
 
 
@@ -19,8 +20,8 @@ class Answers:
         names: one per class.
         head: from pooled features (B, D) to logits (B, C), in evaluation mode.
         source: where the classes come from, as a sentence.
-        independent: each class is a question of its own, with a probability of its own (SigLIP); else the
-            probabilities of all sum to 1.
+        activation: "softmax" where the probabilities of all sum to 1, "sigmoid" where each class has one of its own
+            (SigLIP), "none" where logits are similarities, -1 to 1.
         accuracy: share of the known pictures that are recognised by what the others say; None where none are known.
         interval: in which that share lies with 95 % confidence.
         facts: how they were made, for a card.
@@ -29,7 +30,7 @@ class Answers:
     names: tuple[str, ...]
     head: nn.Module
     source: str
-    independent: bool = False
+    activation: Activation = "softmax"
     accuracy: float | None = None
     interval: tuple[float, float] | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
@@ -37,7 +38,7 @@ class Answers:
     @cached_property
     def digest(self) -> str:
         """Tells these answers from all others: names, numbers and kind of the head."""
-        digest = hashlib.sha256(repr((self.names, self.independent, type(self.head).__name__)).encode())
+        digest = hashlib.sha256(repr((self.names, self.activation, type(self.head).__name__)).encode())
         for name, tensor in sorted(self.head.state_dict().items()):
             digest.update(repr((name, tuple(tensor.shape))).encode())
             digest.update(tensor.float().contiguous().numpy().tobytes())
@@ -46,4 +47,4 @@ class Answers:
     @property
     def linear(self) -> bool:
         """Whether they are one linear map, which every file of a checkpoint can hold."""
-        return isinstance(self.head, Linear) and not self.independent
+        return isinstance(self.head, Linear) and self.activation == "softmax"

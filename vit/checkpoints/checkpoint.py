@@ -96,7 +96,7 @@ class Checkpoint:
         Args:
             answers: made for this checkpoint, see `vit.answers_from_text` and `vit.answers_from_examples`.
         """
-        model = self.model.with_head(answers.head, len(answers.names), answers.independent)
+        model = self.model.with_head(answers.head, len(answers.names), answers.activation)
         # Measured with its own classes, or said of them.
         facts = {name: fact for name, fact in self.facts.items() if "accuracy" not in name and name not in _OF_CLASSES}
         return replace(

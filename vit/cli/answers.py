@@ -1,4 +1,4 @@
-"""Options that ask a checkpoint for other classes than its own: --text and --examples."""
+"""Options that ask a checkpoint for other classes than its own: --text, --examples and --like."""
 
 import argparse
 import sys
@@ -6,8 +6,9 @@ import sys
 from vit.checkpoints.answers import Answers
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.checkpoints.load import load_checkpoint
+from vit.cli.pictures import preprocess_of_size, read_picture
 from vit.errors import InvalidConfig
-from vit.explain.answers import examples, text
+from vit.explain.answers import examples, similarity, text
 
 _OF_OWN_CLASSES = {
     "on": "measures the classes that the checkpoint's files have.",
@@ -21,18 +22,23 @@ def load_with_answers(options: argparse.Namespace) -> Checkpoint:
     Raises:
         UserError: options that do not go together, or classes that this checkpoint cannot have.
     """
-    if options.text and options.examples:
-        raise InvalidConfig("Classes come from --text or from --examples, not from both.")
+    sources = [name for name in ("text", "examples", "like") if getattr(options, name)]
+    if len(sources) > 1:
+        raise InvalidConfig(f"Classes come from --{sources[0]} or from --{sources[1]}, not from both.")
+    if options.like_patch and not options.like:
+        raise InvalidConfig("--like-patch is a patch of a picture. Name that with --like.")
     if options.template is not None and not options.text:
         raise InvalidConfig("--template says how each --text is read. Name one with --text.")
     if options.classifier and not options.examples:
         raise InvalidConfig("--classifier says how --examples are learnt from. Name a folder or a dataset with it.")
     for name, what in _OF_OWN_CLASSES.items():
-        if getattr(options, name, None) and (options.text or options.examples):
+        if getattr(options, name, None) and sources:
             raise InvalidConfig(f"--{name} {what} Leave it out, or keep a probe as a checkpoint on page Explore first.")
     checkpoint = load_checkpoint(options.checkpoint)
     if options.text:
         return checkpoint.with_answers(text.answers_from_text(checkpoint, options.text, options.template or "{}"))
+    if options.like:
+        return checkpoint.with_answers(_likeness(checkpoint, options))
     if not options.examples:
         return checkpoint
     answers = examples.answers_from_examples(
@@ -40,6 +46,20 @@ def load_with_answers(options: argparse.Namespace) -> Checkpoint:
     )
     print(_accuracy_sentence(answers), file=sys.stderr)
     return checkpoint.with_answers(answers)
+
+
+def _likeness(checkpoint: Checkpoint, options: argparse.Namespace) -> Answers:
+    """To the picture of --like, or to its patch --like-patch."""
+    patch = None
+    if options.like_patch:
+        try:
+            row, col = map(int, options.like_patch.split(","))
+        except ValueError:
+            raise InvalidConfig(f"--like-patch is ROW,COL, as in 3,4, not {options.like_patch!r}.") from None
+        patch = row, col
+    size, at = preprocess_of_size(options, checkpoint).size, f" at {options.like_patch}" if patch else ""
+    name = f"like {options.like.name}{at}"
+    return similarity.answers_from_picture(checkpoint, read_picture(options.like), patch, name, size=size)
 
 
 def _accuracy_sentence(answers: Answers) -> str:

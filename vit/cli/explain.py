@@ -7,35 +7,23 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from PIL import Image
 from torch import Tensor
 
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.cli.answers import load_with_answers
 from vit.cli.documents import facts_of
 from vit.cli.parser import option_of, options_of
+from vit.cli.pictures import preprocess_of_size, read_picture
 from vit.errors import InvalidCheckpoint, InvalidImage, UserError
 from vit.explain.heatmap import ask, find_token
-from vit.explain.input_sizes import resized, size_near
 from vit.explain.maps import checked_index
 from vit.explain.methods import METHODS, Method, weights
 from vit.explain.names import both_counts
 from vit.explain.record import AttentionRecord
 from vit.explain.settings import Direction
-from vit.images.decode import decode_image
-from vit.images.preprocess import Preprocess
 from vit.model.config import ViTConfig
 from vit.view.export import attention_npz, method_facts
 from vit.view.overlay import overlay
-
-
-def _read_picture(path: Path) -> Image.Image:
-    try:
-        return decode_image(path.read_bytes())
-    except OSError as error:
-        raise InvalidImage(f"{path} cannot be read: {error.strerror}.") from error
-    except InvalidImage as error:
-        raise InvalidImage(f"{path}: {error}") from error
 
 
 def run_classify(options: argparse.Namespace) -> None:
@@ -46,10 +34,10 @@ def run_classify(options: argparse.Namespace) -> None:
             f"{checkpoint.name} computes features and has no classes. Name some with --text, or show them with "
             "--examples folder:PATH."
         )
-    preprocess, results, problems = _preprocess_of_size(options, checkpoint), [], []
+    preprocess, results, problems = preprocess_of_size(options, checkpoint), [], []
     for path in options.images:
         try:
-            pixels = preprocess(_read_picture(path))
+            pixels = preprocess(read_picture(path))
         except InvalidImage as error:
             problems.append(str(error))
             continue
@@ -79,23 +67,14 @@ def _print_predictions(path: Path, predictions: Sequence[Mapping[str, Any]]) -> 
         print(f"  {prediction['probability']:7.2%}  {prediction['label']:<24} {bar}")
 
 
-def _preprocess_of_size(options: argparse.Namespace, checkpoint: Checkpoint) -> Preprocess:
-    """The checkpoint's own, or for the input size that was asked for."""
-    if options.size is None:
-        return checkpoint.preprocess
-    if not 1 <= options.size <= 4096:
-        raise UserError(f"--size must be 1 to 4096 px, not {options.size}.")
-    return resized(checkpoint.preprocess, size_near(checkpoint, options.size))
-
-
 def run_explain(options: argparse.Namespace) -> None:
     """Draw or save the map of a method."""
     if options.out.suffix.lower() not in (".png", ".npz"):
         raise UserError(f"--out must end in .png or .npz, not {options.out.name!r}.")
     _check_options(options)
     checkpoint = load_with_answers(options)
-    picture = _read_picture(options.image)
-    preprocess = _preprocess_of_size(options, checkpoint)
+    picture = read_picture(options.image)
+    preprocess = preprocess_of_size(options, checkpoint)
     record, numbers, view = _token_weights(options, checkpoint, preprocess(picture))
     heatmap = record.heatmap(numbers)
     geometry = preprocess.geometry(picture)

@@ -53,6 +53,10 @@ def _add_classes(command: argparse.ArgumentParser) -> None:
         "--classifier", choices=("probe", "neighbours"),
         help="with --examples: logistic regression, or votes of the nearest pictures (default: probe)",
     )  # fmt: skip
+    command.add_argument(
+        "--like", type=Path, metavar="IMAGE", help="one class, likeness to this picture, for any checkpoint"
+    )
+    command.add_argument("--like-patch", metavar="ROW,COL", help="with --like: to this patch of it, from 0")
 
 
 def parser() -> argparse.ArgumentParser:

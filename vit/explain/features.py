@@ -52,6 +52,20 @@ def pooled(model: VisionTransformer, pixels: Tensor) -> Tensor:
         return model.pool_features(x)[0]
 
 
+@torch.inference_mode()
+def of_patches(model: VisionTransformer, pixels: Tensor) -> Tensor:
+    """What the head would read of each patch if there was nothing else: (P, D).
+
+    Args:
+        pixels: (1, channels, height, width), the model's input.
+    """
+    with onednn() if exact_on_cpu(pixels) else nullcontext():
+        x, steps = model.walk(pixels, every=True)
+        for step in steps:
+            x = step(x)
+        return model.pool_features(model.read_alone(x[0, len(model.config.prefix) :]))[0]
+
+
 def features(
     checkpoint: Checkpoint, data: str, limit: int = 1000, *, root: Path = Path("data"), bar: bool = False
 ) -> Features:

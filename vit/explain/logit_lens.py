@@ -46,7 +46,7 @@ def logit_lens(model: VisionTransformer, pixels: Tensor, target: int) -> Lens:
     Source: nostalgebraist 2020, "interpreting GPT: the logit lens"; for Vision Transformers as in ViT-Prisma.
     """
     x, steps = model.walk(pixels, every=True)
-    copies = len(model.config.prefix) + 1  # a head that reads several tokens finds the same one in each place
+    copies = len(model.config.prefix) + 1
     blocks = []
     with onednn():
         for step in steps:
@@ -54,8 +54,7 @@ def logit_lens(model: VisionTransformer, pixels: Tensor, target: int) -> Lens:
             answer = model.probabilities(model.classify(x[:, model.read])[0])
             every = []
             for some in x[0].split(max(1, CACHED_NUMBERS // (copies * x.shape[2] + model.config.num_classes))):
-                alone = some[:, None].expand(-1, copies, -1)[:, model.read]
-                every.append(model.probabilities(model.classify(alone)))
+                every.append(model.probabilities(model.classify(model.read_alone(some))))
             each = torch.cat(every)  # (N, C)
             best = each.max(-1)
             blocks.append((answer, best.indices, best.values, each[:, target], x[0].norm(dim=-1)))

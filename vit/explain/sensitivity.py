@@ -104,9 +104,7 @@ def decidable(drops: Tensor) -> bool:
 
 
 def _log_probability(model: VisionTransformer, logits: Tensor, target: int) -> Tensor:
-    log = F.logsigmoid if model.independent else F.log_softmax
-    options = {} if model.independent else {"dim": -1}
-    return log(logits.double(), **options)[:, target]
+    return model.log_scores(logits.double())[:, target]
 
 
 def correlations(maps: Tensor, masks: Tensor, drops: Tensor) -> Tensor:

@@ -3,12 +3,16 @@
 Letters as in `vit.model`; E is the width of what pictures are compared in, n the number of known pictures.
 """
 
+from typing import Literal
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vit.model.layers import linear
 
+# What makes probabilities of logits: one class is the answer, each is a question of its own, or they are similarities.
+Activation = Literal["softmax", "sigmoid", "none"]
 SMALLEST = 1e-12  # a vote that counts as none, so that its logarithm is finite
 
 

@@ -9,6 +9,7 @@ from typing import NamedTuple, Self, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from vit.model.attention import (
     DIRECT,
@@ -23,6 +24,7 @@ from vit.model.attention import (
 )
 from vit.model.config import ViTConfig
 from vit.model.cpu import exact_on_cpu, onednn
+from vit.model.heads import Activation
 from vit.model.layers import MLP, Branch, Linear, linear
 from vit.model.positions import resize_positions, rotations
 
@@ -123,7 +125,7 @@ class VisionTransformer(nn.Module):
     holds patches only and any prefix fits. It is zero in a model whose positions are rotary.
     """
 
-    independent = False  # each class is a question of its own, answered by a sigmoid; else one of them is the answer
+    activation: Activation = "softmax"  # what makes probabilities of logits
 
     def __init__(self, config: ViTConfig):
         super().__init__()
@@ -286,19 +288,41 @@ class VisionTransformer(nn.Module):
         return self.head(self.pool_features(x)[0])
 
     def probabilities(self, logits: Tensor) -> Tensor:
-        """Logits (..., C) to probabilities (..., C): they sum to 1, or each is one of its own where `independent`."""
-        return logits.sigmoid() if self.independent else logits.softmax(-1)
+        """Logits (..., C) to probabilities (..., C), 0 to 1.
 
-    def with_head(self, head: nn.Module, classes: int, independent: bool = False) -> Self:
+        They sum to 1 (softmax), or each is one of its own (sigmoid); of similarities, which are none, what is above 0.
+        """
+        if self.activation == "none":
+            return logits.clamp(0, 1)
+        return logits.sigmoid() if self.activation == "sigmoid" else logits.softmax(-1)
+
+    def log_scores(self, logits: Tensor) -> Tensor:
+        """Logits (..., C) to log-probabilities (..., C); similarities stay as they are."""
+        if self.activation == "none":
+            return logits
+        return F.logsigmoid(logits) if self.activation == "sigmoid" else F.log_softmax(logits, dim=-1)
+
+    def read_alone(self, tokens: Tensor) -> Tensor:
+        """What `classify` and `pool_features` read where there was nothing but one token.
+
+        Args:
+            tokens: (n, D), after a block.
+
+        Returns:
+            (n, Q, D): a head that reads several tokens finds the same one in each place.
+        """
+        return tokens[:, None].expand(-1, len(self.config.prefix) + 1, -1)[:, self.read]
+
+    def with_head(self, head: nn.Module, classes: int, activation: Activation = "softmax") -> Self:
         """The same model, on the same weights, with another head.
 
         Args:
             head: from pooled features (B, D) to logits (B, classes).
-            independent: each class is a question of its own.
+            activation: what makes probabilities of its logits.
         """
         model = copy.copy(self)
         model._modules = {**self._modules, "head": head.eval()}
-        model.config, model.independent = replace(self.config, num_classes=classes), independent
+        model.config, model.activation = replace(self.config, num_classes=classes), activation
         return model
 
     def embed(self, images: Tensor) -> Tensor:

@@ -35,8 +35,8 @@ def snippet(
     """
     record, size = explanation.record, explanation.preprocess.size
     own = size == checkpoint.preprocess.size
-    imports = ["import vit"]
-    if sample:
+    imports, made_of = ["import vit"], checkpoint.answers.facts if checkpoint.answers else {}
+    if sample or made_of.get("sample"):
         imports.append("from vit.images import samples")
     method = METHODS.get(facts["method"])
     of_class = method is not None and method.of_class
@@ -46,7 +46,7 @@ def snippet(
         imports.append("from vit.explain import resized")
     if video:
         imports.append("from vit.images import decode_frames")
-    if not sample:
+    if not sample or "groups" in made_of or ("like" in made_of and not made_of["sample"]):
         imports = ["from pathlib import Path", "", *imports]
     data = f"samples.read({literal(sample)})" if sample else f"Path({literal(picture)}).read_bytes()"
     heads = f", heads={checkpoint.config.heads}" if "heads" in checkpoint.assumed else ""
@@ -55,8 +55,6 @@ def snippet(
     rounded = f", {literal(precision)}" if precision != "float32" else ""
     # Not asserted: it is another one where a later version's config has one more field.
     identity = f"  # .identity was {literal(checkpoint.identity)}"
-    if checkpoint.answers and "groups" in checkpoint.answers.facts and sample:
-        imports = ["from pathlib import Path", "", *imports]
     lines = [
         *imports,
         "",
@@ -87,6 +85,14 @@ def _answers(answers: Answers, identity: str) -> list[str]:
         template = f", {literal(facts['template'])}" if facts["template"] != "{}" else ""
         phrases = ", ".join(map(literal, facts["text"]))
         made = f"vit.answers_from_text(checkpoint, [{phrases}]{template})"
+    elif "like" in facts:
+        like = literal(facts["like"])
+        data = f"samples.read({like})" if facts["sample"] else f"Path({like}).read_bytes()"
+        lines = [f"like = vit.decode_image({data})"]
+        patch, size = facts["patch"], facts["size"]
+        more = f", patch={patch}" if patch else ""
+        more += f", size={tuple(size)}" if size else ""
+        made = f"vit.answers_from_picture(checkpoint, like{more}, name={literal(facts['name'])})"
     elif "groups" in facts:
         groups = ", ".join(
             f"{literal(name)}: [{', '.join(map(literal, files))}]" for name, files in facts["groups"].items()

@@ -1,4 +1,4 @@
-"""Classes from outside a checkpoint: from typed phrases (`text`), from labelled pictures (`examples`)."""
+"""Classes from outside a checkpoint: from phrases (`text`), labelled pictures (`examples`), or one (`similarity`)."""
 
 from vit.lazy import names_of
 

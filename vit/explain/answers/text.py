@@ -89,7 +89,7 @@ def answers_from_text(checkpoint: Checkpoint, phrases: Sequence[str], template: 
         names=names,
         head=head.eval(),
         source=f"{len(names)} typed phrases{read}",
-        independent=hasattr(model, "logit_bias"),
+        activation="sigmoid" if hasattr(model, "logit_bias") else "softmax",
         facts={"text": list(names), "template": template},
     )
 

@@ -1,0 +1,89 @@
+"""Likeness to a picture or a patch as the class: against cosines of what other passes compute."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor
+
+import vit
+from vit.errors import UserError
+from vit.explain.methods import METHODS
+from vit.images import samples
+
+
+def picture(name: str) -> Image.Image:
+    return vit.decode_image(samples.read(name))
+
+
+def features_read_by_the_head(checkpoint: vit.Checkpoint, pixels: Tensor) -> Tensor:
+    """What a plain pass hands to the head: float64 (D,)."""
+    read: list[Tensor] = []
+    handle = checkpoint.model.head.register_forward_hook(lambda _, inputs, __: read.append(inputs[0]))
+    with torch.inference_mode():
+        checkpoint.model(pixels)
+    handle.remove()
+    return read[0][0].double()
+
+
+@pytest.fixture
+def opened(tmp_path: Path, build: Any, preprocess: Any, request: pytest.FixtureRequest) -> vit.Checkpoint:
+    """A random model, of the pool that a test names."""
+    model = build(**getattr(request, "param", {}))
+    vit.save_checkpoint(tmp_path / "one", model, [f"{i}" for i in range(model.config.num_classes)], preprocess)
+    return vit.load_checkpoint(tmp_path / "one")
+
+
+@pytest.mark.parametrize(
+    "opened", [{"pool": pool, "norm": norm} for pool in ("cls", "mean") for norm in ("before_pool", "after_pool")]
+    + [{"pool": "map"}, {"num_classes": 0}], indirect=True
+)  # fmt: skip
+def test_the_logit_is_the_cosine_of_two_plain_passes(opened: vit.Checkpoint) -> None:
+    cat, horse = (opened.preprocess(picture(name)) for name in ("cat", "horse"))
+    alike = opened.with_answers(vit.answers_from_picture(opened, picture("cat")))
+    one, other = (features_read_by_the_head(opened, pixels) for pixels in (cat, horse))
+    expected = float(one @ other / one.norm() / other.norm())
+    with torch.inference_mode():
+        assert float(alike.model(cat).logits[0, 0]) == pytest.approx(1, abs=1e-5)
+        assert float(alike.model(horse).logits[0, 0]) == pytest.approx(expected, abs=1e-5)
+        assert float(alike.model.probabilities(torch.tensor([[-0.5]]))) == 0
+    assert alike.labels == ("like the picture",)
+
+
+@pytest.mark.parametrize("opened", [{"pool": "cls"}, {"pool": "mean"}], indirect=True)
+def test_a_patch_is_compared_by_its_own_token(opened: vit.Checkpoint) -> None:
+    pixels = opened.preprocess(picture("cat"))
+    alike = opened.with_answers(vit.answers_from_picture(opened, picture("cat"), (2, 1)))
+    with torch.inference_mode():
+        tokens = opened.model(pixels, output_queries_keys=True).tokens[0].double()
+        logit = float(alike.model(pixels).logits[0, 0])
+    row, col = 2, 1
+    token = tokens[len(opened.config.prefix) + row * 4 + col]
+    whole = features_read_by_the_head(opened, pixels)
+    assert logit == pytest.approx(float(token @ whole / token.norm() / whole.norm()), abs=1e-5)
+
+
+def test_other_patches_and_pictures_are_other_checkpoints(opened: vit.Checkpoint) -> None:
+    answers = [
+        vit.answers_from_picture(opened, picture(name), patch)
+        for name, patch in (("cat", None), ("cat", (0, 0)), ("cat", (0, 1)), ("horse", None))
+    ]
+    assert len({opened.with_answers(one).identity for one in answers} | {opened.identity}) == 5
+    again = vit.answers_from_picture(opened, picture("cat"), (0, 1))
+    assert opened.with_answers(again).identity == opened.with_answers(answers[2]).identity
+
+
+@pytest.mark.parametrize("method", [name for name, one in METHODS.items() if one.of_class])
+def test_every_method_of_a_class_explains_likeness(opened: vit.Checkpoint, method: str) -> None:
+    alike = opened.with_answers(vit.answers_from_picture(opened, picture("horse")))
+    heatmap = vit.heatmap(alike, picture("cat"), method, 0)
+    assert heatmap.shape == (4, 4) and bool(heatmap.isfinite().all())
+
+
+def test_a_larger_input_has_more_patches(opened: vit.Checkpoint) -> None:
+    with pytest.raises(UserError, match=r"rows 0 to 3 and columns 0 to 3, not 5,0"):
+        vit.answers_from_picture(opened, picture("cat"), (5, 0))
+    answers = vit.answers_from_picture(opened, picture("cat"), (5, 0), size=(64, 64))
+    assert answers.names == ("like patch 5,0",)

@@ -1,0 +1,35 @@
+"""Pictures that the command line names, and the input size that it asks for."""
+
+import argparse
+from pathlib import Path
+
+from PIL import Image
+
+from vit.checkpoints.checkpoint import Checkpoint
+from vit.errors import InvalidImage, UserError
+from vit.explain.input_sizes import resized, size_near
+from vit.images.decode import decode_image
+from vit.images.preprocess import Preprocess
+
+
+def read_picture(path: Path) -> Image.Image:
+    """Decode a file.
+
+    Raises:
+        InvalidImage: it cannot be read, or is no picture; the message names it.
+    """
+    try:
+        return decode_image(path.read_bytes())
+    except OSError as error:
+        raise InvalidImage(f"{path} cannot be read: {error.strerror}.") from error
+    except InvalidImage as error:
+        raise InvalidImage(f"{path}: {error}") from error
+
+
+def preprocess_of_size(options: argparse.Namespace, checkpoint: Checkpoint) -> Preprocess:
+    """The checkpoint's own, or for the input size that was asked for."""
+    if getattr(options, "size", None) is None:
+        return checkpoint.preprocess
+    if not 1 <= options.size <= 4096:
+        raise UserError(f"--size must be 1 to 4096 px, not {options.size}.")
+    return resized(checkpoint.preprocess, size_near(checkpoint, options.size))
