@@ -87,3 +87,19 @@ def test_a_larger_input_has_more_patches(opened: vit.Checkpoint) -> None:
         vit.answers_from_picture(opened, picture("cat"), (5, 0))
     answers = vit.answers_from_picture(opened, picture("cat"), (5, 0), size=(64, 64))
     assert answers.names == ("like patch 5,0",)
+
+
+def test_a_picture_is_like_itself_for_reasons(opened: vit.Checkpoint) -> None:
+    """A cosine would have no gradient there, and its map would be rounding."""
+    image = picture("cat")
+    pixels = opened.preprocess(image)
+    alike = opened.with_answers(vit.answers_from_picture(opened, image)).model
+    pixels.requires_grad_()
+    (gradient,) = torch.autograd.grad(alike(pixels).logits[0, 0], pixels)
+    read: list[Tensor] = []
+    opened.model.head.register_forward_hook(lambda _, inputs, __: read.append(inputs[0]))
+    opened.model(pixels)
+    length = read[0].norm()
+    (expected,) = torch.autograd.grad((read[0] @ (read[0] / length).detach().T)[0, 0] / length.detach(), pixels)
+    assert float(gradient.norm()) > 1e-3
+    torch.testing.assert_close(gradient, expected, rtol=1e-3, atol=1e-6)

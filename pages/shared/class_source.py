@@ -54,7 +54,7 @@ def names(prefix: str = "") -> tuple[str, ...]:
 def show_stored() -> None:
     """What `pick` shows of the shipped checkpoint, before anything else can be chosen."""
     st.segmented_control(
-        "Classes", ["the checkpoint's", "from examples", "like a picture"], default="the checkpoint's", disabled=True
+        "Classes", ["the checkpoint's", "examples", "likeness"], default="the checkpoint's", disabled=True
     )
 
 
@@ -69,7 +69,7 @@ def pick(checkpoint: Checkpoint, prefix: str = "", size: Size | None = None) -> 
     sources = {"": "the checkpoint's" if checkpoint.labels else "none"}
     if _reads_text(checkpoint):
         sources[TYPED] = "typed"
-    sources |= {EXAMPLES: "from examples", SIMILAR: "like a picture"}
+    sources |= {EXAMPLES: "examples", SIMILAR: "likeness"}
     source = link_controls.select(
         "Classes",
         name,

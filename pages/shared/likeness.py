@@ -38,21 +38,19 @@ def pick(checkpoint: Checkpoint, prefix: str, target: str, size: Size | None, of
     if linked not in titles and linked not in own and (data := uploaded_pictures.find(linked)) is not None:
         own[linked] = page_links.text(name) or "picture", data
     titles |= {key: title for key, (title, _) in own.items()}
-    left, right = st.columns([3, 2], vertical_alignment="bottom")
-    with left:
-        chosen = link_controls.select(
-            "Like", like, list(titles), format_func=titles.get, along={name: None, patch: None, target: None}
-        )
+    chosen = link_controls.select(
+        "Like", like, list(titles), format_func=titles.get, along={name: None, patch: None, target: None}
+    )
     place = _patch(page_links.text(patch))
     if place:
-        right.button(
-            f"Patch {place[0] + 1}, {place[1] + 1} of it: take the whole picture",
+        st.button(
+            f"Its patch {place[0] + 1}, {place[1] + 1}: take the whole picture",
             key=f"{prefix}whole picture",
             on_click=page_links.rewrite,
             args=({patch: None, target: None},),
         )
     elif of_pinned:
-        right.button("Take the pinned patch", on_click=_take_pinned, args=(checkpoint, size), help=PIN_HELP)
+        st.button("Take the pinned patch", on_click=_take_pinned, args=(checkpoint, size), help=PIN_HELP)
     file, data = own.get(chosen) or (chosen, samples.read(chosen))
     at = f", patch {place[0] + 1}, {place[1] + 1}" if place else ""
 

@@ -125,7 +125,7 @@ def test_hostile_phrases_get_an_answer_or_a_sentence(page: AppTest, with_texts: 
 def test_only_models_of_texts_are_asked_for_phrases(page: AppTest) -> None:
     show(page, classes_from="typed", classes_text=PHRASES)
     assert not page.exception and not page.text_area
-    assert control(page.button_group, "classes_from").options == ["the checkpoint's", "from examples", "like a picture"]
+    assert control(page.button_group, "classes_from").options == ["the checkpoint's", "examples", "likeness"]
 
 
 @pytest.mark.parametrize("classifier", ["probe", "neighbours"])

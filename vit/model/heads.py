@@ -1,4 +1,4 @@
-"""Heads for classes from outside a checkpoint: similarity to given directions, and votes of the nearest neighbours.
+"""Heads for classes from outside a checkpoint: similarity to directions, to a picture, and votes of the nearest ones.
 
 Letters as in `vit.model`; E is the width of what pictures are compared in, n the number of known pictures.
 """
@@ -43,6 +43,27 @@ class CosineHead(nn.Module):
         """Pooled features (B, D) to logits (B, C)."""
         compared = F.normalize(self.projection(features), dim=-1)
         return self.scale * linear(compared, self.directions, None) + self.bias
+
+
+class LikenessHead(nn.Module):
+    """Cosine of a picture's features with one direction, whose gradient takes the length of the features for given.
+
+    The cosine of two equal vectors has no gradient; that of what they share in the direction does.
+    """
+
+    direction: Tensor
+
+    def __init__(self, direction: Tensor):
+        """Args:
+        direction: (D,), of any length but zero.
+        """
+        super().__init__()
+        self.register_buffer("direction", F.normalize(direction.float()[None], dim=-1))
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Pooled features (B, D) to their cosine (B, 1)."""
+        length = features.detach().norm(dim=-1, keepdim=True).clamp_min(SMALLEST)
+        return linear(features / length, self.direction, None)
 
 
 class NeighbourHead(nn.Module):
