@@ -11,6 +11,7 @@ from pages.panels import (
     checkpoint_picker,
     downloads,
     faithfulness,
+    features,
     first_view,
     layers,
     picture_picker,
@@ -44,6 +45,7 @@ PANELS = {  # below the viewer, by the name that links have
     "what-if": "What if?",
     "heads": "Heads",
     "layers": "Layers",
+    "features": "Features",
     "weights": "Weights",
 }
 OF_CLASSES = ("faithfulness", "layers")  # panels that ask about a class
@@ -175,6 +177,8 @@ def show_panel(example: Example, question: Any, selection: Selection, panel: str
         head_panel.show(example, question, selection, select)
     elif panel == "layers":
         layers.show(example, question)
+    elif panel == "features":
+        features.show(example)
     elif panel == "weights":
         layers.show_weights(example)
 

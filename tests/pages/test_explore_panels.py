@@ -44,7 +44,7 @@ def chosen(page: AppTest, **selection: object) -> None:
 
 
 @pytest.mark.usefixtures("verdicts")
-@pytest.mark.parametrize("panel", ["faithfulness", "what-if", "heads", "layers", "weights"])
+@pytest.mark.parametrize("panel", ["faithfulness", "what-if", "heads", "layers", "features", "weights"])
 def test_what_changes_only_how_it_looks_costs_no_forward(
     checkpoints: Path, page: AppTest, forwards: list[str], panel: str
 ) -> None:

@@ -1,0 +1,154 @@
+"""Principal components of features as colours: this picture among others in one basis, block by block."""
+
+from collections.abc import Callable, Hashable, Sequence
+from functools import partial
+
+import streamlit as st
+from PIL import Image
+
+from pages.shared import datasets, download_buttons, link_controls, loading, pass_queue
+from pages.shared.class_question import Example
+from pages.shared.escape import plain
+from pages.shared.result_cache import cached, with_bar
+from vit.errors import UserError
+from vit.explain.components import Components, components
+from vit.explain.names import spoken
+from vit.images import decode, samples
+from vit.view import export, features_sheet
+from vit.view.features_sheet import Picture
+
+SAMPLES, OWN = "the samples", "your own pictures"
+MOST = 12  # own pictures
+TILE = 96  # of the other pictures [px]
+BLOCK_TILE = 96  # of the blocks [px]
+HELP = """The three directions in which the features of all these patches differ most, as red, green and blue (principal
+components; Caron et al. 2021, Oquab et al. 2024). All pictures share one basis, so the same colour is the same content
+in each. Black patches are far longer than the others, carry no content and are left out."""
+FOREGROUND_HELP = "Patches of the stronger group along the first component of all, in a basis of their own."
+
+
+def show(example: Example) -> None:
+    """Colours of the picture that is shown and of the others, and the same after every block."""
+    blocks = example.explanation.record.blocks
+    with st.container(horizontal=True, vertical_alignment="bottom"):
+        block = link_controls.select(
+            "Features after",
+            "features_block",
+            range(blocks),
+            blocks - 1,
+            format_func=partial(spoken, "block"),
+            width=180,
+        )
+        others = link_controls.select("In one basis with", "features_with", [SAMPLES, OWN], width=240)
+        foreground = link_controls.toggle("Foreground only", "foreground", help=FOREGROUND_HELP)
+    uploads = loading.pick_files(MOST, "features upload", "features_pictures") if others == OWN else ()
+    files = (
+        [(one.name, one.key, one.data) for one in uploads]
+        if others == OWN
+        else [(samples.SAMPLES[name].title, name, samples.read(name)) for name in samples.SAMPLES]
+    )
+    images, names = _images(example, files), tuple(key for _, key, _ in files)
+    pictures = _pictures(example, images, names, [block])[0]
+    of = components([one.features for one in pictures], foreground=foreground)
+    _show_colours(pictures, of)
+    stem = f"features-block-{block}"
+    with st.container(horizontal=True):
+        by_block = link_controls.toggle("Block by block", "features_blocks")
+        download_buttons.file("PNG", lambda: export.png(features_sheet.sheet(pictures, of)), f"{stem}.png", "image/png")
+        download_buttons.file(
+            "NPZ",
+            lambda: features_sheet.npz(pictures, of, example.checkpoint, block, foreground),
+            f"{stem}.npz",
+            "application/octet-stream",
+        )
+        download_buttons.films(
+            "Blocks",
+            lambda: features_sheet.over_blocks(_pictures(example, images, names, range(blocks)), foreground),
+            "features-blocks",
+            "The picture that is shown, from the first block to the last.",
+        )
+    if by_block:
+        _show_blocks(_pictures(example, images, names, range(blocks)), foreground)
+
+
+def _images(example: Example, files: Sequence[tuple[str, str, bytes]]) -> list[tuple[str, Image.Image]]:
+    """The picture that is shown, and the others with their names; says which cannot be read."""
+    images, problems = [("this picture", example.explanation.picture)], []
+    for title, key, data in files:
+        try:
+            image = cached(("decoded", key), partial(decode.decode_image, data))
+        except UserError as error:
+            problems.append(f"{title}: {error}")
+            continue
+        if image.tobytes() != example.explanation.picture.tobytes():
+            images.append((title, image))
+    datasets.show_list("Left out", problems)
+    return images
+
+
+def _pictures(
+    example: Example, images: Sequence[tuple[str, Image.Image]], files: Hashable, blocks: Sequence[int]
+) -> list[list[Picture]]:
+    """The pictures with their features, for each block.
+
+    Args:
+        files: tells the pictures from all others.
+    """
+    checkpoint, size = example.checkpoint, example.explanation.preprocess.size
+
+    def work(progress: Callable[[float], object]) -> list[list[Picture]]:
+        result: list[list[Picture]] = []
+        for number, block in enumerate(blocks):
+            with pass_queue.reserved(checkpoint, size):
+                result.append([features_sheet.read(checkpoint, *image, size, block) for image in images])
+            progress((number + 1) / len(blocks))
+        return result
+
+    key = "features of patches", example.key, files, tuple(blocks)
+    pictures: list[list[Picture]] = with_bar(key, "Reading the features…", work)
+    return pictures
+
+
+def _show_colours(pictures: Sequence[Picture], of: Components) -> None:
+    """The picture that is shown, large, and the others."""
+    seen = features_sheet.fitted(pictures[0].seen, 256)
+    with st.container(horizontal=True):
+        st.image(seen, width=seen.width, caption="What the model saw", alt="What the model saw")
+        st.image(
+            features_sheet.tile(of.colours[0], seen.size),
+            width=seen.width,
+            caption="Its patches' features",
+            alt="Three principal components of the features of each patch, as red, green and blue",
+        )
+    with st.container(horizontal=True):
+        for one, colours in zip(pictures[1:], of.colours[1:], strict=True):
+            small = features_sheet.fitted(one.seen, TILE)
+            with st.container(width=TILE, gap="xxsmall"):
+                st.image(small, width=small.width, alt=plain(one.name))
+                st.image(
+                    features_sheet.tile(colours, small.size),
+                    width=small.width,
+                    alt=f"Features of {plain(one.name)}",
+                )
+    red, green, blue = of.shares.tolist()
+    left_out = sum(int((~used).sum()) for used in of.used)
+    black = f" {left_out:,} of {sum(used.numel() for used in of.used):,} patches are black." if left_out else ""
+    st.caption(
+        f"Red is {red:.0%} of how these patches differ, green {green:.0%}, blue {blue:.0%}.{black}",
+        help=HELP,
+    )
+
+
+def _show_blocks(by_block: Sequence[Sequence[Picture]], foreground: bool) -> None:
+    """The picture that is shown after each block, in the basis of all pictures there."""
+    with st.container(horizontal=True):
+        for block, pictures in enumerate(by_block):
+            of = components([one.features for one in pictures], foreground=foreground)
+            size = features_sheet.fitted(pictures[0].seen, BLOCK_TILE).size
+            st.image(
+                features_sheet.tile(of.colours[0], size),
+                width=size[0],
+                caption=f"{block + 1}",
+                alt=f"Features after {spoken('block', block)}",
+            )
+    st.caption("Each block has a basis of its own, so a colour means another thing in the next one.")

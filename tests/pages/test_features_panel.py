@@ -1,0 +1,96 @@
+"""Panel Features: colours of this picture and others in one basis, and the files that are taken away."""
+
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from streamlit.testing.v1 import AppTest
+
+import vit
+from pages.shared import uploaded_pictures
+from pages.shared.uploaded_pictures import Upload
+from tests.pages.controls import control
+from tests.pages.pictures import png
+from vit.explain.components import components
+from vit.images import samples
+from vit.view import features_sheet
+
+
+def captions(page: AppTest) -> str:
+    return "\n".join(one.value for one in page.caption)
+
+
+def shown(page: AppTest, **link: str) -> AppTest:
+    page.query_params.update({"panel": "features", "sample": "cat"} | link)
+    page.run()
+    assert not page.exception and not page.error
+    return page
+
+
+def pictures_at(block: int, names: list[str]) -> list[features_sheet.Picture]:
+    """What the panel reads, by the way that files are read."""
+    checkpoint = vit.load_checkpoint("cifar10")
+    size = checkpoint.preprocess.size
+    return [features_sheet.read(checkpoint, name, vit.decode_image(samples.read(name)), size, block) for name in names]
+
+
+def test_the_shares_are_those_of_all_samples_and_the_block_of_the_link(page: AppTest) -> None:
+    names = ["cat", *(name for name in samples.SAMPLES if name != "cat")]
+    for block in (5, 1):
+        of = components([one.features for one in pictures_at(block, names)])
+        red, green, blue = of.shares.tolist()
+        said = f"Red is {red:.0%} of how these patches differ, green {green:.0%}, blue {blue:.0%}."
+        assert said in captions(shown(page, size="32", features_block=str(block)))
+    assert control(page.selectbox, "features_block").options == [f"block {i + 1}" for i in range(6)]
+
+
+def test_own_pictures_make_the_basis_and_bad_ones_are_left_out(
+    page: AppTest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VIT_PICTURES", str(tmp_path / "pictures"))
+    uploads = [Upload.of("red <b>.png", png(30, 30, color="rgb(200, 20, 20)")), Upload.of("none.png", b"no picture")]
+    key = uploaded_pictures.keep_all([*uploads, Upload.of("horse.jpg", samples.read("horse"))])
+    shown(page, size="32", features_with="your own pictures", features_pictures=key)
+    assert any("none.png: " in one.value for one in page.code)
+    assert len([one for one in page.get("image") if "Features of" in str(one.proto)]) == 2
+
+
+def test_all_blocks_are_drawn_where_that_is_wanted(page: AppTest) -> None:
+    assert "basis of its own" not in captions(shown(page, size="32"))
+    assert "basis of its own" in captions(shown(page, size="32", features_blocks="1", foreground="1"))
+
+
+@pytest.mark.parametrize("link", [{"features_block": "99"}, {"features_with": "<b>"}, {"features_pictures": "x"}])
+def test_links_that_make_no_sense_show_the_default(page: AppTest, link: dict[str, str]) -> None:
+    shown(page, **link)
+    assert control(page.selectbox, "features_block").value == 5
+
+
+def test_files_hold_what_is_drawn() -> None:
+    checkpoint = vit.load_checkpoint("cifar10")
+    pictures = pictures_at(5, ["cat", "horse"])
+    of = components([one.features for one in pictures], foreground=True)
+    with np.load(io.BytesIO(features_sheet.npz(pictures, of, checkpoint, 5, True))) as arrays:
+        meta = json.loads(str(arrays["meta"]))
+        assert meta["pictures"] == ["cat", "horse"] and meta["block"] == 5 and meta["foreground"] is True
+        assert meta["checkpoint"]["identity"] == checkpoint.identity
+        np.testing.assert_array_equal(arrays["colours_1"], of.colours[1].numpy())
+        assert (arrays["colours_0"][~arrays["used_0"]] == 0).all()
+    sheet = features_sheet.sheet(pictures, of)
+    side, gap = features_sheet.TILE, features_sheet.GAP
+    assert sheet.size == (2 * side + gap, 2 * side + gap)
+    square = side // 8
+    drawn = np.asarray(sheet)[side + gap + square // 2 :: square, side + gap + square // 2 :: square][:8, :8]
+    np.testing.assert_array_equal(drawn, (of.colours[1] * 255).round().byte().numpy())
+
+
+def test_a_film_has_a_frame_for_each_block() -> None:
+    film = features_sheet.over_blocks([pictures_at(block, ["cat", "horse"]) for block in (0, 5)], False)
+    first, last = film.pictures
+    assert first.size == last.size and first.width % 2 == first.height % 2 == 0
+    assert len(set(film.durations)) == 1 and isinstance(first, Image.Image)
+    assert not torch.equal(torch.tensor(np.array(first)), torch.tensor(np.array(last)))

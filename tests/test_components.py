@@ -1,0 +1,103 @@
+"""Principal components as colours: against numpy's SVD, with planted objects, and whatever the order of pictures."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from vit.explain.components import CUT, components, patch_features
+from vit.model.transformer import VisionTransformer
+
+
+def scenes(
+    count: int = 4, rows: int = 8, cols: int = 10, dim: int = 24, seed: int = 0
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Pictures with an object somewhere inside, whose patches lie elsewhere in the features; and where it is."""
+    random = torch.Generator().manual_seed(seed)
+    background, thing = torch.nn.functional.normalize(torch.randn(2, dim, generator=random), dim=-1) * dim**0.5
+    features, objects = [], []
+    for _ in range(count):
+        top, left = (int(torch.randint(1, side - 4, (), generator=random)) for side in (rows, cols))
+        inside = torch.zeros(rows, cols, dtype=torch.bool)
+        inside[top : top + 3, left : left + 3] = True
+        noise = 0.3 * torch.randn(rows, cols, dim, generator=random)
+        features.append(torch.where(inside[..., None], thing, background) + noise)
+        objects.append(inside)
+    return features, objects
+
+
+def test_values_are_those_of_an_svd_up_to_signs() -> None:
+    features, _ = scenes()
+    every = torch.cat([one.flatten(0, 1) for one in features]).double().numpy()
+    centred = every - every.mean(0)
+    _, singular, directions = np.linalg.svd(centred, full_matrices=False)
+    result = components(features, with_outliers=True)
+    values = torch.cat([one.flatten(0, 1) for one in result.values]).numpy()
+    assert np.abs(values) == pytest.approx(np.abs(centred @ directions[:3].T), abs=1e-9)
+    assert result.shares.numpy() == pytest.approx(singular[:3] ** 2 / (singular**2).sum(), abs=1e-12)
+
+
+def test_the_same_colours_whatever_the_order_of_the_pictures() -> None:
+    features, _ = scenes()
+    order = [2, 0, 3, 1]
+    for foreground in (False, True):
+        one = components(features, foreground=foreground)
+        other = components([features[i] for i in order], foreground=foreground)
+        for place, i in enumerate(order):
+            torch.testing.assert_close(other.colours[place], one.colours[i], rtol=0, atol=1e-6)
+
+
+def test_the_foreground_is_what_does_not_touch_the_edges() -> None:
+    features, objects = scenes()
+    for sign in (1, -1):  # whichever way the directions come out
+        result = components([sign * one for one in features], foreground=True)
+        for used, inside in zip(result.used, objects, strict=True):
+            assert torch.equal(used, inside)
+    assert all(bool((colours[~inside] == 0).all()) for colours, inside in zip(result.colours, objects, strict=True))
+
+
+def test_one_basis_gives_the_same_thing_the_same_colour_in_every_picture() -> None:
+    features, objects = scenes()
+    colours = [one[..., 0] for one in components(features).colours]  # of the others, noise decides
+    of_things = torch.stack([one[inside].mean(0) for one, inside in zip(colours, objects, strict=True)])
+    of_grounds = torch.stack([one[~inside].mean(0) for one, inside in zip(colours, objects, strict=True)])
+    assert float(of_things.std()) < 0.02 and float((of_things - of_grounds).min()) > 0.8
+
+
+def test_outliers_take_no_component_and_are_black() -> None:
+    features, _ = scenes()
+    plain = components(features)
+    spoilt = [one.clone() for one in features]
+    spoilt[1][0, 0] = 1000 * torch.nn.functional.one_hot(torch.tensor(5), 24)
+    result = components(spoilt)
+    assert not result.used[1][0, 0] and sum(int((~used).sum()) for used in result.used) == 1
+    assert result.colours[1][0, 0].tolist() == [0, 0, 0]
+    torch.testing.assert_close(result.values[0][..., 0], plain.values[0][..., 0], rtol=0.02, atol=0.02)
+    assert float(components(spoilt, with_outliers=True).shares[0]) > 0.99  # without the rule it has the first one
+
+
+def test_colours_use_the_whole_range_but_for_the_ends() -> None:
+    features, _ = scenes()
+    colours = torch.cat([one.flatten(0, 1) for one in components(features, with_outliers=True).colours])
+    assert ((colours == 0) | (colours == 1)).float().mean(0).tolist() == pytest.approx([2 * CUT] * 3, abs=0.01)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_pictures_of_one_colour_have_no_components_and_no_errors(count: int) -> None:
+    result = components([torch.ones(3, 3, 8)] * count, foreground=True)
+    assert all(bool(one.isfinite().all()) for one in (*result.colours, *result.values, result.shares))
+
+
+@pytest.mark.parametrize("norm", ["before_pool", "after_pool"])
+def test_features_are_the_patches_of_a_plain_pass(
+    build: Callable[..., VisionTransformer], pictures: Callable[..., Tensor], norm: str
+) -> None:
+    model, pixels = build(pool="mean", norm=norm, prefix=("cls", "reg1")), pictures(width=48, count=1)
+    with torch.inference_mode():
+        tokens = model(pixels, output_queries_keys=True).tokens[0, 2:]
+        x, steps = model.walk(pixels, every=True)
+        first = steps[0](x)[0, 2:]
+    torch.testing.assert_close(patch_features(model, pixels), tokens.view(4, 6, -1), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(patch_features(model, pixels, 0), first.view(4, 6, -1), rtol=1e-5, atol=1e-5)

@@ -1,0 +1,105 @@
+"""Principal components of features as pictures: beside what the model saw, as one sheet, as numbers and as a film."""
+
+import io
+import json
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+from torch import Tensor
+
+from vit.checkpoints.checkpoint import Checkpoint
+from vit.explain.components import Components, components, patch_features
+from vit.explain.input_sizes import resized
+from vit.explain.names import spoken
+from vit.view.animation import BLOCK, Film
+
+TILE = 192  # [px], longer side of a picture on the sheet
+GAP = 8  # [px]
+
+
+class Picture(NamedTuple):
+    """A picture whose features are compared.
+
+    Attributes:
+        name: for people.
+        seen: what the model saw of it.
+        features: (rows, cols, D), after one block.
+    """
+
+    name: str
+    seen: Image.Image
+    features: Tensor
+
+
+def read(checkpoint: Checkpoint, name: str, image: Image.Image, size: tuple[int, int], block: int) -> Picture:
+    """Pass a picture through a checkpoint up to a block, at an input size (height, width) [px]."""
+    preprocess = resized(checkpoint.preprocess, size)
+    features = patch_features(checkpoint.model, preprocess(image), block)
+    return Picture(name, preprocess.input_image(image), features)
+
+
+def tile(colours: Tensor, size: tuple[int, int]) -> Image.Image:
+    """Components (rows, cols, 3), 0 to 1, as a picture of size (width, height) [px], without a blur."""
+    pixels = (colours * 255).round().byte().numpy()
+    return Image.fromarray(pixels).resize(size, Image.Resampling.NEAREST)
+
+
+def fitted(picture: Image.Image, side: int = TILE) -> Image.Image:
+    """A picture whose longer side is `side` [px]."""
+    share = side / max(picture.size)
+    size = (max(1, round(picture.width * share)), max(1, round(picture.height * share)))
+    return picture.convert("RGB").resize(size, Image.Resampling.BICUBIC)
+
+
+def sheet(pictures: Sequence[Picture], of: Components) -> Image.Image:
+    """All pictures in a row, what the model saw above the colours of its patches."""
+    above = [fitted(one.seen) for one in pictures]
+    width = sum(one.width + GAP for one in above) - GAP
+    height = max(one.height for one in above)
+    result = Image.new("RGB", (width, 2 * height + GAP), "white")
+    left = 0
+    for seen, colours in zip(above, of.colours, strict=True):
+        result.paste(seen, (left, height - seen.height))
+        result.paste(tile(colours, seen.size), (left, height + GAP))
+        left += seen.width + GAP
+    return result
+
+
+def npz(pictures: Sequence[Picture], of: Components, checkpoint: Checkpoint, block: int, foreground: bool) -> bytes:
+    """The numbers: of picture i `values_i` and `colours_i` (rows, cols, 3) and `used_i` (rows, cols); `shares` (3,).
+
+    `meta` is JSON: the checkpoint, the block from 0, the names of the pictures, and whether of the foreground alone.
+    """
+    arrays = {"shares": of.shares.numpy()}
+    for i, (values, colours, used) in enumerate(zip(of.values, of.colours, of.used, strict=True)):
+        arrays |= {f"values_{i}": values.numpy(), f"colours_{i}": colours.numpy(), f"used_{i}": used.numpy()}
+    meta = {
+        "checkpoint": {"name": checkpoint.name, "sha256": checkpoint.hash, "identity": checkpoint.identity},
+        "block": block,
+        "foreground": foreground,
+        "pictures": [one.name for one in pictures],
+    }
+    out = io.BytesIO()
+    np.savez_compressed(out, meta=np.array(json.dumps(meta)), **arrays)  # type: ignore[arg-type]
+    return out.getvalue()
+
+
+def over_blocks(by_block: Sequence[Sequence[Picture]], foreground: bool) -> Film:
+    """The first picture from block to block, each in the basis of all pictures there.
+
+    Args:
+        by_block: for each block the same pictures in the same order.
+    """
+    frames = []
+    for block, pictures in enumerate(by_block):
+        of = components([one.features for one in pictures], foreground=foreground)
+        seen = fitted(pictures[0].seen, 2 * TILE)
+        frame = Image.new("RGB", (2 * seen.width + GAP, seen.height + 24), "white")
+        frame.paste(seen, (0, 0))
+        frame.paste(tile(of.colours[0], seen.size), (seen.width + GAP, 0))
+        font = ImageFont.load_default(16)
+        ImageDraw.Draw(frame).text((0, seen.height + 4), spoken("Block", block), "black", font)
+        frames.append(frame.crop((0, 0, frame.width // 2 * 2, frame.height // 2 * 2)))  # as films want
+    return Film(tuple(frames), (BLOCK,) * len(frames))
