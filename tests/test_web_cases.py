@@ -13,6 +13,7 @@ import torch
 from node import NODE
 
 from vit.explain.attention_rollout import rollout
+from vit.explain.correspondence import matches
 from vit.explain.map_comparison import Layout, counterpart
 from vit.explain.maps import discarded, entropy, fuse, mass_threshold, otsu_threshold
 from vit.explain.record import AttentionRecord
@@ -235,3 +236,16 @@ def test_packed_masks_are_read_back(case: dict[str, Any]) -> None:
     masks = np.unpackbits(sections["masks"], axis=1, bitorder="little")[:, :patches]
     assert masks.tolist() == case["masks"] and sections["drops"].tolist() == case["drops"]
     assert (header["grid"], header["target"], header["decidable"]) == (case["grid"], "cat", case["decidable"])
+
+
+@pytest.mark.parametrize("case", CASES["generated_matches"], ids=lambda case: case["name"])
+def test_matches_in_another_picture(case: dict[str, Any]) -> None:
+    split = len(case["prefix"])
+    source, target = (torch.tensor(case[name], dtype=torch.float32)[split:] for name in ("source", "target"))
+    result = matches(source, target)
+    for expected in case["matches"]:
+        patch = expected["patch"]
+        assert result.patches[patch].tolist() == expected["best"]
+        assert result.mutual[patch].tolist() == expected["mutual"]
+        cosines = [expected["cosines"][split + best] for best in expected["best"]]
+        assert result.cosines[patch].numpy() == pytest.approx(cosines, abs=1e-6)

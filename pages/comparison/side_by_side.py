@@ -336,6 +336,7 @@ def show_both(left: Side, right: Side, apart: bool, link: dict[str, str]) -> Non
                 method,
                 group="compare",
                 own_view=not one_view,
+                model=side.example.checkpoint.hash if side.example.checkpoint else "",
                 on_change=partial(remember, side, left, right),
             )
 

@@ -133,6 +133,7 @@ def show(
     paintable: bool = False,
     occlusion: Occlusion | None = None,
     masks: str = "",
+    model: str = "",
     on_change: Callable[[Selection], None] | None = None,
 ) -> Selection:
     """Draw the viewer and return what it shows.
@@ -150,6 +151,8 @@ def show(
         paintable: patches can be hidden by dragging; which ones is in the selection.
         occlusion: to say what becomes of the answer without the patch under the pointer.
         masks: name under which `feed` brings what maps are judged by, see `vit.view.payload.pack_masks`.
+        model: of two viewers of one group, features can be compared where these are the same: a patch of one picture
+            is then looked for in the other.
         on_change: called with the selection before the rerun that a click causes.
     """
     shape = tuple(int(part) for part in payload_id.partition("-")[0].split("x"))
@@ -198,6 +201,7 @@ def show(
         "paintable": paintable,
         "occlusion": occlusion,
         "masks": masks,
+        "model": model,
     }
     _view(
         key=key,

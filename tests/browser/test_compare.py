@@ -127,6 +127,23 @@ def test_maps_of_one_kind_share_a_scale(open_page: Callable[..., Page]) -> None:
     wait(page, "a.page.find('.legend').ariaLabel !== b.page.find('.legend').ariaLabel")
 
 
+def test_a_patch_is_looked_for_in_the_other_picture(open_page: Callable[[str], Page], talk: Conversation) -> None:
+    page = open_page("?a_sample=cat&b_sample=raccoon&a_view=similar&b_view=similar&apart=1")
+    talk.finish()
+    wait(page, "a.settled && b.settled && a.state.view === 'similar' && b.state.view === 'similar'")
+    before = talk.runs
+    page.locator("canvas.over").first.hover(position={"x": 150, "y": 120})
+    wait(page, "a.settled && b.settled && b.map.comparedWith === a.payload && b.map.compared === a.query")
+    own, other = ask(page, "[[...a.map.nearest], [...b.map.nearest]]")
+    assert own != other and talk.runs == before  # no message
+    expect(page.get_by_text("of the other picture; a double line")).to_have_count(1)
+    outlined = "[...b.root.querySelectorAll('.near:not([hidden])')].length"
+    assert ask(page, outlined) == 5
+    assert ask(page, "b.root.querySelectorAll('.near.mutual').length") == sum(ask(page, "[...b.map.mutual]"))
+    page.locator("canvas.over").last.hover(position={"x": 100, "y": 100})
+    wait(page, "a.settled && a.map.comparedWith === b.payload && b.map.comparedWith === b.payload")
+
+
 def test_many_pictures_lead_to_the_explorer(page: Page, url: str) -> None:
     page.set_default_timeout(PATIENCE)
     page.goto(f"{url}/compare?mode=many")

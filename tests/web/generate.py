@@ -153,6 +153,28 @@ def judged(name: str, grid: tuple[int, int], count: int, noise: float) -> dict[s
     }
 
 
+def matched(name: str, source: tuple[int, int], target: tuple[int, int], prefix: int, width: int) -> dict[str, Any]:
+    """Features of two pictures as bytes, and for some patches of the first their matches in the second."""
+    random = np.random.default_rng(5)
+    one, other = (
+        random.integers(-127, 128, (prefix + rows * cols, width)).astype(float) for rows, cols in (source, target)
+    )
+    other[prefix : prefix + 3] = one[prefix + 2 : prefix + 5] + random.integers(-3, 4, (3, width))  # what is in both
+    other, one = other.clip(-127, 127), one.clip(-127, 127)
+    directions = [vectors / np.linalg.norm(vectors, axis=-1, keepdims=True) for vectors in (one, other)]
+    cosines = directions[0] @ directions[1].T
+    of_patches = cosines[prefix:, prefix:]
+    expected = []
+    for patch in range(len(of_patches)):
+        best = sorted(range(of_patches.shape[1]), key=lambda j: -of_patches[patch, j])[:5]
+        mutual = [max(range(len(of_patches)), key=lambda i: of_patches[i, j]) == patch for j in best]
+        row = [float(value) for value in cosines[prefix + patch]]
+        expected.append({"patch": patch, "cosines": row, "best": best, "mutual": mutual})
+    features = {"source": one.astype(int).tolist(), "target": other.astype(int).tolist()}
+    grids = {"grids": {"source": source, "target": target}, "prefix": [f"reg{i + 1}" for i in range(prefix)]}
+    return {"name": name, **grids, **features, "matches": expected}
+
+
 def main() -> None:
     """Write them."""
     text = FILE.read_text(encoding="utf-8")
@@ -166,6 +188,11 @@ def main() -> None:
             judged("few masks", (3, 4), 8, 1.0),
             judged("without noise", (3, 3), 20, 0.0),
             judged("one row", (1, 5), 12, 0.3),
+        ],
+        "generated_matches": [
+            matched("as many patches", (2, 3), (2, 3), 1, 8),
+            matched("fewer than five patches", (3, 3), (2, 2), 0, 5),
+            matched("another grid, two registers", (3, 4), (4, 5), 2, 13),
         ],
         "generated_counterparts": [
             counterparts({"prefix": ["cls", "dist"], "grid": [14, 14]}, {"prefix": ["cls"], "grid": [16, 16]}),

@@ -45,6 +45,33 @@ for (const { values, prefix, grid, except, top } of cases.strongest)
     close([strongest(Float32Array.from(values), 0, prefix.length, values.length, except)], [top]);
   });
 
+/** A payload of these features, whose attention is uniform. */
+function ofFeatures(features, prefix, grid) {
+  const uniform = features.map(() => features.map(() => 1 / features.length));
+  return payloadOf({ attentions: [[uniform]], prefix, grid, features });
+}
+
+for (const { name, grids, prefix, source, target, matches } of cases.generated_matches)
+  test(`matches in another picture, ${name}`, () => {
+    const leader = new State();
+    leader.turnTo(ofFeatures(source, prefix, grids.source));
+    leader.begin(selectionWith({ view: "similar", pinned: true }));
+    const payload = ofFeatures(target, prefix, grids.target);
+    const state = new State();
+    state.turnTo(payload);
+    state.begin(selectionWith({ view: "similar" }));
+    const map = new PictureMap(payload);
+    for (const { patch, cosines, best, mutual } of matches) {
+      leader.selection.token = prefix.length + patch;
+      map.showSimilar(state, leader);
+      close(map.values, cosines, 1e-6);
+      assert.deepEqual([...map.nearest].filter((token) => token >= 0).map((token) => token - prefix.length), best);
+      assert.deepEqual([...map.mutual].slice(0, best.length).map(Boolean), mutual);
+    }
+    map.showSimilar(state); // its own token again
+    assert.ok(!map.mutual.includes(1) && !map.nearest.includes(state.query));
+  });
+
 for (const { values, prefix, grid, token, scale, ends } of cases.similar_ends)
   test(`colours of cosines ${values} of token ${token}, ${scale}`, () => {
     const uniform = values.map(() => values.map(() => 1 / values.length));

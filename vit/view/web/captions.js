@@ -190,6 +190,16 @@ export function sentence(layout, { view, direction, block, head, token, method, 
 }
 
 /**
+ * What is shown where a token of another picture is looked for.
+ *
+ * @param {TokenLayout} layout of that picture
+ * @param {number} token
+ */
+export function matchesSentence(layout, token) {
+  return `Patches most like ${tokenName(layout, token)} of the other picture; a double line: each is the other's best.`;
+}
+
+/**
  * Which of all maps of a token.
  *
  * @param {number | Fusion} block

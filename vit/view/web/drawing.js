@@ -1,11 +1,12 @@
 // Draws one viewer: computes the map over the picture, paints it, and says what it is.
 
-import { position, occlusionText, sentence, settingsText, waitingText } from "./captions.js";
+import { matchesSentence, position, occlusionText, sentence, settingsText, waitingText } from "./captions.js";
 import { embolden, mark } from "./layout.js";
 import { write } from "./page.js";
 import { Chain } from "./payload.js";
 import { takePayload } from "./payload_registry.js";
 
+/** @import { State } from "./state.js" */
 /** @import { View } from "./types" */
 /** @import { Viewer } from "./viewer.js" */
 
@@ -17,17 +18,18 @@ import { takePayload } from "./payload_registry.js";
 export function draw(viewer) {
   const { map, state, picture, readings } = viewer;
   const { view } = state;
-  const query = state.queryOf(view);
+  const searched = viewer.group.searched(view);
+  const query = searched ? -1 : state.queryOf(view);
   viewer.grid.draw();
-  computeMap(viewer, view, query);
+  computeMap(viewer, view, query, searched?.state);
   const mean = picture.mean(map);
   paintMap(viewer, view, query, mean);
   markMaps(viewer);
-  caption(viewer, view, query);
+  caption(viewer, view, query, searched);
   captionOcclusion(viewer);
   viewer.judge.draw();
   if (!map.ready) return;
-  if (view === "similar") readings.drawSimilar(map, state);
+  if (view === "similar") readings.drawSimilar(map, state, query);
   else readings.draw(map, state, view, query);
   viewer.chips.draw(map, view, query, state.selection, viewer.colours);
   drawLegend(viewer, view, query, mean);
@@ -39,14 +41,15 @@ export function draw(viewer) {
  * @param {Viewer} viewer
  * @param {View} view
  * @param {number} query the token that the map is about
+ * @param {State} [leader] of the viewer whose token is looked for
  */
-function computeMap(viewer, view, query) {
+function computeMap(viewer, view, query, leader) {
   const { map, state, group, computed } = viewer;
   if (view === "rollout") map.showRollout(state, computed);
   else if (view === "relevance") map.showRelevance(state, chainOf(viewer), computed);
   else {
     group.commonTop(view, 0);
-    if (view === "similar") map.showSimilar(state);
+    if (view === "similar") map.showSimilar(state, leader);
     else computeCell(viewer, view);
     return;
   }
@@ -89,7 +92,7 @@ function paintMap({ map, picture, colours, legend, state }, view, query, mean) {
   if (colours.fade(mean, selection.opacity, selection.cover)) legend.paintRamp(colours);
   picture.paint(map, view, colours, selection.smooth);
   picture.outlineStrongest(map, selection);
-  picture.outlinePatches(query, readKey, view === "similar" ? map.nearest : null);
+  picture.outlinePatches(query, readKey, view === "similar" ? map : null);
 }
 
 /**
@@ -112,15 +115,17 @@ function markMaps({ page, mosaic, state }) {
  * @param {Viewer} viewer
  * @param {View} view
  * @param {number} query
+ * @param {Viewer | null} searched whose token is looked for here
  */
-function caption({ page, payload, state, map, alone }, view, query) {
+function caption({ page, payload, state, map, alone }, view, query, searched) {
   const { method, selection } = state;
   const { direction, pinned } = selection;
   const { r, c } = state.cell;
   const token = view === "relevance" ? query : state.query;
   const settings = view === selection.view ? settingsText(state.settings, selection) : "";
   const subject = { view, direction, block: state.blockOf(r), head: state.headOf(c), token, method, settings };
-  write(page.find(".sentence"), sentence(payload, subject));
+  if (searched) write(page.find(".sentence"), matchesSentence(searched.payload, searched.state.query));
+  else write(page.find(".sentence"), sentence(payload, subject));
   const waiting = !map.ready && (view === "rollout" || view === "relevance");
   page.find(".note").hidden = !waiting;
   write(page.find(".note"), waiting ? waitingText(view, method, pinned, alone) : "");

@@ -15,12 +15,28 @@ export class Group {
     this.viewer = viewer;
     this.name = "";
     this.reach = { view: "", top: 0 }; // its map's strongest patch, where colours end there
+    /** @type {Viewer | null} */
+    this.leader = null; // the other viewer in which people did something last
+  }
+
+  /**
+   * The viewer whose token is looked for in this picture: another picture of the same model, both by nearest patches.
+   *
+   * @param {View} view
+   * @returns {Viewer | null}
+   */
+  searched(view) {
+    const { leader, viewer } = this;
+    if (view !== "similar" || !leader || !this.peers.includes(leader) || leader.state.view !== view) return null;
+    if (!viewer.model || viewer.model !== leader.model || viewer.payloadId === leader.payloadId) return null;
+    return viewer.payload.features?.width === leader.payload.features?.width ? leader : null;
   }
 
   /** @param {string} name */
   join(name) {
     if (name === this.name) return;
     groups.get(this.name)?.delete(this.viewer);
+    this.leader = null;
     if (name) groups.set(name, (groups.get(name) ?? new Set()).add(this.viewer));
     this.name = name;
   }

@@ -144,19 +144,21 @@ class Features {
    *
    * @param {number} token
    * @param {Float32Array} out
+   * @param {Features} [source] whose token it is, if it is another picture's; of the same width
    */
-  cosines(token, out) {
+  cosines(token, out, source = this) {
     const { bytes, units, tokens, width } = this;
+    const { bytes: other } = source;
     const even = width - (width % 4);
     const one = token * width;
     for (let j = 0, from = 0; j < tokens; j++, from += width) {
       let a = 0, b = 0; // whole numbers: 127² times a width of 100,000 still fits
       for (let e = 0; e < even; e += 4) {
-        a = (a + bytes[one + e] * bytes[from + e] + bytes[one + e + 1] * bytes[from + e + 1]) | 0;
-        b = (b + bytes[one + e + 2] * bytes[from + e + 2] + bytes[one + e + 3] * bytes[from + e + 3]) | 0;
+        a = (a + other[one + e] * bytes[from + e] + other[one + e + 1] * bytes[from + e + 1]) | 0;
+        b = (b + other[one + e + 2] * bytes[from + e + 2] + other[one + e + 3] * bytes[from + e + 3]) | 0;
       }
-      for (let e = even; e < width; e++) a = (a + bytes[one + e] * bytes[from + e]) | 0;
-      out[j] = (a + b) * units[token] * units[j];
+      for (let e = even; e < width; e++) a = (a + other[one + e] * bytes[from + e]) | 0;
+      out[j] = (a + b) * source.units[token] * units[j];
     }
   }
 }

@@ -74,14 +74,17 @@ export class Picture {
    *
    * @param {number} query
    * @param {number} read
-   * @param {Int32Array | null} nearest
+   * @param {PictureMap | null} nearest whose they are
    */
   outlinePatches(query, read, nearest) {
     const { page, payload } = this;
     outline(page.find(".query"), payload, query);
     outline(page.find(".key"), payload, read === query ? -1 : read);
     if (nearest || !page.near[0].hidden)
-      page.near.forEach((element, i) => outline(element, payload, nearest ? nearest[i] : -1));
+      page.near.forEach((element, i) => {
+        outline(element, payload, nearest ? nearest.nearest[i] : -1);
+        element.classList.toggle("mutual", Boolean(nearest?.mutual[i]));
+      });
   }
 
   /**

@@ -22,6 +22,7 @@ export class PictureMap {
     this.relevance = new Float32Array(tokens);
     this.similar = new Float32Array(tokens); // cosines
     this.nearest = new Int32Array(NEAREST); // the patches most like the query, best first
+    this.mutual = new Uint8Array(NEAREST); // of them, those whose own nearest patch in the other picture is the query
     this.marked = new Uint8Array(patches); // inside the outline
     this.shades = new Float32Array(tokens);
     /** @type {string | ComputedMap} */
@@ -29,6 +30,8 @@ export class PictureMap {
     /** @type {string | ComputedMap} */
     this.traced = "";
     this.compared = -1; // token whose cosines these are
+    /** @type {Payload} */
+    this.comparedWith = payload; // whose token it is
     /** @type {Float32Array} */
     this.values = this.rollout;
     this.at = 0;
@@ -100,12 +103,12 @@ export class PictureMap {
    * Nearest patches: cosines, as shares of the way from low to top.
    *
    * @param {State} state
+   * @param {State} [leader] its token is compared, of another picture
    */
-  showSimilar(state) {
-    const { query } = state;
-    this.compare(query);
+  showSimilar(state, leader) {
+    this.compare(leader ? leader.query : state.query, leader?.payload);
     this.show(this.similar, 0, true);
-    if (state.selection.scale === "own") [this.low, this.top] = this.span(query);
+    if (state.selection.scale === "own") [this.low, this.top] = this.span(leader ? -1 : state.query);
     if (state.selection.scale !== "own" || !(this.top > this.low)) [this.low, this.top] = [0, 1];
     const { values, low, top, shades } = this;
     for (let i = 0; i < values.length; i++) shades[i] = Math.max(0, (values[i] - low) / (top - low));
@@ -144,13 +147,24 @@ export class PictureMap {
    * Compute the cosines of a token, and the patches most like it.
    *
    * @param {number} token
+   * @param {Payload} source whose token it is
    */
-  compare(token) {
+  compare(token, source = this.payload) {
     const { features, split, tokens } = this.payload;
-    if (this.compared === token || !features) return;
+    if ((this.compared === token && this.comparedWith === source) || !features || !source.features) return;
     this.compared = token;
-    features.cosines(token, this.similar);
-    largest(this.similar, split, tokens, token, this.nearest);
+    this.comparedWith = source;
+    features.cosines(token, this.similar, source.features);
+    largest(this.similar, split, tokens, source === this.payload ? token : -1, this.nearest);
+    this.mutual.fill(0);
+    if (source === this.payload || token < source.split) return;
+    const cosines = new Float32Array(source.tokens), best = new Int32Array(1);
+    this.nearest.forEach((match, i) => {
+      if (match < 0) return;
+      source.features?.cosines(match, cosines, features);
+      largest(cosines, source.split, source.tokens, -1, best);
+      this.mutual[i] = Number(best[0] === token);
+    });
   }
 
   /** @param {number} except a token, -1 for none */

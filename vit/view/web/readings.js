@@ -113,8 +113,9 @@ export class Readings {
    *
    * @param {PictureMap} map
    * @param {State} state
+   * @param {number} query the token, -1 where it is another picture's
    */
-  drawSimilar(map, { query, readKey, selection }) {
+  drawSimilar(map, { readKey, selection }, query) {
     const { values, payload } = map;
     const { tokens, split, prefix } = payload;
     const key = selection.pinned ? readKey : -1;

@@ -111,6 +111,7 @@ export interface Message {
   paintable: boolean;
   occlusion: Occlusion | null;
   masks?: string;
+  model?: string;
   alone?: boolean;
 }
 

@@ -53,6 +53,7 @@ export class Viewer {
     this.computed = null; // map that Python computed
     /** @type {Occlusion | null} */
     this.occlusion = null;
+    this.model = ""; // by which features of two pictures can be compared
     this.masksName = "";
     /** @type {Masks | null} */
     this.masks = null; // by which maps are judged
@@ -128,6 +129,7 @@ export class Viewer {
     this.name = message.name;
     this.computed = message.computed;
     this.occlusion = message.occlusion;
+    this.model = message.model ?? "";
     this.useMasks(message.masks ?? "");
     this.alone = Boolean(message.alone);
     this.ownView = Boolean(message.ownView);
@@ -250,6 +252,7 @@ export class Viewer {
    */
   apply(effect, event, after = 0) {
     if (!effect) return;
+    this.group.leader = null;
     if (effect === "chosen") this.reflect();
     this.request(event);
     for (const peer of this.group.peers) peer.follow(this);
@@ -266,6 +269,7 @@ export class Viewer {
 
   /** @param {Viewer} leader in which people did something */
   follow(leader) {
+    this.group.leader = leader;
     if (this.state.follow(leader.state, this.ownView)) {
       this.remember();
       this.settle();
