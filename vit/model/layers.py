@@ -85,13 +85,15 @@ class MLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Tokens (B, N, D) to what the MLP adds to them (B, N, D)."""
+        return self.fc2(self.dropout(self.activations(x)))
+
+    def activations(self, x: Tensor) -> Tensor:
+        """Tokens (B, N, D) to what the neurons between the two layers give (B, N, M)."""
         hidden = self.fc1(x)
         if self.gated:
             gate, hidden = hidden.chunk(2, -1)
-            hidden = self.act(gate) * hidden
-        else:
-            hidden = self.act(hidden)
-        return self.fc2(self.dropout(hidden))
+            return self.act(gate) * hidden
+        return self.act(hidden)
 
 
 class Branch(nn.Module):

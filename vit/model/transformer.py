@@ -134,7 +134,7 @@ class VisionTransformer(nn.Module):
         self.patch_embed = nn.Conv2d(config.channels, dim, config.patch_size, config.patch_size, bias=config.patch_bias)
         self.prefix_tokens = nn.Parameter(torch.zeros(1, len(config.prefix), dim))
         self.pos_embed = nn.Parameter(torch.zeros(1, rows * cols, dim))
-        self.read = _tokens_read(config)
+        self.read = tokens_read(config)
         self.dropout = nn.Dropout(config.dropout)
         rates = [config.drop_path * i / max(1, config.depth - 1) for i in range(config.depth)]
         self.blocks = nn.ModuleList(Block(config, rate) for rate in rates)
@@ -369,7 +369,7 @@ class VisionTransformer(nn.Module):
         return x if self.pre_logits is None else self.pre_logits(x).tanh(), attention
 
 
-def _tokens_read(config: ViTConfig) -> slice:
+def tokens_read(config: ViTConfig) -> slice:
     """The tokens that are read after the last block."""
     if config.pool == "cls":
         first = config.prefix.index("cls")
