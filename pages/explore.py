@@ -176,7 +176,7 @@ def show_panel(example: Example, question: Any, selection: Selection, panel: str
     elif panel == "heads":
         head_panel.show(example, question, selection, select)
     elif panel == "layers":
-        layers.show(example, question)
+        layers.show(example, question, selection)
     elif panel == "features":
         features.show(example)
     elif panel == "weights":

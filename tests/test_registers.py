@@ -5,15 +5,13 @@ from typing import Any
 
 import pytest
 import torch
+from planted_registers import PLANTED, STRANGE, plant
 from torch import Tensor
 
 from vit.explain.record import record
 from vit.explain.registers import register_neurons, with_register
 from vit.explain.weight_views import outliers
 from vit.model.transformer import VisionTransformer
-
-PLANTED = ((1, 7), (1, 20))
-STRANGE = (3, 9)  # patches
 
 
 def lengths(model: VisionTransformer, pixels: Tensor) -> Tensor:
@@ -34,18 +32,7 @@ def planted(
     """A model with neurons that write great lengths into two patches of a picture; and that picture."""
     torch.manual_seed(0)
     model, pixels = build(depth=3, **getattr(request, "param", {})), pictures(count=1)
-    with torch.no_grad():
-        x, steps = model.walk(pixels, every=True)
-        x = steps[0](x)
-        block = model.blocks[1]
-        tokens = block.norm2((x + block.attn(block.norm1(x), steps[1].route))[0])  # what the second MLP reads
-        first = len(model.config.prefix)
-        for (_, neuron), patch in zip(PLANTED, STRANGE, strict=True):
-            key = tokens[first + patch] - tokens.mean(0)
-            others = torch.cat([tokens[: first + patch], tokens[first + patch + 1 :]])
-            middle = (float(tokens[first + patch] @ key) + float((others @ key).max())) / 2
-            block.mlp.fc1.weight[neuron], block.mlp.fc1.bias[neuron] = 9 * key, -9 * middle
-            block.mlp.fc2.weight[:, neuron] = 20 * torch.randn(model.config.dim)
+    plant(model, pixels)
     return model, pixels
 
 

@@ -5,11 +5,13 @@ import plotly.graph_objects as go
 import streamlit as st
 from PIL import Image
 
+from pages.panels import registers
 from pages.shared.class_question import Example, Question, pass_of
 from pages.shared.escape import for_plotly, plain
 from vit.explain.logit_lens import Lens, logit_lens
 from vit.explain.weight_views import filters, outliers, position_similarity
 from vit.view.overlay import COLORMAPS
+from vit.view.selection import Selection
 
 ACCENT, QUIET = "#3b929a", "#9aa5a8"
 CURVES = 4  # classes drawn
@@ -24,7 +26,7 @@ def lens(key: str, target: int, _example: Example) -> Lens:
         return logit_lens(_example.checkpoint.model, _example.pixels, target)
 
 
-def show(example: Example, question: Question) -> None:
+def show(example: Example, question: Question, selection: Selection) -> None:
     """Curves over the blocks, and a map of the class for each."""
     labels = example.checkpoint.labels
     target = question.about
@@ -58,7 +60,8 @@ def show(example: Example, question: Question) -> None:
     with st.container(horizontal=True):
         for block, one in enumerate(maps):
             st.image(_tile(one / top), caption=f"{block + 1}: to {one.max():.0%}", width=TILE)
-    _show_outliers(example, reading)
+    if _show_outliers(example, reading):
+        registers.show(example, question, selection)
 
 
 def _tile(shares: np.ndarray) -> Image.Image:
@@ -67,12 +70,13 @@ def _tile(shares: np.ndarray) -> Image.Image:
     return Image.fromarray(colors).resize((TILE, TILE * height // width), Image.Resampling.NEAREST)
 
 
-def _show_outliers(example: Example, reading: Lens) -> None:
+def _show_outliers(example: Example, reading: Lens) -> bool:
+    """Which tokens stand out by their length; whether any does."""
     first = len(example.explanation.record.prefix)
     strange = outliers(reading.lengths[:, first:])
     if not strange.any():
         st.caption("No patch token is far longer than the others of its block.")
-        return
+        return False
     block = int(strange.sum(1).argmax())
     count = int(strange[block].sum())
     many = "1 patch token stands out by its" if count == 1 else f"{count} patch tokens stand out by their"
@@ -83,6 +87,7 @@ def _show_outliers(example: Example, reading: Lens) -> None:
     )
     tiles = example.explanation.record.heatmap(reading.lengths)[block].numpy()
     st.image(_tile(tiles / tiles.max()), caption=f"Lengths after block {block + 1}", width=TILE)
+    return True
 
 
 def show_weights(example: Example) -> None:

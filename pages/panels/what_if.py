@@ -172,7 +172,7 @@ def show(example: Example, question: Question | None, selection: Selection) -> N
     if question:
         logits = (one.explanation.record.logits[0] for one in (example, now))
         earlier, later = map(example.checkpoint.model.probabilities, logits)
-        _show_answers(example, earlier, later, question)
+        show_answers(example, earlier, later, question)
     st.caption("After the change. It follows the viewer above, and maps of one kind have one scale in both.")
     payload = viewer.feed("changed feeder", now.explanation.payload)
     container, feeders = st.container(), st.container()
@@ -209,7 +209,7 @@ def _signed(value: float) -> str:
     return f"{value:+.2f}".replace("-", "−")
 
 
-def _show_answers(example: Example, before: Tensor, after: Tensor, question: Question) -> None:
+def show_answers(example: Example, before: Tensor, after: Tensor, question: Question) -> None:
     """Probabilities of the most probable classes, old and new."""
     labels = example.checkpoint.labels
     classes = {question.about, *before.topk(min(TOP, len(before))).indices.tolist(), int(after.argmax())}

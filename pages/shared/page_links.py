@@ -199,6 +199,7 @@ class ExploreLink(PageLink):
         curves, ranking: of its panel *Is it true?*: what else is shown.
         off, instead, baseline, probe: of its panel *What if?*: heads that are off and what they give instead, what
             hidden patches become, and whether the patch under the pointer is replaced.
+        register: of its panel Layers: a register is added at test time.
         features_block, features_with, features_pictures, foreground, features_blocks: of its panel Features: after
             which block, in one basis with what, the key of own pictures, of the foreground alone, and all blocks.
         tour: the step of the tour, from 1.
@@ -228,6 +229,7 @@ class ExploreLink(PageLink):
     instead: str = ""
     baseline: str = ""
     probe: bool = False
+    register: bool = False
     features_block: str = ""
     features_with: str = ""
     features_pictures: str = ""

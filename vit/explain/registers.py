@@ -22,6 +22,8 @@ from vit.model.transformer import Block, VisionTransformer, tokens_read
 
 Neuron = tuple[int, int]  # block, number in its MLP
 COUNT = 10  # neurons that are moved
+LEAST = 3.0  # medians that a token is long which a register is worth; DINOv2-g's are 4 and more
+_LEAST_SHARE = 0.01  # of what is added to the length of these tokens, for a neuron to count
 
 
 class RegisterNeurons(NamedTuple):
@@ -31,7 +33,8 @@ class RegisterNeurons(NamedTuple):
         neurons: those that write most, the strongest first; none where no token stands out.
         shares: of each, its part in what all neurons together add to the length of these tokens, 0 to 1.
         block: the first one after which tokens stand out; -1 where none does.
-        tokens: how many patch tokens stand out there, in all pictures.
+        tokens: how many patch tokens stand out there, in all pictures: far from the others (see
+            `vit.explain.weight_views.outliers`) and `LEAST` times as long as the median.
     """
 
     neurons: tuple[Neuron, ...]
@@ -52,7 +55,7 @@ def register_neurons(model: VisionTransformer, pictures: Sequence[Tensor], count
         count: of neurons, at most.
     """
     every = [_lengths_and_activations(model, pixels) for pixels in pictures]
-    strange = [outliers(lengths) for lengths, _ in every]  # (L, P) each
+    strange = [_long(lengths) for lengths, _ in every]  # (L, P) each
     counts = torch.stack([one.sum(1) for one in strange]).sum(0)
     if not counts.any():
         return RegisterNeurons((), (), -1, 0)
@@ -65,7 +68,7 @@ def register_neurons(model: VisionTransformer, pictures: Sequence[Tensor], count
         )
         written.append((at_strange.mean(0) - elsewhere.mean(0)).abs() * _written_lengths(model, index))
     shares = torch.stack(written) / sum(one.sum() for one in written)  # (blocks, M)
-    best = shares.flatten().topk(min(count, shares.numel()))
+    best = shares.flatten().topk(min(count, int((shares >= _LEAST_SHARE).sum()) or 1))
     neurons = tuple((number // shares.shape[1], number % shares.shape[1]) for number in best.indices.tolist())
     return RegisterNeurons(neurons, tuple(best.values.tolist()), block, int(counts[block]))
 
@@ -105,6 +108,11 @@ def _blocks_with(model: VisionTransformer, replaced: Callable[[int, MLP], nn.Mod
         one._modules = {**block._modules, "mlp": replaced(index, block.mlp)}
         blocks.append(one)
     return nn.ModuleList(blocks)
+
+
+def _long(lengths: Tensor) -> Tensor:
+    """Patch tokens that stand out so far that they hold something else than their patch: (L, P) to bool (L, P)."""
+    return outliers(lengths) & (lengths > LEAST * lengths.median(-1, keepdim=True).values)
 
 
 class _MovingMLP(nn.Module):

@@ -1,0 +1,170 @@
+"""A register at test time, where tokens stand out: which neurons make them, and what becomes of lengths and answers."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import plotly.graph_objects as go
+import streamlit as st
+import torch
+from torch import Tensor
+
+from pages.components import viewer
+from pages.panels import what_if
+from pages.shared import class_question, link_controls, pass_queue
+from pages.shared.class_question import Example, Question
+from pages.shared.result_cache import cached, with_bar
+from vit.explain.logit_lens import logit_lens
+from vit.explain.maps import entropy
+from vit.explain.record import record
+from vit.explain.registers import LEAST, RegisterNeurons, register_neurons, with_register
+from vit.images import samples
+from vit.images.decode import decode_image
+from vit.view.overlay import COLORMAPS, colorize
+from vit.view.payload import pack
+from vit.view.selection import Selection
+
+ACCENT, QUIET = "#3b929a", "#9aa5a8"
+SAID = 3  # neurons that are named
+HELP = """A few neurons make these tokens long. Their activations are moved to an empty token that is added after the
+prefix; no weight changes, and the patches keep their own content (Jiang et al. 2025). The neurons are found on this
+picture and the samples."""
+
+
+def show(example: Example, question: Question, selection: Selection) -> None:
+    """Offer it, and show the model with it beside the model as it is."""
+    if not link_controls.toggle("Add a register at test time", "register", help=HELP):
+        return
+    found = _neurons(example)
+    if not found.neurons:
+        st.caption(
+            f"No patch token of this picture and the samples is {LEAST:.0f} times as long as the median one, so a "
+            "register has nothing to take over."
+        )
+        return
+    named = ", ".join(
+        f"block {block + 1} neuron {number + 1} ({share:.0%})"
+        for (block, number), share in list(zip(found.neurons, found.shares, strict=True))[:SAID]
+    )
+    st.caption(
+        f"Moved, with their part in the length of {found.tokens} tokens that stand out after block {found.block + 1}: "
+        f"{named}{f' and {len(found.neurons) - SAID} more' if len(found.neurons) > SAID else ''}."
+    )
+    now = _changed(example, found)
+    before, after = (_lengths(one, question.about) for one in (example, now))
+    _show_lengths(example, before, after, found.block)
+    left, right = st.columns(2, gap="large")
+    with left:
+        _show_lines("Longest and median patch token", _extremes(before), _extremes(after), "lengths")
+    with right:
+        _show_lines("Entropy of attention (1 is uniform)", [_entropies(example)], [_entropies(now)], "entropies")
+    answers = [example.checkpoint.model.probabilities(one.explanation.record.logits[0]) for one in (example, now)]
+    what_if.show_answers(example, answers[0], answers[1], question)
+    st.caption("With the register. It follows the viewer above, and maps of one kind have one scale in both.")
+    payload = viewer.feed("register feeder", now.explanation.payload)
+    container, feeders = st.container(), st.container()
+    with feeders:
+        computed, method = class_question.computed_map(now, selection, question, "register ")
+    with container:
+        viewer.show("register viewer", payload, selection, computed, method, group="whatif", compact=True)
+
+
+def _neurons(example: Example) -> RegisterNeurons:
+    checkpoint, preprocess = example.checkpoint, example.explanation.preprocess
+
+    def work(progress: Callable[[float], object]) -> RegisterNeurons:
+        pictures = [example.pixels, *(preprocess(decode_image(samples.read(name))) for name in samples.SAMPLES)]
+        progress(0.1)
+        with pass_queue.reserved(checkpoint, preprocess.size, len(pictures)):
+            return register_neurons(checkpoint.model, pictures)
+
+    neurons: RegisterNeurons = with_bar(("register neurons", example.key), "Looking for the neurons…", work)
+    return neurons
+
+
+def _changed(example: Example, found: RegisterNeurons) -> Example:
+    """The picture through the model with the register, with a payload of its own."""
+    name = f"{example.key} with a register {found.neurons}"
+
+    def work() -> Example:
+        model = with_register(example.checkpoint.model, found.neurons)
+        checkpoint = replace(example.checkpoint, model=model, config=model.config)
+        explanation = example.explanation
+        with pass_queue.reserved(checkpoint, explanation.preprocess.size):
+            recorded = record(model, example.pixels)
+            payload = pack(recorded, explanation.picture, explanation.geometry.box, COLORMAPS)
+        return Example(name, checkpoint, replace(explanation, record=recorded, payload=payload), example.covered)
+
+    changed: Example = cached(("changed", name), work)
+    return changed
+
+
+def _lengths(example: Example, target: int) -> Tensor:
+    """Of the patch tokens after every block: (L, rows, cols)."""
+
+    def work() -> Tensor:
+        with class_question.pass_of(example):
+            lengths = logit_lens(example.checkpoint.model, example.pixels, target).lengths
+        return example.explanation.record.heatmap(lengths)
+
+    lengths: Tensor = cached(("lengths", example.key), work)
+    return lengths
+
+
+def _entropies(example: Example) -> list[float]:
+    """Of the attention of patches, mean of heads and patches, after every block."""
+
+    def work() -> list[float]:
+        one = example.explanation.record
+        first, means = len(one.prefix), []
+        for block in range(one.blocks):
+            rows = torch.cat([entropy(rows).mean(0) for _, rows in one.row_chunks(block)])
+            means.append(float(rows[first:].mean()))
+        return means
+
+    entropies: list[float] = cached(("entropies", example.key), work)
+    return entropies
+
+
+def _extremes(lengths: Tensor) -> list[list[float]]:
+    patches = lengths.flatten(1)
+    return [patches.amax(1).tolist(), patches.median(1).values.tolist()]
+
+
+def _show_lengths(example: Example, before: Tensor, after: Tensor, block: int) -> None:
+    """Maps of the lengths after a block, in one scale."""
+    top = float(max(before[block].max(), after[block].max()))
+    with st.container(horizontal=True):
+        for title, lengths in (("as it is", before), ("with the register", after)):
+            rows, cols = lengths.shape[1:]
+            image = np.kron(
+                colorize(lengths[block].numpy(), vmax=top), np.ones((160 // rows or 1, 160 // rows or 1, 1))
+            )
+            st.image(
+                image.astype(np.uint8),
+                width=max(1, 160 * cols // rows),
+                caption=f"{title}: to {float(lengths[block].max()):,.1f}",
+                alt=f"Lengths after block {block + 1}, {title}",
+            )
+
+
+def _show_lines(title: str, before: list[list[float]], after: list[list[float]], key: str) -> None:
+    figure = go.Figure()
+    for name, lines, color in (("as it is", before, QUIET), ("with the register", after, ACCENT)):
+        for number, line in enumerate(lines):
+            figure.add_scatter(
+                x=list(range(1, len(line) + 1)),
+                y=line,
+                name=name,
+                showlegend=not number,
+                line={"color": color, "width": 2, "dash": "dot" if number else "solid"},
+            )
+    figure.update_layout(
+        height=240,
+        margin={"l": 0, "r": 0, "t": 30, "b": 0},
+        title={"text": title, "font": {"size": 14}},
+        legend={"orientation": "h", "y": -0.3},
+    )
+    figure.update_xaxes(title="block", dtick=1 if len(before[0]) <= 16 else 4, fixedrange=True)
+    figure.update_yaxes(rangemode="tozero", fixedrange=True)
+    st.plotly_chart(figure, config={"displayModeBar": False}, key=f"register {key}", alt=title)

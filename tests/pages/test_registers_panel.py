@@ -1,0 +1,55 @@
+"""Panel Layers: a register at test time, on a model whose long tokens were planted and on one without."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from planted_registers import PLANTED, plant
+from streamlit.testing.v1 import AppTest
+from tiny import TINY, fill
+
+import vit
+from tests.pages.offered import sent_to
+from vit.explain.registers import with_register
+from vit.images import samples
+from vit.images.preprocess import Preprocess
+from vit.model.config import ViTConfig
+from vit.model.transformer import VisionTransformer
+
+
+@pytest.fixture
+def planted(checkpoints: Path) -> str:
+    """A checkpoint with neurons that write great lengths into patches of the cat."""
+    torch.manual_seed(0)
+    model = fill(VisionTransformer(ViTConfig(**TINY | {"depth": 3})))
+    preprocess = Preprocess(model.config.image_size)
+    plant(model, preprocess(vit.decode_image(samples.read("cat"))))
+    labels = [f"kind {i}" for i in range(model.config.num_classes)]
+    vit.save_checkpoint(checkpoints / "planted", model, labels, preprocess)
+    return "planted"
+
+
+def captions(page: AppTest) -> str:
+    return "\n".join(one.value for one in page.caption).replace("\\", "")
+
+
+def test_long_tokens_are_given_a_register(page: AppTest, planted: str) -> None:
+    page.query_params.update({"checkpoint": planted, "sample": "cat", "panel": "layers"})
+    page.run()
+    assert not page.exception and "With the register" not in captions(page)
+    page.query_params["register"] = "1"
+    page.run()
+    assert not page.exception and not page.error
+    block, neuron = PLANTED[0]
+    assert f"block {block + 1} neuron {neuron + 1}" in captions(page) and "With the register" in captions(page)
+    assert sent_to(page, "register viewer")["group"] == sent_to(page)["group"]
+    checkpoint = vit.load_checkpoint(planted)
+    pixels = checkpoint.preprocess(vit.decode_image(samples.read("cat")))
+    assert with_register(checkpoint.model, PLANTED)(pixels).logits.shape == checkpoint.model(pixels).logits.shape
+
+
+def test_without_long_tokens_there_is_no_offer(page: AppTest) -> None:
+    page.query_params.update({"sample": "temple", "size": "32", "panel": "layers", "register": "1"})
+    page.run()
+    assert not page.exception and "With the register" not in captions(page)
+    assert "a register has nothing to take over" in captions(page)
