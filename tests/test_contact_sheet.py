@@ -60,11 +60,19 @@ def test_a_file_that_is_no_picture_is_refused(checkpoint: Checkpoint) -> None:
 
 def test_test_pictures_come_evenly_from_the_classes(checkpoint: Checkpoint) -> None:
     pictures = contact_sheet.pictures_of(checkpoint, "shapes")
-    assert len(pictures) == contact_sheet.SHEET_PICTURES
+    assert len(pictures) == contact_sheet.FEW_PICTURES
     assert {name: sum(one.truth == name for one in pictures) for name in SHAPES} == dict.fromkeys(SHAPES, 15)
-    assert len({one.digest for one in pictures}) == contact_sheet.SHEET_PICTURES
+    assert len({one.digest for one in pictures}) == contact_sheet.FEW_PICTURES
     assert isinstance(pictures[0].content, torch.Tensor)
     assert look(checkpoint, pictures[0], "relevance").label in checkpoint.labels
+
+
+def test_any_head_can_be_the_map(checkpoint: Checkpoint) -> None:
+    picture = Picture("", samples.read("cat"))
+    usual, first = look(checkpoint, picture, "attention"), look(checkpoint, picture, "attention", block=0, head=1)
+    assert usual.thumbnail != first.thumbnail and usual._replace(thumbnail=b"") == first._replace(thumbnail=b"")
+    assert look(checkpoint, picture, "attention", block=1, head="mean") == usual  # of two blocks, the last one
+    assert measure(checkpoint, picture, "attention", block=0, head=1) != measure(checkpoint, picture, "attention")
 
 
 def test_right_and_wrong_are_known_only_of_classes_that_the_model_has(checkpoint: Checkpoint) -> None:

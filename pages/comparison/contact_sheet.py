@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, get_args
 
 import streamlit as st
 from PIL import Image
@@ -13,6 +14,7 @@ from pages.shared import (
     class_question,
     class_source,
     datasets,
+    download_buttons,
     link_controls,
     loading,
     navigation,
@@ -28,10 +30,14 @@ from pages.shared.source import Source
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.errors import UserError
 from vit.explain.methods import METHODS
+from vit.explain.names import spoken
 from vit.explain.sensitivity import Verdict
+from vit.explain.settings import Fusion
 from vit.images import samples
+from vit.view import tables
 from vit.view.captions import about
 from vit.view.contact_sheet import (
+    FEW_PICTURES,
     MASKS,
     SHEET_PICTURES,
     WITHOUT_CLASSES,
@@ -49,29 +55,50 @@ from vit.view.contact_sheet import (
 from vit.view.export import png
 
 SAMPLES, UPLOAD = "samples", "upload"
+COUNTS = (FEW_PICTURES, 200, SHEET_PICTURES)  # of a dataset
+UPLOADS = 200  # own pictures
+PAGE = 60  # pictures drawn at once
+FUSED = get_args(Fusion)
 ORDERS = {"": "As they come", "confidence": "Confidence", "entropy": "Spread", "faithfulness": "Faithfulness"}
 FILTERS = {"": "All", "right": "✓ Right", "wrong": "✗ Wrong"}
 TILE = 146  # [px]
 
 
+class Map(NamedTuple):
+    """What is drawn over each picture.
+
+    Attributes:
+        method: in `METHODS`.
+        settings: of its own, by name, where they were chosen.
+    """
+
+    method: str
+    settings: tuple[tuple[str, int | str], ...] = ()
+
+    @property
+    def described(self) -> dict[str, int | str]:
+        """For files."""
+        return {"method": self.method, **dict(self.settings)}
+
+
 @st.cache_data(show_spinner=False, max_entries=2000)
-def looked(identity: str, digest: str, method: str, _checkpoint: Checkpoint, _picture: Picture) -> Look:
+def looked(identity: str, digest: str, map_: Map, _checkpoint: Checkpoint, _picture: Picture) -> Look:
     """See `vit.view.contact_sheet.look`."""
     with pass_queue.reserved(_checkpoint, _checkpoint.preprocess.size, pass_queue.KEPT):
-        return look(_checkpoint, _picture, method)
+        return look(_checkpoint, _picture, map_.method, **dict(map_.settings))
 
 
 @st.cache_data(show_spinner=False, max_entries=2000)
-def measured(identity: str, digest: str, method: str, _checkpoint: Checkpoint, _picture: Picture) -> Verdict:
+def measured(identity: str, digest: str, map_: Map, _checkpoint: Checkpoint, _picture: Picture) -> Verdict:
     """See `vit.view.contact_sheet.measure`."""
     with pass_queue.reserved(_checkpoint, _checkpoint.preprocess.size, pass_queue.KEPT):
-        return measure(_checkpoint, _picture, method)
+        return measure(_checkpoint, _picture, map_.method, **dict(map_.settings))
 
 
 @st.cache_resource(show_spinner="Reading the pictures…", max_entries=4)
-def tested(spec: str, root: str, stamp: int, identity: str, _checkpoint: Checkpoint) -> list[Picture]:
+def tested(spec: str, root: str, stamp: int, identity: str, count: int, _checkpoint: Checkpoint) -> list[Picture]:
     """See `vit.view.contact_sheet.pictures_of`."""
-    return pictures_of(_checkpoint, spec, Path(root))
+    return pictures_of(_checkpoint, spec, Path(root), count)
 
 
 def show() -> None:
@@ -88,18 +115,18 @@ def show() -> None:
     try:
         checkpoint = class_source.pick_folded(side_by_side.open_checkpoint(name, available), "m_")
         with three:
-            method = pick_method(checkpoint)
+            shown_map = pick_map(checkpoint)
         pictures = chosen_pictures(checkpoint, source)
     except UserError as error:
         st.error(plain(str(error)))
         return
     if not pictures:
         return
-    question = f"{checkpoint.identity} {source} {method}"
-    looks = look_at(checkpoint, pictures, method, question)
+    question = f"{checkpoint.identity} {source} {len(pictures)} {shown_map}"
+    looks = look_at(checkpoint, pictures, shown_map, question)
     if not looks:
         return
-    measures = bool(checkpoint.labels) and wants_truth(checkpoint, len(looks))
+    measures = bool(checkpoint.labels) and wants_truth(checkpoint, min(len(looks), PAGE))
     if measures:
         known = session.of(session.Compare).verdicts
         looks = [one._replace(verdict=known.get((question, one.picture.digest))) for one in looks]
@@ -136,9 +163,16 @@ def show() -> None:
     if not looks:
         st.caption("There is no such picture.")
     looks = arranged(looks, order, first == "lowest") if order else looks
-    captions = draw(looks, name, source, checkpoint, method)
-    if measures and any(one.verdict is None for one in looks):
-        measure_all(checkpoint, looks, method, question, captions)
+    on_page = pick_page(looks)
+    captions = draw(on_page, name, source, checkpoint, shown_map)
+    with st.container(horizontal=True):
+        download_buttons.numbers(
+            "sheet",
+            lambda: tables.of_sheet(looks),
+            lambda: {"checkpoint": tables.facts_of(checkpoint), "map": shown_map.described, "source": source},
+        )
+    if measures and any(one.verdict is None for one in on_page):
+        measure_all(checkpoint, on_page, shown_map, question, captions)
         st.rerun()  # to order by it, and for its column
 
 
@@ -148,6 +182,42 @@ def pick_source() -> str:
         spec: f"Test pictures: {title}" for spec, title in datasets.here().items()
     }
     return link_controls.select("Pictures", "m_from", list(titles), format_func=titles.get)
+
+
+def pick_page(looks: Sequence[Any]) -> Sequence[Any]:
+    """Those that are drawn at once; which, where there are more."""
+    pages = range(-(-len(looks) // PAGE))
+    page = 0
+    if len(pages) > 1:
+
+        def title(number: int) -> str:
+            return f"{number * PAGE + 1} to {min((number + 1) * PAGE, len(looks))} of {len(looks)}"
+
+        page = link_controls.select("Pictures", "m_page", pages, format_func=title, width=180)
+    return looks[page * PAGE : (page + 1) * PAGE]
+
+
+def pick_map(checkpoint: Any) -> Map:
+    """The map of each picture; of attention, which block's and which head's."""
+    method = pick_method(checkpoint)
+    if method != "attention":
+        return Map(method)
+    config, usual = checkpoint.config, METHODS["attention"].settings
+    one, other = st.columns(2)
+    with one:
+        blocks = [*range(config.depth), *FUSED]
+        block = link_controls.select(
+            "Block", "m_block", blocks, usual["block"] % config.depth, format_func=partial(spoken_or, "Block")
+        )
+    with other:
+        heads = [*range(config.heads), *FUSED]
+        head = link_controls.select("Head", "m_head", heads, usual["head"], format_func=partial(spoken_or, "Head"))
+    return Map(method, (("block", block), ("head", head)))
+
+
+def spoken_or(kind: str, which: int | str) -> str:
+    """A block or head as people count them, or how all of them become one."""
+    return f"{which.capitalize()} of all" if isinstance(which, str) else spoken(kind, which)
 
 
 def pick_method(checkpoint: Any) -> str:
@@ -174,11 +244,13 @@ def chosen_pictures(checkpoint: Any, source: str) -> list[Any]:
     if source == SAMPLES:
         return [Picture(sample.title, samples.read(sample.name)) for sample in samples.SAMPLES.values()]
     if source != UPLOAD:
-        return tested(source, datasets.root_of(source), datasets.stamp(source), checkpoint.identity, checkpoint)
-    return [Picture(one.name, one.data) for one in loading.pick_files(SHEET_PICTURES, "m_upload", "m_pictures")]
+        count = link_controls.select("How many", "m_count", COUNTS, kind=st.segmented_control)
+        root, stamp = datasets.root_of(source), datasets.stamp(source)
+        return tested(source, root, stamp, checkpoint.identity, count, checkpoint)
+    return [Picture(one.name, one.data) for one in loading.pick_files(UPLOADS, "m_upload", "m_pictures")]
 
 
-def look_at(checkpoint: Any, pictures: Sequence[Any], method: str, question: str) -> list[Any]:
+def look_at(checkpoint: Any, pictures: Sequence[Any], shown_map: Map, question: str) -> list[Any]:
     """Every picture through the model, those known from before at once; what cannot be read is named."""
     expected = seconds(checkpoint, len(pictures))
     agreed = session.of(session.Compare).agreed
@@ -190,7 +262,7 @@ def look_at(checkpoint: Any, pictures: Sequence[Any], method: str, question: str
     for done, picture in enumerate(pictures):
         bar.progress(done / len(pictures), f"Picture {done + 1} of {len(pictures)}")
         try:
-            outcome = looked(checkpoint.identity, picture.digest, method, checkpoint, picture)
+            outcome = looked(checkpoint.identity, picture.digest, shown_map, checkpoint, picture)
             looks.append(judge(checkpoint, picture, outcome))
         except UserError as error:
             unreadable.append(f"{picture.name}: {error}")
@@ -213,12 +285,12 @@ def wants_truth(checkpoint: Any, count: int) -> bool:
     )
 
 
-def measure_all(checkpoint: Any, looks: Sequence[Any], method: str, question: str, captions: Sequence[Any]) -> None:
+def measure_all(checkpoint: Any, looks: Sequence[Any], shown_map: Map, question: str, captions: Sequence[Any]) -> None:
     """Judge the maps that were not judged yet, one after the other; who leaves keeps what is done."""
     bar = st.progress(0.0)
     for done, (one, caption) in enumerate(zip(looks, captions, strict=True)):
         bar.progress(done / len(looks), f"Map {done + 1} of {len(looks)}: taking parts of the picture away…")
-        verdict = measured(checkpoint.identity, one.picture.digest, method, checkpoint, one.picture)
+        verdict = measured(checkpoint.identity, one.picture.digest, shown_map, checkpoint, one.picture)
         session.of(session.Compare).verdicts[question, one.picture.digest] = verdict
         caption.caption(facts_of(one._replace(verdict=verdict)))
     bar.empty()
@@ -249,7 +321,7 @@ def facts_of(one: Any) -> str:
     return "  \n".join(map(plain, facts))
 
 
-def draw(looks: Sequence[Any], name: str, source: str, checkpoint: Any, method: str) -> list[Any]:
+def draw(looks: Sequence[Any], name: str, source: str, checkpoint: Any, shown_map: Map) -> list[Any]:
     """The tiles; gives the place of each one's caption."""
     captions = []
     names = {sample.title: sample.name for sample in samples.SAMPLES.values()}
@@ -264,7 +336,7 @@ def draw(looks: Sequence[Any], name: str, source: str, checkpoint: Any, method: 
                 captions.append(st.empty())
                 captions[-1].caption(facts_of(one))
                 if source == SAMPLES:
-                    link = replace(link_to(name, checkpoint, method), sample=names[picture.name])
+                    link = replace(link_to(name, checkpoint, shown_map), sample=names[picture.name])
                     navigation.link("Open in Explore", "explore", link.to_query(), icon=False)
                 elif (content := file_of(picture, checkpoint)) and st.button(
                     "Open in Explore", key=f"open {number}", type="tertiary"
@@ -273,7 +345,7 @@ def draw(looks: Sequence[Any], name: str, source: str, checkpoint: Any, method: 
                     explore = session.of(session.Explore)
                     explore.upload, explore.source = Source(title, content), "upload"
                     key = uploaded_pictures.keep(content)
-                    link = replace(link_to(name, checkpoint, method), upload=title, picture=key)
+                    link = replace(link_to(name, checkpoint, shown_map), upload=title, picture=key)
                     st.switch_page("pages/explore.py", query_params=link.to_query())
     caption = "Spread: entropy of the answer's attention in the last block, 0 for one token, 1 for all alike."
     if any(one.verdict for one in looks):
@@ -287,12 +359,13 @@ def draw(looks: Sequence[Any], name: str, source: str, checkpoint: Any, method: 
     return captions
 
 
-def link_to(name: str, checkpoint: Any, method: str) -> ExploreLink:
+def link_to(name: str, checkpoint: Any, shown_map: Map) -> ExploreLink:
     """What page Explore is asked to show of a picture: the map that the sheet shows."""
     link = ExploreLink(checkpoint=name, classes=page_links.read(CompareLink).sheet.classes)
+    method, chosen = shown_map.method, {name: str(value) for name, value in shown_map.settings}
     if method in class_question.methods_for(checkpoint):
-        return replace(link, method=method, viewer={"view": "relevance"})
-    return replace(link, viewer={"view": method})
+        return replace(link, method=method, viewer={"view": "relevance", **chosen})
+    return replace(link, viewer={"view": method, **chosen})
 
 
 def file_of(picture: Any, checkpoint: Any) -> bytes:

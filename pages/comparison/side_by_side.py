@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, cast, get_args
+from typing import Any, NamedTuple, cast, get_args
 
 import streamlit as st
 
@@ -13,6 +13,7 @@ from pages.shared import (
     class_question,
     class_source,
     datasets,
+    download_buttons,
     link_controls,
     loading,
     navigation,
@@ -30,6 +31,7 @@ from vit.explain.methods import METHODS
 from vit.explain.record import AttentionRecord
 from vit.images import samples
 from vit.runs.registry import Run, list_runs
+from vit.view import tables
 from vit.view.attention_snapshots import read_payload, read_snapshots
 from vit.view.explanation import Explanation
 from vit.view.overlay import COLORMAPS, signed_overlay
@@ -454,6 +456,24 @@ def show_difference(left: Side, right: Side) -> None:
         if one_picture(left) != one_picture(right):
             st.caption("The pictures differ; the left one is shown below the colours.")
         st.caption("The difference follows what is clicked and pinned below, not the pointer.")
+        with st.container(horizontal=True):
+            download_buttons.numbers(
+                "compared",
+                lambda: tables.of_maps(one, other, both),
+                lambda: {
+                    "rank_correlation": correlation,
+                    "left": facts_of(left, names[0]),
+                    "right": facts_of(right, names[1]),
+                },
+            )
+
+
+def facts_of(side: Side, map_name: str) -> dict[str, Any]:
+    """What a side shows, for a file; a run's epoch has no checkpoint."""
+    checkpoint, question = side.example.checkpoint, side.question
+    facts: dict[str, Any] = {"checkpoint": checkpoint and tables.facts_of(checkpoint), "map": map_name}
+    target = question.target if question else None
+    return facts | ({} if target is None else {"class": checkpoint.labels[target]})
 
 
 def one_picture(side: Side) -> bytes:

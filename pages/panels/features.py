@@ -5,22 +5,27 @@ from functools import partial
 
 import streamlit as st
 from PIL import Image
+from torch import Tensor
 
-from pages.shared import datasets, download_buttons, link_controls, loading, pass_queue
+from pages.shared import datasets, download_buttons, link_controls, loading, pass_queue, session
 from pages.shared.class_question import Example
 from pages.shared.escape import plain
-from pages.shared.result_cache import cached, with_bar
+from pages.shared.result_cache import ASK_ABOVE, cached, with_bar
 from vit.errors import UserError
+from vit.explain import head_census
 from vit.explain.components import Components, components
 from vit.explain.names import spoken
 from vit.images import decode, samples
 from vit.view import export, features_sheet
+from vit.view.animation import Film
+from vit.view.captions import about
 from vit.view.features_sheet import Picture
 
 SAMPLES, OWN = "the samples", "your own pictures"
 MOST = 12  # own pictures
 TILE = 96  # of the other pictures [px]
 BLOCK_TILE = 96  # of the blocks [px]
+READING = "Reading the features…"
 HELP = """The three directions in which the features of all these patches differ most, as red, green and blue (principal
 components; Caron et al. 2021, Oquab et al. 2024). All pictures share one basis, so the same colour is the same content
 in each. Black patches are far longer than the others, carry no content and are left out."""
@@ -48,10 +53,16 @@ def show(example: Example) -> None:
         else [(samples.SAMPLES[name].title, name, samples.read(name)) for name in samples.SAMPLES]
     )
     images, names = _images(example, files), tuple(key for _, key, _ in files)
-    pictures = _pictures(example, images, names, [block])[0]
+    if not _wanted(example, len(images), names):
+        return
+    pictures = _pictures(example, images, names, block)
     of = components([one.features for one in pictures], foreground=foreground)
     _show_colours(pictures, of)
     stem = f"features-block-{block}"
+
+    def film() -> Film:
+        return features_sheet.over_blocks((_read(example, images, one) for one in range(blocks)), foreground)
+
     with st.container(horizontal=True):
         by_block = link_controls.toggle("Block by block", "features_blocks")
         download_buttons.file("PNG", lambda: export.png(features_sheet.sheet(pictures, of)), f"{stem}.png", "image/png")
@@ -61,14 +72,25 @@ def show(example: Example) -> None:
             f"{stem}.npz",
             "application/octet-stream",
         )
-        download_buttons.films(
-            "Blocks",
-            lambda: features_sheet.over_blocks(_pictures(example, images, names, range(blocks)), foreground),
-            "features-blocks",
-            "The picture that is shown, from the first block to the last.",
-        )
+        about_film = "The picture that is shown, from the first block to the last."
+        download_buttons.films("Blocks", film, "features-blocks", about_film)
     if by_block:
-        _show_blocks(_pictures(example, images, names, range(blocks)), foreground)
+        _show_blocks(example, images, names, foreground)
+
+
+def _wanted(example: Example, count: int, names: Hashable) -> bool:
+    """Whether so many pictures are to be passed through the model, which is a question where that takes long."""
+    preprocess = example.explanation.preprocess
+    expected = head_census.seconds(example.checkpoint, preprocess, count)
+    key = "features of patches", example.checkpoint.identity, preprocess.size, names
+    agreed = session.of(session.Visit).features
+    if expected > ASK_ABOVE and key not in agreed:
+        placeholder = st.empty()
+        if not placeholder.button(f"Look at {count} pictures ({about(expected)})", type="primary"):
+            return False
+        placeholder.empty()
+    agreed.add(key)
+    return True
 
 
 def _images(example: Example, files: Sequence[tuple[str, str, bytes]]) -> list[tuple[str, Image.Image]]:
@@ -87,25 +109,34 @@ def _images(example: Example, files: Sequence[tuple[str, str, bytes]]) -> list[t
 
 
 def _pictures(
-    example: Example, images: Sequence[tuple[str, Image.Image]], files: Hashable, blocks: Sequence[int]
-) -> list[list[Picture]]:
-    """The pictures with their features, for each block.
+    example: Example, images: Sequence[tuple[str, Image.Image]], names: Hashable, block: int
+) -> list[Picture]:
+    """The pictures with their features after a block.
 
     Args:
-        files: tells the pictures from all others.
+        names: tell the pictures from all others.
     """
-    checkpoint, size = example.checkpoint, example.explanation.preprocess.size
 
-    def work(progress: Callable[[float], object]) -> list[list[Picture]]:
-        result: list[list[Picture]] = []
-        for number, block in enumerate(blocks):
-            with pass_queue.reserved(checkpoint, size):
-                result.append([features_sheet.read(checkpoint, *image, size, block) for image in images])
-            progress((number + 1) / len(blocks))
-        return result
+    def work(progress: Callable[[float], object]) -> list[Picture]:
+        return _read(example, images, block, progress)
 
-    key = "features of patches", example.key, files, tuple(blocks)
-    pictures: list[list[Picture]] = with_bar(key, "Reading the features…", work)
+    key = "features of patches", example.key, names, block
+    pictures: list[Picture] = with_bar(key, READING, work)
+    return pictures
+
+
+def _read(
+    example: Example,
+    images: Sequence[tuple[str, Image.Image]],
+    block: int,
+    progress: Callable[[float], object] = lambda share: None,
+) -> list[Picture]:
+    """The same, whoever asks."""
+    checkpoint, size, pictures = example.checkpoint, example.explanation.preprocess.size, []
+    for number, image in enumerate(images):
+        with pass_queue.reserved(checkpoint, size):
+            pictures.append(features_sheet.read(checkpoint, *image, size, block))
+        progress((number + 1) / len(images))
     return pictures
 
 
@@ -139,15 +170,27 @@ def _show_colours(pictures: Sequence[Picture], of: Components) -> None:
     )
 
 
-def _show_blocks(by_block: Sequence[Sequence[Picture]], foreground: bool) -> None:
+def _show_blocks(
+    example: Example, images: Sequence[tuple[str, Image.Image]], names: Hashable, foreground: bool
+) -> None:
     """The picture that is shown after each block, in the basis of all pictures there."""
+    blocks = example.explanation.record.blocks
+
+    def work(progress: Callable[[float], object]) -> list[Tensor]:
+        colours = []
+        for block in range(blocks):
+            of = components([one.features for one in _read(example, images, block)], foreground=foreground)
+            colours.append(of.colours[0])  # and not the features, which would take much memory
+            progress((block + 1) / blocks)
+        return colours
+
+    key = "colours of blocks", example.key, names, foreground
+    seen = features_sheet.fitted(example.explanation.input_image, BLOCK_TILE)
     with st.container(horizontal=True):
-        for block, pictures in enumerate(by_block):
-            of = components([one.features for one in pictures], foreground=foreground)
-            size = features_sheet.fitted(pictures[0].seen, BLOCK_TILE).size
+        for block, colours in enumerate(with_bar(key, READING, work)):
             st.image(
-                features_sheet.tile(of.colours[0], size),
-                width=size[0],
+                features_sheet.tile(colours, seen.size),
+                width=seen.width,
                 caption=f"{block + 1}",
                 alt=f"Features after {spoken('block', block)}",
             )

@@ -11,12 +11,13 @@ import torch
 
 from pages.components import head_grid
 from pages.panels import heads_over_pictures, what_if
-from pages.shared import link_controls, mask_drops
+from pages.shared import download_buttons, link_controls, mask_drops
 from pages.shared.class_question import Example, Question, pass_of, subject
 from vit.explain.head_census import Tally, decoded, tally
 from vit.explain.head_statistics import Statistic, agreement, faithfulness, statistics, suggestions
 from vit.explain.names import MEANINGS, SIGNED, STATISTICS, amount
 from vit.images import samples
+from vit.view import tables
 from vit.view.selection import Selection
 
 ONE, SAMPLES, MANY = "this picture", "the samples", "many pictures"
@@ -121,6 +122,9 @@ def show(
     with other:
         _show_depth(statistic, title, ".1%" if name in SHARES else ".3g")
     _show_suggestions(by_name, select)
+    about = {"checkpoint": tables.facts_of(example.checkpoint), "over": over, "pictures": statistic.pictures}
+    with st.container(horizontal=True):
+        download_buttons.numbers("heads", lambda: tables.of_heads(by_name), lambda: about)
 
 
 def _show_suggestions(by_name: dict[str, Statistic], select: Callable[[tuple[int, int]], None]) -> None:

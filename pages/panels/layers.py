@@ -6,10 +6,12 @@ import streamlit as st
 from PIL import Image
 
 from pages.panels import registers
+from pages.shared import download_buttons
 from pages.shared.class_question import Example, Question, pass_of
 from pages.shared.escape import for_plotly, plain
 from vit.explain.logit_lens import Lens, logit_lens
 from vit.explain.weight_views import filters, outliers, position_similarity
+from vit.view import tables
 from vit.view.overlay import COLORMAPS
 from vit.view.selection import Selection
 
@@ -60,6 +62,12 @@ def show(example: Example, question: Question, selection: Selection) -> None:
     with st.container(horizontal=True):
         for block, one in enumerate(maps):
             st.image(_tile(one / top), caption=f"{block + 1}: to {one.max():.0%}", width=TILE)
+    with st.container(horizontal=True):
+        download_buttons.numbers(
+            "layers",
+            lambda: tables.of_layers(reading, labels),
+            lambda: {"checkpoint": tables.facts_of(example.checkpoint), "decided_at_block": reading.decided},
+        )
     if _show_outliers(example, reading):
         registers.show(example, question, selection)
 

@@ -25,9 +25,9 @@ from vit.view.payload import pack
 from vit.view.selection import Selection
 
 ACCENT, QUIET = "#3b929a", "#9aa5a8"
-SAID = 3  # neurons that are named
+NAMED = 3  # neurons that are named
 HELP = """A few neurons make these tokens long. Their activations are moved to an empty token that is added after the
-prefix; no weight changes, and the patches keep their own content (Jiang et al. 2025). The neurons are found on this
+prefix; no weight changes, and the patches keep their own content (Jiang et al. 2025). They are looked for in this
 picture and the samples."""
 
 
@@ -35,8 +35,8 @@ def show(example: Example, question: Question, selection: Selection) -> None:
     """Offer it, and show the model with it beside the model as it is."""
     if not link_controls.toggle("Add a register at test time", "register", help=HELP):
         return
-    found = _neurons(example)
-    if not found.neurons:
+    moved = _neurons(example)
+    if not moved.neurons:
         st.caption(
             f"No patch token of this picture and the samples is {LEAST:.0f} times as long as the median one, so a "
             "register has nothing to take over."
@@ -44,15 +44,15 @@ def show(example: Example, question: Question, selection: Selection) -> None:
         return
     named = ", ".join(
         f"block {block + 1} neuron {number + 1} ({share:.0%})"
-        for (block, number), share in list(zip(found.neurons, found.shares, strict=True))[:SAID]
+        for (block, number), share in list(zip(moved.neurons, moved.shares, strict=True))[:NAMED]
     )
     st.caption(
-        f"Moved, with their part in the length of {found.tokens} tokens that stand out after block {found.block + 1}: "
-        f"{named}{f' and {len(found.neurons) - SAID} more' if len(found.neurons) > SAID else ''}."
+        f"Moved, with their part in the length of {moved.tokens} tokens that stand out after block {moved.block + 1}: "
+        f"{named}{f' and {len(moved.neurons) - NAMED} more' if len(moved.neurons) > NAMED else ''}."
     )
-    now = _changed(example, found)
+    now = _changed(example, moved)
     before, after = (_lengths(one, question.about) for one in (example, now))
-    _show_lengths(example, before, after, found.block)
+    _show_lengths(example, before, after, moved.block)
     left, right = st.columns(2, gap="large")
     with left:
         _show_lines("Longest and median patch token", _extremes(before), _extremes(after), "lengths")
@@ -82,12 +82,12 @@ def _neurons(example: Example) -> RegisterNeurons:
     return neurons
 
 
-def _changed(example: Example, found: RegisterNeurons) -> Example:
+def _changed(example: Example, moved: RegisterNeurons) -> Example:
     """The picture through the model with the register, with a payload of its own."""
-    name = f"{example.key} with a register {found.neurons}"
+    name = f"{example.key} with a register {moved.neurons}"
 
     def work() -> Example:
-        model = with_register(example.checkpoint.model, found.neurons)
+        model = with_register(example.checkpoint.model, moved.neurons)
         checkpoint = replace(example.checkpoint, model=model, config=model.config)
         explanation = example.explanation
         with pass_queue.reserved(checkpoint, explanation.preprocess.size):

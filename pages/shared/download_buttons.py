@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import streamlit as st
 
-from vit.view import animation
+from vit.view import animation, tables
 
+TABLES: dict[tables.Kind, str] = {"CSV": "text/csv", "JSON": "application/json"}
 FILMS: dict[animation.Kind, str] = {"GIF": "image/gif", "MP4": "video/mp4"}
 
 
@@ -26,6 +28,21 @@ def file(
     st.download_button(
         label, make, name, mime, key=key or name, on_click="ignore", disabled=disabled, help=help or None
     )
+
+
+def numbers(stem: str, rows: Callable[[], Sequence[tables.Row]], about: Callable[[], Mapping[str, Any]]) -> None:
+    """A button for each kind of table.
+
+    Args:
+        stem: of the file's name.
+        rows, about: see `vit.view.tables.encode`; made when a button is clicked.
+    """
+
+    def make(kind: tables.Kind) -> bytes:
+        return tables.encode(kind, rows(), about())
+
+    for kind, mime in TABLES.items():
+        file(f"Numbers as {kind}", partial(make, kind), f"{stem}.{kind.lower()}", mime)
 
 
 def films(what: str, draw: Callable[[], animation.Film], stem: str, help: str) -> None:

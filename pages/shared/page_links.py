@@ -271,20 +271,27 @@ class SheetLink(PageLink):
     """Of a contact sheet.
 
     Attributes:
-        checkpoint, source, pictures, method: what looks at which pictures; the key of those that were uploaded.
+        checkpoint, source, count, pictures: what looks at which pictures, and how many; the key of those that were
+            uploaded.
+        method, block, head: the map; of attention, whose.
         classes: where they come from, if not from the checkpoint.
         order, first, show: in which order they stand, from which end, and which of them.
+        part: of many pictures, those that are drawn at once, from 0.
         true: whether their maps are true is measured.
     """
 
     checkpoint: str = ""
     source: Annotated[str, "from"] = ""
+    count: str = ""
     pictures: str = ""
     classes: Annotated[ClassesLink, CLASSES] = ClassesLink()
     method: str = ""
+    block: str = ""
+    head: str = ""
     order: Annotated[str, "sort"] = ""
     first: str = ""
     show: str = ""
+    part: Annotated[str, "page"] = ""
     true: bool = False
 
 

@@ -28,7 +28,7 @@ from vit.images.decode import decode_image
 from vit.images.preprocess import Preprocess
 from vit.training.config import TrainConfig
 from vit.training.snapshot_writer import SnapshotWriter
-from vit.view.contact_sheet import SHEET_PICTURES, WITHOUT_CLASSES
+from vit.view.contact_sheet import FEW_PICTURES, WITHOUT_CLASSES
 from vit.view.payload import unpack
 
 ROOT = Path(__file__).parents[2]
@@ -317,13 +317,38 @@ def dataset(root: Path, *classes: str) -> str:
 def test_right_and_wrong_of_a_dataset_are_told_apart(checkpoints: Path) -> None:
     page = show(mode="many", m_from="shapes", m_checkpoint="coarse")
     assert not page.exception and not page.error
-    assert len(page.get("image")) == SHEET_PICTURES
+    assert len(page.get("image")) == FEW_PICTURES
     table = page.markdown[0].value
     assert "✓ Right" in table and "✗ Wrong" in table
     wrong = show(mode="many", m_from="shapes", m_checkpoint="coarse", m_show="wrong")
-    assert 0 < len(wrong.get("image")) < SHEET_PICTURES
+    assert 0 < len(wrong.get("image")) < FEW_PICTURES
     assert all(found.value.startswith("**✗") for found in wrong.markdown[1:])
     assert all("is " in found.value for found in wrong.caption[: len(wrong.get("image"))])
+
+
+def test_more_pictures_come_in_parts(checkpoints: Path) -> None:
+    link = {"mode": "many", "m_from": "shapes", "m_checkpoint": "coarse", "m_count": "200", "m_sort": "confidence"}
+    page = show(**link)
+    assert not page.exception and not page.error and len(page.get("image")) == contact_sheet.PAGE
+    parts = control(page.selectbox, "m_page").options
+    assert parts == ["1 to 60 of 200", "61 to 120 of 200", "121 to 180 of 200", "181 to 200 of 200"]
+    last = show(**link, m_page="3")
+    assert len(last.get("image")) == 20
+
+    def confidences(one: AppTest) -> list[int]:
+        return [int(found[1]) for text in one.markdown if (found := re.search(r"\*\* (\d+)%$", text.value))]
+
+    assert min(confidences(page)) >= max(confidences(last))
+    assert len(show(**link, m_page="99").get("image")) == contact_sheet.PAGE
+
+
+def test_any_head_is_the_map_of_the_sheet(checkpoints: Path) -> None:
+    page = show(mode="many", m_method="attention", m_block="2", m_head="1")
+    assert not page.exception and not page.error and len(page.get("image")) == len(samples.SAMPLES)
+    assert (control(page.selectbox, "m_block").value, control(page.selectbox, "m_head").value) == (2, 1)
+    links = [str(one.proto) for one in page.get("page_link")]
+    assert links and all("block" in one and "head" in one for one in links)
+    assert not show(mode="many", m_method="attention", m_block="99", m_head="x").exception
 
 
 def test_classes_that_the_model_does_not_know_are_neither_right_nor_wrong(checkpoints: Path, tmp_path: Path) -> None:

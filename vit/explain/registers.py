@@ -10,6 +10,7 @@ import copy
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple, cast
 
 import torch
@@ -54,20 +55,24 @@ def register_neurons(model: VisionTransformer, pictures: Sequence[Tensor], count
         pictures: (1, channels, height, width) each.
         count: of neurons, at most.
     """
-    every = [_lengths_and_activations(model, pixels) for pixels in pictures]
-    strange = [_long(lengths) for lengths, _ in every]  # (L, P) each
-    counts = torch.stack([one.sum(1) for one in strange]).sum(0)
+    long = [_long(_lengths(model, pixels)) for pixels in pictures]  # (L, P) each
+    counts = torch.stack([one.sum(1) for one in long]).sum(0)
     if not counts.any():
         return RegisterNeurons((), (), -1, 0)
     block = int((2 * counts >= counts.max()).int().argmax())
-    written = []
-    for index in range(block + 1):
-        at_strange, elsewhere = (
-            torch.cat([active[index][mask[block] == wanted] for (_, active), mask in zip(every, strange, strict=True)])
-            for wanted in (True, False)
-        )
-        written.append((at_strange.mean(0) - elsewhere.mean(0)).abs() * _written_lengths(model, index))
-    shares = torch.stack(written) / sum(one.sum() for one in written)  # (blocks, M)
+    sums = torch.zeros(2, block + 1, model.config.mlp_dim, dtype=torch.float64)  # in long tokens, and in the others
+    for pixels, mask in zip(pictures, long, strict=True):
+
+        def add(index: int, active: Tensor, mask: Tensor = mask[block]) -> None:
+            patches = active[0, -len(mask) :].double().cpu()
+            sums[0, index] += patches[mask].sum(0)
+            sums[1, index] += patches[~mask].sum(0)
+
+        _lengths(model, pixels, block, add)
+    others = sum(one[block].numel() for one in long) - counts[block]
+    more = (sums[0] / counts[block] - sums[1] / others).abs()  # (blocks, M)
+    written = more * torch.stack([_written_lengths(model, index) for index in range(block + 1)])
+    shares = written / written.sum()
     best = shares.flatten().topk(min(count, int((shares >= _LEAST_SHARE).sum()) or 1))
     neurons = tuple((number // shares.shape[1], number % shares.shape[1]) for number in best.indices.tolist())
     return RegisterNeurons(neurons, tuple(best.values.tolist()), block, int(counts[block]))
@@ -97,7 +102,7 @@ def with_register(model: VisionTransformer, neurons: Sequence[Neuron]) -> Vision
         return _MovingMLP(mlp, by_block[index], len(config.prefix)) if by_block[index] else mlp
 
     changed._modules = {**model._modules, "blocks": _blocks_with(model, moving)}
-    return changed.eval()
+    return changed
 
 
 def _blocks_with(model: VisionTransformer, replaced: Callable[[int, MLP], nn.Module]) -> nn.ModuleList:
@@ -131,35 +136,44 @@ class _MovingMLP(nn.Module):
         return self.mlp.fc2(active)
 
 
-class _HeardMLP(nn.Module):
-    """An MLP that keeps what its neurons give."""
+class _TappedMLP(nn.Module):
+    """An MLP that hands on what its neurons give."""
 
-    def __init__(self, mlp: MLP, heard: list[Tensor]):
+    def __init__(self, mlp: MLP, hand_on: Callable[[Tensor], None]):
         super().__init__()
-        self.mlp, self.heard = mlp, heard
+        self.mlp, self.hand_on = mlp, hand_on
 
     def forward(self, x: Tensor) -> Tensor:
         """Tokens (B, N, D) to what the MLP adds to them (B, N, D)."""
         active = self.mlp.activations(x)
-        self.heard.append(active)
+        self.hand_on(active)
         return self.mlp.fc2(active)
 
 
-def _lengths_and_activations(model: VisionTransformer, pixels: Tensor) -> tuple[Tensor, list[Tensor]]:
-    """Lengths of the patch tokens after every block (L, P), and what its neurons give for them, L of (P, M)."""
-    first, lengths, heard = len(model.config.prefix), [], list[Tensor]()
-    listening = copy.copy(model)
-    listening._modules = {**model._modules, "blocks": _blocks_with(model, lambda _, mlp: _HeardMLP(mlp, heard))}
-    x, steps = listening.walk(pixels, every=True)
+def _lengths(
+    model: VisionTransformer, pixels: Tensor, last: int = -1, hand_on: Callable[[int, Tensor], None] | None = None
+) -> Tensor:
+    """Lengths of the patch tokens after the blocks up to the last that is wanted: (L, P).
+
+    Args:
+        hand_on: called with each block's number and what its neurons give, (1, N, M).
+    """
+    if hand_on:
+        tapped, every = copy.copy(model), hand_on
+        blocks = _blocks_with(model, lambda index, mlp: _TappedMLP(mlp, partial(every, index)))
+        tapped._modules = {**model._modules, "blocks": blocks}
+        model = tapped
+    first, lengths = len(model.config.prefix), []
+    x, steps = model.walk(pixels, every=True)
     with onednn() if exact_on_cpu(pixels) else nullcontext():
-        for step in steps:
+        for step in steps[: last % len(steps) + 1]:
             x = step(x)
             lengths.append(x[0, first:].norm(dim=-1))
-    return torch.stack(lengths), [active[0, first:] for active in heard]
+    return torch.stack(lengths)
 
 
 def _written_lengths(model: VisionTransformer, block: int) -> Tensor:
     """Length of what each neuron of a block writes when it gives 1: (M,)."""
     one = cast(Block, model.blocks[block])
     weight = one.mlp.fc2.weight.float()  # (D, M)
-    return (weight if one.scale2 is None else weight * cast(Tensor, one.scale2)[:, None]).norm(dim=0)
+    return (weight if one.scale2 is None else weight * cast(Tensor, one.scale2)[:, None]).norm(dim=0).double().cpu()

@@ -5,7 +5,7 @@ import io
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -23,7 +23,8 @@ from vit.images.decode import decode_image
 from vit.images.preprocess import Normalise
 from vit.view.overlay import overlay
 
-SHEET_PICTURES = 60  # at most
+SHEET_PICTURES = 500  # at most
+FEW_PICTURES = 60  # of a dataset, unless more are wanted
 THUMBNAIL_SIDE = 192  # longer side of a thumbnail [px]
 WITHOUT_CLASSES = tuple(name for name, method in METHODS.items() if not method.of_class)
 MASKS = 128  # of each picture, that say whether its map is true
@@ -89,41 +90,44 @@ class Judged(NamedTuple):
         return self.look.confidence if name == "confidence" else self.look.entropy
 
 
-def look(checkpoint: Checkpoint, picture: Picture, method: str) -> Look:
+def look(checkpoint: Checkpoint, picture: Picture, method: str, **settings: Any) -> Look:
     """Classify a picture and explain the predicted class.
 
     Args:
         method: in `METHODS`; of a model without classes, one of `WITHOUT_CLASSES`.
+        settings: the method's own, such as block and head of attention; its usual ones where they are left out.
 
     Raises:
         InvalidImage: the file is no picture.
     """
     with doing(checkpoint.model, Kind(_KIND, checkpoint.preprocess.size), _PASSES):
-        return _explain_picture(checkpoint, picture, method)
+        return _explain_picture(checkpoint, picture, method, settings)
 
 
-def _explain_picture(checkpoint: Checkpoint, picture: Picture, method: str) -> Look:
+def _explain_picture(checkpoint: Checkpoint, picture: Picture, method: str, settings: dict[str, Any]) -> Look:
     pixels, image = _open_picture(checkpoint, picture)
     if not checkpoint.labels:
         subject = Subject.without_class(checkpoint.model, pixels)
         attention = subject.record.last_attention()
-        return Look("", None, _spread(attention), _thumbnail(image, heatmap_of(subject, method), checkpoint))
+        heatmap = heatmap_of(subject, method, **settings)
+        return Look("", None, _spread(attention), _thumbnail(image, heatmap, checkpoint))
     subject = Subject.of(checkpoint.model, pixels)
     target = subject.record.target
     return Look(
         checkpoint.labels[target],
         float(checkpoint.model.probabilities(subject.record.logits[0])[target]),
         _spread(subject.record.last_attention()),
-        _thumbnail(image, heatmap_of(subject, method), checkpoint),
+        _thumbnail(image, heatmap_of(subject, method, **settings), checkpoint),
     )
 
 
-def measure(checkpoint: Checkpoint, picture: Picture, method: str) -> Verdict:
+def measure(checkpoint: Checkpoint, picture: Picture, method: str, **settings: Any) -> Verdict:
     """Whether the map of the predicted class is true of it, by `MASKS` masks.
 
     Args:
         checkpoint: with classes.
         method: in `METHODS`.
+        settings: the method's own.
 
     Raises:
         InvalidImage: the file is no picture.
@@ -132,7 +136,7 @@ def measure(checkpoint: Checkpoint, picture: Picture, method: str) -> Verdict:
     subject = Subject.of(checkpoint.model, pixels)
     masks = random_masks(math.prod(subject.record.grid), MASKS, HELD_OUT)
     drops = score_drops(checkpoint.model, pixels, subject.record.target, masks)
-    return sensitivity.judge(heatmap_of(subject, method), masks, drops)
+    return sensitivity.judge(heatmap_of(subject, method, **settings), masks, drops)
 
 
 def judge(checkpoint: Checkpoint, picture: Picture, observed: Look, verdict: Verdict | None = None) -> Judged:
@@ -175,13 +179,15 @@ def means(judged: Sequence[Judged]) -> Means | None:
     return Means(len(judged), float(confidence), float(spread), faithful)
 
 
-def pictures_of(checkpoint: Checkpoint, spec: str, root: Path = Path("data")) -> list[Picture]:
-    """At most `SHEET_PICTURES` test pictures of a dataset, evenly from its classes.
+def pictures_of(
+    checkpoint: Checkpoint, spec: str, root: Path = Path("data"), count: int = FEW_PICTURES
+) -> list[Picture]:
+    """So many test pictures of a dataset, evenly from its classes.
 
     Raises:
         InvalidDataset: it cannot be read at this model's input size.
     """
-    dataset = load_dataset(spec, checkpoint.preprocess, root=root, only="test", at_most=SHEET_PICTURES)
+    dataset = load_dataset(spec, checkpoint.preprocess, root=root, only="test", at_most=count)
     batches = dataset.test.batches(torch.arange(len(dataset.test.labels)), 1, torch.device("cpu"))
     return [Picture("", images[0], dataset.classes[int(labels[0])]) for images, labels in batches]
 

@@ -2,7 +2,7 @@
 
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -86,7 +86,7 @@ def npz(pictures: Sequence[Picture], of: Components, checkpoint: Checkpoint, blo
     return out.getvalue()
 
 
-def over_blocks(by_block: Sequence[Sequence[Picture]], foreground: bool) -> Film:
+def over_blocks(by_block: Iterable[Sequence[Picture]], foreground: bool) -> Film:
     """The first picture from block to block, each in the basis of all pictures there.
 
     Args:

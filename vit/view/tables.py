@@ -1,0 +1,114 @@
+"""Numbers that pages draw, to take away: rows as CSV, and as JSON with where they came from."""
+
+import csv
+import io
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from torch import Tensor
+
+from vit.checkpoints.checkpoint import Checkpoint
+from vit.explain.head_statistics import Statistic
+from vit.explain.logit_lens import Lens
+from vit.view.contact_sheet import Judged
+
+Kind = Literal["CSV", "JSON"]
+Row = Mapping[str, str | int | float | bool | None]
+UNITS = {"distance": "px", "effect": "logits"}  # of statistics that are no shares
+
+
+def encode(kind: Kind, rows: Sequence[Row], about: Mapping[str, Any]) -> bytes:
+    """The bytes of a file, UTF-8.
+
+    Args:
+        rows: all with the same names, which say units where there are any; None is nothing in CSV, null in JSON.
+        about: where the numbers came from; JSON has it beside the `rows`, CSV has no place for it.
+    """
+    if kind == "JSON":
+        return json.dumps({**about, "rows": [dict(row) for row in rows]}, ensure_ascii=False, indent=1).encode()
+    out = io.StringIO()
+    table = csv.DictWriter(out, rows[0] if rows else [], lineterminator="\n")
+    table.writeheader()
+    table.writerows({name: _inert(value) for name, value in row.items()} for row in rows)
+    return out.getvalue().encode()
+
+
+def _inert(value: Any) -> Any:
+    """Text that spreadsheets do not take for a formula, which the name of a picture may look like.
+
+    Source: https://owasp.org/www-community/attacks/CSV_Injection
+
+    >>> _inert("=1+1"), _inert("a = b"), _inert(-1.5)
+    ("'=1+1", 'a = b', -1.5)
+    """
+    return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r") else value
+
+
+def facts_of(checkpoint: Checkpoint) -> dict[str, Any]:
+    """Which checkpoint numbers are of."""
+    return {"name": checkpoint.name, "sha256": checkpoint.hash, "identity": checkpoint.identity}
+
+
+def of_heads(by_name: Mapping[str, Statistic]) -> list[Row]:
+    """A row for each head, block and head from 0; with standard deviations where there are several pictures."""
+    blocks, heads = next(iter(by_name.values())).values.shape
+    rows: list[Row] = []
+    for block in range(blocks):
+        for head in range(heads):
+            row: dict[str, Any] = {"block": block, "head": head}
+            for name, statistic in by_name.items():
+                title = f"{name}_{UNITS[name]}" if name in UNITS else name
+                row[title] = float(statistic.values[block, head])
+                if statistic.deviation is not None:
+                    row[f"{title}_deviation"] = float(statistic.deviation[block, head])
+            rows.append(row)
+    return rows
+
+
+def of_layers(reading: Lens, labels: Sequence[str]) -> list[Row]:
+    """A row for each block, from 0, and each class: its probability, read from what leaves the block."""
+    return [
+        {"block": block, "class": label, "probability": probability}
+        for block, answer in enumerate(reading.answers.tolist())
+        for label, probability in zip(labels, answer, strict=True)
+    ]
+
+
+def of_maps(left: Tensor, right: Tensor, difference: Tensor) -> list[Row]:
+    """A row for each patch, row and column from 0: two maps (rows, cols), and how much more the left one gives.
+
+    Args:
+        difference: in shares of all that each map gives to patches.
+    """
+    rows, cols = left.shape
+    return [
+        {
+            "row": row,
+            "col": col,
+            "left": float(left[row, col]),
+            "right": float(right[row, col]),
+            "difference_of_shares": float(difference[row, col]),
+        }
+        for row in range(rows)
+        for col in range(cols)
+    ]
+
+
+def of_sheet(looks: Sequence[Judged]) -> list[Row]:
+    """A row for each picture, in the sheet's order."""
+    return [
+        {
+            "picture": one.picture.name,
+            "sha256": one.picture.digest,
+            "truth": one.picture.truth or None,
+            "prediction": one.look.label or None,
+            "confidence": one.look.confidence,
+            "right": one.right,
+            "spread": one.look.entropy,
+            "faithfulness": one.verdict.correlation if one.verdict else None,
+            "faithfulness_of_chance": one.verdict.reach if one.verdict else None,
+            "verdict": one.verdict.word if one.verdict else None,
+        }
+        for one in looks
+    ]
