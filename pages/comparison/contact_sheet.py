@@ -167,7 +167,7 @@ def show() -> None:
     captions = draw(on_page, name, source, checkpoint, shown_map)
     with st.container(horizontal=True):
         download_buttons.numbers(
-            "sheet",
+            "Sheet",
             lambda: tables.of_sheet(looks),
             lambda: {"checkpoint": tables.facts_of(checkpoint), "map": shown_map.described, "source": source},
         )

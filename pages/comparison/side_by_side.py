@@ -458,7 +458,7 @@ def show_difference(left: Side, right: Side) -> None:
         st.caption("The difference follows what is clicked and pinned below, not the pointer.")
         with st.container(horizontal=True):
             download_buttons.numbers(
-                "compared",
+                "Difference",
                 lambda: tables.of_maps(one, other, both),
                 lambda: {
                     "rank_correlation": correlation,

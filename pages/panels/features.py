@@ -65,15 +65,17 @@ def show(example: Example) -> None:
 
     with st.container(horizontal=True):
         by_block = link_controls.toggle("Block by block", "features_blocks")
-        download_buttons.file("PNG", lambda: export.png(features_sheet.sheet(pictures, of)), f"{stem}.png", "image/png")
         download_buttons.file(
-            "NPZ",
+            "Colours as PNG", lambda: export.png(features_sheet.sheet(pictures, of)), f"{stem}.png", "image/png"
+        )
+        download_buttons.file(
+            "Colours as NPZ",
             lambda: features_sheet.npz(pictures, of, example.checkpoint, block, foreground),
             f"{stem}.npz",
             "application/octet-stream",
         )
         about_film = "The picture that is shown, from the first block to the last."
-        download_buttons.films("Blocks", film, "features-blocks", about_film)
+        download_buttons.films("Colours over blocks", film, "features-blocks", about_film)
     if by_block:
         _show_blocks(example, images, names, foreground)
 

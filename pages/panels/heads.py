@@ -124,7 +124,7 @@ def show(
     _show_suggestions(by_name, select)
     about = {"checkpoint": tables.facts_of(example.checkpoint), "over": over, "pictures": statistic.pictures}
     with st.container(horizontal=True):
-        download_buttons.numbers("heads", lambda: tables.of_heads(by_name), lambda: about)
+        download_buttons.numbers("Heads", lambda: tables.of_heads(by_name), lambda: about)
 
 
 def _show_suggestions(by_name: dict[str, Statistic], select: Callable[[tuple[int, int]], None]) -> None:

@@ -64,7 +64,7 @@ def show(example: Example, question: Question, selection: Selection) -> None:
             st.image(_tile(one / top), caption=f"{block + 1}: to {one.max():.0%}", width=TILE)
     with st.container(horizontal=True):
         download_buttons.numbers(
-            "layers",
+            "Layers",
             lambda: tables.of_layers(reading, labels),
             lambda: {"checkpoint": tables.facts_of(example.checkpoint), "decided_at_block": reading.decided},
         )

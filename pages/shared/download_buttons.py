@@ -30,11 +30,11 @@ def file(
     )
 
 
-def numbers(stem: str, rows: Callable[[], Sequence[tables.Row]], about: Callable[[], Mapping[str, Any]]) -> None:
+def numbers(what: str, rows: Callable[[], Sequence[tables.Row]], about: Callable[[], Mapping[str, Any]]) -> None:
     """A button for each kind of table.
 
     Args:
-        stem: of the file's name.
+        what: is in it, "Heads", which also names the file.
         rows, about: see `vit.view.tables.encode`; made when a button is clicked.
     """
 
@@ -42,7 +42,7 @@ def numbers(stem: str, rows: Callable[[], Sequence[tables.Row]], about: Callable
         return tables.encode(kind, rows(), about())
 
     for kind, mime in TABLES.items():
-        file(f"Numbers as {kind}", partial(make, kind), f"{stem}.{kind.lower()}", mime)
+        file(f"{what} as {kind}", partial(make, kind), f"{what.lower()}.{kind.lower()}", mime)
 
 
 def films(what: str, draw: Callable[[], animation.Film], stem: str, help: str) -> None:

@@ -1,6 +1,8 @@
 """Page Compare as a visitor meets it: two viewers with one cursor, their difference, and many pictures."""
 
+import csv
 import io
+import json
 import re
 import shutil
 from collections.abc import Callable, Iterator
@@ -125,6 +127,26 @@ def test_maps_of_one_kind_share_a_scale(open_page: Callable[..., Page]) -> None:
     expect(page.get_by_role("img", name=re.compile("One scale for both maps"))).to_have_count(2)
     page.get_by_role("button", name="Own scales").first.click()
     wait(page, "a.page.find('.legend').ariaLabel !== b.page.find('.legend').ariaLabel")
+
+
+def test_both_maps_and_the_sheet_are_taken_away_as_numbers(open_page: Callable[[str], Page], url: str) -> None:
+    page = open_page("?a_sample=cat&b_sample=horse&apart=1")
+
+    def download(label: str) -> bytes:
+        with page.expect_download() as started:
+            page.get_by_role("button", name=label).click()
+        return started.value.path().read_bytes()
+
+    rows = list(csv.DictReader(io.StringIO(download("Difference as CSV").decode())))
+    assert len(rows) == 64 and sum(float(row["difference_of_shares"]) for row in rows) == pytest.approx(0, abs=1e-4)
+    assert json.loads(download("Difference as JSON"))["left"]["checkpoint"]["name"] == "cifar10"
+    page.goto(f"{url}/compare?mode=many&m_count=60")
+    looks = page.get_by_role("button", name="Look at 8 pictures")
+    expect(looks.or_(page.get_by_role("button", name="Sheet as CSV")).first).to_be_visible()
+    if looks.is_visible():  # the machine is busy
+        looks.click()
+    rows = list(csv.DictReader(io.StringIO(download("Sheet as CSV").decode())))
+    assert len(rows) == 8 and {row["prediction"] for row in rows} & {"cat", "horse"}
 
 
 def test_a_patch_is_looked_for_in_the_other_picture(open_page: Callable[[str], Page], talk: Conversation) -> None:

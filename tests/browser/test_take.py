@@ -1,5 +1,6 @@
 """What people take away from the page: every file, as a browser gets it."""
 
+import csv
 import io
 import json
 import re
@@ -38,6 +39,20 @@ def choose(app: App, *names: str) -> None:
     for name in names:
         app.page.get_by_test_id("stPopoverBody").get_by_role("radio", name=name).click()
         app.still()
+
+
+def test_panels_give_their_numbers(app: App) -> None:
+    app.open("?sample=cat&panel=heads")
+    rows = list(csv.DictReader(io.StringIO(app.download("Heads as CSV").decode())))
+    assert len(rows) == 24 and all(float(row["entropy"]) <= 1 for row in rows)
+    assert len(json.loads(app.download("Heads as JSON"))["rows"]) == 24
+    app.open("?sample=cat&panel=layers")
+    document = json.loads(app.download("Layers as JSON"))
+    assert document["checkpoint"]["name"] == "cifar10" and len(document["rows"]) == 6 * 10
+    app.open("?sample=cat&panel=features")
+    with np.load(io.BytesIO(app.download("Colours as NPZ"))) as arrays:
+        assert arrays["colours_0"].shape[2] == 3
+    assert count_frames(app.download("Colours over blocks as GIF")) == 6
 
 
 def test_numbers_blocks_page_and_code_are_of_the_view_that_is_shown(app: App, tmp_path: Path) -> None:
