@@ -142,7 +142,10 @@ def test_what_the_card_states_is_read_back(saved_shapes: Path) -> None:
         assert back[one.name].saco == pytest.approx(one.saco)
         assert back[one.name].correlation == pytest.approx(one.correlation) and back[one.name].better == 0.25
     shipped, scores = recorded(load_checkpoint("cifar10").facts)
-    assert shipped == 500 and max(scores, key=lambda name: scores[name].saco.mean) == "gradient-rollout"
+    assert shipped == 500 and max(scores, key=lambda name: scores[name].saco.mean) == "removal"
+    correlations = {name: one.correlation.mean for name, one in scores.items() if one.correlation}
+    assert correlations.keys() == scores.keys() and max(correlations, key=correlations.__getitem__) == "removal"
+    assert scores[RANDOM].better == pytest.approx(0.05, abs=0.02)  # what chance gives
     assert {RANDOM, BLOB, "relevance", "rollout"} < scores.keys() <= {*METHODS, RANDOM, BLOB}
 
 

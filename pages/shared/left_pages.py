@@ -11,11 +11,14 @@ _request_rerun = AppSession.request_rerun  # Streamlit's own
 
 
 def _of_the_page_that_is_open(self: AppSession, client_state: ClientState | None) -> None:
-    page = client_state.page_script_hash if client_state else ""
-    if page and client_state and client_state.fragment_id and page != self._client_state.page_script_hash:
-        return
-    if page:
-        self._client_state.page_script_hash = page  # from now on, and not when it begins to run
+    unknown = "", self._pages_manager.main_script_hash  # as which a session begins, whatever its page
+    page, state = client_state.page_script_hash if client_state else "", self._client_state
+    if page not in unknown:
+        if client_state and client_state.fragment_id:
+            if state.page_script_hash not in unknown and state.page_script_hash != page:
+                return
+        else:
+            state.page_script_hash = page  # from now on, and not when it begins to run
     _request_rerun(self, client_state)
 
 
