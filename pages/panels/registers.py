@@ -9,7 +9,6 @@ import streamlit as st
 import torch
 from torch import Tensor
 
-from pages.components import viewer
 from pages.panels import what_if
 from pages.shared import class_question, link_controls, pass_queue
 from pages.shared.class_question import Example, Question
@@ -60,13 +59,7 @@ def show(example: Example, question: Question, selection: Selection) -> None:
         _show_lines("Entropy of attention (1 is uniform)", [_entropies(example)], [_entropies(now)], "entropies")
     answers = [example.checkpoint.model.probabilities(one.explanation.record.logits[0]) for one in (example, now)]
     what_if.show_answers(example, answers[0], answers[1], question)
-    st.caption("With the register. It follows the viewer above, and maps of one kind have one scale in both.")
-    payload = viewer.feed("register feeder", now.explanation.payload)
-    container, feeders = st.container(), st.container()
-    with feeders:
-        computed, method = class_question.computed_map(now, selection, question, "register ")
-    with container:
-        viewer.show("register viewer", payload, selection, computed, method, group="whatif", compact=True)
+    what_if.show_after(now, question, selection, "register", "With the register")
 
 
 def _neurons(example: Example) -> RegisterNeurons:

@@ -173,13 +173,23 @@ def show(example: Example, question: Question | None, selection: Selection) -> N
         logits = (one.explanation.record.logits[0] for one in (example, now))
         earlier, later = map(example.checkpoint.model.probabilities, logits)
         show_answers(example, earlier, later, question)
-    st.caption("After the change. It follows the viewer above, and maps of one kind have one scale in both.")
-    payload = viewer.feed("changed feeder", now.explanation.payload)
+    show_after(now, question, selection, "changed", "After the change")
+
+
+def show_after(now: Example, question: Question | None, selection: Selection, name: str, title: str) -> None:
+    """A viewer of what a change made of the picture's attention, which follows the one above.
+
+    Args:
+        now: the picture and the model as they are then.
+        name: tells it from others of the page.
+    """
+    st.caption(f"{title}. It follows the viewer above, and maps of one kind have one scale in both.")
+    payload = viewer.feed(f"{name} feeder", now.explanation.payload)
     container, feeders = st.container(), st.container()
     with feeders:
-        computed, method = class_question.computed_map(now, selection, question, "changed ")
+        computed, method = class_question.computed_map(now, selection, question, f"{name} ")
     with container:
-        viewer.show("changed viewer", payload, selection, computed, method, group="whatif", compact=True)
+        viewer.show(f"{name} viewer", payload, selection, computed, method, group="whatif", compact=True)
 
 
 def _seconds(example: Example) -> float:
