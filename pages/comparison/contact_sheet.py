@@ -193,7 +193,7 @@ def pick_page(looks: Sequence[Any]) -> Sequence[Any]:
         def title(number: int) -> str:
             return f"{number * PAGE + 1} to {min((number + 1) * PAGE, len(looks))} of {len(looks)}"
 
-        page = link_controls.select("Pictures", "m_page", pages, format_func=title, width=180)
+        page = link_controls.select("Shown", "m_page", pages, format_func=title, width=180)
     return looks[page * PAGE : (page + 1) * PAGE]
 
 
