@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 
 TURNS = 4  # sets of ports that a node has in turn
+ATTEMPTS = 3  # to start a node
 MARK = "VIT_TEST_CLUSTER"  # in the environment of all that a cluster starts: what to end with it
 
 
@@ -49,9 +50,9 @@ def marked(value: str, name: str = MARK) -> list[int]:
     return result
 
 
-def end_marked(value: str) -> None:
+def end_marked(value: str, name: str = MARK) -> None:
     """Kill them, and wait until none is left."""
-    while pids := [pid for pid in marked(value) if pid != os.getpid()]:
+    while pids := [pid for pid in marked(value, name) if pid != os.getpid()]:
         for pid in pids:
             try:
                 os.kill(pid, signal.SIGKILL)
@@ -83,7 +84,16 @@ class RayCluster:
         }
 
     def _start(self, number: int, *arguments: str) -> None:
-        """One node; its ports lie outside those that Ray gives to workers of others.
+        """One node, tried anew where Ray's own half minute for it was over, as happens beside much other work."""
+        for _ in range(ATTEMPTS):
+            done = self._start_once(number, *arguments)
+            if done.returncode == 0 or "timed out during startup" not in done.stdout + done.stderr:
+                break
+            end_marked(str(self.scratch(number)), "VIT_SCRATCH")
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    def _start_once(self, number: int, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Its ports lie outside those that Ray gives to workers of others.
 
         They are others than those of the start before, as they are where Ray chooses them: what the head still sends to
         a dead node, such as a reservation of processors, would else be done by the new one, and stay.
@@ -100,8 +110,7 @@ class RayCluster:
         command += [f"--min-worker-port={ports}", f"--max-worker-port={ports + 49}"]
         command += [f"--{name}={base + i}" for i, name in enumerate(named, 11)]
         own = {"VIT_SCRATCH": str(self.scratch(number))}  # as on machines that share no folder
-        done = subprocess.run(command, env=self.environment | own, capture_output=True, text=True, timeout=180)
-        assert done.returncode == 0, done.stdout + done.stderr
+        return subprocess.run(command, env=self.environment | own, capture_output=True, text=True, timeout=180)
 
     def scratch(self, number: int) -> Path:
         """The folder of a node for runs that come from elsewhere."""
