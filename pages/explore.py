@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import streamlit as st
@@ -21,7 +22,16 @@ from pages.panels import (
     what_if,
 )
 from pages.panels import heads as head_panel
-from pages.shared import class_question, class_source, link_controls, loading, navigation, page_links, session
+from pages.shared import (
+    class_question,
+    class_source,
+    link_controls,
+    loading,
+    navigation,
+    page_links,
+    session,
+    token_features,
+)
 from pages.shared.escape import plain
 from pages.shared.page_links import ExploreLink
 from pages.shared.source import Source
@@ -97,6 +107,7 @@ def show_viewer(
     more, below, feeders = (st.container() for _ in range(3))
     with feeders:  # behind the viewer, which would be mounted anew if something came in before it
         computed, method = class_question.computed_map(example, wanted, question)
+        features = token_features.feed("features feeder", example, wanted)
     of_class = question if question and question.target is not None else None
     with below:
         panel = pick_panel(of_class)
@@ -114,6 +125,7 @@ def show_viewer(
             paintable=panel == "what-if",
             occlusion=occlusion,
             masks=class_question.masks_name(example, of_class.about) if of_class else "",
+            features=features,
             on_change=remember,
         )
 
@@ -123,9 +135,21 @@ def show_viewer(
         return
     with more:
         map_view, page_map, code = class_question.for_export(example, selection, question, computed, method)
+        if selection.view == "components":
+            map_view = partial(token_features.map_view, example, selection)
+            code = {"method": "components", "block": selection.after_block}
+        page_map["features"] = token_features.pack(example, selection)
         if of_class:
             page_map["masks"] = faithfulness.packed(example, of_class.about)
-        downloads.show(explanation, selection, checkpoint, source, map_view, code, **page_map)
+        downloads.show(
+            token_features.with_features(example, selection).explanation,
+            selection,
+            checkpoint,
+            source,
+            map_view,
+            code,
+            **page_map,
+        )
     with below:
         if of_class:
             faithfulness.show(

@@ -20,6 +20,7 @@ from vit.checkpoints.save import save_checkpoint
 from vit.explain.answers.examples import answers_from_examples, answers_from_features
 from vit.explain.answers.similarity import answers_from_picture
 from vit.explain.answers.text import answers_from_text
+from vit.explain.components import components, token_features
 from vit.explain.features import Features, pooled
 from vit.explain.methods import METHODS, Subject, heatmap_of
 from vit.explain.settings import Settings
@@ -29,7 +30,7 @@ from vit.model.transformer import VisionTransformer
 from vit.view import export
 from vit.view.code_snippet import snippet
 from vit.view.explanation import Explanation, explain
-from vit.view.selection import Selection
+from vit.view.selection import Selection, View
 
 
 @pytest.fixture
@@ -70,6 +71,22 @@ SELECTIONS = [
     Selection(view="rollout", token=4, residual=0.3, fusion="max", discard=0.5),
     Selection(view="similar", token=5),
 ]
+
+
+@pytest.mark.parametrize(("view", "token"), [("similar", 5), ("components", 0)])
+def test_the_code_gives_what_is_shown_after_a_block(checkpoint: Checkpoint, view: View, token: int) -> None:
+    Path("photo.png").write_bytes(photo())
+    explanation, selection = explain(checkpoint, photo()), Selection(view=view, token=token, after_block=0)
+    features = token_features(checkpoint.model, checkpoint.preprocess(explanation.picture), 0)
+    explanation = replace(explanation, record=replace(explanation.record, features=features))
+    map_view = export.MapView.of(explanation.record, selection)
+    if view == "components":
+        of = components([features[len(explanation.record.prefix) :].unflatten(0, explanation.record.grid)])
+        map_view = export.MapView.of_components(explanation.record, 0, of, of.colours[0])
+    left: dict[str, Any] = {}
+    exec(snippet(explanation, checkpoint, map_view.facts, "photo.png"), left)
+    torch.testing.assert_close(left["weights"], map_view.weights)
+    torch.testing.assert_close(left["heatmap"], explanation.record.heatmap(map_view.weights))
 
 
 @pytest.mark.parametrize("selection", SELECTIONS)

@@ -7,7 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from vit.explain.components import CUT, components, patch_features
+from vit.explain.components import CUT, components, patch_features, token_features
+from vit.explain.head_ablation import without
+from vit.explain.record import record
 from vit.model.transformer import VisionTransformer
 
 
@@ -101,3 +103,34 @@ def test_features_are_the_patches_of_a_plain_pass(
         first = steps[0](x)[0, 2:]
     torch.testing.assert_close(patch_features(model, pixels), tokens.view(4, 6, -1), rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(patch_features(model, pixels, 0), first.view(4, 6, -1), rtol=1e-5, atol=1e-5)
+
+
+def test_another_picture_in_the_same_basis_has_the_colours_it_had_there() -> None:
+    features, _ = scenes()
+    result = components(features)
+    for one, colours in zip(features, result.colours, strict=True):
+        torch.testing.assert_close(result.colours_of(one), colours)
+    other = scenes(seed=1)[0][0]
+    other[0, 0] = 1000  # far longer than the others
+    colours = result.colours_of(other)
+    assert not colours[0, 0].any() and colours[1:].any()
+
+
+@pytest.mark.parametrize("pool", ["cls", "mean", "map"])
+def test_features_after_the_last_block_are_those_of_the_record(
+    build: Callable[..., VisionTransformer], pool: str
+) -> None:
+    model = build(pool=pool, prefix=("cls", "reg1"))
+    pixels = torch.randn(1, 3, 32, 32)
+    recorded = record(model, pixels)
+    assert recorded.features is not None
+    assert torch.equal(token_features(model, pixels), recorded.features)
+    assert not torch.equal(token_features(model, pixels, 0), recorded.features)
+
+
+def test_features_without_a_head_are_others_after_its_block(build: Callable[..., VisionTransformer]) -> None:
+    model, pixels = build(), torch.randn(1, 3, 32, 32)
+    hook = without([(1, 0)])
+    for block, changed in ((0, False), (1, True)):
+        one, other = (token_features(model, pixels, block, hook=how) for how in (None, hook))
+        assert torch.equal(one, other) != changed

@@ -16,13 +16,15 @@ from vit.checkpoints.checkpoint import Checkpoint
 from vit.checkpoints.load import load_checkpoint
 from vit.checkpoints.save import save_checkpoint
 from vit.errors import UserError
+from vit.explain.components import components
 from vit.explain.record import record
 from vit.explain.sensitivity import random_masks
 from vit.images.preprocess import Preprocess
 from vit.model.transformer import VisionTransformer
-from vit.view import export
+from vit.view import export, figures
 from vit.view.explanation import Explanation, explain
 from vit.view.export import MapView, attention_npz, grid_png, overlay_png, view_json, view_npz
+from vit.view.overlay import OUTSIDE_BRIGHTNESS
 from vit.view.payload import pack_masks
 from vit.view.selection import Selection
 
@@ -297,3 +299,31 @@ def test_a_map_that_the_selection_does_not_tell_is_in_the_npz_file_too(
     with np.load(io.BytesIO(view_npz(explanation, Selection(), checkpoint, view))) as arrays:
         assert np.array_equal(arrays["heatmap"].ravel(), np.arange(1.0, 17.0)) and "attention" in arrays
         assert json.loads(str(arrays["meta"]))["view"] == view.facts
+
+
+def test_components_are_drawn_in_their_colours_and_written_with_their_numbers(
+    explanation: Explanation, checkpoint: Checkpoint
+) -> None:
+    record = explanation.record
+    assert record.features is not None
+    patches = record.features[len(record.prefix) :].unflatten(0, record.grid)
+    of = components([patches])
+    map_view = export.MapView.of_components(record, record.blocks - 1, of, of.colours[0])
+    assert record.heatmap(map_view.weights) == pytest.approx(of.values[0][..., 0].float().numpy(), abs=1e-5)
+    chosen = Selection(view="components", opacity=1.0)
+    picture = Image.open(io.BytesIO(overlay_png(explanation, chosen, map_view))).convert("RGB")
+    colours = np.asarray(picture.crop((25, 0, 75, 50)))[6::12, 6::12][:4, :4]
+    assert np.abs(colours - of.colours[0].numpy() * 255).max() <= 1
+    assert np.array_equal(
+        np.asarray(picture)[0, 0], np.rint(np.asarray(explanation.picture)[0, 0] * OUTSIDE_BRIGHTNESS)
+    )
+    written = json.loads(view_json(explanation, map_view, checkpoint))
+    assert written["unit"] == "component" and np.allclose(written["colours"], of.colours[0])
+    figure = figures.map_figure(explanation, chosen, map_view, "Facts.", kind="svg").decode()
+    assert f"Red {float(of.shares[0]):.0%}" in figure and "multiples of uniform" not in figure
+
+
+def test_nearest_patches_after_a_block_say_which(explanation: Explanation) -> None:
+    selection = Selection(view="similar", token=3, after_block=0)
+    assert export.facts_of(explanation.record, selection) == {"method": "similar", "query": 3, "block": 0}
+    assert "after block 1." in export.MapView.of(explanation.record, selection).sentence

@@ -16,7 +16,7 @@ from PIL import Image
 from vit.explain.record import AttentionRecord
 from vit.explain.record import record as record_attention
 from vit.view import web
-from vit.view.payload import pack, pack_chain, read_header, unpack
+from vit.view.payload import pack, pack_chain, pack_features, read_header, unpack
 from vit.view.selection import Selection, View
 
 COLORMAPS = {"gray": np.repeat(np.arange(256, dtype=np.uint8)[:, None], 3, 1)}
@@ -143,6 +143,16 @@ def test_features_take_a_byte_per_number():
     assert with_them - without < 22 * (768 + 4) + 200
 
 
+def test_features_after_a_block_come_back_with_colours():
+    features, colours = torch.randn(7, 16), torch.rand(2, 3, 3)
+    header, sections = unpack(pack_features(features, (2, 3), 4, colours, (0.5, 0.25, 0.125)))
+    assert (header["kind"], header["block"], header["shares"]) == ("features", 4, [0.5, 0.25, 0.125])
+    truth = torch.nn.functional.normalize(features, dim=-1)
+    assert np.abs(cosines_of(sections) - (truth @ truth.T).numpy()).max() < 0.005
+    assert np.abs(sections["colours"].reshape(2, 3, 3) / 255 - colours.numpy()).max() <= 0.5 / 255 + 1e-6
+    assert "colours" not in unpack(pack_features(features, (2, 3), 0))[1]
+
+
 def test_a_token_without_features_is_like_no_other():
     features = torch.randn(22, 16)
     features[3] = 0
@@ -245,7 +255,7 @@ def test_a_selection_survives_a_link():
         block="max", head=2, token=30, pinned=True, view="rollout", direction="to",
         colormap="magma", opacity=0.3, cover="film", smooth=True, scale="own",
         contour="mass", mass=0.35, hidden=(1, 2, 9),
-        residual=0.15, fusion="min", discard=0.95, start_block=5,
+        residual=0.15, fusion="min", discard=0.95, start_block=5, after_block=4,
     )  # fmt: skip
     query = chosen.to_query()
     assert all(isinstance(value, str) for value in query.values())
@@ -258,7 +268,12 @@ def test_every_view_survives_a_link(view):
 
 
 def test_an_empty_link_shows_the_last_block():
-    assert Selection.from_query({}, 12, 3, 197) == Selection(block=11)
+    assert Selection.from_query({}, 12, 3, 197) == Selection(block=11, after_block=11)
+    assert [Selection.from_query({"after_block": text}, 12, 3, 197).after_block for text in ("99", "mean", "2")] == [
+        11,
+        11,
+        2,
+    ]
 
 
 @pytest.mark.parametrize(("asked", "shown"), [("999", 11), ("-1", 11), ("-999", 0), ("3", 3), (5, 5), ("min", "min")])

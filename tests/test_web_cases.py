@@ -59,6 +59,9 @@ def test_sentences(case: dict[str, Any]) -> None:
     else:
         facts = {"method": view, "query": case["token"], "direction": direction}
         facts |= {name: case[name] for name in ("block", "head")}
+        if view == "similar":
+            facts = {"method": view, "query": case["token"]}
+            facts |= {"block": case["after_block"]} if "after_block" in case else {}
         sentence = captions.sentence(facts | (settings.changed(ROLLOUT) if view == "rollout" else {}), prefix, grid)
     assert sentence == case["text"]
 

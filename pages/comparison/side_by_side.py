@@ -20,6 +20,7 @@ from pages.shared import (
     page_links,
     session,
     stored_epochs,
+    token_features,
 )
 from pages.shared.escape import plain
 from pages.shared.page_links import CompareLink
@@ -46,6 +47,12 @@ CHECKPOINT, EPOCH = "checkpoint", "epoch"
 SOURCES = {CHECKPOINT: "A checkpoint", EPOCH: "An epoch of a run"}
 # Of what is outside of the viewers, in links.
 OUTSIDE = ("from", "checkpoint", "sample", "picture", "size", "run", "probe", "epoch", *class_source.names())
+NAMES = {
+    "rollout": "rollout",
+    "similar": "nearest patches",
+    "components": "nearest patches",  # whose numbers those are
+    "pool": "pooling query",
+}
 TOP = 3  # predictions named
 WIDTH = 240  # of the difference [px]
 
@@ -329,6 +336,8 @@ def show_both(left: Side, right: Side, apart: bool, link: dict[str, str]) -> Non
             container, feeders = st.container(), st.container()
         with feeders:
             computed, method = class_question.computed_map(side.example, selected, side.question, f"{side.name} ")
+            pictures = (left.example, right.example)
+            features = token_features.feed(f"{side.name} features", side.example, selected, pictures)
         with container:
             viewer.show(
                 f"{side.name} viewer",
@@ -339,6 +348,7 @@ def show_both(left: Side, right: Side, apart: bool, link: dict[str, str]) -> Non
                 group="compare",
                 own_view=not one_view,
                 model=side.example.checkpoint.hash if side.example.checkpoint else "",
+                features=features,
                 on_change=partial(remember, side, left, right),
             )
 
@@ -428,7 +438,8 @@ def show_difference(left: Side, right: Side) -> None:
     maps, names = [], []
     for side in (left, right):
         selected = selection(side, left, right)
-        maps.append(side.record.heatmap(class_question.weights(side.example, selected, side.question)))
+        example = token_features.with_features(side.example, selected)
+        maps.append(side.record.heatmap(class_question.weights(example, selected, side.question)))
         names.append(describe(selected, side.question))
     one, other = maps
     both, correlation = difference(one, other), rank_correlation(one, other)
@@ -487,8 +498,8 @@ def describe(selected: Selection, question: class_question.Question | None) -> s
     """A map in a few words."""
     if selected.view == "relevance" and question:
         return METHODS[question.method].title
-    if selected.view in ("rollout", "similar", "pool"):
-        return {"rollout": "rollout", "similar": "nearest patches", "pool": "pooling query"}[selected.view]
+    if selected.view in NAMES:
+        return NAMES[selected.view]
     block = f"block {selected.block + 1}" if isinstance(selected.block, int) else f"{selected.block} of blocks"
     head = f"head {selected.head + 1}" if isinstance(selected.head, int) else f"{selected.head} of heads"
     return f"attention, {block}, {head}"

@@ -134,6 +134,7 @@ def show(
     occlusion: Occlusion | None = None,
     masks: str = "",
     model: str = "",
+    features: str | None = None,
     on_change: Callable[[Selection], None] | None = None,
 ) -> Selection:
     """Draw the viewer and return what it shows.
@@ -153,6 +154,8 @@ def show(
         masks: name under which `feed` brings what maps are judged by, see `vit.view.payload.pack_masks`.
         model: of two viewers of one group, features can be compared where these are the same: a patch of one picture
             is then looked for in the other.
+        features: id from `feed` of what `vit.view.payload.pack_features` makes of the selection's block and view, ""
+            where these need none; None where features after other blocks, and components, cannot be had.
         on_change: called with the selection before the rerun that a click causes.
     """
     shape = tuple(int(part) for part in payload_id.partition("-")[0].split("x"))
@@ -202,6 +205,7 @@ def show(
         "occlusion": occlusion,
         "masks": masks,
         "model": model,
+        "features": features,
     }
     _view(
         key=key,

@@ -45,8 +45,8 @@ def show(
         source: the picture.
         map_view: gives the map as `vit.view.export.MapView`, where the selection does not tell.
         code: what `vit.view.code_snippet.snippet` needs, likewise.
-        viewer: `computed`, `method`, `chain` and `masks` of `vit.view.standalone_page.standalone`, where the viewer was
-            given them.
+        viewer: `computed`, `method`, `chain`, `masks` and `features` of `vit.view.standalone_page.standalone`, where
+            the viewer was given them.
     """
     facts = code or export.facts_of(explanation.record, selection)
     stem = file_stem(source.name, facts, checkpoint.labels[facts["target"]] if "target" in facts else "")
@@ -200,7 +200,7 @@ def _frames(
         return
     size = explanation.preprocess.size
     precision: Precision = "bfloat16" if "bfloat16" in str(explanation.record.queries[0].dtype) else "float32"
-    question = {name: code[name] for name in ("target", "method") if name in code}
+    question = {name: code[name] for name in ("target", "method") if name in code and selection.view == "relevance"}
     digest = hashlib.sha256(source.data).hexdigest()
     request = (digest, checkpoint.identity, size, precision, selection, *question.items())
     made = session.of(session.Explore).frames

@@ -59,7 +59,7 @@ def show(example: Example, question: Question, selection: Selection) -> None:
         _show_lines("Entropy of attention (1 is uniform)", [_entropies(example)], [_entropies(now)], "entropies")
     answers = [example.checkpoint.model.probabilities(one.explanation.record.logits[0]) for one in (example, now)]
     what_if.show_answers(example, answers[0], answers[1], question)
-    what_if.show_after(now, question, selection, "register", "With the register")
+    what_if.show_after(now, example, question, selection, "register", "With the register")
 
 
 def _neurons(example: Example) -> RegisterNeurons:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from pages.components import head_grid, viewer
-from pages.shared import class_question, link_controls, page_links, pass_queue, session
+from pages.shared import class_question, link_controls, page_links, pass_queue, session, token_features
 from pages.shared.class_question import Example, Question, pass_of
 from pages.shared.escape import for_plotly, visible
 from pages.shared.page_links import ExploreLink, Heads
@@ -173,14 +173,16 @@ def show(example: Example, question: Question | None, selection: Selection) -> N
         logits = (one.explanation.record.logits[0] for one in (example, now))
         earlier, later = map(example.checkpoint.model.probabilities, logits)
         show_answers(example, earlier, later, question)
-    show_after(now, question, selection, "changed", "After the change")
+    show_after(now, example, question, selection, "changed", "After the change")
 
 
-def show_after(now: Example, question: Question | None, selection: Selection, name: str, title: str) -> None:
+def show_after(
+    now: Example, before: Example, question: Question | None, selection: Selection, name: str, title: str
+) -> None:
     """A viewer of what a change made of the picture's attention, which follows the one above.
 
     Args:
-        now: the picture and the model as they are then.
+        now, before: the picture and the model as they are then, and as they were.
         name: tells it from others of the page.
     """
     st.caption(f"{title}. It follows the viewer above, and maps of one kind have one scale in both.")
@@ -188,8 +190,11 @@ def show_after(now: Example, question: Question | None, selection: Selection, na
     container, feeders = st.container(), st.container()
     with feeders:
         computed, method = class_question.computed_map(now, selection, question, f"{name} ")
+        features = token_features.feed(f"{name} features", now, selection, [before])
     with container:
-        viewer.show(f"{name} viewer", payload, selection, computed, method, group="whatif", compact=True)
+        viewer.show(
+            f"{name} viewer", payload, selection, computed, method, group="whatif", compact=True, features=features
+        )
 
 
 def _seconds(example: Example) -> float:

@@ -8,13 +8,17 @@ import shutil
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 from PIL import Image
 from playwright.sync_api import Page, expect
 from tiny import fill
 
+import vit
 from vit.checkpoints.save import save_checkpoint
 from vit.data.shapes import SHAPES
+from vit.explain.components import components, patch_features
+from vit.images import samples
 from vit.images.preprocess import Preprocess
 from vit.model.config import ViTConfig
 from vit.model.transformer import VisionTransformer
@@ -155,15 +159,15 @@ def test_a_patch_is_looked_for_in_the_other_picture(open_page: Callable[[str], P
     wait(page, "a.settled && b.settled && a.state.view === 'similar' && b.state.view === 'similar'")
     before = talk.runs
     page.locator("canvas.over").first.hover(position={"x": 150, "y": 120})
-    wait(page, "a.settled && b.settled && b.map.comparedWith === a.payload && b.map.compared === a.query")
+    wait(page, "a.settled && b.settled && b.map.comparedBy[1] === a.features && b.map.compared === a.query")
     own, other = ask(page, "[[...a.map.nearest], [...b.map.nearest]]")
     assert own != other and talk.runs == before  # no message
-    expect(page.get_by_text("of the other picture; a double line")).to_have_count(1)
+    expect(page.get_by_text("of the other picture, after the last block; a double line")).to_have_count(1)
     outlined = "[...b.root.querySelectorAll('.near:not([hidden])')].length"
     assert ask(page, outlined) == 5
     assert ask(page, "b.root.querySelectorAll('.near.mutual').length") == sum(ask(page, "[...b.map.mutual]"))
     page.locator("canvas.over").last.hover(position={"x": 100, "y": 100})
-    wait(page, "a.settled && a.map.comparedWith === b.payload && b.map.comparedWith === b.payload")
+    wait(page, "a.settled && a.map.comparedBy[1] === b.features && b.map.comparedBy[1] === b.features")
 
 
 def test_many_pictures_lead_to_the_explorer(page: Page, url: str) -> None:
@@ -199,3 +203,25 @@ def test_the_way_back_from_an_uploaded_picture_leads_to_the_sheet(page: Page, ur
     page.go_back()
     expect(page).to_have_url(re.compile("/compare.*mode=many"))
     expect(page.get_by_role("button", name="Open in Explore")).to_be_visible()
+
+
+COLOURS = "[a, b].map((viewer) => [...viewer.features.colours])"
+
+
+def test_components_of_both_pictures_have_one_basis(open_page: Callable[[str], Page], talk: Conversation) -> None:
+    page = open_page("?a_sample=cat&b_sample=raccoon&a_view=components&b_view=components&apart=1&after_block=2")
+    talk.finish()
+    wait(page, "a.settled && b.settled && a.map.colours && b.map.colours && a.features.block === 2")
+    checkpoint = vit.load_checkpoint("cifar10")
+    pictures = [checkpoint.preprocess(vit.decode_image(samples.read(name))) for name in ("cat", "raccoon")]
+    truth = components([patch_features(checkpoint.model, one, 2) for one in pictures])
+    for drawn, colours in zip(ask(page, COLOURS), truth.colours, strict=True):
+        assert np.abs(np.array(drawn) / 255 - colours.numpy().ravel()).max() <= 1 / 255
+    before = talk.runs
+    page.locator("canvas.over").first.hover(position={"x": 150, "y": 120})
+    wait(page, "a.settled && b.settled && b.map.comparedBy[1] === a.features && b.map.compared === a.query")
+    expect(page.get_by_text("of the other picture, after block 3; a double line")).to_have_count(1)
+    assert talk.runs == before  # no message
+    page.get_by_label("Features after block").first.fill("6")
+    page.get_by_label("Features after block").first.press("Enter")
+    wait(page, "a.settled && b.settled && a.map.colours && b.map.colours && b.features.block === 5")

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import {
-  GLOSSARY, chipName, clearText, signed, effective, legendText, methodMeaning, multiple, ordinal, percent, position, prefixMeaning, occlusionText, roundTicks,
+  GLOSSARY, afterBlock, chipName, clearText, signed, effective, legendText, methodMeaning, multiple, ordinal, percent, position, prefixMeaning, occlusionText, roundTicks,
   sentence, settingsText, tokenName, waitingText,
 } from "../../vit/view/web/captions.js";
 import { cases, layoutOf, selectionWith } from "./packing.js";
@@ -16,10 +16,10 @@ test("tokens have the names that Python gives them", () => {
     names.forEach((name, token) => assert.equal(tokenName(layoutOf({ prefix, grid }), token), name));
 });
 
-for (const { text, view, settings = {}, direction = "from", target = RELEVANCE.target, ...shown } of cases.sentences)
+for (const { text, view, settings = {}, direction = "from", target = RELEVANCE.target, after_block = 5, ...shown } of cases.sentences)
   test(`sentence: ${text}`, () => {
     const settingsSentence = settingsText(NAMES[view] ?? [], selectionWith(settings));
-    assert.equal(sentence(LAYOUT, { ...shown, view, direction, method: { ...RELEVANCE, target }, settings: settingsSentence }), text);
+    assert.equal(sentence(LAYOUT, { ...shown, view, direction, method: { ...RELEVANCE, target }, settings: settingsSentence, after: afterBlock(after_block, 6) }), text);
   });
 
 test("settings other than the initial ones are said, in one order", () => {

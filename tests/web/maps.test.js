@@ -3,9 +3,10 @@ import { test } from "node:test";
 
 import { Colours } from "../../vit/view/web/colours.js";
 import { border, fuse, largest, leaveOutWeakest, normalise, outlined, span, strongest, summary } from "../../vit/view/web/maps.js";
+import { Features } from "../../vit/view/web/payload.js";
 import { PictureMap } from "../../vit/view/web/picture_map.js";
 import { State } from "../../vit/view/web/state.js";
-import { cases, close, payloadOf, selectionWith } from "./packing.js";
+import { cases, close, pack, payloadOf, selectionWith } from "./packing.js";
 
 for (const { how, maps, one } of cases.fused)
   test(`${how} of ${maps.length} maps`, () => {
@@ -63,25 +64,49 @@ for (const { name, grids, prefix, source, target, matches } of cases.generated_m
     const map = new PictureMap(payload);
     for (const { patch, cosines, best, mutual } of matches) {
       leader.selection.token = prefix.length + patch;
-      map.showSimilar(state, leader);
+      map.showSimilar(state, payload.features, { query: leader.query, payload: leader.payload, features: leader.payload.features });
       close(map.values, cosines, 1e-6);
       assert.deepEqual([...map.nearest].filter((token) => token >= 0).map((token) => token - prefix.length), best);
       assert.deepEqual([...map.mutual].slice(0, best.length).map(Boolean), mutual);
     }
-    map.showSimilar(state); // its own token again
+    map.showSimilar(state, payload.features, null); // its own token again
     assert.ok(!map.mutual.includes(1) && !map.nearest.includes(state.query));
   });
+
+test("components are ready with their colours, and their numbers are cosines", () => {
+  const payload = ofFeatures([[1, 0], [0, 1], [1, 1]], ["cls"], [1, 2]);
+  const state = new State();
+  state.turnTo(payload);
+  state.begin(selectionWith({ view: "components", token: 1, pinned: true }));
+  const map = new PictureMap(payload);
+  map.showComponents(state, null, null);
+  assert.deepEqual([map.ready, map.colours], [false, null]);
+  map.showComponents(state, payload.features, null); // without colours yet
+  assert.equal(map.ready, false);
+  const bytes = pack(
+    { kind: "features", tokens: 3, block: 4, shares: [0.5, 0.3, 0.1] },
+    { features: Int8Array.of(127, 0, 0, 127, 127, 127), units: Float32Array.of(1 / 127, 1 / 127, 1 / (127 * 2 ** 0.5)), colours: Uint8Array.of(1, 2, 3, 4, 5, 6) },
+  );
+  const features = Features.read(bytes);
+  assert.deepEqual([features.block, features.width, features.shares], [4, 2, [0.5, 0.3, 0.1]]);
+  map.showComponents(state, features, null);
+  assert.equal(map.ready, true);
+  assert.deepEqual([...map.colours], [1, 2, 3, 4, 5, 6]);
+  close(map.values, [0, 1, Math.SQRT1_2], 1e-6);
+  map.showSimilar(state, features, null);
+  assert.equal(map.colours, null);
+});
 
 for (const { values, prefix, grid, token, scale, ends } of cases.similar_ends)
   test(`colours of cosines ${values} of token ${token}, ${scale}`, () => {
     const uniform = values.map(() => values.map(() => 1 / values.length));
     const payload = payloadOf({ attentions: [[uniform]], prefix, grid });
-    payload.features = { cosines: (_, out) => out.set(values) };
+    const features = { cosines: (_, out) => out.set(values), tokens: values.length };
     const state = new State();
     state.turnTo(payload);
     state.begin(selectionWith({ view: "similar", token, pinned: true, scale }));
     const map = new PictureMap(payload);
-    map.showSimilar(state);
+    map.showSimilar(state, features, null);
     close([map.low, map.top], ends);
     const { values: shades, at, top } = map.painted;
     const shown = values.slice(prefix.length).map((value) => Math.max(0, (value - ends[0]) / (ends[1] - ends[0])));

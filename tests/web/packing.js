@@ -74,7 +74,7 @@ export function layoutOf({ prefix, grid: [rows, cols] }) {
 export function selectionWith(changes = {}) {
   return {
     block: 0, head: "mean", token: 0, pinned: false, view: "attention", direction: "from", colormap: "gray", opacity: 0.6,
-    cover: "weight", smooth: false, scale: "shared", contour: "none", mass: 0.6, hidden: [], ...cases.usual, ...changes,
+    cover: "weight", smooth: false, scale: "shared", contour: "none", mass: 0.6, hidden: [], after_block: 0, ...cases.usual, ...changes,
   };
 }
 

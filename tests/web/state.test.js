@@ -281,3 +281,12 @@ test("a follower with fewer maps previews none that it has not", () => {
   follower.follow(leader, false);
   assert.equal(follower.preview, null);
 });
+
+test("features after another block, and components, only where they can be had", () => {
+  const selection = selectionWith({ view: "components", after_block: 0 });
+  const payload = { ...uniform({ blocks: 3 }), features: {}, pool: null };
+  fit(selection, payload, null, true);
+  assert.deepEqual([selection.view, selection.after_block], ["components", 0]);
+  fit(selection, payload, null, false);
+  assert.deepEqual([selection.view, selection.after_block], ["attention", 2]);
+});

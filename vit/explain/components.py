@@ -18,7 +18,7 @@ from torch import Tensor
 from vit.explain.maps import otsu_threshold
 from vit.explain.weight_views import outliers
 from vit.model.cpu import exact_on_cpu, onednn
-from vit.model.transformer import VisionTransformer
+from vit.model.transformer import Hook, VisionTransformer
 
 COLOURS = 3  # components: red, green, blue
 CUT = 0.01  # share of the patches at each end of a component that get its darkest or brightest colour
@@ -26,7 +26,7 @@ _LEAST_PATCHES = 4  # that a basis is made of
 
 
 class Components(NamedTuple):
-    """What several pictures' patches are in one basis.
+    """What several pictures' patches are in one basis: (token - mean) @ directions.T.
 
     Attributes:
         values: float64 (rows, cols, 3) for each picture, distances from the mean along the components.
@@ -34,32 +34,48 @@ class Components(NamedTuple):
             out.
         used: bool (rows, cols) for each picture, patches that the basis is made of.
         shares: (3,), of the variance along each component, 0 to 1.
+        mean: float64 (D,).
+        directions: float64 (3, D), of length 1.
+        ends: float64 (2, 3), the values that the darkest and the brightest colour stand for.
     """
 
     values: list[Tensor]
     colours: list[Tensor]
     used: list[Tensor]
     shares: Tensor
+    mean: Tensor
+    directions: Tensor
+    ends: Tensor
+
+    def colours_of(self, features: Tensor) -> Tensor:
+        """Another picture's patches (rows, cols, D) in this basis as colours: float32 (rows, cols, 3)."""
+        return _coloured((features.double() - self.mean) @ self.directions.T, ~_outliers(features), self.ends)
 
 
 @torch.inference_mode()
-def patch_features(model: VisionTransformer, pixels: Tensor, block: int = -1) -> Tensor:
-    """Patch tokens after a block: (rows, cols, D); after the last one with the model's last norm, where it has one.
+def token_features(model: VisionTransformer, pixels: Tensor, block: int = -1, hook: Hook | None = None) -> Tensor:
+    """Tokens after a block: (N, D); after the last one with the model's last norm, where it has one before pooling.
 
     Args:
         pixels: (1, channels, height, width), the model's input.
         block: from 0; -1 is the last.
+        hook: on what the heads compute with, see `VisionTransformer.forward`.
     """
-    config, patch = model.config, model.config.patch_size
     last = block % len(model.blocks)
     with onednn() if exact_on_cpu(pixels) else nullcontext():
-        x, steps = model.walk(pixels, every=True)
+        x, steps = model.walk(pixels, every=True, hook=hook)
         for step in steps[: last + 1]:
             x = step(x)
-        if last == len(model.blocks) - 1 and config.norm == "before_pool":
+        if last == len(model.blocks) - 1 and model.config.norm == "before_pool":
             x = model.norm(x)
-    rows, cols = pixels.shape[2] // patch, pixels.shape[3] // patch
-    return x[0, len(config.prefix) :].unflatten(0, (rows, cols))
+    return x[0]
+
+
+def patch_features(model: VisionTransformer, pixels: Tensor, block: int = -1) -> Tensor:
+    """The patches among them: (rows, cols, D), see `token_features`."""
+    patch = model.config.patch_size
+    grid = pixels.shape[2] // patch, pixels.shape[3] // patch
+    return token_features(model, pixels, block)[len(model.config.prefix) :].unflatten(0, grid)
 
 
 def components(features: Sequence[Tensor], *, foreground: bool = False, with_outliers: bool = False) -> Components:
@@ -86,12 +102,16 @@ def components(features: Sequence[Tensor], *, foreground: bool = False, with_out
             mean, directions, shares = _basis(tokens, used)
             values = [(one - mean) @ directions.T for one in tokens]
     of_used = torch.cat([one[some] for one, some in zip(values, used, strict=True)])
-    low, high = of_used.quantile(torch.tensor([CUT, 1 - CUT], dtype=torch.float64), dim=0)
+    ends = of_used.quantile(torch.tensor([CUT, 1 - CUT], dtype=torch.float64), dim=0)
+    colours = [_coloured(one, some, ends) for one, some in zip(values, used, strict=True)]
+    return Components(values, colours, used, shares, mean, directions, ends)
+
+
+def _coloured(values: Tensor, used: Tensor, ends: Tensor) -> Tensor:
+    """Distances along the components (rows, cols, 3) as colours, black where a patch is not used."""
+    low, high = ends
     scale = (high - low).clamp_min(torch.finfo(torch.float64).tiny)
-    colours = [
-        (((one - low) / scale).clamp(0, 1) * some[..., None]).float() for one, some in zip(values, used, strict=True)
-    ]
-    return Components(values, colours, used, shares)
+    return (((values - low) / scale).clamp(0, 1) * used[..., None]).float()
 
 
 def _basis(tokens: Sequence[Tensor], used: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:

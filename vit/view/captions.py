@@ -41,7 +41,10 @@ def sentence(facts: Mapping[str, Any], prefix: Sequence[str], grid: tuple[int, i
         traced = f"which tokens {name} reaches" if to else f"what {name} is made of"
         return f"Rollout through all blocks{settings(facts)}: {traced}."
     if method == "similar":
-        return f"Patches most like {name}, by their features after the last block."
+        after = spoken("block", facts["block"]) if "block" in facts else "the last block"
+        return f"Patches most like {name}, by their features after {after}."
+    if method == "components":
+        return f"Components of the features after {spoken('block', facts['block'])} as colours."
     if method == "pool":
         return f"Pooling query after the last block, {_heads(facts['head'])}: where it looks."
     return f"{where(facts['block'], facts['head'])}: {f'who looks at {name}' if to else f'where {name} looks'}."

@@ -1,6 +1,6 @@
 """A view as the Python that computes its numbers, to be read, copied and run elsewhere."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from vit.checkpoints.answers import Answers
@@ -44,6 +44,11 @@ def snippet(
         imports.extend(method.imports)
     if not own:
         imports.append("from vit.explain import resized")
+    if facts["method"] == "components":
+        imports.append("from vit.explain.components import components, token_features")
+    elif facts["method"] == "similar" and "block" in facts:
+        imports[:0] = ["from dataclasses import replace", ""]
+        imports.append("from vit.explain.components import token_features")
     if video:
         imports.append("from vit.images import decode_frames")
     if not sample or "groups" in made_of or ("like" in made_of and not made_of["sample"]):
@@ -68,6 +73,7 @@ def snippet(
         f"record = vit.relevance_record(checkpoint.model, pixels, target={facts['target']})"
         if of_class
         else f"record = vit.record(checkpoint.model, pixels{rounded})",
+        *_features(facts, record.prefix, tuple(record.grid)),
         "",
         f"weights = {_expression(facts)}  # ({record.tokens},)",
         *(["weights = weights / weights.sum().clamp_min(1e-30)"] if of_class else []),
@@ -115,8 +121,24 @@ def _reference(checkpoint: Checkpoint) -> str:
     return checkpoint.name if run == checkpoint.name else f"runs/{run}/checkpoints/best"
 
 
+def _features(facts: Mapping[str, Any], prefix: Sequence[str], grid: tuple[int, ...]) -> list[str]:
+    """What brings the features of a view that is not of those that the record has."""
+    features = f"token_features(checkpoint.model, pixels, {facts.get('block')})"
+    if facts["method"] == "similar" and "block" in facts:
+        return [f"record = replace(record, features={features})"]
+    if facts["method"] != "components":
+        return []
+    return [
+        f"features = {features}  # (N, D)",
+        f"patches = features[{len(prefix)}:].unflatten(0, {grid})",
+        "basis = components([patches])  # of this picture alone; the page's is of all that are open",
+    ]
+
+
 def _expression(facts: Mapping[str, Any]) -> str:
     """What computes the numbers of a view from `record`."""
+    if facts["method"] == "components":
+        return "((features.double() - basis.mean) @ basis.directions[0]).float()"
     if facts["method"] == "similar":
         return f"record.similarity({facts['query']})"
     if facts["method"] == "pool":

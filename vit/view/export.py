@@ -16,6 +16,7 @@ from torch import Tensor
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.errors import UserError
 from vit.explain import methods
+from vit.explain.components import Components
 from vit.explain.maps import mass_threshold, otsu_threshold, select_head
 from vit.explain.methods import METHODS, Subject
 from vit.explain.names import page_names
@@ -26,14 +27,14 @@ from vit.images.geometry import Box, Geometry
 from vit.images.preprocess import Preprocess
 from vit.view.captions import class_sentence, sentence, token_name
 from vit.view.explanation import Explanation
-from vit.view.overlay import COLORMAPS, Colormap, Heatmap, bordered, mosaic, overlay
+from vit.view.overlay import COLORMAPS, Colormap, Heatmap, bordered, coloured, mosaic, overlay
 from vit.view.payload import read_header, unpack
 from vit.view.selection import Selection, View
 
 MAX_BYTES = 1 << 30  # bytes of float16 attention in one file
 JSON_PREDICTIONS = 20  # most probable classes in a JSON file
 
-Unit = Literal["weight", "share", "cosine"]
+Unit = Literal["weight", "share", "cosine", "component"]
 
 
 @dataclass(frozen=True)
@@ -45,8 +46,10 @@ class MapView:
         facts: method and its parameters, as files name them.
         sentence: the same for people.
         low, top: the values of the first and the last colour.
-        unit: "weight" of attention, "share" of the whole map, both from 0 to 1, or "cosine".
+        unit: "weight" of attention, "share" of the whole map, both from 0 to 1, "cosine", or "component", how far
+            tokens lie from the mean along a direction.
         verdict: whether it is true, for people; "" where that was not measured.
+        colours: (rows, cols, 3), 0 to 1, of patches that have colours of their own.
     """
 
     weights: Tensor
@@ -56,6 +59,7 @@ class MapView:
     top: float
     unit: Unit = "weight"
     verdict: str = ""
+    colours: Tensor | None = None
 
     @classmethod
     def of(cls, record: AttentionRecord, selection: Selection, payload: bytes = b"") -> Self:
@@ -93,13 +97,29 @@ class MapView:
         caption = class_sentence(METHODS[method].title, label, name, direction, unusual)
         return cls(numbers, facts, caption, 0.0, _strongest_patch(numbers, record, without=query), METHODS[method].unit)
 
+    @classmethod
+    def of_components(cls, record: AttentionRecord, block: int, of: Components, colours: Tensor) -> Self:
+        """What the viewer shows of principal components; the numbers are those of the first one.
+
+        Args:
+            record: with the features after the block.
+            of: the basis.
+            colours: (rows, cols, 3), of this picture in it.
+        """
+        assert record.features is not None, "a record with features"
+        numbers = ((record.features.double() - of.mean) @ of.directions[0]).float()
+        facts = {"method": "components", "block": block, "shares": [round(share, 4) for share in of.shares.tolist()]}
+        caption, patches = sentence(facts, record.prefix, record.grid), record.heatmap(numbers)
+        low, top = float(patches.min()), float(patches.max())
+        return cls(numbers, facts, caption, low, top, "component", colours=colours)
+
     def judged(self, record: AttentionRecord, masks: bytes | None) -> Self:
         """The same with whether it is true, in `facts` and as `verdict`; unchanged where that was not measured.
 
         Args:
             masks: from `vit.view.payload.pack_masks`.
         """
-        if not masks:
+        if not masks or self.colours is not None:
             return self
         header, sections = unpack(masks)
         patches, drops = header["tokens"], torch.from_numpy(sections["drops"].copy())
@@ -242,6 +262,8 @@ def view_json(explanation: Explanation, map_view: MapView, checkpoint: Checkpoin
         "scale": {"unit": map_view.unit, "low": map_view.low, "top": map_view.top},
         "predictions": [prediction._asdict() for prediction in explanation.predictions[:JSON_PREDICTIONS]],
     }
+    if map_view.colours is not None:
+        meta["colours"] = [[_decimals(patch) for patch in row] for row in map_view.colours]
     return json.dumps(meta, ensure_ascii=False, indent=1).encode()
 
 
@@ -266,8 +288,18 @@ def overlay_png(explanation: Explanation, selection: Selection, map_view: MapVie
         map_view: the map, where the selection does not tell.
     """
     map_view = map_view or MapView.of(explanation.record, selection, explanation.payload)
-    heatmap = explanation.record.heatmap(map_view.weights).numpy()
-    return png(painted(explanation.picture, heatmap, explanation.geometry.box, selection, map_view.low, map_view.top))
+    return png(drawn(explanation.record, explanation.picture, explanation.geometry.box, selection, map_view))
+
+
+def drawn(
+    record: AttentionRecord, picture: Image.Image, box: Box, selection: Selection, map_view: MapView
+) -> Image.Image:
+    """A picture under a map as the viewer draws it; see `painted`."""
+    if map_view.colours is None:
+        heatmap = record.heatmap(map_view.weights).numpy()
+        return painted(picture, heatmap, box, selection, map_view.low, map_view.top)
+    colours, opacity = map_view.colours.numpy(), selection.opacity
+    return coloured(picture.convert("RGB"), colours, box, opacity=opacity, smooth=selection.smooth)
 
 
 def painted(
@@ -356,13 +388,16 @@ def facts_of(record: AttentionRecord, selection: Selection) -> dict[str, Any]:
         return value % counts[name] if name in counts and isinstance(value, int) else value
 
     facts = {"method": method} | {"query" if name == "token" else name: fact(name) for name in names}
+    if method == "similar" and selection.after_block % record.blocks < record.blocks - 1:
+        facts["block"] = selection.after_block
     return facts | (selection.changed(ROLLOUT) if method == "rollout" else {})
 
 
 def _selected_view(record: AttentionRecord, selection: Selection) -> View:
     """The selected view, or attention where the record has nothing for it."""
     missing = {"relevance": True, "similar": record.features is None, "pool": record.pool_attention is None}
-    return "attention" if missing.get(selection.view) else selection.view
+    view: View = "similar" if selection.view == "components" else selection.view  # the numbers behind the colours
+    return "attention" if missing.get(view) else view
 
 
 def _scale_ends(record: AttentionRecord, selection: Selection, numbers: Tensor, payload: bytes) -> tuple[float, float]:

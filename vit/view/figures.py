@@ -27,7 +27,7 @@ from vit.checkpoints.checkpoint import Checkpoint
 from vit.images.geometry import Box
 from vit.view.captions import clear, outline, token_name
 from vit.view.explanation import Explanation
-from vit.view.export import MapView, colormap, grid_maps, painted, shared_top
+from vit.view.export import MapView, colormap, drawn, grid_maps, shared_top
 from vit.view.overlay import COLORMAPS, mosaic, scaled, window
 from vit.view.selection import Selection
 
@@ -110,24 +110,30 @@ def map_figure(
     # As many pixels as are printed, so that the edges of patches are sharp.
     picture, box = scaled(picture, box, side / _INCH * DPI / picture.width)
     weight, patches = map_view.unit == "weight", record.heatmap(map_view.weights)
-    facts = " ".join(filter(None, (facts, clear(selection.cover), outline(selection.contour, selection.mass))))
-    with _open_sheet(width, high + (_LINE if weight else 0) + _COLOURS, facts, kind) as sheet:
-        for left, drawn in (
+    if map_view.colours is None:
+        facts = " ".join(filter(None, (facts, clear(selection.cover), outline(selection.contour, selection.mass))))
+    else:
+        shares = zip(("Red", "green", "blue"), map_view.facts["shares"], strict=True)
+        facts += " " + ", ".join(f"{colour} {share:.0%}" for colour, share in shares) + " of how the patches differ."
+    colours = 0.0 if map_view.colours is not None else (_LINE if weight else 0) + _COLOURS
+    with _open_sheet(width, high + colours, facts, kind) as sheet:
+        for left, shown in (
             (0.0, picture),
-            (column + _GAP, painted(picture, patches.numpy(), box, selection, map_view.low, map_view.top)),
+            (column + _GAP, drawn(record, picture, box, selection, map_view)),
         ):
             axes = sheet.axes(left, 0, side, high)
-            _show_picture(axes, drawn)
+            _show_picture(axes, shown)
             if (query := map_view.facts.get("query")) is not None and query >= len(record.prefix):
                 _outline_patch(axes, query - len(record.prefix), record.grid, box)
-        sheet.colours(
-            high + 1.2 + (_LINE if weight else 0),
-            colormap(selection),
-            (map_view.low, map_view.top),
-            (float(patches.min()), float(patches.max())),
-            map_view.unit,
-            record.tokens,
-        )
+        if colours:
+            sheet.colours(
+                high + 1.2 + (_LINE if weight else 0),
+                colormap(selection),
+                (map_view.low, map_view.top),
+                (float(patches.min()), float(patches.max())),
+                map_view.unit,
+                record.tokens,
+            )
     return sheet.content
 
 

@@ -100,6 +100,32 @@ def overlay(
     return result
 
 
+def coloured(
+    picture: Image.Image, colours: NDArray[np.floating], box: Box, *, opacity: float = 0.6, smooth: bool = False
+) -> Image.Image:
+    """Lay patches with colours of their own over the picture; what the model does not see is dimmed.
+
+    Args:
+        picture: RGB.
+        colours: (rows, cols, 3), 0 to 1.
+        box: the part of the picture that the patches cover [px].
+        opacity: 0 shows the picture alone, 1 the colours.
+        smooth: blend from patch centre to patch centre.
+    """
+    left, top, right, bottom = box
+    x, y = _pixels_inside(left, right, picture.width), _pixels_inside(top, bottom, picture.height)
+    result = picture.point(lambda value: round(value * OUTSIDE_BRIGHTNESS))
+    if not len(x) or not len(y):
+        return result
+    across = _patch_weights(x, left, right, colours.shape[1], smooth)  # (width seen, cols)
+    down = _patch_weights(y, top, bottom, colours.shape[0], smooth)  # (height seen, rows)
+    pixels = np.einsum("yr,rcd,xc->yxd", down, np.asarray(colours, np.float32), across, optimize=True)
+    area = (int(x[0]), int(y[0]), int(x[-1]) + 1, int(y[-1]) + 1)
+    drawn = Image.fromarray(np.rint(255 * pixels).astype(np.uint8))
+    result.paste(Image.blend(picture.crop(area), drawn, opacity**0.5), area)
+    return result
+
+
 def bordered(picture: Image.Image, marked: NDArray[np.bool_], box: Box | None = None) -> Image.Image:
     """Draw a line around marked patches, white on black.
 

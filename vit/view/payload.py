@@ -34,6 +34,11 @@ of the class, the `ceiling` of any map and whether any can be judged, `decidable
     masks       uint8 (M, P / 8)                a bit for each patch, lowest first, 1 where it is taken away
     drops       float32 (M)                     of the class's log-probability
 
+Tokens after one block come in one of kind "features", by `features` and `units` as above; its header has the `block`
+from 0, and with colours the `shares` of the variance that each of them stands for:
+
+    colours     uint8 (P, 3)                    components as red, green and blue, see `vit.explain.components`
+
 Prefix tokens have a section of their own because a class token that takes most of a row would leave the patches
 a handful of the 255 steps. Reading needs no torch: a page that only shows what is stored opens at once.
 """
@@ -181,6 +186,25 @@ def pack_masks(
     )
 
 
+def pack_features(
+    features: Tensor, grid: tuple[int, int], block: int, colours: Tensor | None = None, shares: Sequence[float] = ()
+) -> bytes:
+    """Turn tokens after a block into bytes, by which the viewer compares patches and colours them.
+
+    Args:
+        features: (N, D), see `vit.explain.components.token_features`.
+        grid: (rows, cols).
+        block: from 0.
+        colours, shares: (rows, cols, 3) and (3,), see `vit.explain.components.Components`.
+    """
+    packed = _packed_features(_as_numpy(features))
+    sections = {name: numbers.tobytes() for name, numbers in packed.items()}
+    if colours is not None:
+        sections["colours"] = (colours * 255).round().byte().cpu().numpy().tobytes()
+    header = {"kind": "features", "blocks": 1, "heads": 1, "tokens": len(features), "grid": list(grid)}
+    return _join_sections(header | {"block": block, "shares": list(shares)}, sections)
+
+
 def unpack(payload: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Header and sections of a payload: the reading half of the format, as `payload.js` does it.
 
@@ -200,6 +224,7 @@ def unpack(payload: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         "tops": (np.float32, (2, sizes[2])),
         "features": (np.int8, (sizes[2], -1)),
         "units": (np.float32, sizes[2:]),
+        "colours": (np.uint8, (-1, 3)),
         "pool": (np.float32, sizes[1:]),
         "matrices": (np.float16, (sizes[0], sizes[2], sizes[2])),
         "start": (np.float32, sizes[2:]),

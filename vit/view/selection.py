@@ -7,7 +7,7 @@ from typing import Any, Literal, Self, cast, get_args
 
 from vit.explain.settings import Direction, Fusion, Settings
 
-View = Literal["attention", "rollout", "relevance", "similar", "pool"]
+View = Literal["attention", "rollout", "relevance", "similar", "components", "pool"]
 Scale = Literal["shared", "own"]
 Contour = Literal["none", "mass", "otsu"]
 Cover = Literal["weight", "film"]
@@ -22,8 +22,9 @@ class Selection(Settings):
         token: the token asked about; 0 is the class token of models that have one.
         pinned: it stays while the pointer moves.
         view: one attention map; rollout through all blocks; what speaks for a class, by a method that the page
-            chooses; which patches are like the token after the last block; where the query of a model that pools by
-            attention looks. The viewer and the exports show attention where the model has no such thing.
+            chooses; which patches are like the token; the patches' principal components as colours; where the query of
+            a model that pools by attention looks. The viewer and the exports show attention where the model has no such
+            thing.
         direction: "from" is where the token looks, "to" is who looks at it.
         colormap: its name in the payload; "" is the first one there.
         opacity: of the map over the picture, 0 to 1.
@@ -33,6 +34,7 @@ class Selection(Settings):
         contour: a line around the fewest patches that hold a share of the weight, or around Otsu's stronger group.
         mass: that share, above 0 and at most 1.
         hidden: patches that are hidden from the model, from 0 in the order of rows.
+        after_block: by whose output patches are compared and coloured; -1 is the last one.
     """
 
     block: int | Fusion = -1
@@ -49,6 +51,7 @@ class Selection(Settings):
     contour: Contour = "none"
     mass: float = 0.6
     hidden: tuple[int, ...] = ()
+    after_block: int = -1
 
     def to_query(self) -> dict[str, str]:
         """Every field as a string, for a link.
@@ -70,10 +73,10 @@ class Selection(Settings):
         >>> Selection.from_query({"block": "999", "head": "2", "token": "<b>"}, 12, 3, 197)
         Selection(residual=0.5, fusion='mean', discard=0.0, start_block=0, block=11, head=2, token=0, pinned=False, \
 view='attention', direction='from', colormap='', opacity=0.6, cover='weight', smooth=False, scale='shared', \
-contour='none', mass=0.6, hidden=())
+contour='none', mass=0.6, hidden=(), after_block=11)
         """
         default = cls()
-        token = _parse_whole(query.get("token"))
+        token, after_block = (_parse_whole(query.get(name)) for name in ("token", "after_block"))
         if token is not None and not 0 <= token < tokens:
             token = None
         colormap = query.get("colormap")
@@ -96,6 +99,7 @@ contour='none', mass=0.6, hidden=())
             discard=_clamp(query.get("discard"), default.discard, 0.0, 0.99),
             start_block=min(max(_parse_whole(query.get("start_block")) or 0, 0), blocks - 1),
             hidden=_parse_patches(query.get("hidden"), tokens),
+            after_block=after_block if after_block is not None and 0 <= after_block < blocks else blocks - 1,
         )
 
 

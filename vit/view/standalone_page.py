@@ -46,6 +46,7 @@ def standalone(
     method: Mapping[str, Any] | None = None,
     chain: bytes | None = None,
     masks: bytes | None = None,
+    features: bytes | None = None,
 ) -> bytes:
     """One HTML file with the viewer and all that it shows.
 
@@ -57,6 +58,7 @@ def standalone(
         computed, method: as for `pages.components.viewer.show`; `method["chain"]` is set here.
         chain: from `pack_chain`, for a method whose maps the browser computes.
         masks: from `pack_masks`, by which the browser judges the maps.
+        features: from `pack_features`, for the view and the block that are selected.
 
     Raises:
         UserError: the payload is too large for a file that a browser opens.
@@ -68,7 +70,8 @@ def standalone(
             "Choose a smaller input size."
         )
     read_header(payload)
-    payloads = {name: one for name, one in (("payload", payload), ("chain", chain), ("masks", masks)) if one}
+    parts = {"payload": payload, "chain": chain, "masks": masks, "features": features}
+    payloads = {name: one for name, one in parts.items() if one}
     if computed is not None:
         computed = {**computed, "values": [float(f"{float(value):.6g}") for value in computed["values"]]}
     if method is not None:
@@ -85,13 +88,14 @@ def standalone(
         "paintable": False,
         "occlusion": None,
         "masks": "masks" if masks else "",
+        "features": "features" if features else None,
         "alone": True,
     }
     script = "\n" + joined("standalone.js")
     assert "</script" not in script.lower()
     policy = f"default-src 'none'; script-src '{_digest(script)}'; style-src 'unsafe-inline'; img-src blob: data:"
     held = json.dumps({"data": data, "payloads": list(payloads)}).replace("<", "\\u003c")
-    parts = [
+    lines = [
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
@@ -108,7 +112,7 @@ def standalone(
         ),
         f'<script type="module">{script}</script>\n</body>\n</html>\n',
     ]
-    return "\n".join(parts).encode("utf-8", "replace")
+    return "\n".join(lines).encode("utf-8", "replace")
 
 
 def _digest(script: str) -> str:

@@ -185,11 +185,31 @@ export class Overlay {
         const level = values[at + i] * scale;
         target.pixels[i] = colors[level >= 255 ? 255 : (level + 0.5) | 0];
       }
-    if (this.canvas.width !== target.width || this.canvas.height !== target.height) {
-      this.canvas.width = target.width;
-      this.canvas.height = target.height;
-    }
-    this.context.putImageData(target.image, 0, 0);
+    this.show(target);
+  }
+
+  /**
+   * Paint patches in colours of their own.
+   *
+   * @param {Uint8Array} colours (P, 3)
+   * @param {number} opacity
+   */
+  paintColours(colours, opacity) {
+    const { pixels } = this.plain;
+    const alpha = Math.round(255 * opacity) << 24;
+    for (let i = 0, at = 0; i < pixels.length; i++, at += 3)
+      pixels[i] = alpha | (colours[at + 2] << 16) | (colours[at + 1] << 8) | colours[at];
+    this.show(this.plain);
+  }
+
+  /**
+   * Put on the screen what is painted.
+   *
+   * @param {{ image: ImageData, width: number, height: number }} target
+   */
+  show({ image, width, height }) {
+    if (this.canvas.width !== width || this.canvas.height !== height) Object.assign(this.canvas, { width, height });
+    this.context.putImageData(image, 0, 0);
   }
 
   /** Paint nothing. */

@@ -1,6 +1,7 @@
 // What the viewer says, in words and numbers. People count from 1, the code from 0. No DOM here.
 
 import { wordOf } from "./faithfulness.js";
+import { ofFeatures } from "./selection.js";
 
 /** @import { Direction, Fusion, Method, Occlusion, Selection, Setting, TokenLayout, Verdict, View } from "./types" */
 
@@ -172,8 +173,9 @@ export function purpose({ target }) {
  * @param {number} shown.token that it is about, -1 for none
  * @param {Method | null} shown.method of the view "relevance"
  * @param {string} shown.settings from settingsText
+ * @param {string} shown.after from afterBlock
  */
-export function sentence(layout, { view, direction, block, head, token, method, settings }) {
+export function sentence(layout, { view, direction, block, head, token, method, settings, after }) {
   const name = tokenName(layout, Math.max(token, 0));
   const to = direction === "to";
   if (view === "relevance" && method) {
@@ -184,7 +186,8 @@ export function sentence(layout, { view, direction, block, head, token, method, 
   }
   if (view === "rollout")
     return `Rollout through all blocks${settings}: ${to ? `which tokens ${name} reaches` : `what ${name} is made of`}.`;
-  if (view === "similar") return `Patches most like ${name}, by their features after the last block.`;
+  if (view === "similar") return `Patches most like ${name}, by their features after ${after}.`;
+  if (view === "components") return `Components of the features after ${after} as colours; outlined, patches most like ${name}.`;
   if (view === "pool") return `Pooling query after the last block, ${headName(head)}: where it looks.`;
   return `${mapName(block, head)}: ${to ? `who looks at ${name}` : `where ${name} looks`}.`;
 }
@@ -194,9 +197,21 @@ export function sentence(layout, { view, direction, block, head, token, method, 
  *
  * @param {TokenLayout} layout of that picture
  * @param {number} token
+ * @param {string} after from afterBlock
  */
-export function matchesSentence(layout, token) {
-  return `Patches most like ${tokenName(layout, token)} of the other picture; a double line: each is the other's best.`;
+export function matchesSentence(layout, token, after) {
+  const name = tokenName(layout, token);
+  return `Patches most like ${name} of the other picture, after ${after}; a double line: each is the other's best.`;
+}
+
+/**
+ * A block whose output is compared.
+ *
+ * @param {number} block
+ * @param {number} blocks
+ */
+export function afterBlock(block, blocks) {
+  return block === blocks - 1 ? "the last block" : `block ${block + 1}`;
 }
 
 /**
@@ -245,6 +260,7 @@ export function occlusionText({ target, before, after, answers }, patch, where) 
  */
 export function legendText({ tokens, pool }, view, scale, low, top, shared, whole = true) {
   const alone = "Colours of two maps cannot be compared.";
+  if (view === "components") return "Red, green and blue: the three directions in which the features of the patches differ most. Black patches are far longer than the others and carry no content.";
   if (view === "similar")
     return scale === "own"
       ? `This map alone: from its least similar patch, ${signed(low)}, to its most similar other one, ${signed(top)}. ${alone}`
@@ -266,13 +282,14 @@ export function legendText({ tokens, pool }, view, scale, low, top, shared, whol
 /**
  * Why there is no map.
  *
- * @param {View} view "rollout" or "relevance"
+ * @param {View} view of a map that the server makes
  * @param {Method | null} method
  * @param {boolean} pinned
  * @param {boolean} alone nobody would compute it
  */
 export function waitingText(view, method, pinned, alone) {
   if (alone) return "This map is computed in the app";
+  if (ofFeatures(view)) return "Reading the features …";
   if (view === "relevance") return `Computing ${method?.title} …`;
   return pinned ? "Computing the rollout …" : "Click a patch for its rollout";
 }

@@ -2,6 +2,7 @@
 
 import { chipName, signed, percent, prefixMeaning } from "./captions.js";
 import { write } from "./page.js";
+import { ofFeatures } from "./selection.js";
 
 /** @import { Colours } from "./colours.js" */
 /** @import { Page } from "./page.js" */
@@ -35,7 +36,7 @@ export class Chips {
     this.every.forEach(({ chip, swatch, weight }, token) => {
       const value = values[at + token];
       swatch.style.backgroundColor = colours.css(value, low, top);
-      write(weight, view === "similar" ? signed(value) : percent(value));
+      write(weight, ofFeatures(view) ? signed(value) : percent(value));
       chip.classList.toggle("current", token === query);
       chip.setAttribute("aria-pressed", String(selection.pinned && selection.token === token));
     });

@@ -20,6 +20,7 @@ export class Colours {
     this.lut = new Uint32Array(256);
     this.veil = new Uint32Array(256);
     this.veiled = ""; // what the veil was made for
+    this.strongest = 1; // how much a film covers at most, 0 to 1
   }
 
   /** @param {Uint8Array} colormap */
@@ -43,6 +44,7 @@ export class Colours {
     if (this.veiled === veil) return false;
     this.veiled = veil;
     const least = opacity ** 2, most = opacity ** 0.5;
+    this.strongest = most;
     for (let i = 0; i < 256; i++) {
       const above = Math.max(0, (i - mean) / Math.max(255 - mean, 1));
       const covered = cover === "film" ? least + ((most - least) * i) / 255 : Math.sqrt(opacity * above);

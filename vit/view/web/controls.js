@@ -10,6 +10,9 @@ import { write } from "./page.js";
 /** @type {("residual" | "discard" | "mass")[]} */
 export const SHARES = ["residual", "discard", "mass"]; // fields of a selection that sliders set
 
+/** @type {("start_block" | "after_block")[]} */
+export const NUMBERS = ["start_block", "after_block"]; // fields of a selection that are the number of a block
+
 /**
  * Show the selection in every control.
  *
@@ -21,6 +24,8 @@ export function reflect(page, state) {
   reflectFusions(page, state);
   reflectSwitches(page, state);
   reflectMethod(page, state.method);
+  const components = state.payload.features && state.readable;
+  page.find("[data-value=components]").hidden = page.find(".keys .components").hidden = !components;
   page.control("colormap").value = selection.colormap;
   page.control("opacity").value = String(selection.opacity);
   page.control("smooth").checked = selection.smooth;
@@ -93,5 +98,5 @@ function reflectSettings(page, { selection, settings, payload }) {
   const labels = page.root.querySelectorAll("[data-setting]");
   for (const label of labels) label.hidden = !settings.some((name) => name === label.dataset.setting);
   page.control("fusion").value = selection.fusion;
-  Object.assign(page.control("start_block"), { value: selection.start_block + 1, max: payload.blocks });
+  for (const name of NUMBERS) Object.assign(page.control(name), { value: selection[name] + 1, max: payload.blocks });
 }

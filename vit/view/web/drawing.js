@@ -1,12 +1,12 @@
 // Draws one viewer: computes the map over the picture, paints it, and says what it is.
 
-import { matchesSentence, position, occlusionText, sentence, settingsText, waitingText } from "./captions.js";
+import { afterBlock, matchesSentence, position, occlusionText, sentence, settingsText, waitingText } from "./captions.js";
 import { embolden, mark } from "./layout.js";
 import { write } from "./page.js";
 import { Chain } from "./payload.js";
 import { takePayload } from "./payload_registry.js";
+import { ofFeatures } from "./selection.js";
 
-/** @import { State } from "./state.js" */
 /** @import { View } from "./types" */
 /** @import { Viewer } from "./viewer.js" */
 
@@ -21,7 +21,7 @@ export function draw(viewer) {
   const searched = viewer.group.searched(view);
   const query = searched ? -1 : state.queryOf(view);
   viewer.grid.draw();
-  computeMap(viewer, view, query, searched?.state);
+  computeMap(viewer, view, query, searched);
   const mean = picture.mean(map);
   paintMap(viewer, view, query, mean);
   markMaps(viewer);
@@ -29,7 +29,7 @@ export function draw(viewer) {
   captionOcclusion(viewer);
   viewer.judge.draw();
   if (!map.ready) return;
-  if (view === "similar") readings.drawSimilar(map, state, query);
+  if (ofFeatures(view)) readings.drawSimilar(map, state, query);
   else readings.draw(map, state, view, query);
   viewer.chips.draw(map, view, query, state.selection, viewer.colours);
   drawLegend(viewer, view, query, mean);
@@ -41,7 +41,7 @@ export function draw(viewer) {
  * @param {Viewer} viewer
  * @param {View} view
  * @param {number} query the token that the map is about
- * @param {State} [leader] of the viewer whose token is looked for
+ * @param {Viewer | null} leader whose token is looked for
  */
 function computeMap(viewer, view, query, leader) {
   const { map, state, group, computed } = viewer;
@@ -49,7 +49,8 @@ function computeMap(viewer, view, query, leader) {
   else if (view === "relevance") map.showRelevance(state, chainOf(viewer), computed);
   else {
     group.commonTop(view, 0);
-    if (view === "similar") map.showSimilar(state, leader);
+    if (view === "similar") map.showSimilar(state, viewer.features, leader);
+    else if (view === "components") map.showComponents(state, viewer.features, leader);
     else computeCell(viewer, view);
     return;
   }
@@ -92,7 +93,7 @@ function paintMap({ map, picture, colours, legend, state }, view, query, mean) {
   if (colours.fade(mean, selection.opacity, selection.cover)) legend.paintRamp(colours);
   picture.paint(map, view, colours, selection.smooth);
   picture.outlineStrongest(map, selection);
-  picture.outlinePatches(query, readKey, view === "similar" ? map : null);
+  picture.outlinePatches(query, readKey, ofFeatures(view) && map.ready ? map : null);
 }
 
 /**
@@ -124,9 +125,10 @@ function caption({ page, payload, state, map, alone }, view, query, searched) {
   const token = view === "relevance" ? query : state.query;
   const settings = view === selection.view ? settingsText(state.settings, selection) : "";
   const subject = { view, direction, block: state.blockOf(r), head: state.headOf(c), token, method, settings };
-  if (searched) write(page.find(".sentence"), matchesSentence(searched.payload, searched.state.query));
-  else write(page.find(".sentence"), sentence(payload, subject));
-  const waiting = !map.ready && (view === "rollout" || view === "relevance");
+  const after = afterBlock(selection.after_block, payload.blocks);
+  if (searched) write(page.find(".sentence"), matchesSentence(searched.payload, searched.state.query, after));
+  else write(page.find(".sentence"), sentence(payload, { ...subject, after }));
+  const waiting = !map.ready && (view === "rollout" || view === "relevance" || ofFeatures(view));
   page.find(".note").hidden = !waiting;
   write(page.find(".note"), waiting ? waitingText(view, method, pinned, alone) : "");
   page.find(".aside").hidden = view === "attention" || view === "pool";
@@ -155,8 +157,8 @@ function captionOcclusion({ page, occlusion, payload, state }) {
  * @param {number} query
  * @param {number} mean
  */
-function drawLegend({ legend, map, state, group, readings }, view, query, mean) {
+function drawLegend({ legend, map, state, group, readings, features }, view, query, mean) {
   const { selection } = state;
   const clear = selection.cover === "film" ? 0 : mean;
-  legend.draw(map, view, selection, clear, group.shares(view), query, readings.value, state.isWhole(view));
+  legend.draw(map, view, selection, clear, group.shares(view), query, readings.value, state.isWhole(view), features?.shares ?? []);
 }

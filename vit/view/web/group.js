@@ -1,6 +1,6 @@
 // Viewers that move together: one cursor, one selection, one colour scale for maps of one kind.
 
-import { counterpart } from "./selection.js";
+import { counterpart, ofFeatures } from "./selection.js";
 
 /** @import { Direction, View } from "./types" */
 /** @import { Viewer } from "./viewer.js" */
@@ -20,16 +20,17 @@ export class Group {
   }
 
   /**
-   * The viewer whose token is looked for in this picture: another picture of the same model, both by nearest patches.
+   * The viewer whose token is looked for in this picture: another picture of the same model, both by features.
    *
    * @param {View} view
    * @returns {Viewer | null}
    */
   searched(view) {
     const { leader, viewer } = this;
-    if (view !== "similar" || !leader || !this.peers.includes(leader) || leader.state.view !== view) return null;
+    if (!ofFeatures(view) || !leader || !this.peers.includes(leader) || leader.state.view !== view) return null;
     if (!viewer.model || viewer.model !== leader.model || viewer.payloadId === leader.payloadId) return null;
-    return viewer.payload.features?.width === leader.payload.features?.width ? leader : null;
+    const { features } = viewer, { features: other } = leader;
+    return features && other && features.block === other.block && features.width === other.width ? leader : null;
   }
 
   /** @param {string} name */

@@ -1,6 +1,6 @@
 // What people do, by pointer, touch and keys. Nothing leaves the browser but choices: a click or a settled key.
 
-import { reflectShares, SHARES } from "./controls.js";
+import { NUMBERS, reflectShares, SHARES } from "./controls.js";
 
 /** @import { Effect } from "./types" */
 /** @import { Viewer } from "./viewer.js" */
@@ -179,10 +179,11 @@ function listenToChoices(viewer) {
   for (const field of ["colormap", "cover", "contour", "fusion"])
     choose(page.control(field), ({ value }) => ({ [field]: value }));
   choose(page.control("smooth"), ({ checked }) => ({ smooth: checked }));
-  choose(page.control("start_block"), ({ value }) => {
-    const block = Math.round(Number(value)) || 1;
-    return { start_block: Math.min(Math.max(block, 1), viewer.payload.blocks) - 1 };
-  });
+  for (const field of NUMBERS)
+    choose(page.control(field), ({ value }) => {
+      const block = Math.round(Number(value)) || 1;
+      return { [field]: Math.min(Math.max(block, 1), viewer.payload.blocks) - 1 };
+    });
   for (const group of page.switches)
     group.addEventListener("click", (event) => {
       const value = /** @type {Element} */ (event.target).closest("button")?.dataset.value;
@@ -285,6 +286,7 @@ const CHOOSING = {
   r: ({ state }) => state.turn("rollout"),
   m: ({ state }) => (state.method ? state.turn("relevance") : ""),
   n: ({ state, payload }) => (payload.features ? state.turn("similar") : ""),
+  f: ({ state, payload }) => (payload.features && state.readable ? state.turn("components") : ""),
   p: ({ state, payload }) => (payload.pool ? state.turn("pool") : ""),
   s: ({ state }) => state.change({ scale: state.selection.scale === "own" ? "shared" : "own" }),
 };

@@ -3,6 +3,7 @@
 import { clearText, signed, legendText, percent, roundTicks } from "./captions.js";
 import { contextOf } from "./canvas.js";
 import { percentage, write } from "./page.js";
+import { ofFeatures } from "./selection.js";
 
 /** @import { Colours } from "./colours.js" */
 /** @import { Page } from "./page.js" */
@@ -10,6 +11,7 @@ import { percentage, write } from "./page.js";
 /** @import { Selection, View } from "./types" */
 
 const TICKS = 5; // at most
+const COLOURS = ["Red", "green", "blue"]; // of components
 
 /** The legend of one viewer. */
 export class Legend {
@@ -43,10 +45,12 @@ export class Legend {
    * @param {number} query the token that the map is about
    * @param {number} read the value under the pointer, or NaN
    * @param {boolean} whole the map shares out 100 %
+   * @param {number[]} shares of the variance that red, green and blue stand for, of a map in such colours
    */
-  draw(map, view, { scale }, mean, shared, query, read, whole) {
+  draw(map, view, { scale }, mean, shared, query, read, whole, shares) {
     this.point(map, read);
     this.tellBeyond(map, view, query);
+    write(this.page.find(".shares"), COLOURS.map((name, i) => `${name} ${percent(shares[i] ?? 0)}`).join(", ") + " of how patches differ");
     const drawnWith = `${map.low} ${map.top} ${view} ${scale} ${mean} ${shared} ${whole}`;
     if (this.drawn === drawnWith) return;
     this.drawn = drawnWith;
@@ -76,7 +80,7 @@ export class Legend {
    */
   tellBeyond(map, view, query) {
     const traced = view === "rollout" || view === "relevance";
-    const most = view === "similar" ? 0 : map.strongest(traced ? query : -1);
+    const most = ofFeatures(view) ? 0 : map.strongest(traced ? query : -1);
     const beyond = this.page.find(".beyond");
     beyond.hidden = !(most > map.top * 1.005);
     beyond.title = beyond.hidden ? "" : `Stronger patches, up to ${percent(most)}, have the last colour`;
@@ -88,8 +92,9 @@ export class Legend {
    */
   drawScale({ low, top, payload }, view) {
     const { page } = this;
-    const similar = view === "similar";
+    const similar = ofFeatures(view);
     page.find(".legend").classList.toggle("cosines", similar);
+    page.find(".legend").classList.toggle("components", view === "components");
     write(page.find(".unit.weights"), similar ? "cosine" : "weight");
     if (!similar)
       this.drawTicks(page.find(".times"), 0, top, payload.tokens, (times) =>
@@ -133,8 +138,8 @@ export class Legend {
    */
   explain({ low, top, payload }, view, scale, mean, shared, whole) {
     const legend = this.page.find(".legend");
-    const clear = mean ? clearText(view, low + (mean / 255) * (top - low)) : "";
-    const ends = view === "similar" ? `${signed(low)} to ${signed(top)}` : `0 to ${percent(top)}`;
+    const clear = mean && view !== "components" ? clearText(view, low + (mean / 255) * (top - low)) : "";
+    const ends = ofFeatures(view) ? `${signed(low)} to ${signed(top)}` : `0 to ${percent(top)}`;
     const text = legendText(payload, view, scale, low, top, shared, whole) + clear;
     legend.title = text;
     legend.setAttribute("aria-label", `Colour scale from ${ends}. ${text}`);

@@ -4,7 +4,7 @@ import { Maps, QueriesKeys } from "./attention.js";
 import { decodeHalves, opened } from "./bytes.js";
 
 /** @import { Section } from "./bytes.js" */
-/** @import { Direction, RolloutSettings } from "./types" */
+/** @import { Direction, Header, RolloutSettings } from "./types" */
 
 /** All that the browser gets of a picture. */
 export class Payload {
@@ -24,7 +24,7 @@ export class Payload {
     this.colormaps = new Map(header.colormaps.map((name) => /** @type {const} */ ([name, section(`colormap:${name}`, Uint8Array)])));
     this.attention = header.kind === "maps" ? new Maps(this, section) : new QueriesKeys(this, section);
     this.tops = section("tops", Float32Array);
-    this.features = header.sections.features ? new Features(this, section) : null;
+    this.features = header.sections.features ? new Features(header, section, header.blocks - 1) : null;
     this.pool = header.sections.pool ? section("pool", Float32Array) : null; // (H, N)
     this.poolTop = header.pool_top ?? 0;
     this.lines = this.blocks + (this.pool ? 1 : 0); // of maps: one per block, and one for the pooling query
@@ -126,17 +126,31 @@ export class Chain {
   }
 }
 
-/** Tokens after the last block, as bytes. */
-class Features {
+/** Tokens after a block, as bytes. */
+export class Features {
   /**
-   * @param {Payload} payload
+   * @param {Header} header
    * @param {Section} section
+   * @param {number} block
    */
-  constructor(payload, section) {
+  constructor(header, section, block) {
     this.bytes = section("features", Int8Array);
     this.units = section("units", Float32Array);
-    this.tokens = payload.tokens;
-    this.width = this.bytes.length / payload.tokens; // D
+    this.tokens = header.tokens;
+    this.width = this.bytes.length / header.tokens; // D
+    this.block = block;
+    this.colours = header.sections.colours ? section("colours", Uint8Array) : null; // (P, 3), principal components
+    this.shares = header.shares ?? []; // of the variance, that each colour stands for
+  }
+
+  /**
+   * As `vit.view.payload.pack_features` says.
+   *
+   * @param {Uint8Array} bytes
+   */
+  static read(bytes) {
+    const { header, section } = opened(bytes);
+    return new Features(header, section, header.block ?? -1);
   }
 
   /**

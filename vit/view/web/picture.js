@@ -51,9 +51,11 @@ export class Picture {
    */
   paint(map, view, colours, smooth) {
     const { values, at, top } = map.painted;
-    if (map.ready) this.overlay.paint(values, at, top, colours.veil, smooth);
-    else if (view === "rollout" || view === "relevance") this.overlay.clear();
+    if (map.ready && map.colours) this.overlay.paintColours(map.colours, colours.strongest);
+    else if (map.ready) this.overlay.paint(values, at, top, colours.veil, smooth);
+    else if (view !== "attention" && view !== "pool") this.overlay.clear();
     this.page.over.classList.toggle("stale", !map.ready);
+    this.page.over.classList.toggle("blended", map.colours !== null && smooth);
     this.page.root.toggleAttribute("data-unready", !map.ready);
   }
 
@@ -65,7 +67,7 @@ export class Picture {
    */
   outlineStrongest(map, { contour, mass }) {
     const { rows, cols } = this.payload;
-    const path = contour === "none" || !map.ready ? "" : border(map.outline(contour, mass), rows, cols);
+    const path = contour === "none" || !map.ready || map.colours ? "" : border(map.outline(contour, mass), rows, cols);
     for (const line of this.page.find(".contour").children) if (line.getAttribute("d") !== path) line.setAttribute("d", path);
   }
 

@@ -2,10 +2,11 @@
 
 import { largest, outlined, span, strongest } from "./maps.js";
 
-/** @import { Chain, Payload } from "./payload.js" */
+/** @import { Chain, Features, Payload } from "./payload.js" */
 /** @import { Engine } from "./engine.js" */
 /** @import { State } from "./state.js" */
 /** @import { ComputedMap } from "./types" */
+/** @import { Viewer } from "./viewer.js" */
 
 export const NEAREST = 5; // patches outlined
 
@@ -30,8 +31,10 @@ export class PictureMap {
     /** @type {string | ComputedMap} */
     this.traced = "";
     this.compared = -1; // token whose cosines these are
-    /** @type {Payload} */
-    this.comparedWith = payload; // whose token it is
+    /** @type {(Features | null)[]} */
+    this.comparedBy = []; // its own features, and those that they were compared with
+    /** @type {Uint8Array | null} */
+    this.colours = null; // (P, 3), of patches that have some of their own
     /** @type {Float32Array} */
     this.values = this.rollout;
     this.at = 0;
@@ -103,16 +106,32 @@ export class PictureMap {
    * Nearest patches: cosines, as shares of the way from low to top.
    *
    * @param {State} state
-   * @param {State} [leader] its token is compared, of another picture
+   * @param {Features | null} features null until they are here
+   * @param {Viewer | null} leader its token is compared, of another picture
    */
-  showSimilar(state, leader) {
-    this.compare(leader ? leader.query : state.query, leader?.payload);
-    this.show(this.similar, 0, true);
+  showSimilar(state, features, leader) {
+    this.show(this.similar, 0, features !== null);
+    if (!features) return;
+    if (leader?.features) this.search(leader.query, features, leader.payload.split, leader.features);
+    else this.compare(state.query, features);
     if (state.selection.scale === "own") [this.low, this.top] = this.span(leader ? -1 : state.query);
     if (state.selection.scale !== "own" || !(this.top > this.low)) [this.low, this.top] = [0, 1];
     const { values, low, top, shades } = this;
     for (let i = 0; i < values.length; i++) shades[i] = Math.max(0, (values[i] - low) / (top - low));
     this.shaded = true;
+  }
+
+  /**
+   * The patches' own colours, with the cosines of a token as numbers.
+   *
+   * @param {State} state
+   * @param {Features | null} features null until they are here
+   * @param {Viewer | null} leader
+   */
+  showComponents(state, features, leader) {
+    this.showSimilar(state, features, leader);
+    this.colours = features?.colours ?? null;
+    this.ready = this.colours !== null;
   }
 
   /**
@@ -129,6 +148,7 @@ export class PictureMap {
     this.low = 0;
     this.top = 1;
     this.shaded = false;
+    this.colours = null;
   }
 
   /**
@@ -147,24 +167,50 @@ export class PictureMap {
    * Compute the cosines of a token, and the patches most like it.
    *
    * @param {number} token
-   * @param {Payload} source whose token it is
+   * @param {Features} features
    */
-  compare(token, source = this.payload) {
-    const { features, split, tokens } = this.payload;
-    if ((this.compared === token && this.comparedWith === source) || !features || !source.features) return;
-    this.compared = token;
-    this.comparedWith = source;
-    features.cosines(token, this.similar, source.features);
-    largest(this.similar, split, tokens, source === this.payload ? token : -1, this.nearest);
+  compare(token, features) {
+    if (!this.computeCosines(token, features, features)) return;
+    largest(this.similar, this.payload.split, features.tokens, token, this.nearest);
     this.mutual.fill(0);
-    if (source === this.payload || token < source.split) return;
-    const cosines = new Float32Array(source.tokens), best = new Int32Array(1);
+  }
+
+  /**
+   * The same for a token of another picture, and which of the patches are nearest to each other.
+   *
+   * @param {number} token
+   * @param {Features} features
+   * @param {number} split where the other picture's patches begin
+   * @param {Features} others
+   */
+  search(token, features, split, others) {
+    if (!this.computeCosines(token, features, others)) return;
+    largest(this.similar, this.payload.split, features.tokens, -1, this.nearest);
+    this.mutual.fill(0);
+    if (token < split) return;
+    const cosines = new Float32Array(others.tokens), best = new Int32Array(1);
     this.nearest.forEach((match, i) => {
       if (match < 0) return;
-      source.features?.cosines(match, cosines, features);
-      largest(cosines, source.split, source.tokens, -1, best);
+      others.cosines(match, cosines, features);
+      largest(cosines, split, others.tokens, -1, best);
       this.mutual[i] = Number(best[0] === token);
     });
+  }
+
+  /**
+   * True if they were others before.
+   *
+   * @param {number} token
+   * @param {Features} features
+   * @param {Features} others whose token it is
+   */
+  computeCosines(token, features, others) {
+    const [own, other] = this.comparedBy;
+    if (this.compared === token && own === features && other === others) return false;
+    this.compared = token;
+    this.comparedBy = [features, others];
+    features.cosines(token, this.similar, others);
+    return true;
   }
 
   /** @param {number} except a token, -1 for none */

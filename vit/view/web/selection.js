@@ -1,7 +1,7 @@
 // A selection, as `vit.view.selection` has it, brought into what another payload has. No DOM here.
 
 /** @import { Payload } from "./payload.js" */
-/** @import { Fusion, Method, Selection, TokenLayout } from "./types" */
+/** @import { Fusion, Method, Selection, TokenLayout, View } from "./types" */
 
 const FUSIONS = ["mean", "max", "min"];
 
@@ -13,6 +13,15 @@ const FUSIONS = ["mean", "max", "min"];
  */
 export function isFusion(value) {
   return typeof value === "string" && FUSIONS.includes(value);
+}
+
+/**
+ * Whether a view compares a token's features with those of others.
+ *
+ * @param {View} view
+ */
+export function ofFeatures(view) {
+  return view === "similar" || view === "components";
 }
 
 /**
@@ -62,8 +71,9 @@ function clamp(value, least, most) {
  * @param {Selection} selection
  * @param {Pick<Payload, "blocks" | "heads" | "tokens" | "patches" | "features" | "pool" | "colormaps">} payload
  * @param {Method | null} method
+ * @param {boolean} readable features after any block, and their components, can be had
  */
-export function fit(selection, payload, method) {
+export function fit(selection, payload, method, readable) {
   /** @type {(value: number | Fusion, count: number) => number | Fusion} */
   const index = (value, count) => (isFusion(value) ? value : clamp(Number.isInteger(value) ? value : count - 1, 0, count - 1));
   selection.block = index(selection.block, payload.blocks);
@@ -72,9 +82,13 @@ export function fit(selection, payload, method) {
     selection.token = 0;
     selection.pinned = false;
   }
-  const missing = { attention: false, rollout: false, similar: !payload.features, pool: !payload.pool, relevance: !method };
+  const { features, pool } = payload;
+  const components = features && readable;
+  const missing = { attention: false, rollout: false, relevance: !method, similar: !features, components: !components, pool: !pool };
   if (missing[selection.view]) selection.view = "attention";
   selection.hidden = (selection.hidden ?? []).filter((patch) => Number.isInteger(patch) && patch >= 0 && patch < payload.patches);
+  const last = payload.blocks - 1;
+  selection.after_block = readable ? /** @type {number} */ (index(selection.after_block, payload.blocks)) : last;
   selection.start_block = Math.min(selection.start_block, payload.blocks - 1);
   if (!payload.colormaps.has(selection.colormap)) selection.colormap = payload.colormaps.keys().next().value ?? "";
 }

@@ -2,13 +2,15 @@
 //
 // Acts return what came of them: "pointed" is something to paint, "chosen" a choice that Python hears of too.
 
-import { counterpart, fit, isFusion, neighbour } from "./selection.js";
+import { counterpart, fit, isFusion, neighbour, ofFeatures } from "./selection.js";
 
 /** @import { Payload } from "./payload.js" */
 /** @import { Cell, Effect, Fusion, Method, Selection, Setting, View } from "./types" */
 
 /** @type {Setting[]} */
 const ROLLOUT = ["residual", "fusion", "discard"]; // settings that rollout knows
+/** @type {Setting[]} */
+const OF_FEATURES = ["after_block"]; // settings of views that compare features
 
 /** The state of one viewer; it has a payload before anything is asked of it. */
 export class State {
@@ -19,6 +21,7 @@ export class State {
     this.selection = /** @type {any} */ (null);
     /** @type {Method | null} */
     this.method = null; // what the view "relevance" shows
+    this.readable = false; // features after any block, and their components, can be had
     this.home = 0; // the token that is asked about where none is pinned
     this.hovered = -1; // token under the pointer or moved to by keys
     this.readKey = -1; // token whose weight is read
@@ -57,7 +60,7 @@ export class State {
 
   /** Bring everything into what the payload has. */
   settle() {
-    fit(this.selection, this.payload, this.method);
+    fit(this.selection, this.payload, this.method, this.readable);
     if (this.home >= this.payload.tokens) this.home = 0;
   }
 
@@ -104,6 +107,7 @@ export class State {
   /** Settings that mean something to what is shown. */
   get settings() {
     const { view } = this.selection;
+    if (ofFeatures(view)) return this.readable ? OF_FEATURES : [];
     return view === "rollout" ? ROLLOUT : view === "relevance" ? (this.method?.settings ?? []) : [];
   }
 

@@ -4,7 +4,7 @@ import type { Viewer } from "./viewer.js";
 
 export type Direction = "from" | "to";
 export type Fusion = "mean" | "max" | "min";
-export type View = "attention" | "rollout" | "relevance" | "similar" | "pool";
+export type View = "attention" | "rollout" | "relevance" | "similar" | "components" | "pool";
 
 /** As `vit.view.selection.Selection`. */
 export interface Selection {
@@ -26,17 +26,18 @@ export interface Selection {
   discard: number;
   start_block: number;
   hidden: number[];
+  after_block: number;
 }
 
 /** A setting of a method. */
-export type Setting = "residual" | "fusion" | "discard" | "start_block";
+export type Setting = "residual" | "fusion" | "discard" | "start_block" | "after_block";
 
 /** Settings of rollout, some of `vit.explain.settings.Settings`. */
 export type RolloutSettings = Pick<Selection, "residual" | "fusion" | "discard">;
 
-/** Of `vit.view.payload.pack`, `pack_chain` and `pack_masks`. */
+/** Of `vit.view.payload.pack`, `pack_chain`, `pack_masks` and `pack_features`. */
 export interface Header {
-  kind: "maps" | "qk" | "chain" | "masks";
+  kind: "maps" | "qk" | "chain" | "masks" | "features";
   blocks: number;
   heads: number;
   tokens: number;
@@ -51,6 +52,8 @@ export interface Header {
   ceiling?: number;
   decidable?: boolean;
   complete?: boolean;
+  block?: number;
+  shares?: number[];
   sections: Record<string, [number, number]>;
 }
 
@@ -111,6 +114,7 @@ export interface Message {
   paintable: boolean;
   occlusion: Occlusion | null;
   masks?: string;
+  features?: string | null;
   model?: string;
   alone?: boolean;
 }

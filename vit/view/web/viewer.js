@@ -15,7 +15,7 @@ import { Judge } from "./judge.js";
 import { Legend } from "./legend.js";
 import { Outbox } from "./outbox.js";
 import { Page, write } from "./page.js";
-import { Payload } from "./payload.js";
+import { Features, Payload } from "./payload.js";
 import { PAYLOAD_EVENT, takeNamed, takePayload } from "./payload_registry.js";
 import { Picture } from "./picture.js";
 import { PictureMap } from "./picture_map.js";
@@ -57,6 +57,9 @@ export class Viewer {
     this.masksName = "";
     /** @type {Masks | null} */
     this.masks = null; // by which maps are judged
+    this.featuresId = "";
+    /** @type {Features | null} */
+    this.sentFeatures = null; // after another block than the payload's, or with colours
     this.judge = new Judge(this);
     this.alone = false; // nobody listens
     this.ownView = false; // it keeps its view while the others of its group change theirs
@@ -113,6 +116,14 @@ export class Viewer {
     return this.state.cell;
   }
 
+  /** Features after the block that is selected, with colours where a view has some; null until they are here. */
+  get features() {
+    const { payload, sentFeatures } = this;
+    const { after_block, view } = this.selection;
+    if (sentFeatures?.block === after_block && sentFeatures.tokens === payload.tokens) return sentFeatures;
+    return after_block === payload.blocks - 1 && view !== "components" ? payload.features : null;
+  }
+
   /** Whether all that was asked of it is painted, and told to Python. */
   get settled() {
     return !this.frame && !this.outbox.pending && !this.root.matches("[data-waiting], [data-busy]");
@@ -131,12 +142,16 @@ export class Viewer {
     this.occlusion = message.occlusion;
     this.model = message.model ?? "";
     this.useMasks(message.masks ?? "");
+    const readable = typeof message.features === "string";
+    const renamed = this.state.readable !== readable || JSON.stringify(this.state.method) !== JSON.stringify(message.method);
+    this.state.readable = readable;
+    this.featuresId = message.features ?? "";
+    this.takeFeatures();
     this.alone = Boolean(message.alone);
     this.ownView = Boolean(message.ownView);
     this.group.join(message.group);
     this.root.classList.toggle("compact", message.compact);
     this.page.find(".painting").hidden = !message.paintable;
-    const renamed = JSON.stringify(this.state.method) !== JSON.stringify(message.method);
     this.state.method = message.method;
     const revised = message.revision !== this.revision;
     if (revised) this.begin(message);
@@ -166,7 +181,14 @@ export class Viewer {
   arrive(id) {
     if (id === this.payloadId) this.load();
     else if (this.payload && id === this.state.method?.chain) this.request();
-    else if (this.takeMasks()) this.request();
+    else if (this.takeMasks() || (id === this.featuresId && this.takeFeatures())) this.request();
+  }
+
+  /** True if there are features of the name that Python gave. */
+  takeFeatures() {
+    const features = this.featuresId ? takePayload(this.featuresId, Features.read) : null;
+    if (features) this.sentFeatures = features;
+    return features !== null;
   }
 
   /**
