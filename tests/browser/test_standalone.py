@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from playwright.sync_api import Browser, Page, expect
 
@@ -19,7 +20,7 @@ from vit.model.transformer import VisionTransformer
 from vit.view import standalone_page as module
 from vit.view.export import MapView
 from vit.view.overlay import COLORMAPS
-from vit.view.payload import pack, pack_chain, pack_masks
+from vit.view.payload import pack, pack_chain, pack_features, pack_masks
 from vit.view.selection import Selection
 from vit.view.standalone_page import standalone
 
@@ -101,7 +102,7 @@ def test_hovering_changes_the_map(opened: File, kept: AttentionRecord) -> None:
 def test_it_opens_with_what_was_selected(opened: File, kept: AttentionRecord) -> None:
     chosen = Selection(block=1, head="max", token=7, pinned=True, direction="to", colormap="magma", opacity=0.4)
     opened.open(standalone(packed(kept), chosen, "A picture"))
-    assert opened.ask("viewer.selection") == asdict(chosen) | {"hidden": []}
+    assert opened.ask("viewer.selection") == asdict(chosen) | {"hidden": [], "after_block": 1}
     values = opened.ask("[...viewer.engine.values.slice(viewer.engine.offset(2, 0)).slice(0, 17)]")
     assert np.allclose(values, kept.weights(7, 1, "max", "to"), atol=0.002)
 
@@ -171,6 +172,27 @@ def test_a_chain_of_a_class_comes_along(opened: File, kept: AttentionRecord) -> 
     opened.open(standalone(packed(kept), Selection(view="relevance"), "A picture", method=method, chain=chain))
     expect(opened.page.locator(".sentence")).to_have_text("Method: what speaks for “cat”.")
     assert opened.ask("viewer.map.relevance.reduce((a, b) => a + b)") == pytest.approx(1, abs=0.01)
+
+
+def test_components_come_along(opened: File, kept: AttentionRecord) -> None:
+    assert kept.features is not None
+    colours = torch.rand(4, 4, 3)
+    features = pack_features(kept.features, kept.grid, 0, colours, (0.5, 0.3, 0.1))
+    chosen = Selection(view="components", after_block=0, opacity=1.0)
+    opened.open(standalone(packed(kept), chosen, "A picture", features=features))
+    expect(opened.page.locator(".sentence")).to_contain_text("Components of the features after block 1 as colours")
+    expect(opened.page.get_by_text("Red 50 %, green 30 %, blue 10 % of how patches differ")).to_be_visible()
+    pixels = np.array(opened.ask("[...viewer.page.over.getContext('2d').getImageData(0, 0, 4, 4).data]"))
+    assert np.abs(pixels.reshape(4, 4, 4)[..., :3] / 255 - colours.numpy()).max() <= 1 / 255
+    opened.page.get_by_label("Features after block").fill("2")  # which nobody can read here
+    opened.page.get_by_label("Features after block").press("Enter")
+    expect(opened.page.get_by_text("This map is computed in the app")).to_be_visible()
+
+
+def test_without_features_there_are_no_components(opened: File, kept: AttentionRecord) -> None:
+    opened.open(standalone(packed(kept), Selection(view="components"), "A picture"))
+    expect(opened.page.get_by_role("button", name="Components")).to_be_hidden()
+    assert opened.ask("viewer.state.view") == "attention"
 
 
 SELECTIONS = [

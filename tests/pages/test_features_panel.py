@@ -14,10 +14,13 @@ import vit
 from pages.shared import uploaded_pictures
 from pages.shared.uploaded_pictures import Upload
 from tests.pages.controls import control
+from tests.pages.offered import fed, sent_to
 from tests.pages.pictures import png
-from vit.explain.components import components
+from vit.explain.components import components, patch_features
+from vit.explain.occlusion import hidden
 from vit.images import samples
 from vit.view import features_sheet
+from vit.view.payload import unpack
 
 
 def captions(page: AppTest) -> str:
@@ -94,3 +97,29 @@ def test_a_film_has_a_frame_for_each_block() -> None:
     assert first.size == last.size and first.width % 2 == first.height % 2 == 0
     assert len(set(film.durations)) == 1 and isinstance(first, Image.Image)
     assert not torch.equal(torch.tensor(np.array(first)), torch.tensor(np.array(last)))
+
+
+def test_the_viewer_colours_the_picture_and_what_a_change_makes_of_it_in_one_basis(page: AppTest) -> None:
+    link = {"size": "32", "view": "components", "after_block": "2", "panel": "what-if", "hidden": "0-7"}
+    shown(page, **link)
+    checkpoint = vit.load_checkpoint("cifar10")
+    pixels = checkpoint.preprocess(vit.decode_image(samples.read("cat")))
+    masked = hidden(pixels, range(8), checkpoint.config.patch_size, "mean")
+    one, other = (patch_features(checkpoint.model, each, 2) for each in (pixels, masked))
+    of = components([one])
+    for key, truth in (("features feeder", of.colours[0]), ("changed features", of.colours_of(other))):
+        header, sections = unpack(fed(page, key))
+        assert header["block"] == 2 and header["shares"] == pytest.approx(of.shares.tolist())
+        assert np.abs(sections["colours"].reshape(8, 8, 3) / 255 - truth.numpy()).max() <= 1 / 255
+    assert sent_to(page)["features"] and sent_to(page, "changed viewer")["features"]
+
+
+def test_nearest_patches_need_more_bytes_after_other_blocks_alone(page: AppTest, forwards: list[str]) -> None:
+    shown(page, view="similar", panel="weights")
+    assert sent_to(page)["features"] == ""
+    before = len(forwards)
+    shown(page, view="similar", panel="weights", after_block="1")
+    header, sections = unpack(fed(page, "features feeder"))
+    assert header["block"] == 1 and "colours" not in sections and len(forwards) == before + 2
+    shown(page, view="similar", panel="weights", after_block="1", opacity="0.2")
+    assert len(forwards) == before + 2
