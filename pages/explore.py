@@ -15,6 +15,7 @@ from pages.panels import (
     features,
     first_view,
     layers,
+    own_pictures,
     picture_picker,
     predictions,
     tour,
@@ -107,7 +108,8 @@ def show_viewer(
     more, below, feeders = (st.container() for _ in range(3))
     with feeders:  # behind the viewer, which would be mounted anew if something came in before it
         computed, method = class_question.computed_map(example, wanted, question)
-        features = token_features.feed("features feeder", example, wanted)
+        pictures = open_pictures(example) if wanted.view == "components" and not stored else ()
+        features = token_features.feed("features feeder", example, wanted, pictures)
     of_class = question if question and question.target is not None else None
     with below:
         panel = pick_panel(of_class)
@@ -136,9 +138,9 @@ def show_viewer(
     with more:
         map_view, page_map, code = class_question.for_export(example, selection, question, computed, method)
         if selection.view == "components":
-            map_view = partial(token_features.map_view, example, selection)
+            map_view = partial(token_features.map_view, example, selection, pictures)
             code = {"method": "components", "block": selection.after_block}
-        page_map["features"] = token_features.pack(example, selection)
+        page_map["features"] = token_features.pack(example, selection, pictures)
         if of_class:
             page_map["masks"] = faithfulness.packed(example, of_class.about)
         downloads.show(
@@ -156,6 +158,12 @@ def show_viewer(
                 example, of_class, selection, panel == "faithfulness", link_controls.link_of(INSIDE) | link
             )
         show_panel(example, of_class, selection, panel)
+
+
+def open_pictures(example: Example) -> list[token_features.OpenPicture]:
+    """This one and the others of the strip, whose components share a basis."""
+    others = own_pictures.beside(page_links.read(ExploreLink).picture, features.MOST)
+    return [token_features.of_example(example), *token_features.of_uploads(others, example)]
 
 
 def keep_token(record: AttentionRecord) -> None:

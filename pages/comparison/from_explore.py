@@ -25,8 +25,12 @@ def link() -> CompareLink:
     )
     upload = session.of(session.Explore).upload
     if (link.upload or link.picture) and upload:
-        key = uploaded_pictures.keep_all([Upload.of(upload.name, upload.data)])
-        left = replace(left, sample="upload", picture=key)
+        one = Upload.of(upload.name, upload.data)
+        keys = [each.key for each in uploaded_pictures.find_all(link.pictures)]
+        if one.key in keys:
+            left = replace(left, sample="upload", picture=link.pictures, which=keys.index(one.key) + 1)
+        else:
+            left = replace(left, sample="upload", picture=uploaded_pictures.keep_all([one]))
     right = SideLink(
         checkpoint=link.checkpoint,
         size=link.size,

@@ -19,6 +19,7 @@ from pages.shared import (
     navigation,
     page_links,
     session,
+    stepping,
     stored_epochs,
     token_features,
 )
@@ -46,7 +47,7 @@ UPLOAD = "upload"
 CHECKPOINT, EPOCH = "checkpoint", "epoch"
 SOURCES = {CHECKPOINT: "A checkpoint", EPOCH: "An epoch of a run"}
 # Of what is outside of the viewers, in links.
-OUTSIDE = ("from", "checkpoint", "sample", "picture", "size", "run", "probe", "epoch", *class_source.names())
+OUTSIDE = ("from", "checkpoint", "sample", "picture", "which", "size", "run", "probe", "epoch", *class_source.names())
 NAMES = {
     "rollout": "rollout",
     "similar": "nearest patches",
@@ -54,6 +55,7 @@ NAMES = {
     "pool": "pooling query",
 }
 TOP = 3  # predictions named
+MOST = 24  # own pictures of a side
 WIDTH = 240  # of the difference [px]
 
 
@@ -157,7 +159,9 @@ def pick_apart() -> bool:
     apart = link.apart or chose_apart(link)
 
     def choose(on: bool) -> None:
-        own = {"b_sample": link.a.sample, "b_picture": link.a.picture} if on else dict.fromkeys(OWN, "")
+        which = str(link.a.which or "")
+        picture = {"b_sample": link.a.sample, "b_picture": link.a.picture, "b_which": which}
+        own = picture if on else dict.fromkeys(OWN, "")
         page_links.rewrite({"apart": "1" if on else None} | {name: value or None for name, value in own.items()})
 
     key = link_controls.key_of("apart", apart)
@@ -171,7 +175,15 @@ def pick_apart() -> bool:
     )
 
 
-OWN = ("b_from", "b_sample", "b_picture", "b_target", "b_method", "b_view")  # what the right side shares otherwise
+OWN = (
+    "b_from",
+    "b_sample",
+    "b_picture",
+    "b_which",
+    "b_target",
+    "b_method",
+    "b_view",
+)  # what the right side shares otherwise
 
 
 def chose_apart(link: CompareLink) -> bool:
@@ -220,10 +232,12 @@ def pick_picture(name: str, available: loading.AvailableCheckpoints, lead: Picke
         with other[0]:
             source = pick_sample(name)
         if source == UPLOAD:
-            uploaded = loading.pick_files(1, f"{name}_upload", f"{name}_picture")
+            uploaded = loading.pick_files(MOST, f"{name}_upload", f"{name}_picture")
             source = next(iter(samples.SAMPLES))  # until there is one, or where it cannot be read
         content = samples.read(source)
         credit = f"{samples.SAMPLES[source].title}: {samples.SAMPLES[source].credit}, {samples.SAMPLES[source].licence}"
+    if len(uploaded) > 1:
+        uploaded = [step_through(name, uploaded)]
     checkpoint = class_source.pick_folded(open_checkpoint(chosen, available), f"{name}_")
     with third:
         size = loading.pick_size(checkpoint, f"{SIDES[name]} size", f"{name}_size", narrow=True)
@@ -243,6 +257,19 @@ def pick_picture(name: str, available: loading.AvailableCheckpoints, lead: Picke
     ]
     st.caption(plain(" · ".join(facts)))
     return Picked(checkpoint, explanation, content, credit)
+
+
+def step_through(name: str, uploaded: Sequence[Upload]) -> Upload:
+    """One of several uploaded pictures; the others are a click away."""
+    link = page_links.read(CompareLink)
+    which = (link.a if name == "a" else link.b).which or 1
+    here = min(max(which, 1), len(uploaded)) - 1
+
+    def step(there: int) -> None:
+        page_links.rewrite({f"{name}_which": str(there + 1) if there else None})
+
+    stepping.buttons(f"{name}_picture", len(uploaded), here, step)
+    return uploaded[here]
 
 
 def pick_sample(name: str) -> str:
@@ -336,7 +363,7 @@ def show_both(left: Side, right: Side, apart: bool, link: dict[str, str]) -> Non
             container, feeders = st.container(), st.container()
         with feeders:
             computed, method = class_question.computed_map(side.example, selected, side.question, f"{side.name} ")
-            pictures = (left.example, right.example)
+            pictures = [token_features.of_example(one.example) for one in (left, right)]
             features = token_features.feed(f"{side.name} features", side.example, selected, pictures)
         with container:
             viewer.show(

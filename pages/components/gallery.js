@@ -1,4 +1,4 @@
-// A strip of sample pictures, and the way of a pasted picture to the file uploader. Text enters as textContent only.
+// A strip of pictures, and the way of a pasted picture to the file uploader. Text enters as textContent only.
 
 /** @import { Mount } from "../../vit/view/web/types" */
 /** @typedef {ReturnType<typeof build>} Strip */
@@ -12,7 +12,6 @@ function build(parent) {
   const root = document.createElement("div");
   root.className = "strip";
   root.setAttribute("role", "group");
-  root.setAttribute("aria-label", "Sample pictures");
   parent.appendChild(root);
   /** @param {ClipboardEvent} event */
   const paste = (event) => {
@@ -26,7 +25,6 @@ function build(parent) {
     input.files = files.files;
     input.dispatchEvent(new Event("change", { bubbles: true }));
   };
-  document.addEventListener("paste", paste);
   const buttons = /** @type {Map<string, HTMLButtonElement>} */ (new Map());
   const choose = /** @type {(name: string) => void} */ (() => {});
   return { root, paste, buttons, choose };
@@ -59,7 +57,10 @@ export default function ({ data, parentElement, setTriggerValue }) {
   const strip = STRIPS.get(parentElement) ?? build(parentElement);
   STRIPS.set(parentElement, strip);
   strip.choose = (name) => setTriggerValue("sample", name);
-  if (strip.buttons.size !== data.samples.length) fill(strip, data.samples);
+  strip.root.setAttribute("aria-label", data.label);
+  if (data.pastes) document.addEventListener("paste", strip.paste); // the same one again changes nothing
+  const names = data.samples.map((/** @type {Sample} */ { name }) => name);
+  if ([...strip.buttons.keys()].join() !== names.join()) fill(strip, data.samples);
   for (const [name, button] of strip.buttons) button.setAttribute("aria-pressed", String(name === data.chosen));
   return () => {
     document.removeEventListener("paste", strip.paste);

@@ -5,6 +5,7 @@ import io
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import TypedDict
 
 import streamlit as st
 from PIL import Image
@@ -20,35 +21,64 @@ _gallery = st.components.v2.component(
 )
 
 
-def show(key: str, chosen: str | None, on_choose: Callable[[str], None]) -> None:
-    """Draw the samples as a strip of buttons.
+class Thumbnail(TypedDict):
+    """A picture as the browser gets it.
+
+    Attributes:
+        name: by which it is chosen.
+        credit: for people.
+        source: the address of a small square picture.
+    """
+
+    name: str
+    credit: str
+    source: str
+
+
+def show(
+    key: str,
+    chosen: str | None,
+    on_choose: Callable[[str], None],
+    pictures: tuple[Thumbnail, ...] = (),
+    label: str = "Sample pictures",
+) -> None:
+    """Draw pictures as a strip of buttons.
 
     Args:
         key: of this gallery.
-        chosen: the sample to mark, if any.
-        on_choose: called with a sample's name before the rerun that a click causes.
+        chosen: the name of the picture to mark, if any.
+        on_choose: called with a picture's name before the rerun that a click causes.
+        pictures: a tuple, as of a list Streamlit would ask pandas what it is; left out, the samples, whose strip also
+            takes a pasted picture to the file uploader.
+        label: of the strip, for screen readers.
     """
+    strip = pictures or thumbnails()
 
     def clicked() -> None:
         name = (st.session_state.get(key) or {}).get("sample")
-        if name in samples.SAMPLES:
+        if isinstance(name, str) and any(name == one["name"] for one in strip):
             on_choose(name)
 
-    _gallery(key=key, data={"samples": thumbnails(), "chosen": chosen}, on_sample_change=clicked)
+    data = {"samples": strip, "chosen": chosen, "label": label, "pastes": not pictures}
+    _gallery(key=key, data=data, on_sample_change=clicked)
 
 
 @cache
-def thumbnails() -> tuple[dict[str, str], ...]:
-    """The samples as the browser gets them, small and square; of a list, Streamlit would ask pandas what it is."""
+def thumbnails() -> tuple[Thumbnail, ...]:
+    """The samples."""
     strip = []
     for sample in samples.SAMPLES.values():
-        picture: Image.Image = Image.open(sample.path, formats=("JPEG",))
-        side = min(picture.size)
-        left, top = (picture.width - side) // 2, (picture.height - side) // 2
-        picture = picture.crop((left, top, left + side, top + side)).resize((_HEIGHT, _HEIGHT))
-        out = io.BytesIO()
-        picture.save(out, "JPEG", quality=80)
-        address = "data:image/jpeg;base64," + base64.b64encode(out.getvalue()).decode()
         credit = f"{sample.title}. {sample.credit}, {sample.licence}"
-        strip.append({"name": sample.name, "credit": credit, "source": address})
+        picture = Image.open(sample.path, formats=("JPEG",))
+        strip.append(Thumbnail(name=sample.name, credit=credit, source=address_of(picture)))
     return tuple(strip)
+
+
+def address_of(picture: Image.Image) -> str:
+    """The middle of a picture, small and square, as an address that holds it."""
+    side = min(picture.size)
+    left, top = (picture.width - side) // 2, (picture.height - side) // 2
+    out = io.BytesIO()
+    small = picture.crop((left, top, left + side, top + side)).resize((_HEIGHT, _HEIGHT))
+    small.convert("RGB").save(out, "JPEG", quality=80)
+    return "data:image/jpeg;base64," + base64.b64encode(out.getvalue()).decode()

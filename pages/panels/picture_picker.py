@@ -8,7 +8,7 @@ import streamlit as st
 from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 from pages.components import gallery
-from pages.panels import welcome
+from pages.panels import own_pictures, welcome
 from pages.shared import link_controls, page_links, session, uploaded_pictures, uploads
 from pages.shared.escape import plain
 from pages.shared.page_links import ExploreLink
@@ -40,15 +40,20 @@ def pick_picture() -> Source:
     def choose_sample(name: str) -> None:
         choose("sample", sample=name, **(welcome.left() if name != current_sample() else {}))
 
+    def choose_own(name: str, picture: str) -> None:
+        choose("upload", upload=name, picture=picture)
+
     def shoot() -> None:
         choose("camera", **welcome.left())
 
     def take_in() -> None:
-        if (file := st.session_state[key]) is None:
+        files = st.session_state[key]
+        if not files:
             return
-        if state.file:
-            uploads.discard(state.file)
-        state.arrived, state.file = Source(file.name, file.getvalue()), file.file_id
+        for file in state.files:
+            uploads.discard(file)
+        state.arrived = tuple(Source(file.name, file.getvalue()) for file in files)
+        state.files = tuple(file.file_id for file in files)
         state.uploads += 1
 
     reopen_upload()
@@ -60,18 +65,20 @@ def pick_picture() -> Source:
         # A new one after each upload: it would take the earlier file away before it sends the next one, and name a
         # file that is no longer shown after the browser's Back.
         st.file_uploader(
-            "Drop, paste or browse for a file",
+            "Drop, paste or browse for files",
             type=uploads.KINDS + uploads.VIDEOS,
             max_upload_size=uploads.limit(uploads.LARGEST),
+            accept_multiple_files=True,
             key=key,
             on_change=take_in,
-            help="It stays on the server for a day, for whoever has the link that the address bar then shows.",
+            help="They stay on the server for a day, for whoever has the link that the address bar then shows.",
         )
         with st.popover("Camera", width="content"):
             if st.toggle("Use the camera"):
                 taken = st.camera_input("Camera", key="camera", on_change=shoot)
     if state.refused:
         st.error(plain(state.refused))
+    own_pictures.show(choose_own)
     if source == "upload" and state.upload:
         st.caption(f"This is {plain(state.upload.name)}, which was uploaded.")
         return state.upload
@@ -96,19 +103,29 @@ def choose(source: Literal["sample", "upload", "camera"], **link: str) -> None:
 
 
 def open_upload() -> None:
-    """Show what was uploaded just now; if it is no picture, say so, and all stays as it is."""
+    """Show what was uploaded just now, the first of several; what is no picture is named, and changes nothing."""
     state = session.of(session.Explore)
-    arrived, state.arrived = state.arrived, None
-    if arrived is None:
-        return
-    try:
-        if not videos.is_video(arrived.data):  # those take long to read
-            decode.decode_image(arrived.data)
-    except UserError as error:
-        state.refused = f"{arrived.name}: {error}"
-        return
-    state.upload = arrived
-    choose("upload", upload=arrived.name, picture=uploaded_pictures.key_of(arrived.data), **welcome.left())
+    arrived, state.arrived = state.arrived, ()
+    readable, problems = [], []
+    for one in arrived:
+        try:
+            if not videos.is_video(one.data):  # those take long to read
+                decode.decode_image(one.data)
+            readable.append(one)
+        except UserError as error:
+            problems.append(f"{one.name}: {error}")
+    if len(readable) > own_pictures.MOST:
+        problems.append(f"These are the last {own_pictures.MOST} of {len(readable)} pictures; more are not taken.")
+        readable = readable[-own_pictures.MOST :]
+    if readable:
+        pictures = own_pictures.add(readable)
+        state.upload = first = readable[0]
+        picture = uploaded_pictures.key_of(first.data)
+        choose("upload", upload=first.name, picture=picture, pictures=pictures, **welcome.left())
+        if len(readable) > 1 and not pictures:
+            problems.append("This server keeps no pictures now, so the first one alone is shown.")
+    if arrived:
+        state.refused = " ".join(problems)
 
 
 def reopen_upload() -> None:

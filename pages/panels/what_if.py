@@ -190,7 +190,7 @@ def show_after(
     container, feeders = st.container(), st.container()
     with feeders:
         computed, method = class_question.computed_map(now, selection, question, f"{name} ")
-        features = token_features.feed(f"{name} features", now, selection, [before])
+        features = token_features.feed(f"{name} features", now, selection, [token_features.of_example(before)])
     with container:
         viewer.show(
             f"{name} viewer", payload, selection, computed, method, group="whatif", compact=True, features=features

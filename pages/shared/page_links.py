@@ -192,6 +192,7 @@ class ExploreLink(PageLink):
         factor: how often that is the model's own, in older links.
         precision: "" for float32.
         sample, upload, picture, frame: the picture: a sample, or the name and key of an upload, and its frame from 1.
+        pictures: the key of several that were uploaded, this one among them.
         classes: where they come from, if not from the checkpoint.
         target, method: the class, and how it is explained.
         panel: what is below the viewer.
@@ -216,6 +217,7 @@ class ExploreLink(PageLink):
     sample: str = ""
     upload: str = ""
     picture: str = ""
+    pictures: str = ""
     frame: int | None = None
     classes: Annotated[ClassesLink, CLASSES] = ClassesLink()
     target: str = ""
@@ -245,7 +247,8 @@ class SideLink(PageLink):
 
     Attributes:
         source: a checkpoint, or an epoch of a run.
-        checkpoint, sample, picture, size: of a checkpoint: with a sample, or the key of an upload.
+        checkpoint, sample, picture, which, size: of a checkpoint: with a sample, or the key of uploads, and which of
+            them, from 1.
         run, example, epoch: of a run: which of its pictures, after which epoch.
         classes: where they come from, if not from the checkpoint.
         target, method: the class, and how it is explained.
@@ -256,6 +259,7 @@ class SideLink(PageLink):
     checkpoint: str = ""
     sample: str = ""
     picture: str = ""
+    which: int | None = None
     size: str = ""
     run: str = ""
     example: Annotated[str, "probe"] = ""

@@ -80,10 +80,10 @@ class Explore:
 
     Attributes:
         source: where the picture comes from.
-        arrived: an upload that was not looked at yet.
-        refused: why the last upload cannot be shown, until another picture is chosen.
+        arrived: uploads that were not looked at yet.
+        refused: why some of the last uploads cannot be shown, until another picture is chosen.
         upload: the uploaded picture.
-        file: Streamlit's name for what was uploaded last.
+        files: Streamlit's names for what was uploaded last.
         uploads: how many were taken in; the next one has an uploader of its own.
         carried: what of it the link reopens.
         asked_about: layout of the tokens that were shown, and what the link said of them.
@@ -95,10 +95,10 @@ class Explore:
     """
 
     source: Literal["sample", "upload", "camera"] = "sample"
-    arrived: Source | None = None
+    arrived: tuple[Source, ...] = ()
     refused: str = ""
     upload: Source | None = None
-    file: str = ""
+    files: tuple[str, ...] = ()
     uploads: int = 0
     carried: Carried = field(default_factory=Carried)
     asked_about: tuple[Layout, dict[str, str]] | None = None

@@ -2,24 +2,69 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pages.components import viewer
+from pages.shared import pass_queue
 from pages.shared.class_question import Example, pass_of
-from pages.shared.result_cache import cached
-from vit.explain import components
+from pages.shared.result_cache import ASK_ABOVE, cached
+from vit.explain import components, head_census
+from vit.images import decode
 from vit.view import export, payload
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from pages.shared.uploaded_pictures import Upload
     from vit.explain.components import Components
     from vit.view.selection import Selection
 
 
-def feed(key: str, example: Example, selection: Selection, pictures: Sequence[Example] = ()) -> str | None:
+class OpenPicture(NamedTuple):
+    """A picture that shares a basis with others.
+
+    Attributes:
+        key: tells checkpoint, picture and size from all others.
+        weights: the checkpoint's hash; features of others cannot be compared.
+        patches: gives those after a block (rows, cols, D).
+    """
+
+    key: str
+    weights: str
+    patches: Callable[[int], Tensor]
+
+
+def of_example(example: Example) -> OpenPicture:
+    """The picture of a viewer."""
+    record = example.explanation.record
+
+    def patches(block: int) -> Tensor:
+        return _features(example, block)[len(record.prefix) :].unflatten(0, record.grid)
+
+    return OpenPicture(example.key, example.checkpoint.hash if readable(example) else "", patches)
+
+
+def of_uploads(uploads: Sequence[Upload], example: Example) -> list[OpenPicture]:
+    """Pictures beside that of a viewer, at its size; none where that takes long."""
+    checkpoint, preprocess = example.checkpoint, example.explanation.preprocess
+    if head_census.seconds(checkpoint, preprocess, len(uploads)) > ASK_ABOVE:
+        return []
+
+    def open_picture(upload: Upload) -> OpenPicture:
+        key = f"{upload.key} {checkpoint.identity} {preprocess.size}"
+
+        def read(block: int) -> Tensor:
+            with pass_queue.reserved(checkpoint, preprocess.size):
+                return components.patch_features(checkpoint.model, preprocess(decode.decode_image(upload.data)), block)
+
+        return OpenPicture(key, checkpoint.hash, lambda block: cached(("patches", key, block), lambda: read(block)))
+
+    return [open_picture(one) for one in uploads]
+
+
+def feed(key: str, example: Example, selection: Selection, pictures: Sequence[OpenPicture] = ()) -> str | None:
     """Bring the browser what a selection needs beyond the picture's own payload; for `pages.components.viewer.show`.
 
     Args:
@@ -33,20 +78,20 @@ def feed(key: str, example: Example, selection: Selection, pictures: Sequence[Ex
     return viewer.feed(key, packed) if packed else None if packed is None else ""
 
 
-def pack(example: Example, selection: Selection, pictures: Sequence[Example] = ()) -> bytes | None:
+def pack(example: Example, selection: Selection, pictures: Sequence[OpenPicture] = ()) -> bytes | None:
     """The bytes of that, see `vit.view.payload.pack_features`."""
-    if not _readable(example):
+    if not readable(example):
         return None
     block = selection.after_block
     if not _beyond_payload(example, selection):
         return b""
 
     def work() -> bytes:
-        colours, shares = None, ()
-        if selection.view == "components":
-            of, colours = basis(example, block, pictures)
-            shares = tuple(of.shares.tolist())
-        return payload.pack_features(_features(example, block), example.explanation.record.grid, block, colours, shares)
+        features, grid = _features(example, block), example.explanation.record.grid
+        if selection.view != "components":
+            return payload.pack_features(features, grid, block)
+        of, colours = basis(example, block, pictures)
+        return payload.pack_features(features, grid, block, colours, of.shares.tolist(), len(of.values))
 
     names = [one.key for one in pictures] if selection.view == "components" else None
     packed: bytes = cached(("packed features", example.key, block, str(names)), work)
@@ -55,39 +100,38 @@ def pack(example: Example, selection: Selection, pictures: Sequence[Example] = (
 
 def with_features(example: Example, selection: Selection) -> Example:
     """The same with the features of the selected block in its record, where the view is of those."""
-    if not _readable(example) or not _beyond_payload(example, selection):
+    if not readable(example) or not _beyond_payload(example, selection):
         return example
     record = replace(example.explanation.record, features=_features(example, selection.after_block))
     return replace(example, explanation=replace(example.explanation, record=record))
 
 
-def map_view(example: Example, selection: Selection, pictures: Sequence[Example] = ()) -> export.MapView:
+def map_view(example: Example, selection: Selection, pictures: Sequence[OpenPicture] = ()) -> export.MapView:
     """The components as files have them; arguments as of `feed`."""
     record = with_features(example, selection).explanation.record
     return export.MapView.of_components(record, selection.after_block, *basis(example, selection.after_block, pictures))
 
 
-def basis(example: Example, block: int, pictures: Sequence[Example] = ()) -> tuple[Components, Tensor]:
+def basis(example: Example, block: int, pictures: Sequence[OpenPicture] = ()) -> tuple[Components, Tensor]:
     """Components after a block of the pictures, and an example's colours (rows, cols, 3) in that basis."""
-    every = [one for one in pictures if _readable(one) and one.checkpoint.hash == example.checkpoint.hash] or [example]
+    this = of_example(example)
+    every = {one.key: one for one in pictures if one.weights == this.weights} or {this.key: this}
 
-    def patches(one: Example) -> Tensor:
-        record = one.explanation.record
-        return _features(one, block)[len(record.prefix) :].unflatten(0, record.grid)
+    def work() -> Components:
+        return components.components([one.patches(block) for one in every.values()])
 
-    keys = [one.key for one in every]
-    of: Components = cached(
-        ("components", block, *keys), lambda: components.components([patches(one) for one in every])
-    )
-    return of, of.colours[keys.index(example.key)] if example.key in keys else of.colours_of(patches(example))
+    of: Components = cached(("components", block, *every), work)
+    return of, of.colours[list(every).index(this.key)] if this.key in every else of.colours_of(this.patches(block))
 
 
-def _readable(example: Example) -> bool:
-    """Whether there is a model to read features from: a run's epoch has none, nor has the first view."""
-    return example.checkpoint is not None and example.stored is None
+def readable(example: Example) -> bool:
+    """Whether there is a model to read features from, or soon will be: a run's epoch has none."""
+    return example.checkpoint is not None
 
 
 def _beyond_payload(example: Example, selection: Selection) -> bool:
+    if example.stored:  # there is no PyTorch yet
+        return False
     last = example.explanation.record.blocks - 1
     return selection.view == "components" or (selection.view == "similar" and selection.after_block != last)
 

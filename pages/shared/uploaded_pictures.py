@@ -95,8 +95,13 @@ def find(key: str) -> bytes | None:
 
 def keep_all(uploads: Sequence[Upload]) -> str:
     """Write several down; the key that `find_all` takes, "" where one cannot be kept, or there is none."""
-    entries = [(one.name[:LONGEST_NAME], keep(one.data)) for one in uploads]
-    return keep(json.dumps(entries).encode()) if entries and all(key for _, key in entries) else ""
+    return keep_list([(one.name, keep(one.data)) for one in uploads])
+
+
+def keep_list(entries: Sequence[tuple[str, str]]) -> str:
+    """Write down names and keys of pictures that are kept; the key that `find_all` takes, "" where one has none."""
+    short = [(name[:LONGEST_NAME], key) for name, key in entries]
+    return keep(json.dumps(short).encode()) if short and all(key for _, key in short) else ""
 
 
 def find_all(key: str) -> list[Upload]:

@@ -449,3 +449,36 @@ def test_a_step_of_the_tour_stays_in_sight_and_leads_to_what_it_explains(app: Ap
         sees(f"{step} of 7", app.page.locator(where).first if where else app.page.get_by_text("Decided at block 3"))
     box.get_by_role("link", name="See").click()
     sees("5 of 7", app.page.locator("canvas.over"))
+
+
+def test_several_pictures_are_stepped_through_here_and_on_page_compare(app: App) -> None:
+    app.open()
+    heights = {"first.jpg": 900, "second.jpg": 700, "third.jpg": 800}
+    files = [{"name": name, "mimeType": "image/jpeg", "buffer": photo(600, height)} for name, height in heights.items()]
+    app.page.locator('[data-testid="stFileUploader"] input[type="file"]').set_input_files(files)
+
+    def shows(name: str) -> None:
+        app.shows("header.picture.height", heights[name])
+        app.still()
+        expect(app.page.get_by_text(f"This is {name}, which was uploaded.")).to_be_visible()
+        expect(app.page.get_by_role("button", name=name)).to_have_attribute("aria-pressed", "true")
+
+    shows("first.jpg")
+    expect(app.page.get_by_role("button", name="Previous")).to_be_disabled()
+    app.page.get_by_role("button", name="Next").click()
+    shows("second.jpg")
+    app.page.get_by_role("button", name="third.jpg").click()
+    shows("third.jpg")
+    app.page.reload()
+    shows("third.jpg")
+    app.page.go_back()
+    shows("second.jpg")
+    app.page.get_by_role("button", name=re.compile("Raccoon")).click()
+    expect(app.page.get_by_text("3 pictures")).to_be_visible()  # none of them is shown
+    app.page.go_back()
+    shows("second.jpg")
+    app.page.get_by_role("link", name="Compare").click()
+    expect(app.page).to_have_url(re.compile("a_picture=[0-9a-f]+&a_which=2"), timeout=PATIENCE)
+    expect(app.page.get_by_text("2 of 3")).to_be_visible(timeout=PATIENCE)
+    app.page.get_by_role("button", name="Next").click()
+    expect(app.page).to_have_url(re.compile("a_which=3"), timeout=PATIENCE)

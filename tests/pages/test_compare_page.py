@@ -472,3 +472,28 @@ def test_pictures_of_others_are_offered_to_who_may_train(
     monkeypatch.setattr(access, "may_train", lambda: False)
     assert "faces" not in offered(mode="many", m_from=spec)
     assert "An epoch of a run" not in offered(a_from="epoch")
+
+
+def test_own_pictures_of_a_side_are_stepped_through(checkpoints: Path) -> None:
+    page = show(a_sample="upload")
+    files = [(f"{width}.png", png(width, 200), "image/png") for width in (300, 400)]
+    page.file_uploader(key="a_upload").set_value(files).run()
+    widths = [unpack(fed(page, f"{side} feeder"))[0]["picture"]["width"] for side in "ab"]
+    assert widths == [300, 300] and page.button(key="a_picture previous").disabled
+    page.button(key="a_picture next").click().run()
+    again = reloaded(page)
+    for each in (page, again):
+        assert not each.exception
+        widths = [unpack(fed(each, f"{side} feeder"))[0]["picture"]["width"] for side in "ab"]
+        assert widths == [400, 400] and each.button(key="a_picture next").disabled
+
+
+@pytest.mark.parametrize("which", ["99", "0", "<b>"])
+def test_a_link_to_a_picture_beyond_those_of_a_side(checkpoints: Path, which: str) -> None:
+    page = show(a_sample="upload")
+    files = [(f"{width}.png", png(width, 200), "image/png") for width in (300, 400)]
+    page.file_uploader(key="a_upload").set_value(files).run()
+    page.query_params["a_which"] = which
+    page.run()
+    assert not page.exception
+    assert unpack(fed(page, "a feeder"))[0]["picture"]["width"] == (400 if which == "99" else 300)

@@ -1,9 +1,11 @@
 """The main page without a browser: empty, normal and error state."""
 
 import io
+import json
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,8 +14,10 @@ from safetensors.torch import load_file, save_file
 from streamlit.testing.v1 import AppTest
 
 import vit
+from pages.panels import own_pictures
 from tests.pages.offered import fed, sent_to
 from tests.pages.pictures import png
+from vit.explain.components import components, patch_features
 from vit.images import samples
 from vit.view.payload import unpack
 
@@ -109,6 +113,83 @@ def test_a_picture_that_is_gone_or_was_none_is_not_carried_on(page: AppTest, mon
     (tmp_path / "pictures" / key).unlink()
     again = linked(page)
     assert not again.exception and "not here any more, photo\\.png" in again.info[0].value
+
+
+def several(page: AppTest, **pictures: bytes) -> None:
+    page.file_uploader[0].set_value([(f"{name}.png", data, "image/png") for name, data in pictures.items()]).run()
+    assert not page.exception
+
+
+def strip(page: AppTest) -> dict[str, Any]:
+    return json.loads(page.get_by_key("own pictures").proto.json)
+
+
+def in_the_strip(page: AppTest) -> list[str]:
+    return [one["credit"] for one in strip(page)["samples"]]
+
+
+def test_several_files_become_a_strip_to_step_through(page: AppTest) -> None:
+    page.run()
+    several(page, first=png(300, 200), bad=b"no picture", second=png(400, 200))
+    assert len(page.error) == 1 and page.error[0].value.startswith("bad")
+    assert in_the_strip(page) == ["first.png", "second.png"] and payload(page)[0]["picture"]["width"] == 300
+    assert page.button(key="own pictures previous").disabled
+    page.button(key="own pictures next").click().run()
+    assert (
+        payload(page)[0]["picture"]["width"] == 400 and page.button(key="own pictures next").disabled and not page.error
+    )
+    assert strip(page)["chosen"] == strip(page)["samples"][1]["name"]
+    several(page, third=png(500, 200))  # goes behind them
+    assert in_the_strip(page) == ["first.png", "second.png", "third.png"]
+    assert payload(page)[0]["picture"]["width"] == 500
+    again = linked(page)
+    assert in_the_strip(again) == in_the_strip(page) and payload(again)[0]["picture"]["width"] == 500
+
+
+def test_one_upload_is_no_strip_and_the_next_joins_it(page: AppTest) -> None:
+    page.run()
+    page.file_uploader[0].upload("photo.png", png(300, 200)).run()
+    assert "pictures" not in page.query_params and "own pictures" not in page.session_state
+    page.file_uploader[0].upload("other.png", png(400, 200)).run()
+    assert in_the_strip(page) == ["photo.png", "other.png"]
+    page.file_uploader[0].upload("photo.png", png(300, 200)).run()  # once more
+    assert in_the_strip(page) == ["photo.png", "other.png"] and payload(page)[0]["picture"]["width"] == 300
+
+
+def test_the_components_of_a_strip_have_one_basis(page: AppTest, checkpoints: Path) -> None:
+    page.query_params.update({"size": "32", "view": "components", "after_block": "1"})
+    page.run()
+    assert unpack(fed(page, "features feeder"))[0]["pictures"] == 1
+    several(page, cat=samples.read("cat"), wheel=gif(4), horse=samples.read("horse"))
+    checkpoint = vit.load_checkpoint(checkpoints / "cifar10")
+    pictures = [vit.decode_image(data) for data in (samples.read("cat"), gif(4), samples.read("horse"))]
+    features = [patch_features(checkpoint.model, checkpoint.preprocess(one), 1) for one in pictures]
+    of = components([features[i] for i in (0, 1, 2)])
+    for number in (0, 1, 2):
+        header, sections = unpack(fed(page, "features feeder"))
+        assert header["pictures"] == 3 and header["shares"] == pytest.approx(of.shares.tolist())
+        truth = of.colours[number].numpy()
+        assert np.abs(sections["colours"].reshape(8, 8, 3) / 255 - truth).max() <= 1 / 255
+        if number < 2:
+            page.button(key="own pictures next").click().run()
+
+
+def test_of_too_many_the_first_ones_go(page: AppTest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(own_pictures, "MOST", 2)
+    page.run()
+    several(page, **{f"p{width}": png(width, 50) for width in (60, 70, 80)})
+    assert in_the_strip(page) == ["p70.png", "p80.png"]
+    assert payload(page)[0]["picture"]["width"] == 70  # the first that is still there
+    assert "the last 2 of 3 pictures" in page.error[0].value
+
+
+def test_where_nothing_can_be_kept_the_first_is_shown_and_the_page_says_so(
+    page: AppTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page.run()
+    monkeypatch.setattr("pages.shared.uploaded_pictures.keep", lambda content: "")
+    several(page, first=png(300, 200), second=png(400, 200))
+    assert payload(page)[0]["picture"]["width"] == 300 and "keeps no pictures now" in page.error[0].value
 
 
 def test_the_code_of_the_view_names_sample_or_file(page: AppTest) -> None:

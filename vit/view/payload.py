@@ -35,7 +35,7 @@ of the class, the `ceiling` of any map and whether any can be judged, `decidable
     drops       float32 (M)                     of the class's log-probability
 
 Tokens after one block come in one of kind "features", by `features` and `units` as above; its header has the `block`
-from 0, and with colours the `shares` of the variance that each of them stands for:
+from 0, and with colours the `shares` of the variance that each of them stands for, and of how many `pictures`:
 
     colours     uint8 (P, 3)                    components as red, green and blue, see `vit.explain.components`
 
@@ -187,7 +187,12 @@ def pack_masks(
 
 
 def pack_features(
-    features: Tensor, grid: tuple[int, int], block: int, colours: Tensor | None = None, shares: Sequence[float] = ()
+    features: Tensor,
+    grid: tuple[int, int],
+    block: int,
+    colours: Tensor | None = None,
+    shares: Sequence[float] = (),
+    pictures: int = 1,
 ) -> bytes:
     """Turn tokens after a block into bytes, by which the viewer compares patches and colours them.
 
@@ -196,13 +201,14 @@ def pack_features(
         grid: (rows, cols).
         block: from 0.
         colours, shares: (rows, cols, 3) and (3,), see `vit.explain.components.Components`.
+        pictures: that share the basis.
     """
     packed = _packed_features(_as_numpy(features))
     sections = {name: numbers.tobytes() for name, numbers in packed.items()}
     if colours is not None:
         sections["colours"] = (colours * 255).round().byte().cpu().numpy().tobytes()
     header = {"kind": "features", "blocks": 1, "heads": 1, "tokens": len(features), "grid": list(grid)}
-    return _join_sections(header | {"block": block, "shares": list(shares)}, sections)
+    return _join_sections(header | {"block": block, "shares": list(shares), "pictures": pictures}, sections)
 
 
 def unpack(payload: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:

@@ -280,6 +280,17 @@ export function legendText({ tokens, pool }, view, scale, low, top, shared, whol
 }
 
 /**
+ * How much of what tells patches apart the colours of components show.
+ *
+ * @param {{ shares: number[], pictures: number }} features
+ */
+export function sharesText({ shares, pictures }) {
+  const [red, green, blue] = shares.map(percent);
+  const whose = pictures > 1 ? `the patches of ${pictures} pictures` : "the patches";
+  return `Red ${red}, green ${green}, blue ${blue} of how ${whose} differ`;
+}
+
+/**
  * Why there is no map.
  *
  * @param {View} view of a map that the server makes

@@ -160,5 +160,5 @@ function captionOcclusion({ page, occlusion, payload, state }) {
 function drawLegend({ legend, map, state, group, readings, features }, view, query, mean) {
   const { selection } = state;
   const clear = selection.cover === "film" ? 0 : mean;
-  legend.draw(map, view, selection, clear, group.shares(view), query, readings.value, state.isWhole(view), features?.shares ?? []);
+  legend.draw(map, view, selection, clear, group.shares(view), query, readings.value, state.isWhole(view), features);
 }

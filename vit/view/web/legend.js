@@ -1,17 +1,17 @@
 // The colour scale below the picture: its ramp, ticks in weights and multiples of uniform attention, what it means.
 
-import { clearText, signed, legendText, percent, roundTicks } from "./captions.js";
+import { clearText, sharesText, signed, legendText, percent, roundTicks } from "./captions.js";
 import { contextOf } from "./canvas.js";
 import { percentage, write } from "./page.js";
 import { ofFeatures } from "./selection.js";
 
 /** @import { Colours } from "./colours.js" */
 /** @import { Page } from "./page.js" */
+/** @import { Features } from "./payload.js" */
 /** @import { PictureMap } from "./picture_map.js" */
 /** @import { Selection, View } from "./types" */
 
 const TICKS = 5; // at most
-const COLOURS = ["Red", "green", "blue"]; // of components
 
 /** The legend of one viewer. */
 export class Legend {
@@ -45,12 +45,12 @@ export class Legend {
    * @param {number} query the token that the map is about
    * @param {number} read the value under the pointer, or NaN
    * @param {boolean} whole the map shares out 100 %
-   * @param {number[]} shares of the variance that red, green and blue stand for, of a map in such colours
+   * @param {Features | null} features of a map in colours of its own
    */
-  draw(map, view, { scale }, mean, shared, query, read, whole, shares) {
+  draw(map, view, { scale }, mean, shared, query, read, whole, features) {
     this.point(map, read);
     this.tellBeyond(map, view, query);
-    write(this.page.find(".shares"), COLOURS.map((name, i) => `${name} ${percent(shares[i] ?? 0)}`).join(", ") + " of how patches differ");
+    if (map.colours && features) write(this.page.find(".shares"), sharesText(features));
     const drawnWith = `${map.low} ${map.top} ${view} ${scale} ${mean} ${shared} ${whole}`;
     if (this.drawn === drawnWith) return;
     this.drawn = drawnWith;

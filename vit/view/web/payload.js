@@ -141,6 +141,7 @@ export class Features {
     this.block = block;
     this.colours = header.sections.colours ? section("colours", Uint8Array) : null; // (P, 3), principal components
     this.shares = header.shares ?? []; // of the variance, that each colour stands for
+    this.pictures = header.pictures ?? 1; // whose variance that is
   }
 
   /**

@@ -54,6 +54,7 @@ export interface Header {
   complete?: boolean;
   block?: number;
   shares?: number[];
+  pictures?: number;
   sections: Record<string, [number, number]>;
 }
 

@@ -1,0 +1,100 @@
+"""The pictures that the visitor uploaded, as a strip: one is shown, the others are a click away."""
+
+from collections.abc import Callable, Sequence
+
+from pages.components import gallery
+from pages.components.gallery import Thumbnail
+from pages.shared import page_links, session, stepping, uploaded_pictures
+from pages.shared.page_links import ExploreLink
+from pages.shared.result_cache import cached
+from pages.shared.source import Source
+from pages.shared.uploaded_pictures import Upload
+from vit.errors import UserError
+from vit.images import decode
+from vit.images import video as videos
+
+MOST = 24  # pictures; of more, the first ones go
+
+
+def show(on_choose: Callable[[str, str], None]) -> None:
+    """Draw the strip, where there are several.
+
+    Args:
+        on_choose: called with a picture's name and key before the rerun that a click causes.
+    """
+    pictures = uploaded()
+    if len(pictures) < 2:
+        return
+    keys = [one["name"] for one in pictures]
+    link = page_links.read(ExploreLink)
+    here = keys.index(link.picture) if link.picture in keys else None
+
+    def choose(key: str) -> None:
+        on_choose(pictures[keys.index(key)]["credit"], key)
+
+    gallery.show("own pictures", None if here is None else keys[here], choose, pictures, "Your pictures")
+    stepping.buttons("own pictures", len(keys), here, lambda number: choose(keys[number]))
+
+
+def add(sources: Sequence[Source]) -> str:
+    """Put pictures into the strip, behind those that are there; the key of all for the link.
+
+    "" where it is one alone, or where the server cannot keep them.
+    """
+    new = [(one.name, uploaded_pictures.keep(one.data)) for one in sources] if _several(sources) else []
+    entries = {key: name for name, key in [*_entries(), *new]}
+    return (
+        uploaded_pictures.keep_list([(name, key) for key, name in entries.items()][-MOST:]) if len(entries) > 1 else ""
+    )
+
+
+def uploaded() -> tuple[Thumbnail, ...]:
+    """Those of the link that the server still has, each with its key as the name and its file's name as the credit."""
+    key = page_links.read(ExploreLink).pictures
+    if not key:
+        return ()
+
+    def work() -> tuple[Thumbnail, ...]:
+        found = uploaded_pictures.find_all(key)
+        return tuple(Thumbnail(name=one.key, credit=one.name, source=_address(one.data)) for one in found)
+
+    strip: tuple[Thumbnail, ...] = cached(("own pictures", key), work)
+    return strip
+
+
+def beside(key: str, most: int) -> list[Upload]:
+    """Pictures of the strip but for this one and videos, so many at most; none where it is none of the strip."""
+    linked = page_links.read(ExploreLink).pictures
+    if key not in [one["name"] for one in uploaded()]:
+        return []
+    others: list[Upload] = cached(("own pictures, whole", linked), lambda: uploaded_pictures.find_all(linked))
+    return [one for one in others if one.key != key and not videos.is_video(one.data)][:most]
+
+
+def _several(sources: Sequence[Source]) -> bool:
+    """Whether there will be more than one."""
+    return len(sources) > 1 or bool(_entries())
+
+
+def _entries() -> list[tuple[str, str]]:
+    """Names and keys of what is in the strip, or of the one picture that is shown."""
+    if strip := uploaded():
+        return [(one["credit"], one["name"]) for one in strip]
+    carried, upload = session.of(session.Explore).carried, session.of(session.Explore).upload
+    link = page_links.read(ExploreLink)
+    return [(upload.name, carried.key)] if upload and carried.key and link.picture == carried.key else []
+
+
+def _address(data: bytes) -> str:
+    if videos.is_video(data):
+        return _FILM
+    try:
+        return gallery.address_of(decode.decode_image(data))
+    except UserError:  # it could be read when it came
+        return _FILM
+
+
+_FILM = (
+    "data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 9 9'%3E%3Crect width='9' height='9' "
+    "fill='%23888'/%3E%3Cpath d='M3 2l4 2.5L3 7z' fill='white'/%3E%3C/svg%3E"
+)
