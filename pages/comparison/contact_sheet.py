@@ -34,8 +34,8 @@ from vit.explain.names import spoken
 from vit.explain.sensitivity import Verdict
 from vit.explain.settings import Fusion
 from vit.images import samples
-from vit.view import tables
-from vit.view.captions import about
+from vit.view import reports, tables
+from vit.view.captions import about, where
 from vit.view.contact_sheet import (
     FEW_PICTURES,
     MASKS,
@@ -79,6 +79,12 @@ class Map(NamedTuple):
     def described(self) -> dict[str, int | str]:
         """For files."""
         return {"method": self.method, **dict(self.settings)}
+
+    @property
+    def words(self) -> str:
+        """For people."""
+        which = f", {where(**dict(self.settings))}" if self.settings else ""
+        return f"{METHODS[self.method].title}{which}"
 
 
 @st.cache_data(show_spinner=False, max_entries=2000)
@@ -171,6 +177,8 @@ def show() -> None:
             lambda: tables.of_sheet(looks),
             lambda: {"checkpoint": tables.facts_of(checkpoint), "map": shown_map.described, "source": source},
         )
+        facts = f"{reports.describe(checkpoint)} Map: {shown_map.words}."
+        download_buttons.pdf("Sheet", lambda: reports.of_sheet(looks, [printed(one) for one in looks], facts))
     if measures and any(one.verdict is None for one in on_page):
         measure_all(checkpoint, on_page, shown_map, question, captions)
         st.rerun()  # to order by it, and for its column
@@ -292,7 +300,7 @@ def measure_all(checkpoint: Any, looks: Sequence[Any], shown_map: Map, question:
         bar.progress(done / len(looks), f"Map {done + 1} of {len(looks)}: taking parts of the picture away…")
         verdict = measured(checkpoint.identity, one.picture.digest, shown_map, checkpoint, one.picture)
         session.of(session.Compare).verdicts[question, one.picture.digest] = verdict
-        caption.caption(facts_of(one._replace(verdict=verdict)))
+        caption.caption(lines_of(one._replace(verdict=verdict)))
     bar.empty()
 
 
@@ -310,15 +318,27 @@ def show_contrast(looks: Sequence[Any]) -> None:
     st.markdown("\n".join(lines))
 
 
-def facts_of(one: Any) -> str:
-    """What stands below a picture."""
+def facts_of(one: Any) -> list[str]:
+    """What stands below a picture, line by line."""
     look, picture = one.look, one.picture
     facts = [picture.name] if picture.name else []
     facts += [f"is {picture.truth}"] if picture.truth and not one.right else []
     facts.append(f"spread {look.entropy:.2f}")
     if one.verdict:
         facts.append(f"faithful {_signed(one.verdict.correlation)}: {one.verdict.word.removesuffix(' yet')}")
-    return "  \n".join(map(plain, facts))
+    return facts
+
+
+def lines_of(one: Any) -> str:
+    """The same on the page."""
+    return "  \n".join(map(plain, facts_of(one)))
+
+
+def printed(one: Any) -> str:
+    """The same on paper, below the answer."""
+    mark = {True: "✓ ", False: "✗ ", None: ""}[one.right]
+    answer = "" if one.look.confidence is None else f"{mark}{one.look.label} {one.look.confidence:.0%}\n"
+    return answer + "\n".join(facts_of(one))
 
 
 def draw(looks: Sequence[Any], name: str, source: str, checkpoint: Any, shown_map: Map) -> list[Any]:
@@ -334,7 +354,7 @@ def draw(looks: Sequence[Any], name: str, source: str, checkpoint: Any, shown_ma
                 if look.confidence is not None:
                     st.markdown(f"**{mark}{plain(look.label)}** {look.confidence:.0%}")
                 captions.append(st.empty())
-                captions[-1].caption(facts_of(one))
+                captions[-1].caption(lines_of(one))
                 if source == SAMPLES:
                     link = replace(link_to(name, checkpoint, shown_map), sample=names[picture.name])
                     navigation.link("Open in Explore", "explore", link.to_query(), icon=False)

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast, get_args
 
 import streamlit as st
+from PIL import Image
+from torch import Tensor
 
 from pages.components import viewer
 from pages.shared import (
@@ -33,7 +35,7 @@ from vit.explain.methods import METHODS
 from vit.explain.record import AttentionRecord
 from vit.images import samples
 from vit.runs.registry import Run, list_runs
-from vit.view import tables
+from vit.view import export, reports, tables
 from vit.view.attention_snapshots import read_payload, read_snapshots
 from vit.view.explanation import Explanation
 from vit.view.overlay import COLORMAPS, signed_overlay
@@ -462,9 +464,8 @@ def show_difference(left: Side, right: Side) -> None:
             "they cannot be subtracted. Choose checkpoints or sizes with equal grids."
         )
         return
-    maps, names = [], []
-    for side in (left, right):
-        selected = selection(side, left, right)
+    maps, names, selections = [], [], [selection(side, left, right) for side in (left, right)]
+    for side, selected in zip((left, right), selections, strict=True):
         example = token_features.with_features(side.example, selected)
         maps.append(side.record.heatmap(class_question.weights(example, selected, side.question)))
         names.append(describe(selected, side.question))
@@ -504,6 +505,49 @@ def show_difference(left: Side, right: Side) -> None:
                     "right": facts_of(right, names[1]),
                 },
             )
+            sides = list(zip((left, right), selections, strict=True))
+            download_buttons.pdf("Difference", lambda: report(sides, both, correlation))
+
+
+def report(sides: Sequence[tuple[Side, Selection]], both: Tensor, correlation: float | None) -> bytes:
+    """Both maps and their difference, to print; outside of a session.
+
+    Args:
+        sides: with what they show.
+        both: the difference (rows, cols).
+        correlation: of ranks.
+    """
+    examples = [side.example for side, _ in sides]
+    picture, box = picture_of(examples[0].explanation.payload)
+    tiles = [
+        *(printed(side, selected, examples) for side, selected in sides),
+        (signed_overlay(picture, both.numpy(), box), "Red: more from the left map. Blue: more from the right one."),
+    ]
+    sentences = [] if correlation is None else [f"Rank correlation {correlation:.2f}. {agreement(correlation)}"]
+    checkpoints = [one.checkpoint for one in examples if one.checkpoint]
+    facts = dict.fromkeys(reports.describe(checkpoint) for checkpoint in checkpoints)
+    return reports.of_comparison(tiles, sentences, " ".join(facts))
+
+
+def printed(side: Side, selected: Selection, pictures: Sequence[class_question.Example]) -> tuple[Image.Image, str]:
+    """A side's picture under its map, and what that is.
+
+    Args:
+        pictures: that share a basis of components.
+    """
+    example = token_features.with_features(side.example, selected)
+    record, payload = example.explanation.record, example.explanation.payload
+    map_view = export.MapView.of(record, selected, payload)
+    if selected.view == "components" and token_features.readable(example):
+        basis = [token_features.of_example(one) for one in pictures]
+        map_view = token_features.map_view(side.example, selected, basis)
+    make = class_question.for_export(example, selected, side.question, None, None)[0]
+    if make:
+        map_view = make()
+    picture, box = picture_of(payload)
+    checkpoint = example.checkpoint
+    whose = f"{SIDES[side.name]}, {checkpoint.name}" if checkpoint else SIDES[side.name]
+    return export.drawn(record, picture, box, selected, map_view), f"{whose}: {map_view.sentence}"
 
 
 def facts_of(side: Side, map_name: str) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from vit.explain.head_census import Tally, decoded, tally
 from vit.explain.head_statistics import Statistic, agreement, faithfulness, statistics, suggestions
 from vit.explain.names import MEANINGS, SIGNED, STATISTICS, amount
 from vit.images import samples
-from vit.view import tables
+from vit.view import reports, tables
 from vit.view.selection import Selection
 
 ONE, SAMPLES, MANY = "this picture", "the samples", "many pictures"
@@ -125,6 +125,9 @@ def show(
     about = {"checkpoint": tables.facts_of(example.checkpoint), "over": over, "pictures": statistic.pictures}
     with st.container(horizontal=True):
         download_buttons.numbers("Heads", lambda: tables.of_heads(by_name), lambda: about)
+        amounts = {one: partial(amount, one) for one in by_name}
+        facts = reports.describe(example.checkpoint)
+        download_buttons.pdf("Heads", lambda: reports.of_heads(by_name, STATISTICS, amounts, facts))
 
 
 def _show_suggestions(by_name: dict[str, Statistic], select: Callable[[tuple[int, int]], None]) -> None:

@@ -11,7 +11,7 @@ from pages.shared.class_question import Example, Question, pass_of
 from pages.shared.escape import for_plotly, plain
 from vit.explain.logit_lens import Lens, logit_lens
 from vit.explain.weight_views import filters, outliers, position_similarity
-from vit.view import tables
+from vit.view import reports, tables
 from vit.view.overlay import COLORMAPS
 from vit.view.selection import Selection
 
@@ -67,6 +67,10 @@ def show(example: Example, question: Question, selection: Selection) -> None:
             "Layers",
             lambda: tables.of_layers(reading, labels),
             lambda: {"checkpoint": tables.facts_of(example.checkpoint), "decided_at_block": reading.decided},
+        )
+        facts = reports.describe(example.checkpoint)
+        download_buttons.pdf(
+            "Layers", lambda: reports.of_layers(reading, labels, target, record.heatmap(reading.targets), facts)
         )
     if _show_outliers(example, reading):
         registers.show(example, question, selection)

@@ -45,6 +45,15 @@ def numbers(what: str, rows: Callable[[], Sequence[tables.Row]], about: Callable
         file(f"{what} as {kind}", partial(make, kind), f"{what.lower()}.{kind.lower()}", mime)
 
 
+def pdf(what: str, draw: Callable[[], bytes]) -> None:
+    """A button for what is shown, to print; drawn when it is clicked.
+
+    Args:
+        what: is in it, as of `numbers`.
+    """
+    file(f"{what} as PDF", draw, f"{what.lower()}.pdf", "application/pdf")
+
+
 def films(what: str, draw: Callable[[], animation.Film], stem: str, help: str) -> None:
     """A button for each kind of file.
 

@@ -144,6 +144,7 @@ def test_both_maps_and_the_sheet_are_taken_away_as_numbers(open_page: Callable[[
     rows = list(csv.DictReader(io.StringIO(download("Difference as CSV").decode())))
     assert len(rows) == 64 and sum(float(row["difference_of_shares"]) for row in rows) == pytest.approx(0, abs=1e-4)
     assert json.loads(download("Difference as JSON"))["left"]["checkpoint"]["name"] == "cifar10"
+    assert download("Difference as PDF").startswith(b"%PDF")
     page.goto(f"{url}/compare?mode=many&m_count=60")
     looks = page.get_by_role("button", name="Look at 8 pictures")
     expect(looks.or_(page.get_by_role("button", name="Sheet as CSV")).first).to_be_visible()
@@ -151,6 +152,7 @@ def test_both_maps_and_the_sheet_are_taken_away_as_numbers(open_page: Callable[[
         looks.click()
     rows = list(csv.DictReader(io.StringIO(download("Sheet as CSV").decode())))
     assert len(rows) == 8 and {row["prediction"] for row in rows} & {"cat", "horse"}
+    assert download("Sheet as PDF").startswith(b"%PDF")
 
 
 def test_a_patch_is_looked_for_in_the_other_picture(open_page: Callable[[str], Page], talk: Conversation) -> None:

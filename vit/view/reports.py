@@ -1,0 +1,162 @@
+"""What panels and page Compare show, as PDF documents to keep or to send."""
+
+import io
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import ListedColormap
+from matplotlib.ticker import MaxNLocator, PercentFormatter
+from PIL import Image
+from torch import Tensor
+
+from vit.checkpoints.checkpoint import Checkpoint
+from vit.explain.head_statistics import Statistic
+from vit.explain.logit_lens import Lens
+from vit.explain.names import spoken
+from vit.view.contact_sheet import Judged
+from vit.view.overlay import COLORMAPS, colorize
+from vit.view.paper import document, picture_rows, plot_row, text_row
+
+_TITLE = 12.0  # [pt]
+_PLOT = 62.0  # height of a row of plots [mm]
+_TILE = 480  # longer side of a map that is drawn without a picture [px]
+_MOST_NUMBERS = 12  # heads or blocks, up to which each has its number written on it
+_CURVES = 4  # classes drawn
+
+
+def describe(checkpoint: Checkpoint) -> str:
+    """Which checkpoint numbers are of."""
+    return f"Checkpoint {checkpoint.name} (SHA-256 {checkpoint.hash}…, identity {checkpoint.identity})."
+
+
+def of_heads(
+    by_name: Mapping[str, Statistic],
+    titles: Mapping[str, str],
+    amounts: Mapping[str, Callable[[float], str]],
+    facts: str,
+) -> bytes:
+    """Every statistic: a number for each head, and how they change over the blocks.
+
+    Args:
+        by_name: the statistics.
+        titles: of each, for people.
+        amounts: how each writes a number.
+        facts: printed at the end.
+    """
+    rows = text_row("Heads", _TITLE, bold=True)
+    for name, statistic in by_name.items():
+        grid = partial(_draw_grid, statistic=statistic, title=titles[name], amount=amounts[name])
+        rows.append(plot_row(_PLOT, [grid, partial(_draw_depth, statistic=statistic, amount=amounts[name])]))
+    return document([*rows, *text_row(facts)])
+
+
+def of_layers(reading: Lens, labels: Sequence[str], target: int, maps: Tensor, facts: str) -> bytes:
+    """The answer after every block: curves of the most probable classes, and the map of one.
+
+    Args:
+        target: the class of the maps.
+        maps: (L, rows, cols), its probability in each patch.
+        facts: printed at the end.
+    """
+    final = reading.answers[-1]
+    most = final.topk(min(_CURVES, len(final))).indices.tolist()
+    classes = [target, *(index for index in most if index != target)][:_CURVES]
+
+    def curves(axes: Axes) -> None:
+        for index in classes:
+            values = reading.answers[:, index].tolist()
+            axes.plot(range(1, len(values) + 1), values, label=labels[index], linewidth=2 if index == target else 1)
+        axes.axvline(reading.decided + 1, color="grey", linestyle=":", linewidth=0.8)
+        axes.legend(loc="upper left", frameon=False)
+        axes.set(xlabel="Block", ylim=(0, None))
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+
+    numbers = maps.numpy()
+    top = float(numbers.max()) or 1.0
+    tiles = [
+        (_enlarged(colorize(one, vmax=top)), f"{spoken('Block', block)}: to {one.max():.0%}")
+        for block, one in enumerate(numbers)
+    ]
+    answer = labels[int(final.argmax())]
+    return document(
+        [
+            *text_row("The answer after every block", _TITLE, bold=True),
+            *text_row(f"Decided at block {reading.decided + 1}: from there on it is “{answer}”."),
+            plot_row(_PLOT, [curves]),
+            *text_row(f"“{labels[target]}” in each patch, by the patch's own token after each block:"),
+            *picture_rows(tiles, 6),
+            *text_row(facts),
+        ]
+    )
+
+
+def of_comparison(tiles: Sequence[tuple[Image.Image, str]], sentences: Sequence[str], facts: str) -> bytes:
+    """Two maps and their difference.
+
+    Args:
+        tiles: pictures under their maps, each with what it shows.
+        sentences: what the comparison says, a paragraph each.
+        facts: printed at the end.
+    """
+    title = text_row("Two maps beside each other", _TITLE, bold=True)
+    said = [row for sentence in sentences for row in text_row(sentence)]
+    return document([*title, *picture_rows(tiles, len(tiles)), *said, *text_row(facts)])
+
+
+def of_sheet(looks: Sequence[Judged], captions: Sequence[str], facts: str) -> bytes:
+    """Many pictures under their maps, on as many pages as it takes.
+
+    Args:
+        captions: what stands below each.
+        facts: printed at the end.
+    """
+    tiles = [(Image.open(io.BytesIO(one.look.thumbnail)), words) for one, words in zip(looks, captions, strict=True)]
+    return document([*text_row("Contact sheet", _TITLE, bold=True), *picture_rows(tiles, 5), *text_row(facts)])
+
+
+def _draw_grid(axes: Axes, statistic: Statistic, title: str, amount: Callable[[float], str]) -> None:
+    """A coloured number for each head."""
+    values = statistic.values.numpy()
+    blocks, heads = values.shape
+    axes.imshow(values, cmap=ListedColormap(COLORMAPS["viridis"] / 255), aspect="auto")
+    axes.set_title(title, loc="left", size=8, pad=3)
+    axes.set(xlabel="Head", ylabel="Block")
+    axes.set_xticks(range(heads), [str(head + 1) for head in range(heads)])
+    axes.set_yticks(range(blocks), [str(block + 1) for block in range(blocks)])
+    if max(blocks, heads) > _MOST_NUMBERS:
+        axes.tick_params(labelsize=4)
+        return
+    low, high = np.nanmin(values), np.nanmax(values)
+    for (block, head), value in np.ndenumerate(values):
+        dark = value < (low + high) / 2
+        axes.text(
+            head, block, amount(float(value)), ha="center", va="center", size=5.5, color="white" if dark else "black"
+        )
+
+
+def _draw_depth(axes: Axes, statistic: Statistic, amount: Callable[[float], str]) -> None:
+    """Every head over its block, with standard deviations where there are several pictures."""
+    values = statistic.values.numpy()
+    blocks, heads = values.shape
+    apart = (np.arange(heads) - (heads - 1) / 2) * (0.5 / heads)
+    places = np.arange(1, blocks + 1)[:, None] + apart
+    bars = None if statistic.deviation is None else statistic.deviation.numpy().ravel()
+    axes.errorbar(places.ravel(), values.ravel(), bars, fmt="o", markersize=2.5, elinewidth=0.5, color="#3b929a")
+    axes.axhline(
+        statistic.uniform, color="grey", linestyle="--", linewidth=0.8, label=f"uniform: {amount(statistic.uniform)}"
+    )
+    pictures = statistic.pictures
+    axes.set_title(f"Mean over {pictures:,} pictures" if pictures > 1 else "One picture", loc="left", size=8, pad=3)
+    axes.set(xlabel="Block")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.legend(loc="best", frameon=False)
+
+
+def _enlarged(pixels: np.ndarray) -> Image.Image:
+    """A map whose patches are sharp on paper."""
+    picture = Image.fromarray(pixels)
+    factor = max(1, _TILE // max(picture.size))
+    return picture.resize((picture.width * factor, picture.height * factor), Image.Resampling.NEAREST)
