@@ -3,6 +3,7 @@
 import io
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,15 +14,22 @@ from apart import printed
 from PIL import Image
 
 from vit.checkpoints.checkpoint import Checkpoint
+from vit.checkpoints.load import load_checkpoint
+from vit.checkpoints.save import save_checkpoint
 from vit.errors import InvalidImage
 from vit.explain import timing
+from vit.explain.answers.examples import answers_from_pictures
+from vit.explain.answers.similarity import answers_from_picture
 from vit.explain.cost import count_tokens
 from vit.explain.input_sizes import resized, size_near
+from vit.explain.record import Precision
 from vit.explain.timing import Pace
+from vit.images.decode import decode_image
 from vit.images.preprocess import Preprocess
 from vit.model.config import ViTConfig
+from vit.model.transformer import VisionTransformer
 from vit.view import explanation as module
-from vit.view.explanation import cost, explain, sizes
+from vit.view.explanation import answered, cost, explain, sizes
 from vit.view.payload import unpack
 
 
@@ -185,3 +193,32 @@ def test_torchs_compiler_is_imported_by_what_compiles_alone(tmp_path: Path) -> N
     command = [sys.executable, "-c", OPENED_AND_TRAINED, str(tmp_path / "run")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.stdout.splitlines()[-1:] == ["[]"], done.stderr
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("pool", ["cls", "mean", "map", "cls_mean"])
+def test_other_answers_read_the_same_pass(
+    tmp_path: Path, build: Callable[..., VisionTransformer], photo: bytes, pool: str, precision: Precision
+) -> None:
+    model = build(pool=pool, prefix=("cls",))
+    checkpoint = load_checkpoint(
+        save_checkpoint(tmp_path / pool, model, ["a", "b", "c", "d", "e"], Preprocess((32, 32)))
+    )
+    picture = decode_image(photo)
+    by_pictures = checkpoint.with_answers(answers_from_pictures(checkpoint, {"noise": [picture], "grey": [grey()]}))
+    like_it = checkpoint.with_answers(answers_from_picture(checkpoint, picture))
+    assert by_pictures.body == checkpoint.body == like_it.body and by_pictures.identity != checkpoint.identity
+    assert replace(checkpoint, preprocess=Preprocess((32, 32), mean=(0.1, 0.2, 0.3))).body != checkpoint.body
+    whole = explain(like_it, photo, precision=precision)
+    for one in (checkpoint, by_pictures, like_it):
+        fresh, read = explain(one, photo, precision=precision), answered(whole, one)
+        assert torch.equal(read.record.logits, fresh.record.logits)
+        assert (read.probabilities, read.predictions, read.payload) == (
+            fresh.probabilities,
+            fresh.predictions,
+            fresh.payload,
+        )
+
+
+def grey() -> Image.Image:
+    return Image.new("RGB", (40, 40), (128, 128, 128))

@@ -90,17 +90,18 @@ def _summarised(folder: str, stamp: int) -> CheckpointInfo:
 def explained(
     checkpoint: Checkpoint, image: bytes, size: tuple[int, int], precision: Precision = "float32", frame: int = 0
 ) -> Explanation:
-    """One picture, or a frame of an animation or a video, through one checkpoint, once."""
+    """One picture, or a frame of an animation or a video, through one checkpoint, once whatever is asked of it."""
 
-    def work() -> Explanation:
+    def work() -> tuple[str, Explanation]:
         expected = view.cost(checkpoint, size, precision)
         message = f"{expected.tokens:,} tokens, {about(expected.seconds)}…" if expected.seconds > TELL_ABOVE else ""
         spinner = st.spinner(message, show_time=True) if message else nullcontext()
         with pass_queue.reserved(checkpoint, size, precision=precision), spinner:
-            return view.explain(checkpoint, image, size, precision, frame)
+            return checkpoint.identity, view.explain(checkpoint, image, size, precision, frame)
 
     digest = hashlib.sha256(image).hexdigest()
-    return cached(("explained", checkpoint.identity, digest, size, precision, frame), work)
+    whose, explanation = cached(("explained", checkpoint.body, digest, size, precision, frame), work)
+    return explanation if whose == checkpoint.identity else view.answered(explanation, checkpoint)
 
 
 def pick_files(most: int, key: str, link: str = "") -> Sequence[Upload]:

@@ -147,6 +147,18 @@ def test_a_model_without_classes_learns_those_of_a_dataset(
     assert any(f"Right about **{answers.accuracy:.1%}**" in one.value for one in page.caption)
 
 
+@pytest.mark.parametrize("with_texts", ["clip"], indirect=True)
+def test_a_new_phrase_costs_one_pass_that_asks_about_it(page: AppTest, with_texts: str, forwards: list[str]) -> None:
+    show(page, checkpoint=with_texts, classes_from="typed", classes_text=PHRASES[:2], view="attention")
+    assert not page.exception and not page.error
+    depth = vit.load_checkpoint(with_texts).config.depth
+    before = len(forwards)
+    show(page, classes_text=PHRASES[1:3], view="attention")
+    assert not page.exception and len(forwards) == before  # it is read from the pass that was made
+    show(page, view="relevance")
+    assert not page.exception and len(forwards) - before <= depth
+
+
 def test_features_outlive_the_server_until_a_picture_changes(
     page: AppTest, backbone: str, dataset: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

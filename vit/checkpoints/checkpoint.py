@@ -88,6 +88,12 @@ class Checkpoint:
         parts += (self.answers.digest,) if self.answers else ()
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
+    @cached_property
+    def body(self) -> str:
+        """Tells all that a pass depends on before the head, the same with any answers."""
+        parts = self.hash, replace(self.config, num_classes=0), self.preprocess
+        return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+
     def with_answers(self, answers: Answers) -> Self:
         """The same checkpoint, on the same weights, with classes from outside in place of its own.
 

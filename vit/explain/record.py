@@ -1,7 +1,8 @@
 """Attention on demand: any row, column or full map of any block, from the queries and keys of one forward pass."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import torch
@@ -13,7 +14,7 @@ from vit.explain.maps import checked_index, fuse, select_head
 from vit.explain.settings import Direction, Fusion
 from vit.model.attention import Hook, attention_weights
 from vit.model.config import ViTConfig
-from vit.model.cpu import onednn, processor
+from vit.model.cpu import exact_on_cpu, onednn, processor
 from vit.model.transformer import VisionTransformer
 
 Precision = Literal["float32", "bfloat16"]
@@ -33,6 +34,7 @@ class AttentionRecord:
         grid: (rows, cols) of patches.
         features: (N, D), the tokens after the last block; None if nobody kept them.
         pool_attention: (H, N), where the query of a model that pools by attention looks; None for other models.
+        pooled: (1, D or 2 D), what the head reads, in the precision of the pass; None if nobody kept it.
         read: (N,), how much of each token the head reads, see `read_by_head`; None if nobody kept it.
     """
 
@@ -43,6 +45,7 @@ class AttentionRecord:
     grid: tuple[int, int]
     features: Tensor | None = None
     pool_attention: Tensor | None = None
+    pooled: Tensor | None = None
     read: Tensor | None = None
     _log_sums: dict[int, Tensor] = field(default_factory=dict, repr=False, compare=False)
 
@@ -264,8 +267,26 @@ def record(
         grid=(pixels.shape[2] // patch, pixels.shape[3] // patch),
         features=output.tokens[0].float(),
         pool_attention=pool_attention,
+        pooled=output.pooled,
         read=read_by_head(model.config, output.queries[0], pool_attention),
     )
+
+
+@torch.inference_mode()
+def answered(record: AttentionRecord, model: VisionTransformer) -> AttentionRecord:
+    """The same pass read by another head on the same weights, without a pass of its own.
+
+    Args:
+        record: with `pooled`.
+        model: that of the pass, with any head, see `VisionTransformer.with_head`.
+    """
+    assert record.pooled is not None, "a record with what the head reads"
+    pooled, rounded = record.pooled, record.queries[0].dtype is torch.bfloat16
+    with (
+        torch.autocast(pooled.device.type, torch.bfloat16, enabled=rounded),
+        onednn() if exact_on_cpu(pooled) else nullcontext(),  # asked within the former
+    ):
+        return replace(record, logits=model.head(pooled).float())
 
 
 def read_by_head(config: ViTConfig, like: Tensor, pool_attention: Tensor | None = None) -> Tensor:

@@ -39,6 +39,7 @@ class ViTOutput(NamedTuple):
         pool_attention: (B, H, N), where the learnt query of a "map" pool looks; with either of the above.
         tokens: (B, N, D) after the last block, through the final LayerNorm if it comes before the pool; with
             queries and keys.
+        pooled: (B, D or 2 D), what the head reads; with queries and keys.
     """
 
     logits: Tensor
@@ -47,6 +48,7 @@ class ViTOutput(NamedTuple):
     keys: tuple[Tensor, ...] | None = None
     pool_attention: Tensor | None = None
     tokens: Tensor | None = None
+    pooled: Tensor | None = None
 
 
 def rounded(model: "VisionTransformer") -> "VisionTransformer":
@@ -251,6 +253,7 @@ class VisionTransformer(nn.Module):
             keys=tuple(keys),
             pool_attention=pool_attention,
             tokens=tokens,
+            pooled=features,
         )
 
     def walk(

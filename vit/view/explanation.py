@@ -1,7 +1,7 @@
 """One picture through one checkpoint, with everything a page shows of it, at a size whose cost is known before."""
 
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -13,6 +13,7 @@ from vit.errors import InvalidImage
 from vit.explain.cost import Size, count_tokens, pass_memory
 from vit.explain.input_sizes import FACTORS, SIDES, SMALL_SIDE, enlarged_size, resized, size_near
 from vit.explain.record import AttentionRecord, Precision, record
+from vit.explain.record import answered as record_answered
 from vit.explain.timing import Kind, doing, expected
 from vit.images.decode import decode_frames
 from vit.images.geometry import Geometry
@@ -103,14 +104,31 @@ def explain(
         raise InvalidImage(problem)
     with _timing(checkpoint, preprocess.size, precision):
         recorded = record(checkpoint.model, preprocess(picture), precision)
-        probabilities = checkpoint.model.probabilities(recorded.logits[0])
-        order = probabilities.sort(descending=True)
-        ranked = zip(order.values.tolist(), order.indices.tolist(), strict=True) if checkpoint.labels else ()
-        predictions = tuple(Prediction(checkpoint.labels[i], p) for p, i in ranked)
+        shares, predictions = _predictions(checkpoint, recorded)
         geometry = preprocess.geometry(picture)
         payload = pack(recorded, picture, geometry.box, COLORMAPS)
-    input_image, shares = preprocess.input_image(picture), tuple(probabilities.tolist())
+    input_image = preprocess.input_image(picture)
     return Explanation(picture, preprocess, input_image, geometry, recorded, shares, predictions, payload)
+
+
+def answered(explanation: Explanation, checkpoint: Checkpoint) -> Explanation:
+    """The same pass, with a checkpoint's answers: what differs between two checkpoints of one `body`.
+
+    Args:
+        explanation: by any checkpoint of the same body.
+        checkpoint: whose head reads what came out of the pass.
+    """
+    recorded = record_answered(explanation.record, checkpoint.model)
+    shares, predictions = _predictions(checkpoint, recorded)
+    return replace(explanation, record=recorded, probabilities=shares, predictions=predictions)
+
+
+def _predictions(checkpoint: Checkpoint, recorded: AttentionRecord) -> tuple[tuple[float, ...], tuple[Prediction, ...]]:
+    """The probability of every class, and of a model with labels those by how probable they are."""
+    probabilities = checkpoint.model.probabilities(recorded.logits[0])
+    order = probabilities.sort(descending=True)
+    ranked = zip(order.values.tolist(), order.indices.tolist(), strict=True) if checkpoint.labels else ()
+    return tuple(probabilities.tolist()), tuple(Prediction(checkpoint.labels[i], p) for p, i in ranked)
 
 
 # --- Sizes ----------------------------------------------------------------------------------------------------
