@@ -1,6 +1,6 @@
 """Real clusters on this machine: are the bits the same, and is what is said true, whatever is killed?
 
-    python benchmarks/clusters.py ray|apart|slurm WHAT... [--kills 20] [--seed 0] [--minutes 5]
+    python benchmarks/clusters.py ray|apart|alone|slurm WHAT... [--kills 20] [--seed 0] [--minutes 5]
 
 bits      a run on two machines against torchrun with two processes
 kills     in turn one of the trainer's processes and one of the machines (Ray's raylet, Slurm's slurmd), at random
@@ -10,7 +10,8 @@ outages   what knows of all jobs (Ray's GCS, Slurm's slurmctld), alone and with 
 answers   how long it takes to say that there is no token, a wrong one, nobody; Ray alone
 lag       how far behind a run's newest record is, where somebody looks twice a second
 limit     a run of some minutes under a time limit of two; Slurm alone
-speed     a run of some minutes against torchrun, twice in turns; Ray alone
+speed     a run of some minutes against torchrun, twice in turns; Ray alone. `alone` is a cluster of one machine, where
+          the processes of three do not share the two processors with what they train
 
     python benchmarks/clusters.py both
 
@@ -32,6 +33,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
@@ -51,7 +53,7 @@ from vit.runs.engines import watch
 from vit.training.config import TrainConfig
 from vit.training.metrics import read_metrics
 
-LABS = {"ray": lab_ray, "apart": lab_apart, "slurm": lab_slurm}
+LABS = {"ray": lab_ray, "apart": lab_apart, "alone": partial(lab_ray, alone=True), "slurm": lab_slurm}
 RUN = tiny(epochs=12, limit=160, seed=3, device="cpu")  # 960 steps
 STEPS = 960
 LONGER = tiny(epochs=60, limit=160, seed=3, device="cpu")
@@ -80,8 +82,9 @@ class Site(NamedTuple):
         return now
 
     def launch(self, config: TrainConfig = RUN, minutes: int | None = None) -> registry.Run:
-        """A run on both machines."""
-        return control.launch(config, on=self.lab.name, nodes=2, minutes=minutes)
+        """A run on both machines, or on the one there is."""
+        devices, nodes = (("cpu", "cpu"), 1) if self.options.place == "alone" else (("cpu",), 2)
+        return control.launch(config, on=self.lab.name, devices=devices, nodes=nodes, minutes=minutes)
 
     def finish(self, run: registry.Run, within: float = PATIENCE) -> tuple[str, str]:
         """Resume a run until it is finished; says how often, and the digest of its weights."""

@@ -179,8 +179,8 @@ def pick_size(checkpoint: Checkpoint, label: str, name: str, narrow: bool = Fals
     )
     wanted = page_links.text(name)
     if wanted and wanted not in map(pixels, sizes):
-        why = "" if narrow else " here: sizes are made of whole patches"
-        st.caption(f"{plain(wanted)} px is not offered{why}.")
+        offered = "" if narrow else f"; {', '.join(map(pixels, sizes))} are"
+        st.caption(f"{plain(wanted)} px is not offered{offered}.")
     return size
 
 

@@ -75,8 +75,8 @@ def lab_apart(root: Path, patch: pytest.MonkeyPatch) -> Lab:
     return lab_ray(root, patch, shared=False)
 
 
-def lab_ray(root: Path, patch: pytest.MonkeyPatch, shared: bool = True) -> Lab:
-    """A head and two machines of one processor.
+def lab_ray(root: Path, patch: pytest.MonkeyPatch, shared: bool = True, alone: bool = False) -> Lab:
+    """A head and two machines of one processor; alone, a head that has both processors itself.
 
     Its name is its own, as a thread that asks for another place has stayed in another network.
     """
@@ -88,8 +88,8 @@ def lab_ray(root: Path, patch: pytest.MonkeyPatch, shared: bool = True) -> Lab:
         leave_out(f"a network of its own needs administrator rights: {error}")
     cluster = RayCluster(root.with_name("ray"))
     try:
-        cluster.start_head()
-        for number in (1, 2):
+        cluster.start_head(processors=2 if alone else 0)
+        for number in () if alone else (1, 2):
             cluster.start_node(number)
     except BaseException:
         cluster.end()

@@ -116,11 +116,11 @@ class RayCluster:
         """The folder of a node for runs that come from elsewhere."""
         return self.folder / f"scratch-{number}"
 
-    def start_head(self) -> None:
-        """Its jobs' drivers run there, and nothing else."""
+    def start_head(self, processors: int = 0) -> None:
+        """Its jobs' drivers run there and, where it has no processors, nothing else."""
         self._start(
-            0, "--head", "--port=6399", "--dashboard-host=127.0.0.1", "--dashboard-port=8299", "--num-cpus=0",
-            f"--temp-dir={self.folder / 't'}", "--ray-client-server-port=26001",
+            0, "--head", "--port=6399", "--dashboard-host=127.0.0.1", "--dashboard-port=8299",
+            f"--num-cpus={processors}", f"--temp-dir={self.folder / 't'}", "--ray-client-server-port=26001",
         )  # fmt: skip
 
     def start_node(self, number: int) -> None:

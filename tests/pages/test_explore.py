@@ -266,7 +266,7 @@ def test_links_to_what_is_not_here_are_told(page: AppTest) -> None:
     page.run()
     assert not page.exception
     assert any("no checkpoint nobody" in info.value for info in page.info)
-    assert any("99999 px is not offered" in caption.value for caption in page.caption)
+    assert any("99999 px is not offered; 32, " in caption.value for caption in page.caption)
 
 
 def test_a_number_of_heads_that_cannot_be_is_told_and_asked_again(page: AppTest, headless: str) -> None:
