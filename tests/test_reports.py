@@ -15,7 +15,7 @@ from vit.explain.head_statistics import Statistic
 from vit.explain.logit_lens import Lens, logit_lens
 from vit.view import reports
 from vit.view.contact_sheet import Judged, Look, Picture
-from vit.view.paper import CONTENT_HEIGHT, Row, document, text_row
+from vit.view.paper import CONTENT_HEIGHT, Row, document, picture_rows, text_rows
 
 
 def pages_of(pdf: bytes) -> int:
@@ -57,7 +57,7 @@ def test_rows_go_to_the_next_page_where_they_do_not_fit() -> None:
 
 
 def test_the_same_input_gives_the_same_bytes() -> None:
-    rows = text_row("The same words, " * 40)
+    rows = text_rows("The same words, " * 40)
     assert len(rows) > 3 and document(rows) == document(rows)
     assert "Thesamewords," in words_of(document(rows))
 
@@ -100,6 +100,11 @@ def test_a_sheet_of_many_pictures(count: int, pages: int) -> None:
     words = words_of(pdf)
     assert pages_of(pdf) == pages and f"number{count - 1}" in words and "Facts." in words
     assert (f"{pages}/{pages}" in words) == (pages > 1)
+
+
+def test_a_tower_fits_the_page() -> None:
+    [row] = picture_rows([(Image.new("RGB", (10, 400)), "tall"), (Image.new("RGB", (400, 10)), "wide")], 2)
+    assert row.height < CONTENT_HEIGHT / 1.5
 
 
 def test_two_maps_and_their_difference() -> None:

@@ -39,6 +39,7 @@ EDGE = 1.5  # around everything [mm]
 A4 = (210.0, 297.0)  # [mm]
 _MARGIN = 15.0  # of a document [mm]
 _GAP = 3.0  # between pictures side by side [mm]
+_HIGHEST = 150.0  # picture in a document [mm], so that it fits a page with its words
 _LABELS = 10.0  # left of a plot and below it, for its numbers and titles [mm]
 CONTENT_WIDTH = A4[0] - 2 * _MARGIN - 2 * EDGE  # [mm]
 CONTENT_HEIGHT = A4[1] - 2 * _MARGIN - 2 * EDGE  # [mm]
@@ -171,7 +172,7 @@ def document(rows: Sequence[Row]) -> bytes:
     return out.getvalue()
 
 
-def text_row(text: str, size: float = _SIZE, bold: bool = False) -> list[Row]:
+def text_rows(text: str, size: float = _SIZE, bold: bool = False) -> list[Row]:
     """A paragraph, a row for each of its lines."""
 
     def line_row(line: str) -> Row:
@@ -193,17 +194,17 @@ def picture_rows(tiles: Sequence[tuple[Image.Image, str]], columns: int) -> list
         some = tiles[first : first + columns]
         with _drawing():
             words = [[part for line in text.split("\n") for part in wrap_text(line, side)] for _, text in some]
-        high = max(side * picture.height / picture.width for picture, _ in some)
+        heights = [min(side * picture.height / picture.width, _HIGHEST) for picture, _ in some]
 
         def draw(
-            sheet: Sheet, above: float, some: Any = some, words: list[list[str]] = words, high: float = high
+            sheet: Sheet, above: float, some: Any = some, words: Any = words, heights: list[float] = heights
         ) -> None:
-            for column, ((picture, _), lines) in enumerate(zip(some, words, strict=True)):
-                left, own = _MARGIN + column * across, side * picture.height / picture.width
-                show_picture(sheet.axes(left, above, side, own), picture)
-                sheet.text(left, above + own + 0.7, "\n".join(lines))
+            for column, ((picture, _), lines, high) in enumerate(zip(some, words, heights, strict=True)):
+                left = _MARGIN + column * across
+                show_picture(sheet.axes(left, above, high * picture.width / picture.height, high), picture)
+                sheet.text(left, above + high + 0.7, "\n".join(lines))
 
-        rows.append(Row(high + max(map(len, words)) * LINE + 3, draw))
+        rows.append(Row(max(heights) + max(map(len, words)) * LINE + 3, draw))
     return rows
 
 

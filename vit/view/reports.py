@@ -17,7 +17,7 @@ from vit.explain.logit_lens import Lens
 from vit.explain.names import spoken
 from vit.view.contact_sheet import Judged
 from vit.view.overlay import COLORMAPS, colorize
-from vit.view.paper import document, picture_rows, plot_row, text_row
+from vit.view.paper import document, picture_rows, plot_row, text_rows
 
 _TITLE = 12.0  # [pt]
 _PLOT = 62.0  # height of a row of plots [mm]
@@ -45,11 +45,11 @@ def of_heads(
         amounts: how each writes a number.
         facts: printed at the end.
     """
-    rows = text_row("Heads", _TITLE, bold=True)
+    rows = text_rows("Heads", _TITLE, bold=True)
     for name, statistic in by_name.items():
         grid = partial(_draw_grid, statistic=statistic, title=titles[name], amount=amounts[name])
         rows.append(plot_row(_PLOT, [grid, partial(_draw_depth, statistic=statistic, amount=amounts[name])]))
-    return document([*rows, *text_row(facts)])
+    return document([*rows, *text_rows(facts)])
 
 
 def of_layers(reading: Lens, labels: Sequence[str], target: int, maps: Tensor, facts: str) -> bytes:
@@ -83,12 +83,12 @@ def of_layers(reading: Lens, labels: Sequence[str], target: int, maps: Tensor, f
     answer = labels[int(final.argmax())]
     return document(
         [
-            *text_row("The answer after every block", _TITLE, bold=True),
-            *text_row(f"Decided at block {reading.decided + 1}: from there on it is “{answer}”."),
+            *text_rows("The answer after every block", _TITLE, bold=True),
+            *text_rows(f"Decided at block {reading.decided + 1}: from there on it is “{answer}”."),
             plot_row(_PLOT, [curves]),
-            *text_row(f"“{labels[target]}” in each patch, by the patch's own token after each block:"),
+            *text_rows(f"“{labels[target]}” in each patch, by the patch's own token after each block:"),
             *picture_rows(tiles, 6),
-            *text_row(facts),
+            *text_rows(facts),
         ]
     )
 
@@ -101,9 +101,9 @@ def of_comparison(tiles: Sequence[tuple[Image.Image, str]], sentences: Sequence[
         sentences: what the comparison says, a paragraph each.
         facts: printed at the end.
     """
-    title = text_row("Two maps beside each other", _TITLE, bold=True)
-    said = [row for sentence in sentences for row in text_row(sentence)]
-    return document([*title, *picture_rows(tiles, len(tiles)), *said, *text_row(facts)])
+    title = text_rows("Two maps beside each other", _TITLE, bold=True)
+    said = [row for sentence in sentences for row in text_rows(sentence)]
+    return document([*title, *picture_rows(tiles, len(tiles)), *said, *text_rows(facts)])
 
 
 def of_sheet(looks: Sequence[Judged], captions: Sequence[str], facts: str) -> bytes:
@@ -114,7 +114,7 @@ def of_sheet(looks: Sequence[Judged], captions: Sequence[str], facts: str) -> by
         facts: printed at the end.
     """
     tiles = [(Image.open(io.BytesIO(one.look.thumbnail)), words) for one, words in zip(looks, captions, strict=True)]
-    return document([*text_row("Contact sheet", _TITLE, bold=True), *picture_rows(tiles, 5), *text_row(facts)])
+    return document([*text_rows("Contact sheet", _TITLE, bold=True), *picture_rows(tiles, 5), *text_rows(facts)])
 
 
 def _draw_grid(axes: Axes, statistic: Statistic, title: str, amount: Callable[[float], str]) -> None:
