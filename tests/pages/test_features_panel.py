@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import streamlit as st
 import torch
 from PIL import Image
 from streamlit.testing.v1 import AppTest
@@ -115,6 +116,7 @@ def test_the_viewer_colours_the_picture_and_what_a_change_makes_of_it_in_one_bas
 
 
 def test_nearest_patches_need_more_bytes_after_other_blocks_alone(page: AppTest, forwards: list[str]) -> None:
+    st.cache_resource.clear()  # as in a server that starts anew
     shown(page, view="similar", panel="weights")
     assert sent_to(page)["features"] == ""
     before = len(forwards)
