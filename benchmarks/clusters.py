@@ -11,7 +11,8 @@ answers   how long it takes to say that there is no token, a wrong one, nobody; 
 lag       how far behind a run's newest record is, where somebody looks twice a second
 limit     a run of some minutes under a time limit of two; Slurm alone
 speed     a run of some minutes against torchrun, twice in turns; Ray alone. `alone` is a cluster of one machine, where
-          the processes of three do not share the two processors with what they train
+          the processes of three do not share the two processors with what they train; with `--processes 1` one
+          processor is left to Ray
 
     python benchmarks/clusters.py both
 
@@ -83,7 +84,7 @@ class Site(NamedTuple):
 
     def launch(self, config: TrainConfig = RUN, minutes: int | None = None) -> registry.Run:
         """A run on both machines, or on the one there is."""
-        devices, nodes = (("cpu", "cpu"), 1) if self.options.place == "alone" else (("cpu",), 2)
+        devices, nodes = (("cpu",) * self.options.processes, 1) if self.options.place == "alone" else (("cpu",), 2)
         return control.launch(config, on=self.lab.name, devices=devices, nodes=nodes, minutes=minutes)
 
     def finish(self, run: registry.Run, within: float = PATIENCE) -> tuple[str, str]:
@@ -101,12 +102,12 @@ def digest(folder: Path) -> str:
     return hashlib.sha256((folder / "checkpoints" / "last" / "model.safetensors").read_bytes()).hexdigest()[:16]
 
 
-def torchrun(config: TrainConfig, folder: Path) -> float:
+def torchrun(config: TrainConfig, folder: Path, processes: int = 2) -> float:
     """The same run on this machine, undisturbed; returns how long it took [s]."""
     folder.mkdir()
     (folder / "config.json").write_text(config.model_dump_json())
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "vit"]
-    command += ["train", "--config", str(folder / "config.json"), "--run-dir", str(folder / "run")]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    command += ["-m", "vit", "train", "--config", str(folder / "config.json"), "--run-dir", str(folder / "run")]
     begun = time.monotonic()
     subprocess.run(command, env=dict(os.environ) | {"OMP_NUM_THREADS": "1"}, check=True, capture_output=True, cwd=ROOT)
     return time.monotonic() - begun
@@ -261,7 +262,11 @@ def long(site: Site) -> TrainConfig:
     """A run of so many minutes here, by two shorter ones."""
     config = tiny(epochs=5, limit=400, seed=3, device="cpu", dim=32, depth=2)
     few, many = (
-        torchrun(config.model_copy(update={"epochs": epochs}), site.folder / f"timed-{epochs}-{time.time()}")
+        torchrun(
+            config.model_copy(update={"epochs": epochs}),
+            site.folder / f"timed-{epochs}-{time.time()}",
+            site.options.processes,
+        )
         for epochs in (5, 25)
     )
     return config.model_copy(update={"epochs": round(60 * site.options.minutes / ((many - few) / 20))})
@@ -290,7 +295,7 @@ def speed(site: Site) -> None:
     """From the first to the last step, and from the launch to the end."""
     config = long(site)
     for turn in (1, 2):
-        alone = torchrun(config, site.folder / f"speed-{turn}")
+        alone = torchrun(config, site.folder / f"speed-{turn}", site.options.processes)
         begun = time.monotonic()
         run = site.launch(config)
         site.finish(run, 3600)
@@ -357,6 +362,7 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--minutes", type=float, default=5)
+    parser.add_argument("--processes", type=int, default=2, choices=[1, 2], help="of speed")
     parser.add_argument("--launch", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if unknown := set(options.what) - set(WHAT):

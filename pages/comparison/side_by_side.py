@@ -24,6 +24,7 @@ from pages.shared import (
     stepping,
     stored_epochs,
     token_features,
+    uploaded_pictures,
 )
 from pages.shared.escape import plain
 from pages.shared.page_links import CompareLink
@@ -57,7 +58,6 @@ NAMES = {
     "pool": "pooling query",
 }
 TOP = 3  # predictions named
-MOST = 24  # own pictures of a side
 WIDTH = 240  # of the difference [px]
 
 
@@ -162,8 +162,8 @@ def pick_apart() -> bool:
 
     def choose(on: bool) -> None:
         which = str(link.a.which or "")
-        picture = {"b_sample": link.a.sample, "b_picture": link.a.picture, "b_which": which}
-        own = picture if on else dict.fromkeys(OWN, "")
+        left = {"b_sample": link.a.sample, "b_picture": link.a.picture, "b_which": which}
+        own = left if on else dict.fromkeys(OWN, "")
         page_links.rewrite({"apart": "1" if on else None} | {name: value or None for name, value in own.items()})
 
     key = link_controls.key_of("apart", apart)
@@ -177,15 +177,8 @@ def pick_apart() -> bool:
     )
 
 
-OWN = (
-    "b_from",
-    "b_sample",
-    "b_picture",
-    "b_which",
-    "b_target",
-    "b_method",
-    "b_view",
-)  # what the right side shares otherwise
+# What the right side shares otherwise.
+OWN = ("b_from", "b_sample", "b_picture", "b_which", "b_target", "b_method", "b_view")
 
 
 def chose_apart(link: CompareLink) -> bool:
@@ -234,7 +227,7 @@ def pick_picture(name: str, available: loading.AvailableCheckpoints, lead: Picke
         with other[0]:
             source = pick_sample(name)
         if source == UPLOAD:
-            uploaded = loading.pick_files(MOST, f"{name}_upload", f"{name}_picture")
+            uploaded = loading.pick_files(uploaded_pictures.MOST_TOGETHER, f"{name}_upload", f"{name}_picture")
             source = next(iter(samples.SAMPLES))  # until there is one, or where it cannot be read
         content = samples.read(source)
         credit = f"{samples.SAMPLES[source].title}: {samples.SAMPLES[source].credit}, {samples.SAMPLES[source].licence}"

@@ -8,12 +8,10 @@ from pages.shared import page_links, session, stepping, uploaded_pictures
 from pages.shared.page_links import ExploreLink
 from pages.shared.result_cache import cached
 from pages.shared.source import Source
-from pages.shared.uploaded_pictures import Upload
+from pages.shared.uploaded_pictures import MOST_TOGETHER
 from vit.errors import UserError
 from vit.images import decode
 from vit.images import video as videos
-
-MOST = 24  # pictures; of more, the first ones go
 
 
 def show(on_choose: Callable[[str, str], None]) -> None:
@@ -43,9 +41,9 @@ def add(sources: Sequence[Source]) -> str:
     """
     new = [(one.name, uploaded_pictures.keep(one.data)) for one in sources] if _several(sources) else []
     entries = {key: name for name, key in [*_entries(), *new]}
-    return (
-        uploaded_pictures.keep_list([(name, key) for key, name in entries.items()][-MOST:]) if len(entries) > 1 else ""
-    )
+    if len(entries) < 2:
+        return ""
+    return uploaded_pictures.keep_list([(name, key) for key, name in entries.items()][-MOST_TOGETHER:])
 
 
 def uploaded() -> tuple[Thumbnail, ...]:
@@ -62,13 +60,13 @@ def uploaded() -> tuple[Thumbnail, ...]:
     return strip
 
 
-def beside(key: str, most: int) -> list[Upload]:
-    """Pictures of the strip but for this one and videos, so many at most; none where it is none of the strip."""
-    linked = page_links.read(ExploreLink).pictures
-    if key not in [one["name"] for one in uploaded()]:
+def beside(key: str, most: int) -> list[str]:
+    """Keys of the strip's other pictures, without videos, so many at most; none where this is none of the strip."""
+    strip = uploaded()
+    if key not in [one["name"] for one in strip]:
         return []
-    others: list[Upload] = cached(("own pictures, whole", linked), lambda: uploaded_pictures.find_all(linked))
-    return [one for one in others if one.key != key and not videos.is_video(one.data)][:most]
+    others = [one["name"] for one in strip if one["name"] != key and one["source"] != _FILM]
+    return [one for one in others if uploaded_pictures.is_kept(one)][:most]
 
 
 def _several(sources: Sequence[Source]) -> bool:

@@ -41,7 +41,10 @@ def pick_picture() -> Source:
         choose("sample", sample=name, **(welcome.left() if name != current_sample() else {}))
 
     def choose_own(name: str, picture: str) -> None:
-        choose("upload", upload=name, picture=picture)
+        if uploaded_pictures.is_kept(picture):
+            choose("upload", upload=name, picture=picture)
+        else:
+            state.refused = f"{name} is not here any more. Upload it again."
 
     def shoot() -> None:
         choose("camera", **welcome.left())
@@ -114,9 +117,9 @@ def open_upload() -> None:
             readable.append(one)
         except UserError as error:
             problems.append(f"{one.name}: {error}")
-    if len(readable) > own_pictures.MOST:
-        problems.append(f"These are the last {own_pictures.MOST} of {len(readable)} pictures; more are not taken.")
-        readable = readable[-own_pictures.MOST :]
+    if len(readable) > (most := uploaded_pictures.MOST_TOGETHER):
+        problems.append(f"These are the last {most} of {len(readable)} pictures; more are not taken.")
+        readable = readable[-most:]
     if readable:
         pictures = own_pictures.add(readable)
         state.upload = first = readable[0]

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from pages.components import viewer
-from pages.shared import pass_queue
+from pages.shared import pass_queue, uploaded_pictures
 from pages.shared.class_question import Example, pass_of
 from pages.shared.result_cache import ASK_ABOVE, cached
 from vit.explain import components, head_census
@@ -17,7 +17,6 @@ from vit.view import export, payload
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from pages.shared.uploaded_pictures import Upload
     from vit.explain.components import Components
     from vit.view.selection import Selection
 
@@ -46,22 +45,27 @@ def of_example(example: Example) -> OpenPicture:
     return OpenPicture(example.key, example.checkpoint.hash if readable(example) else "", patches)
 
 
-def of_uploads(uploads: Sequence[Upload], example: Example) -> list[OpenPicture]:
-    """Pictures beside that of a viewer, at its size; none where that takes long."""
+def of_uploads(keys: Sequence[str], example: Example) -> list[OpenPicture]:
+    """Pictures beside that of a viewer, at its size; none where that takes long.
+
+    Args:
+        keys: see `pages.shared.uploaded_pictures`.
+    """
     checkpoint, preprocess = example.checkpoint, example.explanation.preprocess
-    if head_census.seconds(checkpoint, preprocess, len(uploads)) > ASK_ABOVE:
+    if head_census.seconds(checkpoint, preprocess, len(keys)) > ASK_ABOVE:
         return []
 
-    def open_picture(upload: Upload) -> OpenPicture:
-        key = f"{upload.key} {checkpoint.identity} {preprocess.size}"
+    def open_picture(key: str) -> OpenPicture:
+        whole = f"{key} {checkpoint.body} {preprocess.size}"
 
         def read(block: int) -> Tensor:
+            pixels = preprocess(decode.decode_image(uploaded_pictures.find(key) or b""))
             with pass_queue.reserved(checkpoint, preprocess.size):
-                return components.patch_features(checkpoint.model, preprocess(decode.decode_image(upload.data)), block)
+                return components.patch_features(checkpoint.model, pixels, block)
 
-        return OpenPicture(key, checkpoint.hash, lambda block: cached(("patches", key, block), lambda: read(block)))
+        return OpenPicture(whole, checkpoint.hash, lambda block: cached(("patches", whole, block), lambda: read(block)))
 
-    return [open_picture(one) for one in uploads]
+    return [open_picture(key) for key in keys]
 
 
 def feed(key: str, example: Example, selection: Selection, pictures: Sequence[OpenPicture] = ()) -> str | None:

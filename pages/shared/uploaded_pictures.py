@@ -21,6 +21,7 @@ from vit.untrusted import DOCUMENT_BYTES, is_text, parse_json
 
 DAY = 86_400.0  # [s] that a picture stays after it was last opened
 MOST_PICTURES = 400  # pictures
+MOST_TOGETHER = 24  # pictures that are stepped through
 MOST_BYTES = 2_000_000_000  # of all of them
 FREE_BYTES = 2_000_000_000  # of the disk that stay free
 LONGEST_NAME = 200  # characters of a picture's, out of a link or a list
@@ -91,6 +92,11 @@ def find(key: str) -> bytes | None:
     with suppress(OSError):
         os.utime(path)
     return content
+
+
+def is_kept(key: str) -> bool:
+    """Whether the picture of a key is there, without reading it."""
+    return bool(_KEY.fullmatch(key)) and (pictures_folder() / key).is_file()
 
 
 def keep_all(uploads: Sequence[Upload]) -> str:

@@ -224,6 +224,7 @@ def test_components_of_both_pictures_have_one_basis(open_page: Callable[[str], P
     wait(page, "a.settled && b.settled && b.map.comparedBy[1] === a.features && b.map.compared === a.query")
     expect(page.get_by_text("of the other picture, after block 3; a double line")).to_have_count(1)
     assert talk.runs == before  # no message
+    assert ask(page, "(a.useFeatures('of another picture'), a.features)") is None  # never those of the last one
     page.get_by_label("Features after block").first.fill("6")
     page.get_by_label("Features after block").first.press("Enter")
     wait(page, "a.settled && b.settled && a.map.colours && b.map.colours && b.features.block === 5")

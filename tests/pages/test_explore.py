@@ -15,6 +15,7 @@ from streamlit.testing.v1 import AppTest
 
 import vit
 from pages.panels import own_pictures
+from pages.shared import uploaded_pictures
 from tests.pages.offered import fed, sent_to
 from tests.pages.pictures import png
 from vit.explain.components import components, patch_features
@@ -174,8 +175,24 @@ def test_the_components_of_a_strip_have_one_basis(page: AppTest, checkpoints: Pa
             page.button(key="own pictures next").click().run()
 
 
+def test_a_picture_of_the_strip_that_is_gone_is_said_so(
+    page: AppTest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("VIT_PICTURES", str(tmp_path / "pictures"))
+    page.run()
+    several(page, first=png(300, 200), second=png(400, 200))
+    (tmp_path / "pictures" / strip(page)["samples"][1]["name"]).unlink()
+    page.button(key="own pictures next").click().run()
+    assert not page.exception and payload(page)[0]["picture"]["width"] == 300
+    assert "second" in page.error[0].value and "not here any more" in page.error[0].value
+    page.query_params["view"] = "components"
+    page.run()
+    assert not page.exception and unpack(fed(page, "features feeder"))[0]["pictures"] == 1
+
+
 def test_of_too_many_the_first_ones_go(page: AppTest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(own_pictures, "MOST", 2)
+    monkeypatch.setattr(uploaded_pictures, "MOST_TOGETHER", 2)
+    monkeypatch.setattr(own_pictures, "MOST_TOGETHER", 2)
     page.run()
     several(page, **{f"p{width}": png(width, 50) for width in (60, 70, 80)})
     assert in_the_strip(page) == ["p70.png", "p80.png"]

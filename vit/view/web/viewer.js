@@ -145,8 +145,7 @@ export class Viewer {
     const readable = typeof message.features === "string";
     const renamed = this.state.readable !== readable || JSON.stringify(this.state.method) !== JSON.stringify(message.method);
     this.state.readable = readable;
-    this.featuresId = message.features ?? "";
-    this.takeFeatures();
+    this.useFeatures(message.features ?? "");
     this.alone = Boolean(message.alone);
     this.ownView = Boolean(message.ownView);
     this.group.join(message.group);
@@ -184,7 +183,18 @@ export class Viewer {
     else if (this.takeMasks() || (id === this.featuresId && this.takeFeatures())) this.request();
   }
 
-  /** True if there are features of the name that Python gave. */
+  /**
+   * Compare by these features; those of another picture, or in another basis, are no use until they come.
+   *
+   * @param {string} id "" for those of the payload
+   */
+  useFeatures(id) {
+    if (id !== this.featuresId) this.sentFeatures = null;
+    this.featuresId = id;
+    this.takeFeatures();
+  }
+
+  /** True if there are features of the id that Python gave. */
   takeFeatures() {
     const features = this.featuresId ? takePayload(this.featuresId, Features.read) : null;
     if (features) this.sentFeatures = features;
