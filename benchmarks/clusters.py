@@ -258,9 +258,9 @@ def lag(site: Site) -> None:
     say(f"lag: the newest record is {median(behind):.1f} s old, at most {behind[-1]:.1f} s, {len(behind)} looks")
 
 
-def long(site: Site) -> TrainConfig:
+def long(site: Site, dim: int = 32, depth: int = 2) -> TrainConfig:
     """A run of so many minutes here, by two shorter ones."""
-    config = tiny(epochs=5, limit=400, seed=3, device="cpu", dim=32, depth=2)
+    config = tiny(epochs=5, limit=400, seed=3, device="cpu", dim=dim, depth=depth)
     few, many = (
         torchrun(
             config.model_copy(update={"epochs": epochs}),
@@ -292,8 +292,8 @@ def limit(site: Site) -> None:
 
 
 def speed(site: Site) -> None:
-    """From the first to the last step, and from the launch to the end."""
-    config = long(site)
+    """From the first to the last step, and from the launch to the end; of a model as large as the shipped one."""
+    config = long(site, dim=128, depth=6)
     for turn in (1, 2):
         alone = torchrun(config, site.folder / f"speed-{turn}", site.options.processes)
         begun = time.monotonic()
