@@ -482,3 +482,13 @@ def test_several_pictures_are_stepped_through_here_and_on_page_compare(app: App)
     expect(app.page.get_by_text("2 of 3")).to_be_visible(timeout=PATIENCE)
     app.page.get_by_role("button", name="Next").click()
     expect(app.page).to_have_url(re.compile("a_which=3"), timeout=PATIENCE)
+
+
+def test_on_a_phone_every_view_is_within_the_screen(app: App) -> None:
+    app.page.set_viewport_size({"width": 390, "height": 844})
+    app.open("?sample=cat")
+    buttons = app.page.locator("[data-field=view] button:visible")
+    expect(buttons.last).to_have_text("Components")
+    for area in [button.bounding_box() for button in buttons.all()]:
+        assert area and area["x"] >= 0 and area["x"] + area["width"] <= 390
+    app.page.set_viewport_size({"width": 1280, "height": 1000})
