@@ -74,6 +74,24 @@ def test_costs_are_those_of_one_part_after_the_other(
     assert score_drops(model, pixels, 2, masks[:0]).shape == (0,)
 
 
+def test_who_measures_hears_of_every_block_and_can_end_it_there(
+    build: Callable[..., VisionTransformer], pictures: Callable[..., Tensor]
+) -> None:
+    model, pixels, masks = build(), pictures(count=1), random_masks(16, 9)
+    shares: list[float] = []
+    score_drops(model, pixels, 2, masks, progress=shares.append)
+    assert len(shares) % model.config.depth == 0 and shares == sorted(set(shares)) and shares[-1] == 1
+    passes: list[object] = []
+    model.blocks[1].register_forward_pre_hook(lambda *_: passes.append(_))
+
+    def end(share: float) -> None:
+        raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        score_drops(model, pixels, 2, masks, progress=end)
+    assert len(passes) == 1  # of the picture without masks
+
+
 def test_correlations_are_pearsons_whatever_a_maps_scale() -> None:
     masks, drops, _ = planted(100, noise=0.5)
     maps = torch.stack([smooth(seed).flatten() for seed in range(4)]).view(2, 2, PATCHES)

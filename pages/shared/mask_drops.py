@@ -11,6 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from pages.shared import session
 from pages.shared.class_question import Example, pass_of
 from pages.shared.result_cache import cached
 from vit.explain import sensitivity
@@ -85,7 +86,7 @@ def measure_first(example: Example, target: int, progress: Callable[[float], obj
 
 
 def measure_more(example: Example, target: int, up_to: int = MOST) -> None:
-    """Measure what can be done in about a second."""
+    """Measure what can be done in about a second; a run that is stopped meanwhile ends at once, without it."""
     growing, patches = _growing(example, target), math.prod(example.explanation.record.grid)
     model, size = example.checkpoint.model, example.explanation.preprocess.size
     with growing.measuring:
@@ -96,6 +97,14 @@ def measure_more(example: Example, target: int, up_to: int = MOST) -> None:
             return
         masks = sensitivity.random_masks(patches, count)
         with pass_of(example):
-            drops = sensitivity.score_drops(model, example.pixels, target, masks[done:], hook=example.hook)
+            # A run that was stopped has another one beside it, which waits for the processors.
+            drops = sensitivity.score_drops(
+                model,
+                example.pixels,
+                target,
+                masks[done:],
+                hook=example.hook,
+                progress=lambda _: session.end_if_stopped(),
+            )
         with growing.lock:
             growing.masks, growing.drops = masks, torch.cat([growing.drops, drops.cpu()])

@@ -32,6 +32,11 @@ def of(kind: type[State]) -> State:
     return st.session_state.setdefault(kind.__name__, kind())
 
 
+def end_if_stopped() -> None:
+    """End a run that was stopped, from within what takes long: Streamlit looks where a session's state is read."""
+    of(Visit)
+
+
 @dataclass
 class Visit:
     """Of all pages.

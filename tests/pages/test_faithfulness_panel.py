@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from streamlit.runtime.scriptrunner import get_script_run_ctx
 from streamlit.testing.v1 import AppTest
 from tiny import TINY
 from torch import nn
+from torch.nn.modules.module import register_module_forward_hook
 
 import vit
 from pages.shared import link_controls, mask_drops
@@ -123,6 +125,27 @@ def test_more_masks_are_measured_where_the_browser_has_those_there_are(page: App
         assert count == len(sections["drops"])
     done = len(forwards)
     assert measured(wanted=offer["name"])[0] == mask_drops.MOST and len(forwards) == done
+
+
+@pytest.mark.usefixtures("verdicts")
+def test_a_run_that_is_stopped_measures_no_more(page: AppTest, forwards: list[str]) -> None:
+    """A visitor who goes on has another run beside this one, on the same processors."""
+    depth = vit.load_checkpoint("cifar10").config.depth
+    page.query_params |= {"panel": "heads", "target": "7"}  # which no other test measures
+    page.run()
+    page.query_params["panel"] = "faithfulness"
+    del forwards[:]
+
+    def go_on(*_: object) -> None:
+        context = get_script_run_ctx()
+        if context and len(forwards) == depth + 2:  # in the second block of the first masks
+            context.script_requests.request_stop()
+
+    with register_module_forward_hook(go_on):
+        page.run()
+    assert len(forwards) == depth + 2 and not is_fed(page)
+    page.run()
+    assert not page.exception and is_fed(page)
 
 
 @pytest.mark.usefixtures("verdicts")

@@ -73,7 +73,7 @@ def score_drops(
         masks: bool (M, P), see `random_masks`.
         baseline: what takes a patch's place, see `vit.explain.occlusion.hidden`.
         hook: on what the heads compute with, see `VisionTransformer.forward`.
-        progress: called with the share that is done.
+        progress: called with the share that is done, after every block; what it raises ends the work.
 
     Returns:
         float64 (M,).
@@ -83,13 +83,18 @@ def score_drops(
     side = model.config.patch_size
     rows, cols = pixels.shape[2] // side, pixels.shape[3] // side
     other = hidden(pixels, range(rows * cols), side, baseline)
-    per_batch, scores = images_per_batch(model.config, size_of(pixels)), []
+    per_batch, scores = images_per_batch(model.config, size_of(pixels)), list[Tensor]()
     with onednn(), doing(model, Kind(_KIND, size_of(pixels)), 1 + len(masks)):
         whole = _log_probability(model, model(pixels, hook=hook).logits, target)
         for some in masks.split(per_batch):
             mask = some.view(-1, 1, rows, cols).repeat_interleave(side, 2).repeat_interleave(side, 3)
-            scores.append(_log_probability(model, model(torch.where(mask, other, pixels), hook=hook).logits, target))
-            progress(sum(map(len, scores)) / len(masks))
+            done = sum(map(len, scores))
+            x, steps = model.walk(torch.where(mask, other, pixels), hook=hook, every=hook is not None)
+            for number, step in enumerate(steps, 1):
+                x = step(x)
+                progress((done + len(some) * number / len(steps)) / len(masks))
+            logits = model.classify(x if hook is None else x[:, model.read])
+            scores.append(_log_probability(model, logits, target))
     return whole - torch.cat(scores)
 
 
