@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import streamlit as st
@@ -136,11 +135,7 @@ def show_viewer(
             first_view.wait()
         return
     with more:
-        map_view, page_map, code = class_question.for_export(example, selection, question, computed, method)
-        if selection.view == "components":
-            map_view = partial(token_features.map_view, example, selection, pictures)
-            code = {"method": "components", "block": selection.after_block}
-        page_map["features"] = token_features.pack(example, selection, pictures)
+        map_view, page_map, code = token_features.for_export(example, selection, question, computed, method, pictures)
         if of_class:
             page_map["masks"] = faithfulness.packed(example, of_class.about)
         downloads.show(

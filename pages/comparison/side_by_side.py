@@ -4,18 +4,16 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, cast, get_args
+from typing import NamedTuple, cast, get_args
 
 import streamlit as st
-from PIL import Image
-from torch import Tensor
 
+from pages.comparison import difference
 from pages.components import viewer
 from pages.shared import (
     class_question,
     class_source,
     datasets,
-    download_buttons,
     link_controls,
     loading,
     navigation,
@@ -31,18 +29,15 @@ from pages.shared.page_links import CompareLink
 from pages.shared.uploaded_pictures import Upload
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.errors import InvalidImage, UserError
-from vit.explain.map_comparison import Layout, agreement, counterpart, difference, rank_correlation
-from vit.explain.methods import METHODS
+from vit.explain.map_comparison import Layout, counterpart
 from vit.explain.record import AttentionRecord
 from vit.images import samples
 from vit.runs.registry import Run, list_runs
-from vit.view import export, reports, tables
 from vit.view.attention_snapshots import read_payload, read_snapshots
 from vit.view.explanation import Explanation
-from vit.view.overlay import COLORMAPS, signed_overlay
-from vit.view.payload import read_header
+from vit.view.overlay import COLORMAPS
 from vit.view.selection import Selection, View
-from vit.view.stored_record import picture_of, record_of
+from vit.view.stored_record import record_of
 
 SIDES = {"a": "Left", "b": "Right"}
 VIEWS: dict[str, View] = {"a": "attention", "b": "relevance"}  # at first
@@ -51,14 +46,7 @@ CHECKPOINT, EPOCH = "checkpoint", "epoch"
 SOURCES = {CHECKPOINT: "A checkpoint", EPOCH: "An epoch of a run"}
 # Of what is outside of the viewers, in links.
 OUTSIDE = ("from", "checkpoint", "sample", "picture", "which", "size", "run", "probe", "epoch", *class_source.names())
-NAMES = {
-    "rollout": "rollout",
-    "similar": "nearest patches",
-    "components": "nearest patches",  # whose numbers those are
-    "pool": "pooling query",
-}
 TOP = 3  # predictions named
-WIDTH = 240  # of the difference [px]
 
 
 class Stored(NamedTuple):
@@ -99,6 +87,11 @@ class Side:
     payload: str
     example: class_question.Example
     question: class_question.Question | None = None
+
+    @property
+    def title(self) -> str:
+        """For people."""
+        return SIDES[self.name]
 
     @property
     def record(self) -> AttentionRecord:
@@ -351,7 +344,7 @@ def show_both(left: Side, right: Side, apart: bool, link: dict[str, str]) -> Non
                 st.caption(f"Right: “{plain(label)}” {share(probability)}, by the same method.")
     one_view = not apart and identity_of(left) != identity_of(right)
     seeds = first_shown(left, right, one_view)
-    show_difference(left, right)
+    difference.show([(side, selection(side, left, right)) for side in (left, right)])
     for column, side in zip(st.columns(2, gap="large"), (left, right), strict=True):
         selected = selection(side, left, right)
         with column:
@@ -446,124 +439,3 @@ def remember(side: Side, left: Side, right: Side, chosen: Selection) -> None:
             unusual = values[name] != default[name] or (name == "token" and chosen.pinned)
             link[name] = values[name] if unusual else None
     page_links.rewrite(link)
-
-
-def show_difference(left: Side, right: Side) -> None:
-    """Where one map gives more than the other, and whether they agree on the order of patches."""
-    if left.record.grid != right.record.grid:
-        grids = ["{} × {}".format(*side.record.grid) for side in (left, right)]
-        st.info(
-            f"There is no difference map: the left picture has {grids[0]} patches and the right one {grids[1]}, so "
-            "they cannot be subtracted. Choose checkpoints or sizes with equal grids."
-        )
-        return
-    maps, names, selections = [], [], [selection(side, left, right) for side in (left, right)]
-    for side, selected in zip((left, right), selections, strict=True):
-        example = token_features.with_features(side.example, selected)
-        maps.append(side.record.heatmap(class_question.weights(example, selected, side.question)))
-        names.append(describe(selected, side.question))
-    one, other = maps
-    both, correlation = difference(one, other), rank_correlation(one, other)
-    picture, box = picture_of(left.example.explanation.payload)
-    strongest = float(both.abs().max())
-    drawn, text = st.columns([1, 3], gap="medium", vertical_alignment="center")
-    with drawn:
-        st.image(signed_overlay(picture, both.numpy(), box), width=WIDTH, alt="Left map minus right map")
-    with text:
-        st.metric(
-            "Rank correlation",
-            "–" if correlation is None else f"{correlation:.2f}".replace("-", "−"),
-            help="Spearman: 1 where both maps put the patches in the same order, 0 where the orders have nothing to do "
-            "with each other, −1 where one is the other upside down. How strong the maps are plays no part.",
-        )
-        st.markdown(agreement(correlation))
-        if strongest < 1e-6:
-            st.markdown("Both maps are the same.")
-        else:
-            st.markdown(
-                f"**Red** patches get more from the left map ({names[0]}), **blue** ones from the right map "
-                f"({names[1]}). Each map counts in shares of all that it gives to patches; the strongest colour is "
-                f"a difference of {strongest:.1%}."
-            )
-        if one_picture(left) != one_picture(right):
-            st.caption("The pictures differ; the left one is shown below the colours.")
-        st.caption("The difference follows what is clicked and pinned below, not the pointer.")
-        with st.container(horizontal=True):
-            download_buttons.numbers(
-                "Difference",
-                lambda: tables.of_maps(one, other, both),
-                lambda: {
-                    "rank_correlation": correlation,
-                    "left": facts_of(left, names[0]),
-                    "right": facts_of(right, names[1]),
-                },
-            )
-            sides = list(zip((left, right), selections, strict=True))
-            download_buttons.pdf("Difference", lambda: report(sides, both, correlation))
-
-
-def report(sides: Sequence[tuple[Side, Selection]], both: Tensor, correlation: float | None) -> bytes:
-    """Both maps and their difference, to print; outside of a session.
-
-    Args:
-        sides: with what they show.
-        both: the difference (rows, cols).
-        correlation: of ranks.
-    """
-    examples = [side.example for side, _ in sides]
-    picture, box = picture_of(examples[0].explanation.payload)
-    tiles = [
-        *(printed(side, selected, examples) for side, selected in sides),
-        (signed_overlay(picture, both.numpy(), box), "Red: more from the left map. Blue: more from the right one."),
-    ]
-    sentences = [] if correlation is None else [f"Rank correlation {correlation:.2f}. {agreement(correlation)}"]
-    checkpoints = [one.checkpoint for one in examples if one.checkpoint]
-    facts = dict.fromkeys(reports.describe(checkpoint) for checkpoint in checkpoints)
-    return reports.of_comparison(tiles, sentences, " ".join(facts))
-
-
-def printed(side: Side, selected: Selection, pictures: Sequence[class_question.Example]) -> tuple[Image.Image, str]:
-    """A side's picture under its map, and what that is.
-
-    Args:
-        pictures: that share a basis of components.
-    """
-    example = token_features.with_features(side.example, selected)
-    record, payload = example.explanation.record, example.explanation.payload
-    map_view = export.MapView.of(record, selected, payload)
-    if selected.view == "components" and token_features.readable(example):
-        basis = [token_features.of_example(one) for one in pictures]
-        map_view = token_features.map_view(side.example, selected, basis)
-    make = class_question.for_export(example, selected, side.question, None, None)[0]
-    if make:
-        map_view = make()
-    picture, box = picture_of(payload)
-    checkpoint = example.checkpoint
-    whose = f"{SIDES[side.name]}, {checkpoint.name}" if checkpoint else SIDES[side.name]
-    return export.drawn(record, picture, box, selected, map_view), f"{whose}: {map_view.sentence}"
-
-
-def facts_of(side: Side, map_name: str) -> dict[str, Any]:
-    """What a side shows, for a file; a run's epoch has no checkpoint."""
-    checkpoint, question = side.example.checkpoint, side.question
-    facts: dict[str, Any] = {"checkpoint": checkpoint and tables.facts_of(checkpoint), "map": map_name}
-    target = question.target if question else None
-    return facts | ({} if target is None else {"class": checkpoint.labels[target]})
-
-
-def one_picture(side: Side) -> bytes:
-    """The bytes of what is shown below the map, to tell whether two are the same."""
-    payload = side.example.explanation.payload
-    offset, length = read_header(payload)["sections"]["picture"]
-    return payload[offset : offset + length]
-
-
-def describe(selected: Selection, question: class_question.Question | None) -> str:
-    """A map in a few words."""
-    if selected.view == "relevance" and question:
-        return METHODS[question.method].title
-    if selected.view in NAMES:
-        return NAMES[selected.view]
-    block = f"block {selected.block + 1}" if isinstance(selected.block, int) else f"{selected.block} of blocks"
-    head = f"head {selected.head + 1}" if isinstance(selected.head, int) else f"{selected.head} of heads"
-    return f"attention, {block}, {head}"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pages.components import viewer
-from pages.shared import pass_queue, uploaded_pictures
+from pages.shared import class_question, pass_queue, uploaded_pictures
 from pages.shared.class_question import Example, pass_of
 from pages.shared.result_cache import ASK_ABOVE, cached
 from vit.explain import components, head_census
@@ -17,6 +17,7 @@ from vit.view import export, payload
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from pages.shared.class_question import Question
     from vit.explain.components import Components
     from vit.view.selection import Selection
 
@@ -110,10 +111,29 @@ def with_features(example: Example, selection: Selection) -> Example:
     return replace(example, explanation=replace(example.explanation, record=record))
 
 
-def map_view(example: Example, selection: Selection, pictures: Sequence[OpenPicture] = ()) -> export.MapView:
-    """The components as files have them; arguments as of `feed`."""
-    record = with_features(example, selection).explanation.record
-    return export.MapView.of_components(record, selection.after_block, *basis(example, selection.after_block, pictures))
+def for_export(
+    example: Example,
+    selection: Selection,
+    question: Question | None,
+    computed: viewer.ComputedMap | None,
+    method: viewer.Method | None,
+    pictures: Sequence[OpenPicture] = (),
+) -> tuple[Callable[[], export.MapView] | None, dict[str, Any], dict[str, Any] | None]:
+    """As `class_question.for_export`, of components and other blocks' features too.
+
+    Args:
+        pictures: as of `feed`.
+    """
+    there = with_features(example, selection)
+    map_view, needed, code = class_question.for_export(there, selection, question, computed, method)
+    if selection.view == "components" and readable(example):
+        record, block = there.explanation.record, selection.after_block
+        code = {"method": "components", "block": block}
+
+        def map_view() -> export.MapView:
+            return export.MapView.of_components(record, block, *basis(example, block, pictures))
+
+    return map_view, needed | {"features": pack(example, selection, pictures)}, code
 
 
 def basis(example: Example, block: int, pictures: Sequence[OpenPicture] = ()) -> tuple[Components, Tensor]:

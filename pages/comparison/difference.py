@@ -1,0 +1,154 @@
+"""Two maps against each other: their difference over the picture, in numbers, and as files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import streamlit as st
+from PIL import Image
+
+from pages.shared import class_question, download_buttons, token_features
+from vit.explain import map_comparison
+from vit.explain.methods import METHODS
+from vit.view import export, reports, tables
+from vit.view.overlay import signed_overlay
+from vit.view.payload import read_header
+from vit.view.stored_record import picture_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from pages.comparison.side_by_side import Side
+    from vit.view.selection import Selection
+
+NAMES = {
+    "rollout": "rollout",
+    "similar": "nearest patches",
+    "components": "nearest patches",  # whose numbers those are
+    "pool": "pooling query",
+}
+WIDTH = 240  # of the difference [px]
+
+
+def show(sides: Sequence[tuple[Side, Selection]]) -> None:
+    """Where one map gives more than the other, and whether they agree on the order of patches.
+
+    Args:
+        sides: the left and the right one, with what they show.
+    """
+    left, right = (side for side, _ in sides)
+    if left.record.grid != right.record.grid:
+        grids = ["{} × {}".format(*side.record.grid) for side in (left, right)]
+        st.info(
+            f"There is no difference map: the left picture has {grids[0]} patches and the right one {grids[1]}, so "
+            "they cannot be subtracted. Choose checkpoints or sizes with equal grids."
+        )
+        return
+    maps, names = [], []
+    for side, selected in sides:
+        example = token_features.with_features(side.example, selected)
+        maps.append(side.record.heatmap(class_question.weights(example, selected, side.question)))
+        names.append(describe(selected, side.question))
+    one, other = maps
+    both, correlation = map_comparison.difference(one, other), map_comparison.rank_correlation(one, other)
+    picture, box = picture_of(left.example.explanation.payload)
+    strongest = float(both.abs().max())
+    drawn, text = st.columns([1, 3], gap="medium", vertical_alignment="center")
+    with drawn:
+        st.image(signed_overlay(picture, both.numpy(), box), width=WIDTH, alt="Left map minus right map")
+    with text:
+        st.metric(
+            "Rank correlation",
+            "–" if correlation is None else f"{correlation:.2f}".replace("-", "−"),
+            help="Spearman: 1 where both maps put the patches in the same order, 0 where the orders have nothing to do "
+            "with each other, −1 where one is the other upside down. How strong the maps are plays no part.",
+        )
+        st.markdown(map_comparison.agreement(correlation))
+        if strongest < 1e-6:
+            st.markdown("Both maps are the same.")
+        else:
+            st.markdown(
+                f"**Red** patches get more from the left map ({names[0]}), **blue** ones from the right map "
+                f"({names[1]}). Each map counts in shares of all that it gives to patches; the strongest colour is "
+                f"a difference of {strongest:.1%}."
+            )
+        if one_picture(left) != one_picture(right):
+            st.caption("The pictures differ; the left one is shown below the colours.")
+        st.caption("The difference follows what is clicked and pinned below, not the pointer.")
+        with st.container(horizontal=True):
+            download_buttons.numbers(
+                "Difference",
+                lambda: tables.of_maps(one, other, both),
+                lambda: {
+                    "rank_correlation": correlation,
+                    "left": facts_of(left, names[0]),
+                    "right": facts_of(right, names[1]),
+                },
+            )
+            download_buttons.pdf("Difference", lambda: report(sides, both, correlation))
+
+
+def report(sides: Sequence[tuple[Side, Selection]], both: Tensor, correlation: float | None) -> bytes:
+    """Both maps and their difference, to print; outside of a session.
+
+    Args:
+        sides: see `show`.
+        both: the difference (rows, cols).
+        correlation: of ranks.
+    """
+    examples = [side.example for side, _ in sides]
+    basis = [token_features.of_example(one) for one in examples]
+    picture, box = picture_of(examples[0].explanation.payload)
+    tiles = [
+        *(printed(side, selected, basis) for side, selected in sides),
+        (signed_overlay(picture, both.numpy(), box), "Red: more from the left map. Blue: more from the right one."),
+    ]
+    sentences = (
+        [] if correlation is None else [f"Rank correlation {correlation:.2f}. {map_comparison.agreement(correlation)}"]
+    )
+    checkpoints = [one.checkpoint for one in examples if one.checkpoint]
+    facts = dict.fromkeys(reports.describe(checkpoint) for checkpoint in checkpoints)
+    return reports.of_comparison(tiles, sentences, " ".join(facts))
+
+
+def printed(side: Side, selected: Selection, pictures: Sequence[token_features.OpenPicture]) -> tuple[Image.Image, str]:
+    """A side's picture under its map, and what that is.
+
+    Args:
+        pictures: that share a basis of components.
+    """
+    example = token_features.with_features(side.example, selected)
+    record, payload = example.explanation.record, example.explanation.payload
+    make = token_features.for_export(side.example, selected, side.question, None, None, pictures)[0]
+    map_view = make() if make else export.MapView.of(record, selected, payload)
+    picture, box = picture_of(payload)
+    checkpoint = example.checkpoint
+    whose = f"{side.title}, {checkpoint.name}" if checkpoint else side.title
+    return export.drawn(record, picture, box, selected, map_view), f"{whose}: {map_view.sentence}"
+
+
+def facts_of(side: Side, map_name: str) -> dict[str, Any]:
+    """What a side shows, for a file; a run's epoch has no checkpoint."""
+    checkpoint, question = side.example.checkpoint, side.question
+    facts: dict[str, Any] = {"checkpoint": checkpoint and tables.facts_of(checkpoint), "map": map_name}
+    target = question.target if question else None
+    return facts | ({} if target is None else {"class": checkpoint.labels[target]})
+
+
+def one_picture(side: Side) -> bytes:
+    """The bytes of what is shown below the map, to tell whether two are the same."""
+    payload = side.example.explanation.payload
+    offset, length = read_header(payload)["sections"]["picture"]
+    return payload[offset : offset + length]
+
+
+def describe(selected: Selection, question: class_question.Question | None) -> str:
+    """A map in a few words."""
+    if selected.view == "relevance" and question:
+        return METHODS[question.method].title
+    if selected.view in NAMES:
+        return NAMES[selected.view]
+    block = f"block {selected.block + 1}" if isinstance(selected.block, int) else f"{selected.block} of blocks"
+    head = f"head {selected.head + 1}" if isinstance(selected.head, int) else f"{selected.head} of heads"
+    return f"attention, {block}, {head}"
