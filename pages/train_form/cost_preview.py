@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import streamlit as st
+from PIL import Image
 
 from pages.shared import datasets, session
 from pages.shared.escape import plain
@@ -103,7 +104,10 @@ def show_preview(config: TrainConfig) -> "dry_run.Sample | None":
         st.error(plain(str(error)))
         return None
     sheet = augmented(subject, str(config.augmentation()), config, pictures.images)
-    st.image(sheet, width="stretch", alt="Training pictures as they are and after augmentation")
+    width, height = Image.open(io.BytesIO(sheet)).size
+    with st.container(key="preview"):  # as high as it will be: what moves away below a pointer cannot be clicked
+        st.html(f"<style>.st-key-preview img {{ aspect-ratio: {width} / {height}; }}</style>")
+        st.image(sheet, width="stretch", alt="Training pictures as they are and after augmentation")
     st.caption("Above as they are, below as the model sees them.")
     return pictures
 

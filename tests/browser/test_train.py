@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image, ImageDraw
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from vit.runs import control, registry
 
@@ -188,6 +188,22 @@ def dry_runs(places: dict[str, str]) -> list[str]:
             if ours and b"vit.training.dry_run_process" in (process / "cmdline").read_bytes():
                 found.append(process.name)
     return found
+
+
+def test_nothing_moves_when_the_pictures_come(page: Page, url: str) -> None:
+    """A button that goes away between press and release was not clicked."""
+    held: list[Route] = []
+    page.route("**/media/**", lambda route: held.append(route))
+    page.goto(f"{url}/train", wait_until="commit")
+    button, picture = page.get_by_role("button", name="Try a few steps"), page.get_by_alt_text("Training pictures")
+    expect(button).to_be_enabled()
+    expect(picture).to_be_attached()
+    expect(page.get_by_role("button", name="Start", exact=True)).to_be_enabled()
+    before = button.bounding_box()
+    for route in held:
+        route.continue_()
+    page.wait_for_function("document.querySelector('[alt^=\"Training pictures\"]').naturalWidth > 0")
+    assert button.bounding_box() == before
 
 
 def test_cancelling_a_dry_run_ends_its_process(page: Page, url: str, places: dict[str, str]) -> None:
