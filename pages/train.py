@@ -113,12 +113,17 @@ def pick_recipe(form: TrainForm, problems: Mapping[str, str]) -> None:
         persist_state="session",
     )
     fields.show_problem(problems, "")
-    disabled = setting_names.FROM_CHECKPOINT if form.init_from else ()
+    disabled = unused(form)
     base = PRESETS[form.preset].settings
     for group in setting_names.GROUPS:
         fields.show_group(group, form.settings, base, by_size(form.settings["size"]), problems, disabled)
     if fields.changed(form.settings, base):
         st.button("Back to the preset's values", key="reset", on_click=choose_preset)
+
+
+def unused(form: TrainForm) -> tuple[str, ...]:
+    """Settings that count for nothing: what a checkpoint decides where there is one, else what is for those alone."""
+    return setting_names.FROM_CHECKPOINT if form.init_from else setting_names.GROUPS["From a checkpoint"]
 
 
 def by_size(size: str) -> dict[str, Any]:
@@ -304,8 +309,7 @@ with device_place:
 
 settings = {**form.settings, "data": form.data, "data_root": data_root, "init_from": form.init_from}
 settings["device"] = "cpu" if set(devices) == {"cpu"} else "cuda"
-if form.init_from:
-    settings = {name: value for name, value in settings.items() if name not in setting_names.FROM_CHECKPOINT}
+settings = {name: value for name, value in settings.items() if name not in unused(form)}
 config, problems = fields.check(settings)
 if config and devices and config.batch_size % target.processes:
     problems = {"batch_size": f"{config.batch_size} pictures do not divide among {target.processes} processes."}

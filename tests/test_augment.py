@@ -168,7 +168,7 @@ def test_other_random_numbers_do_not_disturb_it(images: Tensor) -> None:
 def test_a_random_crop_keeps_at_least_its_share_of_the_picture() -> None:
     ramp = torch.arange(64, dtype=torch.uint8).repeat(64, 1) * 4  # brightness is the column, times 4
     pictures = torch.stack([ramp, ramp.T, ramp])[None].repeat(200, 1, 1, 1)
-    crops = resized_crop(pictures, 0.5, generator(0)).float() / 4
+    crops = resized_crop(pictures, 0.5, (64, 64), generator(0)).float() / 4
     width = crops[:, 0, 0, -1] - crops[:, 0, 0, 0] + 1
     height = crops[:, 1, -1, 0] - crops[:, 1, 0, 0] + 1
     area = width * height / 64**2
@@ -179,4 +179,14 @@ def test_a_random_crop_keeps_at_least_its_share_of_the_picture() -> None:
 
 def test_a_random_crop_of_everything_changes_nothing_but_the_aspect() -> None:
     pictures = torch.full((8, 3, 16, 16), 77, dtype=torch.uint8)
-    assert torch.equal(resized_crop(pictures, 1.0, generator(0)), pictures)
+    assert torch.equal(resized_crop(pictures, 1.0, (16, 16), generator(0)), pictures)
+
+
+def test_a_part_of_a_larger_picture_is_sharper_than_one_that_had_to_be_enlarged() -> None:
+    """Stripes of two pixels: a quarter of the picture shows them where they are there to be cut out."""
+    stripes = (torch.arange(96) // 2 % 2 * 255).to(torch.uint8).expand(64, 3, 96, 96)
+    shrunk = torch.nn.functional.interpolate(stripes.float(), (48, 48), mode="bilinear", antialias=True)
+    sharp = resized_crop(stripes, 0.25, (48, 48), generator(0)).float()
+    blurred = resized_crop(shrunk.round().to(torch.uint8), 0.25, (48, 48), generator(0)).float()
+    assert sharp.shape == blurred.shape == (64, 3, 48, 48)
+    assert sharp.std(-1).mean() > 2 * blurred.std(-1).mean()

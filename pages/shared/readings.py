@@ -64,7 +64,7 @@ class Figures(NamedTuple):
         start = self.records.get("start")
         if start:
             return float(start[-1]["steps_per_epoch"])
-        epochs = evaluations(self.records)
+        epochs = [record for record in evaluations(self.records) if record["epoch"]]
         return epochs[-1]["step"] / epochs[-1]["epoch"] if epochs else 1.0
 
     @property

@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from vit.training.config import TrainConfig
+from vit.training.config import FINE_TUNING, TrainConfig
 
 # Which settings are shown together. Data, checkpoint and device have places of their own on the page.
 GROUPS = {
@@ -11,6 +11,7 @@ GROUPS = {
         "size", "image_size", "patch_size", "dim", "depth", "heads", "mlp_dim", "registers", "pool", "norm",
         "activation", "layer_scale", "dropout", "drop_path", "start",
     ),
+    "From a checkpoint": FINE_TUNING,
     "Training": (
         "epochs", "batch_size", "optimizer", "lr", "muon_lr", "weight_decay", "schedule", "warmup_epochs",
         "label_smoothing", "grad_clip", "ema", "patience",
@@ -35,6 +36,10 @@ TITLES = {
     "norm": "Final LayerNorm",
     "pool": "Head reads",
     "start": "Initial weights",
+    "freeze": "Frozen",
+    "lora_rank": "LoRA rank",
+    "layer_decay": "Layer decay",
+    "probe_first": "Begin with the probe's head",
     "lr": "Learning rate, AdamW",
     "muon_lr": "Learning rate, Muon",
     "grad_clip": "Largest gradient",

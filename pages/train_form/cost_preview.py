@@ -98,7 +98,7 @@ def show_preview(config: TrainConfig) -> "dry_run.Sample | None":
             model = fine_tuning.model_config(config, num_classes=1)
             version = datasets.stamp(config.data)
             shape = (*model.image_size, model.channels)
-            subject = config.data, config.data_root, version, shape, config.seed, config.limit
+            subject = config.data, config.data_root, version, shape, config.train_scale, config.seed, config.limit
             pictures = few_pictures(subject, config)
     except UserError as error:
         st.error(plain(str(error)))

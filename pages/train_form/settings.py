@@ -168,6 +168,8 @@ def show_field(name: str, field: FieldInfo, follows: Any, disabled: bool) -> Non
     elif type_ is bool:
         with st.container(height=66, border=False, vertical_alignment="bottom", gap=None):
             st.toggle(**common)
+    elif type_ is str:
+        st.text_input(max_chars=20, placeholder="nothing", **common)
     else:
         whole = type_ is int
         st.number_input(

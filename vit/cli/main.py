@@ -1,4 +1,4 @@
-"""The command line: `python -m vit classify|explain|evaluate|faithfulness|heads|features|ood|convert|train|runs`.
+"""The command line: `python -m vit COMMAND`, where COMMAND is one of `COMMANDS`.
 
 Exit status: 0 done, 1 a bug (with its traceback), 2 a mistake of the user's, told in one line.
 """
@@ -22,6 +22,7 @@ COMMANDS = {
     "ood": "measure",
     "convert": "convert",
     "train": "training",
+    "ladder": "ladder",
     "runs": "runs",
 }
 

@@ -9,6 +9,7 @@ from vit.explain.methods import METHODS
 from vit.explain.names import SIGNED, STATISTICS
 from vit.explain.settings import Direction, Fusion
 from vit.training import presets
+from vit.training.ladder import RUNGS
 
 FUSIONS: tuple[str, ...] = get_args(Fusion)
 DIRECTIONS: tuple[str, ...] = get_args(Direction)  # the usual one first
@@ -220,6 +221,17 @@ def parser() -> argparse.ArgumentParser:
         "--trial", action="store_true", help="with --on a cluster: only try a few steps on one of its machines"
     )
     train.add_argument("--settings", action="store_true", help="list presets and settings, and end")
+
+    ladder = add("ladder", "From a checkpoint to your own classes: every way to get there, the cheapest first.")
+    ladder.add_argument("--from", required=True, dest="start", metavar="NAME_OR_PATH", help="the checkpoint")
+    ladder.add_argument("--data", required=True, metavar="NAME|folder:PATH", help="the pictures")
+    ladder.add_argument("--rungs", nargs="+", metavar="NAME", help=f"some of: {', '.join(RUNGS)} (default: all)")
+    ladder.add_argument("--config", type=Path, metavar="FILE.json", help="settings of the runs, from a file")
+    ladder.add_argument(
+        "--set", action="extend", nargs="+", default=[], metavar="KEY=VALUE", help="change settings; repeatable"
+    )
+    ladder.add_argument("--json", action="store_true", help="print one JSON object per rung")
+    ladder.set_defaults(resume=None)
 
     runs = add("runs", "List training runs, look at one, stop or resume it; the page does the same and more.")
     runs.add_argument("action", nargs="?", choices=("list", "show", "stop", "resume"), default="list")

@@ -38,7 +38,7 @@ def run_train(options: argparse.Namespace) -> None:
         raise InvalidConfig("--resume continues a run as it was described; it goes without other options.")
     if not (options.preset or options.config or options.data or options.resume):
         raise InvalidConfig(f"Name a --preset ({', '.join(PRESETS)}), a --config or at least --data.")
-    config = train_config(options.preset, **_merged_settings(options))
+    config = train_config(options.preset, **merged_settings(options))
     if options.on:
         _hand_over(config, options)
         return
@@ -107,7 +107,7 @@ def _dry_run_there(config: TrainConfig, options: argparse.Namespace, devices: Se
     print(f"An epoch takes {epoch}, all {config.epochs:,} {total}; memory {result.memory / 1e6:,.0f} MB on each.")
 
 
-def _merged_settings(options: argparse.Namespace) -> dict[str, Any]:
+def merged_settings(options: argparse.Namespace) -> dict[str, Any]:
     """From the file, then --data, then --set: the later wins."""
     settings: dict[str, Any] = {}
     file = options.resume / "config.json" if options.resume else options.config

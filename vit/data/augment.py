@@ -5,6 +5,7 @@ Every random choice comes from `Chance`, which is seeded anew for each step, so 
 
 import math
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -37,8 +38,9 @@ class Augmentation:
 
     Attributes:
         crop_padding: pictures are padded by so much on each side, then cut back at a random place [px].
-        crop_scale: a random part of at least this share of the area is enlarged to the full size, its aspect changed
-            by up to a third, as RandomResizedCrop does; 1 for off.
+        crop_scale: a random part of at least this share of the area is taken for the whole, its aspect changed by up
+            to a third, as RandomResizedCrop does; 1 for off.
+        size: (height, width) that such a part gets [px]; None for that of the pictures.
         flip: mirror half of the pictures.
         operations: random colour or geometry changes per picture, after RandAugment.
         magnitude: their strength, 0 to 1.
@@ -51,6 +53,7 @@ class Augmentation:
 
     crop_padding: int = 0
     crop_scale: float = 1.0
+    size: tuple[int, int] | None = None
     flip: bool = False
     operations: int = 0
     magnitude: float = 0.3
@@ -59,10 +62,10 @@ class Augmentation:
     cutmix: float = 0.0
 
     def __call__(self, images: Tensor, chance: Chance) -> Tensor:
-        """Change pictures, uint8 (B, channels, height, width) to uint8 of the same shape."""
+        """Change pictures, uint8 (B, channels, height, width) to uint8 of the same shape, or of `size`."""
         generator = chance.device
         if self.crop_scale < 1:
-            images = resized_crop(images, self.crop_scale, generator)
+            images = resized_crop(images, self.crop_scale, self.size or images.shape[2:], generator)
         if self.crop_padding or self.flip:
             images = crop_and_flip(images, self.crop_padding, self.flip, generator)
         if self.operations:
@@ -108,12 +111,13 @@ def crop_and_flip(images: Tensor, padding: int, flip: bool, generator: torch.Gen
     return chosen.permute(0, 3, 1, 2).contiguous()
 
 
-def resized_crop(images: Tensor, least: float, generator: torch.Generator) -> Tensor:
-    """Enlarge a random part of each picture to the full size.
+def resized_crop(images: Tensor, least: float, size: Sequence[int], generator: torch.Generator) -> Tensor:
+    """Cut a random part out of each picture and bring it to one size.
 
     Args:
-        images: uint8 (B, channels, height, width); the result has the same shape and type.
+        images: uint8 (B, channels, height, width).
         least: smallest share of the area that the part has; the aspect varies from 3:4 to 4:3.
+        size: (height, width) of the result [px], uint8 (B, channels, *size).
         generator: on the pictures' device.
     """
     area, aspect, across, down = torch.rand(4, len(images), generator=generator, device=images.device)
@@ -123,7 +127,7 @@ def resized_crop(images: Tensor, least: float, generator: torch.Generator) -> Te
     x, y = (1 - width) * (2 * across - 1), (1 - height) * (2 * down - 1)  # centre of the part, -1 to 1
     zero = torch.zeros_like(x)
     matrix = torch.stack([torch.stack([width, zero, x], 1), torch.stack([zero, height, y], 1)], 1)  # (B, 2, 3)
-    grid = F.affine_grid(matrix, list(images.shape), align_corners=False)
+    grid = F.affine_grid(matrix, [*images.shape[:2], *size], align_corners=False)
     parts = F.grid_sample(images.float(), grid, mode="bilinear", padding_mode="border", align_corners=False)
     return parts.round().to(torch.uint8)
 

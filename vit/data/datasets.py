@@ -14,7 +14,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from http.client import HTTPException
 from pathlib import Path
@@ -98,6 +98,7 @@ def load_dataset(
     only: Split | None = None,
     at_most: int | None = None,
     limit: int | None = None,
+    train_scale: float = 1.0,
 ) -> Dataset:
     """Read a dataset at a model's input size.
 
@@ -111,12 +112,17 @@ def load_dataset(
         only: the split to read; the others stay empty.
         at_most: pictures of each split, taken evenly from its classes; no others are decoded.
         limit: pictures of the training split, always the same ones in the same random order; no others are decoded.
+        train_scale: side of training pictures over that of the input; of folders only.
 
     Raises:
         InvalidDataset: unknown name, missing folder, fewer than two classes, nothing readable.
     """
     if spec.startswith("folder:"):
-        return _load_folder(spec, preprocess, budget, workers, only, at_most, limit)
+        larger = preprocess
+        if train_scale != 1:
+            height, width = (round(train_scale * side) for side in preprocess.size)
+            larger = replace(preprocess, size=(height, width), resize_to=None)
+        return _load_folder(spec, (larger, preprocess, preprocess), budget, workers, only, at_most, limit)
     if spec == "shapes":
         height, width = preprocess.size
         if height != width or preprocess.channels != 3:
@@ -398,7 +404,7 @@ def list_files(path: Path, only_test: bool = False) -> Files:
 
 def _load_folder(
     spec: str,
-    preprocess: Preprocess,
+    preprocess: Sequence[Preprocess],
     budget: int,
     workers: int,
     only: Split | None,
@@ -410,19 +416,19 @@ def _load_folder(
     every = [files if only in (None, split) else [] for files, split in zip(every, get_args(Split), strict=True)]
     parts = [[files[index] for index in _choose_evenly([label for _, label in files], at_most)] for files in every]
     parts[0] = _random_subset(parts[0], limit)
-    fits = _memory(sum(map(len, parts)), preprocess) <= budget
+    fits = sum(_memory(len(files), one) for files, one in zip(parts, preprocess, strict=True)) <= budget
     splits: list[Pictures] = []
     skipped: list[str] = []
-    for files, name in zip(parts, ("training", "validation", "test"), strict=True):
+    for files, one, name in zip(parts, preprocess, ("training", "validation", "test"), strict=True):
         if fits:
-            resident, unreadable = _read_pictures(files, preprocess, f"reading {name} pictures")
+            resident, unreadable = _read_pictures(files, one, f"reading {name} pictures")
             if files and not len(resident.labels):
                 raise InvalidDataset(f"No {name} picture in {str(path)!r} could be read. The first: {unreadable[0]}")
             splits.append(resident)
             skipped += unreadable
         else:
             labels = torch.tensor([label for _, label in files], dtype=torch.int64)
-            splits.append(Streamed(partial(_nth_picture, [file for file, _ in files]), labels, preprocess, workers))
+            splits.append(Streamed(partial(_nth_picture, [file for file, _ in files]), labels, one, workers))
     for line in skipped:
         log.warning("left out %s", line)
     train, validation, test = splits

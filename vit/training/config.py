@@ -17,6 +17,9 @@ Start = Literal["paper", "mimetic"]
 Precision = Literal["auto", "float32", "bfloat16"]
 
 
+BACKBONE = "backbone"  # of `TrainConfig.freeze`
+FINE_TUNING = ("freeze", "lora_rank", "layer_decay", "probe_first")  # settings of runs that start from one
+STORED = 1.25  # see `TrainConfig.train_scale`
 # Settings of the model that replace what its named size says.
 _SIZES = (
     "image_size", "patch_size", "dim", "depth", "heads", "mlp_dim", "pool", "norm", "activation", "layer_scale",
@@ -54,6 +57,22 @@ class TrainConfig(BaseModel):
     drop_path: float = Field(0.0, ge=0, lt=1, description="share of branches dropped in the last block")
     start: Start = Field("paper", description="initial weights: the paper's, or mimetic with sine-cosine positions")
     init_from: str = Field("", description="checkpoint to fine-tune, by name or path; model settings follow from it")
+
+    # From a checkpoint
+    freeze: str = Field(
+        "",
+        pattern=r"^(backbone|last:[1-9]\d?|)$",
+        description="what stays as it is: backbone, all but the head; last:K, all but the last K blocks and the head",
+    )
+    lora_rank: int = Field(
+        0, ge=0, le=256, description="rank of adapters to attention's matrices, which learn in their place; 0 for none"
+    )
+    layer_decay: float = Field(
+        1.0, gt=0, le=1, description="factor of the learning rate from each block to the one below it"
+    )
+    probe_first: bool = Field(
+        False, description="begin with the head that classifies best by the checkpoint's features as they are"
+    )
 
     # Recipe
     epochs: int = Field(10, ge=1, le=10000)
@@ -95,7 +114,12 @@ class TrainConfig(BaseModel):
     @model_validator(mode="after")
     def _check_combination(self) -> "TrainConfig":
         """Check what the settings alone decide: `fine_tuning.resolve` opens checkpoints."""
+        if self.freeze and self.lora_rank:
+            raise ValueError("lora_rank leaves the backbone as it is by itself. Leave out freeze, or lora_rank.")
         if not self.init_from:
+            for name in FINE_TUNING:
+                if getattr(self, name) != type(self).model_fields[name].default:
+                    raise ValueError(f"{name} is for runs that start from a checkpoint. Name one with init_from.")
             self.vit_config(num_classes=1)  # raises ValueError, which pydantic reports
         elif self.image_size:
             self._check_crop(self.image_size)
@@ -140,7 +164,23 @@ class TrainConfig(BaseModel):
         with in_a_sentence():
             return replace(base, **changes)
 
-    def augmentation(self) -> "Augmentation":
-        """What is done to each batch."""
+    def augmentation(self, size: tuple[int, int] | None = None) -> "Augmentation":
+        """What is done to each batch.
+
+        Args:
+            size: of the input (height, width) [px], where the pictures may be held larger, see `train_scale`.
+        """
         names = ("crop_padding", "crop_scale", "flip", "operations", "magnitude", "erase", "mixup", "cutmix")
-        return augment.Augmentation(**{name: getattr(self, name) for name in names})
+        return augment.Augmentation(size=size, **{name: getattr(self, name) for name in names})
+
+    @property
+    def train_scale(self) -> float:
+        """Side of a training picture in memory over that of the input: above 1 where random parts of it are cut out.
+
+        A part of a picture that was cut to the input's size would have to be enlarged, and be blurred. Generated
+        pictures and those of the named datasets have no more pixels to give.
+
+        >>> TrainConfig(data="folder:photos", crop_scale=0.4).train_scale
+        1.25
+        """
+        return STORED if self.crop_scale < 1 and self.data.startswith("folder:") else 1.0

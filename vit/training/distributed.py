@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 import torch.distributed.nn  # before there is a process group: its functions would hold on to it, past its end
+from torch import Tensor
 
 from vit.errors import InvalidConfig
 from vit.training.config import TrainConfig
@@ -52,6 +53,11 @@ class Process:
         flag = torch.tensor(float(local), device=self.device)
         dist.all_reduce(flag, dist.ReduceOp.MAX)
         return bool(flag.item())
+
+    def send(self, tensor: Tensor) -> None:
+        """Give the leading process's tensor to all others, in place; all of them have to call it."""
+        if self.world > 1:
+            dist.broadcast(tensor, 0)
 
     @contextmanager
     def leader_first(self) -> Iterator[None]:

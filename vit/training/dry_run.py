@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
+from torch.nn import functional as F
 
 from vit.data.augment import Chance
 from vit.data.datasets import load_dataset
@@ -105,7 +106,7 @@ class Sample(NamedTuple):
     """A few training pictures, and what is known of the rest.
 
     Attributes:
-        images: uint8 (n, channels, height, width) at the input size.
+        images: uint8 (n, channels, height, width) as they are held for training, see `TrainConfig.train_scale`.
         labels: (n,) int64.
         classes: one name per label.
         train_pictures, test_pictures, validation_pictures: how many there are.
@@ -401,7 +402,10 @@ def sample(config: TrainConfig, count: int) -> Sample:
         return Sample(pictures.images, pictures.labels, SHAPES, min(train, config.limit or train), test, validation)
     as_they_are = Preprocess(model.image_size, mean=(0.0,) * model.channels, std=(1.0,) * model.channels)
     root = Path(config.data_root)
-    dataset = load_dataset(config.data, as_they_are, root=root, budget=0, workers=0, limit=config.limit)
+    scale = config.train_scale
+    dataset = load_dataset(
+        config.data, as_they_are, root=root, budget=0, workers=0, limit=config.limit, train_scale=scale
+    )
     train = len(dataset.train.labels)
     order = torch.randperm(train, generator=torch.Generator().manual_seed(config.seed))[:count]
     started = time.perf_counter()
@@ -416,17 +420,20 @@ def preview(config: TrainConfig, images: Tensor) -> Image.Image:
 
     Args:
         config: its augmentation is shown.
-        images: uint8 (n, channels, height, width) at the input size.
+        images: uint8 (n, channels, height, width), as `sample` gives them.
     """
-    augment, chance = config.augmentation(), Chance(torch.device("cpu"))
+    size = model_config(config, num_classes=1).image_size
+    augment, chance = config.augmentation(size), Chance(torch.device("cpu"))
     rows = [images]
+    if images.shape[2:] != size:
+        rows = [F.interpolate(images.float(), size, mode="bilinear", antialias=True).round().to(torch.uint8)]
     for version in range(_VERSIONS):
         chance.seed(config.seed, version)
         augmented = augment(images, chance).float()  # (n, channels, height, width), 0 to 255
         augmented, _ = augment.mix(augmented, torch.zeros(len(images), 1), chance)
         rows.append(augmented.round().clamp(0, 255).to(torch.uint8))
-    factor = max(1, -(-_CELL_PIXELS // images.shape[-1]))
-    gap = max(4, images.shape[-1] * factor // 16)
+    factor = max(1, -(-_CELL_PIXELS // size[1]))
+    gap = max(4, size[1] * factor // 16)
     cells = torch.stack(rows).repeat_interleave(factor, 3).repeat_interleave(factor, 4)  # (rows, n, channels, h, w)
     down, across, channels, height, width = cells.shape
     sheet = np.zeros((down * (height + gap) + gap, across * (width + gap) - gap, 4), np.uint8)  # transparent

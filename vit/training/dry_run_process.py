@@ -71,7 +71,7 @@ def _time_steps(config: TrainConfig, classes: int, pictures: int, until: float) 
         "share": products(own, own.image_size) / products(whole, whole.image_size),
         "share_params": parameters_of(own) / parameters_of(whole),
     }
-    shape = (own.channels, *own.image_size)
+    shape = (own.channels, *(round(part.train_scale * side) for side in own.image_size))
     most = max(1, min(batch, _NOISE_BYTES // torch.Size(shape).numel()))
     noise = torch.randint(0, 256, (most, *shape), dtype=torch.uint8)
     labels = torch.arange(most) % classes
@@ -91,7 +91,8 @@ def _time_steps(config: TrainConfig, classes: int, pictures: int, until: float) 
         update.model.eval()
         started = time.time()
         with torch.inference_mode():
-            update.model(run.data.normalise(images[:count])).logits.sum().item()
+            seen = images[:count, :, : own.image_size[0], : own.image_size[1]]
+            update.model(run.data.normalise(seen)).logits.sum().item()
         yield {"forward": (time.time() - started) / count}
 
 
@@ -139,11 +140,12 @@ def batches_in_time(
 
 
 def _overfit(config: TrainConfig, seconds: float) -> Iterator[dict[str, Any]]:
+    config = config.model_copy(update={"crop_scale": 1.0})  # which decides how large pictures are held
     pictures = sample(config, min(config.batch_size, _OVERFIT_BATCH))
     plain = config.model_copy(
         update={
             "limit": None, "epochs": _OVERFIT_STEPS, "schedule": "constant", "warmup_epochs": 5, "compile": False,
-            "ema": 0.0, "crop_padding": 0, "crop_scale": 1.0, "flip": False, "operations": 0, "erase": 0.0,
+            "ema": 0.0, "crop_padding": 0, "flip": False, "operations": 0, "erase": 0.0,
             "mixup": 0.0, "cutmix": 0.0, "dropout": 0.0, "drop_path": 0.0, "label_smoothing": 0.0,
             "batch_size": len(pictures.labels),
         }

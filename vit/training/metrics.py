@@ -5,8 +5,9 @@ Every record has `kind`, `step`, `t` (unix time [s]) and `attempt` (from 0, one 
     start       total_steps, steps_per_epoch, batch_size, epochs, train_pictures, validation_pictures, test_pictures,
                 classes, params, device
     step        loss, lr, lr_share, pictures_per_second, memory [bytes]; means over the last few steps
-    validation  after each epoch: epoch (from 1), accuracy (0 to 1), loss, seconds (of training so far); where weights
-                are averaged, also which were better, weights ("raw" or "averaged"), raw_accuracy, averaged_accuracy
+    validation  after each epoch: epoch (from 1; 0 for a probe that the run begins with), accuracy (0 to 1), loss,
+                seconds (of training so far); where weights are averaged, also which were better, weights ("raw" or
+                "averaged"), raw_accuracy, averaged_accuracy
     test        once, of the epoch that validation chose: epoch, accuracy, loss, pictures
     note        text
 
@@ -52,7 +53,7 @@ _CHECKS: dict[str, Callable[[object], bool]] = {
     "total_steps": partial(is_whole, least=1),
     "steps_per_epoch": partial(is_whole, least=1),
     "epochs": partial(is_whole, least=1),
-    "epoch": partial(is_whole, least=1),
+    "epoch": partial(is_whole, least=0),
     "batch_size": is_whole,
     "train_pictures": is_whole,
     "test_pictures": is_whole,

@@ -2,12 +2,16 @@
 
 import inspect
 import math
+from collections.abc import Callable
+from typing import Any
 
 import torch
+from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from vit.model.transformer import VisionTransformer
+from vit.training.adaptation import rate_share
 from vit.training.config import TrainConfig
 
 
@@ -25,35 +29,56 @@ def learning_rate_share(step: int, total: int, per_epoch: int, config: TrainConf
 
 
 def make_optimizers(model: VisionTransformer, config: TrainConfig, device: torch.device) -> list[Optimizer]:
-    """AdamW for everything, or Muon for the blocks' matrices and AdamW for the rest.
+    """AdamW for everything that learns, or Muon for the blocks' matrices and AdamW for the rest.
 
-    Weights of products decay; biases, scales, positions and prefix tokens do not.
+    Weights of products decay; biases, scales, positions, prefix tokens and adapters do not.
 
     Source of Muon: Jordan et al. 2024, kellerjordan.github.io/posts/muon.
     """
     _do_without_compiler()
-    decayed, plain, matrices = [], [], []
+    decayed, plain, matrices = _Groups(config.lr), _Groups(config.lr), _Groups(config.muon_lr)
     for name, parameter in model.named_parameters():
-        if parameter.ndim == 1 or name in ("pos_embed", "prefix_tokens"):
-            plain.append(parameter)
+        if not parameter.requires_grad:
+            continue
+        share = rate_share(name, len(model.blocks), config.layer_decay)
+        adapter = ".parametrizations." in name
+        if parameter.ndim == 1 or adapter or name in ("pos_embed", "prefix_tokens"):
+            plain.add(share, parameter)
         elif config.optimizer == "muon" and name.startswith("blocks."):
-            matrices.append(parameter)
+            matrices.add(share, parameter)
         else:
-            decayed.append(parameter)
-    groups = [{"params": decayed, "weight_decay": config.weight_decay}, {"params": plain, "weight_decay": 0.0}]
+            decayed.add(share, parameter)
+    groups = decayed.listed(config.weight_decay) + plain.listed(0.0)
     fused = device.type in ("cuda", "cpu")
     optimizers: list[Optimizer] = [torch.optim.AdamW(groups, lr=config.lr, betas=(0.9, 0.99), fused=fused)]
     if matrices:
-        optimizers.append(
-            torch.optim.Muon(matrices, lr=config.muon_lr, weight_decay=config.weight_decay, momentum=0.95)
-        )
+        muon = matrices.listed(config.weight_decay)
+        optimizers.append(torch.optim.Muon(muon, lr=config.muon_lr, weight_decay=config.weight_decay, momentum=0.95))
     return optimizers
 
 
-def step_(optimizer: Optimizer) -> None:
+class _Groups(dict[float, list[nn.Parameter]]):
+    """Parameters by their share of a learning rate."""
+
+    def __init__(self, rate: float):
+        super().__init__()
+        self.rate = rate
+
+    def add(self, share: float, parameter: nn.Parameter) -> None:
+        self.setdefault(share, []).append(parameter)
+
+    def listed(self, weight_decay: float) -> list[dict[str, Any]]:
+        """As optimisers take them."""
+        return [
+            {"params": parameters, "lr": self.rate * share, "weight_decay": weight_decay}
+            for share, parameters in self.items()
+        ]
+
+
+def step_(optimizer: Optimizer, *closure: Callable[[], Tensor]) -> None:
     """Do one step without what `optimizer.step()` imports, torch's compiler: 2 s of the 6 that a run needs to begin."""
     with torch.no_grad():
-        inspect.unwrap(type(optimizer).step)(optimizer)
+        inspect.unwrap(type(optimizer).step)(optimizer, *closure)
 
 
 def _do_without_compiler() -> None:
@@ -67,7 +92,7 @@ def _do_without_compiler() -> None:
 
 
 def average_(averaged: VisionTransformer, model: VisionTransformer, step: int, most: float) -> None:
-    """Move the exponential average of the weights on by one step, in place.
+    """Move the exponential average of the weights that learn on by one step, in place.
 
     Args:
         step: averaged before this one.
@@ -77,4 +102,6 @@ def average_(averaged: VisionTransformer, model: VisionTransformer, step: int, m
     Source: TensorFlow's `tf.train.ExponentialMovingAverage`, argument `num_updates`.
     """
     decay = min(most, (1 + step) / (10 + step))
-    get_ema_multi_avg_fn(decay)(list(averaged.parameters()), list(model.parameters()), step)
+    pairs = zip(averaged.parameters(), model.parameters(), strict=True)
+    averages, learning = zip(*((one, own) for one, own in pairs if own.requires_grad), strict=True)
+    get_ema_multi_avg_fn(decay)(averages, learning, step)

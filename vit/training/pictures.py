@@ -70,6 +70,7 @@ def open_data(
             budget=memory_budget(process.device),
             workers=config.workers,
             limit=config.limit,
+            train_scale=config.train_scale,
         )
     train, validation, test = (
         _placed(one, process.device) for one in (dataset.train, dataset.validation, dataset.test)

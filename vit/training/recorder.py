@@ -98,6 +98,10 @@ class Recorder(AbstractContextManager["Recorder"]):
         """Give a sign of life, now and then."""
         self._pulse("training")
 
+    def probing(self, share: float) -> None:
+        """Tell that the features of training pictures are computed, and the share of them that were, 0 to 1."""
+        self._pulse("probing", round(share, 3))
+
     def validating(self, share: float) -> None:
         """Tell that validation pictures are looked at, and the share of them that were, 0 to 1."""
         self._pulse("validating", round(share, 3))
@@ -157,7 +161,7 @@ class Recorder(AbstractContextManager["Recorder"]):
         """Record the evaluations on validation pictures after an epoch; only the leading process does.
 
         Args:
-            epoch: counted from 1.
+            epoch: counted from 1; 0 for what the run begins with.
             results: of each kind of weights, "raw" and perhaps "averaged".
             better: the kind that counts.
             seconds: of training so far.

@@ -65,7 +65,7 @@ class TrainStep:
         self.total_steps = data.steps_per_epoch * config.epochs
         self.parallel = None
         self.logits = self._fastest_forward()
-        self.augment = config.augmentation()
+        self.augment = config.augmentation(model.config.image_size)
         self.chance = Chance(process.device)
         self.parts = 1
 

@@ -18,8 +18,12 @@ import torch
 from vit.checkpoints.load import load_checkpoint
 from vit.checkpoints.save import record_facts, save_checkpoint
 from vit.data.datasets import Dataset
+from vit.errors import InvalidConfig
 from vit.model.initialization import mimetic_
+from vit.model.layers import Linear
 from vit.model.transformer import VisionTransformer
+from vit.training import probe
+from vit.training.adaptation import adapt_, merged
 from vit.training.config import TrainConfig
 from vit.training.distributed import Process
 from vit.training.evaluation import Evaluation, evaluate
@@ -112,6 +116,10 @@ class Trainer:
             load_weights_(model, load_checkpoint(start_of(config.init_from, run)), self.data.classes)
         elif config.start == "mimetic" and not config.init_from:
             mimetic_(model)
+        try:
+            adapt_(model, config)
+        except ValueError as error:
+            raise InvalidConfig(str(error)) from error
         self.update = TrainStep(config, run, process, self.data, model.to(process.device))
         self.state = StateFile(run)
         self.progress, self.notes = Progress(), []
@@ -144,6 +152,8 @@ class Trainer:
     def _train_epochs(self, recorder: Recorder, stop: threading.Event) -> tuple[Any, ...]:
         """Do the epochs that are left; returns the outcome with its reason."""
         progress, patience = self.progress, self.config.patience
+        if self.config.probe_first and progress.step == 0 and progress.best is None:
+            self._begin_as_probe(recorder)
         snapshots = self._snapshot_writer() if self.process.leads else None
         while progress.step < self.update.total_steps:
             started = time.perf_counter()
@@ -165,6 +175,36 @@ class Trainer:
             if progress.step < self.update.total_steps and self._shall_end(stop):
                 return "stopped", f"Stopped after {epochs:.4g} epochs. Resume continues there."
         return "finished", ""
+
+    def _begin_as_probe(self, recorder: Recorder) -> None:
+        """Give a new head the weights of a linear probe, and keep that as epoch 0: no run ends below it.
+
+        Source: Kumar et al. 2022, arXiv 2202.10054, section 3.4, where it is called LP-FT.
+        """
+        data, process, started = self.data, self.process, time.perf_counter()
+        heads = [model.head for model in self.update.models.values()]
+        new = [head for head in heads if isinstance(head, Linear) and not head.weight.any()]
+        if len(new) < len(heads):  # the checkpoint's own, of the same classes
+            return
+        if process.leads:
+            order, tick = probe.chosen(data.train.labels), recorder.probing
+            features, labels = probe.features_of(
+                self.update.model, data.train, data.normalise, order, process.device, tick
+            )
+            weight, bias = probe.fit(features, labels, len(data.classes))
+            with torch.no_grad():
+                new[0].weight.copy_(weight)
+                new[0].bias.copy_(bias)
+        with torch.no_grad():
+            for tensor in (new[0].weight, new[0].bias):
+                process.send(tensor)
+            for head in new[1:]:
+                head.load_state_dict(new[0].state_dict())
+        results = self._evaluate(recorder)
+        if process.leads:
+            self.progress.seconds += time.perf_counter() - started
+            recorder.epoch(0, results, self.progress.better, self.progress.seconds)
+            self._save_epoch(results[self.progress.better])
 
     def _train_epoch(self, recorder: Recorder, stop: threading.Event) -> bool:
         """Train on what is left of the present epoch; False if asked to end before it was over."""
@@ -208,7 +248,7 @@ class Trainer:
     @property
     def chosen(self) -> VisionTransformer:
         """The model that is explained and saved: the raw or the averaged one, which was better in the last epoch."""
-        return self.update.models[self.progress.better]
+        return merged(self.update.models[self.progress.better])
 
     def _evaluate(self, recorder: Recorder) -> dict[str, Evaluation]:
         """On validation pictures, each of the models, by all processes; notes which one is better."""

@@ -15,13 +15,13 @@ from vit.data.datasets import load_dataset
 from vit.data.in_parts import pictures_bar
 from vit.devices import back_where_it_was
 from vit.errors import InvalidDataset, UserError
+from vit.explain.confidence import wilson
 from vit.explain.features import Features, combined, features_of, pooled
 from vit.explain.head_census import batch_size
 from vit.model.heads import NeighbourHead
 from vit.model.layers import Linear
 
 try:
-    from scipy.stats import binomtest
     from sklearn.linear_model import LogisticRegression
     from sklearn.model_selection import StratifiedKFold, cross_val_predict
     from sklearn.pipeline import Pipeline, make_pipeline
@@ -40,7 +40,7 @@ class Measured(NamedTuple):
 
     Attributes:
         accuracy: their share.
-        interval: in which it lies with 95 % confidence. Source: Wilson 1927, JASA 22, 209.
+        interval: in which it lies with 95 % confidence.
     """
 
     accuracy: float
@@ -49,8 +49,7 @@ class Measured(NamedTuple):
     @classmethod
     def of(cls, right: NDArray[np.bool_]) -> "Measured":
         """Of (n,) pictures."""
-        low, high = binomtest(int(right.sum()), len(right)).proportion_ci(method="wilson")
-        return cls(float(right.mean()), (float(low), float(high)))
+        return cls(float(right.mean()), wilson(int(right.sum()), len(right)))
 
 
 def answers_from_examples(

@@ -1,0 +1,261 @@
+"""From a checkpoint to other classes: what is frozen keeps its bits, adapters merge, no run ends below its probe."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from vit.checkpoints.load import load_checkpoint
+from vit.errors import InvalidConfig
+from vit.images.preprocess import Normalise
+from vit.model.config import ViTConfig
+from vit.model.transformer import VisionTransformer
+from vit.training import ladder, probe
+from vit.training.adaptation import adapt_, merged
+from vit.training.config import TrainConfig
+from vit.training.distributed import set_up_process
+from vit.training.evaluation import evaluate_checkpoint
+from vit.training.metrics import read_metrics
+from vit.training.optimizers import make_optimizers
+from vit.training.presets import train_config
+from vit.training.train import train
+from vit.training.trainer import Trainer
+
+pytestmark = pytest.mark.slow
+
+TRAINED = ("lora", "last", "all")
+COLOURS = {"red": (136, 122, 122), "green": (122, 136, 122), "blue": (122, 122, 136)}
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A checkpoint of another task, trained for a moment."""
+    run = tmp_path_factory.mktemp("base") / "run"
+    sizes = dict(image_size=16, patch_size=4, dim=24, heads=2, depth=3, mlp_dim=48, batch_size=50)
+    train(train_config("shapes", **sizes, epochs=1, limit=400, device="cpu"), run)
+    return str(run / "checkpoints" / "best")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """24 pictures of each of three colours, in much noise and larger than the input."""
+    root, random = tmp_path_factory.mktemp("colours"), np.random.default_rng(1)
+    for split, count in (("train", 24), ("val", 8), ("test", 8)):
+        for name, colour in COLOURS.items():
+            (root / split / name).mkdir(parents=True)
+            for number in range(count):
+                pixels = random.normal(colour, 90, (32, 40, 3)).clip(0, 255).astype(np.uint8)
+                Image.fromarray(pixels).save(root / split / name / f"{number}.png")
+    return root
+
+
+@pytest.fixture
+def config(base: str, folder: Path) -> TrainConfig:
+    return train_config(
+        data=f"folder:{folder}", init_from=base, epochs=3, batch_size=12, crop_scale=0.5, flip=True, ema=0.9,
+        drop_path=0.1, seed=3, device="cpu", precision="float32",
+    )  # fmt: skip
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Callable[[TrainConfig], Path]:
+    """Does a run, and gives its folder."""
+    count = iter(range(100))
+
+    def do(config: TrainConfig) -> Path:
+        run = tmp_path / f"run{next(count)}"
+        train(config, run)
+        return run
+
+    return do
+
+
+def epochs(run: Path) -> dict[int, float]:
+    """Validation accuracy after each epoch."""
+    return {
+        record["epoch"]: record["accuracy"]
+        for record in read_metrics(run / "metrics.jsonl")
+        if record["kind"] == "validation"
+    }
+
+
+# --- What learns ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rung", "learns"),
+    [
+        ("probe", ("head",)),
+        ("lora", ("head", "qkv.weight", "proj.weight")),
+        ("last", ("head", "norm.weight", "norm.bias", "blocks.1.", "blocks.2.")),
+    ],
+)
+def test_what_is_frozen_keeps_its_bits(
+    rung: str, learns: tuple[str, ...], config: TrainConfig, base: str, runs: Callable[[TrainConfig], Path]
+) -> None:
+    before = load_checkpoint(base).model.state_dict()
+    after = load_checkpoint(runs(ladder.rung_config(config, rung)) / "checkpoints" / "last").model.state_dict()
+    changed = {name for name, value in before.items() if not torch.equal(value, after[name])}
+    allowed = {name for name in before if any(part in name for part in learns) or name.startswith("head")}
+    assert changed <= {name for name in allowed if name.startswith(("blocks", "norm.", "head"))}
+    assert any(name.startswith("head") for name in changed)
+    if rung != "probe":
+        assert any(name.startswith("blocks.2.attn") for name in changed)
+
+
+def test_merged_adapters_compute_what_the_adapters_did(config: TrainConfig) -> None:
+    torch.manual_seed(0)
+    model = VisionTransformer(ViTConfig(image_size=(16, 16), patch_size=4, num_classes=3, dim=24, heads=2, depth=2))
+    adapt_(model, config.model_copy(update={"lora_rank": 4}))
+    for name, parameter in model.named_parameters():
+        if name.endswith((".up", "head.weight")):
+            torch.nn.init.normal_(parameter, std=0.1)
+    model.eval()
+    plain, pixels = merged(model), torch.randn(5, 3, 16, 16)
+    with torch.no_grad():
+        kept, whole = model(pixels, output_attentions=True), plain(pixels, output_attentions=True)
+        assert torch.allclose(kept.logits, whole.logits, atol=1e-6)
+        for one, other in zip(kept.attentions, whole.attentions, strict=True):
+            assert torch.allclose(one, other, atol=1e-6)
+        assert (model(pixels).logits - VisionTransformer(model.config).eval()(pixels).logits).abs().max() > 1e-3
+    assert list(plain.state_dict()) == list(VisionTransformer(model.config).state_dict())  # as any other door reads it
+
+
+def test_the_saved_model_is_as_good_as_the_run_says(
+    config: TrainConfig, folder: Path, runs: Callable[[TrainConfig], Path]
+) -> None:
+    run = runs(ladder.rung_config(config, "lora"))
+    (test,) = [record for record in read_metrics(run / "metrics.jsonl") if record["kind"] == "test"]
+    said = evaluate_checkpoint(load_checkpoint(run / "checkpoints" / "best"), f"folder:{folder}")
+    assert (test["accuracy"], test["loss"]) == pytest.approx((said.accuracy, said.loss), abs=1e-6)
+
+
+def test_lower_blocks_learn_more_slowly(config: TrainConfig) -> None:
+    model = VisionTransformer(ViTConfig(image_size=(16, 16), patch_size=4, num_classes=3, dim=24, heads=2, depth=2))
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    (adamw,) = make_optimizers(model, config.model_copy(update={"layer_decay": 0.5, "lr": 0.08}), torch.device("cpu"))
+    rates = {names[id(p)]: group["lr"] for group in adamw.param_groups for p in group["params"]}
+    assert len(rates) == len(names)
+    assert rates["head.weight"] == rates["norm.weight"] == 0.08
+    assert rates["blocks.1.attn.qkv.weight"] == rates["blocks.1.norm1.bias"] == 0.04
+    assert rates["blocks.0.mlp.fc1.weight"] == 0.02
+    assert rates["patch_embed.weight"] == rates["pos_embed"] == 0.01
+
+
+def test_more_blocks_than_there_are_cannot_learn(config: TrainConfig, tmp_path: Path) -> None:
+    with pytest.raises(InvalidConfig, match="has 3 blocks"):
+        train(config.model_copy(update={"freeze": "last:4"}), tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"freeze": "backbone"}, "freeze is for runs that start from a checkpoint"),
+        ({"lora_rank": 4}, "lora_rank is for runs that start from a checkpoint"),
+        ({"init_from": "cifar10", "freeze": "last:2", "lora_rank": 4}, "Leave out freeze, or lora_rank"),
+        ({"init_from": "cifar10", "freeze": "last:0"}, "freeze must be"),
+        ({"init_from": "cifar10", "freeze": "first:1"}, "freeze must be"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidConfig, match=words):
+        train_config(**settings)
+
+
+# --- The probe ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("classes", [2, 5])
+def test_the_probe_is_scikit_learns(classes: int) -> None:
+    random = torch.Generator().manual_seed(0)
+    labels = torch.randint(0, classes, (300,), generator=random)
+    features = 3 + torch.randn(300, 12, generator=random) * 2 + torch.randn(classes, 12, generator=random)[labels]
+    features[:, 4] = 7  # tells nothing
+    weight, bias = probe.fit(features, labels, classes)
+    strength = 2 if classes == 2 else 1  # of two classes they have one direction, which costs twice as much as our two
+    pipeline = make_pipeline(StandardScaler(), LogisticRegression(C=strength, tol=1e-8, max_iter=5000))
+    theirs = pipeline.fit(features.double().numpy(), labels.numpy()).predict_proba(features.double().numpy())
+    ours = (features @ weight.T + bias).softmax(1)
+    assert np.abs(ours.numpy() - theirs).max() < 1e-3
+
+
+@pytest.mark.parametrize("rung", ["probe", *TRAINED])
+def test_a_run_begins_as_good_as_the_probe(
+    rung: str, config: TrainConfig, runs: Callable[[TrainConfig], Path], tmp_path: Path
+) -> None:
+    there = Trainer(config, tmp_path / "there", set_up_process(config))
+    reached = probe.without_training(there.update.model, there.data, there.process.device)
+    begun = epochs(runs(ladder.rung_config(config, rung)))
+    assert reached["probe"].pictures == 24
+    assert begun[0] == pytest.approx(reached["probe"].accuracy)
+    assert reached["probe"].accuracy > 0.6  # of three classes
+
+
+@pytest.mark.parametrize("rung", TRAINED)
+def test_a_rate_that_ruins_the_weights_does_not_end_below_the_probe(
+    rung: str, config: TrainConfig, runs: Callable[[TrainConfig], Path]
+) -> None:
+    """As in facebookresearch/dinov2 #276, where the probe has 75 % and what is fine-tuned never above 40 %."""
+    run = runs(ladder.rung_config(config, rung).model_copy(update={"lr": 2.0, "ema": 0.0, "grad_clip": 0.0}))
+    accuracy = epochs(run)
+    assert min(accuracy.values()) < accuracy[0]
+    best = load_checkpoint(run / "checkpoints" / "best")
+    assert best.facts["validation_accuracy"] == pytest.approx(max(accuracy.values()), abs=1e-4)
+    assert max(accuracy.values()) >= accuracy[0]
+
+
+def test_a_head_of_the_same_classes_is_kept(config: TrainConfig, runs: Callable[[TrainConfig], Path]) -> None:
+    first = runs(config.model_copy(update={"epochs": 1}))
+    again = config.model_copy(update={"init_from": str(first / "checkpoints" / "last"), "probe_first": True})
+    assert 0 not in epochs(runs(again.model_copy(update={"epochs": 1})))
+
+
+# --- Runs like any other --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rung", ["probe", *TRAINED])
+def test_a_run_that_was_stopped_ends_with_the_same_bits(
+    rung: str,
+    config: TrainConfig,
+    runs: Callable[[TrainConfig], Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config = ladder.rung_config(config, rung)
+    whole, parts = runs(config), tmp_path / "parts"
+    monkeypatch.setattr(Trainer, "_shall_end", lambda *_: True)  # after each step
+    train(config, parts)
+    attempts = 1
+    while '"finished"' not in (parts / "outcome.json").read_text():
+        train(config, parts, resume=True)
+        attempts += 1
+    assert attempts == 3 * 6  # epochs and steps
+    for name in ("best", "last"):
+        one, other = ((run / "checkpoints" / name / "model.safetensors").read_bytes() for run in (whole, parts))
+        assert one == other
+
+
+def test_training_pictures_are_held_larger_where_parts_of_them_are_cut_out(config: TrainConfig, tmp_path: Path) -> None:
+    trainer = Trainer(config, tmp_path / "run", set_up_process(config))
+    assert trainer.data.train.images.shape[2:] == (20, 20)  # type: ignore[attr-defined]
+    assert trainer.data.validation.images.shape[2:] == (16, 16)  # type: ignore[attr-defined]
+    whole = Trainer(config.model_copy(update={"crop_scale": 1.0}), tmp_path / "run", set_up_process(config))
+    assert whole.data.train.images.shape[2:] == (16, 16)  # type: ignore[attr-defined]
+    seen: list[torch.Size] = []
+    normalise = Normalise.__call__
+
+    def watch(self: Normalise, images: torch.Tensor) -> torch.Tensor:
+        seen.append(images.shape)
+        return normalise(self, images)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Normalise, "__call__", watch)
+        trainer.update.train_step(0, trainer.data.train.images[:6], trainer.data.train.labels[:6], print)  # type: ignore[attr-defined]
+    assert seen == [(6, 3, 16, 16)]

@@ -1,0 +1,77 @@
+"""The command ladder."""
+
+import argparse
+import json
+import sys
+import time
+from contextlib import redirect_stdout
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from vit.cli.training import merged_settings
+from vit.errors import InvalidConfig
+from vit.paths import runs_folder
+from vit.progress import tqdm
+from vit.runs.control import new_id
+from vit.training import ladder
+from vit.training.config import TrainConfig
+from vit.training.distributed import set_up_process
+from vit.training.ladder import RUNGS, Reached
+from vit.training.presets import checkpoint_name, train_config
+from vit.training.probe import without_training
+from vit.training.train import train
+from vit.training.trainer import Trainer
+
+
+def run_ladder(options: argparse.Namespace) -> None:
+    """Try every way from a checkpoint to the classes of a dataset, and say which one to take."""
+    rungs = options.rungs or list(RUNGS)
+    if strangers := [name for name in rungs if name not in RUNGS]:
+        raise InvalidConfig(f"There is no rung {strangers[0]!r}. Choose from: {', '.join(RUNGS)}.")
+    config = train_config("fine-tune", **merged_settings(options) | {"init_from": options.start})
+    reached: dict[str, Reached] = {}
+    models: dict[str, Path] = {}
+    if {"neighbours", "probe"} & set(rungs):
+        started = time.perf_counter()
+        for name, without in _without_training(config, bar=not options.json).items():
+            if name in rungs:
+                reached[name] = without
+                _print(options, name, without, time.perf_counter() - started)
+    for name in RUNGS:
+        if name in rungs and name not in ("neighbours", "probe"):
+            started = time.perf_counter()
+            models[name] = runs_folder() / new_id(f"{checkpoint_name(options.start)}, {RUNGS[name].title}")
+            with redirect_stdout(sys.stderr):
+                result = train(ladder.rung_config(config, name), models[name])
+            if result.validation is None:
+                raise InvalidConfig("Stopped before the first epoch.")
+            reached[name] = Reached(result.validation.accuracy, result.validation.pictures)
+            _print(options, name, reached[name], time.perf_counter() - started, models[name])
+    if options.json:
+        return
+    best = ladder.recommended(reached.items())
+    print(f"\nTake: {RUNGS[best].title}. {RUNGS[best].sentence}")
+    if best in models:
+        print(f"The model: {models[best] / 'checkpoints' / 'best'}")
+    elif settings := RUNGS[best].settings:
+        words = " ".join(f"{name}={value}" for name, value in settings.items())
+        print(f"python -m vit train --preset fine-tune --data {config.data} --set init_from={options.start} {words}")
+
+
+def _without_training(config: TrainConfig, bar: bool) -> dict[str, Reached]:
+    with TemporaryDirectory() as folder, tqdm(total=100, unit="%", leave=False, disable=not bar) as progress:
+        trainer = Trainer(config, Path(folder), set_up_process(config))
+
+        def tick(share: float) -> None:
+            progress.update(int(100 * share) - progress.n)
+
+        return without_training(trainer.update.model, trainer.data, trainer.process.device, tick)
+
+
+def _print(options: argparse.Namespace, name: str, reached: Reached, seconds: float, model: Path | None = None) -> None:
+    low, high = reached.interval
+    if options.json:
+        facts = {"rung": name, "accuracy": reached.accuracy, "interval": [low, high], "pictures": reached.pictures}
+        print(json.dumps(facts | {"seconds": round(seconds, 1), "run": model and str(model)}), flush=True)
+        return
+    print(f"{RUNGS[name].title:<20} {reached.accuracy:6.1%}  {low:.1%} to {high:.1%}  {seconds:6.0f} s", flush=True)

@@ -1,0 +1,19 @@
+"""How sure a share is that was counted."""
+
+from math import sqrt
+
+_Z = 1.959963984540054  # of 95 %
+
+
+def wilson(right: int, count: int) -> tuple[float, float]:
+    """The interval in which a share lies with 95 % confidence, of which `right` of `count` were seen.
+
+    Source: Wilson 1927, JASA 22, 209.
+
+    >>> [round(end, 3) for end in wilson(9, 10)]
+    [0.596, 0.982]
+    """
+    share, weight = right / count, _Z**2 / count
+    middle = share + weight / 2
+    reach = _Z * sqrt(share * (1 - share) / count + weight / (4 * count))
+    return max(0.0, (middle - reach) / (1 + weight)), min(1.0, (middle + reach) / (1 + weight))
