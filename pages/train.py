@@ -13,7 +13,7 @@ import streamlit as st
 from pages.shared import access, datasets, link_controls, loading, navigation, session, setting_names
 from pages.shared.escape import plain
 from pages.shared.page_links import RunsLink
-from pages.train_form import cluster_dry_run, compute_target, cost_preview, data_picker, form_state
+from pages.train_form import cluster_dry_run, compute_target, cost_preview, data_picker, form_state, ladder
 from pages.train_form import settings as fields
 from pages.train_form.form import LONGEST, TrainForm
 from vit import checkpoints
@@ -342,6 +342,8 @@ with right:
         measured = cost_preview.show_costs(config, here, pictures, there) if devices else None
         if elsewhere and cluster_dry_run.possible(target):
             cluster_dry_run.show(config, target)
+        if form.init_from and pictures is not None:
+            ladder.show(config, target, access.visitor())
         runs = pick_sweep(settings, form.sweep_1)
     usual = name_of(config) if config else ""
     name = st.text_input("Name", key=form_state.key("name"), placeholder=usual, max_chars=60, persist_state="session")

@@ -14,7 +14,7 @@ from streamlit.testing.v1 import AppTest
 from pages.shared import setting_names
 from pages.train_form import compute_target, cost_preview, data_picker, settings
 from vit.cli.parser import parser
-from vit.cli.training import _merged_settings
+from vit.cli.training import merged_settings
 from vit.devices import Device
 from vit.runs import control, registry
 from vit.training import dry_run, run_folder
@@ -78,7 +78,7 @@ def described(page: AppTest) -> TrainConfig:
     """What the command line on the page says."""
     words = shlex.split(page.code[-1].value)
     options = parser().parse_args(words[words.index("vit") + 1 :])
-    return train_config(options.preset, **_merged_settings(options))
+    return train_config(options.preset, **merged_settings(options))
 
 
 def pictures(path: Path, size: tuple[int, int] = (40, 30), classes: int = 2, count: int = 4) -> None:

@@ -60,6 +60,7 @@ def run_ladder(options: argparse.Namespace) -> None:
 
 def _without_training(config: TrainConfig, bar: bool) -> dict[str, Reached]:
     with TemporaryDirectory() as folder, tqdm(total=100, unit="%", leave=False, disable=not bar) as progress:
+        config = config.model_copy(update={"crop_scale": 1.0})  # pictures as large as the input
         trainer = Trainer(config, Path(folder), set_up_process(config))
 
         def tick(share: float) -> None:

@@ -35,6 +35,7 @@ from vit.paths import environment_with_package
 from vit.training.config import TrainConfig
 from vit.training.distributed import Process, memory_budget, set_up_process
 from vit.training.fine_tuning import model_config
+from vit.training.ladder import Reached
 
 LIMIT_SECONDS = 10.0  # [s] for timing, the start of the process included
 DEAR_SECONDS = 12 * 3600.0  # [s]; a run that takes longer on this machine is too dear for it
@@ -45,6 +46,7 @@ _MARGIN_SECONDS = 0.5  # [s] of the limit that are left for the answer
 _MATRIX_SIDE = 768  # of matrices whose product tells how fast a CPU is
 _SPEED_SHARE = 0.5  # of that speed that training reaches
 _TICK_SECONDS = 0.2  # [s] between two signs of life
+_FEATURES_SECONDS = 1800.0  # [s] that looking at all pictures once may take
 _OVERFIT_SECONDS = 30.0  # of overfitting, at most
 _VERSIONS = 3  # augmented versions of each picture in the preview
 _CELL_PIXELS = 72  # side of a picture in the preview [px], at least
@@ -386,6 +388,26 @@ def overfit(
     with closing(_run_process("overfit", config, device, 6 * seconds, {"seconds": seconds})) as answers:
         for values in answers:
             yield Point(**values) if values else None
+
+
+def without_training(config: TrainConfig, device: str = "cpu") -> Generator[float | dict[str, Reached], None, None]:
+    """What nearest neighbours and a linear probe reach from the checkpoint that a run starts from.
+
+    Yields:
+        the share that is done now and then, and at last the result by rung. Closing it ends the work.
+
+    Raises:
+        InvalidConfig, InvalidDataset: it cannot be done, or another dry run is under way.
+    """
+    done = 0.0
+    with closing(_run_process("features", config, device, _FEATURES_SECONDS, {})) as answers:
+        for values in answers:
+            if values and "reached" in values:
+                yield {name: Reached(*reached) for name, reached in values["reached"].items()}
+                return
+            done = values["share"] if values else done
+            yield done
+    raise InvalidConfig(f"The pictures take longer than {_FEATURES_SECONDS / 60:.0f} minutes. Lower limit.")
 
 
 def sample(config: TrainConfig, count: int) -> Sample:

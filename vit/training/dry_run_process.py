@@ -1,6 +1,6 @@
 """The process of a dry run: a few steps, or one batch learnt by heart, told line by line.
 
-python -m vit.training.dry_run_process time|overfit < request.json      prints one JSON object per line
+python -m vit.training.dry_run_process time|overfit|features < request.json      prints one JSON object per line
 """
 
 import json
@@ -19,11 +19,12 @@ from vit.data.datasets import Dataset
 from vit.data.pictures import Resident
 from vit.errors import UserError
 from vit.explain.timing import products
-from vit.training import trainer
+from vit.training import probe, trainer
 from vit.training.config import TrainConfig
 from vit.training.distributed import set_up_process
 from vit.training.dry_run import Sample, parameters_of, run_facts, sample
 from vit.training.fine_tuning import model_config
+from vit.training.ladder import Reached
 from vit.training.presets import train_config
 
 _TIMED_SECONDS = 2.0  # [s] of steps with the largest batch
@@ -45,6 +46,9 @@ def main(what: str) -> int:
     try:
         config = train_config(None, **request.pop("config"))
         does: dict[str, Callable[..., Iterator[dict[str, Any]]]] = {"time": _time_steps, "overfit": _overfit}
+        if what == "features":
+            tell({"reached": _without_training(config, tell)})
+            return 0
         for values in does[what](config, **request):
             tell(values)
     except UserError as error:
@@ -163,6 +167,20 @@ def _overfit(config: TrainConfig, seconds: float) -> Iterator[dict[str, Any]]:
         if (accuracy == 1 and loss < 0.05) or time.monotonic() > until:
             return
         update.train_step(step, images, labels, _discard)
+
+
+def _without_training(config: TrainConfig, tell: Callable[[dict[str, Any]], None]) -> dict[str, Reached]:
+    config = config.model_copy(update={"crop_scale": 1.0})  # pictures as large as the input
+    run = trainer.Trainer(config, Path(tempfile.gettempdir()) / "vit-trial", set_up_process(config))
+    told = 0.0
+
+    def tick(share: float) -> None:
+        nonlocal told
+        if share >= told + 0.01:
+            told = share
+            tell({"share": share})
+
+    return probe.without_training(run.update.model, run.data, run.process.device, tick)
 
 
 def _discard(text: str) -> None:

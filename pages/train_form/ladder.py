@@ -1,0 +1,257 @@
+"""The ladder on page Train: what each way from a checkpoint to other classes reaches, the cheapest first."""
+
+import html
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import streamlit as st
+
+from pages.shared import access, datasets, navigation, readings, session
+from pages.shared.bars import STRONG
+from pages.shared.escape import plain
+from pages.shared.page_links import ExploreLink, RunsLink
+from pages.shared.result_cache import with_bar
+from pages.train_form.compute_target import ComputeTarget
+from vit.data import catalog
+from vit.errors import UserError
+from vit.runs.control import launch
+from vit.runs.registry import Run
+from vit.training import dry_run
+from vit.training.config import TrainConfig
+from vit.training.ladder import RUNGS, Reached, recommended, rung_config
+from vit.training.presets import checkpoint_name
+
+_IN_A_SENTENCE = {
+    "neighbours": "nearest neighbours",
+    "probe": "the linear probe",
+    "lora": "LoRA",
+    "last": "the last two blocks",
+    "all": "everything",
+}
+PAUSE = 2.0  # [s] between two looks at runs
+LOOKING = "Looking at every picture once…"
+_ELSEWHERE = {"device", "data_root", "workers", "compile", "precision", "seed"}  # settings that make it no other rung
+
+
+class Row(NamedTuple):
+    """A rung as the page shows it.
+
+    Attributes:
+        reached: on validation pictures; None before there is anything.
+        run: that goes this way, the newest; None without one.
+    """
+
+    name: str
+    reached: Reached | None
+    run: Run | None
+
+
+def show(config: TrainConfig, target: ComputeTarget, owner: str) -> None:
+    """Every rung with what it reaches, and what is next."""
+    st.header("Ladder", anchor=False, help=_HELP)
+    asked = session.of(session.Train).asked_ladders
+    pictures = config.data, datasets.digest(config.data), config.limit, config.image_size
+    key = "without training", config.init_from, *pictures
+    if key not in asked:
+        st.button(
+            "Try without training",
+            key="ladder_look",
+            help="Nearest neighbours and a linear probe, by one look at every picture.",
+            on_click=asked.add,
+            args=(key,),
+        )
+    reached: Mapping[str, Reached] = {}
+    if key in asked:
+        try:
+            reached = with_bar(key, LOOKING, lambda tick: _without_training(config, target, tick))
+        except UserError as error:
+            asked.discard(key)
+            st.error(plain(str(error)))
+    rows = rows_of(config, reached)
+    alive = any(row.run and row.run.alive for row in rows)
+
+    @st.fragment(run_every=PAUSE if alive else None)
+    def draw() -> None:
+        now = rows_of(config, reached)
+        if alive != any(row.run and row.run.alive for row in now):
+            st.rerun()
+        _draw(now)
+
+    draw()
+    _offer(config, target, rows, owner)
+
+
+def rows_of(config: TrainConfig, without_training: Mapping[str, Reached]) -> list[Row]:
+    """All rungs, with what is known of them.
+
+    Args:
+        config: of the form; what rungs decide in it plays no part.
+        without_training: what needed none, by rung.
+    """
+    subjects = {name: _subject(rung_config(config, name)) for name, rung in RUNGS.items() if rung.settings is not None}
+    found: dict[str, Run] = {}
+    for run in readings.every_run():  # the newest first
+        if run.config.get("init_from"):
+            values = _subject_of_values(run.config)
+            for name, subject in subjects.items():
+                if values == subject:
+                    found.setdefault(name, run)
+    return [Row(name, _reached_by(found.get(name)) or without_training.get(name), found.get(name)) for name in RUNGS]
+
+
+def _reached_by(run: Run | None) -> Reached | None:
+    """What a run reached so far; None before its first evaluation."""
+    if run is None:
+        return None
+    accuracy, start = readings.validation_accuracy(run), readings.figures(run).records.get("start")
+    pictures = start[-1].get("validation_pictures") if start else None
+    return Reached(accuracy, pictures) if accuracy is not None and isinstance(pictures, int) and pictures else None
+
+
+def _subject(config: TrainConfig) -> tuple[tuple[str, object], ...]:
+    return _subject_of_values(config.model_dump())
+
+
+def _subject_of_values(values: Mapping[str, object]) -> tuple[tuple[str, object], ...]:
+    """The settings that make a run another one, in order; those that a file leaves out have their defaults."""
+    fields = TrainConfig.model_fields
+    return tuple((name, values.get(name, fields[name].default)) for name in fields if name not in _ELSEWHERE)
+
+
+def _without_training(
+    config: TrainConfig, target: ComputeTarget, tick: Callable[[float], object]
+) -> dict[str, Reached]:
+    device = target.devices[0] if target.devices else "cpu"
+    for moment in dry_run.without_training(config, device):
+        if isinstance(moment, dict):
+            return moment
+        tick(moment)
+    return {}
+
+
+def _draw(rows: Sequence[Row]) -> None:
+    best = recommended((row.name, row.reached) for row in rows if row.reached) if any(r.reached for r in rows) else ""
+    st.html(_STYLE + "".join(_row(row, row.name == best) for row in rows))
+    known = {row.name: row.reached for row in rows if row.reached}
+    if not known or any(row.run and row.run.alive for row in rows):
+        return
+    st.markdown(sentence(known, best))
+
+
+def sentence(known: Mapping[str, Reached], best: str) -> str:
+    """Which rung to take, and why.
+
+    >>> sentence({"probe": Reached(0.9, 200), "lora": Reached(0.94, 200)}, "lora")
+    '**Take LoRA**: right for 94.0 % of 200 validation pictures, 4.0 points above the linear probe.'
+    """
+    reached, share = known[best], 100 * known[best].accuracy
+    text = f"**Take {_IN_A_SENTENCE[best]}**: right for {share:.1f} % of {reached.pictures:,} validation pictures"
+    cheaper = [name for name in RUNGS if name in known and list(RUNGS).index(name) < list(RUNGS).index(best)]
+    if "probe" in known and best not in ("probe", "neighbours"):
+        gain = 100 * (reached.accuracy - known["probe"].accuracy)
+        text += f", {gain:.1f} points above the linear probe"
+    elif len(known) > len(cheaper) + 1:
+        text += ", and what learns more reaches no more"
+    return f"{text}."
+
+
+def _row(row: Row, best: bool) -> str:
+    rung, reached = RUNGS[row.name], row.reached
+    value, whisker, width = "", "", 0.0
+    if reached:
+        low, high = reached.interval
+        value, width = f"{reached.accuracy:.1%}", 100 * reached.accuracy
+        whisker = f'<u style="left:{100 * low:.1f}%;width:{100 * (high - low):.1f}%"></u>'
+        tip = f"{low:.1%} to {high:.1%} with 95 % confidence, on {reached.pictures:,} validation pictures"
+    else:
+        tip = rung.sentence
+    state = _state(row)
+    return (
+        f'<div class="rung{" best" * best}" title="{html.escape(tip)}"><span>{html.escape(rung.title)}'
+        f"<small>{html.escape(rung.sentence)}</small></span>"
+        f'<i><b style="width:{width:.1f}%"></b>{whisker}</i><em>{value}<small>{html.escape(state)}</small></em></div>'
+    )
+
+
+def _state(row: Row) -> str:
+    """What its run does, in a word or two."""
+    if row.run is None:
+        return ""
+    if row.run.status in ("running", "validating", "testing"):
+        return f"{readings.share_done(row.run):.0%} done"
+    return "" if row.run.status == "finished" else readings.STATUS[row.run.status].lower()
+
+
+def _offer(config: TrainConfig, target: ComputeTarget, rows: Sequence[Row], owner: str) -> None:
+    """Buttons: start what was not, open what there is."""
+    missing = [row.name for row in rows if row.run is None and row.name in ("lora", "last", "all")]
+    with st.container(horizontal=True):
+        if missing and target.devices:
+            title = "Train the other three" if len(missing) == 3 else f"Train {len(missing)} more"
+            if st.button(
+                title,
+                key="ladder_train",
+                type="primary",
+                help="As runs of this form, one after the other: "
+                + ", ".join(RUNGS[name].title for name in missing)
+                + ". Each begins with the probe's head and is tested once, at its end.",
+            ):
+                _launch(config, target, missing, owner)
+        known = {row.name: row for row in rows if row.reached}
+        if known:
+            best = known[recommended((name, row.reached) for name, row in known.items() if row.reached)]
+            if best.run is not None and best.run.best:
+                navigation.link("Open in Explore", "explore", ExploreLink(checkpoint=str(best.run.best)).to_query())
+            elif (
+                best.name == "probe"
+                and target.devices
+                and st.button(
+                    "Keep the linear probe", key="ladder_probe", help="A run of one epoch, tested at its end."
+                )
+            ):
+                _launch(config, target, ["probe"], owner)
+        if own := [row.run.id for row in rows if row.run]:
+            navigation.link("Its runs", "runs", RunsLink(runs=tuple(own)).to_query(), icon=False)
+
+
+def _launch(config: TrainConfig, target: ComputeTarget, rungs: Sequence[str], owner: str) -> None:
+    sweep = f"ladder-{int(time.time())}" if len(rungs) > 1 else ""
+    try:
+        catalog.check_spec(config.data)
+        for name in rungs:
+            launch(
+                rung_config(config, name),
+                name=f"{checkpoint_name(config.init_from)}, {RUNGS[name].title}",
+                on=target.on,
+                devices=target.devices,
+                nodes=target.nodes,
+                minutes=target.minutes,
+                share=target.share,
+                owner=owner,
+                sweep=sweep,
+                limits=access.limits(),
+            )
+    except UserError as error:
+        st.error(plain(str(error)))
+        return
+    readings.forget()
+    st.rerun()
+
+
+_HELP = (
+    "From the checkpoint to these classes, the cheapest way first. Nearest neighbours and the linear probe need no "
+    "training; the others begin with the probe's head, so none ends below it. Validation pictures tell them apart."
+)
+_STYLE = f"""<style>
+.rung {{ display: grid; grid-template-columns: 9.5rem 1fr 4.2rem; gap: 0.7rem; align-items: center; padding: 0.28rem 0;
+  font-size: 0.875rem; line-height: 1.3; }}
+.rung small {{ display: block; opacity: 0.65; font-size: 0.72rem; }}
+.rung i {{ position: relative; height: 0.9rem; background: #888f9426; border-radius: 2px; }}
+.rung b {{ position: absolute; inset: 0 auto 0 0; background: #888f94; opacity: 0.6; border-radius: 2px; }}
+.rung u {{ position: absolute; top: 50%; height: 2px; margin-top: -1px; background: currentColor; }}
+.rung.best b {{ background: {STRONG}; opacity: 1; }}
+.rung.best span {{ font-weight: 600; }}
+.rung.best span small {{ font-weight: 400; }}
+.rung em {{ font-style: normal; text-align: right; font-variant-numeric: tabular-nums; }}
+</style>"""

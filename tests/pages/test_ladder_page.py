@@ -1,0 +1,110 @@
+"""The ladder on page Train: rungs fill in, what there is already is not done again, the best one is named."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from pages.shared.escape import plain
+from vit.errors import InvalidConfig
+from vit.runs import control, registry
+from vit.training import dry_run
+from vit.training.ladder import RUNGS, rung_config
+from vit.training.presets import train_config
+from vit.training.train import train
+
+ROOT = Path(__file__).parents[2]
+WAIT = 120  # [s]; the first run imports torch
+LINK = {"preset": "fine-tune", "data": "shapes", "init_from": "cifar10", "limit": "60", "epochs": "1"}
+
+
+@pytest.fixture
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setenv("VIT_RUNS", str(tmp_path / "runs"))
+    monkeypatch.setenv("VIT_DATA_ROOTS", str(tmp_path / "data"))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    (tmp_path / "data").mkdir()
+    yield tmp_path / "runs"
+    for run in registry.list_runs():
+        if run.alive:
+            control.kill(run.id)
+
+
+def opened(**link: str) -> AppTest:
+    app = AppTest.from_file(str(ROOT / "app.py"), default_timeout=WAIT)
+    app.switch_page("pages/train.py")
+    for name, text in link.items():
+        app.query_params[name] = text
+    app.run()
+    assert not app.exception
+    return app
+
+
+def rungs(page: AppTest) -> dict[str, str]:
+    """Each rung's title with what stands at the end of its row, as people read it."""
+    (drawn,) = [one.value for one in page.get("html") if 'class="rung' in one.value]
+    rows = drawn.split('<div class="rung')[1:]
+    return {row.split("<span>")[1].split("<")[0]: row.split("<em>")[1].split("<")[0] for row in rows}
+
+
+def button(page: AppTest, key: str) -> object:
+    return next((one for one in page.button if one.key == key), None)
+
+
+def test_there_is_no_ladder_from_random_weights(runs: Path) -> None:
+    assert "Ladder" not in [one.value for one in opened().header]
+
+
+def test_rungs_without_training_come_at_a_click_and_once(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = opened(**LINK)
+    assert "Ladder" in [one.value for one in page.header]
+    assert rungs(page) == {rung.title: "" for rung in RUNGS.values()}
+    page.button(key="ladder_look").click().run()
+    assert not page.exception and not page.error
+    first = rungs(page)
+    assert first["Nearest neighbours"].endswith("%") and first["Linear probe"].endswith("%")
+    assert first["LoRA"] == first["Everything"] == ""
+    assert any(one.value.startswith("**Take ") for one in page.markdown)
+    assert button(page, "ladder_look") is None and button(page, "ladder_train") is not None
+
+    def never(*_: object) -> None:
+        raise AssertionError("looked again")
+
+    monkeypatch.setattr(dry_run, "without_training", never)
+    again = opened(**LINK | {"lr": "0.5"})  # another person, another recipe for what learns
+    again.button(key="ladder_look").click().run()
+    assert not again.exception
+    assert rungs(again) == first
+
+
+def test_a_run_of_a_rung_is_found_whoever_started_it(runs: Path) -> None:
+    config = train_config("fine-tune", data="shapes", init_from="cifar10", limit=60, epochs=1, device="cpu")
+    done = train(rung_config(config, "last"), runs / "20261125-000000-by-hand-0000")
+    assert done.validation
+    page = opened(**LINK)
+    assert rungs(page)["Last two blocks"] == f"{done.validation.accuracy:.1%}"
+    assert rungs(page)["Everything"] == ""
+    assert rungs(opened(**LINK | {"limit": "61"}))["Last two blocks"] == ""  # other pictures
+
+
+def test_the_other_rungs_are_started_as_runs(runs: Path) -> None:
+    page = opened(**LINK)
+    page.button(key="ladder_train").click().run()
+    assert not page.exception and not page.error
+    started = registry.list_runs()
+    assert sorted(run.name for run in started) == ["cifar10, Everything", "cifar10, Last two blocks", "cifar10, LoRA"]
+    assert len({run.sweep for run in started}) == 1
+    assert button(page, "ladder_train") is None
+
+
+def test_an_error_is_a_sentence_and_the_button_comes_back(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+
+    def refuse(*_: object) -> None:
+        raise InvalidConfig("Another trial is under way.")
+
+    monkeypatch.setattr(dry_run, "without_training", refuse)
+    page = opened(**LINK | {"limit": "62"})
+    page.button(key="ladder_look").click().run()
+    assert [one.value for one in page.error] == [plain("Another trial is under way.")]
+    assert button(page.run(), "ladder_look") is not None
