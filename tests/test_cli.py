@@ -521,6 +521,16 @@ def test_a_finished_run_is_neither_stopped_nor_resumed(command: Command, trained
     assert "Name a run" in command("runs", "stop").err
 
 
+def test_runs_are_deleted_when_that_is_meant(command: Command, trained: str, tmp_path: Path) -> None:
+    said = command("runs", "delete", trained)
+    assert said.status == 0 and said.out.startswith(f"Would delete {trained}: ") and "--yes" in said.out
+    assert (tmp_path / "runs" / trained / "config.json").exists()
+    assert command("runs", "delete", trained, "none", "--yes").status == 2  # nothing is done where one is unknown
+    assert (tmp_path / "runs" / trained).exists()
+    assert command("runs", "delete", trained, "--yes").out.startswith(f"Deleted {trained}: ")
+    assert not any((tmp_path / "runs").glob("*dele*")) and not (tmp_path / "runs" / trained).exists()
+
+
 def test_evaluate_keeps_which_pictures_were_taken_for_what(
     command: Command, saved: Path, folder: Path, tmp_path: Path
 ) -> None:

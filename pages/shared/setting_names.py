@@ -14,7 +14,7 @@ GROUPS = {
     "From a checkpoint": FINE_TUNING,
     "Training": (
         "epochs", "batch_size", "optimizer", "lr", "muon_lr", "weight_decay", "schedule", "warmup_epochs",
-        "label_smoothing", "grad_clip", "ema", "patience",
+        "label_smoothing", "balance", "grad_clip", "ema", "patience",
     ),
     "Augmentation": ("crop_padding", "crop_scale", "flip", "operations", "magnitude", "erase", "mixup", "cutmix"),
     "Machine": ("precision", "compile", "workers", "seed", "limit"),
@@ -42,6 +42,7 @@ TITLES = {
     "probe_first": "Begin with the probe's head",
     "lr": "Learning rate, AdamW",
     "muon_lr": "Learning rate, Muon",
+    "balance": "Balance of classes",
     "grad_clip": "Largest gradient",
     "ema": "Averaging, decay",
     "warmup_epochs": "Warm-up [epochs]",

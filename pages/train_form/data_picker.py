@@ -14,6 +14,7 @@ import streamlit as st
 
 from pages.shared import access, datasets, link_controls, session, uploads
 from pages.shared.escape import plain
+from pages.train_form import class_names
 from vit.data import catalog, import_archive
 from vit.data import datasets as vit_datasets
 from vit.data import survey as surveys
@@ -162,6 +163,7 @@ def show(spec: str, root: str, choose: Callable[[str], None]) -> None:
         st.error(plain(str(error)))
     else:
         show_survey(survey, classes)
+        class_names.offer(spec)
     if catalog.is_upload(spec):
         datasets.show_list("Left out of the archive", *import_archive.left_out(spec.removeprefix("folder:")))
         offer_deletion(spec, choose)

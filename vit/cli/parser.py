@@ -233,9 +233,12 @@ def parser() -> argparse.ArgumentParser:
     ladder.add_argument("--json", action="store_true", help="print one JSON object per rung")
     ladder.set_defaults(resume=None)
 
-    runs = add("runs", "List training runs, look at one, stop or resume it; the page does the same and more.")
-    runs.add_argument("action", nargs="?", choices=("list", "show", "stop", "resume"), default="list")
-    runs.add_argument("id", nargs="?", metavar="ID")
+    runs = add(
+        "runs", "List training runs, look at some, stop, resume or delete them; the page does the same and more."
+    )
+    runs.add_argument("action", nargs="?", choices=("list", "show", "stop", "resume", "delete"), default="list")
+    runs.add_argument("ids", nargs="*", metavar="ID")
+    runs.add_argument("--yes", action="store_true", help="with delete: do it, instead of saying what would go")
     return top
 
 

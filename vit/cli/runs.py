@@ -10,24 +10,42 @@ from vit.training.metrics import MetricsReader, final_test, progress
 
 
 def run_runs(options: argparse.Namespace) -> None:
-    """List runs, look at one, stop or resume it."""
+    """List runs, look at some, stop, resume or delete them."""
     if options.action == "list":
         for run in registry.list_runs(control.PATIENCE_SECONDS):
             print(_line(run))
         return
-    if options.id is None:
+    if not options.ids:
         raise UserError(f"Name a run: python -m vit runs {options.action} ID. Its id is in `python -m vit runs list`.")
-    if options.action == "stop":
-        control.stop(options.id)
-    elif options.action == "resume":
-        control.resume(options.id)
-    run = registry.find_run(options.id, control.PATIENCE_SECONDS)
-    print(_line(run))
-    if options.action == "show":
-        if run.notes:
-            print(run.notes)
-        print(json.dumps(run.config, indent=2))
-        print(run.folder)
+    for run_id in options.ids:  # before anything is done to one of them
+        registry.find_run(run_id, control.PATIENCE_SECONDS)
+    for run_id in options.ids:
+        if options.action == "delete":
+            _delete(run_id, options.yes)
+            continue
+        if options.action == "stop":
+            control.stop(run_id)
+        elif options.action == "resume":
+            control.resume(run_id)
+        run = registry.find_run(run_id, control.PATIENCE_SECONDS)
+        print(_line(run))
+        if options.action == "show":
+            if run.notes:
+                print(run.notes)
+            print(json.dumps(run.config, indent=2))
+            print(run.folder)
+
+
+def _delete(run_id: str, sure: bool) -> None:
+    folder = registry.find_run(run_id, control.PATIENCE_SECONDS).folder
+    files = [file for file in folder.rglob("*") if file.is_file()]
+    size = sum(file.stat().st_size for file in files)
+    what = f"{run_id}: {size / 1e6:,.1f} MB in {len(files):,} files"
+    if sure:
+        control.delete(run_id)
+        print(f"Deleted {what}")
+    else:
+        print(f"Would delete {what}, its checkpoints among them. Add --yes to do it.")
 
 
 def _line(run: Any) -> str:

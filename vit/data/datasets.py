@@ -25,6 +25,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from vit.data.class_names import names_of
 from vit.data.pictures import Pictures, Resident, Streamed, as_tensor, log
 from vit.data.shapes import SHAPES, shapes
 from vit.errors import InvalidDataset, InvalidImage
@@ -59,7 +60,11 @@ Split = Literal["train", "validation", "test"]
 
 
 class Files(NamedTuple):
-    """What a folder of class folders holds: (file, label) of each split, nothing of it opened."""
+    """What a folder of class folders holds: (file, label) of each split, nothing of it opened.
+
+    Attributes:
+        classes: their names for people, see `vit.data.class_names`, in the order of their folders.
+    """
 
     classes: tuple[str, ...]
     train: list[tuple[Path, int]]
@@ -393,13 +398,14 @@ def list_files(path: Path, only_test: bool = False) -> Files:
         train, test = _split_off(_labelled(root, classes), _test_count)
         if not test:
             raise InvalidDataset(f"{str(path)!r} has one picture per class, and none to test on. Add more.")
+    names = names_of(path, classes)
     if only_test:
-        return Files(classes, [], [], test)
+        return Files(names, [], [], test)
     if validation_root:
         validation = _labelled(validation_root, classes)
     else:
         train, validation = _split_off(train, _validation_count)
-    return Files(classes, train, validation, test)
+    return Files(names, train, validation, test)
 
 
 def _load_folder(
@@ -433,6 +439,11 @@ def _load_folder(
         log.warning("left out %s", line)
     train, validation, test = splits
     return Dataset(spec, classes, train, validation, test, skipped=tuple(skipped))
+
+
+def folders_of_classes(path: Path) -> tuple[str, ...]:
+    """Names of the class folders of a dataset, in the order of its classes; none where it is no dataset."""
+    return class_folders(path / "train") or class_folders(path)
 
 
 def class_folders(root: Path) -> tuple[str, ...]:

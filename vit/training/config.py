@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 Optimizer = Literal["adamw", "muon"]
 Schedule = Literal["cosine", "constant"]
+Balance = Literal["none", "loss", "sampling"]
 Start = Literal["paper", "mimetic"]
 Precision = Literal["auto", "float32", "bfloat16"]
 
@@ -86,6 +87,10 @@ class TrainConfig(BaseModel):
         1.0, ge=0, le=10000, description="epochs in which the learning rate rises from 0; at most half of the run"
     )
     label_smoothing: float = Field(0.1, ge=0, lt=1)
+    balance: Balance = Field(
+        "none",
+        description="classes of unequal size count alike: by their weight in the loss, or by how often they come",
+    )
     grad_clip: float = Field(1.0, ge=0, description="largest norm of the gradient; 0 for no limit")
     ema: float = Field(
         0.0, ge=0, lt=1, description="decay per step of the averaged weights, lower in the first steps; 0 for none"

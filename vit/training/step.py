@@ -25,6 +25,19 @@ from vit.training.pictures import RunData
 from vit.training.run_folder import AGAIN
 
 
+def class_weights(labels: Tensor, classes: int) -> Tensor:
+    """What each class has to count to weigh as much as every other one, (C,), 1 in the mean over pictures.
+
+    Args:
+        labels: (n,), of all training pictures.
+
+    >>> class_weights(torch.tensor([0, 0, 0, 1]), 2)
+    tensor([0.6667, 2.0000])
+    """
+    counts = labels.bincount(minlength=classes).clamp_min(1)
+    return len(labels) / (classes * counts.float())
+
+
 class OutOfMemory(UserError):
     """The devices of several processes have too little memory for a batch in so many parts."""
 
@@ -52,6 +65,7 @@ class TrainStep:
     total_steps: int
     augment: Augmentation
     chance: Chance
+    class_weights: Tensor | None  # (C,), where classes of unequal size are to count alike in the loss
     parts: int  # of a batch, whose gradients are summed
 
     def __init__(self, config: TrainConfig, run: Path, process: Process, data: RunData, model: VisionTransformer):
@@ -67,6 +81,8 @@ class TrainStep:
         self.logits = self._fastest_forward()
         self.augment = config.augmentation(model.config.image_size)
         self.chance = Chance(process.device)
+        balanced = config.balance == "loss"
+        self.class_weights = class_weights(data.train.labels, len(data.classes)) if balanced else None
         self.parts = 1
 
     def train_step(
@@ -128,11 +144,18 @@ class TrainStep:
             with self.parallel.no_sync() if self.parallel and not last else nullcontext():
                 with self.process.arithmetic():
                     logits = self.logits(part)
-                loss = F.cross_entropy(logits.float(), part_targets, label_smoothing=self.config.label_smoothing)
-                loss = loss * (len(part) / len(inputs))
+                loss = self._loss(logits.float(), part_targets) * (len(part) / len(inputs))
                 loss.backward()
             total += loss.detach()
         return total
+
+    def _loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Mean cross-entropy of logits (B, C); by its class's weight a picture counts for more than one, or less."""
+        smoothing = self.config.label_smoothing
+        if self.class_weights is None:
+            return F.cross_entropy(logits, targets, label_smoothing=smoothing)
+        each = F.cross_entropy(logits, targets, weight=self.class_weights, label_smoothing=smoothing, reduction="none")
+        return each.mean()
 
     def _fastest_forward(self) -> Callable[[Tensor], Tensor]:
         """Pictures to logits by the fastest path of this device."""

@@ -34,7 +34,7 @@ from vit.training.recorder import Diverged, Recorder
 from vit.training.run_folder import AGAIN, read_json
 from vit.training.snapshot_writer import SnapshotWriter, choose
 from vit.training.state import StateFile, check_same_run
-from vit.training.step import TrainStep
+from vit.training.step import TrainStep, class_weights
 
 _SAVE_SECONDS = 300  # [s] of training after which the state is saved within an epoch
 
@@ -233,7 +233,12 @@ class Trainer:
         epoch, first = divmod(self.progress.step, data.steps_per_epoch)
         chance.seed(self.config.seed, -1 - epoch)  # steps count from 0, so the order of an epoch has its own numbers
         shuffle = torch.Generator().manual_seed(chance.host.getrandbits(63))
-        order = torch.randperm(len(data.train.labels), generator=shuffle)
+        if self.config.balance == "sampling":
+            labels = data.train.labels.cpu()
+            shares = class_weights(labels, len(data.classes))[labels]
+            order = torch.multinomial(shares, len(labels), replacement=True, generator=shuffle)
+        else:
+            order = torch.randperm(len(data.train.labels), generator=shuffle)
         order = order[: data.steps_per_epoch * data.batch_size].view(data.steps_per_epoch, data.batch_size)
         return order[first:, self.process.rank :: self.process.world].flatten()
 

@@ -1,0 +1,58 @@
+"""Give the classes of a folder other names, from page Train."""
+
+from pathlib import Path
+
+import streamlit as st
+
+from pages.shared import access
+from pages.shared.escape import plain
+from vit.data import class_names
+from vit.data.datasets import folders_of_classes
+from vit.errors import UserError
+from vit.runs import uploads
+
+ROWS_HEIGHT = 420  # of the table, at most [px]
+
+
+def offer(spec: str) -> None:
+    """A button to other names, for a folder; off while a run needs the present ones."""
+    if not spec.startswith("folder:"):
+        return
+    going = [run.name for run in uploads.runs_on(spec) if run.alive]
+    why = (
+        f"The run {plain(going[0])} needs them." if going else "In the order of their folders, which stay as they are."
+    )
+    if st.button("Rename classes", key="rename_classes", type="tertiary", disabled=bool(going), help=why):
+        _ask(spec)
+
+
+@st.dialog("Names of classes")
+def _ask(spec: str) -> None:
+    folder = Path(spec.removeprefix("folder:"))
+    folders = folders_of_classes(folder)
+    table = {"folder": list(folders), "name": list(class_names.names_of(folder, folders))}
+    edited = st.data_editor(
+        table,
+        disabled=["folder"],
+        hide_index=True,
+        width="stretch",
+        height=min(38 + 35 * len(folders), ROWS_HEIGHT),
+        column_config={"name": st.column_config.TextColumn(max_chars=class_names.MAX_NAME)},
+        key="class_names",
+        alt="Folders with the names of their classes",
+    )
+    if st.button("Save", key="save_class_names", type="primary") and save(spec, [str(n or "") for n in edited["name"]]):
+        st.rerun()
+
+
+def save(spec: str, names: list[str]) -> bool:
+    """Keep the names; False where that is not possible, which is said."""
+    if not access.may_train():
+        return False
+    folder = Path(spec.removeprefix("folder:"))
+    try:
+        class_names.rename(folder, folders_of_classes(folder), names)
+    except UserError as error:
+        st.error(plain(str(error)))
+        return False
+    return True

@@ -1,0 +1,81 @@
+"""What the classes of a folder are called: as people named them, in words where folders are WordNet ids, or as folders.
+
+Names that people gave lie in `classes.json` beside the class folders, {folder: name}. `imagenet_synsets.txt` lists the
+WordNet ids of ImageNet-1k in the order of its classes, as the challenge of 2012 defined them (Russakovsky et al. 2015,
+arXiv 1409.0575); torchvision has their names in the same order.
+"""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+
+from vit.errors import InvalidDataset
+from vit.files import replaced
+from vit.untrusted import Unreadable, is_text, parse_json, read_bytes
+
+FILE = "classes.json"
+MAX_NAME = 100  # characters
+_MAX_BYTES = 1 << 20
+_WORDNET_ID = re.compile(r"n\d{8}")
+
+
+def names_of(folder: Path, classes: Sequence[str]) -> tuple[str, ...]:
+    """The names of classes whose pictures lie in folders that are called so, in the same order.
+
+    A file of names that is damaged, or would give two classes one name, counts for nothing.
+    """
+    given: Mapping[str, object] = {}
+    with suppress(OSError, Unreadable, ValueError):
+        document = parse_json(read_bytes(folder / FILE, _MAX_BYTES))
+        given = document if isinstance(document, dict) else {}
+    names = []
+    for folder_name, usual in zip(classes, _by_themselves(classes), strict=True):
+        own = given.get(folder_name)
+        name = own.strip() if isinstance(own, str) and is_text(own) else ""
+        names.append(name if 0 < len(name) <= MAX_NAME else usual)
+    return tuple(names) if len(set(names)) == len(names) else tuple(classes)
+
+
+def rename(folder: Path, classes: Sequence[str], names: Sequence[str]) -> None:
+    """Give classes other names.
+
+    Args:
+        classes: the folders' names.
+        names: one for each of them, "" for what it would be called by itself.
+
+    Raises:
+        InvalidDataset: two classes would have one name, a name is too long, or the file cannot be written.
+    """
+    by_themselves = _by_themselves(classes)
+    chosen = [name.strip() or usual for usual, name in zip(by_themselves, names, strict=True)]
+    twice = [name for name, count in Counter(chosen).items() if count > 1]
+    if twice:
+        raise InvalidDataset(f"Two classes cannot both be called {twice[0]!r}. Give each a name of its own.")
+    if any(len(name) > MAX_NAME for name in chosen):
+        raise InvalidDataset(f"A name has at most {MAX_NAME} characters. Shorten it.")
+    every = zip(classes, by_themselves, chosen, strict=True)
+    given = {own: name for own, usual, name in every if usual != name}
+    try:
+        with replaced(folder / FILE) as file:
+            file.write(json.dumps(given, indent=2, ensure_ascii=False).encode() + b"\n")
+    except OSError as error:
+        raise InvalidDataset(f"The names cannot be written into {str(folder)!r}: {error.strerror}.") from error
+
+
+def _by_themselves(classes: Sequence[str]) -> list[str]:
+    """What folders are called where nobody gave them a name."""
+    words = _in_words() if all(map(_WORDNET_ID.fullmatch, classes)) else {}
+    return [words.get(name, name) for name in classes]
+
+
+@cache
+def _in_words() -> dict[str, str]:
+    """What ImageNet's classes are called, by their WordNet ids."""
+    from torchvision.models._meta import _IMAGENET_CATEGORIES  # noqa: PLC0415 # brings torch's compiler along: 2 s
+
+    ids = Path(__file__).with_name("imagenet_synsets.txt").read_text().split()
+    return dict(zip(ids, _IMAGENET_CATEGORIES, strict=True))
