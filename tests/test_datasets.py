@@ -553,3 +553,21 @@ def test_one_split_alone_is_the_same_as_among_all(
         == len(getattr(whole, split).labels)
         > 0
     )
+
+
+def test_processes_that_decode_stay_for_the_next_epoch_and_forget_what_was_broken_off(fill_folder: Fill) -> None:
+    root = fill_folder("bus", 24)
+    fill_folder("car", 24)
+    resident = load(root).train
+    streamed = load(root, budget=0, workers=2).train
+    count, workers = len(resident.labels), set()
+    for epoch in range(3):
+        order = torch.randperm(count, generator=torch.Generator().manual_seed(epoch))
+        pairs = zip(resident.batches(order, 4, CPU), streamed.batches(order, 4, CPU), strict=True)
+        for number, ((images, labels), (again, same)) in enumerate(pairs):
+            assert torch.equal(images, again) and torch.equal(labels, same)
+            if epoch == 1 and number == 1:
+                break  # a run that is stopped
+        ((loader, _),) = streamed.loaders.values()  # type: ignore[attr-defined]
+        workers |= {process.pid for process in loader._iterator._workers}
+    assert len(workers) == 2

@@ -382,3 +382,28 @@ def test_fifty_megapixels_take_less_than_a_gigabyte(mode: str, format: str, tmp_
     width, height, megabytes = printed(code, path).split()
     assert (int(width), int(height)) == (4_080, 3_060)
     assert float(megabytes) < 250
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
+def test_a_large_jpeg_is_decoded_smaller_and_shrinks_to_the_same_picture(mode: str) -> None:
+    whole = gradient(1024, 768).convert(mode)
+    data = encode(whole, "JPEG", quality=95)
+    full, small = decode_image(data), decode_image(data, least=200)
+    assert full.size == (1024, 768) and small.size == (512, 384)
+    one, other = (picture.resize((96, 72), Image.Resampling.BILINEAR) for picture in (full, small))
+    assert difference(one, other) < 2.5
+
+
+def test_a_picture_is_never_decoded_smaller_than_is_enough() -> None:
+    data = encode(gradient(500, 400), "JPEG")
+    for least in (1, 49, 50, 51, 100, 101, 399, 400, 401, 5000):
+        decoded = decode_image(data, least=least)
+        assert min(decoded.size) >= min(least, 400), least
+    assert decode_image(encode(gradient(500, 400), "PNG"), least=10).size == (500, 400)
+
+
+def test_a_smaller_one_is_upright_too() -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    data = encode(gradient(800, 400), "JPEG", exif=exif)
+    assert decode_image(data, least=100).size == (100, 200)

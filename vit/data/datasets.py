@@ -48,6 +48,7 @@ TEST_FOLDERS = ("test", *VALIDATION_FOLDERS)  # the first that is there is for t
 _TEST_SHARE = 0.1
 _VALIDATION_SHARE, _VALIDATION_LEAST = 0.05, 10  # of a class; the second in pictures
 _SPLIT_SEED = 0
+_OVERSAMPLING = 2  # side of a picture that is decoded, over that of the input, at least
 
 # What a whole download comes to [bytes], to say how far it is; its checksum decides whether it is right.
 _DOWNLOAD_BYTES = {"cifar10": 170498071, "cifar100": 169001437, "mnist": 11594722, "fashion-mnist": 30878645}
@@ -434,7 +435,9 @@ def _load_folder(
             skipped += unreadable
         else:
             labels = torch.tensor([label for _, label in files], dtype=torch.int64)
-            splits.append(Streamed(partial(_nth_picture, [file for file, _ in files]), labels, one, workers))
+            splits.append(
+                Streamed(partial(_nth_picture, [file for file, _ in files], _enough(one)), labels, one, workers)
+            )
     for line in skipped:
         log.warning("left out %s", line)
     train, validation, test = splits
@@ -512,9 +515,14 @@ def _validation_count(pictures: int) -> int:
     return min(count, max(pictures // 5, 1), pictures - 1)
 
 
-def _open_picture(path: Path) -> Image.Image:
+def _open_picture(path: Path, least: int) -> Image.Image:
+    """Decode a file.
+
+    Args:
+        least: shorter side that is enough [px].
+    """
     try:
-        return decode_image(path.read_bytes())
+        return decode_image(path.read_bytes(), least=least)
     except InvalidImage as error:
         raise InvalidImage(f"{path}: {error}") from error
 
@@ -524,8 +532,13 @@ def _progress_bar(*things: Any, **facts: Any) -> Any:
     return tqdm(*things, **facts, mininterval=0.1 if sys.stderr.isatty() else 10)
 
 
-def _nth_picture(paths: Sequence[Path], index: int) -> Image.Image:
-    return _open_picture(paths[index])
+def _nth_picture(paths: Sequence[Path], least: int, index: int) -> Image.Image:
+    return _open_picture(paths[index], least)
+
+
+def _enough(preprocess: Preprocess) -> int:
+    """Shorter side from which a picture is shrunk to the input as well as from a larger one [px]."""
+    return _OVERSAMPLING * max(preprocess.size)
 
 
 def _read_pictures(files: list[tuple[Path, int]], preprocess: Preprocess, title: str) -> tuple[Resident, list[str]]:
@@ -533,7 +546,7 @@ def _read_pictures(files: list[tuple[Path, int]], preprocess: Preprocess, title:
 
     def one(file: tuple[Path, int]) -> Tensor | str:
         try:
-            return as_tensor(_open_picture(file[0]), preprocess)
+            return as_tensor(_open_picture(file[0], _enough(preprocess)), preprocess)
         except (InvalidImage, OSError) as error:
             return str(error)
 

@@ -2,14 +2,14 @@
 
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from typing import Protocol, Self
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, Self
 
 import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Sampler
 from torch.utils.data import Dataset as TorchDataset
 
 from vit.errors import InvalidImage
@@ -66,7 +66,7 @@ class Streamed:
         open: gives picture i; raises InvalidImage or OSError where it cannot be read.
         labels: (n,) int64.
         preprocess: says how a picture is cut to the input size.
-        workers: processes that decode.
+        workers: processes that decode; they live as long as the pictures do.
     """
 
     open: Callable[[int], Image.Image]
@@ -74,21 +74,48 @@ class Streamed:
     preprocess: Preprocess
     workers: int
 
+    loaders: dict[tuple[int, str], tuple["DataLoader[Any]", "_Order"]] = field(
+        default_factory=dict, compare=False, repr=False
+    )
+
     def relabelled(self, to_label: Tensor) -> Self:
         """The same pictures with label i replaced by `to_label[i]`."""
-        return replace(self, labels=to_label[self.labels])
+        return replace(self, labels=to_label[self.labels], loaders={})
 
     def batches(self, order: Tensor, batch_size: int, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield (uint8 (B, channels, height, width), labels (B,) int64) on `device`, following `order` (m,)."""
-        loader = DataLoader(
-            _Decoded(self),
-            batch_size=batch_size,
-            sampler=order.tolist(),
-            num_workers=self.workers,
-            pin_memory=device.type == "cuda",
-        )
+        loader, sampler = self._loader(batch_size, device.type)
+        sampler.order = order.tolist()
         for images, labels in loader:
             yield images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
+
+    def _loader(self, batch_size: int, device: str) -> tuple["DataLoader[Any]", "_Order"]:
+        """Batches in the order that is set; its processes are there from one epoch to the next."""
+        if (batch_size, device) not in self.loaders:
+            sampler = _Order()
+            loader = DataLoader(
+                _Decoded(self),
+                batch_size=batch_size,
+                sampler=sampler,
+                num_workers=self.workers,
+                persistent_workers=self.workers > 0,
+                pin_memory=device == "cuda",
+            )
+            self.loaders[batch_size, device] = loader, sampler
+        return self.loaders[batch_size, device]
+
+
+class _Order(Sampler[int]):
+    """Places in the order that was set last."""
+
+    def __init__(self) -> None:
+        self.order: list[int] = []
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.order)
+
+    def __len__(self) -> int:
+        return len(self.order)
 
 
 class _Decoded(TorchDataset[tuple[Tensor, int]]):
