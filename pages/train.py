@@ -171,13 +171,16 @@ def pick_sweep(settings: Mapping[str, Any], first: str | None) -> list[dict[str,
         first: the setting that the first control has, which the second does not offer.
     """
     chosen: dict[str, list[Any]] = {}
+    offered = setting_names.compared(settings, bool(settings["init_from"]))
+    for part in ("sweep_1", "sweep_2"):
+        form_state.restrict(part, [None, *offered])
     with st.expander("Compare several values", key="sweep_group"):
         for number in (1, 2):
             left, right = st.columns(2)
             taken = first if number == 2 else None
             name = left.selectbox(
                 "Setting" if number == 1 else "And a second one",
-                [name for name in setting_names.NAMES if name != taken],
+                [name for name in offered if name != taken],
                 index=None,
                 format_func=setting_names.title,
                 placeholder="none",

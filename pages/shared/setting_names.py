@@ -1,6 +1,7 @@
 """Settings of a run as pages name and group them, and as links hold them."""
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from vit.training.config import FINE_TUNING, TrainConfig
@@ -26,6 +27,29 @@ FROM_CHECKPOINT = (
     "size", "patch_size", "dim", "depth", "heads", "mlp_dim", "registers", "pool", "norm", "activation", "layer_scale",
     "start",
 )  # fmt: skip
+
+# What people compare most, first; the others follow in the order of the form.
+_COMPARED = (
+    "lr", "muon_lr", "weight_decay", "epochs", "batch_size", "size", "depth", "dim", "heads", "patch_size",
+    "image_size", "lora_rank", "freeze", "layer_decay", "drop_path", "mixup", "cutmix", "crop_scale", "operations",
+    "optimizer", "warmup_epochs", "label_smoothing", "ema", "seed",
+)  # fmt: skip
+_MACHINE = ("workers", "compile", "precision")  # which change no result, or hardly
+
+
+def compared(settings: Mapping[str, Any], from_checkpoint: bool) -> list[str]:
+    """Settings of which several values can be compared, by use; none that would change nothing.
+
+    >>> compared({"optimizer": "adamw"}, True)[:4]
+    ['lr', 'weight_decay', 'epochs', 'batch_size']
+    """
+    without = {*_MACHINE, *(FROM_CHECKPOINT if from_checkpoint else FINE_TUNING)}
+    if settings.get("optimizer") != "muon":
+        without.add("muon_lr")
+    if not settings.get("operations"):
+        without.add("magnitude")
+    return [name for name in dict.fromkeys((*_COMPARED, *NAMES)) if name not in without]
+
 
 TITLES = {
     "init_from": "Start from",

@@ -37,7 +37,7 @@ def change(step: Callable[[TrainForm], TrainForm]) -> None:
         write(after)
 
 
-def restrict(part: str, options: Collection[str]) -> None:
+def restrict(part: str, options: Collection[str | None]) -> None:
     """Where what was chosen is gone, choose the first of what is there, before the control is drawn."""
     if st.session_state[key(part)] not in options:
         st.session_state[key(part)] = next(iter(options))

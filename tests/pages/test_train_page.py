@@ -433,6 +433,27 @@ def test_page_alone_is_closed_where_the_app_is_open_to_a_network(
     assert "closed" in page.title[0].value
 
 
+def test_settings_to_compare_come_by_use_and_none_that_changes_nothing(folders: Path) -> None:
+    def offered(**link: str) -> list[str]:
+        return opened(**link).selectbox(key="sweep_1").options
+
+    muon, adamw = offered(preset="shapes"), offered(preset="mnist")
+    title = setting_names.title
+    assert muon[:3] == [title("lr"), title("muon_lr"), title("weight_decay")]
+    assert title("muon_lr") not in adamw and title("magnitude") not in adamw
+    assert title("workers") not in muon and title("lora_rank") not in muon and title("depth") in muon
+    tuned = offered(preset="fine-tune", init_from="cifar10")
+    assert title("lora_rank") in tuned and title("depth") not in tuned
+
+
+def test_a_setting_to_compare_that_no_longer_counts_is_let_go(folders: Path) -> None:
+    page = opened(preset="shapes", sweep_1="muon_lr", values_1="0.1, 0.2")
+    assert page.selectbox(key="sweep_1").value == "muon_lr"
+    page.selectbox(key="set_optimizer").set_value("adamw").run()
+    assert not page.exception
+    assert page.selectbox(key="sweep_1").value is None
+
+
 def test_sweep_values_are_read_by_the_type_of_their_setting() -> None:
     assert settings.parse_values("heads", "2, 4,8,") == [2, 4, 8]
     assert settings.parse_values("lr", "1e-3, 0.01") == [1e-3, 0.01]
