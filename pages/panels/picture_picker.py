@@ -9,7 +9,7 @@ from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 from pages.components import gallery
 from pages.panels import own_pictures, welcome
-from pages.shared import link_controls, page_links, session, uploaded_pictures, uploads
+from pages.shared import link_controls, loading, page_links, run_pictures, session, uploaded_pictures, uploads
 from pages.shared.escape import plain
 from pages.shared.page_links import ExploreLink
 from pages.shared.source import Source
@@ -17,7 +17,9 @@ from vit.errors import UserError
 from vit.images import decode, samples
 from vit.images import video as videos
 from vit.images.file_checks import MAX_FRAMES
+from vit.runs.registry import list_runs
 
+RUN = "run-"  # before the id of a run whose best checkpoint is meant
 READING = "Reading the video…"
 TOUCH = 3600.0  # [s] after which an uploaded picture that is still looked at counts as opened again
 
@@ -59,6 +61,7 @@ def pick_picture() -> Source:
         state.files = tuple(file.file_id for file in files)
         state.uploads += 1
 
+    begin_with_test_pictures()
     reopen_upload()
     open_upload()
     source, sample = state.source, current_sample()
@@ -83,7 +86,7 @@ def pick_picture() -> Source:
         st.error(plain(state.refused))
     own_pictures.show(choose_own)
     if source == "upload" and state.upload:
-        st.caption(f"This is {plain(state.upload.name)}, which was uploaded.")
+        st.caption(f"This is {plain(state.upload.name)}.")
         return state.upload
     if source == "camera" and taken is not None:
         return Source("camera.jpg", taken.getvalue())
@@ -129,6 +132,22 @@ def open_upload() -> None:
             problems.append("This server keeps no pictures now, so the first one alone is shown.")
     if arrived:
         state.refused = " ".join(problems)
+
+
+def begin_with_test_pictures() -> None:
+    """Where a run's model is opened and no picture was chosen, show what it was tested on."""
+    link = page_links.read(ExploreLink)
+    if not link.checkpoint.startswith(RUN) or link.sample or link.picture or link.upload or link.tour:
+        return
+    loading.start_torch()
+    run = next((one for one in list_runs() if one.id == link.checkpoint.removeprefix(RUN)), None)
+    entries = run_pictures.kept(run) if run else []
+    together = uploaded_pictures.keep_list(entries)
+    if together:
+        (name, key), *_ = entries
+        page_links.change(ExploreLink, upload=name, picture=key, pictures=together)
+    else:
+        page_links.change(ExploreLink, sample=welcome.VIEW.sample)
 
 
 def reopen_upload() -> None:

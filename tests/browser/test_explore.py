@@ -145,7 +145,7 @@ def test_each_upload_is_one_step_and_back_and_reload_name_the_picture_that_is_sh
     def shows(name: str) -> None:
         app.shows("header.picture.height", heights[name])
         app.still()
-        expect(app.page.get_by_text(f"This is {name}, which was uploaded.")).to_be_visible()
+        expect(app.page.get_by_text(f"This is {name}.")).to_be_visible()
         expect(app.page).to_have_url(re.compile(f"upload={name}"))
         expect(app.page.get_by_test_id("stFileUploaderFileName")).to_have_count(0)  # no other name beside it
 
@@ -460,7 +460,7 @@ def test_several_pictures_are_stepped_through_here_and_on_page_compare(app: App)
     def shows(name: str) -> None:
         app.shows("header.picture.height", heights[name])
         app.still()
-        expect(app.page.get_by_text(f"This is {name}, which was uploaded.")).to_be_visible()
+        expect(app.page.get_by_text(f"This is {name}.")).to_be_visible()
         expect(app.page.get_by_role("button", name=name)).to_have_attribute("aria-pressed", "true")
 
     shows("first.jpg")
