@@ -46,7 +46,7 @@ def test_a_step_leaves_its_result_and_is_not_done_again(call: Callable[..., str]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("step", ["environment", "model", "relevance"])
+@pytest.mark.parametrize("step", ["environment", "model", "relevance", "streaming"])
 def test_the_cheapest_steps_pass(script: ModuleType, tmp_path: Path, step: str) -> None:
     script.do(step, script.Job("cpu", True, tmp_path, "shapes", 60.0))
     report = json.loads((tmp_path / f"{step}.json").read_text())
