@@ -8,11 +8,21 @@ from typing import TYPE_CHECKING
 import pandas as pd
 import streamlit as st
 
-from pages.shared import access, feedback, loading, navigation, page_links, readings, session, uploads, zip_downloads
+from pages.shared import (
+    access,
+    feedback,
+    fetching,
+    loading,
+    navigation,
+    page_links,
+    readings,
+    session,
+    uploads,
+    zip_downloads,
+)
 from pages.shared.escape import plain
 from pages.shared.page_links import CheckpointsLink, ExploreLink
 from vit.checkpoints import hub, manage, weight_files
-from vit.errors import UserError
 
 if TYPE_CHECKING:
     from streamlit.runtime.uploaded_file_manager import UploadedFile
@@ -134,21 +144,7 @@ def fetch() -> None:
         wanted = st.form_submit_button("Fetch", type="primary")
     if not wanted or not name:
         return
-    bar = st.progress(0.0, f"Asking for {plain(name)}…")
-
-    def progress(done: int, total: int | None) -> None:
-        size = f" of {total / 1e6:,.0f}" if total else ""
-        bar.progress(min(done / total, 1.0) if total else 0.0, f"{done / 1e6:,.0f}{size} MB of {plain(name)}")
-
-    try:
-        fetched = hub.fetch(name, progress, max(access.limits().free_bytes, hub.KEEP_FREE))
-    except UserError as error:
-        bar.empty()
-        st.error(plain(str(error)))
-        return
-    feedback.say(f"{fetched.name} is here.")
-    page_links.show(CheckpointsLink(name=str(fetched.name)))
-    st.rerun()
+    fetching.fetch(name)
 
 
 def upload(refused: bool) -> None:
@@ -215,7 +211,8 @@ if every:
     show(choose(every))
 else:
     st.info("There is no checkpoint yet. Bring one, or train one on the page Train.")
-st.divider()
+st.header("Worth a look", anchor=False)
+fetching.show_shelf()
 st.header("Bring another" if every else "Bring one", anchor=False)
 if access.may_train():
     by_name, by_file = st.columns(2, gap="large")

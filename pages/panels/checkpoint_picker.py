@@ -71,11 +71,17 @@ def pick_checkpoint() -> Checkpoint:
             st.stop()
         checkpoint = loading.open_checkpoint(name, str(info.folder), stamp, None)
     checkpoint_facts.show(checkpoint, info)
+    show_more()
     checkpoint_facts.offer_conversion(checkpoint)
     if "heads" in checkpoint.assumed:
         _pick_heads(name, families.possible_heads(checkpoint.config.dim), checkpoint.config.heads)
     checkpoint_facts.show_self_check(checkpoint, verified(checkpoint.identity, checkpoint).error)
     return checkpoint
+
+
+def show_more() -> None:
+    """The way to those that can be fetched."""
+    navigation.link("More checkpoints", "checkpoints", {}, help="DINOv2, DINOv3, CLIP, SigLIP, MAE and your own.")
 
 
 def _chosen_heads(name: str) -> int | None:
@@ -140,6 +146,7 @@ def show_stored_model(view: FirstView) -> None:
     checkpoint = view.checkpoint
     st.selectbox("Checkpoint", [checkpoint.name], disabled=True)
     checkpoint_facts.show(checkpoint, checkpoint)
+    show_more()
     st.popover("For another library", width="stretch", disabled=True)
     checkpoint_facts.show_self_check(checkpoint, view.error)
     option = f"{loading.pixels(view.size)} px · {view.explanation.record.tokens:,} tokens"

@@ -9,7 +9,7 @@ from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 from pages.components import gallery
 from pages.panels import own_pictures, welcome
-from pages.shared import link_controls, loading, page_links, run_pictures, session, uploaded_pictures, uploads
+from pages.shared import link_controls, loading, page_links, session, uploaded_pictures, uploads
 from pages.shared.escape import plain
 from pages.shared.page_links import ExploreLink
 from pages.shared.source import Source
@@ -140,6 +140,8 @@ def begin_with_test_pictures() -> None:
     if not link.checkpoint.startswith(RUN) or link.sample or link.picture or link.upload or link.tour:
         return
     loading.start_torch()
+    from pages.shared import run_pictures  # noqa: PLC0415 # the page is there before torch
+
     run = next((one for one in list_runs() if one.id == link.checkpoint.removeprefix(RUN)), None)
     entries = run_pictures.kept(run) if run else []
     together = uploaded_pictures.keep_list(entries)

@@ -1,0 +1,52 @@
+"""The shelf: checkpoints of the Hub that are worth a look, one click away; offline it says so."""
+
+from pathlib import Path
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from pages.shared.escape import plain
+from vit.checkpoints import hub
+from vit.checkpoints.shelf import SHELF
+from vit.errors import UserError
+
+ROOT = Path(__file__).parents[2]
+WAIT = 120  # [s]; the first run imports torch
+
+
+@pytest.fixture
+def page(shipped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AppTest:
+    for name, folder in (("CHECKPOINTS", shipped), ("RUNS", tmp_path / "runs"), ("DOWNLOADS", tmp_path / "downloads")):
+        monkeypatch.setenv(f"VIT_{name}", str(folder))
+    app = AppTest.from_file(str(ROOT / "app.py"), default_timeout=WAIT)
+    app.switch_page("pages/checkpoints.py")
+    return app.run()
+
+
+@pytest.mark.parametrize("one", SHELF, ids=lambda one: one.title)
+def test_each_is_pinned_to_a_commit(one: object) -> None:
+    name = hub.parse(one.name)  # type: ignore[attr-defined]
+    assert name is not None and name.pinned and not name.torchvision
+
+
+def test_all_are_offered_with_size_and_licence(page: AppTest) -> None:
+    assert not page.exception
+    buttons = [one.key for one in page.button if (one.key or "").startswith("shelf ")]
+    assert buttons == [f"shelf {one.repository}" for one in SHELF]
+    captions = [one.value for one in page.caption]
+    for one in SHELF:
+        assert f"{one.megabytes:,} MB · {plain(one.licence)}" in captions
+
+
+def test_a_click_fetches_that_very_commit(page: AppTest, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def unreachable(name: str, *_: object) -> None:
+        asked.append(name)
+        raise UserError("huggingface.co cannot be reached.")
+
+    monkeypatch.setattr(hub, "fetch", unreachable)
+    page.button(key=f"shelf {SHELF[1].repository}").click().run()
+    assert asked == [SHELF[1].name]
+    assert [one.value for one in page.error] == [plain("huggingface.co cannot be reached.")]
+    assert not page.exception
