@@ -11,9 +11,13 @@ from pages.shared.page_links import ExploreLink
 
 CHECKPOINT = "cifar10"
 MAP, PANELS = "map", "ask-more"  # where links in a step lead
-_scroll = st.components.v2.component(
-    "vit_tour", js=Path(__file__).with_suffix(".js").read_text(encoding="utf-8"), html="<i hidden></i>"
+_point = st.components.v2.component(
+    "vit_tour",
+    js=Path(__file__).with_suffix(".js").read_text(encoding="utf-8"),
+    html='<p role="status" hidden>✓ Done. On to the next one.</p>',
+    css="p { margin: 0; font-size: 0.875rem; color: #3b929a; font-weight: 600; }",
 )
+CLICK, HOVER = "click", "pointerover"  # how a control is used, as browsers call it
 
 
 class Step(NamedTuple):
@@ -21,12 +25,17 @@ class Step(NamedTuple):
 
     Attributes:
         title, text: what to learn, and where to look for it.
+        task: what to do for it.
+        control: that is used for that, by how its name begins.
         link: what the page shows for it, as its address says it; everything else is as at first.
     """
 
     title: str
     text: str
+    task: str
+    control: str
     link: ExploreLink
+    act: str = CLICK
 
 
 def _below(panel: str) -> str:
@@ -38,26 +47,34 @@ STEPS = (
     Step(
         "Patches",
         "A Vision Transformer cuts the picture into a grid, here 8 × 8, and from then on knows only these "
-        "**patches**. *What it saw* is all that this model gets: 32 × 32 pixels. Tick *Patch lines* below the map to "
-        "see the grid.",
+        "**patches**. *What it saw* is all that this model gets: 32 × 32 pixels.",
+        "Tick *Patch lines* below the map to see the grid.",
+        "Patch lines",
         ExploreLink(sample="cat"),
     ),
     Step(
         "Tokens",
         "Each patch becomes a list of numbers, a **token**. One more, the **class token**, belongs to no patch: the "
         "answer is read from it after the last block. The colours show from which patches it gathers there.",
+        "Point at *Class token* below the map.",
+        "Class token",
         ExploreLink(sample="cat", viewer={"block": "5", "head": "mean"}),
+        HOVER,
     ),
     Step(
         "Query and key",
         "In every head each token asks a question, its **query**, and looks at the tokens whose **keys** fit. The "
-        "outlined patch, an eye, asks; point at others to make them ask. *Who looks at it* turns it around.",
+        "outlined patch, an eye, asks; point at others.",
+        "Turn it around: press *Who looks at it*.",
+        "Who looks at it",
         ExploreLink(sample="cat", viewer={"block": "2", "head": "0", "token": "31", "pinned": "1"}),
     ),
     Step(
         "Heads",
         "Every block has several **heads** that look for different things. Block 2 head 4 is local: patches give "
         f"36.4% of their attention to the eight around them, the most of all heads. {_below('Heads')} has all numbers.",
+        "Click another head in the grid beside the map.",
+        "Every block and head",
         ExploreLink(
             sample="cat",
             panel="heads",
@@ -69,14 +86,17 @@ STEPS = (
         "Blocks",
         "**Blocks** work one after the other, each on what the last one left. Read after every block, the answer "
         f"becomes “cat” at block 3 and sure only in the last one: see the curves in {_below('Layers')}.",
+        "Click another block in the grid beside the map.",
+        "Every block and head",
         ExploreLink(sample="cat", panel="layers", viewer={"block": "2", "head": "mean"}),
     ),
     Step(
         "Rollout or relevance",
         "One block is not the whole way. **Rollout** asks where content came from through all blocks, whatever the "
         "class; **relevance**, which of it speaks for the answer. This one is wrong, and relevance says truthfully "
-        "what it rests on, where rollout is no better than chance: switch above the picture, and read "
-        f"{_below('Is it true?')}.",
+        f"what it rests on, where rollout is no better than chance: {_below('Is it true?')} has measured it.",
+        "Press *Rollout* above the picture.",
+        "Rollout",
         ExploreLink(sample="coffee", viewer={"view": "relevance"}),
     ),
     Step(
@@ -84,6 +104,8 @@ STEPS = (
         "Attention shows where information moves, not why the answer is what it is. "
         f"{_below('Is it true?')} takes parts of the picture away: here what the last block looks at matters no more "
         "than the same map moved elsewhere. Ask it of other methods, and of your own pictures.",
+        "Press *Is it true?* below.",
+        "Is it true?",
         ExploreLink(sample="cat", viewer={"block": "5", "head": "mean"}),
     ),
 )
@@ -109,10 +131,15 @@ def show() -> None:
     if number is None:
         return
     step, last = STEPS[number], number == len(STEPS) - 1
+    st.html("<style>[data-testid=stBottomBlockContainer] { padding-bottom: 1rem; }</style>")  # it covers what it shows
     with st.bottom:
-        _scroll(key="tour scroll", data={"step": number + 1, "map": MAP}, height=1)
         text, buttons = st.columns([4, 1], gap="medium")
-        text.markdown(f"**{number + 1} of {len(STEPS)}. {step.title}** · [See\u00a0it](#{MAP})  \n{step.text}")
+        with text.container(gap=None):
+            st.markdown(
+                f"**{number + 1} of {len(STEPS)}. {step.title}** · [See\u00a0it](#{MAP})  \n{step.text} **{step.task}**"
+            )
+            data = {"step": number + 1, "map": MAP, "control": step.control, "act": step.act}
+            _point(key="tour scroll", data=data, height="content")
         with buttons.container(horizontal=True, gap="small"):
             st.button("Back", key="tour back", on_click=_go, args=(number - 1,), disabled=number == 0)
             if last:

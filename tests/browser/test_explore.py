@@ -186,6 +186,39 @@ def test_another_page_and_the_way_from_it_are_one_step_each(app: App, there: str
         assert app.page.url == address
 
 
+def test_each_step_of_the_tour_outlines_a_control_and_notices_that_it_is_used(app: App) -> None:
+    page, grid = app.page, app.page.locator("canvas.grid")
+    uses = (
+        lambda: page.get_by_label("Patch lines").check(),
+        lambda: page.get_by_role("button", name="Class token").hover(),
+        lambda: page.get_by_role("button", name="Who looks at it").click(),
+        lambda: grid.click(position={"x": 150, "y": 150}),
+        lambda: grid.click(position={"x": 150, "y": 200}),
+        lambda: page.get_by_role("button", name="Rollout").click(),
+        lambda: page.get_by_role("radio", name="Is it true?").click(),
+    )
+    outlined = """(colour) => {
+      const all = (root) =>
+        [...root.querySelectorAll("*")].flatMap((e) => [e, ...(e.shadowRoot ? all(e.shadowRoot) : [])]);
+      const found = all(document).filter((e) => e.style?.outline.includes(colour));
+      return found.length === 1 && found[0].getBoundingClientRect().height > 0;
+    }"""
+    app.open("?tour=1&sample=cat&checkpoint=cifar10")
+    for number, use in enumerate(uses, 1):
+        expect(page.get_by_text(f"{number} of 7.")).to_be_visible()
+        app.still()
+        page.wait_for_function(outlined, arg="rgb(201, 128, 58)")
+        expect(page.get_by_text("✓ Done")).to_be_hidden()
+        use()
+        expect(page.get_by_text("✓ Done")).to_be_visible()
+        page.wait_for_function(outlined, arg="rgb(59, 146, 154)")
+        if number < len(uses):
+            page.get_by_role("button", name="Next").click()
+    page.get_by_role("button", name="Done", exact=True).click()
+    app.still()
+    page.wait_for_function(f"(colour) => !({outlined})(colour)", arg="rgb(")
+
+
 def test_steps_of_the_tour_leave_the_map_in_view(app: App) -> None:
     app.open()
     seen = f"""() => {{
