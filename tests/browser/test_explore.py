@@ -468,7 +468,7 @@ def test_a_step_of_the_tour_stays_in_sight_and_leads_to_what_it_explains(app: Ap
         expect(box.get_by_text(step)).to_be_in_viewport(ratio=1)
         app.still()
         area, below = seen.bounding_box(), box.bounding_box()
-        assert area and below and area["y"] >= 0 and area["y"] + 80 < below["y"] < height * 0.8
+        assert area and below and area["y"] >= 0 and area["y"] + 80 < below["y"] < height * 0.9
 
     box.get_by_role("link", name="See").click()
     sees("3 of 7", app.page.locator("canvas.over"))
