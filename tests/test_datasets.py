@@ -571,3 +571,6 @@ def test_processes_that_decode_stay_for_the_next_epoch_and_forget_what_was_broke
         ((loader, _),) = streamed.loaders.values()  # type: ignore[attr-defined]
         workers |= {process.pid for process in loader._iterator._workers}
     assert len(workers) == 2
+    del loader
+    streamed.close()
+    assert not any(Path(f"/proc/{pid}/stat").exists() for pid in workers)

@@ -43,7 +43,7 @@ def chosen(data: str, root: str) -> list[Upload]:
     Raises:
         InvalidDataset, OSError: there are none, or they cannot be read.
     """
-    if data.startswith("folder:"):
+    if data.startswith("folder:") and vit_datasets.folders_of_classes(Path(data.removeprefix("folder:"))):
         files = vit_datasets.list_files(Path(data.removeprefix("folder:")), only_test=True)
         order = vit_datasets.in_turn([label for _, label in files.test])[:COUNT]
         pairs = [files.test[place] for place in order]

@@ -16,7 +16,7 @@ ROWS_HEIGHT = 420  # of the table, at most [px]
 
 def offer(spec: str) -> None:
     """A button to other names, for a folder; off while a run needs the present ones."""
-    if not spec.startswith("folder:"):
+    if not spec.startswith("folder:") or not folders_of_classes(Path(spec.removeprefix("folder:"))):
         return
     going = [run.name for run in uploads.runs_on(spec) if run.alive]
     why = (

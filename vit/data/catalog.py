@@ -5,6 +5,7 @@ from collections import deque
 from contextlib import suppress
 from pathlib import Path
 
+from vit.data import shards
 from vit.data.datasets import NAMES, TEST_FOLDERS, TORCHVISION, class_folders
 from vit.errors import InvalidDataset
 from vit.paths import data_roots
@@ -39,6 +40,8 @@ def list_folders() -> list[str]:
 
 def _is_dataset(path: Path) -> bool:
     if len(class_folders(path)) > 1:
+        return True
+    if shards.files_of(path):
         return True
     return len(class_folders(path / "train")) > 1 and any(class_folders(path / name) for name in TEST_FOLDERS)
 

@@ -21,10 +21,12 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar, get_args
 from urllib.request import Request, urlopen
 
+import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
 
+from vit.data import shards
 from vit.data.class_names import names_of
 from vit.data.pictures import Pictures, Resident, Streamed, as_tensor, log
 from vit.data.shapes import SHAPES, shapes
@@ -419,6 +421,8 @@ def _load_folder(
     limit: int | None,
 ) -> Dataset:
     path = Path(spec.removeprefix("folder:")).expanduser()
+    if shards.files_of(path) and not folders_of_classes(path):
+        return _load_shards(spec, path, preprocess, budget, workers, only, at_most, limit)
     classes, *every = list_files(path, only == "test")
     every = [files if only in (None, split) else [] for files, split in zip(every, get_args(Split), strict=True)]
     parts = [[files[index] for index in _choose_evenly([label for _, label in files], at_most)] for files in every]
@@ -428,7 +432,10 @@ def _load_folder(
     skipped: list[str] = []
     for files, one, name in zip(parts, preprocess, ("training", "validation", "test"), strict=True):
         if fits:
-            resident, unreadable = _read_pictures(files, one, f"reading {name} pictures")
+            opened = partial(_nth_picture, [file for file, _ in files], _enough(one))
+            resident, unreadable = _read_pictures(
+                opened, [label for _, label in files], one, f"reading {name} pictures"
+            )
             if files and not len(resident.labels):
                 raise InvalidDataset(f"No {name} picture in {str(path)!r} could be read. The first: {unreadable[0]}")
             splits.append(resident)
@@ -541,17 +548,82 @@ def _enough(preprocess: Preprocess) -> int:
     return _OVERSAMPLING * max(preprocess.size)
 
 
-def _read_pictures(files: list[tuple[Path, int]], preprocess: Preprocess, title: str) -> tuple[Resident, list[str]]:
-    """Decode all files; those that cannot be read are left out and named with the reason."""
+def _read_pictures(
+    opened: Callable[[int], Image.Image], labels: Sequence[int], preprocess: Preprocess, title: str
+) -> tuple[Resident, list[str]]:
+    """Decode all pictures; those that cannot be read are left out and named with the reason.
 
-    def one(file: tuple[Path, int]) -> Tensor | str:
+    Args:
+        opened: gives picture i; raises InvalidImage or OSError where it cannot be read.
+        labels: one for each of them.
+    """
+
+    def one(index: int) -> Tensor | str:
         try:
-            return as_tensor(_open_picture(file[0], _enough(preprocess)), preprocess)
+            return as_tensor(opened(index), preprocess)
         except (InvalidImage, OSError) as error:
             return str(error)
 
+    count = len(labels)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        results = list(_progress_bar(pool.map(one, files), total=len(files), desc=title, unit="pictures", leave=False))
+        results = list(
+            _progress_bar(pool.map(one, range(count)), total=count, desc=title, unit="pictures", leave=False)
+        )
     images = [r for r in results if isinstance(r, Tensor)]
-    labels = [label for r, (_, label) in zip(results, files, strict=True) if isinstance(r, Tensor)]
-    return _resident(images, labels, preprocess), [r for r in results if isinstance(r, str)]
+    kept = [label for r, label in zip(results, labels, strict=True) if isinstance(r, Tensor)]
+    return _resident(images, kept, preprocess), [r for r in results if isinstance(r, str)]
+
+
+def _load_shards(
+    spec: str,
+    path: Path,
+    preprocess: Sequence[Preprocess],
+    budget: int,
+    workers: int,
+    only: Split | None,
+    at_most: int | None,
+    limit: int | None,
+) -> Dataset:
+    index = shards.index(path)
+    labels = index.labels.tolist()
+    every = {name: np.flatnonzero(index.split == number).tolist() for number, name in enumerate(shards.SPLITS)}
+    if not every["test"] and every["validation"]:  # the first that is there is for testing, as in folders
+        every["test"], every["validation"] = every["validation"], []
+    for name, count in (("test", _test_count), ("validation", _validation_count)):
+        if not every[name]:
+            train = every["train"]
+            aside = set(_set_aside([labels[place] for place in train], count))
+            every[name] = [place for i, place in enumerate(train) if i in aside]
+            every["train"] = [place for i, place in enumerate(train) if i not in aside]
+    if len({labels[place] for place in every["train"]} if every["train"] else set(labels)) < 2:
+        raise InvalidDataset(f"{str(path)!r} has pictures of one class only. A classifier needs at least two.")
+    parts = []
+    for name in get_args(Split):
+        places = every[name] if only in (None, name) else []
+        chosen = [places[i] for i in _choose_evenly([labels[place] for place in places], at_most)]
+        parts.append(_random_subset(chosen, limit) if name == "train" else chosen)
+    fits = sum(_memory(len(places), one) for places, one in zip(parts, preprocess, strict=True)) <= budget
+    splits: list[Pictures] = []
+    skipped: list[str] = []
+    for places, one, name in zip(parts, preprocess, ("training", "validation", "test"), strict=True):
+        own, opened = (
+            [labels[place] for place in places],
+            partial(_nth_record, index.records.chosen(places), _enough(one)),
+        )
+        if fits:
+            resident, unreadable = _read_pictures(opened, own, one, f"reading {name} pictures")
+            splits.append(resident)
+            skipped += unreadable
+        else:
+            splits.append(Streamed(opened, torch.tensor(own, dtype=torch.int64), one, workers))
+    for line in skipped:
+        log.warning("left out %s", line)
+    train_pictures, validation, test = splits
+    return Dataset(spec, index.classes, train_pictures, validation, test, skipped=tuple(skipped))
+
+
+def _nth_record(records: shards.Records, least: int, index: int) -> Image.Image:
+    try:
+        return decode_image(records[index], least=least)
+    except InvalidImage as error:
+        raise InvalidImage(f"{records.name(index)}: {error}") from error

@@ -31,6 +31,9 @@ class Pictures(Protocol):
     def batches(self, order: Tensor, batch_size: int, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield (uint8 (B, channels, height, width), labels (B,) int64) on `device`, following `order` (m,)."""
 
+    def close(self) -> None:
+        """End what works for them; they can be asked for again."""
+
 
 @dataclass(frozen=True)
 class Resident:
@@ -57,6 +60,9 @@ class Resident:
         for part in order.to(self.images.device).split(batch_size):
             yield self.images[part].to(device), self.labels[part].to(device)
 
+    def close(self) -> None:
+        """Nothing works for them."""
+
 
 @dataclass(frozen=True)
 class Streamed:
@@ -66,7 +72,7 @@ class Streamed:
         open: gives picture i; raises InvalidImage or OSError where it cannot be read.
         labels: (n,) int64.
         preprocess: says how a picture is cut to the input size.
-        workers: processes that decode; they live as long as the pictures do.
+        workers: processes that decode; they live until `close`, and hold what this process had open as they began.
     """
 
     open: Callable[[int], Image.Image]
@@ -88,6 +94,10 @@ class Streamed:
         sampler.order = order.tolist()
         for images, labels in loader:
             yield images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
+
+    def close(self) -> None:
+        """End the processes that decode."""
+        self.loaders.clear()  # a loader that nobody knows ends its processes
 
     def _loader(self, batch_size: int, device: str) -> tuple["DataLoader[Any]", "_Order"]:
         """Batches in the order that is set; its processes are there from one epoch to the next."""

@@ -11,8 +11,10 @@ from typing import NamedTuple
 
 from PIL import Image, ImageOps
 
+from vit.data import shards
 from vit.data.datasets import (
     TORCHVISION,
+    folders_of_classes,
     in_turn,
     is_downloaded,
     list_files,
@@ -101,8 +103,9 @@ def survey(spec: str, root: Path = Path("data")) -> Survey:
     Raises:
         InvalidDataset: no such dataset, or it cannot be trained on.
     """
-    folder = spec.startswith("folder:")
-    classes, items = _in_folder(Path(spec[7:]).expanduser()) if folder else _items_of(spec, root)
+    path = Path(spec[7:]).expanduser() if spec.startswith("folder:") else None
+    in_files = path is not None and (folders_of_classes(path) or not shards.files_of(path))
+    classes, items = _in_folder(path) if path and in_files else _items_of(spec, root)
     counted = Counter((item.split, item.label) for item in items)
     counts = {split: {name: counted[split, label] for label, name in enumerate(classes)} for split in SPLITS}
     sizes, cells, unreadable = _open_some(items)

@@ -144,9 +144,14 @@ class Trainer:
                 recorder.note(note)
             if self.process.leads and not self.state.exists():
                 self._save_state()  # before any checkpoint: one without a state beside it has lost it
-            ending = self._train_epochs(recorder, stop)
-            if self.process.leads and ending[0] == "finished" and progress.test is None and progress.best is not None:
-                self._run_test(recorder)
+            try:
+                ending = self._train_epochs(recorder, stop)
+                tested = progress.test is not None or progress.best is None
+                if self.process.leads and ending[0] == "finished" and not tested:
+                    self._run_test(recorder)
+            finally:
+                for pictures in (self.data.train, self.data.validation, self.data.test):
+                    pictures.close()
         return Result(progress.best, progress.test), ending
 
     def _train_epochs(self, recorder: Recorder, stop: threading.Event) -> tuple[Any, ...]:

@@ -1,0 +1,258 @@
+"""WebDataset tars and parquet: the same pictures as from class folders, in any order, through an index made once."""
+
+import io
+import json
+import tarfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from PIL import Image
+
+from vit.data import catalog, shards, survey
+from vit.data.datasets import Dataset, load_dataset
+from vit.data.pictures import Resident, Streamed
+from vit.errors import InvalidDataset
+from vit.images.preprocess import Preprocess
+from vit.training import pictures, trainer
+from vit.training.presets import train_config
+from vit.training.train import train
+
+CPU = torch.device("cpu")
+INPUT = Preprocess((8, 8), mean=(0.0,) * 3, std=(1.0,) * 3)
+COUNTS = {"train": 60, "val": 10, "test": 8}
+
+
+def picture(split: str, number: int) -> bytes:
+    noise = np.random.default_rng([number, *split.encode()]).integers(0, 256, (8, 8, 3), dtype=np.uint8)
+    out = io.BytesIO()
+    Image.fromarray(noise).save(out, "PNG")
+    return out.getvalue()
+
+
+def add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
+    member = tarfile.TarInfo(name)
+    member.size = len(content)
+    archive.addfile(member, io.BytesIO(content))
+
+
+def write_tars(root: Path) -> None:
+    """Two tars of each split, labels by turns."""
+    for split, count in COUNTS.items():
+        for part in range(2):
+            with tarfile.open(root / f"{split}-{part:04}.tar", "w") as archive:
+                for number in range(part * count // 2, (part + 1) * count // 2):
+                    if number % 3:
+                        add(archive, f"{number:06}.cls", str(number % 2).encode())
+                        add(archive, f"{number:06}.png", picture(split, number))
+                    else:
+                        add(archive, f"{number:06}.png", picture(split, number))
+                        add(archive, f"{number:06}.json", json.dumps({"label": number % 2}).encode())
+                    add(archive, f"{number:06}.txt", b"a caption")
+    (root / "classes.json").write_text('{"0": "even", "1": "odd"}')
+
+
+def write_parquet(root: Path) -> None:
+    """As the Hub's `datasets` writes it."""
+    features = {"info": {"features": {"image": {"_type": "Image"}, "label": {"names": ["even", "odd"]}}}}
+    (root / "data").mkdir()
+    for split, count in (("train", 60), ("validation", 10), ("test", 8)):
+        name = "val" if split == "validation" else split
+        images = [{"bytes": picture(name, number), "path": f"{number}.png"} for number in range(count)]
+        table = pa.table({"image": images, "label": [number % 2 for number in range(count)]})
+        table = table.replace_schema_metadata({"huggingface": json.dumps(features)})
+        pq.write_table(table, root / "data" / f"{split}-00000-of-00001.parquet", row_group_size=7)
+
+
+def write_folders(root: Path) -> None:
+    for split, count in COUNTS.items():
+        for number in range(count):
+            folder = root / split / ("even", "odd")[number % 2]
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / f"{number:06}.png").write_bytes(picture(split, number))
+
+
+@pytest.fixture(params=[write_tars, write_parquet], ids=["webdataset", "parquet"])
+def packed(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    root = tmp_path / "packed"
+    root.mkdir()
+    request.param(root)
+    return root
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> Path:
+    write_folders(tmp_path / "folders")
+    return tmp_path / "folders"
+
+
+def load(root: Path, **options: object) -> Dataset:
+    return load_dataset(f"folder:{root}", INPUT, **options)  # type: ignore[arg-type]
+
+
+def as_set(images: torch.Tensor, labels: torch.Tensor) -> set[tuple[bytes, int]]:
+    pairs = zip(images, labels.tolist(), strict=True)
+    return {(image.numpy().tobytes(), label) for image, label in pairs}
+
+
+def test_the_pictures_are_those_of_class_folders(packed: Path, folders: Path) -> None:
+    one, other = load(packed), load(folders)
+    assert one.classes == other.classes == ("even", "odd")
+    for split, expected in zip(
+        (one.train, one.validation, one.test), (other.train, other.validation, other.test), strict=True
+    ):
+        assert isinstance(split, Resident) and isinstance(expected, Resident)
+        assert as_set(split.images, split.labels) == as_set(expected.images, expected.labels)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_streamed_pictures_are_those_in_memory_in_any_order(packed: Path, workers: int) -> None:
+    resident, streamed = load(packed).train, load(packed, budget=0, workers=workers).train
+    assert isinstance(streamed, Streamed)
+    for seed in range(2):
+        order = torch.randperm(60, generator=torch.Generator().manual_seed(seed))
+        for one, other in zip(streamed.batches(order, 16, CPU), resident.batches(order, 16, CPU), strict=True):
+            assert torch.equal(one[0], other[0]) and torch.equal(one[1], other[1])
+    streamed.close()
+
+
+def test_the_index_is_made_once_and_anew_where_a_file_changed(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = shards.index(packed)
+    assert (packed / shards.INDEX).is_file()
+    made: list[Path] = []
+    make = shards._make
+    monkeypatch.setattr(shards, "_make", lambda folder, *rest: (made.append(folder), make(folder, *rest))[1])
+    again = shards.index(packed)
+    assert not made and again.classes == first.classes
+    assert all(np.array_equal(one, other) for one, other in zip(again[1:3], first[1:3], strict=True))
+    file = shards.files_of(packed)[0]
+    file.touch()
+    shards.index(packed)
+    assert made == [packed]
+    (packed / shards.INDEX).write_bytes(b"PK\x03\x04torn")
+    assert len(shards.index(packed).labels) == 78 and len(made) == 2
+
+
+def test_a_folder_that_cannot_be_written_is_read_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_tars(tmp_path)
+
+    def refuse(path: Path) -> object:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(shards, "replaced", refuse)
+    assert len(load(tmp_path).train.labels) == 60
+    assert not (tmp_path / shards.INDEX).exists()
+
+
+def test_without_splits_they_are_cut_as_in_folders(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "all.tar", "w") as archive:
+        for number in range(100):
+            add(archive, f"{number}.png", picture("train", number))
+            add(archive, f"{number}.cls", str(number % 2).encode())
+    dataset = load(tmp_path)
+    counts = [len(split.labels) for split in (dataset.train, dataset.validation, dataset.test)]
+    assert counts == [72, 18, 10]
+    assert dataset.classes == ("0", "1")
+    assert torch.equal(load(tmp_path).test.images, dataset.test.images)  # type: ignore[attr-defined]
+
+
+def test_a_damaged_picture_is_left_out_and_named(tmp_path: Path) -> None:
+    write_tars(tmp_path)
+    with tarfile.open(tmp_path / "train-0002.tar", "w") as archive:
+        add(archive, "broken.png", b"\x89PNG and no more")
+        add(archive, "broken.cls", b"1")
+        add(archive, "alone.png", picture("train", 99))  # of which nobody says what it shows
+        add(archive, "odd.cls", b"seven")
+        add(archive, "odd.png", picture("train", 98))
+    dataset = load(tmp_path)
+    assert len(dataset.train.labels) == 60
+    (line,) = dataset.skipped
+    assert line.startswith("train-0002.tar at byte ")
+
+
+@pytest.mark.parametrize(
+    ("write", "words"),
+    [
+        (lambda root: (root / "a.tar").write_bytes(b"no tar at all" * 100), "a.tar is no sound tar"),
+        (lambda root: (root / "a.parquet").write_bytes(b"PAR1nothing"), "a.parquet is no sound parquet file"),
+        (lambda root: pq.write_table(pa.table({"text": ["a"]}), root / "a.parquet"), "has the columns text"),
+        (lambda root: tarfile.open(root / "a.tar", "w").close(), "both a picture and a label"),
+    ],
+)
+def test_what_is_no_data_is_told_in_a_sentence(tmp_path: Path, write: Callable[[Path], object], words: str) -> None:
+    write(tmp_path)
+    with pytest.raises(InvalidDataset, match=words):
+        load(tmp_path)
+    assert not (tmp_path / shards.INDEX).exists()
+
+
+def test_labels_below_zero_are_refused(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "a.tar", "w") as archive:
+        for number in (-1, 0):
+            add(archive, f"{number + 5}.png", picture("train", number + 5))
+            add(archive, f"{number + 5}.cls", str(number).encode())
+    with pytest.raises(InvalidDataset, match="begin with 0"):
+        load(tmp_path)
+
+
+def test_it_is_offered_and_surveyed_like_any_folder(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VIT_DATA_ROOTS", str(packed.parent))
+    assert f"folder:{packed}" in catalog.list_folders()
+    assert catalog.check_spec(f"folder:{packed}") == f"folder:{packed}"
+    found = survey.survey(f"folder:{packed}")
+    assert found.counts == {
+        "train": {"even": 30, "odd": 30}, "validation": {"even": 5, "odd": 5}, "test": {"even": 4, "odd": 4},
+    }  # fmt: skip
+
+
+@pytest.mark.slow
+def test_a_run_trains_the_same_weights_from_memory_streamed_and_resumed(
+    packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = train_config(
+        data=f"folder:{packed}", image_size=8, patch_size=4, dim=16, depth=1, heads=2, mlp_dim=16, epochs=2,
+        batch_size=8, device="cpu", workers=1, crop_scale=0.5, flip=True,
+    )  # fmt: skip
+
+    train(config, tmp_path / "memory")
+    monkeypatch.setattr(pictures, "memory_budget", lambda device: 0)
+    train(config, tmp_path / "streamed")
+    with monkeypatch.context() as patch:
+        patch.setattr(trainer.Trainer, "_shall_end", lambda self, stop: self.progress.step % 5 == 0)
+        train(config, tmp_path / "parts")
+        while '"finished"' not in (tmp_path / "parts" / "outcome.json").read_text():
+            train(config, tmp_path / "parts", resume=True)
+    weights = {
+        (tmp_path / name / "checkpoints" / "last" / "model.safetensors").read_bytes()
+        for name in ("memory", "streamed", "parts")
+    }
+    assert len(weights) == 1
+
+
+def test_a_million_pictures_begin_at_once(tmp_path: Path) -> None:
+    """The index of 1,280,000 records: read, split and ready within seconds, and no list of files anywhere."""
+    count = 1_280_000
+    write_tars(tmp_path)
+    shards.index(tmp_path)
+    with np.load(tmp_path / shards.INDEX) as arrays:
+        document = arrays["document"]
+    random = np.random.default_rng(0)
+    np.savez(
+        tmp_path / shards.INDEX,
+        document=document,
+        number=random.integers(0, 6, count).astype(np.int32),
+        offset=random.integers(0, 1 << 40, count),
+        length=random.integers(1, 1 << 20, count),
+        labels=random.integers(0, 2, count),
+        split=np.zeros(count, np.int8),
+    )
+    begun = time.process_time()
+    dataset = load(tmp_path, budget=0, workers=0)
+    seconds = time.process_time() - begun
+    assert len(dataset.train.labels) + len(dataset.validation.labels) + len(dataset.test.labels) == count
+    assert seconds < 10

@@ -1,0 +1,287 @@
+"""Many pictures in few files: WebDataset tars, and parquet as the Hugging Face Hub has datasets.
+
+A folder of such files is a dataset like a folder of class folders. Where each picture lies is written down once, in
+`index.npz` beside them, so that any picture can be read by itself: the order of training stays a function of seed and
+epoch, and a run that is resumed goes on exactly. Pictures within parquet are compressed together, so they are copied
+out once, into `pictures.bin`.
+
+    train-*.tar, val-*.tar, test-*.tar      records KEY.jpg with KEY.cls (a number), or KEY.json with "label"
+    train-*.parquet, ...                    columns `image` (with `bytes`) or `img`, and `label` or `fine_label`
+    classes.json                            {"0": "tench", "1": ...}, where the files name no classes
+
+What a file is for tells how its name begins (train, val, valid, validation, test); all others are for training.
+Source of the layouts: github.com/webdataset/webdataset, README; features `Image` and `ClassLabel` of Hugging Face's
+`datasets` 4.
+"""
+
+import json
+import os
+import re
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vit.data.class_names import FILE as CLASSES
+from vit.errors import InvalidDataset
+from vit.files import replaced
+from vit.progress import tqdm
+from vit.untrusted import Unreadable, parse_json, read_bytes
+
+INDEX, COPIED = "index.npz", "pictures.bin"
+SPLITS = ("train", "validation", "test")
+MOST_BYTES = 1 << 28  # of one picture
+_SUFFIXES = (".tar", ".parquet")
+_PICTURES = {"jpg", "jpeg", "png", "webp", "bmp", "gif", "tif", "tiff", "avif"}
+_NAMED = re.compile(r"(train|val(?:id(?:ation)?)?|test)(?![a-z])", re.IGNORECASE)
+_ROWS = 200  # of parquet, read at a time
+_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Records:
+    """Where pictures lie, none of them opened.
+
+    Attributes:
+        files: that hold them.
+        file: (n,) number of each one's file.
+        offset, length: (n,) place in it [bytes].
+    """
+
+    files: tuple[Path, ...]
+    file: NDArray[np.int32]
+    offset: NDArray[np.int64]
+    length: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.file)
+
+    def __getitem__(self, index: int) -> bytes:
+        """The bytes of a picture's file; raises OSError where they are not there."""
+        with self.files[self.file[index]].open("rb") as file:
+            return os.pread(file.fileno(), int(self.length[index]), int(self.offset[index]))
+
+    def name(self, index: int) -> str:
+        """Which one it is, for people."""
+        return f"{self.files[self.file[index]].name} at byte {int(self.offset[index]):,}"
+
+    def chosen(self, places: Sequence[int]) -> Self:
+        """Some of them, in this order."""
+        some = np.asarray(places, np.int64)
+        return replace(self, file=self.file[some], offset=self.offset[some], length=self.length[some])
+
+
+class Index(NamedTuple):
+    """What a folder of such files holds.
+
+    Attributes:
+        records: of all splits.
+        labels: (n,) int64.
+        split: (n,) number in `SPLITS`.
+        classes: one name per label.
+    """
+
+    records: Records
+    labels: NDArray[np.int64]
+    split: NDArray[np.int8]
+    classes: tuple[str, ...]
+
+
+def files_of(folder: Path) -> list[Path]:
+    """The tars and parquet files in a folder and its data/, train/, val/ and test/; none in other folders."""
+    places = [folder, *(folder / name for name in ("data", "train", "val", "valid", "validation", "test"))]
+    found = (entry for place in places if place.is_dir() for entry in place.iterdir())
+    return sorted(
+        path for path in found if path.suffix in _SUFFIXES and not path.name.startswith(".") and path.is_file()
+    )
+
+
+def split_of(folder: Path, file: Path) -> str:
+    """What a file is for.
+
+    >>> split_of(Path("d"), Path("d/val-0003.tar")), split_of(Path("d"), Path("d/test/0.parquet"))
+    ('validation', 'test')
+    >>> split_of(Path("d"), Path("d/testament.tar"))
+    'train'
+    """
+    for part in reversed(file.relative_to(folder).parts):
+        if found := _NAMED.match(part):
+            word = found[1].lower()
+            return "validation" if word.startswith("val") else word
+    return "train"
+
+
+def index(folder: Path, bar: bool = True) -> Index:
+    """Where the pictures of a folder lie: read from its index, or written down first, with a bar.
+
+    Raises:
+        InvalidDataset: a file is damaged, or says of no picture what it shows.
+    """
+    files = files_of(folder)
+    stats = [file.stat() for file in files]
+    stamps = [
+        [str(file.relative_to(folder)), stat.st_size, stat.st_mtime_ns // 1000]  # as much as JSON is trusted with
+        for file, stat in zip(files, stats, strict=True)
+    ]
+    if (known := _read(folder, stamps)) is not None:
+        return known
+    try:
+        made = _make(folder, files, bar)
+    except OSError as error:
+        raise InvalidDataset(f"{error.filename or folder} cannot be read or written: {error.strerror}.") from error
+    arrays: dict[str, Any] = {
+        "number": made.records.file,
+        "offset": made.records.offset,
+        "length": made.records.length,
+        "labels": made.labels,
+        "split": made.split,
+    }
+    document = {"version": _VERSION, "files": stamps, "classes": made.classes}
+    with suppress(OSError), replaced(folder / INDEX) as out:  # where it cannot be written, it is made each time
+        np.savez(out, document=np.frombuffer(json.dumps(document).encode(), np.uint8), **arrays)
+    return made
+
+
+def _read(folder: Path, stamps: list[list[Any]]) -> Index | None:
+    """The index, where it is of these very files."""
+    try:
+        with np.load(folder / INDEX, allow_pickle=False) as arrays:
+            document = parse_json(arrays["document"].tobytes())
+            if document["version"] != _VERSION or document["files"] != stamps:
+                return None
+            names = ("number", "offset", "length", "labels", "split")
+            file, offset, length, labels, split = (arrays[name] for name in names)
+        files = tuple(folder / name for name, *_ in stamps)
+        if any(path.suffix == ".parquet" for path in files):
+            files = (*files, folder / COPIED)
+        if not all(path.is_file() for path in files) or not 0 <= file.min() <= file.max() < len(files):
+            return None
+        return Index(Records(files, file, offset, length), labels, split, tuple(map(str, document["classes"])))
+    except (OSError, ValueError, KeyError, TypeError, EOFError, Unreadable, zipfile.BadZipFile, zlib.error):
+        return None
+
+
+def _make(folder: Path, files: Sequence[Path], bar: bool) -> Index:
+    rows: list[tuple[int, int, int, int, int]] = []  # file, offset, length, label, split
+    names: tuple[str, ...] = ()
+    parquet = any(file.suffix == ".parquet" for file in files)
+    copied = folder / (COPIED + ".partial")
+    with copied.open("wb") if parquet else open(os.devnull, "wb") as out:
+        for number, file in enumerate(tqdm(files, desc="reading where pictures lie", unit="files", disable=not bar)):
+            split = SPLITS.index(split_of(folder, file))
+            if file.suffix == ".tar":
+                rows += [(number, *place, split) for place in _in_tar(file)]
+            else:
+                own, named = _in_parquet(file, out)
+                names = names or named
+                rows += [(len(files), *place, split) for place in own]
+    if parquet:
+        copied.replace(folder / COPIED)
+    if not rows:
+        raise InvalidDataset(
+            f"No record of {str(folder)!r} has both a picture and a label. Name it KEY.jpg and KEY.cls."
+        )
+    table = np.array(rows, np.int64)
+    where = tuple(files) + ((folder / COPIED,) if parquet else ())
+    records = Records(where, table[:, 0].astype(np.int32), table[:, 1].copy(), table[:, 2].copy())
+    labels = table[:, 3].copy()
+    if labels.min() < 0 or labels.max() >= 1 << 20:
+        raise InvalidDataset(f"Labels in {str(folder)!r} run from {labels.min()} to {labels.max()}; they begin with 0.")
+    return Index(records, labels, table[:, 4].astype(np.int8), _classes(folder, int(labels.max()) + 1, names))
+
+
+def _classes(folder: Path, count: int, names: Sequence[str]) -> tuple[str, ...]:
+    """Names from `classes.json`, else from the files, else numbers."""
+    given: Any = {}
+    with suppress(OSError, Unreadable, ValueError):
+        given = parse_json(read_bytes(folder / CLASSES, 1 << 20))
+    if isinstance(given, list):
+        given = {str(number): name for number, name in enumerate(given)}
+    given = given if isinstance(given, dict) else {}
+    known = [given.get(str(i), names[i] if i < len(names) else str(i)) for i in range(max(count, len(names)))]
+    texts = tuple(str(name)[:100] for name in known)
+    return texts if len(set(texts)) == len(texts) else tuple(map(str, range(len(texts))))
+
+
+def _in_tar(path: Path) -> Iterator[tuple[int, int, int]]:
+    """Offset, length and label of each picture."""
+    pending: dict[str, dict[str, tuple[int, int]]] = {}
+    try:
+        with tarfile.open(path, "r:") as archive, path.open("rb") as raw:
+            for member in archive:
+                if not member.isreg():
+                    continue
+                place = PurePosixPath(member.name)
+                stem, _, kind = place.name.partition(".")
+                key, kind = str(place.parent / stem), kind.lower()
+                what = "picture" if kind in _PICTURES else kind if kind in ("cls", "json") else ""
+                if not what or not 0 < member.size <= MOST_BYTES:
+                    continue
+                record = pending.setdefault(key, {})
+                record[what] = (member.offset_data, member.size)
+                label = None
+                for source in ("cls", "json"):
+                    if "picture" in record and source in record and label is None:
+                        offset, size = record[source]
+                        label = _label(os.pread(raw.fileno(), min(size, 1 << 16), offset), source)
+                if label is not None:
+                    yield (*record["picture"], label)
+                    del pending[key]
+                archive.members = []  # type: ignore[attr-defined]  # or it holds on to a million of them
+    except tarfile.TarError as error:
+        raise InvalidDataset(f"{path.name} is no sound tar: {error}. Copy it again.") from error
+
+
+def _label(content: bytes, source: str) -> int | None:
+    try:
+        if source == "cls":
+            return int(content)
+        value = parse_json(content).get("label")
+        return value if type(value) is int else None
+    except (ValueError, AttributeError):
+        return None
+
+
+def _in_parquet(path: Path, out: Any) -> tuple[list[tuple[int, int, int]], tuple[str, ...]]:
+    """Offset, length and label of each picture as it was copied out, and names of the classes."""
+    try:
+        import pyarrow  # noqa: PLC0415 # for those who have such files
+        import pyarrow.parquet as pq  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise InvalidDataset(
+            "Parquet files are read by pyarrow, which is not installed: pip install pyarrow"
+        ) from error
+    found = []
+    try:
+        table = pq.ParquetFile(path)
+        columns = table.schema_arrow.names
+        image = next((name for name in ("image", "img") if name in columns), None)
+        label = next((name for name in ("label", "fine_label", "labels") if name in columns), None)
+        if image is None or label is None:
+            raise InvalidDataset(f"{path.name} has the columns {', '.join(columns)[:200]}; image and label are needed.")
+        for batch in table.iter_batches(_ROWS, columns=[image, label]):
+            for picture, number in zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True):
+                content = picture.get("bytes") if isinstance(picture, dict) else picture
+                if isinstance(content, bytes) and 0 < len(content) <= MOST_BYTES and type(number) is int:
+                    found.append((out.tell(), len(content), number))
+                    out.write(content)
+        return found, _names_in(table.schema_arrow.metadata or {}, label)
+    except pyarrow.ArrowException as error:
+        reason = str(error).partition("\n")[0]
+        raise InvalidDataset(f"{path.name} is no sound parquet file: {reason[:200]}. Copy it again.") from error
+
+
+def _names_in(metadata: dict[bytes, bytes], label: str) -> tuple[str, ...]:
+    """What the Hub's `datasets` library wrote of the classes."""
+    try:
+        names = parse_json(metadata[b"huggingface"])["info"]["features"][label]["names"]
+        return tuple(map(str, names)) if isinstance(names, list) else ()
+    except (KeyError, TypeError, ValueError):
+        return ()
