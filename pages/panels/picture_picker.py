@@ -143,7 +143,7 @@ def begin_with_test_pictures() -> None:
     from pages.shared import run_pictures  # noqa: PLC0415 # the page is there before torch
 
     run = next((one for one in list_runs() if one.id == link.checkpoint.removeprefix(RUN)), None)
-    entries = run_pictures.kept(run) if run else []
+    entries = run_pictures.entries(run) if run else []
     together = uploaded_pictures.keep_list(entries)
     if together:
         (name, key), *_ = entries

@@ -19,7 +19,7 @@ COUNT = 12  # pictures
 _SIDE = 32  # of pictures that are no files [px]
 
 
-def kept(run: Run) -> Sequence[tuple[str, str]]:
+def entries(run: Run) -> Sequence[tuple[str, str]]:
     """Names and keys of a few, as uploads are kept; none where there are none to be had, or not for this visitor."""
     data, root = str(run.config.get("data", "")), str(run.config.get("data_root", "data"))
     if not datasets.may_see(data) or not datasets.is_here(data, root):
@@ -29,12 +29,12 @@ def kept(run: Run) -> Sequence[tuple[str, str]]:
         return [(one.name, uploaded_pictures.keep(one.data)) for one in chosen(data, root)]
 
     try:
-        entries: list[tuple[str, str]] = cached(("test pictures", data, datasets.stamp(data)), work)
-        if not all(uploaded_pictures.is_kept(key) for _, key in entries):  # they stay for a day
-            entries = work()
+        pairs: list[tuple[str, str]] = cached(("test pictures", data, datasets.stamp(data)), work)
+        if not all(uploaded_pictures.is_kept(key) for _, key in pairs):  # they stay for a day
+            pairs = work()
     except (UserError, OSError):  # told where the data is shown
         return []
-    return entries if all(key for _, key in entries) else []
+    return pairs if all(key for _, key in pairs) else []
 
 
 def chosen(data: str, root: str) -> list[Upload]:

@@ -184,7 +184,7 @@ class Train:
         refused: the uploader's name for the archive that was refused, and why.
         undeleted: why an upload could not be deleted, until the page has said so.
         failed: by dataset, why its download failed.
-        asked_ladders: what was tried without training, by what that depends on.
+        tried_ladders: what was tried without training, by what that depends on.
     """
 
     nonce: str = field(default_factory=lambda: secrets.token_hex(8))
@@ -198,7 +198,7 @@ class Train:
     refused: tuple[str, str] = ("", "")
     undeleted: str = ""
     failed: dict[str, str] = field(default_factory=dict)
-    asked_ladders: set[Hashable] = field(default_factory=set)
+    tried_ladders: set[Hashable] = field(default_factory=set)
 
 
 @dataclass

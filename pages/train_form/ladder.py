@@ -3,6 +3,7 @@
 import html
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from typing import NamedTuple
 
 import streamlit as st
@@ -50,23 +51,23 @@ class Row(NamedTuple):
 def show(config: TrainConfig, target: ComputeTarget, owner: str) -> None:
     """Every rung with what it reaches, and what is next."""
     st.header("Ladder", anchor=False, help=_HELP)
-    asked = session.of(session.Train).asked_ladders
+    tried = session.of(session.Train).tried_ladders
     pictures = config.data, datasets.digest(config.data), config.limit, config.image_size
     key = "without training", config.init_from, *pictures
-    if key not in asked:
+    if key not in tried:
         st.button(
             "Try without training",
             key="ladder_look",
             help="Nearest neighbours and a linear probe, by one look at every picture.",
-            on_click=asked.add,
+            on_click=tried.add,
             args=(key,),
         )
     reached: Mapping[str, Reached] = {}
-    if key in asked:
+    if key in tried:
         try:
             reached = with_bar(key, LOOKING, lambda tick: _without_training(config, target, tick))
         except UserError as error:
-            asked.discard(key)
+            tried.discard(key)
             st.error(plain(str(error)))
     rows = rows_of(config, reached)
     alive = any(row.run and row.run.alive for row in rows)
@@ -90,14 +91,14 @@ def rows_of(config: TrainConfig, without_training: Mapping[str, Reached]) -> lis
         without_training: what needed none, by rung.
     """
     subjects = {name: _subject(rung_config(config, name)) for name, rung in RUNGS.items() if rung.settings is not None}
-    found: dict[str, Run] = {}
+    newest: dict[str, Run] = {}
     for run in readings.every_run():  # the newest first
         if run.config.get("init_from"):
             values = _subject_of_values(run.config)
             for name, subject in subjects.items():
                 if values == subject:
-                    found.setdefault(name, run)
-    return [Row(name, _reached_by(found.get(name)) or without_training.get(name), found.get(name)) for name in RUNGS]
+                    newest.setdefault(name, run)
+    return [Row(name, _reached_by(newest.get(name)) or without_training.get(name), newest.get(name)) for name in RUNGS]
 
 
 def _reached_by(run: Run | None) -> Reached | None:
@@ -123,10 +124,11 @@ def _without_training(
     config: TrainConfig, target: ComputeTarget, tick: Callable[[float], object]
 ) -> dict[str, Reached]:
     device = target.devices[0] if target.devices else "cpu"
-    for moment in dry_run.without_training(config, device):
-        if isinstance(moment, dict):
-            return moment
-        tick(moment)
+    with closing(dry_run.without_training(config, device)) as moments:
+        for moment in moments:
+            if isinstance(moment, dict):
+                return moment
+            tick(moment)
     return {}
 
 

@@ -68,7 +68,7 @@ def test_rungs_without_training_come_at_a_click_and_once(runs: Path, monkeypatch
     assert any(one.value.startswith("**Take ") for one in page.markdown)
     assert button(page, "ladder_look") is None and button(page, "ladder_train") is not None
 
-    def never(*_: object) -> None:
+    def never(*_: object) -> Iterator[object]:
         raise AssertionError("looked again")
 
     monkeypatch.setattr(dry_run, "without_training", never)
@@ -100,7 +100,8 @@ def test_the_other_rungs_are_started_as_runs(runs: Path) -> None:
 
 def test_an_error_is_a_sentence_and_the_button_comes_back(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
-    def refuse(*_: object) -> None:
+    def refuse(*_: object) -> Iterator[object]:
+        yield 0.0
         raise InvalidConfig("Another trial is under way.")
 
     monkeypatch.setattr(dry_run, "without_training", refuse)

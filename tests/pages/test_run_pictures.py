@@ -46,7 +46,7 @@ def opened(run: registry.Run, **link: str) -> AppTest:
 
 def test_a_run_opens_with_test_pictures_of_all_classes(run: registry.Run, folder: Path) -> None:
     page = opened(run)
-    entries = run_pictures.kept(run)
+    entries = run_pictures.entries(run)
     assert sorted(name.split(",")[0] for name, _ in entries) == ["dark", "dark", "light", "light"]
     for name, key in entries:
         label, _, file = name.partition(", ")
@@ -60,10 +60,10 @@ def test_what_was_chosen_is_shown(run: registry.Run) -> None:
 
 
 def test_pictures_that_are_gone_are_kept_anew(run: registry.Run, tmp_path: Path) -> None:
-    first = run_pictures.kept(run)
+    first = run_pictures.entries(run)
     for file in (tmp_path / "pictures").iterdir():
         file.unlink()
-    assert run_pictures.kept(run) == first
+    assert run_pictures.entries(run) == first
     assert all(uploaded_pictures.is_kept(key) for _, key in first)
 
 
@@ -76,4 +76,4 @@ def test_without_its_pictures_it_opens_with_a_sample(run: registry.Run, folder: 
 def test_a_stranger_does_not_see_pictures_of_a_folder(run: registry.Run, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(access, "may_train", lambda: False)
-    assert run_pictures.kept(run) == []
+    assert run_pictures.entries(run) == []
