@@ -17,6 +17,7 @@ from pages.train_form.compute_target import ComputeTarget
 from vit.data import catalog
 from vit.errors import UserError
 from vit.runs.control import launch
+from vit.runs.engines.contract import HERE
 from vit.runs.registry import Run
 from vit.training import dry_run
 from vit.training.config import TrainConfig
@@ -123,7 +124,7 @@ def _subject_of_values(values: Mapping[str, object]) -> tuple[tuple[str, object]
 def _without_training(
     config: TrainConfig, target: ComputeTarget, tick: Callable[[float], object]
 ) -> dict[str, Reached]:
-    device = target.devices[0] if target.devices else "cpu"
+    device = target.devices[0] if target.on == HERE and target.devices else "cpu"
     with closing(dry_run.without_training(config, device)) as moments:
         for moment in moments:
             if isinstance(moment, dict):

@@ -91,7 +91,8 @@ PRESETS = {
     ),
     "photos-cpu": Preset(
         "Real photos of ten classes on a CPU, from scratch, in about two hours",
-        "77.9 % on test pictures of Imagenette, of the epoch that validation chose, in 91 minutes on two shared CPU cores.",
+        "77.9 % on test pictures of Imagenette, of the epoch that validation chose, in 91 minutes on two shared CPU "
+        "cores.",
         dict(
             data="folder:PATH", size="Ti/8", image_size=96, depth=6, epochs=70, batch_size=128, optimizer="muon",
             start="mimetic", lr=2e-3, warmup_epochs=3, crop_scale=0.35, flip=True, mixup=0.2, cutmix=1.0,
