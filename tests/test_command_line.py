@@ -14,7 +14,7 @@ from torch.distributed.run import get_args_parser
 import vit
 from vit.checkpoints.load import load_checkpoint
 from vit.cli.parser import parser
-from vit.cli.training import _merged_settings
+from vit.cli.training import merged_settings
 from vit.runs.command_line import command_line
 from vit.training.config import TrainConfig
 from vit.training.presets import PRESETS, train_config
@@ -26,7 +26,7 @@ def read_back(line: str) -> TrainConfig:
     """What `python -m vit train` makes of the line."""
     arguments = shlex.split(line)
     options = parser().parse_args(arguments[arguments.index("vit") + 1 :])
-    return train_config(options.preset, **_merged_settings(options))
+    return train_config(options.preset, **merged_settings(options))
 
 
 @pytest.mark.parametrize("preset", [None, *PRESETS])

@@ -81,7 +81,7 @@ def pick_checkpoint() -> Checkpoint:
 
 def show_more() -> None:
     """The way to those that can be fetched."""
-    navigation.link("More checkpoints", "checkpoints", {}, help="DINOv2, DINOv3, CLIP, SigLIP, MAE and your own.")
+    navigation.link("Others worth a look", "checkpoints", {}, help="DINOv2, DINOv3, CLIP, SigLIP, MAE and your own.")
 
 
 def _chosen_heads(name: str) -> int | None:

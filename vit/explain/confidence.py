@@ -12,8 +12,12 @@ def wilson(right: int, count: int) -> tuple[float, float]:
 
     >>> [round(end, 3) for end in wilson(9, 10)]
     [0.596, 0.982]
+    >>> wilson(0, 9)[0], wilson(9, 9)[1]  # and no rounding
+    (0.0, 1.0)
     """
     share, weight = right / count, _Z**2 / count
     middle = share + weight / 2
     reach = _Z * sqrt(share * (1 - share) / count + weight / (4 * count))
-    return max(0.0, (middle - reach) / (1 + weight)), min(1.0, (middle + reach) / (1 + weight))
+    low = (middle - reach) / (1 + weight) if right else 0.0
+    high = (middle + reach) / (1 + weight) if right < count else 1.0
+    return low, high
