@@ -27,8 +27,8 @@ function control(name, root = document) {
     if (text.trim().startsWith(name) && element.getClientRects().length) return /** @type {HTMLElement} */ (element);
   }
   for (const element of root.querySelectorAll("*")) {
-    const found = element.shadowRoot && control(name, element.shadowRoot);
-    if (found) return found;
+    const inner = element.shadowRoot && control(name, element.shadowRoot);
+    if (inner) return inner;
   }
   return undefined;
 }

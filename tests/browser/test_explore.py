@@ -200,8 +200,8 @@ def test_each_step_of_the_tour_outlines_a_control_and_notices_that_it_is_used(ap
     outlined = """(colour) => {
       const all = (root) =>
         [...root.querySelectorAll("*")].flatMap((e) => [e, ...(e.shadowRoot ? all(e.shadowRoot) : [])]);
-      const found = all(document).filter((e) => e.style?.outline.includes(colour));
-      return found.length === 1 && found[0].getBoundingClientRect().height > 0;
+      const outlined = all(document).filter((e) => e.style?.outline.includes(colour));
+      return outlined.length === 1 && outlined[0].getBoundingClientRect().height > 0;
     }"""
     app.open("?tour=1&sample=cat&checkpoint=cifar10")
     for number, use in enumerate(uses, 1):

@@ -1,9 +1,15 @@
-"""The controls of a page, whose keys begin with their names."""
+"""Pages as tests open them, and their controls, whose keys begin with their names."""
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
+from streamlit.testing.v1 import AppTest
+
 from pages.shared.page_links import PageLink
+
+ROOT = Path(__file__).parents[2]
+WAIT = 120  # [s]; the first run imports torch
 
 
 def control(some: Iterable[Any], name: str) -> Any:
@@ -14,3 +20,14 @@ def control(some: Iterable[Any], name: str) -> Any:
 def texts(link: PageLink) -> dict[str, str]:
     """What an address says, by name."""
     return {name: values[-1] for name, values in link.to_query().items()}
+
+
+def train_page(**link: str) -> AppTest:
+    """The page in the app, run once in a session of its own."""
+    app = AppTest.from_file(str(ROOT / "app.py"), default_timeout=WAIT)
+    app.switch_page("pages/train.py")
+    for name, text in link.items():
+        app.query_params[name] = text
+    app.run()
+    assert not app.exception
+    return app

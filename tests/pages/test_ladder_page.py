@@ -7,6 +7,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from pages.shared.escape import plain
+from tests.pages.controls import train_page as opened
 from vit.errors import InvalidConfig
 from vit.runs import control, registry
 from vit.training import dry_run
@@ -14,8 +15,6 @@ from vit.training.ladder import RUNGS, rung_config
 from vit.training.presets import train_config
 from vit.training.train import train
 
-ROOT = Path(__file__).parents[2]
-WAIT = 120  # [s]; the first run imports torch
 LINK = {"preset": "fine-tune", "data": "shapes", "init_from": "cifar10", "limit": "60", "epochs": "1"}
 
 
@@ -29,16 +28,6 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     for run in registry.list_runs():
         if run.alive:
             control.kill(run.id)
-
-
-def opened(**link: str) -> AppTest:
-    app = AppTest.from_file(str(ROOT / "app.py"), default_timeout=WAIT)
-    app.switch_page("pages/train.py")
-    for name, text in link.items():
-        app.query_params[name] = text
-    app.run()
-    assert not app.exception
-    return app
 
 
 def rungs(page: AppTest) -> dict[str, str]:

@@ -39,14 +39,14 @@ def test_all_are_offered_with_size_and_licence(page: AppTest) -> None:
 
 
 def test_a_click_fetches_that_very_commit(page: AppTest, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
+    fetched = []
 
     def unreachable(name: str, *_: object) -> None:
-        asked.append(name)
+        fetched.append(name)
         raise UserError("huggingface.co cannot be reached.")
 
     monkeypatch.setattr(hub, "fetch", unreachable)
     page.button(key=f"shelf {SHELF[1].repository}").click().run()
-    assert asked == [SHELF[1].name]
+    assert fetched == [SHELF[1].name]
     assert [one.value for one in page.error] == [plain("huggingface.co cannot be reached.")]
     assert not page.exception

@@ -13,6 +13,7 @@ from streamlit.testing.v1 import AppTest
 
 from pages.shared import setting_names
 from pages.train_form import compute_target, cost_preview, data_picker, settings
+from tests.pages.controls import train_page as opened
 from vit.cli.parser import parser
 from vit.cli.training import merged_settings
 from vit.devices import Device
@@ -37,17 +38,6 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     for run in registry.list_runs():
         if run.alive:
             control.kill(run.id)
-
-
-def opened(**link: str) -> AppTest:
-    """The page in the app, run once in a session of its own."""
-    app = AppTest.from_file(str(ROOT / "app.py"), default_timeout=WAIT)
-    app.switch_page("pages/train.py")
-    for name, text in link.items():
-        app.query_params[name] = text
-    app.run()
-    assert not app.exception
-    return app
 
 
 @pytest.fixture

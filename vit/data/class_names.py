@@ -28,13 +28,13 @@ def names_of(folder: Path, classes: Sequence[str]) -> tuple[str, ...]:
 
     A file of names that is damaged, or would give two classes one name, counts for nothing.
     """
-    given: Mapping[str, object] = {}
+    renamed: Mapping[str, object] = {}
     with suppress(OSError, Unreadable, ValueError):
         document = parse_json(read_bytes(folder / FILE, _MAX_BYTES))
-        given = document if isinstance(document, dict) else {}
+        renamed = document if isinstance(document, dict) else {}
     names = []
     for folder_name, usual in zip(classes, _by_themselves(classes), strict=True):
-        own = given.get(folder_name)
+        own = renamed.get(folder_name)
         name = own.strip() if isinstance(own, str) and is_text(own) else ""
         names.append(name if 0 < len(name) <= MAX_NAME else usual)
     return tuple(names) if len(set(names)) == len(names) else tuple(classes)
@@ -58,10 +58,10 @@ def rename(folder: Path, classes: Sequence[str], names: Sequence[str]) -> None:
     if any(len(name) > MAX_NAME for name in chosen):
         raise InvalidDataset(f"A name has at most {MAX_NAME} characters. Shorten it.")
     every = zip(classes, by_themselves, chosen, strict=True)
-    given = {own: name for own, usual, name in every if usual != name}
+    renamed = {own: name for own, usual, name in every if usual != name}
     try:
         with replaced(folder / FILE) as file:
-            file.write(json.dumps(given, indent=2, ensure_ascii=False).encode() + b"\n")
+            file.write(json.dumps(renamed, indent=2, ensure_ascii=False).encode() + b"\n")
     except OSError as error:
         raise InvalidDataset(f"The names cannot be written into {str(folder)!r}: {error.strerror}.") from error
 

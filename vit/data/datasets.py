@@ -427,24 +427,44 @@ def _load_folder(
     every = [files if only in (None, split) else [] for files, split in zip(every, get_args(Split), strict=True)]
     parts = [[files[index] for index in _choose_evenly([label for _, label in files], at_most)] for files in every]
     parts[0] = _random_subset(parts[0], limit)
-    fits = sum(_memory(len(files), one) for files, one in zip(parts, preprocess, strict=True)) <= budget
+    labels = [[label for _, label in files] for files in parts]
+    opened = [
+        partial(_nth_picture, [file for file, _ in files], _enough(one))
+        for files, one in zip(parts, preprocess, strict=True)
+    ]
+    return _opened_dataset(spec, classes, labels, opened, preprocess, budget, workers)
+
+
+def _opened_dataset(
+    spec: str,
+    classes: tuple[str, ...],
+    labels: Sequence[Sequence[int]],
+    opened: Sequence[Callable[[int], Image.Image]],
+    preprocess: Sequence[Preprocess],
+    budget: int,
+    workers: int,
+) -> Dataset:
+    """A dataset of pictures in files, in memory where they fit.
+
+    Args:
+        labels: of each split, one for each picture.
+        opened: of each split what gives picture i; raises InvalidImage or OSError where it cannot be read.
+        preprocess: of each split.
+    """
+    fits = sum(_memory(len(own), one) for own, one in zip(labels, preprocess, strict=True)) <= budget
     splits: list[Pictures] = []
     skipped: list[str] = []
-    for files, one, name in zip(parts, preprocess, ("training", "validation", "test"), strict=True):
+    names = ("training", "validation", "test")
+    for own, picture, one, name in zip(labels, opened, preprocess, names, strict=True):
         if fits:
-            opened = partial(_nth_picture, [file for file, _ in files], _enough(one))
-            resident, unreadable = _read_pictures(
-                opened, [label for _, label in files], one, f"reading {name} pictures"
-            )
-            if files and not len(resident.labels):
-                raise InvalidDataset(f"No {name} picture in {str(path)!r} could be read. The first: {unreadable[0]}")
+            resident, unreadable = _read_pictures(picture, own, one, f"reading {name} pictures")
+            if own and not len(resident.labels):
+                path = str(Path(spec.removeprefix("folder:")).expanduser())
+                raise InvalidDataset(f"No {name} picture in {path!r} could be read. The first: {unreadable[0]}")
             splits.append(resident)
             skipped += unreadable
         else:
-            labels = torch.tensor([label for _, label in files], dtype=torch.int64)
-            splits.append(
-                Streamed(partial(_nth_picture, [file for file, _ in files], _enough(one)), labels, one, workers)
-            )
+            splits.append(Streamed(picture, torch.tensor(own, dtype=torch.int64), one, workers))
     for line in skipped:
         log.warning("left out %s", line)
     train, validation, test = splits
@@ -570,8 +590,8 @@ def _read_pictures(
             _progress_bar(pool.map(one, range(count)), total=count, desc=title, unit="pictures", leave=False)
         )
     images = [r for r in results if isinstance(r, Tensor)]
-    kept = [label for r, label in zip(results, labels, strict=True) if isinstance(r, Tensor)]
-    return _resident(images, kept, preprocess), [r for r in results if isinstance(r, str)]
+    readable = [label for r, label in zip(results, labels, strict=True) if isinstance(r, Tensor)]
+    return _resident(images, readable, preprocess), [r for r in results if isinstance(r, str)]
 
 
 def _load_shards(
@@ -602,24 +622,12 @@ def _load_shards(
         places = every[name] if only in (None, name) else []
         chosen = [places[i] for i in _choose_evenly([labels[place] for place in places], at_most)]
         parts.append(_random_subset(chosen, limit) if name == "train" else chosen)
-    fits = sum(_memory(len(places), one) for places, one in zip(parts, preprocess, strict=True)) <= budget
-    splits: list[Pictures] = []
-    skipped: list[str] = []
-    for places, one, name in zip(parts, preprocess, ("training", "validation", "test"), strict=True):
-        own, opened = (
-            [labels[place] for place in places],
-            partial(_nth_record, index.records.chosen(places), _enough(one)),
-        )
-        if fits:
-            resident, unreadable = _read_pictures(opened, own, one, f"reading {name} pictures")
-            splits.append(resident)
-            skipped += unreadable
-        else:
-            splits.append(Streamed(opened, torch.tensor(own, dtype=torch.int64), one, workers))
-    for line in skipped:
-        log.warning("left out %s", line)
-    train_pictures, validation, test = splits
-    return Dataset(spec, index.classes, train_pictures, validation, test, skipped=tuple(skipped))
+    opened = [
+        partial(_nth_record, index.records.chosen(places), _enough(one))
+        for places, one in zip(parts, preprocess, strict=True)
+    ]
+    own = [[labels[place] for place in places] for places in parts]
+    return _opened_dataset(spec, index.classes, own, opened, preprocess, budget, workers)
 
 
 def _nth_record(records: shards.Records, least: int, index: int) -> Image.Image:

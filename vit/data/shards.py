@@ -199,13 +199,13 @@ def _make(folder: Path, files: Sequence[Path], bar: bool) -> Index:
 
 def _classes(folder: Path, count: int, names: Sequence[str]) -> tuple[str, ...]:
     """Names from `classes.json`, else from the files, else numbers."""
-    given: Any = {}
+    names_by_label: Any = {}
     with suppress(OSError, Unreadable, ValueError):
-        given = parse_json(read_bytes(folder / CLASSES, 1 << 20))
-    if isinstance(given, list):
-        given = {str(number): name for number, name in enumerate(given)}
-    given = given if isinstance(given, dict) else {}
-    known = [given.get(str(i), names[i] if i < len(names) else str(i)) for i in range(max(count, len(names)))]
+        names_by_label = parse_json(read_bytes(folder / CLASSES, 1 << 20))
+    if isinstance(names_by_label, list):
+        names_by_label = {str(number): name for number, name in enumerate(names_by_label)}
+    names_by_label = names_by_label if isinstance(names_by_label, dict) else {}
+    known = [names_by_label.get(str(i), names[i] if i < len(names) else str(i)) for i in range(max(count, len(names)))]
     texts = tuple(str(name)[:100] for name in known)
     return texts if len(set(texts)) == len(texts) else tuple(map(str, range(len(texts))))
 

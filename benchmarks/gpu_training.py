@@ -1,0 +1,143 @@
+"""The steps of `gpu.py` that train: presets, the ladder, and photos that are decoded as they are needed."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gpu import Job, Result
+
+
+class Unfinished(Exception):
+    """A step has more to do at the next call; the message says how far it is."""
+
+
+def cifar(job: Job) -> Result:
+    """Preset `cifar`, in as many pieces as calls it takes; its best checkpoint with its card lies in `run-cifar`."""
+    return trained(job, "cifar", job.data)
+
+
+def photos(job: Job) -> Result:
+    """Preset `photos` on a folder of photos, in the same way; its best checkpoint lies in `run-photos`."""
+    if not (job.photos or job.dry):
+        raise AssertionError("--photos names no folder of photos.")
+    return trained(job, "photos", job.photos)
+
+
+def trained(job: Job, preset: str, data: str) -> Result:
+    """A preset's run, resumed where an earlier call left it."""
+    from vit.training.metrics import read_metrics
+    from vit.training.presets import train_config
+    from vit.training.train import train
+
+    run = job.out / f"run-{preset}"
+    few = dict(data="shapes", epochs=2, limit=64, batch_size=32, compile=False, dim=32, depth=1, heads=2, mlp_dim=32)
+    config = train_config(preset, **{"data": data, "device": job.device} | (few if job.dry else {}))
+    alarm = threading.Timer(max(job.seconds - 60, 1), lambda: (run / "stop").touch())  # a step, saving, and the card
+    if not job.dry:
+        alarm.daemon = True
+        alarm.start()
+    reached = train(config, run, resume=(run / "checkpoints" / "state.pt").exists())
+    alarm.cancel()
+    outcome = json.loads((run / "outcome.json").read_text())
+    if outcome["outcome"] == "stopped":
+        raise Unfinished(outcome["reason"])
+    records = read_metrics(run / "metrics.jsonl")
+    epochs = [record for record in records if record["kind"] == "validation"]
+    card = (run / "checkpoints" / "best" / "README.md").read_text()
+    return {
+        "accuracy on test pictures": reached.test.accuracy if reached.test else None,
+        "accuracy on validation pictures": reached.validation.accuracy if reached.validation else None,
+        "epochs": len(epochs),
+        "minutes of training": round(epochs[-1]["seconds"] / 60, 1),
+        "card": card,
+    }
+
+
+def ladder(job: Job) -> Result:
+    """From a checkpoint to other classes, every rung; what is frozen keeps its bits, and none ends below the probe."""
+    import torch
+
+    from vit.checkpoints.load import load_checkpoint
+    from vit.training.ladder import RUNGS, rung_config
+    from vit.training.presets import train_config
+    from vit.training.probe import without_training
+    from vit.training.train import train
+
+    start = "cifar10"
+    config = train_config(
+        "fine-tune", data="shapes", init_from=start, device=job.device, epochs=1 if job.dry else 10,
+        limit=100 if job.dry else 2000,
+    )  # fmt: skip
+    with tempfile.TemporaryDirectory() as folder:
+        run = trainer_of(config, Path(folder))
+        begun = time.perf_counter()
+        first = without_training(run.update.model, run.data, run.process.device)
+        figures: dict[str, Any] = {name: {"validation": round(one.accuracy, 4)} for name, one in first.items()}
+        figures["seconds without training"] = round(time.perf_counter() - begun, 2)
+        before = load_checkpoint(start).model.state_dict()
+        for name in ("lora", "last", "all"):
+            begun = time.perf_counter()
+            result = train(rung_config(config, name), Path(folder) / name)
+            assert result.validation and result.test
+            figures[name] = {
+                "validation": round(result.validation.accuracy, 4),
+                "test": round(result.test.accuracy, 4),
+                "seconds": round(time.perf_counter() - begun, 1),
+            }
+            if result.validation.accuracy < first["probe"].accuracy - 1e-6:
+                raise AssertionError(f"{RUNGS[name].title} ends below its probe: {figures}")
+            after = load_checkpoint(Path(folder) / name / "checkpoints" / "last").model.state_dict()
+            frozen = {"lora": ("blocks.0.mlp", "patch_embed", "pos_embed"), "last": ("blocks.0", "patch_embed")}
+            for key, value in before.items():
+                if key.startswith(frozen.get(name, ("-",))) and not torch.equal(value, after[key]):
+                    raise AssertionError(f"{key} is frozen in {name}, and has changed.")
+    return figures
+
+
+def trainer_of(config: Any, folder: Path) -> Any:
+    """The parts of a run as it begins."""
+    from vit.training.distributed import set_up_process
+    from vit.training.trainer import Trainer
+
+    return Trainer(config, folder, set_up_process(config))
+
+
+def streaming(job: Job) -> Result:
+    """Photos decoded as they are needed are those in memory; how many a second, by how many processes."""
+    import numpy as np
+    import torch
+    from PIL import Image
+
+    from vit.data.datasets import load_dataset
+    from vit.images.preprocess import Preprocess
+
+    count, side, size = (16, 96, 32) if job.dry else (800, 640, 224)
+    preprocess, device, figures = Preprocess((size, size)), torch.device(job.device), {}
+    with tempfile.TemporaryDirectory() as folder:
+        random = np.random.default_rng(0)
+        for number in range(count):
+            home = Path(folder) / f"class{number % 2}"
+            home.mkdir(exist_ok=True)
+            coarse = random.integers(0, 256, (12, 16, 3), dtype=np.uint8)
+            Image.fromarray(coarse).resize((side * 4 // 3, side)).save(home / f"{number}.jpg", quality=90)
+        resident = load_dataset(f"folder:{folder}", preprocess, only="train").train
+        order = torch.randperm(len(resident.labels), generator=torch.Generator().manual_seed(0))
+        expected = next(resident.batches(order, 8, device))
+        for workers in (0, 2) if job.dry else (0, 2, 4, 8, 16):
+            streamed = load_dataset(f"folder:{folder}", preprocess, only="train", budget=0, workers=workers).train
+            for part, other in zip(next(streamed.batches(order, 8, device)), expected, strict=True):
+                if not torch.equal(part, other):
+                    raise AssertionError("A streamed picture is not the one in memory.")
+            begun = time.perf_counter()
+            for _ in streamed.batches(order, 64, device):
+                pass
+            if job.device.startswith("cuda"):
+                torch.cuda.synchronize(job.device)
+            figures[f"{workers} processes"] = round(len(order) / (time.perf_counter() - begun), 1)
+    return {"pictures per second": figures, "of a JPEG of": f"{side * 4 // 3} x {side} px"}
