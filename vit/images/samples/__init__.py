@@ -22,6 +22,7 @@ class Sample(NamedTuple):
 
 _CC0 = "CC0 1.0"
 _CC_BY = "CC BY 2.0"
+_CC_BY_SA = "CC BY-SA 3.0"
 _PUBLIC_DOMAIN = "public domain"
 
 SAMPLES: dict[str, Sample] = {
@@ -34,6 +35,7 @@ SAMPLES: dict[str, Sample] = {
         Sample("astronaut", "Eileen Collins", "NASA", _PUBLIC_DOMAIN),
         Sample("coffee", "Cup of coffee", "Rachel Michetti, Pikolo Espresso Bar", _CC0),
         Sample("flower", "Dahlia", "vultilion on Flickr", _CC_BY),
+        Sample("church", "Church of St. Francis of Assisi, Vienna", "Peter Haas on Wikimedia Commons", _CC_BY_SA),
         Sample("temple", "Temple in the Summer Palace", "danielbuechele on Flickr", _CC_BY),
     )
 }
