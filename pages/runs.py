@@ -309,6 +309,8 @@ def say_figures(run: Run) -> None:
     if details:
         cells = "".join(f"<div><span>{html.escape(k)}</span><b>{html.escape(v)}</b></div>" for k, v in details.items())
         st.html(f'{_STYLE}<div class="figures">{cells}</div>')
+    if run.alive and progress and progress.bottleneck:
+        st.caption(progress.bottleneck)
 
 
 _STYLE = """<style>

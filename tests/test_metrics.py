@@ -67,6 +67,7 @@ DAMAGES = {
     "a step of 400 digits": {"step": 10**400},
     "a step below 0": {"step": -1},
     "a speed as text": {"pictures_per_second": "fast"},
+    "a bottleneck as text": {"data_per_second": "fast"},
     "no number": {"loss": float("nan")},
     "infinity": {"lr": float("inf")},
     "a memory below 0": {"memory": -5},
@@ -223,6 +224,13 @@ def test_time_left_follows_the_pace_of_this_attempt_alone(path: Path) -> None:
     assert now.seconds_left == pytest.approx(70 * 10 / 20)  # 70 steps, half a second each
     assert (now.step, now.total_steps, now.epoch, now.share) == (30, 100, 3.0, 0.3)
     assert (now.pictures_per_second, now.memory, now.accuracy) == (40.0, 5, None)
+
+
+def test_the_slower_of_decoding_and_model_is_the_bottleneck(path: Path) -> None:
+    for data, model, slower in ((9.0, 8.0, "The model"), (8.0, 9.0, "Decoding")):
+        now = progress(followed(path, start(0), step(10, data_per_second=data, model_per_second=model)).records)
+        assert now is not None and now.bottleneck.startswith(f"{slower} is the bottleneck: ")
+        path.unlink()
 
 
 def test_progress_knows_the_best_accuracy(path: Path) -> None:

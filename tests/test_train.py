@@ -29,7 +29,7 @@ from vit.training.config import TrainConfig
 from vit.training.distributed import set_up_process
 from vit.training.evaluation import evaluate_checkpoint
 from vit.training.fine_tuning import resolve
-from vit.training.metrics import read_metrics
+from vit.training.metrics import bottleneck, read_metrics
 from vit.training.presets import train_config
 from vit.training.run_folder import begin_anew
 from vit.training.train import Diverged, train
@@ -69,12 +69,16 @@ def weights(run: Path, name: str = "last") -> bytes:
 
 def figures(run: Path) -> list[dict[str, Any]]:
     """What was learnt, without what time and the machine decide."""
-    aside = ("t", "seconds", "attempt", "pictures_per_second", "memory")
+    aside = ("t", "seconds", "attempt", "pictures_per_second", "data_per_second", "model_per_second", "memory")
     return [
         {key: value for key, value in record.items() if key not in aside}
         for record in read_metrics(run / "metrics.jsonl")
         if record["kind"] in ("step", "validation", "test")
     ]
+
+
+def last_step(run: Path) -> dict[str, Any]:
+    return [record for record in read_metrics(run / "metrics.jsonl") if record["kind"] == "step"][-1]
 
 
 @pytest.fixture(scope="module")
@@ -229,6 +233,11 @@ def test_streamed_pictures_train_the_same_weights(
     monkeypatch.setattr(os, "sysconf", lambda name: 1)  # a machine with one byte of memory
     train(describe(folder, epochs=1, workers=0), tmp_path / "streamed")
     assert weights(tmp_path / "resident") == weights(tmp_path / "streamed")
+    pace = {name: last_step(tmp_path / name) for name in ("resident", "streamed")}
+    assert bottleneck(pace["resident"]) == "" and "bottleneck" in bottleneck(pace["streamed"])
+    # With no other process, a step is decoding and learning, one after the other, and little else.
+    both = 1 / pace["streamed"]["data_per_second"] + 1 / pace["streamed"]["model_per_second"]
+    assert both < 1 / pace["streamed"]["pictures_per_second"]
     train(describe(folder, epochs=1, workers=0, limit=20), tmp_path / "few")
     assert read_metrics(tmp_path / "few" / "metrics.jsonl")[0]["train_pictures"] == 20
 

@@ -1,6 +1,7 @@
 """Labelled pictures for a model: all in memory, or decoded as they are asked for."""
 
 import logging
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, Self
@@ -31,6 +32,9 @@ class Pictures(Protocol):
     def batches(self, order: Tensor, batch_size: int, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield (uint8 (B, channels, height, width), labels (B,) int64) on `device`, following `order` (m,)."""
 
+    def decoded_per_second(self) -> float | None:
+        """How many pictures all that decode could decode in a second, lately; None where there is nothing to decode."""
+
     def close(self) -> None:
         """End what works for them; they can be asked for again."""
 
@@ -60,6 +64,9 @@ class Resident:
         for part in order.to(self.images.device).split(batch_size):
             yield self.images[part].to(device), self.labels[part].to(device)
 
+    def decoded_per_second(self) -> None:
+        """There is nothing to decode."""
+
     def close(self) -> None:
         """Nothing works for them."""
 
@@ -83,17 +90,26 @@ class Streamed:
     loaders: dict[tuple[int, str], tuple["DataLoader[Any]", "_Order"]] = field(
         default_factory=dict, compare=False, repr=False
     )
+    effort: "_Effort" = field(default_factory=lambda: _Effort(), compare=False, repr=False)
 
     def relabelled(self, to_label: Tensor) -> Self:
         """The same pictures with label i replaced by `to_label[i]`."""
-        return replace(self, labels=to_label[self.labels], loaders={})
+        return replace(self, labels=to_label[self.labels], loaders={}, effort=_Effort())
 
     def batches(self, order: Tensor, batch_size: int, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield (uint8 (B, channels, height, width), labels (B,) int64) on `device`, following `order` (m,)."""
         loader, sampler = self._loader(batch_size, device.type)
         sampler.order = order.tolist()
-        for images, labels in loader:
+        for images, labels, seconds in loader:
+            self.effort.pictures += len(seconds)
+            self.effort.seconds += seconds.sum().item()
             yield images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
+
+    def decoded_per_second(self) -> float | None:
+        """How many pictures all processes together could decode in a second, since the last call."""
+        pictures, seconds = self.effort.pictures, self.effort.seconds
+        self.effort.pictures, self.effort.seconds = 0, 0.0
+        return max(self.workers, 1) * pictures / seconds if seconds else None
 
     def close(self) -> None:
         """End the processes that decode."""
@@ -115,6 +131,14 @@ class Streamed:
         return self.loaders[batch_size, device]
 
 
+@dataclass
+class _Effort:
+    """What decoding took: how many pictures, and the seconds that processes spent on them."""
+
+    pictures: int = 0
+    seconds: float = 0.0
+
+
 class _Order(Sampler[int]):
     """Places in the order that was set last."""
 
@@ -128,17 +152,21 @@ class _Order(Sampler[int]):
         return len(self.order)
 
 
-class _Decoded(TorchDataset[tuple[Tensor, int]]):
+class _Decoded(TorchDataset[tuple[Tensor, int, float]]):
+    """A picture, its label, and how long it took to decode [s]."""
+
     def __init__(self, pictures: Streamed):
         self.pictures = pictures
 
-    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+    def __getitem__(self, index: int) -> tuple[Tensor, int, float]:
+        started = time.perf_counter()
         try:
             picture = self.pictures.open(index)
         except (InvalidImage, OSError) as error:  # a grey picture keeps the order of all others exact
             log.warning("a grey picture stands in: %s", error)
             picture = Image.new("RGB", (32, 32), (128, 128, 128))
-        return as_tensor(picture, self.pictures.preprocess), int(self.pictures.labels[index])
+        pixels = as_tensor(picture, self.pictures.preprocess)
+        return pixels, int(self.pictures.labels[index]), time.perf_counter() - started
 
 
 def as_tensor(picture: Image.Image, preprocess: Preprocess) -> Tensor:

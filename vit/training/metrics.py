@@ -4,7 +4,9 @@ Every record has `kind`, `step`, `t` (unix time [s]) and `attempt` (from 0, one 
 
     start       total_steps, steps_per_epoch, batch_size, epochs, train_pictures, validation_pictures, test_pictures,
                 classes, params, device
-    step        loss, lr, lr_share, pictures_per_second, memory [bytes]; means over the last few steps
+    step        loss, lr, lr_share, pictures_per_second, memory [bytes]; means over the last few steps; where pictures
+                are decoded meanwhile, also how many the decoding processes could give, data_per_second, and how many
+                the model would learn from, model_per_second
     validation  after each epoch: epoch (from 1; 0 for a probe that the run begins with), accuracy (0 to 1), loss,
                 seconds (of training so far); where weights are averaged, also which were better, weights ("raw" or
                 "averaged"), raw_accuracy, averaged_accuracy
@@ -65,6 +67,8 @@ _CHECKS: dict[str, Callable[[object], bool]] = {
     "lr": is_number,
     "lr_share": is_number,
     "pictures_per_second": partial(is_number, least=0),
+    "data_per_second": partial(is_number, least=0),
+    "model_per_second": partial(is_number, least=0),
     "seconds": partial(is_number, least=0),
     "memory": lambda value: value is None or is_whole(value, most=1 << 60),
     "text": is_text,
@@ -188,6 +192,7 @@ class Progress(NamedTuple):
     Attributes:
         epoch: done, with the part of the present one.
         pictures_per_second: lately, 0 before the first figure.
+        bottleneck: a sentence, which of decoding and model is the slower one; "" where nothing is decoded.
         seconds_left: at the pace of this attempt, evaluations included; None before there is a pace.
         accuracy: best so far on validation pictures (of older runs on test pictures), None before the first evaluation.
         memory: of the training process on its device [bytes], None where unknown.
@@ -198,6 +203,7 @@ class Progress(NamedTuple):
     epoch: float
     epochs: int
     pictures_per_second: float
+    bottleneck: str
     seconds_left: float | None
     accuracy: float | None
     memory: int | None
@@ -206,6 +212,26 @@ class Progress(NamedTuple):
     def share(self) -> float:
         """The share of the steps that are done, 0 to 1."""
         return min(self.step / self.total_steps, 1.0) if self.total_steps else 0.0
+
+
+def bottleneck(step: Record) -> str:
+    """Which of decoding and model holds the other up, of a record of kind "step"; "" where nothing is decoded.
+
+    >>> bottleneck({"data_per_second": 410.0, "model_per_second": 1630.0})
+    'Decoding is the bottleneck: 410 pictures per second, of 1,630 that the model could learn from.'
+    """
+    data, model = step.get("data_per_second"), step.get("model_per_second")
+    if not data or not model:
+        return ""
+    if data < model:
+        return (
+            f"Decoding is the bottleneck: {data:,.0f} pictures per second, of {model:,.0f} that the model could "
+            "learn from."
+        )
+    return (
+        f"The model is the bottleneck: it learns from {model:,.0f} pictures per second, of {data:,.0f} that could "
+        "be decoded."
+    )
 
 
 def progress(records: dict[str, list[Record]]) -> Progress | None:
@@ -225,6 +251,7 @@ def progress(records: dict[str, list[Record]]) -> Progress | None:
         epoch=last["step"] / max(start["steps_per_epoch"], 1),
         epochs=start["epochs"],
         pictures_per_second=steps[-1].get("pictures_per_second", 0.0) if steps else 0.0,
+        bottleneck=bottleneck(steps[-1]) if steps else "",
         seconds_left=left,
         accuracy=max((record["accuracy"] for record in epochs), default=None),
         memory=steps[-1].get("memory") if steps else None,

@@ -3,7 +3,7 @@
 import math
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from vit.files import beat
 from vit.progress import tqdm
 from vit.training.distributed import Process
 from vit.training.evaluation import Evaluation
-from vit.training.metrics import MetricsWriter
+from vit.training.metrics import MetricsWriter, bottleneck
 
 _STEPS_PER_RECORD = 20  # steps between records; each costs one wait for the device
 _BEAT_SECONDS = 2  # [s] between signs of life
@@ -52,6 +52,39 @@ def _event_writer(folder: Path, step: int) -> Any:
     return SummaryWriter(folder, purge_step=step)
 
 
+class Stopwatch:
+    """The seconds that a device computes between `start` and `stop`; measuring makes no GPU wait."""
+
+    def __init__(self, device: torch.device):
+        self._gpu = device.type == "cuda"
+        self._started: Any = None
+        self._spans: list[tuple[Any, Any]] = []
+
+    def _moment(self) -> Any:
+        if not self._gpu:
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def start(self) -> None:
+        """Begin to count."""
+        self._started = self._moment()
+
+    def stop(self) -> None:
+        """Count no further, until it is started again."""
+        if self._started is not None:
+            self._spans.append((self._started, self._moment()))
+            self._started = None
+
+    def read(self) -> float:
+        """Seconds since the last reading; on a GPU it waits for the work that is counted."""
+        spans, self._spans = self._spans, []
+        if spans and self._gpu:
+            spans[-1][1].synchronize()
+        return sum(begin.elapsed_time(end) / 1000 if self._gpu else end - begin for begin, end in spans)
+
+
 class Recorder(AbstractContextManager["Recorder"]):
     """Records of one attempt; silent in all processes but the leading one.
 
@@ -62,14 +95,25 @@ class Recorder(AbstractContextManager["Recorder"]):
         attempt: how often the run was resumed.
         facts: about the run as a whole, for the "start" record: total_steps, steps_per_epoch, batch_size, lr, ...
         best: validation accuracy before this attempt, 0 to 1.
+        decoded_per_second: of the training pictures (`vit.data.pictures.Pictures`).
     """
 
-    def __init__(self, run: Path, step: int, process: Process, attempt: int, facts: dict[str, Any], best: float = 0.0):
+    def __init__(
+        self,
+        run: Path,
+        step: int,
+        process: Process,
+        attempt: int,
+        facts: dict[str, Any],
+        best: float = 0.0,
+        decoded_per_second: Callable[[], float | None] = lambda: None,
+    ):
         self.run, self.process, self.attempt, self.facts = run, process, attempt, facts
         self.losses: list[Tensor] = []
         self.at, self.share = step, 0.0
         self._doing, self._beaten = "", 0.0
         self.best = best
+        self.decoded_per_second, self.stopwatch = decoded_per_second, Stopwatch(process.device)
         self.begun, self.first = time.perf_counter(), step
         self.resume_clock()
         if process.leads:
@@ -84,6 +128,7 @@ class Recorder(AbstractContextManager["Recorder"]):
                 disable=not sys.stderr.isatty(),  # a log gets a line per epoch
             )
             self.postfix: dict[str, str] = {}
+            self.bottleneck = ""
             self._record("start", **facts)
             self.beat()
 
@@ -116,8 +161,13 @@ class Recorder(AbstractContextManager["Recorder"]):
             beat(self.run / "heartbeat", doing=doing, share=share, step=self.at)
             self._doing, self._beaten = doing, time.monotonic()
 
+    def begin_step(self) -> None:
+        """Note that the pictures of a step are there, and that the model begins to learn from them."""
+        self.stopwatch.start()
+
     def step(self, step: int, loss: Tensor, share: float) -> None:
         """Note one step; `step` of them are done. The loss stays on the device until it is recorded."""
+        self.stopwatch.stop()
         self.losses.append(loss)
         self.at, self.share = step, share
         self.beat()
@@ -138,7 +188,12 @@ class Recorder(AbstractContextManager["Recorder"]):
             average /= self.process.world
         loss, count = average.item(), len(self.losses)
         self.losses.clear()
-        seconds = time.perf_counter() - self.clock
+        learnt = count * self.facts["batch_size"]
+        seconds, model_seconds = time.perf_counter() - self.clock, self.stopwatch.read()
+        paces: dict[str, float] = {}
+        if (decoded := self.decoded_per_second()) and model_seconds:
+            paces["data_per_second"] = round(decoded * self.process.world, 1)
+            paces["model_per_second"] = round(learnt / model_seconds, 1)
         self.resume_clock()
         if not math.isfinite(loss):
             raise Diverged(loss, self.at)
@@ -148,11 +203,13 @@ class Recorder(AbstractContextManager["Recorder"]):
                 loss=loss,
                 lr=self.share * self.facts["lr"],
                 lr_share=self.share,
-                pictures_per_second=round(count * self.facts["batch_size"] / seconds, 1),
+                pictures_per_second=round(learnt / seconds, 1),
+                **paces,
                 memory=self.process.memory(),
             )
             self.events.add_scalar("train/loss", loss, self.at)
             self.events.add_scalar("train/lr_share", self.share, self.at)
+            self.bottleneck = bottleneck(paces)
             self.postfix["loss"] = f"{loss:.3f}"
             self.bar.set_postfix(self.postfix, refresh=False)
             self.bar.update(count)
@@ -188,7 +245,7 @@ class Recorder(AbstractContextManager["Recorder"]):
             print(
                 f"Epoch {epoch} of {self.facts['epochs']}: loss {self.postfix.get('loss', '?')}, "
                 f"validation accuracy {result.accuracy:.2%} (best {self.best:.2%}), "
-                f"{tqdm.format_interval(left)} left",
+                f"{tqdm.format_interval(left)} left" + (f". {self.bottleneck}" if self.bottleneck else ""),
                 flush=True,
             )
 

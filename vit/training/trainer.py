@@ -139,7 +139,8 @@ class Trainer:
         progress = self.progress
         self.update.parts = max(self.update.parts, read_json(self.run / AGAIN).get("parts", 1))
         best = progress.best.accuracy if progress.best else 0.0
-        with Recorder(self.run, progress.step, self.process, attempt, self._start_facts(), best) as recorder:
+        pace = self.data.train.decoded_per_second
+        with Recorder(self.run, progress.step, self.process, attempt, self._start_facts(), best, pace) as recorder:
             for note in self.notes:
                 recorder.note(note)
             if self.process.leads and not self.state.exists():
@@ -218,6 +219,7 @@ class Trainer:
         recorder.resume_clock()
         saved = time.monotonic()
         for images, labels in data.train.batches(self._epoch_order(), data.batch_size // process.world, process.device):
+            recorder.begin_step()
             loss, share = self.update.train_step(progress.step, images, labels, recorder.note)
             progress.step += 1
             recorder.step(progress.step, loss, share)
