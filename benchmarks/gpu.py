@@ -406,7 +406,7 @@ def speed(job: Job) -> Result:
         loops: dict[str, Iterator[None]] = {
             "ours": train_speed.our_steps(arrays, labels, job.device, settings, preset),
             "tutorial": train_speed.tutorial_steps(arrays, labels, device, batch, name),
-            "timm-like": timm_steps(arrays, labels, device, batch, name),
+            "timm-like": train_speed.timm_steps(arrays, labels, device, batch, name),
         }
         figures: dict[str, list[float]] = {loop: [] for loop in loops}
         for steps in loops.values():
@@ -420,67 +420,9 @@ def speed(job: Job) -> Result:
             f"ours / {loop}": round(medians["ours"] / medians[loop], 2) for loop in ("tutorial", "timm-like")
         }
         del loops
-    return result | {"model of timm's loop": "timm" if timm_model("tintn", 32) is not None else "ours: timm is missing"}
-
-
-def timm_model(size: str, side: int) -> Any:
-    """timm's Vision Transformer of one of our sizes; None where timm is not installed."""
-    from vit.model.config import ViTConfig
-
-    try:
-        from timm.models.vision_transformer import VisionTransformer
-    except ModuleNotFoundError:
-        return None
-    config = ViTConfig.preset(size)
-    return VisionTransformer(
-        img_size=side, patch_size=config.patch_size, num_classes=10, embed_dim=config.dim, depth=config.depth,
-        num_heads=config.heads, mlp_ratio=config.mlp_dim / config.dim,
-    )  # fmt: skip
-
-
-def timm_steps(arrays: Any, labels: Any, device: Any, batch: int, size: str) -> Iterator[None]:
-    """Train as timm's train.py does by default, for ever: pictures are augmented in workers, one by one."""
-    import torch
-    from torch import nn
-    from torch.utils import data
-    from torchvision import transforms
-    from train_speed import Pictures
-
-    from vit.model.config import ViTConfig
-    from vit.model.transformer import VisionTransformer
-
-    side = arrays.shape[1]
-    augmented = transforms.Compose(
-        [
-            transforms.RandomResizedCrop(side, interpolation=transforms.InterpolationMode.BICUBIC),
-            transforms.RandomHorizontalFlip(),
-            transforms.ColorJitter(0.4, 0.4, 0.4),
-            transforms.PILToTensor(),
-        ]
-    )
-    theirs = timm_model(size, side)
-    ours = (
-        VisionTransformer(ViTConfig.preset(size, image_size=(side, side), num_classes=10)) if theirs is None else None
-    )
-    network: nn.Module = (theirs or ours).to(device)
-    optimizer = torch.optim.AdamW(network.parameters(), lr=5e-4, weight_decay=0.05, fused=device.type == "cuda")
-    criterion = nn.CrossEntropyLoss(label_smoothing=0.1)
-    mean = torch.tensor([0.485, 0.456, 0.406], device=device).view(1, 3, 1, 1) * 255
-    std = torch.tensor([0.229, 0.224, 0.225], device=device).view(1, 3, 1, 1) * 255
-    loader = data.DataLoader(
-        Pictures(arrays, labels, augmented), batch_size=batch, shuffle=True, drop_last=True,
-        num_workers=min(8, os.cpu_count() or 1), pin_memory=device.type == "cuda", persistent_workers=True,
-    )  # fmt: skip
-    while True:
-        for images, expected in loader:
-            inputs = (images.to(device, non_blocking=True).float() - mean) / std
-            with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
-                answer = network(inputs)
-                loss = criterion(answer.logits if ours is not None else answer, expected.to(device, non_blocking=True))
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            yield
+    return result | {
+        "model of timm's loop": "timm" if train_speed.timm_model("tintn", 32) is not None else "ours: timm is missing"
+    }
 
 
 def forward(job: Job) -> Result:

@@ -1,16 +1,19 @@
-"""How many pictures per second our training loop does against one written as a tutorial has it.
+"""How many pictures per second our training loop does against one written as a tutorial has it, or as timm's.
 
     python benchmarks/train_speed.py            # CPU: two cores, the size of tintn's tutorial
     python benchmarks/train_speed.py --device cuda
+    python benchmarks/train_speed.py --against timm --size Ti/8 --side 96 --batch 64 --set compile=false
 
-The other side follows tintn's vision-transformer-from-scratch in what it does, step by step: pictures are augmented
-one by one in a DataLoader with two workers, each head has Linear layers of its own, GELU is spelled out, and the loss
-is read back after every step. Both sides train the same model size on the same pictures; they take turns, so that
-whatever else the machine does meets both.
+The tutorial's side follows tintn's vision-transformer-from-scratch in what it does, step by step: pictures are
+augmented one by one in a DataLoader with two workers, each head has Linear layers of its own, GELU is spelled out, and
+the loss is read back after every step. timm's side does what its train.py does, with timm's own model: both sides cut
+out and flip parts of the same pictures, smooth labels and learn by AdamW in the same precision. The sides take turns,
+so that whatever else the machine does meets both.
 """
 
 import argparse
 import math
+import os
 import statistics
 import sys
 import time
@@ -29,6 +32,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from vit.data.datasets import Dataset
 from vit.data.pictures import Resident
 from vit.model.config import ViTConfig
+from vit.model.transformer import VisionTransformer
 from vit.training.distributed import set_up_process
 from vit.training.presets import train_config
 from vit.training.trainer import Trainer
@@ -133,6 +137,57 @@ def tutorial_steps(
             yield
 
 
+def timm_model(size: str, side: int) -> nn.Module | None:
+    """timm's Vision Transformer of one of our sizes; None where timm is not installed."""
+    try:
+        from timm.models.vision_transformer import VisionTransformer as TimmViT
+    except ModuleNotFoundError:
+        return None
+    config = ViTConfig.preset(size)
+    return TimmViT(
+        img_size=side, patch_size=config.patch_size, num_classes=10, embed_dim=config.dim, depth=config.depth,
+        num_heads=config.heads, mlp_ratio=config.mlp_dim / config.dim,
+    )  # fmt: skip
+
+
+def timm_steps(
+    arrays: np.ndarray, labels: np.ndarray, device: torch.device, batch: int, size: str, jitter: float = 0.4
+) -> Iterator[None]:
+    """Train as timm's train.py does, for ever: pictures are augmented in workers, one by one."""
+    side = arrays.shape[1]
+    augmented = transforms.Compose(
+        [
+            transforms.RandomResizedCrop(side, interpolation=transforms.InterpolationMode.BICUBIC),
+            transforms.RandomHorizontalFlip(),
+            *([transforms.ColorJitter(jitter, jitter, jitter)] if jitter else []),
+            transforms.PILToTensor(),
+        ]
+    )
+    theirs = timm_model(size, side)
+    ours = (
+        VisionTransformer(ViTConfig.preset(size, image_size=(side, side), num_classes=10)) if theirs is None else None
+    )
+    network: nn.Module = (theirs or ours).to(device)
+    optimizer = torch.optim.AdamW(network.parameters(), lr=5e-4, weight_decay=0.05, fused=device.type == "cuda")
+    criterion = nn.CrossEntropyLoss(label_smoothing=0.1)
+    mean = torch.tensor([0.485, 0.456, 0.406], device=device).view(1, 3, 1, 1) * 255
+    std = torch.tensor([0.229, 0.224, 0.225], device=device).view(1, 3, 1, 1) * 255
+    loader = data.DataLoader(
+        Pictures(arrays, labels, augmented), batch_size=batch, shuffle=True, drop_last=True,
+        num_workers=min(8, os.cpu_count() or 1), pin_memory=device.type == "cuda", persistent_workers=True,
+    )  # fmt: skip
+    while True:
+        for images, expected in loader:
+            inputs = (images.to(device, non_blocking=True).float() - mean) / std
+            with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
+                answer = network(inputs)
+                loss = criterion(answer.logits if ours is not None else answer, expected.to(device, non_blocking=True))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            yield
+
+
 def our_steps(
     arrays: np.ndarray, labels: np.ndarray, device: str, settings: dict[str, object], preset: str = "tintn"
 ) -> Iterator[None]:
@@ -164,31 +219,47 @@ def main() -> None:
     """Let both sides take turns and print the ratio."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--device", default="cpu")
+    options.add_argument("--against", choices=("tutorial", "timm"), default="tutorial")
+    options.add_argument("--size", default="tintn", help="of the model, one of our presets")
+    options.add_argument("--side", type=int, default=32, help="of a picture [px]")
+    options.add_argument("--batch", type=int, default=BATCH)
     options.add_argument("--rounds", type=int, default=8)
     options.add_argument("--steps", type=int, default=20, help="of each side in a round")
     options.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of ours")
     chosen = options.parse_args()
     device = torch.device(chosen.device)
     random = np.random.default_rng(0)
-    arrays = random.integers(0, 256, (PICTURES, 32, 32, 3), dtype=np.uint8)
-    labels = random.integers(0, 10, PICTURES)
-    settings = {}
+    batch, side = chosen.batch, chosen.side
+    count = max(2 * batch, PICTURES * 32 * 32 // side**2)
+    arrays = random.integers(0, 256, (count, side, side, 3), dtype=np.uint8)
+    labels = random.integers(0, 10, count)
+    settings: dict[str, object] = {"batch_size": batch, "image_size": side, "size": chosen.size}
+    if chosen.against == "timm":
+        settings |= {"crop_scale": 0.08, "crop_padding": 0, "flip": True, "label_smoothing": 0.1, "optimizer": "adamw"}
     for pair in chosen.set:
         key, _, value = pair.partition("=")
         settings[key] = {"true": True, "false": False}.get(value, value)
-    theirs, ours = tutorial_steps(arrays, labels, device), our_steps(arrays, labels, chosen.device, settings)
+    theirs = (
+        timm_steps(arrays, labels, device, batch, chosen.size, jitter=0)
+        if chosen.against == "timm"
+        else tutorial_steps(arrays, labels, device, batch, chosen.size)
+    )
+    ours = our_steps(arrays, labels, chosen.device, settings)
     timed(theirs, 5, device), timed(ours, 5, device)  # warm-up, compilation
     pairs = []
     for number in range(chosen.rounds):
         timed(theirs, 6, device)  # batches that its workers prepared while it paused
-        other = timed(theirs, chosen.steps, device)
+        other = timed(theirs, chosen.steps, device, batch)
         time.sleep(2)  # its workers prepare their next batches and rest
-        pairs.append((other, timed(ours, chosen.steps, device)))
-        print(f"round {number + 1}: tutorial {pairs[-1][0]:,.0f}, ours {pairs[-1][1]:,.0f} pictures/s", flush=True)
+        pairs.append((other, timed(ours, chosen.steps, device, batch)))
+        print(
+            f"round {number + 1}: {chosen.against} {pairs[-1][0]:,.0f}, ours {pairs[-1][1]:,.0f} pictures/s", flush=True
+        )
     ratios = sorted(mine / other for other, mine in pairs)
     print(
-        f"Tutorial {statistics.median(p[0] for p in pairs):,.0f}, ours {statistics.median(p[1] for p in pairs):,.0f} "
-        f"pictures/s: {statistics.median(ratios):.1f} times ({ratios[0]:.1f} to {ratios[-1]:.1f}), "
+        f"{chosen.against} {statistics.median(p[0] for p in pairs):,.0f}, "
+        f"ours {statistics.median(p[1] for p in pairs):,.0f} pictures/s: "
+        f"{statistics.median(ratios):.1f} times ({ratios[0]:.1f} to {ratios[-1]:.1f}), "
         f"torch {torch.__version__}, {torch.get_num_threads()} threads"
     )
 
