@@ -85,8 +85,9 @@ def main_module() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def pictures_apart(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """No test leaves uploaded pictures beside the package."""
+def files_apart(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """No test leaves uploaded pictures, runs or features beside the package."""
+    os.environ.setdefault("VIT_RUNS", str(tmp_path_factory.mktemp("runs")))
     os.environ["VIT_PICTURES"] = str(tmp_path_factory.mktemp("pictures"))
 
 

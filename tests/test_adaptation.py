@@ -186,6 +186,32 @@ def test_the_probe_is_scikit_learns(classes: int) -> None:
     assert np.abs(ours.numpy() - theirs).max() < 1e-3
 
 
+def test_features_are_computed_once_for_all_rungs(
+    config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VIT_RUNS", str(tmp_path / "runs"))
+    there = Trainer(config, tmp_path / "there", set_up_process(config))
+    adapted = Trainer(ladder.rung_config(config, "lora"), tmp_path / "adapted", set_up_process(config))
+    order = torch.tensor([3, 0, 2])
+
+    def features(trainer: Trainer, model: VisionTransformer, order: torch.Tensor = order) -> torch.Tensor:
+        return probe.features_of(model, trainer.data.train, trainer.data.normalise, order, torch.device("cpu"))[0]
+
+    first = features(there, there.update.model)
+    assert torch.equal(features(there, there.update.model), first)
+    stored = list((tmp_path / "runs" / ".features").iterdir())
+    assert len(stored) == 1
+    np.save(stored[0], first.numpy() + 1)  # so that it can be seen who reads them
+    assert torch.equal(features(there, there.update.model), first + 1)
+    assert torch.equal(features(there, there.update.model, order.flip(0)), first.flip(0))
+    assert torch.equal(features(adapted, adapted.update.model), first + 1)  # its adapters have learnt nothing
+    stored[0].write_bytes(b"torn")
+    assert torch.equal(features(there, there.update.model), first)
+    with torch.no_grad():
+        there.update.model.blocks[0].attn.qkv.weight[0, 0] += 1
+    assert not torch.equal(features(there, there.update.model), first)
+
+
 @pytest.mark.parametrize("rung", ["probe", *TRAINED])
 def test_a_run_begins_as_good_as_the_probe(
     rung: str, config: TrainConfig, runs: Callable[[TrainConfig], Path], tmp_path: Path

@@ -7,11 +7,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vit.data.datasets import in_turn
-from vit.data.pictures import Pictures
+from vit.data.pictures import Pictures, Resident
 from vit.explain.features import pooled
 from vit.images.preprocess import Normalise
 from vit.model.heads import NeighbourHead
 from vit.model.transformer import VisionTransformer
+from vit.training import feature_store
 from vit.training.ladder import Reached
 from vit.training.optimizers import step_
 from vit.training.pictures import RunData
@@ -37,10 +38,31 @@ def features_of(
 ) -> tuple[Tensor, Tensor]:
     """What a model's head reads of some pictures, (n, D) float32, and their labels (n,), both on the CPU.
 
+    Of pictures that are held in memory it is computed once and kept on disk.
+
     Args:
         order: (n,), which ones; larger ones than the input are shrunk to it.
         tick: called after every batch with the share that is done, 0 to 1.
     """
+    if not isinstance(pictures, Resident):
+        return _compute_features(model, pictures, normalise, order, device, tick)
+    stored = feature_store.place(model, pictures, normalise, order, device)
+    features, labels = feature_store.load(stored, len(order)), pictures.labels.cpu()[order]
+    if features is None:
+        features, labels = _compute_features(model, pictures, normalise, order, device, tick)
+        feature_store.save(stored, features)
+    tick(1.0)
+    return features, labels
+
+
+def _compute_features(
+    model: VisionTransformer,
+    pictures: Pictures,
+    normalise: Normalise,
+    order: Tensor,
+    device: torch.device,
+    tick: Callable[[float], object],
+) -> tuple[Tensor, Tensor]:
     model.eval()
     size, vectors, labels = model.config.image_size, [], []
     for images, own in pictures.batches(order, _BATCH_PICTURES, device):

@@ -1,0 +1,83 @@
+"""Features of pictures, kept on disk: each rung of the ladder from a checkpoint begins with the same ones."""
+
+import hashlib
+import logging
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vit.data.pictures import Resident
+from vit.files import replaced
+from vit.images.preprocess import Normalise
+from vit.model.transformer import VisionTransformer
+from vit.paths import runs_folder
+from vit.training.adaptation import merged
+
+MOST_BYTES = 1 << 29  # of all files; the ones that were read longest ago go first
+
+_BATCH_PICTURES = 250
+
+log = logging.getLogger(__name__)
+
+
+def place(
+    model: VisionTransformer, pictures: Resident, normalise: Normalise, order: Tensor, device: torch.device
+) -> Path:
+    """The file for what this model computes of these pictures on this kind of device.
+
+    Its name is a hash of all that decides the numbers: the pixels, the weights but for the head's, config, library.
+    """
+    digest = hashlib.blake2b(digest_size=16)
+    words = (
+        torch.__version__,
+        device.type,
+        torch.backends.cpu.get_cpu_capability(),
+        model.config,
+        pictures.images.shape,
+    )
+    digest.update(repr(words).encode())
+    state = merged(model).state_dict()
+    weights = (tensor for name, tensor in sorted(state.items()) if not name.startswith("head."))
+    pixels = (pictures.images[part] for part in order.to(pictures.images.device).split(_BATCH_PICTURES))
+    for tensor in (normalise.mean, normalise.std, *weights):
+        digest.update(_bytes(tensor))
+    for tensor in pixels:  # not all at once: they may be gigabytes
+        digest.update(_bytes(tensor))
+    return runs_folder() / ".features" / f"{digest.hexdigest()}.npy"
+
+
+def _bytes(tensor: Tensor) -> memoryview:
+    return tensor.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy().data
+
+
+def load(path: Path, count: int) -> Tensor | None:
+    """Features (count, D) float32 as they were saved; None where there are none, or others."""
+    try:
+        features = np.load(path, allow_pickle=False)
+        path.touch()
+    except (OSError, ValueError, EOFError):
+        return None
+    fits = features.ndim == 2 and len(features) == count and features.dtype == np.float32
+    return torch.from_numpy(features) if fits else None
+
+
+def save(path: Path, features: Tensor) -> None:
+    """Keep features (n, D); where that fails, the next rung computes them again."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replaced(path) as file:
+            np.save(file, features.numpy())
+        _limit(path.parent)
+    except OSError as error:
+        log.warning("Features are not kept: %s", error)
+
+
+def _limit(folder: Path) -> None:
+    files = sorted(folder.glob("*.npy"), key=lambda file: file.stat().st_mtime, reverse=True)
+    total = 0
+    for file in files:
+        total += file.stat().st_size
+        if total > MOST_BYTES:
+            file.unlink(missing_ok=True)
