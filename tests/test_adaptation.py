@@ -9,6 +9,7 @@ import pytest
 import torch
 from PIL import Image
 from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
@@ -178,12 +179,24 @@ def test_the_probe_is_scikit_learns(classes: int) -> None:
     labels = torch.randint(0, classes, (300,), generator=random)
     features = 3 + torch.randn(300, 12, generator=random) * 2 + torch.randn(classes, 12, generator=random)[labels]
     features[:, 4] = 7  # tells nothing
-    weight, bias = probe.fit(features, labels, classes)
+    weight, bias = probe.fit(features, labels, classes, strength=1.0)
     strength = 2 if classes == 2 else 1  # of two classes they have one direction, which costs twice as much as our two
     pipeline = make_pipeline(StandardScaler(), LogisticRegression(C=strength, tol=1e-8, max_iter=5000))
     theirs = pipeline.fit(features.double().numpy(), labels.numpy()).predict_proba(features.double().numpy())
     ours = (features @ weight.T + bias).softmax(1)
     assert np.abs(ours.numpy() - theirs).max() < 1e-3
+
+
+@pytest.mark.parametrize("noise", [0.3, 3, 30])
+def test_the_strength_is_the_one_that_scikit_learn_finds(noise: float) -> None:
+    """By its own grid search, over other folds."""
+    random = torch.Generator().manual_seed(2)
+    labels = torch.arange(200) % 4
+    features = torch.randn(4, 60, generator=random)[labels] + noise * torch.randn(200, 60, generator=random)
+    pipeline = make_pipeline(StandardScaler(), LogisticRegression(max_iter=2000))
+    search = GridSearchCV(pipeline, {"logisticregression__C": probe.STRENGTHS}, scoring="neg_log_loss", cv=5)
+    theirs = search.fit(features.double().numpy(), labels.numpy()).best_params_["logisticregression__C"]
+    assert probe.choose_strength(features, labels, 4) == theirs
 
 
 def test_features_are_computed_once_for_all_rungs(

@@ -20,7 +20,8 @@ from vit.training.pictures import RunData
 MOST_PICTURES = 20_000  # that a probe learns from
 _BATCH_PICTURES = 250
 _STEPS = 300  # of the solver, at most
-_C = 1.0  # how little large weights cost, as scikit-learn's LogisticRegression counts
+STRENGTHS = (0.001, 0.01, 0.1, 1.0)  # how little large weights cost, as C of scikit-learn's LogisticRegression
+_FOLDS, _FOLD_PICTURES = 5, 2000  # of the cross-validation that chooses among them
 
 
 def chosen(labels: Tensor) -> Tensor:
@@ -74,12 +75,13 @@ def _compute_features(
     return torch.cat(vectors).clone(), torch.cat(labels)
 
 
-def fit(features: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Tensor]:
+def fit(features: Tensor, labels: Tensor, classes: int, strength: float | None = None) -> tuple[Tensor, Tensor]:
     """Multinomial logistic regression on standardised features, its weights held small.
 
     Args:
         features: (n, D).
         labels: (n,), numbers below `classes`.
+        strength: how little large weights cost, C of scikit-learn's LogisticRegression; None chooses one of STRENGTHS.
 
     Returns:
         weights (C, D) and biases (C,) for features as they are, float32.
@@ -88,24 +90,69 @@ def fit(features: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Tensor]
     mean, spread = x.mean(0), x.std(0, correction=0)
     spread = torch.where(spread > 1e-12, spread, 1.0)
     x = (x - mean) / spread
-    weight = torch.zeros(classes, x.shape[1], dtype=torch.float64, requires_grad=True)
-    bias = torch.zeros(classes, dtype=torch.float64, requires_grad=True)
+    weight, bias = _solve(x, labels, classes, strength or choose_strength(features, labels, classes))
+    weight = weight / spread
+    return weight.float(), (bias - weight @ mean).float()
+
+
+def choose_strength(features: Tensor, labels: Tensor, classes: int) -> float:
+    """The one of STRENGTHS whose probes are least surprised by pictures that they did not learn from.
+
+    By cross-validation over at most 2,000 pictures, of each class alike; of few pictures, much freedom learns by heart:
+    on 1,000 pictures of CIFAR-10, C = 1 has a cross-entropy of 2.7 on test pictures, and C = 0.01 of 1.5.
+
+    Args:
+        features: (n, D).
+        labels: (n,), numbers below `classes`.
+    """
+    few = torch.as_tensor(in_turn(labels.tolist())[:_FOLD_PICTURES])
+    x, y = features[few].double(), labels[few]
+    fold = torch.zeros_like(y)
+    for label in range(classes):
+        of_class = y == label
+        fold[of_class] = torch.arange(int(of_class.sum())) % _FOLDS
+    surprise = torch.zeros(len(STRENGTHS), dtype=torch.float64)
+    for number in fold.unique():
+        out = fold == number
+        if out.all():  # one picture of each class: nothing is left to learn from
+            return STRENGTHS[-1]
+        mean, spread = x[~out].mean(0), x[~out].std(0, correction=0)
+        z = (x - mean) / torch.where(spread > 1e-12, spread, 1.0)
+        begin = None
+        for index, strength in enumerate(STRENGTHS):  # from much to little cost, each begins where the last one ended
+            begin = _solve(z[~out], y[~out], classes, strength, begin, exact=False)
+            surprise[index] += F.cross_entropy(z[out] @ begin[0].T + begin[1], y[out], reduction="sum")
+    return STRENGTHS[int(surprise.argmin())]
+
+
+def _solve(
+    x: Tensor,
+    labels: Tensor,
+    classes: int,
+    strength: float,
+    begin: tuple[Tensor, Tensor] | None = None,
+    exact: bool = True,
+) -> tuple[Tensor, Tensor]:
+    """Weights and biases for standardised features (n, D) float64."""
+    weight, bias = begin or (x.new_zeros(classes, x.shape[1]), x.new_zeros(classes))
+    weight, bias = weight.clone().requires_grad_(), bias.clone().requires_grad_()
     optimizer = torch.optim.LBFGS(
-        [weight, bias], max_iter=_STEPS, tolerance_grad=1e-7, tolerance_change=1e-12, line_search_fn="strong_wolfe"
+        [weight, bias],
+        max_iter=_STEPS if exact else _STEPS // 6,
+        tolerance_grad=1e-7 if exact else 1e-4,
+        tolerance_change=1e-12,
+        line_search_fn="strong_wolfe",
     )
 
     def loss() -> Tensor:
         optimizer.zero_grad()
         misfit = F.cross_entropy(x @ weight.T + bias, labels)
-        value = misfit + weight.square().sum() / (2 * _C * len(x))
+        value = misfit + weight.square().sum() / (2 * strength * len(x))
         value.backward()
         return value
 
     step_(optimizer, loss)
-    with torch.no_grad():
-        weight, bias = weight / spread, bias
-        bias = bias - weight @ mean
-    return weight.float(), bias.float()
+    return weight.detach(), bias.detach()
 
 
 def without_training(
