@@ -1,0 +1,54 @@
+"""The command push: a checkpoint of ours to the Hugging Face Hub."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from vit import progress as bars
+from vit.checkpoints.catalog import find_checkpoint, list_folders
+from vit.checkpoints.checkpoint import CONFIG
+from vit.checkpoints.push import Plan, plan_push, push
+from vit.errors import InvalidRun, UserError
+from vit.runs import control, registry
+
+
+def run_push(options: argparse.Namespace) -> None:
+    """Say what is uploaded and where to, do it, and say where it is."""
+    plan = plan_push(_folder_of(options.source), options.repository, private=options.private, license=options.license)
+    _describe(plan)
+    if options.dry_run:
+        return
+    size = plan.sizes[plan.weights.name]
+    with bars.tqdm(desc=plan.weights.name, total=size, unit="B", unit_scale=True, leave=False, disable=None) as bar:
+        pushed = push(plan, options.message, lambda done, _: bar.update(done - bar.n))
+    print(pushed.url)
+    print(f"    python -m vit classify PICTURE --checkpoint {pushed.name}")
+
+
+def _folder_of(source: str) -> Path:
+    """The folder of a checkpoint by its name or path, or the best checkpoint of a run by its id or folder."""
+    if source in (folder.name for folder in list_folders()):
+        return find_checkpoint(source)
+    if (folder := Path(source)).is_dir():
+        if (folder / CONFIG).is_file() and not (folder / "checkpoints").is_dir():
+            return folder
+        source = folder.resolve().name
+    try:
+        run = registry.find_run(source, control.PATIENCE_SECONDS)
+    except InvalidRun as error:
+        raise UserError(
+            f"There is neither a checkpoint nor a run {source!r}. `python -m vit runs` lists runs; checkpoints here: "
+            f"{', '.join(folder.name for folder in list_folders()) or 'none'}."
+        ) from error
+    if run.alive:
+        raise InvalidRun(f"{run.id} still trains, and its best weights may change. Stop it first, or wait.")
+    if run.best is None:
+        raise InvalidRun(f"{run.id} has no checkpoint yet: the first one is written after the first epoch.")
+    return run.best
+
+
+def _describe(plan: Plan) -> None:
+    kind = "private" if plan.private else "public"
+    print(f"{plan.repository}: {'a' if plan.parent else 'a new'} {kind} repository", file=sys.stderr)
+    for name, size in plan.sizes.items():
+        print(f"{size:>14,} bytes  {name}{'  (replaced)' if name in plan.replaced else ''}", file=sys.stderr)
