@@ -2,9 +2,9 @@
 
 It answers as the Hub does. Downloads: HEAD and GET of /<repository>/resolve/<revision>/<file> with X-Repo-Commit and
 ETag, a redirect to another host for large files (with X-Linked-Size and X-Linked-Etag), X-Error-Code with errors,
-ranges, /api/models with what is at a revision: its commit, and each file's size and hash. Pushes: POST of /api/repos/create,
-/api/validate-yaml, /api/models/<repository>/preupload and /commit (lines of JSON), /<repository>.git/info/lfs, and PUT
-to the other host. `huggingface_hub` itself downloads from it and pushes to it.
+ranges, /api/models with what is at a revision: its commit, and each file's size and hash. Pushes: POST of
+/api/repos/create, /api/validate-yaml, /api/models/<repository>/preupload and /commit (lines of JSON),
+/<repository>.git/info/lfs, and PUT to the other host. `huggingface_hub` itself downloads from it and pushes to it.
 """
 
 import base64

@@ -33,7 +33,15 @@ _IN_A_SENTENCE = {
 }
 PAUSE = 2.0  # [s] between two looks at runs
 LOOKING = "Looking at every picture once…"
-_ELSEWHERE = {"device", "data_root", "workers", "compile", "precision", "seed"}  # settings that make it no other rung
+_ELSEWHERE = {
+    "device",
+    "data_root",
+    "workers",
+    "compile",
+    "precision",
+    "seed",
+    "track",
+}  # settings that make it no other rung
 
 
 class Row(NamedTuple):
