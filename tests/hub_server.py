@@ -20,9 +20,9 @@ from threading import Event, Thread
 from typing import Any
 from urllib.parse import unquote
 
-import huggingface_hub
 import pytest
 import yaml
+from huggingface_hub import constants
 
 from vit.checkpoints import hub
 from vit.errors import UserError
@@ -347,8 +347,8 @@ def empty_hub(root: Path) -> Iterator[HubServer]:
         patch.setenv("VIT_DOWNLOADS", str(root / "downloads"))
         patch.setenv("VIT_CHECKPOINTS", str(root / "checkpoints"))
         patch.delenv("HF_TOKEN", raising=False)
-        patch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
-        patch.setattr(huggingface_hub.constants, "HF_TOKEN_PATH", str(root / "no-token"))
+        patch.setattr(constants, "HF_HUB_OFFLINE", False)
+        patch.setattr(constants, "HF_TOKEN_PATH", str(root / "no-token"))
         patch.setenv("HF_ENDPOINT", server.url)
         yield server
 

@@ -16,11 +16,11 @@ from tiny import LABELS
 from written_runs import write_run
 
 import vit
-from vit.checkpoints import hub
+from vit.checkpoints import download, hub
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.checkpoints.convert import convert
 from vit.checkpoints.hub_card import public_facts, write_hub_card
-from vit.checkpoints.push import has_token, plan_push, push
+from vit.checkpoints.push import plan_push, push
 from vit.checkpoints.save import save_checkpoint
 from vit.errors import UserError
 
@@ -203,7 +203,7 @@ def test_relative_paths_and_addresses_are_no_paths_of_this_machine() -> None:
 
 def test_without_a_token_nothing_is_asked(server: HubServer, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HF_TOKEN")
-    assert not has_token()
+    assert not download.has_token()
     assert "HF_TOKEN" in refusal(folder) and not server.requests
 
 

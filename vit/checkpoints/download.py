@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import httpx2
-from huggingface_hub import HfApi, constants, errors, get_hf_file_metadata, hf_hub_url
+from huggingface_hub import HfApi, constants, errors, get_hf_file_metadata, get_token, hf_hub_url
 from huggingface_hub.file_download import http_get
 from huggingface_hub.utils import build_hf_headers
 from huggingface_hub.utils.tqdm import silent_tqdm
@@ -53,6 +53,11 @@ class Listing(NamedTuple):
 def endpoint() -> str:
     """The Hub's address, or where the environment variable HF_ENDPOINT points."""
     return (os.environ.get("HF_ENDPOINT") or "https://huggingface.co").rstrip("/")
+
+
+def has_token() -> bool:
+    """Whether this machine knows a token of the Hub: HF_TOKEN, or what `hf auth login` keeps."""
+    return bool(get_token())
 
 
 def list_files(repository: str, revision: str = "") -> Listing:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import httpx2
-from huggingface_hub import CommitOperationAdd, HfApi, errors, get_token
+from huggingface_hub import CommitOperationAdd, HfApi, errors
 
 from vit.checkpoints import download, hub
 from vit.checkpoints.checkpoint import CARD, CONFIG, PREPROCESS, WEIGHTS
@@ -76,11 +76,6 @@ class Pushed(NamedTuple):
 
     name: hub.Name
     url: str
-
-
-def has_token() -> bool:
-    """Whether this machine knows a token of the Hub."""
-    return bool(get_token())
 
 
 def plan_push(folder: Path, repository: str, *, private: bool = False, license: str = "") -> Plan:
@@ -203,7 +198,7 @@ def _api() -> HfApi:
 
 
 def _require_token() -> None:
-    if not has_token():
+    if not download.has_token():
         raise Unavailable(
             "To push, set HF_TOKEN to a token of the Hugging Face Hub that may write, or sign in with `hf auth login`."
         )
