@@ -38,18 +38,19 @@ def _close() -> None:
 
 @st.dialog("Push to the Hugging Face Hub", on_dismiss=_close)
 def _show(folder: Path, name: str) -> None:
-    state, place = session.of(session.Push), st.empty()
+    state, form, result = session.of(session.Push), st.empty(), st.container()
     if not access.may_train():
         return
     if state.pushed is None:
-        with place.container():
+        with form.container():
             _ask(folder, name)
             if state.problem:
                 st.error(plain(state.problem))
             elif state.plan is not None:
                 _confirm(state.plan)
     if state.pushed is not None:
-        with place.container():
+        form.empty()
+        with result:
             st.markdown(f"**{plain(state.pushed.name.repository)}** holds it now.")
             st.link_button("Look at the commit", state.pushed.url, icon=":material/open_in_new:")
             st.code(f"vit classify PICTURE --checkpoint {state.pushed.name}", language="bash", wrap_lines=True)

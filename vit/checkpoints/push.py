@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import httpx2
 from huggingface_hub import CommitOperationAdd, HfApi, errors
+from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 
 from vit.checkpoints import download, hub
 from vit.checkpoints.checkpoint import CARD, CONFIG, PREPROCESS, WEIGHTS
@@ -142,7 +143,7 @@ def push(plan: Plan, message: str = MESSAGE, progress: Progress | None = None) -
     if _signature(plan.weights) != plan.signature:
         raise InvalidCheckpoint(f"{brief(plan.weights.parent.name)!r} has changed since it was looked at. Push again.")
     api, repository = _api(), plan.repository
-    with _errors_in_words(repository), _Counted(plan.weights, progress) as weights:
+    with _errors_in_words(repository), _no_bars(), _Counted(plan.weights, progress) as weights:
         parent = plan.parent
         if not parent:
             api.create_repo(repository, repo_type="model", private=plan.private)
@@ -186,6 +187,19 @@ class _Counted(io.BufferedReader):
         if self.counts and self._progress:
             self._progress(self.tell(), self._size)
         return chunk
+
+
+@contextmanager
+def _no_bars() -> Iterator[None]:
+    """Without the bars of huggingface_hub on the terminal: there is one of ours."""
+    if are_progress_bars_disabled():
+        yield
+        return
+    disable_progress_bars()
+    try:
+        yield
+    finally:
+        enable_progress_bars()
 
 
 # --- The Hub ----------------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ is one line on standard output, and an exit status of 1. Nothing waits for this 
 """
 
 import os
+import re
 import signal
 import sys
 import threading
@@ -26,6 +27,7 @@ TRACKING = "tracking.json"  # of each tracker: the run's id there, and the last 
 FILES = "tracking"  # a folder for what a tracker keeps on the disk
 GRACE_SECONDS = 30.0  # [s] after the end of the trainer; the process is then gone, whatever a server does
 _PAUSE_SECONDS = 0.5  # [s] between two looks at the figures
+_ADDRESS = re.compile(r"\w+://[^\s'\"<>]+")
 _FIGURES = {
     "step": ("train", ("loss", "lr", "pictures_per_second")),
     "validation": ("validation", ("accuracy", "loss")),
@@ -104,6 +106,16 @@ class Follower:
         timer.start()
 
 
+def _reason(error: BaseException) -> str:
+    """What went wrong, in one line, without addresses: they may hold a password.
+
+    >>> _reason(ConnectionError("No answer from http://ada:secret@example.com/api\\nTry later."))
+    'ConnectionError: No answer from an address'
+    """
+    said = _ADDRESS.sub("an address", str(error).strip())
+    return f"{type(error).__name__}: {said.splitlines()[0]}" if said else type(error).__name__
+
+
 def main() -> int:
     """Follow the run that the command line names; returns the exit status."""
     if sys.argv[1:] == ["--list"]:
@@ -122,7 +134,7 @@ def main() -> int:
         return 1
     except BaseException as error:
         traceback.print_exc()
-        print(f"{type(error).__name__}: {error}", file=answer, flush=True)
+        print(_reason(error), file=answer, flush=True)
         return 1
     return 0
 
