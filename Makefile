@@ -7,7 +7,7 @@ BIN := .venv/bin
 CHROMIUM := $(BIN)/python tests/browser/serving.py
 WORKERS ?= 3
 
-.PHONY: app test quick check check-js browser cluster cluster-test mlflow-test benchmark
+.PHONY: app test quick check check-js browser cluster cluster-test mlflow mlflow-test benchmark
 
 app: .venv/ready
 	$(BIN)/streamlit run app.py
@@ -59,7 +59,9 @@ cluster-test: .venv/ready-dev
 	VIT_NEED_CLUSTERS=1 $(BIN)/python -m pytest -m cluster -rs tests/engines
 
 # MLflow, in an environment of its own: it does not go together with what the app needs.
-mlflow-test: .venv/ready-dev .venv-mlflow/ready
+mlflow: .venv-mlflow/ready
+
+mlflow-test: .venv/ready-dev mlflow
 	VIT_NEED_MLFLOW=1 VIT_TRACKER_PYTHON=$(CURDIR)/.venv-mlflow/bin/python $(BIN)/python -m pytest -m mlflow -rs tests/test_mlflow.py
 
 .venv-mlflow/ready: requirements-mlflow.txt
