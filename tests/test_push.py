@@ -191,6 +191,8 @@ def test_a_card_of_other_authors_stays_theirs(checkpoint: Checkpoint) -> None:
     theirs = "---\nlicense: mit\n---\n# Theirs\n"
     copied = replace(checkpoint, card=theirs, facts={"converted_from": "google/vit", "params": 10})
     assert write_hub_card(copied, REPOSITORY) == theirs
+    with pytest.raises(UserError, match="its authors', and so is its licence"):
+        write_hub_card(copied, REPOSITORY, "apache-2.0")
 
 
 def test_relative_paths_and_addresses_are_no_paths_of_this_machine() -> None:

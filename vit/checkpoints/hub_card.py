@@ -11,6 +11,7 @@ from huggingface_hub import EvalResult, ModelCardData
 from vit.checkpoints.card import write_card
 from vit.checkpoints.checkpoint import Checkpoint
 from vit.checkpoints.families import huggingface
+from vit.errors import InvalidCheckpoint
 
 # Named datasets of ours as the Hub calls them. Source: huggingface.co/datasets.
 DATASETS = {
@@ -48,12 +49,19 @@ def write_hub_card(checkpoint: Checkpoint, repository: str, license: str = "") -
 
     Args:
         license: as the Hub writes it, such as apache-2.0; "" for what the checkpoint states, or none.
+
+    Raises:
+        InvalidCheckpoint: a licence for a card of other authors.
     """
     facts = public_facts(checkpoint.facts)
     if license:
         facts["license"] = license
     if checkpoint.card and facts.keys() <= _ABOUT_CONVERSION:
-        return str(_without_paths(checkpoint.card))
+        if license:
+            raise InvalidCheckpoint(
+                f"The card of {checkpoint.name} is its authors', and so is its licence: state none."
+            )
+        return checkpoint.card
     metadata = card_metadata(checkpoint, repository, facts)
     return write_card(repository, checkpoint.config, checkpoint.labels, facts, metadata=metadata.to_yaml())
 

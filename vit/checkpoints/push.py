@@ -64,7 +64,7 @@ class Plan:
     @property
     def sizes(self) -> dict[str, int]:
         """Every file that is uploaded, with its size [bytes]."""
-        return {WEIGHTS: self.weights.stat().st_size} | {name: len(text) for name, text in self.texts.items()}
+        return {WEIGHTS: self.signature[1]} | {name: len(text) for name, text in self.texts.items()}
 
 
 class Pushed(NamedTuple):
@@ -119,7 +119,7 @@ def plan_push(folder: Path, repository: str, *, private: bool = False, license: 
     if there is not None:
         parent, here = str(there.sha), tuple(file.rfilename for file in there.siblings or ())
         if private and not there.private:
-            raise Unavailable(f"{repository} exists and is public. Make it private on the Hub, or choose another name.")
+            raise Unavailable(f"{repository} exists and is public. Push it as such, or choose another name.")
         if others := [file for file in here if file.endswith(SUFFIXES) and file != WEIGHTS]:
             raise Unavailable(f"{repository} holds other weights ({brief(others[0])}). Choose another name.")
         private = bool(there.private)
@@ -170,8 +170,11 @@ def _texts(folder: Path, repository: str, license: str) -> dict[str, bytes]:
 
 
 def _signature(file: Path) -> tuple[int, ...]:
-    """Another one for another file, or other content."""
-    facts = file.stat()
+    """Another one for another file, or other content; its second number is the size [bytes]."""
+    try:
+        facts = file.stat()
+    except OSError:  # gone
+        return 0, 0, 0
     return facts.st_ino, facts.st_size, facts.st_mtime_ns
 
 

@@ -10,6 +10,7 @@ from vit.checkpoints.checkpoint import CONFIG
 from vit.checkpoints.push import Plan, plan_push, push
 from vit.errors import InvalidRun, UserError
 from vit.runs import control, registry
+from vit.training.run_folder import is_alive
 
 
 def run_push(options: argparse.Namespace) -> None:
@@ -29,22 +30,30 @@ def _folder_of(source: str) -> Path:
     """The folder of a checkpoint by its name or path, or the best checkpoint of a run by its id or folder."""
     if source in (folder.name for folder in list_folders()):
         return find_checkpoint(source)
-    if (folder := Path(source)).is_dir():
-        if (folder / CONFIG).is_file() and not (folder / "checkpoints").is_dir():
-            return folder
-        source = folder.resolve().name
+    folder = Path(source)
+    if (folder / "checkpoints").is_dir():
+        written = folder / "checkpoints" / "best"
+        trains, best = is_alive(folder), written if written.is_dir() else None
+    elif (folder / CONFIG).is_file():
+        return folder
+    else:
+        run = _find_run(source)
+        trains, best = run.alive, run.best
+    if trains:
+        raise InvalidRun(f"{folder.name} still trains, and its best weights may change. Stop it first, or wait.")
+    if best is None:
+        raise InvalidRun(f"{folder.name} has no checkpoint yet: the first one is written after the first epoch.")
+    return best
+
+
+def _find_run(run_id: str) -> registry.Run:
     try:
-        run = registry.find_run(source, control.PATIENCE_SECONDS)
+        return registry.find_run(run_id, control.PATIENCE_SECONDS)
     except InvalidRun as error:
         raise UserError(
-            f"There is neither a checkpoint nor a run {source!r}. `python -m vit runs` lists runs; checkpoints here: "
+            f"There is neither a checkpoint nor a run {run_id!r}. `python -m vit runs` lists runs; checkpoints here: "
             f"{', '.join(folder.name for folder in list_folders()) or 'none'}."
         ) from error
-    if run.alive:
-        raise InvalidRun(f"{run.id} still trains, and its best weights may change. Stop it first, or wait.")
-    if run.best is None:
-        raise InvalidRun(f"{run.id} has no checkpoint yet: the first one is written after the first epoch.")
-    return run.best
 
 
 def _describe(plan: Plan) -> None:
