@@ -7,7 +7,7 @@ BIN := .venv/bin
 CHROMIUM := $(BIN)/python tests/browser/serving.py
 WORKERS ?= 3
 
-.PHONY: app test quick check check-js browser cluster cluster-test benchmark
+.PHONY: app test quick check check-js browser cluster cluster-test mlflow mlflow-test benchmark
 
 app: .venv/ready
 	$(BIN)/streamlit run app.py
@@ -17,10 +17,10 @@ test quick: export PYTHONDONTWRITEBYTECODE :=
 
 test: check
 	@$(CHROMIUM) || { echo "The browser tests need a Chromium: make browser installs one. make quick does without."; exit 1; }
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not cluster"
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not cluster and not mlflow"
 
 quick: .venv/ready-dev
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --ignore tests/browser --ignore tests/pages -m "not slow"
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --ignore tests/browser --ignore tests/pages -m "not slow and not mlflow"
 
 check: .venv/ready-dev
 	$(BIN)/ruff check .
@@ -57,6 +57,17 @@ cluster: .venv/ready-dev
 
 cluster-test: .venv/ready-dev
 	VIT_NEED_CLUSTERS=1 $(BIN)/python -m pytest -m cluster -rs tests/engines
+
+# MLflow, in an environment of its own: it does not go together with what the app needs.
+mlflow: .venv-mlflow/ready
+
+mlflow-test: .venv/ready-dev mlflow
+	VIT_NEED_MLFLOW=1 VIT_TRACKER_PYTHON=$(CURDIR)/.venv-mlflow/bin/python $(BIN)/python -m pytest -m mlflow -rs tests/test_mlflow.py
+
+.venv-mlflow/ready: requirements-mlflow.txt
+	$(PYTHON) -m venv .venv-mlflow
+	.venv-mlflow/bin/python -m pip install -r requirements-mlflow.txt
+	touch $@
 
 benchmark: .venv/ready-dev
 	$(BIN)/python benchmarks/hover.py

@@ -15,6 +15,7 @@ from pages.shared import (
     loading,
     navigation,
     page_links,
+    pushing,
     readings,
     session,
     uploads,
@@ -98,6 +99,8 @@ def show(info: CheckpointInfo) -> None:
         zip_downloads.link(
             f"Download ({size})", zip_downloads.CHECKPOINT, info.name, "Every file of its folder, in one ZIP."
         )
+        if info.family == "saved" and "/" not in info.name:
+            pushing.button(info.folder, info.name)
         if access.may_train():
             if "/" not in info.name:  # what was fetched keeps the name that says where it comes from
                 with st.popover("Rename"):

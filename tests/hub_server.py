@@ -1,15 +1,17 @@
 """A Hugging Face Hub in this process, for tests: repositories with commits, and the server that large files lie on.
 
-It answers as the Hub does: HEAD and GET of /<repository>/resolve/<revision>/<file> with X-Repo-Commit and ETag, a
-redirect to another host for large files (with X-Linked-Size and X-Linked-Etag), X-Error-Code with errors, ranges,
-/api/models with what is at a revision: its commit, and each file's size and hash. `huggingface_hub` itself downloads
-from it.
+It answers as the Hub does. Downloads: HEAD and GET of /<repository>/resolve/<revision>/<file> with X-Repo-Commit and
+ETag, a redirect to another host for large files (with X-Linked-Size and X-Linked-Etag), X-Error-Code with errors,
+ranges, /api/models with what is at a revision: its commit, and each file's size and hash. Pushes: POST of
+/api/repos/create, /api/validate-yaml, /api/models/<repository>/preupload and /commit (lines of JSON),
+/<repository>.git/info/lfs, and PUT to the other host. `huggingface_hub` itself downloads from it and pushes to it.
 """
 
+import base64
 import hashlib
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -18,8 +20,9 @@ from threading import Event, Thread
 from typing import Any
 from urllib.parse import unquote
 
-import huggingface_hub
 import pytest
+import yaml
+from huggingface_hub import constants
 
 from vit.checkpoints import hub
 from vit.errors import UserError
@@ -34,6 +37,7 @@ class Repository:
     commits: dict[str, dict[str, bytes]] = field(default_factory=dict)
     branches: dict[str, str] = field(default_factory=dict)
     closed: str = ""  # "private" or "gated": who has no right token gets an error
+    messages: list[str] = field(default_factory=list)  # of the commits that were pushed
 
 
 @dataclass
@@ -61,6 +65,9 @@ class HubServer:
         moved: old name of a repository -> its name.
         plain: errors come without X-Error-Code, as from a mirror.
         gate: while it is cleared, the second half of a large file waits.
+        owners: whose repositories the token may write to.
+        taken: names of what is no model repository.
+        before_commit: called before each commit, as somebody else would come in between.
     """
 
     token = "hf_right"
@@ -80,6 +87,9 @@ class HubServer:
         self.gate = Event()
         self.gate.set()
         self.blobs: dict[str, bytes] = {}
+        self.owners = ["ada"]
+        self.taken: list[str] = []
+        self.before_commit: Callable[[], object] = lambda: None
 
     def publish(self, name: str, folder: Path | dict[str, bytes], branch: str = "main", closed: str = "") -> str:
         """Commit a folder's files; returns the commit."""
@@ -144,6 +154,97 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self.answer(404, {})
 
+    # --- Pushes ---------------------------------------------------------------------------------------------------
+
+    def do_PUT(self) -> None:
+        self.do_POST()
+
+    def do_POST(self) -> None:
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        self.hub.requests.append(Request(self.command, self.path, headers, self.host))
+        body = self.read_body()
+        if self.host == "store":
+            name = self.path.rpartition("/")[2]
+            fits = hashlib.sha256(body).hexdigest() == name
+            self.hub.blobs |= {name: body} if fits else {}
+            self.answer(200 if fits else 400, {})
+        elif self.hub.status:
+            self.answer(self.hub.status, {})
+        elif self.path == "/api/validate-yaml":
+            self.validate_card(json.loads(body)["content"])
+        elif headers.get("authorization") != f"Bearer {self.hub.token}":
+            self.answer(401, {"X-Error-Message": "Invalid credentials in Authorization header"})
+        elif self.path == "/api/repos/create":
+            self.create(json.loads(body))
+        elif match := re.fullmatch(r"/api/models/([^/]+/[^/]+)/(preupload|commit)/main", self.path):
+            if match[1].partition("/")[0] not in self.hub.owners:
+                self.answer(403, {"X-Error-Message": "You have no right to write"})
+            elif match[2] == "preupload":
+                files = [{"path": file["path"], "shouldIgnore": False} for file in json.loads(body)["files"]]
+                modes = [file | {"uploadMode": "lfs" if file["path"].endswith(LARGE) else "regular"} for file in files]
+                self.answer_json({"files": modes})
+            else:
+                self.commit(match[1], [json.loads(line) for line in body.splitlines()])
+        elif re.fullmatch(r"/[^/]+/[^/]+\.git/info/lfs/objects/batch", self.path):
+            self.answer_json({"transfer": "basic", "objects": [self.lfs(one) for one in json.loads(body)["objects"]]})
+        else:
+            self.answer(404, {})
+
+    def read_body(self) -> bytes:
+        if "Content-Length" in self.headers:
+            return self.rfile.read(int(self.headers["Content-Length"]))
+        content = b""
+        while size := int(self.rfile.readline(), 16):  # in chunks, as what is read from a file
+            content += self.rfile.read(size)
+            self.rfile.readline()
+        self.rfile.readline()
+        return content
+
+    def lfs(self, large: dict[str, Any]) -> dict[str, Any]:
+        """Where a large file goes, or that it is there."""
+        there = large["oid"] in self.hub.blobs
+        return large | ({} if there else {"actions": {"upload": {"href": f"{self.hub.store}/upload/{large['oid']}"}}})
+
+    def validate_card(self, card: str) -> None:
+        metadata = yaml.safe_load(card.split("---")[1])
+        fits = metadata["pipeline_tag"] == "image-classification" and metadata.get("license") != "none-such"
+        if fits:
+            self.answer_json({})
+        else:
+            self.answer_json({"errors": [{"message": '"license" must be one of many'}]}, 400)
+
+    def create(self, wish: dict[str, Any]) -> None:
+        name = f"{wish['organization']}/{wish['name']}"
+        if wish["organization"] not in self.hub.owners:
+            self.answer(403, {"X-Error-Message": "You have no right to create a model there"})
+        elif name in self.hub.repositories or name in self.hub.taken:
+            self.answer(409, {"X-Error-Message": "You already created this repo"})
+        else:
+            closed = "private" if wish["visibility"] == "private" else ""
+            self.hub.publish(name, {".gitattributes": b"*.safetensors filter=lfs"}, closed=closed)
+            self.answer_json({"url": f"{self.hub.url}/{name}", "name": name})
+
+    def commit(self, name: str, lines: list[dict[str, Any]]) -> None:
+        self.hub.before_commit()
+        repository, header = self.hub.repositories[name], lines[0]["value"]
+        head = repository.branches["main"]
+        if header.get("parentCommit", head) != head:
+            self.answer(412, {"X-Error-Message": "A commit has happened since. Please refresh and try again."})
+            return
+        files = dict(repository.commits[head])
+        for line in lines[1:]:
+            value = line["value"]
+            large = line["key"] == "lfsFile"
+            files[value["path"]] = self.hub.blobs[value["oid"]] if large else base64.b64decode(value["content"])
+        repository.messages.append(header["summary"])
+        commit = self.hub.publish(name, files)
+        self.answer_json({"commitUrl": f"{self.hub.url}/{name}/commit/{commit}", "commitOid": commit})
+
+    def answer_json(self, document: dict[str, Any], status: int = 200) -> None:
+        self.answer(status, {"Content-Type": "application/json"}, json.dumps(document).encode())
+
+    # --- Downloads ------------------------------------------------------------------------------------------------
+
     def is_elsewhere(self, name: str) -> bool:
         """Send on who asks for a repository that moved."""
         if new := self.hub.moved.get(name):
@@ -195,8 +296,8 @@ class _Handler(BaseHTTPRequestHandler):
             commit, files = result
             said = self.hub.headers.get("config.json", {}).get("X-Repo-Commit", commit)
             siblings = [self.listed(file, content) for file, content in files.items()]
-            listing = {"id": name, "modelId": name, "sha": said, "siblings": siblings}
-            self.answer(200, {"Content-Type": "application/json"}, json.dumps(listing).encode())
+            private = self.hub.repositories[name].closed == "private"
+            self.answer_json({"id": name, "modelId": name, "sha": said, "siblings": siblings, "private": private})
 
     def listed(self, file: str, content: bytes) -> dict[str, Any]:
         """What a listing says of a file."""
@@ -231,7 +332,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header(name, value)
         self.end_headers()
         self.close_connection = True
-        if self.command == "GET":
+        if self.command != "HEAD":
             half = len(content) // 2 if self.host == "store" and not self.hub.gate.is_set() else 0
             if half:
                 self.wfile.write(content[:half])
@@ -246,8 +347,8 @@ def empty_hub(root: Path) -> Iterator[HubServer]:
         patch.setenv("VIT_DOWNLOADS", str(root / "downloads"))
         patch.setenv("VIT_CHECKPOINTS", str(root / "checkpoints"))
         patch.delenv("HF_TOKEN", raising=False)
-        patch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
-        patch.setattr(huggingface_hub.constants, "HF_TOKEN_PATH", str(root / "no-token"))
+        patch.setattr(constants, "HF_HUB_OFFLINE", False)
+        patch.setattr(constants, "HF_TOKEN_PATH", str(root / "no-token"))
         patch.setenv("HF_ENDPOINT", server.url)
         yield server
 

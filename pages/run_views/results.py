@@ -13,7 +13,7 @@ import streamlit as st
 from PIL import Image
 
 from pages.run_views import run_actions
-from pages.shared import access, datasets, zip_downloads
+from pages.shared import access, datasets, pushing, zip_downloads
 from pages.shared.escape import plain
 from vit.errors import UserError
 from vit.runs import control, error_report, registry
@@ -79,6 +79,8 @@ def _checkpoint(run: registry.Run) -> None:
                 tooltip = "Small letters, digits, dots, dashes, underscores."
                 st.text_input("Name", control.slug(run.name) or "model", key="keep name", help=tooltip)
                 st.button("Copy to the checkpoints", key="keep", on_click=keep, type="primary")
+        if run.best is not None and run.status == "finished":
+            pushing.button(run.best, control.slug(run.name) or "model")
 
 
 @st.cache_resource(show_spinner=False, max_entries=8)

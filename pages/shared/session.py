@@ -18,6 +18,7 @@ from pages.shared.uploaded_pictures import Upload
 from vit.view.selection import Selection, View
 
 if TYPE_CHECKING:
+    from vit.checkpoints.push import Plan, Pushed
     from vit.explain.map_comparison import Layout
     from vit.explain.sensitivity import Verdict
     from vit.runs.batch.cluster_dry_run import ClusterDryRun
@@ -166,6 +167,23 @@ class Checkpoints:
     uploads: int = 0
     suggested: str = ""
     refused: bool = False
+
+
+@dataclass
+class Push:
+    """Of the dialog that pushes a checkpoint to the Hub.
+
+    Attributes:
+        folder: of the checkpoint, while the dialog is open.
+        plan: what would go where, once that was looked at.
+        problem: why nothing can be pushed there.
+        pushed: what came of it.
+    """
+
+    folder: Path | None = None
+    plan: Plan | None = None
+    problem: str = ""
+    pushed: Pushed | None = None
 
 
 @dataclass

@@ -18,7 +18,7 @@ GROUPS = {
         "label_smoothing", "balance", "grad_clip", "ema", "patience",
     ),
     "Augmentation": ("crop_padding", "crop_scale", "flip", "operations", "magnitude", "erase", "mixup", "cutmix"),
-    "Machine": ("precision", "compile", "workers", "seed", "limit"),
+    "Machine": ("precision", "compile", "workers", "seed", "limit", "track"),
 }  # fmt: skip
 NAMES = tuple(name for names in GROUPS.values() for name in names)
 
@@ -34,7 +34,7 @@ _COMPARED = (
     "image_size", "lora_rank", "freeze", "layer_decay", "drop_path", "mixup", "cutmix", "crop_scale", "operations",
     "optimizer", "warmup_epochs", "label_smoothing", "ema", "seed",
 )  # fmt: skip
-_MACHINE = ("workers", "compile", "precision")  # which change no result, or hardly
+_MACHINE = ("workers", "compile", "precision", "track")  # which change no result, or hardly
 
 
 def compared(settings: Mapping[str, Any], from_checkpoint: bool) -> list[str]:
@@ -79,6 +79,7 @@ TITLES = {
     "cutmix": "CutMix",
     "flip": "Mirror",
     "compile": "Compile",
+    "track": "Experiment tracker",
 }
 _UNIT = re.compile(r"\[\w+\]")
 

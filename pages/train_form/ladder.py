@@ -33,7 +33,8 @@ _IN_A_SENTENCE = {
 }
 PAUSE = 2.0  # [s] between two looks at runs
 LOOKING = "Looking at every picture once…"
-_ELSEWHERE = {"device", "data_root", "workers", "compile", "precision", "seed"}  # settings that make it no other rung
+# Settings that make it no other rung.
+_ELSEWHERE = {"device", "data_root", "workers", "compile", "precision", "seed", "track"}
 
 
 class Row(NamedTuple):

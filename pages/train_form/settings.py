@@ -13,6 +13,7 @@ from pages.shared.escape import plain
 from pages.shared.setting_names import GROUPS, NAMES, TITLES, title
 from vit.model.config import preset_names
 from vit.training.config import TrainConfig
+from vit.training.trackers import plugin
 
 ELSEWHERE = ("data", "data_root", "init_from", "device")
 COLUMNS = 3
@@ -39,6 +40,8 @@ def kind(name: str) -> tuple[type, tuple[str, ...], bool]:
     main = next(part for part in parts if part is not type(None))
     if get_origin(main) is Literal:
         return str, get_args(main), optional
+    if name == "track":
+        return main, ("", *plugin.available()), optional
     return main, tuple(preset_names()) if name == "size" else (), optional
 
 
@@ -135,7 +138,7 @@ def show_group(
         problems: by setting.
         disabled: settings that something else decides.
     """
-    names = GROUPS[group]
+    names = [name for name in GROUPS[group] if name != "track" or plugin.available()]
     fields = TrainConfig.model_fields
     count = len(changed(settings, base).keys() & set(names))
     wrong = any(name in problems for name in names)
@@ -164,7 +167,13 @@ def show_field(name: str, field: FieldInfo, follows: Any, disabled: bool) -> Non
     )
     hint = "" if follows is None else f"{follows}, by size"
     if choices:
-        st.selectbox(options=choices, index=None if optional else 0, placeholder=hint or "none", **common)
+        st.selectbox(
+            options=choices,
+            index=None if optional else 0,
+            placeholder=hint or "none",
+            format_func=lambda choice: choice or "none",
+            **common,
+        )
     elif type_ is bool:
         with st.container(height=66, border=False, vertical_alignment="bottom", gap=None):
             st.toggle(**common)

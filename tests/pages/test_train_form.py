@@ -27,7 +27,7 @@ SETTINGS: dict[str, Any] = dict(
     patience=7, crop_padding=9,
     freeze="last:12", lora_rank=256, layer_decay=0.123456789, probe_first=True,
     crop_scale=0.07, flip=False, operations=7, magnitude=0.77, erase=0.01, mixup=9.5, cutmix=0.7, precision="float32",
-    compile=True, workers=0, seed=2**31 - 1, limit=2**53 - 1,
+    compile=True, workers=0, seed=2**31 - 1, limit=2**53 - 1, track="wandb",
 )  # fmt: skip
 TEXTS = ["<b>&epochs=3</b>", "50 % & more?#=+;", " \t", "null", "%00%0A", "x\u202ey🙂'\"\\", "z" * LONGEST]
 

@@ -561,3 +561,18 @@ def test_of_two_gpus_of_one_kind_each_can_be_chosen(folders: Path, monkeypatch: 
         page.radio(key="device").set_value(name).run()
         page.run()
         assert not page.exception and page.radio(key="device").value == name
+
+
+@pytest.mark.parametrize("installed", [(), ("mlflow",)])
+def test_a_tracker_is_offered_where_one_is_installed(
+    folders: Path, monkeypatch: pytest.MonkeyPatch, installed: tuple[str, ...]
+) -> None:
+    from vit.training.trackers import plugin
+
+    monkeypatch.setattr(plugin, "available", lambda: installed)
+    app = AppTest.from_file(str(ROOT / "app.py"), default_timeout=WAIT).switch_page("pages/train.py").run()
+    offered = [box for box in app.selectbox if box.key == settings.key("track")]
+    assert [box.options for box in offered] == [["none", *installed]] * bool(installed)
+    for box in offered:
+        box.set_value("mlflow").run()
+        assert described(app).track == "mlflow" and not app.error

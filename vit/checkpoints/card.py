@@ -29,6 +29,7 @@ def write_card(
     labels: Sequence[str],
     facts: Mapping[str, Any],
     how_to_open: Sequence[str] | None = None,
+    metadata: str | None = None,
 ) -> str:
     """The README.md of a checkpoint.
 
@@ -37,15 +38,17 @@ def write_card(
             `recipe`, `hardware`, `time` (text, or seconds), `limits`, `license`, `params` and whatever else was
             recorded. A mapping becomes a list.
         how_to_open: the lines of the last section, for a checkpoint that is not in our own format.
+        metadata: YAML for the Hub, in place of what `facts` say of licence and accuracy.
     """
-    lines = ["---"]
-    if facts.get("license"):
-        lines.append(f"license: {dump_json(facts['license'])}")
-    lines += ["pipeline_tag: image-classification", "tags:", "  - vit", "  - image-classification"]
-    if "accuracy" in facts or "validation_accuracy" in facts:
-        lines += ["metrics:", "  - accuracy"]
+    if metadata is None:
+        lines = [f"license: {dump_json(facts['license'])}"] if facts.get("license") else []
+        lines += ["pipeline_tag: image-classification", "tags:", "  - vit", "  - image-classification"]
+        if "accuracy" in facts or "validation_accuracy" in facts:
+            lines += ["metrics:", "  - accuracy"]
+    else:
+        lines = metadata.splitlines()
     size = " x ".join(map(str, config.image_size))
-    lines += ["---", "", f"# {name}", ""]
+    lines = ["---", *lines, "---", "", f"# {name}", ""]
     lines.append(
         f"A Vision Transformer for pictures of {size} px in patches of {config.patch_size} px: {config.depth} blocks, "
         f"width {config.dim}, {config.heads} heads, {facts.get('params', 0):,} parameters, {len(labels)} classes."
@@ -82,7 +85,7 @@ def _how_to_open(name: str, config: ViTConfig) -> list[str]:
     if obstacles:
         return [*lines, f"transformers does not open this checkpoint: {', '.join(obstacles)}."]
     lines += [
-        "With transformers, in the folder above this one:",
+        "With transformers:" if "/" in name else "With transformers, in the folder above this one:",
         "",
         "    from transformers import AutoImageProcessor, ViTForImageClassification",
         f'    processor = AutoImageProcessor.from_pretrained("{name}")',

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import httpx2
-from huggingface_hub import HfApi, constants, errors, get_hf_file_metadata, hf_hub_url
+from huggingface_hub import HfApi, constants, errors, get_hf_file_metadata, get_token, hf_hub_url
 from huggingface_hub.file_download import http_get
 from huggingface_hub.utils import build_hf_headers
 from huggingface_hub.utils.tqdm import silent_tqdm
@@ -55,6 +55,11 @@ def endpoint() -> str:
     return (os.environ.get("HF_ENDPOINT") or "https://huggingface.co").rstrip("/")
 
 
+def has_token() -> bool:
+    """Whether this machine knows a token of the Hub: HF_TOKEN, or what `hf auth login` keeps."""
+    return bool(get_token())
+
+
 def list_files(repository: str, revision: str = "") -> Listing:
     """Ask the Hub what a repository holds.
 
@@ -65,7 +70,7 @@ def list_files(repository: str, revision: str = "") -> Listing:
         Unavailable: no such repository or revision, or no right to have it.
         OSError: no answer, with the reason.
     """
-    settings = _hub_constants()
+    settings = hub_constants()
     with _errors_in_words(endpoint(), repository, revision):
         try:
             answer = HfApi(endpoint()).model_info(
@@ -82,7 +87,7 @@ def list_files(repository: str, revision: str = "") -> Listing:
                     repository,
                 )
         except (ValueError, LookupError, TypeError, AttributeError) as error:
-            raise Unavailable(f"{_host(endpoint())} does not answer as the Hugging Face Hub does.") from error
+            raise Unavailable(f"{host_of(endpoint())} does not answer as the Hugging Face Hub does.") from error
     return Listing(commit, files)
 
 
@@ -92,7 +97,7 @@ def look_up(remote: Remote) -> Remote:
     Raises:
         OSError: no answer, with the reason.
     """
-    _hub_constants()
+    hub_constants()
     with _errors_in_words(remote.url):
         return remote._replace(size=get_hf_file_metadata(remote.url, token=False).size)
 
@@ -166,7 +171,7 @@ class _Limited(io.BufferedWriter):
 
 def _receive(remote: Remote, target: _Limited) -> None:
     """Append what is missing."""
-    _hub_constants()
+    hub_constants()
     headers = build_hf_headers(token=None if remote.repository else False, headers={"Accept-Encoding": "identity"})
     with _errors_in_words(remote.url, remote.repository):
         try:
@@ -194,7 +199,7 @@ def _check_whole(file: Path, remote: Remote) -> None:
 # --- huggingface_hub --------------------------------------------------------------------------------------------------
 
 
-def _hub_constants() -> Any:
+def hub_constants() -> Any:
     """Its constants, as they are for us; to be called before anything is asked."""
     settings: Any = constants
     settings.HF_HUB_DISABLE_TELEMETRY = True
@@ -212,16 +217,16 @@ def _errors_in_words(url: str, repository: str = "", revision: str = "") -> Iter
     except errors.OfflineModeIsEnabled as error:
         raise OSError("HF_HUB_OFFLINE is set") from error
     except errors.HfHubHTTPError as error:
-        if (host := _host(str(error.response.url))) == _host(endpoint()):
+        if (host := host_of(str(error.response.url))) == host_of(endpoint()):
             raise _refusal(repository, revision, error) from error
         raise OSError(f"{host} answered {error.response.status_code}") from error
     except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-        raise OSError(f"{_host(url)} cannot be reached ({brief(str(error)) or 'no answer'})") from error
+        raise OSError(f"{host_of(url)} cannot be reached ({brief(str(error)) or 'no answer'})") from error
 
 
 def _refusal(repository: str, revision: str, error: Any) -> OSError | Unavailable:
     """Why the Hub does not give it, and what to do."""
-    status, host = error.response.status_code, _host(endpoint())
+    status, host = error.response.status_code, host_of(endpoint())
     token = "authorization" in error.response.request.headers
     if isinstance(error, errors.RevisionNotFoundError):
         what = f"{repository} has no revision {brief(revision or 'main')!r}. Name a branch, tag or whole commit."
@@ -240,7 +245,8 @@ def _refusal(repository: str, revision: str, error: Any) -> OSError | Unavailabl
     return OSError(f"{host} answered {status}")
 
 
-def _host(url: str) -> str:
+def host_of(url: str) -> str:
+    """Host and port of an address."""
     return urlsplit(url).netloc
 
 

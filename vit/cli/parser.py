@@ -192,6 +192,18 @@ def parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     convert.add_argument("--heads", type=int, help="number of attention heads, for a file that does not state it")
 
+    push = add("push", "Upload a checkpoint of yours to the Hugging Face Hub, with its card and nothing else.")
+    push.add_argument(
+        "source", metavar="CHECKPOINT_OR_RUN", help="a checkpoint's name or folder, or the id or folder of a run"
+    )
+    push.add_argument("repository", metavar="OWNER/NAME", help="the repository, made where there is none")
+    push.add_argument("--private", action="store_true", help="make a repository that others do not see")
+    push.add_argument("--message", default="", metavar="TEXT", help="of the commit")
+    push.add_argument(
+        "--license", default="", metavar="ID", help="as the Hub writes it, such as apache-2.0 (default: the card's)"
+    )
+    push.add_argument("--dry-run", action="store_true", help="only say what would be uploaded, and where to")
+
     train = add("train", "Train a Vision Transformer.")
     train.add_argument("--preset", help="a complete recipe: " + ", ".join(presets.PRESETS))
     train.add_argument(

@@ -19,6 +19,7 @@ from vit.runs.registry import ANY_GPU
 from vit.training.config import TrainConfig
 from vit.training.presets import PRESETS, describe, run_name, train_config
 from vit.training.run_folder import read_json
+from vit.training.trackers import plugin
 from vit.training.train import train
 from vit.view.captions import about
 
@@ -39,6 +40,8 @@ def run_train(options: argparse.Namespace) -> None:
     if not (options.preset or options.config or options.data or options.resume):
         raise InvalidConfig(f"Name a --preset ({', '.join(PRESETS)}), a --config or at least --data.")
     config = train_config(options.preset, **merged_settings(options))
+    if options.on in (None, HERE) and not options.resume:
+        plugin.check_available(config.track)
     if options.on:
         _hand_over(config, options)
         return

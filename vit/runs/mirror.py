@@ -39,7 +39,8 @@ ENVIRONMENT = "VIT_MIRROR"  # of the machines: the URL
 PAUSE_SECONDS = 1.0  # [s] between two looks at the folder, and at what a person asks
 _FORMAT = 1  # of an index
 _FROM_SERVER = ("config.json", BASE, "about.json", "handle.json", START)  # of these the server is the writer
-_OWN = re.compile(r"\..*|.*\.(lock|partial)|reserve|stop|kill|over\.json|job\.sh")  # of each side alone, by first name
+# Of each side alone, by first name.
+_OWN = re.compile(r"\..*|.*\.(lock|partial)|reserve|stop|kill|tracking|over\.json|job\.sh")
 _GROWING = re.compile(r"metrics\.jsonl|log\.txt|events/.*")
 _PATH = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*(/[A-Za-z0-9_-][A-Za-z0-9_.-]*){0,4}")
 _INLINE_BYTES = 4 << 10  # [bytes] of a file that stands in the index, at most

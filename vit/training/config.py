@@ -115,6 +115,11 @@ class TrainConfig(BaseModel):
     compile: bool = Field(False, description="torch.compile; needs a C++ compiler on CPU")
     workers: int = Field(2, ge=0, le=64, description="processes that decode data too large for memory")
     seed: int = Field(0, ge=0, lt=2**31)
+    track: str = Field(
+        "",
+        pattern=r"^([a-z0-9][a-z0-9_.-]{0,39}|)$",
+        description="experiment tracker that gets a copy of the figures: mlflow, wandb or a plug-in; none if left out",
+    )
 
     @model_validator(mode="after")
     def _check_combination(self) -> "TrainConfig":

@@ -1,4 +1,4 @@
-"""What a run tells while it trains: metrics.jsonl, TensorBoard events, a heartbeat, and lines for a person."""
+"""What a run tells while it trains: metrics.jsonl, TensorBoard events, a heartbeat, lines for a person, a tracker."""
 
 import math
 import sys
@@ -18,6 +18,7 @@ from vit.progress import tqdm
 from vit.training.distributed import Process
 from vit.training.evaluation import Evaluation
 from vit.training.metrics import MetricsWriter, bottleneck
+from vit.training.tracking import TrackerProcess
 
 _STEPS_PER_RECORD = 20  # steps between records; each costs one wait for the device
 _BEAT_SECONDS = 2  # [s] between signs of life
@@ -96,6 +97,10 @@ class Recorder(AbstractContextManager["Recorder"]):
         facts: about the run as a whole, for the "start" record: total_steps, steps_per_epoch, batch_size, lr, ...
         best: validation accuracy before this attempt, 0 to 1.
         decoded_per_second: of the training pictures (`vit.data.pictures.Pictures`).
+        track: the experiment tracker that gets a copy of the figures, "" for none.
+
+    Attributes:
+        outcome: how the attempt ends, unless by an error.
     """
 
     def __init__(
@@ -107,6 +112,7 @@ class Recorder(AbstractContextManager["Recorder"]):
         facts: dict[str, Any],
         best: float = 0.0,
         decoded_per_second: Callable[[], float | None] = lambda: None,
+        track: str = "",
     ):
         self.run, self.process, self.attempt, self.facts = run, process, attempt, facts
         self.losses: list[Tensor] = []
@@ -114,6 +120,8 @@ class Recorder(AbstractContextManager["Recorder"]):
         self._doing, self._beaten = "", 0.0
         self.best = best
         self.decoded_per_second, self.stopwatch = decoded_per_second, Stopwatch(process.device)
+        self.outcome = "finished"
+        self._tracker = TrackerProcess(run, track) if track and process.leads else None
         self.begun, self.first = time.perf_counter(), step
         self.resume_clock()
         if process.leads:
@@ -236,6 +244,8 @@ class Recorder(AbstractContextManager["Recorder"]):
         self.events.add_scalar("validation/accuracy", result.accuracy, self.at)
         self.events.add_scalar("validation/loss", result.loss, self.at)
         self.events.flush()  # a kill after this epoch is saved must not lose its events
+        if self._tracker:
+            self._note_tracker(self._tracker.note())
         self.best = max(self.best, result.accuracy)
         pace = (time.perf_counter() - self.begun) / max(self.at - self.first, 1)
         left = pace * (self.facts["total_steps"] - self.at)
@@ -256,6 +266,12 @@ class Recorder(AbstractContextManager["Recorder"]):
         self.events.add_scalar("test/loss", result.loss, self.at)
         self.events.flush()
 
+    def _note_tracker(self, note: str) -> None:
+        """Say once that the tracker failed, and forget about it."""
+        if note:
+            self.note(note)
+            self._tracker = None
+
     def note(self, text: str) -> None:
         """Record something that a person should know."""
         if self.process.leads:
@@ -263,6 +279,10 @@ class Recorder(AbstractContextManager["Recorder"]):
             self.bar.write(text, file=sys.stderr)
 
     def __exit__(self, *error: object) -> None:
+        if self._tracker:
+            stopped = isinstance(error[1], KeyboardInterrupt)
+            outcome = self.outcome if error[1] is None else "stopped" if stopped else "failed"
+            self._note_tracker(self._tracker.finish(outcome))
         if self.process.leads:
             self.bar.close()
             self.events.close()

@@ -15,7 +15,8 @@ from vit.files import replaced
 from vit.training.config import TrainConfig
 from vit.training.run_folder import STATES, begin_anew
 
-MAY_CHANGE = {"epochs", "device", "workers", "data_root", "compile", "patience"}  # between a run and its resumption
+# Between a run and its resumption.
+MAY_CHANGE = {"epochs", "device", "workers", "data_root", "compile", "patience", "track"}
 
 log = logging.getLogger(__name__)
 

@@ -139,14 +139,15 @@ class Trainer:
         progress = self.progress
         self.update.parts = max(self.update.parts, read_json(self.run / AGAIN).get("parts", 1))
         best = progress.best.accuracy if progress.best else 0.0
-        pace = self.data.train.decoded_per_second
-        with Recorder(self.run, progress.step, self.process, attempt, self._start_facts(), best, pace) as recorder:
+        facts, pace, track = self._start_facts(), self.data.train.decoded_per_second, self.config.track
+        with Recorder(self.run, progress.step, self.process, attempt, facts, best, pace, track) as recorder:
             for note in self.notes:
                 recorder.note(note)
             if self.process.leads and not self.state.exists():
                 self._save_state()  # before any checkpoint: one without a state beside it has lost it
             try:
                 ending = self._train_epochs(recorder, stop)
+                recorder.outcome = ending[0]
                 tested = progress.test is not None or progress.best is None
                 if self.process.leads and ending[0] == "finished" and not tested:
                     self._run_test(recorder)
@@ -349,7 +350,7 @@ class Trainer:
             "seconds": round(self.progress.seconds, 1),
             "hardware": hardware(self.process.device),
             "recipe": self.config.model_dump(
-                exclude_defaults=True, exclude={"data", "data_root", "device", "workers", "init_from"}
+                exclude_defaults=True, exclude={"data", "data_root", "device", "workers", "init_from", "track"}
             ),
             **({"started_from": checkpoint_name(self.config.init_from)} if self.config.init_from else {}),
         }

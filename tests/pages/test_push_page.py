@@ -1,0 +1,114 @@
+"""Pushing to the Hub from the pages: what would go where is shown first, and who may not push finds no button."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hub_server import HubServer, empty_hub
+from streamlit.testing.v1 import AppTest
+from written_runs import write_run
+
+from pages.shared import access, readings
+from vit.checkpoints.save import save_checkpoint
+from vit.images.preprocess import Preprocess
+
+APP = str(Path(__file__).parents[2] / "app.py")
+WAIT = 120  # [s]; the first run imports torch
+REPOSITORY = "ada/tiny"
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, build: Callable[..., Any]) -> Iterator[HubServer]:
+    """A Hub with its token in the environment, a checkpoint of ours, and a run that has finished."""
+    with empty_hub(tmp_path) as server:
+        monkeypatch.setenv("HF_TOKEN", server.token)
+        monkeypatch.setenv("VIT_RUNS", str(tmp_path / "runs"))
+        model = build(num_classes=3)
+        save_checkpoint(tmp_path / "checkpoints" / "ours", model, ["a", "b", "c"], Preprocess(model.config.image_size))
+        (tmp_path / "runs").mkdir()
+        readings.forget()
+        yield server
+
+
+def page(which: str, **query: Any) -> AppTest:
+    app = AppTest.from_file(APP, default_timeout=WAIT).switch_page(f"pages/{which}.py")
+    for name, value in query.items():
+        app.query_params[name] = value
+    return app.run()
+
+
+def press(app: AppTest, label: str) -> AppTest:
+    next(button for button in app.button if button.label == label).click()
+    return app.run()
+
+
+def look(app: AppTest, repository: str) -> AppTest:
+    press(app, "Push to the Hub")
+    app.text_input(key="push repository").set_value(repository)
+    return press(app, "Show what would be uploaded")
+
+
+def test_what_would_go_where_is_shown_and_then_pushed(server: HubServer) -> None:
+    app = look(page("checkpoints", name="ours"), REPOSITORY)
+    shown = " ".join(text.value for text in app.markdown)
+    assert "a new private repository" in shown and "model" in shown and "README" in shown
+    assert not server.repositories
+    press(app, "Push")
+    assert not app.exception and not app.error
+    revision = server.repositories[REPOSITORY].branches["main"]
+    assert server.repositories[REPOSITORY].closed == "private"
+    assert app.code[0].value == f"vit classify PICTURE --checkpoint {REPOSITORY}@{revision}"
+    links = {link.proto.url for link in app.get("link_button")}
+    assert f"{server.url}/{REPOSITORY}/commit/{revision}" in links
+
+
+def test_the_best_checkpoint_of_a_finished_run_is_pushed(server: HubServer, tmp_path: Path) -> None:
+    run = write_run(tmp_path / "runs", "Toys")
+    app = look(page("runs", run=[run], view="results"), REPOSITORY)
+    press(app, "Push")
+    there = server.repositories[REPOSITORY]
+    best = tmp_path / "runs" / run / "checkpoints" / "best" / "model.safetensors"
+    assert there.commits[there.branches["main"]]["model.safetensors"] == best.read_bytes()
+
+
+def test_a_run_that_has_not_finished_has_no_such_button(server: HubServer, tmp_path: Path) -> None:
+    run = write_run(tmp_path / "runs", "Toys", outcome="stopped")
+    assert "Push to the Hub" not in labels(page("runs", run=[run], view="results"))
+
+
+def test_what_the_hub_refuses_is_told_in_a_sentence(server: HubServer) -> None:
+    app = look(page("checkpoints", name="ours"), "not a name")
+    assert len(app.error) == 1 and "is not the name of a repository" in app.error[0].value
+    app.text_input(key="push repository").set_value("bob/tiny")
+    press(press(app, "Show what would be uploaded"), "Push")
+    assert len(app.error) == 1 and "may not write to bob/tiny" in app.error[0].value and not app.exception
+
+
+@pytest.mark.parametrize("why", ["no token", "a network", "not ours"])
+def test_who_cannot_push_finds_no_button(server: HubServer, monkeypatch: pytest.MonkeyPatch, why: str) -> None:
+    if why == "no token":
+        monkeypatch.delenv("HF_TOKEN")
+    elif why == "a network":
+        monkeypatch.setattr(access, "is_local", lambda: False)
+    else:
+        server.publish("ada/theirs", {"config.json": b"{}"})
+        monkeypatch.setattr("vit.checkpoints.load.OURS", "nobody's")
+    app = page("checkpoints", name="ours")
+    assert not app.exception and "Push to the Hub" not in labels(app)
+
+
+def test_who_loses_the_right_meanwhile_pushes_nothing(server: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = look(page("checkpoints", name="ours"), REPOSITORY)
+    monkeypatch.setattr(access, "may_train", lambda: False)
+    press(app, "Push")
+    assert not server.repositories
+
+
+def test_the_token_is_on_no_page(server: HubServer) -> None:
+    app = look(page("checkpoints", name="ours"), REPOSITORY)
+    assert server.token not in str(app.main)
+
+
+def labels(app: AppTest) -> set[str]:
+    return {button.label for button in app.button}

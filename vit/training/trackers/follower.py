@@ -1,0 +1,145 @@
+"""The process that copies a run's figures to an experiment tracker, while the run trains.
+
+    python -m vit.training.trackers.follower RUN NAME
+    python -m vit.training.trackers.follower --list
+
+It reads metrics.jsonl as everybody does, sends what is new after each epoch and at the end, and writes down in
+tracking.json what the tracker calls the run and up to which steps it has it, so that a resumed run goes on there. The
+trainer says on its standard input how the attempt ended; where that breaks off, the trainer is dead. What went wrong
+is one line on standard output, and an exit status of 1. Nothing waits for this process.
+"""
+
+import os
+import re
+import signal
+import sys
+import threading
+import traceback
+from pathlib import Path
+from typing import Any
+
+from vit.errors import UserError
+from vit.training.metrics import MetricsReader, Record
+from vit.training.run_folder import read_json, write_json
+from vit.training.trackers.plugin import Point, RunFacts, Tracker, find, installed
+
+TRACKING = "tracking.json"  # of each tracker: the run's id there, and the last steps it has, by kind of record
+FILES = "tracking"  # a folder for what a tracker keeps on the disk
+GRACE_SECONDS = 30.0  # [s] after the end of the trainer; the process is then gone, whatever a server does
+_PAUSE_SECONDS = 0.5  # [s] between two looks at the figures
+_ADDRESS = re.compile(r"\w+://[^\s'\"<>]+")
+_FIGURES = {
+    "step": ("train", ("loss", "lr", "pictures_per_second")),
+    "validation": ("validation", ("accuracy", "loss")),
+    "test": ("test", ("accuracy", "loss")),
+}
+_ELSEWHERE = ("data_root", "workers", "track")  # settings of this machine
+_TOLD = ("params", "train_pictures", "validation_pictures", "test_pictures", "hardware")  # of the record "start"
+
+
+class Follower:
+    """Copies one run to one tracker.
+
+    Attributes:
+        over: set when the trainer has ended.
+        outcome: how.
+    """
+
+    def __init__(self, run: Path, name: str):
+        self.run, self.name = run, name
+        self.over, self.outcome = threading.Event(), "interrupted"
+        self._reader = MetricsReader(run / "metrics.jsonl")
+        self._tracker: Tracker | None = None
+        before = read_json(run / TRACKING).get(name)
+        self._known: dict[str, Any] = before if isinstance(before, dict) else {}
+
+    def follow(self) -> None:
+        """Copy what comes, until the trainer has ended and all is sent. Raises whatever the tracker does."""
+        open_run = find(self.name).load()
+        while True:
+            over = self.over.wait(_PAUSE_SECONDS)  # before the look: what was written until then is seen
+            self._reader.update()
+            records = self._reader.records
+            if self._tracker is None and records.get("start"):
+                self._tracker = open_run(self._facts(records["start"][-1]), str(self._known.get("id", "")))
+            if self._tracker is not None and (over or self._epoch_is_new()):
+                self._send(self._tracker)
+            if over:
+                break
+        if self._tracker is not None:
+            self._tracker.finish(self.outcome)
+
+    def _facts(self, start: Record) -> RunFacts:
+        about, config = read_json(self.run / "about.json"), read_json(self.run / "config.json")
+        settings = {name: value for name, value in config.items() if name not in _ELSEWHERE}
+        for name in ("data", "init_from"):  # of a path, the last part
+            kind, colon, path = str(settings.get(name, "")).partition("folder:")
+            settings[name] = f"{kind}{colon}{Path(path).name}" if colon else kind.rpartition("/")[2]
+        settings |= {name: start[name] for name in _TOLD if name in start}
+        return RunFacts(str(about.get("name") or self.run.name), settings, self.run / FILES)
+
+    def _epoch_is_new(self) -> bool:
+        return any(self._new(kind) for kind in ("validation", "test"))
+
+    def _new(self, kind: str) -> list[Record]:
+        sent = self._known.get("sent", {}).get(kind, -1)
+        return [record for record in self._reader.records.get(kind, []) if record["step"] > sent]
+
+    def _send(self, tracker: Tracker) -> None:
+        points, sent = [], dict(self._known.get("sent", {}))
+        for kind, (prefix, names) in _FIGURES.items():
+            for record in self._new(kind):
+                figures = {f"{prefix}/{name}": float(record[name]) for name in names if name in record}
+                points.append(Point(record["step"], float(record.get("t", 0.0)), figures))
+                sent[kind] = record["step"]
+        tracker.log(sorted(points, key=lambda point: point.step))
+        self._known = {"id": tracker.id, "sent": sent}
+        write_json(self.run / TRACKING, read_json(self.run / TRACKING) | {self.name: self._known})
+
+    def listen(self) -> None:
+        """Wait for the trainer's last word, and see that this process ends some time after it."""
+        said = sys.stdin.readline().strip()
+        self.outcome = said if said in ("finished", "stopped", "failed") else "interrupted"
+        self.over.set()
+        timer = threading.Timer(GRACE_SECONDS, os._exit, (1,))
+        timer.daemon = True
+        timer.start()
+
+
+def _reason(error: BaseException) -> str:
+    """What went wrong, in one line, without addresses: they may hold a password.
+
+    >>> _reason(ConnectionError("No answer from http://ada:secret@example.com/api\\nTry later."))
+    'ConnectionError: No answer from an address'
+    """
+    said = _ADDRESS.sub("an address", str(error).strip())
+    return f"{type(error).__name__}: {said.splitlines()[0]}" if said else type(error).__name__
+
+
+def main() -> int:
+    """Follow the run that the command line names; returns the exit status."""
+    if sys.argv[1:] == ["--list"]:
+        print(*installed())
+        return 0
+    for request in (signal.SIGINT, signal.SIGTERM):  # meant for the trainer, which then says how it ended
+        signal.signal(request, signal.SIG_IGN)
+    answer = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what libraries print is no answer
+    follower = Follower(Path(sys.argv[1]), sys.argv[2])
+    threading.Thread(target=follower.listen, daemon=True).start()
+    try:
+        follower.follow()
+    except UserError as error:
+        print(error, file=answer, flush=True)
+        return 1
+    except BaseException as error:
+        traceback.print_exc()
+        print(_reason(error), file=answer, flush=True)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    status = main()
+    sys.stderr.flush()
+    os._exit(status)  # a library's threads, or what it does at exit, may hang
