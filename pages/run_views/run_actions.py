@@ -29,7 +29,9 @@ def buttons(run: registry.Run) -> None:
     """What can be done to this run at this moment."""
     if not access.may_train():
         return
-    if run.status == "waiting":
+    if run.loop:
+        st.caption(f"Trained by another program ({plain(run.loop)}): stop and resume it there.")
+    elif run.status == "waiting":
         _queue(run)
     elif run.alive:
         if run.status not in ("stopping", "ending"):
@@ -57,7 +59,9 @@ def buttons(run: registry.Run) -> None:
 
 def stop_all(chosen: Sequence[registry.Run]) -> None:
     """One button for several runs, those that wait first: none of them starts as another ends."""
-    going = [run.id for run in chosen if run.alive and run.status not in ("waiting", "stopping", "ending")]
+    going = [
+        run.id for run in chosen if run.alive and not run.loop and run.status not in ("waiting", "stopping", "ending")
+    ]
     waiting = [run.id for run in chosen if run.status == "waiting"]
 
     def stop() -> None:

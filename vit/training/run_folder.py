@@ -3,6 +3,8 @@
 import errno
 import json
 import os
+import re
+import secrets
 import shlex
 import stat
 import time
@@ -22,6 +24,24 @@ _REMEMBERED_BYTES = 64 << 10  # of a document that is remembered, at most
 BASE = "base.json"  # what follows from the checkpoint that a run starts from
 START = "start"  # a copy of that by its name, for machines that see no checkpoints of the server
 STATES = ("state.pt", "state.previous.pt")  # in checkpoints/, the newest first
+RUN_ID = re.compile(r"[a-z0-9-]{1,64}")  # of the folder's name
+MAX_NAME = 60  # characters
+MOST_EPOCHS = 10_000
+
+
+def slug(name: str) -> str:
+    """A name as a file, or a checkpoint, may have it; "" where nothing is left of it.
+
+    >>> slug("Zoo: lr 0.001 (again)")
+    'zoo-lr-0-001-again'
+    """
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+
+
+def new_id(name: str) -> str:
+    """The name of a new run's folder: time, name and four random digits."""
+    short = slug(name)[:32].strip("-") or "run"
+    return f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{short}-{secrets.token_hex(2)}"
 
 
 def read_json(path: Path) -> dict[str, Any]:
