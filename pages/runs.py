@@ -155,6 +155,8 @@ def show_run(run: Run) -> None:
     with head:
         st.header(plain(run.name), anchor=False)
         st.caption(" · ".join(map(plain, facts(run))))
+        if run.loop:
+            st.caption(f"Trained by another program ({plain(run.loop)}): stop and resume it there.")
     with buttons, st.container(horizontal=True, horizontal_alignment="right", vertical_alignment="center"):
         if run.best is not None:
             navigation.link("Open in Explore", "explore", ExploreLink(checkpoint=f"run-{run.id}").to_query())

@@ -29,11 +29,19 @@ def buttons(run: registry.Run) -> None:
     """What can be done to this run at this moment."""
     if not access.may_train():
         return
-    if run.loop:
-        st.caption(f"Trained by another program ({plain(run.loop)}): stop and resume it there.")
-    elif run.status == "waiting":
+    if run.status == "waiting":
         _queue(run)
-    elif run.alive:
+    elif not run.loop:
+        _stop_or_resume(run)
+    if run.status != "unreadable":
+        with st.popover("Edit"):
+            _edit(run)
+    if not run.alive and st.button("Delete", key="delete", type="tertiary"):
+        _confirm_delete(run)
+
+
+def _stop_or_resume(run: registry.Run) -> None:
+    if run.alive:
         if run.status not in ("stopping", "ending"):
             st.button(
                 "Stop",
@@ -50,11 +58,6 @@ def buttons(run: registry.Run) -> None:
             _resume(run)
         if run_folder.learnt(run.folder) and (not sound or run.status == "failed"):
             _begin_anew(run)
-    if run.status != "unreadable":
-        with st.popover("Edit"):
-            _edit(run)
-    if not run.alive and st.button("Delete", key="delete", type="tertiary"):
-        _confirm_delete(run)
 
 
 def stop_all(chosen: Sequence[registry.Run]) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import lightning
 import numpy as np
 import pytest
+import streamlit as st
 import torch
 import transformers
 from PIL import Image
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 
 import vit
 from pages.shared import readings
+from tests.pages.test_runs_page import option, show, texts
 from vit.runs import registry
 from vit.training.metrics import read_metrics
 from vit.view.attention_snapshots import list_epochs, read_payload
@@ -65,6 +67,7 @@ def _pictures(side: int) -> tuple[list[Image.Image], list[int], Tensor]:
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The folder of the runs that the blocks of the document leave, each run as it stands there."""
     work = tmp_path_factory.mktemp("loops")
+    st.get_option("server.address")  # Streamlit reads its settings once, in the folder that it is in
     blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / "other-loops.md").read_text(), re.M | re.S)
     assert len(blocks) == len(LOOPS)
     with pytest.MonkeyPatch.context() as patch:
@@ -98,13 +101,6 @@ def run(request: pytest.FixtureRequest, runs: Path, tmp_path: Path, monkeypatch:
     return next(run for run in registry.list_runs() if run.name == request.param)
 
 
-def opened(**query: str) -> AppTest:
-    page = AppTest.from_file(str(ROOT / "app.py"), default_timeout=WAIT)
-    for name, value in query.items():
-        page.query_params[name] = value
-    return page
-
-
 def test_the_folder_holds_the_points_of_the_loop(run: registry.Run) -> None:
     records = read_metrics(run.folder / "metrics.jsonl")
     epochs = [(one["step"], one["epoch"]) for one in records if one["kind"] == "validation"]
@@ -129,16 +125,43 @@ def test_attention_over_epochs_is_that_of_the_saved_checkpoint(run: registry.Run
 
 
 def test_page_runs_shows_it(run: registry.Run) -> None:
-    page = opened(run=run.id).switch_page("pages/runs.py").run()
-    assert not page.exception
-    assert run.name in page.dataframe[0].value["Run"].tolist()
-    assert any("Trained by another program" in caption.value for caption in page.caption)
+    page = show(run.id)
+    assert not page.exception and not page.error
+    assert set(page.dataframe[0].value["Run"]) == set(LOOPS)
     keys = {button.key for button in page.button}
     assert "delete" in keys and not keys & {"stop", "kill", "resume"}
-    [loss, accuracy] = [chart for chart in page.get("echarts_chart")][:2] or [None, None]
-    assert loss is not None and accuracy is not None
+    assert f"Trained by another program ({LOOPS[run.name]})" in texts(page)
+    records = read_metrics(run.folder / "metrics.jsonl")
+    measured = [[one["epoch"], 100 * one["accuracy"]] for one in records if one["kind"] == "validation"]
+    [accuracy] = option(page, "accuracy")["series"]
+    assert accuracy["data"] == measured
+    losses = [one["loss"] for one in records if one["kind"] == "step"]
+    raw = option(page, "loss")["series"][0]["data"]
+    assert [y for _, y in raw] == pytest.approx(losses, rel=1e-4)
+    assert page.segmented_control(key="view").options == ["Curves", "Attention", "Results", "Settings"]
+
+
+def test_a_run_that_goes_on_has_no_buttons_to_stop_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VIT_RUNS", str(tmp_path))
+    with vit.RunWriter(epochs=2, steps_per_epoch=2, loop="JAX") as writer:
+        page = show(writer.folder.name)
+        assert not page.exception
+        assert page.dataframe[0].value["Status"].tolist() == ["Running"]
+        assert not {"stop", "kill", "delete"} & {button.key for button in page.button}
+        assert "Trained by another program (JAX)" in texts(page)
+
+
+def test_page_runs_shows_its_attention_and_its_results(run: registry.Run) -> None:
+    page = show(run.id, view="attention")
+    assert not page.exception and not page.error
+    assert page.select_slider(key="epoch").options == ["1", "2"]
+    page = show(run.id, view="results")
+    assert not page.exception and "not evaluated here" in texts(page)
 
 
 def test_page_explore_opens_its_model(run: registry.Run) -> None:
-    page = opened(checkpoint=f"run-{run.id}", sample="cat").run()
+    page = AppTest.from_file(str(ROOT / "app.py"), default_timeout=WAIT)
+    page.query_params["checkpoint"], page.query_params["sample"] = f"run-{run.id}", "cat"
+    page.run()
     assert not page.exception and not page.error
+    assert {"cat", "dog"} <= set(re.findall(r"\b(?:cat|dog)\b", texts(page)))

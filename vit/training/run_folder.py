@@ -9,13 +9,13 @@ import shlex
 import stat
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
 from vit.errors import InvalidRun
-from vit.files import acquire_lock, is_locked, replaced, wait_for_lock
+from vit.files import acquire_lock, is_locked, release_lock, replaced, wait_for_lock
 from vit.untrusted import DOCUMENT_BYTES, Unreadable, is_whole, read_object
 
 FORMAT = 2  # of what this version writes, in environment.json; `docs/runs-on-disk.md` says what differs
@@ -106,6 +106,33 @@ def hold_run(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(file)
+
+
+def occupy(folder: Path, locks: list[int]) -> None:
+    """Be the one process that counts to a run and writes it, without a supervisor; begins an attempt.
+
+    Args:
+        locks: gets the open files that hold the locks, for `let_go`.
+
+    Raises:
+        InvalidRun: another process writes it.
+    """
+    for name in ("writer.lock", "alive.lock"):
+        locks.append(os.open(folder / name, os.O_RDWR | os.O_CREAT, 0o644))
+        if not acquire_lock(locks[-1]):
+            raise InvalidRun(f"Another process writes the run in {folder}. Choose another folder.")
+    wait_for_lock(locks[-1], shared=True)
+    forget_attempt(folder)
+
+
+def let_go(locks: list[int]) -> None:
+    """Count to a run no more, nor do processes that were forked since and hold its locks with this one."""
+    while locks:
+        file = locks.pop()
+        with suppress(OSError):
+            release_lock(file)
+        with suppress(OSError):
+            os.close(file)
 
 
 def forget_attempt(folder: Path) -> None:

@@ -31,7 +31,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from vit.errors import InvalidConfig, InvalidRun
-from vit.files import acquire_lock, beat, check_locks, release_lock, wait_for_lock
+from vit.files import beat, check_locks
 from vit.images.preprocess import Preprocess
 from vit.paths import runs_folder
 from vit.training.live_snapshots import LiveSnapshots, follow
@@ -41,16 +41,17 @@ from vit.training.run_folder import (
     MAX_NAME,
     MOST_EPOCHS,
     RUN_ID,
-    forget_attempt,
+    let_go,
     new_id,
+    occupy,
     read_json,
     record_outcome,
     write_json,
 )
 
+_RANKS = ("RANK", "SLURM_PROCID", "LOCAL_RANK")  # where a launcher says which process this is
 RECORD_STEPS = 20  # steps between records; each costs one wait for the device
 _BEAT_SECONDS = 2  # [s] between signs of life
-_RANKS = ("RANK", "SLURM_PROCID", "LOCAL_RANK")  # where a launcher says which process this is
 
 _log = logging.getLogger(__name__)
 _Arguments = ParamSpec("_Arguments")
@@ -149,13 +150,13 @@ class RunWriter:
             self._open(path, resume)
             self._attempt = self._write_documents(path, name, settings, loop)
         except OSError as error:
-            self._let_go()
+            let_go(self._locks)
             raise InvalidConfig(f"The run's folder {path} cannot be written: {error.strerror}.") from error
         except BaseException:
-            self._let_go()
+            let_go(self._locks)
             raise
         self.folder, self.loop = path, loop
-        self._finalizer = weakref.finalize(self, _close_all, self._locks)  # forgotten without close: cut off
+        self._finalizer = weakref.finalize(self, let_go, self._locks)  # forgotten without close: cut off
         self._metrics = MetricsWriter(path / "metrics.jsonl")
         self._losses: list[Tensor | float] = []
         self._rate: float | None = None
@@ -231,11 +232,11 @@ class RunWriter:
                 "accuracy", f"val_accuracy is {accuracy:g}. Give a share from 0 to 1; until then it is left out."
             )
             accuracy = None
-        if model is not None:
-            self._keep(epoch, model, accuracy, loss)
         measured = {"loss": loss, "accuracy": accuracy}
         if any(value is not None for value in measured.values()):
             self._record("validation", epoch=epoch, **{k: v for k, v in measured.items() if v is not None})
+        if model is not None:
+            self._keep(epoch, model, accuracy, loss)
         self._beat()
         self._clock = time.perf_counter()
 
@@ -245,7 +246,7 @@ class RunWriter:
         self._record("note", text=text)
 
     @_never_raises
-    def alive(self) -> None:
+    def beat(self) -> None:
         """Give a sign of life, where steps are logged seldom; a run without any for five minutes is stalled."""
         self._beat()
 
@@ -266,7 +267,7 @@ class RunWriter:
             self._snapshots.close()
             self._metrics.close()
             self._closed = True
-            self._let_go()
+            let_go(self._locks)
 
     def __enter__(self) -> Self:
         return self
@@ -302,12 +303,7 @@ class RunWriter:
         if not resume and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise InvalidConfig(f"folder: {folder} is not empty. Choose another one, or continue it with resume=True.")
         folder.mkdir(parents=True, exist_ok=True)
-        for name in ("writer.lock", "alive.lock"):
-            self._locks.append(os.open(folder / name, os.O_RDWR | os.O_CREAT, 0o644))
-            if not acquire_lock(self._locks[-1]):
-                raise InvalidRun(f"Another process writes the run in {folder}. Choose another folder.")
-        wait_for_lock(self._locks[-1], shared=True)
-        forget_attempt(folder)
+        occupy(folder, self._locks)
 
     def _write_documents(self, folder: Path, name: str, settings: dict[str, Any], loop: str) -> int:
         """Say what the run is; returns the number of the attempt, from 0."""
@@ -330,9 +326,6 @@ class RunWriter:
             write_json(folder / "about.json", about)
         write_json(folder / "config.json", settings)  # which makes the folder a run
         return attempt
-
-    def _let_go(self) -> None:
-        _close_all(self._locks)
 
     def _start(self, step: int) -> None:
         """Begin the records of this attempt after this step; what an earlier one recorded later is repeated."""
@@ -407,13 +400,3 @@ def _listed(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def _finite(value: float | None) -> float | None:
     return float(value) if value is not None and math.isfinite(float(value)) else None
-
-
-def _close_all(locks: list[int]) -> None:
-    """Let go of the run, for forked processes too, which hold its locks with this one."""
-    while locks:
-        file = locks.pop()
-        with suppress(OSError):
-            release_lock(file)
-        with suppress(OSError):
-            os.close(file)
