@@ -373,6 +373,23 @@ def test_a_forked_process_writes_nothing(open_writer: Callable[..., RunWriter]) 
     assert run_of(writer).status == "running"
 
 
+FORKED = """
+import os, sys
+import vit
+from vit.training.run_folder import is_alive
+writer = vit.RunWriter(sys.argv[1], epochs=2, steps_per_epoch=2)
+if not (child := os.fork()):
+    sys.exit()  # through all that an interpreter does at its end
+os.waitpid(child, 0)
+assert is_alive(writer.folder)
+"""
+
+
+def test_the_end_of_a_forked_process_is_not_that_of_the_run(folder: Path) -> None:
+    program = [sys.executable, "-c", FORKED, str(folder / "forked")]
+    assert subprocess.run(program, env=os.environ | {"PYTHONPATH": str(ROOT)}).returncode == 0
+
+
 # --- Arguments ------------------------------------------------------------------------------------------------------
 
 

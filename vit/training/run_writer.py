@@ -48,6 +48,7 @@ from vit.training.run_folder import (
     record_outcome,
     write_json,
 )
+from vit.untrusted import is_whole
 
 _RANKS = ("RANK", "SLURM_PROCID", "LOCAL_RANK")  # where a launcher says which process this is
 RECORD_STEPS = 20  # steps between records; each costs one wait for the device
@@ -137,7 +138,7 @@ class RunWriter:
         path = Path(os.path.abspath(folder)) if folder else runs_folder() / new_id(name)
         if not RUN_ID.fullmatch(path.name):
             raise InvalidConfig(
-                f"folder: page Runs lists folders whose names are small letters, digits and dashes, at most 64; "
+                "folder: page Runs lists folders whose names are small letters, digits and dashes, at most 64; "
                 f"{path.name!r} is none."
             )
         self.folder, self.seconds = None, 0.0
@@ -156,7 +157,7 @@ class RunWriter:
             let_go(self._locks)
             raise
         self.folder, self.loop = path, loop
-        self._finalizer = weakref.finalize(self, let_go, self._locks)  # forgotten without close: cut off
+        weakref.finalize(self, _forget, self._locks, self._process)  # dropped without close: cut off
         self._metrics = MetricsWriter(path / "metrics.jsonl")
         self._losses: list[Tensor | float] = []
         self._rate: float | None = None
@@ -228,9 +229,7 @@ class RunWriter:
         self._epoch = epoch
         loss, accuracy = _finite(val_loss), _finite(val_accuracy)
         if accuracy is not None and not 0 <= accuracy <= 1:
-            self._warn(
-                "accuracy", f"val_accuracy is {accuracy:g}. Give a share from 0 to 1; until then it is left out."
-            )
+            self._warn("accuracy", f"val_accuracy is {accuracy:g}, and left out: give a share from 0 to 1.")
             accuracy = None
         measured = {"loss": loss, "accuracy": accuracy}
         if any(value is not None for value in measured.values()):
@@ -308,7 +307,7 @@ class RunWriter:
     def _write_documents(self, folder: Path, name: str, settings: dict[str, Any], loop: str) -> int:
         """Say what the run is; returns the number of the attempt, from 0."""
         before = read_json(folder / "environment.json")
-        attempt = int(before.get("attempt", -1)) + 1
+        attempt = before["attempt"] + 1 if is_whole(before.get("attempt")) else 0
         facts = {
             "format": FORMAT,
             "loop": loop,
@@ -382,6 +381,12 @@ def _rank() -> int:
     if dist.is_available() and dist.is_initialized():
         return dist.get_rank()
     return next((int(os.environ[name]) for name in _RANKS if os.environ.get(name, "").isdigit()), 0)
+
+
+def _forget(locks: list[int], process: int) -> None:
+    """Let go of a run, but for its process alone: one that was forked has the same locks, and may end before."""
+    if os.getpid() == process:
+        let_go(locks)
 
 
 def _check_whole(name: str, value: object, most: int = 1 << 40) -> None:
